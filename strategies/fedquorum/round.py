@@ -38,10 +38,8 @@ NO_OBJECTIVE = Objective(math.nan, math.nan)
 NOT_FINITE = "the model would not be finite"
 NOT_SOLVED = "the weights were not found"
 TOO_HEAVY = "an update would count for more than the noise is made for"
-RECOGNISED = "its node answered in FedQuorum's protocol, in which the run goes on"
-"""The reason for refusing the round in which a drop-in strategy recognises the protocol."""
 
-REFUSALS = (NOT_FINITE, NOT_SOLVED, TOO_HEAVY, RECOGNISED)
+REFUSALS = (NOT_FINITE, NOT_SOLVED, TOO_HEAVY)
 """Reasons to refuse a whole round."""
 
 

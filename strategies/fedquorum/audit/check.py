@@ -134,8 +134,8 @@ def _audit(recorded: Recorded) -> Audit:
     except UndecidableError as error:
         problems.append(Problem(error.number, None, f"the rules refuse what is recorded: {error}"))
     else:
-        problems += _missing_rows(recorded, recorded.recognised_in + rounds)
-    problems += [*_recognition_problems(recorded), *_summary_problems(recorded, admitted)]
+        problems += _missing_rows(recorded, rounds)
+    problems += _summary_problems(recorded, admitted)
     unknown = tuple(_unknown(recorded, rules, statuses, rounds))
     return Audit(recorded.run, rounds, decisions, tuple(problems), unknown)
 
@@ -174,14 +174,6 @@ def _leg_problems(run: Run) -> Iterator[Problem]:
             if before != after and not (before or 0) < (after or 0):
                 text = f"fewer rounds are planned than before: {_text(after)} after {_text(before)}"
                 yield Problem(later.first, None, text)
-
-
-def _recognition_problems(recorded: Recorded) -> Iterator[Problem]:
-    """Yield what counted before a drop-in strategy knew which clients the nodes host."""
-    for record in recorded.run.rounds[: recorded.recognised_in]:
-        for row in recorded.rows[record.round]:
-            if row["weight"] != 0.0:
-                yield Problem(record.round, row["client"], _differs("weight", row["weight"], 0.0))
 
 
 def _missing_rows(recorded: Recorded, rounds: int) -> Iterator[Problem]:
@@ -467,12 +459,6 @@ def _unknown(
     if rules.memory is not None:
         name = recorded.run.strategy
         yield f"the memory of updates that corrects {name}'s step; its weights are checked"
-    if recorded.recognised_in:
-        last = recorded.recognised_in
-        yield (
-            f"{'round 1' if last == 1 else f'rounds 1 to {last}'}, in which nothing counted: the "
-            "strategy took each node for one client until it recognised the protocol"
-        )
     if statuses["silent"]:
         yield (
             f"why clients stayed silent ({statuses['silent']} times): a silent client reports only "
@@ -488,7 +474,7 @@ def _unknown(
             f"that clients were unavailable, late or busy, or failed ({statuses['absent']} times)"
         )
     yield from _refusals(recorded.run)
-    missing = len(recorded.run.rounds) - recorded.recognised_in - rounds
+    missing = len(recorded.run.rounds) - rounds
     if missing and recorded.run.status == "running":
         yield f"the last {missing} rounds, whose rows in clients/ are not (or never) written"
 

@@ -29,9 +29,6 @@ def explain(recorded: Recorded, client: int, number: int) -> tuple[str, ...]:
         )
     if not 1 <= number <= rounds:
         raise RunError(f"round must be from 1 to {rounds}, the run's rounds, got {number}")
-    if number <= recorded.recognised_in:
-        why = "the strategy took each node for one client until it recognised the protocol"
-        return (f"round {number}: no update counted; {why}",)
     try:
         for replayed in replay(recorded):
             if replayed.record.round == number:

@@ -40,7 +40,6 @@ from ..report import (
 from ..robustness import Robustness
 from ..round import (
     NOT_SOLVED,
-    RECOGNISED,
     ClientAnswer,
     Round,
     RoundAnswers,
@@ -108,9 +107,6 @@ class Recorded:
         Whether to import rules that the settings name by import path.
     joined : mapping of int to int
         The first round of every client; empty if all were known from the start.
-    recognised_in : int
-        The round in which a drop-in strategy recognised the project's protocol and started again
-        with the clients that the nodes host; 0 if it did not.
     requirements : Requirements, optional
         rho_k, if the run had requirements.
     """
@@ -123,13 +119,12 @@ class Recorded:
     summary: Mapping[str, Any] = field(default_factory=dict)
     trusted: bool = False
     joined: Mapping[int, int] = field(default_factory=dict)
-    recognised_in: int = 0
     requirements: Requirements | None = None
 
     @property
     def standard(self) -> bool:
         """Whether the clients use Flower's standard protocol, and decide and measure nothing."""
-        return DROP_IN in self.run.config and not self.recognised_in
+        return self.run.settings.get(f"{DROP_IN}.protocol") == "standard"
 
     def rates_in(self, number: int) -> FloatArray | None:
         """Return the probability that a round counts each client, shape (N,), if known."""
@@ -269,7 +264,6 @@ def read_recorded(directory: Path, *, trust: bool = False) -> Recorded:
         population=population,
         rates=_rates(run, table),
         joined={} if None in joined else dict(zip(clients, joined, strict=True)),
-        recognised_in=_recognised_in(run),
         rows=RowsByRound.of(read_table(run.directory / "clients")),
         evaluated=RowsByRound.of(read_table(run.directory / "evaluations")),
         summary=run.summary,
@@ -311,13 +305,6 @@ def _rates(run: Run, table: Mapping[str, Sequence[Any]]) -> SimulatedRates | Non
     counted = np.array([math.nan if rate is None else rate for rate in found])
     there = known.available > 0
     return replace(known, counted=np.divide(counted, known.available, where=there, out=there * 1.0))
-
-
-def _recognised_in(run: Run) -> int:
-    """Return the round in which a drop-in strategy recognised the protocol, 0 for none."""
-    if DROP_IN not in run.config:
-        return 0
-    return next((record.round for record in run.rounds if record.refused == RECOGNISED), 0)
 
 
 def rules_of(recorded: Recorded, config: Mapping[str, Any]) -> Rules:
@@ -378,8 +365,6 @@ def _counted(recorded: Recorded) -> Mapping[int, float] | None:
 def replay(recorded: Recorded) -> Iterator[Replayed]:
     """Yield the decisions of every round for which the clients table has rows.
 
-    Rounds up to the one in which a drop-in strategy recognised the protocol have no decisions.
-
     Raises
     ------
     UndecidableError
@@ -390,7 +375,7 @@ def replay(recorded: Recorded) -> Iterator[Replayed]:
     rules = rules_of(recorded, leg.config)
     before = recorded.population_in(0)
     state = RoundState.initial(rules, before)
-    for record in run.rounds[recorded.recognised_in :]:
+    for record in run.rounds:
         if run.leg_of(record.round) is not leg:
             leg = run.leg_of(record.round)
             rules = rules_of(recorded, leg.config)

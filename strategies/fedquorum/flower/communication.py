@@ -232,6 +232,11 @@ class Communication:
         """The possible keys of the loss in a reply; empty if the protocol has only one."""
         return ()
 
+    @property
+    def other_form(self) -> str:
+        """What the replies are in that this protocol cannot read, and what to set then."""
+        return ""
+
     def hint(self, reason: str) -> str:
         """Return which setting to change if no reply has the expected form."""
         return ""

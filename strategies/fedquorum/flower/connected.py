@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
 from ..composition import Rules
@@ -11,13 +12,18 @@ from ..rounding import round_down_in_binary
 from ..rule import parameter
 from ..streams import stream
 from ..types import Population
+from .codec import EvaluateAnswer, OtherFormError, TrainAnswer, names_protocol
 from .communication import Communication
-from .directory import ClientDirectory
+from .directory import SET_STANDARD, ClientDirectory
+from .validation import Limits
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectedNodes(Communication):
-    """Communication with a population that may be the clients of all connected nodes.
+    """Communicate in this project's protocol with the clients of all connected nodes.
+
+    A node says which clients it hosts, and each of them counts as a node does in Flower's own
+    strategies.
 
     Parameters
     ----------
@@ -49,6 +55,15 @@ class ConnectedNodes(Communication):
     def grows(self) -> bool:
         """Whether the population consists of the connected clients."""
         return self.min_available_nodes is not None
+
+    def directory(self, population: Population, rules: Rules) -> ClientDirectory:
+        """Return the directory of nodes that say which clients they host."""
+        return ClientDirectory(
+            None if self.grows else population.hosted,
+            self.clients_of_keys,
+            awaited=population.awaited or (),
+            refuses=self.refusal(rules),
+        )
 
     def refusal(self, rules: Rules) -> Callable[[int], str]:
         """Return a function that gives the reason why a client cannot join; empty if it can."""
@@ -94,24 +109,28 @@ class ConnectedNodes(Communication):
         drawn = stream(0, "evaluation", server_round).permutation(len(clients))[:size]
         return tuple(sorted(clients[i] for i in drawn.tolist()))
 
-
-@dataclass(frozen=True, kw_only=True)
-class RecognisedProtocol(ConnectedNodes):
-    """FedQuorum's protocol with the clients of all connected nodes.
-
-    A drop-in strategy goes on in it once the nodes have answered in it. A node says which clients
-    it hosts, and each of them counts as a node does in Flower's own strategies.
-    """
-
-    def directory(self, population: Population, rules: Rules) -> ClientDirectory:
-        """Return the directory of nodes that say which clients they host."""
-        return ClientDirectory(
-            None,
-            self.clients_of_keys,
-            awaited=population.awaited or (),
-            refuses=self.refusal(rules),
-        )
-
     def measured(self, population: Population, tested: tuple[int, ...]) -> tuple[int, ...]:
         """Return the tested priority clients, whose training parts are measured as well."""
         return tuple(k for k in tested if k in population.priority)
+
+    def read_train(self, content: RecordDict, limits: Limits) -> list[TrainAnswer]:
+        """Return the answers in a reply to a train message."""
+        _check_form(content)
+        return super().read_train(content, limits)
+
+    def read_evaluate(self, content: RecordDict) -> list[EvaluateAnswer]:
+        """Return the answers in a reply to an evaluate message."""
+        _check_form(content)
+        return super().read_evaluate(content)
+
+    @property
+    def other_form(self) -> str:
+        """What the replies are in that this protocol cannot read, and what to set then."""
+        return f"Flower's standard form. {SET_STANDARD}"
+
+
+def _check_form(content: RecordDict) -> None:
+    if not names_protocol(content):
+        raise OtherFormError(
+            "its reply is in Flower's standard form, and not in FedQuorum's protocol"
+        )

@@ -22,7 +22,12 @@ from flwr.serverapp import Grid
 from ..errors import ClientsMissingError, ProtocolError, RunError
 from ..intake import LONGEST_REASON, abbreviated, shown
 from ..types import IntArray
-from .codec import decode_hosted_clients, encode_query, encode_standard_query
+from .codec import (
+    decode_hosted_clients,
+    encode_query,
+    encode_standard_query,
+    names_protocol,
+)
 
 POLL_SECONDS = 0.2
 REMIND_SECONDS = 10.0
@@ -35,6 +40,12 @@ NEEDS_QUERY = (
     "client_ids=query asks every node for its client id, and {} answers: each needs a function "
     "under @app.query() that replies with MetricRecord({{'client-id': ...}}), four lines in "
     "docs/drop-in.md, 'Who is client 0'"
+)
+SET_STANDARD = 'For ClientApps written for Flower\'s own strategies set protocol="standard"'
+SET_FEDQUORUM = 'set protocol="fedquorum" (not inside one of Flower\'s wrappers)'
+NEEDS_PROTOCOL = (
+    'protocol="fedquorum" asks every node which clients it hosts, and {} answers in that protocol. '
+    + SET_STANDARD
 )
 MOST_JOINING = 100_000  # clients of one node, where any client may join
 
@@ -85,6 +96,8 @@ class ClientDirectory:
         unseen: Iterable[int] = (),
     ) -> None:
         self._standard = standard
+        # Why a node cannot take part that never says which clients it hosts.
+        self._needs = NEEDS_QUERY if standard else NEEDS_PROTOCOL if clients is None else ""
         self._unseen = frozenset(unseen)
         self._awaited = frozenset(awaited)
         self._refuses = refuses or _refuses_nobody
@@ -166,7 +179,7 @@ class ClientDirectory:
         Raises
         ------
         ClientsMissingError
-            In the first call, if no connected node's ClientApp has a query function.
+            In the first call, if no connected node's ClientApp answers the query.
         """
         awaited = self._awaited if first else frozenset()
         hears_until = time.monotonic() + (HEAR_SECONDS if first else 0.0)
@@ -315,18 +328,23 @@ class ClientDirectory:
         return problems
 
     def _check_queries(self) -> None:
-        if self._standard and self._connected <= self._without_query and not self._claims:
-            raise ClientsMissingError(NEEDS_QUERY.format("no ClientApp here"))
+        if self._needs and self._connected <= self._without_query and not self._claims:
+            raise ClientsMissingError(self._needs.format("no ClientApp here"))
 
     def _refused_query(self, node: int, reason: str) -> str:
         """Return why a node did not answer the query, and note if its ClientApp never will."""
-        if not (self._standard and NO_QUERY in reason):
+        if not (self._needs and NO_QUERY in reason):
             return shown(reason, LONGEST_REASON)
+        return self._never_answers(node)
+
+    def _never_answers(self, node: int) -> str:
         self._without_query.add(node)
-        return NEEDS_QUERY.format("the ClientApp of " + self._name(node) + " never")
+        return self._needs.format("the ClientApp of " + self._name(node) + " never")
 
     def _register(self, node: int, reply: Message) -> str | None:
         """Note which clients a node claims; return what is wrong with its answer, if anything."""
+        if self._needs == NEEDS_PROTOCOL and not names_protocol(reply.content):
+            return self._never_answers(node)
         try:
             clients = decode_hosted_clients(reply.content, standard=self._standard)
         except ProtocolError as error:

@@ -6,14 +6,13 @@ defaults. It also takes the parameters of its rules, which ``fedquorum.named`` d
     strategy = FedAU(cutoff=50, fraction_train=0.5)
     result = strategy.start(grid, initial_arrays, num_rounds=3)
 
-Every connected node is a client; nodes that connect later join. If the nodes reply in this
-project's protocol, the strategy switches to it: see ``DropIn``.
+Every connected node is a client; nodes that connect later join. For nodes with this project's
+ClientApp, which host clients, there is ``protocol="fedquorum"``: see ``DropIn``.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import Field, replace
-from itertools import chain
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import Field, fields
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -28,11 +27,9 @@ from numpy.typing import NDArray
 from .. import named as tables
 from ..errors import ParameterError, did_you_mean
 from ..named import Named
-from ..parameters import COUNT, FRACTION, NON_NEGATIVE_COUNT, POSITIVE
+from ..parameters import COUNT, FRACTION, NON_NEGATIVE_COUNT, POSITIVE, OneOf
 from ..records.needed import check_installed
-from ..report import ClientDecision, TrainReport
 from ..robustness import Robustness
-from ..round import NO_OBJECTIVE, RECOGNISED
 from ..rule import RunFacts
 from ..selection import Sampling
 from ..server_optimizer import SGD, ServerOptimizer
@@ -44,10 +41,9 @@ from .codec import (
     CONFIGRECORD_KEY,
     WEIGHTED_BY_KEY,
     NamedArrays,
-    count_bytes,
 )
+from .connected import ConnectedNodes
 from .exchange import Connection
-from .recognition import speaks_protocol, until_told
 from .standard import StandardProtocol
 from .strategy import ComposedStrategy
 
@@ -56,6 +52,8 @@ if TYPE_CHECKING:
 
 LARGEST_ID = 2**31 - 1
 """Of a client, for which the tables of the records have room."""
+
+PROTOCOLS = OneOf(("standard", "fedquorum"))
 
 MetricsAggregation = Callable[[list[RecordDict], str], MetricRecord]
 
@@ -75,19 +73,19 @@ def _keyword(item: Field[Any]) -> inspect.Parameter:
 class DropIn(ComposedStrategy):
     """Run a named strategy with ClientApps written for Flower's ``FedAvg``.
 
-    The strategy recognises ClientApps of this project's protocol by their first replies. The round
-    of these replies counts no update and leaves the model unchanged; then the rules start again
-    with the clients that the nodes host. From the next round on,
+    With ``protocol="fedquorum"`` the strategy speaks this project's protocol instead, with the
+    clients that the nodes host:
 
     - each client decides on its own device whether it trains,
     - the clients measure F(w_t) before each round,
     - fractions and minima count clients instead of nodes,
     - ``priority`` and ``probabilities`` refer to the ids of these clients, and
-    - the strategy ignores the keys of metrics and records, both aggregation functions,
-      ``client_ids`` and ``max_reply_bytes``.
+    - the keys of metrics and records, both aggregation functions, ``client_ids`` and
+      ``max_reply_bytes`` must keep their defaults.
 
-    If any reply of that round has another form, the strategy treats every node as one client. It
-    does the same in the last round and inside Flower's wrappers.
+    A reply in the other protocol's form is rejected. If all clients that train in the first round
+    with training reply in it, the run stops, and the error has the keyword to type. In the standard
+    form a reply of this project's ClientApp for one client counts.
 
     Parameters
     ----------
@@ -109,6 +107,8 @@ class DropIn(ComposedStrategy):
         Ids of the priority clients; all clients by default.
     num_rounds : int, optional
         T, the number of rounds. Schedules need it.
+    protocol : {"standard", "fedquorum"}
+        What the nodes' ClientApp speaks; see above. Flower's wrappers need ``standard``.
     loss_key : str, optional
         The metric with the loss; by default ``loss``, ``train_loss`` or ``train-loss``.
     accuracy_key : str
@@ -173,6 +173,7 @@ class DropIn(ComposedStrategy):
         *,
         priority: Iterable[int] | None = None,
         num_rounds: int | None = None,
+        protocol: str = "standard",
         loss_key: str | None = None,
         accuracy_key: str = ACCURACY_KEY,
         client_ids: str = "node-order",
@@ -187,6 +188,7 @@ class DropIn(ComposedStrategy):
         **parameters: Any,
     ) -> None:
         _check_names(type(self), parameters)
+        PROTOCOLS.check("protocol", protocol)
         FRACTION.check("fraction_train", fraction_train)
         NON_NEGATIVE_COUNT.check("min_train_nodes", min_train_nodes)
         POSITIVE.check("server_lr", server_lr)
@@ -220,9 +222,9 @@ class DropIn(ComposedStrategy):
             )
         except ParameterError as error:
             raise _by_keyword(error) from None
-        self._last_round = 0
-        self._recognises = True
-        self._standard = StandardProtocol(
+        self.protocol = protocol
+        self._starts_itself = False
+        standard = StandardProtocol(
             client_ids=client_ids,
             weighted_by_key=weighted_by_key,
             loss_key=loss_key,
@@ -239,7 +241,8 @@ class DropIn(ComposedStrategy):
             reply_memory=reply_memory,
             largest_id=None if place is None else LARGEST_ID,
         )
-        super().__init__(rules, population=Population.of_joiners(ids), communication=self._standard)
+        communication = standard if protocol == "standard" else _in_fedquorum(standard)
+        super().__init__(rules, population=Population.of_joiners(ids), communication=communication)
         self._recording: Recording | None = None
         if place is not None:
             self._recording = _recording(
@@ -255,7 +258,7 @@ class DropIn(ComposedStrategy):
         **kwargs: Any,
     ) -> Result:
         """Run all rounds, as ``flwr.serverapp.strategy.Strategy.start`` does."""
-        self._last_round = num_rounds
+        self._starts_itself = True
         try:
             if self._recording is not None:
                 return self._recording.start(
@@ -263,32 +266,25 @@ class DropIn(ComposedStrategy):
                 )
             return super().start(grid, initial_arrays, num_rounds, *args, **kwargs)
         finally:
-            self._last_round = 0
-
-    @property
-    def _hears_all(self) -> bool:
-        """Whether a node may reply for any number of clients, as one that speaks the protocol."""
-        return self._recognises
+            self._starts_itself = False
 
     def state(self) -> StateArrays:
-        """Return the rules' state, the client of each node, and the protocol in use."""
+        """Return the rules' state, the client of each node, and whether clients have trained."""
         seats = self._exchange.directory.seats
         return {
             **super().state(),
-            "recognises": np.array([self._recognises, self.communication.follows_protocol]),
+            "has_trained": np.array([self._exchange.has_trained]),
             "seats.client": np.array([*seats], dtype=np.int64),
             "seats.node": np.array([*seats.values()], dtype=np.uint64),
         }
 
     def restore(self, state: Mapping[str, NDArray[Any]], model: NamedArrays) -> None:
         """Continue from what ``state`` returned after a round, with the same clients."""
-        recognises, ours = state["recognises"].tolist()
-        communication = self._standard.recognised() if ours else self._standard
         joiners = Population.of_joiners(self.population.awaited)
         population = joiners.joined_by(state["known"].tolist())
-        self._connect(Connection.of(self.rules, population, communication))
+        self._connect(Connection.of(self.rules, population, self.communication))
         super().restore(state, model)
-        self._recognises = recognises
+        (self._exchange.has_trained,) = state["has_trained"].tolist()
         seats = zip(state["seats.client"].tolist(), state["seats.node"].tolist(), strict=True)
         self._exchange.seat(dict(seats), population)
 
@@ -296,7 +292,15 @@ class DropIn(ComposedStrategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return one train message for each node that hosts a client asked in this round."""
-        if self._recording is not None and not self._last_round:
+        if self.protocol == "fedquorum" and not self._starts_itself:
+            raise ParameterError(
+                "protocol",
+                "standard in a run that the strategy does not start itself, as in one of Flower's "
+                "wrappers",
+                self.protocol,
+                "a wrapper takes a node's reply for that of one client",
+            )
+        if self._recording is not None and not self._starts_itself:
             raise ParameterError(
                 "records",
                 "None inside one of Flower's wrappers",
@@ -304,49 +308,6 @@ class DropIn(ComposedStrategy):
                 "they start themselves, and change the model after the strategy's decision",
             )
         return super().configure_train(server_round, arrays, config, grid)
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Weigh and combine the updates, and step; return no model if no update counted.
-
-        The round in which the strategy recognises this project's protocol counts no update.
-        """
-        # Not behind Flower's wrappers, which start themselves and take a reply for one client's,
-        # and not in the last round, after which there is none to go on in.
-        if self._recognises and server_round < self._last_round:
-            first, rest = until_told(replies)
-            ours = speaks_protocol(first)
-            self._recognises = ours is None
-            if ours:
-                self._go_on_in_protocol(server_round, first)
-                return None, None
-            replies = chain(_each_once(first), rest)
-        return super().aggregate_train(server_round, replies)
-
-    def _go_on_in_protocol(self, server_round: int, replies: Iterable[Message]) -> None:
-        """Begin anew with the clients that the nodes host, in this project's protocol."""
-        communication = self._standard.recognised()
-        log(
-            INFO,
-            "All nodes replied in FedQuorum's protocol. Round %d counts no update; from round %d "
-            "on the strategy uses this protocol with the clients that the nodes host",
-            server_round,
-            server_round + 1,
-        )
-        if unread := self._standard.unread_when_recognised():
-            log(WARNING, "Ignored in FedQuorum's protocol: %s", ", ".join(unread))
-        call = self._in_progress(server_round).call
-        refused = tuple(
-            ClientDecision(k, k in self.population.priority, "rejected", RECOGNISED)
-            for k in sorted(call.clients)
-        )
-        report = TrainReport(server_round, call, NO_OBJECTIVE, refused, None, refused=RECOGNISED)
-        self._outcome = replace(self._outcome, last_report=report)
-        up = sum(count_bytes(reply.content) for reply in replies if not reply.has_error())
-        traffic = self._exchange.traffic.plus(up=up)
-        population = Population.of_joiners(self.population.awaited)
-        self._connect(Connection.of(self.rules, population, communication, traffic))
 
     def summary(self) -> None:
         """Log fractions, minima and keys as FedAvg does, then the strategy's rules."""
@@ -593,10 +554,25 @@ def _recording(
     return Recording(place, settings_of(strategy, parameters, num_rounds=num_rounds), goes_on)
 
 
-def _each_once(replies: list[Message]) -> Iterator[Message]:
-    """Yield replies that nobody else keeps then."""
-    while replies:
-        yield replies.pop(0)
+def _in_fedquorum(standard: StandardProtocol) -> ConnectedNodes:
+    """Return the communication in this project's protocol, with the same settings.
+
+    Raises
+    ------
+    ParameterError
+        If a setting differs from its default that only ``StandardProtocol`` has.
+    """
+    names = {item.name for item in fields(ConnectedNodes)}
+    for item in fields(standard):
+        value = getattr(standard, item.name)
+        if item.name not in names and value != item.default:
+            raise ParameterError(
+                item.name,
+                f'{item.default}, its default, with protocol="fedquorum"',
+                value,
+                "it has a meaning in Flower's standard form only",
+            )
+    return ConnectedNodes(**{name: getattr(standard, name) for name in names})
 
 
 def _priority(given: Iterable[int] | None) -> frozenset[int] | None:

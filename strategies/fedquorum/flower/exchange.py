@@ -10,6 +10,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from ..composition import Rules
+from ..errors import ProtocolError
 from ..quorum import Tally
 from ..report import LateReply, TrainReport
 from ..round import ClientAnswer
@@ -61,17 +62,9 @@ class Exchange:
         All clients.
     rules : Rules
         The strategy's rules.
-    traffic : Traffic, optional
-        What was sent and received before.
     """
 
-    def __init__(
-        self,
-        communication: Communication,
-        population: Population,
-        rules: Rules,
-        traffic: Traffic | None = None,
-    ) -> None:
+    def __init__(self, communication: Communication, population: Population, rules: Rules) -> None:
         self._communication = communication
         self._rules = rules
         self.limits = communication.limits(rules)
@@ -79,7 +72,8 @@ class Exchange:
         self._pushed: dict[str, Mapping[int, Metadata]] = {}
         self._started = False
         self.directory = communication.directory(population, rules)
-        self.traffic = traffic or Traffic()
+        self.traffic = Traffic()
+        self.has_trained = False
         self._evaluating: Mapping[int, tuple[int, ...]] = {}
         self._measuring: frozenset[int] = frozenset()
         self._grid: WaitingGrid | None = None
@@ -172,7 +166,6 @@ class Exchange:
         model: NamedArrays | None,
         *,
         priority: frozenset[int],
-        limited: bool = True,
     ) -> None:
         """Note the awaited clients, and refuse replies that would take too much memory.
 
@@ -188,7 +181,7 @@ class Exchange:
             node: OVERHEAD_BYTES + OVERHEAD * largest(len(clients), model)
             for node, clients in asked_at.items()
         }
-        self._grid.limit_replies(limits if limited else {})
+        self._grid.limit_replies(limits)
 
     def is_quorum(self, arrival: Arrival) -> bool:
         """Count a reply; say whether those so far are enough for the round to close.
@@ -361,15 +354,24 @@ class Exchange:
         Raises
         ------
         ProtocolError
-            In the first round, if no reply of several has the form that it must have.
+            In the first round in which clients trained, if all of them replied in the form of the
+            other protocol. In the first round, if no reply of several has the form that it must
+            have.
         """
+        first = not self.has_trained
+        self.has_trained = self.has_trained or bool(answers.in_form)
+        if first and answers.in_form == {False}:
+            raise ProtocolError(
+                f"every client that trained in round {report.server_round} replied in "
+                f"{self._communication.other_form}"
+            )
         if not self._communication.follows_protocol:
             self._notices.after(report, answers)
 
 
 @dataclass(frozen=True)
 class Connection:
-    """With which clients a strategy speaks, and how. A strategy replaces it between rounds.
+    """With which clients a strategy speaks, and how.
 
     Parameters
     ----------
@@ -386,13 +388,7 @@ class Connection:
     exchange: Exchange
 
     @classmethod
-    def of(
-        cls,
-        rules: Rules,
-        population: Population,
-        communication: Communication,
-        traffic: Traffic | None = None,
-    ) -> Self:
+    def of(cls, rules: Rules, population: Population, communication: Communication) -> Self:
         """Return a connection on which nothing was said yet.
 
         Raises
@@ -401,7 +397,7 @@ class Connection:
             If clients of the protocol cannot serve the rules.
         """
         communication.check_rules(rules)
-        return cls(communication, population, Exchange(communication, population, rules, traffic))
+        return cls(communication, population, Exchange(communication, population, rules))
 
     def summary(self, rules: Rules) -> None:
         """Log the clients, how the strategy speaks with them, and its rules."""

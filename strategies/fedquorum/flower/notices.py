@@ -10,8 +10,9 @@ from ..composition import Rules
 from ..errors import ProtocolError
 from ..report import ClientDecision, TrainReport
 from ..selection.epsilon_gate import NO_LOSS
-from .codec import FOUND, Status, TrainAnswer, protocol_of
+from .codec import FOUND, Status, TrainAnswer, is_in_protocol
 from .communication import Communication
+from .directory import SET_FEDQUORUM
 from .replies import Answers
 
 AT_LEAST_TWO = 2
@@ -48,7 +49,7 @@ class Notices:
             return
         told = (report.count("trained"), len(report.decisions))
         log(INFO, "aggregate_train: %d of %d updates count", *told)
-        self._tell_protocol(report, answers)
+        self._warn_of_protocol(answers)
         self._tell_loss_key(report, answers)
         refused = [d for d in report.decisions if d.status == "rejected" and d.num_examples is None]
         self._warn(refused)
@@ -60,19 +61,17 @@ class Notices:
         if report.server_round == 1 and not usable:
             self._stop_without_form(refused, answers)
 
-    def _tell_protocol(self, report: TrainReport, answers: Answers[TrainAnswer]) -> None:
-        """Warn that all nodes speak this project's protocol, which is not used."""
-        numbers = [protocol_of(content) for content in answers.contents.values()]
-        done = any(part.status is Status.DONE for part in answers.parts.values())
-        if report.server_round == 1 and done and None not in numbers:
-            self._once(
-                WARNING,
-                "The ClientApp speaks FedQuorum's protocol, and is used as if it were written for "
-                "Flower's FedAvg: every node is one client. For several clients on a node, and "
-                "clients that decide for themselves, let a drop-in strategy run for two rounds or "
-                "more, and not inside a wrapper, or use fedquorum.ComposedStrategy(rules, "
-                "population=Population.of(num_clients))",
-            )
+    def _warn_of_protocol(self, answers: Answers[TrainAnswer]) -> None:
+        """Warn once that a reply of this project's ClientApp counts as one in the standard form."""
+        for client, part in answers.parts.items():
+            if part.status is Status.DONE and is_in_protocol(answers.contents[client]):
+                self._once(
+                    WARNING,
+                    "A reply is in FedQuorum's protocol, for one client, and counts as one in "
+                    "Flower's standard form. For nodes of several clients, and clients that decide "
+                    f"for themselves, {SET_FEDQUORUM}",
+                )
+                return
 
     def _tell_loss_key(self, report: TrainReport, answers: Answers[TrainAnswer]) -> None:
         """Log where the loss is found, or warn that a gate lacks what it compares."""

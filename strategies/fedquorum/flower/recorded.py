@@ -27,6 +27,7 @@ from ..records.reader import load_run, no_run, read_manifest
 from ..records.round_record import RoundRecord, round_record
 from ..records.settings import dump_settings, flat_settings
 from ..records.writer import RunRecords
+from ..report import ClientEvaluation
 from ..state import StateArrays
 from .codec import decode_arrays, encode_arrays
 from .going_on import go_on
@@ -70,14 +71,15 @@ def settings_of(
         *("configrecord_key", "fraction_evaluate", "min_evaluate_nodes", "max_reply_bytes"),
         "reply_memory",
     )
-    told = {name: getattr(communication, name) for name in names}
+    told = {name: getattr(communication, name) for name in names if hasattr(communication, name)}
     told["min_available_nodes"] = strategy.min_available_nodes
     everyone = None if priority is None else sorted(priority)
+    facts = {"protocol": strategy.protocol, "num_rounds": num_rounds, "priority": everyone}
     return {
         "seed": strategy.rules.selection.sampling.seed,
         **described(strategy.declared, parameters, strategy.rules),
         "robustness": plain(asdict(communication.robustness)),
-        "drop_in": plain({"num_rounds": num_rounds, "priority": everyone, **told}),
+        "drop_in": plain({**facts, **told}),
     }
 
 
@@ -203,7 +205,7 @@ class RecordedRun(Strategy):
         self._arrays = self._evaluated = arrays
         self._files = Checkpoints(records.directory)
         self._pace = Pace()
-        self._communication = strategy.communication
+        self._initial: tuple[ClientEvaluation, ...] = ()
         self._after = 0 if begun is None else begun.server_round
         self._joined = {} if begun is None else _joined(begun)
         self._previous: RoundRecord | None = None
@@ -226,6 +228,8 @@ class RecordedRun(Strategy):
         given: EvaluateFn | None = bound.arguments.get("evaluate_fn")
         if given is not None and self._after > 0:
             bound.arguments["evaluate_fn"] = self._of_rounds_left(given)
+        self._start_round()
+        self._initial = self._strategy.measure_initial(initial_arrays, grid)
         return Strategy.start(*bound.args, **bound.kwargs)
 
     def _of_rounds_left(self, evaluate: EvaluateFn) -> EvaluateFn:
@@ -242,7 +246,8 @@ class RecordedRun(Strategy):
         """Return the strategy's train messages."""
         if server_round <= self._after:
             return []
-        self._started, self._before = time.monotonic(), self._strategy.outcome.traffic
+        if server_round > self._after + 1:
+            self._start_round()
         messages: Iterable[Message] = self._strategy.configure_train(
             server_round, arrays, config, grid
         )
@@ -288,6 +293,10 @@ class RecordedRun(Strategy):
                 self._write_checkpoint(server_round)
         return metrics
 
+    def _start_round(self) -> None:
+        """Note when a round starts; the first one with the measurements of the first model."""
+        self._started, self._before = time.monotonic(), self._strategy.outcome.traffic
+
     # --- what is written ---------------------------------------------------------------------
 
     def save_model(self) -> None:
@@ -296,9 +305,6 @@ class RecordedRun(Strategy):
 
     def _meet(self, server_round: int) -> None:
         """Note who takes part from a round on."""
-        if self._strategy.communication is not self._communication:
-            # In the project's protocol the clients are others than the nodes were taken for.
-            self._communication, self._joined = self._strategy.communication, {}
         new = [k for k in self._strategy.population.clients if k not in self._joined]
         if new:
             self._joined |= dict.fromkeys(new, server_round)
@@ -309,6 +315,9 @@ class RecordedRun(Strategy):
 
     def _write_round(self) -> None:
         outcome = self._strategy.outcome
+        if self._initial:
+            self._records.add_evaluations(self._after, self._initial)
+            self._initial = ()
         self._previous = round_record(
             outcome.report,
             outcome.evaluations,

@@ -18,6 +18,7 @@ from .codec import (
     AnswerT,
     EvaluateAnswer,
     NamedArrays,
+    OtherFormError,
     Status,
     TrainAnswer,
     count_bytes,
@@ -78,6 +79,9 @@ class Answers(Generic[AnswerT]):
         What became of clients whose replies were judged as they came.
     total : UpdateTotal, optional
         The sum of all updates, where they were added up as they came; the parts have none then.
+    in_form : set of bool
+        Whether replies of clients that trained have the form of the protocol: {True}, {False},
+        both, or empty if nobody trained.
     """
 
     parts: dict[int, AnswerT] = field(default_factory=dict)
@@ -89,6 +93,7 @@ class Answers(Generic[AnswerT]):
     gone: set[int] = field(default_factory=set)
     judged: dict[int, ClientAnswer] = field(default_factory=dict)
     total: UpdateTotal | None = None
+    in_form: set[bool] = field(default_factory=set)
 
     @property
     def summed(self) -> frozenset[int]:
@@ -196,7 +201,10 @@ def _add(
         weighted_sum = decode_sum(content)
     except ProtocolError as error:
         answers.malformed.update(dict.fromkeys(asked, shown(error, LONGEST_REASON)))
+        answers.in_form.add(not isinstance(error, OtherFormError))
         return
+    if any(part.status is Status.DONE for part in parts):
+        answers.in_form.add(True)
     whom = frozenset(asked)
     if weighted_sum is not None:
         done = (p.client for p in parts if p.status is Status.DONE)

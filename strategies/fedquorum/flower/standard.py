@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from logging import INFO, WARNING
 from typing import ClassVar
 
@@ -38,8 +38,8 @@ from .codec import (
     records_of,
     standard_loss_key,
 )
-from .connected import ConnectedNodes, RecognisedProtocol
-from .directory import ClientDirectory, NodeOrder
+from .connected import ConnectedNodes
+from .directory import SET_FEDQUORUM, ClientDirectory, NodeOrder
 from .grids import is_in_memory
 from .validation import Limits
 from .waiting import inner_grid
@@ -232,14 +232,15 @@ class StandardProtocol(ConnectedNodes):
                 ". Set loss_key to the metric that has the loss of the model received, or let the "
                 "ClientApp report it"
             )
-        if "this project's protocol" in reason:
-            return (
-                ". Let a drop-in strategy run for two rounds or more, and not inside a wrapper: it "
-                "then goes on in that protocol"
-            )
         if "array" in reason:
             return ". Let the ClientApp reply the arrays that it is sent, initial_arrays at first"
         return ". Set max_reply_bytes" if "bytes" in reason else ""
+
+    @property
+    def other_form(self) -> str:
+        """What the replies are in that this protocol cannot read, and what to set then."""
+        set_this = SET_FEDQUORUM if self.grows else "leave out communication=StandardProtocol()"
+        return f"FedQuorum's protocol, for several clients of a node: {set_this}"
 
     def read_train(self, content: RecordDict, limits: Limits) -> list[TrainAnswer]:
         """Return the one answer in a reply."""
@@ -270,21 +271,6 @@ class StandardProtocol(ConnectedNodes):
     def evaluate_metrics(self, contents: Sequence[RecordDict]) -> MetricRecord | None:
         """Return the result of ``evaluate_metrics_aggr_fn``, None without usable replies."""
         return self._together(contents, self.evaluate_metrics_aggr_fn)
-
-    def recognised(self) -> RecognisedProtocol:
-        """Return the communication with the same nodes in this project's protocol."""
-        return RecognisedProtocol(
-            **{item.name: getattr(self, item.name) for item in fields(RecognisedProtocol)}
-        )
-
-    def unread_when_recognised(self) -> list[str]:
-        """Return the names of the given parameters that this project's protocol ignores."""
-        meant = {item.name for item in fields(RecognisedProtocol)}
-        return [
-            item.name
-            for item in fields(self)
-            if item.name not in meant and getattr(self, item.name) != item.default
-        ]
 
     def _together(
         self, contents: Sequence[RecordDict], aggregate: MetricsAggregation | None

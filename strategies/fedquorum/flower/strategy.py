@@ -211,6 +211,15 @@ class ComposedStrategy(Strategy):
             self._measured &= frozenset(self._call(1).clients)
         self._keep(evaluations)
 
+    def measure_initial(self, arrays: ArrayRecord, grid: Grid) -> tuple[ClientEvaluation, ...]:
+        """Measure F(w_0) if that is needed; return what the clients measured."""
+        if not self.needs_initial:
+            return ()
+        messages = self.configure_initial(arrays, grid)
+        timeout = self.communication.reply_timeout
+        self.aggregate_initial(grid.send_and_receive(messages, timeout=timeout))
+        return self._outcome.evaluations
+
     def waiting(self, grid: Grid) -> WaitingGrid:
         """Return a grid that waits for the strategy's quorum."""
         enough = self._is_quorum if self.communication.closes_early else None
@@ -227,10 +236,7 @@ class ComposedStrategy(Strategy):
         """
         if is_flowers(grid):
             grid = self.waiting(grid)
-        if self.needs_initial:
-            messages = self.configure_initial(initial_arrays, grid)
-            timeout = self.communication.reply_timeout
-            self.aggregate_initial(grid.send_and_receive(messages, timeout=timeout))
+        self.measure_initial(initial_arrays, grid)
         return super().start(grid, initial_arrays, *args, **kwargs)
 
     # --- training ----------------------------------------------------------------------------
@@ -246,10 +252,7 @@ class ComposedStrategy(Strategy):
         self._asked = asked = begun(
             server_round, call, model, grid, connection, state=self._state, memory=kept
         )
-        limited = not self._hears_all
-        self._exchange.expect(
-            grid, call.clients, asked.asked_at, model, priority=priority, limited=limited
-        )
+        self._exchange.expect(grid, call.clients, asked.asked_at, model, priority=priority)
         sampled = (len(asked.asked_at), len(self._exchange.directory.nodes))
         log(INFO, "configure_train: Sampled %d nodes (out of %d)", *sampled)
         contents = {
@@ -351,11 +354,6 @@ class ComposedStrategy(Strategy):
         return self._asked
 
     # --- parts -------------------------------------------------------------------------------
-
-    @property
-    def _hears_all(self) -> bool:
-        """Whether a node may reply for any number of clients."""
-        return False
 
     def _meet(self, grid: Grid, *, evaluating: bool = False) -> None:
         """Note which clients are connected, and take up those that are new."""

@@ -31,7 +31,7 @@ from fedquorum import (
     KnownStatistics,
     MaxFL,
 )
-from fedquorum.client.availability.processes import Bernoulli
+from fedquorum.client.availability.processes import Bernoulli, Trace
 from fedquorum.errors import ClientsMissingError, ParameterError, ProtocolError
 from fedquorum.flower.availability import AvailabilityMod, NodeAvailability
 from fedquorum.flower.codec import (
@@ -68,6 +68,7 @@ from tests.builders_flower import (
     GATE,
     LOSSES,
     MODEL,
+    WRAPPERS,
     ChangingGrid,
     drop_in,
     evaluate_round,
@@ -782,39 +783,39 @@ def start(strategy: Strategy, grid: InProcessGrid, num_rounds: int = 3) -> Array
     return strategy.start(grid, encode_arrays(MODEL), num_rounds=num_rounds).arrays
 
 
+def reasons_of(strategy: ComposedStrategy) -> dict[int, str | None]:
+    """Return the reason of the last decision on every client."""
+    return {d.client: d.reason for d in strategy.outcome.report.decisions}
+
+
 @pytest.mark.parametrize("hosted", [1, 2])
 @pytest.mark.parametrize("name", DROP_INS)
-def test_the_projects_protocol_is_recognised(
-    name: str, hosted: int, told: pytest.LogCaptureFixture
-) -> None:
-    """Round 1 counts nothing; then the rules begin with the clients that the nodes host."""
+def test_every_strategy_speaks_the_projects_protocol(name: str, hosted: int) -> None:
+    """The clients are those that the nodes host, from round 1 on."""
     clients = hosted * K
     options = {"probabilities": dict.fromkeys(range(clients), 0.5)}
-    strategy = drop_in(name, **(options if name == "KnownStatistics" else {}))
+    options = options if name == "KnownStatistics" else {}
+    strategy = drop_in(name, protocol="fedquorum", **options)
     grid = CallsGrid(protocol_app(clients), K)
     model = start(strategy, grid)
     assert strategy.population.clients == tuple(range(clients))
     assert strategy.outcome.report.server_round == 3
-    assert all(0 <= d.client < clients for d in strategy.outcome.report.decisions)
     assert strategy.outcome.report.admitted > 0
     assert first_number(model) != MODEL["w"][0]
-    assert all(set(config) == {"server-round"} for config in grid.in_round(MessageType.TRAIN, 1))
     kinds = [kind for kind, _ in grid.sent]
+    assert kinds[:K] == [MessageType.QUERY] * K
     assert kinds.count(MessageType.QUERY) == K
-    first = grid.in_round(MessageType.TRAIN, 1)
-    assert kinds[: len(first)] == [MessageType.TRAIN] * len(first)
-    for server_round in (2, 3):
+    for server_round in (1, 2, 3):
         asked = [k for c in grid.in_round(MessageType.TRAIN, server_round) for k in c["client-id"]]
         assert sorted(asked) == sorted(set(asked))
+        assert asked
         assert set(asked) <= set(range(clients))
-    (line,) = [line for line in lines_of(told) if "replied in FedQuorum's protocol" in line]
-    assert "Round 1 counts no update; from round 2 on" in line
 
 
 @pytest.mark.parametrize("name", DROP_INS)
-def test_the_rules_begin_in_round_2(name: str) -> None:
-    """The models are those of a strategy that knows its clients and begins one round later."""
-    strategy = drop_in(name)
+def test_the_models_are_those_of_a_strategy_that_knows_its_clients(name: str) -> None:
+    """After every round, the first one included."""
+    strategy = drop_in(name, protocol="fedquorum")
     path = []
 
     def central(server_round: int, arrays: ArrayRecord) -> MetricRecord:
@@ -822,11 +823,10 @@ def test_the_rules_begin_in_round_2(name: str) -> None:
         return MetricRecord({})
 
     grid = grid_of(protocol_app(K), K)
-    strategy.start(grid, encode_arrays(MODEL), num_rounds=4, evaluate_fn=central)
-    assert path[0] == path[1] == MODEL["w"][0]
+    strategy.start(grid, encode_arrays(MODEL), num_rounds=3, evaluate_fn=central)
     known = ComposedStrategy(strategy.rules, population=strategy.population)
-    known_path = first_weights_from(known, grid_of(protocol_app(K), K), rounds=(2, 3, 4))
-    assert path[2:] == known_path
+    assert path[0] == MODEL["w"][0]
+    assert path[1:] == first_weights_from(known, grid_of(protocol_app(K), K), rounds=(1, 2, 3))
 
 
 def first_weights_from(
@@ -834,9 +834,7 @@ def first_weights_from(
 ) -> list[float]:
     """Play some rounds as Flower's loop does; return the first number of the model after each."""
     arrays, path = encode_arrays(MODEL), []
-    if strategy.needs_initial:
-        messages = strategy.configure_initial(arrays, grid)
-        strategy.aggregate_initial(grid.send_and_receive(messages))
+    strategy.measure_initial(arrays, grid)
     for server_round in rounds:
         arrays = train_round(strategy, grid, server_round, arrays) or arrays
         evaluate_round(strategy, grid, server_round, arrays)
@@ -844,13 +842,19 @@ def first_weights_from(
     return path
 
 
-def test_clients_of_the_protocol_decide_and_f_is_measured(told: pytest.LogCaptureFixture) -> None:
-    """FedALIGN's clients are told F(w_t) and epsilon from round 2 on, and nothing in round 1."""
+def test_clients_of_the_protocol_decide_and_f_is_measured() -> None:
+    """FedALIGN's clients are told F(w_t) and epsilon in every round, the first one included."""
     losses = dict(enumerate((1.0, 2.0, 1.5, 9.0)))
-    strategy = FedALIGN(priority=[0, 1], num_rounds=3, warmup_fraction=0.0, fraction_evaluate=0.0)
+    strategy = FedALIGN(
+        protocol="fedquorum",
+        priority=[0, 1],
+        num_rounds=3,
+        warmup_fraction=0.0,
+        fraction_evaluate=0.0,
+    )
     grid = CallsGrid(protocol_app(K, losses), 2)
     start(strategy, grid)
-    for server_round in (2, 3):
+    for server_round in (1, 2, 3):
         for config in grid.in_round(MessageType.TRAIN, server_round):
             assert config["global-loss"] == pytest.approx(1.5)
             assert "epsilon" in config
@@ -861,9 +865,10 @@ def test_clients_of_the_protocol_decide_and_f_is_measured(told: pytest.LogCaptur
 def test_fractions_and_minima_count_clients() -> None:
     """Of 8 clients on 2 nodes a quarter trains, and half of them evaluates."""
     grid = CallsGrid(protocol_app(8), 2)
-    start(FedAU(fraction_train=0.25, fraction_evaluate=0.5), grid, num_rounds=2)
-    [*trained_here] = grid.in_round(MessageType.TRAIN, 2)
-    [*evaluated_here] = grid.in_round(MessageType.EVALUATE, 2)
+    strategy = FedAU(protocol="fedquorum", fraction_train=0.25, fraction_evaluate=0.5)
+    start(strategy, grid, num_rounds=1)
+    [*trained_here] = grid.in_round(MessageType.TRAIN, 1)
+    [*evaluated_here] = grid.in_round(MessageType.EVALUATE, 1)
     assert sum(len(config["client-id"]) for config in trained_here) == 2
     assert sum(len(config["client-id"]) for config in evaluated_here) == 4
 
@@ -872,7 +877,7 @@ def test_fractions_and_minima_count_clients() -> None:
 def test_joiners_take_part_in_the_protocol(name: str, told: pytest.LogCaptureFixture) -> None:
     """A node that connects after round 2 is queried; its clients join where rules allow it."""
     grid = ChangingGrid(protocol_app(6), 3, there=[1, 2])
-    strategy = drop_in(name)
+    strategy = drop_in(name, protocol="fedquorum")
 
     def central(server_round: int, arrays: ArrayRecord) -> MetricRecord:
         if server_round == 2:
@@ -889,12 +894,31 @@ def test_joiners_take_part_in_the_protocol(name: str, told: pytest.LogCaptureFix
     assert bool(refusals) == fixed
 
 
-def test_what_means_nothing_in_the_protocol_is_named(told: pytest.LogCaptureFixture) -> None:
-    """A function that would never be called is no silent loss."""
-    strategy = FedAU(train_metrics_aggr_fn=how_many, weighted_by_key="status")
-    start(strategy, grid_of(protocol_app(K), K), 2)
-    (line,) = [line for line in warnings_of(told) if "Ignored in FedQuorum's protocol: " in line]
-    assert line.endswith("protocol: weighted_by_key, train_metrics_aggr_fn")
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("weighted_by_key", "n"),
+        ("arrayrecord_key", "model"),
+        ("configrecord_key", "settings"),
+        ("loss_key", "nll"),
+        ("accuracy_key", "acc"),
+        ("client_ids", "query"),
+        ("max_reply_bytes", 10**6),
+        ("train_metrics_aggr_fn", how_many),
+        ("evaluate_metrics_aggr_fn", how_many),
+    ],
+)
+def test_what_means_nothing_in_the_protocol_is_refused(name: str, value: Any) -> None:
+    """A key or a function that would never be used is no silent loss."""
+    said = rf'{name} must be .*, its default, with protocol="fedquorum" \(.*\), got '
+    with pytest.raises(ParameterError, match=said):
+        FedAU(protocol="fedquorum", **{name: value})
+
+
+def test_another_protocol_is_refused() -> None:
+    """At once, and with those that there are."""
+    with pytest.raises(ParameterError, match="protocol must be one of standard, fedquorum, got "):
+        FedAU(protocol="flower")
 
 
 def test_nobody_is_queried_who_may_not_know_it() -> None:
@@ -906,101 +930,397 @@ def test_nobody_is_queried_who_may_not_know_it() -> None:
     assert strategy.outcome.report.count("trained") == K
 
 
-def in_protocol(client: int, message: Message, status: Status = Status.DONE) -> Message:
-    """Return a reply of this project's protocol."""
-    answer = moved(client, 1.0) if status is Status.DONE else TrainAnswer(client, status)
-    return Message(encode_train_reply([answer]), reply_to=message)
+def test_traffic_counts_the_first_measurement() -> None:
+    """What is sent before round 1 is sent."""
+    options: dict[str, Any] = {"protocol": "fedquorum", "fraction_evaluate": 0.0}
+    bytes_down = []
+    for strategy in (FedAU(**options), FedALIGN(**GATE, **options)):
+        start(strategy, grid_of(protocol_app(K), K), 1)
+        bytes_down.append(strategy.outcome.traffic.bytes_down)
+    assert bytes_down[0] > K * MODEL["w"].nbytes
+    assert bytes_down[1] > bytes_down[0] + 2 * MODEL["w"].nbytes
+
+
+# --- the other protocol: standard, with nodes that speak the project's ---------------------
+
+OTHER = "its reply is in FedQuorum's protocol, for 2 clients, and not in Flower's standard form"
+SET_FEDQUORUM = (
+    r"every client that trained in round {} replied in FedQuorum's protocol, for several clients "
+    r"of a node: set protocol=\"fedquorum\" \(not inside one of Flower's wrappers\)$"
+)
+
+
+def in_protocol(message: Message, *statuses: Status) -> Message:
+    """Return a reply of this project's protocol, for a client of each status."""
+    answers = [
+        moved(k, 1.0) if status is Status.DONE else TrainAnswer(k, status, reason=None)
+        for k, status in enumerate(statuses)
+    ]
+    return Message(encode_train_reply(answers), reply_to=message)
+
+
+def several(message: Message) -> Message:
+    """Return a reply for two clients that trained."""
+    return in_protocol(message, Status.DONE, Status.DONE)
 
 
 class MixedGrid(CallsGrid):
     """Nodes whose replies to train messages ``reply`` makes of (round, client, message)."""
 
-    def __init__(self, reply: Callable[[int, int, Message], Message]) -> None:
-        super().__init__(protocol_app(K), K)
+    def __init__(
+        self, reply: Callable[[int, int, Message], Message], app: ClientApp | None = None
+    ) -> None:
+        super().__init__(app or standard_app(), K)
         self.reply = reply
 
     def _answer(self, message: Message) -> Message:
         answer = super()._answer(message)
         kind, config = self.sent[-1]
-        if kind != MessageType.TRAIN or "client-id" in config:
+        if kind != MessageType.TRAIN:
             return answer
         return self.reply(config["server-round"], message.metadata.dst_node_id - 1, message)
 
 
-def test_a_mixture_stays_in_the_standard_form() -> None:
-    """One standard reply in round 1 settles it, whoever answers later."""
+@pytest.mark.parametrize("name", DROP_INS)
+def test_nodes_of_several_clients_stop_round_1(name: str) -> None:
+    """The error names the keyword and its value; no node is asked again."""
+    grid = CallsGrid(protocol_app(2 * K), K)
+    with pytest.raises(ProtocolError, match=SET_FEDQUORUM.format(1)):
+        start(drop_in(name), grid)
+    assert {kind for kind, _ in grid.sent} == {MessageType.TRAIN}
+
+
+def test_one_node_alone_is_refused_as_well() -> None:
+    """It is all clients that trained."""
+    strategy = FedAU(min_train_nodes=1, min_available_nodes=1)
+    with pytest.raises(ProtocolError, match=SET_FEDQUORUM.format(1)):
+        start(strategy, grid_of(protocol_app(2), 1))
+
+
+def test_a_reply_for_one_client_counts_with_one_warning(told: pytest.LogCaptureFixture) -> None:
+    """In every round, and as Flower's FedAvg counts it."""
+    strategy = FedAvg(fraction_evaluate=0.0)
+    model = start(strategy, grid_of(protocol_app(K), K), 3)
+    assert strategy.outcome.report.count("trained") == K
+    assert first_number(model) == pytest.approx(MODEL["w"][0] + 3 * 2.5)
+    flowers = start(FlowerFedAvg(fraction_evaluate=0.0), grid_of(protocol_app(K), K), 3)
+    assert first_number(model) == first_number(flowers)
+    (warning,) = [line for line in warnings_of(told) if "FedQuorum's protocol" in line]
+    assert "for one client, and counts as one in Flower's standard form" in warning
+    assert warning.endswith('set protocol="fedquorum" (not inside one of Flower\'s wrappers)')
+
+
+def test_one_such_reply_among_others_is_warned_of(told: pytest.LogCaptureFixture) -> None:
+    """In whichever round it comes."""
+
+    def reply(server_round: int, client: int, message: Message) -> Message:
+        ours = server_round == 2 and client == 3
+        return in_protocol(message, Status.DONE) if ours else trained(client, message)
+
+    strategy = FedAU(fraction_evaluate=0.0)
+    start(strategy, MixedGrid(reply), 1)
+    assert "FedQuorum's protocol" not in told.text
+    start(FedAU(fraction_evaluate=0.0), MixedGrid(reply), 3)
+    assert len([line for line in warnings_of(told) if "for one client" in line]) == 1
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_some_nodes_of_several_clients_are_rejected_and_the_run_goes_on(
+    first: int, told: pytest.LogCaptureFixture
+) -> None:
+    """With the reason, which is warned of once."""
+
+    def reply(server_round: int, client: int, message: Message) -> Message:
+        ours = client < 2 and server_round >= first
+        return several(message) if ours else trained(client, message)
+
+    strategy = FedAU(fraction_evaluate=0.0)
+    start(strategy, MixedGrid(reply), 4)
+    assert strategy.outcome.report.server_round == 4
+    assert reasons_of(strategy) == {0: OTHER, 1: OTHER, 2: None, 3: None}
+    assert strategy.outcome.report.count("rejected") == 2
+    assert [line for line in warnings_of(told) if "rejected" in line] == [
+        f"\t> 2 updates rejected: {OTHER}"
+    ]
+
+
+def test_one_standard_reply_in_the_first_round_keeps_the_run_going() -> None:
+    """Whatever is replied later: the round is no longer the first one with training."""
 
     def reply(server_round: int, client: int, message: Message) -> Message:
         standard = server_round == 1 and client == 0
-        return trained(client, message) if standard else in_protocol(client, message)
+        return trained(client, message) if standard else several(message)
 
-    grid = MixedGrid(reply)
     strategy = FedAU(fraction_evaluate=0.0)
-    start(strategy, grid, 4)
-    assert MessageType.QUERY not in {kind for kind, _ in grid.sent}
-    assert strategy.outcome.report.count("trained") == K
+    start(strategy, MixedGrid(reply), 4)
+    assert set(reasons_of(strategy).values()) == {OTHER}
 
 
-def test_unavailable_clients_are_no_sign() -> None:
-    """``AvailabilityMod`` answers for any ClientApp: the first who trains settles it."""
-    for ours in (False, True):
-
-        def reply(server_round: int, client: int, message: Message, ours: bool = ours) -> Message:
-            if server_round == 1 or client > server_round:
-                return in_protocol(client, message, Status.UNAVAILABLE)
-            return in_protocol(client, message) if ours else trained(client, message)
-
-        grid = MixedGrid(reply)
-        strategy = FedAU(fraction_evaluate=0.0)
-        start(strategy, grid, 4)
-        kinds = [kind for kind, _ in grid.sent]
-        assert kinds[: 2 * K] == [MessageType.TRAIN] * 2 * K
-        assert (MessageType.QUERY in kinds) == ours
-        assert strategy.communication.follows_protocol == ours
-
-
-def test_failed_replies_are_no_sign() -> None:
-    """A node that fails in round 1 keeps nobody from the protocol, and is asked from round 2 on."""
+def test_an_unusable_standard_reply_is_one_of_its_form() -> None:
+    """Its client trained, and did not reply in the other form."""
 
     def reply(server_round: int, client: int, message: Message) -> Message:
-        if client == 1:
+        if client == 0:
+            return standard_reply(message, MODEL, {"loss": 1.0})
+        return several(message)
+
+    strategy = FedAU(fraction_evaluate=0.0)
+    start(strategy, MixedGrid(reply), 2)
+    assert strategy.outcome.report.count("rejected") == K
+
+
+ABSENT = (Status.UNAVAILABLE, Status.FAILED)
+
+
+@pytest.mark.parametrize("hosted", [1, 2])
+@pytest.mark.parametrize("others", ["several", "standard", "mixed"])
+def test_absent_and_failed_replies_are_no_sign(hosted: int, others: str) -> None:
+    """The first round in which a client trains decides, and in it those who trained.
+
+    In rounds 1 and 2 nobody trains; in round 3 clients 0 and 1 do.
+    """
+
+    def reply(server_round: int, client: int, message: Message) -> Message:
+        if server_round == 2 and client == 3:
             return Message(Error(1, "boom"), reply_to=message)
-        return in_protocol(client, message)
+        if server_round < 3 or client > 1:
+            return in_protocol(message, *[ABSENT[client % 2]] * hosted)
+        ours = others == "several" or (others == "mixed" and client == 0)
+        return several(message) if ours else trained(client, message)
 
     strategy = FedAU(fraction_evaluate=0.0)
-    start(strategy, MixedGrid(reply))
+    grid = MixedGrid(reply)
+    if others == "several":
+        with pytest.raises(ProtocolError, match=SET_FEDQUORUM.format(3)):
+            start(strategy, grid, 5)
+        assert len(grid.in_round(MessageType.TRAIN, 3)) == K
+        assert not grid.in_round(MessageType.TRAIN, 4)
+        return
+    start(strategy, grid, 5)
+    report = strategy.outcome.report
+    assert report.server_round == 5
+    assert (report.count("unavailable"), report.count("failed")) == (1, 1)
+    assert report.count("trained") == (1 if others == "mixed" else 2)
+    assert report.count("rejected") == (1 if others == "mixed" else 0)
+
+
+def test_a_reply_for_no_client_has_failed() -> None:
+    """Nobody trained in it."""
+
+    def reply(server_round: int, client: int, message: Message) -> Message:
+        return in_protocol(message)
+
+    strategy = FedAU(fraction_evaluate=0.0)
+    start(strategy, MixedGrid(reply), 2)
+    assert strategy.outcome.report.count("failed") == K
+    assert set(reasons_of(strategy).values()) == {"its node replied for no client"}
+
+
+def test_a_round_in_which_all_fail_is_not_the_first() -> None:
+    """Nor is one without a reply."""
+
+    def reply(server_round: int, client: int, message: Message) -> Message:
+        if server_round == 1:
+            return Message(Error(1, "boom"), reply_to=message)
+        return several(message)
+
+    with pytest.raises(ProtocolError, match=SET_FEDQUORUM.format(2)):
+        start(FedAU(fraction_evaluate=0.0), MixedGrid(reply))
+
+
+@pytest.mark.parametrize("app", ["standard", "one", "several"])
+def test_availability_in_front_of_any_app_is_no_sign(
+    app: str, told: pytest.LogCaptureFixture
+) -> None:
+    """The mod answers in the project's protocol for its node; nobody is there in round 1."""
+    inner = standard_app() if app == "standard" else protocol_app(K if app == "one" else 2 * K)
+    hosts = 2 if app == "several" else 1
+
+    def hosted(context: Context) -> NodeAvailability:
+        node = context.node_id - 1
+        clients = [node + K * i for i in range(hosts)]
+        return NodeAvailability(seed=0, hosted=clients, process=lambda _: Trace(frozenset({2, 3})))
+
+    grid = CallsGrid(with_mods(inner, AvailabilityMod(hosted)), K)
+    strategy = FedAU(fraction_evaluate=0.0)
+    if app == "several":
+        with pytest.raises(ProtocolError, match=SET_FEDQUORUM.format(2)):
+            start(strategy, grid)
+        return
+    start(strategy, grid)
     assert strategy.outcome.report.count("trained") == K
+    warned = [line for line in warnings_of(told) if "for one client" in line]
+    assert len(warned) == (app == "one")
 
 
-def test_the_last_round_goes_on_in_no_other_protocol(told: pytest.LogCaptureFixture) -> None:
-    """Its replies are read as the standard ones that they are too, with one warning."""
-    strategy = FedAvg(fraction_evaluate=0.0)
-    model = start(strategy, grid_of(protocol_app(K), K), 1)
-    assert strategy.outcome.report.count("trained") == K
-    assert first_number(model) == pytest.approx(MODEL["w"][0] + 2.5)
-    (warning,) = [line for line in warnings_of(told) if "speaks FedQuorum's protocol" in line]
-    assert "or use fedquorum.ComposedStrategy(rules, population=" in warning
+def test_evaluations_in_the_other_form_are_rejected(told: pytest.LogCaptureFixture) -> None:
+    """Where nobody ever trains there is nothing else, and the run goes on."""
+    strategy = FedAU(fraction_train=0.0)
+    grid = CallsGrid(protocol_app(2 * K), K)
+    start(strategy, grid, 2)
+    assert len(grid.in_round(MessageType.EVALUATE, 2)) == K
+    assert f"Client 0: unusable evaluation: {OTHER}" in warnings_of(told)
 
 
-def test_wrappers_see_one_client_on_each_node() -> None:
-    """Behind a wrapper of Flower's the strategy stays in the form that the wrapper reads."""
+@pytest.mark.parametrize("kind", WRAPPERS)
+def test_wrappers_of_flowers_see_one_client_on_each_node(kind: str) -> None:
+    """Nodes of one client work in them, nodes of several are refused, and so is the protocol."""
     strategy = FedAvgAll(fraction_evaluate=0.0)
+    start(wrapped(kind, strategy), grid_of(standard_app(clipped_in(kind)), K))
+    assert strategy.outcome.report.count("trained") == K
+    if kind != "adaptive client":  # that one refuses such replies itself
+        with pytest.raises(ProtocolError, match=SET_FEDQUORUM.format(1)):
+            start(wrapped(kind, FedAvgAll(fraction_evaluate=0.0)), grid_of(protocol_app(2 * K), K))
     grid = CallsGrid(protocol_app(K), K)
-    start(wrapped("fixed server", strategy), grid)
-    assert not strategy.communication.follows_protocol
-    assert MessageType.QUERY not in {kind for kind, _ in grid.sent}
-    app = scripted_app(2 * K, lambda k, task, arrays: moved(k, 1.0))
-    with pytest.raises(ProtocolError, match=r"replied for 2 clients.*not inside a wrapper"):
-        train_round(FedAU(), grid_of(app, K))
+    with pytest.raises(
+        ParameterError,
+        match="protocol must be standard in a run that the strategy does not start itself, as in "
+        r"one of Flower's wrappers \(.*\), got 'fedquorum'",
+    ):
+        start(wrapped(kind, FedAvgAll(protocol="fedquorum")), grid)
+    assert grid.sent == []
 
 
-def test_traffic_is_of_both_protocols() -> None:
-    """What was sent and received in round 1 is counted as well."""
-    strategy = FedAU(fraction_evaluate=0.0)
-    start(strategy, grid_of(protocol_app(K), K), 2)
-    traffic = strategy.outcome.traffic
-    assert traffic.bytes_down > 2 * K * MODEL["w"].nbytes
-    assert traffic.bytes_up > 2 * K * MODEL["w"].nbytes
+def clipped_in(kind: str) -> Callable[[int], dict[str, Any]]:
+    """Return what clients report in a wrapper: with some, whether they clipped."""
+    more = {"norm_bit": 1} if kind == "adaptive client" else {}
+    return lambda client: {"num-examples": 10, "loss": 1.0, **more}
+
+
+def test_a_strategy_may_start_again_after_a_refusal() -> None:
+    """With the keyword, on the same nodes."""
+    grid = grid_of(protocol_app(2 * K), K)
+    with pytest.raises(ProtocolError):
+        start(FedAU(), grid)
+    strategy = FedAU(protocol="fedquorum")
+    start(strategy, grid)
+    assert strategy.outcome.report.count("trained") == 2 * K
+
+
+# --- the other protocol: fedquorum, with nodes that speak Flower's -------------------------
+
+SET_STANDARD = (
+    r'protocol="fedquorum" asks every node which clients it hosts, and no ClientApp here answers '
+    r"in that protocol\. For ClientApps written for Flower's own strategies set "
+    r'protocol="standard"$'
+)
+STANDARD = "its reply is in Flower's standard form, and not in FedQuorum's protocol"
+
+
+def with_query(app: ClientApp, answer: Callable[[int], RecordDict]) -> ClientApp:
+    """Return an app with a query function, whose node n replies ``answer(n - 1)``."""
+
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        return Message(answer(context.node_id - 1), reply_to=message)
+
+    return app
+
+
+def with_mods(app: ClientApp, *mods: AvailabilityMod) -> ClientApp:
+    """Return an app with mods in front of it."""
+    return delegating(app, app, *mods)
+
+
+def delegating(first: ClientApp, others: ClientApp, *mods: AvailabilityMod) -> ClientApp:
+    """Return one app that is another on the first two nodes than on the others."""
+    outer = ClientApp(mods=[*mods])
+
+    def answer(message: Message, context: Context) -> Message:
+        return (first if context.node_id <= 2 else others)(message, context)
+
+    for kind in (outer.query, outer.train, outer.evaluate):
+        kind()(answer)
+    return outer
+
+
+def said_id(client: int) -> RecordDict:
+    """Return what ``client_ids="query"`` wants to be told."""
+    return RecordDict({"metrics": MetricRecord({"client-id": client})})
+
+
+def unavailable(context: Context) -> NodeAvailability:
+    return NodeAvailability(
+        seed=0, hosted=[context.node_id - 1], process=lambda _: Trace(frozenset())
+    )
+
+
+@pytest.mark.parametrize(
+    "app",
+    [
+        standard_app(),
+        with_query(standard_app(), said_id),
+        with_mods(standard_app(), AvailabilityMod(unavailable)),
+    ],
+    ids=["plain", "with a query", "behind a mod"],
+)
+@pytest.mark.parametrize("name", ["FedAU", "FedALIGN"])
+def test_plain_apps_are_refused_before_round_1(name: str, app: ClientApp) -> None:
+    """Nobody can be asked, and the wait would have no end; the error has the keyword."""
+    grid = CallsGrid(app, K)
+    options: dict[str, Any] = {} if name == "FedAU" else {"fraction_train": 0.5}
+    with pytest.raises(ClientsMissingError, match=SET_STANDARD):
+        start(drop_in(name, protocol="fedquorum", **options), grid)
+    assert {kind for kind, _ in grid.sent} == {MessageType.QUERY}
+
+
+def test_some_plain_nodes_take_no_part_and_the_run_goes_on(
+    told: pytest.LogCaptureFixture,
+) -> None:
+    """The log says why, and what to set."""
+    strategy = FedAU(protocol="fedquorum")
+    start(strategy, grid_of(delegating(protocol_app(K), standard_app()), K))
+    assert strategy.population.clients == (0, 1)
+    assert strategy.outcome.report.count("trained") == 2
+    line = (
+        'A node cannot take part: protocol="fedquorum" asks every node which clients it hosts, and '
+        "the ClientApp of node 3 never answers in that protocol. For ClientApps written for "
+        'Flower\'s own strategies set protocol="standard"'
+    )
+    assert line in warnings_of(told)
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_all_training_in_the_standard_form_is_refused(first: int) -> None:
+    """Where nodes say which clients they host; failing before is no sign."""
+
+    def reply(server_round: int, client: int, message: Message) -> Message:
+        if server_round < first:
+            return Message(Error(1, "boom"), reply_to=message)
+        return trained(client, message)
+
+    grid = MixedGrid(reply, protocol_app(K))
+    said = (
+        f"every client that trained in round {first} replied in Flower's standard form. For "
+        'ClientApps written for Flower\'s own strategies set protocol="standard"'
+    )
+    with pytest.raises(ProtocolError, match=f"^{re.escape(said)}$"):
+        start(FedAU(protocol="fedquorum"), grid)
+
+
+def test_some_training_in_the_standard_form_is_rejected() -> None:
+    """With the reason, and the run goes on; in a later round it may be all."""
+
+    def reply(server_round: int, client: int, message: Message) -> Message:
+        if client < 2 or server_round == 3:
+            return trained(client, message)
+        return Message(encode_train_reply([moved(client, 1.0)]), reply_to=message)
+
+    strategy = FedAU(protocol="fedquorum")
+    start(strategy, MixedGrid(reply, protocol_app(K)), 2)
+    assert reasons_of(strategy) == {0: STANDARD, 1: STANDARD, 2: None, 3: None}
+    strategy = FedAU(protocol="fedquorum")
+    start(strategy, MixedGrid(reply, protocol_app(K)), 3)
+    assert set(reasons_of(strategy).values()) == {STANDARD}
+
+
+def test_rounds_that_only_evaluate_decide_nothing() -> None:
+    """Nobody trains: there is no first round with training."""
+    strategy = FedAU(protocol="fedquorum", fraction_train=0.0)
+    grid = CallsGrid(protocol_app(2 * K), K)
+    start(strategy, grid, 2)
+    assert len(strategy.outcome.evaluations) == 2 * K
+    assert MessageType.TRAIN not in {kind for kind, _ in grid.sent}
 
 
 # --- 7: the loss ---------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from fedquorum.audit.check import Audit, audit
 from fedquorum.audit.explain import explain
 from fedquorum.audit.replay import read_recorded
 from fedquorum.client.decisions import joins
-from fedquorum.errors import ParameterError, RunError
+from fedquorum.errors import ParameterError, ProtocolError, RunError
 from fedquorum.flower.codec import (
     NamedArrays,
     Status,
@@ -26,12 +26,13 @@ from fedquorum.flower.codec import (
     TrainTask,
     decode_arrays,
     encode_arrays,
+    encode_train_reply,
 )
 from fedquorum.flower.drop_in import DropIn
 from fedquorum.named import Named
 from fedquorum.records import checkpoint, needed
 from fedquorum.records.reader import load_run, read_parts, read_runs
-from fedquorum.round import NOT_FINITE, NOT_SOLVED, RECOGNISED, TOO_HEAVY
+from fedquorum.round import NOT_FINITE, NOT_SOLVED, TOO_HEAVY
 from fedquorum.server_optimizer import Adam
 from fedquorum.weighting import TiltedLoss
 from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
@@ -57,7 +58,6 @@ from tests.builders_flower import (
     standard_reply,
 )
 from tests.cases import sampled
-from tests.fedquorum.records.made import change_table
 from tests.server_app.made_runs import SMALL, real_run
 
 K, ROUNDS = 6, 5
@@ -82,7 +82,7 @@ GIVEN: Mapping[str, dict[str, Any]] = {
 }
 FEW: dict[str, Any] = {"fraction_train": 0.5, "seed": 3}
 STRATEGIES = tuple(EVERY)
-PROTOCOLS = ("standard", "ours")
+PROTOCOLS = ("standard", "fedquorum")
 
 
 def made(name: str, **options: Any) -> DropIn:
@@ -191,21 +191,26 @@ def test_every_decision_follows_from_the_records(name: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", ["FedALIGN", "FedAU", "AAggFFS", "AFL", "FedVarp", "QFedAvg"])
 def test_so_they_do_in_the_projects_protocol(name: str, tmp_path: Path) -> None:
-    """From round 2 on; the first round, of nodes that were taken for clients, counts nothing."""
-    played(made(name, records=tmp_path / "run"), grid("ours"))
+    """From round 1 on, with the measurements of the first model where the rule needs them."""
+    strategy = made(name, protocol="fedquorum", records=tmp_path / "run")
+    model = played(strategy, grid("fedquorum"))
+    assert model == played(made(name, protocol="fedquorum"), grid("fedquorum"))
     found = checked(tmp_path / "run")
-    assert found.rounds == ROUNDS - 1
-    assert any(text.startswith("round 1, in which nothing counted") for text in found.unknown)
-    assert len(pq.read_table(tmp_path / "run" / "population.parquet")) == K
-    (line,) = explain(read_recorded(tmp_path / "run"), 0, 1)
-    assert line.startswith("round 1: no update counted")
+    assert found.rounds == ROUNDS
+    table = pq.read_table(tmp_path / "run" / "population.parquet").to_pylist()
+    assert [row["joined"] for row in table] == [1] * K
+    measured = {row["round"] for row in read_parts(tmp_path / "run" / "evaluations").to_pylist()}
+    assert measured == {*range(0 if strategy.rules.measures_first else 1, ROUNDS + 1)}
+    lines_of_one = explain(read_recorded(tmp_path / "run"), 0, 1)
+    assert lines_of_one[0].startswith("round 1, client 0")
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_the_audit_finds_what_was_changed(protocol: str, tmp_path: Path) -> None:
     """A parameter, who was away, when a client joined, and a round that counted nothing."""
     run = tmp_path / "run"
-    played(made("FedAU", records=run), Comings() if protocol == "standard" else grid(protocol))
+    on = Comings() if protocol == "standard" else grid(protocol)
+    played(made("FedAU", protocol=protocol, records=run), on)
     for name, before, after in (
         ("config.yaml", "cutoff: 2", "cutoff: 1"),
         ("config.yaml", "minimum: 2", "minimum: 5"),
@@ -262,47 +267,85 @@ class Breaking(InProcessGrid):
 
 
 @pytest.mark.parametrize("last", [1, 3])
-def test_rounds_without_an_answer_are_no_recognition(last: int, tmp_path: Path) -> None:
-    """Nothing counted in them either, but the clients are those that there were."""
+def test_rounds_without_an_answer_count_nothing(last: int, tmp_path: Path) -> None:
+    """The clients in them are those that there were."""
     nodes = Breaking(standard_app(), K, last)
     played(made("FedAvg", records=tmp_path / "run"), nodes, rounds=3)
-    assert read_recorded(tmp_path / "run").recognised_in == 0
     found = checked(tmp_path / "run")
     assert [record.admitted == 0 for record in found.run.rounds] == [n <= last for n in (1, 2, 3)]
     assert found.rounds == 3
 
 
-def test_the_protocol_may_be_recognised_in_a_later_round(tmp_path: Path) -> None:
-    """Where nobody could answer before; none of these rounds is decided again."""
-    nodes = Breaking(our_app(), K // 2, 1)
-    played(made("FedAvg", records=tmp_path / "run"), nodes, rounds=3)
-    assert read_recorded(tmp_path / "run").recognised_in == 2
-    found = checked(tmp_path / "run")
-    assert [record.refused for record in found.run.rounds] == [None, RECOGNISED, None]
-    assert found.rounds == 1
-    assert any(text.startswith("rounds 1 to 2, in which nothing") for text in found.unknown)
-
-
-def test_what_counted_before_the_recognition_is_found(tmp_path: Path) -> None:
-    """The clients of that round were no clients."""
+def test_a_run_refused_for_its_protocol_goes_on_in_no_other(tmp_path: Path) -> None:
+    """Nothing of the refused round is in the records, and the error names the keyword."""
     run = tmp_path / "run"
-    played(made("FedAvg", records=run), grid("ours"), rounds=2)
-    assert read_recorded(run).recognised_in == 1
+    nodes = Breaking(our_app(), K // 2, 1)
+    with pytest.raises(ProtocolError, match=r'every client .* in round 2 .*protocol="fedquorum"'):
+        played(made("FedAvg", records=run), nodes, rounds=3)
+    assert load_run(run).status == "failed"
+    assert [record.round for record in load_run(run).rounds] == [1]
+    with pytest.raises(ProtocolError, match="every client that trained in round 2 replied in"):
+        played(made("FedAvg", resume_from=run), grid("fedquorum"), rounds=3)
+    said = "^protocol must be standard, as in the run so far, got fedquorum$"
+    with pytest.raises(RunError, match=said):
+        played(made("FedAvg", protocol="fedquorum", resume_from=run), asks_nobody(), rounds=3)
+    played(made("FedAvg", resume_from=run), grid("standard"), rounds=3)
+    assert checked(run).rounds == 3
 
-    def count(rows: list[dict[str, Any]]) -> None:
-        next(row for row in rows if row["round"] == 1 and row["client"] == 0)["weight"] = 0.5
 
-    change_table(run, "clients", count)
-    (problem, *_) = audit(run).problems
-    assert str(problem) == "round 1, client 0: weight is 0.5, the other records give 0"
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_the_other_protocol_is_refused_on_a_resume(protocol: str, tmp_path: Path) -> None:
+    """With one error that names the keyword, before any message; the same protocol goes on."""
+    (other,) = {*PROTOCOLS} - {protocol}
+    given: dict[str, Any] = {"client_ids": "query"} if protocol == "standard" else {}
+    on = grid_of(named_app(), K) if given else grid(protocol)
+    played(made("FedAU", protocol=protocol, records=tmp_path, **given), on, rounds=2)
+    config = load_run(tmp_path).config["drop_in"]
+    assert config["protocol"] == protocol
+    assert ("weighted_by_key" in config) == (protocol == "standard")
+    said = f"^protocol must be {protocol}, as in the run so far, got {other}$"
+    with pytest.raises(RunError, match=said):
+        played(made("FedAU", protocol=other, resume_from=tmp_path), asks_nobody())
+    assert load_run(tmp_path).status == "completed"
+    played(made("FedAU", protocol=protocol, resume_from=tmp_path, **given), on, rounds=3)
+    assert checked(tmp_path).rounds == 3
+
+
+class Mixture(InProcessGrid):
+    """Plain nodes and, as the fourth, one of two clients; the plain ones fail after round 2."""
+
+    def __init__(self) -> None:
+        super().__init__(standard_app(), {}, 4)
+        self.last = 2
+
+    def _answer(self, message: Message) -> Message:
+        kind, _, number = message.metadata.group_id.partition(" ")
+        if kind == "train" and message.metadata.dst_node_id == 4:
+            answers = [moved(client, 1.0) for client in (0, 1)]
+            return Message(encode_train_reply(answers), reply_to=message)
+        if kind == "train" and int(number) > self.last:
+            return Message(Error(1, "broken"), reply_to=message)
+        return super()._answer(message)
+
+
+def test_a_resume_has_no_first_round_of_its_own(tmp_path: Path) -> None:
+    """Clients trained before it, so that it refuses no round of replies in the other form."""
+    played(FedAU(records=tmp_path), Mixture(), rounds=2)
+    played(FedAU(resume_from=tmp_path), Mixture(), rounds=4)
+    found = checked(tmp_path)
+    assert [record.admitted for record in found.run.rounds] == [3, 3, 0, 0]
+    (row,) = [r for r in rows(tmp_path) if r["client"] == 3 and r["round"] == 4]
+    assert (row["status"], row["weight"]) == ("rejected", 0.0)
+    assert row["reason"].startswith("its reply is in FedQuorum's protocol, for 2 clients")
+
+
+def content(path: Path) -> Any:
+    """Return the rows of a table, or the bytes of a file."""
+    return read_parts(path).to_pylist() if path.is_dir() else path.read_bytes()
 
 
 def test_they_are_the_apps_records(tmp_path: Path) -> None:
-    """The same ClientApp and rule decide alike, one round later: round 1 recognises the protocol.
-
-    What follows from data, model and rule is the same, up to the order in which a client's rows are
-    added up, which is drawn from the round.
-    """
+    """The same ClientApp and rule decide alike, to the last bit, in the same rounds."""
     words = (
         *SMALL,
         "rounds=3",
@@ -315,6 +358,7 @@ def test_they_are_the_apps_records(tmp_path: Path) -> None:
     real_run(tmp_path / "app", *words)
     composed = compose_words(words)
     strategy = FedALIGN(
+        protocol="fedquorum",
         priority=range(4),
         num_rounds=3,
         epsilon=0.2,
@@ -324,20 +368,16 @@ def test_they_are_the_apps_records(tmp_path: Path) -> None:
     )
     settings = composed.settings
     arrays = initial_arrays(settings, load_data(settings.data, settings.seed))
-    strategy.start(InProcessGrid(app, composed.run_config, 4), arrays, num_rounds=4)
+    strategy.start(InProcessGrid(app, composed.run_config, 4), arrays, num_rounds=3)
     checked(tmp_path / "drop_in")
     theirs, ours = (rows(tmp_path / name) for name in ("app", "drop_in"))
-    for one, other in zip(theirs, ours[-len(theirs) :], strict=True):
-        assert (one.pop("round") + 1, one.keys()) == (other.pop("round"), other.keys())
-        for name, value in one.items():
-            told = other[name]
-            assert told == (pytest.approx(value, rel=1e-6) if isinstance(value, float) else value)
+    assert ours == theirs
     assert {row["status"] for row in theirs} == {"trained", "silent", "rejected"}
-    names = ("asked", "trained", "silent", "admitted", "theta", "global_loss", "epsilon")
-    for one, other in zip(lines(tmp_path / "app"), lines(tmp_path / "drop_in")[1:], strict=True):
-        assert one.keys() == other.keys()
-        assert [one[name] for name in names] == pytest.approx([other[n] for n in names], rel=1e-6)
-        assert one["test"]["all"] == pytest.approx(other["test"]["all"], rel=1e-6)
+    theirs, ours = (lines(tmp_path / name) for name in ("app", "drop_in"))
+    assert ours == theirs
+    for name in ("model.safetensors", "evaluations"):
+        theirs, ours = (content(tmp_path / run / name) for run in ("app", "drop_in"))
+        assert ours == theirs
     files = {path.name for path in (tmp_path / "drop_in").iterdir()}
     assert files == {path.name for path in (tmp_path / "app").iterdir()} - {"tensorboard"}
 
@@ -480,7 +520,6 @@ class Lying(InProcessGrid):
         "out of memory",
         NOT_FINITE,
         TOO_HEAVY,
-        RECOGNISED,
         f"{NOT_SOLVED}: x",
         f"a second reply was ignored; {NOT_FINITE}",
         "\x1b[31m\u2028",
@@ -576,7 +615,7 @@ def test_a_wrapper_of_flowers_cannot_be_recorded(tmp_path: Path) -> None:
     ("name", "protocol"),
     [
         *((name, "standard") for name in STRATEGIES),
-        *((name, "ours") for name in ("FedALIGN", "FedAU", "AAggFFD", "MIFA")),
+        *((name, "fedquorum") for name in ("FedALIGN", "FedAU", "AAggFFD", "MIFA")),
     ],
 )
 def test_a_run_that_goes_on_is_one_that_never_stopped(
@@ -586,6 +625,7 @@ def test_a_run_that_goes_on_is_one_that_never_stopped(
     rule = made(name).rules.weighting
     along = rule.needs_updates or rule.past_starts  # the rule takes no other step
     options: dict[str, Any] = {} if along else {"server_optimizer": Adam, "server_lr": 0.1}
+    options["protocol"] = protocol
     whole = played(made(name, records=tmp_path / "whole", **options), grid(protocol))
     stopped = made(name, records=tmp_path / "run", **options)
     with pytest.raises(KeyboardInterrupt):
@@ -630,11 +670,12 @@ def failing_app(protocol: str, failing: Container[int]) -> ClientApp:
 def test_an_evaluation_that_fails_everywhere_ends_the_run(tmp_path: Path, nodes: int) -> None:
     """Where the clients speak the project's protocol; the rounds before are kept, and go on."""
     options: dict[str, Any] = {"min_available_nodes": nodes, "min_train_nodes": nodes}
+    options["protocol"] = "fedquorum"
     whole = played(made("FedAU", records=tmp_path / "whole", **options), grid_of(our_app(), nodes))
     failing = made("FedAU", records=tmp_path / "run", **options)
     told = f"none of {K} clients could measure the model after round 3: ArithmeticError: no such "
     with pytest.raises(RunError, match=f"^{told}number$"):
-        played(failing, grid_of(failing_app("ours", {3}), nodes))
+        played(failing, grid_of(failing_app("fedquorum", {3}), nodes))
     run = load_run(tmp_path / "run")
     assert (run.status, len(run.rounds)) == ("failed", 2)
     assert told in json.loads((tmp_path / "run" / "manifest.json").read_text())["error"]
@@ -669,7 +710,7 @@ class Joining(InProcessGrid):
 
     def __init__(self, app: ClientApp, there: Sequence[Collection[int]], strategy: DropIn) -> None:
         super().__init__(app, {}, max(map(max, there)))
-        self.connected: Collection[int] = ()
+        self.connected = there[0]  # when the first model is measured
         methods = ("configure_train", "configure_evaluate")
         for half, name in enumerate(methods):
             setattr(strategy, name, self._after(getattr(strategy, name), there[half::2]))
@@ -754,7 +795,7 @@ def comings(rng: np.random.Generator, *, stay: Collection[int] = ()) -> list[set
     return halves
 
 
-CASES = [*product(STRATEGIES, ("query", "ours"), range(12))]
+CASES = [*product(STRATEGIES, ("query", "fedquorum"), range(12))]
 
 
 @pytest.mark.parametrize(("name", "ids", "seed"), sampled(CASES, 40))
@@ -765,8 +806,9 @@ def test_whoever_joins_when_a_run_that_goes_on_never_stopped(
 
     The model, all that the strategy remembers of each client, and the records.
     """
-    rng = np.random.default_rng([seed, STRATEGIES.index(name), ids == "ours"])
-    options: dict[str, Any] = {"client_ids": "query" if ids == "query" else "node-order"}
+    rng = np.random.default_rng([seed, STRATEGIES.index(name), ids == "fedquorum"])
+    ours = {"protocol": "fedquorum"}
+    options: dict[str, Any] = {"client_ids": "query"} if ids == "query" else ours
     if name in {"FedALIGN", "FedGP"}:
         options |= {"priority": [1, 2]}
     if name in {"FedVarp", "MIFA", "FedAWE"} and rng.random() < 0.5:
@@ -774,7 +816,7 @@ def test_whoever_joins_when_a_run_that_goes_on_never_stopped(
         options |= {"memory_dir": str(tmp_path / "memory")}
     # Rules of a fixed population know nobody else, and a run goes on where two of them are there.
     fixed = made(name).rules.weighting.fixed_population
-    there = comings(rng, stay=range(1, K + 1) if fixed and ids == "ours" else (2, 3))
+    there = comings(rng, stay=range(1, K + 1) if fixed and ids == "fedquorum" else (2, 3))
     stop = int(rng.integers(1, ROUNDS))
 
     def run(**given: Any) -> tuple[dict[str, bytes], dict[str, bytes]]:
@@ -799,7 +841,8 @@ def test_every_leg_is_replayed_by_its_own_settings(
     protocol: str, horizon: int, tmp_path: Path
 ) -> None:
     """Schedules may refer to more rounds after a stop, and the memory for replies may change."""
-    given = {"num_rounds": 3, "epsilon_schedule": "cosine", "warmup_fraction": 0.4}
+    given: dict[str, Any] = {"num_rounds": 3, "epsilon_schedule": "cosine"}
+    given |= {"warmup_fraction": 0.4, "protocol": protocol}
     first = made("FedALIGN", records=tmp_path, **given)
     played(first, grid(protocol), rounds=3)
     checked(tmp_path)

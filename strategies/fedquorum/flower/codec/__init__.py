@@ -72,7 +72,7 @@ from .answers import (
 from .arrays import NamedArrays, count_bytes, decode_arrays, encode_arrays, view_arrays
 from .keys import CLIENT_ID, KEPT_ALIKE, MEASURED, NORM_BIT
 from .kinds import records_of
-from .number import PROTOCOL, protocol_of
+from .number import PROTOCOL, names_protocol
 from .requests import (
     EvaluateRequest,
     EvaluateTask,
@@ -99,10 +99,12 @@ from .standard import (
     FOUND,
     LOSS_KEYS,
     WEIGHTED_BY_KEY,
+    OtherFormError,
     decode_standard_evaluate_reply,
     decode_standard_train_reply,
     encode_standard_query,
     encode_standard_request,
+    is_in_protocol,
     standard_loss_key,
 )
 
@@ -124,6 +126,7 @@ __all__ = [
     "EvaluateRequest",
     "EvaluateTask",
     "NamedArrays",
+    "OtherFormError",
     "Status",
     "ToldStarts",
     "TrainAnswer",
@@ -155,8 +158,9 @@ __all__ = [
     "encode_train_reply",
     "encode_train_request",
     "evaluate_task_of",
+    "is_in_protocol",
     "metrics_of",
-    "protocol_of",
+    "names_protocol",
     "records_of",
     "select_clients",
     "standard_loss_key",

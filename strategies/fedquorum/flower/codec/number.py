@@ -15,19 +15,14 @@ PROTOCOL = 4
 OURS = (CLIENT_ID, STATUS)  # Flower's own strategies and their ClientApps name neither
 
 
-def protocol_of(content: RecordDict) -> int | None:
-    """Return the number of the protocol that a message follows, None for Flower's standard one.
-
-    Raises
-    ------
-    ProtocolError
-        If the number is not a whole number.
-    """
+def names_protocol(content: RecordDict) -> bool:
+    """Say whether a message carries the protocol's number; Flower's standard ones do not."""
     configs, metrics = records_of(content, ConfigRecord), records_of(content, MetricRecord)
-    for name, records in ((CONFIG, configs), (METRICS, metrics)):
-        if name in records:
-            return number_in(records[name])
-    return None
+    return any(
+        PROTOCOL_NUMBER in records[name]
+        for name, records in ((CONFIG, configs), (METRICS, metrics))
+        if name in records
+    )
 
 
 def number_in(record: Mapping[str, Any]) -> int | None:

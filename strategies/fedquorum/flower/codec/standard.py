@@ -8,13 +8,21 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from ...errors import ProtocolError
 from ...intake import check_names
-from .answers import EvaluateAnswer, Status, TrainAnswer, decode_train_reply
+from .answers import (
+    Answer,
+    EvaluateAnswer,
+    Status,
+    TrainAnswer,
+    decode_evaluate_reply,
+    decode_train_reply,
+)
 from .arrays import view_arrays
 from .keys import (
     ACCURACY,
     ARRAYS,
     CONFIG,
     LOSS,
+    METRICS,
     NUM_EXAMPLES,
     PROTOCOL_NUMBER,
     SERVER_ROUND,
@@ -33,6 +41,10 @@ FOUND = "; found "
 
 ARRAYRECORD_KEY, CONFIGRECORD_KEY = ARRAYS, CONFIG
 """The default names of the records in messages."""
+
+
+class OtherFormError(ProtocolError):
+    """A client that trained replied in the form of the protocol that is not in use."""
 
 
 def encode_standard_query() -> RecordDict:
@@ -58,8 +70,9 @@ def decode_standard_train_reply(
     """Return the answer of a node's one client after training.
 
     As with Flower's own strategies, the records may have any names. The reply has one MetricRecord
-    and, if the client trained, one ArrayRecord. ``AvailabilityMod`` reports an unavailable client
-    in this project's protocol; it counts for the node's client, whatever its id there.
+    and, if the client trained, one ArrayRecord. A reply in this project's protocol counts if it
+    is for one client, whatever its id there, or if no client of it trained: for any ClientApp,
+    ``AvailabilityMod`` reports in that protocol that clients are unavailable.
 
     Parameters
     ----------
@@ -74,18 +87,20 @@ def decode_standard_train_reply(
 
     Raises
     ------
+    OtherFormError
+        If the reply is in this project's protocol, for several clients of whom some trained.
     ProtocolError
         If there is another number of records, or D_k or a required loss is missing or a list.
     """
-    metrics = _metrics(content)
-    if STATUS in metrics and PROTOCOL_NUMBER in metrics:
+    if is_in_protocol(content):
         answers = decode_train_reply(content)
-        if len(answers) != 1:
-            raise ProtocolError(
-                f"its node replied for {len(answers)} clients, which is this project's protocol"
-            )
-        if answers[0].status is not Status.DONE:
-            return replace(answers[0], client=None)
+        absent = [answer for answer in answers if answer.status is not Status.DONE]
+        if len(absent) == len(answers):
+            nobody = TrainAnswer(None, Status.FAILED, reason="its node replied for no client")
+            failed = (answer for answer in absent if answer.status is Status.FAILED)
+            return replace(next(failed, (absent or [nobody])[0]), client=None)
+        _check_one_client(answers)
+    metrics = _metrics(content)
     num_examples = _needed(metrics, weighted_by_key)
     loss_key = next((key for key in loss_keys if key in metrics), None)
     if needs_loss and loss_key is None:
@@ -99,6 +114,12 @@ def decode_standard_train_reply(
         accuracy=_number(metrics, accuracy_key),
         arrays=arrays[0] if arrays else None,
     )
+
+
+def is_in_protocol(content: RecordDict) -> bool:
+    """Say whether a reply is in this project's protocol, rather than in Flower's standard form."""
+    metrics: Mapping[str, Any] = records_of(content, MetricRecord).get(METRICS, {})
+    return STATUS in metrics and PROTOCOL_NUMBER in metrics
 
 
 def standard_loss_key(content: RecordDict, loss_keys: Sequence[str]) -> str | None:
@@ -115,8 +136,18 @@ def decode_standard_evaluate_reply(content: RecordDict, *, weighted_by_key: str)
     ProtocolError
         As in ``decode_standard_train_reply``.
     """
+    if is_in_protocol(content):
+        _check_one_client(decode_evaluate_reply(content))
     metrics = _metrics(content)
     return EvaluateAnswer(None, Status.DONE, num_examples=_needed(metrics, weighted_by_key))
+
+
+def _check_one_client(answers: Sequence[Answer]) -> None:
+    if len(answers) != 1:
+        raise OtherFormError(
+            f"its reply is in FedQuorum's protocol, for {len(answers)} clients, and not in "
+            "Flower's standard form"
+        )
 
 
 def _metrics(content: RecordDict) -> Mapping[str, Any]:
