@@ -45,7 +45,7 @@ def command_line(description: str | None, folder: str, output: str) -> argparse.
         type=Path,
         metavar="FILE",
         default=default,
-        help=f"a new file, by default {default}",
+        help="a new file, by default %(default)s",
     )
     return parser
 
@@ -79,9 +79,9 @@ def prepare(
     output: Path = options.output
     if output.exists():
         sys.exit(f"--output must be a new file, got {output}, which exists")
-    output.parent.mkdir(parents=True, exist_ok=True)
     part = output.with_name(f".{output.name}.part")
     try:
+        output.parent.mkdir(parents=True, exist_ok=True)
         content = write(options, part)
         part.replace(output)
     except Exception as error:  # for a damaged file a library raises what it pleases

@@ -19,8 +19,6 @@ class ImageFiles:
 
     Parameters
     ----------
-    setting : str
-        The setting that leads to them, for messages.
     paths : sequence of Path
         One for each image.
     size : tuple of int
@@ -32,10 +30,7 @@ class ImageFiles:
 
     dtype = np.dtype(np.uint8)
 
-    def __init__(
-        self, setting: str, paths: Sequence[Path], size: tuple[int, int], *, fit: str = "exact"
-    ) -> None:
-        self._setting = setting
+    def __init__(self, paths: Sequence[Path], size: tuple[int, int], *, fit: str = "exact") -> None:
         self._paths = paths
         self._size = size
         self._fit = fit
@@ -59,10 +54,9 @@ class ImageFiles:
                 mode, image = file.mode, file.convert("RGB")
         except Exception as error:  # for a damaged file PIL raises what it pleases
             raise DataError(
-                f"{self._setting} must lead to images, got {path}, which is no image: "
-                f"{one_line(error)}"
+                f"data.path must lead to images, got {path}, which is no image: {one_line(error)}"
             ) from None
-        return pixels_of(image, mode, self._size, self._fit, setting=self._setting, place=str(path))
+        return pixels_of(image, mode, self._size, self._fit, setting="data.path", place=str(path))
 
 
 def pixels_of(

@@ -64,7 +64,7 @@ def _read(path: Path, settings: ImageFolderSettings, *, natural: bool) -> Labell
     height, width = settings.image_size or image_size(parts[0].paths[0])
     fit = "exact" if settings.image_size is None else "stretch"
     names = sorted({name for part in parts for name in part.clients})
-    samples = [ImageFiles("data.path", part.paths, (height, width), fit=fit) for part in parts]
+    samples = [ImageFiles(part.paths, (height, width), fit=fit) for part in parts]
     labels = [positions(part.classes, classes) for part in parts]
     clients = [positions(part.clients, names) if natural else None for part in parts]
     if not divided:
