@@ -82,7 +82,7 @@ def answer(
     not_told_apart: Sequence[str] = (),
     left_out: Mapping[str, str] | None = None,
     caveats: Sequence[str] = (),
-    data: str = "heart",
+    data: str = "mqp",
 ) -> Answer:
     """Return the answer for these scores of each method in each seed, the baseline's first."""
     baseline = next(iter(scores))

@@ -48,7 +48,7 @@ def test_the_page_says_how_it_was_done(hostile: Answer) -> None:
         "with seeds 7 and 8, on validation parts",
         "20 minutes, of which 19 minutes were spent",
         "<dd>in process</dd>",
-        "fedquorum-study data=heart question=average budget=20min",
+        "fedquorum-study data=mqp question=average budget=20min",
         "fedquorum strategy=fedavg seed=5",
     ):
         assert said in text
