@@ -62,18 +62,18 @@ SMALL = (
     "client.device=cpu",
 )
 ABSENT = ("availability=bernoulli", "availability.p=0.7")
-OF_STRATEGY: Mapping[str, tuple[str, ...]] = {
-    "fedalign": ("strategy.epsilon=1.0", "strategy.warmup_rounds=1"),
-    "maxfl": ("evaluation.requirement=1.5",),
+FEDALIGN, FEDAU = "strategy=fedalign", "strategy=fedau"
+NEEDED: Mapping[str, tuple[str, ...]] = {
+    FEDALIGN: ("strategy.epsilon=1.0", "strategy.warmup_rounds=1"),
+    "strategy=maxfl": ("evaluation.requirement=1.5",),
+    "availability=always": (),
+    "availability=trace": ("availability.path={trace}",),
+    "availability=interleaved": ("availability.mean=0.6", "availability.period=3"),
+    "availability=cyclic": ("availability.p=0.6", "availability.period=3"),
+    "availability=sine": ("availability.p=0.6", "availability.period=3"),
+    "availability=staircase": ("availability.p=0.6", "availability.period=4"),
 }
-OF_AVAILABILITY: Mapping[str, tuple[str, ...]] = {
-    "always": (),
-    "trace": ("availability.path={trace}",),
-    "interleaved": ("availability.mean=0.6", "availability.period=3"),
-    "cyclic": ("availability.p=0.6", "availability.period=3"),
-    "sine": ("availability.p=0.6", "availability.period=3"),
-    "staircase": ("availability.p=0.6", "availability.period=4"),
-}
+"""What some words need beside them to be possible, or to decide something in 5 rounds."""
 ON_RAY = ("engine=ray", "engine.address=local", "engine.workers=2", "engine.num_supernodes=2")
 ON_FLOWER = ("engine=flower", "engine.num_supernodes=2")
 RUN = "run"
@@ -174,19 +174,17 @@ def make_cases(names: Mapping[str, Sequence[str]], trace: Path) -> list[Case]:
     trace : Path
         A trace of availability.
     """
-    strategies = {
-        name: (*SMALL, f"strategy={name}", *OF_STRATEGY.get(name, ())) for name in names["strategy"]
-    }
-    fedau = strategies["fedau"]
-    cases = [
-        Case(f"ray/{name}", (*words, *ABSENT, *ON_RAY), group="ray")
-        for name, words in strategies.items()
-    ]
-    cases += [Case(f"in_process/{name}", (*words, *ABSENT)) for name, words in strategies.items()]
+    fedalign, fedau = ((*SMALL, word, *NEEDED.get(word, ())) for word in (FEDALIGN, FEDAU))
+    cases = []
+    for name in names["strategy"]:
+        word = f"strategy={name}"
+        words = (*SMALL, word, *NEEDED.get(word, ()), *ABSENT)
+        cases.append(Case(f"in_process/{name}", words))
+        cases.append(Case(f"ray/{name}", (*words, *ON_RAY), group="ray"))
     for name in names["availability"]:
-        given = OF_AVAILABILITY.get(name, ("availability.p=0.6",))
-        given = tuple(word.format(trace=trace) for word in given)
-        cases.append(Case(f"availability/{name}", (*fedau, f"availability={name}", *given)))
+        word = f"availability={name}"
+        more = [each.format(trace=trace) for each in NEEDED.get(word, ("availability.p=0.6",))]
+        cases.append(Case(f"availability/{name}", (*fedau, word, *more)))
     cases += [
         Case(f"server_optimizer/{name}", (*fedau, *ABSENT, f"server_optimizer={name}"))
         for name in names["server_optimizer"]
@@ -195,11 +193,11 @@ def make_cases(names: Mapping[str, Sequence[str]], trace: Path) -> list[Case]:
     private = ("privacy=dp_adaptive_client", "privacy.noise_multiplier=0")
     resume = ("engine.checkpoint_every=1", "engine.stop_after=3", "resume=")
     cases += [
-        Case("unseen", (*strategies["fedalign"], *ABSENT, "data.unseen_fraction=0.25")),
+        Case("unseen", (*fedalign, *ABSENT, "data.unseen_fraction=0.25")),
         Case("late", (*fedau, *ABSENT, *late)),
         Case("private", (*fedau, "strategy.cutoff=3", *ABSENT, *private)),
-        Case("resume", (*strategies["fedalign"], *ABSENT, *resume), "resume"),
-        Case("flower", (*strategies["fedalign"], *ABSENT, *ON_FLOWER), group="flower"),
+        Case("resume", (*fedalign, *ABSENT, *resume), "resume"),
+        Case("flower", (*fedalign, *ABSENT, *ON_FLOWER), group="flower"),
     ]
     cases += [Case(f"drop-in/{name}", (name,), "drop_in") for name in names["drop_in"]]
     cases.append(Case("drop-in/recognized", ("FedAU", *SMALL[1:]), "recognized"))
@@ -535,7 +533,8 @@ def run_all(
     groups: dict[str, list[Case]] = {}
     for case in cases:
         groups.setdefault(case.group, []).append(case)
-    with ThreadPoolExecutor(jobs) as pool:
+    pool = ThreadPoolExecutor(jobs)
+    try:
         started: dict[str, list[Future[None]]] = {
             group: [pool.submit(side.run, found) for side in sides]
             for group, found in groups.items()
@@ -545,6 +544,8 @@ def run_all(
                 future.result()
             for case in groups[group]:
                 yield compare_case(case, sides, words)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

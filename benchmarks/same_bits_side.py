@@ -160,7 +160,7 @@ def run_case(act: Callable[[list[str], Path], None], words: list[str], output: P
     error = None
     try:
         act(words, output)
-    except (Exception, KeyboardInterrupt) as problem:  # whatever it is, the other side may differ
+    except Exception as problem:  # whatever it is, the other side may differ
         traceback.print_exc()
         error = traceback.format_exception_only(problem)[-1].strip().splitlines()[-1]
     output.parent.joinpath(ENDING).write_text(json.dumps({"error": error}), encoding="utf-8")
