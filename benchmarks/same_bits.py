@@ -62,9 +62,9 @@ SMALL = (
     "client.device=cpu",
 )
 ABSENT = ("availability=bernoulli", "availability.p=0.7")
-FEDALIGN, FEDAU = "strategy=fedalign", "strategy=fedau"
+GATED, COUNTING = "strategy=fedalign", "strategy=fedau"
 NEEDED: Mapping[str, tuple[str, ...]] = {
-    FEDALIGN: ("strategy.epsilon=1.0", "strategy.warmup_rounds=1"),
+    GATED: ("strategy.epsilon=1.0", "strategy.warmup_rounds=1"),
     "strategy=maxfl": ("evaluation.requirement=1.5",),
     "availability=always": (),
     "availability=trace": ("availability.path={trace}",),
@@ -174,7 +174,7 @@ def make_cases(names: Mapping[str, Sequence[str]], trace: Path) -> list[Case]:
     trace : Path
         A trace of availability.
     """
-    fedalign, fedau = ((*SMALL, word, *NEEDED.get(word, ())) for word in (FEDALIGN, FEDAU))
+    fedalign, fedau = ((*SMALL, word, *NEEDED.get(word, ())) for word in (GATED, COUNTING))
     cases = []
     for name in names["strategy"]:
         word = f"strategy={name}"
