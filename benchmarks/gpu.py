@@ -47,7 +47,7 @@ from client_app.data.base import Pool
 from client_app.examples import Examples
 from client_app.models import SmallCNN
 from client_app.tasks import CrossEntropy
-from client_app.training import LocalTraining
+from client_app.training import LocalTraining, TrainingSetup
 from client_app.workers import available_cores
 
 HERE = Checkout(Path(__file__).resolve().parent.parent, sys.executable)
@@ -270,9 +270,8 @@ def waits_of_a_round(local_steps: int) -> int:
     arrays = [tensor.numpy() for tensor in model.state_dict().values()]
     examples = Examples(Pool(x, rng.integers(10, size=500), rows), device)
     how = LocalTraining(0.05, 10, 1, local_steps=local_steps, augmentation="crop_flip")
-    training = BatchedTraining(
-        model.to(device), examples, how, CrossEntropy(), seed=0, memory_bytes=2**32
-    )
+    setup = TrainingSetup(model.to(device), examples, how, CrossEntropy(), seed=0)
+    training = BatchedTraining(setup, memory_bytes=2**32)
     training.train_chunk(arrays, range(10), range(10), 0)  # the first time libraries are loaded
     torch.cuda.set_sync_debug_mode("warn")
     try:

@@ -9,14 +9,11 @@ from typing import TypeVar
 
 import torch
 from fedquorum.streams import stream
-from torch import nn
 
 from client_app.arrays import Arrays
 from client_app.chain import chain_of
-from client_app.examples import Examples
 from client_app.randomness import draws_numbers
-from client_app.tasks import Task
-from client_app.training import LocalModel, LocalTraining
+from client_app.training import LocalModel, TrainingSetup
 from client_app.workers import Workers, available_cores
 
 AHEAD = 2  # clients for each worker: one that trains, one whose result waits to be consumed
@@ -40,47 +37,23 @@ class AloneTraining:
 
     Parameters
     ----------
-    model : torch.nn.Module
-        The model, on the examples' device; it is copied.
-    examples : Examples
-        The clients' training rows.
-    how : LocalTraining
-        Hyperparameters of local training.
-    task : Task
-        The loss.
-    seed : int
-        The run's seed.
-    compiled : bool
-        Whether the model goes through ``torch.compile``, unless its gradient is in closed form.
+    setup : TrainingSetup
+        What they are trained with; its model is copied.
     threads : int
         Number of torch threads in a product. It decides how the product is rounded.
     cores : int, optional
         Number of cores that share the clients, by default those available to the process.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        examples: Examples,
-        how: LocalTraining,
-        task: Task,
-        *,
-        seed: int,
-        compiled: bool = False,
-        threads: int = 1,
-        cores: int | None = None,
-    ) -> None:
-        self._examples = examples
-        self._how = how
-        self._task = task
-        self._seed = seed
+    def __init__(self, setup: TrainingSetup, *, threads: int = 1, cores: int | None = None) -> None:
+        self._setup = setup
         count = max(1, (available_cores() if cores is None else cores) // threads)
-        self.closed_form = chain_of(model, task) is not None
-        self._compiled = compiled and not self.closed_form
-        if self._compiled or examples.device.type != "cpu" or draws_numbers(model):
+        self.closed_form = chain_of(setup.model, setup.task) is not None
+        self._compiled = setup.compiled and not self.closed_form
+        if self._compiled or setup.examples.device.type != "cpu" or draws_numbers(setup.model):
             count = 1
         self._workers = Workers(count, threads)
-        self._template = copy.deepcopy(model)
+        self._template = copy.deepcopy(setup.model)
         self._idle: SimpleQueue[LocalModel] = SimpleQueue()
 
     def each(
@@ -106,9 +79,9 @@ class AloneTraining:
                     model.put(starts[client])
                 else:
                     model.load(received)
-                x, y = self._examples.of([client])
-                draws = partial(stream, self._seed, round_number=t + 1, client=client)
-                model.train(x, y, self._how, draws, t=t)
+                x, y = self._setup.examples.of([client])
+                draws = partial(stream, self._setup.seed, round_number=t + 1, client=client)
+                model.train(x, y, self._setup.how, draws, t=t)
                 return use([place], [tensor.detach()[None] for tensor in model.tensors])
             finally:
                 self._idle.put(model)
@@ -135,4 +108,4 @@ class AloneTraining:
             model = copy.deepcopy(self._template)
         if self._compiled:
             model.compile()
-        return LocalModel(model, self._task)
+        return LocalModel(model, self._setup.task)

@@ -27,7 +27,7 @@ from client_app.models import example_inputs, model_for
 from client_app.response_times import response_times
 from client_app.tasks import build_task
 from client_app.trainer import Trainer
-from client_app.training import LocalTraining
+from client_app.training import LocalTraining, TrainingSetup
 from client_app.workers import keep_memory
 from conf import Settings, SettingsError
 from conf.schema.data import of_devices
@@ -130,13 +130,15 @@ class Node:
             threads=settings.threads,
         )
         self.trainer = Trainer(
-            self._model,
-            examples["train"],
-            how,
-            task,
-            seed=self._settings.seed,
+            TrainingSetup(
+                self._model,
+                examples["train"],
+                how,
+                task,
+                seed=self._settings.seed,
+                compiled=settings.compile,
+            ),
             batching=settings.batching,
-            compiled=settings.compile,
             threads=settings.threads,
             flops_per_sample=self._flops,
         )

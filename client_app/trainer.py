@@ -10,15 +10,12 @@ import torch
 from fedquorum.errors import DataError
 from flwr.common.logger import log
 from numpy.typing import NDArray
-from torch import nn
 
 from client_app.alone import NO_STARTS, AloneTraining, Result, Use
 from client_app.arithmetic import ALONE, TOGETHER, TOGETHER_CLOSED, way_of
 from client_app.arrays import Arrays
 from client_app.batched import BatchedTraining
-from client_app.examples import Examples
-from client_app.tasks import Task
-from client_app.training import LocalTraining
+from client_app.training import TrainingSetup
 from client_app.workers import SHARED_FLOPS, Workers, attempt, available_cores
 
 CPU_MEMORY = 128 * 2**20  # more leaves the caches, and fresh memory costs more than it saves
@@ -27,25 +24,14 @@ FORWARD_AND_BACKWARD = 3  # times the operations of a forward pass
 
 
 class Trainer:
-    """Trains clients on their rows of ``examples``, all with the same hyperparameters.
+    """Trains clients on their rows of ``setup.examples``, all with the same hyperparameters.
 
     Parameters
     ----------
-    model : torch.nn.Module
-        The model, on the examples' device.
-    examples : Examples
-        The clients' training rows.
-    how : LocalTraining
-        Hyperparameters of local training.
-    task : Task
-        The loss.
-    seed : int
-        The run's seed; what training draws follows from (seed, purpose, round, client id).
+    setup : TrainingSetup
+        What they are trained with.
     batching : {"auto", "batched", "sequential"}
         Whether several clients train together, see ``trains_together``.
-    compiled : bool
-        Whether models, or gradients of several, go through ``torch.compile``; those in closed
-        form never do.
     threads : int
         Number of torch threads in a product of a client that trains alone.
     cores : int, optional
@@ -58,31 +44,20 @@ class Trainer:
 
     def __init__(
         self,
-        model: nn.Module,
-        examples: Examples,
-        how: LocalTraining,
-        task: Task,
+        setup: TrainingSetup,
         *,
-        seed: int,
         batching: str = "auto",
-        compiled: bool = False,
         threads: int = 1,
         cores: int | None = None,
         flops_per_sample: int = SHARED_FLOPS,
     ) -> None:
-        self._model = model
-        self._examples = examples
-        self._how = how
-        self._task = task
-        self._seed = seed
+        self._setup = setup
         self._batching = batching
-        self._compiled = compiled
         self._threads = threads
         self._cores = available_cores() if cores is None else cores
-        self._batched = self._batched_training(how)
-        self._alone = AloneTraining(
-            model, examples, how, task, seed=seed, compiled=compiled, threads=threads, cores=cores
-        )
+        self._memory_bytes = _memory_bytes(setup.examples.device)
+        self._batched = BatchedTraining(setup, memory_bytes=self._memory_bytes)
+        self._alone = AloneTraining(setup, threads=threads, cores=cores)
         self._way: str | None = None
         self._flops_per_sample = flops_per_sample
 
@@ -95,7 +70,7 @@ class Trainer:
         """
         if self._way is None:
             device = "cuda" if self._on_gpu else "cpu"
-            known = way_of(self._model, self._task, self._batching, device)
+            known = way_of(self._setup.model, self._setup.task, self._batching, device)
             self._way = known or (TOGETHER if self._vmap_runs() else ALONE)
         return self._way
 
@@ -180,43 +155,33 @@ class Trainer:
 
     @property
     def _on_gpu(self) -> bool:
-        return self._examples.device.type == "cuda"
-
-    def _batched_training(self, how: LocalTraining) -> BatchedTraining:
-        return BatchedTraining(
-            self._model,
-            self._examples,
-            how,
-            self._task,
-            seed=self._seed,
-            compiled=self._compiled,
-            memory_bytes=_memory_bytes(self._examples.device),
-        )
+        return self._setup.examples.device.type == "cuda"
 
     def _chunks(self, clients: Sequence[int]) -> list[list[int]]:
         """Return the places of clients that are trained in one pass, for each core some."""
         if self._batching == "sequential":
             return [[place] for place in range(len(clients))]
-        step = FORWARD_AND_BACKWARD * self._flops_per_sample * self._how.batch_size * len(clients)
+        samples = self._setup.how.batch_size * len(clients)
+        step = FORWARD_AND_BACKWARD * self._flops_per_sample * samples
         if self._on_gpu or not self._batched.closed_form or step < SHARED_FLOPS:
             return self._batched.chunks(clients)
         return self._batched.chunks(clients, self._cores // self._threads)
 
     def _vmap_runs(self) -> bool:
         """Say whether one step of the client with the most rows can be batched."""
-        everyone = self._examples.clients
-        client = int(everyone[np.argmax(self._examples.counts(everyone))])
-        arrays = [_array(tensor) for tensor in self._model.state_dict().values()]
-        one_step = self._batched_training(replace(self._how, local_steps=1))
+        setup, examples = self._setup, self._setup.examples
+        client = int(examples.clients[np.argmax(examples.counts(examples.clients))])
+        arrays = [_array(tensor) for tensor in setup.model.state_dict().values()]
+        one_step = replace(setup, how=replace(setup.how, local_steps=1))
         try:
-            one_step.train(arrays, [client], 0)
+            BatchedTraining(one_step, memory_bytes=self._memory_bytes).train(arrays, [client], 0)
         except DataError:  # which every client raises where this one does, when it trains
             return True
         except Exception as error:  # whatever vmap cannot run trains alone
             log(
                 INFO,
                 "Clients train one after the other: %s cannot be batched (%s)",
-                type(self._model).__name__,
+                type(setup.model).__name__,
                 error,
             )
             return False

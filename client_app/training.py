@@ -22,6 +22,7 @@ from client_app.chain import chain_of
 from client_app.data.base import PixelScale
 from client_app.descent import Descent
 from client_app.dropout import dropouts
+from client_app.examples import Examples
 from client_app.randomness import Draws, draws_numbers, torch_seeded
 from client_app.tasks import CrossEntropy, Task
 
@@ -81,6 +82,35 @@ class LocalTraining:
             return 2.0 / (self.strong_convexity * (t * steps + step + gamma))
         every, since = self.lr_decay_every, self.lr_decay_from
         return ClientRate(self.lr, self.lr_schedule, self.lr_decay, every, since).at(t)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingSetup:
+    """What the clients of a process are trained with, together or alone.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model, on the examples' device.
+    examples : Examples
+        The clients' training rows.
+    how : LocalTraining
+        Hyperparameters of local training.
+    task : Task
+        The loss.
+    seed : int
+        The run's seed; what training draws follows from (seed, purpose, round, client id).
+    compiled : bool
+        Whether models, or gradients of several, go through ``torch.compile``; those in closed
+        form never do.
+    """
+
+    model: nn.Module
+    examples: Examples
+    how: LocalTraining
+    task: Task
+    seed: int
+    compiled: bool = False
 
 
 def batch_sizes(num_examples: int, batch_size: int, *, normalises: bool = False) -> list[int]:

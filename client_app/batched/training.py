@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from fedquorum.streams import stream
 from numpy.typing import NDArray
-from torch import nn
 
 from client_app.alone import NO_STARTS
 from client_app.arrays import Arrays, sent
@@ -28,8 +27,7 @@ from client_app.costs import numbers_of_sample
 from client_app.dropout import GivenDropout, dropouts
 from client_app.examples import Examples
 from client_app.randomness import Draws
-from client_app.tasks import Task
-from client_app.training import LocalTraining, normalises_batches
+from client_app.training import LocalTraining, TrainingSetup, normalises_batches
 
 MODELS = 4  # a client's model, direction, gradient and the copy in the result
 ACTIVATIONS = 2  # and their gradients
@@ -46,41 +44,22 @@ class BatchedTraining:
 
     Parameters
     ----------
-    model : torch.nn.Module
-        The model; only its structure is used.
-    examples : Examples
-        The clients' training rows.
-    how : LocalTraining
-        Hyperparameters of local training.
-    task : Task
-        The loss.
-    seed : int
-        The run's seed.
-    compiled : bool
-        Whether automatic gradients go through ``torch.compile``.
+    setup : TrainingSetup
+        What they are trained with; of its model only the structure is used.
     memory_bytes : int
         About how much the models, gradients and activations of the clients that train at the
         same time may take; at least one client does.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        examples: Examples,
-        how: LocalTraining,
-        task: Task,
-        *,
-        seed: int,
-        compiled: bool = False,
-        memory_bytes: int,
-    ) -> None:
+    def __init__(self, setup: TrainingSetup, *, memory_bytes: int) -> None:
+        model, task = setup.model, setup.task
         self._model = model
-        self._examples = examples
-        self._how = how
-        self._seed = seed
+        self._examples = setup.examples
+        self._how = setup.how
+        self._seed = setup.seed
         self._memory_bytes = memory_bytes
         self._dense = dense_gradients(model, task)
-        self._gradients = self._dense or FunctionalGradients(model, task, compiled=compiled)
+        self._gradients = self._dense or FunctionalGradients(model, task, compiled=setup.compiled)
         self._normalises = normalises_batches(model)
         self._trained = [name for name, p in model.named_parameters() if p.requires_grad]
         self._names = list(model.state_dict())

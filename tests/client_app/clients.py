@@ -16,7 +16,7 @@ from client_app.examples import Examples
 from client_app.measurements import Measurements
 from client_app.tasks import CrossEntropy, Task
 from client_app.trainer import Trainer
-from client_app.training import LocalTraining
+from client_app.training import LocalTraining, TrainingSetup
 
 CPU = torch.device("cpu")
 
@@ -47,7 +47,7 @@ def federated_client(
 ) -> FederatedClient:
     """Return a client that is alone in its process."""
     data = {client: client_data}
-    trainer = Trainer(model, examples_of(data), how, CrossEntropy(), seed=seed)
+    trainer = Trainer(TrainingSetup(model, examples_of(data), how, CrossEntropy(), seed=seed))
     return FederatedClient(client, measurements_of(data, model), trainer.alone)
 
 

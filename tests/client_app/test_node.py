@@ -124,8 +124,9 @@ def test_the_settings_reach_training() -> None:
     node = node_of(words)
     node.host([0])
     assert node.measurements.metric == "f1"
-    assert (node.trainer._how.lr, node.trainer._how.momentum) == (0.3, 0.2)
-    assert (node.trainer._seed, node.trainer._batching) == (7, "sequential")
+    setup = node.trainer._setup
+    assert (setup.how.lr, setup.how.momentum) == (0.3, 0.2)
+    assert (setup.seed, node.trainer._batching) == (7, "sequential")
 
 
 def test_no_augmentation_of_what_is_no_image() -> None:

@@ -23,7 +23,7 @@ from client_app.dropout import give_dropout
 from client_app.examples import Examples
 from client_app.models import CNN, LogisticRegression, SmallCNN
 from client_app.tasks import CrossEntropy
-from client_app.training import LocalModel, LocalTraining
+from client_app.training import LocalModel, LocalTraining, TrainingSetup
 from tests.client_app.clients import CPU, arrays_of, ragged_data
 
 META = torch.device("meta")
@@ -87,9 +87,8 @@ def copies_of_a_round(model: str, how: LocalTraining, steps: int) -> list[str]:
     network, examples = problem(model)
     how = LocalTraining(**{**vars(how), "local_steps": steps})
     arrays = arrays_of(network)
-    training = BatchedTraining(
-        network.to(META), examples, how, CrossEntropy(WEIGHTS), seed=1, memory_bytes=2**27
-    )
+    setup = TrainingSetup(network.to(META), examples, how, CrossEntropy(WEIGHTS), seed=1)
+    training = BatchedTraining(setup, memory_bytes=2**27)
     clients = range(len(SIZES))
     with waiting_copies() as found:
         training.train_chunk(arrays, clients, clients, 0)

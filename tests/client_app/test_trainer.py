@@ -14,7 +14,7 @@ from client_app.dropout import give_dropout
 from client_app.models import MLP, SmallCNN
 from client_app.tasks import CrossEntropy
 from client_app.trainer import Trainer
-from client_app.training import LocalTraining
+from client_app.training import LocalTraining, TrainingSetup
 from tests.cases import is_long
 from tests.client_app.clients import arrays_of, examples_of, ragged_data
 
@@ -28,7 +28,9 @@ def trainer(
     model: nn.Module, batching: str = "auto", how: LocalTraining = HOW, **options: Any
 ) -> Trainer:
     examples = examples_of(ragged_data(COUNTS, SHAPE, CLASSES))
-    return Trainer(model, examples, how, CrossEntropy(), seed=3, batching=batching, **options)
+    compiled = options.pop("compiled", False)
+    setup = TrainingSetup(model, examples, how, CrossEntropy(), seed=3, compiled=compiled)
+    return Trainer(setup, batching=batching, **options)
 
 
 def small_cnn(dropout: float = 0.0) -> nn.Module:

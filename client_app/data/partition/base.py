@@ -1,16 +1,18 @@
 """Define the result of every partition."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self, overload
+from typing import Any, Self, overload
 
 import numpy as np
 from fedquorum.errors import SettingsError
+from numpy.typing import NDArray
 
 from client_app.data.base import ClientRows, Labels
 from client_app.data.split import Rows
 
-__all__ = ["Division", "Rows", "Shares", "check_rows", "rows_by_class"]
+__all__ = ["Division", "Rows", "Shares", "check_rows", "deal_rows", "rows_by_class"]
 
 
 @dataclass(frozen=True)
@@ -94,3 +96,27 @@ def rows_by_class(labels: Labels, rng: np.random.Generator) -> dict[int, Rows]:
     """Return the rows of each class that there is, in random order."""
     shuffled = rng.permutation(len(labels))
     return {int(c): shuffled[labels[shuffled] == c] for c in np.unique(labels)}
+
+
+def deal_rows(partitioner: Any, rows: Rows, **columns: NDArray[Any]) -> list[Rows]:
+    """Return the rows that a partitioner of ``flwr_datasets`` deals to each client.
+
+    Parameters
+    ----------
+    partitioner : flwr_datasets.partitioner.Partitioner
+        Deals positions among ``rows``.
+    rows : array of int
+        What to deal, (n,).
+    **columns : array
+        What the partitioner goes by, (n,) each.
+    """
+    from datasets import Dataset  # imported when asked for: it takes seconds to load
+
+    partitioner.dataset = Dataset.from_dict({**columns, "row": rows})
+    with warnings.catch_warnings():
+        # Rows that are left over are what samples_per_client is for.
+        warnings.filterwarnings("ignore", message="The sum of (the partition_|partition )sizes")
+        return [
+            partitioner.load_partition(client).with_format("numpy")[:]["row"]
+            for client in range(partitioner.num_partitions)
+        ]

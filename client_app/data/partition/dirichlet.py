@@ -1,14 +1,12 @@
 """Class distributions by Dirichlet's law."""
 
-import warnings
-
 import numpy as np
 from fedquorum.errors import SettingsError
 from fedquorum.streams import derived_seed, stream
 from numpy.typing import NDArray
 
 from client_app.data.base import Labels
-from client_app.data.partition.base import Rows, Shares, check_rows, rows_by_class
+from client_app.data.partition.base import Rows, Shares, check_rows, deal_rows, rows_by_class
 
 Counts = NDArray[np.int64]
 
@@ -34,30 +32,14 @@ def dirichlet_shares(
     to floor(m (d_0 + .. + d_n) / D), where m is the number of test rows of the class, D that of
     training rows and d_n that of client n.
 
-    Parameters
-    ----------
-    train_labels, test_labels : array of int
-        The class of every row.
-    num_clients : int
-        N.
-    alpha : float
-        Concentration, > 0: near 0 a client has one class, at infinity all alike.
-    samples_per_client : int, optional
-        Training rows of a client; None for as many as there are for all, floor(rows / N).
-    seed : int
-        The run's seed.
-
-    Returns
-    -------
-    list of Shares
-        By client id; no row is given twice.
+    Near alpha = 0 a client has one class, at infinity all are alike. None as ``samples_per_client``
+    is floor(rows / N).
 
     Raises
     ------
     SettingsError
-        If there are fewer training rows than the clients need, if a client is left without a
-        class (for alpha below 0.1, where NumPy's kappa_n may have zeros), or if its test part
-        would be empty.
+        Also if a client is left without a class (for alpha below 0.1, where NumPy's kappa_n may
+        have zeros), or if its test part would be empty.
 
     Notes
     -----
@@ -98,8 +80,7 @@ def dirichlet_shares(
 def _training_rows(labels: Labels, sizes: list[int], alpha: float, seed: int) -> list[Rows]:
     """Return so many rows for each client."""
     order = stream(seed, "dirichlet-train").permutation(len(labels))
-    # Imported when asked for: these take seconds to load.
-    from datasets import Dataset
+    # Imported when asked for: it takes seconds to load.
     from flwr_datasets.partitioner import InnerDirichletPartitioner
 
     partitioner = InnerDirichletPartitioner(
@@ -111,18 +92,14 @@ def _training_rows(labels: Labels, sizes: list[int], alpha: float, seed: int) ->
     )
     # It takes classes to be 0, 1, .. without gaps.
     _, codes = np.unique(labels[order], return_inverse=True)
-    partitioner.dataset = Dataset.from_dict({"label": codes, "row": order})
     try:
-        with warnings.catch_warnings(), np.errstate(invalid="ignore"):
-            # Rows that are left over are what samples_per_client is for.
-            warnings.filterwarnings("ignore", message="The sum of the partition_sizes")
-            parts = [partitioner.load_partition(client) for client in range(len(sizes))]
+        with np.errstate(invalid="ignore"):
+            return deal_rows(partitioner, order, label=codes)
     except ValueError as error:  # "Probabilities contain NaN"
         raise SettingsError(
             "data.alpha must be large enough for every client to have a class that is not used "
             f"up (or data.samples_per_client smaller than {sizes[0]}), got {alpha}"
         ) from error
-    return [part.with_format("numpy")[:]["row"] for part in parts]
 
 
 def _proportional(rows: Rows, dealt: Counts, total: int) -> list[Rows]:

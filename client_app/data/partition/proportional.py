@@ -19,21 +19,7 @@ def proportional_shares(
     of each class. Of a class the rows from floor(n_c q_n-1) to floor(n_c q_n) are client n's, where
     q_n is the sum of the shares of the clients up to n. Test rows are dealt by the same kappa_n.
 
-    Parameters
-    ----------
-    train_labels, test_labels : array of int
-        The class of every row.
-    num_clients : int
-        N.
-    alpha : float
-        Concentration, > 0: near 0 a client has one class, at infinity all alike.
-    seed : int
-        The run's seed.
-
-    Returns
-    -------
-    list of Shares
-        By client id; every row once.
+    Near alpha = 0 a client has one class, at infinity all are alike.
 
     Raises
     ------

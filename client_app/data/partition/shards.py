@@ -30,11 +30,6 @@ def single_class_shards(
     each shard its client keeps the first ``samples_per_shard`` training rows (None for all), and
     all of its test rows.
 
-    Returns
-    -------
-    list of Shares
-        By client id; no row is given twice.
-
     Raises
     ------
     SettingsError

@@ -1,7 +1,5 @@
 """Random rows for every client: equally many, or sizes by Dirichlet's law."""
 
-import warnings
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +7,7 @@ from fedquorum.errors import SettingsError
 from fedquorum.streams import stream
 from numpy.typing import NDArray
 
-from client_app.data.partition.base import Rows, Shares, check_rows
+from client_app.data.partition.base import Rows, Shares, check_rows, deal_rows
 
 
 def iid_shares(
@@ -22,27 +20,8 @@ def iid_shares(
 ) -> list[Shares]:
     """Give every client equally many random rows, dealt by ``flwr_datasets``' IidPartitioner.
 
-    Parameters
-    ----------
-    num_train, num_test : int
-        Number of rows in the training and in the test set.
-    num_clients : int
-        N.
-    samples_per_client : int, optional
-        Training rows of a client; None deals all, some clients have one more than others. Test
-        rows are all dealt, likewise.
-    seed : int
-        The run's seed.
-
-    Returns
-    -------
-    list of Shares
-        By client id; no row is given twice.
-
-    Raises
-    ------
-    SettingsError
-        If there are fewer training or test rows than the clients need.
+    Without ``samples_per_client`` all rows are dealt, and some clients have one more than others;
+    so are the test rows in any case.
     """
     used = num_train
     if samples_per_client is not None:
@@ -70,26 +49,7 @@ def quantity_shares(
     SizePartitioner. So all clients have the same law of classes, and a client's test part is to
     its training part as the test set to the training set, up to rounding.
 
-    Parameters
-    ----------
-    num_train, num_test : int
-        n and m, the number of rows in the training and in the test set.
-    num_clients : int
-        N.
-    alpha : float
-        Concentration, > 0: near 0 one client has nearly all rows, at infinity all equally many.
-    seed : int
-        The run's seed.
-
-    Returns
-    -------
-    list of Shares
-        By client id; no row is given twice.
-
-    Raises
-    ------
-    SettingsError
-        If there are fewer training or test rows than clients.
+    Near alpha = 0 one client has nearly all rows, at infinity all have equally many.
 
     References
     ----------
@@ -126,17 +86,5 @@ def _check_clients(num_clients: int, num_train: int, num_test: int) -> None:
 
 
 def _dealt(train: Rows, test: Rows, train_partitioner: Any, test_partitioner: Any) -> list[Shares]:
-    parts = _parts(train, train_partitioner), _parts(test, test_partitioner)
+    parts = deal_rows(train_partitioner, train), deal_rows(test_partitioner, test)
     return [Shares(*client_rows) for client_rows in zip(*parts, strict=True)]
-
-
-def _parts(rows: Rows, partitioner: Any) -> Sequence[Rows]:
-    from datasets import Dataset
-
-    partitioner.dataset = Dataset.from_dict({"row": rows})
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The sum of partition sizes")
-        return [
-            partitioner.load_partition(client).with_format("numpy")[:]["row"]
-            for client in range(partitioner.num_partitions)
-        ]

@@ -23,7 +23,7 @@ from client_app.measurements import Measurements
 from client_app.models import CNN, MLP, LogisticRegression, SmallCNN
 from client_app.randomness import torch_seeded
 from client_app.tasks import CrossEntropy
-from client_app.training import LocalTraining
+from client_app.training import LocalTraining, TrainingSetup
 from client_app.workers import Workers, torch_threads
 from tests.cases import sampled
 from tests.client_app.clients import CPU, arrays_of, examples_of, measurements_of, ragged_data
@@ -100,9 +100,8 @@ def test_a_client_trains_to_the_same_bits_in_any_group(
     start = arrays_of(case.model)
 
     def trained(clients: Sequence[int], hosted: Iterable[int], memory: int) -> list[torch.Tensor]:
-        batched = BatchedTraining(
-            case.model, case.examples(hosted), how, case.task, seed=SEED, memory_bytes=memory
-        )
+        setup = TrainingSetup(case.model, case.examples(hosted), how, case.task, seed=SEED)
+        batched = BatchedTraining(setup, memory_bytes=memory)
         assert batched.closed_form
         return batched.train(start, clients, T)
 

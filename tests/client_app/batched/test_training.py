@@ -24,7 +24,7 @@ from client_app.examples import Examples
 from client_app.models import CNN, M5, MLP, CelebaCNN, LogisticRegression, SmallCNN
 from client_app.randomness import torch_seeded
 from client_app.tasks import BinaryCrossEntropy, CrossEntropy, SquaredError, Task
-from client_app.training import LocalTraining, train
+from client_app.training import LocalTraining, TrainingSetup, train
 from tests.client_app.clients import CPU, arrays_of, examples_of, ragged_data
 
 CLASSES, SEED, T = 4, 9, 3
@@ -120,7 +120,9 @@ def together(
     *,
     memory_bytes: int = PLENTY,
 ) -> list[NDArray[Any]]:
-    batched = BatchedTraining(model, examples, how, task, seed=SEED, memory_bytes=memory_bytes)
+    batched = BatchedTraining(
+        TrainingSetup(model, examples, how, task, seed=SEED), memory_bytes=memory_bytes
+    )
     return [tensor.numpy() for tensor in batched.train(arrays_of(model), clients, T)]
 
 
@@ -233,7 +235,9 @@ def test_any_numbers_of_samples(
     model, examples = problem(kind)
     task = CrossEntropy() if dense else Weighted()
     everyone = range(len(counts))
-    batched = BatchedTraining(model, examples, how, task, seed=SEED, memory_bytes=PLENTY)
+    batched = BatchedTraining(
+        TrainingSetup(model, examples, how, task, seed=SEED), memory_bytes=PLENTY
+    )
     assert batched.closed_form is dense
     expected = alone(model, examples, how, task, everyone)
     assert_close(together(model, examples, how, task, everyone), expected, 1e-10)
@@ -260,7 +264,9 @@ def test_as_many_at_once_as_memory_allows(kind: str, monkeypatch: pytest.MonkeyP
     model, examples = problem(KINDS[kind])
     how, task = replace(OPTIONS["momentum"], lr=KINDS[kind].lr), CrossEntropy()
     expected = alone(model, examples, how, task, range(5))
-    batched = BatchedTraining(model, examples, how, task, seed=SEED, memory_bytes=PLENTY)
+    batched = BatchedTraining(
+        TrainingSetup(model, examples, how, task, seed=SEED), memory_bytes=PLENTY
+    )
     of_one = batched._bytes_of_client(1)
     assert batched._bytes_of_client(0) < of_one  # it has no full batch: the largest counts
     assert of_one > sum(array.nbytes for array in arrays_of(model))
@@ -312,7 +318,9 @@ def test_nothing_is_remembered() -> None:
     """A second round from the same model is the same, whatever was trained in between."""
     model, examples = problem(KINDS["small_cnn, dropout"])
     task, how = CrossEntropy(), OPTIONS["momentum"]
-    batched = BatchedTraining(model, examples, how, task, seed=SEED, memory_bytes=PLENTY)
+    batched = BatchedTraining(
+        TrainingSetup(model, examples, how, task, seed=SEED), memory_bytes=PLENTY
+    )
     start = arrays_of(model)
     before = [array.copy() for array in start]
     first = [tensor.numpy() for tensor in batched.train(start, range(5), T)]
