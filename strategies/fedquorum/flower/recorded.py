@@ -167,6 +167,8 @@ class Recording:
         if found.checkpoint is None:
             return checkpoints.beginning()
         before, now = _keywords(found.checkpoint.settings), _keywords(flat_settings(settings))
+        # First what decides which other keywords there are.
+        check_unchanged(*({"protocol": one.get("protocol")} for one in (before, now)))
         check_unchanged(before, now, free=DROP_IN_MAY_CHANGE)
         log(INFO, "Continuing after round %d of the run", found.checkpoint.server_round)
         return found.checkpoint
