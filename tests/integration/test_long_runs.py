@@ -20,7 +20,7 @@ import pytest
 from fedquorum.audit.check import audit
 from fedquorum.records.directory import manifest_in
 from fedquorum.records.reader import load_run
-from fedquorum.records.tables import MERGED
+from fedquorum.records.tables import TAIL_ROWS
 
 from tests.cases import is_long
 from tests.integration.conftest import BIN, wait_for
@@ -32,13 +32,12 @@ BLOCKS = 20 if is_long() else 10
 # The pace does not take all noise of a busy machine away: blocks of one run differed by 1.5, the
 # medians of its thirds by 1.1.
 SLOWER = 1.5
-# Over 20,000 rounds that is 2.4 kB a round, and one model here has 2.4 kB. Merging old parts of the
-# tables takes 20 to 60 MB for a moment, of which PyArrow keeps a part.
+# Over 20,000 rounds that is 2.4 kB a round, and one model here has 2.4 kB.
 KEPT_BYTES = (48 if is_long() else 16) * MEGABYTE
 BYTES_A_ROUND = 3000
-BYTES_A_FILE = 20_000  # of a part of a table, 10,000 say what its columns are
-# Of two tables: merged parts, those not merged yet, and what the last two checkpoints go with.
-FILES = 2 * (2 * MERGED + 2) + 12
+BYTES_A_FILE = 20_000  # of a file of a table, 10,000 say what its columns are
+# Of two tables with at most 10 rows a round, and 12 others.
+FILES = 2 * (10 * (20_000 if is_long() else 400) // TAIL_ROWS + 1) + 12
 
 OF_ALL = (
     *("data.num_clients=10", "data.num_priority=5", "data.sizes=equal"),
@@ -50,7 +49,7 @@ RUNS = {
     "fedalign": ("rounds=4000", "strategy=fedalign", "availability=bernoulli"),
     "aaggff_d": ("rounds=4000", "strategy=aaggff_d", "availability=markov"),
 }
-SHORT = ("rounds=400", "engine.checkpoint_every=10")  # so that parts are merged, too
+SHORT = ("rounds=400", "engine.checkpoint_every=10")
 
 
 def check(found: list[Block], total: int) -> None:
@@ -66,12 +65,12 @@ def check(found: list[Block], total: int) -> None:
 
 def made(work: float = 0.0, kept: int = 0, files: float = 0.0) -> list[Block]:
     """Return the blocks of 1,000 rounds that take more from one to the next."""
-    first = Sample(0, Usage(0.0, 10**9), 20, 0, 1e-3)
+    first = Sample(0, Usage(0.0, 10**9), 10, 0, 1e-3)
     samples = [first]
     for number in range(1, 1001):
         cpu = samples[-1].usage.cpu + 0.005 + work * number
         usage = Usage(cpu, first.usage.resident + kept * number)
-        samples.append(Sample(number, usage, round(20 + files * number), 900 * number, 1e-3))
+        samples.append(Sample(number, usage, round(10 + files * number), 900 * number, 1e-3))
     return blocks(samples, 10)
 
 

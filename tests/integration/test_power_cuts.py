@@ -67,7 +67,7 @@ def test_after_every_cut_a_run_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Path, begun: str
 ) -> None:
     """Cut anywhere, a run resumes from a checkpoint that it claims to have, to the same end."""
-    monkeypatch.setattr(tables, "MERGED", 2)  # so that parts are merged in so few rounds
+    monkeypatch.setattr(tables, "TAIL_ROWS", 5)  # so that a table has several files and a small one
     disk = Disk(tmp_path / "disk")
     disk.root.mkdir()
     words: tuple[str, ...] = ()

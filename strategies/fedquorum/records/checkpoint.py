@@ -30,9 +30,8 @@ from ..errors import RunError
 from ..intake import shown
 from ..state import StateArrays
 from .files import replacing, sync
-from .folder import RunFolder
+from .folder import TABLES, RunFolder
 from .legs import GROWING
-from .parts import is_covered
 from .settings import upgraded
 
 FORMAT = 1
@@ -60,7 +59,7 @@ class Checkpoint:
     nodes : mapping
         What the nodes keep, where the run started them itself; empty otherwise.
     records : mapping
-        The records' files below the run's directory, and how long each was, in bytes.
+        How far the records were: bytes of a file below the run's directory, rows of a table.
     settings : mapping
         All settings by dotted key, as JSON has them.
     """
@@ -200,21 +199,23 @@ class Checkpoints:
             raise _DamagedError(f"{path.name} {error}") from None
         except _UNREADABLE as error:
             raise _DamagedError(f"{path.name} cannot be read ({shown(error)})") from None
-        for name, size in lacking:
-            raise _DamagedError(f"{path.name} goes with {size} bytes of {name}, there are less")
+        for part in lacking:
+            raise _DamagedError(f"{path.name} goes with {part}, there are less")
         return found
 
-    def _lacking(self, records: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-        """Yield the files that are shorter than a checkpoint says, without which it is none."""
+    def _lacking(self, records: Mapping[str, int]) -> Iterator[str]:
+        """Yield what the records lack of what a checkpoint goes with, without which it is none."""
+        from .parquet import count_rows  # here, since whoever reads a manifest needs no Arrow
+
         run = RunFolder(self._run)
         for name, size in records.items():
-            if not name.startswith(_WITHOUT):
-                *folders, part = name.split("/")
-                with run.opened(*folders, part) as file:
-                    shorter = file is not None and os.fstat(file.fileno()).st_size < size
-                    gone = file is None
-                if shorter or (gone and not (folders and is_covered(part, run.parts(*folders)))):
-                    yield name, size
+            if name in TABLES:
+                if count_rows(run, name) < size:
+                    yield f"{size} rows of {name}"
+            elif not name.startswith(_WITHOUT):
+                with run.opened(*name.split("/")) as file:
+                    if file is None or os.fstat(file.fileno()).st_size < size:
+                        yield f"{size} bytes of {name}"
 
     def _check_sum(self, path: Path) -> None:
         """Compare the checksum; neither file may be a link, or anything else than a file."""

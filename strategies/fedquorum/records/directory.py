@@ -12,8 +12,7 @@ from typing import Any
 from ..errors import RunError, one_line
 from ..locks import lock_directory
 from .checkpoint import FOLDER, is_checkpoint
-from .folder import RunFolder
-from .parts import Span, is_made_of
+from .folder import TABLES, RunFolder, table_files
 
 RECORDS = (
     "config.yaml",
@@ -27,7 +26,7 @@ RECORDS = (
 )
 
 
-FOLDERS = ("clients", "evaluations", "tensorboard")
+FOLDERS = (*TABLES, "tensorboard")
 
 MANIFEST = "manifest.json"
 _MODELS = ("model.safetensors", "mean_model.safetensors")
@@ -37,23 +36,24 @@ _RUNS_BELOW = tuple("*/" * depth + MANIFEST for depth in (1, 2, 3))
 
 
 def files_that_go_on(directory: Path) -> list[Path]:
-    """Return the files of a run that grow or come with its rounds."""
-    found = [path for name in FOLDERS for path in (directory / name).glob("*")]
-    return [path for path in (directory / "rounds.jsonl", *found) if path.is_file()]
+    """Return the files of a run that grow or come with its rounds, but for those of its tables."""
+    found = [directory / "rounds.jsonl", *(directory / "tensorboard").glob("*")]
+    return [path for path in found if path.is_file()]
 
 
 def rewind(directory: Path, position: Mapping[str, int]) -> None:
-    """Restore the records to their state at the call of ``RunRecords.position``."""
+    """Restore the records to their state at the call of ``RunRecords.position``.
+
+    Whoever writes the tables goes back to their rows, see ``fedquorum.records.tables``.
+    """
     for path in files_that_go_on(directory):
         size = position.get(path.relative_to(directory).as_posix())
         if size is None:
-            names = (name.rpartition("/") for name in position)
-            parts = [part for folder, _, part in names if folder == path.parent.name]
-            if not is_made_of(path.name, parts):
-                path.unlink()
+            path.unlink()
         elif size < path.stat().st_size:
             os.truncate(path, size)
-    for part in (*directory.glob(".*.part"), *directory.glob("checkpoints/.*.part")):
+    folders = ("", "checkpoints/", *(f"{table}/" for table in TABLES))
+    for part in (part for folder in folders for part in directory.glob(f"{folder}.*.part")):
         part.unlink()
 
 
@@ -154,7 +154,7 @@ def _written_below(folder: Path) -> Iterator[Path]:
         if folder.name == "tensorboard":
             written = name.startswith("events")
         else:
-            written = is_checkpoint(name) if folder.name == FOLDER else Span.of(name) is not None
+            written = is_checkpoint(name) if folder.name == FOLDER else bool(table_files([name]))
         if written:
             yield path
 

@@ -6,8 +6,9 @@ before they are shown.
 
 import errno
 import os
+import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -15,7 +16,6 @@ from typing import BinaryIO, NamedTuple
 
 from ..errors import RunError
 from ..intake import shown
-from .parts import uncovered
 
 LARGEST_FILE = 32 * 2**20  # of those read as a whole
 _BY_DESCRIPTOR = {os.open, os.stat} <= os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
@@ -24,6 +24,24 @@ _BY_DESCRIPTOR = {os.open, os.stat} <= os.supports_dir_fd and hasattr(os, "O_NOF
 if _BY_DESCRIPTOR:
     _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC  # a pipe must not block
+
+
+TABLES = ("clients", "evaluations")
+_TABLE_FILE = re.compile(r"part-(\d{5,18})\.parquet", re.ASCII)
+
+
+def table_file(number: int) -> str:
+    """Return the name of a file of a table, which are numbered from 0 in the order of the rows."""
+    return f"part-{number:05d}.parquet"
+
+
+def table_files(names: Iterable[str]) -> list[str]:
+    """Return the names that are those of a table's files, in the order of the rows."""
+    found = (_TABLE_FILE.fullmatch(name) for name in names)
+    numbers = sorted(
+        int(match[1]) for match in found if match and match[0] == table_file(int(match[1]))
+    )
+    return [table_file(number) for number in numbers]
 
 
 class Identity(NamedTuple):
@@ -116,9 +134,9 @@ class RunFolder:
             raise self._refused(error, names) from None
 
     def parts(self, name: str) -> dict[str, Identity]:
-        """Return the Parquet files in a folder of the run by name, in order; empty without it.
+        """Return a table's files in a folder of the run by name, in order; empty without it.
 
-        Those whose rows are in a merged part are left out.
+        Files with other names are somebody else's.
 
         Raises
         ------
@@ -130,13 +148,12 @@ class RunFolder:
                 found = {
                     entry.name: Identity.from_stat(entry.stat(follow_symlinks=False))
                     for entry in entries
-                    if entry.name.endswith(".parquet") and not entry.name.startswith(".")
                 }
         except FileNotFoundError:
             return {}
         except OSError as error:
             raise self._refused(error, (name,)) from None
-        return {name: found[name] for name in uncovered(sorted(found))}
+        return {name: found[name] for name in table_files(found)}
 
     @contextmanager
     def _folder(self, *names: str) -> Iterator[int | Path]:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from ..errors import RunError, one_line
 from .columns import Column
-from .folder import RunFolder
+from .folder import RunFolder, table_file
 
 MOST_ROWS = 20_000_000  # of one file
 MOST_BYTES = 2**30  # of one file, unpacked
@@ -54,6 +54,26 @@ def read_file(
             return _read(file, [c for c in columns if wanted is None or c.name in wanted])
         except (pa.ArrowException, OSError, ValueError, KeyError, RunError) as error:
             raise RunError(f"{path}: {one_line(error)}") from None
+
+
+def count_rows(run: RunFolder, table: str) -> int:
+    """Return how many rows of a table there are before the first file that is missing or damaged.
+
+    Raises
+    ------
+    RunError
+        If the folder or a file is a link, or cannot be read.
+    """
+    rows = 0
+    for number, name in enumerate(run.parts(table)):
+        if name != table_file(number):
+            break
+        with run.opened(table, name) as file:
+            try:
+                rows += 0 if file is None else pq.read_metadata(file).num_rows
+            except (pa.ArrowException, OSError):
+                break
+    return rows
 
 
 def read_columns(file: BinaryIO, columns: Sequence[str], texts: Sequence[str]) -> pa.Table:

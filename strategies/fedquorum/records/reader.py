@@ -17,7 +17,7 @@ from ..equality import nan_equals_nan
 from ..errors import RunError, one_line
 from ..intake import shown
 from .columns import schema_of
-from .folder import RunFolder
+from .folder import TABLES, RunFolder
 from .legs import Leg, Resume, legs_of
 from .parquet import read_file
 from .round_record import RoundRecord
@@ -30,7 +30,7 @@ from .settings import (
     upgraded_words,
 )
 from .summary import read_summary
-from .tables import CLIENTS, EVALUATIONS
+from .tables import COLUMNS
 from .tables import POPULATION as POPULATION_COLUMNS
 from .values import (
     COUNT,
@@ -50,7 +50,6 @@ MANIFEST = "manifest.json"
 CONFIG = "config.yaml"
 ROUNDS = "rounds.jsonl"
 POPULATION = "population.parquet"
-TABLES = {"clients": CLIENTS, "evaluations": EVALUATIONS}
 LONGEST_LINE = 16 * 2**20
 LONGEST_ERROR = 2000
 STATUSES = ("completed", "running", "interrupted", "failed")
@@ -345,7 +344,7 @@ def read_parts(folder: Path, columns: Sequence[str] | None = None) -> pa.Table:
     if run.identity(folder.name) is None:
         raise RunError(f"expected a folder of a run, got {folder} (No such file or directory)")
     tables = [
-        read_file(run, (folder.name, part), TABLES[folder.name], columns)
+        read_file(run, (folder.name, part), COLUMNS[folder.name], columns)
         for part in run.parts(folder.name)
     ]
     return pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
@@ -364,7 +363,7 @@ def read_table(folder: Path) -> pa.Table:
     RunError
         As in ``read_parts``, or if a column has another type.
     """
-    table, schema = read_parts(folder), schema_of(TABLES[folder.name])
+    table, schema = read_parts(folder), schema_of(COLUMNS[folder.name])
     if table.num_columns == 0:
         return schema.empty_table()
     for column in schema:

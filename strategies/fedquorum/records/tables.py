@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..appeal import Requirements
 from ..client.availability.rates import SimulatedRates
+from ..errors import RunError, one_line
 from ..intake import shown
 from ..report import ClientDecision, ClientEvaluation
 from ..types import Population
@@ -29,8 +30,9 @@ from .columns import (
     table_of,
     text,
 )
-from .files import replacing, sync
-from .parts import Span, uncovered
+from .files import replacing
+from .folder import RunFolder, table_file, table_files
+from .parquet import read_file
 from .values import LARGEST_COUNT
 
 _UNUSABLE = "no usable update arrived"
@@ -90,6 +92,9 @@ POPULATION: Columns = (
 )
 """The columns of ``population.parquet``."""
 
+COLUMNS = {"clients": CLIENTS, "evaluations": EVALUATIONS}
+"""The columns of the tables that grow, by the names of their folders."""
+
 CLIENTS_SCHEMA, EVALUATIONS_SCHEMA, POPULATION_SCHEMA = map(
     schema_of, (CLIENTS, EVALUATIONS, POPULATION)
 )
@@ -112,52 +117,91 @@ LONGEST_TEXT = 4000
 """Of a text in a table, in characters."""
 
 FLUSH_SECONDS = 10.0
-MERGED = 32
-"""How many parts become one."""
-
-MOST_MERGED_ROWS = 2**18
-DAMAGED_ROWS = MOST_MERGED_ROWS + 1
+TAIL_ROWS = 2**13  # a file with fewer rows is written again with those that follow
+MAX_ROWS = 2**18  # of one file
 
 
-class ParquetParts:
-    """A Parquet data set in a folder, written in parts: a part is whole or not there.
+class TableWriter:
+    """A table in a folder of Parquet files, ``part-00000.parquet`` and so on; all have all columns.
 
     A Parquet file cannot be read before its footer is written, so rows are kept for at most
-    ``FLUSH_SECONDS`` and then written as a file of their own. ``flush`` and ``close`` bring all
-    parts to the disk. ``flush`` also merges old parts, of which the last two checkpoints know; see
-    ``fedquorum.records.parts``.
+    ``FLUSH_SECONDS``. They are then written together with those of the last file, which the new
+    one replaces, until it has ``TAIL_ROWS``: the number of files follows from the rows and not from
+    the checkpoints, of which a long run has many. Whatever stops the writing, the files hold the
+    first rows of the table, each once.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder; made if missing.
+    columns : Columns
+        The columns.
+    num_rows : int
+        How many rows stay of those that are there; later ones are removed.
+
+    Raises
+    ------
+    RunError
+        If a file cannot be read that has to be cut.
     """
 
-    def __init__(self, folder: Path, columns: Columns) -> None:
+    def __init__(self, folder: Path, columns: Columns, num_rows: int = 0) -> None:
         self._folder = folder
         self._columns = columns
         self._schema = schema_of(columns)
         self._rows: list[dict[str, Any]] = []
         self._tables: list[pa.Table] = []
         self._flushed = time.monotonic()
+        self._tail = self._schema.empty_table()  # the rows of the file that is written next
+        self._number = 0  # of this file
+        self._closed_rows = 0  # of the files before it
+        self._is_written = False
         folder.mkdir(exist_ok=True)
-        self._parts = self._found()
-        self._known = (0, 0)  # how many parts the last two checkpoints go with
-        self._unsynced: list[Path] = []
+        self._go_back(num_rows)
 
-    def _found(self) -> dict[Span, int]:
-        """Return the parts that there are and their rows; remove those that a merge left."""
-        names = [path.name for path in self._folder.iterdir()]
-        kept = uncovered(names)
-        for name in set(names) - set(kept):
-            (self._folder / name).unlink()
-        spans = (span for span in map(Span.of, kept) if span is not None)
-        return {span: _count_rows(self._folder / span.name) for span in spans}
+    def _go_back(self, num_rows: int) -> None:
+        """Remove all rows but the first, and go on with the last file where it is small."""
+        left = num_rows
+        for name in table_files(path.name for path in self._folder.iterdir()):
+            path = self._folder / name
+            if left <= 0:
+                path.unlink()
+                continue
+            rows = _count_rows(path)
+            if left < rows or (left == rows < TAIL_ROWS and not self._is_damaged(name)):
+                self._tail = self._read(name).slice(0, left)
+                self._is_written = left == rows
+            else:
+                self._closed_rows += rows
+                self._number += 1
+            left -= rows
+        self.flush()
+
+    def _is_damaged(self, name: str) -> bool:
+        """Say whether the rows of a file cannot be read; a run goes on after it."""
+        try:
+            self._read(name)
+        except RunError:
+            return True
+        return False
+
+    def _read(self, name: str) -> pa.Table:
+        """Return the rows of a file, which may come from anybody."""
+        table = read_file(RunFolder(self._folder.parent), (self._folder.name, name), self._columns)
+        if table.column_names != self._schema.names:
+            raise RunError(f"{self._folder / name}: expected all columns")
+        return table.cast(self._schema)
 
     @property
-    def _count(self) -> int:
-        return max((span.last for span in self._parts), default=-1) + 1
+    def num_rows(self) -> int:
+        """How many rows are written."""
+        return self._closed_rows + len(self._tail)
 
     def add(self, rows: Iterable[dict[str, Any]]) -> None:
         """Buffer rows, and write the buffer ``FLUSH_SECONDS`` after the last time."""
         self._rows.extend(rows)
-        if self._keeps and time.monotonic() - self._flushed > FLUSH_SECONDS:
-            self._write()
+        if (self._rows or self._tables) and time.monotonic() - self._flushed > FLUSH_SECONDS:
+            self.flush()
 
     def add_table(self, table: pa.Table) -> None:
         """Buffer the rows of a table, and write the buffer as ``add`` does."""
@@ -165,74 +209,45 @@ class ParquetParts:
             self._tables.append(table)
         self.add(())
 
-    @property
-    def _keeps(self) -> bool:
-        return bool(self._rows or self._tables)
-
     def flush(self) -> None:
-        """Write the rows that are still kept; all parts are on the disk when this returns."""
-        if self._keeps:
+        """Write the rows that are still kept; all are on the disk when this returns."""
+        if self._rows or self._tables:
+            rows = pa.Table.from_pylist(self._rows, schema=self._schema)
+            table = checked(self._columns, pa.concat_tables([*self._tables, rows]))
+            self._tail = pa.concat_tables([self._tail, table]).combine_chunks()
+            self._is_written = False
+            self._rows, self._tables = [], []
+        if len(self._tail) and not self._is_written:
             self._write()
-        for path in self._unsynced:
-            sync(path)
-        if self._unsynced:
-            sync(self._folder)
-        self._unsynced = []
-        self._merge(self._known[0])
-        self._known = (self._known[1], self._count)
 
     def close(self) -> None:
-        """Flush; an empty data set gets one empty part."""
-        if not self._parts:
-            self._write()
+        """Flush; an empty table gets one empty file."""
         self.flush()
+        if self.num_rows == 0:
+            self._write()
 
     def _write(self) -> None:
-        rows = pa.Table.from_pylist(self._rows, schema=self._schema)
-        table = checked(self._columns, pa.concat_tables([*self._tables, rows]))
-        span = Span(self._count, self._count)
-        path = self._folder / span.name
-        write_whole(table, path)
-        self._unsynced.append(path)
-        self._parts[span] = len(table)
-        self._rows, self._tables = [], []
-        self._flushed = time.monotonic()
-
-    def _merge(self, below: int) -> None:
-        """Merge parts with numbers below one, those of one width with each other."""
-        width = 1
+        """Write the tail into as many files as it needs, the first one over what is there."""
+        is_full = len(self._tail) >= TAIL_ROWS
         while True:
-            alike = [s for s in self._parts if s.width == width and s.last < below][:MERGED]
-            few = sum(map(self._parts.__getitem__, alike)) <= MOST_MERGED_ROWS
-            if len(alike) < MERGED or not few:
-                return
-            self._merge_into_one(alike)
-            width *= MERGED
-
-    def _merge_into_one(self, spans: Sequence[Span]) -> None:
-        """Replace parts by one with their rows."""
-        paths = [self._folder / span.name for span in spans]
-        try:
-            tables = [pq.ParquetFile(path).read() for path in paths]
-            table = pa.concat_tables(tables, promote_options="default")
-        except pa.ArrowException:  # a run goes on beside parts that were damaged before
-            self._parts |= dict.fromkeys(spans, DAMAGED_ROWS)
-            return
-        merged = Span(spans[0].first, spans[-1].last)
-        columns = [name for name in self._schema.names if name in table.column_names]
-        write_whole(table.select(columns), self._folder / merged.name, synced=True)
-        for path in paths:
-            path.unlink()
-        left = {span: rows for span, rows in self._parts.items() if not merged.covers(span)}
-        self._parts = dict(sorted({merged: len(table), **left}.items()))
+            path = self._folder / table_file(self._number)
+            write_whole(self._tail.slice(0, MAX_ROWS), path, synced=True)
+            if not is_full:
+                break
+            self._closed_rows += min(len(self._tail), MAX_ROWS)
+            self._number += 1
+            self._tail = self._tail.slice(MAX_ROWS)
+            if not len(self._tail):
+                break
+        self._is_written = True
+        self._flushed = time.monotonic()
 
 
 def _count_rows(path: Path) -> int:
-    """Return how many rows a part has, too many to merge it where it is damaged."""
     try:
         return int(pq.read_metadata(path).num_rows)
-    except (pa.ArrowException, OSError):
-        return DAMAGED_ROWS
+    except (pa.ArrowException, OSError) as error:
+        raise RunError(f"{path}: {one_line(error)}") from None
 
 
 def write_whole(

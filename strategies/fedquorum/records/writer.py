@@ -46,9 +46,8 @@ from .round_record import PARTS, RoundRecord
 from .settings import flat_settings, load_settings
 from .summary import Summary
 from .tables import (
-    CLIENTS,
-    EVALUATIONS,
-    ParquetParts,
+    COLUMNS,
+    TableWriter,
     client_row,
     evaluation_table,
     population_table,
@@ -132,7 +131,7 @@ class RunRecords:
                 self._summary.restore(resumed.summary)
             self._observers = tuple(observers)
             try:
-                self._open(begun)
+                self._open(begun, resumed)
             except OSError as error:
                 raise cannot_write(self.directory, error) from None
             self._write_manifest()  # last: from here on there is a run, which always gets an end
@@ -174,13 +173,17 @@ class RunRecords:
             self._finish("failed", f"{type(error).__name__}: {error}")
             raise
 
-    def _open(self, begun: ExitStack) -> None:
+    def _open(self, begun: ExitStack, resumed: Checkpoint | None) -> None:
         """Open all files, and let all observers begin."""
         # Unbuffered, so that a line that did not go in can be taken back.
         self._rounds = (self.directory / "rounds.jsonl").open("ab", buffering=0)
         begun.callback(self._rounds.close)
-        self._clients = ParquetParts(self.directory / "clients", CLIENTS)
-        self._evaluations = ParquetParts(self.directory / "evaluations", EVALUATIONS)
+        rows = {} if resumed is None else resumed.records
+        self._tables = {
+            name: TableWriter(self.directory / name, columns, rows.get(name, 0))
+            for name, columns in COLUMNS.items()
+        }
+        self._clients, self._evaluations = self._tables["clients"], self._tables["evaluations"]
         for observer in self._observers:
             observer.start(self.directory)
             begun.callback(observer.close)
@@ -217,10 +220,9 @@ class RunRecords:
             if self._manifest["status"] != "running":
                 return None
             problem: RunError | None = None
-            files = (self._clients.close, self._evaluations.close, self._rounds.close)
-            for close in (*files, *(observer.close for observer in self._observers)):
+            for opened in (*self._tables.values(), self._rounds, *self._observers):
                 try:
-                    close()
+                    opened.close()
                 except RunError as failure:
                     problem = problem or failure
                 except OSError as failure:
@@ -298,7 +300,7 @@ class RunRecords:
                 raise cannot_write(self.directory, error) from None
 
     def position(self) -> dict[str, int]:
-        """Write buffered data, and return the growing files with their lengths in bytes.
+        """Write buffered data, and return how long the files are in bytes, the tables in rows.
 
         All of them are on the disk when this returns, but those of observers.
 
@@ -309,17 +311,18 @@ class RunRecords:
         """
         with self._lock:
             try:
-                self._clients.flush()
-                self._evaluations.flush()
+                for table in self._tables.values():
+                    table.flush()
                 for observer in self._observers:
                     observer.flush()
                 os.fsync(self._rounds.fileno())
             except OSError as error:
                 raise cannot_write(self.directory, error) from None
-            return {
+            files = {
                 path.relative_to(self.directory).as_posix(): path.stat().st_size
                 for path in files_that_go_on(self.directory)
             }
+            return files | {name: table.num_rows for name, table in self._tables.items()}
 
     @property
     def admitted_rounds(self) -> dict[int, int]:

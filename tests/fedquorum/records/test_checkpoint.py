@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from fedquorum.errors import RunError
 from fedquorum.records.checkpoint import Checkpoint, Checkpoints, check_unchanged
@@ -110,6 +112,35 @@ def test_a_checkpoint_whose_records_are_gone_is_not_used(tmp_path: Path) -> None
     assert found.checkpoint is not None
     assert found.checkpoint.server_round == 10
     assert "6 bytes of rounds.jsonl" in found.problems[0]
+
+
+@pytest.mark.parametrize("damage", ["a file less", "torn", "fewer rows", "no folder"])
+def test_a_checkpoint_whose_rows_are_gone_is_not_used(tmp_path: Path, damage: str) -> None:
+    """Whatever became of the files: those behind one that is gone do not count."""
+    folder = tmp_path / "clients"
+    folder.mkdir()
+    for number in range(3):
+        pq.write_table(pa.table({"round": [1, 2]}), folder / f"part-{number:05d}.parquet")
+    pq.write_table(pa.table({"round": [1] * 9}), folder / "mine.parquet")
+    files = Checkpoints(tmp_path)
+    files.save(checkpoint(10))
+    files.save(Checkpoint(**{**vars(checkpoint(20)), "records": {"clients": 5}}))
+    assert files.newest().problems == ()
+    path = folder / "part-00001.parquet"
+    match damage:
+        case "a file less":
+            path.unlink()
+        case "torn":
+            os.truncate(path, path.stat().st_size // 2)
+        case "fewer rows":
+            pq.write_table(pa.table({"round": pa.array([], pa.int64())}), path)
+        case _:
+            folder.rename(tmp_path / "elsewhere")
+    found = files.newest()
+    assert found.checkpoint is not None
+    assert found.checkpoint.server_round == 10
+    problem = "round-000020.safetensors goes with 5 rows of clients, there are less"
+    assert found.problems == (problem,)
 
 
 def test_a_run_without_checkpoints_begins_again_only_before_its_first_round(

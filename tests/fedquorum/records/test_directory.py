@@ -90,23 +90,16 @@ def test_records_are_cut_off_and_never_made_longer(run: Path) -> None:
     rewind(run, {"rounds.jsonl": 3, "tensorboard/events": 4})
     assert (run / "rounds.jsonl").read_text() == "123"
     assert (run / "tensorboard" / "events").read_text() == "12"
-    assert not (run / "clients" / "part-00000.parquet").exists()
 
 
-def test_parts_that_were_merged_since_are_kept_whole(run: Path) -> None:
-    """A checkpoint knows them one by one; what is half written, or of later rounds, goes."""
-    clients = run / "clients"
-    for name in ("part-00000-00001", "part-00002", "part-00002-00003"):
-        (clients / f"{name}.parquet").write_text("12345")
-    for name in (".manifest.json.part", "checkpoints/.round-000003.safetensors.part"):
+def test_what_is_half_written_goes(run: Path) -> None:
+    """Of files and of tables, whose whole files their writer cuts to the rows of a checkpoint."""
+    parts = (".manifest.json.part", "clients/.part-00001.parquet.part")
+    for name in (*parts, "checkpoints/.round-000003.safetensors.part"):
         (run / name).write_text("12")
-    rewind(run, {f"clients/part-0000{number}.parquet": 5 for number in range(3)})
-    assert sorted(path.name for path in clients.iterdir()) == [
-        "part-00000-00001.parquet",
-        "part-00000.parquet",
-        "part-00002.parquet",
-    ]
+    rewind(run, {"rounds.jsonl": 5, "clients": 1})
     assert [path for path in run.rglob("*.part") if path.is_file()] == []
+    assert (run / "clients" / "part-00000.parquet").exists()
 
 
 def test_one_process_at_a_time_works_on_a_run(run: Path) -> None:
@@ -135,7 +128,7 @@ OURS = (
     "mean_model.safetensors",
     ".model.safetensors.part",
     "clients/part-00000.parquet",
-    "clients/part-00001-00032.parquet",
+    "clients/part-00001.parquet",
     "evaluations/.part-00003.parquet.part",
     "tensorboard/events.out.tfevents.1700000000.host.1.0",
     "checkpoints/round-000004.safetensors",
@@ -148,6 +141,7 @@ THEIRS = (
     "rounds.jsonl.bak",
     ".notes.part",
     "clients/part-1.parquet",
+    "clients/part-000001.parquet",
     "clients/list.csv",
     "evaluations/mine.parquet",
     "tensorboard/readme.md",
