@@ -11,7 +11,7 @@ from typing import Any
 
 import hydra
 from fedquorum.errors import SettingsError
-from fedquorum.records.settings import load_settings, upgraded
+from fedquorum.records.settings import load_settings
 from hydra._internal.hydra import Hydra
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
@@ -268,15 +268,13 @@ _composed: dict[tuple[str, ...], Composed] = {}
 def settings_of(text: str) -> Settings:
     """Return the settings that ``Composed.to_yaml`` wrote, checked.
 
-    A setting that the text lacks, because the run is older than the setting, has its default.
-
     Raises
     ------
     SettingsError
         If the text is not YAML, or names an unknown option or setting.
     """
     try:
-        recorded = OmegaConf.create(upgraded(load_settings(text)))
+        recorded = OmegaConf.create(load_settings(text))
         groups = [*GROUPS, *(PARTS if OmegaConf.select(recorded, "strategy.selection") else ())]
         names = {g: OmegaConf.select(recorded, f"{g.replace('/', '.')}.name") for g in groups}
     except Exception as error:  # PyYAML's and OmegaConf's errors have no common base

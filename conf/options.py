@@ -23,9 +23,6 @@ GROUPS = (
 PARTS = tuple(f"strategy/{part}" for part in ("selection", "weighting", "participation"))
 """The groups within ``strategy=composed``."""
 
-RENAMED = {"own": "custom"}
-"""Options that had another name in an earlier version."""
-
 
 def options(group: str) -> list[str]:
     """Return the options of a settings group, such as the names of all experiments."""
@@ -38,8 +35,5 @@ def options(group: str) -> list[str]:
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return " (did you mean NAME?)" with the known name that is like ``name``, "" for none."""
     names = [*known]
-    renamed = RENAMED.get(name, name.removeprefix("schema_"))
-    if renamed != name and renamed in names:
-        return f" (it is called {renamed} now)"
     hint = did_you_mean(name, names)
     return f" ({hint})" if hint else ""

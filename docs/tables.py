@@ -27,7 +27,7 @@ from fedquorum.flower.codec import PROTOCOL
 from fedquorum.flower.drop_in import DropIn
 from fedquorum.named import NAMED, Named, build
 from fedquorum.participation import MeanInterval
-from fedquorum.records import checkpoint
+from fedquorum.records.reader import FORMAT
 from fedquorum.rule import RunFacts
 from fedquorum.selection import SELECTIONS
 from fedquorum.state import to_arrays
@@ -402,10 +402,10 @@ def numbers() -> str:
             "the same settings give other bits",
         ],
         [
-            "the format of checkpoints",
-            str(checkpoint.FORMAT),
-            "`FORMAT` in `fedquorum.records.checkpoint`",
-            "an older checkpoint can no longer be read",
+            "the format of the records",
+            str(FORMAT),
+            "`FORMAT` in `fedquorum.records.reader`, `format` in `manifest.json`",
+            "a reader must know which records it has",
         ],
     ]
     return table(("number", "now", "in the code", "raised if"), rows)

@@ -17,8 +17,8 @@ from client_app.node import compute_device, trained_model
 from client_app.tasks import build_task
 from conf import Composed
 
-FIRST: Mapping[str, Any] = {"version": 1, "way": None, "device": None, "instructions": None}
-"""What a manifest without a word of it means."""
+_TOLD = ("version", "way", "device", "instructions")
+"""What a manifest says of the arithmetic of earlier rounds."""
 
 
 def arithmetic_of(
@@ -79,7 +79,7 @@ def recorded(now: Arithmetic, before: Mapping[str, Any] | None = None) -> dict[s
             known["instructions"], now.instructions
         )
         if moved or _differs(known, now):
-            earlier.append({key: known[key] for key in FIRST})
+            earlier.append({key: known[key] for key in _TOLD})
         same_bits = None if known.get("same_bits") is None else same_bits
     return {**asdict(now), "same_bits": False if earlier else same_bits, "earlier": earlier}
 
@@ -120,7 +120,7 @@ def _known(before: Mapping[str, Any]) -> Mapping[str, Any]:
     RunError
         If it says other things than one does.
     """
-    known: dict[str, Any] = {"earlier": [], **FIRST, **(before.get("arithmetic") or {})}
+    known: dict[str, Any] = {**dict.fromkeys(_TOLD), "earlier": [], **before["arithmetic"]}
     texts = (known["way"], known["device"], known["instructions"])
     if (
         not isinstance(known["version"], int)

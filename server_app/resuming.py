@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fedquorum.errors import RunError, SettingsError
 from fedquorum.intake import shown
 from fedquorum.records.legs import MAY_CHANGE
-from fedquorum.records.settings import flat_settings, masked, upgraded_words
+from fedquorum.records.settings import flat_settings, masked
 
 from conf import Settings
 from conf.compose import compose_words, parse_word, quoted, recorded_words, settings_of
@@ -32,35 +32,6 @@ _OPTIONS = {"experiment", *GROUPS, *PARTS} - {"engine", "tracker"}
 
 _ELSEWHERE = re.compile(r"://|:\d+$")
 """What the address of another machine has, and the path of a file has not."""
-
-_ADDED = ("client.threads", "client.deterministic")
-"""Settings that older runs lack. What they decide is part of the arithmetic, which is compared."""
-
-_LATER = {
-    "response_time.name": "none",
-    "data.unseen_fraction": 0.0,
-    "data.validation_fraction": 0.0,
-    "evaluation.requirement": None,
-    "strategy.prior": "data",
-    "client.lr_decay_from": 0,
-    "data.irrelevant_skew": None,
-    "data.normalise": False,
-    "strategy.warmup_fraction": 0.0,
-    "strategy.warmup_rounds": None,
-    "strategy.objective_client": None,
-    "strategy.weighting.prior": "data",
-    "strategy.form": "paper",
-    "strategy.weighting.form": "paper",
-    "model.widening": 2,
-    "model.padding": 0,
-    "model.variant": "leaf",
-    "model.dropout": None,
-    "data.fill": "median",
-    "data.tokenizer": None,
-    "strategy.selection.objective_client": None,
-    "server_optimizer.lr_schedule": "constant",
-}
-"""Settings that older runs lack, with what such a run did."""
 
 _TELLS_TIME = ("engine.quorum", "engine.quorum_of", "engine.grace", "engine.round_timeout")
 """What tells who is in time, which a virtual clock makes part of the result."""
@@ -115,7 +86,7 @@ def _words_before(run: Path, again: set[str]) -> tuple[str, ...]:
 
     if not may_start(run):
         manifest = resumed_manifest(run)
-        return recorded_words(manifest["experiment"], upgraded_words(manifest["overrides"]))
+        return recorded_words(manifest["experiment"], manifest["overrides"])
     if again & _OPTIONS:
         return ()
     left = RunFolder(run).content("config.yaml")
@@ -199,13 +170,11 @@ def check_resumable(checkpoint: "Checkpoint", settings: Settings) -> None:
     from fedquorum.records.checkpoint import check_unchanged
 
     now = flat_settings(asdict(settings))
-    later = {key: value for key, value in _LATER.items() if key in now}
-    added = {**later, **{key: now[key] for key in _ADDED}}
     free: tuple[str, ...] = MAY_CHANGE
     if settings.response_time.name != "none":
         free = tuple(key for key in now if key.startswith(MAY_CHANGE) and key not in _TELLS_TIME)
     try:
-        check_unchanged({**added, **checkpoint.settings}, now, free=free)
+        check_unchanged(checkpoint.settings, now, free=free)
     except RunError as error:
         raise SettingsError(f"{error} (resume={settings.resume})") from None
 

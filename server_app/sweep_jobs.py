@@ -16,7 +16,6 @@ from fedquorum.records.settings import (
     DamagedSettingsError,
     flat_settings,
     load_settings,
-    upgraded,
 )
 
 from conf import Composed
@@ -225,9 +224,9 @@ class SweepFolder:
 
 
 def _key(config: str) -> str:
-    """Return by what a job with these settings, as YAML, is known, now and in later versions."""
+    """Return by what a job with these settings, as YAML, is known."""
     try:
-        return json.dumps(flat_settings(upgraded(load_settings(config))), sort_keys=True)
+        return json.dumps(flat_settings(load_settings(config)), sort_keys=True)
     except DamagedSettingsError:
         return config
 

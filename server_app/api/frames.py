@@ -47,7 +47,7 @@ def _tested(record: RoundRecord) -> Iterator[tuple[str, float]]:
 
 
 def table_frame(run: Run, name: str) -> pd.DataFrame:
-    """Return the rows of ``clients`` or ``evaluations``, with columns that older runs lack as null.
+    """Return the rows of ``clients`` or ``evaluations``.
 
     Raises
     ------

@@ -32,30 +32,7 @@ LONGEST_VALUE = 2**20
 LONGEST_IN_CHART = 120
 """Of a name, in characters: there is no room for more."""
 
-_QUORUM = {"engine.quorum": None, "engine.quorum_of": "asked", "engine.grace": 0.0}
-_LATER = {
-    "client.threads": 1,
-    "response_time.name": "none",
-    "availability.rest": None,
-    "client.lr_decay_from": 0,
-    "data.irrelevant_skew": None,
-    "data.normalise": False,
-    "strategy.warmup_fraction": 0.0,
-    "strategy.warmup_rounds": None,
-    "strategy.objective_client": None,
-    "data.unseen_fraction": 0.0,
-    "evaluation.requirement": None,
-    "data.validation_fraction": 0.0,
-    "strategy.form": "paper",
-    "model.widening": 2,
-    "model.padding": 0,
-    "model.variant": "leaf",
-    "model.dropout": None,
-    "data.fill": "median",
-    "data.tokenizer": None,
-    **_QUORUM,
-}
-"""Settings that older runs lack, and what says the same."""
+_QUORUM = ("engine.quorum", "engine.quorum_of", "engine.grace")
 
 
 @dataclass(frozen=True)
@@ -225,13 +202,12 @@ def influential(run: Run) -> dict[str, Any]:
 
     These say where and how the clients are computed, and whether the run was broken off.
     """
-    settings = {**_LATER, **run.settings}
     decides_who_is_late = {*_QUORUM}
-    if settings["response_time.name"] != "none":
+    if run.settings.get("response_time.name", "none") != "none":
         decides_who_is_late.add("engine.round_timeout")
     return {
         key: _of_any_seed(key, value)
-        for key, value in settings.items()
+        for key, value in run.settings.items()
         if key in decides_who_is_late or (key != "seed" and not key.startswith(_WITHOUT_INFLUENCE))
     }
 
@@ -282,7 +258,7 @@ def short_setting(setting: str) -> str:
 
 
 def word(value: Any) -> str:
-    """Return a setting as it is written on the command line; a password of older runs is masked."""
+    """Return a setting as it is written on the command line; a password is masked."""
     if isinstance(value, float) and value.is_integer() and abs(value) <= LARGEST_COUNT:
         return str(int(value))
     if value is None or isinstance(value, bool):

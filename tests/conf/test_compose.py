@@ -155,21 +155,6 @@ def test_records_that_are_no_settings_are_one_line(text: str, problem: str) -> N
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("older", "now"),
-    [
-        ("{name: own, path: package.Rule, args: null}", ("custom", "package.Rule")),
-        ("{name: fedavg_priority, priority_only: true}", ("fedavg_priority", None)),
-        ("{name: fedavg, priority_only: false}", ("fedavg", None)),
-        ("{name: fedavg, priority_only: true}", ("fedavg_priority", None)),
-    ],
-)
-def test_settings_of_an_older_version(older: str, now: tuple[str, str | None]) -> None:
-    """What had another name is read as what it is called now."""
-    strategy = asdict(settings_of(f"strategy: {older}").strategy)
-    assert (strategy["name"], strategy.get("path")) == now
-
-
 def test_data_root_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """FEDQUORUM_DATA is the data folder; a setting wins over it."""
     monkeypatch.setenv("FEDQUORUM_DATA", "/somewhere")
@@ -341,8 +326,6 @@ NEARLY = {
     ),
     "stratgy=fedau": ("stratgy is not a setting; ", "'stratgy' (did you mean strategy?)"),
     "round=3": ("round is not a setting; ", "'round' (did you mean rounds?)"),
-    "strategy=own": ("strategy must be one of ", "'own' (it is called custom now)"),
-    "data=schema_csv": ("data must be one of ", "'schema_csv' (it is called csv now)"),
     "strategy=fedal": ("strategy must be one of ", "'fedal' (did you mean fedalign?)"),
     "experiment=svhn": (
         "experiment must be one of ",

@@ -115,7 +115,6 @@ def test_mistakes_in_a_sweep_as_a_whole_are_one_line(
     ("word", "end"),
     [
         ("strategy=fedua", "got 'fedua' (did you mean fedau?)"),
-        ("strategy=own", "got 'own' (it is called custom now)"),
         ("strategy.epsilom=0", "got 'epsilom' (did you mean epsilon?)"),
         (
             "rounds",

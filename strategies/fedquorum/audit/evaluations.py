@@ -8,8 +8,6 @@ and with each other.
 from collections import Counter
 from collections.abc import Iterator
 
-import pyarrow.compute as pc
-
 from ..composition import Rules
 from ..metrics import metric_called
 from ..records.round_record import PARTS
@@ -38,7 +36,6 @@ def evaluation_problems(recorded: Recorded, rules: Rules) -> Iterator[Found]:
         or rules.keeps_models
         or rules.selection.by_losses
     )
-    tells_unseen = bool(pc.any(recorded.evaluated.table["unseen"].is_valid()).as_py())
     last = len(recorded.run.rounds)
     counts: dict[tuple[int, str], int] = {}
     for number in sorted(recorded.evaluated.places):
@@ -50,16 +47,14 @@ def evaluation_problems(recorded: Recorded, rules: Rules) -> Iterator[Found]:
                 yield number, client, f"{count} rows in evaluations/, not one"
         for row in rows:
             problems = (
-                *_client_problems(recorded, number, row, tells_unseen=tells_unseen),
+                *_client_problems(recorded, number, row),
                 *_part_problems(recorded, number, row, measures_others=measures_others),
                 *(_count_problems(row, counts) if _is_simulated(recorded, number) else ()),
             )
             yield from ((number, row["client"], f"evaluations/: {text}") for text in problems)
 
 
-def _client_problems(
-    recorded: Recorded, number: int, row: Row, *, tells_unseen: bool
-) -> Iterator[str]:
+def _client_problems(recorded: Recorded, number: int, row: Row) -> Iterator[str]:
     """Yield what is wrong of the client: whether there is one, and what it is."""
     client, population = row["client"], recorded.population
     if client not in population.hosted:
@@ -69,10 +64,9 @@ def _client_problems(
     joined = recorded.joined.get(client, 0)
     if joined > number + 1:
         yield f"the client joined in round {joined}"
-    unseen = client in population.unseen
     expected = {
         "priority": client in population.priority,
-        "unseen": unseen if tells_unseen else None,
+        "unseen": client in population.unseen,
     }
     for name, value in expected.items():
         if row[name] != value:

@@ -239,15 +239,14 @@ def read_recorded(directory: Path, *, trust: bool = False) -> Recorded:
     Raises
     ------
     RunError
-        If a record is missing or damaged, the run has no finished round, or it is too old to have
-        all records.
+        If a record is missing or damaged, or the run has no finished round.
     """
     run = load_run(directory)
     table = {name: column.to_pylist() for name, column in _population(run).items()}
     _refuse_contradictions(run, table)
     clients = table["client"]
-    joined = table.get("joined", [None])
-    unseen = frozenset(compress(clients, table.get("unseen", ())))
+    joined = table["joined"]
+    unseen = frozenset(compress(clients, table["unseen"]))
     rows = zip(clients, table["priority"], table["priority_weight"], strict=True)
     weights = {client: weight for client, has_priority, weight in rows if has_priority}
     try:
@@ -275,8 +274,8 @@ def read_recorded(directory: Path, *, trust: bool = False) -> Recorded:
 def _refuse_contradictions(run: Run, table: Mapping[str, Sequence[Any]]) -> None:
     """Refuse a table of clients that says something of some clients alone, or two things of one."""
     place = f"{run.directory / POPULATION}"
-    for name in ("base_rate", "joined", "unseen"):  # of the rates of being counted some may lack
-        values = table.get(name, ())
+    for name in ("base_rate", "joined"):  # of the rates of being counted some may lack
+        values = table[name]
         if None in values and any(value is not None for value in values):
             raise RunError(f"{place}: {name} must be there for all clients or for none")
     rows = zip(table["client"], table["priority"], table["priority_weight"], strict=True)
@@ -289,11 +288,8 @@ def _refuse_contradictions(run: Run, table: Mapping[str, Sequence[Any]]) -> None
 
 
 def _rates(run: Run, table: Mapping[str, Sequence[Any]]) -> SimulatedRates | None:
-    """Return how often each client was available, None where nobody knew it.
-
-    Older runs have no base rates: theirs did not change with time.
-    """
-    found, base = table["participation_rate"], table.get("base_rate", [None])
+    """Return how often each client was available, None where nobody knew it."""
+    found, base = table["participation_rate"], table["base_rate"]
     rates = found if None in base else base
     if None in rates:
         return None
@@ -588,10 +584,7 @@ def _population(run: Run) -> Mapping[str, pa.ChunkedArray]:
         if not run.rounds:
             raise RunError(f"{directory} has no finished round: there is nothing to replay")
         raise RunError(
-            f"expected a file of a run, got {directory / POPULATION} (No such file or directory); "
-            "runs of older versions lack it and cannot be replayed"
+            f"expected a file of a run, got {directory / POPULATION} (No such file or directory)"
         )
     table = read_population(directory)
-    if "participation_rate" not in table.column_names:
-        raise RunError(f"{directory / POPULATION}: expected a column participation_rate")
     return {name: table[name] for name in table.column_names}

@@ -32,9 +32,7 @@ from ..state import StateArrays
 from .files import replacing, sync
 from .folder import TABLES, RunFolder
 from .legs import GROWING
-from .settings import upgraded
 
-FORMAT = 1
 KEPT = 2
 SECONDS_BETWEEN = 1.0  # at least, between two checkpoints that nobody has asked for
 SHARE_OF_TIME = 0.05  # that they may take
@@ -104,7 +102,6 @@ class Checkpoints:
         """
         path = self._path(checkpoint.server_round)
         metadata = {
-            "format": FORMAT,
             "round": checkpoint.server_round,
             "model": list(checkpoint.model),
             "records": dict(checkpoint.records),
@@ -274,8 +271,6 @@ _UNREADABLE = (
 
 def _checkpoint(server_round: int, metadata: Mapping[str, Any], tensors: StateArrays) -> Checkpoint:
     """Return the checkpoint of a round from what its file holds."""
-    if metadata["format"] != FORMAT:
-        raise _DamagedError(f"has format {metadata['format']!r}, this version reads {FORMAT}")
     records, settings = dict(metadata["records"]), dict(metadata["settings"])
     if metadata["round"] != server_round:
         raise _DamagedError(f"is of round {metadata['round']!r}")
@@ -310,7 +305,7 @@ def check_unchanged(
 ) -> None:
     """Compare the settings of a run with those of its continuation.
 
-    The number of rounds may grow. Settings of an older version are compared as this one has them.
+    The number of rounds may grow.
 
     Parameters
     ----------
@@ -324,9 +319,8 @@ def check_unchanged(
     RunError
         For the first setting that is another one; the message names it and both values.
     """
-    then, now = upgraded(before), upgraded(settings)
-    for key in sorted(then.keys() | now.keys()):
-        old, new = then.get(key), now.get(key)
+    for key in sorted(before.keys() | settings.keys()):
+        old, new = before.get(key), settings.get(key)
         if key in GROWING and isinstance(old, int) and isinstance(new, int):
             if new < old:
                 raise RunError(f"{key} must be at least {old}, as in the run so far, got {new}")

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from ..equality import same
-from .settings import flat_settings, upgraded
+from .settings import flat_settings
 
 MAY_CHANGE = ("engine.", "tracker.", "resume", "client.keep_memory")
 """What the settings begin with that a resume of the app may change, beside ``rounds``."""
@@ -79,10 +79,9 @@ def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[
     ----------
     before, now : mapping
         By dotted key, as ``flat_settings`` returns them. A setting that one of them lacks, because
-        an older version or another option does not have it, is left out.
+        another option does not have it, is left out.
     """
-    then = upgraded(before)
-    return {key: then[key] for key in now if key in then and not same(then[key], now[key])}
+    return {key: before[key] for key in now if key in before and not same(before[key], now[key])}
 
 
 def legs_of(config: Mapping[str, Any], resumed: Sequence[Resume]) -> tuple[Leg, ...]:

@@ -27,8 +27,7 @@ def read_file(
 ) -> pa.Table:
     """Return a Parquet file of a run, with the types and within the ranges of ``columns``.
 
-    Other columns are left out, and so are those that the file lacks where they may be null: an
-    older version did not write them.
+    Other columns are left out.
 
     Parameters
     ----------
@@ -117,13 +116,12 @@ def _read(file: BinaryIO, wanted: Sequence[Column]) -> pa.Table:
     found = pq.read_schema(file).names
     if len(set(found)) < len(found):
         raise RunError("expected columns with different names")
-    missing = [column.name for column in wanted if column.name not in found and not column.null]
+    missing = [column.name for column in wanted if column.name not in found]
     if missing:
         raise RunError(f"expected a column {missing[0]}")
-    there = [column for column in wanted if column.name in found]
-    texts = [column.name for column in there if column.is_text]
-    table = read_columns(file, [column.name for column in there], texts)
-    return pa.table({column.name: _values(table[column.name], column) for column in there})
+    texts = [column.name for column in wanted if column.is_text]
+    table = read_columns(file, [column.name for column in wanted], texts)
+    return pa.table({column.name: _values(table[column.name], column) for column in wanted})
 
 
 def _values(given: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:

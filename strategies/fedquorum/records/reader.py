@@ -1,4 +1,4 @@
-"""Read runs back from their folders, of this version and of older ones.
+"""Read runs back from their folders.
 
 Records may come from anybody, so the reader checks everything.
 """
@@ -21,14 +21,7 @@ from .folder import TABLES, RunFolder
 from .legs import Leg, Resume, legs_of
 from .parquet import read_file
 from .round_record import RoundRecord
-from .settings import (
-    DamagedSettingsError,
-    flat_settings,
-    load_settings,
-    upgraded,
-    upgraded_strategy,
-    upgraded_words,
-)
+from .settings import DamagedSettingsError, flat_settings, load_settings
 from .summary import read_summary
 from .tables import COLUMNS
 from .tables import POPULATION as POPULATION_COLUMNS
@@ -45,6 +38,9 @@ from .values import (
 )
 
 __all__ = ["Run", "find_runs", "load_run", "read_runs"]
+
+FORMAT = 1
+"""The version of the records, checkpoints included, which is that of no release."""
 
 MANIFEST = "manifest.json"
 CONFIG = "config.yaml"
@@ -79,7 +75,7 @@ class Run:
     rounds : tuple of RoundRecord
         The complete rounds, in order. A null for a number is NaN.
     planned : int
-        The planned number of rounds; 0 if the records do not say.
+        The planned number of rounds.
     error : str
         The error that ended the run; otherwise empty.
     summary : mapping
@@ -199,7 +195,7 @@ def _refuse(error: RunError) -> None:
 
 
 def load_run(directory: Path) -> Run:
-    """Return the run in ``directory``, with this version's names of the settings.
+    """Return the run in ``directory``.
 
     An incomplete last line of ``rounds.jsonl``, as an interrupted process leaves it, is ignored.
 
@@ -231,10 +227,9 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     run = RunFolder(directory)
     content, path = _content(run, MANIFEST), run.path / MANIFEST
     checked_manifest(content, path)
-    manifest: dict[str, Any] = {"resumed": [], "arithmetic": {}, **json.loads(content)}
-    for name, kind in (("resumed", list), ("arithmetic", dict)):
-        if not isinstance(manifest[name], kind):
-            raise RunError(f"{path}: {name} must be a {kind.__name__}, got {manifest[name]!r}")
+    manifest: dict[str, Any] = {"arithmetic": {}, **json.loads(content)}
+    if not isinstance(manifest["arithmetic"], dict):
+        raise RunError(f"{path}: arithmetic must be a dict, got {manifest['arithmetic']!r}")
     return manifest
 
 
@@ -263,29 +258,37 @@ def checked_manifest(content: bytes, path: Path) -> dict[str, Any]:
         raise RunError(f"{path}: expected JSON, {error}") from None
     try:
         fields = read_object(manifest)
+        _check_format(fields)
         kept: dict[str, Any] = {
             name: _name(fields, name) for name in ("experiment", "strategy", "started")
         }
         kept |= {
             "seed": read_whole(given(fields, "seed"), "seed"),
             "status": _status(fields),
-            "strategy": upgraded_strategy(kept["strategy"]),
-            "overrides": upgraded_words(_texts(fields, "overrides")),
-            "planned": COUNT.since(0).of(fields, "rounds"),
+            "overrides": _texts(fields, "overrides"),
+            "planned": COUNT.of(fields, "rounds"),
             "error": shown(fields.get("error") or "", LONGEST_ERROR),
             "summary": read_summary(fields.get("summary") or {}),
             "privacy": read_object(fields.get("privacy") or {}, "privacy"),
-            "resumed": tuple(map(_resume, read_list(fields.get("resumed", []), "resumed"))),
+            "resumed": tuple(map(_resume, read_list(given(fields, "resumed"), "resumed"))),
         }
     except DamagedError as error:
         raise RunError(f"{path}: {error}") from None
     return kept
 
 
+def _check_format(fields: Mapping[str, Any]) -> None:
+    if given(fields, "format") != FORMAT:
+        raise DamagedError(
+            f"format must be {FORMAT}, that of the records that this version reads, got "
+            f"{told(fields['format'])}: read them with the version that wrote them"
+        )
+
+
 def _load_config(run: RunFolder) -> dict[str, Any]:
     path = run.path / CONFIG
     try:
-        return upgraded(load_settings(_content(run, CONFIG).decode()))
+        return load_settings(_content(run, CONFIG).decode())
     except UnicodeDecodeError:
         raise RunError(f"{path}: expected YAML in UTF-8") from None
     except DamagedSettingsError as problem:
@@ -333,7 +336,7 @@ def read_parts(folder: Path, columns: Sequence[str] | None = None) -> pa.Table:
     folder : Path
         ``clients`` or ``evaluations`` of a run.
     columns : sequence of str, optional
-        The columns to read, by default all; columns that the table lacks are left out.
+        The columns to read, by default all.
 
     Raises
     ------
@@ -351,7 +354,7 @@ def read_parts(folder: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 
 def read_table(folder: Path) -> pa.Table:
-    """Return a Parquet table with all columns; columns that an older run lacks are null.
+    """Return a Parquet table with all columns.
 
     Parameters
     ----------
@@ -366,9 +369,6 @@ def read_table(folder: Path) -> pa.Table:
     table, schema = read_parts(folder), schema_of(COLUMNS[folder.name])
     if table.num_columns == 0:
         return schema.empty_table()
-    for column in schema:
-        if column.nullable and column.name not in table.column_names:
-            table = table.append_column(column, pa.nulls(len(table), column.type))
     try:
         return table.select(schema.names).cast(schema)
     except (pa.ArrowException, KeyError, ValueError) as error:

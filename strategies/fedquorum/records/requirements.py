@@ -80,9 +80,7 @@ def recorded_requirements(directory: Path) -> Requirements | None:
 
 
 def _by_client(table: pa.Table, name: str) -> dict[int, float]:
-    """Return a column by client id without its nulls; tables of older runs lack it."""
-    if name not in table.column_names:
-        return {}
+    """Return a column by client id without its nulls."""
     rows = zip(table["client"].to_pylist(), table[name].to_pylist(), strict=True)
     return {client: value for client, value in rows if value is not None}
 

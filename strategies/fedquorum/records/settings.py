@@ -1,4 +1,4 @@
-"""A run's settings as its records hold them: YAML, nested, by dotted key, of older versions too.
+"""A run's settings as its records hold them: YAML, nested, by dotted key.
 
 Settings are written as YAML 1.1 by OmegaConf, which reads more texts as numbers than PyYAML does
 (``1e-05``) and no text as a date. ``load_settings`` reads as it does. A record may come from
@@ -28,12 +28,6 @@ _FLOAT = re.compile(
     re.VERBOSE,
 )
 """What OmegaConf's loader reads as a float."""
-
-_RENAMED = {"own": "custom"}
-"""Strategies that had another name in a version before."""
-
-_AVERAGE = {True: "fedavg_priority", False: "fedavg"}
-"""What says today what the setting ``strategy.priority_only`` said."""
 
 
 class DamagedSettingsError(RunError):
@@ -129,60 +123,6 @@ def _whole(settings: Mapping[str, Any]) -> dict[str, Any]:
         else:
             found[setting] = settings[key]
     return found
-
-
-def upgraded(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of an older version as this version has them; new ones stay as they are.
-
-    Parameters
-    ----------
-    settings : mapping
-        Nested, or by dotted key.
-    """
-    strategy = settings.get("strategy")
-    if isinstance(strategy, Mapping):
-        return {**settings, "strategy": _upgraded(strategy, "")}
-    return _upgraded(settings, "strategy.")
-
-
-def _upgraded(settings: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Upgrade the strategy's settings, whose keys begin with ``prefix``."""
-    found = dict(settings)
-    name, priority_only = f"{prefix}name", found.pop(f"{prefix}priority_only", None)
-    if isinstance(priority_only, bool):
-        found[name] = _AVERAGE[priority_only]
-    if isinstance(found.get(name), str):
-        found[name] = upgraded_strategy(found[name])
-    whole = found.get(f"{prefix}fraction", 1.0) == 1.0
-    whole = whole and found.get(f"{prefix}priority_draws") is None
-    objective = "priority" if whole else "sampled"  # the same where all clients are asked
-    selection = found.get("selection")
-    if not prefix and isinstance(selection, Mapping):
-        found["selection"] = _with_objective(selection, "", objective)
-    found = _with_objective(found, f"{prefix}selection." if prefix else "", objective)
-    return _with_objective(found, prefix, objective)
-
-
-def _with_objective(settings: Mapping[str, Any], prefix: str, objective: str) -> dict[str, Any]:
-    """Say of a gate that does not say it over which priority clients F was."""
-    gated = f"{prefix}epsilon" in settings and f"{prefix}criterion" in settings
-    added = {f"{prefix}objective": objective} if gated else {}
-    return {**added, **settings}
-
-
-def upgraded_strategy(name: str) -> str:
-    """Return the name that the strategy of an older run has now."""
-    return _RENAMED.get(name, name)
-
-
-def upgraded_words(words: Iterable[str]) -> tuple[str, ...]:
-    """Return the overrides of an older run (``key=value``) as this version reads them."""
-    parted = (word.partition("=") for word in words)
-    return tuple(
-        f"{key}={upgraded_strategy(value)}" if key == "strategy" else f"{key}{sign}{value}"
-        for key, sign, value in parted
-        if key.lstrip("+") != "strategy.priority_only"
-    )
 
 
 class _Dumper(yaml.SafeDumper):

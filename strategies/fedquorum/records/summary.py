@@ -29,12 +29,7 @@ def _written(responses: Sequence[Estimate]) -> StateArrays:
 
 
 def _read(state: Mapping[str, NDArray[Any]], rounds: int) -> list[Estimate]:
-    """Return the estimates that ``_written`` wrote, or an older version as a table (T, K)."""
-    if "responses" in state:
-        table = state["responses"]
-        if rounds and (table.ndim, len(table)) != (2, rounds):
-            raise StateError(f"'responses' is of shape {table.shape}, for {rounds} losses")
-        return [Estimate.of(row) for row in table]
+    """Return the estimates that ``_written`` wrote."""
     counts = state["responses.counts"]
     if len(counts) != rounds:
         raise StateError(f"'responses' are of {len(counts)} rounds, for {rounds} losses")

@@ -75,7 +75,7 @@ EVALUATIONS: Columns = (
     number("validation_loss", _UNMEASURED),
     number("validation_accuracy", _UNMEASURED),
     number("validation_metric", "it is loss or accuracy, or not defined"),
-    flag("unseen", "an older run"),
+    flag("unseen"),
 )
 """The columns of ``evaluations/``."""
 
@@ -86,7 +86,7 @@ POPULATION: Columns = (
     share("participation_rate", "not known"),
     count("joined", "all clients were known before round 1", high=LARGEST_INT32),
     share("base_rate", "not known"),
-    flag("unseen", "an older run"),
+    flag("unseen"),
     number("requirement", "it has none"),
     number("local_accuracy", "not known"),
 )
@@ -187,10 +187,8 @@ class TableWriter:
 
     def _read(self, name: str) -> pa.Table:
         """Return the rows of a file, which may come from anybody."""
-        table = read_file(RunFolder(self._folder.parent), (self._folder.name, name), self._columns)
-        if table.column_names != self._schema.names:
-            raise RunError(f"{self._folder / name}: expected all columns")
-        return table.cast(self._schema)
+        run = RunFolder(self._folder.parent)
+        return read_file(run, (self._folder.name, name), self._columns).cast(self._schema)
 
     @property
     def num_rows(self) -> int:

@@ -7,7 +7,7 @@ numbers are written as they are and read back to the bit.
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..intake import shown
@@ -18,9 +18,6 @@ LARGEST_COUNT = 2**53
 
 LONGEST_NAME = 200
 """Of a name, in bytes."""
-
-NEEDED = object()
-"""Says that every record must have a field."""
 
 _WORDS = {"inf": math.inf, "-inf": -math.inf}
 
@@ -39,13 +36,10 @@ class Value:
         Returns what JSON has, of the value.
     read : callable
         Returns the value, of what JSON has and of the field's name; raises DamagedError.
-    absent : Any
-        The value of a record of an older run that lacks the field; by default it may not.
     """
 
     written: Callable[[Any], Any]
     read: Callable[[Any, str], Any]
-    absent: Any = NEEDED
 
     def of(self, fields: Mapping[str, Any], name: str) -> Any:
         """Return the value of the field ``name`` of a record.
@@ -55,13 +49,7 @@ class Value:
         DamagedError
             If it is missing or none of its values.
         """
-        if name not in fields and self.absent is not NEEDED:
-            return self.absent
         return self.read(given(fields, name), name)
-
-    def since(self, absent: Any) -> "Value":
-        """Return the description of a field that records of older runs lack."""
-        return replace(self, absent=absent)
 
 
 def recorded(value: Value, **options: Any) -> Any:
@@ -153,7 +141,7 @@ NUMBER = Value(written_number, read_number)
 OPTIONAL = Value(_written_optional, _read_optional)
 """A number or None."""
 
-CLIENTS = Value(lambda value: [int(k) for k in value], _read_counts, absent=())
+CLIENTS = Value(lambda value: [int(k) for k in value], _read_counts)
 """Client ids."""
 
 
@@ -169,7 +157,7 @@ def one_of(words: Collection[str]) -> Value:
             raise DamagedError(f"{name} must be null or one of {allowed}, got {told(given)}")
         return given
 
-    return Value(lambda value: value, read, absent=None)
+    return Value(lambda value: value, read)
 
 
 def _written_replies(replies: Sequence[LateReply]) -> list[dict[str, Any]]:
@@ -187,7 +175,7 @@ def _read_replies(given: Any, name: str) -> tuple[LateReply, ...]:
     )
 
 
-REPLIES = Value(_written_replies, _read_replies, absent=())
+REPLIES = Value(_written_replies, _read_replies)
 """Replies to earlier rounds."""
 
 

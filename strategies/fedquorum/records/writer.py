@@ -40,7 +40,7 @@ from .interruption import uninterrupted
 from .legs import changed_settings
 from .observer import Observer
 from .provenance import now
-from .reader import read_manifest
+from .reader import FORMAT, read_manifest
 from .regret import RegretBound
 from .round_record import PARTS, RoundRecord
 from .settings import flat_settings, load_settings
@@ -393,6 +393,7 @@ def _first_manifest(identity: RunIdentity) -> dict[str, Any]:
     of_run = asdict(identity)
     code = {name: of_run.pop(name) for name in ("source", "commit", "packages")}
     return {
+        "format": FORMAT,
         "status": "running",
         **of_run,
         "rounds_completed": 0,

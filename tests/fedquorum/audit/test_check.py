@@ -24,7 +24,7 @@ from fedquorum.state import to_arrays
 from fedquorum.weighting import AverageAll
 
 from tests.fedquorum.audit.runs import CONFIGURATIONS, PARTS, REFUSED, WORDS
-from tests.fedquorum.records.made import FIXTURES, change_round, change_table, write_table
+from tests.fedquorum.records.made import change_round, change_table, write_table
 from tests.server_app.made_runs import real_run
 
 Rows = list[dict[str, Any]]
@@ -53,18 +53,6 @@ def test_every_decision_of_composed_strategies_follows_from_its_records(
     found = audit(runs(name))
     assert [str(problem) for problem in found.problems] == []
     assert found.rounds == 5
-
-
-@pytest.mark.parametrize("name", ["fedalign", "own", "composed"])
-def test_runs_of_the_version_before_are_decided_again(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Their tables lack columns of this version."""
-    monkeypatch.syspath_prepend(FIXTURES)
-    found = audit(FIXTURES / name, trust=True)
-    assert [str(problem) for problem in found.problems] == []
-    assert found.rounds == 12
-    assert found.decisions > 80
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -553,7 +541,7 @@ def test_what_the_rules_refuse_ends_the_audit(tampered: Callable[[str], Path]) -
 @pytest.mark.parametrize(
     ("file", "told"),
     [
-        ("population.parquet", "runs of older versions lack it and cannot be replayed"),
+        ("population.parquet", "expected a file of a run"),
         ("clients", "expected a folder of a run"),
     ],
 )

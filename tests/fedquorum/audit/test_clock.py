@@ -36,7 +36,7 @@ def record(number: int, now: float | None, *late: LateReply) -> RoundRecord:
 
 @pytest.mark.parametrize("settings", [{}, {"response_time.name": "none"}])
 def test_a_run_without_simulated_time_is_not_checked(settings: Mapping[str, Any]) -> None:
-    """Older runs lack the setting; its default simulates nothing."""
+    """A drop-in run lacks the setting; its default simulates nothing."""
     assert ClockCheck.of(settings) is None
 
 

@@ -42,11 +42,6 @@ def row(rows: Rows, number: int, client: int) -> dict[str, Any]:
         ),
         (
             "fedalign",
-            lambda rows: row(rows, 3, 0).update(unseen=None),
-            "round 3, client 0: evaluations/: unseen is None, the population says False",
-        ),
-        (
-            "fedalign",
             lambda rows: rows.append({**row(rows, 3, 2)}),
             "round 3, client 2: 2 rows in evaluations/, not one",
         ),
@@ -130,7 +125,7 @@ def test_a_round_that_was_being_written_is_no_mismatch(tampered: Callable[[str],
     ("column", "value", "told"),
     [
         ("priority_weight", 0.5, "client 7 must have priority and a weight above 0, or neither"),
-        ("unseen", None, "unseen must be there for all clients or for none"),
+        ("joined", 1, "joined must be there for all clients or for none"),
     ],
 )
 def test_contradictory_clients_are_refused(

@@ -10,15 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from fedquorum.records.identity import RunIdentity
-from fedquorum.records.reader import Run, read_runs
+from fedquorum.records.reader import FORMAT, Run, read_runs
 from fedquorum.records.round_record import RoundRecord, round_record
 from fedquorum.records.tables import CLIENTS_SCHEMA, EVALUATIONS_SCHEMA, POPULATION_SCHEMA
 from fedquorum.records.writer import RunRecords
 from fedquorum.report import ClientDecision, ClientEvaluation, TrainReport
 from fedquorum.types import Call, Objective
 
-FIXTURES = Path(__file__).resolve().parents[2] / "fixtures" / "runs"
-"""Runs that the version before wrote, and the two rounds with which it went on."""
+FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
+"""A module with a rule of a user's own."""
 
 NAN = math.nan
 CONFIG = "client:\n  lr: 0.05\nseed: 7\n"
@@ -113,13 +113,30 @@ def line(number: int, **changes: Any) -> dict[str, Any]:
         "unavailable": 0,
         "rejected": 0,
         "failed": 0,
+        "late": 0,
+        "busy": 0,
         "admitted": 3,
         "bytes_down": 10,
         "bytes_up": 20,
         "seconds": 0.1,
         "inclusion_mass": 0.25,
         "theta": 0.8,
+        "state_bytes": 0,
+        "weight_error": None,
+        "decision_loss": None,
+        "decision_loss_sum": None,
+        "kl": None,
+        "priority_data": None,
+        "unknown": [],
+        "stale": [],
+        "unmeasured": [],
+        "away": [],
+        "late_replies": [],
+        "simulated_seconds": None,
         "test": accuracy(0.5),
+        "validation": None,
+        "refused": None,
+        "update_norm": None,
     }
     return fields | changes
 
@@ -147,11 +164,14 @@ def make_run(
     """Write a run without tables."""
     directory.mkdir(parents=True)
     fields = {
+        "format": FORMAT,
         "status": "completed",
         "experiment": "fedalign/synth_low",
         "strategy": "fedalign",
         "started": "2026-01-01T00:00:00+00:00",
         "overrides": [],
+        "rounds": 0,
+        "resumed": [],
     }
     (directory / "manifest.json").write_text(json.dumps({**fields, **manifest, "seed": seed}))
     (directory / "config.yaml").write_text(f"{settings}seed: {seed}\n")
@@ -181,7 +201,7 @@ def write_table(run: Path, folder: str, rows: Sequence[Mapping[str, Any]]) -> No
     (run / folder).mkdir(exist_ok=True)
     for part in (run / folder).glob("*.parquet"):
         part.unlink()
-    full = [{name: row.get(name) for name in schema.names} for row in rows]
+    full = [{name: {"unseen": False, **row}.get(name) for name in schema.names} for row in rows]
     pq.write_table(pa.Table.from_pylist(full, schema=schema), run / folder / "part-00000.parquet")
 
 
@@ -197,8 +217,15 @@ def write_part(run: Path, number: int, rows: Sequence[Mapping[str, Any]]) -> Pat
 
 def write_population(run: Path, rates: Sequence[float], priority: Sequence[bool]) -> None:
     """Write who the clients of a run are."""
+    blank = {**dict.fromkeys(POPULATION_SCHEMA.names), "unseen": False}
     rows = [
-        {"client": k, "priority": p, "priority_weight": float(p), "participation_rate": rate}
+        {
+            **blank,
+            "client": k,
+            "priority": p,
+            "priority_weight": float(p),
+            "participation_rate": rate,
+        }
         for k, (rate, p) in enumerate(zip(rates, priority, strict=True))
     ]
     table = pa.Table.from_pylist(rows, schema=POPULATION_SCHEMA)

@@ -214,15 +214,6 @@ def test_a_run_does_not_go_on_as_another_one(changes: dict[str, object], told: s
         check_unchanged(BEFORE, BEFORE | changes, free=("engine.",))
 
 
-def test_a_checkpoint_of_an_older_version_has_the_names_of_this_one() -> None:
-    """What was renamed or dropped since is no difference; another strategy still is one."""
-    check_unchanged(BEFORE | {"strategy.name": "own"}, BEFORE | {"strategy.name": "custom"})
-    average = {"strategy.name": "fedavg", "strategy.priority_only": False}
-    check_unchanged(BEFORE | average, BEFORE | {"strategy.name": "fedavg"})
-    with pytest.raises(RunError, match=r"strategy\.name must be custom, .* got fedau"):
-        check_unchanged(BEFORE | {"strategy.name": "own"}, BEFORE | {"strategy.name": "fedau"})
-
-
 # --- of somebody else --------------------------------------------------------------------------
 
 
@@ -248,7 +239,7 @@ def change_metadata(path: Path, change: Callable[[dict[str, Any]], object]) -> N
         lambda metadata: metadata.update(settings=[1]),
         lambda metadata: metadata.update(model=["none"]),
         lambda metadata: metadata.update(round=10**9),
-        lambda metadata: metadata.update(format="\x1b[31m"),
+        lambda metadata: metadata.update(round="\x1b[31m"),
     ],
 )
 def test_a_checkpoint_that_somebody_wrote_is_one_line(

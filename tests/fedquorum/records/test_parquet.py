@@ -24,17 +24,20 @@ COLUMNS = (
 
 
 def read(folder: Path, columns: dict[str, Any], wanted: list[str] | None = None) -> pa.Table:
-    pq.write_table(pa.table(columns), folder / "file.parquet")
+    """Write columns, beside which all that may be null are, and read them."""
+    rows = len(next(iter(columns.values())))
+    full = {column.name: pa.nulls(rows, column.type) for column in COLUMNS if column.null}
+    pq.write_table(pa.table(full | columns), folder / "file.parquet")
     return read_file(RunFolder(folder), ("file.parquet",), COLUMNS, wanted)
 
 
 def test_columns_have_the_types_of_the_schema(tmp_path: Path) -> None:
-    """Others are left out, and so is what an older version did not write."""
+    """Others are left out."""
     columns = {"round": pa.array([1, 2], pa.int64()), "loss": [1.0, None], "more": [1, 2]}
     table = read(tmp_path, columns)
-    assert table.schema.names == ["round", "loss"]
+    assert table.schema.names == [column.name for column in COLUMNS]
     assert table["round"].type == pa.int32()
-    assert read(tmp_path, columns, ["loss", "reason"]).column_names == ["loss"]
+    assert read(tmp_path, columns, ["loss", "reason"]).column_names == ["reason", "loss"]
 
 
 @pytest.mark.parametrize(

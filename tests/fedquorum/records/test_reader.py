@@ -19,7 +19,6 @@ from fedquorum.records.reader import (
     load_run,
     no_run,
     read_manifest,
-    read_parts,
     read_runs,
     read_table,
 )
@@ -28,7 +27,6 @@ from fedquorum.report import LateReply
 
 from tests.fedquorum.records.made import (
     EVALUATIONS,
-    FIXTURES,
     line,
     make_run,
     recorded,
@@ -69,27 +67,6 @@ def test_reads_what_run_records_writes(tmp_path: Path) -> None:
 
 
 # --- the version before ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "strategy", "word"),
-    [
-        ("fedalign", "fedalign", "client.lr=0.01"),
-        ("own", "custom", "strategy=custom"),
-        ("composed", "composed", "strategy/participation=fedau"),
-    ],
-)
-def test_a_run_of_the_version_before_is_read(name: str, strategy: str, word: str) -> None:
-    """With all its rounds and tables, by the names of this version."""
-    run = load_run(FIXTURES / name)
-    assert (run.status, run.strategy, run.planned) == ("completed", strategy, 12)
-    assert run.settings["strategy.name"] == run.config["strategy"]["name"] == strategy
-    assert run.settings["client.lr"] == run.config["client"]["lr"] == 0.01
-    assert word in run.overrides
-    assert [record.round for record in run.rounds] == list(range(1, 13))
-    assert len(read_parts(run.directory / "clients")) == sum(r.asked for r in run.rounds)
-    admitted = run.summary["admitted_rounds"].values()
-    assert sum(admitted) == sum(record.admitted for record in run.rounds)
 
 
 # --- whole and damaged -----------------------------------------------------------------------
@@ -193,7 +170,13 @@ def test_a_damaged_line_is_named(tmp_path: Path, damaged: str, problem: str) -> 
     ("name", "text", "problem"),
     [
         ("manifest.json", '{\n"status": }', r"manifest\.json, line 2: expected JSON"),
-        ("manifest.json", "{}", r"manifest\.json: experiment is missing"),
+        ("manifest.json", "{}", r"manifest\.json: format is missing"),
+        ("manifest.json", '{"format": 1}', r"manifest\.json: experiment is missing"),
+        (
+            "manifest.json",
+            '{"format": 2}',
+            r"manifest\.json: format must be 1, .*, got 2: read them",
+        ),
         ("manifest.json", "[" * 100_000, r"manifest\.json: expected JSON, got lists in lists"),
         ("config.yaml", "a: 1\nb: [", r"config\.yaml, line \d: expected YAML"),
         ("config.yaml", "- 1\n", r"config\.yaml: expected settings by name, got list"),

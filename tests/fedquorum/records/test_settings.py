@@ -1,6 +1,5 @@
 """Settings as records hold them."""
 
-import json
 import math
 from typing import Any
 
@@ -11,13 +10,7 @@ from fedquorum.records.settings import (
     dump_settings,
     flat_settings,
     load_settings,
-    upgraded,
-    upgraded_strategy,
-    upgraded_words,
 )
-from safetensors import safe_open
-
-from tests.fedquorum.records.made import FIXTURES
 
 
 @pytest.mark.parametrize(
@@ -59,17 +52,6 @@ def test_settings_are_read_as_they_were_written(value: object) -> None:
     settings = {"a": value, "b": value}
     found = load_settings(dump_settings(settings))
     assert repr(found) == repr(settings)
-
-
-@pytest.mark.parametrize("name", ["fedalign", "own", "composed"])
-def test_settings_are_those_of_the_checkpoint(name: str) -> None:
-    """What is read from YAML is what the writer knew of its settings, of the same types."""
-    with safe_open(FIXTURES / name / "checkpoints" / "round-000012.safetensors", "numpy") as file:
-        known = json.loads(file.metadata()["checkpoint"])["settings"]
-    found = flat_settings(load_settings((FIXTURES / name / "config.yaml").read_text()))
-    assert {k: (type(v), v) for k, v in found.items()} == {
-        k: (type(v), v) for k, v in known.items()
-    }
 
 
 @pytest.mark.parametrize(
@@ -131,44 +113,3 @@ def test_flat_settings_are_as_json_has_them() -> None:
     """Keys are texts joined by dots, tuples are lists, and an empty mapping stays one."""
     nested = {"a": {"b": (1, 2), "c": {0: 0.5}, "d": {}}, "e": None}
     assert flat_settings(nested) == {"a.b": [1, 2], "a.c.0": 0.5, "a.d": {}, "e": None}
-
-
-GATE = {"name": "gate", "epsilon": 0.2, "criterion": "loss"}
-OLDER: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    ({"name": "own", "args": {"name": "own"}}, {"name": "custom", "args": {"name": "own"}}),
-    ({"name": "fedavg", "priority_only": False}, {"name": "fedavg"}),
-    ({"name": "fedavg", "priority_only": True}, {"name": "fedavg_priority"}),
-    ({"name": "fedavg_priority", "priority_only": True}, {"name": "fedavg_priority"}),
-    ({"name": "composed", "selection": {"name": "priority_only"}},) * 2,
-    (GATE, {**GATE, "objective": "priority"}),
-    ({**GATE, "fraction": 0.3}, {**GATE, "fraction": 0.3, "objective": "sampled"}),
-    (
-        {"name": "composed", "priority_draws": 2, "selection": GATE},
-        {"name": "composed", "priority_draws": 2, "selection": {**GATE, "objective": "sampled"}},
-    ),
-]
-
-
-@pytest.mark.parametrize(("older", "now"), OLDER)
-def test_settings_of_older_versions_have_the_names_of_now(
-    older: dict[str, Any], now: dict[str, Any]
-) -> None:
-    """Nested or flat; those of this version stay as they are, and nothing else is touched."""
-    rest = {"seed": 1, "data": {"name": "own", "weights": None}}
-    assert upgraded({"strategy": older, **rest}) == {"strategy": now, **rest}
-    assert upgraded({"strategy": now, **rest}) == {"strategy": now, **rest}
-    flat = flat_settings({"strategy": older, **rest})
-    assert upgraded(flat) == flat_settings({"strategy": now, **rest})
-
-
-def test_words_of_older_versions_are_those_of_now() -> None:
-    """Only the strategy's name and the dropped setting are; values that look like them are not."""
-    words = (
-        "seed=1",
-        "strategy=own",
-        "strategy.priority_only=true",
-        "data.path=strategy=own",
-        "-x",
-    )
-    assert upgraded_words(words) == ("seed=1", "strategy=custom", "data.path=strategy=own", "-x")
-    assert (upgraded_strategy("own"), upgraded_strategy("fedau")) == ("custom", "fedau")

@@ -37,6 +37,7 @@ from tests.fedquorum.records.made import (
 
 MANIFEST = [
     *(
+        "format",
         "status",
         "experiment",
         "overrides",

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from conf.compose import compose
 from server_app.api.result import RunResult
 from server_app.job import run_in_process
-from tests.fedquorum.records.made import FIXTURES, line, make_run, write_table
+from tests.fedquorum.records.made import line, make_run, write_table
 from tests.server_app.made_runs import real_run
 
 TYPES_OF_CLIENTS = {
@@ -86,18 +86,6 @@ def test_a_run_without_rounds_has_empty_frames(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="at least one complete round to plot"):
         run.plot()
     assert "running, 0 of" in run._repr_html_()
-
-
-@pytest.mark.parametrize("name", ["fedalign", "composed", "own"])
-def test_older_runs_have_all_columns(name: str) -> None:
-    """Columns that they lack are null."""
-    run = RunResult.read(FIXTURES / name)
-    assert list(run.clients) == CLIENTS_SCHEMA.names
-    assert len(run.clients) > len(run.rounds) == 12
-    missing = set(CLIENTS_SCHEMA.names) - set(
-        pq.read_table(FIXTURES / name / "clients").schema.names
-    )
-    assert run.clients[sorted(missing)].isna().all(axis=None)
 
 
 def test_records_are_read_when_they_are_asked_for(fedalign: RunResult, tmp_path: Path) -> None:
