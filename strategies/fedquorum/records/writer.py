@@ -220,9 +220,10 @@ class RunRecords:
             if self._manifest["status"] != "running":
                 return None
             problem: RunError | None = None
-            for opened in (*self._tables.values(), self._rounds, *self._observers):
+            tables = [table.close for table in self._tables.values()]
+            for close in (*tables, self._rounds.close, *(one.close for one in self._observers)):
                 try:
-                    opened.close()
+                    close()
                 except RunError as failure:
                     problem = problem or failure
                 except OSError as failure:

@@ -102,7 +102,7 @@ def recorded(report: TrainReport, previous: RoundRecord | None = None) -> RoundR
 
 def line(number: int, **changes: Any) -> dict[str, Any]:
     """Return a line of rounds.jsonl, as it is read by ``json``."""
-    fields = {
+    fields: dict[str, Any] = {
         "round": number,
         "epsilon": 0.2,
         "global_loss": 1.0,
