@@ -21,18 +21,17 @@ from typing import Any
 import fedquorum
 from fedquorum.audit import command_line as audit_command
 from fedquorum.composition import Rules
+from fedquorum.contrib.maxfl import appeal_hooks
 from fedquorum.description import RuleDescription
 from fedquorum.errors import FedQuorumError, ParameterError
 from fedquorum.flower.codec import PROTOCOL
 from fedquorum.flower.drop_in import DropIn
-from fedquorum.named import NAMED, Named, build
+from fedquorum.named import ALL_SELECTIONS, ALL_WEIGHTINGS, NAMED, Named, build
 from fedquorum.participation import MeanInterval
 from fedquorum.records.reader import FORMAT
 from fedquorum.rule import RunFacts
-from fedquorum.selection import SELECTIONS
 from fedquorum.state import to_arrays
 from fedquorum.types import Population
-from fedquorum.weighting import WEIGHTINGS
 
 import fedquorum_app
 from client_app.arithmetic import VERSION
@@ -138,12 +137,12 @@ def trust() -> str:
             "`composed`",
             (
                 "what its parts believe: "
-                f"`power_of_choice` {SELECTIONS['power_of_choice'].description.trusts}, the others as "
+                f"`power_of_choice` {ALL_SELECTIONS['power_of_choice'].description.trusts}, the others as "
                 "the strategies that have them"
             ),
             (
                 f"the gains of its parts; `power_of_choice`: "
-                f"{SELECTIONS['power_of_choice'].description.gain}"
+                f"{ALL_SELECTIONS['power_of_choice'].description.gain}"
             ),
             "the bounds of its parts",
         ],
@@ -164,7 +163,7 @@ def rules_of(key: str, population: Population) -> Rules:
         num_rounds=10,
         clients=clients,
         rates=dict.fromkeys(clients, 0.5),
-        requirements=dict.fromkeys(clients, 1.0),
+        hooks=appeal_hooks(dict.fromkeys(clients, 1.0)),
     )
     return build({"name": key}, {"name": "sgd"}, facts)
 
@@ -233,7 +232,7 @@ def states() -> str:
 def divisors() -> str:
     """Return factor and divisor of each weighting, without and with a correction for absence."""
     rows = []
-    for name, kind in WEIGHTINGS.items():
+    for name, kind in ALL_WEIGHTINGS.items():
         weighting = kind()
         if not weighting.aggregates:
             continue
@@ -258,7 +257,7 @@ def divisors() -> str:
 
 def populations() -> str:
     """Return the clients that a fixed divisor sums over, by the selection."""
-    kinds = ((name, kind) for name, kind in SELECTIONS.items() if not kind.keeps_models)
+    kinds = ((name, kind) for name, kind in ALL_SELECTIONS.items() if not kind.keeps_models)
     rows = [[f"`{name}`", kind.covers] for name, kind in kinds]
     return table(("selection", "fixed population"), rows)
 
@@ -267,7 +266,16 @@ def populations() -> str:
 
 MODULES = (
     *("", "selection", "weighting", "participation", "server_optimizer", "rule", "parameters"),
-    *("search", "types", "streams", "errors", "client.availability", "records.reader"),
+    *(
+        "search",
+        "types",
+        "hooks",
+        "contrib",
+        "streams",
+        "errors",
+        "client.availability",
+        "records.reader",
+    ),
 )
 
 

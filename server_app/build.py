@@ -1,23 +1,25 @@
 """From settings to the parts of a run."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
 from fedquorum import Communication, ComposedStrategy, Population, Robustness
-from fedquorum.appeal import Requirements
 from fedquorum.client.availability.rates import SimulatedRates
+from fedquorum.contrib.requirements import run_requirements
 from fedquorum.errors import ParameterError, SettingsError
 from fedquorum.flower.codec import encode_arrays
+from fedquorum.hooks import NO_HOOKS, Hooks
 from fedquorum.quorum import Quorum
+from fedquorum.records.settings import flat_settings
 from flwr.app import ArrayRecord
 
 from client_app.data import FederatedData
 from client_app.data.unseen import unseen_clients
 from client_app.models import model_for
 from conf.schema.checks import check_rules
-from conf.schema.rules import rules_of, setting_of, told_of
+from conf.schema.rules import requiring_settings, rules_of, setting_of, told_of
 from conf.schema.settings import Settings, evaluated_metric
 from server_app.nodes import read_nodes
 from server_app.privacy import mechanism_of
@@ -38,16 +40,34 @@ def build_population(settings: Settings, data: FederatedData) -> Population:
     return Population(tuple(clients), priority.difference(unseen), weights, unseen=unseen)
 
 
+def run_hooks(settings: Settings, num_clients: int) -> Hooks:
+    """Return what the settings of a run add to the hooks of its rules: the clients' requirements.
+
+    Raises
+    ------
+    RunError
+        If they are to be read from another run, and cannot.
+    SettingsError
+        If they are not of the clients in the data.
+    """
+    return run_requirements(
+        requiring_settings(settings),
+        flat_settings(asdict(settings)),
+        num_clients,
+        None if settings.resume is None else Path(settings.resume).expanduser().absolute(),
+    )
+
+
 def build_strategy(
     settings: Settings,
     population: Population,
     rates: SimulatedRates | None,
-    requirements: Requirements | None = None,
+    hooks: Hooks = NO_HOOKS,
 ) -> ComposedStrategy:
     """Return the strategy of the settings.
 
-    ``rates`` is how often each client takes part where a simulation knows it, ``requirements``
-    rho_k where the settings say it.
+    ``rates`` is how often each client takes part where a simulation knows it, ``hooks``
+    those of ``run_hooks``.
 
     Raises
     ------
@@ -57,8 +77,7 @@ def build_strategy(
         cannot be used, or the noise cannot be as the settings say.
     """
     settings = _with_memory_folder(settings)
-    required = None if requirements is None else requirements.loss
-    rules = rules_of(settings, rates, population.clients, population.priority, required)
+    rules = rules_of(settings, rates, population.clients, population.priority, hooks)
     check_rules(settings, rules)
     try:
         return ComposedStrategy(
@@ -67,7 +86,7 @@ def build_strategy(
             communication=_communication(
                 settings,
                 population,
-                evaluated_training=rules.keeps_models or requirements is not None,
+                evaluated_training=rules.keeps_models or rules.hooks.report is not None,
             ),
         )
     except ParameterError as error:

@@ -11,6 +11,7 @@ from statistics import median_low
 from types import TracebackType
 from typing import Any, Self
 
+from fedquorum.contrib import REPORTED_NUMBERS
 from fedquorum.metrics import metric_called
 from fedquorum.records.round_record import MORE_GROUPS, TEST_GROUPS, RoundRecord
 from fedquorum.rule import Question
@@ -42,11 +43,7 @@ TOLD_OF_FAIRNESS = (
     ("std", "standard deviation"),
     ("gini", "Gini"),
 )
-TOLD_OF_APPEAL = (
-    ("appeal", "clients satisfied"),
-    ("preferred_accuracy", "  accuracy of preferred models"),
-)
-ALWAYS_SHARES = ("gini", "appeal", "preferred_accuracy")
+ALWAYS_SHARES = ("gini", *(key for numbers in REPORTED_NUMBERS for key in numbers.words))
 COMPARES_PRIORITY = (Question.PRIORITY, Question.AVERAGE)
 """The questions of methods that know priority, and of the average that these are compared with."""
 
@@ -304,7 +301,7 @@ def final_table(
         by_data = (about.metric, f"test {about.metric_name}, by data")
         for key, name in (by_data, *((key, f"  {name}") for key, name in about.statistics)):
             table.add_row(name, *(about.words(key, values.get(key)) for values in tested))
-        for key, name in TOLD_OF_APPEAL if any("appeal" in values for values in tested) else ():
+        for key, name in _told_of_reports(tested):
             table.add_row(name, *(about.words(key, values.get(key)) for values in tested))
     table.add_section()
     if totals.loss is not None:
@@ -313,6 +310,15 @@ def final_table(
     for name, text in _of_run(totals, about, privacy or {}, counted or {}):
         table.add_row(name, *("",) * (len(groups) - 1), text)  # of no group: in the last column
     return table
+
+
+def _told_of_reports(tested: Sequence[Mapping[str, float]]) -> Iterator[tuple[str, str]]:
+    """Yield the numbers that reports of rules added to a round, and their words."""
+    for numbers in REPORTED_NUMBERS:
+        if any(key in values for key in numbers.words for values in tested):
+            first, *others = numbers.words.items()
+            yield first
+            yield from ((key, f"  {words}") for key, words in others)
 
 
 def _admitted(

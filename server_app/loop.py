@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from fedquorum import ComposedStrategy, WaitingGrid
-from fedquorum.appeal import Requirements
 from fedquorum.client.availability.rates import SimulatedRates
 from fedquorum.errors import SettingsError
 from fedquorum.flower.codec import decode_arrays, encode_arrays
@@ -32,7 +31,7 @@ from conf import Composed, Settings
 from conf.schema.rules import rules_of
 from conf.schema.settings import evaluated_metric
 from server_app.arithmetic import arithmetic_of, check_arithmetic, recorded
-from server_app.build import build_population, build_strategy, initial_arrays
+from server_app.build import build_population, build_strategy, initial_arrays, run_hooks
 from server_app.counted_rates import counted_rates
 from server_app.display import (
     About,
@@ -45,7 +44,6 @@ from server_app.in_process import InProcessGrid, SimulationGrid
 from server_app.naming import method_title
 from server_app.privacy import PrivacySpent, check_private, spent_before
 from server_app.recording import run_records, uninterrupted_settings
-from server_app.requirements import run_requirements
 from server_app.resuming import check_resumable, resumed_manifest
 
 
@@ -82,11 +80,11 @@ def run(
     data = load_data(settings.data, settings.seed)
     population = build_population(settings, data)
     rates = counted_rates(settings, rules, population, data)
-    requirements = run_requirements(settings, data.num_clients)
-    strategy = build_strategy(settings, population, rates, requirements)
+    hooks = run_hooks(settings, data.num_clients)
+    strategy = build_strategy(settings, population, rates, hooks)
     arrays = initial_arrays(settings, data)
     check_private(settings.privacy, decode_arrays(arrays))
-    parts = _Parts(strategy.waiting(grid), strategy, settings, rates, requirements)
+    parts = _Parts(strategy.waiting(grid), strategy, settings, rates)
     console = Console(force_jupyter=False)  # prints to sys.stdout, which others can redirect
     title = f"{method_title(settings.strategy.name)} on {settings.data.name}"
     about = _about(settings, strategy)
@@ -115,7 +113,7 @@ def run(
         totals, previous = _so_far(directory, start)
         try:
             if to_run.start == 1:
-                records.save_population(population, rates, requirements=requirements)
+                records.save_population(population, rates, columns=strategy.rules.hooks.columns)
                 checkpoints.save(0, arrays)
             with Display(console, settings.rounds, title, about) as display:
                 for server_round in to_run:
@@ -230,16 +228,14 @@ def _begin(
 class _Parts:
     """What every round of a run works with.
 
-    ``rates`` is how often each client takes part where a simulation knows it, ``requirements``
-    rho_k where the settings say it. ``release`` is called with every new model before anybody is
-    sent it.
+    ``rates`` is how often each client takes part where a simulation knows it. ``release`` is called
+    with every new model before anybody is sent it.
     """
 
     grid: WaitingGrid
     strategy: ComposedStrategy
     settings: Settings
     rates: SimulatedRates | None
-    requirements: Requirements | None = None
     release: Callable[[], None] = lambda: None
 
 
@@ -371,7 +367,7 @@ def _round(
         rates=None if parts.rates is None else parts.rates.at(server_round - 1),
         metric=evaluated_metric(settings),
         all_evaluated=settings.evaluation.clients == "all",
-        requirements=parts.requirements,
+        hooks=strategy.rules.hooks,
         previous=previous,
         of_mean=of_mean,
     )

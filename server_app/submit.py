@@ -17,13 +17,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from fedquorum.contrib import given_requirements
 from fedquorum.errors import RunError
 from fedquorum.records.directory import manifest_in
 
 from client_app.ray_address import check_environment
 from conf import Composed, Settings, compose
 from conf.schema.data import HfSettings
-from conf.schema.rules import given_requirements, rule_settings
+from conf.schema.rules import requiring_settings, rule_settings
 from conf.words import words_of
 from server_app.provenance import SOURCE
 
@@ -105,7 +106,7 @@ def with_absolute_paths(composed: Composed) -> Composed:
         given = getattr(getattr(settings, group), key, None)
         if given is not None and "://" not in given:
             paths[f"{group}.{key}"] = str(Path(given).expanduser().absolute())
-    for place, requirement in given_requirements(settings).items():
+    for place, requirement in given_requirements(requiring_settings(settings)).items():
         if isinstance(requirement, str):
             paths[place] = str(Path(requirement).expanduser().absolute())
     data = settings.data

@@ -4,9 +4,7 @@ import re
 from collections import Counter
 
 import pytest
-from fedquorum.named import NAMED
-from fedquorum.selection import SELECTIONS
-from fedquorum.weighting import WEIGHTINGS
+from fedquorum.named import ALL_SELECTIONS, ALL_WEIGHTINGS, NAMED
 
 from docs.tables import PAGES, ROOT, TABLES, generate, merged, table
 
@@ -40,8 +38,8 @@ def test_every_strategy_has_a_row_without_a_gap(name: str) -> None:
 
 def test_every_part_has_a_row_in_the_tables_of_compositions() -> None:
     """But for those of clients that train alone."""
-    weightings = {key for key, rule in WEIGHTINGS.items() if rule.aggregates}
-    selections = {key for key, rule in SELECTIONS.items() if not rule.keeps_models}
+    weightings = {key for key, rule in ALL_WEIGHTINGS.items() if rule.aggregates}
+    selections = {key for key, rule in ALL_SELECTIONS.items() if not rule.keeps_models}
     assert set(re.findall(r"^\| `(\w+)`", TABLES["divisors"](), re.MULTILINE)) == weightings
     assert set(re.findall(r"^\| `(\w+)`", TABLES["populations"](), re.MULTILINE)) == selections
 

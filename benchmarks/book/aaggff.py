@@ -4,10 +4,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fedquorum.named import NAMED
+from fedquorum.named import ALL_WEIGHTINGS, NAMED
 from fedquorum.records.reader import Run
 from fedquorum.rule import Question
-from fedquorum.weighting import WEIGHTINGS, Weighting
+from fedquorum.weighting import Weighting
 
 from benchmarks.book.kept import KeptRun
 from benchmarks.book.measured import Cell, Number, Table, differences, numbers
@@ -132,7 +132,7 @@ def _title(method: Method) -> str:
 
 def _rule(strategy: str) -> type[Weighting[Any]]:
     """Return the weighting of a strategy: its own, or FedAvg's."""
-    return WEIGHTINGS.get(strategy, Weighting)
+    return ALL_WEIGHTINGS.get(strategy, Weighting)
 
 
 def _named(strategy: str, variant: str) -> str:

@@ -5,6 +5,7 @@ from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 from fedquorum.composition import Rules
+from fedquorum.contrib import find_requirement
 from fedquorum.errors import ParameterError, SettingsError
 from fedquorum.parameters import PRIORITY_WEIGHT, PROBABILITY, ClientIds, OneOf, Range
 from fedquorum.quorum import Quorum
@@ -24,7 +25,7 @@ from conf.schema.data import (
 )
 from conf.schema.engine import EngineSettings
 from conf.schema.model import ModelSettings
-from conf.schema.rules import is_custom, requirement_of, rules_of, setting_of, told_of
+from conf.schema.rules import is_custom, requiring_settings, rules_of, setting_of, told_of
 from conf.schema.settings import Settings
 from conf.schema.strategy import PartsSettings
 
@@ -64,7 +65,7 @@ def check(settings: Settings) -> None:
         _check_clock(settings)
         _check_probabilities(settings)
         _check_init(settings.model)
-        requirement_of(settings)
+        find_requirement(requiring_settings(settings))
     except ParameterError as error:
         raise SettingsError(told_of(error, error.parameter)) from None
     if not is_custom(settings):

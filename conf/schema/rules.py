@@ -1,14 +1,14 @@
 """Build the rules from settings, and report their errors by the names of settings."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, fields, is_dataclass, replace
 from typing import Any
 
 from fedquorum.client.availability.rates import SimulatedRates
 from fedquorum.composition import Rules
-from fedquorum.equality import same
 from fedquorum.errors import ParameterError, SettingsError
+from fedquorum.hooks import NO_HOOKS, Hooks
 from fedquorum.named import CUSTOM, build
 from fedquorum.rule import RunFacts
 from fedquorum.schedules import ClientRate
@@ -25,7 +25,7 @@ def rules_of(
     rates: SimulatedRates | None = None,
     clients: tuple[int, ...] = (),
     priority: frozenset[int] | None = None,
-    requirements: Mapping[int, float] | None = None,
+    hooks: Hooks = NO_HOOKS,
 ) -> Rules:
     """Return the rules of the settings.
 
@@ -39,8 +39,8 @@ def rules_of(
         All clients; empty until they are known.
     priority : frozenset of int, optional
         The clients with priority; None for all.
-    requirements : mapping of int to float, optional
-        rho_k by client id, if they were read from a place that the settings name.
+    hooks : Hooks
+        What the run adds to the hooks of its rules; see ``server_app.build.run_hooks``.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def rules_of(
         settings.seed,
         clients=clients,
         priority=priority,
-        requirements=requirements,
+        hooks=hooks,
         client_rate=ClientRate.of(asdict(settings.client)),
     )
     if rates is not None:
@@ -63,31 +63,6 @@ def rules_of(
         return build(asdict(settings.strategy), asdict(settings.server_optimizer), facts)
     except ParameterError as error:
         raise SettingsError(told_of(error, setting_of(error, settings))) from None
-
-
-def given_requirements(settings: Settings) -> dict[str, Any]:
-    """Return the clients' requirements in the settings, by the settings that have any."""
-    nodes = {"evaluation": settings.evaluation, **rule_settings(settings)}
-    values = {
-        f"{place}.requirement": getattr(node, "requirement", None) for place, node in nodes.items()
-    }
-    return {key: value for key, value in values.items() if value is not None}
-
-
-def requirement_of(settings: Settings) -> tuple[str, Any]:
-    """Return the setting with the clients' requirements, and its value; None if there is none.
-
-    Raises
-    ------
-    SettingsError
-        If two settings contradict each other: a run has one requirement of each client.
-    """
-    first, *others = given_requirements(settings).items() or [("evaluation.requirement", None)]
-    for key, other in others:
-        if not same(other, first[1]):
-            place, value = first
-            raise SettingsError(f"{key} must be null or that of {place} ({value}), got {other}")
-    return first
 
 
 def is_custom(settings: Settings) -> bool:
@@ -138,6 +113,11 @@ def rule_settings(settings: Settings) -> dict[str, Any]:
         **{f"strategy.{part}": getattr(strategy, part) for part in parts},
         "server_optimizer": settings.server_optimizer,
     }
+
+
+def requiring_settings(settings: Settings) -> dict[str, Any]:
+    """Return the settings that may have the clients' requirements: evaluation's and the rules'."""
+    return {"evaluation": settings.evaluation, **rule_settings(settings)}
 
 
 def _flat(settings: Settings) -> Iterator[tuple[str, Any]]:

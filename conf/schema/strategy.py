@@ -8,13 +8,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fedquorum.named import COMPOSED, CUSTOM, NAMED, NONE, Named
+from fedquorum.named import (
+    ALL_SELECTIONS,
+    ALL_WEIGHTINGS,
+    COMPOSED,
+    CUSTOM,
+    NAMED,
+    NONE,
+    Named,
+)
 from fedquorum.parameters import POSITIVE
 from fedquorum.participation import PARTICIPATIONS
 from fedquorum.rule import parameter
 from fedquorum.search import Between
-from fedquorum.selection import SELECTIONS, Sampling
-from fedquorum.weighting import WEIGHTINGS
+from fedquorum.selection import Sampling
 from omegaconf import MISSING
 
 from conf.schema.derived import (
@@ -86,8 +93,8 @@ STRATEGY_SCHEMAS: dict[str, type[Any]] = {
 
 _CUSTOM_PART = custom_schema(PartSettings, "A rule of the user's own; see ``docs/own-rule.md``.")
 PART_SCHEMAS: dict[str, dict[str, type[Any]]] = {
-    "selection": {**schemas_of(PartSettings, SELECTIONS.values()), CUSTOM: _CUSTOM_PART},
-    "weighting": {**schemas_of(PartSettings, WEIGHTINGS.values()), CUSTOM: _CUSTOM_PART},
+    "selection": {**schemas_of(PartSettings, ALL_SELECTIONS.values()), CUSTOM: _CUSTOM_PART},
+    "weighting": {**schemas_of(PartSettings, ALL_WEIGHTINGS.values()), CUSTOM: _CUSTOM_PART},
     "participation": {
         NONE: make_schema(PartSettings, NONE, "Nothing is corrected."),
         **schemas_of(PartSettings, PARTICIPATIONS.values()),

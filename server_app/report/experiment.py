@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from fedquorum.contrib import REPORTED_NUMBERS
 
 from server_app.report.chart_parts import methods_of
 from server_app.report.charts import Chart
@@ -16,9 +17,9 @@ from server_app.report.client_charts import (
 from server_app.report.groups import Group
 from server_app.report.round_charts import (
     admission_chart,
-    appeal_chart,
     costs_chart,
     decisions_chart,
+    report_chart,
     training_chart,
 )
 from server_app.report.sweep_charts import sweep_charts
@@ -66,7 +67,7 @@ def _charts(groups: Sequence[Group], rows: Sequence[Row], share: float) -> list[
         return []
     charts: tuple[Chart | None, ...] = (
         training_chart(methods),
-        appeal_chart(methods),
+        *(report_chart(methods, numbers) for numbers in REPORTED_NUMBERS),
         time_chart(methods),
         *sweep_charts(methods, rows),
         distribution_chart(methods),

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 import pyarrow as pa
+from fedquorum.contrib import REPORTED_NUMBERS
 from fedquorum.errors import RunError
 from fedquorum.metrics import metric_called
 from fedquorum.records.fairness import SPREAD, spread_by_rows, sum_of
@@ -14,7 +15,10 @@ from fedquorum.types import IntArray
 
 from server_app.report.groups import Group, is_tested, metric_after_round
 
-OF_CLIENTS = ("test", *SPREAD, "left_out", "appeal", "preferred_accuracy")
+OF_REPORTS = tuple(key for numbers in REPORTED_NUMBERS for key in numbers.words)
+"""Numbers that reports of rules add to the records, each a share in [0, 1]."""
+
+OF_CLIENTS = ("test", *SPREAD, "left_out", *OF_REPORTS)
 """Measured on the test parts of one of ``TEST_GROUPS``."""
 
 BY_ROWS = ("average_by_rows", "worst10_by_rows", "best10_by_rows")
@@ -40,8 +44,8 @@ def client_measures(run: Run, clients: str) -> Mapping[str, float]:
 
     ``test`` is the metric that ``evaluation.metric`` names, mean over the test parts by training
     data; average, worst, best, worst10, best10, gini, std and jain are its spread over clients
-    (``fedquorum.records.fairness``), ``left_out`` how many have none. ``appeal`` and
-    ``preferred_accuracy`` are those of ``fedquorum.appeal``, of runs with a requirement.
+    (``fedquorum.records.fairness``), ``left_out`` how many have none. The others are those of
+    ``fedquorum.contrib.REPORTED_NUMBERS``, of runs that have them.
 
     Parameters
     ----------

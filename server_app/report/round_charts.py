@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
+from fedquorum.hooks import ReportedNumbers
 from fedquorum.metrics import metric_called
 from fedquorum.records.round_record import RoundRecord
 
@@ -76,29 +77,20 @@ def _training_title(methods: Sequence[Method]) -> str:
     return title[0].upper() + title[1:]
 
 
-def appeal_chart(methods: Sequence[Method]) -> LineChart | None:
-    """Return for how many clients the model is worth it; None where clients require nothing."""
+def report_chart(methods: Sequence[Method], numbers: ReportedNumbers) -> LineChart | None:
+    """Return the numbers that a report of a rule adds to the rounds; None where no run has any."""
     panels = [
         over_rounds(
             methods,
-            label,
+            f"{words}, %",
             partial(_tested, clients=clients, name=name),
             title=whose(clients),
             bounds=PERCENT,
         )
-        for name, label in (
-            ("appeal", "clients satisfied, %"),
-            ("preferred_accuracy", "preferred accuracy, %"),
-        )
+        for name, words in numbers.words.items()
         for clients in tested_clients(methods)
     ]
-    note = (
-        "A client is satisfied where the model's loss on its training part is below its "
-        "requirement, such as the loss of the model it trained alone. Preferred accuracy is the "
-        "mean over clients of the test accuracy of the model that each would keep: this one where "
-        "it is satisfied, else its local model."
-    )
-    return _chart("appeal", "For whom the model is worth it", note, panels)
+    return _chart(numbers.key, numbers.title, numbers.note, panels)
 
 
 def admission_chart(methods: Sequence[Method]) -> LineChart | None:

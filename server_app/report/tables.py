@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+from fedquorum.contrib import REPORTED_NUMBERS
 from fedquorum.errors import RunError
 from fedquorum.intake import shown
 from fedquorum.metrics import METRICS, metric_called
@@ -28,6 +29,7 @@ from server_app.report.groups import (
 )
 from server_app.report.measures import (
     OF_CLIENTS,
+    OF_REPORTS,
     OF_RUN,
     client_measures,
     measured_groups,
@@ -42,10 +44,8 @@ SEVERAL = "metric"
 """The heading of a column with several metrics."""
 
 METRIC_NAMES = {name: metric.title for name, metric in METRICS.items()}
-APPEAL = ("appeal", "preferred_accuracy")
 OPTIONAL = {
-    "appeal": "clients satisfied, %",
-    "preferred_accuracy": "accuracy of preferred models, %",
+    **{key: f"{text}, %" for one in REPORTED_NUMBERS for key, text in one.words.items()},
     "regret": "regret",
     "regret_bound": "regret bound",
 }
@@ -237,7 +237,7 @@ def summary_table(rows: Sequence[Row], title: str) -> TextTable:
         "best10": "best 10 %",
         "gini": "Gini, %",
     }
-    headings |= {name: OPTIONAL[name] for name in APPEAL if _any(rows, name)}
+    headings |= {name: OPTIONAL[name] for name in OF_REPORTS if _any(rows, name)}
     return TextTable(
         title=f"{title}: test {metric_name}, after the last evaluation",
         headings=("method", "clients", "seeds", *headings.values()),
@@ -311,7 +311,7 @@ def differences_table(pairs: Sequence[Difference], title: str) -> TextTable:
         "gini": "Gini, %",
         "largest_training_loss": f"largest training loss, {loss_unit(pair.one for pair in pairs)}",
     }
-    told = [name for name in APPEAL if any(pair.statistic(name) for pair in pairs)]
+    told = [name for name in OF_REPORTS if any(pair.statistic(name) for pair in pairs)]
     headings |= {name: OPTIONAL[name] for name in told}
     return TextTable(
         title=f"{title}: differences, paired by seed (k/n: above 0 in k of n seeds)",
@@ -472,7 +472,7 @@ def _unit(name: str, metric: str) -> tuple[float, int]:
     return 1.0, digits.get(name, 3)
 
 
-_SHARES = frozenset({"gini", "appeal", "preferred_accuracy"})
+_SHARES = frozenset({"gini", *OF_REPORTS})
 
 
 def terminal_table(rows: Sequence[Row]) -> Table:

@@ -8,9 +8,11 @@ weighted sum of updates.
 """
 
 from dataclasses import dataclass, field, is_dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from .errors import ParameterError
+from .hooks import NO_HOOKS, Hooks
 from .parameters import Flag, FolderPath
 from .regret import Bound
 from .rule import Question, check_parameters, parameter, supplied
@@ -68,6 +70,8 @@ class Rules:
         Set if the server keeps the clients' last updates.
     server_rate : ServerRate
         The schedule of the server optimizer's learning rate.
+    run_hooks : Hooks
+        What the run adds to the hooks of the rules.
 
     Raises
     ------
@@ -80,6 +84,7 @@ class Rules:
     server_optimizer: ServerOptimizer[Any] = field(default_factory=SGD)
     memory: LastUpdates | None = None
     server_rate: ServerRate = field(default_factory=ServerRate)
+    run_hooks: Hooks = NO_HOOKS
 
     def __post_init__(self) -> None:
         _check_models(self.selection, self.weighting, self.server_optimizer)
@@ -93,15 +98,15 @@ class Rules:
         call = self.selection.call(t, population, told)
         return replace(call, measures_loss=self.asks_losses, t=t)
 
-    def ahead(self, t: int, population: Population, told: Told) -> Call:
-        """Return the part of round t's call that is known before its model is measured."""
-        call = self.selection.ahead(t, population, told)
-        return replace(call, measures_loss=self.asks_losses, t=t)
+    @cached_property
+    def hooks(self) -> Hooks:
+        """What the rules and the run do in a round beside its decision."""
+        return self.selection.hooks | self.weighting.hooks | self.run_hooks
 
     @property
     def measures_first(self) -> bool:
         """Whether clients measure the first model, before round 1."""
-        return self.needs_objective or self.selection.by_losses
+        return self.needs_objective or self.hooks.before_round is not None
 
     @property
     def asks_losses(self) -> bool:
@@ -113,7 +118,8 @@ class Rules:
     @property
     def needs_losses(self) -> bool:
         """Whether an update without its client's loss cannot be used."""
-        return self.weighting.needs_losses or self.selection.needs_losses
+        before = self.hooks.before_round
+        return self.weighting.needs_losses or (before is not None and before.needs_reports)
 
     @property
     def needs_objective(self) -> bool:
@@ -240,7 +246,7 @@ def _check_draws(selection: Selection, weighting: Weighting[Any]) -> None:
 
 
 def _check_kept(weighting: Weighting[Any], memory: LastUpdates | None) -> None:
-    if memory is not None and weighting.past_starts is not None:
+    if memory is not None and weighting.hooks.client_start is not None:
         raise ParameterError(
             "memory",
             f"None with {weighting.key}",

@@ -11,12 +11,10 @@ from typing import Any
 
 from .composition import Rules
 from .errors import ParameterError
-from .named import COMPOSED, CUSTOM, NAMED, NONE, Named
+from .named import ALL_SELECTIONS, ALL_WEIGHTINGS, COMPOSED, CUSTOM, NAMED, NONE, Named
 from .participation import PARTICIPATIONS
 from .rule import Rule, parameters_of
-from .selection import SELECTIONS
 from .server_optimizer import SERVER_OPTIMIZERS, ServerOptimizer
-from .weighting import WEIGHTINGS
 
 
 def described(declared: Named, options: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
@@ -78,8 +76,8 @@ def _parts(declared: Named, options: Mapping[str, Any]) -> dict[str, Any]:
     if participation is not None:
         correction = {"name": participation.key, **_chosen([participation], options)}
     return {
-        "selection": _part(SELECTIONS, declared.selection, options),
-        "weighting": _part(WEIGHTINGS, declared.weighting, options),
+        "selection": _part(ALL_SELECTIONS, declared.selection, options),
+        "weighting": _part(ALL_WEIGHTINGS, declared.weighting, options),
         "participation": correction,
     }
 

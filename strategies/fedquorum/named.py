@@ -10,6 +10,7 @@ from dataclasses import Field, dataclass, replace
 from typing import Any
 
 from .composition import LastUpdates, Rules
+from .contrib import CONTRIB_SELECTIONS, CONTRIB_WEIGHTINGS
 from .description import RuleDescription
 from .errors import ParameterError, did_you_mean
 from .imports import RuleImport, rule_at
@@ -41,6 +42,12 @@ from .weighting import (
     NoWeight,
     Weighting,
 )
+
+ALL_SELECTIONS: dict[str, type[Selection]] = {**SELECTIONS, **CONTRIB_SELECTIONS}
+"""All selections by their keys."""
+
+ALL_WEIGHTINGS: dict[str, type[Weighting[Any]]] = {**WEIGHTINGS, **CONTRIB_WEIGHTINGS}
+"""All weightings by their keys."""
 
 COMPOSED = "composed"
 CUSTOM = "custom"
@@ -226,7 +233,7 @@ MIFA = Named(
 def _all_named() -> Iterator[Named]:
     """Yield the strategies above, and one for each weighting that is a strategy by itself."""
     yield from (FEDALIGN, FEDAVG, FEDAVG_PRIORITY, LOCAL_ONLY, FEDAU)
-    for key, weighting in WEIGHTINGS.items():
+    for key, weighting in ALL_WEIGHTINGS.items():
         if weighting.strategy:
             yield Named(
                 key,
@@ -295,7 +302,7 @@ def build(
     else:
         named: Named = look_up(NAMED, "strategy", name)
         rules = named.rules(options, facts, sampling=sampling, server_optimizer=optimizer)
-    return replace(rules, server_rate=rate)
+    return replace(rules, server_rate=rate, run_hooks=facts.hooks)
 
 
 def look_up(rules: Mapping[str, Any], group: str, name: str) -> Any:
@@ -386,8 +393,8 @@ def _corrected(
 
 
 _KINDS: Mapping[str, tuple[Any, Mapping[str, type[Rule]]]] = {
-    "selection": (Selection, SELECTIONS),
-    "weighting": (Weighting, WEIGHTINGS),
+    "selection": (Selection, ALL_SELECTIONS),
+    "weighting": (Weighting, ALL_WEIGHTINGS),
 }
 
 

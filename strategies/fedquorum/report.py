@@ -220,14 +220,14 @@ def priority_objective(
     )
 
 
-def told_after(before: Told, evaluations: Sequence[ClientEvaluation], *, by_losses: bool) -> Told:
+def told_after(before: Told, evaluations: Sequence[ClientEvaluation], *, everyone: bool) -> Told:
     """Return the clients' reports, updated with D_k and F_k from measurements of a new model.
 
     Only measurements that rules use are kept, those for the records alone are not: the measurements
-    of the objective's clients or, with ``by_losses``, of all clients that train. A loss that is not
+    of the objective's clients or, with ``everyone``, of all clients that train. A loss that is not
     finite counts as missing.
     """
-    heard = [e for e in evaluations if e.measured or (by_losses and not e.unseen)]
+    heard = [e for e in evaluations if e.measured or (everyone and not e.unseen)]
     data = {e.client: e.num_examples for e in heard if not math.isnan(e.loss)}
     losses = {e.client: e.loss for e in heard if math.isfinite(e.loss)}
     examples = ByClient.of(before.examples).updated(data)

@@ -20,6 +20,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from .description import RuleDescription
+from .hooks import NO_HOOKS, Hooks
 from .parameters import Range
 from .schedules import ClientRate
 from .search import Search
@@ -64,8 +65,6 @@ class RunFacts:
         All clients; empty until they are known.
     pattern : RatePattern, optional
         The change of ``rates`` with time; None if they are constant.
-    requirements : mapping of int to float, optional
-        rho_k, the loss below which the model satisfies client k, if the run has requirements.
     client_rate : ClientRate, optional
         lr_t, the clients' learning rate in a round, if the run knows it.
     priority : frozenset of int, optional
@@ -73,6 +72,8 @@ class RunFacts:
     counted : mapping of int to float, optional
         The probability that an available client counts: that it is asked and, if time decides, in
         time. None leaves it to the selection.
+    hooks : Hooks
+        What settings of the run add to every strategy, such as ``evaluation.requirement``.
     """
 
     num_rounds: int | None = None
@@ -80,10 +81,10 @@ class RunFacts:
     rates: Mapping[int, float] | None = None
     clients: tuple[int, ...] = ()
     pattern: RatePattern | None = None
-    requirements: Mapping[int, float] | None = None
     client_rate: ClientRate | None = None
     priority: frozenset[int] | None = None
     counted: Mapping[int, float] | None = None
+    hooks: Hooks = NO_HOOKS
 
     def counted_by(self, probabilities: Callable[[Population], ByClient | None]) -> Self:
         """Return the facts with ``counted``: by default what a selection declares."""
@@ -132,6 +133,11 @@ class Rule:
 
     def __post_init__(self) -> None:
         check_parameters(self)
+
+    @property
+    def hooks(self) -> Hooks:
+        """What the rule does in a round beside its decision; mostly nothing."""
+        return NO_HOOKS
 
     @classmethod
     def of(cls, options: Mapping[str, Any], facts: RunFacts) -> Self:

@@ -57,8 +57,8 @@ class ServerState:
 
     def with_evaluations(self, rules: Rules, evaluations: Sequence[ClientEvaluation]) -> Self:
         """Return the state with the clients' reports on their data and their measurements."""
-        by_losses = rules.selection.by_losses
-        told = told_after(self.rounds.told, evaluations, by_losses=by_losses)
+        everyone = rules.hooks.before_round is not None
+        told = told_after(self.rounds.told, evaluations, everyone=everyone)
         return replace(self, rounds=replace(self.rounds, told=told))
 
     def grown(self, rules: Rules, before: Population, after: Population) -> Self:
@@ -106,7 +106,7 @@ class ServerState:
             ),
             **({} if self.clock == Clock() else _clock_arrays(self.clock)),
             **({} if self.clipping_norm is None else {"clipping": np.array(self.clipping_norm)}),
-            **(_loss_arrays(self.rounds.told) if rules.selection.by_losses else {}),
+            **(_loss_arrays(self.rounds.told) if rules.hooks.before_round is not None else {}),
             "examples.client": examples.clients,
             "examples.data": examples.numbers,
             "known": known,

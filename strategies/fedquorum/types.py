@@ -3,7 +3,6 @@
 Shapes: n is the number of clients whose usable updates arrived in this round.
 """
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,11 +22,9 @@ __all__ = [
     "FloatArray",
     "IntArray",
     "Objective",
-    "PastStarts",
     "Population",
     "Proportions",
     "Responses",
-    "Starts",
     "StateT",
     "Told",
     "Weights",
@@ -258,9 +255,6 @@ class Call:
         The clients from which ``clients`` were chosen; None for all.
     t : int
         The round, from 0.
-    candidates : mapping of int to float, optional
-        Set if losses chose the clients: each candidate's loss, NaN if unknown, in the order of
-        drawing.
     """
 
     clients: tuple[int, ...]
@@ -272,12 +266,11 @@ class Call:
     clients_decide: bool = True
     pool: frozenset[int] | None = None
     t: int = 0
-    candidates: Mapping[int, float] | None = None
 
     @property
     def settled(self) -> bool:
         """Whether no message before the round can change the call."""
-        return self.draws is None and self.candidates is None
+        return self.draws is None
 
 
 @dataclass(frozen=True)
@@ -298,30 +291,6 @@ class Proportions:
     def factor(self, client: int, num_examples: float) -> float:
         """Return a_k: nodes multiply updates by it, and the server divides by the sum of a_k."""
         return self.of(client) * (num_examples if self.by_data else 1.0)
-
-
-@dataclass(frozen=True)
-class PastStarts:
-    """The server's store of earlier models, from which clients train.
-
-    ``longest_update`` limits the norm of the combined update, over all trained arrays: a longer one
-    is scaled to it. ``memory_dir`` is the folder of the models; None keeps them in memory.
-    """
-
-    longest_update: float = math.inf
-    memory_dir: str | None = None
-
-
-@dataclass(frozen=True)
-class Starts:
-    """The model from which each client trains in a round: w_i with i = ``number``, shape (N,).
-
-    Clients are ascending by id. w_0 is the first model of the run, and w_i with i = ``present`` the
-    model of the round.
-    """
-
-    number: IntArray
-    present: int
 
 
 @nan_equals_nan

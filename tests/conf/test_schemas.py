@@ -5,13 +5,11 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 import pytest
-from fedquorum.named import CUSTOM, NAMED, NONE, build
+from fedquorum.named import ALL_SELECTIONS, ALL_WEIGHTINGS, CUSTOM, NAMED, NONE, build
 from fedquorum.parameters import POSITIVE
 from fedquorum.participation import PARTICIPATIONS
 from fedquorum.rule import Rule, RunFacts, parameter, parameters_of
-from fedquorum.selection import SELECTIONS
 from fedquorum.server_optimizer import SERVER_OPTIMIZERS
-from fedquorum.weighting import WEIGHTINGS
 from hydra import compose as hydra_compose
 from hydra import initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
@@ -25,8 +23,8 @@ from conf.schema.strategy import StrategySettings
 
 RULES: dict[str, dict[str, Any]] = {
     "strategy": NAMED,
-    "strategy/selection": SELECTIONS,
-    "strategy/weighting": WEIGHTINGS,
+    "strategy/selection": ALL_SELECTIONS,
+    "strategy/weighting": ALL_WEIGHTINGS,
     "strategy/participation": PARTICIPATIONS,
     "server_optimizer": SERVER_OPTIMIZERS,
 }

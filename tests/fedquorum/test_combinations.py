@@ -18,6 +18,7 @@ import pytest
 from fedquorum import ComposedStrategy
 from fedquorum.aggregation import server_step
 from fedquorum.composition import LastUpdates, Rules
+from fedquorum.contrib import PowerOfChoice
 from fedquorum.errors import ParameterError
 from fedquorum.flower.codec import (
     NamedArrays,
@@ -27,16 +28,16 @@ from fedquorum.flower.codec import (
     decode_arrays,
     encode_arrays,
 )
-from fedquorum.named import CUSTOM, NONE
+from fedquorum.named import ALL_SELECTIONS, ALL_WEIGHTINGS, CUSTOM, NONE
 from fedquorum.participation import PARTICIPATIONS
 from fedquorum.report import ClientEvaluation
 from fedquorum.round import decide
 from fedquorum.rule import RunFacts
-from fedquorum.selection import SELECTIONS, EpsilonGate, PowerOfChoice
+from fedquorum.selection import EpsilonGate
 from fedquorum.server_optimizer import SERVER_OPTIMIZERS
 from fedquorum.server_state import ServerState
 from fedquorum.types import FloatArray, Population
-from fedquorum.weighting import WEIGHTINGS, GradientProjection
+from fedquorum.weighting import GradientProjection
 
 from conf.compose import PARTS, options
 from tests.builders import OBJECTIVE, absent, answers, corrected, silent, trained
@@ -66,8 +67,8 @@ BY_LOSS = PowerOfChoice(losses="told")  # all clients, as the fraction is 1
 GIVEN = {GATE.key: GATE, BY_LOSS.key: BY_LOSS}
 Combination = tuple[str, str, str, str]
 
-SELECTED = [key for key, rule in SELECTIONS.items() if not rule.keeps_models]
-WEIGHED = [key for key, rule in WEIGHTINGS.items() if rule.aggregates]
+SELECTED = [key for key, rule in ALL_SELECTIONS.items() if not rule.keeps_models]
+WEIGHED = [key for key, rule in ALL_WEIGHTINGS.items() if rule.aggregates]
 CORRECTED = [NONE, *PARTICIPATIONS]
 OPTIMIZERS = [*SERVER_OPTIMIZERS]
 """The parts, beside those of clients that learn alone, which go with nothing else."""
@@ -132,10 +133,10 @@ def test_a_sample_has_every_part() -> None:
 
 def rules_of(selection: str, weighting: str, correction: str, optimizer: str) -> Rules:
     """Return the rules of a combination, the learning rate ``ETA``."""
-    base = WEIGHTINGS[weighting](**({"requirement": RHO} if weighting == "maxfl" else {}))
+    base = ALL_WEIGHTINGS[weighting](**({"requirement": RHO} if weighting == "maxfl" else {}))
     rates = {"probabilities": RATES} if correction == "known_statistics" else {}
     return Rules(
-        GIVEN.get(selection) or SELECTIONS[selection](),
+        GIVEN.get(selection) or ALL_SELECTIONS[selection](),
         corrected(base, correction, **rates),
         SERVER_OPTIMIZERS[optimizer].at(ETA, {}, RunFacts()),
     )
@@ -404,7 +405,7 @@ def test_statistics_stay_between_those_that_were_sent(
 ) -> None:
     """No weight, learning rate, momentum, echo, projection or memory extrapolates them."""
     rules = rules_of(*combination)
-    if remembers and rules.weighting.past_starts is not None:
+    if remembers and rules.hooks.client_start is not None:
         with pytest.raises(ParameterError, match="memory must be None with fedawe"):
             replace(rules, memory=LastUpdates())
         return

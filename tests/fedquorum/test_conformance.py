@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedquorum.contrib import Echo, PowerOfChoice, Satisfaction
 from fedquorum.errors import ParameterError
+from fedquorum.named import ALL_SELECTIONS, ALL_WEIGHTINGS
 from fedquorum.participation import (
     PARTICIPATIONS,
     EmpiricalRates,
@@ -23,12 +25,10 @@ from fedquorum.participation import (
 )
 from fedquorum.rule import Question, Rule, RunFacts, parameters_of
 from fedquorum.selection import (
-    SELECTIONS,
     AfterWarmup,
     Alone,
     EpsilonGate,
     Everyone,
-    PowerOfChoice,
     PriorityOnly,
     Sampling,
     Selection,
@@ -54,20 +54,17 @@ from fedquorum.types import (
     Weights,
 )
 from fedquorum.weighting import (
-    WEIGHTINGS,
     AgnosticMixing,
     AverageAll,
     AverageParticipating,
     DataFraction,
     DoublyRobustMixing,
-    Echo,
     GradientProjection,
     LossHeadroom,
     LossPower,
     MinNorm,
     NewtonMixing,
     NoWeight,
-    Satisfaction,
     TiltedLoss,
     Weighting,
 )
@@ -175,21 +172,15 @@ ROWS = (
         {"num_rounds": 10},
     ),
     Row(PriorityOnly, ({"sampling": Sampling(0.5, seed=3)},)),
+    Row(Alone),
     Row(
         PowerOfChoice,
         ({"losses": "told"}, {"candidates": 6, "sampling": Sampling(0.5, seed=3)}),
         {"candidates": 0, "losses": "mean"},
     ),
-    Row(Alone),
     Row(DataFraction),
     Row(AverageParticipating),
     Row(AverageAll, total=share_of_known),
-    Row(
-        Echo,
-        ({"echo_cap": 2.0}, {"clip": 0.5}),
-        {"clip": 0.0, "echo_cap": 0, "memory_dir": ""},
-        total=mean_echo,
-    ),
     Row(
         NewtonMixing,
         ({"cdf": "weibull", "c2": 1.0}, {"form": "authors_code"}),
@@ -210,6 +201,13 @@ ROWS = (
     Row(AgnosticMixing, ({"step_size": 0.05},), {"step_size": 0.0}),
     Row(MinNorm, ({"deviation": 0.2},), {"deviation": 1.5}),
     Row(GradientProjection, ({"beta": 0.0}, {"beta": 1.0}), {"beta": 1.5}),
+    Row(NoWeight, total=nothing),
+    Row(
+        Echo,
+        ({"echo_cap": 2.0}, {"clip": 0.5}),
+        {"clip": 0.0, "echo_cap": 0, "memory_dir": ""},
+        total=mean_echo,
+    ),
     Row(
         Satisfaction,
         ({"slope": 0.5}, {"requirement": RHO}),
@@ -217,7 +215,6 @@ ROWS = (
         {"requirement": 1.0},
         total=one_unless_hopeless,
     ),
-    Row(NoWeight, total=nothing),
     Row(
         MeanInterval,
         ({"cutoff": 1}, {"cutoff": 2.0}),
@@ -248,7 +245,7 @@ def rows_of(kind: type[Any]) -> list[Row]:
     return [row for row in ROWS if issubclass(row.rule, kind)]
 
 
-TABLES = (SELECTIONS, WEIGHTINGS, PARTICIPATIONS, SERVER_OPTIMIZERS)
+TABLES = (ALL_SELECTIONS, ALL_WEIGHTINGS, PARTICIPATIONS, SERVER_OPTIMIZERS)
 
 
 def test_every_rule_has_one_row() -> None:

@@ -5,11 +5,10 @@ from typing import Any
 import pytest
 from fedquorum.composition import LastUpdates, Rules
 from fedquorum.errors import ParameterError
-from fedquorum.named import COMPOSED, CUSTOM, NAMED, NONE, build
+from fedquorum.named import ALL_SELECTIONS, ALL_WEIGHTINGS, COMPOSED, CUSTOM, NAMED, NONE, build
 from fedquorum.participation import PARTICIPATIONS, EmpiricalRates, KnownRates, MeanInterval
 from fedquorum.rule import Question, RunFacts, parameters_of
 from fedquorum.selection import (
-    SELECTIONS,
     AfterWarmup,
     Alone,
     EpsilonGate,
@@ -19,7 +18,6 @@ from fedquorum.selection import (
 )
 from fedquorum.server_optimizer import SERVER_OPTIMIZERS, SGD, Adam
 from fedquorum.weighting import (
-    WEIGHTINGS,
     AverageAll,
     AverageParticipating,
     DataFraction,
@@ -52,7 +50,7 @@ EXPECTED = {
     "mifa": Rules(Everyone(EVERYONE), AverageAll(), memory=LastUpdates(moves_alone=True)),
 } | {
     key: Rules(Everyone(EVERYONE), rule(**OPTIONS.get(key, {})))
-    for key, rule in WEIGHTINGS.items()
+    for key, rule in ALL_WEIGHTINGS.items()
     if rule.strategy
 }
 
@@ -175,9 +173,9 @@ def test_a_mistyped_server_optimizer_is_refused_by_name() -> None:
 
 def test_every_part_can_be_chosen() -> None:
     """The tables of parts are what a composed strategy is built from."""
-    for key, rule in SELECTIONS.items():
+    for key, rule in ALL_SELECTIONS.items():
         if not rule.keeps_models:
-            uncorrected = {"participation": {"name": NONE}} if rule.by_losses else {}
+            uncorrected = {"participation": {"name": NONE}} if key == "power_of_choice" else {}
             parts = {**COMPOSITION, "selection": {"name": key}, **uncorrected}
             assert isinstance(built(COMPOSED, **parts).selection, rule)
     for key, correction in PARTICIPATIONS.items():

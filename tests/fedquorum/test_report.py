@@ -28,13 +28,13 @@ MEASURED = (
 
 def test_what_is_measured_for_the_records_alone_is_not_remembered() -> None:
     """Only the clients of the objective are heard, however many measured their training part."""
-    told = told_after(Told(), MEASURED, by_losses=False)
+    told = told_after(Told(), MEASURED, everyone=False)
     assert dict(told.examples) == {0: 10.0, 4: 50.0}
     assert dict(told.measured) == {0: 2.0}
 
 
 def test_where_losses_say_who_is_asked_all_that_train_are_heard() -> None:
     """Candidates have no priority, where others have; who never trains is no candidate."""
-    told = told_after(Told(), MEASURED, by_losses=True)
+    told = told_after(Told(), MEASURED, everyone=True)
     assert dict(told.examples) == {0: 10.0, 2: 30.0, 4: 50.0}
     assert dict(told.measured) == {0: 2.0, 2: 3.0}

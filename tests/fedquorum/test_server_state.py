@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from fedquorum.composition import Rules
+from fedquorum.contrib import PowerOfChoice
 from fedquorum.errors import StateError
 from fedquorum.report import ClientEvaluation
 from fedquorum.round import RoundState
-from fedquorum.selection import PowerOfChoice
 from fedquorum.server_optimizer import Adam
 from fedquorum.server_state import ServerState
 from fedquorum.state import StateArrays

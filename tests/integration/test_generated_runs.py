@@ -20,14 +20,12 @@ import torch
 from fedquorum.audit.check import audit
 from fedquorum.errors import ParameterError, SettingsError
 from fedquorum.flower.codec import TrainAnswer, TrainTask
-from fedquorum.named import build
+from fedquorum.named import ALL_SELECTIONS, ALL_WEIGHTINGS, build
 from fedquorum.parameters import Cutoff, Number, OneOf, RequiredLoss
 from fedquorum.participation import PARTICIPATIONS
 from fedquorum.rule import Rule, RunFacts, parameters_of
-from fedquorum.selection import SELECTIONS
 from fedquorum.server_optimizer import SERVER_OPTIMIZERS
 from fedquorum.streams import stream
-from fedquorum.weighting import WEIGHTINGS
 from flwr.app import Message
 
 import client_app.app
@@ -125,7 +123,7 @@ def parts(number: int, one: Callable[..., Any]) -> Mapping[str, tuple[str, type[
     """Return a rule of each kind, with its key: the weightings in turn, with others at random."""
     selections, weightings = (
         [item for item in sorted(table.items()) if item[0] not in AT_NODES]
-        for table in (SELECTIONS, WEIGHTINGS)
+        for table in (ALL_SELECTIONS, ALL_WEIGHTINGS)
     )
     return {
         "selection": one(*selections),

@@ -14,13 +14,14 @@ import pytest
 from fedquorum.audit.check import audit
 from fedquorum.audit.explain import explain
 from fedquorum.audit.replay import read_recorded
+from fedquorum.contrib import find_requirement
+from fedquorum.contrib.requirements import recorded_requirements
 from fedquorum.equality import same
 from fedquorum.errors import FedQuorumError, SettingsError
-from fedquorum.records.requirements import recorded_requirements
 from safetensors.numpy import load_file
 
 from conf.compose import compose_words
-from conf.schema.rules import requirement_of
+from conf.schema.rules import requiring_settings
 from server_app.build import build_population
 from server_app.clients_table.rows import client_rows
 from server_app.report.command_line import main as report
@@ -83,8 +84,9 @@ def test_appeal_follows_from_the_records_of_both_runs(runs: Path, name: str) -> 
     local = {row["client"]: row for row in rows(runs / "local") if row["round"] == 5}
     assert all(row["loss"] > 0 for row in local.values())
     held = recorded_requirements(runs / name)
-    assert held is not None
-    assert held.loss == {client: row["loss"] for client, row in local.items()}
+    assert dict(held.columns["requirement"]) == {
+        client: row["loss"] for client, row in local.items()
+    }
     tested = [row for row in rows(runs / name) if row["round"] == 5]
     for group in ("unseen", "all"):
         of_group = [row for row in tested if row["unseen"] == (group == "unseen")]
@@ -102,11 +104,10 @@ def test_appeal_follows_from_the_records_of_both_runs(runs: Path, name: str) -> 
 
 def test_maxfls_weights_follow_from_the_local_losses(runs: Path) -> None:
     """In every round, against the reference."""
-    held = recorded_requirements(runs / "maxfl")
-    assert held is not None
+    held = recorded_requirements(runs / "maxfl").columns["requirement"]
     for number in range(1, 6):
         found = [row for row in rows(runs / "maxfl", "clients") if row["round"] == number]
-        gaps = [repr(row["loss"] - held.loss[row["client"]]) for row in found]
+        gaps = [repr(row["loss"] - held[row["client"]]) for row in found]
         expected = [float(weight) for weight in reference.weights(gaps, 1, "0")]
         np.testing.assert_allclose(values(found, "weight"), expected, rtol=1e-9)
 
@@ -156,7 +157,7 @@ def test_two_settings_may_agree_on_who_has_no_requirement() -> None:
     """NaN in both is no contradiction; NaN and a number are."""
     words = ("strategy=maxfl", "strategy.requirement=[0.5,nan]")
     settings = compose_words((*words, "evaluation.requirement=[0.5,nan]")).settings
-    place, value = requirement_of(settings)
+    place, value = find_requirement(requiring_settings(settings))
     assert place == "evaluation.requirement"
     assert same(value, [0.5, math.nan])
     with pytest.raises(SettingsError, match=r"strategy\.requirement must be null or that of"):

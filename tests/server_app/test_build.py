@@ -7,10 +7,10 @@ import pytest
 from fedquorum import ComposedStrategy, Population, Robustness
 from fedquorum.client.availability.rates import SimulatedRates
 from fedquorum.composition import Rules
-from fedquorum.named import NAMED, build
+from fedquorum.named import ALL_WEIGHTINGS, NAMED, build
 from fedquorum.rule import RunFacts
 from fedquorum.selection import Sampling
-from fedquorum.weighting import WEIGHTINGS, TiltedLoss
+from fedquorum.weighting import TiltedLoss
 
 from conf import SettingsError
 from conf.compose import compose_words
@@ -208,7 +208,7 @@ def test_rates_that_are_not_known(given: str) -> None:
 @pytest.mark.slow
 def test_every_weighting_is_a_part() -> None:
     """By its key, with its own defaults."""
-    for key, rule in WEIGHTINGS.items():
+    for key, rule in ALL_WEIGHTINGS.items():
         selection = "everyone" if rule.aggregates else "alone"
         parts = [f"strategy/selection={selection}", f"strategy/weighting={key}"]
         requires = "requirement" in rule.needed

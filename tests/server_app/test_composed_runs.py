@@ -11,12 +11,10 @@ from pathlib import Path
 import pytest
 from fedquorum.audit.check import audit
 from fedquorum.errors import ParameterError
-from fedquorum.named import COMPOSED, NONE, build
+from fedquorum.named import ALL_SELECTIONS, ALL_WEIGHTINGS, COMPOSED, NONE, build
 from fedquorum.participation import PARTICIPATIONS
 from fedquorum.rule import RunFacts
-from fedquorum.selection import SELECTIONS
 from fedquorum.server_optimizer import SERVER_OPTIMIZERS
-from fedquorum.weighting import WEIGHTINGS
 
 from conf import SettingsError
 from conf.compose import compose_words
@@ -25,7 +23,9 @@ from tests.server_app.made_runs import real_run
 
 Combination = tuple[str, str, str, str]
 
-COMBINATIONS = [*product(SELECTIONS, WEIGHTINGS, (NONE, *PARTICIPATIONS), SERVER_OPTIMIZERS)]
+COMBINATIONS = [
+    *product(ALL_SELECTIONS, ALL_WEIGHTINGS, (NONE, *PARTICIPATIONS), SERVER_OPTIMIZERS)
+]
 SMALL = ("rounds=3", "strategy.server_lr=0.05")
 COMING_AND_GOING = ("availability=bernoulli", "availability.p=0.7")
 
@@ -67,7 +67,7 @@ REFUSED = {str(why): one for one, why in WHY.items() if why is not None}
 def words(combination: Combination) -> tuple[str, ...]:
     """Return the command line of a combination."""
     selection, weighting, participation, optimizer = combination
-    everyone = WEIGHTINGS[weighting].needs_everyone
+    everyone = ALL_WEIGHTINGS[weighting].needs_everyone
     return (
         "strategy=composed",
         f"strategy/selection={selection}",
@@ -76,14 +76,18 @@ def words(combination: Combination) -> tuple[str, ...]:
         f"server_optimizer={optimizer}",
         *SMALL,
         *(() if everyone else COMING_AND_GOING),
-        *(("strategy.selection.epsilon=1",) if SELECTIONS[selection].gated else ()),
-        *(("evaluation.requirement=1",) if "requirement" in WEIGHTINGS[weighting].needed else ()),
+        *(("strategy.selection.epsilon=1",) if ALL_SELECTIONS[selection].gated else ()),
+        *(
+            ("evaluation.requirement=1",)
+            if "requirement" in ALL_WEIGHTINGS[weighting].needed
+            else ()
+        ),
     )
 
 
 def test_every_part_is_run() -> None:
     """No selection with weighting and correction is left out, nor an optimizer with either end."""
-    assert len(PARTS) > len(WEIGHTINGS)
+    assert len(PARTS) > len(ALL_WEIGHTINGS)
     for end in (0, 2):
         assert {(r[end], r[3]) for r in RUNS} == {(one[end], one[3]) for one in ALLOWED}
 

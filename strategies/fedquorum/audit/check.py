@@ -395,7 +395,7 @@ def _test_problems(recorded: Recorded, replayed: Replayed) -> Iterator[Problem]:
             str(settings.get("evaluation.metric", "accuracy")),
             settings.get("evaluation.clients", "all") == "all",
             part,
-            requirements=recorded.requirements,
+            hooks=replayed.rules.hooks,
         )
         yield from _part_problems(replayed.record, part, expected)
 

@@ -32,9 +32,9 @@ def evaluation_problems(recorded: Recorded, rules: Rules) -> Iterator[Found]:
     """
     measures_others = (
         DROP_IN in recorded.run.config
-        or recorded.requirements is not None
         or rules.keeps_models
-        or rules.selection.by_losses
+        or rules.hooks.before_round is not None
+        or rules.hooks.report is not None
     )
     last = len(recorded.run.rounds)
     counts: dict[tuple[int, str], int] = {}

@@ -18,17 +18,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..appeal import Requirements
 from ..client.availability.periodic import pattern_of
 from ..client.availability.rates import SimulatedRates
 from ..composition import Rules
+from ..contrib import recorded_hooks
 from ..errors import FedQuorumError, ParameterError, RunError
+from ..hooks import NO_HOOKS, Hooks
 from ..imports import no_rule_at, rule_at
 from ..intake import shown
 from ..named import build
 from ..records.folder import RunFolder
 from ..records.reader import POPULATION, Run, load_run, read_population, read_table
-from ..records.requirements import recorded_requirements
 from ..records.round_record import RoundRecord
 from ..report import (
     ClientDecision,
@@ -107,8 +107,8 @@ class Recorded:
         Whether to import rules that the settings name by import path.
     joined : mapping of int to int
         The first round of every client; empty if all were known from the start.
-    requirements : Requirements, optional
-        rho_k, if the run had requirements.
+    hooks : Hooks
+        What the run added to the hooks of its rules.
     """
 
     run: Run
@@ -119,7 +119,7 @@ class Recorded:
     summary: Mapping[str, Any] = field(default_factory=dict)
     trusted: bool = False
     joined: Mapping[int, int] = field(default_factory=dict)
-    requirements: Requirements | None = None
+    hooks: Hooks = NO_HOOKS
 
     @property
     def standard(self) -> bool:
@@ -267,7 +267,7 @@ def read_recorded(directory: Path, *, trust: bool = False) -> Recorded:
         evaluated=RowsByRound.of(read_table(run.directory / "evaluations")),
         summary=run.summary,
         trusted=trust,
-        requirements=recorded_requirements(run.directory),
+        hooks=recorded_hooks(table),
     )
 
 
@@ -339,7 +339,7 @@ def _facts(recorded: Recorded, config: Mapping[str, Any]) -> RunFacts:
         seed=seed,
         rates=None if rates is None else rates.by_client,
         clients=recorded.population.clients,
-        requirements=None if recorded.requirements is None else recorded.requirements.loss,
+        hooks=recorded.hooks,
         pattern=None if rates is None else rates.pattern,
         client_rate=ClientRate.of(config.get("client") or {}),
         priority=recorded.population.priority,
@@ -379,7 +379,8 @@ def replay(recorded: Recorded) -> Iterator[Replayed]:
         if population.clients != before.clients:
             state, before = state.grown(rules, before, population), population
         evaluations = recorded.evaluations(record.round - 1)
-        told = told_after(state.told, evaluations, by_losses=rules.selection.by_losses)
+        everyone = rules.hooks.before_round is not None
+        told = told_after(state.told, evaluations, everyone=everyone)
         state = replace(state, told=told)
         rows = recorded.rows[record.round]
         if not rows and record.asked > 0:
@@ -483,8 +484,8 @@ def _objective(rules: Rules, recorded: Recorded, record: RoundRecord, call: Call
     # Where clients join, whom the round would ask was not settled when they measured.
     # Candidates measure before the round chooses among them.
     selection = rules.selection
-    chosen = rules.needs_objective and selection.samples_objective and not selection.by_losses
-    needed = chosen and not recorded.joined
+    chosen = rules.needs_objective and selection.samples_objective
+    needed = chosen and rules.hooks.before_round is None and not recorded.joined
     evaluations = recorded.evaluations(record.round - 1)
     compared = selection.compared(frozenset(e.client for e in evaluations))
     return priority_objective(

@@ -1,23 +1,24 @@
 """Collect the inputs with which a training round starts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 from ..composition import Rules
+from ..hooks import Model, StartModels
 from ..privacy import Protection, check_model
 from ..round import NO_OBJECTIVE
 from ..scratch import check_space
 from ..server_state import ServerState
 from ..summation import Bins
 from ..types import Call, Objective, Proportions
-from .codec import NamedArrays, TrainRequest
+from .codec import NamedArrays, ToldStarts, TrainRequest, encode_arrays
 from .communication import Communication
 from .exchange import Connection
 from .server_memory import Memory
-from .start_models import StartModels
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Asked:
     protection: Protection | None = None
     starts: StartModels | None = None
 
-    def start_of(self, client: int) -> NamedArrays:
+    def start_of(self, client: int) -> Model:
         """Return the model that a client trains from."""
         return self.model if self.starts is None else self.starts.of(client)
 
@@ -144,7 +145,7 @@ def train_requests(
 ) -> dict[int, TrainRequest]:
     """Return each node's request; in private runs it lacks F, which is exact."""
     protection, starts = asked.protection, asked.starts
-    records = {} if starts is None else starts.records(asked.call.clients)
+    records = {} if starts is None else _start_records(starts, asked.call.clients)
     return {
         node: TrainRequest(
             asked.server_round,
@@ -154,7 +155,22 @@ def train_requests(
             asked.proportions if asked.nodes_sum else None,
             terms=len(asked.call.clients),
             clipping_norm=None if protection is None else protection.told_norm,
-            starts=None if starts is None else starts.told(clients, records),
+            starts=None if starts is None else _told_starts(starts, clients, records),
         )
         for node, clients in asked.asked_at.items()
     }
+
+
+def _start_records(starts: StartModels, clients: Iterable[int]) -> dict[int, ArrayRecord]:
+    """Return the models that these clients start from, each once, as messages have them."""
+    numbers = sorted({starts.number_of[client] for client in clients})
+    return {number: encode_arrays(dict(starts.models[number])) for number in numbers}
+
+
+def _told_starts(
+    starts: StartModels, clients: Sequence[int], records: Mapping[int, ArrayRecord]
+) -> ToldStarts:
+    """Return the start models for a node's clients, each distinct model once."""
+    distinct = sorted({starts.number_of[client] for client in clients})
+    places = tuple(distinct.index(starts.number_of[client]) for client in clients)
+    return ToldStarts(tuple(records[number] for number in distinct), places)

@@ -411,7 +411,7 @@ class FedAWE(DropIn, declared=tables.NAMED["fedawe"]):
 
     A node receives the model after the round in which it last took part. After a run,
     ``mean_start(result.arrays)`` returns the mean of all clients' models, which the paper
-    evaluates. See ``fedquorum.weighting.Echo``.
+    evaluates. See ``fedquorum.contrib.Echo``.
 
     References
     ----------
@@ -479,7 +479,7 @@ class MaxFL(DropIn, declared=tables.NAMED["maxfl"]):
 
     A model satisfies client k if its loss is below rho_k. Clients that the model nearly satisfies
     have the largest weights. ``requirement`` is rho_k: a number, a list, or a mapping of client
-    ids. It is required. See ``fedquorum.weighting.Satisfaction``.
+    ids. It is required. See ``fedquorum.contrib.Satisfaction``.
     """
 
 

@@ -1,13 +1,14 @@
 """Turn the replies of an evaluation into measurements, and into F for the next broadcast."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ..composition import Rules
+from ..hooks import Candidates
 from ..report import ClientEvaluation, priority_objective
 from ..server_state import ServerState
-from ..types import Call, Population
+from ..types import Call, Population, Told
 from .codec import EvaluateAnswer
 from .communication import Communication
 from .replies import Answers, usable_evaluations
@@ -42,10 +43,11 @@ class Measuring:
 
     @classmethod
     def first(cls, population: Population, rules: Rules) -> "Measuring":
-        """Return the clients that measure the first model: all of them if losses choose clients."""
-        everyone = rules.selection.by_losses
-        clients = population.ascending.tolist() if everyone else population.priority_clients
-        return cls(measured=tuple(clients))
+        """Return the clients that measure the first model."""
+        before = rules.hooks.before_round
+        if before is None:
+            return cls(measured=population.priority_clients)
+        return cls(measured=before.candidates_of(0, population, Told()).measuring)
 
     @classmethod
     def after(
@@ -53,7 +55,7 @@ class Measuring:
         population: Population,
         communication: Communication,
         tested: tuple[int, ...],
-        following: Call,
+        following: Candidates,
         *,
         rules: Rules,
         present: frozenset[int] | None = None,
@@ -63,23 +65,40 @@ class Measuring:
         Where the rules need F(w_{t+1}), it is the mean by data over the priority clients that this
         round will ask, or over all of them, connected if ``present`` says who is: the selection's
         ``samples_objective`` says which. Otherwise all priority clients are asked for it together
-        with the test metrics. Candidates of the round measure it too, where their losses decide
-        which of them are asked. With ``evaluated_training`` all clients tested measure their
-        training part; what the others measure is in no objective and no rule's state.
+        with the test metrics. The candidates of ``following`` that measure first do so too. With
+        ``evaluated_training`` all clients tested measure their training part; what the others
+        measure is in no objective and no rule's state.
         """
         measured: tuple[int, ...] = ()
         if rules.needs_objective:
             measured = _of_objective(population, following, rules, present)
         elif tested:
             measured = communication.measured(population, tested)
-        if rules.selection.measures_ahead:
-            measured = tuple(sorted({*measured, *(following.candidates or ())}))
+        if following.measuring:
+            measured = tuple(sorted({*measured, *following.measuring}))
         recorded = tested if communication.evaluated_training else ()
-        return cls(tested, measured, recorded, following.keeps_model)
+        return cls(tested, measured, recorded, rules.keeps_models)
+
+
+def candidates_of(
+    server_round: int,
+    population: Population,
+    told: Told,
+    rules: Rules,
+    call: Callable[[int], Call],
+) -> Candidates:
+    """Return whom a round may ask, as far as that is known before its model is measured.
+
+    Without a hook ``before_round`` that is whom ``call`` asks.
+    """
+    before = rules.hooks.before_round
+    if before is None:
+        return Candidates(call(server_round).clients)
+    return before.candidates_of(server_round - 1, population, told)
 
 
 def _of_objective(
-    population: Population, following: Call, rules: Rules, present: frozenset[int] | None
+    population: Population, following: Candidates, rules: Rules, present: frozenset[int] | None
 ) -> tuple[int, ...]:
     """Return the priority clients whose F_k make up F(w) of a round, ascending."""
     if rules.selection.samples_objective:

@@ -1,7 +1,7 @@
 """The models and updates that the server keeps between rounds, made when a rule needs them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +9,11 @@ from numpy.typing import NDArray
 
 from ..composition import Rules
 from ..errors import StateError
+from ..hooks import ClientStart, StartModels
 from ..memory import UpdateMemory, check_room
-from ..past_models import PastModels, mean_start
 from ..state import StateArrays
 from ..types import Population
 from .codec import NamedArrays
-from .start_models import StartModels
 
 UPDATES, STARTS = "memory.", "starts."
 """How the names of the arrays of a checkpoint begin."""
@@ -22,11 +21,15 @@ UPDATES, STARTS = "memory.", "starts."
 
 @dataclass
 class Memory:
-    """The clients' last updates, and the past models that they start from; mostly neither."""
+    """The clients' last updates, and the models that they start from; mostly neither."""
 
     rules: Rules
     updates: UpdateMemory | None = None
-    past: PastModels | None = None
+    client_start: ClientStart | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        make = self.rules.hooks.client_start
+        self.client_start = None if make is None else make()
 
     @property
     def moves_alone(self) -> bool:
@@ -36,7 +39,7 @@ class Memory:
     @property
     def nbytes(self) -> int:
         """The size of the memory in bytes."""
-        return sum(part.nbytes for part in (self.updates, self.past) if part is not None)
+        return sum(part.nbytes for part in (self.updates, self.client_start) if part is not None)
 
     def of(self, model: NamedArrays, population: Population) -> UpdateMemory | None:
         """Return the memory of updates, with room for all clients."""
@@ -78,15 +81,9 @@ class Memory:
         RunError
             If there is no room for the models.
         """
-        declared = self.rules.weighting.past_starts
-        if declared is None or not population.clients:
+        if self.client_start is None or not population.clients:
             return None
-        starts = self.rules.weighting.starts(state)
-        if self.past is None:
-            self.past = PastModels(_folder(declared.memory_dir))
-        models = self.past.at(starts, model)
-        numbers = dict(zip(population.ascending.tolist(), starts.number.tolist(), strict=True))
-        return StartModels({i: dict(kept) for i, kept in models.items()}, numbers)
+        return self.client_start.start_models(state, model, population)
 
     def mean_start(
         self, state: Any, model: NamedArrays, population: Population
@@ -95,14 +92,13 @@ class Memory:
 
         The arguments and what it raises are those of ``starts``.
         """
-        begun = self.starts(state, model, population)
-        if begun is None:
+        if self.client_start is None or not population.clients:
             return None
-        return dict(mean_start(self.rules.weighting.starts(state), begun.models, model))
+        return dict(self.client_start.mean_model(state, model, population))
 
     def state(self) -> StateArrays:
-        """Return the past models as named arrays, their own: not for keeping, to be written."""
-        models = {} if self.past is None else self.past.state()
+        """Return the models as named arrays, their own: not for keeping, to be written."""
+        models = {} if self.client_start is None else self.client_start.state()
         return {f"{STARTS}{name}": array for name, array in models.items()}
 
     def restore(
@@ -121,11 +117,9 @@ class Memory:
                 raise StateError("'memory' is of a strategy that keeps the clients' updates")
             memory.restore(updates)
         if models := _below(STARTS, state):
-            declared = self.rules.weighting.past_starts
-            if declared is None:
+            if self.client_start is None:
                 raise StateError("'starts' is of a strategy whose clients start from past models")
-            self.past = PastModels(_folder(declared.memory_dir))
-            self.past.restore(models, model)
+            self.client_start.restore(models, model)
 
 
 def _folder(path: str | None) -> Path | None:

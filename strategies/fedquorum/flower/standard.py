@@ -142,7 +142,8 @@ class StandardProtocol(ConnectedNodes):
                 rules.selection.sampling.priority_draws,
                 "the clients' amounts of data are unknown before round 1",
             )
-        if rules.selection.measures_ahead:
+        before = rules.hooks.before_round
+        if before is not None and not before.needs_reports:
             raise ParameterError(
                 "losses",
                 "told with a ClientApp written for Flower's own strategies",

@@ -41,7 +41,7 @@ from .codec import (
 from .communication import Communication
 from .exchange import Connection, Exchange, Traffic
 from .grids import is_flowers
-from .measuring import Measuring, client_evaluations, with_objective
+from .measuring import Measuring, candidates_of, client_evaluations, with_objective
 from .replies import usable_evaluations
 from .server_memory import Memory
 from .training import (
@@ -206,7 +206,7 @@ class ComposedStrategy(Strategy):
         """Keep F(w_0), over the clients of round 1 if F is over the clients asked."""
         evaluations = self._evaluations(0, replies)
         selection = self.rules.selection
-        sampled = selection.samples_objective and not selection.by_losses
+        sampled = selection.samples_objective and self.rules.hooks.before_round is None
         if sampled and self._state.rounds.told.examples:
             self._measured &= frozenset(self._call(1).clients)
         self._keep(evaluations)
@@ -310,13 +310,11 @@ class ComposedStrategy(Strategy):
         tested = communication.tested(self.population, self._exchange.directory, server_round)
         measuring = Measuring(tested)
         if communication.follows_protocol:
+            population, rules, present = self.population, self.rules, self._exchange.present
+            told = replace(self._state.rounds.told, present=present)
+            following = candidates_of(server_round + 1, population, told, rules, self._call)
             measuring = Measuring.after(
-                self.population,
-                communication,
-                tested,
-                self._call(server_round + 1, ahead=True),
-                rules=self.rules,
-                present=self._exchange.present,
+                population, communication, tested, following, rules=rules, present=present
             )
         return self._evaluate_messages(server_round, grid, arrays, measuring, config)
 
@@ -363,13 +361,12 @@ class ComposedStrategy(Strategy):
             self._connection = replace(self._connection, population=population)
             self._next = None
 
-    def _call(self, server_round: int, *, ahead: bool = False) -> Call:
-        """Return whom a round asks; the one before it asks ahead, as far as that is known."""
+    def _call(self, server_round: int) -> Call:
+        """Return whom a round asks."""
         if self._next is not None and self._next[0] == server_round:
             return self._next[1]
         told = replace(self._state.rounds.told, present=self._exchange.present)
-        decide = self.rules.ahead if ahead else self.rules.call
-        call = decide(server_round - 1, self.population, told)
+        call = self.rules.call(server_round - 1, self.population, told)
         call = replace(call, clients_decide=self.communication.follows_protocol)
         if call.settled and told.present is None:  # else what it follows from may change
             self._next = server_round, call

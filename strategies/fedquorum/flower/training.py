@@ -14,12 +14,11 @@ from ..aggregation import inner_products, length, server_step
 from ..composition import Rules
 from ..errors import ParameterError
 from ..memory import UpdateMemory
-from ..past_models import Trained, anchored
 from ..privacy import Protection
 from ..robustness import clipped
 from ..round import NOT_FINITE, TOO_HEAVY, ClientAnswer, Round, RoundAnswers
 from ..summation import combined_update
-from ..types import FloatArray, PastStarts, Population
+from ..types import FloatArray, Population
 from ..virtual_clock import Clock, Closing, close
 from .asked import Asked
 from .codec import NORM_BIT, NamedArrays, TrainAnswer
@@ -172,10 +171,11 @@ def take_step(
         for client, weight in weight_of.items()
         if weight != 0.0 and answers.total is None
     )
-    past = rules.weighting.past_starts
-    if asked.starts is not None and past is not None and models:
-        return _step_from_starts(asked, decided, rules, optimizer, models, past=past)
-    if memory is None and not decided.report.empty:
+    anchor: Mapping[str, FloatArray] | None = None
+    update: Mapping[str, FloatArray]
+    if asked.starts is not None and models:
+        anchor, update = asked.starts.combine(asked.model, *_factored(decided, models))
+    elif memory is None and not decided.report.empty:
         update = _combined(asked, answers, decided, models)
     elif memory is None:
         update = {name: np.zeros(array.shape) for name, array in asked.model.items()}
@@ -185,30 +185,22 @@ def take_step(
     weights = decided.decided.weights
     measures = memory is None and weights is not None and weights.update_norm is not None
     norm = length(asked.model, update) if measures else None
+    if anchor is not None:
+        total = 1.0
     if asked.protection is not None:
         update, total = asked.protection.noised(update), 1.0
     mover = rules.optimizer_in(asked.server_round - 1)
-    state, moved = server_step(mover, optimizer, asked.model, update, total)
+    state, moved = server_step(mover, optimizer, asked.model, update, total, anchor=anchor)
     return Step(moved, state, models, norm)
 
 
-def _step_from_starts(
-    asked: Asked,
-    decided: Round,
-    rules: Rules,
-    optimizer: Any,
-    models: Sequence[tuple[int, float, Mapping[str, NDArray[Any]]]],
-    *,
-    past: PastStarts,
-) -> Step:
-    """Move the model from the mean of what the clients that count started from."""
+def _factored(
+    decided: Round, models: Sequence[tuple[int, float, Mapping[str, NDArray[Any]]]]
+) -> tuple[list[tuple[int, float, Mapping[str, NDArray[Any]]]], float]:
+    """Return each client's a_k with its model, and B."""
     factors, divisor = decided.factors
     factor_of = dict(zip(decided.clients, factors.tolist(), strict=True))
-    updates = [Trained(factor_of[k], asked.start_of(k), model) for k, _, model in models]
-    step = anchored(asked.model, updates, divisor, past)
-    mover = rules.optimizer_in(asked.server_round - 1)
-    state, moved = server_step(mover, optimizer, asked.model, step.update, 1.0, anchor=step.anchor)
-    return Step(moved, state, tuple(models))
+    return [(client, factor_of[client], arrays) for client, _, arrays in models], divisor
 
 
 @dataclass(frozen=True)
@@ -262,9 +254,8 @@ def _combined(
     """Return sum_k a_k Delta_k / B over single updates and the sums of nodes."""
     factors, divisor = decided.factors
     if answers.total is None or asked.proportions is None:
-        factor_of = dict(zip(decided.clients, factors.tolist(), strict=True))
-        singles = [(factor_of[client], arrays) for client, _, arrays in models]
-        return combined_update(asked.model, singles, divisor)
+        singles, _ = _factored(decided, models)
+        return combined_update(asked.model, [one[1:] for one in singles], divisor)
     data = decided.decided.responses.num_examples.tolist()
     known = [asked.proportions.factor(*one) for one in zip(decided.clients, data, strict=True)]
     if known != factors.tolist():

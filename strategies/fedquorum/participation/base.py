@@ -73,7 +73,7 @@ class Participation(Weighting[StateT]):
 
     def check_with(self, selection: Selection, server_optimizer: ServerOptimizer[Any]) -> None:
         """Refuse a selection by losses."""
-        if selection.by_losses:
+        if selection.hooks.before_round is not None:
             raise ParameterError(
                 "participation",
                 f"none with the selection {selection.key}",

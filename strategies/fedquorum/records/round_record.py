@@ -7,8 +7,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..appeal import Requirements, appeal, preferred_accuracy
 from ..equality import nan_equals_nan
+from ..hooks import NO_HOOKS, Hooks, Report
 from ..metrics import metric_called
 from ..report import STATUSES, ClientEvaluation, LateReply, TrainReport
 from ..round import REFUSALS
@@ -152,7 +152,7 @@ def round_record(
     metric: str,
     all_evaluated: bool,
     away: tuple[int, ...] = (),
-    requirements: Requirements | None = None,
+    hooks: Hooks = NO_HOOKS,
     previous: RoundRecord | None = None,
     of_mean: Sequence[ClientEvaluation] = (),
 ) -> RoundRecord:
@@ -161,8 +161,9 @@ def round_record(
     ``rates``: the probability that this round counts a client, by client id, if known. ``metric``:
     the setting ``evaluation.metric``, whose spread over clients is recorded. ``all_evaluated``:
     whether all clients were evaluated, not only those with priority. ``away``: the clients that
-    were not connected, if a round samples from the connected ones. ``requirements``: rho_k, if the
-    run has requirements. ``previous``: the record of the previous round, for sums over rounds.
+    were not connected, if a round samples from the connected ones. ``hooks``: those of the rules,
+    of which ``columns`` and ``report`` add numbers to the groups of the test part. ``previous``:
+    the record of the previous round, for sums over rounds.
     ``of_mean``: the clients' measurements of the mean of the models from which they start, if the
     rules have one.
     """
@@ -192,9 +193,7 @@ def round_record(
         away=away,
         late_replies=report.late,
         simulated_seconds=report.simulated_seconds,
-        test=evaluation_summary(
-            evaluations, metric, all_evaluated, requirements=requirements, of_mean=of_mean
-        ),
+        test=evaluation_summary(evaluations, metric, all_evaluated, hooks=hooks, of_mean=of_mean),
         validation=evaluation_summary(evaluations, metric, all_evaluated, "validation"),
         refused=report.refused,
         update_norm=report.update_norm,
@@ -228,7 +227,7 @@ def evaluation_summary(
     all_evaluated: bool,
     part: str = "test",
     *,
-    requirements: Requirements | None = None,
+    hooks: Hooks = NO_HOOKS,
     of_mean: Sequence[ClientEvaluation] = (),
 ) -> PartSummary | None:
     """Return ``test`` or ``validation`` of a round's record, None without a measurement.
@@ -243,13 +242,16 @@ def evaluation_summary(
         Whether all clients were evaluated, not only those with priority.
     part : {"test", "validation"}
         The part of the clients' data.
-    requirements : Requirements, optional
-        rho_k. With it, the groups of the test part also have appeal and preferred accuracy.
+    hooks : Hooks
+        The hooks of the rules: ``report`` adds numbers to the groups of the test part, from
+        ``columns`` too.
     of_mean : sequence of ClientEvaluation
         The clients' measurements of the mean of the models from which they start; empty if there
         is no such mean.
     """
-    evaluated = _columns(evaluations, part, requirements if part == "test" else None)
+    if part != "test":
+        hooks = NO_HOOKS
+    evaluated = _columns(evaluations, part, hooks)
     tested = _among(evaluated, evaluated["rows"] > 0)
     never_trains = tested["unseen"] > 0
     if not len(never_trains):
@@ -257,22 +259,25 @@ def evaluation_summary(
     known, unseen = _among(tested, ~never_trains), _among(tested, never_trains)
     has_priority = known["priority_weight"] > 0
     priority, others = _among(known, has_priority), _among(known, ~has_priority)
+    report = hooks.report
     objective_data = priority["priority_weight"] * priority["num_examples"]
     groups = {
-        "priority": _group_summary(priority, metric, objective_data),
-        "non_priority": _group_summary(others, metric, others["num_examples"]),
-        "all": _group_summary(known, metric, known["num_examples"]) if all_evaluated else None,
+        "priority": _group_summary(priority, metric, objective_data, report),
+        "non_priority": _group_summary(others, metric, others["num_examples"], report),
+        "all": _group_summary(known, metric, known["num_examples"], report)
+        if all_evaluated
+        else None,
         **_of_mean(of_mean, metric),
     }
     if never_trains.any():
-        groups[UNSEEN_GROUP] = _group_summary(unseen, metric, unseen["num_examples"])
+        groups[UNSEEN_GROUP] = _group_summary(unseen, metric, unseen["num_examples"], report)
     return groups
 
 
 def _of_mean(
     evaluations: Sequence[ClientEvaluation], metric: str
 ) -> dict[str, Mapping[str, float] | None]:
-    columns = _columns(evaluations, "test", None)
+    columns = _columns(evaluations, "test", NO_HOOKS)
     tested = _among(columns, (columns["rows"] > 0) & (columns["unseen"] == 0))
     summary = _group_summary(tested, metric, tested["num_examples"])
     return {} if summary is None else {MEAN_GROUP: summary}
@@ -290,9 +295,7 @@ _BESIDE = {
 }
 
 
-def _columns(
-    evaluations: Sequence[ClientEvaluation], part: str, requirements: Requirements | None
-) -> Columns:
+def _columns(evaluations: Sequence[ClientEvaluation], part: str, hooks: Hooks) -> Columns:
     """Return what is known of the clients, and what was measured of a part."""
     names = _BESIDE | {"rows": f"{part}_num_examples"}
     names |= {name: f"{part}_{name}" for name in _MEASURED}
@@ -300,25 +303,21 @@ def _columns(
         name: np.array([getattr(e, field) for e in evaluations], dtype=np.float64)
         for name, field in names.items()
     }
-    if requirements is None:
-        return columns
     clients = np.array([e.client for e in evaluations], dtype=np.int64)
-    return {
-        **columns,
-        "requirement": requirements.losses(clients),
-        "local_accuracy": requirements.accuracies(clients),
-    }
+    further = {name: ByClient.of(of).at(clients, np.nan) for name, of in hooks.columns.items()}
+    return {**columns, **further}
 
 
 def _among(columns: Columns, chosen: BoolArray) -> Columns:
     return {name: numbers[chosen] for name, numbers in columns.items()}
 
 
-def _group_summary(tested: Columns, metric: str, weight: FloatArray) -> Mapping[str, float] | None:
+def _group_summary(
+    tested: Columns, metric: str, weight: FloatArray, report: Report | None = None
+) -> Mapping[str, float] | None:
     """Return weighted means of what was measured, and the spread over clients of ``metric``.
 
-    ``left_out`` counts the clients for which the metric is not defined. Where clients have
-    requirements, ``appeal`` and ``preferred_accuracy`` are those of ``fedquorum.appeal``.
+    ``left_out`` counts the clients for which the metric is not defined. ``report`` adds numbers.
     """
     if not len(weight):
         return None
@@ -331,16 +330,7 @@ def _group_summary(tested: Columns, metric: str, weight: FloatArray) -> Mapping[
         **means,
         "left_out": int((~defined).sum()),
         **(spread(values[defined], higher_is_better=higher) if defined.any() else {}),
-        **(_appeal(tested) if "requirement" in tested else {}),
-    }
-
-
-def _appeal(tested: Columns) -> dict[str, float]:
-    loss, requirement = tested["training_loss"], tested["requirement"]
-    accuracies = tested["accuracy"], tested["local_accuracy"]
-    return {
-        "appeal": appeal(loss, requirement),
-        "preferred_accuracy": preferred_accuracy(loss, requirement, *accuracies),
+        **({} if report is None else report(tested)),
     }
 
 

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from ..appeal import Requirements
 from ..client.availability.rates import SimulatedRates
+from ..contrib import CLIENT_COLUMNS
 from ..errors import RunError, one_line
 from ..intake import shown
 from ..report import ClientDecision, ClientEvaluation
-from ..types import Population
+from ..types import ByClient, Population
 from .columns import (
     LARGEST_INT32,
     Columns,
@@ -87,8 +87,7 @@ POPULATION: Columns = (
     count("joined", "all clients were known before round 1", high=LARGEST_INT32),
     share("base_rate", "not known"),
     flag("unseen"),
-    number("requirement", "it has none"),
-    number("local_accuracy", "not known"),
+    *(number(name, null) for name, null in CLIENT_COLUMNS.items()),
 )
 """The columns of ``population.parquet``."""
 
@@ -268,7 +267,7 @@ def population_table(
     population: Population,
     rates: SimulatedRates | None,
     joined: Mapping[int, int] | None = None,
-    requirements: Requirements | None = None,
+    columns: Mapping[str, Mapping[int, float]] | None = None,
 ) -> pa.Table:
     """Return the rows of ``population.parquet``.
 
@@ -280,15 +279,15 @@ def population_table(
         How often each client takes part, where known.
     joined : mapping of int to int, optional
         The first round of every client, where clients may join.
-    requirements : Requirements, optional
-        rho_k where the run has them.
+    columns : mapping of str to mapping of int to float, optional
+        Those of ``CLIENT_COLUMNS`` that the run has, by client id.
     """
     clients = np.sort(np.array(population.hosted, dtype=np.int64))
     unseen = np.isin(clients, np.array(population.unseen, dtype=np.int64))
     weights = np.zeros(len(clients))
     weights[~unseen] = population.priority_weights
     unknown = pa.nulls(len(clients), pa.float64())
-    held = requirements or Requirements({})
+    further = {name: ByClient.of((columns or {}).get(name, {})) for name in CLIENT_COLUMNS}
     values = {
         "client": clients,
         "priority": weights > 0,
@@ -303,8 +302,7 @@ def population_table(
         ),
         "base_rate": unknown if rates is None else rates.p[clients],
         "unseen": unseen,
-        "requirement": _undefined_as_null(held.losses(clients)),
-        "local_accuracy": _undefined_as_null(held.accuracies(clients)),
+        **{name: _undefined_as_null(of.at(clients, np.nan)) for name, of in further.items()},
     }
     return table_of(POPULATION, values)
 

@@ -16,7 +16,6 @@ from typing import Any, Self
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from ..appeal import Requirements
 from ..client.availability.rates import SimulatedRates
 from ..errors import RunError
 from ..report import ClientEvaluation, TrainReport
@@ -252,10 +251,10 @@ class RunRecords:
         population: Population,
         rates: SimulatedRates | None,
         joined: Mapping[int, int] | None = None,
-        requirements: Requirements | None = None,
+        columns: Mapping[str, Mapping[int, float]] | None = None,
     ) -> None:
         """Write the table of clients, see ``population_table``."""
-        table = population_table(population, rates, joined, requirements)
+        table = population_table(population, rates, joined, columns)
         write_whole(table, self.directory / "population.parquet", synced=True, ascending="client")
 
     def set_privacy(self, spent: Mapping[str, Any]) -> None:

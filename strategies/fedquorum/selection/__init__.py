@@ -6,14 +6,13 @@ from .alone import Alone
 from .base import Selection
 from .epsilon_gate import EpsilonGate
 from .everyone import Everyone
-from .power_of_choice import PowerOfChoice
 from .priority_only import PriorityOnly
 from .sampling import Sampling
 
 SELECTIONS: dict[str, type[Selection]] = table(
-    (EpsilonGate, Everyone, AfterWarmup, PriorityOnly, PowerOfChoice, Alone)
+    (EpsilonGate, Everyone, AfterWarmup, PriorityOnly, Alone)
 )
-"""All selections by their keys."""
+"""The selections of this package by their keys; ``fedquorum.named`` adds those of contrib."""
 
 __all__ = [
     "SELECTIONS",
@@ -21,7 +20,6 @@ __all__ = [
     "Alone",
     "EpsilonGate",
     "Everyone",
-    "PowerOfChoice",
     "PriorityOnly",
     "Sampling",
     "Selection",

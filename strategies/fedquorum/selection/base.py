@@ -32,8 +32,6 @@ class Selection(Rule, ABC):
         Whether every round needs F(w_t).
     asks_losses : bool
         Whether clients measure the model that they receive, whatever the weighting.
-    by_losses : bool
-        Whether the clients' losses decide which of them are asked.
     unbounded : str
         The reason why differential privacy cannot protect a client; empty if it can.
     """
@@ -44,7 +42,6 @@ class Selection(Rule, ABC):
     keeps_models: ClassVar[bool] = False
     needs_objective: ClassVar[bool] = True
     asks_losses: ClassVar[bool] = True
-    by_losses: ClassVar[bool] = False
     unbounded: ClassVar[str] = (
         "no bound is worked out of what one update counts among those selected"
     )
@@ -64,16 +61,6 @@ class Selection(Rule, ABC):
         """Return the clients whose F_k(w_t) make up F(w_t): by default all that measure it."""
         return clients
 
-    @property
-    def measures_ahead(self) -> bool:
-        """Whether the candidates of a round measure the model before the call."""
-        return False
-
-    @property
-    def needs_losses(self) -> bool:
-        """Whether an update without its client's loss cannot be used."""
-        return self.by_losses and not self.measures_ahead
-
     def check_population(self, population: Population) -> None:
         """Refuse a population from which the selection cannot choose; by default none.
 
@@ -88,7 +75,7 @@ class Selection(Rule, ABC):
         """Return the clients to ask in round t (from 0), and the terms sent with the model.
 
         ``told`` has the clients' reports of earlier rounds. The same arguments give the same call;
-        a caller may ask for it ahead of the round.
+        a caller may ask for it ahead of the round, unless ``hooks`` has a ``before_round``.
         """
 
     def probabilities(self, population: Population, told: Told) -> ByClient | None:
@@ -127,14 +114,6 @@ class Selection(Rule, ABC):
     def warmup(self) -> int:
         """The number of first rounds in which only priority clients are asked."""
         return 0
-
-    def ahead(self, t: int, population: Population, told: Told) -> Call:
-        """Return the part of round t's call that is known before its model is measured.
-
-        By default this is the whole call. If candidates measure the model first, it is a call to
-        all of them.
-        """
-        return self.call(t, population, told)
 
     def admit(self, call: Call, objective: Objective, responses: Responses) -> Admission:
         """Return the admitted share of each update, given F(w_t) and the updates; by default 1."""

@@ -10,12 +10,10 @@ from .average import AverageAll, AverageParticipating
 from .base import Weighting
 from .data_fraction import DataFraction
 from .exponentiated_gradient import PriorMixing
-from .fedawe import Echo
 from .fedgp import GradientProjection
 from .fedmgda import MinNorm
 from .known_data import KnownData
 from .known_mixing import KnownMixing
-from .maxfl import Satisfaction
 from .no_weight import NoWeight
 from .propfair import LossHeadroom
 from .q_fedavg import LossPower
@@ -26,7 +24,6 @@ WEIGHTINGS: dict[str, type[Weighting[Any]]] = table(
         DataFraction,
         AverageParticipating,
         AverageAll,
-        Echo,
         NewtonMixing,
         DoublyRobustMixing,
         LossPower,
@@ -35,11 +32,10 @@ WEIGHTINGS: dict[str, type[Weighting[Any]]] = table(
         AgnosticMixing,
         MinNorm,
         GradientProjection,
-        Satisfaction,
         NoWeight,
     )
 )
-"""All weightings by their keys."""
+"""The weightings of this package by their keys; ``fedquorum.named`` adds those of contrib."""
 
 __all__ = [
     "WEIGHTINGS",
@@ -48,7 +44,6 @@ __all__ = [
     "AverageParticipating",
     "DataFraction",
     "DoublyRobustMixing",
-    "Echo",
     "GradientProjection",
     "KnownData",
     "KnownMixing",
@@ -58,7 +53,6 @@ __all__ = [
     "NewtonMixing",
     "NoWeight",
     "PriorMixing",
-    "Satisfaction",
     "TiltedLoss",
     "Weighting",
 ]

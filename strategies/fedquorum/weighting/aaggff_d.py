@@ -174,7 +174,7 @@ class DoublyRobustMixing(ResponseMixing[AAggFFDState]):
 
     def check_with(self, selection: Selection, server_optimizer: ServerOptimizer[Any]) -> None:
         """Refuse a selection by losses."""
-        if selection.by_losses:
+        if selection.hooks.before_round is not None:
             raise ParameterError(
                 "selection",
                 "one that draws uniformly with the weighting aaggff_d",

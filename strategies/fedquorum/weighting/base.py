@@ -13,11 +13,9 @@ from ..server_optimizer.base import ServerOptimizer
 from ..types import (
     Call,
     FloatArray,
-    PastStarts,
     Population,
     Proportions,
     Responses,
-    Starts,
     StateT,
     Weights,
 )
@@ -137,18 +135,6 @@ class Weighting(Rule, ABC, Generic[StateT]):
 
         ``share`` is the admitted share of each update, in [0, 1], shape (n,).
         """
-
-    @property
-    def past_starts(self) -> PastStarts | None:
-        """The store of earlier models from which ``starts`` lets clients train.
-
-        None if all clients train from the model of the round.
-        """
-        return None
-
-    def starts(self, state: StateT) -> Starts:
-        """Return the model from which each client trains in the next round."""
-        raise NotImplementedError(f"with {type(self).__name__} all train from the same model")
 
     def refuses(self, client: int) -> str:
         """Return the reason why a client cannot join the population; empty if it can."""

@@ -10,11 +10,10 @@ import pytest
 from fedquorum.audit.explain import explain
 from fedquorum.audit.replay import Recorded, read_recorded
 from fedquorum.errors import RunError
+from fedquorum.named import ALL_SELECTIONS, ALL_WEIGHTINGS
 from fedquorum.participation import PARTICIPATIONS
-from fedquorum.selection import SELECTIONS
 from fedquorum.server_optimizer import SERVER_OPTIMIZERS
 from fedquorum.virtual_clock import LATE
-from fedquorum.weighting import WEIGHTINGS
 
 from tests.fedquorum.audit.runs import CONFIGURATIONS, PARTS
 from tests.fedquorum.records.made import write_table
@@ -156,8 +155,8 @@ def test_a_decision_after_one_that_the_rules_refuse_is_refused(
 
 def test_every_part_is_explained_in_a_composed_run() -> None:
     """Beside those of clients that learn alone, which go with nothing else."""
-    selections = {key for key, rule in SELECTIONS.items() if not rule.keeps_models}
-    weightings = {key for key, rule in WEIGHTINGS.items() if rule.aggregates}
+    selections = {key for key, rule in ALL_SELECTIONS.items() if not rule.keeps_models}
+    weightings = {key for key, rule in ALL_WEIGHTINGS.items() if rule.aggregates}
     parts = list(map(set, zip(*PARTS.values(), strict=True)))
     assert parts == [selections, weightings, {"none", *PARTICIPATIONS}, {*SERVER_OPTIMIZERS}]
 

@@ -18,7 +18,7 @@ from fedquorum.audit.replay import DROP_IN, read_recorded
 from fedquorum.client.decisions import joins
 from fedquorum.composition import Rules
 from fedquorum.errors import ParameterError
-from fedquorum.named import build
+from fedquorum.named import ALL_SELECTIONS, ALL_WEIGHTINGS, build
 from fedquorum.participation import PARTICIPATIONS
 from fedquorum.records.reader import load_run, read_table
 from fedquorum.records.round_record import RoundRecord, round_record
@@ -36,9 +36,7 @@ from fedquorum.round import (
     decide,
 )
 from fedquorum.rule import RunFacts
-from fedquorum.selection import SELECTIONS
 from fedquorum.types import Call, Objective, Population
-from fedquorum.weighting import WEIGHTINGS
 
 from tests.cases import sampled
 from tests.fedquorum.records.made import IDENTITY
@@ -125,7 +123,7 @@ def cases(weighting: str) -> list[Case]:
     variants = [part(weighting)]
     if weighting == "qfedavg":
         variants.append(part(weighting, lipschitz=10.0))
-    compositions = product(SELECTIONS, variants, ("none", *PARTICIPATIONS), (False, True))
+    compositions = product(ALL_SELECTIONS, variants, ("none", *PARTICIPATIONS), (False, True))
     found = [made(*chosen, standard=standard) for *chosen, standard in compositions]
     return [case for case in found if case is not None]
 
@@ -142,7 +140,7 @@ class Player:
         if self.case.standard:
             return ()
         pick, rules = self.rng.choice, self.case.rules
-        measures_all = rules.selection.by_losses or rules.keeps_models
+        measures_all = rules.hooks.before_round is not None or rules.keeps_models
         nothing = (math.nan,)
         return tuple(
             ClientEvaluation(
@@ -166,7 +164,7 @@ class Player:
             return None
         rules, selection = self.case.rules, self.case.rules.selection
         asked = selection.compared(POPULATION.priority)
-        if rules.needs_objective and selection.samples_objective and not selection.by_losses:
+        if rules.needs_objective and selection.samples_objective and not rules.hooks.before_round:
             asked = asked.intersection(call.clients)
         heard = [e for e in evaluated if e.client in asked]
         missing = asked - {e.client for e in heard if e.measured}
@@ -240,7 +238,9 @@ class Player:
             written.save_population(POPULATION, None)
             written.add_evaluations(0, evaluated)
             for number in range(1, ROUNDS + 1):
-                told = told_after(state.told, evaluated, by_losses=rules.selection.by_losses)
+                told = told_after(
+                    state.told, evaluated, everyone=rules.hooks.before_round is not None
+                )
                 state = replace(state, told=told)
                 call = rules.call(number - 1, POPULATION, told)
                 one = self.round(number, state, call, self.objective(call, evaluated))
@@ -285,7 +285,7 @@ def told(decision: ClientDecision) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("weighting", WEIGHTINGS)
+@pytest.mark.parametrize("weighting", ALL_WEIGHTINGS)
 def test_whatever_is_decided_is_read_back_and_decided_again(tmp_path: Path, weighting: str) -> None:
     """For every rule, with losses of 0, NaN, infinity, denormal and huge numbers, and any text."""
     possible = cases(weighting)

@@ -9,11 +9,12 @@ from fedquorum.flower.communication import Communication
 from fedquorum.flower.measuring import Measuring, client_evaluations, with_objective
 from fedquorum.flower.replies import Answers
 from fedquorum.flower.validation import MAX_LOSS
+from fedquorum.hooks import Candidates
 from fedquorum.records.fairness import weighted_mean
 from fedquorum.report import priority_objective
 from fedquorum.selection import EpsilonGate, PriorityOnly, Sampling, Selection
 from fedquorum.server_state import ServerState
-from fedquorum.types import Call, Objective, Population
+from fedquorum.types import Objective, Population
 from fedquorum.weighting import DataFraction
 
 POPULATION = Population((0, 1, 2), frozenset((0, 1)))
@@ -72,7 +73,7 @@ def test_a_gate_compares_with_all_priority_clients(
     rules, communication = Rules(selection, DataFraction()), Communication()
 
     def measured(present: frozenset[int] | None) -> tuple[int, ...]:
-        call = Call((1, 3, 4))
+        call = Candidates((1, 3, 4))
         return Measuring.after(
             population, communication, (), call, rules=rules, present=present
         ).measured

@@ -625,7 +625,7 @@ def test_a_run_that_goes_on_is_one_that_never_stopped(
 ) -> None:
     """Model, decisions and state have the same bits; so have the numbers of every round."""
     rule = made(name).rules.weighting
-    along = rule.needs_updates or rule.past_starts  # the rule takes no other step
+    along = rule.needs_updates or rule.hooks.client_start  # the rule takes no other step
     options: dict[str, Any] = {} if along else {"server_optimizer": Adam, "server_lr": 0.1}
     options["protocol"] = protocol
     whole = played(made(name, records=tmp_path / "whole", **options), grid(protocol))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 from fedquorum.composition import Rules
+from fedquorum.contrib import PowerOfChoice
 from fedquorum.errors import ParameterError
 from fedquorum.participation import KnownRates
 from fedquorum.rule import RunFacts
@@ -14,7 +15,6 @@ from fedquorum.selection import (
     Alone,
     EpsilonGate,
     Everyone,
-    PowerOfChoice,
     PriorityOnly,
     Sampling,
     Selection,
@@ -127,7 +127,6 @@ def test_the_table_has_them_all() -> None:
         Everyone,
         AfterWarmup,
         PriorityOnly,
-        PowerOfChoice,
         Alone,
     ]
     assert all(SELECTIONS[rule.key] is rule for rule in SELECTIONS.values())

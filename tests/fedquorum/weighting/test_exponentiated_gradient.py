@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from fedquorum.composition import Rules
 from fedquorum.errors import ParameterError
+from fedquorum.named import ALL_WEIGHTINGS
 from fedquorum.selection import Everyone, Sampling
 from fedquorum.types import FloatArray
 from fedquorum.weighting import (
-    WEIGHTINGS,
     AgnosticMixing,
     DataFraction,
     LossHeadroom,
@@ -136,6 +136,6 @@ def test_products_are_computed_only_when_asked_for() -> None:
         raise AssertionError("not needed")
 
     given = replace(responses(LOSS), gram=fail)
-    for key, rule in WEIGHTINGS.items():
+    for key, rule in ALL_WEIGHTINGS.items():
         if not rule.needs_updates:
             assert np.isfinite(weigh(rule(), given).weight).all(), key

@@ -1,20 +1,21 @@
-"""Read clients' requirements from the records of a ``local_only`` run or of the run itself."""
+"""Read clients' requirements from settings, records, or the records of a ``local_only`` run."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from ..appeal import Requirements
-from ..errors import ParameterError, RunError
+from ..errors import ParameterError, RunError, SettingsError
+from ..hooks import Hooks
 from ..imports import no_rule_at
 from ..named import build
+from ..records.folder import RunFolder
+from ..records.reader import POPULATION, Run, load_run, read_population, read_table
+from ..records.settings import differences
 from ..rule import RunFacts
-from .folder import RunFolder
-from .reader import POPULATION, Run, load_run, read_population, read_table
-from .settings import differences
+from .maxfl import appeal_hooks, find_requirement, recorded_hooks
 
 NOT_OF_ROWS = frozenset(
     {
@@ -28,8 +29,47 @@ COMPARED = ("seed", "client.loss", "client.class_weights")
 """Settings beside the data's that must agree for two training losses to be comparable."""
 
 
-def local_requirements(directory: Path, settings: Mapping[str, Any]) -> Requirements:
-    """Return the results of a run in which each client trained a local model.
+def run_requirements(
+    nodes: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    num_clients: int,
+    resume: Path | None = None,
+) -> Hooks:
+    """Return the requirements of a run as its settings say, no hooks where they say nothing.
+
+    Parameters
+    ----------
+    nodes : mapping
+        The settings of the evaluation and of each rule, by their place.
+    settings : mapping
+        All settings, by dotted key.
+    num_clients : int
+        The number of clients in the data.
+    resume : Path, optional
+        The directory of a run that goes on: it has the requirements of its records, since what they
+        were read from may have changed.
+
+    Raises
+    ------
+    RunError
+        If the run that they name is none of ``local_only`` with the same clients.
+    SettingsError
+        If a list is not for as many clients as the data has, or a mapping names others.
+    """
+    place, given = find_requirement(nodes)
+    if given is None:
+        return Hooks()
+    if resume is not None:
+        recorded = recorded_requirements(resume)
+        if recorded.columns:
+            return recorded
+    if isinstance(given, str):
+        return local_requirements(Path(given).expanduser(), settings)
+    return appeal_hooks(_by_client(place, given, num_clients))
+
+
+def local_requirements(directory: Path, settings: Mapping[str, Any]) -> Hooks:
+    """Return the requirements from a run in which each client trained a local model.
 
     rho_k is the training loss of k's model in its last evaluation, beside its test accuracy then.
 
@@ -56,14 +96,14 @@ def local_requirements(directory: Path, settings: Mapping[str, Any]) -> Requirem
             f"{run.directory}: expected the training losses of the clients' models in "
             "evaluations/, got none that is finite"
         )
-    return Requirements(
+    return appeal_hooks(
         {client: loss for client, (loss, _) in found.items()},
         {client: accuracy for client, (_, accuracy) in found.items()},
     )
 
 
-def recorded_requirements(directory: Path) -> Requirements | None:
-    """Return the requirements that a run's records have, None where it had none.
+def recorded_requirements(directory: Path) -> Hooks:
+    """Return the requirements that a run's records have.
 
     Raises
     ------
@@ -71,18 +111,27 @@ def recorded_requirements(directory: Path) -> Requirements | None:
         If the table of clients is damaged.
     """
     if RunFolder(directory).identity(POPULATION) is None:
-        return None
+        return Hooks()
     table = read_population(directory)
-    losses = _by_client(table, "requirement")
-    if not losses:
-        return None
-    return Requirements(losses, _by_client(table, "local_accuracy"))
+    return recorded_hooks({name: table[name].to_pylist() for name in table.column_names})
 
 
-def _by_client(table: pa.Table, name: str) -> dict[int, float]:
-    """Return a column by client id without its nulls."""
-    rows = zip(table["client"].to_pylist(), table[name].to_pylist(), strict=True)
-    return {client: value for client, value in rows if value is not None}
+def _by_client(place: str, given: Any, num_clients: int) -> dict[int, float]:
+    if isinstance(given, Mapping):
+        unknown = sorted(set(given) - set(range(num_clients)), key=str)
+        if unknown:
+            raise SettingsError(
+                f"{place} must name client ids from 0 to {num_clients - 1}, got {unknown[0]}"
+            )
+        return {client: float(loss) for client, loss in given.items()}
+    if not isinstance(given, Sequence):
+        return dict.fromkeys(range(num_clients), float(given))
+    if len(given) != num_clients:
+        raise SettingsError(
+            f"{place} must have one number for each of the {num_clients} clients in the data, got "
+            f"{len(given)}"
+        )
+    return dict(enumerate(map(float, given)))
 
 
 def _check_alone(run: Run) -> None:

@@ -1,4 +1,10 @@
-"""Maximise the number of clients that the model satisfies (MaxFL)."""
+"""Maximise the number of clients that the model satisfies (MaxFL), and measure it in any run.
+
+Client k requires a loss below rho_k, such as the loss of its local model. A run with requirements
+measures appeal and preferred accuracy, whatever its strategy. Their formulas are from memory of Cho
+et al., "Maximizing Global Model Appeal in Federated Learning", TMLR 2024, of which only the
+abstract was read.
+"""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,14 +15,36 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from ..description import RuleDescription
-from ..errors import ParameterError
+from ..equality import same
+from ..errors import ParameterError, SettingsError
+from ..hooks import Hooks, ReportedNumbers
 from ..parameters import NON_NEGATIVE, POSITIVE, REQUIREMENT
 from ..report import Decided
 from ..responses import heard
 from ..rule import Question, RunFacts, parameter
 from ..types import ByClient, Call, FloatArray, IntArray, Population, Responses, Weights
+from ..weighting.base import BY_LOSSES, Weighting
 from ..words import digits
-from .base import BY_LOSSES, Weighting
+
+REQUIREMENT_COLUMN, LOCAL_ACCURACY_COLUMN = "requirement", "local_accuracy"
+
+CLIENT_COLUMNS = {REQUIREMENT_COLUMN: "it has none", LOCAL_ACCURACY_COLUMN: "not known"}
+"""The columns of ``population.parquet`` for requirements, and what their nulls mean."""
+
+APPEAL_NUMBERS = ReportedNumbers(
+    key="appeal",
+    words={
+        "appeal": "clients satisfied",
+        "preferred_accuracy": "accuracy of preferred models",
+    },
+    title="For whom the model is worth it",
+    note=(
+        "A client is satisfied where the model's loss on its training part is below its "
+        "requirement, such as the loss of the model it trained alone. Preferred accuracy is the "
+        "mean over clients of the test accuracy of the model that each would keep: this one where "
+        "it is satisfied, else its local model."
+    ),
+)
 
 NO_REQUIREMENT = "the client has no requirement, and maxfl weights by requirements"
 
@@ -104,7 +132,7 @@ class Satisfaction(Weighting[None]):
     def of(cls, options: Mapping[str, Any], facts: RunFacts) -> Self:
         """Return the rule, with the requirements of the run if it has any."""
         given = options.get("requirement")
-        found = given if facts.requirements is None else facts.requirements
+        found = facts.hooks.columns.get(REQUIREMENT_COLUMN, given)
         rule = cls(**{**options, "requirement": found})
         clients = np.array(facts.clients, dtype=np.int64)
         if len(clients) and not np.isfinite(rule.requirements(clients)).any():
@@ -197,3 +225,106 @@ def satisfaction_slope(z: FloatArray) -> FloatArray:
     u = np.exp(-np.abs(z))
     slope: FloatArray = u / np.square(1.0 + u)
     return slope
+
+
+def appeal_hooks(loss: Mapping[int, float], accuracy: Mapping[int, float] | None = None) -> Hooks:
+    """Return the hooks of a run with requirements: their columns, and the appeal of its models.
+
+    Parameters
+    ----------
+    loss : mapping of int to float
+        rho_k by client id, in the unit of the training loss. A client that is missing or has NaN
+        has no requirement.
+    accuracy : mapping of int to float, optional
+        The test accuracy of each client's local model, if it is known.
+    """
+    columns = {
+        REQUIREMENT_COLUMN: ByClient.of(loss),
+        LOCAL_ACCURACY_COLUMN: ByClient.of(accuracy or {}),
+    }
+    return Hooks(columns=columns, report=report_appeal)
+
+
+def recorded_hooks(population: Mapping[str, Sequence[Any]]) -> Hooks:
+    """Return the hooks of a run from its table of clients, column by column."""
+
+    def by_client(name: str) -> dict[int, float]:
+        rows = zip(population["client"], population.get(name, ()), strict=False)
+        return {client: value for client, value in rows if value is not None}
+
+    losses = by_client(REQUIREMENT_COLUMN)
+    return appeal_hooks(losses, by_client(LOCAL_ACCURACY_COLUMN)) if losses else Hooks()
+
+
+def given_requirements(nodes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the requirements in the settings of an evaluation and of rules, by dotted key."""
+    values = {
+        f"{place}.requirement": getattr(node, "requirement", None) for place, node in nodes.items()
+    }
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def find_requirement(nodes: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return the setting with the clients' requirements, and its value; None if there is none.
+
+    Raises
+    ------
+    SettingsError
+        If two settings contradict each other: a run has one requirement of each client.
+    """
+    first, *others = given_requirements(nodes).items() or [("evaluation.requirement", None)]
+    for key, other in others:
+        if not same(other, first[1]):
+            place, value = first
+            raise SettingsError(f"{key} must be null or that of {place} ({value}), got {other}")
+    return first
+
+
+def report_appeal(tested: Mapping[str, FloatArray]) -> Mapping[str, float]:
+    """Return the appeal and the preferred accuracy of a group of clients; see ``hooks.Report``."""
+    loss, requirement = tested["training_loss"], tested[REQUIREMENT_COLUMN]
+    accuracies = tested["accuracy"], tested[LOCAL_ACCURACY_COLUMN]
+    return {
+        "appeal": appeal(loss, requirement),
+        "preferred_accuracy": preferred_accuracy(loss, requirement, *accuracies),
+    }
+
+
+def appeal(loss: FloatArray, requirement: FloatArray) -> float:
+    """Return GM-appeal, the share of the clients with F_k(w) < rho_k, in [0, 1].
+
+    A tie does not satisfy (our choice). The share leaves out clients without a loss or a
+    requirement (NaN); it is NaN if no client is left.
+
+    Parameters
+    ----------
+    loss : FloatArray
+        F_k(w) on the training parts, shape (n,).
+    requirement : FloatArray
+        rho_k, shape (n,).
+    """
+    known = ~(np.isnan(loss) | np.isnan(requirement))
+    return float((loss[known] < requirement[known]).mean()) if known.any() else np.nan
+
+
+def preferred_accuracy(
+    loss: FloatArray, requirement: FloatArray, accuracy: FloatArray, local_accuracy: FloatArray
+) -> float:
+    """Return the mean test accuracy of the model that each client prefers, in [0, 1].
+
+    A client prefers w if F_k(w) < rho_k, and its local model otherwise. It decides by training
+    losses, since a choice by test numbers would always report the better of two (whether the paper
+    does so was not verified). The mean leaves out clients with NaN in any of the four numbers; it
+    is NaN if no client is left.
+
+    Parameters
+    ----------
+    loss, requirement : FloatArray
+        As for ``appeal``, shape (n,).
+    accuracy, local_accuracy : FloatArray
+        Of w and of the local model on the client's test part, shape (n,).
+    """
+    numbers = np.stack([loss, requirement, accuracy, local_accuracy])
+    loss, requirement, accuracy, local_accuracy = numbers[:, ~np.isnan(numbers).any(axis=0)]
+    chosen = np.where(loss < requirement, accuracy, local_accuracy)
+    return float(chosen.mean()) if len(chosen) else np.nan

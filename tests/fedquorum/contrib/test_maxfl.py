@@ -1,20 +1,29 @@
-"""MaxFL's weights: against the formulas, at their limits, and without what they need."""
+"""MaxFL's weights, and for how many clients a model is worth it: formulas and their limits."""
 
 import math
 from typing import Any
 
 import numpy as np
 import pytest
+from fedquorum.contrib.maxfl import (
+    NO_REQUIREMENT,
+    Satisfaction,
+    appeal,
+    appeal_hooks,
+    preferred_accuracy,
+    recorded_hooks,
+    satisfaction_slope,
+)
 from fedquorum.errors import ParameterError
+from fedquorum.hooks import Hooks
 from fedquorum.rule import RunFacts
 from fedquorum.types import Population, Weights
-from fedquorum.weighting import Satisfaction
-from fedquorum.weighting.maxfl import NO_REQUIREMENT, satisfaction_slope
 
 from tests.builders import decided, responses, weigh
 from tests.reference import maxfl as reference
 
 LOSS = [0.5, 1.25, 3.0, 0.75]
+NAN = math.nan
 RHO = [1.0, 1.0, 0.5, 0.75]
 
 
@@ -78,7 +87,7 @@ def test_what_was_admitted_in_part_counts_in_part() -> None:
 
 def test_the_requirements_are_those_of_the_run() -> None:
     """A run that has them hands them over, whatever the setting is: a directory is read by it."""
-    facts = RunFacts(clients=(0, 1), requirements={0: 0.5, 1: math.nan})
+    facts = RunFacts(clients=(0, 1), hooks=appeal_hooks({0: 0.5, 1: math.nan}))
     rule = Satisfaction.of({"requirement": "outputs/local"}, facts)
     assert rule.requirements(np.array([0, 1, 7])).tolist()[0] == 0.5
     assert np.isnan(rule.requirements(np.array([1, 7]))).all()
@@ -102,3 +111,60 @@ def test_absent_clients_have_no_weight_to_correct() -> None:
     """Participation cannot be corrected for."""
     with pytest.raises(ParameterError, match=r"participation must be none with .* maxfl"):
         Satisfaction(1.0).over_known()
+
+
+# --- appeal ----------------------------------------------------------------------------------
+
+
+def test_appeal_and_preferred_accuracy_are_those_of_the_formulas() -> None:
+    """Client by client, of random losses and accuracies."""
+    losses, required, ours, theirs = np.random.default_rng(1).uniform(size=(4, 50))
+    expected = reference.appeal(*(x.tolist() for x in (losses, required, ours, theirs)))
+    assert appeal(losses, required) == pytest.approx(expected[0])
+    assert preferred_accuracy(losses, required, ours, theirs) == pytest.approx(expected[1])
+
+
+def test_a_tie_does_not_satisfy() -> None:
+    """F_k = rho_k is not below it, so the client keeps its local model."""
+    loss, required = np.array([1.0, 1.0]), np.array([1.0, np.nextafter(1.0, 2.0)])
+    assert appeal(loss, required) == 0.5
+    kept = preferred_accuracy(loss, required, np.array([0.1, 0.2]), np.array([0.9, 0.8]))
+    assert kept == pytest.approx((0.9 + 0.2) / 2)
+
+
+def test_the_test_part_does_not_decide() -> None:
+    """A client takes the model with the lower training loss, though it tests worse."""
+    worse, better = np.array([0.1]), np.array([0.9])
+    assert preferred_accuracy(np.array([1.0]), np.array([2.0]), worse, better) == 0.1
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    """Clients without a loss or a requirement; NaN if there is no other."""
+    loss, required = np.array([0.0, NAN, 0.0, 3.0]), np.array([1.0, 1.0, NAN, 1.0])
+    assert appeal(loss, required) == 0.5
+    assert math.isnan(appeal(loss[1:3], required[1:3]))
+    accuracy, local = np.array([0.5, 0.5, 0.5, 0.5]), np.array([1.0, 1.0, 1.0, NAN])
+    assert preferred_accuracy(loss, required, accuracy, local) == 0.5
+    assert math.isnan(preferred_accuracy(loss[3:], required[3:], accuracy[3:], local[3:]))
+
+
+def test_infinite_requirements() -> None:
+    """Any finite loss is below inf, none below -inf."""
+    assert appeal(np.array([5.0, 5.0]), np.array([math.inf, -math.inf])) == 0.5
+
+
+def test_requirements_are_columns_and_come_back_from_them() -> None:
+    """A null is no requirement; a run without any has no hooks."""
+    hooks = appeal_hooks({1: -math.inf, 3: 0.5}, {3: 0.25})
+    table: dict[str, list[Any]] = {
+        "client": [0, 1, 3],
+        "requirement": [None, -math.inf, 0.5],
+        "local_accuracy": [None, None, 0.25],
+    }
+    found = recorded_hooks(table)
+    assert {name: dict(of) for name, of in found.columns.items()} == {
+        name: dict(of) for name, of in hooks.columns.items()
+    }
+    assert found.report is hooks.report
+    assert recorded_hooks({**table, "requirement": [None] * 3}) == Hooks()
+    assert recorded_hooks({"client": [0, 1, 3]}) == Hooks()

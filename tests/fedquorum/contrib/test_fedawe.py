@@ -10,6 +10,14 @@ import numpy as np
 import pytest
 from fedquorum import Communication, ComposedStrategy, Population, Robustness
 from fedquorum.composition import LastUpdates, Rules
+from fedquorum.contrib.fedawe import (
+    ClientStartModels,
+    Echo,
+    EchoState,
+    ModelHistory,
+    clip_by_norm,
+    mean_start_model,
+)
 from fedquorum.errors import ParameterError, RunError, StateError
 from fedquorum.flower.codec import (
     NamedArrays,
@@ -19,14 +27,14 @@ from fedquorum.flower.codec import (
     decode_arrays,
     encode_arrays,
 )
+from fedquorum.hooks import Hooks
 from fedquorum.participation import MeanInterval
-from fedquorum.past_models import PastModels, Trained, anchored, mean_start, shortened
 from fedquorum.privacy import GaussianMechanism
 from fedquorum.selection import EpsilonGate, Everyone, PriorityOnly
 from fedquorum.server_optimizer import SGD, Momentum
 from fedquorum.state import grown
-from fedquorum.types import Call, PastStarts, Starts
-from fedquorum.weighting import AverageParticipating, Echo
+from fedquorum.types import Call
+from fedquorum.weighting import AverageParticipating
 from flwr.app import ArrayRecord
 
 from tests.builders import decided, took_part, weigh_rounds
@@ -277,21 +285,28 @@ def test_models_for_which_there_is_no_room_are_refused(
 ) -> None:
     """Before anybody trains, with the figures and the setting."""
     model = {"w": np.zeros(10**6)}
-    monkeypatch.setattr("fedquorum.past_models.machine_memory", lambda: 9 * 10**6)
-    kept = PastModels()
-    kept.at(Starts(np.array([0, 0]), 0), model)
+    monkeypatch.setattr("fedquorum.contrib.fedawe.machine_memory", lambda: 9 * 10**6)
+
+    def needed(history: ModelHistory, *starts: int, t: int) -> set[int]:
+        """Return the numbers of the models that are held for clients with these starts."""
+        population = Population.of(len(starts))
+        state = EchoState(population.ascending, t + 1 - np.array(starts), t)
+        return set(history.start_models(state, model, population).models)
+
+    kept = ModelHistory()
+    needed(kept, 0, 0, t=0)
     told = r"memory_dir must be set where this machine's memory does not hold the models from which"
     with pytest.raises(RunError, match=rf"{told} clients start: 2 of 0\.008 GB, got None$"):
-        kept.at(Starts(np.array([0, 1]), 1), model)
-    assert kept.at(Starts(np.array([1, 1]), 1), model).keys() == {1}
-    in_files = PastModels(tmp_path)
-    monkeypatch.setattr("fedquorum.past_models.free_disk", lambda folder: 0)
+        needed(kept, 0, 1, t=1)
+    assert needed(kept, 1, 1, t=1) == {1}
+    in_files = ModelHistory(tmp_path)
+    monkeypatch.setattr("fedquorum.contrib.fedawe.free_disk", lambda folder: 0)
     with pytest.raises(RunError, match="memory_dir must be a folder with space for the models"):
-        in_files.at(Starts(np.array([0]), 0), model)
-    gone = PastModels(tmp_path / "gone")
+        needed(in_files, 0, t=0)
+    gone = ModelHistory(tmp_path / "gone")
     monkeypatch.undo()
     with pytest.raises(RunError, match=r"got .*gone: No such file or directory"):
-        gone.at(Starts(np.array([0]), 0), model)
+        needed(gone, 0, t=0)
 
 
 # --- the step --------------------------------------------------------------------------------
@@ -308,20 +323,21 @@ def test_statistics_are_averaged_and_not_echoed() -> None:
     def trained(by: float) -> NamedArrays:
         return {name: array + array.dtype.type(by) for name, array in model.items()}
 
-    updates = [Trained(50.0, model, trained(-1.0)), Trained(1.0, trained(2.0), trained(3.0))]
-    step = anchored(model, updates, 2.0, PastStarts())
-    assert step.anchor.keys() == {"w"}
-    assert step.anchor["w"].tolist() == [1.0, 1.0]
-    assert step.update["w"].tolist() == [-24.5, -24.5]
-    assert step.update["running_var"].tolist() == [1.0, 1.0]
-    assert step.update["num_batches_tracked"] == 1.0
+    starts = ClientStartModels({0: model, 3: trained(2.0)}, {5: 0, 8: 3})
+    updates = [(5, 50.0, trained(-1.0)), (8, 1.0, trained(3.0))]
+    anchor, update = starts.combine(model, updates, 2.0)
+    assert anchor.keys() == {"w"}
+    assert anchor["w"].tolist() == [1.0, 1.0]
+    assert update["w"].tolist() == [-24.5, -24.5]
+    assert update["running_var"].tolist() == [1.0, 1.0]
+    assert update["num_batches_tracked"] == 1.0
 
 
 def test_a_long_update_is_shortened_to_the_norm() -> None:
     """Over all arrays together; a short one is as it was."""
     update = {"a": np.array([3.0]), "b": np.array([4.0])}
-    assert shortened(update, 5.0) == update
-    found = shortened(update, 0.5)
+    assert clip_by_norm(update, 5.0) == update
+    found = clip_by_norm(update, 0.5)
     assert (found["a"].tolist(), found["b"].tolist()) == (
         pytest.approx([0.3]),
         pytest.approx([0.4]),
@@ -331,7 +347,7 @@ def test_a_long_update_is_shortened_to_the_norm() -> None:
 def test_the_mean_start_is_over_all_clients() -> None:
     """Those of one start count as often as there are of them."""
     models = {0: {"w": np.array([0.0])}, 3: {"w": np.array([8.0])}}
-    mean = mean_start(Starts(np.array([0, 3, 0, 0]), 4), models, {"w": np.array([5.0])})
+    mean = mean_start_model(np.array([0, 3, 0, 0]), models, {"w": np.array([5.0])})
     assert mean["w"].tolist() == [2.0]
 
 
@@ -401,8 +417,7 @@ def test_it_has_no_bound_for_differential_privacy() -> None:
 
 
 def test_other_rules_start_from_the_present_model() -> None:
-    """They name no past models."""
-    rule = AverageParticipating()
-    assert rule.past_starts is None
-    with pytest.raises(NotImplementedError, match="all train from the same model"):
-        rule.starts(None)
+    """They have no hooks, and with them no start models."""
+    assert AverageParticipating().hooks == Hooks()
+    made = named("average_participating", N)
+    assert made.rules.hooks.client_start is None

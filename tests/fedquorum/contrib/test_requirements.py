@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fedquorum.appeal import Requirements
+from fedquorum.contrib.maxfl import appeal_hooks
+from fedquorum.contrib.requirements import local_requirements, recorded_requirements
 from fedquorum.errors import RunError
-from fedquorum.records.requirements import local_requirements, recorded_requirements
+from fedquorum.hooks import Hooks
 from fedquorum.types import Population
 
 from tests.fedquorum.records.made import (
@@ -43,6 +44,11 @@ def local_run(
     return run
 
 
+def column(hooks: Hooks, name: str = "requirement") -> dict[int, float]:
+    """Return the numbers of clients in a column, by client id."""
+    return dict(hooks.columns[name])
+
+
 def test_a_requirement_is_the_last_loss_that_a_client_measured(tmp_path: Path) -> None:
     """Beside its test accuracy then, if any; before it trained no client has a model of its own."""
     measured = (
@@ -52,10 +58,11 @@ def test_a_requirement_is_the_last_loss_that_a_client_measured(tmp_path: Path) -
         *reversed(MEASURED),
     )
     found = local_requirements(local_run(tmp_path / "run", measured), SETTINGS)
-    assert found.loss == {3: 0.25, 7: 0.4}
-    assert found.accuracy.keys() == {3, 7}
-    assert math.isnan(found.accuracy[3])
-    assert found.accuracy[7] == 0.75
+    assert column(found) == {3: 0.25, 7: 0.4}
+    accuracy = column(found, "local_accuracy")
+    assert accuracy.keys() == {3, 7}
+    assert math.isnan(accuracy[3])
+    assert accuracy[7] == 0.75
 
 
 @pytest.mark.parametrize(
@@ -102,7 +109,8 @@ def test_a_setting_that_is_no_number_is_the_same_one(tmp_path: Path) -> None:
     """Two runs of the same clients may both have a NaN, which is two objects."""
     run = local_run(tmp_path / "run", settings=LOCAL + "  scale: [1.0, .nan]\n")
     expected = local_requirements(local_run(tmp_path / "other"), SETTINGS)
-    assert local_requirements(run, SETTINGS | {"data.scale": [1.0, math.nan]}) == expected
+    found = local_requirements(run, SETTINGS | {"data.scale": [1.0, math.nan]})
+    assert column(found) == column(expected)
     with pytest.raises(RunError, match=r"got one with data\.scale=\[1\.0, nan\] where this run"):
         local_requirements(run, SETTINGS | {"data.scale": [1.0, 2.0]})
 
@@ -132,7 +140,7 @@ def test_mappings_are_compared_whole(
     setting = then.replace("data.", "  ", 1)
     run = local_run(tmp_path / "run", settings=f"{LOCAL}{setting}\n")
     if problem is None:
-        assert local_requirements(run, SETTINGS | now).loss == {7: 0.4}
+        assert column(local_requirements(run, SETTINGS | now)) == {7: 0.4}
         return
     told = re.escape(f"expected a run of the same clients, got one with {problem}")
     with pytest.raises(RunError, match=told):
@@ -141,15 +149,18 @@ def test_mappings_are_compared_whole(
 
 def test_a_run_has_the_requirements_that_were_written(tmp_path: Path) -> None:
     """Also infinite ones, which no table of a run holds, and none of a client without."""
-    given = Requirements({0: math.inf, 1: -math.inf, 3: 0.5}, {3: 0.25})
+    given = appeal_hooks({0: math.inf, 1: -math.inf, 3: 0.5}, {3: 0.25})
     with records_in(tmp_path / "run") as records:
-        records.save_population(Population.of(4, [0]), None, requirements=given)
-    assert recorded_requirements(tmp_path / "run") == given
+        records.save_population(Population.of(4, [0]), None, columns=given.columns)
+    found = recorded_requirements(tmp_path / "run")
+    for name in ("requirement", "local_accuracy"):
+        assert column(found, name) == column(given, name)
+    assert found.report is given.report
 
 
 def test_a_run_may_have_no_requirements(tmp_path: Path) -> None:
     """Nor has one that stopped before it wrote its clients."""
     run = make_run(tmp_path / "run", [])
-    assert recorded_requirements(run) is None
+    assert recorded_requirements(run) == Hooks()
     write_population(run, [0.5, 0.5], [True, False])
-    assert recorded_requirements(run) is None
+    assert recorded_requirements(run) == Hooks()

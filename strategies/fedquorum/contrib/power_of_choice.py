@@ -7,13 +7,31 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..description import RuleDescription
+from ..equality import nan_equals_nan
 from ..errors import ParameterError
+from ..hooks import Candidates, Hooks
 from ..parameters import CHOSEN_BY, COUNT
 from ..rule import parameter
+from ..selection.base import Selection
+from ..selection.sampling import Sampling
 from ..streams import stream
 from ..types import ByClient, Call, FloatArray, IntArray, Population, Told
-from .base import Selection
-from .sampling import Sampling
+
+
+@nan_equals_nan
+@dataclass(frozen=True)
+class CallByLosses(Call):
+    """A call to the candidates with the largest losses.
+
+    ``candidates`` has each candidate's loss, NaN if unknown, in the order of drawing.
+    """
+
+    candidates: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def settled(self) -> bool:
+        """Whether no message before the round can change the call: losses can."""
+        return False
 
 
 @dataclass(frozen=True)
@@ -65,7 +83,6 @@ class PowerOfChoice(Selection):
         secure_sum="only with the losses in the clear",
     )
     needs_objective = False
-    by_losses = True
     unbounded = "the clients' losses decide which clients are asked"
 
     candidates: int | None = parameter(None, COUNT)
@@ -80,9 +97,14 @@ class PowerOfChoice(Selection):
             raise ParameterError("priority_draws", allowed, given, reason)
 
     @property
-    def measures_ahead(self) -> bool:
-        """Whether the candidates measure the model before the call."""
-        return self.losses == "measured"
+    def hooks(self) -> Hooks:
+        """The candidates of a round, which measure its model first."""
+        return Hooks(before_round=self)
+
+    @property
+    def needs_reports(self) -> bool:
+        """Whether a loss comes with each update, so that nobody measures a model first."""
+        return self.losses == "told"
 
     def check_population(self, population: Population) -> None:
         """Refuse a number of candidates below m or above the number of clients."""
@@ -96,17 +118,23 @@ class PowerOfChoice(Selection):
                 "fraction says how many are asked",
             )
 
-    def ahead(self, t: int, population: Population, told: Told) -> Call:
-        """Return a call to all candidates, which measure the model first."""
-        priority, drawn, _ = self._drawn(t, population, told)
-        return Call(tuple(sorted((*priority, *drawn))), candidates=dict.fromkeys(drawn, math.nan))
+    def candidates_of(self, t: int, population: Population, told: Told) -> Candidates:
+        """Return all candidates of round t, with those that measure its model first.
 
-    def call(self, t: int, population: Population, told: Told) -> Call:
+        Before round 1 all clients measure it, and with it report their amounts of data.
+        """
+        priority, drawn, _ = self._drawn(t, population, told)
+        measuring = () if self.needs_reports else drawn
+        if t == 0:
+            measuring = tuple(population.ascending.tolist())
+        return Candidates(tuple(sorted((*priority, *drawn))), measuring)
+
+    def call(self, t: int, population: Population, told: Told) -> CallByLosses:
         """Return a call to the candidates with the largest losses, and to priority clients."""
         priority, drawn, asked = self._drawn(t, population, told)
         candidates = self._losses(drawn, told)
         chosen = _largest(candidates, asked)
-        return Call(tuple(sorted((*priority, *chosen))), candidates=candidates)
+        return CallByLosses(tuple(sorted((*priority, *chosen))), candidates=candidates)
 
     def _drawn(
         self, t: int, population: Population, told: Told
@@ -131,13 +159,13 @@ class PowerOfChoice(Selection):
     def _losses(self, drawn: tuple[int, ...], told: Told) -> dict[int, float]:
         """Return the loss that counts of each candidate, in the order of drawing."""
         known, nothing = told.losses, math.inf
-        if self.measures_ahead:
+        if not self.needs_reports:
             known, nothing = told.measured, math.nan
         return {k: float(known.get(k, nothing)) for k in drawn}
 
     def explain_call(self, t: int, population: Population, call: Call, client: int) -> str:
         """Return the client's ranks in the draw and by loss, or that it was not drawn."""
-        candidates = call.candidates or {}
+        candidates = call.candidates if isinstance(call, CallByLosses) else {}
         if population.others and client in population.priority:
             return self.sampling.explain(t, call, client, "priority clients are asked", population)
         seed = f'(seed {self.sampling.seed}, "selection", round {t + 1})'

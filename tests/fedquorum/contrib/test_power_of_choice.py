@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from fedquorum.composition import Rules
+from fedquorum.contrib import PowerOfChoice
 from fedquorum.errors import ParameterError
 from fedquorum.flower.standard import StandardProtocol
 from fedquorum.round import RoundState
-from fedquorum.selection import PowerOfChoice, Sampling
+from fedquorum.selection import Sampling
 from fedquorum.types import Population, Told
 from fedquorum.weighting import AverageAll, AverageParticipating, DoublyRobustMixing, NewtonMixing
 
@@ -32,9 +33,7 @@ def rule(fraction: float = 0.2, **options: Any) -> PowerOfChoice:
 
 def drawn(t: int, **options: Any) -> list[int]:
     """Return the candidates of a round in the order of drawing."""
-    candidates = rule(**options).ahead(t, POPULATION, TOLD).candidates
-    assert candidates is not None
-    return list(candidates)
+    return list(rule(**options).call(t, POPULATION, TOLD).candidates)
 
 
 @pytest.mark.parametrize("count", [4, 7, 8, None, 20])
@@ -46,6 +45,25 @@ def test_the_largest_losses_of_the_candidates_are_asked(count: int | None) -> No
         call = rule(candidates=count).call(t, POPULATION, TOLD)
         assert set(call.clients) == reference.chosen(candidates, LOSSES, 4)
         assert call.candidates == {k: LOSSES[k] for k in candidates}
+
+
+def test_the_candidates_measure_the_model_first() -> None:
+    """Before round 1 all clients do; with losses from updates, nobody else."""
+    before = rule().hooks.before_round
+    assert before is not None
+    told = Told(DATA)  # whatever was measured before
+    for t in range(5):
+        candidates = sorted(drawn(t))
+        found = before.candidates_of(t, POPULATION, told)
+        assert list(found.clients) == candidates
+        assert sorted(found.measuring) == ([*range(N)] if t == 0 else candidates)
+        by_updates = rule(losses="told").candidates_of(t, POPULATION, told)
+        assert list(by_updates.clients) == candidates
+        assert list(by_updates.measuring) == ([*range(N)] if t == 0 else [])
+    mixed = Population.of(N, range(0, N, 4))
+    found = rule().candidates_of(1, mixed, told)
+    assert len(set(found.clients) & mixed.priority) == 1
+    assert set(found.clients) - mixed.priority == set(found.measuring)
 
 
 def test_as_many_candidates_as_are_asked_is_the_draw() -> None:
@@ -102,7 +120,7 @@ def test_candidates_are_drawn_by_their_data() -> None:
     told = Told(dict(enumerate(data)))
     select = PowerOfChoice(2, sampling=Sampling(1 / 3, seed=1))
     seen: Counter[tuple[int, ...]] = Counter(
-        tuple(select.ahead(t, population, told).candidates or {}) for t in range(rounds)
+        tuple(select.call(t, population, told).candidates) for t in range(rounds)
     )
     for order in permutations(range(3), 2):
         p = reference.selection_probability(data, list(order))
@@ -115,7 +133,7 @@ def test_amounts_of_data_that_are_unknown_or_none() -> None:
     population = Population.of(3)
 
     def first(told: Told) -> Counter[int]:
-        calls = (select.ahead(t, population, told).candidates or {} for t in range(1500))
+        calls = (select.call(t, population, told).candidates for t in range(1500))
         return Counter(next(iter(candidates)) for candidates in calls)
 
     mean = first(Told({0: 1.0, 1: 3.0}))
@@ -130,7 +148,7 @@ def test_with_priority_clients_the_choice_is_among_the_others() -> None:
     population = Population.of(N, range(0, N, 4))
     call = rule(candidates=15).call(1, population, TOLD)
     others = {k: LOSSES[k] for k in population.others}
-    assert set(call.candidates or {}) == set(others)
+    assert set(call.candidates) == set(others)
     assert set(call.clients) - population.priority == reference.chosen(list(others), others, 3)
     assert len(set(call.clients) & population.priority) == 1
     assert set(rule(1.0).call(0, population, TOLD).clients) == set(range(N))
@@ -140,8 +158,8 @@ def test_only_connected_clients_are_drawn() -> None:
     """Of those that are there m follows from their number."""
     told = Told(DATA, measured=LOSSES, present=frozenset(range(10)))
     call = rule().call(0, POPULATION, told)
-    assert set(call.candidates or {}) <= set(range(10))
-    assert (len(call.clients), len(call.candidates or {})) == (2, 4)
+    assert set(call.candidates) <= set(range(10))
+    assert (len(call.clients), len(call.candidates)) == (2, 4)
 
 
 @pytest.mark.parametrize("count", [3, 21])

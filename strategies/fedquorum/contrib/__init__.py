@@ -1,0 +1,48 @@
+"""Rules that do more in a round than decide, each with what it alone needs.
+
+They reach the round by ``fedquorum.hooks``, and nothing else knows them:
+
+``fedawe``           clients continue from their last model
+``maxfl``            weights by the clients' requirements, and the numbers that these give any run
+``power_of_choice``  candidates measure a model before the round selects among them
+``requirements``     reads the clients' requirements from settings and records
+"""
+
+from typing import Any
+
+from ..hooks import ReportedNumbers
+from ..rule import table
+from ..selection.base import Selection
+from ..weighting.base import Weighting
+from .fedawe import Echo
+from .maxfl import (
+    APPEAL_NUMBERS,
+    CLIENT_COLUMNS,
+    Satisfaction,
+    find_requirement,
+    given_requirements,
+    recorded_hooks,
+)
+from .power_of_choice import PowerOfChoice
+
+CONTRIB_WEIGHTINGS: dict[str, type[Weighting[Any]]] = table((Echo, Satisfaction))
+"""The weightings of this package by their keys."""
+
+CONTRIB_SELECTIONS: dict[str, type[Selection]] = table((PowerOfChoice,))
+"""The selections of this package by their keys."""
+
+REPORTED_NUMBERS: tuple[ReportedNumbers, ...] = (APPEAL_NUMBERS,)
+"""What reports of this package add to the records of a round."""
+
+__all__ = [
+    "CLIENT_COLUMNS",
+    "CONTRIB_SELECTIONS",
+    "CONTRIB_WEIGHTINGS",
+    "REPORTED_NUMBERS",
+    "Echo",
+    "PowerOfChoice",
+    "Satisfaction",
+    "find_requirement",
+    "given_requirements",
+    "recorded_hooks",
+]

@@ -1,0 +1,396 @@
+"""Scale updates by the rounds that their clients were away (FedAWE)."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..aggregation import AsFloat64, like, measured, trained
+from ..description import RuleDescription
+from ..errors import ParameterError, RunError, StateError
+from ..hooks import Hooks, Model
+from ..parameters import CUTOFF, POSITIVE, FolderPath
+from ..report import Decided
+from ..responses import positions
+from ..rule import Question, parameter
+from ..scratch import UnnamedFile, free_disk, gigabytes, machine_memory, room
+from ..search import Among
+from ..selection.base import Selection
+from ..server_optimizer.base import ServerOptimizer
+from ..state import StateArrays, array_like
+from ..summation import combined_update
+from ..types import ByClient, Call, FloatArray, IntArray, Population, Responses, Weights
+from ..weighting.base import Weighting
+from ..words import digits, place_in
+
+
+@dataclass(frozen=True)
+class EchoState:
+    """The time since each client's last participation, shapes (N,).
+
+    ``age`` is t - tau_k >= 1, where tau_k is the last round in which client k took part. ``t`` is
+    the number of rounds so far, and the number of the present model w_t. It does not count a round
+    that was refused as a whole.
+    """
+
+    client: IntArray
+    age: IntArray
+    t: int = 0
+
+    @property
+    def start(self) -> IntArray:
+        """The number tau_k + 1 of the model from which each client trains next, shape (N,)."""
+        return self.t + 1 - self.age
+
+
+@dataclass(frozen=True)
+class Echo(Weighting[EchoState]):
+    """Weight d_k = w_k - x_k by c_k = (t - tau_k) / |S_t|, tau_k the last round with client k.
+
+    Client k trains from x_k = w_{tau_k + 1}, the model after round tau_k, and not from w_t. With
+    the set S_t of participants and the server's learning rate eta_g::
+
+        w_{t+1} = (1 / |S_t|) sum_{k in S_t} x_k + eta_g D,    D = sum_{k in S_t} c_k d_k,
+
+    Then x_k = w_{t+1} and tau_k = t for k in S_t; all other clients keep both. The start is
+    x_k = w_0 and tau_k = -1. A round without participants changes nothing. The echo t - tau_k
+    compensates for the rounds away, without any estimate of participation rates: if client k takes
+    part in the last of R rounds, its echoes in these rounds sum to R (Proposition 1).
+
+    The result of the method is the mean of x_k over all N clients
+    (``ComposedStrategy.mean_start``), since w_t is closer to the clients that often take part.
+
+    A client takes part if its update counts; a client that fails or sends no usable update was
+    away. A client that is first known in round t0 starts from w_{t0}, with tau_k = t0 - 1.
+
+    Parameters
+    ----------
+    clip : float, optional
+        Largest norm of D over all trained arrays; a longer D is scaled to it.
+    echo_cap : float
+        Largest echo, a whole number >= 1, or inf.
+    memory_dir : str, optional
+        Folder of the models from which clients start; None keeps them in memory.
+
+    Raises
+    ------
+    ParameterError
+        If a value is outside its range.
+
+    References
+    ----------
+    Xiang, Ioannidis, Yeh, Joe-Wong and Su, "Efficient Federated Learning against Heterogeneous
+    and Non-stationary Client Unavailability", NeurIPS 2024, Algorithm 1, where x_k and tau_k stay
+    with the clients: x_k is always a past global model, so that the server can keep both. The
+    authors' code shortens D to 0.5, which the paper says of gradients. ``echo_cap`` is ours.
+    """
+
+    key = "fedawe"
+    summary = "FedAWE: clients continue from their last model; updates count for the rounds away."
+    description = RuleDescription(
+        weight=(
+            "(t - tau_k) / (number available), tau_k the round in which the client last took "
+            "part, from whose model it starts; the result is the mean of all clients' models"
+        ),
+        source="[Xiang et al. 2024](https://arxiv.org/abs/2409.17446), Algorithm 1",
+        state=(
+            "16, and the models from which clients start: one for each round that is the last "
+            "of some client, at most a model a client (`strategy.memory_dir` keeps them in "
+            "files)"
+        ),
+        trusts="that an update is there; the server itself knows how long a client was away",
+        gain=(
+            "a client that rarely takes part counts for more when it does, t - tau_k over the "
+            "number available, without limit; it can stay away on purpose"
+        ),
+        limit=(
+            "`strategy.echo_cap` bounds the echo, `strategy.clip` the step of all clients together"
+        ),
+        secure_sum=(
+            "possible: the server knows the weights before training, and keeps only past "
+            "global models; devices that start from models of different rounds receive "
+            "different messages"
+        ),
+    )
+    question = Question.PARTICIPATION
+    needs_losses = False
+    factor = "t - tau_k"
+    divisor = "the number of {whom}"
+    late = "It did not take part, and continues from the model that it started from."
+    unbounded = (
+        "the model becomes the mean of the available clients' start models: availability alone "
+        "decides it"
+    )
+
+    clip: float | None = parameter(None, POSITIVE)
+    echo_cap: float = parameter(math.inf, CUTOFF, Among((5, 20, 100, math.inf)))
+    memory_dir: str | None = parameter(None, FolderPath())
+
+    @property
+    def hooks(self) -> Hooks:
+        """The store of the models from which clients start, which takes the server's step too."""
+        folder = None if self.memory_dir is None else Path(self.memory_dir)
+        longest = math.inf if self.clip is None else self.clip
+        return Hooks(client_start=partial(ModelHistory, folder, longest))
+
+    def init(self, population: Population) -> EchoState:
+        """Return the state before round 0, with x_k = w_0 and tau_k = -1 for all clients."""
+        clients = population.ascending
+        return EchoState(clients, np.ones(len(clients), dtype=np.int64))
+
+    def weigh(
+        self, state: EchoState, call: Call, responses: Responses, share: FloatArray
+    ) -> tuple[EchoState, Weights]:
+        """Return (t - tau_k) / (number of participants), and the state after round t."""
+        position = positions(state.client, responses)
+        known = np.isin(state.client, responses.known)
+        echo = np.minimum(state.age, self.echo_cap).astype(np.float64)
+        age = np.where(known, state.age + 1, 1)
+        age[position[share > 0]] = 1
+        weights = Weights(
+            share * echo[position],
+            float(share.sum()),
+            omega=ByClient(state.client[known], echo[known]),
+        )
+        return EchoState(state.client, age, state.t + 1), weights
+
+    def check_with(self, selection: Selection, server_optimizer: ServerOptimizer[Any]) -> None:
+        """Refuse gates, groups of clients, and steps in other directions than the update's."""
+        if not (selection.asks_all and selection.admits_all):
+            raise ParameterError(
+                "selection",
+                f"everyone with the weighting {self.key}",
+                selection.key,
+                "clients measure the different models that they start from, and all of them "
+                "share in the mean",
+            )
+        if not server_optimizer.follows_update:
+            raise ParameterError(
+                "server_optimizer",
+                f"sgd with the weighting {self.key}",
+                server_optimizer.key,
+                "every round begins at another mean of past models, which is no path of one model",
+            )
+
+    def over_known(self) -> Weighting[Any]:
+        """Refuse a further correction for participation."""
+        raise self.uncorrectable("an update counts for the rounds that its client was away already")
+
+    def explain(self, decided: Decided, place: int) -> Iterator[str]:
+        """Yield tau_k, the model from which client k started, and its echo."""
+        if decided.weights is None:
+            return
+        state: EchoState = decided.state
+        age = int(state.age[place_in(state.client, decided, place)])
+        tau, count = state.t - age, float(decided.share.sum())
+        yield (
+            f"tau_k = {tau}, the last round in which the client took part, or the round before it "
+            f"was known; now t = {state.t}, both from 0. It trained from w_{tau + 1}, and c_k "
+            "weights its change from there"
+        )
+        terms, numbers = "t - tau_k", f"{age}"
+        if age > self.echo_cap:
+            terms, numbers = "min(t - tau_k, echo_cap)", f"min({age}, {self.echo_cap:g})"
+        yield (
+            f"c_k = ({terms}) / |S_t| = {numbers} / {digits(count)} = "
+            f"{digits(decided.weights.weight[place])}"
+        )
+
+
+class ModelHistory:
+    """The models w_i from which clients will start in later rounds, each stored once.
+
+    There are at most as many as clients, and mostly far fewer: those who took part in the same
+    round last share one. See ``fedquorum.hooks.ClientStart``.
+
+    Parameters
+    ----------
+    directory : Path, optional
+        The folder in which the models are kept, in files without names; None keeps them in memory.
+    longest : float
+        The largest norm of D.
+    """
+
+    def __init__(self, directory: Path | None = None, longest: float = math.inf) -> None:
+        self._directory = directory
+        self._longest = longest
+        self._models: dict[int, Model] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the models in bytes, in files or not."""
+        return sum(array.nbytes for model in self._models.values() for array in model.values())
+
+    def start_models(
+        self, state: EchoState, model: Model, population: Population
+    ) -> "ClientStartModels":
+        """Return the start models of a round, and forget those that no client needs any more.
+
+        Parameters
+        ----------
+        state : EchoState
+            The state before the round.
+        model : mapping
+            The present model w_t.
+        population : Population
+            All clients.
+
+        Raises
+        ------
+        RunError
+            If there is no room for the present model.
+        """
+        numbers = state.start.tolist()
+        needed = set(numbers)
+        self._models = {i: kept for i, kept in self._models.items() if i in needed}
+        if state.t in needed and state.t not in self._models:
+            self._models[state.t] = self._stored(model)
+        number_of = dict(zip(population.ascending.tolist(), numbers, strict=True))
+        return ClientStartModels(dict(self._models), number_of, self._longest)
+
+    def mean_model(self, state: EchoState, model: Model, population: Population) -> Model:
+        """Return (1 / N) sum_k x_k over all clients, x_k the model from which k starts next.
+
+        The arguments and what it raises are those of ``start_models``.
+        """
+        models = self.start_models(state, model, population).models
+        return mean_start_model(state.start, models, model)
+
+    def state(self) -> StateArrays:
+        """Return the models as named arrays, their own: not for keeping, to be written."""
+        return {
+            f"{i}.{name}": array
+            for i, model in self._models.items()
+            for name, array in model.items()
+        }
+
+    def restore(self, arrays: StateArrays, model: Model) -> None:
+        """Restore what ``state`` returned, for a model of the same form.
+
+        Raises
+        ------
+        StateError
+            If it is the state of another model.
+        """
+        numbers = sorted({name.partition(".")[0] for name in arrays})
+        if not all(number.isdecimal() for number in numbers):
+            raise StateError(f"past models are numbered, got {', '.join(numbers)}")
+        for number in numbers:
+            found = {
+                name: array_like(array, f"{number}.{name}", arrays) for name, array in model.items()
+            }
+            self._models[int(number)] = self._stored(found)
+
+    def _stored(self, model: Model) -> Model:
+        """Return a copy of a model, in a file if there is a folder for it."""
+        size, folder = sum(map(room, model.values())), self._directory
+        if size > (machine_memory() - self.nbytes if folder is None else free_disk(folder)):
+            raise self._no_room(size)
+        if folder is None:
+            return dict(model)
+        try:
+            return UnnamedFile(max(size, 1), folder).moved(model, size)
+        except OSError as error:
+            raise self._no_room(size, f": {error.strerror}") from None
+
+    def _no_room(self, size: int, reason: str = "") -> RunError:
+        folder, count = self._directory, len(self._models) + 1
+        allowed = (
+            "set where this machine's memory does not hold"
+            if folder is None
+            else "a folder with space for"
+        )
+        return RunError(
+            f"strategy.memory_dir must be {allowed} the models from which clients start: {count} "
+            f"of {gigabytes(size)}, got {folder}{reason}"
+        )
+
+
+@dataclass(frozen=True)
+class ClientStartModels:
+    """The start models of a round; see ``fedquorum.hooks.StartModels``.
+
+    Parameters
+    ----------
+    models : mapping of int to mapping
+        The models by their numbers.
+    number_of : mapping of int to int
+        The number of each client's, by client id.
+    longest : float
+        The largest norm of D.
+    """
+
+    models: Mapping[int, Model]
+    number_of: Mapping[int, int]
+    longest: float = math.inf
+
+    def of(self, client: int) -> Model:
+        """Return the model that a client starts from."""
+        return self.models[self.number_of[client]]
+
+    def combine(
+        self, model: Model, updates: Sequence[tuple[int, float, Model]], divisor: float
+    ) -> tuple[Mapping[str, FloatArray], Mapping[str, FloatArray]]:
+        """Return B and D of a round in float64, D shortened if it is longer than ``longest``.
+
+        B = (1 / n) sum_k x_k is over the n clients that took part. D = sum_k a_k (w_k - x_k) /
+        divisor has the arrays that are trained. Of counters and running statistics, which no echo
+        may make negative, it is what leads to the mean of the w_k.
+
+        All sums are over one grid (``fedquorum.summation``), so that neither the clients' order nor
+        their grouping changes a bit. Where all start from ``model``, B is ``model`` exactly.
+        """
+        n = float(len(updates))
+        of_training = trained(model)
+
+        def chosen(arrays: Model) -> Model:
+            return {name: arrays[name] for name in of_training}
+
+        starts = [chosen(self.of(client)) for client, _, _ in updates]
+        away = combined_update(of_training, [(1.0, start) for start in starts], n)
+        echoed = [(factor, chosen(arrays)) for _, factor, arrays in updates]
+        step = clip_by_norm(
+            combined_update(of_training, echoed, divisor, starts=starts), self.longest
+        )
+        statistics = measured(model)
+        means = combined_update(
+            statistics,
+            [(1.0, {name: arrays[name] for name in statistics}) for _, _, arrays in updates],
+            n,
+        )
+        present = AsFloat64(model)
+        anchor = {name: present[name] + away[name] for name in of_training}
+        return anchor, {**step, **means}
+
+
+def mean_start_model(number: IntArray, models: Mapping[int, Model], model: Model) -> Model:
+    """Return (1 / N) sum_k x_k, x_k the model with the ``number`` of client k.
+
+    Parameters
+    ----------
+    number : IntArray
+        The number of the model from which each client starts, shape (N,).
+    models : mapping of int to mapping
+        The models by their numbers.
+    model : mapping
+        The present model.
+    """
+    numbers, counts = np.unique(number, return_counts=True)
+    factored = [
+        (float(count), models[i])
+        for i, count in zip(numbers.tolist(), counts.tolist(), strict=True)
+    ]
+    update = combined_update(model, factored, float(len(number)))
+    return like({name: a + update[name] for name, a in AsFloat64(model).items()}, model)
+
+
+def clip_by_norm(update: dict[str, FloatArray], longest: float) -> dict[str, FloatArray]:
+    """Return an update scaled to the norm ``longest`` where it is longer."""
+    norm = math.sqrt(math.fsum(float(np.vdot(u, u)) for u in update.values()))
+    if norm <= longest:
+        return update
+    return {name: u * (longest / norm) for name, u in update.items()}

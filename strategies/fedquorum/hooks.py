@@ -1,0 +1,160 @@
+"""Declare what a rule may do in a round beside its decision: four hooks, each of them optional.
+
+A rule returns them from its property ``hooks``. Most rules have none, and then a round enters
+nothing of this. The rules of ``fedquorum.contrib`` are examples:
+
+``before_round``  power-of-choice: candidates measure a model before the round selects among them
+``client_start``  FedAWE: clients start from models of earlier rounds
+``columns``       MaxFL: numbers of each client that stand in the records of all clients
+``report``        MaxFL: further numbers of each group of clients in the record of a round
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from .state import StateArrays
+from .types import FloatArray, Population, Told
+
+Model = Mapping[str, NDArray[Any]]
+"""The arrays of a model by their names."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The clients that a round may select, ascending, and those that measure its model first.
+
+    The server keeps what these report, as ``Told.measured``, and passes it to the selection.
+    """
+
+    clients: tuple[int, ...]
+    measuring: tuple[int, ...] = ()
+
+
+class BeforeRound(Protocol):
+    """Chooses who measures the model of a round before the selection decides by their losses.
+
+    The server sends the request together with the evaluation that closes the round before, and
+    alone before round 1. Checkpoints hold the losses.
+    """
+
+    @property
+    def needs_reports(self) -> bool:
+        """Whether the losses come with the updates instead, so that each update must have one."""
+
+    def candidates_of(self, t: int, population: Population, told: Told) -> Candidates:
+        """Return the candidates of round t (from 0), as far as its model decides nothing."""
+
+
+class StartModels(Protocol):
+    """The models from which the clients of one round start."""
+
+    @property
+    def models(self) -> Mapping[int, Model]:
+        """The models by their numbers."""
+
+    @property
+    def number_of(self) -> Mapping[int, int]:
+        """The number of each client's, by client id."""
+
+    def of(self, client: int) -> Model:
+        """Return the model from which a client starts."""
+
+    def combine(
+        self, model: Model, updates: Sequence[tuple[int, float, Model]], divisor: float
+    ) -> tuple[Mapping[str, FloatArray], Mapping[str, FloatArray]]:
+        """Return the arrays from which the server optimizer steps, and the combined update.
+
+        ``updates`` has the client, a_k and the trained model of each update that counts, at least
+        one; c_k = a_k / ``divisor``.
+        """
+
+
+class ClientStart(Protocol):
+    """The store of the models from which clients start, one for each strategy."""
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the store in bytes."""
+
+    def start_models(self, state: Any, model: Model, population: Population) -> StartModels:
+        """Return the start models of a round.
+
+        ``state`` is the weighting's before the round, and ``model`` that of the round.
+        """
+
+    def mean_model(self, state: Any, model: Model, population: Population) -> Model:
+        """Return the mean of the models from which all clients start next."""
+
+    def state(self) -> StateArrays:
+        """Return the store as named arrays, its own: to be written, not to be kept."""
+
+    def restore(self, arrays: StateArrays, model: Model) -> None:
+        """Restore what ``state`` returned, for a model of the same form."""
+
+
+Report = Callable[[Mapping[str, FloatArray]], Mapping[str, float]]
+"""Returns further numbers of a group from its clients' numbers, shape (n,) each.
+
+The clients' numbers are ``training_loss``, the test part's ``loss``, ``accuracy`` and ``metric``,
+and the hook's ``columns``.
+"""
+
+
+@dataclass(frozen=True)
+class ReportedNumbers:
+    """The words for numbers that a ``report`` adds, each of them a share in [0, 1].
+
+    ``words`` has those of each number, by its key in the records. ``title`` and ``note`` are of the
+    chart ``key`` that shows them over the rounds.
+    """
+
+    key: str
+    words: Mapping[str, str]
+    title: str
+    note: str
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """The hooks of a rule, or of all rules of a strategy.
+
+    Parameters
+    ----------
+    before_round : BeforeRound, optional
+        Chooses who measures a round's model before the selection.
+    client_start : callable, optional
+        Makes the store of the models from which clients start; None if all start from the round's.
+    columns : mapping of str to mapping of int to float
+        Numbers of each client, by the name of their column in ``population.parquet`` and by client
+        id; a client that is missing has a null.
+    report : callable, optional
+        Computes further numbers of each group of clients after an evaluation. With it, all clients
+        evaluated measure their training part as well.
+    """
+
+    before_round: BeforeRound | None = None
+    client_start: Callable[[], ClientStart] | None = None
+    columns: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    report: Report | None = None
+
+    def __or__(self, other: "Hooks") -> "Hooks":
+        """Return the hooks of both.
+
+        Raises
+        ------
+        ValueError
+            If both have the same hook.
+        """
+        given = [
+            {item.name: value for item in fields(one) if (value := getattr(one, item.name))}
+            for one in (self, other)
+        ]
+        if twice := sorted(given[0].keys() & given[1].keys()):
+            raise ValueError(f"two rules of one strategy have the hook {twice[0]}")
+        return Hooks(**given[0], **given[1])
+
+
+NO_HOOKS = Hooks()
