@@ -1,6 +1,5 @@
 """What the runs come to, as tables: for the terminal, the page, CSV, Markdown and LaTeX."""
 
-import csv
 import math
 import re
 from collections import Counter
@@ -9,6 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+import pandas as pd
 from fedquorum.contrib import REPORTED_NUMBERS
 from fedquorum.errors import RunError
 from fedquorum.intake import shown
@@ -607,16 +607,17 @@ def _numbers(
     return columns
 
 
-def _write(path: Path, lines: Sequence[Mapping[str, str | int | float | None]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(lines[0]) if lines else [])
-        writer.writeheader()
-        writer.writerows({name: _inert(cell) for name, cell in line.items()} for line in lines)
+def _write(path: Path, lines: Sequence[Mapping[str, str | float | None]]) -> None:
+    """Write lines of CSV, whose numbers are texts already, so that each digit is Python's."""
+    cells = [{name: _csv_cell(cell) for name, cell in line.items()} for line in lines]
+    pd.DataFrame(cells).to_csv(path, index=False, lineterminator="\r\n")
 
 
-def _inert(cell: str | float | None) -> str | int | float | None:
-    """Return a cell that no spreadsheet takes for a formula: a text after an apostrophe."""
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
+def _csv_cell(cell: str | float | None) -> str:
+    """Return a cell that no spreadsheet takes for a formula: such a text after an apostrophe."""
+    if isinstance(cell, str):
+        return f"'{cell}" if cell.startswith(_FORMULA) else cell
+    return "" if cell is None else str(cell)
 
 
 def markdown(tables: Iterable[TextTable]) -> str:
@@ -642,21 +643,17 @@ def _plain(text: str) -> str:
 _MARKDOWN = re.compile(r"[\\`<>&\[\]]")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-}
+_LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "±": r"$\pm$",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        **{character: f"\\{character}" for character in "&%$#_{}"},
+    }
+)
 
 
 def latex(tables: Iterable[TextTable]) -> str:
@@ -665,16 +662,16 @@ def latex(tables: Iterable[TextTable]) -> str:
 
 
 def _latex(table: TextTable) -> str:
-    def text(words: str) -> str:
-        return "".join(_LATEX.get(character, character) for character in words)
-
-    def line(cells: Iterable[str]) -> str:
-        return " & ".join(map(text, cells)) + r" \\" + "\n"
-
-    columns = "l" * 2 + "r" * (len(table.headings) - 2)
-    return (
-        "\\begin{table}\n\\centering\n"
-        f"\\caption{{{text(table.title)}}}\n"
-        f"\\begin{{tabular}}{{{columns}}}\n\\toprule\n{line(table.headings)}\\midrule\n"
-        f"{''.join(map(line, table.rows))}\\bottomrule\n\\end{{tabular}}\n\\end{{table}}\n"
+    cells = [[cell.translate(_LATEX) for cell in row] for row in table.rows]
+    headings = [heading.translate(_LATEX) for heading in table.headings]
+    written: str = (
+        pd.DataFrame(cells, columns=headings)
+        .style.hide(axis="index")
+        .to_latex(
+            column_format="l" * 2 + "r" * (len(headings) - 2),
+            hrules=True,
+            caption=table.title.translate(_LATEX),
+            position_float="centering",
+        )
     )
+    return written

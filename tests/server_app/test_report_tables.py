@@ -301,6 +301,20 @@ def test_latex_escapes_what_latex_reads(tmp_path: Path) -> None:
     assert row.count(" & ") == len(table.headings) - 1
 
 
+def test_latex_has_no_markup_of_a_record() -> None:
+    """Every character that LaTeX obeys is written; headings may be the same."""
+    text = r"\input{a}~^&%$#_<>"
+    written = latex([TextTable(text, (text, "b", "b"), ((text, "", "1"),))])
+    escaped = (
+        r"\textbackslash{}input\{a\}\textasciitilde{}\textasciicircum{}\&\%\$\#\_"
+        r"\textless{}\textgreater{}"
+    )
+    assert rf"\caption{{{escaped}}}" in written
+    assert rf"{escaped} & b & b \\" in written
+    assert rf"{escaped} &  & 1 \\" in written
+    assert "input{" not in written
+
+
 def test_settings_that_differ_and_no_others(tmp_path: Path) -> None:
     """Same settings are left out, and those that only one strategy has."""
     for strategy, setting, lr in (("fedau", "cutoff: 50", 0.1), ("mifa", "memory_dir: null", 0.05)):
