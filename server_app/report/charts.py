@@ -249,7 +249,7 @@ def log_ticks(low: float, high: float) -> list[float]:
     powers = range(math.floor(low), math.ceil(high) + 1)
     for steps in (STEPS, STEPS[:1]):
         ticks = [step * 10.0**power for power in powers for step in steps]
-        ticks = [tick for tick in ticks if low <= math.log10(tick) <= high]
+        ticks = [tick for tick in ticks if tick > 0 and low <= math.log10(tick) <= high]
         if len(ticks) <= MOST_TICKS:
             break
     return ticks

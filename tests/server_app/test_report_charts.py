@@ -472,6 +472,13 @@ def test_a_log_scale_has_ticks_whatever_its_range(end: float) -> None:
     assert draw(chart_of(panel)).axes[0].get_yscale() == "log"
 
 
+def test_a_logarithmic_axis_of_the_least_number_there_is_has_ticks() -> None:
+    """Powers of 10 below it are 0, which has no logarithm."""
+    ticks = log_ticks(-324.0, -300.0)
+    assert all(tick > 0 for tick in ticks)
+    assert ticks
+
+
 def test_lines_have_their_names_at_their_ends() -> None:
     """Near where they end, in their order, without lying over each other."""
     panel = Panel("", "round", "y", lines_of(10, 9.9, 1), (Level("level", 3, 5.0, "text"),))
