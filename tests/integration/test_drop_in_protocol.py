@@ -34,7 +34,7 @@ app = ServerApp()
 @app.main()
 def main(grid, context):
     given = context.run_config
-    settings = compose_words(tuple(given["overrides"].split())).settings
+    settings = compose_words(("experiment=custom", *given["overrides"].split())).settings
     strategy = FedALIGN(
         protocol=given["protocol"],
         priority=range(2 if given["protocol"] == "standard" else 3),
@@ -93,7 +93,10 @@ def run(deployment: Deployment, app: Path, protocol: str) -> Outcome:
 def test_the_keyword_makes_the_apps_run(deployment: Deployment, app: Path, tmp_path: Path) -> None:
     """Rounds, decisions and model have the bits of the app's own run in process."""
     done = run(deployment, app, "fedquorum")
-    found, expected = deployment.folder / "fedquorum", run_here(tmp_path / "app", *WORDS)
+    found, expected = (
+        deployment.folder / "fedquorum",
+        run_here(tmp_path / "app", "experiment=custom", *WORDS),
+    )
     assert (found / "manifest.json").is_file(), done.stdout[-4000:] + done.stderr[-2000:]
     assert json.loads((found / "manifest.json").read_text())["status"] == "completed"
     assert lines_of_rounds(found) == lines_of_rounds(expected)
