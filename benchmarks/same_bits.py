@@ -18,6 +18,7 @@ import hashlib
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple, Self
 
+import psutil
 import pyarrow.parquet as pq
 from safetensors.numpy import load_file
 
@@ -544,6 +546,10 @@ def run_all(
                 future.result()
             for case in groups[group]:
                 yield compare_case(case, sides, words)
+    except BaseException:  # an interruption too: nobody waits for what still runs
+        for child in psutil.Process().children():
+            child.terminate()
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -551,6 +557,7 @@ def run_all(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare this tree with a commit; return the exit status."""
     options = _parse(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the checkout goes then, too
     started = monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="same-bits-") as temporary,
