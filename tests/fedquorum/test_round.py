@@ -183,6 +183,28 @@ def test_priority_weights_are_covered_to_their_share() -> None:
     assert one.report.inclusion_mass == 0.0
 
 
+def test_a_silent_client_is_covered_to_its_priority_weight() -> None:
+    """It was inside the gate, and is no longer; what lambda_k gives it stays."""
+    population = Population((0, 1), frozenset({0, 1}), {1: 0.5})
+    rules = Rules(GATE, FEDAU)
+    state = replace(RoundState.initial(rules, population), told=Told({1: 20.0}))
+    covered = []
+    for second in (trained(1, data=20, loss=1.0), silent(1)):
+        one = decide(
+            rules,
+            population,
+            state,
+            server_round=1,
+            call=Call((0, 1), epsilon=0.1),
+            objective=OBJECTIVE,
+            answers=answers(trained(0, data=10, loss=1.0), second, known=2),
+        )
+        state = one.following
+        assert state.covered is not None
+        covered.append(state.covered.tolist())
+    assert covered == [[1.0, 1.0], [1.0, 0.5]]
+
+
 def test_a_pool_is_covered_without_a_gate() -> None:
     """Where only priority clients are asked, the divisor is of these, present or not."""
     weighting = KnownData()
@@ -353,6 +375,20 @@ def test_who_joins_is_covered_with_priority_alone() -> None:
     assert larger.covered is not None
     assert larger.covered.tolist() == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0]
     assert larger.told == first.following.told
+
+
+def test_who_joins_between_others_takes_nobodys_state() -> None:
+    """Each client keeps what is known of it where the ids are no longer next to each other."""
+    rules = Rules(GATE, FEDAU)
+    before = Population((0, 2, 4), frozenset({0}))
+    state = replace(RoundState.initial(rules, before), covered=np.array([1.0, 0.0, 0.25]))
+    omega = replace(state.weighting, omega=np.array([2.0, 3.0, 5.0]))
+    after = Population((0, 1, 2, 3, 4), frozenset({0, 3}))
+    larger = replace(state, weighting=omega).grown(rules, before, after)
+    assert larger.covered is not None
+    assert larger.covered.tolist() == [1.0, 0.0, 0.0, 1.0, 0.25]
+    assert larger.weighting.client.tolist() == [0, 1, 2, 3, 4]
+    assert larger.weighting.omega.tolist() == [2.0, 1.0, 3.0, 1.0, 5.0]
 
 
 # --- refused rounds -----------------------------------------------------------------------------

@@ -73,6 +73,16 @@ def test_the_sum_is_that_of_the_terms_parts_in_two_bins(terms: list[float]) -> N
         assert total.over(1.0)["w"][0] == binned(terms)
 
 
+def test_terms_two_bins_below_the_largest_do_not_count_in_any_order() -> None:
+    """Even where they come first, and together are more than a unit of the lower bin."""
+    unit = 2.0 ** Bins.of(4).width
+    terms = [0.4 * unit, 0.4 * unit, 0.4 * unit, unit**2]
+    model: NamedArrays = {"w": np.zeros(1)}
+    for order in (terms, terms[::-1]):
+        update = combined_update(model, [(1.0, {"w": np.array([term])}) for term in order])
+        assert update["w"][0] == binned(terms) == unit**2
+
+
 def groups(rng: np.random.Generator, count: int) -> list[list[int]]:
     """Divide so many clients among nodes at random."""
     nodes = rng.integers(1, count + 1)

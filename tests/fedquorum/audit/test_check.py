@@ -389,6 +389,18 @@ def test_a_changed_answer_is_found(
     assert any(told in str(problem) for problem in audit(run).problems)
 
 
+def test_the_weight_of_a_client_without_an_answer_is_found(
+    tampered: Callable[[str], Path],
+) -> None:
+    """Also where the records do not decide the weights, as those of fedmgda."""
+    run = tampered("fedmgda")
+    nothing = dict.fromkeys(("num_examples", "loss", "accuracy", "mixing", "update_norm"))
+    lost = {"status": "failed", "weight": 0.1, **nothing}
+    change_table(run, "clients", lambda rows: one(rows, 2, client=0).update(lost))
+    told = "round 2, client 0: weight is 0.1, the other records give 0"
+    assert told in map(str, audit(run).problems)
+
+
 def test_changed_evaluations_are_found(tampered: Callable[[str], Path]) -> None:
     """F(w) is of the training losses after the round before; test summaries are of this round."""
     run = tampered("fedalign")

@@ -21,7 +21,7 @@ from fedquorum.flower.replies import (
     refuse_unusable_sum,
     usable_evaluations,
 )
-from fedquorum.flower.validation import Limits, Sent, sum_problem
+from fedquorum.flower.validation import Limits, Sent, origin_problem, sum_problem
 from fedquorum.summation import BinnedSum, Bins
 from fedquorum.types import Proportions
 from flwr.app import Error, Message, MessageType, RecordDict
@@ -112,6 +112,22 @@ def test_the_first_reply_of_a_node_counts() -> None:
     only_late = sorted_by_client(late)
     assert only_late.malformed == dict.fromkeys(
         (0, 1), f"a reply to 'evaluate 2', asked was '{GROUP}'"
+    )
+
+
+def test_a_reply_to_another_message_of_the_step_is_not_used() -> None:
+    """A node replies to the message that it was sent; one without an id may be."""
+    asked, other = (
+        Message(RecordDict(), 7, MessageType.EVALUATE, group_id=GROUP) for _ in range(2)
+    )
+    for message, name in ((asked, "one"), (other, "two")):
+        message.metadata.__dict__["_message_id"] = name
+    sent = Sent(GROUP, {7: asked.metadata})
+    content = encode_evaluate_reply([measured(0)])
+    assert origin_problem(Message(content, reply_to=asked), sent) is None
+    assert origin_problem(of(7, measured(0)), sent) is None
+    assert origin_problem(Message(content, reply_to=other), sent) == (
+        "a reply to another message than the one that its node was sent"
     )
 
 

@@ -66,6 +66,16 @@ def test_the_writer_refuses_what_the_reader_does(
         read(tmp_path, table)
 
 
+def test_one_number_of_many_that_is_out_of_range_is_refused() -> None:
+    """Whether it is below or above the others."""
+    rows = {**row(), "rate": [0.5, 0.2, 0.9]}
+    whole = {name: one * 3 if len(one) == 1 else one for name, one in rows.items()}
+    assert len(table_of(COLUMNS, whole)) == 3
+    for wrong in (-0.1, 1.1):
+        with pytest.raises(RunError, match=f"from 0 to 1 in rate, got {wrong}$"):
+            table_of(COLUMNS, {**whole, "rate": [0.5, wrong, 0.9]})
+
+
 def test_the_document_says_which_columns_may_be_null() -> None:
     """As the description of each does."""
     for name, columns in (("clients/", CLIENTS), ("population.parquet", POPULATION)):

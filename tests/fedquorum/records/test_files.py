@@ -51,3 +51,27 @@ def test_the_names_of_all_folders_above_are_synced(
     synced.clear()
     sync_above(Path("a/run"))
     assert synced == [Path("a"), Path()]
+
+
+def test_a_file_is_on_the_disk_before_its_name_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The content, the name, then the folder that has it: a power cut never leaves half a file."""
+    done: list[tuple[str, str]] = []
+    rename = Path.replace
+
+    def renamed(path: Path, target: Path) -> Path:
+        done.append(("rename", target.name))
+        return rename(path, target)
+
+    monkeypatch.setattr(
+        "fedquorum.records.files.sync", lambda path: done.append(("sync", path.name))
+    )
+    monkeypatch.setattr(Path, "replace", renamed)
+    with replacing(tmp_path / "model", synced=True) as part:
+        part.write_text("content")
+    assert done == [("sync", part.name), ("rename", "model"), ("sync", tmp_path.name)]
+    done.clear()
+    with replacing(tmp_path / "model") as part:
+        part.write_text("content")
+    assert done == [("rename", "model")]

@@ -415,6 +415,26 @@ class Kept(Observer):
         self._keep("finish", status, "rounds.jsonl" in files)
 
 
+def test_a_checkpoint_goes_with_rounds_that_are_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their lengths are told after the lines are synced."""
+    synced: list[int] = []
+    fsync = os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    with records_in(tmp_path / "run") as records:
+        add(records, 1)
+        monkeypatch.setattr(os, "fsync", note)
+        position = records.position()
+    rounds = (tmp_path / "run" / "rounds.jsonl").stat()
+    assert rounds.st_ino in synced
+    assert position["rounds.jsonl"] == rounds.st_size
+
+
 def test_observers_are_told_of_a_run(tmp_path: Path) -> None:
     """In their order: the beginning, every round, each checkpoint, the end, and how it ended."""
     told: list[object] = []

@@ -45,6 +45,14 @@ def test_nobody_admitted_means_zero_weights() -> None:
     assert weights.weight.tolist() == [0.0, 0.0]
 
 
+def test_a_share_of_an_update_counts_by_that_share() -> None:
+    """Half of 20 examples is as much as 10 whole ones."""
+    given = responses([1.0, 1.0], data=[10, 20], priority=[1.0, 0.5])
+    _, weights = DataFraction().weigh(None, Call((0, 1)), given, np.array([1.0, 0.5]))
+    assert weights.weight.tolist() == [0.5, 0.5]
+    assert weights.inclusion_mass == 0.0
+
+
 def test_without_priority_clients_there_is_no_inclusion_mass() -> None:
     """The fraction is explained by itself, since A divides by the priority clients' data."""
     given = responses([1.0, 1.0], data=[10, 30], priority=0.0)

@@ -1,0 +1,38 @@
+"""Bounds on the influence of one client."""
+
+import numpy as np
+import pytest
+from fedquorum.robustness import Robustness, clipped
+
+
+def test_the_norm_is_over_all_floating_arrays() -> None:
+    """An update of lengths 3 and 4 has the norm 5; a counter has no part in it, and stays."""
+    model = {"w": np.ones(2), "b": np.zeros(1, np.float32), "n": np.array(7)}
+    other = {"w": np.array([4.0, 1.0]), "b": np.full(1, -4.0, np.float32), "n": np.array(90)}
+    whole, norm = clipped(model, other, 5.0)
+    assert (whole, norm) == (other, 5.0)
+    shorter, norm = clipped(model, other, 4.0)
+    assert norm == 5.0
+    np.testing.assert_allclose(shorter["w"], [1 + 2.4, 1.0])
+    np.testing.assert_allclose(shorter["b"], [-3.2])
+    assert shorter["n"] == 90
+
+
+def test_a_cap_leaves_the_weights_of_all_others() -> None:
+    weight = np.array([0.5, 0.2, 0.3])
+    assert Robustness(max_weight=0.3).cap(weight).tolist() == [0.3, 0.2, 0.3]
+    assert Robustness().cap(weight) is weight
+
+
+def test_a_clipped_update_has_a_note() -> None:
+    model, other = {"w": np.zeros(1)}, {"w": np.array([2.0])}
+    arrays, note = Robustness(clip_norm=0.5).clip(model, other)
+    assert arrays["w"].tolist() == [0.5]
+    assert note == "update of norm 2 clipped to 0.5"
+    assert Robustness(clip_norm=2.0).clip(model, other) == (other, None)
+
+
+@pytest.mark.parametrize("name", ["clip_norm", "max_weight"])
+def test_bounds_are_above_0(name: str) -> None:
+    with pytest.raises(ValueError, match=f"^{name} must be a number > 0, got 0"):
+        Robustness(**{name: 0.0})
