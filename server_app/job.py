@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fedquorum.errors import FedQuorumError
+from fedquorum.locks import lock
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from server_app.interruption import in_worker, interruptible, told_to_stop
-from server_app.locks import lock
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid

@@ -7,25 +7,18 @@ from pathlib import Path
 
 import fedquorum
 from fedquorum.errors import RunError
-from fedquorum.records import provenance
+from fedquorum.records.provenance import versions
 
 PACKAGES = ("flwr", "torch", "numpy", "hydra-core", "ray", "torchvision", "flwr-datasets")
 CODE = ("strategies", "client_app", "server_app", "conf", "hydra_plugins", "pyproject.toml")
 PARTS = ("client_app", "server_app", "conf")
 SOURCE = Path(__file__).resolve().parents[1]
-
-
-def versions() -> dict[str, str | None]:
-    """Return the versions of packages that affect results; None for one that is not installed.
-
-    The library's is its own word: the app carries it along, installed or not.
-    """
-    return {"fedquorum": fedquorum.__version__, **provenance.versions(PACKAGES)}
+"""A checkout, or the folder of a bundle that Flower installed, which carries the bundle's hash."""
 
 
 def code_facts() -> dict[str, str | None]:
     """Return the facts that all processes of a run must share: Python, packages and the source."""
-    return {"python": platform.python_version(), **versions(), "source": source_digest()}
+    return {"python": platform.python_version(), **versions(PACKAGES), "source": source_digest()}
 
 
 def refuse_other_code(expected: Mapping[str, str | None]) -> None:
@@ -59,12 +52,3 @@ def source_digest() -> str:
                 digest.update(path.relative_to(folder.parent).as_posix().encode())
                 digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
-
-
-def commit() -> str | None:
-    """Return the commit of the app's code, with "-dirty" if code was changed; None outside git.
-
-    A bundle installed by Flower is no checkout; its folder, which carries the bundle's hash, is
-    the manifest's ``source``.
-    """
-    return provenance.commit(SOURCE, CODE)

@@ -8,10 +8,11 @@ from typing import Any
 from fedquorum.composition import Rules
 from fedquorum.records.checkpoint import Checkpoint
 from fedquorum.records.identity import RunIdentity
+from fedquorum.records.provenance import commit, versions
 from fedquorum.records.writer import RunRecords
 
 from conf import Composed, Settings
-from server_app.provenance import SOURCE, commit, versions
+from server_app.provenance import CODE, PACKAGES, SOURCE
 from server_app.trackers import observers_of
 
 OF_RESUMING = ("resume=", "engine.arithmetic=", "engine.trust=", "engine.stop_after=")
@@ -83,8 +84,8 @@ def _identity(
         device=settings.client.device,
         rounds=settings.rounds,
         source=str(SOURCE),
-        commit=commit(),
-        packages=versions(),
+        commit=commit(SOURCE, CODE),
+        packages=versions(PACKAGES),
         arithmetic=arithmetic,
         data=data,
     )

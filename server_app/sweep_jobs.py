@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedquorum.errors import SettingsError
+from fedquorum.locks import Holder, holder
 from fedquorum.records.directory import MANIFEST, manifest_in
 from fedquorum.records.settings import (
     DamagedSettingsError,
@@ -21,7 +22,6 @@ from fedquorum.records.settings import (
 from conf import Composed
 from conf.compose import compose_words
 from server_app.job import ERROR_FILE, LOCK_FILE, TODO_FILE
-from server_app.locks import Holder, holder
 
 CONFIG_FILE = "config.yaml"
 Status = Literal["waiting", "running", "completed", "failed", "interrupted", "died"]

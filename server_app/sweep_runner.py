@@ -17,11 +17,11 @@ from types import FrameType
 from typing import NoReturn
 
 from fedquorum.errors import FedQuorumError, RunError, SettingsError, one_line
+from fedquorum.locks import lock
 from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig
 from rich.console import Console
 
-from server_app.locks import lock
 from server_app.sweep_display import SweepDisplay
 from server_app.sweep_jobs import Job, SweepFolder
 

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedquorum.errors import RunError, SettingsError
+from fedquorum.locks import lock
 from fedquorum.records.observer import Observer
 from fedquorum.records.settings import flat_settings
 
 from conf import Composed
 from conf.schema.tracker import MlflowSettings, TrackerSettings, WandbSettings
-from server_app.locks import lock
 
 if TYPE_CHECKING:
     import mlflow

@@ -97,7 +97,7 @@ def as_on_windows(program: str, *words: str) -> str:
 def test_all_modules_are_imported() -> None:
     """Library, app, settings and plugins."""
     printed = set(as_on_windows(IMPORT_ALL).splitlines())
-    assert {"fedquorum.records.folder", "client_app.policy", "server_app.locks"} <= printed
+    assert {"fedquorum.records.folder", "client_app.policy", "fedquorum.locks"} <= printed
     assert "hydra_plugins.fedquorum_launcher" in printed
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from fedquorum.records.provenance import commit
 from fedquorum.records.reader import load_run
 
 from benchmarks.book.chapters import Direct, Sweeps
@@ -13,7 +14,7 @@ from benchmarks.book.kept import KeptRun, short
 from benchmarks.book.measured import Measurement
 from benchmarks.book.running import Job, jobs_of, seed_of
 from server_app.drawing import DPI
-from server_app.provenance import commit
+from server_app.provenance import CODE, SOURCE
 from server_app.report.experiment import experiments_of
 from server_app.report.figures import draw
 from server_app.report.groups import group_runs
@@ -25,7 +26,9 @@ def measured_directly(chapter: Direct) -> Measurement:
     tables = chapter.measure()
     seconds = time.perf_counter() - begin
     today = datetime.now(UTC).date().isoformat()
-    return Measurement(today, short(commit() or ""), chapter.seeds, "", seconds, "", tables)
+    return Measurement(
+        today, short(commit(SOURCE, CODE) or ""), chapter.seeds, "", seconds, "", tables
+    )
 
 
 def summary(chapter: Sweeps, runs: Sequence[KeptRun]) -> Measurement:

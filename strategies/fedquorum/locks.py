@@ -1,9 +1,16 @@
-"""A directory that one process holds at a time."""
+"""Directories and files that one process holds at a time."""
 
 import os
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import lock_descriptor
+from filelock import FileLock, Timeout, lock_descriptor
+
+ASKING_SECONDS = 0.01  # much longer than another process needs to ask who holds a file
 
 
 def lock_directory(directory: Path) -> int | None:
@@ -34,3 +41,57 @@ def lock_directory(directory: Path) -> int | None:
         return descriptor
     os.close(descriptor)
     return None
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process that holds a lock."""
+
+    process: int
+    host: str
+
+
+@contextmanager
+def lock(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold a file, with this process's id in it, and remove it in the end.
+
+    The kernel lets go of it when the process dies, however that comes about; the file then stays.
+
+    Raises
+    ------
+    BlockingIOError
+        If another process holds it, unless told to wait.
+    """
+    held = FileLock(path, timeout=-1 if wait else 0, fallback_to_soft=False, on_acquired=_sign)
+    try:
+        held.acquire()
+    except Timeout:
+        raise BlockingIOError(f"another process holds {path}") from None
+    try:
+        yield
+    finally:
+        with suppress(PermissionError):  # Windows keeps an open file; its release removes it
+            path.unlink(missing_ok=True)
+        held.release()
+
+
+def _sign(descriptor: int) -> None:
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, f"{os.getpid()} {platform.node()}".encode())
+
+
+def holder(path: Path) -> Holder | None:
+    """Return the process that holds the file of ``lock``; None if no process does."""
+    with suppress(FileNotFoundError), path.open("r+") as file:
+        if not _is_free(file.fileno()):
+            process, _, host = file.read().partition(" ")
+            return Holder(int(process or 0), host)
+    return None
+
+
+def _is_free(descriptor: int) -> bool:
+    """Say whether nobody holds a file, by holding it for a moment, as others who ask do."""
+    if lock_descriptor(descriptor, blocking=False):
+        return True
+    time.sleep(ASKING_SECONDS)
+    return lock_descriptor(descriptor, blocking=False)

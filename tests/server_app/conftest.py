@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fedquorum.locks import lock
 from fedquorum.records.directory import remove_unfinished
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
@@ -13,7 +14,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from conf.compose import compose_words
 from server_app.job import LOCK_FILE
-from server_app.locks import lock
 
 Do = Callable[[Path, tuple[str, ...]], None]
 

@@ -14,7 +14,7 @@ def test_the_source_is_the_checkout() -> None:
 
 def test_the_versions_are_of_what_shapes_a_result() -> None:
     """The library's is that of the copy that runs, first in the list."""
-    found = provenance.versions()
-    assert list(found) == ["fedquorum", *provenance.PACKAGES]
+    found = provenance.code_facts()
+    assert list(found) == ["python", "fedquorum", *provenance.PACKAGES, "source"]
     assert found["fedquorum"] == fedquorum.__version__
     assert found["flwr"]

@@ -7,12 +7,12 @@ from typing import cast
 
 import pytest
 from fedquorum.errors import RunError, SettingsError
+from fedquorum.locks import lock
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from server_app.job import SweepUnfinished
-from server_app.locks import lock
 from server_app.sweep import choices_of, run_grid
 from tests.server_app.conftest import ScriptedLauncher, leave_run
 

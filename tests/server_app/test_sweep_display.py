@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fedquorum.locks import lock
 from rich.console import Console
 
 from conf.compose import compose_words
-from server_app.locks import lock
 from server_app.sweep_display import SweepDisplay
 from server_app.sweep_jobs import Job
 from tests.server_app.conftest import leave_run

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from fedquorum.locks import lock
 from omegaconf import DictConfig
 
 import server_app.job
 from conf.compose import compose_words
 from server_app.job import run_in_process, words_going_on
-from server_app.locks import lock
 from server_app.sweep_jobs import Job, SweepFolder, complete_rounds, num_complete_rounds
 from tests.server_app.conftest import leave_run
 
@@ -141,13 +141,12 @@ def test_paths_of_flower_jobs_are_absolute(tmp_path: Path, monkeypatch: pytest.M
     assert SweepFolder(tmp_path).job(words, "", 0).number == 6
 
 
-def test_a_job_of_an_older_version_is_found(tmp_path: Path) -> None:
-    """However its settings were written and called then, it is not run again."""
+def test_a_job_is_found_however_its_settings_were_written(tmp_path: Path) -> None:
+    """In another order, by another program: it is not run again."""
     words = ("strategy=fedavg", "seed=2")
     leave_run(tmp_path / "7", words)
     config = tmp_path / "7" / "config.yaml"
     settings = yaml.safe_load(config.read_text())
-    settings["strategy"]["priority_only"] = False
     config.write_text(yaml.safe_dump(settings, sort_keys=True))
     folder = SweepFolder(tmp_path)
     assert folder.job(words, "", 0).number == 7

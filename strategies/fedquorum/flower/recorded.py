@@ -14,7 +14,6 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from .. import __version__
 from ..described import described, plain
 from ..errors import RunError
 from ..records.checkpoint import Checkpoint, Checkpoints, Pace, check_unchanged
@@ -386,5 +385,5 @@ def _identity(settings: Mapping[str, Any]) -> RunIdentity:
         rounds=settings["rounds"],
         source=str(SOURCE),
         commit=commit(SOURCE),
-        packages={"fedquorum": __version__, **versions(PACKAGES)},
+        packages=versions(PACKAGES),
     )

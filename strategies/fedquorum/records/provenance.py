@@ -7,6 +7,8 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from .. import __version__
+
 GIT_SECONDS = 10.0
 
 
@@ -16,8 +18,11 @@ def now() -> str:
 
 
 def versions(packages: Iterable[str]) -> dict[str, str | None]:
-    """Return the versions of distributions, None where one is not installed."""
-    found: dict[str, str | None] = {}
+    """Return the versions of this library and of distributions, None of one not installed.
+
+    The library's is its own word: an app may carry it along, installed or not.
+    """
+    found: dict[str, str | None] = {"fedquorum": __version__}
     for package in packages:
         try:
             found[package] = version(package)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fedquorum import __version__
 from fedquorum.records.provenance import commit, versions
 
 
@@ -42,6 +43,7 @@ def test_outside_git_there_is_no_commit(tmp_path: Path) -> None:
 
 
 def test_a_package_that_is_not_installed_has_no_version() -> None:
-    """It is named all the same."""
+    """It is named all the same, after the library that runs."""
     found = versions(("numpy", "no-such-package"))
-    assert found == {"numpy": np.__version__, "no-such-package": None}
+    assert list(found) == ["fedquorum", "numpy", "no-such-package"]
+    assert [*found.values()] == [__version__, np.__version__, None]
