@@ -1,7 +1,7 @@
 """What weakens an answer: each caveat where there is a reason, and only there."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 from pathlib import Path
@@ -59,6 +59,11 @@ def changed(place: int, one: Measured) -> list[Measured]:
     return [one if client.client == place else client for client in MANY]
 
 
+ENOUGH_ROWS = [0, 1] * 30
+ONE_CLASS = Labels([ENOUGH_ROWS, [1, 1], ENOUGH_ROWS], [ENOUGH_ROWS, [0, 0], []])
+TWO_POSITIVE = Labels([ENOUGH_ROWS] * 2, [ENOUGH_ROWS, [1, 1, *[0] * 40]])
+
+
 # --- the data ---------------------------------------------------------------------------------
 
 
@@ -66,9 +71,9 @@ def test_clients_with_one_class() -> None:
     """In either part, with their ids; a client without rows has no class."""
     mixed = [0, 1] * 10
     assert of_data(Labels([mixed] * 3, [mixed] * 3)) == ()
-    train, test = of_data(Labels([mixed, [1, 1], mixed], [mixed, [0, 0], []]))
-    assert train.startswith("1 of 3 clients (1) has training rows of one class only: ")
-    assert test.startswith("1 of 3 clients (1) has test rows of one class only: ")
+    train, test = of_data(ONE_CLASS)
+    assert "1 of 3 clients (1) has training" in train
+    assert "1 of 3 clients (1) has test" in test
 
 
 def test_numbers_have_no_classes() -> None:
@@ -78,14 +83,12 @@ def test_numbers_have_no_classes() -> None:
 
 def test_an_auroc_that_one_row_moves() -> None:
     """Of AUROC only: two positive rows are steps of a half."""
-    many, few = [0, 1] * 30, [1, 1, *[0] * 40]
+    many = ENOUGH_ROWS
     assert of_data(Labels([many] * 2, [many] * 2), "auroc") == ()
-    assert of_data(Labels([many] * 2, [many, few])) == ()
-    (said,) = of_data(Labels([many] * 2, [many, few]), "auroc")
-    assert said == (
-        "A single test row can move the AUROC of 1 of 2 clients (1) by more than 10 points, that "
-        "of client 1 by up to 50."
-    )
+    assert of_data(TWO_POSITIVE) == ()
+    (said,) = of_data(TWO_POSITIVE, "auroc")
+    assert "AUROC of 1 of 2 clients (1)" in said
+    assert "client 1 by up to 50." in said
 
 
 def area(ranked: Sequence[int]) -> float:
@@ -119,6 +122,11 @@ def test_the_step_of_several_classes_is_a_mean_over_them() -> None:
 # --- the records of a run ---------------------------------------------------------------------
 
 
+FEW_TEST_ROWS = changed(3, Measured(3, 4, 50, 0.5))
+FEW_VALIDATION_ROWS = changed(2, Measured(2, 50, 3, 0.5))
+UNDEFINED = changed(7, Measured(7, 50, 50, math.nan))
+
+
 def test_enough_of_everything_is_no_caveat() -> None:
     """30 clients with 50 rows of each part."""
     assert run_caveats(MANY, "accuracy") == ()
@@ -127,46 +135,37 @@ def test_enough_of_everything_is_no_caveat() -> None:
 
 def test_few_test_rows() -> None:
     """The metric that is a share of rows moves by 100 / n points; of others nobody can say."""
-    few = changed(3, Measured(3, 4, 50, 0.5))
-    (said,) = run_caveats(few, "accuracy")
-    assert said == (
-        "1 of 30 clients (3) has fewer than 10 test rows: client 3 has 4, so one row moves its "
-        "accuracy by 25 points."
-    )
-    assert run_caveats(few, "auroc") == (
-        "1 of 30 clients (3) has fewer than 10 test rows; client 3 has 4.",
-    )
+    for metric, step in (("accuracy", "by 25 points."), ("auroc", "client 3 has 4.")):
+        (said,) = run_caveats(FEW_TEST_ROWS, metric)
+        assert said.startswith("1 of 30 clients (3) has fewer than 10 test rows")
+        assert said.endswith(step)
 
 
 def test_only_the_first_ids_are_named() -> None:
     """Eight of them."""
     few = [replace(one, test_rows=5) for one in MANY]
     (said,) = run_caveats(few, "accuracy")
-    assert "30 of 30 clients (0, 1, 2, 3, 4, 5, 6, 7, ...) have fewer" in said
+    assert "30 of 30 clients (0, 1, 2, 3, 4, 5, 6, 7, ...)" in said
 
 
 def test_the_worst_tenth_of_few_clients_is_one() -> None:
     """Of 19 it is floor(19 / 10) clients, of 20 two."""
     (said,) = run_caveats(MANY[:19], "accuracy")
-    assert said == "With 19 clients measured, the worst 10 % are a single client."
+    assert "19 clients measured" in said
     assert run_caveats(MANY[:20], "accuracy") == ()
 
 
 def test_a_metric_that_is_not_defined() -> None:
     """These clients enter no mean."""
-    without = changed(7, Measured(7, 50, 50, math.nan))
-    (said,) = run_caveats(without, "auroc")
-    assert (
-        said == "AUROC is not defined for 1 of 30 clients (7): the means leave these clients out."
-    )
-    (said,) = run_caveats(without, "f1")
-    assert said.startswith("F1 is not defined")
+    for metric, name in (("auroc", "AUROC"), ("f1", "F1")):
+        (said,) = run_caveats(UNDEFINED, metric)
+        assert f"{name} is not defined for 1 of 30 clients (7)" in said
 
 
 def test_few_validation_rows() -> None:
     """Only where there are validation parts at all."""
-    (said,) = run_caveats(changed(2, Measured(2, 50, 3, 0.5)), "accuracy")
-    assert said.startswith("1 of 30 clients (2) has fewer than 10 validation rows")
+    (said,) = run_caveats(FEW_VALIDATION_ROWS, "accuracy")
+    assert "1 of 30 clients (2) has fewer than 10 validation rows" in said
     none = [replace(one, validation_rows=0) for one in MANY]
     assert run_caveats(none, "accuracy") == ()
 
@@ -203,6 +202,9 @@ def test_the_records_tell_what_each_client_measured_last(
 # --- the tuning -------------------------------------------------------------------------------
 
 
+FAILED = [Trial((), "completed", 0.7, ()), Trial(("client.lr=9",), "failed", None, ())]
+
+
 def tuned(*words: str, trials: Sequence[Trial] = ()) -> list[MethodResult]:
     """Return one method with these values."""
     return [method("fedalign", BASE, tuned=words, trials=trials)]
@@ -217,8 +219,8 @@ def test_a_value_in_the_middle_of_its_range() -> None:
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("client.lr=0.99", "FedALIGN's client rate 0.99 is at the upper end of the range tried "),
-        ("strategy.epsilon=0.001", "FedALIGN's epsilon 0.001 is at the lower end of the range "),
+        ("client.lr=0.99", "FedALIGN's client rate 0.99 is at the upper end"),
+        ("strategy.epsilon=0.001", "FedALIGN's epsilon 0.001 is at the lower end"),
     ],
 )
 def test_a_value_at_the_end_of_its_range(word: str, said: str) -> None:
@@ -229,10 +231,10 @@ def test_a_value_at_the_end_of_its_range(word: str, said: str) -> None:
 
 def test_trials_that_failed() -> None:
     """Counted; those of a method that was left out do not matter."""
-    trials = [Trial((), "completed", 0.7, ()), Trial(("client.lr=9",), "failed", None, ())]
-    assert tuning_caveats(tuned(trials=trials[:1]), RANGES) == ()
-    assert tuning_caveats(tuned(trials=trials), RANGES) == ("1 of 2 trials of FedALIGN failed.",)
-    (out,) = tuned(trials=trials)
+    assert tuning_caveats(tuned(trials=FAILED[:1]), RANGES) == ()
+    (said,) = tuning_caveats(tuned(trials=FAILED), RANGES)
+    assert "1 of 2 trials of FedALIGN failed" in said
+    (out,) = tuned(trials=FAILED)
     assert tuning_caveats([replace(out, left_out="it failed")], RANGES) == ()
 
 
@@ -251,39 +253,40 @@ def test_many_seeds_that_came_to_rest_are_no_caveat() -> None:
     assert of_runs([method("fedavg", BASE * 2), method("mifa", BASE * 2)]) == ()
 
 
-@pytest.mark.parametrize(
-    ("metric", "scores", "said"),
-    [
-        ("auroc", (0.45, 0.48), "has AUROC 50.0 %, and the best method, MIFA, has 48.0 %"),
-        ("auroc", (0.45, 0.51), None),
-        ("accuracy", (0.1, 0.2), "has accuracy 20.0 %, and the best method, MIFA, has 20.0 %"),
-        ("loss", (1.65, 1.62), "has loss 1.609 nats, and the best method, MIFA, has 1.620 nats"),
-        ("loss", (1.65, 1.6), None),
-        ("f1", (0.0, 0.0), None),
-    ],
-)
-def test_models_that_are_no_better_than_guessing(
-    metric: str, scores: tuple[float, float], said: str | None
-) -> None:
-    """Of five classes, and for the clients of the score."""
+def guessing(metric: str, scores: tuple[float, float]) -> str:
+    """Return the caveat of two methods with these scores, on five classes."""
     methods = [
         method(name, [score] * 5, metric=metric)
         for name, score in zip(("fedavg", "mifa"), scores, strict=True)
     ]
-    found = guessing_caveat(methods, "the worst 10 % of all clients", metric, 5, 0.01)
-    if said is None:
-        assert found == ""
-    else:
-        assert "better than guessing for the worst 10 % of all clients: guessing" in found
-        assert said in found
+    return guessing_caveat(methods, "the worst tenth", metric, 5, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("metric", "scores", "said"),
+    [
+        ("auroc", (0.45, 0.48), ("AUROC 50.0 %", "MIFA, has 48.0 %")),
+        ("auroc", (0.45, 0.51), ()),
+        ("accuracy", (0.1, 0.2), ("accuracy 20.0 %", "MIFA, has 20.0 %")),
+        ("loss", (1.65, 1.62), ("loss 1.609 nats", "MIFA, has 1.620 nats")),
+        ("loss", (1.65, 1.6), ()),
+        ("f1", (0.0, 0.0), ()),
+    ],
+)
+def test_models_that_are_no_better_than_guessing(
+    metric: str, scores: tuple[float, float], said: tuple[str, ...]
+) -> None:
+    """Of five classes, and for the clients of the score."""
+    found = guessing(metric, scores)
+    assert bool(found) == bool(said)
+    assert all(part in found for part in (*said, "the worst tenth") if found)
 
 
 def test_few_seeds() -> None:
     """Fewer than ten."""
-    (said,) = of_runs([method("fedavg", BASE)])
-    assert said.startswith("The comparison has 5 seeds: ")
-    (said,) = of_runs([method("fedavg", BASE[:1])])
-    assert said.startswith("The comparison has 1 seed: ")
+    for seeds, told in ((5, "has 5 seeds:"), (1, "has 1 seed:")):
+        (said,) = of_runs([method("fedavg", BASE[:seeds])])
+        assert told in said
 
 
 def tuned_twice(name: str, *again: float, ahead: float = 0.0) -> MethodResult:
@@ -296,11 +299,8 @@ def test_a_difference_that_the_tuning_may_have_made() -> None:
     """Differences of 0.2 and 0.1 over two seeds: the mean of a pair is off by 0.079."""
     plain, noisy = tuned_twice("fedavg", 0.7), tuned_twice("mifa", 0.4, ahead=0.15)
     (said,) = of_runs([plain, noisy])
-    assert said == (
-        "The validation scores that chose the values have a standard error of 7.9 points, and the "
-        "methods differ from FedAvg by 15 points at most: part of that may be the luck of the "
-        "tuning."
-    )
+    assert "standard error of 7.9 points" in said
+    assert "FedAvg by 15 points" in said
     assert of_runs([plain, tuned_twice("mifa", 0.4, ahead=0.16)]) == ()
     assert of_runs([plain, tuned_twice("mifa", 0.4, ahead=0.009)]) == ()
     untuned = replace(noisy, trials=())
@@ -318,10 +318,8 @@ def test_a_score_that_still_gets_better() -> None:
     """By more than the margin, in the metric's direction."""
     assert of_runs([rising("mifa", by=0.009)]) == ()
     (said,) = of_runs([rising("mifa", by=0.03), rising("fedavg", by=0.0)])
-    assert said == (
-        "The accuracy still improves from round 18 to round 20 with MIFA (by 3 points): more "
-        "rounds may change the order."
-    )
+    assert "improves from round 18 to round 20 with MIFA (by 3 points)" in said
+    assert "FedAvg" not in said
     assert of_runs([rising("mifa", by=0.03, metric="loss")], metric="loss") == ()
     assert len(of_runs([rising("mifa", by=-0.03, metric="loss")], metric="loss")) == 1
 
@@ -341,4 +339,27 @@ def test_seeds_that_share_their_rows() -> None:
     methods = [method("fedavg", BASE * 2)]
     assert of_runs(methods, pooled=False) == ()
     (said,) = of_runs(methods, pooled=True)
-    assert "test rows of one seed are training or validation rows of another" in said
+    assert "test rows of one seed" in said
+
+
+# --- in words ---------------------------------------------------------------------------------
+
+
+def test_every_caveat(snapshot: Callable[[str, str], None]) -> None:
+    """Each kind once, as the page shows it."""
+    told = (
+        *of_data(ONE_CLASS),
+        *of_data(TWO_POSITIVE, "auroc"),
+        *run_caveats(FEW_TEST_ROWS, "accuracy"),
+        *run_caveats(FEW_TEST_ROWS, "auroc"),
+        *run_caveats([replace(one, test_rows=5) for one in MANY[:19]], "accuracy"),
+        *run_caveats(UNDEFINED, "auroc"),
+        *run_caveats(FEW_VALIDATION_ROWS, "accuracy"),
+        *tuning_caveats(tuned("client.lr=0.99", "strategy.epsilon=0.001", trials=FAILED), RANGES),
+        guessing("auroc", (0.45, 0.48)),
+        guessing("loss", (1.65, 1.62)),
+        *of_runs([method("fedavg", BASE)]),
+        *of_runs([tuned_twice("fedavg", 0.7), tuned_twice("mifa", 0.4, ahead=0.15)]),
+        *of_runs([rising("mifa", by=0.03)], pooled=True),
+    )
+    snapshot("study/caveats.txt", "\n\n".join(told) + "\n")
