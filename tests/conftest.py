@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 from hypothesis import settings
 
+from tests import snapshot as snapshots
 from tests.cases import LONG
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--fast`` and ``--long``: fewer and more cases than the suite has."""
+    """Add ``--fast`` and ``--long``, fewer and more cases, and what keeps texts anew."""
     parser.addoption(
         "--fast",
         action="store_true",
@@ -64,6 +65,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         f"of {FAST_CASES} cases",
     )
     parser.addoption("--long", action="store_true", help="play all generated cases, not a sample")
+    parser.addoption(
+        snapshots.UPDATE, action="store_true", help="write the texts in tests/snapshots anew"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -109,6 +113,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     os.environ.pop(DATA, None)
     if DATA_FOLDER is not None and "real_data" in getattr(item, "fixturenames", ()):
         os.environ[DATA] = DATA_FOLDER
+
+
+@pytest.fixture
+def snapshot(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Return what compares a text with the file of this name in ``tests/snapshots``."""
+    update = bool(request.config.getoption(snapshots.UPDATE))
+    return lambda name, text: snapshots.compare(snapshots.FOLDER / name, text, update=update)
 
 
 @pytest.fixture(scope="session")
