@@ -116,7 +116,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture
-def snapshot(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+def snapshot(request: pytest.FixtureRequest) -> snapshots.Snapshot:
     """Return what compares a text with the file of this name in ``tests/snapshots``."""
     update = bool(request.config.getoption(snapshots.UPDATE))
     return lambda name, text: snapshots.compare(snapshots.FOLDER / name, text, update=update)

@@ -4,7 +4,7 @@ A page, a verdict or a table has one snapshot, and other tests assert what is to
 order. ``pytest --update-snapshots FILE`` writes those of a test file anew.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import unified_diff
 from pathlib import Path
 
@@ -12,6 +12,9 @@ import pytest
 
 FOLDER = Path(__file__).parent / "snapshots"
 UPDATE = "--update-snapshots"
+
+Snapshot = Callable[[str, str], None]
+"""The fixture ``snapshot``: compares a text with the file of this name."""
 
 
 def compare(path: Path, text: str, *, update: bool = False) -> None:

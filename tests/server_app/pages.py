@@ -1,9 +1,53 @@
-"""Pages in a real browser."""
+"""Pages: what they say, and what goes wrong with them in a real browser."""
 
-from playwright.sync_api import Page
+import re
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+HIDDEN = ("head", "script", "style", "noscript")
+INLINE = ("a", "code", "span")
+CELLS = ("td", "th")
 
 
-def problems_of(page: Page) -> list[str]:
+class _Text(HTMLParser):
+    """Collects the text that a page shows, a line for each paragraph and each row of a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[str] = []
+        self._hidden = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Begin a line or a cell, or leave out what nobody sees."""
+        del attrs
+        self._hidden += tag in HIDDEN
+        if tag not in (*INLINE, *CELLS):
+            self.parts.append("\n")
+
+    def handle_endtag(self, tag: str) -> None:
+        """End it."""
+        self._hidden -= tag in HIDDEN
+        if tag not in INLINE:
+            self.parts.append(" | " if tag in CELLS else "\n")
+
+    def handle_data(self, data: str) -> None:
+        """Take text on one line, as a browser does."""
+        if not self._hidden:
+            self.parts.append(re.sub(r"\s+", " ", data))
+
+
+def text_of(page: str) -> str:
+    """Return what a page of HTML says, without what its scripts draw."""
+    reader = _Text()
+    reader.feed(page)
+    lines = (line.strip(" |") for line in "".join(reader.parts).splitlines())
+    return "".join(f"{line}\n" for line in lines if line)
+
+
+def problems_of(page: "Page") -> list[str]:
     """Return a list to which every error and warning of a page is added as it happens."""
     problems: list[str] = []
     page.on("pageerror", lambda error: problems.append(str(error)))

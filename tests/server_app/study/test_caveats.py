@@ -1,7 +1,7 @@
 """What weakens an answer: each caveat where there is a reason, and only there."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 from pathlib import Path
@@ -26,6 +26,7 @@ from server_app.study.caveats import (
 )
 from tests.builders_study import BASE, curve_to, method
 from tests.fedquorum.records.made import line, load_all, make_run, write_table
+from tests.snapshot import Snapshot
 
 MANY = tuple(Measured(client, 50, 50, 0.5) for client in range(30))
 RANGES = {"client.lr": (0.001, 1.0, True), "strategy.epsilon": (0.0, 0.5, False)}
@@ -345,7 +346,7 @@ def test_seeds_that_share_their_rows() -> None:
 # --- in words ---------------------------------------------------------------------------------
 
 
-def test_every_caveat(snapshot: Callable[[str, str], None]) -> None:
+def test_every_caveat(snapshot: Snapshot) -> None:
     """Each kind once, as the page shows it."""
     told = (
         *of_data(ONE_CLASS),

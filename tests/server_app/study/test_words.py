@@ -1,6 +1,5 @@
 """What a study says: one sentence for each verdict, and numbers in people's units."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -16,7 +15,7 @@ from server_app.study.words import (
     whose,
 )
 from tests.builders_study import BASE, answer, better
-from tests.snapshot import in_sections
+from tests.snapshot import Snapshot, in_sections
 
 LOWER = {"fedavg": BASE, "fedau": [score - 0.02 for score in BASE]}
 OPEN = answer({"fedavg": BASE, "mifa": better(2, 0, 2, 0, 2)})
@@ -48,7 +47,7 @@ VERDICTS = {
 }
 
 
-def test_every_verdict(snapshot: Callable[[str, str], None]) -> None:
+def test_every_verdict(snapshot: Snapshot) -> None:
     """One of each kind: for whom, by how much, how sure, who else, and what would decide."""
     told = {name: verdict_sentence(said) for name, said in VERDICTS.items()}
     snapshot("study/verdicts.txt", in_sections(told))
