@@ -1,46 +1,33 @@
-"""What all rules promise. A new rule is one row more in the table below; it runs every test here.
+"""What all rules promise: each of them has a row in ``tests/fedquorum/rows.py``.
 
-The rows are compared with the tables in the code, so none is forgotten. What a rule computes is
+The rows are compared with the tables in the code. What a rule computes is
 tested beside it, in ``tests/fedquorum/weighting`` and so on.
 """
 
 import io
 import math
 import pickle
-from collections.abc import Callable, Mapping
-from dataclasses import FrozenInstanceError, dataclass, field, fields, is_dataclass, replace
+from collections.abc import Mapping
+from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
-from fedquorum.contrib import Echo, PowerOfChoice, Satisfaction
 from fedquorum.errors import ParameterError
 from fedquorum.named import ALL_SELECTIONS, ALL_WEIGHTINGS
 from fedquorum.participation import (
     PARTICIPATIONS,
-    EmpiricalRates,
-    KnownRates,
-    MeanInterval,
     Participation,
 )
 from fedquorum.rule import Question, Rule, RunFacts, parameters_of
 from fedquorum.selection import (
-    AfterWarmup,
     Alone,
-    EpsilonGate,
     Everyone,
-    PriorityOnly,
-    Sampling,
     Selection,
 )
 from fedquorum.server_optimizer import (
     SERVER_OPTIMIZERS,
-    SGD,
-    Adagrad,
-    Adam,
-    Momentum,
     ServerOptimizer,
-    Yogi,
 )
 from fedquorum.state import from_arrays, grown, to_arrays
 from fedquorum.types import (
@@ -59,13 +46,6 @@ from fedquorum.weighting import (
     AverageParticipating,
     DataFraction,
     DoublyRobustMixing,
-    GradientProjection,
-    LossHeadroom,
-    LossPower,
-    MinNorm,
-    NewtonMixing,
-    NoWeight,
-    TiltedLoss,
     Weighting,
 )
 
@@ -75,175 +55,7 @@ from tests.builders import (
     responses,
     weigh_rounds,
 )
-
-SIZE = 9
-HEARD = 3
-DATA = np.random.default_rng(10).integers(1, 100, SIZE).astype(np.float64)
-RHO = (0.9, 2.5, 0.4, 1.3, 0.5, 1.0, 0.25, 3.8, 0.6)
-RATES = (0.9, 0.5, 0.4, 0.3, 0.5, 1.0, 0.25, 0.8, 0.6)
-
-Options = Mapping[str, Any]
-
-
-def one(weights: Weights, given: Responses) -> float:
-    """Return the sum of weights on the simplex."""
-    return float(len(given.client) > 0)
-
-
-def share_of_known(weights: Weights, given: Responses) -> float:
-    """Return the share of the known clients that take part."""
-    return len(given.client) / len(given.known)
-
-
-def nothing(weights: Weights, given: Responses) -> float:
-    """Return the sum of weights where no update counts."""
-    return 0.0
-
-
-def mean_echo(weights: Weights, given: Responses) -> float:
-    """Return sum_k (t - tau_k) / n over the n clients that take part, its estimate of 1 / p_k."""
-    return sum(weights.omega[k] for k in given.client.tolist()) / max(1, len(given.client))
-
-
-def one_unless_hopeless(weights: Weights, given: Responses) -> float:
-    """Return the sum of weights that are all 0 where no client is near its requirement."""
-    return float(weights.factor.any())
-
-
-def corrected_share(weights: Weights, given: Responses) -> float:
-    """Return sum_k omega_k / N over the clients that take part."""
-    return sum(weights.omega[k] for k in given.client.tolist()) / len(given.known)
-
-
-@dataclass(frozen=True)
-class Row:
-    """One rule, and what differs from rule to rule in the tests.
-
-    Parameters
-    ----------
-    rule : type
-        The rule.
-    variants : tuple of mapping
-        Parameters to play it with; all defaults come first.
-    refused : mapping
-        A value outside its range of every parameter.
-    supplied : mapping
-        What it needs beside its parameters.
-    total : callable
-        What the weights sum to where everybody that responds is admitted.
-    """
-
-    rule: type[Rule]
-    variants: tuple[Options, ...] = ()
-    refused: Options = field(default_factory=dict)
-    supplied: Options = field(default_factory=dict)
-    total: Callable[[Weights, Responses], float] = one
-
-    @property
-    def made(self) -> list[Any]:
-        """The rule with its defaults, and in its variants."""
-        return [self.rule(**{**self.supplied, **options}) for options in ({}, *self.variants)]
-
-
-MIXING_RANGE = {"c1": -0.1, "c2": 0.0}
-ADAPTIVE = {"beta1": 1.0, "tau": 0.0}
-ROWS = (
-    Row(
-        EpsilonGate,
-        ({"epsilon": math.inf}, {"criterion": "accuracy", "warmup_rounds": 0}),
-        {
-            "epsilon": -0.1,
-            "epsilon_schedule": "lin",
-            "epsilon_step_fraction": 1.5,
-            "epsilon_rate": -1.0,
-            "warmup_fraction": 1.5,
-            "warmup_rounds": -1,
-            "criterion": "f1",
-            "objective": "all",
-            "objective_client": -1,
-        },
-        {"num_rounds": 10},
-    ),
-    Row(Everyone, ({"sampling": Sampling(0.5, seed=3)},)),
-    Row(
-        AfterWarmup,
-        ({"warmup_fraction": 0.2}, {"warmup_rounds": 3, "sampling": Sampling(0.5, seed=3)}),
-        {"warmup_fraction": 1.5, "warmup_rounds": -1},
-        {"num_rounds": 10},
-    ),
-    Row(PriorityOnly, ({"sampling": Sampling(0.5, seed=3)},)),
-    Row(Alone),
-    Row(
-        PowerOfChoice,
-        ({"losses": "told"}, {"candidates": 6, "sampling": Sampling(0.5, seed=3)}),
-        {"candidates": 0, "losses": "mean"},
-    ),
-    Row(DataFraction),
-    Row(AverageParticipating),
-    Row(AverageAll, total=share_of_known),
-    Row(
-        NewtonMixing,
-        ({"cdf": "weibull", "c2": 1.0}, {"form": "authors_code"}),
-        {"cdf": "cauchy", "form": "code", **MIXING_RANGE},
-    ),
-    Row(
-        DoublyRobustMixing,
-        ({"cdf": "frechet", "rbar": "running"}, {"cdf": "logistic", "rbar": "running"}),
-        {"cdf": "cauchy", "rbar": "mean", **MIXING_RANGE},
-    ),
-    Row(LossPower, ({"q": 0.5}, {"q": 8.0}), {"q": -1.0, "lipschitz": 0.0}),
-    Row(
-        TiltedLoss,
-        ({"tilt": 0.7}, {"tilt": -0.7}, {"prior": "uniform"}),
-        {"tilt": math.inf, "prior": "equal"},
-    ),
-    Row(LossHeadroom, ({"bound": 2.0},), {"bound": 0.0, "guard": 0.0}),
-    Row(AgnosticMixing, ({"step_size": 0.05},), {"step_size": 0.0}),
-    Row(MinNorm, ({"deviation": 0.2},), {"deviation": 1.5}),
-    Row(GradientProjection, ({"beta": 0.0}, {"beta": 1.0}), {"beta": 1.5}),
-    Row(NoWeight, total=nothing),
-    Row(
-        Echo,
-        ({"echo_cap": 2.0}, {"clip": 0.5}),
-        {"clip": 0.0, "echo_cap": 0, "memory_dir": ""},
-        total=mean_echo,
-    ),
-    Row(
-        Satisfaction,
-        ({"slope": 0.5}, {"requirement": RHO}),
-        {"requirement": {0: "high"}, "slope": 0.0, "offset": -1.0},
-        {"requirement": 1.0},
-        total=one_unless_hopeless,
-    ),
-    Row(
-        MeanInterval,
-        ({"cutoff": 1}, {"cutoff": 2.0}),
-        {"cutoff": 0},
-        total=corrected_share,
-    ),
-    Row(
-        EmpiricalRates,
-        ({"cap": 1.0}, {"cap": 2.5}),
-        {"cap": 0.5},
-        total=corrected_share,
-    ),
-    Row(
-        KnownRates,
-        ({"probabilities": RATES},),
-        {"probabilities": (0.5, 0.0)},
-        total=corrected_share,
-    ),
-    Row(SGD),
-    Row(Momentum, ({"momentum": 0.0},), {"momentum": 1.0}),
-    Row(Adam, ({"beta1": 0.0},), {"beta2": 1.0, **ADAPTIVE}),
-    Row(Yogi, ({"beta1": 0.0},), {"beta2": 1.0, **ADAPTIVE}),
-    Row(Adagrad, ({"beta1": 0.5},), ADAPTIVE),
-)
-
-
-def rows_of(kind: type[Any]) -> list[Row]:
-    return [row for row in ROWS if issubclass(row.rule, kind)]
-
+from tests.fedquorum.rows import DATA, HEARD, RATES, ROWS, SIZE, Row, one, rows_of
 
 TABLES = (ALL_SELECTIONS, ALL_WEIGHTINGS, PARTICIPATIONS, SERVER_OPTIMIZERS)
 

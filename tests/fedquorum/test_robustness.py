@@ -9,7 +9,11 @@ from fedquorum.robustness import Robustness, clipped
 def test_the_norm_is_over_all_floating_arrays() -> None:
     """An update of lengths 3 and 4 has the norm 5; a counter has no part in it, and stays."""
     model: NamedArrays = {"w": np.ones(2), "b": np.zeros(1, np.float32), "n": np.array(7)}
-    other: NamedArrays = {"w": np.array([4.0, 1.0]), "b": np.full(1, -4.0, np.float32), "n": np.array(90)}
+    other: NamedArrays = {
+        "w": np.array([4.0, 1.0]),
+        "b": np.full(1, -4.0, np.float32),
+        "n": np.array(90),
+    }
     whole, norm = clipped(model, other, 5.0)
     assert (whole, norm) == (other, 5.0)
     shorter, norm = clipped(model, other, 4.0)

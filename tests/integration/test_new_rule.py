@@ -1,4 +1,4 @@
-"""A new weighting with a parameter: three places in a copy of the sources, and it is everywhere.
+"""A new weighting: its file, a row, a row of tests and a golden test, and it is everywhere.
 
 The guide ``docs/own-rule.md`` is followed as it stands.
 """
@@ -18,8 +18,12 @@ GUIDE = (ROOT / "docs" / "own-rule.md").read_text()
 BLOCKS = dict(re.findall(r"^`(\S+)`\n\n```\w+\n(.*?)```", GUIDE, re.DOTALL | re.MULTILINE))
 RULE = "strategies/fedquorum/weighting/one_plus_loss.py"
 TABLE = "strategies/fedquorum/weighting/__init__.py"
-CONFORMANCE = "tests/fedquorum/test_conformance.py"
-LAST = {TABLE: r"^ {8}NoWeight,\n", CONFORMANCE: r"^ {4}Row\(NoWeight.*\),\n"}
+ROWS = "tests/fedquorum/rows.py"
+GOLDEN = "tests/fedquorum/weighting/test_one_plus_loss.py"
+DOCUMENTS = {
+    *("SECURITY.md", "docs/composition.md", "docs/methods.md", "docs/scale.md", "docs/stability.md")
+}
+LAST = {TABLE: r"^ {8}NoWeight,\n", ROWS: r"^ {4}Row\(NoWeight.*\),\n"}
 """The last rows of weightings in the tables, in front of the new one."""
 SMALL = (
     "rounds=3",
@@ -34,14 +38,15 @@ SMALL = (
 
 def follow(folder: Path) -> None:
     """Do in a copy of the sources what the guide says."""
-    assert not (folder / RULE).exists()
-    (folder / RULE).write_text(BLOCKS[RULE])
+    for path in (RULE, GOLDEN):
+        assert not (folder / path).exists()
+        (folder / path).write_text(BLOCKS[path])
     for path, last in LAST.items():
-        imported, row = BLOCKS[path].splitlines(keepends=True)
+        imported, _, row = BLOCKS[path].partition("\n")
         text = (folder / path).read_text()
         [before] = re.finditer(last, text, re.MULTILINE)
         imports = text.index("\nfrom ") + 1
-        changed = text[:imports] + imported + text[imports : before.end()] + row
+        changed = text[:imports] + imported + "\n" + text[imports : before.end()] + row
         (folder / path).write_text(changed + text[before.end() :])
 
 
@@ -97,13 +102,27 @@ def in_one_process(shell: Shell, *commands: Sequence[str]) -> list[Outcome]:
     return [Outcome(*outcome) for outcome in json.loads(done.stdout)]
 
 
-def test_three_places(copy: Path) -> None:
-    """One file, one row with its import, one row of tests with its import."""
+def test_four_places(copy: Path) -> None:
+    """One file, one row and one row of tests, each with its import, and one golden test."""
     places = dict(places_touched(copy))
     print(*(f"{lines} lines in {name}" for name, lines in places.items()), sep="\n")
-    assert set(places) == {RULE, TABLE, CONFORMANCE} == set(BLOCKS)
-    assert (places[TABLE], places[CONFORMANCE]) == (2, 2)
+    assert set(places) == {RULE, TABLE, ROWS, GOLDEN} == set(BLOCKS)
+    assert (places[TABLE], places[ROWS]) == (2, 8)
     assert places[RULE] < 40
+
+
+@pytest.mark.slow
+def test_its_rows_in_the_documents_are_written(copy: Path, told: Shell) -> None:
+    """One command writes them, and writes nothing else."""
+    done = told("python", "-m", "docs.tables")
+    assert done.status == 0, done.stderr
+    assert set(done.stdout.split()) == DOCUMENTS
+    for name in DOCUMENTS:
+        old, new = ((folder / name).read_text().splitlines() for folder in (ROOT, copy))
+        # Names stand in rows that other names share; all other rows are as they were.
+        added = [line for line in new if line not in old]
+        assert added
+        assert all("one_plus_loss" in line or "OnePlusLoss" in line for line in added), name
 
 
 @pytest.mark.slow
@@ -198,12 +217,23 @@ def test_it_is_in_the_library(told: Shell) -> None:
     assert "did you mean one_plus_loss?" in mistake
 
 
+TESTS = {
+    (GOLDEN,): "",
+    ("tests/fedquorum/test_conformance.py",): "OnePlusLoss",
+    (
+        "tests/fedquorum/test_combinations.py",
+        "tests/fedquorum/audit/test_check.py",
+    ): "one_plus_loss",
+}
+
+
 @pytest.mark.slow
-def test_its_row_of_tests(copy: Path) -> None:
-    """It conforms to what all weightings promise, found by its row."""
+@pytest.mark.parametrize("files", TESTS)
+def test_it_has_the_tests_of_all_rules(copy: Path, files: tuple[str, ...]) -> None:
+    """Its golden test, what all weightings promise, every combination, and the audit of a run."""
     paths = os.pathsep.join(map(str, (copy, copy / "strategies")))
     shell = Shell(copy, {"PYTHONPATH": paths})
-    done = shell("pytest", "-n0", "-q", CONFORMANCE, "-k", "OnePlusLoss")
+    done = shell("pytest", "-n0", "-q", *files, "-k", TESTS[files])
     assert done.status == 0, done.stdout[-4000:]
     assert re.search(r"[1-9]\d* passed", done.stdout)
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from fedquorum.named import NAMED
+
 CONFIGURATIONS = {
     "fedalign": ("strategy.epsilon=0.4",),
     "accuracy": ("strategy.criterion=accuracy", "strategy.epsilon_schedule=linear"),
@@ -61,6 +63,11 @@ CONFIGURATIONS = {
     "capped": ("strategy=fedavg", "robustness.max_weight=0.05", "robustness.clip_norm=0.5"),
 }
 """The words of the named strategies' runs, and of options that change what is decided."""
+CONFIGURATIONS |= {
+    key: (f"strategy={key}",)
+    for key in NAMED.keys() - {"fedalign"}
+    if not any(f"strategy={key}" in words for words in CONFIGURATIONS.values())
+}
 
 PARTS: Mapping[str, tuple[str, str, str, str]] = {
     "gate x aaggff_d": ("epsilon_gate", "aaggff_d", "none", "adam"),

@@ -1,0 +1,346 @@
+"""The row of each rule in the tests of all rules: ``test_conformance`` and ``test_combinations``.
+
+A new rule has one row more. The tests compare the rows with the tables of the code, so none is
+forgotten.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from fedquorum.contrib import Echo, PowerOfChoice, Satisfaction
+from fedquorum.named import ALL_WEIGHTINGS
+from fedquorum.participation import (
+    EmpiricalRates,
+    KnownRates,
+    MeanInterval,
+)
+from fedquorum.rule import Rule
+from fedquorum.selection import (
+    AfterWarmup,
+    Alone,
+    EpsilonGate,
+    Everyone,
+    PriorityOnly,
+    Sampling,
+    Selection,
+)
+from fedquorum.server_optimizer import (
+    SGD,
+    Adagrad,
+    Adam,
+    Momentum,
+    Yogi,
+)
+from fedquorum.types import (
+    FloatArray,
+    Responses,
+    Weights,
+)
+from fedquorum.weighting import (
+    AgnosticMixing,
+    AverageAll,
+    AverageParticipating,
+    DataFraction,
+    DoublyRobustMixing,
+    GradientProjection,
+    LossHeadroom,
+    LossPower,
+    MinNorm,
+    NewtonMixing,
+    NoWeight,
+    TiltedLoss,
+)
+
+SIZE = 9
+HEARD = 3
+DATA = np.random.default_rng(10).integers(1, 100, SIZE).astype(np.float64)
+RHO = (0.9, 2.5, 0.4, 1.3, 0.5, 1.0, 0.25, 3.8, 0.6)
+RATES = (0.9, 0.5, 0.4, 0.3, 0.5, 1.0, 0.25, 0.8, 0.6)
+
+Options = Mapping[str, Any]
+
+
+def one(weights: Weights, given: Responses) -> float:
+    """Return the sum of weights on the simplex."""
+    return float(len(given.client) > 0)
+
+
+def share_of_known(weights: Weights, given: Responses) -> float:
+    """Return the share of the known clients that take part."""
+    return len(given.client) / len(given.known)
+
+
+def nothing(weights: Weights, given: Responses) -> float:
+    """Return the sum of weights where no update counts."""
+    return 0.0
+
+
+def mean_echo(weights: Weights, given: Responses) -> float:
+    """Return sum_k (t - tau_k) / n over the n clients that take part, its estimate of 1 / p_k."""
+    return sum(weights.omega[k] for k in given.client.tolist()) / max(1, len(given.client))
+
+
+def one_unless_hopeless(weights: Weights, given: Responses) -> float:
+    """Return the sum of weights that are all 0 where no client is near its requirement."""
+    return float(weights.factor.any())
+
+
+def corrected_share(weights: Weights, given: Responses) -> float:
+    """Return sum_k omega_k / N over the clients that take part."""
+    return sum(weights.omega[k] for k in given.client.tolist()) / len(given.known)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Other parts that a rule cannot be combined with.
+
+    Parameters
+    ----------
+    part : str
+        The part's name in the error.
+    allowed : str
+        What the error says instead: a key, or words.
+    refused : frozenset of str, optional
+        The keys that are refused; by default all but ``allowed``.
+    """
+
+    part: str
+    allowed: str
+    refused: frozenset[str] | None = None
+
+    def refuses(self, key: str) -> bool:
+        """Say whether this key is refused."""
+        return key != self.allowed if self.refused is None else key in self.refused
+
+
+NOT_CORRECTED = Refusal("participation", "none")
+"""Of a weighting that has no weights over a fixed population."""
+NO_GATE = Refusal("selection", "one without a gate", frozenset({"epsilon_gate"}))
+ALL_CLIENTS = Refusal("selection", "everyone")
+PLAIN_STEP = Refusal("server_optimizer", "sgd")
+
+
+@dataclass(frozen=True)
+class PlayedRound:
+    """What a round of ``test_combinations`` knows of its five clients, shape (5,) each.
+
+    ``there`` is 1 for those that take part, ``priority`` for those with priority, ``echo`` is
+    t - tau_k, ``mixing`` is p_k and ``updates`` is Delta_k, shape (5, 2).
+    """
+
+    data: FloatArray
+    loss: FloatArray
+    mixing: FloatArray
+    there: FloatArray
+    priority: FloatArray
+    echo: FloatArray
+    updates: FloatArray
+
+
+def projected_factors(played: PlayedRound) -> FloatArray:
+    """Return FedGP's factors with beta = 1/2, or 0 where no source is there, shape (5,)."""
+    data, there, priority = played.data, played.there, played.priority
+    target = (data * there * priority) @ played.updates
+    sources = there.sum() - (there * priority).sum()
+    beta = 0.5 if sources else 0.0
+    along = np.maximum(played.updates @ target, 0.0) / (played.updates**2).sum(axis=1)
+    return np.where(priority > 0, (1 - beta) * data, beta / max(sources, 1) * along)
+
+
+def logistic_slope(loss: FloatArray) -> FloatArray:
+    """Return MaxFL's q where everybody requires a loss of 1, shape (5,)."""
+    slope: FloatArray = np.exp(loss - 1.0) / (1.0 + np.exp(loss - 1.0)) ** 2
+    return slope
+
+
+UNIFORM_DRAWS = Refusal("selection", "one that draws uniformly", frozenset({"power_of_choice"}))
+Factor = tuple[str, Callable[[PlayedRound], FloatArray]]
+EQUAL: Factor = ("1", lambda played: np.ones(5))
+MIXED: Factor = ("p_k", lambda played: played.mixing)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One rule, and what differs from rule to rule in the tests.
+
+    Parameters
+    ----------
+    rule : type
+        The rule.
+    variants : tuple of mapping
+        Parameters to play it with; all defaults come first.
+    refused : mapping
+        A value outside its range of every parameter.
+    supplied : mapping
+        What it needs beside its parameters.
+    total : callable
+        What the weights sum to where everybody that responds is admitted.
+    refused_with : tuple of Refusal
+        What the rule cannot be combined with.
+    factor : tuple of str and callable, optional
+        What an update's weight is proportional to: as the rule says it, and as numbers, shape (5,).
+    """
+
+    rule: type[Rule]
+    variants: tuple[Options, ...] = ()
+    refused: Options = field(default_factory=dict)
+    supplied: Options = field(default_factory=dict)
+    total: Callable[[Weights, Responses], float] = one
+    refused_with: tuple[Refusal, ...] = ()
+    factor: Factor | None = None
+
+    @property
+    def made(self) -> list[Any]:
+        """The rule with its defaults, and in its variants."""
+        return [self.rule(**{**self.supplied, **options}) for options in ({}, *self.variants)]
+
+
+MIXING_RANGE = {"c1": -0.1, "c2": 0.0}
+ADAPTIVE = {"beta1": 1.0, "tau": 0.0}
+ROWS = (
+    Row(
+        EpsilonGate,
+        ({"epsilon": math.inf}, {"criterion": "accuracy", "warmup_rounds": 0}),
+        {
+            "epsilon": -0.1,
+            "epsilon_schedule": "lin",
+            "epsilon_step_fraction": 1.5,
+            "epsilon_rate": -1.0,
+            "warmup_fraction": 1.5,
+            "warmup_rounds": -1,
+            "criterion": "f1",
+            "objective": "all",
+            "objective_client": -1,
+        },
+        {"num_rounds": 10},
+    ),
+    Row(Everyone, ({"sampling": Sampling(0.5, seed=3)},)),
+    Row(
+        AfterWarmup,
+        ({"warmup_fraction": 0.2}, {"warmup_rounds": 3, "sampling": Sampling(0.5, seed=3)}),
+        {"warmup_fraction": 1.5, "warmup_rounds": -1},
+        {"num_rounds": 10},
+    ),
+    Row(PriorityOnly, ({"sampling": Sampling(0.5, seed=3)},)),
+    Row(Alone),
+    Row(
+        PowerOfChoice,
+        ({"losses": "told"}, {"candidates": 6, "sampling": Sampling(0.5, seed=3)}),
+        {"candidates": 0, "losses": "mean"},
+        refused_with=(NOT_CORRECTED,),
+    ),
+    Row(DataFraction, factor=("D_k", lambda played: played.data)),
+    Row(AverageParticipating, refused_with=(NOT_CORRECTED,), factor=EQUAL),
+    Row(AverageAll, total=share_of_known, factor=EQUAL),
+    Row(
+        NewtonMixing,
+        ({"cdf": "weibull", "c2": 1.0}, {"form": "authors_code"}),
+        {"cdf": "cauchy", "form": "code", **MIXING_RANGE},
+        refused_with=(NOT_CORRECTED, ALL_CLIENTS),
+        factor=MIXED,
+    ),
+    Row(
+        DoublyRobustMixing,
+        ({"cdf": "frechet", "rbar": "running"}, {"cdf": "logistic", "rbar": "running"}),
+        {"cdf": "cauchy", "rbar": "mean", **MIXING_RANGE},
+        refused_with=(UNIFORM_DRAWS,),
+        factor=MIXED,
+    ),
+    Row(
+        LossPower,
+        ({"q": 0.5}, {"q": 8.0}),
+        {"q": -1.0, "lipschitz": 0.0},
+        refused_with=(NOT_CORRECTED,),
+        factor=("w_k F_k^q", lambda played: played.data * played.loss),
+    ),
+    Row(
+        TiltedLoss,
+        ({"tilt": 0.7}, {"tilt": -0.7}, {"prior": "uniform"}),
+        {"tilt": math.inf, "prior": "equal"},
+        refused_with=(NOT_CORRECTED,),
+        factor=("w_k exp(lambda F_k)", lambda played: played.data * np.exp(played.loss)),
+    ),
+    Row(
+        LossHeadroom,
+        ({"bound": 2.0},),
+        {"bound": 0.0, "guard": 0.0},
+        refused_with=(NOT_CORRECTED,),
+        factor=(
+            "w_k / max(M - F_k, epsilon)",
+            lambda played: played.data / np.maximum(3.0 - played.loss, 0.2),
+        ),
+    ),
+    Row(AgnosticMixing, ({"step_size": 0.05},), {"step_size": 0.0}, factor=MIXED),
+    Row(
+        MinNorm,
+        ({"deviation": 0.2},),
+        {"deviation": 1.5},
+        refused_with=(NOT_CORRECTED, PLAIN_STEP, NO_GATE),
+        factor=(
+            "p_k / |Delta_k|",
+            lambda played: played.mixing / np.linalg.norm(played.updates, axis=1),
+        ),
+    ),
+    Row(
+        GradientProjection,
+        ({"beta": 0.0}, {"beta": 1.0}),
+        {"beta": 1.5},
+        refused_with=(NOT_CORRECTED, NO_GATE),
+        factor=(
+            GradientProjection.factor,
+            projected_factors,
+        ),
+    ),
+    Row(NoWeight, total=nothing),
+    Row(
+        Echo,
+        ({"echo_cap": 2.0}, {"clip": 0.5}),
+        {"clip": 0.0, "echo_cap": 0, "memory_dir": ""},
+        total=mean_echo,
+        refused_with=(NOT_CORRECTED, ALL_CLIENTS, PLAIN_STEP),
+        factor=("t - tau_k", lambda played: played.echo),
+    ),
+    Row(
+        Satisfaction,
+        ({"slope": 0.5}, {"requirement": RHO}),
+        {"requirement": {0: "high"}, "slope": 0.0, "offset": -1.0},
+        {"requirement": 1.0},
+        total=one_unless_hopeless,
+        refused_with=(NOT_CORRECTED,),
+        factor=("q_k", lambda played: logistic_slope(played.loss)),
+    ),
+    Row(
+        MeanInterval,
+        ({"cutoff": 1}, {"cutoff": 2.0}),
+        {"cutoff": 0},
+        total=corrected_share,
+    ),
+    Row(
+        EmpiricalRates,
+        ({"cap": 1.0}, {"cap": 2.5}),
+        {"cap": 0.5},
+        total=corrected_share,
+    ),
+    Row(
+        KnownRates,
+        ({"probabilities": RATES},),
+        {"probabilities": (0.5, 0.0)},
+        total=corrected_share,
+    ),
+    Row(SGD),
+    Row(Momentum, ({"momentum": 0.0},), {"momentum": 1.0}),
+    Row(Adam, ({"beta1": 0.0},), {"beta2": 1.0, **ADAPTIVE}),
+    Row(Yogi, ({"beta1": 0.0},), {"beta2": 1.0, **ADAPTIVE}),
+    Row(Adagrad, ({"beta1": 0.5},), ADAPTIVE),
+)
+
+
+def rows_of(kind: type[Any]) -> list[Row]:
+    return [row for row in ROWS if issubclass(row.rule, kind)]
+
+
+WEIGHTING_ROWS = {row.rule.key: row for row in ROWS if row.rule in ALL_WEIGHTINGS.values()}
+SELECTION_ROWS = {row.rule.key: row for row in rows_of(Selection)}
