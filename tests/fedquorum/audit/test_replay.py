@@ -111,7 +111,7 @@ def made(
             "strategy": {**strategy, "fraction": fraction},
             "server_optimizer": {"name": "sgd"},
             "evaluation": {"metric": METRIC},
-            **({DROP_IN: {"num_rounds": ROUNDS}} if standard else {}),
+            **({DROP_IN: {"protocol": "standard", "num_rounds": ROUNDS}} if standard else {}),
         }
         with suppress(ParameterError):
             return Case(config, build(config["strategy"], config["server_optimizer"], facts))

@@ -397,9 +397,9 @@ def test_flowers_privacy_wraps_the_strategies(name: str) -> None:
 
 
 def test_the_code_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/drop-in.md: its one line, the query of a node's client id, a wrapper, and records."""
+    """docs/drop-in.md: its one line, the query, a wrapper, the other protocol, and records."""
     blocks = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
-    line, query, recorded, resumed, _mod, wrapper = blocks
+    line, query, recorded, resumed, _mod, wrapper, protocol = blocks
     app = standard_app(lambda k: {"num-examples": 10, "train_loss": 1.0})
     exec(  # noqa: S102 - our own guide
         query, {**{m.__name__: m for m in (Message, Context, MetricRecord, RecordDict)}, "app": app}
@@ -415,6 +415,8 @@ def test_the_code_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         asked.append(str(names["strategy"].communication.client_ids))
         assert sorted(names["result"].train_metrics_clientapp) == [1, 2, 3]
     assert asked == ["node-order", "query"]
+    exec(protocol, names)  # noqa: S102 - our own guide
+    assert names["strategy"].communication.follows_protocol
     monkeypatch.chdir(tmp_path)
     for code, rounds in ((recorded, 3), (resumed, 4)):
         names = {"grid": grid, "arrays": encode_arrays(MODEL), "FedAU": FedAU}
