@@ -147,6 +147,8 @@ class RunRecords:
                 begun.callback(os.close, lock)
                 if resumed is not None:
                     refuse_links(self.directory)
+                    # Tables first: they never have a round that rounds.jsonl has lost already.
+                    self._open_tables(resumed.records)
                     rewind(self.directory, resumed.records)
                 elif (self.directory / MANIFEST).exists():
                     raise holds_a_run(self.directory)
@@ -177,15 +179,19 @@ class RunRecords:
         # Unbuffered, so that a line that did not go in can be taken back.
         self._rounds = (self.directory / "rounds.jsonl").open("ab", buffering=0)
         begun.callback(self._rounds.close)
-        rows = {} if resumed is None else resumed.records
+        if resumed is None:
+            self._open_tables({})
+        for observer in self._observers:
+            observer.start(self.directory)
+            begun.callback(observer.close)
+
+    def _open_tables(self, rows: Mapping[str, int]) -> None:
+        """Open the tables that grow, which keep so many of their first rows."""
         self._tables = {
             name: TableWriter(self.directory / name, columns, rows.get(name, 0))
             for name, columns in COLUMNS.items()
         }
         self._clients, self._evaluations = self._tables["clients"], self._tables["evaluations"]
-        for observer in self._observers:
-            observer.start(self.directory)
-            begun.callback(observer.close)
 
     def __enter__(self) -> Self:
         return self

@@ -520,3 +520,26 @@ def test_a_population_takes_no_space_for_each_client(tmp_path: Path) -> None:
     assert table["client"].to_pylist() == list(range(100_000))
     for name, value in (("priority", True), ("priority_weight", 1.0), ("participation_rate", 0.25)):
         assert set(table[name].to_pylist()) == {value}
+
+
+def test_a_run_that_goes_back_loses_rows_before_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped in between, no table has a round that rounds.jsonl lacks."""
+    with records_in(tmp_path / "run") as records:
+        add(records, 1)
+        position = records.position()
+        add(records, 2)
+    start = Checkpoint(1, {}, {}, records.summary_state(), {}, position, {})
+    seen: list[list[int]] = []
+
+    def stopped(directory: Path, _position: Mapping[str, int]) -> None:
+        seen.append(pq.read_table(directory / "clients")["round"].unique().to_pylist())
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedquorum.records.writer.rewind", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            records_in(tmp_path / "run", resumed=start)
+    assert seen == [[1]]
+    assert len((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()) == 2
