@@ -45,6 +45,7 @@ settings.load_profile("suite")
 DATA = "FEDQUORUM_DATA"
 DATA_FOLDER = os.environ.get(DATA)
 INTEGRATION = Path(__file__).parent / "integration"
+IMPORTED = pytest.StashKey[frozenset[str]]()
 FAST_CASES = 2
 """How many cases of a parametrised test ``--fast`` takes."""
 
@@ -105,6 +106,17 @@ def _fast(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item
         for item in random.Random(name).sample(several, min(FAST_CASES, len(several)))
     }
     return [i for i in items if i in chosen], [i for i in items if i not in chosen]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Note what was imported until now, before any test runs."""
+    session.config.stash[IMPORTED] = frozenset(sys.modules)
+
+
+@pytest.fixture(scope="session")
+def imported_by_collecting(pytestconfig: pytest.Config) -> frozenset[str]:
+    """Return the modules that were there when all tests were collected."""
+    return pytestconfig.stash[IMPORTED]
 
 
 @pytest.hookimpl(tryfirst=True)

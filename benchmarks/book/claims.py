@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from scipy import stats
+from scipy.special import stdtrit
 
 from benchmarks.book.measured import Cell, Measurement, Number, Table
 
@@ -126,7 +126,7 @@ class Verdict:
         if self.seeds < 2 or difference.sd is None:  # noqa: PLR2004 - a spread needs two
             return ONE_SEED
         claimed = self.claim.sign * difference.mean
-        noise = stats.t.ppf(LEVEL, self.seeds - 1) * difference.sd / math.sqrt(self.seeds)
+        noise = stdtrit(self.seeds - 1, LEVEL) * difference.sd / math.sqrt(self.seeds)
         if claimed > noise:
             return REPRODUCED
         if claimed < -noise:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from fedquorum.errors import ParameterError
 from fedquorum.types import FloatArray
-from scipy import stats
+from scipy.special import stdtrit
 
 NO_DIFFERENCE = "no difference"
 UNDECIDED = "undecided"
@@ -187,7 +187,7 @@ def compared(method: str, differences: FloatArray, tail: float) -> Comparison:
 
 
 def _half_width(deviation: float, seeds: int, tail: float) -> float:
-    return float(stats.t.isf(tail, seeds - 1)) * deviation / math.sqrt(seeds)
+    return -float(stdtrit(seeds - 1, tail)) * deviation / math.sqrt(seeds)
 
 
 def _verdict(comparisons: Sequence[Comparison], baseline: str, margin: float) -> str:

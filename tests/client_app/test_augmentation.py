@@ -11,7 +11,6 @@ from fedquorum.parameters import AUGMENTATION
 from fedquorum.streams import stream
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torchvision.transforms.v2 import functional as torchvision
 
 from client_app.augmentation import (
     Augmentation,
@@ -85,6 +84,8 @@ def test_windows_and_mirroring_by_hand(name: str) -> None:
 
 def colours(n: int, h: int = 32, w: int = 32, seed: int = 0) -> torch.Tensor:
     """Return uint8 images with smooth parts, edges and a grey corner."""
+    from torchvision.transforms.v2 import functional as torchvision
+
     rng = np.random.default_rng(seed)
     coarse = torch.from_numpy(rng.integers(256, size=(n, 3, 4, 4), dtype=np.uint8))
     images: torch.Tensor = torchvision.resize(coarse, [h, w], antialias=True)
@@ -102,6 +103,8 @@ def scaled(pixels: torch.Tensor, precision: torch.dtype = torch.float32) -> torc
 
 def by_torchvision(pixels: torch.Tensor, what: Recolouring) -> torch.Tensor:
     """Return uint8 images, changed one by one with torchvision."""
+    from torchvision.transforms.v2 import functional as torchvision
+
     results = []
     for one, sharpened, brightness, hue, hue_first, posterized, equalized in zip(
         pixels, *(values.tolist() for values in astuple(what)), strict=True
@@ -156,6 +159,8 @@ def test_colours_are_torchvisions(seed: int, turned: bool, precision: torch.dtyp
 @pytest.mark.parametrize("turn", [-0.05, -0.02, 0.0, 0.001, 0.05])
 def test_hue_is_torchvisions(turn: float) -> None:
     """On every colour of a fine grid bytes differ by at most one, and hardly ever; 0 is none."""
+    from torchvision.transforms.v2 import functional as torchvision
+
     grid = torch.arange(0, 256, 5, dtype=torch.uint8)
     pixels = torch.cartesian_prod(grid, grid, grid).T.reshape(1, 3, len(grid), -1)
     turn = float(np.float32(turn))
@@ -209,6 +214,8 @@ def test_colours_change_before_crop_and_flip() -> None:
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(1e-3, 1)), min_size=3, max_size=3))
 def test_the_pixels_of_normalised_images(numbers: list[tuple[float, float]]) -> None:
     """All 256 bytes of each channel come back, whatever its mean and spread."""
+    from torchvision.transforms.v2 import functional as torchvision
+
     mean, spread = np.array(numbers, np.float32).T.tolist()
     scale = PixelScale(tuple(mean), tuple(spread))
     pixels = torch.arange(256, dtype=torch.uint8).reshape(1, 1, 16, 16).expand(2, 3, 16, 16)

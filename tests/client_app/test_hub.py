@@ -10,7 +10,6 @@ from typing import Any
 import datasets
 import pytest
 from fedquorum.errors import DataError
-from flwr_datasets import federated_dataset
 from huggingface_hub import HfApi
 
 from client_app.data.sources.hub import Splits, hub_splits
@@ -40,7 +39,7 @@ def cache(tmp_path: Path) -> Path:
 @pytest.fixture
 def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     """Send requests to a port of this machine at which nothing listens, and refuse telemetry."""
-    monkeypatch.setattr(federated_dataset, "event", pytest.fail)
+    monkeypatch.setattr("flwr_datasets.federated_dataset.event", pytest.fail)
     monkeypatch.setattr(datasets.config, "HF_ENDPOINT", "http://127.0.0.1:9")
 
 

@@ -8,13 +8,10 @@ from urllib.error import URLError
 
 import numpy as np
 import pytest
-import scipy.io
 from fedquorum.errors import DataError
 from numpy.typing import NDArray
-from torchvision.datasets import CIFAR10, CIFAR100, EMNIST, MNIST, SVHN, FashionMNIST
 
 from client_app.data.sources.base import LabelledArrays
-from client_app.data.sources.torchvision import torchvision_arrays
 from conf.schema.data import TorchvisionSettings
 from tests.reference.idx import write_idx
 
@@ -23,12 +20,12 @@ Pixels = NDArray[np.uint8]
 CLASSES = {"mnist": 10, "fmnist": 10, "emnist": 47, "cifar10": 10, "cifar100": 100, "svhn": 10}
 MNIST_LIKE = ("mnist", "fmnist", "emnist")
 CLASS = {
-    "mnist": MNIST,
-    "fmnist": FashionMNIST,
-    "emnist": EMNIST,
-    "cifar10": CIFAR10,
-    "cifar100": CIFAR100,
-    "svhn": SVHN,
+    "mnist": "MNIST",
+    "fmnist": "FashionMNIST",
+    "emnist": "EMNIST",
+    "cifar10": "CIFAR10",
+    "cifar100": "CIFAR100",
+    "svhn": "SVHN",
 }
 FOLDER = {
     "mnist": "MNIST/raw",
@@ -105,6 +102,8 @@ def write_pickles(folder: Path, name: str, contents: list[dict[str, object]]) ->
 
 def write_cifar10(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Write five batches to train on and one to test."""
+    from torchvision import datasets
+
     (images, labels), test = picture("cifar10", 0), picture("cifar10", 1)
     batches = [*zip(np.split(images, 5), np.split(labels, 5), strict=True), test]
     contents: list[dict[str, object]] = [
@@ -113,13 +112,15 @@ def write_cifar10(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     contents.append({"label_names": [f"class {c}" for c in range(10)]})
     sums = write_pickles(folder, "cifar10", contents)
     named = list(zip(FILES["cifar10"], sums, strict=True))
-    monkeypatch.setattr(CIFAR10, "train_list", named[:5])
-    monkeypatch.setattr(CIFAR10, "test_list", named[5:6])
-    monkeypatch.setattr(CIFAR10, "meta", {**CIFAR10.meta, "md5": sums[6]})
+    monkeypatch.setattr(datasets.CIFAR10, "train_list", named[:5])
+    monkeypatch.setattr(datasets.CIFAR10, "test_list", named[5:6])
+    monkeypatch.setattr(datasets.CIFAR10, "meta", {**datasets.CIFAR10.meta, "md5": sums[6]})
 
 
 def write_cifar100(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Write both parts, each image with its class and its one of 20 groups of classes."""
+    from torchvision import datasets
+
     contents: list[dict[str, object]] = [
         {"data": as_rows(x), "fine_labels": y.tolist(), "coarse_labels": (y // 5).tolist()}
         for x, y in (picture("cifar100", part) for part in (0, 1))
@@ -131,21 +132,24 @@ def write_cifar100(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         }
     )
     sums = write_pickles(folder, "cifar100", contents)
-    monkeypatch.setattr(CIFAR100, "train_list", [("train", sums[0])])
-    monkeypatch.setattr(CIFAR100, "test_list", [("test", sums[1])])
-    monkeypatch.setattr(CIFAR100, "meta", {**CIFAR100.meta, "md5": sums[2]})
+    monkeypatch.setattr(datasets.CIFAR100, "train_list", [("train", sums[0])])
+    monkeypatch.setattr(datasets.CIFAR100, "test_list", [("test", sums[1])])
+    monkeypatch.setattr(datasets.CIFAR100, "meta", {**datasets.CIFAR100.meta, "md5": sums[2]})
 
 
 def write_svhn(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Write MATLAB's X (height, width, channels, n) and y (n, 1), where a zero is a ten."""
+    from scipy.io import savemat
+    from torchvision import datasets
+
     splits = {}
     for part, file in enumerate(FILES["svhn"]):
         images, labels = picture("svhn", part)
         tens = np.where(labels == 0, 10, labels)[:, None]
-        scipy.io.savemat(folder / file, {"X": images.transpose(1, 2, 3, 0), "y": tens})
+        savemat(folder / file, {"X": images.transpose(1, 2, 3, 0), "y": tens})
         md5 = hashlib.md5((folder / file).read_bytes(), usedforsecurity=False).hexdigest()
         splits[("train", "test")[part]] = ["http://localhost", file, md5]
-    monkeypatch.setattr(SVHN, "split_list", splits)
+    monkeypatch.setattr(datasets.SVHN, "split_list", splits)
 
 
 SPECIAL = {"cifar10": write_cifar10, "cifar100": write_cifar100, "svhn": write_svhn}
@@ -168,6 +172,8 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Writer:
 
 
 def load(name: str, root: Path, *, download: bool = False) -> LabelledArrays:
+    from client_app.data.sources.torchvision import torchvision_arrays
+
     return torchvision_arrays(TorchvisionSettings(name=name, root=str(root), download=download))
 
 
@@ -239,8 +245,10 @@ def test_damaged_file(name: str, file: str, content: int | str, write: Writer) -
 
 def test_a_zero_of_svhn_is_class_0(write: Writer) -> None:
     """SVHN's files call the digit zero class 10; here the class is the digit."""
+    from scipy.io import loadmat
+
     root = write("svhn")
-    stored = scipy.io.loadmat(root / FILES["svhn"][0])["y"][:, 0]
+    stored = loadmat(root / FILES["svhn"][0])["y"][:, 0]
     y = load("svhn", root).y_train
     assert set(y[stored == 10].tolist()) == {0}
     np.testing.assert_array_equal(y[stored != 10], stored[stored != 10])
@@ -250,14 +258,17 @@ def test_labels_that_svhn_does_not_have(
     write: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A class above ten, which a file of another data set may have, is refused."""
+    from scipy.io import loadmat, savemat
+    from torchvision import datasets
+
     root = write("svhn")
     path = tmp_path / FILES["svhn"][0]
-    content = scipy.io.loadmat(path)
+    content = loadmat(path)
     content["y"][3] = 11
-    scipy.io.savemat(path, {"X": content["X"], "y": content["y"]})
+    savemat(path, {"X": content["X"], "y": content["y"]})
     md5 = hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
-    splits = SVHN.split_list | {"train": ["http://localhost", path.name, md5]}
-    monkeypatch.setattr(SVHN, "split_list", splits)
+    splits = datasets.SVHN.split_list | {"train": ["http://localhost", path.name, md5]}
+    monkeypatch.setattr(datasets.SVHN, "split_list", splits)
     with pytest.raises(DataError, match=r"y_train must be classes from 0 to 9, got 0 to 11$"):
         load("svhn", root)
 
@@ -307,7 +318,7 @@ def test_missing_files_are_downloaded(
             write(name)
         fetched.append(name)
 
-    monkeypatch.setattr(CLASS[name], "download", fetch)
+    monkeypatch.setattr(f"torchvision.datasets.{CLASS[name]}.download", fetch)
     assert_those_of_the_files(load(name, tmp_path, download=True), name)
     assert fetched
 
@@ -326,7 +337,7 @@ def test_failed_download(
     def fail(_: object) -> None:
         raise error
 
-    monkeypatch.setattr(CLASS[name], "download", fail)
+    monkeypatch.setattr(f"torchvision.datasets.{CLASS[name]}.download", fail)
     with pytest.raises(DataError, match="or they must be downloadable to it") as caught:
         load(name, tmp_path, download=True)
     assert_one_line_about(caught.value, name, tmp_path)
@@ -343,7 +354,7 @@ def test_download_is_not_tried_where_files_are(
         raise AssertionError
 
     root = write(name)
-    monkeypatch.setattr(CLASS[name], "download", fail)
+    monkeypatch.setattr(f"torchvision.datasets.{CLASS[name]}.download", fail)
     assert_those_of_the_files(load(name, root, download=True), name)
 
 

@@ -9,7 +9,6 @@ from fedquorum import simplex
 from fedquorum.errors import SolverError
 from fedquorum.simplex import minimise_quadratic, project, restricted
 from fedquorum.types import FloatArray
-from scipy.optimize import minimize
 
 
 def test_nothing_weighs_where_those_heard_hold_no_mass() -> None:
@@ -54,6 +53,8 @@ def test_quadratic_programs(size: int, rank: int, boxed: bool) -> None:
 
 def test_quadratic_program_against_scipy() -> None:
     """The same minimum as a general solver's, which is less accurate."""
+    from scipy.optimize import minimize
+
     rng = np.random.default_rng(7)
     quadratic, linear = convex(8, 10, rng), rng.normal(size=8)
     got = minimise_quadratic(quadratic, linear)

@@ -15,7 +15,6 @@ import pytest
 import yaml
 from datasets import ClassLabel, Dataset, Features, Image
 from flwr.app import Context, RecordDict
-from flwr_datasets import federated_dataset
 from PIL import Image as Pillow
 
 from conf.compose import compose
@@ -133,7 +132,7 @@ def test_rates_are_those_of_the_app_s_preset(strategy: str) -> None:
 def fedau(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """Return what imports the baseline's modules."""
     monkeypatch.syspath_prepend(str(BASELINE))
-    monkeypatch.setattr(federated_dataset, "event", lambda *_: None)
+    monkeypatch.setattr("flwr_datasets.federated_dataset.event", lambda *_: None)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.chdir(tmp_path)
     yield lambda name: import_module(f"fedau.{name}")

@@ -26,7 +26,6 @@ from fedquorum.flower.codec import (
     encode_arrays,
 )
 from fedquorum.privacy import GaussianMechanism
-from scipy.stats import beta
 
 from conf import compose
 from server_app.privacy import PrivacySpent, mechanism_of
@@ -148,6 +147,8 @@ def lower_bound(yes_with: int, yes_without: int, runs: int) -> float:
 
 
 def _bound(right: int, wrong: int, runs: int) -> float:
+    from scipy.stats import beta
+
     level = FALSE_ALARM / 4
     least = 0.0 if right == 0 else float(beta.ppf(level, right, runs - right + 1))
     most = 1.0 if wrong == runs else float(beta.ppf(1 - level, wrong + 1, runs - wrong))

@@ -1,12 +1,16 @@
-"""Pages: what they say, and what goes wrong with them in a real browser."""
+"""Pages: what they say, and what goes wrong with them in a real browser.
+
+Playwright takes a second to import, and only tests with a browser need it.
+"""
 
 import re
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Locator, LocatorAssertions, Page
 
+WAIT_MS = 20_000  # other tests may have the cores
 HIDDEN = ("head", "script", "style", "noscript")
 INLINE = ("a", "code", "span")
 CELLS = ("td", "th")
@@ -45,6 +49,14 @@ def text_of(page: str) -> str:
     reader.feed(page)
     lines = (line.strip(" |") for line in "".join(reader.parts).splitlines())
     return "".join(f"{line}\n" for line in lines if line)
+
+
+def expect(found: "Locator") -> "LocatorAssertions":
+    """Return Playwright's assertions on a part of a page, which wait for what they assert."""
+    from playwright.sync_api import expect
+
+    expect.set_options(timeout=WAIT_MS)
+    return expect(found)
 
 
 def problems_of(page: "Page") -> list[str]:

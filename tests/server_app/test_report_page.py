@@ -5,16 +5,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
 
 from server_app.report.command_line import main
 from tests.fedquorum.records.made import line, make_run, write_population, write_table
-from tests.server_app.pages import problems_of
+from tests.server_app.pages import expect, problems_of
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.slow  # a real browser
-expect.set_options(timeout=20_000)  # ms: other tests may have the cores
 
 PLOTS = ("training", "sweep-strategy-epsilon", "participation", "admission", "costs")
 MAX_BYTES = 6_000_000
@@ -24,7 +26,7 @@ MAX_BYTES = 6_000_000
 class Opened:
     """The page in a browser, and what went wrong or was asked for while it opened."""
 
-    page: Page
+    page: "Page"
     problems: list[str]
     requests: list[str] = field(default_factory=list)
 
@@ -57,7 +59,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def opened(report: Path, browser: Browser) -> Iterator[Opened]:
+def opened(report: Path, browser: "Browser") -> Iterator[Opened]:
     """Open the page with JavaScript and draw every plot."""
     context = browser.new_context(offline=True)
     page = context.new_page()
@@ -79,7 +81,7 @@ def of(name: str) -> str:
     return f"#fedalign-synth-low_{name}"
 
 
-def curves(page: Page, panel: int) -> list[str]:
+def curves(page: "Page", panel: int) -> list[str]:
     """Return the colours of the curves that a panel of the first chart shows."""
     lines = page.locator(f"{of('training')} .plot").nth(panel).locator(".scatterlayer .js-line")
     return [str(one.evaluate("node => getComputedStyle(node).stroke")) for one in lines.all()]
@@ -100,7 +102,7 @@ def test_no_button_sends_the_data_away(opened: Opened) -> None:
     assert not [title for title in titles if "share" in title.lower() or "cloud" in title.lower()]
 
 
-def test_a_narrow_window_has_one_panel_below_the_other(report: Path, browser: Browser) -> None:
+def test_a_narrow_window_has_one_panel_below_the_other(report: Path, browser: "Browser") -> None:
     """On a telephone nothing is scrolled sideways but tables, whose first column stays."""
     page = browser.new_page(viewport={"width": 400, "height": 800})
     page.goto(report.as_uri())
@@ -182,7 +184,7 @@ def test_hovering_tells_what_became_of_a_client(opened: Opened) -> None:
         expect(plot.locator(".hovertext")).to_have_text(told)
 
 
-def test_on_paper_nothing_is_cut(report: Path, browser: Browser) -> None:
+def test_on_paper_nothing_is_cut(report: Path, browser: "Browser") -> None:
     """All plots are drawn, two side by side, and tables are no wider than the page."""
     page = browser.new_page(viewport={"width": 700, "height": 1000})  # A4 with margins
     page.goto(report.as_uri())
@@ -203,7 +205,7 @@ def test_on_paper_nothing_is_cut(report: Path, browser: Browser) -> None:
     page.close()
 
 
-def test_without_javascript_pictures_and_tables_are_there(report: Path, browser: Browser) -> None:
+def test_without_javascript_pictures_and_tables_are_there(report: Path, browser: "Browser") -> None:
     """Every plot's picture is loaded, every table can be read."""
     context = browser.new_context(java_script_enabled=False, offline=True)
     page = context.new_page()

@@ -4,9 +4,9 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
 
 from server_app.report.watch_server import WatchServer
 from tests.fedquorum.records.made import (
@@ -17,10 +17,12 @@ from tests.fedquorum.records.made import (
     write_part,
     write_population,
 )
-from tests.server_app.pages import problems_of
+from tests.server_app.pages import expect, problems_of
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.slow  # a real browser
-expect.set_options(timeout=20_000)  # ms: other tests may have the cores
 
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 ANCHOR = "img-src-x-onerror-alert-1-script-alert-2-script"
@@ -37,7 +39,7 @@ class Followed:
     folder: Path
     run: Path
     server: WatchServer
-    page: Page
+    page: "Page"
     problems: list[str]
 
     def go_on(self, number: int) -> None:
@@ -62,7 +64,7 @@ def end_round(run: Path, number: int) -> None:
 
 
 @pytest.fixture
-def followed(tmp_path: Path, browser: Browser) -> Iterator[Followed]:
+def followed(tmp_path: Path, browser: "Browser") -> Iterator[Followed]:
     """Serve a folder with a run of two rounds that goes on and an older one, and open the page."""
     run = make_run(
         tmp_path / "newest",

@@ -9,7 +9,6 @@ import datasets
 from datasets.naming import camelcase_to_snakecase
 from datasets.packaged_modules.cache.cache import Cache
 from fedquorum.errors import DataError, one_line
-from flwr_datasets import FederatedDataset
 from huggingface_hub import HfApi
 from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
@@ -167,6 +166,8 @@ def _loaded(path: str, settings: HfSettings, **others: Any) -> Any:
 
     Its partitioners only hand the splits on: what a client gets follows from the run's seed.
     """
+    from flwr_datasets import FederatedDataset  # seconds, most of them for its charts
+
     splits: dict[str, Any] = {}
 
     def kept(loaded: Any) -> Any:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 from fedquorum.errors import DataError, one_line
-from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from client_app.data.base import Labels
 from client_app.data.sources.base import LabelledArrays, pooled_arrays
@@ -129,6 +128,8 @@ def _check_no_images(folder: Path) -> None:
 
 
 def _images(folder: Path) -> list[Path]:
+    from torchvision.datasets.folder import IMG_EXTENSIONS
+
     return sorted(p for p in folder.iterdir() if p.suffix.lower() in IMG_EXTENSIONS)
 
 

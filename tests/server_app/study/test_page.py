@@ -3,15 +3,18 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import Browser
 
 from server_app.study.answer import Answer, Trial
 from server_app.study.page import page, write_page
 from tests.builders_study import BASE, answer, better, curve_to, method
 from tests.server_app.pages import problems_of, text_of
 from tests.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 SCORES = {"fedavg": BASE, EVIL: better(2.0, 3.0, 1.8, 2.2, 2.4)}
@@ -63,7 +66,7 @@ def test_a_study_without_runs_has_a_page() -> None:
 
 
 @pytest.mark.slow
-def test_the_page_in_a_browser(hostile: Answer, tmp_path: Path, browser: Browser) -> None:
+def test_the_page_in_a_browser(hostile: Answer, tmp_path: Path, browser: "Browser") -> None:
     """Alone and without errors, on a narrow screen, and all of it on paper."""
     path = write_page(hostile, tmp_path)
     opened = browser.new_context(offline=True, viewport={"width": 420, "height": 800}).new_page()
