@@ -1,5 +1,6 @@
 """What an experiment comes to, in sentences."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +8,7 @@ from server_app.report.groups import group_runs
 from server_app.report.lead import lead
 from server_app.report.tables import summarize
 from tests.fedquorum.records.made import line, load_all, make_run
-
-HIGHEST = "The highest test accuracy on the priority clients is that of "
+from tests.snapshot import Snapshot
 
 
 def make(folder: Path, strategy: str, *accuracies: float, **settings: Any) -> None:
@@ -26,21 +26,21 @@ def said(folder: Path) -> list[str]:
     return [sentence for sentences in paragraphs for sentence in sentences]
 
 
-def test_the_best_method_and_how_far_it_is_ahead(tmp_path: Path) -> None:
+def test_the_best_method_and_how_far_it_is_ahead(tmp_path: Path, snapshot: Snapshot) -> None:
     """On the priority clients where there are any, in the table's units, the nearest first."""
     make(tmp_path, "fedavg", 0.6, 0.5)
     make(tmp_path, "fedalign", 0.9, 0.7)
     make(tmp_path, "fedgp", 0.8, 0.7)
     first, second, worst, few = said(tmp_path)
-    assert first == (
-        f"{HIGHEST}FedALIGN: 80.00 ± 14.14 % (mean ± standard deviation over 2 seeds)."
-    )
-    assert second == (
-        "Paired by seed, it is ahead of FedGP by 5.00 ± 7.07 points (in 1 of 2 seeds); and of "
-        "FedAvg by 25.00 ± 7.07 points (in 2 of 2 seeds)."
-    )
-    assert worst == "On the worst 10 % of these clients, it is best: 40.00 ± 7.07 %."
-    assert few.startswith("2 seeds decide little; fedquorum-study tunes")
+    assert "highest test accuracy on the priority clients" in first
+    assert "FedALIGN: 80.00 ± 14.14 %" in first
+    assert re.findall(r"of (\w+) by ([^(]*) points \(in (\d of \d)", second) == [
+        ("FedGP", "5.00 ± 7.07", "1 of 2"),
+        ("FedAvg", "25.00 ± 7.07", "2 of 2"),
+    ]
+    assert "40.00 ± 7.07 %" in worst
+    assert few.startswith("2 seeds decide")
+    snapshot("report/lead.txt", f"{first}\n{second}\n{worst}\n{few}\n")
 
 
 def test_a_baseline_may_be_the_best(tmp_path: Path) -> None:
@@ -48,8 +48,8 @@ def test_a_baseline_may_be_the_best(tmp_path: Path) -> None:
     make(tmp_path, "fedalign", *(0.1,) * 5)
     make(tmp_path, "fedavg", *(0.2,) * 5)
     first, second, _ = said(tmp_path)
-    assert first.startswith(f"{HIGHEST}FedAvg: 20.00")
-    assert "ahead of FedALIGN by 10.00 ± 0.00 points (in 5 of 5 seeds)" in second
+    assert "FedAvg: 20.00" in first
+    assert "FedALIGN by 10.00 ± 0.00 points (in 5 of 5 seeds)" in second
 
 
 def test_lower_is_better_for_a_loss(tmp_path: Path) -> None:
@@ -61,11 +61,10 @@ def test_lower_is_better_for_a_loss(tmp_path: Path) -> None:
         made = tmp_path / strategy
         make_run(made, [line(1, test=test)], strategy=strategy, settings=settings)
     first, second, few = said(tmp_path)
-    assert first == (
-        "The lowest test loss on the priority clients is that of FedALIGN: 0.750 nats (1 seed)."
-    )
-    assert second == "Paired by seed, it is ahead of FedAvg by 0.250 (in 1 of 1 seed)."
-    assert few.startswith("1 seed decides little")
+    assert "lowest test loss on the priority clients" in first
+    assert first.endswith("FedALIGN: 0.750 nats (1 seed).")
+    assert second.endswith("FedAvg by 0.250 (in 1 of 1 seed).")
+    assert few.startswith("1 seed decides")
 
 
 def test_methods_are_compared_within_their_world(tmp_path: Path) -> None:
@@ -75,10 +74,10 @@ def test_methods_are_compared_within_their_world(tmp_path: Path) -> None:
         make(tmp_path, "fedau", better, settings=settings)
         make(tmp_path, "mifa", better - 0.1, settings=settings)
     best = [sentence for sentence in said(tmp_path) if "highest" in sentence]
-    said_of = "the highest test accuracy on the priority clients is that of FedAU"
-    assert best == [
-        f"Bernoulli: {said_of}: 50.00 % (1 seed).",
-        f"Markov: {said_of}: 90.00 % (1 seed).",
+    assert [sentence.split(": ")[0] for sentence in best] == ["Bernoulli", "Markov"]
+    assert [sentence.split(" of ")[1] for sentence in best] == [
+        "FedAU: 50.00 % (1 seed).",
+        "FedAU: 90.00 % (1 seed).",
     ]
 
 
@@ -87,7 +86,7 @@ def test_the_same_values_are_no_lead(tmp_path: Path) -> None:
     make(tmp_path, "fedalign", 0.9, 0.7)
     make(tmp_path, "fedgp", 0.9, 0.7)
     _, second, *_ = said(tmp_path)
-    assert second == "In every seed, FedGP measured the same."
+    assert second.endswith("FedGP measured the same.")
 
 
 def test_many_methods_are_counted(tmp_path: Path) -> None:
@@ -105,7 +104,7 @@ def test_a_run_that_was_broken_off_does_not_win(tmp_path: Path) -> None:
     make(tmp_path, "fedavg", 0.5)
     make(tmp_path, "fedgp", 0.4)
     first, second, *_ = said(tmp_path)
-    assert first.startswith(f"{HIGHEST}FedAvg")
+    assert "is that of FedAvg" in first
     assert "FedALIGN" not in second
 
 

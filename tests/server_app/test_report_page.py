@@ -217,7 +217,7 @@ def test_without_javascript_pictures_and_tables_are_there(report: Path, browser:
         assert box["width"] > 300
         assert box["height"] > 150
     captions = page.locator("caption").all_text_contents()
-    assert "fedalign/synth_low: test accuracy, %, after the last evaluation" in captions
+    assert any("test accuracy, %" in caption for caption in captions)
     assert "interrupted" in " ".join(page.locator(".warning").all_text_contents())
     context.close()
 

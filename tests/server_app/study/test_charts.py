@@ -100,15 +100,15 @@ def test_the_forest_plot_has_a_row_for_each_method() -> None:
     assert thick.x[1] == pytest.approx(2.28)
     assert thin.x[1] == pytest.approx(2.08)
     assert len(dots.x) == 5
-    assert "simultaneous over all methods" in chart.note
-    assert "Thin: 95 % interval over the clients" in chart.note
+    assert "simultaneous" in chart.note
+    assert "Thin:" in chart.note
 
 
 def test_few_seeds_have_no_intervals() -> None:
     """Only the dots are drawn."""
     chart = drawn(answer({name: scores[:3] for name, scores in SCORES.items()}))["differences"]
     assert [trace.mode for trace in chart.drawn.data] == ["markers"] * 2
-    assert chart.note.endswith("There are too few seeds for intervals.")
+    assert "too few seeds" in chart.note
 
 
 # --- by round and the tuning ------------------------------------------------------------------
