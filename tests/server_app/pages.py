@@ -8,7 +8,8 @@ from html.parser import HTMLParser
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, LocatorAssertions, Page
+    from playwright.sync_api import Locator, Page
+    from playwright.sync_api._generated import LocatorAssertions
 
 WAIT_MS = 20_000  # other tests may have the cores
 HIDDEN = ("head", "script", "style", "noscript")
