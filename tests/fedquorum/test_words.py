@@ -29,17 +29,16 @@ def test_a_place_is_among_all_clients() -> None:
 def test_a_response_by_hand() -> None:
     """r = 0 + 1 CDF(3 / 2), the mean over the clients heard."""
     made = decided(DoublyRobustMixing(), responses([1.0, 3.0]), 2)
-    assert [*explain_response("weibull", 0.0, 1.0, made, 1)] == [
-        "r_k = C1 + (C2 - C1) weibull(F_k / mean F) = 0 + 1 x weibull(3 / 2) = 0.894601"
-    ]
+    (line,) = explain_response("weibull", 0.0, 1.0, made, 1)
+    assert line.endswith("= 0 + 1 x weibull(3 / 2) = 0.894601")
 
 
 def test_a_restriction_by_hand() -> None:
     """p of the clients heard over their sum: 0.15 / 0.4 + 0.25 / 0.4 = 1."""
     made = decided(AgnosticMixing(0.05), responses([1.0, 3.0], client=[0, 2]), 3)
     assert made.following is not None
-    lines = [*explain_restricted(np.arange(3), made.following.mixing, made, 1)]
-    assert lines == ["c_k = p_k / sum of p over the clients heard = 0.383333 / 0.666667 = 0.575"]
+    (line,) = explain_restricted(np.arange(3), made.following.mixing, made, 1)
+    assert line.endswith("= 0.383333 / 0.666667 = 0.575")
 
 
 def test_nothing_is_explained_that_was_not_decided() -> None:

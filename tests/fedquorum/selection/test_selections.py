@@ -86,29 +86,29 @@ def test_a_share_by_priority_weight() -> None:
 @pytest.mark.parametrize(
     ("rule", "client", "words"),
     [
-        (Everyone(), 3, "yes; clients with and without priority are asked, all of them"),
-        (PriorityOnly(), 2, "yes; only priority clients are asked, all of them"),
-        (PriorityOnly(), 3, "no; only priority clients are asked"),
+        (Everyone(), 3, "all of them"),
+        (PriorityOnly(), 2, "only priority clients are asked, all of them"),
+        (PriorityOnly(), 3, "only priority clients are asked"),
         (
             Everyone(Sampling(0.5, seed=1)),
             0,
-            'a fraction 0.5 of each group drawn from (seed 1, "selection", round 1)',
+            '0.5 of each group drawn from (seed 1, "selection", round 1)',
         ),
         (
             EpsilonGate(num_rounds=9, warmup_rounds=2),
             3,
-            "no; rounds 1 to 2 are warm-up, in which only priority clients are asked",
+            "rounds 1 to 2 are warm-up, in which only priority clients are asked",
         ),
         (
             AfterWarmup(num_rounds=20, warmup_fraction=0.1),
             3,
-            "no; rounds 1 to 2 are warm-up, in which only priority clients are asked",
+            "rounds 1 to 2 are warm-up, in which only priority clients are asked",
         ),
-        (AfterWarmup(), 3, "yes; clients with and without priority are asked, all of them"),
+        (AfterWarmup(), 3, "all of them"),
         (
             EpsilonGate(num_rounds=9, warmup_rounds=0),
             3,
-            "yes; clients with and without priority are asked, all of them",
+            "all of them",
         ),
     ],
 )

@@ -58,9 +58,8 @@ def test_without_priority_clients_there_is_no_inclusion_mass() -> None:
     given = responses([1.0, 1.0], data=[10, 30], priority=0.0)
     _, weights = DataFraction().weigh(None, Call((0, 1)), given, np.ones(2))
     made = replace(decided(DataFraction(), given, 2), responses=given, weights=weights)
-    assert [*DataFraction().explain(made, 1)] == [
-        "c_k = s_k D_k / sum of s_i D_i; s_k D_k = 1 x 30, the sum is 40: c_k = 0.75"
-    ]
+    (line,) = DataFraction().explain(made, 1)
+    assert line.endswith("s_k D_k = 1 x 30, the sum is 40: c_k = 0.75")
 
 
 # Client 0 was drawn twice and client 1 once, of priority clients with 60 examples in all.
