@@ -1,5 +1,6 @@
 """``fedquorum-audit``, the library's command: the words and the status of ``fedquorum-report``."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -9,11 +10,12 @@ from typing import Any
 
 import pytest
 from fedquorum.audit.check import audit
-from fedquorum.audit.command_line import SHOWN_PROBLEMS, main
+from fedquorum.audit.command_line import SHOWN_PROBLEMS, ending, main
 from fedquorum.records import needed
 
 from server_app.report.command_line import main as report
 from tests.fedquorum.records.made import change_table
+from tests.snapshot import Snapshot
 
 LIBRARY = Path(__file__).parents[3] / "strategies"
 ABSENT = ("torch", "hydra", "omegaconf", "flwr", "rich", "server_app", "client_app", "conf")
@@ -51,9 +53,20 @@ def test_a_bad_run_hides_no_other(
         shutil.copytree(runs("qfedavg"), tmp_path / name)
     (tmp_path / "a" / "manifest.json").write_text("{")
     status, out, err = told([str(tmp_path)], capsys)
-    assert (status, out.splitlines()[-1]) == (1, "  every decision matches the records")
+    assert (status, out.splitlines()[-1]) == (1, f"  {ending(0)}")
     (line,) = err.splitlines()
     assert line.startswith(f"fedquorum-audit: {tmp_path}/a/manifest.json, line 1: expected JSON")
+
+
+def test_what_it_says(runs: Made, capsys: pytest.CaptureFixture[str], snapshot: Snapshot) -> None:
+    """Of runs that fit, with all that the records cannot tell; N is a number of answers."""
+    made = [runs(name) for name in ("fedalign", "mifa", "slow", "refused fedau")]
+    statuses, outs, _ = zip(*(told([str(run)], capsys) for run in made), strict=True)
+    assert statuses == (0, 0, 0, 0)
+    out = "".join(outs).replace(str(made[0].parent), "runs")
+    counted = re.sub(r"\d+ (client answers|times)", r"N \1", out)
+    endings = "".join(f"  {ending(count)}\n" for count in (1, 2))
+    snapshot("audit/command.txt", counted + endings)
 
 
 def test_of_many_mismatches_the_first_are_shown(
@@ -111,4 +124,4 @@ sys.exit(main(sys.argv[1:]))
     command = [sys.executable, "-P", "-c", program, str(runs("fedau"))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[-1] == "  every decision matches the records"
+    assert done.stdout.splitlines()[-1] == f"  {ending(0)}"
