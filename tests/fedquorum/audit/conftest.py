@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from tests.server_app.made_runs import real_run
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Return what makes a run of each configuration, once for all workers of the tests."""
+    # Flower's logger keeps the stream it is imported with; a test's own ends with the test.
+    import_module("flwr.common.logger")
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "audited"
     folder.mkdir(exist_ok=True)
