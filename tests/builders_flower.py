@@ -64,6 +64,8 @@ LOSSES = (1.0, 1.1, 1.3, 5.0)
 
 Script = Callable[[int, TrainTask, NamedArrays], TrainAnswer]
 Change = Callable[[list[Message]], Iterable[Message]]
+Nodes = Collection[int] | Mapping[int, Collection[int]]
+"""Some nodes in every round, or by round."""
 
 
 # --- strategies ----------------------------------------------------------------------------
@@ -282,98 +284,148 @@ def grid_of(app: ClientApp, nodes: int) -> InProcessGrid:
     return InProcessGrid(app, {}, nodes)
 
 
-class ChangingGrid(InProcessGrid):
-    """Nodes that come and go: ``there`` are those connected, ``failing`` reply with an error.
+def exchange_of(message: Message) -> tuple[str, int]:
+    """Return what a message asks for and in which round, as train and 3; round 0 if it has none."""
+    kind, _, number = message.metadata.group_id.partition(" ")
+    return kind, int(number or 0)
 
-    A node that fails need not be one that the grid was made with.
+
+class ScriptedGrid(InProcessGrid):
+    """Nodes 1 to ``count`` that follow a script, and keep what they are sent.
+
+    A test may change all parts of the script as it goes. ``server_round`` is the round of the last
+    train message, unless the test sets it; it decides what of a script by round counts.
+
+    Parameters
+    ----------
+    app, run_config, count
+        As in ``InProcessGrid``.
+    there : collection of int, optional
+        The nodes that are connected, told in descending order; all by default, ascending. They may
+        be nodes that the grid was not made with.
+    then : mapping
+        The nodes that are connected once a message of a group, as "train 3", was sent.
+    arriving : bool
+        Whether one more node is connected each time that somebody looks.
+    away : collection of int, or by round
+        Nodes that are not connected.
+    mute : collection of int, or by round
+        Nodes whose replies cannot be fetched, until they are not mute any more.
+    failing : mapping
+        By round, the nodes that fail to train, and their errors.
+    hosted : mapping, optional
+        The clients that each node says it hosts; without it the app is asked.
+    reply : callable, optional
+        Makes the reply to a message, or None for that of the script and the app.
+
+    Attributes
+    ----------
+    looks : int
+        How often somebody asked which nodes are connected.
+    messages : list of Message
+        What was sent, in its order.
+    exchanges : list
+        The timeout of every exchange, and the types of its messages.
     """
 
-    def __init__(self, app: ClientApp, count: int, there: Iterable[int] | None = None) -> None:
-        super().__init__(app, {}, count)
-        self.there = set(range(1, count + 1) if there is None else there)
-        self.failing: dict[int, str] = {}
+    def __init__(
+        self,
+        app: ClientApp,
+        run_config: Mapping[str, Any],
+        count: int,
+        *,
+        there: Iterable[int] | None = None,
+        then: Mapping[str, Iterable[int]] | None = None,
+        arriving: bool = False,
+        away: Nodes = (),
+        mute: Nodes = (),
+        failing: Mapping[int, Mapping[int, str]] | None = None,
+        hosted: Mapping[int, Sequence[int]] | None = None,
+        reply: Callable[[Message], Message | None] = lambda message: None,
+    ) -> None:
+        super().__init__(app, run_config, count)
+        self.there, self.then, self.arriving = there, then or {}, arriving
+        self.away, self.mute, self.failing = away, mute, failing or {}
+        self.hosted, self.reply = hosted, reply
+        self.server_round = 1
         self.looks = 0
+        self.messages: list[Message] = []
+        self.exchanges: list[tuple[float | None, list[str]]] = []
+
+    def _now(self, nodes: Nodes) -> Collection[int]:
+        return nodes.get(self.server_round, ()) if isinstance(nodes, Mapping) else nodes
 
     def get_node_ids(self) -> Iterable[int]:
         self.looks += 1
-        return sorted(self.there, reverse=True)
+        known = super().get_node_ids() if self.there is None else sorted(self.there, reverse=True)
+        nodes = [node for node in known if node not in self._now(self.away)]
+        return nodes[: self.looks] if self.arriving else nodes
 
-    def _answer(self, message: Message) -> Message:
-        node = message.metadata.dst_node_id
-        if node in self.failing:
-            return Message(Error(1, self.failing[node]), reply_to=message)
-        return super()._answer(message)
-
-
-class RecordingGrid(InProcessGrid):
-    """Nodes that are always there; ``sent`` has the type of every message, in its order."""
-
-    def __init__(self, app: ClientApp, count: int) -> None:
-        super().__init__(app, {}, count)
-        self.sent: list[str] = []
-
-    def _answer(self, message: Message) -> Message:
-        self.sent.append(message.metadata.message_type)
-        return super()._answer(message)
-
-
-class FaultyGrid(InProcessGrid):
-    """Nodes of which, by round, some are ``away`` and some ``mute``: they do not answer in time."""
-
-    away: Mapping[int, Collection[int]] = {}
-    mute: Mapping[int, Collection[int]] = {}
-    server_round = 1
-
-    def get_node_ids(self) -> Iterable[int]:
-        away = self.away.get(self.server_round, ())
-        return [node for node in super().get_node_ids() if node not in away]
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        given = list(messages)
+        self.exchanges.append((timeout, [m.metadata.message_type for m in given]))
+        return super().send_and_receive(given, timeout=timeout)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        mute = self.mute.get(self.server_round, ())
+        mute = self._now(self.mute)
+        made = {key: reply.metadata.src_node_id for key, reply in self._answers.items()}
+        return super().pull_messages(key for key in message_ids if made.get(key) not in mute)
+
+    def _answer(self, message: Message) -> Message:
+        self.messages.append(message)
+        (kind, server_round), node = exchange_of(message), message.metadata.dst_node_id
+        if kind == MessageType.TRAIN:
+            self.server_round = server_round
+        self.there = self.then.get(message.metadata.group_id, self.there)
+        reply = self.reply(message)
+        if reply is not None:
+            return reply
+        error = self.failing.get(server_round, {}).get(node)
+        if kind == MessageType.TRAIN and error is not None:
+            return Message(Error(1, error), reply_to=message)
+        if self.hosted is not None and message.metadata.message_type == MessageType.QUERY:
+            return Message(encode_hosted_clients(self.hosted[node]), reply_to=message)
+        return super()._answer(message)
+
+    @property
+    def kinds(self) -> list[str]:
+        """The type of every message, in its order."""
+        return [message.metadata.message_type for message in self.messages]
+
+    @property
+    def sent(self) -> list[tuple[str, dict[str, Any]]]:
+        """The type and the config of every message, in its order."""
+        configs = [message.content.config_records.values() for message in self.messages]
+        told = [{k: v for config in of_one for k, v in config.items()} for of_one in configs]
+        return list(zip(self.kinds, told, strict=True))
+
+    def in_round(self, message_type: str, server_round: int) -> list[dict[str, Any]]:
+        """Return the configs of a round's messages."""
         return [
-            answer
-            for answer in super().pull_messages(message_ids)
-            if answer.metadata.message_type == MessageType.QUERY
-            or answer.metadata.src_node_id not in mute
+            config
+            for kind, config in self.sent
+            if kind == message_type and config.get("server-round") == server_round
         ]
 
 
-class ArrivingGrid(InProcessGrid):
-    """Nodes that appear one by one, one more each time that somebody looks."""
-
-    looks = 0
-
-    def get_node_ids(self) -> Iterable[int]:
-        self.looks += 1
-        return list(super().get_node_ids())[: self.looks]
-
-
-class ClaimingGrid(InProcessGrid):
+class KeyedGrid(ScriptedGrid):
     """Nodes 1, 2, .. with a key each, which claim the clients given to them.
 
-    Nodes in ``gone`` are not connected, those in ``mute`` do not answer in time, those in
-    ``broken`` answer nonsense. Without ``keyed`` they have no keys, as in a simulation.
+    Without ``keyed`` they have no keys, as in a simulation.
     """
 
     def __init__(self, claims: Sequence[Sequence[int]]) -> None:
         self.claims = dict(enumerate(claims, 1))
-        self.queries: list[int] = []
-        self.gone: set[int] = set()
-        self.mute: set[int] = set()
-        self.broken: set[int] = set()
+        super().__init__(ClientApp(), {}, len(claims), hosted=self.claims)
         self.keyed = True
         self.keys = {node: ec.generate_private_key(ec.SECP384R1()) for node in self.claims}
-        app = ClientApp()
 
-        @app.query()
-        def query(message: Message, context: Context) -> Message:
-            self.queries.append(context.node_id)
-            return Message(encode_hosted_clients(self.claims[context.node_id]), reply_to=message)
-
-        super().__init__(app, {}, len(claims))
-
-    def get_node_ids(self) -> Iterable[int]:
-        return [node for node in super().get_node_ids() if node not in self.gone]
+    @property
+    def queries(self) -> list[int]:
+        """The nodes that were asked which clients they host."""
+        return [message.metadata.dst_node_id for message in self.messages]
 
     def get_nodes(self) -> Iterable[NodeInfo]:
         if not self.keyed:
@@ -384,15 +436,6 @@ class ClaimingGrid(InProcessGrid):
             for node in self.get_node_ids()
         ]
 
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        heard = [k for k in message_ids if self._answers[k].metadata.src_node_id not in self.mute]
-        return super().pull_messages(heard)
-
-    def _answer(self, message: Message) -> Message:
-        if message.metadata.dst_node_id in self.broken:
-            return Message(RecordDict(), reply_to=message)
-        return super()._answer(message)
-
     def fingerprint(self, node: int) -> str:
         """Return the fingerprint of a node's key."""
         return fingerprint(self.keys[node].public_key())
@@ -400,26 +443,6 @@ class ClaimingGrid(InProcessGrid):
     def keys_of(self, clients: Mapping[int, set[int]]) -> dict[str, frozenset[int]]:
         """Return clients by their nodes' keys."""
         return {self.fingerprint(node): frozenset(of_node) for node, of_node in clients.items()}
-
-
-class HostingGrid(InProcessGrid):
-    """Nodes that say which clients they host; ``answer`` makes all their other replies."""
-
-    def __init__(
-        self, hosted: Mapping[int, tuple[int, ...]], answer: Callable[[Message], RecordDict]
-    ) -> None:
-        super().__init__(ClientApp(), {}, len(hosted))
-        self.hosted = hosted
-        self.answer = answer
-
-    def get_node_ids(self) -> Iterable[int]:
-        return list(self.hosted)
-
-    def _answer(self, message: Message) -> Message:
-        if message.metadata.message_type == MessageType.QUERY:
-            hosted = self.hosted[message.metadata.dst_node_id]
-            return Message(encode_hosted_clients(hosted), reply_to=message)
-        return Message(self.answer(message), reply_to=message)
 
 
 def simulated(app: ClientApp, nodes: int) -> InMemoryGrid:
@@ -490,16 +513,3 @@ def first_weights(strategy: ComposedStrategy, grid: InProcessGrid, rounds: int) 
 def bytes_of(strategy: ComposedStrategy) -> dict[str, bytes]:
     """Return all that a strategy remembers, to compare it to the last bit."""
     return {name: array.tobytes() for name, array in strategy.state().items()}
-
-
-class OneByOneGrid(InProcessGrid):
-    """Nodes whose replies are made when they are fetched, each before the next node is asked."""
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        return (
-            reply
-            for message in list(messages)
-            for reply in self.pull_messages(self.push_messages([message]))
-        )

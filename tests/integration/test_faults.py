@@ -26,7 +26,7 @@ import server_app.loop
 from conf.compose import compose_words
 from server_app.job import run_in_process
 from tests.builders import NEEDED_WORDS
-from tests.builders_flower import FaultyGrid
+from tests.builders_flower import ScriptedGrid
 from tests.cases import is_long
 from tests.integration.conftest import BIN, run_here, wait_for
 from tests.integration.deployed import Cable, Deployment, assert_same_run, deployed
@@ -55,14 +55,8 @@ MUTE: Mapping[int, set[int]] = {
 }
 
 
-class Faulty(FaultyGrid):
-    """Nodes that are away and mute by the tables above."""
-
-    away, mute = AWAY, MUTE
-
-
-def with_grid(monkeypatch: pytest.MonkeyPatch, kind: type[FaultyGrid]) -> None:
-    """Have runs in process made on such a grid, which knows the round."""
+def with_grid(monkeypatch: pytest.MonkeyPatch, **script: Any) -> None:
+    """Have runs in process made on a scripted grid, which knows the round."""
     play = server_app.loop._round
 
     def in_round(parts: Any, arrays: Any, server_round: int, previous: Any) -> Any:
@@ -70,7 +64,7 @@ def with_grid(monkeypatch: pytest.MonkeyPatch, kind: type[FaultyGrid]) -> None:
         return play(parts, arrays, server_round, previous)
 
     monkeypatch.setattr("server_app.loop._round", in_round)
-    monkeypatch.setattr("server_app.in_process.InProcessGrid", kind)
+    monkeypatch.setattr("server_app.in_process.InProcessGrid", partial(ScriptedGrid, **script))
 
 
 @pytest.mark.parametrize("strategy", sorted({*NAMED, "composed"}))
@@ -78,7 +72,7 @@ def test_every_strategy_under_faults(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
 ) -> None:
     """Late, slow, dead, all dead, back again: each is in the trail, and the model stays finite."""
-    with_grid(monkeypatch, Faulty)
+    with_grid(monkeypatch, away=AWAY, mute=MUTE)
     words: tuple[str, ...] = (*FAST, f"strategy={strategy}", *NEEDED_WORDS.get(strategy, ()))
     if strategy == "known_statistics":
         words = (*words, "strategy.probabilities=[0.5,0.5,0.5,0.5]")
@@ -112,17 +106,11 @@ def test_every_strategy_under_faults(
     assert all(np.isfinite(array).all() for array in model.values())
 
 
-class Missing(FaultyGrid):
-    """Client 1, which has priority, misses rounds 3 and 4."""
-
-    mute: Mapping[int, set[int]] = {3: {2}, 4: {2}}
-
-
 def test_who_misses_the_measuring_counts_with_the_last_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a quorum may close an evaluation; the records name the client, and the audit fits."""
-    with_grid(monkeypatch, Missing)
+    with_grid(monkeypatch, mute={3: {2}, 4: {2}})  # client 1, which has priority
 
     def lines(name: str, *words: str) -> list[dict[str, Any]]:
         given = (*FAST, "strategy=fedalign", "strategy.epsilon=0.5", "rounds=6", *words)

@@ -26,7 +26,6 @@ from fedquorum.participation import PARTICIPATIONS
 from fedquorum.rule import Rule, RunFacts, parameters_of
 from fedquorum.server_optimizer import SERVER_OPTIMIZERS
 from fedquorum.streams import stream
-from flwr.app import Message
 
 import client_app.app
 from client_app.arrays import Arrays
@@ -35,8 +34,8 @@ from client_app.evaluation import Measurement
 from client_app.measurements import Measurements
 from client_app.trainer import Trainer
 from conf.compose import compose_words
-from server_app.in_process import InProcessGrid
 from server_app.loop import run
+from tests.builders_flower import ScriptedGrid
 from tests.cases import sampled
 from tests.integration.conftest import assert_same_bits, breaking_off
 
@@ -178,30 +177,6 @@ SMALL = (
 # --- what goes wrong -----------------------------------------------------------------------------
 
 
-class JoiningGrid(InProcessGrid):
-    """Nodes in this process, of which those with the late clients connect in some round."""
-
-    def __init__(
-        self, case: Case, run_config: Mapping[str, Any], num_nodes: int, round_: int
-    ) -> None:
-        super().__init__(client_app.app.app, run_config, num_nodes)
-        self._case, self._round = case, round_
-
-    def get_node_ids(self) -> Iterable[int]:
-        nodes = super().get_node_ids()
-        if self._round + 1 >= self._case.joining_round:
-            return nodes
-        late = {client % self.num_nodes for client in LATE}
-        return [node for node in nodes if node - 1 not in late]
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        messages = list(messages)
-        for message in messages:
-            if message.metadata.message_type == "train":
-                self._round = int(message.content.config_records["config"]["server-round"])  # type: ignore[arg-type]
-        return super().push_messages(messages)
-
-
 def spoil(monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
     """Let clients fail, measure nonsense, and train to models that cannot be used.
 
@@ -251,7 +226,10 @@ def play(
     engine = replace(composed.settings.engine, num_supernodes=num_nodes)
     resumed = str(directory) if resume else None
     composed = replace(composed, settings=replace(composed.settings, engine=engine, resume=resumed))
-    grid = JoiningGrid(case, composed.run_config, num_nodes, after)
+    late = {client % num_nodes + 1 for client in LATE}
+    away = dict.fromkeys(range(case.joining_round - 1), late)  # while the round before is the last
+    grid = ScriptedGrid(client_app.app.app, composed.run_config, num_nodes, away=away)
+    grid.server_round = after
     run(grid, composed, str(directory), engine=grid.engine)
     return directory
 

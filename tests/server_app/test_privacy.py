@@ -32,7 +32,6 @@ from fedquorum.records.reader import load_run
 from fedquorum.rule import Question
 from fedquorum.types import Told
 from flwr.app import Message, RecordDict
-from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideAdaptiveClipping, FedAvg
 from rich.console import Console
 from safetensors.numpy import load_file
@@ -43,12 +42,19 @@ from conf.compose import options
 from conf.schema.privacy import PrivacySettings
 from server_app.build import build_strategy, initial_arrays
 from server_app.display import About, Totals, final_table
-from server_app.in_process import InProcessGrid
 from server_app.job import run_in_process
 from server_app.privacy import PrivacySpent, check_private, mechanism_of, spent_before
 from server_app.report.groups import group_runs
 from server_app.report.tables import privacy_table
-from tests.builders_flower import evaluate_round, grid_of, moved, named, scripted_app, train_round
+from tests.builders_flower import (
+    ScriptedGrid,
+    evaluate_round,
+    grid_of,
+    moved,
+    named,
+    scripted_app,
+    train_round,
+)
 from tests.integration.conftest import assert_same_rounds
 
 SIZE = 20_000
@@ -293,33 +299,20 @@ def told(strategy: ComposedStrategy) -> list[TrainTask]:
     return tasks[4:]
 
 
-class ListeningGrid(InProcessGrid):
-    """Keeps the config of every message by its type, with NaN as a word that equals itself."""
-
-    def __init__(self, app: ClientApp, count: int) -> None:
-        super().__init__(app, {}, count)
-        self.configs: list[tuple[str, dict[str, Any]]] = []
-
-    def _answer(self, message: Message) -> Message:
-        for config in message.content.config_records.values():
-            told = {k: "NaN" if v != v else v for k, v in config.items()}  # noqa: PLR0124
-            self.configs.append((message.metadata.message_type, told))
-        return super()._answer(message)
-
-
-def configs_sent(kind: str, length: float, loss: float) -> list[tuple[str, dict[str, Any]]]:
+def configs_sent(kind: str, length: float, loss: float) -> list[tuple[str, dict[str, str]]]:
     """Return the configs of two private rounds with such updates and such losses."""
 
     def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
         return update(client, length, loss=loss, norm_bit=float(length > 0.1))
 
-    grid = ListeningGrid(scripted_app(4, fit, dict.fromkeys(range(4), loss)), 2)
+    grid = ScriptedGrid(scripted_app(4, fit, dict.fromkeys(range(4), loss)), {}, 2)
     strategy = private(kind, "privacy.noise_multiplier=0")
     for server_round in (1, 2):
         arrays = train_round(strategy, grid, server_round, encode_arrays(START))
         assert arrays is not None
         evaluate_round(strategy, grid, server_round, arrays)
-    return grid.configs
+    # As strings, since NaN does not equal itself.
+    return [(kind, {key: str(value) for key, value in told.items()}) for kind, told in grid.sent]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -38,7 +38,7 @@ from fedquorum.weighting import AverageParticipating
 from flwr.app import ArrayRecord
 
 from tests.builders import decided, took_part, weigh_rounds
-from tests.builders_flower import ChangingGrid, grid_of, named, scripted_app, train_round
+from tests.builders_flower import ScriptedGrid, grid_of, named, scripted_app, train_round
 from tests.reference import fedawe
 
 N = 6
@@ -234,7 +234,7 @@ def test_clients_that_join_start_from_the_model_of_their_round() -> None:
         return answer(client, {"w": arrays["w"] + 1.0})
 
     made = strategy(communication=Communication(startup_clients=3))
-    grid, model = ChangingGrid(scripted_app(N, fit), 2, there=[1]), encode_arrays(START)
+    grid, model = ScriptedGrid(scripted_app(N, fit), {}, 2, there=[1]), encode_arrays(START)
     for number in (1, 2, 3):
         grid.there = {1} if number < 3 else {1, 2}
         model = train_round(made, grid, number, model) or model

@@ -1,7 +1,7 @@
 """Updates are added up as their replies come, where the weights of the round are known."""
 
 import tracemalloc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,11 +17,12 @@ from fedquorum.scratch import ReplyStore
 from fedquorum.selection import Everyone
 from fedquorum.types import Call, FloatArray, Population, Responses, Weights
 from fedquorum.weighting import AverageParticipating
+from flwr.app import Message
 
+from server_app.in_process import InProcessGrid
 from tests.builders_flower import (
     MODEL,
-    OneByOneGrid,
-    RecordingGrid,
+    ScriptedGrid,
     grid_of,
     moved,
     play_round,
@@ -33,6 +34,19 @@ from tests.builders_flower import (
 LARGE = encode_arrays({f"layer.{i}": np.full(2**14, i / 7, np.float32) for i in range(16)})
 MODEL_BYTES = LARGE.count_bytes()
 GATED: Mapping[str, Any] = {"num_rounds": 9, "priority": [0, 1], "warmup_fraction": 0.0}
+
+
+class OneByOneGrid(InProcessGrid):
+    """Nodes whose replies are made when they are fetched, and kept by nobody."""
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        return (
+            reply
+            for message in list(messages)
+            for reply in self.pull_messages(self.push_messages([message]))
+        )
 
 
 def peak(make: Callable[[], DropIn], clients: int) -> float:
@@ -144,7 +158,7 @@ def test_a_round_without_room_is_refused_before_anybody_trains(
 ) -> None:
     """No node is sent a message."""
     monkeypatch.setattr(place, lambda *folder: 11)
-    grid = RecordingGrid(standard_app(), 3)
+    grid = ScriptedGrid(standard_app(), {}, 3)
     with pytest.raises(RunError, match=words):
         kind(reply_memory=10**6 if kind is FedVarp else 0).start(grid, encode_arrays(MODEL))
     assert grid.sent == []

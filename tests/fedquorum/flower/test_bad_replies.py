@@ -5,7 +5,7 @@ other the same clients fail. Models and states must agree to the last bit.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -56,7 +56,7 @@ from conf.compose import compose_words
 from server_app.build import build_strategy
 from server_app.in_process import InProcessGrid
 from tests.builders import NEEDED_WORDS
-from tests.builders_flower import HostingGrid, bytes_of, clipping, named
+from tests.builders_flower import ScriptedGrid, bytes_of, clipping, named
 
 NUM_CLIENTS = 60
 MANY, SOME = 2000, 300
@@ -81,6 +81,17 @@ def asked(message: Message) -> list[int]:
     clients = message.content.config_records["config"]["client-id"]
     assert isinstance(clients, list)
     return [int(k) for k in clients]
+
+
+def nodes(hosted: Mapping[int, Sequence[int]] | None = None) -> ScriptedGrid:
+    """Return nodes that host clients, by default those of ``hosts``, and measure the model."""
+    hosted = hosted or hosts()
+
+    def reply(message: Message) -> Message | None:
+        query = message.metadata.message_type == MessageType.QUERY
+        return None if query else Message(evaluated(message), reply_to=message)
+
+    return ScriptedGrid(ClientApp(), {}, len(hosted), hosted=hosted, reply=reply)
 
 
 def evaluated(message: Message) -> RecordDict:
@@ -428,7 +439,7 @@ def wanted(request: pytest.FixtureRequest) -> int:
 @pytest.mark.parametrize("name", sorted({*NAMED, "composed", "custom"}))
 def test_bad_replies_have_no_effect(name: str, wanted: int) -> None:
     """Many of them: model, state and weights as if their clients had failed; a reason each."""
-    grid = HostingGrid(hosts(), evaluated)
+    grid = nodes()
     spoilt, reference = strategy_named(name), strategy_named(name)
     models = [encode_arrays(MODEL), encode_arrays(MODEL)]
     thrown = 0
@@ -604,7 +615,7 @@ WRONG_MEASUREMENTS: list[dict[str, Any]] = [
 @pytest.mark.slow
 def test_bad_evaluations_have_no_effect(name: str) -> None:
     """What is measured wrongly is left out of F(w) and of the records, as if it had not come."""
-    grid = HostingGrid(hosts(), evaluated)
+    grid = nodes()
     strategies = strategy_named(name), strategy_named(name)
     for server_round in range(1, 16):
         for strategy in strategies:
@@ -653,7 +664,7 @@ def test_the_reader_raises_one_kind_of_error() -> None:
 def test_a_loss_that_is_needed_and_missing(name: str) -> None:
     """Without it a reply is rejected, and the run goes on even where it is the only one."""
     strategy = strategy_named(name)
-    grid = HostingGrid(hosts(), evaluated)
+    grid = nodes()
     sent = list(strategy.configure_train(1, encode_arrays(MODEL), ConfigRecord(), grid))
     reply = trained(0, np.random.default_rng(1), keeps_model=False)
     content = encode_train_reply([replace(reply, loss=None)])
@@ -669,7 +680,7 @@ def play(
     strategy: ComposedStrategy, change: Callable[[list[Message]], list[Message]]
 ) -> NamedArrays:
     """Play one round of good replies that ``change`` may tamper with."""
-    grid = HostingGrid(hosts(), evaluated)
+    grid = nodes()
     sent = list(strategy.configure_train(1, encode_arrays(MODEL), ConfigRecord(), grid))
     replies = [
         Message(
@@ -729,7 +740,7 @@ def test_clipped_updates(name: str) -> None:
     """No update is longer than ``clip_norm``; counters stay; shorter ones are not touched."""
     bound = 0.25
     strategy = named(name, 1, communication=clipping(bound))
-    grid = HostingGrid({1: (0,)}, evaluated)
+    grid = nodes({1: (0,)})
     for reply, told in ((0.01, None), (1.0, "clipped to 0.25")):
         (message,) = strategy.configure_train(1, encode_arrays(MODEL), ConfigRecord(), grid)
         arrays = {**MODEL, "w": MODEL["w"] + np.float32(reply), "n": np.array(9)}
@@ -766,9 +777,7 @@ def test_a_model_that_would_not_be_finite_stays() -> None:
     """Finite updates whose sum is beyond the model's dtype: an empty round, with the reason."""
     model: NamedArrays = {"w": np.full(3, 6e4, dtype=np.float16)}
     strategy = named("fedavg", 1, server_lr=3.0)
-    (message,) = strategy.configure_train(
-        1, encode_arrays(model), ConfigRecord(), HostingGrid({1: (0,)}, evaluated)
-    )
+    (message,) = strategy.configure_train(1, encode_arrays(model), ConfigRecord(), nodes({1: (0,)}))
     arrays: NamedArrays = {"w": np.full(3, 6.5e4, dtype=np.float16)}
     content = encode_train_reply(
         [TrainAnswer(0, Status.DONE, num_examples=1.0, loss=1.0, arrays=arrays)]

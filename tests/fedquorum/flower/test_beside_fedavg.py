@@ -6,7 +6,7 @@
 import itertools
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -22,8 +22,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server_app.in_process import InProcessGrid
-from tests.builders_flower import MODEL, grid_of, standard_app, standard_reply
+from tests.builders_flower import MODEL, ScriptedGrid, grid_of, standard_app, standard_reply
 
 K = 4
 FRACTIONS = (0.01, 0.1, 0.29, 1 / 3, 0.5, 0.7, 0.99, 1.0)
@@ -97,18 +96,11 @@ def test_both_wait_for_as_many(
     monkeypatch.setattr("fedquorum.flower.directory.POLL_SECONDS", 0.001)
     monkeypatch.setattr("flwr.serverapp.strategy.strategy_utils.sleep", lambda seconds: None)
 
-    class Filling(InProcessGrid):
-        there = 2
-
-        def get_node_ids(self) -> Iterable[int]:
-            self.there = min(self.there + 1, 6)
-            return list(range(1, self.there))
-
     def connected(made: Made) -> int:
-        grid = Filling(ClientApp(), {}, 5)
+        grid = ScriptedGrid(ClientApp(), {}, 5, arriving=True)
         configure = getattr(made(**options), f"configure_{kind}")
         list(configure(1, encode_arrays(MODEL), ConfigRecord(), grid))
-        return grid.there - 1
+        return grid.looks
 
     ours, flowers = both(connected)
     assert ours >= 4
@@ -152,27 +144,12 @@ def test_the_messages_are_the_same(kind: str, config: dict[str, Any], keys: dict
         assert told == {**config, "server-round": 3}
 
 
-class Waited(InProcessGrid):
-    """Notes how long it may wait for replies, and for how many messages of which type."""
-
-    def __init__(self, app: ClientApp, nodes: int = K) -> None:
-        super().__init__(app, {}, nodes)
-        self.exchanges: list[tuple[float | None, list[str]]] = []
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        given = list(messages)
-        self.exchanges.append((timeout, [m.metadata.message_type for m in given]))
-        return super().send_and_receive(given, timeout=timeout)
-
-
 @pytest.mark.parametrize("options", [{}, {"fraction_train": 0.0}, {"fraction_evaluate": 0.0}])
 def test_the_exchanges_are_the_same(options: dict[str, float]) -> None:
     """Two in each round, with the timeout given, whether or not there is a message in them."""
 
     def exchanges(made: Made) -> list[tuple[float | None, list[str]]]:
-        grid = Waited(standard_app())
+        grid = ScriptedGrid(standard_app(), {}, K)
         made(**options).start(grid, encode_arrays(MODEL), num_rounds=2, timeout=12.5)
         return grid.exchanges
 
@@ -513,7 +490,7 @@ def test_the_summary_has_every_line_of_fedavgs(
 
 def test_types_of_messages_are_flowers() -> None:
     """Nobody is asked anything else: no query, before round 1 or later."""
-    grid = Waited(standard_app())
+    grid = ScriptedGrid(standard_app(), {}, K)
     FedAvg().start(grid, encode_arrays(MODEL), num_rounds=2)
     kinds = {kind for _, types in grid.exchanges for kind in types}
     assert kinds == {"train", "evaluate"}

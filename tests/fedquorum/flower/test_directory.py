@@ -18,14 +18,14 @@ from fedquorum.flower.directory import (
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from tests.builders_flower import ClaimingGrid, grid_of
+from tests.builders_flower import KeyedGrid, grid_of
 
 
 def test_clients_whose_nodes_never_came_are_unknown() -> None:
     """Known and unknown are all that are expected, each in one of the two."""
     directory = ClientDirectory((0, 1, 2, 3))
     assert (directory.known.tolist(), directory.unknown) == ([], (0, 1, 2, 3))
-    assert directory.refresh(ClaimingGrid([[3, 0]])) == []
+    assert directory.refresh(KeyedGrid([[3, 0]])) == []
     assert (directory.known.tolist(), directory.unknown) == ([0, 3], (1, 2))
 
 
@@ -51,7 +51,7 @@ def test_a_node_of_another_version_cannot_take_part(standard: bool) -> None:
 
 def test_nodes_are_believed_without_keys() -> None:
     """Whoever claims a client has it."""
-    nodes, directory = ClaimingGrid([[0, 2], [1]]), ClientDirectory([0, 1, 2])
+    nodes, directory = KeyedGrid([[0, 2], [1]]), ClientDirectory([0, 1, 2])
     directory.wait(nodes, 1)
     assert directory.by_node([0, 1, 2]) == {1: (0, 2), 2: (1,)}
     assert directory.known.tolist() == [0, 1, 2]
@@ -59,7 +59,7 @@ def test_nodes_are_believed_without_keys() -> None:
 
 def test_a_node_cannot_bring_any_number_of_clients() -> None:
     """Where any client may join, one node brings a bounded number; another node's clients stay."""
-    nodes, directory = ClaimingGrid([[0], [*range(MOST_JOINING + 1)]]), ClientDirectory(None)
+    nodes, directory = KeyedGrid([[0], [*range(MOST_JOINING + 1)]]), ClientDirectory(None)
     (problem,) = directory.refresh(nodes)
     assert problem == "node 2 claims 100001 clients, at most 100000 may join"
     assert directory.known.tolist() == [0]
@@ -72,14 +72,14 @@ def test_what_is_refused_is_kept_for_a_while(caplog: pytest.LogCaptureFixture) -
         claimed = range(1000 * number + 1, 1000 * number + 1000)
         directory._ask_after.clear()
         directory._connected.clear()
-        directory.refresh(ClaimingGrid([[*claimed]]))
+        directory.refresh(KeyedGrid([[*claimed]]))
     assert len(directory._refusals) == KEPT_REFUSALS
     assert len(caplog.records) <= 30 * (SHOWN_REFUSALS + 1)
 
 
 def test_a_second_claim_is_refused_and_named(caplog: pytest.LogCaptureFixture) -> None:
     """Two nodes claim client 0: the first has it, the other is named, and not believed."""
-    nodes, directory = ClaimingGrid([[0], [0, 1]]), ClientDirectory([0, 1])
+    nodes, directory = KeyedGrid([[0], [0, 1]]), ClientDirectory([0, 1])
     directory.wait(nodes, 1)
     assert directory.by_node([0, 1]) == {1: (0,), 2: (1,)}
     assert "node 2 claims client 0, which node 1 has: refused" in caplog.text
@@ -87,32 +87,32 @@ def test_a_second_claim_is_refused_and_named(caplog: pytest.LogCaptureFixture) -
 
 def test_a_second_claim_counts_once_the_first_node_left() -> None:
     """Without keys, a device that comes back as another node takes its place again."""
-    nodes, directory = ClaimingGrid([[0], [0]]), ClientDirectory([0])
+    nodes, directory = KeyedGrid([[0], [0]]), ClientDirectory([0])
     directory.wait(nodes, 1)
-    nodes.gone = {1}
+    nodes.away = {1}
     directory.refresh(nodes)
     assert directory.node_of(0) == 2
-    nodes.gone = {1, 2}
+    nodes.away = {1, 2}
     directory.refresh(nodes)
     assert directory.node_of(0) is None
 
 
 def test_a_node_that_was_away_may_host_another_client(caplog: pytest.LogCaptureFixture) -> None:
     """It has its client until it says otherwise; then whoever else claims that one gets it."""
-    nodes, directory = ClaimingGrid([[0], [1], [0]]), ClientDirectory([0, 1, 2])
+    nodes, directory = KeyedGrid([[0], [1], [0]]), ClientDirectory([0, 1, 2])
     directory.refresh(nodes)
-    nodes.gone = {1}
+    nodes.away = {1}
     directory.refresh(nodes)
-    nodes.gone = {1, 3}
+    nodes.away = {1, 3}
     directory.refresh(nodes)
     assert directory.by_node([0, 1, 2]) == {2: (1,)}
-    nodes.gone, nodes.claims[3], nodes.mute = {1}, [2], {3}
+    nodes.away, nodes.claims[3], nodes.mute = {1}, [2], {3}
     directory.refresh(nodes)
     assert directory.by_node([0, 1, 2]) == {2: (1,), 3: (0,)}
     nodes.mute = set()
     directory.refresh(nodes)
     assert directory.by_node([0, 1, 2]) == {2: (1,), 3: (2,)}
-    nodes.gone = set()
+    nodes.away = set()
     directory.refresh(nodes)
     assert directory.by_node([0, 1, 2]) == {1: (0,), 2: (1,), 3: (2,)}
     assert nodes.queries == [1, 2, 3, 3, 1]
@@ -124,7 +124,7 @@ def test_a_refused_node_is_asked_again(
 ) -> None:
     """Started again with the client of its key, it takes part, though it was never seen leaving."""
     monkeypatch.setattr("fedquorum.flower.directory.RETRY_SECONDS", 0.0)
-    nodes = ClaimingGrid([[1], [1]])
+    nodes = KeyedGrid([[1], [1]])
     directory = ClientDirectory([0, 1], nodes.keys_of({1: {1}, 2: {0}}))
     for _ in range(3):
         directory.refresh(nodes)
@@ -140,7 +140,7 @@ def test_a_refused_node_is_asked_again(
 
 def test_a_client_of_no_run_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     """A claim to a client that the server does not expect gives nothing."""
-    nodes, directory = ClaimingGrid([[0, 7]]), ClientDirectory([0])
+    nodes, directory = KeyedGrid([[0, 7]]), ClientDirectory([0])
     directory.wait(nodes, 1)
     assert directory.by_node([0, 7]) == {1: (0,)}
     assert "node 1 claims client 7, which is none of this run's: refused" in caplog.text
@@ -148,7 +148,7 @@ def test_a_client_of_no_run_is_refused(caplog: pytest.LogCaptureFixture) -> None
 
 def test_with_keys_the_claim_to_another_ones_client_is_refused() -> None:
     """Node 2 may be client 1 only: it does not get client 0, and the error has node and key."""
-    nodes = ClaimingGrid([[1], [0]])
+    nodes = KeyedGrid([[1], [0]])
     directory = ClientDirectory([0, 1], nodes.keys_of({1: {1}, 2: {1}}))
     refused = re.escape(
         f"node 2 with key {nodes.fingerprint(2)} claims client 0, which is another key's: refused"
@@ -160,7 +160,7 @@ def test_with_keys_the_claim_to_another_ones_client_is_refused() -> None:
 
 def test_with_keys_the_first_claim_does_not_win() -> None:
     """An impostor that is there first does not keep the rightful node out."""
-    nodes = ClaimingGrid([[0], [0]])
+    nodes = KeyedGrid([[0], [0]])
     directory = ClientDirectory([0, 1], nodes.keys_of({1: {1}, 2: {0}}))
     directory.wait(nodes, 1, at_least=1)
     assert directory.by_node([0]) == {2: (0,)}
@@ -168,7 +168,7 @@ def test_with_keys_the_first_claim_does_not_win() -> None:
 
 def test_nodes_with_other_keys_are_asked_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """A node whose key is of no client gets no message, and is named once."""
-    nodes = ClaimingGrid([[0], [0]])
+    nodes = KeyedGrid([[0], [0]])
     directory = ClientDirectory([0], nodes.keys_of({2: {0}}))
     directory.wait(nodes, 1)
     directory.refresh(nodes)
@@ -180,7 +180,7 @@ def test_nodes_with_other_keys_are_asked_nothing(caplog: pytest.LogCaptureFixtur
 
 def test_nodes_without_keys_are_not_let_in_where_keys_count() -> None:
     """A simulation's nodes have no keys: the error says so."""
-    nodes = ClaimingGrid([[0]])
+    nodes = KeyedGrid([[0]])
     nodes.keyed = False
     directory = ClientDirectory([0], nodes.keys_of({1: {0}}))
     with pytest.raises(
@@ -191,7 +191,7 @@ def test_nodes_without_keys_are_not_let_in_where_keys_count() -> None:
 
 def test_a_node_that_never_answers_costs_a_round_nothing() -> None:
     """Its answer is heard whenever it comes; until then nobody waits for it."""
-    nodes, directory = ClaimingGrid([[0], [1]]), ClientDirectory([0, 1])
+    nodes, directory = KeyedGrid([[0], [1]]), ClientDirectory([0, 1])
     nodes.mute = {2}
     started = time.monotonic()
     assert directory.refresh(nodes) == []
@@ -206,7 +206,7 @@ def test_a_node_that_never_answers_costs_a_round_nothing() -> None:
 
 def test_the_start_waits_for_answers_no_longer_than_its_timeout() -> None:
     """With enough clients there, a node that does not answer delays the start, and is left out."""
-    nodes, directory = ClaimingGrid([[0], [1]]), ClientDirectory([0, 1])
+    nodes, directory = KeyedGrid([[0], [1]]), ClientDirectory([0, 1])
     nodes.mute = {2}
     directory.wait(nodes, 0.3, at_least=1)
     assert directory.known.tolist() == [0]
@@ -214,8 +214,10 @@ def test_the_start_waits_for_answers_no_longer_than_its_timeout() -> None:
 
 def test_a_broken_node_does_not_stop_a_start_without_it() -> None:
     """Where not all clients must be there, a node that cannot take part is left out."""
-    nodes, directory = ClaimingGrid([[0], [1]]), ClientDirectory([0, 1])
-    nodes.broken = {2}
+    nodes, directory = KeyedGrid([[0], [1]]), ClientDirectory([0, 1])
+    nodes.reply = lambda message: (
+        Message(RecordDict(), reply_to=message) if message.metadata.dst_node_id == 2 else None
+    )
     directory.wait(nodes, 1, at_least=1)
     assert directory.known.tolist() == [0]
     with pytest.raises(ClientsMissingError, match="a node cannot take part: a reply needs"):
@@ -244,6 +246,6 @@ class Counting(ClientDirectory):
 def test_many_nodes_of_one_client_register_in_time_for_their_number() -> None:
     """No node that comes makes the directory look at those that are there."""
     directory = Counting(range(300))
-    assert directory.refresh(ClaimingGrid([[client] for client in range(300)])) == []
+    assert directory.refresh(KeyedGrid([[client] for client in range(300)])) == []
     assert len(directory.connected) == 300
     assert directory.looked <= 5 * 300

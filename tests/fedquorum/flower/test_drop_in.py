@@ -69,9 +69,10 @@ from tests.builders_flower import (
     LOSSES,
     MODEL,
     WRAPPERS,
-    ChangingGrid,
+    ScriptedGrid,
     drop_in,
     evaluate_round,
+    exchange_of,
     grid_of,
     moved,
     request_of,
@@ -371,7 +372,7 @@ def test_every_round_waits_for_its_nodes(
     """Before each round until so many are connected, whoever they are, however long that takes."""
     monkeypatch.setattr("fedquorum.flower.directory.POLL_SECONDS", 0.01)
     strategy = FedAU(**options)
-    grid = ChangingGrid(standard_app(), 3, {1})
+    grid = ScriptedGrid(standard_app(), {}, 3, there={1})
     for round_number, late in ((1, {1, 2, 3}), (2, {1, 2, 3})):
         grid.there = {1, 3}
         timer = Timer(0.3, setattr, (grid, "there", late))
@@ -387,7 +388,7 @@ def test_evaluation_waits_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     """For ``min_evaluate_nodes``, which FedAvg's evaluation waits for."""
     monkeypatch.setattr("fedquorum.flower.directory.POLL_SECONDS", 0.01)
     strategy = FedAU(min_evaluate_nodes=3)
-    grid = ChangingGrid(standard_app(), 3, {1, 2})
+    grid = ScriptedGrid(standard_app(), {}, 3, there={1, 2})
     model = train_round(strategy, grid)
     assert model is not None
     Timer(0.2, setattr, (grid, "there", {1, 2, 3})).start()
@@ -398,7 +399,7 @@ def test_fedalign_waits_for_its_priority_clients_once(monkeypatch: pytest.Monkey
     """Clients 0 to 3 must have come before round 1; one that leaves is then just away."""
     monkeypatch.setattr("fedquorum.flower.directory.POLL_SECONDS", 0.01)
     strategy = FedALIGN(priority=[0, 3], num_rounds=3, warmup_rounds=0)
-    grid = ChangingGrid(standard_app(), 4, {1, 2})
+    grid = ScriptedGrid(standard_app(), {}, 4, there={1, 2})
     Timer(0.2, setattr, (grid, "there", {1, 2, 3, 4})).start()
     train_round(strategy, grid)
     assert strategy.population.priority == {0, 3}
@@ -413,7 +414,7 @@ def test_joiners_are_asked_and_who_comes_back_is_who_it_was(name: str) -> None:
     loss = {1: 10.0, 2: 20.0, 3: 30.0, 4: 40.0}  # by node; partition = node - 1
     app = standard_app(lambda partition: {"num-examples": 10, "loss": loss[partition + 1]})
     strategy = drop_in(name, **({"warmup_rounds": 0} if name == "FedALIGN" else {}))
-    grid = ChangingGrid(app, 4, {2, 4})
+    grid = ScriptedGrid(app, {}, 4, there={2, 4})
     heard, model = [], encode_arrays(MODEL)
     rounds = ({2, 4}, {2, 4, 1}, {4, 1}, {2, 4, 1, 3})
     for t, there in enumerate(rounds, 1):
@@ -437,7 +438,7 @@ def test_a_joiner_is_refused_by_name_where_k_is_fixed(
 ) -> None:
     """The run goes on with those of round 1, also while one of them is away, and says so once."""
     strategy = drop_in(name)
-    grid = ChangingGrid(standard_app(), 5, {1, 2, 3})
+    grid = ScriptedGrid(standard_app(), {}, 5, there={1, 2, 3})
     statuses = []
     for t, there in enumerate(({1, 2, 3}, {1, 2, 3, 4}, {1, 3, 4, 5}, {1, 2, 3, 4}), 1):
         grid.there = there
@@ -463,7 +464,7 @@ def test_k_is_fixed_whoever_answers_in_round_1(name: str) -> None:
 def test_a_client_without_a_rate_is_refused_by_name(told: pytest.LogCaptureFixture) -> None:
     """Its updates could not be corrected; the others go on."""
     strategy = KnownStatistics(probabilities={0: 0.5, 1: 1.0})
-    grid = ChangingGrid(standard_app(), 3, {1, 2})
+    grid = ScriptedGrid(standard_app(), {}, 3, there={1, 2})
     for t, there in enumerate(({1, 2}, {1, 2, 3}, {1, 2, 3}), 1):
         grid.there = there
         train_round(strategy, grid, t)
@@ -475,7 +476,7 @@ def test_a_client_without_a_rate_is_refused_by_name(told: pytest.LogCaptureFixtu
 def test_fedau_counts_the_rounds_that_a_client_was_away() -> None:
     """Away is away, connected or not: omega of a client there every second round becomes 1.5."""
     strategy = FedAU()
-    grid = ChangingGrid(standard_app(), 3)
+    grid = ScriptedGrid(standard_app(), {}, 3)
     for t in range(1, 6):
         grid.there = {1, 2, 3} if t % 2 else {1, 2}
         train_round(strategy, grid, t)
@@ -532,19 +533,11 @@ def test_a_node_that_does_not_say_who_it_is_holds_up_nobody(
     monkeypatch.setattr("fedquorum.flower.directory.HEAR_SECONDS", 0.1)
     monkeypatch.setattr("fedquorum.flower.directory.POLL_SECONDS", 0.01)
 
-    class Mute(InProcessGrid):
-        mute = True
-
-        def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-            ids = list(message_ids)
-            late = [k for k in ids if self._answers[k].metadata.src_node_id == 3 and self.mute]
-            return super().pull_messages([k for k in ids if k not in late])
-
     strategy = FedAU(client_ids="query")
-    grid = Mute(asking_app(2), {}, 3)
+    grid = ScriptedGrid(asking_app(2), {}, 3, mute={3})
     train_round(strategy, grid)
     assert [d.client for d in strategy.outcome.report.decisions] == [1, 2]
-    grid.mute = False
+    grid.mute = ()
     train_round(strategy, grid, 2)
     train_round(strategy, grid, 3)
     assert [d.client for d in strategy.outcome.report.decisions] == [0, 1, 2]
@@ -747,28 +740,6 @@ def test_nobody_available_stops_nothing() -> None:
 # --- the project's protocol ----------------------------------------------------------------
 
 
-class CallsGrid(InProcessGrid):
-    """Nodes that are always there; ``sent`` has (type, config) of every message, in its order."""
-
-    def __init__(self, app: ClientApp, count: int) -> None:
-        super().__init__(app, {}, count)
-        self.sent: list[tuple[str, dict[str, Any]]] = []
-
-    def _answer(self, message: Message) -> Message:
-        configs = message.content.config_records.values()
-        told = {key: value for config in configs for key, value in config.items()}
-        self.sent.append((message.metadata.message_type, told))
-        return super()._answer(message)
-
-    def in_round(self, message_type: str, server_round: int) -> list[dict[str, Any]]:
-        """Return the configs of a round's messages."""
-        return [
-            config
-            for kind, config in self.sent
-            if kind == message_type and config.get("server-round") == server_round
-        ]
-
-
 def protocol_app(clients: int, losses: Mapping[int, float] | None = None) -> ClientApp:
     """Return an app of this project's protocol, whose client k moves the model by k + 1."""
 
@@ -796,7 +767,7 @@ def test_every_strategy_speaks_the_projects_protocol(name: str, hosted: int) -> 
     options = {"probabilities": dict.fromkeys(range(clients), 0.5)}
     options = options if name == "KnownStatistics" else {}
     strategy = drop_in(name, protocol="fedquorum", **options)
-    grid = CallsGrid(protocol_app(clients), K)
+    grid = ScriptedGrid(protocol_app(clients), {}, K)
     model = start(strategy, grid)
     assert strategy.population.clients == tuple(range(clients))
     assert strategy.outcome.report.server_round == 3
@@ -852,7 +823,7 @@ def test_clients_of_the_protocol_decide_and_f_is_measured() -> None:
         warmup_fraction=0.0,
         fraction_evaluate=0.0,
     )
-    grid = CallsGrid(protocol_app(K, losses), 2)
+    grid = ScriptedGrid(protocol_app(K, losses), {}, 2)
     start(strategy, grid)
     for server_round in (1, 2, 3):
         for config in grid.in_round(MessageType.TRAIN, server_round):
@@ -864,7 +835,7 @@ def test_clients_of_the_protocol_decide_and_f_is_measured() -> None:
 
 def test_fractions_and_minima_count_clients() -> None:
     """Of 8 clients on 2 nodes a quarter trains, and half of them evaluates."""
-    grid = CallsGrid(protocol_app(8), 2)
+    grid = ScriptedGrid(protocol_app(8), {}, 2)
     strategy = FedAU(protocol="fedquorum", fraction_train=0.25, fraction_evaluate=0.5)
     start(strategy, grid, num_rounds=1)
     [*trained_here] = grid.in_round(MessageType.TRAIN, 1)
@@ -876,7 +847,7 @@ def test_fractions_and_minima_count_clients() -> None:
 @pytest.mark.parametrize("name", ["FedAU", "AAggFFS"])
 def test_joiners_take_part_in_the_protocol(name: str, told: pytest.LogCaptureFixture) -> None:
     """A node that connects after round 2 is queried; its clients join where rules allow it."""
-    grid = ChangingGrid(protocol_app(6), 3, there=[1, 2])
+    grid = ScriptedGrid(protocol_app(6), {}, 3, there=[1, 2])
     strategy = drop_in(name, protocol="fedquorum")
 
     def central(server_round: int, arrays: ArrayRecord) -> MetricRecord:
@@ -923,7 +894,7 @@ def test_another_protocol_is_refused() -> None:
 
 def test_nobody_is_queried_who_may_not_know_it() -> None:
     """A standard ClientApp gets messages to train and to evaluate, and no others."""
-    grid = CallsGrid(standard_app(), K)
+    grid = ScriptedGrid(standard_app(), {}, K)
     strategy = FedAU()
     start(strategy, grid, 4)
     assert {kind for kind, _ in grid.sent} == {MessageType.TRAIN, MessageType.EVALUATE}
@@ -964,27 +935,23 @@ def several(message: Message) -> Message:
     return in_protocol(message, Status.DONE, Status.DONE)
 
 
-class MixedGrid(CallsGrid):
-    """Nodes whose replies to train messages ``reply`` makes of (round, client, message)."""
+def mixed(
+    reply: Callable[[int, int, Message], Message], app: ClientApp | None = None
+) -> ScriptedGrid:
+    """Return nodes whose replies to train messages ``reply`` makes of (round, client, message)."""
 
-    def __init__(
-        self, reply: Callable[[int, int, Message], Message], app: ClientApp | None = None
-    ) -> None:
-        super().__init__(app or standard_app(), K)
-        self.reply = reply
+    def made(message: Message) -> Message | None:
+        kind, server_round = exchange_of(message)
+        client = message.metadata.dst_node_id - 1
+        return reply(server_round, client, message) if kind == MessageType.TRAIN else None
 
-    def _answer(self, message: Message) -> Message:
-        answer = super()._answer(message)
-        kind, config = self.sent[-1]
-        if kind != MessageType.TRAIN:
-            return answer
-        return self.reply(config["server-round"], message.metadata.dst_node_id - 1, message)
+    return ScriptedGrid(app or standard_app(), {}, K, reply=made)
 
 
 @pytest.mark.parametrize("name", DROP_INS)
 def test_nodes_of_several_clients_stop_round_1(name: str) -> None:
     """The error names the keyword and its value; no node is asked again."""
-    grid = CallsGrid(protocol_app(2 * K), K)
+    grid = ScriptedGrid(protocol_app(2 * K), {}, K)
     with pytest.raises(ProtocolError, match=SET_FEDQUORUM.format(1)):
         start(drop_in(name), grid)
     assert {kind for kind, _ in grid.sent} == {MessageType.TRAIN}
@@ -1018,9 +985,9 @@ def test_one_such_reply_among_others_is_warned_of(told: pytest.LogCaptureFixture
         return in_protocol(message, Status.DONE) if ours else trained(client, message)
 
     strategy = FedAU(fraction_evaluate=0.0)
-    start(strategy, MixedGrid(reply), 1)
+    start(strategy, mixed(reply), 1)
     assert "FedQuorum's protocol" not in told.text
-    start(FedAU(fraction_evaluate=0.0), MixedGrid(reply), 3)
+    start(FedAU(fraction_evaluate=0.0), mixed(reply), 3)
     assert len([line for line in warnings_of(told) if "for one client" in line]) == 1
 
 
@@ -1035,7 +1002,7 @@ def test_some_nodes_of_several_clients_are_rejected_and_the_run_goes_on(
         return several(message) if ours else trained(client, message)
 
     strategy = FedAU(fraction_evaluate=0.0)
-    start(strategy, MixedGrid(reply), 4)
+    start(strategy, mixed(reply), 4)
     assert strategy.outcome.report.server_round == 4
     assert reasons_of(strategy) == {0: OTHER, 1: OTHER, 2: None, 3: None}
     assert strategy.outcome.report.count("rejected") == 2
@@ -1052,7 +1019,7 @@ def test_one_standard_reply_in_the_first_round_keeps_the_run_going() -> None:
         return trained(client, message) if standard else several(message)
 
     strategy = FedAU(fraction_evaluate=0.0)
-    start(strategy, MixedGrid(reply), 4)
+    start(strategy, mixed(reply), 4)
     assert set(reasons_of(strategy).values()) == {OTHER}
 
 
@@ -1065,7 +1032,7 @@ def test_an_unusable_standard_reply_is_one_of_its_form() -> None:
         return several(message)
 
     strategy = FedAU(fraction_evaluate=0.0)
-    start(strategy, MixedGrid(reply), 2)
+    start(strategy, mixed(reply), 2)
     assert strategy.outcome.report.count("rejected") == K
 
 
@@ -1089,7 +1056,7 @@ def test_absent_and_failed_replies_are_no_sign(hosted: int, others: str) -> None
         return several(message) if ours else trained(client, message)
 
     strategy = FedAU(fraction_evaluate=0.0)
-    grid = MixedGrid(reply)
+    grid = mixed(reply)
     if others == "several":
         with pytest.raises(ProtocolError, match=SET_FEDQUORUM.format(3)):
             start(strategy, grid, 5)
@@ -1111,7 +1078,7 @@ def test_a_reply_for_no_client_has_failed() -> None:
         return in_protocol(message)
 
     strategy = FedAU(fraction_evaluate=0.0)
-    start(strategy, MixedGrid(reply), 2)
+    start(strategy, mixed(reply), 2)
     assert strategy.outcome.report.count("failed") == K
     assert set(reasons_of(strategy).values()) == {"its node replied for no client"}
 
@@ -1125,7 +1092,7 @@ def test_a_round_in_which_all_fail_is_not_the_first() -> None:
         return several(message)
 
     with pytest.raises(ProtocolError, match=SET_FEDQUORUM.format(2)):
-        start(FedAU(fraction_evaluate=0.0), MixedGrid(reply))
+        start(FedAU(fraction_evaluate=0.0), mixed(reply))
 
 
 @pytest.mark.parametrize("app", ["standard", "one", "several"])
@@ -1141,7 +1108,7 @@ def test_availability_in_front_of_any_app_is_no_sign(
         clients = [node + K * i for i in range(hosts)]
         return NodeAvailability(seed=0, hosted=clients, process=lambda _: Trace(frozenset({2, 3})))
 
-    grid = CallsGrid(with_mods(inner, AvailabilityMod(hosted)), K)
+    grid = ScriptedGrid(with_mods(inner, AvailabilityMod(hosted)), {}, K)
     strategy = FedAU(fraction_evaluate=0.0)
     if app == "several":
         with pytest.raises(ProtocolError, match=SET_FEDQUORUM.format(2)):
@@ -1156,7 +1123,7 @@ def test_availability_in_front_of_any_app_is_no_sign(
 def test_evaluations_in_the_other_form_are_rejected(told: pytest.LogCaptureFixture) -> None:
     """Where nobody ever trains there is nothing else, and the run goes on."""
     strategy = FedAU(fraction_train=0.0)
-    grid = CallsGrid(protocol_app(2 * K), K)
+    grid = ScriptedGrid(protocol_app(2 * K), {}, K)
     start(strategy, grid, 2)
     assert len(grid.in_round(MessageType.EVALUATE, 2)) == K
     assert f"Client 0: unusable evaluation: {OTHER}" in warnings_of(told)
@@ -1171,7 +1138,7 @@ def test_wrappers_of_flowers_see_one_client_on_each_node(kind: str) -> None:
     if kind != "adaptive client":  # that one refuses such replies itself
         with pytest.raises(ProtocolError, match=SET_FEDQUORUM.format(1)):
             start(wrapped(kind, FedAvgAll(fraction_evaluate=0.0)), grid_of(protocol_app(2 * K), K))
-    grid = CallsGrid(protocol_app(K), K)
+    grid = ScriptedGrid(protocol_app(K), {}, K)
     with pytest.raises(
         ParameterError,
         match="protocol must be standard in a run that the strategy does not start itself, as in "
@@ -1257,7 +1224,7 @@ def unavailable(context: Context) -> NodeAvailability:
 @pytest.mark.parametrize("name", ["FedAU", "FedALIGN"])
 def test_plain_apps_are_refused_before_round_1(name: str, app: ClientApp) -> None:
     """Nobody can be asked, and the wait would have no end; the error has the keyword."""
-    grid = CallsGrid(app, K)
+    grid = ScriptedGrid(app, {}, K)
     options: dict[str, Any] = {} if name == "FedAU" else {"fraction_train": 0.5}
     with pytest.raises(ClientsMissingError, match=SET_STANDARD):
         start(drop_in(name, protocol="fedquorum", **options), grid)
@@ -1289,7 +1256,7 @@ def test_all_training_in_the_standard_form_is_refused(first: int) -> None:
             return Message(Error(1, "boom"), reply_to=message)
         return trained(client, message)
 
-    grid = MixedGrid(reply, protocol_app(K))
+    grid = mixed(reply, protocol_app(K))
     said = (
         f"every client that trained in round {first} replied in Flower's standard form. For "
         'ClientApps written for Flower\'s own strategies set protocol="standard"'
@@ -1307,17 +1274,17 @@ def test_some_training_in_the_standard_form_is_rejected() -> None:
         return Message(encode_train_reply([moved(client, 1.0)]), reply_to=message)
 
     strategy = FedAU(protocol="fedquorum")
-    start(strategy, MixedGrid(reply, protocol_app(K)), 2)
+    start(strategy, mixed(reply, protocol_app(K)), 2)
     assert reasons_of(strategy) == {0: STANDARD, 1: STANDARD, 2: None, 3: None}
     strategy = FedAU(protocol="fedquorum")
-    start(strategy, MixedGrid(reply, protocol_app(K)), 3)
+    start(strategy, mixed(reply, protocol_app(K)), 3)
     assert set(reasons_of(strategy).values()) == {STANDARD}
 
 
 def test_rounds_that_only_evaluate_decide_nothing() -> None:
     """Nobody trains: there is no first round with training."""
     strategy = FedAU(protocol="fedquorum", fraction_train=0.0)
-    grid = CallsGrid(protocol_app(2 * K), K)
+    grid = ScriptedGrid(protocol_app(2 * K), {}, K)
     start(strategy, grid, 2)
     assert len(strategy.outcome.evaluations) == 2 * K
     assert MessageType.TRAIN not in {kind for kind, _ in grid.sent}

@@ -4,7 +4,7 @@ import inspect
 import json
 import math
 import random
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from fedquorum.records.reader import load_run, read_parts, read_runs
 from fedquorum.round import NOT_FINITE, NOT_SOLVED, TOO_HEAVY
 from fedquorum.server_optimizer import Adam
 from fedquorum.weighting import TiltedLoss
-from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, Result
 from numpy.typing import NDArray
@@ -49,8 +49,9 @@ from server_app.in_process import InProcessGrid
 from tests.builders_flower import (
     LOSSES,
     MODEL,
-    ChangingGrid,
+    ScriptedGrid,
     bytes_of,
+    exchange_of,
     grid_of,
     moved,
     scripted_app,
@@ -90,21 +91,11 @@ def made(name: str, **options: Any) -> DropIn:
     return EVERY[name](**{**GIVEN.get(name, FEW), **options})
 
 
-class Comings(ChangingGrid):
-    """Nodes of which one joins in round 2, one leaves in round 3 and is back in round 4."""
-
-    def __init__(self) -> None:
-        super().__init__(standard_app(), K, range(1, K))
-
-    def push_messages(self, messages: Iterable[Any]) -> Iterable[str]:
-        sent = list(messages)
-        ids = super().push_messages(sent)
-        if sent:
-            kind, _, number = sent[0].metadata.group_id.partition(" ")
-            self.there = set(range(1, K + 1))
-            if kind == "evaluate" and int(number) == 2:
-                self.there -= {2}
-        return ids
+def coming_and_going() -> ScriptedGrid:
+    """Return nodes of which one joins in round 2, one leaves in round 3 and is back in round 4."""
+    every = {*range(1, K + 1)}
+    then = {"train 1": every, "evaluate 2": every - {2}, "train 3": every}
+    return ScriptedGrid(standard_app(), {}, K, there=every - {K}, then=then)
 
 
 def our_app() -> ClientApp:
@@ -177,8 +168,8 @@ def every_round(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_decision_follows_from_the_records(name: str, tmp_path: Path) -> None:
     """Of every strategy, with nodes that join, leave and come back; the model is the usual one."""
-    model = played(made(name, records=tmp_path / "run"), Comings())
-    assert model == played(made(name), Comings())
+    model = played(made(name, records=tmp_path / "run"), coming_and_going())
+    assert model == played(made(name), coming_and_going())
     found = checked(tmp_path / "run")
     assert (found.rounds, found.run.status, found.run.planned) == (ROUNDS, "completed", ROUNDS)
     assert found.decisions == len(rows(tmp_path / "run"))
@@ -209,7 +200,7 @@ def test_so_they_do_in_the_projects_protocol(name: str, tmp_path: Path) -> None:
 def test_the_audit_finds_what_was_changed(protocol: str, tmp_path: Path) -> None:
     """A parameter, who was away, when a client joined, and a round that counted nothing."""
     run = tmp_path / "run"
-    on = Comings() if protocol == "standard" else grid(protocol)
+    on = coming_and_going() if protocol == "standard" else grid(protocol)
     played(made("FedAU", protocol=protocol, records=run), on)
     for name, before, after in (
         ("config.yaml", "cutoff: 2", "cutoff: 1"),
@@ -230,7 +221,7 @@ def test_the_audit_finds_what_was_changed(protocol: str, tmp_path: Path) -> None
 
 def test_a_decision_is_explained(tmp_path: Path) -> None:
     """Also of a client before it joined."""
-    played(FedAU(cutoff=2, records=tmp_path / "run"), Comings())
+    played(FedAU(cutoff=2, records=tmp_path / "run"), coming_and_going())
     recorded = read_recorded(tmp_path / "run")
     assert explain(recorded, 5, 1)[-1] == "asked: no; it joined in round 2"
     assert explain(recorded, 0, 3)[-1].startswith("weight recorded: ")
@@ -252,24 +243,16 @@ def test_an_update_that_the_server_refused_is_explained(tmp_path: Path) -> None:
     assert refused["weight"] == 0.0
 
 
-class Breaking(InProcessGrid):
-    """Nodes that fail in the first rounds, up to ``last``."""
-
-    def __init__(self, app: ClientApp, count: int, last: int) -> None:
-        super().__init__(app, {}, count)
-        self.last = last
-
-    def _answer(self, message: Message) -> Message:
-        kind, _, number = message.metadata.group_id.partition(" ")
-        if kind == "train" and int(number) <= self.last:
-            return Message(Error(1, "broken"), reply_to=message)
-        return super()._answer(message)
+def breaking(app: ClientApp, count: int, last: int) -> ScriptedGrid:
+    """Return nodes that fail to train in the first rounds, up to ``last``."""
+    every = dict.fromkeys(range(1, count + 1), "broken")
+    return ScriptedGrid(app, {}, count, failing=dict.fromkeys(range(1, last + 1), every))
 
 
 @pytest.mark.parametrize("last", [1, 3])
 def test_rounds_without_an_answer_count_nothing(last: int, tmp_path: Path) -> None:
     """The clients in them are those that there were."""
-    nodes = Breaking(standard_app(), K, last)
+    nodes = breaking(standard_app(), K, last)
     played(made("FedAvg", records=tmp_path / "run"), nodes, rounds=3)
     found = checked(tmp_path / "run")
     assert [record.admitted == 0 for record in found.run.rounds] == [n <= last for n in (1, 2, 3)]
@@ -279,7 +262,7 @@ def test_rounds_without_an_answer_count_nothing(last: int, tmp_path: Path) -> No
 def test_a_run_refused_for_its_protocol_goes_on_in_no_other(tmp_path: Path) -> None:
     """Nothing of the refused round is in the records, and the error names the keyword."""
     run = tmp_path / "run"
-    nodes = Breaking(our_app(), K // 2, 1)
+    nodes = breaking(our_app(), K // 2, 1)
     with pytest.raises(ProtocolError, match=r'every client .* in round 2 .*protocol="fedquorum"'):
         played(made("FedAvg", records=run), nodes, rounds=3)
     assert load_run(run).status == "failed"
@@ -311,27 +294,23 @@ def test_the_other_protocol_is_refused_on_a_resume(protocol: str, tmp_path: Path
     assert checked(tmp_path).rounds == 3
 
 
-class Mixture(InProcessGrid):
-    """Plain nodes and, as the fourth, one of two clients; the plain ones fail after round 2."""
+def mixture() -> ScriptedGrid:
+    """Return plain nodes and one of two clients; the plain ones fail to train after round 2."""
 
-    def __init__(self) -> None:
-        super().__init__(standard_app(), {}, 4)
-        self.last = 2
-
-    def _answer(self, message: Message) -> Message:
-        kind, _, number = message.metadata.group_id.partition(" ")
-        if kind == "train" and message.metadata.dst_node_id == 4:
+    def reply(message: Message) -> Message | None:
+        if exchange_of(message)[0] == "train" and message.metadata.dst_node_id == 4:
             answers = [moved(client, 1.0) for client in (0, 1)]
             return Message(encode_train_reply(answers), reply_to=message)
-        if kind == "train" and int(number) > self.last:
-            return Message(Error(1, "broken"), reply_to=message)
-        return super()._answer(message)
+        return None
+
+    failing = dict.fromkeys((3, 4), dict.fromkeys((1, 2, 3), "broken"))
+    return ScriptedGrid(standard_app(), {}, 4, failing=failing, reply=reply)
 
 
 def test_a_resume_has_no_first_round_of_its_own(tmp_path: Path) -> None:
     """Clients trained before it, so that it refuses no round of replies in the other form."""
-    played(FedAU(records=tmp_path), Mixture(), rounds=2)
-    played(FedAU(resume_from=tmp_path), Mixture(), rounds=4)
+    played(FedAU(records=tmp_path), mixture(), rounds=2)
+    played(FedAU(resume_from=tmp_path), mixture(), rounds=4)
     found = checked(tmp_path)
     assert [record.admitted for record in found.run.rounds] == [3, 3, 0, 0]
     (row,) = [r for r in rows(tmp_path) if r["client"] == 3 and r["round"] == 4]
@@ -497,23 +476,6 @@ def test_a_weight_beyond_1e100_is_recorded(tmp_path: Path) -> None:
 # --- what nodes say ----------------------------------------------------------------------------
 
 
-class Lying(InProcessGrid):
-    """Nodes of which some fail in a round, each with a reason of its own choice."""
-
-    def __init__(self, app: ClientApp, count: int, reason: str, whom: set[int], when: int) -> None:
-        super().__init__(app, {}, count)
-        self.reason, self.whom, self.when = reason, whom, when
-
-    def _answer(self, message: Message) -> Message:
-        kind, _, number = message.metadata.group_id.partition(" ")
-        if (kind, int(number)) == (
-            "train",
-            self.when,
-        ) and message.metadata.dst_node_id in self.whom:
-            return Message(Error(1, self.reason), reply_to=message)
-        return super()._answer(message)
-
-
 @pytest.mark.parametrize("whom", [{3}, {1, 2, 3, 4}], ids=["one", "all"])
 @pytest.mark.parametrize("when", [1, 2])
 @pytest.mark.parametrize(
@@ -531,7 +493,8 @@ def test_what_a_node_says_decides_nothing(
     reason: str, when: int, whom: set[int], tmp_path: Path
 ) -> None:
     """Whatever it gives as the reason of its failure, the round is not taken for a refused one."""
-    nodes = Lying(standard_app(), 4, reason, whom, when)
+    failing = {when: dict.fromkeys(whom, reason)}
+    nodes = ScriptedGrid(standard_app(), {}, 4, failing=failing)
     played(FedAU(records=tmp_path / "run"), nodes, rounds=4)
     found = checked(tmp_path / "run")
     assert (found.rounds, found.decisions) == (4, 16)
@@ -559,11 +522,10 @@ def test_a_client_id_that_no_table_holds_is_refused(tmp_path: Path) -> None:
 def asks_nobody() -> InProcessGrid:
     """Return nodes that must not be asked anything."""
 
-    class Silent(InProcessGrid):
-        def push_messages(self, messages: Iterable[Any]) -> Iterable[str]:
-            raise AssertionError([*messages])
+    def refused(message: Message) -> None:
+        raise AssertionError(message)
 
-    return Silent(standard_app(), {}, K)
+    return ScriptedGrid(standard_app(), {}, K, reply=refused)
 
 
 def test_a_folder_with_a_run_is_refused(tmp_path: Path) -> None:
@@ -697,37 +659,26 @@ def test_an_evaluation_of_flowers_standard_protocol_may_fail(tmp_path: Path) -> 
     checked(tmp_path / "run")
 
 
-class Joining(InProcessGrid):
-    """Nodes of which ``there`` says who is connected, in each half of a round: odd ones evaluate.
+def joining(app: ClientApp, there: Sequence[Collection[int]], strategy: DropIn) -> ScriptedGrid:
+    """Return nodes of which ``there`` says who is connected as a strategy looks at them.
 
-    Parameters
-    ----------
-    app : ClientApp
-        The app of every node.
-    there : sequence of collections of int
-        The nodes connected when round 1 trains, when it evaluates, when round 2 trains, ...
-    strategy : DropIn
-        Who looks at them.
+    When round 1 trains, when it evaluates, when round 2 trains, ...; the first nodes also when the
+    first model is measured.
     """
+    grid = ScriptedGrid(app, {}, max(map(max, there)), there=there[0])
 
-    def __init__(self, app: ClientApp, there: Sequence[Collection[int]], strategy: DropIn) -> None:
-        super().__init__(app, {}, max(map(max, there)))
-        self.connected = there[0]  # when the first model is measured
-        methods = ("configure_train", "configure_evaluate")
-        for half, name in enumerate(methods):
-            setattr(strategy, name, self._after(getattr(strategy, name), there[half::2]))
-
-    def _after(
-        self, configure: Callable[..., Any], there: Sequence[Collection[int]]
+    def after(
+        configure: Callable[..., Any], there: Sequence[Collection[int]]
     ) -> Callable[..., Any]:
         def configured(server_round: int, *args: Any, **kwargs: Any) -> Any:
-            self.connected = there[server_round - 1]
+            grid.there = there[server_round - 1]
             return configure(server_round, *args, **kwargs)
 
         return configured
 
-    def get_node_ids(self) -> Iterable[int]:
-        return sorted(self.connected)
+    for half, name in enumerate(("configure_train", "configure_evaluate")):
+        setattr(strategy, name, after(getattr(strategy, name), there[half::2]))
+    return grid
 
 
 def named_app(*, by_round: bool = True) -> ClientApp:
@@ -771,7 +722,7 @@ def test_a_client_that_joins_between_others_keeps_its_own_update(name: str, tmp_
 
     def run(rounds: int, **options: Any) -> NDArray[Any]:
         strategy = EVERY[name](client_ids="query", **options)
-        on = Joining(named_app(by_round=False), there, strategy)
+        on = joining(named_app(by_round=False), there, strategy)
         start = encode_arrays({"w": np.zeros(3, np.float32)})
         return decode_arrays(strategy.start(on, start, num_rounds=rounds).arrays)["w"]
 
@@ -823,7 +774,7 @@ def test_whoever_joins_when_a_run_that_goes_on_never_stopped(
 
     def run(**given: Any) -> tuple[dict[str, bytes], dict[str, bytes]]:
         strategy = made(name, **options, **{k: v for k, v in given.items() if k != "evaluate_fn"})
-        on = Joining(named_app() if ids == "query" else our_app(), there, strategy)
+        on = joining(named_app() if ids == "query" else our_app(), there, strategy)
         model = played(strategy, on, evaluate_fn=given.get("evaluate_fn"))
         return model, bytes_of(strategy)
 
@@ -865,10 +816,10 @@ def test_every_leg_is_replayed_by_its_own_settings(
 
 def test_nodes_stay_who_they_were_over_a_stop(tmp_path: Path) -> None:
     """A node that joined, or was away, is the client that it was before."""
-    whole = played(made("FedAU", records=tmp_path / "whole"), Comings())
+    whole = played(made("FedAU", records=tmp_path / "whole"), coming_and_going())
     with pytest.raises(KeyboardInterrupt):
-        played(made("FedAU", records=tmp_path / "run"), Comings(), evaluate_fn=stopping(2))
-    on = Comings()
+        played(made("FedAU", records=tmp_path / "run"), coming_and_going(), evaluate_fn=stopping(2))
+    on = coming_and_going()
     on.there = set(range(1, K + 1)) - {2}
     assert played(made("FedAU", resume_from=tmp_path / "run"), on) == whole
     assert rows(tmp_path / "run") == rows(tmp_path / "whole")
@@ -876,9 +827,9 @@ def test_nodes_stay_who_they_were_over_a_stop(tmp_path: Path) -> None:
 
 def test_other_nodes_are_refused_where_their_ids_tell_who_they_are(tmp_path: Path) -> None:
     """As in a simulation, which draws them anew; nothing is trained."""
-    played(FedAU(records=tmp_path), ChangingGrid(standard_app(), K, {1, 2}), rounds=2)
+    played(FedAU(records=tmp_path), ScriptedGrid(standard_app(), {}, K, there={1, 2}), rounds=2)
     with pytest.raises(RunError, match=r"resume_from needs nodes that the run had before, got 2"):
-        played(FedAU(resume_from=tmp_path), ChangingGrid(standard_app(), K, {3, 4}))
+        played(FedAU(resume_from=tmp_path), ScriptedGrid(standard_app(), {}, K, there={3, 4}))
     assert len(lines(tmp_path)) == 2
 
 

@@ -23,7 +23,7 @@ from server_app.in_process import InProcessGrid
 from tests.builders_flower import (
     LOSSES,
     MODEL,
-    ChangingGrid,
+    ScriptedGrid,
     fedalign,
     grid_of,
     named,
@@ -475,7 +475,7 @@ def test_nodes_are_clients_by_ascending_id_then_in_the_order_of_joining() -> Non
     """A late node is the next client, one that leaves is unavailable, and keeps its place."""
     loss = {1: 10.0, 2: 20.0, 3: 30.0, 4: 40.0}  # by node; partition = node - 1
     app = standard_app(lambda partition: {"num-examples": 10, "loss": loss[partition + 1]})
-    grid = ChangingGrid(app, 4, {2, 4})
+    grid = ScriptedGrid(app, {}, 4, there={2, 4})
     communication = StandardProtocol(startup_clients=2, startup_timeout=5.0)
     strategy = named("aaggff_d", 3, communication=communication)
     told = []

@@ -36,9 +36,7 @@ from numpy.typing import NDArray
 
 from tests.builders_flower import (
     MODEL,
-    ArrivingGrid,
-    ChangingGrid,
-    RecordingGrid,
+    ScriptedGrid,
     bytes_of,
     evaluate_round,
     fedalign,
@@ -485,7 +483,7 @@ def test_server_state_of_a_memory_is_a_model_per_client(tmp_path: Path) -> None:
 def test_clients_that_join_late_are_known_from_then_on() -> None:
     """Round 1 begins with two of four clients; N is 2, and 4 when the others have come."""
     strategy = named("fedau", EVERYONE, communication=Communication(startup_clients=2))
-    grid = ChangingGrid(only((0, 2), (0, 1, 2, 3)), 2, there=[1])
+    grid = ScriptedGrid(only((0, 2), (0, 1, 2, 3)), {}, 2, there=[1])
     steps = []
     for number in (1, 2):
         train_round(strategy, grid, number)
@@ -552,11 +550,15 @@ def test_a_node_that_cannot_take_part_stops_the_start() -> None:
 
 def test_a_late_node_that_cannot_take_part_costs_nothing() -> None:
     """Once the run goes on, a new node that fails on the query is left out with a warning."""
-    grid = ChangingGrid(scripted_app(3, lambda k, c, a: moved(k, 1.0)), 3)
+    grid = ScriptedGrid(scripted_app(3, lambda k, c, a: moved(k, 1.0)), {}, 3)
     strategy = fedalign(3, {0})
     play_round(strategy, grid)
-    grid.there.add(99)
-    grid.failing = {99: "no data here"}
+    grid.there = (1, 2, 3, 99)
+    grid.reply = lambda message: (
+        Message(Error(1, "no data here"), reply_to=message)
+        if message.metadata.dst_node_id == 99
+        else None
+    )
     _, report = play_round(strategy, grid)
     assert report.count("trained") == 3
 
@@ -594,16 +596,16 @@ def test_impossible_evaluations_do_not_enter_the_global_loss(
 def test_nodes_that_come_late_are_waited_for() -> None:
     """Nodes appear one by one; the round starts when the last client is there."""
     app = scripted_app(3, lambda k, c, a: moved(k, 1.0))
-    _, report = play_round(fedalign(3, {0}), ArrivingGrid(app, {}, 3))
+    _, report = play_round(fedalign(3, {0}), ScriptedGrid(app, {}, 3, arriving=True))
     assert report.count("trained") == 3
 
 
 def test_a_node_that_left_is_unavailable() -> None:
     """A client whose node is gone is not asked by message, and recorded as unavailable."""
-    grid = ChangingGrid(scripted_app(3, lambda k, c, a: moved(k, 1.0)), 3)
+    grid = ScriptedGrid(scripted_app(3, lambda k, c, a: moved(k, 1.0)), {}, 3)
     strategy = fedalign(3, {0})
     play_round(strategy, grid)
-    grid.there.remove(3)
+    grid.there = {1, 2}
     _, report = play_round(strategy, grid)
     assert report.decisions[2].status == "unavailable"
     assert report.decisions[2].reason == "its node is not connected"
@@ -766,13 +768,13 @@ def test_a_rounds_call_is_computed_once(
 def test_f_of_the_first_model_is_measured_by_its_own_step() -> None:
     """``configure_train`` measures nothing; ``start`` takes the step where the rules need it."""
     app = scripted_app(3, lambda k, task, arrays: moved(k, 1.0), {0: 2.0, 1: 4.0})
-    strategy, grid = fedalign(3, {0, 1}), RecordingGrid(app, 3)
+    strategy, grid = fedalign(3, {0, 1}), ScriptedGrid(app, {}, 3)
     assert strategy.needs_initial
     train_round(strategy, grid)
-    assert grid.sent == ["query"] * 3 + ["train"] * 3
+    assert grid.kinds == ["query"] * 3 + ["train"] * 3
     assert math.isnan(strategy.outcome.report.objective.loss)
 
-    strategy, grid = fedalign(3, {0, 1}), RecordingGrid(app, 3)
+    strategy, grid = fedalign(3, {0, 1}), ScriptedGrid(app, {}, 3)
     messages = list(strategy.configure_initial(encode_arrays(MODEL), grid))
     assert [m.metadata.dst_node_id for m in messages] == [1, 2]
     strategy.aggregate_initial(grid.send_and_receive(messages))
@@ -780,11 +782,11 @@ def test_f_of_the_first_model_is_measured_by_its_own_step() -> None:
     assert not strategy.needs_initial
     train_round(strategy, grid)
     assert strategy.outcome.report.objective.loss == 3.0
-    assert grid.sent == ["query"] * 3 + ["evaluate"] * 2 + ["train"] * 3
+    assert grid.kinds == ["query"] * 3 + ["evaluate"] * 2 + ["train"] * 3
 
-    grid = RecordingGrid(app, 3)
+    grid = ScriptedGrid(app, {}, 3)
     fedalign(3, {0, 1}).start(grid, encode_arrays(MODEL), num_rounds=1)
-    assert grid.sent == ["query"] * 3 + ["evaluate"] * 2 + ["train"] * 3 + ["evaluate"] * 3
+    assert grid.kinds == ["query"] * 3 + ["evaluate"] * 2 + ["train"] * 3 + ["evaluate"] * 3
     assert not named("fedau", 3).needs_initial
     assert not fedalign(3, {0}, communication=StandardProtocol()).needs_initial
 

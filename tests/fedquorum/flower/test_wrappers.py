@@ -21,7 +21,7 @@ from tests.builders_flower import (
     LOSSES,
     MODEL,
     WRAPPERS,
-    ChangingGrid,
+    ScriptedGrid,
     drop_in,
     grid_of,
     simulated,
@@ -128,10 +128,8 @@ def test_a_failed_reply_costs_its_round(kind: str) -> None:
     app = standard_app(lambda k: {"num-examples": 10, "loss": LOSSES[k], "norm_bit": 1.0})
     strategy = FedAU(fraction_evaluate=0.0)
     private = wrapped(kind, strategy)
-    grid = ChangingGrid(app, K)
-    grid.failing = {2: "boom"}
+    grid = ScriptedGrid(app, {}, K, failing={1: {2: "boom"}})
     assert train_round(private, grid) is None
-    grid.failing = {}
     assert train_round(private, grid, 2) is not None
     assert strategy.outcome.report.count("trained") == K
 
