@@ -26,6 +26,7 @@ import fedquorum_app
 from fedquorum_app import SweepError, load, load_sweep, run, sweep
 from server_app.command_line import main
 from server_app.display import Display
+from tests.builders_runs import few_clients
 from tests.integration.conftest import assert_same_rounds, lines_of_rounds
 
 SMALL: dict[str, Any] = {
@@ -33,10 +34,7 @@ SMALL: dict[str, Any] = {
     "data": {"num_clients": 4, "num_priority": 2, "sizes": "equal", "samples_per_client": 20},
     "client": {"local_epochs": 1},
 }
-WORDS = (
-    *("rounds=2", "data.num_clients=4", "data.num_priority=2", "data.sizes=equal"),
-    *("data.samples_per_client=20", "client.local_epochs=1"),
-)
+WORDS = ("rounds=2", *few_clients(4, 2, samples=20))
 
 
 @pytest.fixture(autouse=True)

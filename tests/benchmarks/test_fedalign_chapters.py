@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 from fedquorum.records.reader import load_run
@@ -26,10 +25,9 @@ from benchmarks.book.measured import Number
 from benchmarks.book.running import Job, jobs_of
 from client_app.evaluation import evaluate
 from client_app.examples import Examples
-from conf.compose import compose_words
-from server_app.job import run_in_process
 from server_app.report.bound import bound_terms
 from server_app.report.data import run_data, trained_model
+from tests.builders_runs import read_rows, run_here
 
 SMALL = (
     *("rounds=4", "data.num_clients=5", "data.num_priority=2", "data.sizes=equal"),
@@ -211,7 +209,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("local_only", "fedalign", "fedavg_priority"):
         gate = ("strategy.epsilon=2.0",) if name == "fedalign" else ()
         words = (f"strategy={name}", *SMALL, *gate)
-        run_in_process(compose_words(words), str(folder / name))
+        run_here(folder / name, *words)
     return folder
 
 
@@ -243,11 +241,7 @@ def test_numbers_of_runs(runs: Path) -> None:
         k: evaluate(model, *examples.of([k]), [examples.count(k)])[0].accuracy
         for k, model in _models_kept(alone, trained_model(alone, settings, data))
     }
-    last = [
-        row
-        for row in pq.read_table(alone.directory / "evaluations").to_pylist()
-        if row["round"] == 4
-    ]
+    last = [row for row in read_rows(alone.directory, "evaluations") if row["round"] == 4]
     assert measured == {row["client"]: row["test_accuracy"] for row in last}
     whole = local_only_numbers(alone)["whole"]
     assert whole.keys() == set(everyone) - set(data.priority)

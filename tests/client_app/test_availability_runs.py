@@ -1,7 +1,6 @@
 """Whole runs in which clients come and go."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -23,8 +22,8 @@ from safetensors.numpy import load_file
 from client_app.availability import simulated_rates
 from client_app.data import load_data
 from conf.compose import compose_words
-from server_app.job import run_in_process
-from tests.integration.conftest import assert_same_rounds, read_rounds
+from tests.builders_runs import read_rounds, read_rows, run_here
+from tests.integration.conftest import assert_same_rounds
 from tests.reference.fedalign import recompute
 
 ROUNDS = 12
@@ -32,13 +31,7 @@ SMALL = ("data.sizes=equal", "data.samples_per_client=50", "client.local_epochs=
 
 
 def run(directory: Path, *words: str) -> Path:
-    run_in_process(compose_words((f"rounds={ROUNDS}", *SMALL, *words)), str(directory))
-    return directory
-
-
-def table(directory: Path) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = pq.read_table(directory / "clients").to_pylist()
-    return rows
+    return run_here(directory, f"rounds={ROUNDS}", *SMALL, *words)
 
 
 def assert_same_models(one: Path, other: Path) -> None:
@@ -56,9 +49,9 @@ def test_unavailable_clients_in_the_records(tmp_path: Path, strategy: str) -> No
     )
     assert_same_rounds(one, three)
     assert_same_models(one, three)
-    rows = table(one)
+    rows = read_rows(one)
     assert [(r["round"], r["client"], r["status"]) for r in rows] == [
-        (r["round"], r["client"], r["status"]) for r in table(three)
+        (r["round"], r["client"], r["status"]) for r in read_rows(three)
     ]
     process = Bernoulli(0.6)
     for row in rows:
@@ -81,7 +74,7 @@ def test_decisions_recompute_where_non_priority_clients_come_and_go(tmp_path: Pa
     found = recompute(directory)
     assert found.problems == []
     assert found.gates > 0
-    for row in table(directory):
+    for row in read_rows(directory):
         away = row["client"] >= 10 and (row["round"] + row["client"]) % 3 == 0
         assert (row["status"] == "unavailable") == away
 
@@ -132,7 +125,7 @@ def test_known_rates_of_this_round(
         *(f"availability.p={p}".replace(" ", ""), "availability.period=4", *words),
     )
     rates = [pattern.at(np.array(p), t) for t in range(6)]
-    rows = table(directory)
+    rows = read_rows(directory)
     for row in rows:
         k, t = row["client"], row["round"] - 1
         law = Periodic(p[k], pattern)
@@ -166,7 +159,7 @@ def test_correlated_participation_has_its_rate(tmp_path: Path) -> None:
     rates = simulated_rates(settings, load_data(settings.data, settings.seed))
     assert rates is not None
     expected = rates.mean.tolist()
-    rows = table(directory)
+    rows = read_rows(directory)
     for client, p in enumerate(expected):
         there = [row["status"] != "unavailable" for row in rows if row["client"] == client]
         assert len(there) == 150

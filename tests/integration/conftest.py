@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pyarrow.parquet as pq
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.util import tensor_util
 
 import server_app.loop
-from conf.compose import compose_words
-from server_app.job import run_in_process
+from tests.builders_runs import assert_same_results, read_rounds
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -85,21 +83,6 @@ def shell(tmp_path: Path) -> Shell:
     return Shell(tmp_path)
 
 
-def read_rounds(run: Path) -> list[dict[str, Any]]:
-    """Return the lines of rounds.jsonl without what is measured by the clock and the wire."""
-    rounds = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
-    for record in rounds:
-        for key in ("seconds", "bytes_down", "bytes_up"):
-            assert record.pop(key) > 0
-    return rounds
-
-
-def run_here(directory: Path, *words: str) -> Path:
-    """Run in this process what ``fedquorum`` runs with these words, without its start-up."""
-    run_in_process(compose_words(words), str(directory))
-    return directory
-
-
 def lines_of_rounds(run: Path) -> bytes:
     """Return rounds.jsonl byte by byte, with 0 for what the clock and the wire measure."""
     content = (run / "rounds.jsonl").read_bytes()
@@ -151,24 +134,11 @@ def breaking_off(monkeypatch: pytest.MonkeyPatch, in_round: int) -> Iterator[Non
 
 def assert_same_run(one: Path, other: Path) -> None:
     """Compare all that two runs left behind, to the last bit; only the clock may differ."""
-    assert read_lines(one) == read_lines(other)
-    for table in ("clients", "evaluations"):
-        assert pq.read_table(one / table).equals(pq.read_table(other / table)), table
-    models = [
-        {path.name: path.read_bytes() for path in run.glob("*.safetensors")} for run in (one, other)
-    ]
-    assert "model.safetensors" in models[0]
-    assert models[0] == models[1]
+    assert_same_results(one, other)
     manifests = [json.loads((run / "manifest.json").read_text()) for run in (one, other)]
     for key in ("status", "rounds_completed", "summary", "overrides", "experiment", "error"):
         assert manifests[0][key] == manifests[1][key], key
     assert scalars(one) == scalars(other)
-
-
-def read_lines(run: Path) -> list[dict[str, Any]]:
-    """Return the lines of rounds.jsonl without the seconds."""
-    lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
 
 
 def scalars(run: Path) -> dict[str, list[tuple[int, float]]]:

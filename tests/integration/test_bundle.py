@@ -8,13 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import (
-    ROOT,
-    Shell,
-    assert_same_bits,
-    local_superlink,
-    run_here,
-)
+from tests.builders_runs import run_here
+from tests.integration.conftest import ROOT, Shell, assert_same_bits, local_superlink
 from tests.reference.fedalign import recompute
 
 pytestmark = [pytest.mark.slow, pytest.mark.flower]

@@ -6,11 +6,11 @@ import subprocess
 import time
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.numpy import load_file
 
+from tests.builders_runs import read_rows
 from tests.cases import is_long
 from tests.integration.conftest import BIN, Shell, results_directory
 
@@ -160,7 +160,7 @@ def test_an_interrupted_run_keeps_its_rounds(shell: Shell, how: signal.Signals) 
     assert manifest["status"] == "interrupted"
     complete = [json.loads(line)["round"] for line in rounds.read_text().splitlines()]
     assert complete == list(range(1, manifest["rounds_completed"] + 1))
-    rows = pq.read_table(shell.cwd / "here" / "clients").to_pylist()
+    rows = read_rows(shell.cwd / "here")
     assert {row["round"] for row in rows} == set(complete)
     assert load_file(shell.cwd / "here" / "model.safetensors")
 

@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from server_app.job import SweepUnfinished
 from server_app.study.command_line import study_here
 from server_app.sweep_jobs import CONFIG_FILE, SweepFolder, complete_rounds
+from tests.builders_runs import read_rows, run_here
 from tests.cases import is_long
-from tests.integration.conftest import run_here
 from tests.integration.deployed import Deployment, data_of, deployed, write_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.flower]
@@ -112,7 +111,7 @@ def test_a_study_of_devices(deployment: Deployment, capfd: pytest.CaptureFixture
     assert answer["spent"]["spent"] == answer["spent"]["amount"] == 2 * SEEDS * ROUNDS
     assert "1 seed compared over 1 of 3 clients" in capfd.readouterr().out
     for name in ("0", "1"):
-        assert_withheld(pq.read_table(study / name / "evaluations").to_pylist())
+        assert_withheld(read_rows(study / name, "evaluations"))
     assert_no_row_in(study, deployment.folder / "state")
 
 

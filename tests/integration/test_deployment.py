@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from fedquorum.audit.check import audit
 from fedquorum.records.directory import manifest_in
 
 from conf import compose
 from server_app.job import run_in_process
+from tests.builders_runs import read_rows
 from tests.cases import is_long
 from tests.integration.conftest import BIN, Shell, free_port, wait_for
 from tests.integration.deployed import (
@@ -80,7 +80,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Simulated:
 
 def statuses(run: Path, client: int) -> list[str]:
     """Return what became of a client in the rounds of a run."""
-    rows = pq.read_table(run / "clients").to_pylist()
+    rows = read_rows(run)
     return [row["status"] for row in rows if row["client"] == client]
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from fedquorum.audit.check import audit
 from fedquorum.named import NAMED
@@ -23,21 +22,16 @@ from safetensors.numpy import load_file
 import server_app.command_line
 import server_app.in_process
 import server_app.loop
-from conf.compose import compose_words
-from server_app.job import run_in_process
 from tests.builders import NEEDED_WORDS
 from tests.builders_flower import ScriptedGrid
+from tests.builders_runs import few_clients, read_lines, read_rows, run_here
 from tests.cases import is_long
-from tests.integration.conftest import BIN, run_here, wait_for
+from tests.integration.conftest import BIN, wait_for
 from tests.integration.deployed import Cable, Deployment, assert_same_run, deployed
 
 FAST = (
     "rounds=12",
-    "data.num_clients=4",
-    "data.num_priority=2",
-    "data.sizes=equal",
-    "data.samples_per_client=30",
-    "client.local_epochs=1",
+    *few_clients(4, 2),
     "engine.num_supernodes=4",
     "engine.startup_clients=3",
     "engine.startup_timeout=0.5",
@@ -76,13 +70,10 @@ def test_every_strategy_under_faults(
     words: tuple[str, ...] = (*FAST, f"strategy={strategy}", *NEEDED_WORDS.get(strategy, ()))
     if strategy == "known_statistics":
         words = (*words, "strategy.probabilities=[0.5,0.5,0.5,0.5]")
-    run_in_process(compose_words(words), str(tmp_path))
+    run_here(tmp_path, *words)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert (manifest["status"], manifest["rounds_completed"]) == ("completed", 12)
-    rows = {
-        (row["round"], row["client"]): row
-        for row in pq.read_table(tmp_path / "clients").to_pylist()
-    }
+    rows = {(row["round"], row["client"]): row for row in read_rows(tmp_path)}
     asked = {client for _, client in rows}
     for (server_round, client), row in rows.items():
         node = client + 1
@@ -93,7 +84,7 @@ def test_every_strategy_under_faults(
         else:
             assert row["status"] in ("trained", "silent", "rejected")
     assert {row["status"] for row in rows.values()} >= {"trained", "unavailable", "failed"}
-    lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
+    lines = read_lines(tmp_path)
     for line in lines:
         counts = ("trained", "silent", "unavailable", "rejected", "failed")
         assert sum(line[key] for key in counts) == line["asked"]
@@ -114,15 +105,14 @@ def test_who_misses_the_measuring_counts_with_the_last_loss(
 
     def lines(name: str, *words: str) -> list[dict[str, Any]]:
         given = (*FAST, "strategy=fedalign", "strategy.epsilon=0.5", "rounds=6", *words)
-        run_in_process(compose_words(given), str(tmp_path / name))
-        text = (tmp_path / name / "rounds.jsonl").read_text()
-        return [json.loads(line) for line in text.splitlines()]
+        run_here(tmp_path / name, *given)
+        return read_lines(tmp_path / name)
 
     with_quorum = lines("quorum", "engine.quorum=0.5")
     assert [line["stale"] for line in with_quorum] == [[], [], [], [1], [1], []]
     assert all(math.isfinite(line["global_loss"]) for line in with_quorum)
     assert not audit(tmp_path / "quorum").problems
-    rows = pq.read_table(tmp_path / "quorum" / "evaluations").to_pylist()
+    rows = read_rows(tmp_path / "quorum", "evaluations")
     lost = {row["client"]: row for row in rows if row["round"] == 2}
     here = {row["client"]: row for row in rows if row["round"] == 3}
     assert 1 not in here
@@ -140,9 +130,8 @@ def test_who_misses_the_measuring_counts_with_the_last_loss(
     # What stands in is in the checkpoints.
     lines("resumed", "engine.quorum=0.5", "rounds=3", "engine.checkpoint_every=1")
     words = (f"resume={tmp_path / 'resumed'}", "rounds=6", "engine.quorum=0.5")
-    run_in_process(compose_words((*FAST, "strategy=fedalign", "strategy.epsilon=0.5", *words)), "")
-    text = (tmp_path / "resumed" / "rounds.jsonl").read_text()
-    found = [json.loads(line) for line in text.splitlines()]
+    run_here(tmp_path / "resumed", *FAST, "strategy=fedalign", "strategy.epsilon=0.5", *words)
+    found = read_lines(tmp_path / "resumed")
     assert [line["global_loss"] for line in found] == [line["global_loss"] for line in with_quorum]
     assert [line["stale"] for line in found] == [line["stale"] for line in with_quorum]
 
@@ -258,7 +247,7 @@ class RealRun:
 
     def became(self) -> dict[tuple[int, int], str]:
         """Return what became of the clients, by round and client."""
-        rows = pq.read_table(self.directory / "clients").to_pylist()
+        rows = read_rows(self.directory)
         for row in rows:
             reason = row["reason"]
             if row["status"] == "failed":

@@ -9,9 +9,9 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
+from tests.builders_runs import read_lines, read_rows, run_here
 from tests.cases import is_long
 from tests.integration.conftest import (
     BIN,
@@ -21,7 +21,6 @@ from tests.integration.conftest import (
     assert_same_bits,
     free_port,
     local_superlink,
-    run_here,
     wait_for,
 )
 from tests.reference.fedalign import recompute
@@ -61,7 +60,7 @@ def test_what_clients_keep_survives_between_rounds(kept: Path, tmp_path: Path) -
     """Own models and Markov availability live in Flower's context: on Ray as in process."""
     in_process = run_here(tmp_path / "kept", *KEPT)
     assert_same_bits(in_process, kept, 4)
-    tables = [pq.read_table(run / "clients").to_pylist() for run in (in_process, kept)]
+    tables = [read_rows(run) for run in (in_process, kept)]
     there = [[(row["round"], row["client"], row["status"]) for row in rows] for rows in tables]
     assert there[0] == there[1]
     assert {row["status"] for row in tables[0]} == {"trained", "unavailable"}
@@ -163,10 +162,10 @@ def assert_readable(run: Path) -> None:
     """Check that an interrupted run is recorded as such, with its complete rounds."""
     manifest = json.loads((run / "manifest.json").read_text())
     assert manifest["status"] == "interrupted"
-    rounds = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    rounds = read_lines(run)
     assert [record["round"] for record in rounds] == list(range(1, len(rounds) + 1))
     assert manifest["rounds_completed"] == len(rounds)
-    table = pq.read_table(run / "clients").to_pylist()
+    table = read_rows(run)
     assert {row["round"] for row in table} == {record["round"] for record in rounds}
 
 

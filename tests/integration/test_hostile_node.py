@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from fedquorum.audit.check import audit
 from fedquorum.records.directory import manifest_in
 from safetensors.numpy import load_file
 
+from tests.builders_runs import read_rows
 from tests.cases import is_long
 from tests.integration.conftest import wait_for
 from tests.integration.deployed import deployed
@@ -41,7 +41,7 @@ def test_a_node_that_pushes_spoilt_objects(tmp_path: Path) -> None:
         pushed = made.log("node-2").read_text(errors="replace").count(" spoilt")
 
     assert manifest_in(run)["status"] == "completed"
-    rows = pq.read_table(run / "clients").to_pylist()
+    rows = read_rows(run)
     spoilt = [row for row in rows if row["client"] == 2 and row["status"] != "trained"]
     assert {row["status"] for row in rows if row["client"] != 2} == {"trained"}
     assert {row["status"] for row in spoilt} <= {"failed", "rejected"}

@@ -22,12 +22,11 @@ from fedquorum.errors import FedQuorumError, RunError
 from fedquorum.records.reader import load_run
 from fedquorum.records.values import NUMBER
 
-from conf.compose import compose_words
-from server_app.job import run_in_process
 from server_app.report.command_line import main
 from server_app.report.watch import Watch
 from server_app.resuming import resumed_words
 from tests.builders_hostile import tamper
+from tests.builders_runs import few_clients, read_lines, run_here
 from tests.cases import is_long, sampled
 
 DIRECTORIES = 500
@@ -35,11 +34,7 @@ SECONDS = 60  # for all that one reader does with one directory
 WORDS = (
     "rounds=3",
     "engine.checkpoint_every=1",
-    "data.num_clients=4",
-    "data.num_priority=2",
-    "data.sizes=equal",
-    "data.samples_per_client=20",
-    "client.local_epochs=1",
+    *few_clients(4, 2, samples=20),
     "availability=bernoulli",
     "availability.p=0.8",
 )
@@ -56,7 +51,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a run of each kind."""
     folder = tmp_path_factory.mktemp("runs")
     for name, words in STRATEGIES.items():
-        run_in_process(compose_words((*WORDS, *words)), str(folder / name))
+        run_here(folder / name, *WORDS, *words)
     return folder
 
 
@@ -103,7 +98,7 @@ def outcome(read: Callable[[], object]) -> str:
 
 def go_on(directory: Path) -> None:
     """Do what ``fedquorum resume=DIR`` does."""
-    run_in_process(compose_words(resumed_words([f"resume={directory}"])), str(directory))
+    run_here(directory, *resumed_words([f"resume={directory}"]))
 
 
 @pytest.mark.slow
@@ -168,7 +163,7 @@ NUMBERS = (1e300, -1e300, 1.7e308, 5e-324, math.inf, -math.inf, math.nan)
 def fill(directory: Path, number: float, seed: int) -> None:
     """Put a number at every place of a run's records where one may stand."""
     given = NUMBER.written(number)
-    lines = [json.loads(line) for line in (directory / "rounds.jsonl").read_text().splitlines()]
+    lines = read_lines(directory)
     for line in lines:
         filled = {name: given for name, value in line.items() if isinstance(value, float)}
         groups = {k: one and dict.fromkeys(one, given) for k, one in line["test"].items()}

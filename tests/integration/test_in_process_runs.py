@@ -21,9 +21,10 @@ from client_app.data import load_data
 from conf import SettingsError
 from conf.compose import compose, options
 from server_app.api.result import RunResult
+from tests.builders_runs import read_rounds, read_rows
+from tests.builders_runs import run_here as run
 from tests.cases import is_long
-from tests.integration.conftest import ROOT, assert_same_bits, read_rounds
-from tests.integration.conftest import run_here as run
+from tests.integration.conftest import ROOT, assert_same_bits
 from tests.reference import fedau
 from tests.reference.fedalign import recompute
 from tests.reference.idx import write_idx
@@ -163,7 +164,7 @@ def test_fedau_runs_under_every_process(tmp_path: Path, availability: str, real_
         "evaluation.every=6",
     )
     rounds = read_rounds(directory)
-    table = pq.read_table(directory / "clients").to_pylist()
+    table = read_rows(directory)
     compared = 0
     for client in range(250):
         rows = [row for row in table if row["client"] == client]
@@ -250,7 +251,7 @@ def test_participation_baselines_run_on_the_same_clients(tmp_path: Path) -> None
     }
     there = set()
     for name, directory in runs.items():
-        table = pq.read_table(directory / "clients").to_pylist()
+        table = read_rows(directory)
         there.add(tuple(row["status"] for row in table))
         present = [row for row in table if row["status"] == "trained"]
         weights = {"average_all": 1 / 20, "mifa": 1 / 20, "known_statistics": 1 / 20 / 0.4}
@@ -284,7 +285,7 @@ def test_a_trace_says_who_is_there(tmp_path: Path) -> None:
     trace.write_text("round,client,available\n" + "\n".join(lines) + "\n")
     words = ("strategy=fedau", "availability=trace", "rounds=4")
     directory = run(tmp_path / "run", *words, f"availability.path={trace}")
-    table = pq.read_table(directory / "clients").to_pylist()
+    table = read_rows(directory)
     assert all(
         (row["status"] == "trained") == ((row["round"] + row["client"]) % 3 == 0) for row in table
     )
@@ -321,7 +322,7 @@ def test_fair_strategies(tmp_path: Path, words: tuple[str, ...]) -> None:
         for nodes in ("1", "4")
     )
     assert_same_bits(one, four, 8)
-    table = pq.read_table(one / "clients").to_pylist()
+    table = read_rows(one)
     asked = 5 if "strategy.fraction=0.25" in words else 20
     assert len(table) == 8 * asked
     assert all(row["loss"] > 0 and row["status"] == "trained" for row in table)
@@ -389,7 +390,7 @@ def test_every_aaggff_preset_runs_two_rounds(
         path = fewer_rows(path, tmp_path / "fewer.npz")
         words = (f"data.path={path}", "client.batch_size=5", "model.channels=8")
     directory = run(tmp_path / "run", f"experiment=aaggff/{experiment}", "rounds=2", *words)
-    table = pq.read_table(directory / "clients").to_pylist()
+    table = read_rows(directory)
     assert len(table) == 2 * clients
     assert {row["status"] for row in table} == {"trained"}
     assert len({row["mixing"] for row in table}) > 2
@@ -426,7 +427,7 @@ def test_other_metrics_and_class_weights(tmp_path: Path, metric: str) -> None:
     words = (f"evaluation.metric={metric}", "client.class_weights=balanced", "rounds=2")
     directory = run(tmp_path / "run", *words)
     test = read_rounds(directory)[-1]["test"]["all"]
-    table = pq.read_table(directory / "evaluations").to_pylist()
+    table = read_rows(directory, "evaluations")
     values = [row["test_metric"] for row in table if row["round"] == 2]
     assert len(values) == 20
     assert test["average"] == pytest.approx(sum(values) / len(values))
@@ -504,7 +505,7 @@ def test_priority_clients_drawn_with_replacement(tmp_path: Path) -> None:
     """Weights are whole draws out of |S|, spread over 1 + A; F(w_t) is of those drawn if told."""
     words = ("strategy.priority_draws=6", "strategy.objective=sampled")
     directory = run(tmp_path / "run", *SHORT, *words)
-    table = pq.read_table(directory / "clients").to_pylist()
+    table = read_rows(directory)
     for record in read_rounds(directory):
         here = [row for row in table if row["round"] == record["round"] and row["priority"]]
         draws = [row["weight"] * 6 / record["theta"] for row in here]
@@ -523,7 +524,7 @@ def test_local_only_is_federated_averaging_of_one(tmp_path: Path) -> None:
         for name in ("local_only", "fedavg_priority")
     )
     one, other = (
-        [row for row in pq.read_table(d / "evaluations").to_pylist() if row["client"] == 3]
+        [row for row in read_rows(d, "evaluations") if row["client"] == 3]
         for d in (alone, averaged)
     )
     assert len(one) == 1 + 4
@@ -533,5 +534,5 @@ def test_local_only_is_federated_averaging_of_one(tmp_path: Path) -> None:
     ]
     others = [r["test"]["non_priority"]["accuracy"] for r in read_rounds(alone)]
     assert others != [r["test"]["non_priority"]["accuracy"] for r in read_rounds(averaged)]
-    table = pq.read_table(alone / "clients").to_pylist()
+    table = read_rows(alone)
     assert {(row["status"], row["weight"]) for row in table} == {("trained", 0.0)}

@@ -4,7 +4,6 @@ At the rate of the preset SGD is not stable on SYNTH: a difference in the last b
 grows to a difference in the first digit of the loss within 50 rounds.
 """
 
-import json
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -14,8 +13,9 @@ import numpy as np
 import pytest
 from fedquorum.types import FloatArray, IntArray
 
+from tests.builders_runs import read_lines, run_here
 from tests.cases import is_long
-from tests.integration.conftest import assert_same_bits, lines_of_rounds, run_here
+from tests.integration.conftest import assert_same_bits, lines_of_rounds
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +46,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 def losses(run: Path) -> list[dict[str, Any]]:
     """Return what the rounds say of the model, not of the clients that were asked."""
-    lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    lines = read_lines(run)
     keys = ("round", "global_loss", "global_accuracy", "test")
     return [{key: line[key] for key in keys} for line in lines]
 

@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 from fedquorum.audit.check import audit
 from fedquorum.records.directory import manifest_in
 from fedquorum.records.reader import load_run
 from fedquorum.records.tables import TAIL_ROWS
 
+from tests.builders_runs import read_rows
 from tests.cases import is_long
 from tests.integration.conftest import BIN, wait_for
 from tests.integration.deployed import Deployment, deployed, descendants
@@ -210,7 +210,7 @@ def test_a_long_run_on_nodes_that_come_and_go(tmp_path: Path) -> None:
     assert manifest_in(run.directory)["status"] == "completed"
     lines = load_run(run.directory).rounds
     assert [line.round for line in lines] == [*range(1, ROUNDS + 1)]
-    rows = pq.read_table(run.directory / "clients").to_pylist()
+    rows = read_rows(run.directory)
     statuses = Counter(row["status"] for row in rows)
     print(f"\n{nodes.gone}, {statuses}")
     for name, samples in (("the ServerApp", of_app), ("the SuperLink", of_link)):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders_runs import few_clients
 from tests.cases import is_long
 from tests.integration.conftest import ROOT, Outcome, Shell, results_directory
 
@@ -25,15 +26,7 @@ DOCUMENTS = {
 }
 LAST = {TABLE: r"^ {8}NoWeight,\n", ROWS: r"^ {4}Row\(NoWeight.*\),\n"}
 """The last rows of weightings in the tables, in front of the new one."""
-SMALL = (
-    "rounds=3",
-    "data.num_clients=4",
-    "data.num_priority=2",
-    "data.sizes=equal",
-    "data.samples_per_client=20",
-    "client.local_epochs=1",
-    "strategy.fraction=0.5",
-)
+SMALL = ("rounds=3", *few_clients(4, 2, samples=20), "strategy.fraction=0.5")
 
 
 def follow(folder: Path) -> None:

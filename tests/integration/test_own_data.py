@@ -5,26 +5,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from fedquorum.audit.command_line import main
 from fedquorum.errors import DataError
 from PIL import Image
 
-from conf.compose import compose_words
 from server_app.clients_table.command_line import main as show_clients
-from server_app.job import run_in_process
 from tests.builders_hf import grey_images, image_rows, saved
-from tests.integration.conftest import read_rounds
+from tests.builders_runs import read_rounds, read_rows, run_here
 
 QUICK = ("experiment=custom", "strategy=fedavg", "rounds=2", "client.local_epochs=1")
 
 
 def run(directory: Path, *words: str) -> list[dict[str, Any]]:
     """Run two rounds of FedAvg; returns the rows of the audit trail."""
-    run_in_process(compose_words((*QUICK, *words)), str(directory))
+    run_here(directory, *QUICK, *words)
     assert len(read_rounds(directory)) == 2
-    rows: list[dict[str, Any]] = pq.read_table(directory / "clients").to_pylist()
+    rows = read_rows(directory)
     assert {row["status"] for row in rows} == {"trained"}
     assert all(np.isfinite(row["loss"]) for row in rows)
     return rows
@@ -65,7 +62,7 @@ def test_a_table_with_numbers_to_predict(tmp_path: Path) -> None:
     test = read_rounds(tmp_path / "run")[-1]["test"]["all"]
     assert test["accuracy"] is None
     assert 0 < test["best"] < test["rmse"] < test["worst"]
-    tests = pq.read_table(tmp_path / "run" / "evaluations").to_pylist()
+    tests = read_rows(tmp_path / "run", "evaluations")
     for row in (row for row in tests if row["test_loss"] is not None):
         assert row["test_metric"] == pytest.approx(row["test_loss"] ** 0.5)
     assert main([str(tmp_path / "run")]) == 0
@@ -95,7 +92,7 @@ def test_a_validation_part(tmp_path: Path) -> None:
     run(plain, *words)
     run(whole, *words, "data.validation_fraction=0.25")
     assert {record["validation"] for record in read_rounds(plain)} == {None}
-    rows = pq.read_table(whole / "evaluations").to_pylist()
+    rows = read_rows(whole, "evaluations")
     last = {row["client"]: row for row in rows if row["round"] == 2}
     assert [last[k]["num_examples"] for k in range(3)] == [18, 8, 1]
     assert [last[k]["validation_num_examples"] for k in range(3)] == [6, 2, 1]
@@ -107,8 +104,8 @@ def test_a_validation_part(tmp_path: Path) -> None:
     assert summary["best"] == max(defined)
     assert main([str(whole)]) == 0
     quick = (*QUICK, *words, "data.validation_fraction=0.25")
-    run_in_process(compose_words((*quick, "rounds=1")), str(part))
-    run_in_process(compose_words((*quick, f"resume={part}")), str(part))
+    run_here(part, *quick, "rounds=1")
+    run_here(part, *quick, f"resume={part}")
     for name in ("test", "validation", "global_loss"):
         assert [r[name] for r in read_rounds(part)] == [r[name] for r in read_rounds(whole)]
     path = whole / "rounds.jsonl"
@@ -192,7 +189,7 @@ def test_fewer_samples_than_a_batch(tmp_path: Path, samples: int) -> None:
 def test_a_client_with_one_class(tmp_path: Path) -> None:
     """It trains like the others; its AUROC is not defined, and left out rather than 0 or 1."""
     run(tmp_path / "run", *of_table(table(tmp_path)), "evaluation.metric=auroc")
-    tests = pq.read_table(tmp_path / "run" / "evaluations").to_pylist()
+    tests = read_rows(tmp_path / "run", "evaluations")
     west = [row["test_metric"] for row in tests if row["client"] == 2]
     assert west
     assert all(value is None for value in west)

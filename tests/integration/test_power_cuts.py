@@ -7,16 +7,14 @@ import os
 import shutil
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 from fedquorum.records import tables
 from fedquorum.records.checkpoint import Checkpoints
 
-from conf.compose import compose_words
-from server_app.job import run_in_process
 from tests.builders_disk import Disk, restored
+from tests.builders_runs import assert_same_results, few_clients, run_here
 from tests.cases import sampled
-from tests.integration.conftest import breaking_off, read_lines
+from tests.integration.conftest import breaking_off
 
 WORDS = (
     "strategy=fedvarp",
@@ -24,28 +22,14 @@ WORDS = (
     "availability.p=0.5",
     "rounds=5",
     "engine.checkpoint_every=1",
-    "data.num_clients=4",
-    "data.num_priority=2",
-    "data.sizes=equal",
-    "data.samples_per_client=20",
-    "client.local_epochs=1",
+    *few_clients(4, 2, samples=20),
 )
 SAMPLE = 8
 
 
 def run(directory: Path, *words: str) -> Path:
     """Run, or go on, in this process."""
-    run_in_process(compose_words((*WORDS, *words)), str(directory))
-    return directory
-
-
-def assert_same_results(one: Path, other: Path) -> None:
-    """Compare all but TensorBoard's events, which a run can do without, to the last bit."""
-    assert read_lines(one) == read_lines(other)
-    for table in ("clients", "evaluations", "population.parquet"):
-        assert pq.read_table(one / table).equals(pq.read_table(other / table)), table
-    models = [(directory / "model.safetensors").read_bytes() for directory in (one, other)]
-    assert models[0] == models[1]
+    return run_here(directory, *WORDS, *words)
 
 
 def claimed(directory: Path) -> set[int]:

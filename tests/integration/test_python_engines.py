@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders_runs import run_here
 from tests.cases import is_long
-from tests.integration.conftest import Outcome, Shell, assert_same_bits, run_here
+from tests.integration.conftest import Outcome, Shell, assert_same_bits
 
 pytestmark = pytest.mark.slow
 

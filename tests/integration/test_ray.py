@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 import ray
 from fedquorum.audit.check import audit
@@ -20,9 +19,10 @@ from ray.cluster_utils import Cluster
 
 import server_app.loop
 from conf.compose import compose_words
-from server_app.job import run_in_process, run_on_ray
+from server_app.job import run_on_ray
 from server_app.provenance import code_facts
 from server_app.ray_engine.cluster import joined
+from tests.builders_runs import read_lines, read_rows, run_here
 from tests.cases import is_long
 from tests.integration.conftest import (
     Shell,
@@ -102,7 +102,7 @@ def run(cluster: Cluster) -> Callable[..., Path]:
 def in_process(directory: Path, *words: str, hooks: Hooks | None = None) -> Path:
     """Make the same run in one process."""
     with acting(hooks or {}):
-        run_in_process(compose_words(words), str(directory))
+        run_here(directory, *words)
     return directory
 
 
@@ -136,7 +136,7 @@ def thread_states(process: int) -> Iterator[str]:
 
 def statuses(directory: Path) -> dict[tuple[int, int], tuple[str, str]]:
     """Return status and reason by round and client."""
-    rows = pq.read_table(directory / "clients").to_pylist()
+    rows = read_rows(directory)
     return {(row["round"], row["client"]): (row["status"], row["reason"]) for row in rows}
 
 
@@ -206,7 +206,7 @@ def test_a_quorum_does_not_wait_for_a_slow_worker(tmp_path: Path, run: Callable[
     assert of_client_1[:3] == ["trained", "late", "busy"]
     assert of_client_1[5] == "trained"
     assert all(found[server_round, 0][0] == "trained" for server_round in range(1, 7))
-    lines = [json.loads(line) for line in (directory / "rounds.jsonl").read_text().splitlines()]
+    lines = read_lines(directory)
     late = [reply for line in lines for reply in line["late_replies"]]
     assert {reply["client"] for reply in late} >= {1, 3, 19}
     assert audit(directory).problems == ()

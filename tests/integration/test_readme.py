@@ -16,7 +16,8 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 from flwr.clientapp import ClientApp
 
 from server_app.in_process import InProcessGrid
-from tests.integration.conftest import BIN, ROOT, run_here
+from tests.builders_runs import run_here
+from tests.integration.conftest import BIN, ROOT
 
 README = (ROOT / "README.md").read_text()
 GUIDE = (ROOT / "docs" / "running.md").read_text()

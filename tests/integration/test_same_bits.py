@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 import server_app.loop
+from tests.builders_runs import run_here
 from tests.cases import is_long
-from tests.integration.conftest import Shell, assert_same_bits, run_here
+from tests.integration.conftest import Shell, assert_same_bits
 
 ROUNDS = 12
 CNN_ROUNDS = 2

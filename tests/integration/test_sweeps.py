@@ -9,18 +9,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.integration.conftest import Shell, assert_same_bits, run_here, running, started, wait_for
+from tests.builders_runs import few_clients, run_here
+from tests.integration.conftest import Shell, assert_same_bits, running, started, wait_for
 
 pytestmark = pytest.mark.slow
 
-SMALL = (
-    "data.num_clients=4",
-    "data.num_priority=2",
-    "data.sizes=equal",
-    "data.samples_per_client=20",
-    "client.local_epochs=1",
-    "hydra.sweep.dir=sweep",
-)
+SMALL = (*few_clients(4, 2, samples=20), "hydra.sweep.dir=sweep")
 
 
 def status(run: Path) -> str:

@@ -4,8 +4,7 @@ from pathlib import Path
 
 from fedquorum.records.reader import Run, load_run
 
-from conf.compose import compose_words
-from server_app.job import run_in_process
+from tests.builders_runs import few_clients, run_here
 from tests.fedquorum.records.made import (
     accuracy,
     change_round,
@@ -29,17 +28,9 @@ __all__ = [
     "write_table",
 ]
 
-SMALL = (
-    "rounds=5",
-    "data.num_clients=8",
-    "data.num_priority=4",
-    "data.samples_per_client=30",
-    "data.sizes=equal",
-    "client.local_epochs=1",
-)
+SMALL = ("rounds=5", *few_clients(8, 4))
 
 
 def real_run(directory: Path, *words: str) -> Run:
     """Train for a moment, in this process."""
-    run_in_process(compose_words((*SMALL, *words)), str(directory))
-    return load_run(directory)
+    return load_run(run_here(directory, *SMALL, *words))

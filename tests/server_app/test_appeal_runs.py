@@ -1,7 +1,6 @@
 """Runs with requirements and with clients that never train, from the settings to the report."""
 
 import csv
-import json
 import math
 import shutil
 from collections.abc import Sequence
@@ -9,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from fedquorum.audit.check import audit
 from fedquorum.audit.explain import explain
@@ -25,6 +23,7 @@ from conf.schema.rules import requiring_settings
 from server_app.build import build_population
 from server_app.clients_table.rows import client_rows
 from server_app.report.command_line import main as report
+from tests.builders_runs import read_lines, read_rows
 from tests.reference import maxfl as reference
 from tests.server_app.made_runs import SMALL, real_run
 
@@ -44,13 +43,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def rows(directory: Path, name: str = "evaluations") -> list[dict[str, Any]]:
-    return pq.read_table(directory / name).to_pylist()  # type: ignore[no-any-return]
-
-
 def groups_of(directory: Path) -> list[dict[str, Any]]:
-    lines = (directory / "rounds.jsonl").read_text().splitlines()
-    return [json.loads(line)["test"] for line in lines]
+    return [line["test"] for line in read_lines(directory)]
 
 
 def values(found: Sequence[dict[str, Any]], name: str) -> list[float]:
@@ -60,12 +54,12 @@ def values(found: Sequence[dict[str, Any]], name: str) -> list[float]:
 @pytest.mark.parametrize("name", ["fedavg", "maxfl"])
 def test_unseen_clients_never_train_and_are_evaluated(runs: Path, name: str) -> None:
     """They are in evaluations/ alone, in a group of their own, and the audit knows them."""
-    population = rows(runs / name, "population.parquet")
+    population = read_rows(runs / name, "population.parquet")
     unseen = {row["client"] for row in population if row["unseen"]}
     assert len(population) == 8
     assert len(unseen) == 2
-    assert {row["client"] for row in rows(runs / name, "clients")} == {*range(8)} - unseen
-    tested = [row for row in rows(runs / name) if row["round"] == 5]
+    assert {row["client"] for row in read_rows(runs / name)} == {*range(8)} - unseen
+    tested = [row for row in read_rows(runs / name, "evaluations") if row["round"] == 5]
     assert {row["client"] for row in tested if row["unseen"]} == unseen
     groups = groups_of(runs / name)[-1]
     for group, chosen in (("unseen", unseen), ("all", {*range(8)} - unseen)):
@@ -81,13 +75,15 @@ def test_unseen_clients_never_train_and_are_evaluated(runs: Path, name: str) -> 
 @pytest.mark.parametrize("name", ["fedavg", "maxfl"])
 def test_appeal_follows_from_the_records_of_both_runs(runs: Path, name: str) -> None:
     """rho_k is the final training loss of the local model, for unseen clients too."""
-    local = {row["client"]: row for row in rows(runs / "local") if row["round"] == 5}
+    local = {
+        row["client"]: row for row in read_rows(runs / "local", "evaluations") if row["round"] == 5
+    }
     assert all(row["loss"] > 0 for row in local.values())
     held = recorded_requirements(runs / name)
     assert dict(held.columns["requirement"]) == {
         client: row["loss"] for client, row in local.items()
     }
-    tested = [row for row in rows(runs / name) if row["round"] == 5]
+    tested = [row for row in read_rows(runs / name, "evaluations") if row["round"] == 5]
     for group in ("unseen", "all"):
         of_group = [row for row in tested if row["unseen"] == (group == "unseen")]
         alone = [local[row["client"]] for row in of_group]
@@ -106,7 +102,7 @@ def test_maxfls_weights_follow_from_the_local_losses(runs: Path) -> None:
     """In every round, against the reference."""
     held = recorded_requirements(runs / "maxfl").columns["requirement"]
     for number in range(1, 6):
-        found = [row for row in rows(runs / "maxfl", "clients") if row["round"] == number]
+        found = [row for row in read_rows(runs / "maxfl") if row["round"] == number]
         gaps = [repr(row["loss"] - held[row["client"]]) for row in found]
         expected = [float(weight) for weight in reference.weights(gaps, 1, "0")]
         np.testing.assert_allclose(values(found, "weight"), expected, rtol=1e-9)

@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from fedquorum.errors import RunError
 from fedquorum.records.reader import find_runs, load_run
@@ -14,9 +13,9 @@ from safetensors.numpy import load_file, save_file
 
 from client_app.data import load_data
 from conf.compose import compose_words
-from server_app.job import run_in_process
 from server_app.report.bound import BoundTerms, bound_terms, theta_of_iterations
 from server_app.report.command_line import main
+from tests.builders_runs import read_rows, run_here
 from tests.reference import sgd
 
 WORDS = (
@@ -36,7 +35,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     for name in STRATEGIES:
         words = [w for w in WORDS if name == "fedalign" or not w.startswith("strategy.")]
-        run_in_process(compose_words((f"strategy={name}", *words)), str(folder / name))
+        run_here(folder / name, f"strategy={name}", *words)
     return folder
 
 
@@ -62,10 +61,10 @@ def test_terms_by_their_formulas(runs: Path) -> None:
     at_end = {name: training_losses(runs / name) for name in terms}
     objective = {name: np.mean(losses[:2]) for name, losses in at_end.items()}  # equal data
     best = min(objective, key=lambda name: objective[name])
-    alone = pq.read_table(runs / "local_only" / "clients").to_pylist()
+    alone = read_rows(runs / "local_only")
     for name, one in terms.items():
         assert one.optimum.strategy == best
-        rows = pq.read_table(runs / name / "clients").to_pylist()
+        rows = read_rows(runs / name)
         rho = 0.0
         for k in range(2, 6):
             lowest = min(row["loss"] for row in alone if row["client"] == k)
@@ -122,7 +121,7 @@ def test_a_setting_may_be_a_mapping(tmp_path: Path) -> None:
     """The runs just made compose to the settings that they record; other weights are named."""
     for name in ("fedalign", "local_only"):
         words = (f"strategy={name}", "data.priority=[0,1]", "data.priority_weights={1:0.5}")
-        run_in_process(compose_words((*words, "rounds=2", *WORDS[1:5])), str(tmp_path / name))
+        run_here(tmp_path / name, *words, "rounds=2", *WORDS[1:5])
     assert terms_of(tmp_path).keys() == {"fedalign"}
     for name in ("fedalign", "local_only"):
         path = tmp_path / name / "config.yaml"

@@ -15,8 +15,8 @@ from fedquorum.weighting import TiltedLoss
 from conf import SettingsError
 from conf.compose import compose_words
 from server_app.build import build_strategy
-from server_app.job import run_in_process
 from tests.builders import NEEDED_WORDS
+from tests.builders_runs import run_here
 
 HERE = "tests.server_app.test_build"
 NUMBER = 3
@@ -45,7 +45,7 @@ def test_a_memory_that_cannot_be_written(tmp_path: Path, strategy: str) -> None:
     (tmp_path / "file").write_text("")
     words = (f"strategy={strategy}", f"strategy.memory_dir={tmp_path}/file/memory")
     with pytest.raises(SettingsError, match=r"strategy\.memory_dir must be a folder .* got .*file"):
-        run_in_process(compose_words(words), str(tmp_path / "run"))
+        run_here(tmp_path / "run", *words)
     assert not (tmp_path / "run").exists()
 
 
@@ -171,7 +171,7 @@ def test_a_custom_rule_is_imported_before_any_data(tmp_path: Path) -> None:
     """So its mistake is told first, where the data is missing too."""
     words = ("strategy=custom", "strategy.path=no.such.Rule", "data=npz", "data.path=nowhere.npz")
     with pytest.raises(SettingsError, match=r"^strategy\.path must be "):
-        run_in_process(compose_words(words), str(tmp_path / "run"))
+        run_here(tmp_path / "run", *words)
 
 
 def test_a_custom_rule_without_a_bound_is_not_private() -> None:

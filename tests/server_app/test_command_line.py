@@ -20,16 +20,10 @@ from hydra.experimental.callback import Callback
 
 from server_app.command_line import main
 from server_app.display import Display
+from tests.builders_runs import few_clients
 from tests.integration.conftest import assert_same_rounds
 
-SMALL = (
-    "rounds=2",
-    "data.num_clients=4",
-    "data.num_priority=2",
-    "data.sizes=equal",
-    "data.samples_per_client=20",
-    "client.local_epochs=1",
-)
+SMALL = ("rounds=2", *few_clients(4, 2, samples=20))
 Command = Callable[..., int]
 SLOW = ("torch", "flwr", "pyarrow", "pandas", "scipy", "matplotlib", "client_app.app")
 """What takes long to import, and says nothing about settings."""

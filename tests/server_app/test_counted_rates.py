@@ -14,9 +14,8 @@ from conf.compose import compose_words
 from conf.schema.rules import rules_of
 from server_app.build import build_population
 from server_app.counted_rates import counted_rates
-from server_app.job import run_in_process
+from tests.builders_runs import read_rounds, read_rows, run_here
 from tests.fedquorum.records.made import load_all
-from tests.integration.conftest import read_rounds
 
 TEN = (
     *("experiment=custom", "data=synth", "model=logistic_regression"),
@@ -29,14 +28,13 @@ QUORUM = ("response_time=lognormal", "engine.quorum=0.5")
 
 
 def run(directory: Path, *words: str, there: tuple[str, ...] = HALF) -> Path:
-    run_in_process(compose_words((*TEN, *there, *words)), str(directory))
-    return directory
+    return run_here(directory, *TEN, *there, *words)
 
 
 def weights(directory: Path, rounds: int) -> FloatArray:
     """Return every client's weight by round, shape (T, N)."""
     found = np.zeros((rounds, 10))
-    for row in pq.read_table(directory / "clients").to_pylist():
+    for row in read_rows(directory):
         found[row["round"] - 1, row["client"]] = row["weight"]
     return found
 
@@ -70,7 +68,7 @@ def test_a_change_with_time_and_a_sample_make_one_rate(tmp_path: Path) -> None:
     words = (KNOWN, "strategy.fraction=0.25", "availability=interleaved", "availability.period=4")
     directory = run(tmp_path / "run", *words, "rounds=6", "engine.num_supernodes=3")
     assert audit(directory).problems == ()
-    for row in pq.read_table(directory / "clients").to_pylist():
+    for row in read_rows(directory):
         g = 1 - 0.3 * (1 - np.sin(2 * np.pi * ((row["round"] - 1) % 4) / 4))
         assert row["omega"] == pytest.approx(1 / (0.5 * g * 0.2), rel=1e-12)  # round(2.5) of 10
     assert all(r["weight_error"] == pytest.approx(0, abs=1e-12) for r in read_rounds(directory))
@@ -87,7 +85,7 @@ def test_clients_that_the_selection_leaves_out_count_in_no_error(tmp_path: Path)
         tmp_path / "run", *words, "data.priority=[0,1,2,3]", "strategy.fraction=0.5", "rounds=3"
     )
     assert [r["weight_error"] for r in read_rounds(directory)] == pytest.approx([0.0] * 3)
-    assert {row["omega"] for row in pq.read_table(directory / "clients").to_pylist()} == {4.0}
+    assert {row["omega"] for row in read_rows(directory)} == {4.0}
     rates = pq.read_table(directory / "population.parquet")["participation_rate"].to_pylist()
     assert rates == [0.25] * 4 + [None] * 6
     assert audit(directory).problems == ()
@@ -119,7 +117,7 @@ def test_rates_under_a_quorum_are_counted_ahead(
     monkeypatch.setattr("server_app.counted_rates.ROUNDS_AHEAD", 3_000)
     few = ("rounds=400", "evaluation.every=400", "evaluation.clients=priority")
     directory = run(tmp_path / "run", KNOWN, *words, *few, there=there)
-    statuses = {row["status"] for row in pq.read_table(directory / "clients").to_pylist()}
+    statuses = {row["status"] for row in read_rows(directory)}
     assert statuses & {"late", "failed"}
     assert weights(directory, 400).sum(axis=1).mean() == pytest.approx(1.0, abs=0.2)
     assert read_rounds(directory)[-1]["weight_error"] == pytest.approx(0.0, abs=1e-12)
@@ -204,7 +202,7 @@ def test_rates_counted_ahead_are_those_of_the_run_after_a_resume(tmp_path: Path)
     words = (KNOWN, *QUORUM, "strategy.fraction=0.5", "engine.checkpoint_every=1")
     whole = run(tmp_path / "whole", *words, "rounds=4")
     part = run(tmp_path / "part", *words, "rounds=2")
-    run_in_process(compose_words((*TEN, *HALF, *words, "rounds=4", f"resume={part}")), "")
+    run(part, *words, "rounds=4", f"resume={part}")
     assert np.array_equal(weights(part, 4), weights(whole, 4))
     three = run(tmp_path / "three", *words, "rounds=4", "engine.num_supernodes=3")
     assert np.array_equal(weights(three, 4), weights(whole, 4))

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from fedquorum.audit.check import audit
 from fedquorum.errors import RunError
@@ -16,8 +15,7 @@ from fedquorum.flower.codec import EvaluateAnswer, EvaluateTask
 import client_app.app
 from client_app.arrays import Arrays
 from client_app.client import FederatedClient
-from conf.compose import compose_words
-from server_app.job import run_in_process
+from tests.builders_runs import few_clients, read_rounds, read_rows, run_here
 
 SIZES = {"all large": (30, 30, 30, 30), "one small": (30, 30, 30, 2)}
 GATED = (
@@ -49,11 +47,7 @@ CHOOSING = (
     "seed=963",
 )
 FAILING = (
-    "data.num_clients=4",
-    "data.num_priority=2",
-    "data.samples_per_client=30",
-    "data.sizes=equal",
-    "client.local_epochs=1",
+    *few_clients(4, 2),
     "engine.checkpoint_every=1",
     "rounds=4",
 )
@@ -74,14 +68,7 @@ def table(directory: Path, sizes: Sequence[int]) -> Path:
 
 def run(directory: Path, *words: str) -> list[dict[str, Any]]:
     """Return the rounds of a run, without what depends on the messages and the machine."""
-    run_in_process(compose_words(words), str(directory))
-    return rounds_of(directory)
-
-
-def rounds_of(directory: Path) -> list[dict[str, Any]]:
-    lines = (directory / "rounds.jsonl").read_text().splitlines()
-    other = {"seconds": None, "bytes_down": None, "bytes_up": None}
-    return [{**json.loads(line), **other} for line in lines]
+    return read_rounds(run_here(directory, *words))
 
 
 @pytest.mark.parametrize("sizes", SIZES)
@@ -99,7 +86,7 @@ def test_a_client_without_validation_rows_takes_nobodys_evaluation_with_it(
     assert [line["admitted"] for line in one] == [2, 4, 4, 4, 4]
     assert all(line["test"]["all"] and line["validation"]["all"] for line in one)
     assert others == [one] * len(others)
-    rows = pq.read_table(tmp_path / "1" / "evaluations").to_pylist()
+    rows = read_rows(tmp_path / "1", "evaluations")
     last = {row["client"]: row for row in rows if row["round"] == 5}
     assert sorted(last) == [0, 1, 2, 3]
     without = [k for k, row in last.items() if row["validation_num_examples"] is None]
@@ -151,9 +138,8 @@ def test_an_evaluation_that_fails_everywhere_ends_the_run(
     assert (manifest["status"], manifest["rounds_completed"]) == ("failed", max(0, failed - 1))
     assert reason in manifest["error"]
     whole = run(tmp_path / "whole", *words)
-    assert rounds_of(tmp_path / "run") == whole[: max(0, failed - 1)]
-    run_in_process(compose_words((f"resume={tmp_path / 'run'}", *words)), "")
-    assert rounds_of(tmp_path / "run") == whole
+    assert read_rounds(tmp_path / "run") == whole[: max(0, failed - 1)]
+    assert run(tmp_path / "run", f"resume={tmp_path / 'run'}", *words) == whole
     models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("run", "whole")]
     assert models[0] == models[1]
 
@@ -178,17 +164,16 @@ def test_a_priority_client_whose_evaluation_fails_is_named(
     """F is of the other one, in the round that is told of it; also where the run was resumed."""
     words = (*FAILING, "strategy=fedalign", f"engine.num_supernodes={nodes}")
     run(tmp_path / "sound", *words)
-    rows = pq.read_table(tmp_path / "sound" / "clients").to_pylist()
+    rows = read_rows(tmp_path / "sound")
     first, second = sorted({row["client"] for row in rows if row["priority"]})
     fail(monkeypatch, lambda client, task: client == first and task.server_round in (0, 2))
     found = run(tmp_path / "whole", *words)
     assert [line["unmeasured"] for line in found] == [[first], [], [first], []]
     assert [line["stale"] for line in found] == [[]] * 4
-    rows = pq.read_table(tmp_path / "whole" / "evaluations").to_pylist()
+    rows = read_rows(tmp_path / "whole", "evaluations")
     (left,) = (row for row in rows if (row["round"], row["client"]) == (2, second))
     assert found[2]["global_loss"] == pytest.approx(left["loss"], rel=1e-12)
     assert audit(tmp_path / "whole").problems == ()
     directory = tmp_path / "resumed"
     run(directory, *words, "engine.stop_after=2")
-    run_in_process(compose_words((f"resume={directory}", *words)), "")
-    assert rounds_of(directory) == found
+    assert run(directory, f"resume={directory}", *words) == found

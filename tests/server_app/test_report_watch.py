@@ -16,11 +16,10 @@ import pytest
 from fedquorum.records.reader import load_run
 from fedquorum.records.tables import CLIENTS_SCHEMA
 
-from conf.compose import compose_words
-from server_app.job import run_in_process
 from server_app.report import watch as watch_module
 from server_app.report.clients_now import ClientsNow
 from server_app.report.watch import DRAWING_SHARE, Watch
+from tests.builders_runs import run_here
 from tests.fedquorum.records.made import (
     append_rounds,
     line,
@@ -202,7 +201,7 @@ def test_a_run_is_watched_to_its_end(tmp_path: Path) -> None:
     looking = threading.Thread(target=look)
     looking.start()
     try:
-        run_in_process(compose_words((*SMALL, "rounds=30")), str(directory))
+        run_here(directory, *SMALL, "rounds=30")
     finally:
         ended.set()
         looking.join()

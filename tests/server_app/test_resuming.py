@@ -29,32 +29,17 @@ import server_app.loop
 from client_app.arithmetic import VERSION
 from client_app.node import compute_device
 from conf.compose import compose_words
-from server_app.job import run_in_process
 from server_app.resuming import resumed_words
 from tests.builders import NEEDED_WORDS
+from tests.builders_runs import few_clients, read_lines, run_here
 from tests.cases import sampled
-from tests.integration.conftest import (
-    ROOT,
-    assert_same_bits,
-    assert_same_run,
-    breaking_off,
-    read_lines,
-)
+from tests.integration.conftest import ROOT, assert_same_bits, assert_same_run, breaking_off
 
-SMALL = (
-    "rounds=7",
-    "engine.checkpoint_every=2",
-    "data.sizes=equal",
-    "data.samples_per_client=30",
-    "data.num_clients=6",
-    "data.num_priority=3",
-    "client.local_epochs=1",
-)
+SMALL = ("rounds=7", "engine.checkpoint_every=2", *few_clients(6, 3))
 
 
 def run(directory: Path, *words: str) -> Path:
-    run_in_process(compose_words((*SMALL, *words)), str(directory))
-    return directory
+    return run_here(directory, *SMALL, *words)
 
 
 def interrupted(
@@ -327,7 +312,7 @@ def test_a_killed_start_is_repeated_by_its_folder(
 ) -> None:
     """Its settings are there; what is said again wins."""
     whole = run(tmp_path / "whole", *AS_KILLED, *words)
-    run_in_process(compose_words(resumed_words([f"resume={killed}", *words])[:-1]), str(killed))
+    run_here(killed, *resumed_words([f"resume={killed}", *words])[:-1])
     assert read_lines(killed) == read_lines(whole)
     for name in ("model.safetensors", "population.parquet"):
         assert (killed / name).read_bytes() == (whole / name).read_bytes()
@@ -339,7 +324,7 @@ def test_words_that_say_what_is_run_say_all_of_it(killed: Path) -> None:
     words = (*SMALL, "experiment=custom", "strategy=fedavg", "rounds=2", f"resume={killed}")
     given = compose_words(resumed_words(words)[:-1]).settings
     assert given == compose_words((*words[:-1], f"resume={killed}")).settings
-    run_in_process(compose_words(resumed_words(words)[:-1]), str(killed))
+    run_here(killed, *resumed_words(words)[:-1])
     assert len(read_lines(killed)) == 2
 
 
@@ -533,7 +518,7 @@ def test_a_run_with_links_does_not_go_on(somebody_elses: Path, tmp_path: Path, n
     before = {path: path.read_bytes() for path in files if path.is_file()}
     words = [f"resume={somebody_elses}", "rounds=3"]
     with pytest.raises(RunError, match="link"):
-        run_in_process(compose_words(resumed_words(words)), str(somebody_elses))
+        run_here(somebody_elses, *resumed_words(words))
     assert {path: path.read_bytes() for path in files if path.is_file()} == before
 
 
@@ -552,7 +537,7 @@ def test_the_command_that_goes_on_is_whole(words: tuple[str, ...], trust: tuple[
 def test_trust_is_meant_for_one_interruption(somebody_elses: Path) -> None:
     """It is not recorded."""
     words = [f"resume={somebody_elses}", "rounds=3", "engine.trust=true"]
-    run_in_process(compose_words(resumed_words(words)), str(somebody_elses))
+    run_here(somebody_elses, *resumed_words(words))
     assert "trust" not in (somebody_elses / "manifest.json").read_text()
     assert "trust: false" in (somebody_elses / "config.yaml").read_text()
 
@@ -571,7 +556,7 @@ def test_a_run_of_another_arithmetic_is_refused(completed: Path, tmp_path: Path)
     before = (directory / "rounds.jsonl").read_bytes()
     words = [f"resume={directory}", "rounds=3"]
     with pytest.raises(SettingsError) as refused:
-        run_in_process(compose_words(resumed_words(words)), str(directory))
+        run_here(directory, *resumed_words(words))
     assert str(refused.value) == (
         "engine.arithmetic must be any to resume a run of arithmetic 1 (alone, autograd) by "
         f"arithmetic {VERSION} (batched, closed form), which rounds otherwise, got same; to resume "
@@ -579,11 +564,11 @@ def test_a_run_of_another_arithmetic_is_refused(completed: Path, tmp_path: Path)
         + shlex.join(["fedquorum", f"resume={directory}", "engine.arithmetic=any"])
     )
     assert (directory / "rounds.jsonl").read_bytes() == before
-    run_in_process(compose_words(resumed_words([*words, "engine.arithmetic=any"])), str(directory))
+    run_here(directory, *resumed_words([*words, "engine.arithmetic=any"]))
     manifest = json.loads((directory / "manifest.json").read_text())
     # What was said of one interruption does not hold for the next one.
     assert not [word for word in manifest["overrides"] if word.startswith("engine.arithmetic")]
-    run_in_process(compose_words(resumed_words([*words, "rounds=4"])), str(directory))
+    run_here(directory, *resumed_words([*words, "rounds=4"]))
     manifest = json.loads((directory / "manifest.json").read_text())
     assert manifest["rounds_completed"] == 4
     assert manifest["arithmetic"]["same_bits"] is False

@@ -1,11 +1,9 @@
 """Runs with simulated slow clients: a quorum under the virtual clock, from settings to report."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from fedquorum.audit.check import audit
 from fedquorum.errors import SettingsError
@@ -13,19 +11,15 @@ from fedquorum.named import NAMED
 
 from client_app.node import Node
 from conf.compose import compose_words
-from server_app.job import run_in_process
 from server_app.report.charts import LineChart
 from server_app.report.experiment import experiments_of
 from server_app.report.groups import group_runs
 from tests.builders import NEEDED_WORDS
+from tests.builders_runs import few_clients, read_rounds, read_rows, run_here
 from tests.fedquorum.records.made import change_round, change_table, load_all
 
 SLOW = (
-    "data.num_clients=8",
-    "data.num_priority=3",
-    "data.sizes=equal",
-    "data.samples_per_client=30",
-    "client.local_epochs=1",
+    *few_clients(8, 3),
     "response_time=lognormal",
     "engine.quorum=0.5",
     "engine.grace=1",
@@ -36,20 +30,7 @@ FEDAVG = ("strategy=fedavg", "strategy.warmup_fraction=0")
 
 def run(directory: Path, *words: str) -> list[dict[str, Any]]:
     """Return the rounds of a run, without what the machine decides."""
-    run_in_process(compose_words((*SLOW, *words)), str(directory))
-    return rounds(directory)
-
-
-def rounds(directory: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (directory / "rounds.jsonl").read_text().splitlines()]
-    for line in lines:
-        del line["seconds"], line["bytes_down"], line["bytes_up"]
-    return lines
-
-
-def rows(directory: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = pq.read_table(directory / "clients").to_pylist()
-    return found
+    return read_rounds(run_here(directory, *SLOW, *words))
 
 
 def model(directory: Path) -> bytes:
@@ -68,15 +49,15 @@ def test_who_is_late_does_not_depend_on_the_nodes(tmp_path: Path) -> None:
         again = run(tmp_path / str(nodes), "strategy=fedau", f"engine.num_supernodes={nodes}")
         assert again == one
         assert model(tmp_path / str(nodes)) == model(tmp_path / "1")
-        assert rows(tmp_path / str(nodes)) == rows(tmp_path / "1")
+        assert read_rows(tmp_path / str(nodes)) == read_rows(tmp_path / "1")
     begun = (*SLOW, "strategy=fedau", "engine.checkpoint_every=1")
-    run_in_process(compose_words((*begun, "rounds=5")), str(tmp_path / "resumed"))
+    run_here(tmp_path / "resumed", *begun, "rounds=5")
     resumed = (*begun, f"resume={tmp_path / 'resumed'}")
-    run_in_process(compose_words(resumed), "")
-    assert rounds(tmp_path / "resumed") == one
+    run_here(tmp_path / "resumed", *resumed)
+    assert read_rounds(tmp_path / "resumed") == one
     assert model(tmp_path / "resumed") == model(tmp_path / "1")
     with pytest.raises(SettingsError, match=r"engine\.quorum must be 0\.5, as in the run so far"):
-        run_in_process(compose_words((*resumed, "engine.quorum=0.6", "rounds=13")), "")
+        run_here(tmp_path / "resumed", *resumed, "engine.quorum=0.6", "rounds=13")
 
 
 @pytest.mark.parametrize("strategy", sorted(NAMED))
@@ -89,10 +70,10 @@ def test_every_strategy_with_late_and_absent_clients(tmp_path: Path, strategy: s
     if strategy != "aaggff_s":
         words += ["availability=bernoulli", "availability.p=0.6"]
     found = run(tmp_path / "run", *words)
-    statuses = {row["status"] for row in rows(tmp_path / "run")}
+    statuses = {row["status"] for row in read_rows(tmp_path / "run")}
     assert "trained" in statuses
     assert statuses <= {"trained", "silent", "unavailable", "late", "busy", "rejected"}
-    for row in rows(tmp_path / "run"):
+    for row in read_rows(tmp_path / "run"):
         assert (row["seconds"] is None) == (row["status"] in ("unavailable", "busy"))
         assert row["weight"] == 0.0 or row["status"] in ("trained", "rejected")
     assert sum(line["late"] for line in found) > 0
@@ -107,7 +88,7 @@ def test_a_deadline_in_simulated_seconds(tmp_path: Path) -> None:
     found = run(tmp_path / "run", *words)
     assert [line["simulated_seconds"] for line in found] == [12.0, 24.0, 36.0, 48.0]
     assert all(line["failed"] > 0 and line["busy"] == line["late"] == 0 for line in found)
-    failed = [row for row in rows(tmp_path / "run") if row["status"] == "failed"]
+    failed = [row for row in read_rows(tmp_path / "run") if row["status"] == "failed"]
     assert {row["reason"] for row in failed} == {"no reply in time"}
     assert all(row["seconds"] > 12 for row in failed)
     assert not audit(tmp_path / "run").problems
@@ -120,7 +101,7 @@ def test_a_reply_without_seconds_is_rejected(
     monkeypatch.setattr(Node, "response_times", lambda *_: None)
     found = run(tmp_path / "run", *FEDAVG, "rounds=2")
     assert [line["rejected"] for line in found] == [8, 8]
-    assert {row["reason"] for row in rows(tmp_path / "run")} == {
+    assert {row["reason"] for row in read_rows(tmp_path / "run")} == {
         "its reply says no simulated seconds"
     }
 

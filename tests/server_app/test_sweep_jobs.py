@@ -9,8 +9,9 @@ from omegaconf import DictConfig
 
 import server_app.job
 from conf.compose import compose_words
-from server_app.job import run_in_process, words_going_on
+from server_app.job import words_going_on
 from server_app.sweep_jobs import Job, SweepFolder, complete_rounds, num_complete_rounds
+from tests.builders_runs import run_here
 from tests.server_app.conftest import leave_run
 
 WORDS = ("rounds=5", "seed=2")
@@ -50,7 +51,7 @@ def test_a_folder_without_a_manifest_is_no_run(tmp_path: Path) -> None:
     """Its rounds count for nothing, and its checkpoint is not gone on from."""
     directory = tmp_path / "3"
     words = ("rounds=2", "data.num_clients=4", "data.num_priority=2", "data.samples_per_client=20")
-    run_in_process(compose_words(words), str(directory))
+    run_here(directory, *words)
     expected = complete_rounds(directory)
     (directory / "manifest.json").unlink()
     assert (num_complete_rounds(directory), complete_rounds(directory)) == (0, [])
@@ -58,7 +59,7 @@ def test_a_folder_without_a_manifest_is_no_run(tmp_path: Path) -> None:
     assert job.state().status == "waiting"
     assert words_going_on(words, directory) == words
     assert sorted(path.name for path in directory.iterdir()) == ["config.yaml"]
-    run_in_process(compose_words(words), str(directory))
+    run_here(directory, *words)
     assert len(complete_rounds(directory)) == len(expected) == 2
 
 

@@ -13,8 +13,7 @@ from fedquorum.records.reader import load_run
 from fedquorum.selection import EpsilonGate
 
 import fedquorum_app
-from conf.compose import compose_words
-from server_app.job import run_in_process
+from tests.builders_runs import run_here
 from tests.cases import sampled
 from tests.fedquorum.audit.runs import WORDS
 from tests.server_app.made_runs import SMALL
@@ -25,9 +24,7 @@ EVERY_ROUND = ("engine.checkpoint_every=1",)
 def go_on(run: Path, name: str, *words: str) -> Path:
     """Start a run of a configuration, or go on with the one that there is."""
     resume = (f"resume={run}",) if run.exists() else ()
-    composed = compose_words((*SMALL, *WORDS[name], *EVERY_ROUND, *words, *resume))
-    run_in_process(composed, str(run))
-    return run
+    return run_here(run, *SMALL, *WORDS[name], *EVERY_ROUND, *words, *resume)
 
 
 def problems(run: Path) -> list[str]:

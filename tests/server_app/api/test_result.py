@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 import torch
 from fedquorum.errors import ParameterError, RunError
@@ -19,6 +18,7 @@ from safetensors.torch import load_file
 from conf.compose import compose
 from server_app.api.result import RunResult
 from server_app.job import run_in_process
+from tests.builders_runs import read_rows
 from tests.fedquorum.records.made import line, make_run, write_table
 from tests.server_app.made_runs import real_run
 
@@ -63,7 +63,7 @@ def test_the_tables_are_frames_of_documented_types(fedalign: RunResult) -> None:
     assert list(fedalign.evaluations) == EVALUATIONS_SCHEMA.names
     types = {name: str(kind) for name, kind in fedalign.clients.dtypes.items()}
     assert types == {name: TYPES_OF_CLIENTS.get(name, "float64") for name in CLIENTS_SCHEMA.names}
-    rows = pq.read_table(fedalign.directory / "clients").to_pylist()
+    rows = read_rows(fedalign.directory)
     assert len(rows) == len(fedalign.clients)
     for row, (_, of_frame) in zip(rows, fedalign.clients.iterrows(), strict=True):
         for name, value in row.items():
@@ -207,7 +207,7 @@ def test_an_audit_fits_or_says_what_does_not(fedalign: RunResult, tmp_path: Path
     assert (audit.rounds, audit.decisions) == (5, len(fedalign.clients))
     assert "every decision matches the records" in repr(audit)
     directory = Path(shutil.copytree(fedalign.directory, tmp_path / "run"))
-    rows = pq.read_table(directory / "clients").to_pylist()
+    rows = read_rows(directory)
     changed = next(row for row in rows if row["weight"] > 0)
     changed["weight"] *= 2
     shutil.rmtree(directory / "clients")

@@ -1,0 +1,60 @@
+"""Runs in this process, and what their directories hold."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from conf.compose import compose_words
+from server_app.job import run_in_process
+
+
+def few_clients(count: int, priority: int, samples: int = 30) -> tuple[str, ...]:
+    """Return the words of so many clients with little data each, of which some have priority."""
+    return (
+        f"data.num_clients={count}",
+        f"data.num_priority={priority}",
+        "data.sizes=equal",
+        f"data.samples_per_client={samples}",
+        "client.local_epochs=1",
+    )
+
+
+def run_here(directory: Path, *words: str) -> Path:
+    """Run in this process what ``fedquorum`` runs with these words, without its start-up."""
+    run_in_process(compose_words(words), str(directory))
+    return directory
+
+
+def read_rounds(run: Path) -> list[dict[str, Any]]:
+    """Return the lines of rounds.jsonl without what is measured by the clock and the wire."""
+    rounds = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    for record in rounds:
+        for key in ("seconds", "bytes_down", "bytes_up"):
+            assert record.pop(key) > 0
+    return rounds
+
+
+def read_lines(run: Path) -> list[dict[str, Any]]:
+    """Return the lines of rounds.jsonl without the seconds."""
+    lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+
+
+def read_rows(run: Path, table: str = "clients") -> list[dict[str, Any]]:
+    """Return the rows of a run's table, by default of its clients."""
+    rows: list[dict[str, Any]] = pq.read_table(run / table).to_pylist()
+    return rows
+
+
+def assert_same_results(one: Path, other: Path) -> None:
+    """Compare the rounds, the tables and the model of two runs, to the last bit."""
+    assert read_lines(one) == read_lines(other)
+    for table in ("clients", "evaluations", "population.parquet"):
+        assert pq.read_table(one / table).equals(pq.read_table(other / table)), table
+    models = [
+        {path.name: path.read_bytes() for path in run.glob("*.safetensors")} for run in (one, other)
+    ]
+    assert "model.safetensors" in models[0]
+    assert models[0] == models[1]
