@@ -1,11 +1,12 @@
 """Clients made from arrays, for the tests of what they do with them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from fedquorum.errors import DataError
 from fedquorum.flower.codec import TrainAnswer, metrics_of
 from numpy.typing import NDArray
 from torch import nn
@@ -19,6 +20,14 @@ from client_app.trainer import Trainer
 from client_app.training import LocalTraining, TrainingSetup
 
 CPU = torch.device("cpu")
+
+
+def assert_one_line(read: Callable[[], object], reason: str, start: str = "") -> None:
+    """Fail unless data is refused in one line, which has the reason and begins like this."""
+    with pytest.raises(DataError, match=reason) as caught:
+        read()
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith(start)
 
 
 def examples_of(
@@ -80,3 +89,18 @@ def assert_same_part(part: TrainAnswer, other: TrainAnswer, tolerance: float = 0
         found = part.arrays[name]
         assert (found.shape, found.dtype) == (array.shape, array.dtype)
         np.testing.assert_allclose(found, array, rtol=0, atol=tolerance)
+
+
+class EachToken(nn.Module):
+    """Logits of every position."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(features, classes, dtype=torch.float64)
+        self.rows: list[int] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return logits (n, l, c) of inputs (n, l, d)."""
+        self.rows.append(len(x))
+        logits: torch.Tensor = self.linear(x)
+        return logits

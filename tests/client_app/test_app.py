@@ -3,7 +3,7 @@
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,12 +83,7 @@ print(any(tracked is vars(torch) for tracked in gc.get_objects()))
 """
 
 
-@pytest.fixture(autouse=True)
-def no_node_from_before() -> Iterator[None]:
-    """Start and leave without a node that another test made."""
-    client_app._cached_node.cache_clear()
-    yield
-    client_app._cached_node.cache_clear()
+pytestmark = pytest.mark.usefixtures("no_node_from_before")
 
 
 def grid_of(num_nodes: int, overrides: str = OVERRIDES) -> InProcessGrid:

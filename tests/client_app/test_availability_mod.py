@@ -1,6 +1,6 @@
 """The mod: who is not available is not asked, here and in other people's ClientApps."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,12 +63,7 @@ MODEL: NamedArrays = {
 }
 
 
-@pytest.fixture(autouse=True)
-def no_node_from_before() -> Iterator[None]:
-    """Start and leave without a node that another test made."""
-    client_app._cached_node.cache_clear()
-    yield
-    client_app._cached_node.cache_clear()
+pytestmark = pytest.mark.usefixtures("no_node_from_before")
 
 
 def train_request(server_round: int, clients: tuple[int, ...]) -> RecordDict:

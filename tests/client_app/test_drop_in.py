@@ -1,6 +1,6 @@
 """Drop-in strategies with this project's own ClientApp and several clients on a node."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -25,12 +25,7 @@ MODEL = {
 }
 
 
-@pytest.fixture(autouse=True)
-def no_node_from_before() -> Iterator[None]:
-    """Start and leave without a node that another test made."""
-    client_app._cached_node.cache_clear()
-    yield
-    client_app._cached_node.cache_clear()
+pytestmark = pytest.mark.usefixtures("no_node_from_before")
 
 
 def grid_of(num_nodes: int) -> InProcessGrid:

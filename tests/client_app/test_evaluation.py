@@ -17,6 +17,7 @@ from client_app.evaluation import Measurement, evaluate
 from client_app.metrics import metrics_of
 from client_app.models import CNN, LogisticRegression
 from client_app.tasks import NO_TARGET, CrossEntropy, SequenceCrossEntropy, SquaredError, Task
+from tests.client_app.clients import EachToken
 from tests.reference import losses, sgd
 
 FEATURES, CLASSES = 6, 7
@@ -47,21 +48,6 @@ def alone(
     """Return what a client measures that has these rows, all there are."""
     (measure,) = evaluate(model, x, y, [len(y)], task=task, metric_name=name)
     return measure
-
-
-class EachToken(nn.Module):
-    """Logits of every position."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(FEATURES, CLASSES, dtype=torch.float64)
-        self.rows: list[int] = []
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return logits (n, l, c) of inputs (n, l, d)."""
-        self.rows.append(len(x))
-        logits: torch.Tensor = self.linear(x)
-        return logits
 
 
 def sequences(n: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -129,7 +115,7 @@ def test_evaluate_changes_nothing() -> None:
 def test_evaluating_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loss and accuracy are means over all targets; few sequences at once where they are long."""
     x, y = sequences(23)
-    model = EachToken()
+    model = EachToken(FEATURES, CLASSES)
     monkeypatch.setattr(evaluation, "BATCH", 20)
     measure = alone(model, x, y, SequenceCrossEntropy())
     assert model.rows == [4] * 5 + [3]
@@ -158,7 +144,8 @@ def test_evaluating_where_there_is_nothing() -> None:
     x, y = (torch.from_numpy(a) for a in problem(4))
     assert_nothing(alone(model_of(torch.float64), x[:0], y[:0]))
     x, y = sequences(3)
-    measure = alone(EachToken(), x, torch.full_like(y, NO_TARGET), SequenceCrossEntropy())
+    each_token = EachToken(FEATURES, CLASSES)
+    measure = alone(each_token, x, torch.full_like(y, NO_TARGET), SequenceCrossEntropy())
     assert measure.loss == 0
     assert math.isnan(measure.accuracy)
     model = nn.Linear(FEATURES, 1, dtype=torch.float64)
@@ -263,7 +250,7 @@ def test_weighted_classes_of_several_clients() -> None:
 def test_sequences_of_several_clients() -> None:
     """Each client's means are over its own targets."""
     x, y = sequences(10)
-    model = EachToken()
+    model = EachToken(FEATURES, CLASSES)
     for measure, rows in zip(
         evaluate(model, x, y, [1, 9], task=SequenceCrossEntropy()),
         (slice(0, 1), slice(1, 10)),

@@ -3,7 +3,7 @@
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -47,12 +47,7 @@ IMAGES = (
 )
 
 
-@pytest.fixture(autouse=True)
-def no_node_from_before() -> Iterator[None]:
-    """Start and leave without a node that another test made."""
-    client_app._cached_node.cache_clear()
-    yield
-    client_app._cached_node.cache_clear()
+pytestmark = pytest.mark.usefixtures("no_node_from_before")
 
 
 @dataclass(frozen=True)

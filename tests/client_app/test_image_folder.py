@@ -13,6 +13,7 @@ from client_app.data.sources.base import LabelledArrays
 from client_app.data.sources.image_folder import image_folder_arrays
 from conf.compose import compose
 from conf.schema.data import ImageFolderSettings
+from tests.client_app.clients import assert_one_line
 
 
 def write(folder: Path, colours: list[int], size: tuple[int, int] = (5, 4)) -> None:
@@ -40,11 +41,9 @@ def load(path: Path, **others: Any) -> LabelledArrays:
 
 
 def assert_refused(path: Path, reason: str, **others: Any) -> None:
-    with pytest.raises(DataError, match=reason) as caught:
-        load(path, **others)
-    text = str(caught.value)
-    assert "\n" not in text
-    assert text.startswith("data.path must be a folder with images as ")
+    assert_one_line(
+        lambda: load(path, **others), reason, "data.path must be a folder with images as "
+    )
 
 
 def colours(x: Any) -> list[int]:

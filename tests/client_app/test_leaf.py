@@ -12,6 +12,7 @@ from client_app.data import load_data
 from client_app.data.sources.base import LabelledArrays
 from client_app.data.sources.leaf import leaf_arrays
 from conf.schema.data import LeafSettings
+from tests.client_app.clients import assert_one_line
 
 Users = dict[str, tuple[list[Any], list[Any]]]
 
@@ -66,11 +67,8 @@ def load(path: Path, **settings: Any) -> LabelledArrays:
 
 
 def assert_refused(path: Path, reason: str) -> None:
-    with pytest.raises(DataError, match=reason) as caught:
-        load(path)
-    text = str(caught.value)
-    assert "\n" not in text
-    assert text.startswith("data.path must be a folder with LEAF's JSON files, in train and test")
+    wanted = "data.path must be a folder with LEAF's JSON files, in train and test"
+    assert_one_line(lambda: load(path), reason, wanted)
 
 
 def test_numbers_by_user(tmp_path: Path) -> None:

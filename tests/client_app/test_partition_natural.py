@@ -16,6 +16,7 @@ from client_app.data.partitioned import PartitionedData
 from client_app.data.sources.base import LabelledArrays
 from conf.compose import compose
 from conf.schema.data import NpzSettings
+from tests.client_app.clients import assert_one_line
 
 RNG = np.random.default_rng(0)
 CLIENTS = np.array([7, -2, 7, 7, 30, -2, 30, 7, -2, 30, 7])  # 5 of 7, 3 of -2 and of 30
@@ -231,10 +232,7 @@ def test_ids_that_do_not_fit(tmp_path: Path, wrong: str) -> None:
     changes, reason = WRONG[wrong]
     path = save(tmp_path, **changes)
     wanted = "an .npz file with x_train, y_train, x_test, y_test, client_train"
-    with pytest.raises(DataError, match=reason) as caught:
-        load(path)
-    assert str(caught.value).startswith(f"data.path must be {wanted}, got {path}: ")
-    assert "\n" not in str(caught.value)
+    assert_one_line(lambda: load(path), reason, f"data.path must be {wanted}, got {path}: ")
 
 
 def test_arrays_without_clients() -> None:

@@ -20,6 +20,7 @@ from client_app.data.sources.vocabulary import (
 )
 from conf.compose import compose
 from conf.schema.data import TextSettings
+from tests.client_app.clients import assert_one_line
 
 PAIRS = """\
 2,"Is it, doctor?",It is,1
@@ -286,9 +287,7 @@ def test_missing_column(tmp_path: Path, others: dict[str, Any], message: str) ->
 )
 def test_damaged_file(tmp_path: Path, text: str, message: str) -> None:
     """Gaps, no rows, and rows cut short are one line."""
-    with pytest.raises(DataError, match=message) as caught:
-        text_arrays(roles(save(tmp_path, text)))
-    assert "\n" not in str(caught.value)
+    assert_one_line(lambda: text_arrays(roles(save(tmp_path, text))), message)
 
 
 def test_no_file_and_foreign_file(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from client_app.tasks import (
 )
 from client_app.training import LocalTraining, batch_sizes, train
 from conf import SettingsError, compose
+from tests.client_app.clients import EachToken
 from tests.reference import losses, sgd
 
 FEATURES, CLASSES = 6, 4
@@ -355,21 +356,6 @@ def test_train_works_in_training_mode_and_evaluate_does_not() -> None:
     assert modes == [False, True, True, False]
 
 
-class EachToken(nn.Module):
-    """Logits of every position."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(FEATURES, CLASSES, dtype=torch.float64)
-        self.rows: list[int] = []
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return logits (n, l, c) of inputs (n, l, d)."""
-        self.rows.append(len(x))
-        logits: torch.Tensor = self.linear(x)
-        return logits
-
-
 WEIGHTS = [0.5, 2.0, 0.1, 3.0]
 # task -> it, number of outputs, and the slope of the mean loss by the outputs
 TASKS: dict[str, tuple[Task, int, Callable[[Any, Any], NDArray[np.float64]]]] = {
@@ -412,7 +398,7 @@ def test_every_task_trains_by_its_formula(name: str) -> None:
     """Each step goes down the slope of the batch's mean loss, as written without autograd."""
     task, outputs, slope = TASKS[name]
     x, y = task_problem(name, 23)
-    model = EachToken()
+    model = EachToken(FEATURES, CLASSES)
     model.linear = nn.Linear(FEATURES, outputs, dtype=torch.float64)
     weight, bias = (p.detach().numpy().copy() for p in model.parameters())
     rng = stream(8, "batches")

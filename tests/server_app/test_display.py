@@ -8,7 +8,7 @@ from functools import reduce
 from io import StringIO
 
 import pytest
-from fedquorum.records.round_record import RoundRecord, round_record
+from fedquorum.records.round_record import RoundRecord
 from fedquorum.report import ClientEvaluation
 from fedquorum.rule import Question
 from rich.console import Console
@@ -23,7 +23,7 @@ from server_app.display import (
     narrowed,
     time_left,
 )
-from tests.fedquorum.records.made import report
+from tests.fedquorum.records.made import recorded, report
 
 NAN = math.nan
 PLAIN = About("accuracy", Question.AVERAGE, 4)
@@ -32,17 +32,7 @@ PLAIN = About("accuracy", Question.AVERAGE, 4)
 def record_of(
     number: int, evaluations: list[ClientEvaluation], metric: str = "accuracy"
 ) -> RoundRecord:
-    return round_record(
-        report(number),
-        evaluations,
-        bytes_down=0,
-        bytes_up=0,
-        seconds=0.0,
-        state_bytes=0,
-        rates=None,
-        metric=metric,
-        all_evaluated=True,
-    )
+    return recorded(report(number), None, evaluations, metric=metric)
 
 
 def shown(

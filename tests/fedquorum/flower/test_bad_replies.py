@@ -436,6 +436,31 @@ def wanted(request: pytest.FixtureRequest) -> int:
     return MANY if request.config.getoption("--long", default=False) else SOME
 
 
+def as_if_failed(
+    spoilt: ComposedStrategy,
+    reference: ComposedStrategy,
+    models: Sequence[ArrayRecord],
+    broken: Mapping[int, str],
+) -> set[str]:
+    """Fail unless both rounds ended alike but for a reason each; return what was broken."""
+    ours, theirs = (decode_arrays(model) for model in models)
+    assert all(ours[key].tobytes() == theirs[key].tobytes() for key in MODEL)
+    assert all(np.isfinite(array).all() for array in ours.values())
+    assert bytes_of(spoilt) == bytes_of(reference)
+    decisions = (strategy.outcome.report.decisions for strategy in (spoilt, reference))
+    seen = set()
+    for decision, other in zip(*decisions, strict=True):
+        assert decision.weight == other.weight
+        if decision.client in broken:
+            seen.add(broken[decision.client])
+            assert decision.status in ("rejected", "failed"), broken[decision.client]
+            assert decision.reason
+            assert len(decision.reason) < 1000
+        else:
+            assert decision == other
+    return seen
+
+
 @pytest.mark.parametrize("name", sorted({*NAMED, "composed", "custom"}))
 def test_bad_replies_have_no_effect(name: str, wanted: int) -> None:
     """Many of them: model, state and weights as if their clients had failed; a reason each."""
@@ -447,28 +472,14 @@ def test_bad_replies_have_no_effect(name: str, wanted: int) -> None:
     server_round = 0
     while thrown < wanted:
         server_round += 1
-        reports = []
         for i, strategy in enumerate((spoilt, reference)):
             sent = list(strategy.configure_train(server_round, models[i], ConfigRecord(), grid))
             replies, broken = replies_to(sent, server_round, spoilt=strategy is spoilt)
             moved, _ = strategy.aggregate_train(server_round, replies)
             models[i] = moved or models[i]
-            reports.append(strategy.outcome.report)
             sent = list(strategy.configure_evaluate(server_round, models[i], ConfigRecord(), grid))
             strategy.aggregate_evaluate(server_round, grid.send_and_receive(sent))
-        ours, theirs = (decode_arrays(model) for model in models)
-        assert all(ours[key].tobytes() == theirs[key].tobytes() for key in MODEL)
-        assert all(np.isfinite(array).all() for array in ours.values())
-        assert bytes_of(spoilt) == bytes_of(reference)
-        for decision, other in zip(*(report.decisions for report in reports), strict=True):
-            assert decision.weight == other.weight
-            if decision.client in broken:
-                seen.add(broken[decision.client])
-                assert decision.status in ("rejected", "failed"), broken[decision.client]
-                assert decision.reason
-                assert len(decision.reason) < 1000
-            else:
-                assert decision == other
+        seen |= as_if_failed(spoilt, reference, models, broken)
         thrown += len(broken)
     assert seen == set(BAD)
     print(f"\n{name}: {thrown} bad replies in {server_round} rounds")
@@ -569,25 +580,12 @@ def test_bad_replies_of_standard_apps_have_no_effect(
     seen: set[str] = set()
     while thrown < wanted:
         server_round += 1
-        reports = []
         for i, strategy in enumerate((spoilt, reference)):
             sent = list(strategy.configure_train(server_round, models[i], ConfigRecord(), grid))
             replies, broken = standard_replies(sent, server_round, kinds, spoilt=strategy is spoilt)
             moved, _ = strategy.aggregate_train(server_round, replies)
             models[i] = moved or models[i]
-            reports.append(strategy.outcome.report)
-        ours, theirs = (decode_arrays(model) for model in models)
-        assert all(ours[key].tobytes() == theirs[key].tobytes() for key in MODEL)
-        assert all(np.isfinite(array).all() for array in ours.values())
-        assert bytes_of(spoilt) == bytes_of(reference)
-        for decision, other in zip(*(report.decisions for report in reports), strict=True):
-            if decision.client in broken:
-                seen.add(broken[decision.client])
-                assert decision.status in ("rejected", "failed"), broken[decision.client]
-                assert decision.reason
-                assert len(decision.reason) < 1000
-            else:
-                assert decision == other
+        seen |= as_if_failed(spoilt, reference, models, broken)
         thrown += len(broken)
     assert seen == set(kinds)
 

@@ -1,6 +1,5 @@
 """Run records of drop-in strategies: the same as the app's, replayed, and gone on with."""
 
-import inspect
 import json
 import math
 import random
@@ -47,6 +46,7 @@ from conf.compose import compose_words
 from server_app.build import initial_arrays
 from server_app.in_process import InProcessGrid
 from tests.builders_flower import (
+    DROP_INS,
     LOSSES,
     MODEL,
     ScriptedGrid,
@@ -62,11 +62,6 @@ from tests.cases import sampled
 from tests.server_app.made_runs import SMALL, real_run
 
 K, ROUNDS = 6, 5
-EVERY: dict[str, Callable[..., DropIn]] = {
-    name: getattr(fedquorum, name)
-    for name in fedquorum.__all__
-    if inspect.isclass(getattr(fedquorum, name)) and issubclass(getattr(fedquorum, name), DropIn)
-}
 GIVEN: Mapping[str, dict[str, Any]] = {
     "FedALIGN": {
         "priority": [0, 1],
@@ -82,13 +77,13 @@ GIVEN: Mapping[str, dict[str, Any]] = {
     "FedAU": {"cutoff": 2, "fraction_train": 0.5},
 }
 FEW: dict[str, Any] = {"fraction_train": 0.5, "seed": 3}
-STRATEGIES = tuple(EVERY)
+STRATEGIES = tuple(DROP_INS)
 PROTOCOLS = ("standard", "fedquorum")
 
 
 def made(name: str, **options: Any) -> DropIn:
     """Return a strategy that asks some of the clients, where it can."""
-    return EVERY[name](**{**GIVEN.get(name, FEW), **options})
+    return DROP_INS[name](**{**GIVEN.get(name, FEW), **options})
 
 
 def coming_and_going() -> ScriptedGrid:
@@ -443,7 +438,7 @@ def test_losses_of_any_size_are_recorded_as_they_counted(name: str, tmp_path: Pa
 def test_a_loss_of_0_under_q_fedavg_is_recorded(tmp_path: Path) -> None:
     """Its response q log 0 is -inf."""
     app = standard_app(lambda client: {"num-examples": 10, "loss": round(0.4 * client, 2)})
-    played(EVERY["QFedAvg"](records=tmp_path / "run"), grid_of(app, 3), rounds=2)
+    played(DROP_INS["QFedAvg"](records=tmp_path / "run"), grid_of(app, 3), rounds=2)
     checked(tmp_path / "run")
     responses = {row["client"]: row["response"] for row in rows(tmp_path / "run")}
     assert responses[0] == -math.inf
@@ -467,7 +462,7 @@ def test_a_weight_beyond_1e100_is_recorded(tmp_path: Path) -> None:
         told = MetricRecord({"num-examples": 10, "loss": 1.0})
         return Message(RecordDict({"metrics": told}), reply_to=message)
 
-    strategy = EVERY["FedMGDAPlus"](records=tmp_path / "run")
+    strategy = DROP_INS["FedMGDAPlus"](records=tmp_path / "run")
     strategy.start(grid_of(app, 3), encode_arrays({"w": np.zeros(2)}), num_rounds=1)
     checked(tmp_path / "run")
     assert max(row["weight"] for row in rows(tmp_path / "run")) > 1e129
@@ -721,7 +716,7 @@ def test_a_client_that_joins_between_others_keeps_its_own_update(name: str, tmp_
     there = [nodes for t in range(1, 7) for nodes in [[1, 3] if t in {1, 2, 5} else [1, 2, 3]] * 2]
 
     def run(rounds: int, **options: Any) -> NDArray[Any]:
-        strategy = EVERY[name](client_ids="query", **options)
+        strategy = DROP_INS[name](client_ids="query", **options)
         on = joining(named_app(by_round=False), there, strategy)
         start = encode_arrays({"w": np.zeros(3, np.float32)})
         return decode_arrays(strategy.start(on, start, num_rounds=rounds).arrays)["w"]

@@ -67,34 +67,27 @@ EVALUATIONS = (
 def add(records: RunRecords, number: int, epsilon: float | None = 0.2) -> None:
     """Write such a round."""
     made = report(number, epsilon)
-    record = round_record(
-        made,
-        EVALUATIONS,
-        bytes_down=5,
-        bytes_up=7,
-        seconds=0.5,
-        state_bytes=24,
-        rates=np.array([0.5, 0.25, 0.1]),
-        metric="accuracy",
-        all_evaluated=True,
+    rates = np.array([0.5, 0.25, 0.1])
+    record = recorded(
+        made, None, EVALUATIONS, bytes_down=5, bytes_up=7, seconds=0.5, state_bytes=24, rates=rates
     )
     records.add_round(record, made, EVALUATIONS)
 
 
-def recorded(report: TrainReport, previous: RoundRecord | None = None) -> RoundRecord:
-    """Return the record of a round in which nothing was evaluated."""
-    return round_record(
-        report,
-        (),
-        bytes_down=0,
-        bytes_up=0,
-        seconds=0.0,
-        state_bytes=0,
-        rates=None,
-        metric="accuracy",
-        all_evaluated=True,
-        previous=previous,
-    )
+def recorded(
+    report: TrainReport,
+    previous: RoundRecord | None = None,
+    evaluations: Sequence[ClientEvaluation] = (),
+    **others: Any,
+) -> RoundRecord:
+    """Return the record of a round of which nothing matters but what is given."""
+    fields: dict[str, Any] = {
+        **dict.fromkeys(("bytes_down", "bytes_up", "seconds", "state_bytes"), 0),
+        "rates": None,
+        "metric": "accuracy",
+        "all_evaluated": True,
+    }
+    return round_record(report, evaluations, previous=previous, **{**fields, **others})
 
 
 # --- by hand ----------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """One round in numbers."""
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ from fedquorum.records.round_record import (
     UNSEEN_GROUP,
     RoundRecord,
     evaluation_summary,
-    round_record,
     weight_error,
 )
 from fedquorum.report import ClientEvaluation
@@ -38,19 +36,9 @@ def test_what_draws_counted_in_and_who_was_never_there_is_on_record() -> None:
 
 def test_tests_that_were_not_measured_are_null() -> None:
     """Without test metrics there is no summary; without non-priority ones there is no "all"."""
-    record = partial(
-        round_record,
-        report(1),
-        bytes_down=0,
-        bytes_up=0,
-        seconds=0.0,
-        state_bytes=0,
-        rates=None,
-        metric="accuracy",
-    )
     untested = [ClientEvaluation(0, 1.0, 10, 1.0, 0.5, NAN, NAN, NAN)]
-    assert record(untested, all_evaluated=True).test is None
-    test = record(EVALUATIONS[:1], all_evaluated=False).test
+    assert recorded(report(1), None, untested).test is None
+    test = recorded(report(1), None, EVALUATIONS[:1], all_evaluated=False).test
     assert test is not None
     assert test["all"] is None
     assert test["priority"] is not None
@@ -66,17 +54,7 @@ def test_the_spread_is_of_the_metric_that_is_configured() -> None:
     ]
 
     def summary(metric: str) -> dict[str, float]:
-        made = round_record(
-            report(1),
-            evaluations,
-            bytes_down=0,
-            bytes_up=0,
-            seconds=0.0,
-            state_bytes=0,
-            rates=None,
-            metric=metric,
-            all_evaluated=True,
-        )
+        made = recorded(report(1), None, evaluations, metric=metric)
         assert made.test is not None
         return dict(made.test["all"] or {})
 
