@@ -9,7 +9,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.integration.conftest import ROOT, Outcome, free_port, lines_of_rounds, run_here
+from tests.builders_runs import run_here
+from tests.integration.conftest import ROOT, Outcome, free_port, lines_of_rounds
 from tests.integration.deployed import Deployment, deployed
 
 pytestmark = [pytest.mark.slow, pytest.mark.flower]

@@ -365,10 +365,10 @@ def test_a_weight_is_explained() -> None:
     never, once = (list(Echo(echo_cap=2).explain(made, place)) for place in range(2))
     assert never[0].startswith("tau_k = -1,")
     assert "from w_0" in never[0]
-    history, weight = once
-    assert history.startswith("tau_k = 0,")
-    assert "t = 3," in history
-    assert "from w_1" in history
+    origin, weight = once
+    assert origin.startswith("tau_k = 0,")
+    assert "t = 3," in origin
+    assert "from w_1" in origin
     assert weight == "c_k = (min(t - tau_k, echo_cap)) / |S_t| = min(3, 2) / 2 = 1"
 
 
