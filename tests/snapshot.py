@@ -26,8 +26,8 @@ def compare(path: Path, text: str, *, update: bool = False) -> None:
     kept = path.read_text(encoding="utf-8") if path.is_file() else ""
     if kept == text and path.is_file():
         return
-    old, new = (one.splitlines(keepends=True) for one in (kept, text))
-    difference = "".join(unified_diff(old, new, f"kept in {path.name}", "told now"))
+    before, now = kept.splitlines(keepends=True), text.splitlines(keepends=True)
+    difference = "".join(unified_diff(before, now, f"kept in {path.name}", "told now"))
     pytest.fail(f"{difference}\npytest {UPDATE} keeps what is told now in {path}", pytrace=False)
 
 

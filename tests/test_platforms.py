@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fedquorum.audit.command_line import ending
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("fedquorum", "client_app", "server_app", "conf", "hydra_plugins")
@@ -104,7 +105,7 @@ def test_all_modules_are_imported() -> None:
 @pytest.mark.slow
 def test_a_run_goes_on_and_is_audited(tmp_path: Path) -> None:
     """With files beyond the memory, which are mapped; the report reads the records as well."""
-    assert "every decision matches the records" in as_on_windows(RUN, str(tmp_path))
+    assert ending(0) in as_on_windows(RUN, str(tmp_path))
     assert (tmp_path / "run" / ".lock").exists()  # Windows opens no directories
     assert list((tmp_path / "report").glob("*.html"))
 
