@@ -22,7 +22,6 @@ from fedquorum.weighting.aaggff_s import lipschitz_s
 from fedquorum.weighting.exponentiated_gradient import exponentiated_gradient
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import minimize_scalar
 
 Adversary = Callable[[int, FloatArray, float], FloatArray]
 """Returns the response of round t in [0, C2], knowing the p that is held."""
@@ -243,6 +242,8 @@ def test_the_bound_of_d_is_not_one_on_the_decision_losses() -> None:
     where the best fixed p is not. Its regret is linear in T, and in T = 100,000 rounds above the
     bound, which the linearised losses keep.
     """
+    from scipy.optimize import minimize_scalar
+
     size, rounds, lipschitz = 10, 100_000, lipschitz_d(0.0, 1.0, 1.0)
     one = np.arange(size) == 0
     responses = {True: one.astype(np.float64), False: (~one).astype(np.float64)}

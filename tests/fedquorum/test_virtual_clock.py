@@ -73,6 +73,17 @@ def test_a_message_expires_also_where_a_quorum_closed_its_round() -> None:
     assert later.late == ()
 
 
+def test_a_reply_is_on_its_way_from_the_start_of_its_round() -> None:
+    """Sent at 5 and 4 s on its way, it is there at 9, and not 4 s after the run began."""
+    first = close(Clock(5.0), 2, answers(1.0, 4.0), Quorum(1), priority=(), deadline=99.0)
+    assert first.clock == Clock(6.0, (OnItsWay(2, 1, 5.0, 4.0),))
+    second = close(first.clock, 3, answers(2.0), Quorum(), priority=(), deadline=99.0)
+    assert (second.clock.now, second.clock.busy, second.late) == (8.0, {1}, ())
+    third = close(second.clock, 4, answers(1.0), Quorum(), priority=(), deadline=99.0)
+    assert third.clock == Clock(9.0)
+    assert third.late == (LateReply(2, 1, 4.0),)
+
+
 def test_priority_clients_alone_make_up_a_quorum() -> None:
     """Nobody waits for a volunteer."""
     quorum = Quorum(None, of="priority")

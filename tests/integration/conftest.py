@@ -16,8 +16,6 @@ from typing import Any
 
 import psutil
 import pytest
-from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
-from tensorboard.util import tensor_util
 
 import server_app.loop
 from tests.builders_runs import assert_same_results, read_rounds
@@ -143,6 +141,9 @@ def assert_same_run(one: Path, other: Path) -> None:
 
 def scalars(run: Path) -> dict[str, list[tuple[int, float]]]:
     """Return all scalars of the TensorBoard events as they were written: tag, steps, values."""
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+    from tensorboard.util import tensor_util
+
     found: dict[str, list[tuple[int, float]]] = {}
     # By the numbers in their names, the time and one within the process: 9 is before 10.
     for path in sorted((run / "tensorboard").iterdir(), key=_numbers):

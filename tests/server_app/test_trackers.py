@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from fedquorum.composition import Rules
@@ -14,7 +14,6 @@ from fedquorum.errors import RunError, SettingsError
 from fedquorum.records.observer import Observer
 from fedquorum.selection import Everyone
 from fedquorum.weighting import DataFraction
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard import FileWriter
 
 import server_app.trackers
@@ -32,6 +31,13 @@ if TYPE_CHECKING:  # MLflow takes a second to import, as W&B does, which every w
 pytestmark = pytest.mark.filterwarnings("ignore:The ..noload.. loader strategy:DeprecationWarning")
 
 RULES = Rules(Everyone(), DataFraction())
+
+
+def events_of(run: Path) -> Any:
+    """Return what TensorBoard reads of a run."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    return EventAccumulator(str(run / "tensorboard")).Reload()
 
 
 @pytest.fixture(autouse=True)
@@ -116,7 +122,7 @@ def test_wandb_offline(tmp_path: Path) -> None:
     for text in (b"strategy.epsilon", b"round/global_loss", b"fedalign, seed 1", b"completed"):
         assert text in content
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["status"] == "completed"
-    events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    events = events_of(tmp_path / "run")
     assert [event.value for event in events.Scalars("round/global_loss")] == [1.25]
 
 
@@ -146,11 +152,11 @@ def test_tensorboard_is_part_of_the_records(tmp_path: Path) -> None:
         add(records, 1)
         position = records.position()
         (name,) = (name for name in position if name.startswith("tensorboard/"))
-        events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+        events = events_of(tmp_path / "run")
         assert [event.value for event in events.Scalars("round/global_loss")] == [1.25]
         add(records, 2)
     assert (tmp_path / "run" / name).stat().st_size > position[name]
-    events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    events = events_of(tmp_path / "run")
     found = [(event.step, event.value) for event in events.Scalars("test_priority/accuracy")]
     assert found == [(1, 0.75), (2, 0.75)]
 
