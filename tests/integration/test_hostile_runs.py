@@ -26,7 +26,7 @@ from server_app.report.command_line import main
 from server_app.report.watch import Watch
 from server_app.resuming import resumed_words
 from tests.builders_hostile import tamper
-from tests.builders_runs import few_clients, read_lines, run_here
+from tests.builders_runs import few_clients, run_here
 from tests.cases import is_long, sampled
 
 DIRECTORIES = 500
@@ -163,7 +163,7 @@ NUMBERS = (1e300, -1e300, 1.7e308, 5e-324, math.inf, -math.inf, math.nan)
 def fill(directory: Path, number: float, seed: int) -> None:
     """Put a number at every place of a run's records where one may stand."""
     given = NUMBER.written(number)
-    lines = read_lines(directory)
+    lines = [json.loads(line) for line in (directory / "rounds.jsonl").read_text().splitlines()]
     for line in lines:
         filled = {name: given for name, value in line.items() if isinstance(value, float)}
         groups = {k: one and dict.fromkeys(one, given) for k, one in line["test"].items()}
