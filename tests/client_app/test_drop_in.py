@@ -43,11 +43,9 @@ def grid_of(num_nodes: int) -> InProcessGrid:
     ],
     ids=["FedAU", "FedALIGN"],
 )
-def test_the_apps_clients_are_found_after_round_1(
-    make: Callable[[], DropIn], num_nodes: int
-) -> None:
+def test_the_apps_clients_train_from_round_1(make: Callable[..., DropIn], num_nodes: int) -> None:
     """The models are, to the last bit, those of a strategy that knew the clients before."""
-    strategy = make()
+    strategy = make(protocol="fedquorum")
     seen: list[ArrayRecord] = []
 
     def central(server_round: int, arrays: ArrayRecord) -> MetricRecord:
@@ -56,15 +54,14 @@ def test_the_apps_clients_are_found_after_round_1(
 
     strategy.start(grid_of(num_nodes), encode_arrays(MODEL), num_rounds=3, evaluate_fn=central)
     assert sorted(strategy.population.clients) == list(range(NUM_CLIENTS))
-    assert same(seen[1], seen[0])
-    assert not same(seen[2], seen[1])
+    assert not same(seen[1], seen[0])
 
     grid = grid_of(num_nodes)
     known = ComposedStrategy(strategy.rules, population=strategy.population)
     arrays = encode_arrays(MODEL)
     if known.needs_initial:
         known.aggregate_initial(grid.send_and_receive(known.configure_initial(arrays, grid)))
-    for server_round in (2, 3):
+    for server_round in (1, 2, 3):
         arrays = train_round(known, grid, server_round, arrays) or arrays
         evaluate_round(known, grid, server_round, arrays)
         assert same(arrays, seen[server_round])

@@ -231,7 +231,7 @@ def test_ids_that_do_not_fit(tmp_path: Path, wrong: str) -> None:
     """What they are instead of what they must be is named, in one line with the path."""
     changes, reason = WRONG[wrong]
     path = save(tmp_path, **changes)
-    wanted = "an .npz file with x_train, y_train, x_test, y_test, client_train"
+    wanted = "an .npz file with x_train, y_train, client_train, perhaps x_test and y_test"
     assert_one_line(lambda: load(path), reason, f"data.path must be {wanted}, got {path}: ")
 
 
