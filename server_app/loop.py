@@ -1,22 +1,19 @@
-"""The run loop: the rounds of one run, from the first broadcast to the last record."""
+"""The app's run loop; ``fedquorum.records.runner`` has the steps of a run."""
 
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
 from fedquorum import ComposedStrategy, WaitingGrid
-from fedquorum.client.availability.rates import SimulatedRates
 from fedquorum.errors import SettingsError
 from fedquorum.flower.codec import decode_arrays, encode_arrays
-from fedquorum.flower.going_on import go_on
 from fedquorum.named import question_of
-from fedquorum.records.checkpoint import Checkpoint, Checkpoints, Pace
+from fedquorum.records.checkpoint import Checkpoint, Checkpoints
 from fedquorum.records.directory import may_start, new_run_directory
-from fedquorum.records.interruption import uninterrupted
-from fedquorum.records.reader import load_run
-from fedquorum.records.round_record import RoundRecord, round_record
+from fedquorum.records.round_record import round_record
+from fedquorum.records.runner import Runner, resume_strategy
 from fedquorum.records.settings import flat_settings
 from fedquorum.records.writer import MEAN_MODEL, RunRecords
 from fedquorum.report import ClientEvaluation
@@ -45,6 +42,8 @@ from server_app.naming import method_title
 from server_app.privacy import PrivacySpent, check_private, spent_before
 from server_app.recording import run_records, uninterrupted_settings
 from server_app.resuming import check_resumable, resumed_manifest
+
+_Evaluations = tuple[ClientEvaluation, ...]
 
 
 def run(
@@ -84,7 +83,7 @@ def run(
     strategy = build_strategy(settings, population, rates, hooks)
     arrays = initial_arrays(settings, data)
     check_private(settings.privacy, decode_arrays(arrays))
-    parts = _Parts(strategy.waiting(grid), strategy, settings, rates)
+    parts = _Parts(strategy.waiting(grid), strategy, settings)
     console = Console(force_jupyter=False)  # prints to sys.stdout, which others can redirect
     title = f"{method_title(settings.strategy.name)} on {settings.data.name}"
     about = _about(settings, strategy)
@@ -109,22 +108,23 @@ def run(
         ledger = _Ledger(records, spent)
         parts = replace(parts, release=ledger.release)
         to_run = _rounds_to_run(settings, start)
-        checkpoints = _Checkpointing(records, parts, to_run)
-        totals, previous = _so_far(directory, start)
+        runner = _runner(records, parts, to_run)
         try:
             if to_run.start == 1:
                 records.save_population(population, rates, columns=strategy.rules.hooks.columns)
-                checkpoints.save(0, arrays)
+            totals = reduce(Totals.after, runner.begin(partial(decode_arrays, arrays)), Totals())
             with Display(console, settings.rounds, title, about) as display:
+                runner.callbacks.append(display.show)
                 for server_round in to_run:
-                    initial, arrays, record = _round(parts, arrays, server_round, previous)
-                    with uninterrupted():
-                        records.add_evaluations(server_round - 1, initial)
-                        outcome = strategy.outcome
-                        records.add_round(record, outcome.report, outcome.evaluations)
-                        totals, previous = totals.after(record), record
-                        checkpoints.after(server_round, arrays)
-                        display.show(record)
+                    runner.open_round()
+                    initial, arrays, of_mean = _round(parts, arrays, server_round)
+                    record = runner.close_round(
+                        partial(decode_arrays, arrays),
+                        initial,
+                        rates=None if rates is None else rates.at(server_round - 1),
+                        of_mean=of_mean,
+                    )
+                    totals = totals.after(record)
         finally:
             _save_models(records, strategy, arrays)
         _leave(records, settings, to_run, console)
@@ -152,14 +152,6 @@ def _save_models(records: RunRecords, strategy: ComposedStrategy, arrays: ArrayR
     records.save_model(decode_arrays(arrays))
     if (mean := strategy.mean_start(arrays)) is not None:
         records.save_model(decode_arrays(mean), MEAN_MODEL)
-
-
-def _so_far(directory: Path, start: Checkpoint | None) -> tuple[Totals, RoundRecord | None]:
-    """Return the totals of the rounds that a run goes on after, and the last of them."""
-    totals, previous = Totals(), None
-    for previous in () if start is None else load_run(directory).rounds:
-        totals = totals.after(previous)
-    return totals, previous
 
 
 def _told(data: FederatedData, name: str, console: Console) -> Account:
@@ -228,20 +220,18 @@ def _begin(
 class _Parts:
     """What every round of a run works with.
 
-    ``rates`` is how often each client takes part where a simulation knows it. ``release`` is called
-    with every new model before anybody is sent it.
+    ``release`` is called with every new model before anybody is sent it.
     """
 
     grid: WaitingGrid
     strategy: ComposedStrategy
     settings: Settings
-    rates: SimulatedRates | None
     release: Callable[[], None] = lambda: None
 
 
 def _go_on(parts: _Parts, start: Checkpoint, initial: ArrayRecord) -> ArrayRecord:
     """Bring strategy and nodes to where they were, and return the model."""
-    go_on(parts.strategy, start, decode_arrays(initial))
+    resume_strategy(parts.strategy, start, decode_arrays(initial))
     grid, keeps_models = parts.grid.inner, parts.strategy.rules.keeps_models
     if isinstance(grid, SimulationGrid) and start.nodes:
         # Of availability nodes keep what follows from the seed, too: other nodes find it again.
@@ -289,64 +279,40 @@ class _Ledger:
             self._records.set_privacy(self.facts)
 
 
-class _Checkpointing:
-    """Writes a run down as ``engine.checkpoint_every`` says, and after the last round."""
-
-    def __init__(self, records: RunRecords, parts: _Parts, to_run: range) -> None:
-        self._files = Checkpoints(records.directory)
-        self._files.forget_after(to_run.start - 1)
-        self._records = records
-        self._parts = parts
-        self._last = to_run.stop - 1
-        self._every = parts.settings.engine.checkpoint_every
-        self._pace = Pace()  # with auto
-
-    def after(self, server_round: int, arrays: ArrayRecord) -> None:
-        """Save a checkpoint if one is due."""
-        every = self._every
-        due = server_round % every == 0 if isinstance(every, int) else self._pace.due
-        if due or server_round == self._last:
-            self.save(server_round, arrays)
-
-    def save(self, server_round: int, arrays: ArrayRecord) -> None:
-        """Save a checkpoint, unless there are to be none."""
-        if self._every is None:
-            return
-        with self._pace.writing():
-            self._write(server_round, arrays)
-
-    def _write(self, server_round: int, arrays: ArrayRecord) -> None:
-        parts, grid = self._parts, self._parts.grid.inner
-        self._files.save(
-            Checkpoint(
-                server_round=server_round,
-                model=decode_arrays(arrays),
-                strategy=parts.strategy.state(),
-                summary=self._records.summary_state(),
-                nodes=grid.node_states() if isinstance(grid, SimulationGrid) else {},
-                records=self._records.position(),
-                settings=flat_settings(asdict(uninterrupted_settings(parts.settings))),
-            )
-        )
+def _runner(records: RunRecords, parts: _Parts, to_run: range) -> Runner:
+    """Return what steps through the rounds, and writes checkpoints as the settings say."""
+    settings, strategy, grid = parts.settings, parts.strategy, parts.grid.inner
+    record = partial(
+        round_record,
+        metric=evaluated_metric(settings),
+        all_evaluated=settings.evaluation.clients == "all",
+        hooks=strategy.rules.hooks,
+    )
+    return Runner(
+        records,
+        strategy,
+        record,
+        flat_settings(asdict(uninterrupted_settings(settings))),
+        after=to_run.start - 1,
+        last=to_run.stop - 1,
+        state=strategy.state,
+        nodes=grid.node_states if isinstance(grid, SimulationGrid) else dict,
+        every=settings.engine.checkpoint_every,
+    )
 
 
 def _round(
-    parts: _Parts, arrays: ArrayRecord, server_round: int, previous: RoundRecord | None
-) -> tuple[tuple[ClientEvaluation, ...], ArrayRecord, RoundRecord]:
+    parts: _Parts, arrays: ArrayRecord, server_round: int
+) -> tuple[_Evaluations, ArrayRecord, _Evaluations]:
     """Train, combine and evaluate once.
 
-    Returns the evaluations of the first model where F(w_0) had to be measured, the new model and
-    the record of the round.
+    Returns the evaluations of the first model where F(w_0) had to be measured, the new model, and
+    the evaluations of the mean of the models that clients start from where there is one.
     """
-    grid, strategy, settings = parts.grid, parts.strategy, parts.settings
-    timeout = strategy.communication.reply_timeout
-    started, before = time.monotonic(), strategy.outcome.traffic
-    initial: tuple[ClientEvaluation, ...] = ()
-    if strategy.needs_initial:
-        messages = strategy.configure_initial(arrays, grid)
-        strategy.aggregate_initial(grid.send_and_receive(messages, timeout=timeout))
-        initial = strategy.outcome.evaluations
+    grid, strategy = parts.grid, parts.strategy
+    initial = strategy.measure_initial(arrays, grid)
     messages = strategy.configure_train(server_round, arrays, ConfigRecord(), grid)
+    timeout = strategy.communication.reply_timeout
     replies = grid.send_and_receive(messages, timeout=timeout)
     combined, _ = strategy.aggregate_train(server_round, replies)
     parts.release()
@@ -356,27 +322,10 @@ def _round(
     mean = strategy.mean_start(arrays) if due else None
     of_mean = () if mean is None else _evaluated(parts, mean, server_round)
     _evaluated(parts, arrays, server_round)  # last: what is told of it goes on to the next round
-    outcome = strategy.outcome
-    record = round_record(
-        outcome.report,
-        outcome.evaluations,
-        bytes_down=outcome.traffic.bytes_down - before.bytes_down,
-        bytes_up=outcome.traffic.bytes_up - before.bytes_up,
-        seconds=time.monotonic() - started,
-        state_bytes=outcome.state_bytes,
-        rates=None if parts.rates is None else parts.rates.at(server_round - 1),
-        metric=evaluated_metric(settings),
-        all_evaluated=settings.evaluation.clients == "all",
-        hooks=strategy.rules.hooks,
-        previous=previous,
-        of_mean=of_mean,
-    )
-    return initial, arrays, record
+    return initial, arrays, of_mean
 
 
-def _evaluated(
-    parts: _Parts, arrays: ArrayRecord, server_round: int
-) -> tuple[ClientEvaluation, ...]:
+def _evaluated(parts: _Parts, arrays: ArrayRecord, server_round: int) -> _Evaluations:
     """Return what the clients measure of a model after a round, nothing if that is not due."""
     strategy, grid = parts.strategy, parts.grid
     messages = strategy.configure_evaluate(server_round, arrays, ConfigRecord(), grid)

@@ -67,10 +67,10 @@ from server_app.report.command_line import main
 from server_app.resuming import resumed_words
 
 
-def broken_off(parts, arrays, server_round, previous):
+def broken_off(parts, arrays, server_round):
     if server_round == 3:
         raise KeyboardInterrupt
-    return play(parts, arrays, server_round, previous)
+    return play(parts, arrays, server_round)
 
 
 run, play = Path(sys.argv[1]) / "run", server_app.loop._round

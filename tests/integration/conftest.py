@@ -119,10 +119,10 @@ def breaking_off(monkeypatch: pytest.MonkeyPatch, in_round: int) -> Iterator[Non
     """Let a run break off in a round, before that has any effect."""
     play = server_app.loop._round
 
-    def until(parts: Any, arrays: Any, server_round: int, previous: Any) -> Any:
+    def until(parts: Any, arrays: Any, server_round: int) -> Any:
         if server_round == in_round:
             raise KeyboardInterrupt
-        return play(parts, arrays, server_round, previous)
+        return play(parts, arrays, server_round)
 
     with monkeypatch.context() as patch:
         patch.setattr(server_app.loop, "_round", until)

@@ -53,9 +53,9 @@ def with_grid(monkeypatch: pytest.MonkeyPatch, **script: Any) -> None:
     """Have runs in process made on a scripted grid, which knows the round."""
     play = server_app.loop._round
 
-    def in_round(parts: Any, arrays: Any, server_round: int, previous: Any) -> Any:
+    def in_round(parts: Any, arrays: Any, server_round: int) -> Any:
         parts.grid.inner.server_round = server_round
-        return play(parts, arrays, server_round, previous)
+        return play(parts, arrays, server_round)
 
     monkeypatch.setattr("server_app.loop._round", in_round)
     monkeypatch.setattr("server_app.in_process.InProcessGrid", partial(ScriptedGrid, **script))

@@ -111,10 +111,10 @@ def acting(hooks: Hooks) -> Iterator[None]:
     """Act at the beginning of rounds."""
     play = server_app.loop._round
 
-    def hooked(parts: Any, arrays: Any, server_round: int, previous: Any) -> Any:
+    def hooked(parts: Any, arrays: Any, server_round: int) -> Any:
         if server_round in hooks:
             hooks[server_round](parts.grid.inner)
-        return play(parts, arrays, server_round, previous)
+        return play(parts, arrays, server_round)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(server_app.loop, "_round", hooked)

@@ -82,10 +82,10 @@ def run_until_killed(directory: Path, words: tuple[str, ...], in_round: int, dat
     os.environ["FEDQUORUM_DATA"] = data
     play = server_app.loop._round
 
-    def until(parts: Any, arrays: Any, server_round: int, previous: Any) -> Any:
+    def until(parts: Any, arrays: Any, server_round: int) -> Any:
         if server_round == in_round:
             os.kill(os.getpid(), signal.SIGKILL)
-        return play(parts, arrays, server_round, previous)
+        return play(parts, arrays, server_round)
 
     server_app.loop._round = until
     run_here(directory, *words)

@@ -380,12 +380,12 @@ def test_a_run_at_work_is_left_alone(tmp_path: Path) -> None:
     seen: list[str] = []
     play = server_app.loop._round
 
-    def meanwhile(parts: Any, arrays: Any, server_round: int, previous: Any) -> Any:
+    def meanwhile(parts: Any, arrays: Any, server_round: int) -> Any:
         if server_round == 3:
             with pytest.raises(RunError, match="another process is at work on the run in") as told:
                 run(directory, f"resume={directory}")
             seen.append(str(told.value))
-        return play(parts, arrays, server_round, previous)
+        return play(parts, arrays, server_round)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("server_app.loop._round", meanwhile)
@@ -617,10 +617,10 @@ def test_a_full_disk_is_one_clear_error(
     full = _raise(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     play = server_app.loop._round
 
-    def fills(parts: Any, arrays: Any, server_round: int, previous: Any) -> Any:
+    def fills(parts: Any, arrays: Any, server_round: int) -> Any:
         if server_round == 4:
             patch.setattr(place, full)
-        return play(parts, arrays, server_round, previous)
+        return play(parts, arrays, server_round)
 
     with monkeypatch.context() as patch:
         patch.setattr("server_app.loop._round", fills)

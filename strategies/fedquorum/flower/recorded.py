@@ -1,9 +1,9 @@
 """Write the records of a drop-in strategy in any Flower app, and resume its runs."""
 
 import inspect
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
@@ -16,20 +16,18 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from ..described import described, plain
 from ..errors import RunError
-from ..records.checkpoint import Checkpoint, Checkpoints, Pace, check_unchanged
+from ..records.checkpoint import Checkpoint, Checkpoints, check_unchanged
 from ..records.directory import MANIFEST, holds_a_run, may_start
 from ..records.identity import RunIdentity
-from ..records.interruption import uninterrupted
 from ..records.legs import DROP_IN_MAY_CHANGE
 from ..records.provenance import commit, versions
-from ..records.reader import load_run, no_run, read_manifest
-from ..records.round_record import RoundRecord, round_record
+from ..records.reader import no_run, read_manifest
+from ..records.round_record import round_record
+from ..records.runner import Runner, resume_strategy
 from ..records.settings import dump_settings, flat_settings
 from ..records.writer import RunRecords
-from ..report import ClientEvaluation
 from ..state import StateArrays
 from .codec import decode_arrays, encode_arrays
-from .going_on import go_on
 from .grids import is_flowers
 
 EXPERIMENT = ENGINE = "drop-in"
@@ -121,7 +119,7 @@ class Recording:
         begun = self._begun(settings)
         if begun is not None and begun.model:
             if begun.server_round > 0:
-                go_on(strategy, begun, decode_arrays(initial_arrays))
+                resume_strategy(strategy, begun, decode_arrays(initial_arrays))
             initial_arrays = encode_arrays(begun.model)
         with RunRecords(
             self.directory,
@@ -202,22 +200,22 @@ class RecordedRun(Strategy):
     ) -> None:
         self._strategy = strategy
         self._records = records
-        self._settings = settings
         self._arrays = self._evaluated = arrays
-        self._files = Checkpoints(records.directory)
-        self._pace = Pace()
-        self._initial: tuple[ClientEvaluation, ...] = ()
         self._after = 0 if begun is None else begun.server_round
         self._joined = {} if begun is None else _joined(begun)
-        self._previous: RoundRecord | None = None
-        if begun is not None:
-            self._files.forget_after(begun.server_round)
-            rounds = load_run(records.directory).rounds
-            self._previous = rounds[-1] if rounds else None
+        record = partial(round_record, rates=None, metric="accuracy", all_evaluated=True)
+        self._runner = Runner(
+            records,
+            strategy,
+            record,
+            flat_settings(settings),
+            after=self._after,
+            last=settings["rounds"],
+            state=self._state,
+        )
+        self._runner.begin(self._model)
         if self._joined:
             self._save_population()
-        if self._after == 0:
-            self._write_checkpoint(0)
 
     def summary(self) -> None:
         """Log the strategy's parts."""
@@ -229,7 +227,7 @@ class RecordedRun(Strategy):
         given: EvaluateFn | None = bound.arguments.get("evaluate_fn")
         if given is not None and self._after > 0:
             bound.arguments["evaluate_fn"] = self._of_rounds_left(given)
-        self._start_round()
+        self._runner.open_round()  # the first one has the measurements of the first model
         self._initial = self._strategy.measure_initial(initial_arrays, grid)
         return Strategy.start(*bound.args, **bound.kwargs)
 
@@ -248,7 +246,7 @@ class RecordedRun(Strategy):
         if server_round <= self._after:
             return []
         if server_round > self._after + 1:
-            self._start_round()
+            self._runner.open_round()
         messages: Iterable[Message] = self._strategy.configure_train(
             server_round, arrays, config, grid
         )
@@ -288,21 +286,15 @@ class RecordedRun(Strategy):
         metrics: MetricRecord | None = self._strategy.aggregate_evaluate(server_round, replies)
         self._arrays = self._evaluated
         self._meet(server_round + 1)
-        with uninterrupted():
-            self._write_round()
-            if self._pace.due or server_round == self._settings["rounds"]:
-                self._write_checkpoint(server_round)
+        initial = self._initial if server_round == self._after + 1 else ()
+        self._runner.close_round(self._model, initial, away=self._away)
         return metrics
-
-    def _start_round(self) -> None:
-        """Note when a round starts; the first one with the measurements of the first model."""
-        self._started, self._before = time.monotonic(), self._strategy.outcome.traffic
 
     # --- what is written ---------------------------------------------------------------------
 
     def save_model(self) -> None:
         """Write the last model."""
-        self._records.save_model(decode_arrays(self._arrays))
+        self._records.save_model(self._model())
 
     def _meet(self, server_round: int) -> None:
         """Note who takes part from a round on."""
@@ -314,38 +306,11 @@ class RecordedRun(Strategy):
     def _save_population(self) -> None:
         self._records.save_population(self._strategy.population, None, self._joined)
 
-    def _write_round(self) -> None:
-        outcome = self._strategy.outcome
-        if self._initial:
-            self._records.add_evaluations(self._after, self._initial)
-            self._initial = ()
-        self._previous = round_record(
-            outcome.report,
-            outcome.evaluations,
-            bytes_down=outcome.traffic.bytes_down - self._before.bytes_down,
-            bytes_up=outcome.traffic.bytes_up - self._before.bytes_up,
-            seconds=time.monotonic() - self._started,
-            state_bytes=outcome.state_bytes,
-            rates=None,
-            metric="accuracy",
-            all_evaluated=True,
-            away=self._away,
-            previous=self._previous,
-        )
-        self._records.add_round(self._previous, outcome.report, outcome.evaluations)
+    def _model(self) -> StateArrays:
+        return decode_arrays(self._arrays)
 
-    def _write_checkpoint(self, server_round: int) -> None:
-        checkpoint = Checkpoint(
-            server_round=server_round,
-            model=decode_arrays(self._arrays),
-            strategy={**self._strategy.state(), **_joined_arrays(self._joined)},
-            summary=self._records.summary_state(),
-            nodes={},
-            records=self._records.position(),
-            settings=flat_settings(self._settings),
-        )
-        with self._pace.writing():
-            self._files.save(checkpoint)
+    def _state(self) -> StateArrays:
+        return {**self._strategy.state(), **_joined_arrays(self._joined)}
 
 
 def _joined_arrays(joined: Mapping[int, int]) -> StateArrays:

@@ -1,0 +1,138 @@
+"""The steps of a round: records, checkpoint and callbacks, in this order and uninterrupted."""
+
+import signal
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from fedquorum.records.checkpoint import Checkpoint, Checkpoints
+from fedquorum.records.reader import load_run
+from fedquorum.records.round_record import RoundRecord, round_record
+from fedquorum.records.runner import Runner
+from fedquorum.records.writer import RunRecords
+from fedquorum.state import StateArrays
+
+from tests.fedquorum.records.made import EVALUATIONS, records_in, report
+
+
+class Sending:
+    """A strategy that has sent 10 bytes and received 20 in each round."""
+
+    def __init__(self, server_round: int = 0) -> None:
+        self.server_round = server_round
+
+    @property
+    def outcome(self) -> SimpleNamespace:
+        number = self.server_round
+        return SimpleNamespace(
+            report=report(number),
+            evaluations=EVALUATIONS,
+            traffic=SimpleNamespace(bytes_down=10 * number, bytes_up=20 * number),
+            state_bytes=0,
+        )
+
+
+def model() -> StateArrays:
+    return {"w": np.ones(2)}
+
+
+def runner(records: RunRecords, strategy: Any, *, after: int = 0, every: Any = 2) -> Runner:
+    record = partial(round_record, rates=None, metric="accuracy", all_evaluated=True)
+    return Runner(records, strategy, record, {}, after, 5, state=dict, every=every)
+
+
+def play(run: Runner, strategy: Sending) -> RoundRecord:
+    run.open_round()
+    strategy.server_round += 1
+    return run.close_round(model)
+
+
+@pytest.mark.parametrize(("every", "rounds"), [(2, [0, 2, 4, 5]), (3, [0, 3, 5]), (None, [])])
+def test_checkpoints_are_written_when_due_and_after_the_last_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int | None, rounds: list[int]
+) -> None:
+    """The records are written before them, and the callbacks are told after them."""
+    done: list[str] = []
+    save, add = Checkpoints.save, RunRecords.add_round
+
+    def saved(self: Checkpoints, checkpoint: Checkpoint) -> None:
+        save(self, checkpoint)
+        done.append(f"checkpoint {checkpoint.server_round}")
+
+    def added(self: RunRecords, record: RoundRecord, *given: Any) -> None:
+        add(self, record, *given)
+        done.append(f"record {record.round}")
+
+    monkeypatch.setattr(Checkpoints, "save", saved)
+    monkeypatch.setattr(RunRecords, "add_round", added)
+    strategy = Sending()
+    with records_in(tmp_path / "run") as records:
+        run = runner(records, strategy, every=every)
+        run.callbacks += [
+            lambda record: done.append(f"first {record.round}"),
+            lambda record: done.append(f"second {record.round}"),
+        ]
+        assert list(run.begin(model)) == []
+        for _ in range(5):
+            record = play(run, strategy)
+            assert (record.bytes_down, record.bytes_up) == (10, 20)
+    expected = ["checkpoint 0"] if every else []
+    for number in range(1, 6):
+        expected.append(f"record {number}")
+        expected += [f"checkpoint {number}"] if number in rounds else []
+        expected += [f"first {number}", f"second {number}"]
+    assert done == expected
+
+
+def interrupted(directory: Path, told: list[int]) -> None:
+    """Make a run that gets a signal while it tells of its first round."""
+    strategy = Sending()
+    with records_in(directory) as records:
+        run = runner(records, strategy, every=1)
+        run.callbacks += [
+            lambda _record: signal.raise_signal(signal.SIGINT),
+            lambda record: told.append(record.round),
+        ]
+        run.begin(model)
+        play(run, strategy)
+
+
+def test_a_signal_waits_for_the_callbacks(tmp_path: Path) -> None:
+    """The round is written, and everybody has been told of it."""
+    told: list[int] = []
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            interrupted(tmp_path / "run", told)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert told == [1]
+    found = Checkpoints(tmp_path / "run").newest().checkpoint
+    assert found is not None
+    assert found.server_round == 1
+    assert load_run(tmp_path / "run").status == "interrupted"
+
+
+def test_a_resumed_run_knows_the_rounds_before(tmp_path: Path) -> None:
+    """It writes no first checkpoint, and those of later rounds are gone."""
+    strategy = Sending()
+    with records_in(tmp_path / "run") as records:
+        run = runner(records, strategy)
+        run.begin(model)
+        for _ in range(5):
+            play(run, strategy)
+    files = Checkpoints(tmp_path / "run")
+    (tmp_path / "run" / "checkpoints" / "round-000005.sha256").unlink()
+    start = files.newest().checkpoint
+    assert start is not None
+    strategy = Sending(start.server_round)
+    with records_in(tmp_path / "run", resumed=start) as records:
+        run = runner(records, strategy, after=start.server_round)
+        assert [record.round for record in run.begin(model)] == [1, 2, 3, 4]
+        names = {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()}
+        assert names == {"round-000004.safetensors", "round-000004.sha256"}
+        play(run, strategy)
+    assert [record.round for record in load_run(tmp_path / "run").rounds] == [1, 2, 3, 4, 5]
