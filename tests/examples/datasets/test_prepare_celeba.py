@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
-from torchvision.datasets import CelebA
 
 from client_app.data import load_data
 from client_app.data.sources.base import LabelledArrays
@@ -61,7 +60,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (inner / name).write_text(text)
         md5 = hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
         listed.append(("id", md5, name))
-    monkeypatch.setattr(CelebA, "file_list", listed)
+    monkeypatch.setattr("torchvision.datasets.CelebA.file_list", listed)
     return tmp_path
 
 
