@@ -45,3 +45,19 @@ class RuleDescription:
     update_bound: str = ""
     bound_needs: str = ""
     secure_sum: str = ""
+
+
+SUM_BY_LOSSES = (
+    "only in two steps: the losses in the clear, then the sum of updates "
+    "with the weights that follow; the losses stay visible"
+)
+"""``secure_sum`` of a rule whose weights follow from the losses."""
+
+SUM_BY_PARTICIPATION = (
+    "possible: the weights follow from participation alone, so clients can "
+    "scale their updates themselves"
+)
+"""``secure_sum`` of a rule whose weights follow from participation."""
+
+NO_SUM = "no: it needs the inner products of updates, and the norm of each"
+"""``secure_sum`` of a rule that compares updates."""

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from ..description import RuleDescription
+from ..description import SUM_BY_LOSSES, RuleDescription
 from ..equality import same
 from ..errors import ParameterError, SettingsError
 from ..hooks import Hooks, ReportedNumbers
@@ -109,10 +109,7 @@ class Satisfaction(Weighting[None]):
             "none but `robustness.max_weight`; the server holds rho_k, which reveals what "
             "loss a client reaches alone"
         ),
-        secure_sum=(
-            "only in two steps: the losses in the clear, then the sum of updates with the "
-            "weights that follow; the losses stay visible"
-        ),
+        secure_sum=SUM_BY_LOSSES,
     )
     question = Question.APPEAL
     unbounded = BY_LOSSES

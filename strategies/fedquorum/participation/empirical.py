@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..description import RuleDescription
+from ..description import SUM_BY_PARTICIPATION, RuleDescription
 from ..parameters import OMEGA_CAP
 from ..report import Decided
 from ..rule import parameter
@@ -81,10 +81,7 @@ class EmpiricalRates(Counted[RoundCounts]):
         limit="`strategy.cap`",
         update_bound="server_lr cap / N",
         bound_needs="with a finite `strategy.cap`",
-        secure_sum=(
-            "possible: the weights follow from participation alone, so clients can scale "
-            "their updates themselves"
-        ),
+        secure_sum=SUM_BY_PARTICIPATION,
     )
     bound = "cap"
 

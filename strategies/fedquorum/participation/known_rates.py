@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from ..description import RuleDescription
+from ..description import SUM_BY_PARTICIPATION, RuleDescription
 from ..errors import ParameterError
 from ..parameters import PROBABILITY, Range
 from ..report import Decided
@@ -88,10 +88,7 @@ class KnownRates(Participation[Any]):
         limit="1 / (N min p_n)",
         update_bound="server_lr / (N min p_n)",
         bound_needs="with rates that do not change with time",
-        secure_sum=(
-            "possible: the weights follow from participation alone, so clients can scale "
-            "their updates themselves"
-        ),
+        secure_sum=SUM_BY_PARTICIPATION,
     )
     symbol = "(1 / p_k)"
     given_rates = True

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..description import RuleDescription
+from ..description import SUM_BY_LOSSES, RuleDescription
 from ..errors import ParameterError
 from ..parameters import CDF, RBAR
 from ..regret import Bound, regret_bound_d
@@ -112,10 +112,7 @@ class DoublyRobustMixing(ResponseMixing[AAggFFDState]):
             "responses are bounded, so p moves by a bounded step a round, but in the long run "
             "towards a client that keeps lying"
         ),
-        secure_sum=(
-            "only in two steps: the losses in the clear, then the sum of updates with the "
-            "weights that follow; the losses stay visible"
-        ),
+        secure_sum=SUM_BY_LOSSES,
     )
 
     cdf: str = parameter("weibull", CDF, Among(CDF.choices))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..description import RuleDescription
+from ..description import SUM_BY_LOSSES, RuleDescription
 from ..errors import ParameterError
 from ..parameters import NEWTON_FORM
 from ..regret import Bound, proves_bound_s, regret_bound_s
@@ -127,10 +127,7 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
             "responses are bounded, so p moves by a bounded step a round, but in the long run "
             "towards a client that keeps lying"
         ),
-        secure_sum=(
-            "only in two steps: the losses in the clear, then the sum of updates with the "
-            "weights that follow; the losses stay visible"
-        ),
+        secure_sum=SUM_BY_LOSSES,
     )
     needs_everyone = True
     authors_variant = "authors' code"

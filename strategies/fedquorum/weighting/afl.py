@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..description import RuleDescription
+from ..description import SUM_BY_LOSSES, RuleDescription
 from ..parameters import POSITIVE
 from ..report import Decided
 from ..responses import heard, positions, scattered
@@ -61,10 +61,7 @@ class AgnosticMixing(Weighting[AFLState]):
         trusts="the loss of the received model",
         gain="weight from a high loss",
         limit="its step size a round",
-        secure_sum=(
-            "only in two steps: the losses in the clear, then the sum of updates with the "
-            "weights that follow; the losses stay visible"
-        ),
+        secure_sum=SUM_BY_LOSSES,
     )
     fixed_population = True
     unbounded = BY_LOSSES

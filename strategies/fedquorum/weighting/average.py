@@ -6,7 +6,7 @@ from typing import Self
 
 import numpy as np
 
-from ..description import RuleDescription
+from ..description import SUM_BY_PARTICIPATION, RuleDescription
 from ..report import Decided
 from ..rule import Question
 from ..types import ByClient, Call, FloatArray, Population, Proportions, Responses, Weights
@@ -28,10 +28,7 @@ class AverageParticipating(Weighting[None]):
         weight="1 / (number available)",
         trusts="that an update is there",
         gain="1 / (number available)",
-        secure_sum=(
-            "possible: the weights follow from participation alone, so clients can scale "
-            "their updates themselves"
-        ),
+        secure_sum=SUM_BY_PARTICIPATION,
     )
     question = Question.PARTICIPATION
     plain_for = (Question.PARTICIPATION,)
@@ -90,10 +87,7 @@ class AverageAll(Weighting[None]):
         trusts="that an update is there",
         limit="1 / N",
         update_bound="server_lr / N",
-        secure_sum=(
-            "possible: the weights follow from participation alone, so clients can scale "
-            "their updates themselves"
-        ),
+        secure_sum=SUM_BY_PARTICIPATION,
     )
     question = Question.PARTICIPATION
     needs_losses = False

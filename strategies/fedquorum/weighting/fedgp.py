@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..description import RuleDescription
+from ..description import NO_SUM, RuleDescription
 from ..errors import ParameterError
 from ..parameters import FRACTION
 from ..report import Decided
@@ -74,7 +74,7 @@ class GradientProjection(Weighting[None]):
             "the other clients together move the model by at most beta times the priority "
             "clients' step, whatever they send"
         ),
-        secure_sum="no: it needs the inner products of updates, and the norm of each",
+        secure_sum=NO_SUM,
     )
     question = Question.PRIORITY
     needs_losses = False

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..description import RuleDescription
+from ..description import NO_SUM, RuleDescription
 from ..errors import ParameterError
 from ..parameters import FRACTION
 from ..report import Decided
@@ -64,7 +64,7 @@ class MinNorm(Weighting[IntArray]):
             "the step has length at most server_lr; `strategy.deviation` keeps weights near "
             "the amounts of data"
         ),
-        secure_sum="no: it needs the inner products of updates, and the norm of each",
+        secure_sum=NO_SUM,
     )
     needs_updates = True
     by_data = True

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..description import RuleDescription
+from ..description import SUM_BY_LOSSES, RuleDescription
 from ..parameters import POSITIVE
 from ..report import Decided
 from ..rule import parameter
@@ -54,10 +54,7 @@ class LossHeadroom(PriorMixing):
         trusts="the loss of the received model",
         gain="weight from a high loss",
         limit="the guard",
-        secure_sum=(
-            "only in two steps: the losses in the clear, then the sum of updates with the "
-            "weights that follow; the losses stay visible"
-        ),
+        secure_sum=SUM_BY_LOSSES,
     )
     factor = "w_k / max(M - F_k, epsilon)"
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..description import RuleDescription
+from ..description import SUM_BY_LOSSES, RuleDescription
 from ..parameters import NON_NEGATIVE, POSITIVE
 from ..report import Decided
 from ..rule import parameter
@@ -60,10 +60,7 @@ class LossPower(PriorMixing):
         source="Li et al. 2020",
         trusts="the loss of the received model",
         gain="weight from a high loss: a huge one is the whole step at once",
-        secure_sum=(
-            "only in two steps: the losses in the clear, then the sum of updates with the "
-            "weights that follow; the losses stay visible"
-        ),
+        secure_sum=SUM_BY_LOSSES,
     )
     factor = "w_k F_k^q"
     authors_variant = "authors' form with h"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..description import RuleDescription
+from ..description import SUM_BY_LOSSES, RuleDescription
 from ..errors import ParameterError
 from ..parameters import PRIOR, REAL
 from ..report import Decided
@@ -52,10 +52,7 @@ class TiltedLoss(PriorMixing):
         source="Li et al. 2021",
         trusts="the loss of the received model",
         gain="weight from a high loss: a huge one is the whole step at once",
-        secure_sum=(
-            "only in two steps: the losses in the clear, then the sum of updates with the "
-            "weights that follow; the losses stay visible"
-        ),
+        secure_sum=SUM_BY_LOSSES,
     )
 
     tilt: float = parameter(1.0, REAL, Between(0.01, 10.0))
