@@ -91,7 +91,9 @@ def measured(competitor: Competitor, nodes: int, rounds: int) -> dict[str, Any]:
             run(deployment, competitor.app, nodes, rounds)
         records = (deployment.folder / "run" / "rounds.jsonl").read_text().splitlines()
     return {
-        "seconds_a_round": [json.loads(line)["seconds"] for line in records][SKIPPED_ROUNDS:],
+        "seconds_a_round": [json.loads(line)["duration_seconds"] for line in records][
+            SKIPPED_ROUNDS:
+        ],
         "stages": stages(lines),
     }
 

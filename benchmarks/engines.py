@@ -446,10 +446,10 @@ def _by_flower(work: Workload, folder: Path, device: str, rounds: int) -> Timed:
     with isolate_flower(home / "flwr") as variables:
         _call([_command("fedquorum"), *words], variables)
     lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
-    seconds = [line["seconds"] for line in lines][WARM:-1]
+    seconds = [line["duration_seconds"] for line in lines][WARM:-1]
     manifest = json.loads((run / "manifest.json").read_text())
     begin = datetime.fromisoformat(manifest["started"]).timestamp()
-    return Timed(len(seconds) / sum(seconds), begin - started + lines[0]["seconds"])
+    return Timed(len(seconds) / sum(seconds), begin - started + lines[0]["duration_seconds"])
 
 
 def _stock_flower(work: Workload, folder: Path, device: str, rounds: int) -> Timed:

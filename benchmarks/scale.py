@@ -202,7 +202,7 @@ def costs(
         When it was started.
     """
     lines = (records / "rounds.jsonl").read_text().splitlines()
-    wall = [json.loads(line)["seconds"] for line in lines]
+    wall = [json.loads(line)["duration_seconds"] for line in lines]
     spent = list(np.diff(cpu)) if job["engine"] == "in-process" else wall[1:]
     typical = statistics.median(spent[WARM - 1 : -1])
     evaluation = max(spent[-1] - typical, 1e-9)

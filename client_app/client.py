@@ -60,7 +60,7 @@ class FederatedClient(NumPyClient):
         """Measure the received model, decide whether to join, and train.
 
         ``config`` is a train request's, with one value for each key. A client that does not join
-        returns no arrays, 0 examples and the status SILENT.
+        returns no arrays, 0 examples and the status DECLINED.
         """
         task = train_task_of(config, self.client_id)
         answer = self.join(parameters, task)
@@ -88,7 +88,7 @@ class FederatedClient(NumPyClient):
     def join(self, parameters: Arrays, task: TrainTask) -> TrainAnswer:
         """Measure the received model and decide whether to take part in the round.
 
-        A client that does not join answers that it is SILENT and nothing else: what it measured
+        A client that does not join answers DECLINED and nothing else: what it measured
         stays here. Others say their number of examples and, unless the task asks for no
         measurement, loss and accuracy.
 
@@ -104,7 +104,7 @@ class FederatedClient(NumPyClient):
             return TrainAnswer(self.client_id, Status.DONE, num_examples=num_examples)
         received = self._measurements.measure(parameters, "train", self.client_id)
         if not _joins(task, received):
-            return TrainAnswer(self.client_id, Status.SILENT)
+            return TrainAnswer(self.client_id, Status.DECLINED)
         return TrainAnswer(
             self.client_id,
             Status.DONE,

@@ -204,7 +204,7 @@ def describe(record: Mapping[str, Any], about: About) -> str:
         f"test {about.metric_name} {about.words(about.metric, test[group].get(about.metric))}"
         for group in about.groups(test or {})[:1]
     ]
-    words.append(f"admitted {record['admitted']} of {record['asked']} asked")
+    words.append(f"admitted {record['admitted']} of {record['selected']} selected")
     return "  ".join(words)
 
 
@@ -259,7 +259,7 @@ class Totals:
             empty=self.empty + (record.admitted == 0),
             admitted=self.admitted + record.admitted,
             transferred=self.transferred + record.bytes_down + record.bytes_up,
-            seconds=self.seconds + record.seconds,
+            seconds=self.seconds + record.duration_seconds,
             theta=self.theta + (record.theta or 0.0),
             with_theta=self.with_theta + (record.theta is not None),
             state_bytes=record.state_bytes,

@@ -111,7 +111,7 @@ def trained(client: int, *, data: float = 10.0, loss: float | None = None) -> Cl
 
 def silent(client: int) -> ClientAnswer:
     """Return the answer of a client that stayed silent."""
-    return ClientAnswer(client, "silent")
+    return ClientAnswer(client, "declined")
 
 
 def absent(client: int) -> ClientAnswer:

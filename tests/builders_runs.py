@@ -31,7 +31,7 @@ def read_rounds(run: Path) -> list[dict[str, Any]]:
     """Return the lines of rounds.jsonl without what is measured by the clock and the wire."""
     rounds = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
     for record in rounds:
-        for key in ("seconds", "bytes_down", "bytes_up"):
+        for key in ("duration_seconds", "bytes_down", "bytes_up"):
             assert record.pop(key) > 0
     return rounds
 
@@ -39,7 +39,7 @@ def read_rounds(run: Path) -> list[dict[str, Any]]:
 def read_lines(run: Path) -> list[dict[str, Any]]:
     """Return the lines of rounds.jsonl without the seconds."""
     lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+    return [{k: v for k, v in line.items() if k != "duration_seconds"} for line in lines]
 
 
 def read_rows(run: Path, table: str = "clients") -> list[dict[str, Any]]:

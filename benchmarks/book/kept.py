@@ -87,7 +87,7 @@ def kept(run: Run, words: Sequence[str], numbers: Mapping[str, Any]) -> KeptRun:
         rounds=len(run.rounds),
         started=run.started,
         commit=short(manifest.get("commit") or ""),
-        seconds=round(sum(record.seconds for record in run.rounds), 1),
+        seconds=round(sum(record.duration_seconds for record in run.rounds), 1),
         versions={
             **{name: manifest.get(name) for name in ("python", "platform", "packages")},
             "instructions": (manifest.get("arithmetic") or {}).get("instructions"),

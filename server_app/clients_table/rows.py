@@ -27,7 +27,7 @@ class ClientRow:
         Its id.
     priority : bool
         Whether the settings give it priority.
-    unseen : bool
+    held_out : bool
         Whether the settings keep it from training.
     train, test : int
         Samples of its training and its test part.
@@ -39,7 +39,7 @@ class ClientRow:
 
     client: int
     priority: bool
-    unseen: bool
+    held_out: bool
     train: int
     test: int
     train_counts: Counts | None
@@ -84,7 +84,7 @@ def _row(
     return ClientRow(
         client=client,
         priority=client in population.priority,
-        unseen=client in population.unseen,
+        held_out=client in population.unseen,
         train=sizes[0],
         test=sizes[1],
         train_counts=counts[0],
@@ -131,13 +131,13 @@ def write_csv(rows: Sequence[ClientRow], path: Path) -> None:
     """
     first = rows[0].train_counts
     classes = range(0 if first is None else len(first))
-    header = ["client", "priority", "unseen", "train", "test", "classes", "available"]
+    header = ["client", "priority", "held_out", "train", "test", "classes", "available"]
     header += [f"{part}_class_{c}" for part in ("train", "test") for c in classes]
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
         for row in rows:
-            groups = (int(row.priority), int(row.unseen))
+            groups = (int(row.priority), int(row.held_out))
             cells = [row.client, *groups, row.train, row.test, row.classes, row.available]
             parts = [part for part in (row.train_counts, row.test_counts) if part is not None]
             writer.writerow([*cells, *(int(count) for part in parts for count in part)])

@@ -33,14 +33,14 @@ def terminal_table(rows: Sequence[ClientRow], title: str) -> Table:
     names += ["classes"] if counts is not None else []
     names += ["available"] if varies else []
     names += [f"class {c}" for c in range(len(counts))] if counts is not None and per_class else []
-    unseen = any(row.unseen for row in rows)
+    unseen = any(row.held_out for row in rows)
     if unseen:
-        table.add_column("unseen", justify="center", no_wrap=True)
+        table.add_column("held out", justify="center", no_wrap=True)
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
     for row in shown:
         cells = [str(row.client), "yes" if row.priority else ""]
-        cells += ["yes" if row.unseen else ""] if unseen else []
+        cells += ["yes" if row.held_out else ""] if unseen else []
         cells += [str(row.train), str(row.test)]
         if row.train_counts is not None:
             cells.append(str(row.classes))
@@ -71,7 +71,7 @@ def in_all(rows: Sequence[ClientRow]) -> str:
 
 
 def _unseen_words(rows: Sequence[ClientRow]) -> str:
-    unseen = sum(row.unseen for row in rows)
+    unseen = sum(row.held_out for row in rows)
     return f", {unseen} never train" if unseen else ""
 
 

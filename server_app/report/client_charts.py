@@ -41,7 +41,7 @@ from server_app.report.methods import is_given_rates
 STATUS_COLOURS = (
     ("not asked", "#FFFFFF"),
     ("trained", "#0072B2"),
-    ("silent", "#F0E442"),
+    ("declined", "#F0E442"),
     ("unavailable", "#C8C8C8"),
     ("rejected", "#D55E00"),
     ("failed", "#000000"),
@@ -156,7 +156,7 @@ def _final_metrics(run: Run, clients: str, metric: str) -> FloatArray:
     """Return the metric of each client after the last evaluation of test parts, without NaN."""
     column = metric_column("test", metric)
     wanted = ["round", "priority", "test_num_examples", column]
-    table = run_columns(run, "evaluations", [*wanted, "unseen"])
+    table = run_columns(run, "evaluations", [*wanted, "held_out"])
     none: FloatArray = np.empty(0)
     if not all(name in table for name in wanted):
         return none
@@ -164,12 +164,12 @@ def _final_metrics(run: Run, clients: str, metric: str) -> FloatArray:
     if not tested.any():
         return none
     last = table["round"] == table["round"][tested].max()
-    unseen = table.get("unseen", np.zeros(len(tested))) == 1
+    unseen = table.get("held_out", np.zeros(len(tested))) == 1
     of = {
         "priority": table["priority"] == 1,
         "non_priority": (table["priority"] == 0) & ~unseen,
         "all": ~unseen,
-        "unseen": unseen,
+        "held_out": unseen,
     }
     values: FloatArray = table[column][last & tested & of[clients]]
     return values[~np.isnan(values)]
@@ -212,14 +212,18 @@ def participation_chart(methods: Sequence[Method], share: float) -> GridChart | 
 
 def mixing_chart(methods: Sequence[Method], share: float) -> GridChart | None:
     """Return the mixing coefficients over rounds, of rules that have them."""
-    names = ["round", "client", "priority", "mixing"]
+    names = ["round", "client", "priority", "mixing_coefficient"]
     tables = [(method, run_columns(method.first, "clients", names)) for method in methods]
-    mixed = [(m, t) for m, t in tables if "mixing" in t and (~np.isnan(t["mixing"])).any()]
+    mixed = [
+        (m, t)
+        for m, t in tables
+        if "mixing_coefficient" in t and (~np.isnan(t["mixing_coefficient"])).any()
+    ]
     if not mixed:
         return None
     cells = int(MAX_MIXING_CELLS * share / len(mixed))
     layers = [
-        _client_layer(m, t, t["mixing"].astype(np.float32), cells, np.float32(math.nan))
+        _client_layer(m, t, t["mixing_coefficient"].astype(np.float32), cells, np.float32(math.nan))
         for m, t in mixed
     ]
     note = (
@@ -324,13 +328,13 @@ def omega_chart(methods: Sequence[Method]) -> LineChart | None:
 
 def _omega_line(method: Method) -> Line | None:
     rates = rates_of(method.first)
-    table = run_columns(method.first, "clients", ["round", "client", "omega"])
-    if "omega" not in table:
+    table = run_columns(method.first, "clients", ["round", "client", "participation_correction"])
+    if "participation_correction" not in table:
         return None
-    known = ~np.isnan(table["omega"])
+    known = ~np.isnan(table["participation_correction"])
     order = np.argsort(table["round"][known], kind="stable")
     clients = table["client"][known][order].astype(int).tolist()
-    last = dict(zip(clients, table["omega"][known][order].tolist(), strict=True))
+    last = dict(zip(clients, table["participation_correction"][known][order].tolist(), strict=True))
     drawn = {k: rate for k in sorted(last) if (rate := rates.get(k))}  # 0: it is never there
     if not drawn or all(rate == 1.0 for rate in drawn.values()):
         return None

@@ -15,7 +15,10 @@ HEADINGS = (
     *("client", "priority", "status", "in round", "reason", "reply took", "last trained"),
     *("late in rounds", "last late reply"),
 )
-_SHOWN_FIRST = ("failed", "rejected", "late", "busy", "unavailable", NOT_ASKED, "silent", "trained")
+_SHOWN_FIRST = (
+    *("failed", "rejected", "late", "busy", "unavailable"),
+    *(NOT_ASKED, "declined", "trained"),
+)
 """Which clients are shown where not all are."""
 
 
@@ -30,8 +33,8 @@ class ClientsNow:
     Attributes
     ----------
     table : DataFrame
-        ``priority``, the last ``status``, its ``round``, ``reason`` and ``seconds``, the last round
-        ``trained``, and in how many rounds a client was ``late``; the index is the client id.
+        ``priority``, the last ``status``, its ``round``, ``reason`` and ``reply_seconds``, the last
+        round ``trained``, and in how many rounds a client was ``late``; the index is the client id.
 
     Raises
     ------
@@ -52,8 +55,8 @@ class ClientsNow:
 
     def _add_population(self, population: Any) -> None:
         """Add the clients that were never asked; those that never train are not."""
-        if "unseen" in population:
-            population = population[population["unseen"] != 1]
+        if "held_out" in population:
+            population = population[population["held_out"] != 1]
         population = population[~population["client"].isin(self.table.index)]
         new = population[["client", "priority"]].set_index("client").assign(status=NOT_ASKED)
         self.table = pd.concat([frame for frame in (self.table, new) if len(frame)] or [new])
@@ -101,14 +104,14 @@ class ClientsNow:
             shown(row["status"]),
             _count(row["round"]) or "-",
             "" if pd.isna(row["reason"]) else shown(row["reason"]),
-            "" if pd.isna(row["seconds"]) else f"{row['seconds']:.3g} s",
+            "" if pd.isna(row["reply_seconds"]) else f"{row['reply_seconds']:.3g} s",
             _count(row["trained"]) or "-",
             _count(row["late"]),
             "" if reply is None else _lateness(reply),
         )
 
 
-_COLUMNS = ("client", "priority", "status", "round", "reason", "seconds")
+_COLUMNS = ("client", "priority", "status", "round", "reason", "reply_seconds")
 
 
 def _read_rows(run: Run) -> Any:
@@ -124,4 +127,4 @@ def _count(number: float) -> str:
 
 
 def _lateness(reply: LateReply) -> str:
-    return shown(f"to round {reply.round} after {reply.seconds:.3g} s")
+    return shown(f"to round {reply.round} after {reply.reply_seconds:.3g} s")

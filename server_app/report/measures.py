@@ -32,7 +32,7 @@ OF_RUN = (
     "regret",
     "regret_bound",
     "regret_bound_proven",
-    "seconds",
+    "duration_seconds",
     "megabytes",
     "state_bytes",
     "simulated_seconds",
@@ -51,7 +51,7 @@ def client_measures(run: Run, clients: str) -> Mapping[str, float]:
     ----------
     run : Run
         The run.
-    clients : {"priority", "non_priority", "all", "unseen", "mean_model"}
+    clients : {"priority", "non_priority", "all", "held_out", "mean_model"}
         Whose test parts; the last is all, with the mean of the models that clients start from.
     """
     metric = str(run.settings.get("evaluation.metric", "accuracy"))
@@ -65,8 +65,8 @@ def run_measures(run: Run) -> Mapping[str, float]:
     ``largest_training_loss``: see there. ``global_loss`` is F(w) of the last model broadcast,
     ``theta`` theta_T. ``regret`` and ``regret_bound`` are AAggFF's; ``regret_bound_proven`` is 1
     where the bound is proven for the run, else 0 (NaN in older records). Per round, mean over
-    rounds: ``admitted`` updates, ``seconds``, ``megabytes`` of messages both ways. After the last:
-    ``state_bytes``, ``simulated_seconds``.
+    rounds: ``admitted`` updates, ``duration_seconds``, ``megabytes`` of messages both ways. After
+    the last: ``state_bytes``, ``simulated_seconds``.
     """
     mixing = run.summary.get("mixing") or {}
     last = run.rounds[-1] if run.rounds else None
@@ -78,7 +78,7 @@ def run_measures(run: Run) -> Mapping[str, float]:
         "regret": _number(mixing.get("regret")),
         "regret_bound": _number(mixing.get("regret_bound")),
         "regret_bound_proven": _number(mixing.get("regret_bound_proven")),
-        "seconds": _mean(r.seconds for r in run.rounds),
+        "duration_seconds": _mean(r.duration_seconds for r in run.rounds),
         "megabytes": _mean((r.bytes_down + r.bytes_up) / 1e6 for r in run.rounds),
         "state_bytes": math.nan if last is None else float(last.state_bytes),
         "simulated_seconds": math.nan if last is None else _number(last.simulated_seconds),
@@ -97,8 +97,8 @@ def known_clients(run: Run) -> IntArray | None:
         return None
     table = read_population(run.directory)
     client = table["client"].to_numpy().astype(np.int64)
-    if "unseen" in table.column_names:
-        client = client[table["unseen"].cast(pa.float64()).to_numpy() != 1.0]
+    if "held_out" in table.column_names:
+        client = client[table["held_out"].cast(pa.float64()).to_numpy() != 1.0]
     return np.sort(client)
 
 
@@ -178,7 +178,7 @@ def measured_groups(group: Group) -> tuple[str, ...]:
     """Return whose test parts to tell of: those of ``TEST_GROUPS`` that were measured.
 
     Where no client that trains is without priority, all of them stand for the priority clients;
-    unseen clients and the mean model come last, where there are any.
+    held-out clients and the mean model come last, where there are any.
     """
     measured = tuple(
         name

@@ -80,7 +80,7 @@ def _of_rounds(run: Run) -> Iterator[Metric]:
     """Yield sums over rounds, and what the last round was like."""
     rounds = run.rounds
     yield _gauge("round", "The last complete round.", rounds[-1].round if rounds else 0)
-    seconds = sum(r.seconds for r in rounds if not math.isnan(r.seconds))
+    seconds = sum(r.duration_seconds for r in rounds if not math.isnan(r.duration_seconds))
     yield CounterMetricFamily("fedquorum_seconds", "Duration of all rounds.", seconds)
     sizes = {"down": sum(r.bytes_down for r in rounds), "up": sum(r.bytes_up for r in rounds)}
     yield _counters("bytes", "Payload of all messages.", "direction", sizes)
@@ -97,7 +97,7 @@ def _of_rounds(run: Run) -> Iterator[Metric]:
     yield _gauges("clients", text, "status", {s: getattr(last, s) for s in STATUSES})
     for name, text, value in (
         ("admitted", "Updates admitted in the last round.", last.admitted),
-        ("round_seconds", "Duration of the last round.", last.seconds),
+        ("round_seconds", "Duration of the last round.", last.duration_seconds),
         ("global_loss", "F(w) of the model broadcast, nats.", last.global_loss),
         ("global_accuracy", "Its accuracy on training data.", last.global_accuracy),
         ("simulated_seconds", "The virtual clock of the run.", last.simulated_seconds),

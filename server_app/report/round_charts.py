@@ -120,7 +120,7 @@ def decisions_chart(methods: Sequence[Method]) -> LineChart | None:
         over_rounds(
             methods, "sum of decision losses, nats", lambda r: r.decision_loss_sum, bounds=ANY
         ),
-        over_rounds(methods, "KL(p || w), nats", lambda record: record.kl),
+        over_rounds(methods, "KL(p || w), nats", lambda record: record.kl_to_data),
     ]
     note = (
         "The decision loss is -log(1 + <p, r>) of the p held before the round's decision, of "
@@ -141,7 +141,7 @@ def costs_chart(methods: Sequence[Method]) -> LineChart | None:
     panels = [
         over_rounds(methods, f"{unit} to the nodes, a round", lambda r: r.bytes_down / size),
         over_rounds(methods, f"{unit} from the nodes, a round", lambda r: r.bytes_up / size),
-        over_rounds(methods, "seconds a round", lambda record: record.seconds, log="y"),
+        over_rounds(methods, "seconds a round", lambda record: record.duration_seconds, log="y"),
     ]
     note = "Payload of all messages, for training and evaluation; seconds are of the machine used."
     return _chart("costs", "Bytes and seconds", note, panels)

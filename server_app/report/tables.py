@@ -65,7 +65,7 @@ class Row:
     group : Group
         The runs.
     clients : str
-        Whose test parts: ``priority``, ``non_priority``, ``all`` or ``unseen``.
+        Whose test parts: ``priority``, ``non_priority``, ``all`` or ``held_out``.
     by_seed : mapping
         ``client_measures`` and ``run_measures`` of the run with each seed that enters the
         statistics.
@@ -339,7 +339,7 @@ def costs_table(rows: Sequence[Row], title: str) -> TextTable:
     headings = {
         "admitted": "updates admitted a round",
         "theta": "theta_T",
-        "seconds": "seconds a round",
+        "duration_seconds": "seconds a round",
         "megabytes": "MB a round, both ways",
         "state_bytes": "server state, bytes",
         "simulated_seconds": "simulated seconds, all rounds",

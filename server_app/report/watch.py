@@ -49,7 +49,7 @@ class WatchedRun:
     @property
     def seconds_per_round(self) -> float:
         """The mean duration of the last rounds, NaN before the first."""
-        seconds = [record.seconds for record in self.run.rounds[-RECENT_ROUNDS:]]
+        seconds = [record.duration_seconds for record in self.run.rounds[-RECENT_ROUNDS:]]
         return sum_of(seconds) / len(seconds) if seconds else math.nan
 
     @property

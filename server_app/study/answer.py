@@ -61,14 +61,14 @@ class SeedRun:
     score : float
         The score on test parts after the last round, as measured: lower may be better.
     measures : mapping
-        What else was measured there, by name: ``all``, ``priority``, ``non_priority``, ``unseen``
+        What else was measured there, by name: ``all``, ``priority``, ``non_priority``, ``held_out``
         (means of the metric over such clients, as far as there are any), and over all clients
         ``worst10``, ``best10``, ``gini``, ``std`` and ``jain``.
     clients : mapping
         The metric on each client's test part, by client id.
     curve : Curve
         The score on test parts by round.
-    megabytes, seconds : float
+    megabytes, duration_seconds : float
         Of all messages both ways, and of all rounds.
     """
 
@@ -80,7 +80,7 @@ class SeedRun:
     clients: Mapping[int, float]
     curve: Curve
     megabytes: float
-    seconds: float
+    duration_seconds: float
 
 
 @nan_equals_nan

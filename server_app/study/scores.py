@@ -16,7 +16,7 @@ from fedquorum.records.tables import metric_column
 from server_app.study.answer import Curve, SeedRun
 from server_app.sweep_jobs import complete_rounds
 
-GROUPS = ("all", "priority", "non_priority", "unseen")
+GROUPS = ("all", "priority", "non_priority", "held_out")
 SPREAD = ("average", "worst10", "best10", "gini", "std", "jain")
 
 
@@ -98,7 +98,7 @@ def seed_run(
         clients=_clients(directory, metric, among),
         curve=curve,
         megabytes=sum(record.bytes_down + record.bytes_up for record in run.rounds) / 1e6,
-        seconds=math.fsum(record.seconds for record in run.rounds),
+        duration_seconds=math.fsum(record.duration_seconds for record in run.rounds),
     )
 
 

@@ -29,7 +29,7 @@ from server_app.study.words import (
 NONE = "-"
 MANY_MB = 1000.0
 TUNED = "values tuned"
-ALL, WORST, UNSEEN = "all", "worst10", "unseen"
+ALL, WORST, UNSEEN = "all", "worst10", "held_out"
 LONGEST_TEXT = 1000
 SPACE = 3  # around a column in a terminal
 
@@ -146,7 +146,7 @@ def _columns(answer: Answer) -> dict[str, Callable[[_Row], str]]:
         "seeds ahead": lambda row: row.ahead,
         f"all clients{in_percent}": lambda row: row.measured(ALL),
         f"worst 10 % of clients{in_percent}": lambda row: row.measured(WORST),
-        f"unseen clients{in_percent}": lambda row: row.measured(UNSEEN),
+        f"held-out clients{in_percent}": lambda row: row.measured(UNSEEN),
         "clients worse off": lambda row: row.worse_off,
         f"rounds to {possessive_of(baseline)} score": lambda row: row.rounds,
         "MB sent": lambda row: row.megabytes,
@@ -164,7 +164,7 @@ def runs_table(answer: Answer) -> TextTable:
             title(method.name),
             str(run.seed),
             unit.number(run.score),
-            f"{run.seconds:,.0f}",
+            f"{run.duration_seconds:,.0f}",
             shown(run.folder),
             shown(run.command, LONGEST_TEXT),
         )

@@ -23,7 +23,7 @@ GROUPS = {
     "priority": "the priority clients",
     "non_priority": "the clients without priority",
     "all": "all clients",
-    UNSEEN_GROUP: "unseen clients",
+    UNSEEN_GROUP: "held-out clients",
 }
 STATISTICS = {
     "worst": "the worst of ",

@@ -8,7 +8,7 @@ from typing import Any
 from .equality import nan_equals_nan
 from .types import ByClient, Call, FloatArray, Objective, Responses, Told, Weights
 
-STATUSES = ("trained", "silent", "unavailable", "rejected", "failed", "late", "busy")
+STATUSES = ("trained", "declined", "unavailable", "rejected", "failed", "late", "busy")
 """What becomes of a client that is asked."""
 
 
@@ -18,14 +18,14 @@ class ClientDecision:
     """The decision about one client that was asked in a round.
 
     ``status`` is one of ``STATUSES``; ``reason`` says why a client was rejected, failed or was
-    unavailable. ``loss`` and ``accuracy`` belong to the model received. ``draws`` is how often the
-    client was drawn; None without draws with replacement. ``weight`` is c_k of
+    unavailable. ``loss`` and ``accuracy`` belong to the model received. ``num_draws`` is how often
+    the client was drawn; None without draws with replacement. ``weight`` is c_k of
     x_{t+1} = server_step(x_t, sum_k c_k Delta_k).
 
-    The following are None for rules without them: ``response`` is r_k, ``mixing`` is p_k after this
-    round's decision, ``omega`` is the estimate of 1 / (participation rate) that the round used, and
-    ``update_norm`` is |Delta_k|. ``seconds`` is the time that the client's reply took; None if time
-    decides nothing.
+    The following are None for rules without them: ``response`` is r_k, ``mixing_coefficient`` is
+    p_k after this round's decision, ``participation_correction`` is omega_k, the estimate of 1 /
+    (participation rate) that the round used, and ``update_norm`` is |Delta_k|. ``reply_seconds`` is
+    the time that the client's reply took; None if time decides nothing.
     """
 
     client: int
@@ -35,25 +35,25 @@ class ClientDecision:
     num_examples: float | None = None
     loss: float | None = None
     accuracy: float | None = None
-    draws: int | None = None
+    num_draws: int | None = None
     response: float | None = None
-    mixing: float | None = None
-    omega: float | None = None
+    mixing_coefficient: float | None = None
+    participation_correction: float | None = None
     update_norm: float | None = None
     weight: float = 0.0
-    seconds: float | None = None
+    reply_seconds: float | None = None
 
 
 @dataclass(frozen=True)
 class LateReply:
     """A client's reply to an earlier round that a quorum had closed.
 
-    ``round`` is that round, and ``seconds`` the time from the message to the reply.
+    ``round`` is that round, and ``reply_seconds`` the time from the message to the reply.
     """
 
     round: int
     client: int
-    seconds: float
+    reply_seconds: float
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class ClientEvaluation:
     ``priority_weight`` is lambda_k: 1 for priority clients and 0 for others, unless weighted.
     ``num_examples``, ``loss`` and ``accuracy`` belong to the client's training part, the others to
     its test and validation parts. ``test_metric`` and ``validation_metric`` are the metric that
-    ``evaluation.metric`` names, if it is neither loss nor accuracy. ``unseen`` says whether the
+    ``evaluation.metric`` names, if it is neither loss nor accuracy. ``held_out`` says whether the
     client never trains.
     """
 
@@ -181,7 +181,7 @@ class ClientEvaluation:
     validation_loss: float = math.nan
     validation_accuracy: float = math.nan
     validation_metric: float = math.nan
-    unseen: bool = False
+    held_out: bool = False
 
     @property
     def priority(self) -> bool:
@@ -227,7 +227,7 @@ def told_after(before: Told, evaluations: Sequence[ClientEvaluation], *, everyon
     of the objective's clients or, with ``everyone``, of all clients that train. A loss that is not
     finite counts as missing.
     """
-    heard = [e for e in evaluations if e.measured or (everyone and not e.unseen)]
+    heard = [e for e in evaluations if e.measured or (everyone and not e.held_out)]
     data = {e.client: e.num_examples for e in heard if not math.isnan(e.loss)}
     losses = {e.client: e.loss for e in heard if math.isfinite(e.loss)}
     examples = ByClient.of(before.examples).updated(data)

@@ -336,10 +336,10 @@ def cover(
 ) -> FloatArray:
     """Return the share of each client's update that a gate last admitted, shape (N,).
 
-    A client that trained has the share admitted in this round. A silent client has its priority
-    weight lambda_k. An absent client keeps its value. All clients begin with lambda_k (1 for
-    priority clients, 0 for others), and return to it if the gate is closed. A round with an unknown
-    F(w_t) changes nothing.
+    A client that trained has the share admitted in this round. A client that declined has its
+    priority weight lambda_k. An absent client keeps its value. All clients begin with lambda_k (1
+    for priority clients, 0 for others), and return to it if the gate is closed. A round with an
+    unknown F(w_t) changes nothing.
     """
     priority = population.priority_weights
     covered = (priority if before is None or call.epsilon == 0.0 else before).copy()
@@ -363,7 +363,7 @@ def _told(before: Told, usable: Sequence[ClientAnswer]) -> Told:
 def _responses(population: Population, answers: RoundAnswers, told: Told) -> Responses:
     usable = answers.usable
     clients = [a.client for a in usable]
-    silent = [a.client for a in answers.each if a.status == "silent"]
+    silent = [a.client for a in answers.each if a.status == "declined"]
     return Responses(
         client=np.array(clients, dtype=np.int64),
         priority_weight=np.array(
@@ -453,14 +453,14 @@ def _decisions(
             client in population.priority,
             answer.status,
             answer.reason,
-            omega=None if weights is None else weights.omega.get(client),
-            mixing=mixing.get(client),
-            seconds=answer.seconds,
+            participation_correction=None if weights is None else weights.omega.get(client),
+            mixing_coefficient=mixing.get(client),
+            reply_seconds=answer.seconds,
         )
         if (place := place_of.get(client)) is not None:
             decision = counted.applied_to(decision, answer, place)
             if draws is not None:
-                decision = replace(decision, draws=draws.count.get(client))
+                decision = replace(decision, num_draws=draws.count.get(client))
         decisions.append(decision)
     return tuple(decisions)
 

@@ -23,7 +23,7 @@ from .quorum import Quorum
 from .report import LateReply
 from .round import ClientAnswer
 
-REPLIED = ("trained", "silent", "rejected")
+REPLIED = ("trained", "declined", "rejected")
 """The statuses of clients that reply; no other client replies."""
 
 LATE = "the quorum closed the round before its reply came"

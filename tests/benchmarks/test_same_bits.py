@@ -227,8 +227,8 @@ def test_words_of_a_case_are_renamed() -> None:
     assert words.restore_option("strategy", "agnostic") == "afl"
 
 
-def make_sides(tmp_path: Path) -> list[Checkout]:
-    return [Checkout(HERE, NOTHING, tmp_path / name) for name in ("before", "now")]
+def make_sides(tmp_path: Path, words: Words = NOTHING) -> list[Checkout]:
+    return [Checkout(HERE, words, tmp_path / name) for name in ("before", "now")]
 
 
 def test_a_side_that_fails_differs(tmp_path: Path) -> None:
@@ -300,7 +300,8 @@ def test_this_tree_is_the_same_as_itself(tmp_path: Path) -> None:
         Case("a run", (*small, "rounds=2")),
         Case("drop-in", ("FedAU",), "drop_in"),
     ]
-    failed, *ran = run_all(cases, make_sides(tmp_path), 2, Words.read(HERE))
+    words = Words.read(HERE)
+    failed, *ran = run_all(cases, make_sides(tmp_path, words), 2, words)
     assert "strategy" in failed.differences[0].before
     assert not failed.both_ran
     for found in ran:

@@ -384,7 +384,7 @@ def test_the_app_gets_a_request_of_its_own() -> None:
 
     def app(message: Message, _: Context) -> Message:
         received.append(message)
-        silent = [TrainAnswer(k, Status.SILENT) for k in (6, 2)]
+        silent = [TrainAnswer(k, Status.DECLINED) for k in (6, 2)]
         return Message(encode_train_reply(silent), reply_to=message)
 
     where = context()

@@ -101,7 +101,7 @@ def test_nobody_there_is_an_empty_round(tmp_path: Path) -> None:
     path.write_text("round,client,available\n" + "".join(f"2,{k},1\n" for k in range(20)))
     words = ("rounds=3", "availability=trace", f"availability.path={path}")
     rounds = read_rounds(run(tmp_path / "run", *words))
-    counts = [(record["asked"], record["unavailable"]) for record in rounds]
+    counts = [(record["selected"], record["unavailable"]) for record in rounds]
     assert counts == [(10, 10), (20, 0), (20, 20)]
     assert rounds[0]["global_loss"] == rounds[1]["global_loss"] != rounds[2]["global_loss"]
 
@@ -132,7 +132,7 @@ def test_known_rates_of_this_round(
         there = law.available(moment(law, seed=1, client=k, server_round=t + 1).state)
         assert (row["status"] == "trained") == there
         expected = 1 / rates[t][k] if rates[t][k] > 0 else 0.0
-        assert row["omega"] == pytest.approx(expected, rel=1e-12)
+        assert row["participation_correction"] == pytest.approx(expected, rel=1e-12)
         assert row["weight"] == pytest.approx(there * expected / 20, rel=1e-12)
     found = audit(directory)
     assert found.problems == ()

@@ -85,14 +85,14 @@ def test_who_did_not_train_is_as_it_was(kind: str) -> None:
 
     def fit(client: int) -> TrainAnswer:
         if client == 0:
-            return TrainAnswer(0, Status.SILENT)
+            return TrainAnswer(0, Status.DECLINED)
         if client == 1:
             return TrainAnswer(1, Status.FAILED, reason="no memory")
         return trained(client, 0.0 if client == 2 else 5.0)
 
     parts = ask(fit, (0, 1, 2, 3), kind, clipping_norm=1.0)
     assert [(p.status, p.reason) for p in parts] == [
-        (Status.SILENT, None),
+        (Status.DECLINED, None),
         (Status.FAILED, "no memory"),
         (Status.DONE, None),
         (Status.DONE, None),

@@ -141,7 +141,7 @@ def answer(client: int, task: TrainTask, arrays: NamedArrays, *, everybody: bool
         return TrainAnswer(client, Status.UNAVAILABLE)
     loss = losses(turn)[client]
     if task.epsilon is not None and client > 1 and loss > task.objective.loss + task.epsilon:
-        return TrainAnswer(client, Status.SILENT)
+        return TrainAnswer(client, Status.DECLINED)
     return TrainAnswer(
         client,
         Status.DONE,

@@ -455,8 +455,10 @@ def test_a_weight_is_explained_with_its_number(rule: Weighting[Any]) -> None:
         assert lines
         assert all("\n" not in line for line in lines)
         weight, recorded = made.weights.weight[place], made.recorded[place]
-        if rule.not_recorded and recorded.mixing is not None:
-            assert lines[-1].endswith(f"{recorded.mixing:.6g} / {recorded.update_norm:.6g}")
+        if rule.not_recorded and recorded.mixing_coefficient is not None:
+            assert lines[-1].endswith(
+                f"{recorded.mixing_coefficient:.6g} / {recorded.update_norm:.6g}"
+            )
         elif rule.aggregates:
             assert lines[-1].endswith(f"= {weight:.6g}") or f"= {weight:.6g}" in lines[0]
         else:

@@ -13,7 +13,7 @@ def evaluation(
     nan = math.nan
     examples = 10.0 * (client + 1)
     return ClientEvaluation(
-        client, priority_weight, examples, loss, 0.5, nan, nan, nan, unseen=unseen
+        client, priority_weight, examples, loss, 0.5, nan, nan, nan, held_out=unseen
     )
 
 

@@ -247,8 +247,8 @@ def test_every_client_asked_has_a_decision() -> None:
         absent(1),
     )
     assert one.report.decisions == (
-        ClientDecision(0, True, "rejected", "array 'w' has another shape", mixing=0.0),
-        ClientDecision(1, False, "unavailable", "no reply", mixing=0.0),
+        ClientDecision(0, True, "rejected", "array 'w' has another shape", mixing_coefficient=0.0),
+        ClientDecision(1, False, "unavailable", "no reply", mixing_coefficient=0.0),
         ClientDecision(
             2,
             False,
@@ -257,7 +257,7 @@ def test_every_client_asked_has_a_decision() -> None:
             loss=1.0,
             accuracy=0.5,
             response=0.0,
-            mixing=1.0,
+            mixing_coefficient=1.0,
             weight=1.0,
         ),
     )
@@ -320,7 +320,7 @@ def test_draws_are_reported_of_the_clients_drawn() -> None:
         objective=OBJECTIVE,
         answers=answers(*(trained(k) for k in call.clients), known=4),
     )
-    drawn = {d.client: d.draws for d in one.report.decisions}
+    drawn = {d.client: d.num_draws for d in one.report.decisions}
     assert {k: n for k, n in drawn.items() if n is not None} == dict(call.draws.count)
     assert drawn[3] is None
 

@@ -92,7 +92,7 @@ def test_fedalign_as_in_the_simulation(
     done = deployment.run("fedalign", overrides, "--stream")
     assert done.status == 0, done.stderr
     assert_same_run(deployment.folder / "fedalign", simulated("fedalign"))
-    assert statuses(deployment.folder / "fedalign", 2) == ["trained", "silent"]
+    assert statuses(deployment.folder / "fedalign", 2) == ["trained", "declined"]
     fingerprint = key_fingerprint(ssh_keygen, deployment.key("uninvited"))
     assert f"with key {fingerprint} is of no client of this run" in done.stdout
     assert "RUN" not in deployment.log("uninvited").read_text()

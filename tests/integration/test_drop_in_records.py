@@ -99,7 +99,7 @@ def test_a_killed_server_goes_on_in_an_app_of_its_own(tmp_path: Path) -> None:
     assert all((killed / n).read_bytes() == (whole / n).read_bytes() for n in names)
     rounds = [
         [
-            {**json.loads(line), "seconds": 0}
+            {**json.loads(line), "duration_seconds": 0}
             for line in (run / "rounds.jsonl").read_text().splitlines()
         ]
         for run in (killed, whole)

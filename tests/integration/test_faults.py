@@ -82,17 +82,17 @@ def test_every_strategy_under_faults(
         elif node in MUTE.get(server_round, set()):
             assert (row["status"], row["reason"]) == ("failed", "no reply in time")
         else:
-            assert row["status"] in ("trained", "silent", "rejected")
+            assert row["status"] in ("trained", "declined", "rejected")
     assert {row["status"] for row in rows.values()} >= {"trained", "unavailable", "failed"}
     lines = read_lines(tmp_path)
     for line in lines:
-        counts = ("trained", "silent", "unavailable", "rejected", "failed")
-        assert sum(line[key] for key in counts) == line["asked"]
+        counts = ("trained", "declined", "unavailable", "rejected", "failed")
+        assert sum(line[key] for key in counts) == line["selected"]
         if line["round"] in (7, 8, 11):
             assert line["admitted"] == line["trained"] == 0
     if len(asked) == 4:  # not with the priority clients alone
         assert rows[4, 3]["status"] == "unavailable"
-        assert rows[5, 3]["status"] in ("trained", "silent", "rejected")
+        assert rows[5, 3]["status"] in ("trained", "declined", "rejected")
     model = load_file(tmp_path / "model.safetensors")
     assert all(np.isfinite(array).all() for array in model.values())
 
@@ -109,7 +109,7 @@ def test_who_misses_the_measuring_counts_with_the_last_loss(
         return read_lines(tmp_path / name)
 
     with_quorum = lines("quorum", "engine.quorum=0.5")
-    assert [line["stale"] for line in with_quorum] == [[], [], [], [1], [1], []]
+    assert [line["stale_clients"] for line in with_quorum] == [[], [], [], [1], [1], []]
     assert all(math.isfinite(line["global_loss"]) for line in with_quorum)
     assert not audit(tmp_path / "quorum").problems
     rows = read_rows(tmp_path / "quorum", "evaluations")
@@ -123,7 +123,7 @@ def test_who_misses_the_measuring_counts_with_the_last_loss(
     assert [line["unmeasured"] for line in with_quorum] == [[]] * 6
     # Without a quorum, F is of those that answered, and the records name who did not.
     without = lines("all")
-    assert [line["stale"] for line in without] == [[]] * 6
+    assert [line["stale_clients"] for line in without] == [[]] * 6
     assert [line["unmeasured"] for line in without] == [[], [], [], [1], [1], []]
     assert not audit(tmp_path / "all").problems
     assert without[3]["global_loss"] == pytest.approx(here[0]["loss"], rel=1e-12)
@@ -133,7 +133,9 @@ def test_who_misses_the_measuring_counts_with_the_last_loss(
     run_here(tmp_path / "resumed", *FAST, "strategy=fedalign", "strategy.epsilon=0.5", *words)
     found = read_lines(tmp_path / "resumed")
     assert [line["global_loss"] for line in found] == [line["global_loss"] for line in with_quorum]
-    assert [line["stale"] for line in found] == [line["stale"] for line in with_quorum]
+    assert [line["stale_clients"] for line in found] == [
+        line["stale_clients"] for line in with_quorum
+    ]
 
 
 # --- real processes ----------------------------------------------------------------------------
@@ -312,7 +314,12 @@ class RealRun:
     def tell(self) -> None:
         """Print what became of the rounds, for ``pytest -s``."""
         for line in self.rounds():
-            print([line[key] for key in ("round", "trained", "failed", "unavailable", "seconds")])
+            print(
+                [
+                    line[key]
+                    for key in ("round", "trained", "failed", "unavailable", "duration_seconds")
+                ]
+            )
 
 
 @pytest.mark.slow

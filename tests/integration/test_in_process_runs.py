@@ -146,7 +146,7 @@ def test_every_fedalign_preset_runs_two_rounds(
     assert found.problems == []
     assert found.weights > 0
     first, second = read_rounds(directory)
-    assert first["trained"] == first["asked"]
+    assert first["trained"] == first["selected"]
     assert second["failed"] == 0
 
 
@@ -172,10 +172,10 @@ def test_fedau_runs_under_every_process(tmp_path: Path, availability: str, real_
         assert len(history) == 12
         expected = fedau.omegas(history, 4)
         for row, omega in zip(rows, expected, strict=False):
-            assert row["omega"] == pytest.approx(float(omega), rel=1e-12)
+            assert row["participation_correction"] == pytest.approx(float(omega), rel=1e-12)
             weight = float(omega) / 250 if row["status"] == "trained" else 0.0
             assert row["weight"] == pytest.approx(weight, rel=1e-12)
-            compared += row["omega"] > 1
+            compared += row["participation_correction"] > 1
     assert compared > 1000
     assert all(0 < r["trained"] < 60 and r["unavailable"] == 250 - r["trained"] for r in rounds)
     assert [r["test"] is not None for r in rounds] == [False] * 5 + [True] + [False] * 5 + [True]
@@ -332,8 +332,8 @@ def test_fair_strategies(tmp_path: Path, words: tuple[str, ...]) -> None:
         assert min(weights) >= 0
         if "strategy=fedmgda" not in words and "strategy.lipschitz=10" not in words:
             assert sum(weights) == pytest.approx(1)
-            heard = sum(row["mixing"] for row in rows)
-            assert weights == pytest.approx([row["mixing"] / heard for row in rows])
+            heard = sum(row["mixing_coefficient"] for row in rows)
+            assert weights == pytest.approx([row["mixing_coefficient"] / heard for row in rows])
     manifest = json.loads((one / "manifest.json").read_text())
     if words[0].startswith("strategy=aaggff"):
         summary = manifest["summary"]["mixing"]
@@ -342,7 +342,7 @@ def test_fair_strategies(tmp_path: Path, words: tuple[str, ...]) -> None:
         assert summary["decision_loss_sum"] == pytest.approx(sum(losses))
         assert -1e-9 <= summary["regret"] <= summary["regret_bound"]
         # The server knows all amounts of data once it has asked everyone.
-        assert all(r["kl"] >= 0 for r in read_rounds(one)[1:])
+        assert all(r["kl_to_data"] >= 0 for r in read_rounds(one)[1:])
     else:
         assert manifest["summary"]["mixing"] is None
 
@@ -393,7 +393,7 @@ def test_every_aaggff_preset_runs_two_rounds(
     table = read_rows(directory)
     assert len(table) == 2 * clients
     assert {row["status"] for row in table} == {"trained"}
-    assert len({row["mixing"] for row in table}) > 2
+    assert len({row["mixing_coefficient"] for row in table}) > 2
     test = read_rounds(directory)[-1]["test"]["all"]
     assert 0 <= test["worst"] <= test["average"] <= test["best"] <= 1
     assert ("auroc" in test) == (experiment in ("berka", "heart", "mqp"))
@@ -509,8 +509,8 @@ def test_priority_clients_drawn_with_replacement(tmp_path: Path) -> None:
     for record in read_rounds(directory):
         here = [row for row in table if row["round"] == record["round"] and row["priority"]]
         draws = [row["weight"] * 6 / record["theta"] for row in here]
-        assert draws == pytest.approx([row["draws"] for row in here], abs=1e-9)
-        assert sum(row["draws"] for row in here) == 6
+        assert draws == pytest.approx([row["num_draws"] for row in here], abs=1e-9)
+        assert sum(row["num_draws"] for row in here) == 6
         data = sum(row["num_examples"] for row in here)
         loss = sum(row["num_examples"] / data * row["loss"] for row in here)
         assert record["global_loss"] == pytest.approx(loss, rel=1e-6)

@@ -141,7 +141,7 @@ def _weight_problems(
     if base == 0:
         return [f"round {number}: weights without priority data"] if any(share.values()) else []
     p = {r["client"]: r["num_examples"] / base for r in trained}
-    draws = {r["client"]: r["draws"] for r in trained if r["draws"] is not None}
+    draws = {r["client"]: r["num_draws"] for r in trained if r["num_draws"] is not None}
     if draws:
         data = sum(examples.values())
         p = {
@@ -174,8 +174,8 @@ def _loss_problems(
 
 
 def _count_problems(here: list[dict[str, Any]], record: dict[str, Any]) -> list[str]:
-    counts = {"asked": len(here), "admitted": sum(r["weight"] > 0 for r in here)}
-    for status in ("trained", "silent", "unavailable", "rejected", "failed"):
+    counts = {"selected": len(here), "admitted": sum(r["weight"] > 0 for r in here)}
+    for status in ("trained", "declined", "unavailable", "rejected", "failed"):
         counts[status] = sum(r["status"] == status for r in here)
     return [
         f"round {record['round']}: {name} is {record[name]}, the table has {count}"

@@ -54,7 +54,7 @@ def leave_run(
     (directory / "config.yaml").write_text(compose_words(tuple(words)).to_yaml())
     (directory / "manifest.json").write_text(json.dumps({"status": status, "error": "it broke"}))
     lines = [
-        {"round": r, "global_loss": 1 / r, "test": None, "admitted": 3, "asked": 4}
+        {"round": r, "global_loss": 1 / r, "test": None, "admitted": 3, "selected": 4}
         for r in range(1, rounds + 1)
     ]
     (directory / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -55,14 +55,14 @@ def values(found: Sequence[dict[str, Any]], name: str) -> list[float]:
 def test_unseen_clients_never_train_and_are_evaluated(runs: Path, name: str) -> None:
     """They are in evaluations/ alone, in a group of their own, and the audit knows them."""
     population = read_rows(runs / name, "population.parquet")
-    unseen = {row["client"] for row in population if row["unseen"]}
+    unseen = {row["client"] for row in population if row["held_out"]}
     assert len(population) == 8
     assert len(unseen) == 2
     assert {row["client"] for row in read_rows(runs / name)} == {*range(8)} - unseen
     tested = [row for row in read_rows(runs / name, "evaluations") if row["round"] == 5]
-    assert {row["client"] for row in tested if row["unseen"]} == unseen
+    assert {row["client"] for row in tested if row["held_out"]} == unseen
     groups = groups_of(runs / name)[-1]
-    for group, chosen in (("unseen", unseen), ("all", {*range(8)} - unseen)):
+    for group, chosen in (("held_out", unseen), ("all", {*range(8)} - unseen)):
         of_group = [row for row in tested if row["client"] in chosen]
         expected = np.mean(values(of_group, "test_accuracy"))
         assert groups[group]["average"] == pytest.approx(expected)
@@ -84,8 +84,8 @@ def test_appeal_follows_from_the_records_of_both_runs(runs: Path, name: str) -> 
         client: row["loss"] for client, row in local.items()
     }
     tested = [row for row in read_rows(runs / name, "evaluations") if row["round"] == 5]
-    for group in ("unseen", "all"):
-        of_group = [row for row in tested if row["unseen"] == (group == "unseen")]
+    for group in ("held_out", "all"):
+        of_group = [row for row in tested if row["held_out"] == (group == "held_out")]
         alone = [local[row["client"]] for row in of_group]
         share, accuracy = reference.appeal(
             values(of_group, "loss"),
@@ -141,11 +141,11 @@ def test_the_report_tells_of_both(runs: Path, tmp_path: Path) -> None:
         lines = {(line["strategy"], line["clients"]): line for line in csv.DictReader(file)}
     for name in ("fedavg", "maxfl"):
         test = groups_of(runs / name)[-1]
-        for group in ("priority", "non_priority", "all", "unseen"):
+        for group in ("priority", "non_priority", "all", "held_out"):
             assert float(lines[name, group]["appeal_mean"]) == test[group]["appeal"]
     assert lines["local_only", "all"]["appeal_mean"] == ""
     page = (tmp_path / "report.html").read_text()
-    for text in ("clients satisfied, %", "unseen clients"):
+    for text in ("clients satisfied, %", "held-out clients"):
         assert text in page
 
 
@@ -205,6 +205,6 @@ def test_the_clients_table_says_who_never_trains() -> None:
     from client_app.data import load_data
 
     population = build_population(settings, load_data(settings.data, settings.seed))
-    unseen = [row.client for row in client_rows(settings) if row.unseen]
+    unseen = [row.client for row in client_rows(settings) if row.held_out]
     assert tuple(unseen) == population.unseen
     assert not set(unseen) & population.priority

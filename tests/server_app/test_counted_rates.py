@@ -70,7 +70,9 @@ def test_a_change_with_time_and_a_sample_make_one_rate(tmp_path: Path) -> None:
     assert audit(directory).problems == ()
     for row in read_rows(directory):
         g = 1 - 0.3 * (1 - np.sin(2 * np.pi * ((row["round"] - 1) % 4) / 4))
-        assert row["omega"] == pytest.approx(1 / (0.5 * g * 0.2), rel=1e-12)  # round(2.5) of 10
+        assert row["participation_correction"] == pytest.approx(
+            1 / (0.5 * g * 0.2), rel=1e-12
+        )  # round(2.5) of 10
     assert all(r["weight_error"] == pytest.approx(0, abs=1e-12) for r in read_rounds(directory))
     population = pq.read_table(directory / "population.parquet").to_pydict()
     assert population["participation_rate"] == pytest.approx([0.5 * 0.7 * 0.2] * 10)
@@ -85,7 +87,7 @@ def test_clients_that_the_selection_leaves_out_count_in_no_error(tmp_path: Path)
         tmp_path / "run", *words, "data.priority=[0,1,2,3]", "strategy.fraction=0.5", "rounds=3"
     )
     assert [r["weight_error"] for r in read_rounds(directory)] == pytest.approx([0.0] * 3)
-    assert {row["omega"] for row in read_rows(directory)} == {4.0}
+    assert {row["participation_correction"] for row in read_rows(directory)} == {4.0}
     rates = pq.read_table(directory / "population.parquet")["participation_rate"].to_pylist()
     assert rates == [0.25] * 4 + [None] * 6
     assert audit(directory).problems == ()

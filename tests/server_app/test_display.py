@@ -137,9 +137,13 @@ def test_participation_is_told_by_the_clients_rounds() -> None:
 def test_the_table_is_of_all_rounds() -> None:
     """Means over the rounds, sums, and the last that was measured of losses and test parts."""
     tested = record_of(1, [client(0, 1.0, 0.25)])
-    first = replace(tested, admitted=3, seconds=1.0, theta=0.25, bytes_up=10**6)
-    second = replace(first, admitted=0, seconds=2.0, theta=0.75, global_loss=0.5, state_bytes=10**6)
-    third = replace(second, theta=None, global_loss=NAN, test=None, seconds=6.0, bytes_down=10**6)
+    first = replace(tested, admitted=3, duration_seconds=1.0, theta=0.25, bytes_up=10**6)
+    second = replace(
+        first, admitted=0, duration_seconds=2.0, theta=0.75, global_loss=0.5, state_bytes=10**6
+    )
+    third = replace(
+        second, theta=None, global_loss=NAN, test=None, duration_seconds=6.0, bytes_down=10**6
+    )
     totals = reduce(Totals.after, (first, second, third), Totals())
     text = StringIO()
     about = About("accuracy", Question.PRIORITY)
@@ -164,12 +168,12 @@ def test_the_table_is_of_all_rounds() -> None:
 def test_a_round_in_a_few_words() -> None:
     """What was not measured is left out, whether it is NaN in memory or null in a file."""
     measured = vars(record_of(1, [client(0, 1.0, 0.875)]))
-    assert describe(measured, PLAIN) == "loss 1.2500  test accuracy 87.5%  admitted 1 of 3 asked"
+    assert describe(measured, PLAIN) == "loss 1.2500  test accuracy 87.5%  admitted 1 of 3 selected"
     for nothing in (NAN, None):
         unknown = {**measured, "global_loss": nothing, "test": None}
-        assert describe(unknown, PLAIN) == "admitted 1 of 3 asked"
+        assert describe(unknown, PLAIN) == "admitted 1 of 3 selected"
     unknown = {**measured, "test": {"priority": {"accuracy": None}}}
-    assert describe(unknown, PLAIN) == "loss 1.2500  test accuracy -  admitted 1 of 3 asked"
+    assert describe(unknown, PLAIN) == "loss 1.2500  test accuracy -  admitted 1 of 3 selected"
 
 
 def test_updates_are_told_by_priority_where_that_is_compared() -> None:
@@ -188,7 +192,7 @@ def live(width: int, title: str = "FedALIGN on synth") -> str:
     out = StringIO()
     terminal = Console(file=out, width=width, force_terminal=True, color_system=None)
     with Display(terminal, 12345, title, PLAIN) as display:
-        display.show(replace(record_of(12345, [client(0, 1.0, 0.875)]), admitted=20, asked=20))
+        display.show(replace(record_of(12345, [client(0, 1.0, 0.875)]), admitted=20, selected=20))
     lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", out.getvalue()).splitlines()
     return [line.rpartition("\r")[2] for line in lines if "12345" in line][-1]
 
@@ -201,7 +205,7 @@ def test_the_live_line_is_one_line_with_the_round(width: int) -> None:
     assert "12345/12345 0:00:00 loss 1.2500" in line
     assert ("FedALIGN on synth" in line) == (width >= 100)
     assert ("━" in line) == (width >= 130)
-    assert line.rstrip().endswith("admitted 20 of 20 asked") == (width >= 80)
+    assert line.rstrip().endswith("admitted 20 of 20 selected") == (width >= 80)
 
 
 def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,7 +99,7 @@ def test_power_of_choice_asks_the_same_clients_on_any_number_of_nodes(tmp_path: 
         run(tmp_path / str(nodes), *CHOOSING, f"engine.num_supernodes={nodes}")
         for nodes in (1, 2, 3)
     ]
-    assert [line["asked"] for line in found[0]] == [3, 3, 3]
+    assert [line["selected"] for line in found[0]] == [3, 3, 3]
     assert found[1:] == [found[0]] * 2
 
 
@@ -169,7 +169,7 @@ def test_a_priority_client_whose_evaluation_fails_is_named(
     fail(monkeypatch, lambda client, task: client == first and task.server_round in (0, 2))
     found = run(tmp_path / "whole", *words)
     assert [line["unmeasured"] for line in found] == [[first], [], [first], []]
-    assert [line["stale"] for line in found] == [[]] * 4
+    assert [line["stale_clients"] for line in found] == [[]] * 4
     rows = read_rows(tmp_path / "whole", "evaluations")
     (left,) = (row for row in rows if (row["round"], row["client"]) == (2, second))
     assert found[2]["global_loss"] == pytest.approx(left["loss"], rel=1e-12)

@@ -87,7 +87,7 @@ def test_curves_are_means_and_bands_standard_deviations(tmp_path: Path) -> None:
 def test_bands_end_where_values_do(tmp_path: Path) -> None:
     """No accuracy above 100 %, no count below 0, and no band to minus infinity on a log scale."""
     for seed, accuracy, admitted, seconds in ((1, 0.99, 0, 0.01), (2, 0.6, 4, 2.0)):
-        rounds = [line(1, test=measured(accuracy), admitted=admitted, seconds=seconds)]
+        rounds = [line(1, test=measured(accuracy), admitted=admitted, duration_seconds=seconds)]
         make_run(tmp_path / str(seed), rounds, seed=seed)
     found = charts(tmp_path)
     for name, place, low, high in (
@@ -156,7 +156,9 @@ def test_colours_belong_to_methods(tmp_path: Path) -> None:
 
 def test_decision_losses_are_those_of_rules_that_decide(tmp_path: Path) -> None:
     """The sum over rounds and KL are drawn where they are recorded."""
-    rounds = [line(n, decision_loss=-0.1, decision_loss_sum=-0.1 * n, kl=0.5) for n in (1, 2)]
+    rounds = [
+        line(n, decision_loss=-0.1, decision_loss_sum=-0.1 * n, kl_to_data=0.5) for n in (1, 2)
+    ]
     make_run(tmp_path / "run", rounds, strategy="aaggff_s")
     total, divergence = line_chart(charts(tmp_path), "decisions").panels
     np.testing.assert_allclose(total.lines[0].y, [-0.1, -0.2])
@@ -193,7 +195,7 @@ def test_the_raster_shows_who_took_part_when(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", [line(1), line(2)])
     write_clients(
         run,
-        [(1, 2, True, "trained"), (2, 2, True, "failed"), (2, 0, False, "silent")],
+        [(1, 2, True, "trained"), (2, 2, True, "failed"), (2, 0, False, "declined")],
     )
     chart = grid_chart(charts(tmp_path), "participation")
     (layer,) = chart.layers
@@ -201,7 +203,7 @@ def test_the_raster_shows_who_took_part_when(tmp_path: Path) -> None:
     assert (layer.rows, layer.columns, layer.divider) == (("2", "0"), ("1", "2"), 1)
     assert [[names[code] for code in row] for row in layer.values] == [
         ["trained", "failed"],
-        ["not asked", "silent"],
+        ["not asked", "declined"],
     ]
 
 
@@ -226,7 +228,7 @@ def test_a_long_raster_is_thinned_and_says_so(tmp_path: Path) -> None:
 def test_mixing_coefficients_are_a_table_over_rounds(tmp_path: Path) -> None:
     """p of each client and round; rules without p have no such chart."""
     run = make_run(tmp_path / "a" / "run", [line(1), line(2)], strategy="aaggff_d")
-    write_clients(run, [(1, 0, True, "trained"), (2, 1, True, "trained")], mixing=0.25)
+    write_clients(run, [(1, 0, True, "trained"), (2, 1, True, "trained")], mixing_coefficient=0.25)
     (layer,) = grid_chart(charts(tmp_path / "a"), "mixing").layers
     np.testing.assert_array_equal(layer.values, [[0.25, math.nan], [math.nan, 0.25]])
     other = make_run(tmp_path / "b" / "run", [line(1)], strategy="fedavg")
@@ -238,7 +240,14 @@ def test_omega_is_drawn_against_the_simulations_rates(tmp_path: Path) -> None:
     """The last omega of each client over 1 / p_n, where p_n is on record."""
     run = make_run(tmp_path / "run", [line(1), line(2, weight_error=0.5)], strategy="fedau")
     rows = [
-        {"round": t, "client": k, "priority": True, "status": "trained", "weight": 0.1, "omega": w}
+        {
+            "round": t,
+            "client": k,
+            "priority": True,
+            "status": "trained",
+            "weight": 0.1,
+            "participation_correction": w,
+        }
         for t, k, w in ((1, 0, 1.0), (1, 1, 1.0), (2, 0, 3.0))
     ]
     write_table(run, "clients", rows)
@@ -263,7 +272,7 @@ def test_omega_is_drawn_of_every_rule_that_estimates_it(
     """A composed rule may have FedAU's omega; one that was given p_n has nothing to compare."""
     run = make_run(tmp_path / "run", [line(1, weight_error=0.5)], strategy=strategy)
     row = {"round": 1, "client": 0, "priority": True, "status": "trained", "weight": 0.1}
-    write_table(run, "clients", [row | {"omega": 3.0}])
+    write_table(run, "clients", [row | {"participation_correction": 3.0}])
     write_population(run, rates=[0.5], priority=[True])
     assert ("omega" in charts(tmp_path)) == drawn
 

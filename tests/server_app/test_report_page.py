@@ -35,7 +35,7 @@ class Opened:
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the page of two methods, one of them with two values of a setting and two seeds."""
     folder = tmp_path_factory.mktemp("page")
-    for epsilon, third in ((0.1, "silent"), (0.2, "rejected")):
+    for epsilon, third in ((0.1, "declined"), (0.2, "rejected")):
         for seed in (1, 2):
             settings = f"strategy:\n  name: fedalign\n  epsilon: {epsilon}\n"
             rounds = [line(n, global_loss=seed / n) for n in (1, 2, 3)]
@@ -172,7 +172,7 @@ def test_hovering_tells_what_became_of_a_client(opened: Opened) -> None:
     assert names == ["FedALIGN, epsilon 0.1, seed 1", "FedALIGN, epsilon 0.2, seed 1"]
     for name, share, told in (
         (names[0], 0.1, "round 2, client 0: trained"),
-        (names[0], 0.6, "round 2, client 2: silent"),
+        (names[0], 0.6, "round 2, client 2: declined"),
         (names[1], 0.9, "round 2, client 3: unavailable"),
         (names[1], 0.6, "round 2, client 2: rejected"),
     ):

@@ -220,7 +220,7 @@ def test_a_run_is_watched_to_its_end(tmp_path: Path) -> None:
 )
 def test_a_killed_run_is_told(tmp_path: Path, status: str, age: float, killed: bool) -> None:
     """Its manifest says ``running`` for ever, but its rounds do not go on."""
-    run = running(tmp_path / "run", line(1, seconds=1.0), status=status)
+    run = running(tmp_path / "run", line(1, duration_seconds=1.0), status=status)
     make_old(run, age)
     told = " ".join(paragraphs(drawn(run), "progress"))
     assert ("perhaps killed: fedquorum resume=DIR" in told) == killed
@@ -240,14 +240,14 @@ def test_that_a_run_was_killed_is_told_without_new_records(
 
 def test_a_run_of_slow_rounds_is_not_taken_for_killed(tmp_path: Path) -> None:
     """What is long is measured by its rounds."""
-    run = running(tmp_path / "run", line(1, seconds=HOUR))
+    run = running(tmp_path / "run", line(1, duration_seconds=HOUR))
     make_old(run, 2 * HOUR)
     assert "perhaps killed" not in drawn(run).content
 
 
 def test_numbers_without_measure_do_no_harm(tmp_path: Path) -> None:
     """A run of more rounds than there is time for has no time left to tell."""
-    run = running(tmp_path / "run", line(1, seconds=1e99), rounds=10**12)
+    run = running(tmp_path / "run", line(1, duration_seconds=1e99), rounds=10**12)
     (progress,) = paragraphs(drawn(run), "progress")
     assert progress.endswith("round 1 of 1,000,000,000,000, 1e+99 s a round")
 
@@ -344,11 +344,11 @@ def test_what_nobody_foresaw_is_one_line(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_what_became_of_each_client_last(tmp_path: Path) -> None:
     """Of each its last row counts; those that never train are not there."""
-    late = [{"round": 1, "client": 2, "seconds": 12.345}]
+    late = [{"round": 1, "client": 2, "reply_seconds": 12.345}]
     run = running(tmp_path / "run", line(1), line(3, late=1, late_replies=late))
     write_part(run, 0, [{"round": 1, "client": 2}, {"round": 1, "client": 0, "priority": True}])
     rows: list[dict[str, Any]] = [
-        {"round": 2, "client": 2, "status": "late", "seconds": 2.5},
+        {"round": 2, "client": 2, "status": "late", "reply_seconds": 2.5},
         {"round": 2, "client": 0, "priority": True},
         {"round": 3, "client": 2, "status": "failed", "reason": "it <broke>\x1b"},
         {"round": 3, "client": 1, "status": "unavailable", "reason": "away"},

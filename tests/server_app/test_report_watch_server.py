@@ -247,10 +247,17 @@ def test_a_request_that_fails_is_one_line(
 
 def test_the_metrics_are_those_of_the_records(client: Client, run: Path) -> None:
     """By Prometheus' own parser."""
-    late = [{"round": 1, "client": 1, "seconds": 1.0}]
+    late = [{"round": 1, "client": 1, "reply_seconds": 1.0}]
     append_rounds(
         run,
-        line(2, simulated_seconds=7.5, late=2, late_replies=late, seconds=1.5, test=accuracy(0.75)),
+        line(
+            2,
+            simulated_seconds=7.5,
+            late=2,
+            late_replies=late,
+            duration_seconds=1.5,
+            test=accuracy(0.75),
+        ),
     )
     write_population(run, rates=[1.0] * 3, priority=[True, False, False])
     write_part(run, 0, [{"round": 2, "client": 0}, {"round": 2, "client": 1, "status": "late"}])

@@ -72,9 +72,9 @@ def test_every_strategy_with_late_and_absent_clients(tmp_path: Path, strategy: s
     found = run(tmp_path / "run", *words)
     statuses = {row["status"] for row in read_rows(tmp_path / "run")}
     assert "trained" in statuses
-    assert statuses <= {"trained", "silent", "unavailable", "late", "busy", "rejected"}
+    assert statuses <= {"trained", "declined", "unavailable", "late", "busy", "rejected"}
     for row in read_rows(tmp_path / "run"):
-        assert (row["seconds"] is None) == (row["status"] in ("unavailable", "busy"))
+        assert (row["reply_seconds"] is None) == (row["status"] in ("unavailable", "busy"))
         assert row["weight"] == 0.0 or row["status"] in ("trained", "rejected")
     assert sum(line["late"] for line in found) > 0
     checked = audit(tmp_path / "run")
@@ -90,7 +90,7 @@ def test_a_deadline_in_simulated_seconds(tmp_path: Path) -> None:
     assert all(line["failed"] > 0 and line["busy"] == line["late"] == 0 for line in found)
     failed = [row for row in read_rows(tmp_path / "run") if row["status"] == "failed"]
     assert {row["reason"] for row in failed} == {"no reply in time"}
-    assert all(row["seconds"] > 12 for row in failed)
+    assert all(row["reply_seconds"] > 12 for row in failed)
     assert not audit(tmp_path / "run").problems
 
 
@@ -115,7 +115,7 @@ def _busy_instead_of_late(found: list[dict[str, Any]]) -> None:
 def _slower(found: list[dict[str, Any]]) -> None:
     for row in found:
         if row["round"] == 3 and row["status"] == "trained":
-            row["seconds"] += 1000.0
+            row["reply_seconds"] += 1000.0
 
 
 @pytest.mark.parametrize("change", [_busy_instead_of_late, _slower])

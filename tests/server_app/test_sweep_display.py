@@ -49,7 +49,7 @@ def test_plain_lines(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
         leave_run(jobs[2].directory, jobs[2].words, "interrupted", rounds=1)
     assert shown(console) == [
         "[2/5] 1 running, 0:01:40 left  job 0 round 2/4",
-        "[3/5] job 0 (seed=1) completed  loss 0.2500  admitted 3 of 4 asked",
+        "[3/5] job 0 (seed=1) completed  loss 0.2500  admitted 3 of 4 selected",
         "[4/5] job 1 (seed=2) failed  no data",
         "[5/5] job 2 (seed=3) interrupted after round 1 of 4",
     ]
@@ -76,8 +76,8 @@ def test_a_budget_ends_a_study(jobs: list[Job], monkeypatch: pytest.MonkeyPatch)
             display.show()
         leave_run(jobs[1].directory, jobs[1].words, rounds=4)
     assert shown(console) == [
-        "[1] job 0 (seed=1) round 2 of 4  loss 0.5000  admitted 3 of 4 asked",
-        "[2] job 1 (seed=2) completed  loss 0.2500  admitted 3 of 4 asked",
+        "[1] job 0 (seed=1) round 2 of 4  loss 0.5000  admitted 3 of 4 selected",
+        "[2] job 1 (seed=2) completed  loss 0.2500  admitted 3 of 4 selected",
     ]
 
 
@@ -130,7 +130,7 @@ def test_a_job_that_begins_anew_is_read_anew(jobs: list[Job]) -> None:
             leave_run(jobs[0].directory, jobs[0].words, "running", rounds=1)
             display.show()
         leave_run(jobs[0].directory, jobs[0].words, "completed", rounds=2)
-    assert shown(console)[-1].endswith("completed  loss 0.5000  admitted 3 of 4 asked")
+    assert shown(console)[-1].endswith("completed  loss 0.5000  admitted 3 of 4 selected")
 
 
 def test_live_lines_on_a_terminal(jobs: list[Job]) -> None:

@@ -32,7 +32,7 @@ def leave_parabola(directory: Path, words: tuple[str, ...]) -> None:
         {"round": 1, "global_loss": (lr - 0.3) ** 2, "test": None} | validated(lr),
         {"round": 2, "global_loss": None, "test": None, "validation": None},
     ]
-    text = "".join(json.dumps({**line, "admitted": 1, "asked": 1}) + "\n" for line in lines)
+    text = "".join(json.dumps({**line, "admitted": 1, "selected": 1}) + "\n" for line in lines)
     (directory / "rounds.jsonl").write_text(text)
 
 

@@ -206,9 +206,9 @@ def _round_problems(
     for name, value in _expected_record(recorded, replayed, loss_sum_before).items():
         if not _same(getattr(record, name), value, tolerance):
             yield Problem(number, None, _differs(name, getattr(record, name), value))
-    if record.stale != replayed.objective.stale:
-        given, expected_stale = list(record.stale), list(replayed.objective.stale)
-        yield Problem(number, None, _differs("stale", given, expected_stale))
+    if record.stale_clients != replayed.objective.stale:
+        given, expected_stale = list(record.stale_clients), list(replayed.objective.stale)
+        yield Problem(number, None, _differs("stale_clients", given, expected_stale))
     yield from _movement_problems(replayed)
     yield from _test_problems(recorded, replayed)
 
@@ -236,7 +236,7 @@ def _unmeasured_problems(recorded: Recorded, rules: Rules, replayed: Replayed) -
     asked = (
         priority.intersection(replayed.call.clients) if selection.samples_objective else priority
     )
-    named = {*(e.client for e in evaluations), *record.stale, *record.unmeasured}
+    named = {*(e.client for e in evaluations), *record.stale_clients, *record.unmeasured}
     for client in sorted(selection.compared(asked) - named):
         yield Problem(record.round, client, "did not measure global_loss, and is not in unmeasured")
 
@@ -256,7 +256,13 @@ def _expected_rows(recorded: Recorded, replayed: Replayed) -> dict[int, dict[str
         if decision.client in usable and replayed.statuses_known:
             expected["status"] = decision.status
         if replayed.decidable:
-            for name in ("response", "weight", "mixing", "omega", "draws"):
+            for name in (
+                "response",
+                "weight",
+                "mixing_coefficient",
+                "participation_correction",
+                "num_draws",
+            ):
                 expected[name] = getattr(decision, name)
         found[decision.client] = expected
     return found
@@ -334,7 +340,7 @@ def _expected_record(
         "epsilon": call.epsilon,
         "global_loss": replayed.objective.loss,
         "global_accuracy": replayed.objective.accuracy,
-        "asked": len(call.clients),
+        "selected": len(call.clients),
         **{status: statuses[status] for status in STATUSES},
         "admitted": sum(row["weight"] != 0.0 for row in rows),
         "priority_data": None if call.draws is None else call.draws.priority_data,
@@ -349,11 +355,11 @@ def _expected_record(
             "weight_error": _expected_weight_error(recorded, replayed),
             "decision_loss": loss,
             "decision_loss_sum": _loss_sum(loss_sum_before, loss),
-            "kl": report.divergence,
+            "kl_to_data": report.divergence,
         }
     else:
         expected |= _expected_divergence(replayed)
-        if all(row["omega"] is None for row in rows):
+        if all(row["participation_correction"] is None for row in rows):
             expected["weight_error"] = None
     return expected
 
@@ -376,15 +382,19 @@ def _loss_sum(before: float | None, loss: float | None) -> float | None:
 
 def _expected_divergence(replayed: Replayed) -> dict[str, float | None]:
     """Return KL(p || w) by the recorded p, where the rows have all of it."""
-    recorded = {row["client"]: row["mixing"] for row in replayed.rows if row["mixing"] is not None}
+    recorded = {
+        row["client"]: row["mixing_coefficient"]
+        for row in replayed.rows
+        if row["mixing_coefficient"] is not None
+    }
     if not recorded:
-        return {"kl": None} if replayed.rows else {}
+        return {"kl_to_data": None} if replayed.rows else {}
     total, population = sum(recorded.values()), replayed.population
     if total != 0.0 and not math.isclose(total, 1.0, rel_tol=replayed.rules.weighting.tolerance):
         return {}
     mixing = ByClient.of(recorded).at(population.ascending, 0.0)
     examples = replayed.round.decided.responses.examples
-    return {"kl": divergence(population, mixing, examples)}
+    return {"kl_to_data": divergence(population, mixing, examples)}
 
 
 def _test_problems(recorded: Recorded, replayed: Replayed) -> Iterator[Problem]:
@@ -459,10 +469,10 @@ def _unknown(
     if rules.memory is not None:
         name = recorded.run.strategy
         yield f"the memory of updates that corrects {name}'s step; its weights are checked"
-    if statuses["silent"]:
+    if statuses["declined"]:
         yield (
-            f"why clients stayed silent ({statuses['silent']} times): a silent client reports only "
-            "that it is silent"
+            f"why clients declined ({statuses['declined']} times): a client that declines reports "
+            "only that it declines"
         )
     if statuses["unusable"]:
         yield (

@@ -72,21 +72,21 @@ class ClockCheck:
 
 def _answer(row: Row) -> ClientAnswer:
     """Return a client's reply, whenever it came."""
-    if row.get("seconds") is None:
+    if row.get("reply_seconds") is None:
         return ClientAnswer(row["client"], "busy" if row["status"] == "busy" else "failed")
-    return ClientAnswer(row["client"], "trained", IN_TIME, seconds=row["seconds"])
+    return ClientAnswer(row["client"], "trained", IN_TIME, seconds=row["reply_seconds"])
 
 
 def _status_problems(rows: Sequence[Row], closing: Closing) -> Iterator[tuple[int | None, str]]:
     for row, answer in zip(rows, closing.answers, strict=True):
-        if row.get("seconds") is None:
+        if row.get("reply_seconds") is None:
             continue
         late = answer.reason != IN_TIME
         if late and row["status"] != answer.status:
-            text = f"after {row['seconds']:g} simulated seconds it was {answer.status}"
+            text = f"after {row['reply_seconds']:g} simulated seconds it was {answer.status}"
             yield row["client"], f"status is {row['status']}, but {text}"
         if not late and row["status"] in ("late", "failed"):
-            text = f"{row['seconds']:g} simulated seconds were in time"
+            text = f"{row['reply_seconds']:g} simulated seconds were in time"
             yield row["client"], f"status is {row['status']}, but {text}"
 
 
@@ -97,7 +97,7 @@ def _connected(row: Row) -> bool:
 def _same_replies(recorded: Sequence[LateReply], expected: Sequence[LateReply]) -> bool:
     return len(recorded) == len(expected) and all(
         (one.round, one.client) == (other.round, other.client)
-        and math.isclose(one.seconds, other.seconds, rel_tol=1e-9)
+        and math.isclose(one.reply_seconds, other.reply_seconds, rel_tol=1e-9)
         for one, other in zip(recorded, expected, strict=True)
     )
 

@@ -66,7 +66,7 @@ def _client_problems(recorded: Recorded, number: int, row: Row) -> Iterator[str]
         yield f"the client joined in round {joined}"
     expected = {
         "priority": client in population.priority,
-        "unseen": client in population.unseen,
+        "held_out": client in population.unseen,
     }
     for name, value in expected.items():
         if row[name] != value:

@@ -21,7 +21,7 @@ def explain(recorded: Recorded, client: int, number: int) -> tuple[str, ...]:
     """
     population, rounds = recorded.population, len(recorded.run.rounds)
     if client in population.unseen:
-        return (f"client {client} never trains: it is an unseen client, which is only evaluated",)
+        return (f"client {client} never trains: it is a held-out client, which is only evaluated",)
     if client not in population.clients:
         raise RunError(
             f"client must be the id of one of the run's {len(population.clients)} clients, got "
@@ -89,8 +89,8 @@ def _server_rate(rules: Rules, number: int) -> Iterator[str]:
 
 def _answer(row: Row) -> str:
     reason = "" if row["reason"] is None else f": {row['reason']}"
-    if row["status"] == "silent":
-        return "silent; the client's side of the gate refused, and a silent client reports no loss"
+    if row["status"] == "declined":
+        return "declined; the client's side of the gate refused, so it reports no loss"
     if row["num_examples"] is None:
         return f"{row['status']}{reason}"
     measured = [

@@ -82,7 +82,7 @@ class RowsByRound:
 
 def _with_data(row: dict[str, Any]) -> Row:
     """Return a row with the amount of data that is no whole number at its usual place."""
-    return row if row.get("data") is None else {**row, "num_examples": row["data"]}
+    return row if row.get("data_weight") is None else {**row, "num_examples": row["data_weight"]}
 
 
 @dataclass(frozen=True)
@@ -245,8 +245,8 @@ def read_recorded(directory: Path, *, trust: bool = False) -> Recorded:
     table = {name: column.to_pylist() for name, column in _population(run).items()}
     _refuse_contradictions(run, table)
     clients = table["client"]
-    joined = table["joined"]
-    unseen = frozenset(compress(clients, table["unseen"]))
+    joined = table["joined_round"]
+    unseen = frozenset(compress(clients, table["held_out"]))
     rows = zip(clients, table["priority"], table["priority_weight"], strict=True)
     weights = {client: weight for client, has_priority, weight in rows if has_priority}
     try:
@@ -274,7 +274,7 @@ def read_recorded(directory: Path, *, trust: bool = False) -> Recorded:
 def _refuse_contradictions(run: Run, table: Mapping[str, Sequence[Any]]) -> None:
     """Refuse a table of clients that says something of some clients alone, or two things of one."""
     place = f"{run.directory / POPULATION}"
-    for name in ("base_rate", "joined"):  # of the rates of being counted some may lack
+    for name in ("base_rate", "joined_round"):  # of the rates of being counted some may lack
         values = table[name]
         if None in values and any(value is not None for value in values):
             raise RunError(f"{place}: {name} must be there for all clients or for none")
@@ -383,7 +383,7 @@ def replay(recorded: Recorded) -> Iterator[Replayed]:
         told = told_after(state.told, evaluations, everyone=everyone)
         state = replace(state, told=told)
         rows = recorded.rows[record.round]
-        if not rows and record.asked > 0:
+        if not rows and record.selected > 0:
             return
         try:
             replayed = _replay_round(recorded, rules, record, rows, state)
@@ -415,7 +415,7 @@ def _replay_round(
             None
             if recorded.standard
             else Objective(
-                record.global_loss, record.global_accuracy, record.stale, record.unmeasured
+                record.global_loss, record.global_accuracy, record.stale_clients, record.unmeasured
             )
         ),
         answers=_answers(rows, population, record),
@@ -449,7 +449,7 @@ def _told(recorded: Recorded, record: RoundRecord, told: Told) -> Told:
     if not recorded.joined:
         return told
     there = frozenset(recorded.population_in(record.round).clients)
-    return replace(told, present=there.difference(record.away))
+    return replace(told, present=there.difference(record.disconnected))
 
 
 def _max_weight(run: Run, number: int) -> float | None:
@@ -469,7 +469,9 @@ def _call(
         data = sum(told.examples.get(k, 0.0) for k in population.priority)
         if not math.isclose(data, draws, rel_tol=1e-9):
             # Some priority client came late: what the server knew of it then is not recorded.
-            count = {row["client"]: row["draws"] for row in rows if row["draws"] is not None}
+            count = {
+                row["client"]: row["num_draws"] for row in rows if row["num_draws"] is not None
+            }
             clients = tuple(row["client"] for row in rows)
             criterion = getattr(rules.selection, "criterion", "loss")
             drawn = Draws(count, draws)
@@ -490,7 +492,7 @@ def _objective(rules: Rules, recorded: Recorded, record: RoundRecord, call: Call
     compared = selection.compared(frozenset(e.client for e in evaluations))
     return priority_objective(
         [e for e in evaluations if e.client in compared and (not needed or e.client in asked)],
-        [_last_measured(recorded, client, record.round - 1) for client in record.stale],
+        [_last_measured(recorded, client, record.round - 1) for client in record.stale_clients],
     )
 
 
@@ -526,15 +528,15 @@ def _answers(rows: Sequence[Row], population: Population, record: RoundRecord) -
         ),
         known=_known(population, record),
         gram=lambda: np.diag(squared),
-        unknown=record.unknown,
+        unknown=record.unregistered,
     )
 
 
 def _known(population: Population, record: RoundRecord) -> IntArray:
     """Return the clients whose nodes the server had met."""
-    if not record.unknown:
+    if not record.unregistered:
         return population.ascending
-    return np.setdiff1d(population.ascending, np.array(record.unknown, dtype=np.int64))
+    return np.setdiff1d(population.ascending, np.array(record.unregistered, dtype=np.int64))
 
 
 def _decision(row: Row) -> ClientDecision:
@@ -547,10 +549,10 @@ def _decision(row: Row) -> ClientDecision:
         num_examples=row["num_examples"],
         loss=row["loss"],
         accuracy=row["accuracy"],
-        draws=row["draws"],
+        num_draws=row["num_draws"],
         response=row["response"],
-        mixing=row["mixing"],
-        omega=row["omega"],
+        mixing_coefficient=row["mixing_coefficient"],
+        participation_correction=row["participation_correction"],
         update_norm=row["update_norm"],
         weight=row["weight"],
     )
@@ -574,7 +576,7 @@ def _evaluation(row: Row, population: Population) -> ClientEvaluation:
         validation_loss=value("validation_loss"),
         validation_accuracy=value("validation_accuracy"),
         validation_metric=value("validation_metric"),
-        unseen=row["client"] in population.unseen,
+        held_out=row["client"] in population.unseen,
     )
 
 

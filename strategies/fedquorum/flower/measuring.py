@@ -165,5 +165,5 @@ def _evaluation(client: int, answer: EvaluateAnswer, population: Population) -> 
         validation_loss=_counted(answer.validation_loss),
         validation_accuracy=answer.validation_accuracy,
         validation_metric=_defined(answer.validation_metric),
-        unseen=client in population.unseen,
+        held_out=client in population.unseen,
     )

@@ -39,7 +39,7 @@ CountingT = TypeVar("CountingT", bound=CountingState)
 class Counted(Participation[CountingT]):
     """Weight participants by c_n = omega_n b_n / B, with omega_n from the rounds BEFORE this one.
 
-    A client takes part in a round if it is present. A client that stays silent or that a gate
+    A client takes part in a round if it is present. A client that declines or that a gate
     refuses took part, because omega corrects for absence only. A client that was asked and sent no
     usable reply did not take part. The count of a client begins in the round in which the server
     first knows it, and continues after its node has left. It skips rounds in which the server could

@@ -30,9 +30,9 @@ from .values import (
 )
 
 TEST_GROUPS = ("priority", "non_priority", "all")
-"""The groups of clients whose test parts every run summarises; none includes unseen clients."""
+"""The groups of clients whose test parts every run summarises; none includes held-out clients."""
 
-UNSEEN_GROUP, MEAN_GROUP = "unseen", "mean_model"
+UNSEEN_GROUP, MEAN_GROUP = "held_out", "mean_model"
 """The clients that never train; and all tested clients, with the mean of the models from which
 clients start."""
 
@@ -87,9 +87,9 @@ class RoundRecord:
     epsilon: float | None = recorded(OPTIONAL)
     global_loss: float = recorded(NUMBER)
     global_accuracy: float = recorded(NUMBER)
-    asked: int = recorded(COUNT)
+    selected: int = recorded(COUNT)
     trained: int = recorded(COUNT)
-    silent: int = recorded(COUNT)
+    declined: int = recorded(COUNT)
     unavailable: int = recorded(COUNT)
     rejected: int = recorded(COUNT)
     failed: int = recorded(COUNT)
@@ -98,19 +98,19 @@ class RoundRecord:
     admitted: int = recorded(COUNT)
     bytes_down: int = recorded(COUNT)
     bytes_up: int = recorded(COUNT)
-    seconds: float = recorded(NUMBER)
+    duration_seconds: float = recorded(NUMBER)
     state_bytes: int = recorded(COUNT)
     weight_error: float | None = recorded(OPTIONAL)
     decision_loss: float | None = recorded(OPTIONAL)
     decision_loss_sum: float | None = recorded(OPTIONAL)
-    kl: float | None = recorded(OPTIONAL)
+    kl_to_data: float | None = recorded(OPTIONAL)
     inclusion_mass: float | None = recorded(OPTIONAL)
     theta: float | None = recorded(OPTIONAL)
     priority_data: float | None = recorded(OPTIONAL)
-    unknown: tuple[int, ...] = recorded(CLIENTS)
-    stale: tuple[int, ...] = recorded(CLIENTS)
+    unregistered: tuple[int, ...] = recorded(CLIENTS)
+    stale_clients: tuple[int, ...] = recorded(CLIENTS)
     unmeasured: tuple[int, ...] = recorded(CLIENTS)
-    away: tuple[int, ...] = recorded(CLIENTS)
+    disconnected: tuple[int, ...] = recorded(CLIENTS)
     late_replies: tuple[LateReply, ...] = recorded(REPLIES)
     simulated_seconds: float | None = recorded(OPTIONAL)
     test: PartSummary | None = recorded(PART)
@@ -173,24 +173,24 @@ def round_record(
         epsilon=report.call.epsilon,
         global_loss=report.objective.loss,
         global_accuracy=report.objective.accuracy,
-        asked=len(report.call.clients),
+        selected=len(report.call.clients),
         **{status: report.count(status) for status in STATUSES},
         admitted=report.admitted,
         bytes_down=bytes_down,
         bytes_up=bytes_up,
-        seconds=seconds,
+        duration_seconds=seconds,
         state_bytes=state_bytes,
         weight_error=weight_error(report, rates),
         decision_loss=report.decision_loss,
         decision_loss_sum=_running_sum(previous, report.decision_loss),
-        kl=report.divergence,
+        kl_to_data=report.divergence,
         inclusion_mass=report.inclusion_mass,
         theta=report.theta,
         priority_data=None if draws is None else draws.priority_data,
-        unknown=report.unknown,
-        stale=report.objective.stale,
+        unregistered=report.unknown,
+        stale_clients=report.objective.stale,
         unmeasured=report.objective.unmeasured,
-        away=away,
+        disconnected=away,
         late_replies=report.late,
         simulated_seconds=report.simulated_seconds,
         test=evaluation_summary(evaluations, metric, all_evaluated, hooks=hooks, of_mean=of_mean),
@@ -253,7 +253,7 @@ def evaluation_summary(
         hooks = NO_HOOKS
     evaluated = _columns(evaluations, part, hooks)
     tested = _among(evaluated, evaluated["rows"] > 0)
-    never_trains = tested["unseen"] > 0
+    never_trains = tested["held_out"] > 0
     if not len(never_trains):
         return None
     known, unseen = _among(tested, ~never_trains), _among(tested, never_trains)
@@ -278,7 +278,7 @@ def _of_mean(
     evaluations: Sequence[ClientEvaluation], metric: str
 ) -> dict[str, Mapping[str, float] | None]:
     columns = _columns(evaluations, "test", NO_HOOKS)
-    tested = _among(columns, (columns["rows"] > 0) & (columns["unseen"] == 0))
+    tested = _among(columns, (columns["rows"] > 0) & (columns["held_out"] == 0))
     summary = _group_summary(tested, metric, tested["num_examples"])
     return {} if summary is None else {MEAN_GROUP: summary}
 
@@ -291,7 +291,7 @@ _BESIDE = {
     "priority_weight": "priority_weight",
     "num_examples": "num_examples",
     "training_loss": "loss",
-    "unseen": "unseen",
+    "held_out": "held_out",
 }
 
 

@@ -44,19 +44,19 @@ CLIENTS: Columns = (
     flag("priority"),
     text("status"),
     text("reason", "there is nothing to report"),
-    count("num_examples", f"{_UNUSABLE}, or data has the amount"),
+    count("num_examples", f"{_UNUSABLE}, or data_weight has the amount"),
     number("loss", f"{_UNUSABLE}, or it reports none"),
     number("accuracy", f"{_UNUSABLE}, or it reports none"),
     number("response", "the strategy has none"),
-    number("mixing", "the strategy has none"),
-    number("omega", "the strategy has none, or the client never took part"),
-    count("draws", "not drawn with replacement", high=LARGEST_INT32),
+    number("mixing_coefficient", "the strategy has none"),
+    number("participation_correction", "the strategy has none, or the client never took part"),
+    count("num_draws", "not drawn with replacement", high=LARGEST_INT32),
     number("update_norm", "the strategy does not weight by it"),
     number("weight"),
-    number("seconds", "time decides nothing, or no reply arrived"),
+    number("reply_seconds", "time decides nothing, or no reply arrived"),
     number("test_loss", "not evaluated in this round"),
     number("test_accuracy", "not evaluated in this round"),
-    number("data", "num_examples has the amount"),
+    number("data_weight", "num_examples has the amount"),
 )
 """The columns of ``clients/``."""
 
@@ -75,7 +75,7 @@ EVALUATIONS: Columns = (
     number("validation_loss", _UNMEASURED),
     number("validation_accuracy", _UNMEASURED),
     number("validation_metric", "it is loss or accuracy, or not defined"),
-    flag("unseen"),
+    flag("held_out"),
 )
 """The columns of ``evaluations/``."""
 
@@ -84,9 +84,9 @@ POPULATION: Columns = (
     flag("priority"),
     share("priority_weight"),
     share("participation_rate", "not known"),
-    count("joined", "all clients were known before round 1", high=LARGEST_INT32),
+    count("joined_round", "all clients were known before round 1", high=LARGEST_INT32),
     share("base_rate", "not known"),
-    flag("unseen"),
+    flag("held_out"),
     *(number(name, null) for name, null in CLIENT_COLUMNS.items()),
 )
 """The columns of ``population.parquet``."""
@@ -295,13 +295,13 @@ def population_table(
         "participation_rate": (
             unknown if rates is None else _undefined_as_null(rates.mean[clients])
         ),
-        "joined": (
+        "joined_round": (
             pa.nulls(len(clients), pa.int32())
             if joined is None
             else [joined[k] for k in clients.tolist()]
         ),
         "base_rate": unknown if rates is None else rates.p[clients],
-        "unseen": unseen,
+        "held_out": unseen,
         **{name: _undefined_as_null(of.at(clients, np.nan)) for name, of in further.items()},
     }
     return table_of(POPULATION, values)
@@ -321,7 +321,7 @@ def client_row(
         "round": round_number,
         **{item.name: getattr(decision, item.name) for item in fields(decision)},
         "num_examples": examples,
-        "data": data,
+        "data_weight": data,
         "test_loss": None if tested is None else _defined(tested.test_loss),
         "test_accuracy": None if tested is None else _defined(tested.test_accuracy),
     }
@@ -342,7 +342,7 @@ def evaluation_table(round_number: int, evaluations: Sequence[ClientEvaluation])
         "round": np.full(len(evaluations), round_number),
         "client": [e.client for e in evaluations],
         "priority": [e.priority for e in evaluations],
-        "unseen": [e.unseen for e in evaluations],
+        "held_out": [e.held_out for e in evaluations],
     }
     for column in EVALUATIONS:
         if column.name not in values:

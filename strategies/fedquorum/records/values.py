@@ -162,7 +162,11 @@ def one_of(words: Collection[str]) -> Value:
 
 def _written_replies(replies: Sequence[LateReply]) -> list[dict[str, Any]]:
     return [
-        {"round": one.round, "client": one.client, "seconds": written_number(one.seconds)}
+        {
+            "round": one.round,
+            "client": one.client,
+            "reply_seconds": written_number(one.reply_seconds),
+        }
         for one in replies
     ]
 
@@ -170,7 +174,7 @@ def _written_replies(replies: Sequence[LateReply]) -> list[dict[str, Any]]:
 def _read_replies(given: Any, name: str) -> tuple[LateReply, ...]:
     replies = (read_object(one, name) for one in read_list(given, name))
     return tuple(
-        LateReply(COUNT.of(one, "round"), COUNT.of(one, "client"), NUMBER.of(one, "seconds"))
+        LateReply(COUNT.of(one, "round"), COUNT.of(one, "client"), NUMBER.of(one, "reply_seconds"))
         for one in replies
     )
 

@@ -64,7 +64,7 @@ ROUND_SCALARS = (
     "weight_error",
     "decision_loss",
     "decision_loss_sum",
-    "kl",
+    "kl_to_data",
 )
 
 

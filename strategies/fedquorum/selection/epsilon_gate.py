@@ -99,7 +99,7 @@ class EpsilonGate(WarmUp):
         ),
         limit="not the gate: it gets F_k from the client itself",
         secure_sum=(
-            "half: a silent client is silent as before, and F of the priority clients is a "
+            "half: a client declines as before, and F of the priority clients is a "
             "sum, but the server admits by F_k, which it must see before it sums; with the "
             "client's side of the gate alone it is possible"
         ),

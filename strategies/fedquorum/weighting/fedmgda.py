@@ -150,11 +150,12 @@ class MinNorm(Weighting[IntArray]):
         w = base_weights(decided.call, decided.responses, decided.share)[place]
         yield (
             "p = argmin |sum of p_i Delta_i / |Delta_i||^2 over the simplex with |p_i - w_i| <= "
-            f"{self.deviation:g}: p_k = {digits(recorded.mixing)}, w_k = {digits(w)}; the inner "
-            "products of the updates that decide it are not in the records"
+            f"{self.deviation:g}: p_k = {digits(recorded.mixing_coefficient)}, w_k = {digits(w)}; "
+            "the inner products of the updates that decide it are not in the records"
         )
         yield (
-            f"c_k = p_k / |Delta_k| = {digits(recorded.mixing)} / {digits(recorded.update_norm)}"
+            f"c_k = p_k / |Delta_k| = {digits(recorded.mixing_coefficient)} / "
+            f"{digits(recorded.update_norm)}"
         )
 
     def check_recorded(self, decided: Decided) -> Iterator[tuple[int | None, str]]:
@@ -162,7 +163,7 @@ class MinNorm(Weighting[IntArray]):
         base = base_weights(decided.call, decided.responses, decided.share)
         total = 0.0
         for recorded, centre in zip(decided.recorded, base.tolist(), strict=True):
-            p, norm = recorded.mixing or 0.0, recorded.update_norm
+            p, norm = recorded.mixing_coefficient or 0.0, recorded.update_norm
             total += p
             if abs(p - centre) > self.deviation + self.tolerance:
                 text = f"mixing {p:.9g} is further than {self.deviation:g} from w = {centre:.9g}"

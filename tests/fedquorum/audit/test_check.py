@@ -157,7 +157,7 @@ def test_a_refused_round_is_named(runs: Callable[[str], Path]) -> None:
 def test_what_cannot_be_known_is_said(runs: Callable[[str], Path]) -> None:
     """Silence, absence and memories are named, each with its reason."""
     told = " ".join(audit(runs("fedalign")).unknown)
-    assert "why clients stayed silent" in told
+    assert "why clients declined" in told
     told = " ".join(audit(runs("mifa")).unknown)
     assert "unavailable" in told
     assert "memory of updates" in told
@@ -244,28 +244,28 @@ def changed(number: int, column: str, factor: float) -> Callable[[Rows], None]:
     [
         ("fedalign", "weight", 1.001),
         ("fedalign", "num_examples", 2),
-        ("fedau", "omega", 1.5),
+        ("fedau", "participation_correction", 1.5),
         ("fedau", "weight", 0.5),
-        ("known_statistics", "omega", 2.0),
+        ("known_statistics", "participation_correction", 2.0),
         ("average_participating", "weight", 1.01),
         ("mifa", "weight", 1.01),
         ("aaggff_s", "loss", 1.1),
         ("aaggff_s", "response", 1.1),
-        ("aaggff_s", "mixing", 1.01),
+        ("aaggff_s", "mixing_coefficient", 1.01),
         ("aaggff_d", "loss", 1.1),
         ("aaggff_d", "weight", 1.01),
         ("qfedavg", "loss", 1.1),
         ("lipschitz", "update_norm", 1.1),
         ("term", "loss", 1.1),
         ("propfair", "response", 1.1),
-        ("afl", "mixing", 1.01),
+        ("afl", "mixing_coefficient", 1.01),
         ("fedmgda", "weight", 1.01),
-        ("fedmgda", "mixing", 1.5),
+        ("fedmgda", "mixing_coefficient", 1.5),
         ("fedgp", "weight", 1.01),
         ("draws", "weight", 1.01),
         ("local_only", "weight", 1.0),
         ("fedalign", "test_loss", 1.1),
-        ("slow", "seconds", 100.0),
+        ("slow", "reply_seconds", 100.0),
     ],
 )
 def test_a_changed_number_of_a_client_is_found(
@@ -312,8 +312,8 @@ def test_a_weight_of_fedgp_beyond_what_it_can_be_is_found(
         ("fedalign", {"epsilon": 0.3}),
         ("fedalign", {"inclusion_mass": 0.5}),
         ("fedalign", {"theta": 0.9}),
-        ("fedalign", {"asked": 7}),
-        ("fedalign", {"silent": 1, "trained": 7}),
+        ("fedalign", {"selected": 7}),
+        ("fedalign", {"declined": 1, "trained": 7}),
         ("fedalign", {"admitted": 1}),
         ("fedalign", {"test": None}),
         ("fedalign", {"test": {"priority": None, "non_priority": None, "all": None}}),
@@ -321,10 +321,10 @@ def test_a_weight_of_fedgp_beyond_what_it_can_be_is_found(
         ("slow", {"late_replies": []}),
         ("draws", {"priority_data": 17.0}),
         ("fedau", {"weight_error": 0.1}),
-        ("fedau", {"unknown": [0, 1, 2]}),
+        ("fedau", {"unregistered": [0, 1, 2]}),
         ("aaggff_s", {"decision_loss": -0.5}),
         ("aaggff_s", {"decision_loss_sum": -0.5}),
-        ("aaggff_s", {"kl": 0.5}),
+        ("aaggff_s", {"kl_to_data": 0.5}),
     ],
 )
 def test_a_changed_number_of_a_round_is_found(
@@ -360,11 +360,11 @@ def test_a_changed_number_of_a_round_is_found(
             "round 2, client 0: trained, but nothing usable of it is recorded",
         ),
         (
-            lambda rows: one(rows, 2, status="silent").update(weight=0.1),
+            lambda rows: one(rows, 2, status="declined").update(weight=0.1),
             ": weight is 0.1, the other records give 0",
         ),
         (
-            lambda rows: one(rows, 2, status="silent").update(status="asleep"),
+            lambda rows: one(rows, 2, status="declined").update(status="asleep"),
             ": status is 'asleep', which is none",
         ),
         (
@@ -393,7 +393,9 @@ def test_the_weight_of_a_client_without_an_answer_is_found(
 ) -> None:
     """Also where the records do not decide the weights, as those of fedmgda."""
     run = tampered("fedmgda")
-    nothing = dict.fromkeys(("num_examples", "loss", "accuracy", "mixing", "update_norm"))
+    nothing = dict.fromkeys(
+        ("num_examples", "loss", "accuracy", "mixing_coefficient", "update_norm")
+    )
     lost = {"status": "failed", "weight": 0.1, **nothing}
     change_table(run, "clients", lambda rows: one(rows, 2, client=0).update(lost))
     told = "round 2, client 0: weight is 0.1, the other records give 0"
@@ -457,7 +459,7 @@ def test_what_a_client_measured_last_stands_in_where_it_missed(
         for name in ("loss", "accuracy")
     }
     change_table(run, "evaluations", without_measurements(0, {2}))
-    change_round(run, 3, stale=[0], **mean)
+    change_round(run, 3, stale_clients=[0], **mean)
     assert audit(run).problems == ()
     change_table(run, "evaluations", without_measurements(0, {0, 1, 2}))
     told = "client 0 is stale, but has measured nothing before round 2"
@@ -626,7 +628,7 @@ def test_an_empty_table_is_no_mistake_of_the_reader(tampered: Callable[[str], Pa
         0,
         "round 1: clients/ has no rows of this round",
     )
-    assert math.isfinite(found.run.rounds[0].seconds)
+    assert math.isfinite(found.run.rounds[0].duration_seconds)
 
 
 @pytest.mark.parametrize(

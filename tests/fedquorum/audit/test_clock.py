@@ -26,7 +26,7 @@ def check(clock: Clock = STARTED) -> ClockCheck:
 
 def row(client: int, status: str = "trained", seconds: float | None = None) -> dict[str, Any]:
     """Return what the check reads of a client's row; client 0 alone has priority."""
-    return {"client": client, "priority": client == 0, "status": status, "seconds": seconds}
+    return {"client": client, "priority": client == 0, "status": status, "reply_seconds": seconds}
 
 
 def record(number: int, now: float | None, *late: LateReply) -> RoundRecord:
@@ -59,7 +59,7 @@ def test_quorum_and_deadline_are_the_runs(quorum: Mapping[str, Any], expected: Q
 def test_rounds_that_follow_from_the_seconds_have_no_problems() -> None:
     """Each round begins where the one before ended, with the same clients still at work."""
     checked = check(Clock())
-    first = [row(0, seconds=1.0), row(1, "silent", 2.0), row(2, "late", 4.0)]
+    first = [row(0, seconds=1.0), row(1, "declined", 2.0), row(2, "late", 4.0)]
     assert list(checked.problems(first, record(1, 2.0))) == []
     assert checked.clock == STARTED
     second = [row(0, seconds=1.5), row(1, seconds=3.0), row(2, "busy")]
@@ -113,7 +113,7 @@ def test_a_time_that_does_not_follow_is_named(now: float | None) -> None:
 
 @pytest.mark.parametrize(
     "late",
-    [(), (LATE, LATE), (replace(LATE, round=2),), (replace(LATE, seconds=4.1),)],
+    [(), (LATE, LATE), (replace(LATE, round=2),), (replace(LATE, reply_seconds=4.1),)],
 )
 def test_late_replies_that_do_not_follow_are_named(late: tuple[LateReply, ...]) -> None:
     """Too few, too many, of another round, or after other seconds."""

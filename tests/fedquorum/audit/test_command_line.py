@@ -37,7 +37,7 @@ def test_it_says_what_the_report_says(
     """Line by line, of a run that fits and of one that does not, with the same status."""
     spoilt = Path(shutil.copytree(runs("qfedavg"), tmp_path / "spoilt"))
     rounds = (spoilt / "rounds.jsonl").read_text()
-    (spoilt / "rounds.jsonl").write_text(rounds.replace('"asked": 8', '"asked": 9'))
+    (spoilt / "rounds.jsonl").write_text(rounds.replace('"selected": 8', '"selected": 9'))
     for run, status in ((runs("qfedavg"), 0), (spoilt, 0 if one else 1)):
         capsys.readouterr()
         assert report(["--audit", str(run), *one]) == status

@@ -37,8 +37,8 @@ def row(rows: Rows, number: int, client: int) -> dict[str, Any]:
         ),
         (
             "unseen",
-            lambda rows: row(rows, 3, 4).update(unseen=False),
-            "round 3, client 4: evaluations/: unseen is False, the population says True",
+            lambda rows: row(rows, 3, 4).update(held_out=False),
+            "round 3, client 4: evaluations/: held_out is False, the population says True",
         ),
         (
             "fedalign",
@@ -125,7 +125,7 @@ def test_a_round_that_was_being_written_is_no_mismatch(tampered: Callable[[str],
     ("column", "value", "told"),
     [
         ("priority_weight", 0.5, "client 7 must have priority and a weight above 0, or neither"),
-        ("joined", 1, "joined must be there for all clients or for none"),
+        ("joined_round", 1, "joined_round must be there for all clients or for none"),
     ],
 )
 def test_contradictory_clients_are_refused(

@@ -49,9 +49,9 @@ def test_fedaligns_gate_is_explained(runs: Callable[[str], Path]) -> None:
     recorded = read_recorded(runs("fedalign"))
     (asked,) = explain(recorded, 7, 1)[1:]
     assert asked.startswith("asked: no; rounds 1 to 1 are warm-up")
-    silent = next(row for row in recorded.rows[2] if row["status"] == "silent")
+    silent = next(row for row in recorded.rows[2] if row["status"] == "declined")
     lines = explain(recorded, silent["client"], 2)
-    assert lines[2].startswith("answered: silent; ")
+    assert lines[2].startswith("answered: declined; ")
     assert lines[-1].startswith("weight: 0; ")
     open_gate = read_recorded(runs("accuracy"))
     other = next(
@@ -71,9 +71,9 @@ def test_fedaligns_gate_is_explained(runs: Callable[[str], Path]) -> None:
 def test_draws_and_samples_are_explained(runs: Callable[[str], Path]) -> None:
     """How often a priority client was drawn, and from which stream; who was not drawn."""
     recorded = read_recorded(runs("draws"))
-    drawn = next(row for row in recorded.rows[3] if row["draws"])
+    drawn = next(row for row in recorded.rows[3] if row["num_draws"])
     (asked,) = [t for t in explain(recorded, drawn["client"], 3) if t.startswith("asked: ")]
-    assert f"drawn {drawn['draws']} times of 6" in asked
+    assert f"drawn {drawn['num_draws']} times of 6" in asked
     assert '(seed 1, "selection", round 3)' in asked
     sampled = read_recorded(runs("afl"))
     absent = set(sampled.population.clients) - {row["client"] for row in sampled.rows[3]}
@@ -98,7 +98,7 @@ def test_a_client_that_never_trains_is_told_so(runs: Callable[[str], Path]) -> N
     recorded = read_recorded(runs("unseen"))
     client = min(recorded.population.unseen)
     (told,) = explain(recorded, client, 1)
-    assert told.startswith(f"client {client} never trains: it is an unseen client")
+    assert told.startswith(f"client {client} never trains: it is a held-out client")
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_the_weights_of_a_composed_run_are_explained(
         assert lines[1].startswith("asked: yes; ")
         assert lines[-1] == f"weight recorded: {row['weight']:.6g}"
         if "fedmgda" in name:
-            assert f"p_k = {row['mixing']:.6g}, w_k = " in lines[-3]
+            assert f"p_k = {row['mixing_coefficient']:.6g}, w_k = " in lines[-3]
         else:
             assert lines[-2].endswith(f"= {row['weight']:.6g}") or (
                 f": c_k = {row['weight']:.6g}" in lines[-3]
@@ -210,7 +210,7 @@ def test_the_share_asked_is_of_those_who_could_be(runs: Callable[[str], Path], n
             assert found is not None
             assert float(found[2]) == pytest.approx(share, rel=1e-5)
             row = next(row for row in rows if row["client"] == client)
-            assert f"p_k = {row['mixing']:.6g}" in text
+            assert f"p_k = {row['mixing_coefficient']:.6g}" in text
             if "running" not in name or means:
                 rbar = fmean(means if "running" in name else responses.values())
                 expected = (1 - 1 / share) * rbar + response / share

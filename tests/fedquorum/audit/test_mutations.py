@@ -29,21 +29,21 @@ CLIENTS = {
     "loss": "aaggff_s",
     "accuracy": "accuracy",
     "response": "aaggff_s",
-    "mixing": "aaggff_s",
-    "omega": "fedau",
-    "draws": "draws",
+    "mixing_coefficient": "aaggff_s",
+    "participation_correction": "fedau",
+    "num_draws": "draws",
     "update_norm": "fedmgda",
     "weight": "fedalign",
-    "seconds": "slow",
+    "reply_seconds": "slow",
     "test_loss": "fedalign",
     "test_accuracy": "fedalign",
-    "data": "fedalign",
+    "data_weight": "fedalign",
 }
 EVALUATIONS = {
     "round": "fedalign",
     "client": "fedalign",
     "priority": "fedalign",
-    "unseen": "unseen",
+    "held_out": "unseen",
     "num_examples": "fedalign",
     "loss": "fedalign",
     "accuracy": "fedalign",
@@ -61,7 +61,7 @@ POPULATION = {
     "priority": "fedalign",
     "priority_weight": "weighted",
     "base_rate": "known_statistics",
-    "unseen": "unseen",
+    "held_out": "unseen",
     "requirement": "maxfl",
 }
 ROUNDS = {
@@ -69,9 +69,9 @@ ROUNDS = {
     "epsilon": "fedalign",
     "global_loss": "fedalign",
     "global_accuracy": "fedalign",
-    "asked": "fedalign",
+    "selected": "fedalign",
     "trained": "fedalign",
-    "silent": "fedalign",
+    "declined": "fedalign",
     "unavailable": "fedau",
     "rejected": "fedalign",
     "failed": "fedalign",
@@ -81,12 +81,12 @@ ROUNDS = {
     "weight_error": "fedau",
     "decision_loss": "aaggff_s",
     "decision_loss_sum": "aaggff_s",
-    "kl": "aaggff_s",
+    "kl_to_data": "aaggff_s",
     "inclusion_mass": "fedalign",
     "theta": "fedalign",
     "priority_data": "draws",
-    "unknown": "fedau",
-    "stale": "fedalign",
+    "unregistered": "fedau",
+    "stale_clients": "fedalign",
     "late_replies": "slow",
     "simulated_seconds": "slow",
     "test": "fedalign",
@@ -100,8 +100,8 @@ ROUNDS = {
 NOT_COVERED = {
     "clients": {"reason"},
     "evaluations": set[str](),
-    "population": {"participation_rate", "joined", "local_accuracy"},
-    "rounds": {"bytes_down", "bytes_up", "seconds", "state_bytes", "away"},
+    "population": {"participation_rate", "joined_round", "local_accuracy"},
+    "rounds": {"bytes_down", "bytes_up", "duration_seconds", "state_bytes", "disconnected"},
 }
 """What no other record decides, or decides only in runs that these are not."""
 
@@ -109,7 +109,7 @@ UNUSED = {("clients", "accuracy"): True, ("clients", "update_norm"): False}
 """What no rule uses of a client with priority: the gate is for the others. And of one without it:
 its weight is 0 here, whatever the norm of its update is."""
 
-UNDECIDABLE = ("theta", "kl", "weight_error", "decision_loss", "decision_loss_sum")
+UNDECIDABLE = ("theta", "kl_to_data", "weight_error", "decision_loss", "decision_loss_sum")
 """Numbers of a round whose weights the records do not decide, which other numbers tell."""
 
 
@@ -141,7 +141,7 @@ def other_summaries(part: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         for name, number in (numbers or {}).items():
             yield {**part, group: {**numbers, name: next(others(number))}}
         yield {**part, group: None if numbers else {"loss": 1.0, "accuracy": 0.5}}
-    for group in {"unseen", "all", "non_priority"} - {name for name in part if part[name]}:
+    for group in {"held_out", "all", "non_priority"} - {name for name in part if part[name]}:
         yield {**part, group: {"loss": 1.0, "accuracy": 0.5}}
 
 

@@ -195,7 +195,7 @@ class Player:
             loss=math.nan if answer.loss is None else answer.loss,
             accuracy=math.nan if answer.accuracy is None else answer.accuracy,
         )
-        return answer if joined else ClientAnswer(client, "silent")
+        return answer if joined else ClientAnswer(client, "declined")
 
     def round(self, number: int, state: RoundState, call: Call, objective: Any) -> Round:
         """Return a round, refused where the model would not be finite, and now and then else."""
@@ -308,8 +308,8 @@ def test_whatever_is_decided_is_read_back_and_decided_again(tmp_path: Path, weig
         for one in rounds:
             for decision in one.report.decisions:
                 row = rows.pop((one.report.server_round, decision.client))
-                if row["data"] is not None:
-                    row["num_examples"] = row["data"]
+                if row["data_weight"] is not None:
+                    row["num_examples"] = row["data_weight"]
                 given = told(decision)
                 assert bits({name: row[name] for name in given}) == bits(given)
         assert rows == {}

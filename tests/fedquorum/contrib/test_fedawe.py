@@ -94,7 +94,9 @@ class Played:
         assert mean is not None
         self.means.append(decode_arrays(mean)["w"].tolist())
         decisions = self.strategy.outcome.report.decisions
-        self.echoes.append({d.client: float(d.omega or 0) for d in decisions if d.weight != 0.0})
+        self.echoes.append(
+            {d.client: float(d.participation_correction or 0) for d in decisions if d.weight != 0.0}
+        )
 
     @property
     def w(self) -> Any:
@@ -239,7 +241,7 @@ def test_clients_that_join_start_from_the_model_of_their_round() -> None:
         grid.there = {1} if number < 3 else {1, 2}
         model = train_round(made, grid, number, model) or model
     assert {k: seen[3, k] for k in range(N)} == dict.fromkeys(range(N), 3.0)
-    assert {d.omega for d in made.outcome.report.decisions} == {1.0}
+    assert {d.participation_correction for d in made.outcome.report.decisions} == {1.0}
     before, after = Population((1, 4), frozenset({1})), Population((0, 1, 4), frozenset({1}))
     state, _ = weigh_rounds(Echo(), [took_part([1], 2)], 2)
     state = replace(state, client=before.ascending)

@@ -326,8 +326,8 @@ def test_every_message_of_the_protocol_carries_its_number() -> None:
         encode_train_request(ArrayRecord(), TRAIN),
         encode_evaluate_request(ArrayRecord(), evaluate),
         encode_hosted_clients([0]),
-        encode_train_reply([trained(0, 1.0), TrainAnswer(1, Status.SILENT)]),
-        encode_train_reply([TrainAnswer(1, Status.SILENT)]),
+        encode_train_reply([trained(0, 1.0), TrainAnswer(1, Status.DECLINED)]),
+        encode_train_reply([TrainAnswer(1, Status.DECLINED)]),
         encode_evaluate_reply([EvaluateAnswer(0, Status.DONE, num_examples=1)]),
     ):
         assert names_protocol(content)
@@ -382,7 +382,7 @@ def test_the_server_refuses_a_node_of_another_version(number: int | None, messag
     hosted = of_version(number, encode_hosted_clients([0]))
     with pytest.raises(ProtocolError, match=f"^{message}$"):
         decode_hosted_clients(hosted)
-    for answers in ([trained(0, 1.0)], [trained(0, 1.0), TrainAnswer(1, Status.SILENT)]):
+    for answers in ([trained(0, 1.0)], [trained(0, 1.0), TrainAnswer(1, Status.DECLINED)]):
         reply = of_version(number, encode_train_reply(answers))
         for decode in (decode_train_reply, decode_evaluate_reply):
             with pytest.raises(ProtocolError, match=f"^{message}$"):
@@ -402,7 +402,7 @@ def test_a_number_that_is_none(number: Any) -> None:
 
 def test_replies_of_several_clients_survive_the_wire() -> None:
     """Lists and stacked arrays are taken apart again, client by client."""
-    sent = [trained(0, 1.0), TrainAnswer(2, Status.SILENT), trained(4, 2.0)]
+    sent = [trained(0, 1.0), TrainAnswer(2, Status.DECLINED), trained(4, 2.0)]
     sent.append(TrainAnswer(6, Status.FAILED, reason="ValueError: no"))
     assert_same(decode_train_reply(encode_train_reply(sent)), sent)
 
@@ -419,14 +419,14 @@ def test_one_client_replies_in_flowers_standard_form() -> None:
 
 def test_a_silent_client_says_only_that_it_is_silent() -> None:
     """No loss, no parameters, no sample count leave the device, alone or among others."""
-    alone = encode_train_reply([TrainAnswer(5, Status.SILENT)])
+    alone = encode_train_reply([TrainAnswer(5, Status.DECLINED)])
     assert dict(alone.metric_records["metrics"]) == {
         "client-id": 5,
         "status": 1,
         "protocol": PROTOCOL,
     }
     assert list(alone) == ["metrics"]
-    among = encode_train_reply([TrainAnswer(5, Status.SILENT), trained(7, 1.0)])
+    among = encode_train_reply([TrainAnswer(5, Status.DECLINED), trained(7, 1.0)])
     metrics = among.metric_records["metrics"]
     assert metrics["client-id"] == [5, 7]
     assert metrics["num-examples"] == [17]
@@ -581,7 +581,7 @@ def test_statuses_and_reasons_stand_beside_missing_numbers(count: int) -> None:
         TrainAnswer(0, Status.DONE, num_examples=3, loss=math.nan),
         TrainAnswer(1, Status.FAILED, reason="no"),
         TrainAnswer(2, Status.DONE, num_examples=4, accuracy=1),
-        TrainAnswer(3, Status.SILENT),
+        TrainAnswer(3, Status.DECLINED),
         TrainAnswer(4, Status.DONE, loss=0),
     ][:count]
     content = with_unavailable(encode_train_reply(answers), (9, 0, 1, 2, 3, 4), {9})
@@ -645,7 +645,7 @@ def test_a_diverged_loss_is_said() -> None:
 
 def test_numbers_by_their_keys() -> None:
     """What Flower's interface of a client returns beside the model."""
-    assert metrics_of(TrainAnswer(3, Status.SILENT)) == {"status": 1}
+    assert metrics_of(TrainAnswer(3, Status.DECLINED)) == {"status": 1}
     answer = TrainAnswer(3, Status.DONE, num_examples=5, loss=0.5, norm_bit=1.0)
     assert metrics_of(answer) == {"num-examples": 5, "loss": 0.5, "norm_bit": 1.0}
     measured = EvaluateAnswer(3, Status.DONE, num_examples=5, test_loss=0.5)
@@ -741,7 +741,7 @@ def test_a_request_that_names_no_clients_names_those_chosen() -> None:
 def test_unavailable_clients_join_a_reply(count: int) -> None:
     """In the order asked, with id and status; the others' parts are as they were."""
     there = [trained(6, 1.0), TrainAnswer(4, Status.FAILED, reason="no"), trained(0, 2.0)][:count]
-    there.append(TrainAnswer(2, Status.SILENT))
+    there.append(TrainAnswer(2, Status.DECLINED))
     asked = (5, 6, 4, 0, 1, 2)
     content = with_unavailable(encode_train_reply(there), asked, {5, 1})
     expected = [TrainAnswer(5, Status.UNAVAILABLE), *there[:-1]]
@@ -768,7 +768,7 @@ def test_arrays_that_are_stacked_already(trained: tuple[int, ...]) -> None:
     alone = [
         TrainAnswer(k, Status.DONE, loss=k / 2, arrays={"w": w[k], "steps": steps[k]})
         if k in trained
-        else TrainAnswer(k, Status.SILENT)
+        else TrainAnswer(k, Status.DECLINED)
         for k in range(3)
     ]
     without = [replace(reply, arrays=None) for reply in alone]

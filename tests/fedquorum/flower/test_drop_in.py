@@ -480,7 +480,7 @@ def test_fedau_counts_the_rounds_that_a_client_was_away() -> None:
     for t in range(1, 6):
         grid.there = {1, 2, 3} if t % 2 else {1, 2}
         train_round(strategy, grid, t)
-    omega = {d.client: d.omega for d in strategy.outcome.report.decisions}
+    omega = {d.client: d.participation_correction for d in strategy.outcome.report.decisions}
     assert omega == {0: 1.0, 1: 1.0, 2: 1.5}
 
 

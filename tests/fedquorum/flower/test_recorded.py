@@ -102,7 +102,7 @@ def our_app() -> ClientApp:
         numbers = {"global_loss": told.loss, "global_accuracy": told.accuracy, "loss": loss}
         gated = task.epsilon is not None and not task.priority
         if gated and not joins("loss", task.epsilon or 0.0, accuracy=0.5, **numbers):
-            return TrainAnswer(client, Status.SILENT)
+            return TrainAnswer(client, Status.DECLINED)
         return moved(client, 0.1 * client, loss=loss)
 
     return scripted_app(K, fit, losses)
@@ -147,7 +147,7 @@ def rows(run: Path) -> list[dict[str, Any]]:
 def lines(run: Path) -> list[dict[str, Any]]:
     """Return the rounds of a run, without how long they took."""
     text = (run / "rounds.jsonl").read_text()
-    return [{**json.loads(line), "seconds": None} for line in text.splitlines()]
+    return [{**json.loads(line), "duration_seconds": None} for line in text.splitlines()]
 
 
 @pytest.fixture(autouse=True)
@@ -170,8 +170,8 @@ def test_every_decision_follows_from_the_records(name: str, tmp_path: Path) -> N
     assert found.decisions == len(rows(tmp_path / "run"))
     table = pq.read_table(tmp_path / "run" / "population.parquet").to_pylist()
     fixed = made(name).rules.weighting.fixed_population
-    assert [row["joined"] for row in table] == [1] * (K - 1) + ([] if fixed else [2])
-    away = [record.away for record in found.run.rounds]
+    assert [row["joined_round"] for row in table] == [1] * (K - 1) + ([] if fixed else [2])
+    away = [record.disconnected for record in found.run.rounds]
     assert away == [()] * ROUNDS if fixed else [(), (), (1,), (), ()]
 
 
@@ -184,7 +184,7 @@ def test_so_they_do_in_the_projects_protocol(name: str, tmp_path: Path) -> None:
     found = checked(tmp_path / "run")
     assert found.rounds == ROUNDS
     table = pq.read_table(tmp_path / "run" / "population.parquet").to_pylist()
-    assert [row["joined"] for row in table] == [1] * K
+    assert [row["joined_round"] for row in table] == [1] * K
     measured = {row["round"] for row in read_parts(tmp_path / "run" / "evaluations").to_pylist()}
     assert measured == {*range(0 if strategy.rules.measures_first else 1, ROUNDS + 1)}
     lines_of_one = explain(read_recorded(tmp_path / "run"), 0, 1)
@@ -202,8 +202,8 @@ def test_the_audit_finds_what_was_changed(protocol: str, tmp_path: Path) -> None
         ("config.yaml", "minimum: 2", "minimum: 5"),
         (
             "rounds.jsonl",
-            '"away": [1]' if protocol == "standard" else '"away": []',
-            '"away": [0, 1, 2]',
+            '"disconnected": [1]' if protocol == "standard" else '"disconnected": []',
+            '"disconnected": [0, 1, 2]',
         ),
     ):
         text = (run / name).read_text()
@@ -346,7 +346,7 @@ def test_they_are_the_apps_records(tmp_path: Path) -> None:
     checked(tmp_path / "drop_in")
     theirs, ours = (rows(tmp_path / name) for name in ("app", "drop_in"))
     assert ours == theirs
-    assert {row["status"] for row in theirs} == {"trained", "silent", "rejected"}
+    assert {row["status"] for row in theirs} == {"trained", "declined", "rejected"}
     # The app has one node, which is sent one model for all clients.
     sent = dict.fromkeys(("bytes_down", "bytes_up"), 0)
     theirs, ours = ([x | sent for x in lines(tmp_path / name)] for name in ("app", "drop_in"))
@@ -410,7 +410,7 @@ def test_one_clients_odd_number_is_recorded_as_it_counted(
     ((name, value),) = metrics.items()
     row = next(row for row in rows(tmp_path / "run") if row["client"] == 1)
     if name == "num-examples":
-        told = row["num_examples"] if row["data"] is None else row["data"]
+        told = row["num_examples"] if row["data_weight"] is None else row["data_weight"]
     else:
         told = row[name]
     assert math.copysign(1.0, told) == math.copysign(1.0, value)

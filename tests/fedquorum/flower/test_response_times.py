@@ -63,7 +63,7 @@ def played(app: ClientApp, change: Change = lambda replies: replies) -> TrainRep
 
 def told(decisions: tuple[ClientDecision, ...]) -> list[tuple[str, float | None]]:
     """Return the clients' statuses and seconds."""
-    return [(decision.status, decision.seconds) for decision in decisions]
+    return [(decision.status, decision.reply_seconds) for decision in decisions]
 
 
 def test_the_seconds_of_each_client_decide_who_is_in_time() -> None:

@@ -58,7 +58,7 @@ def test_one_round_by_hand() -> None:
     def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
         assert task.objective.loss == 1.0
         if client == 4:
-            return TrainAnswer(4, Status.SILENT)
+            return TrainAnswer(4, Status.DECLINED)
         by, examples, loss = {0: (1, 10, 1.0), 1: (2, 30, 1.0), 2: (4, 20, 0.9), 3: (8, 5, 0.1)}[
             client
         ]
@@ -75,7 +75,7 @@ def test_one_round_by_hand() -> None:
         "trained",
         "trained",
         "rejected",
-        "silent",
+        "declined",
     ]
     assert [d.weight for d in report.decisions] == pytest.approx([1 / 6, 1 / 2, 1 / 3, 0, 0])
     assert report.inclusion_mass == pytest.approx(0.5)
@@ -145,7 +145,7 @@ def test_limits_of_the_gate() -> None:
 
     def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
         if task.epsilon == 0 and not task.priority:
-            return TrainAnswer(client, Status.SILENT)
+            return TrainAnswer(client, Status.DECLINED)
         return moved(client, shifts[client], examples=3 * client + 1, loss=float(client))
 
     def result(strategy: ComposedStrategy) -> bytes:
@@ -281,7 +281,7 @@ def test_a_bad_reply_is_rejected_and_touches_nothing(name: str) -> None:
 
     def silent(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
         reply = moved(client, 0.1 * client, examples=client + 1)
-        return TrainAnswer(3, Status.SILENT) if client == 3 else reply
+        return TrainAnswer(3, Status.DECLINED) if client == 3 else reply
 
     got, report = play_round(fedalign(4, {0, 1}), grid_of(scripted_app(4, fit), 4))
     expected, _ = play_round(fedalign(4, {0, 1}), grid_of(scripted_app(4, silent), 4))
@@ -365,7 +365,7 @@ def test_empty_rounds_keep_the_model(what: str) -> None:
     """Nothing to combine: no model is returned, the round is reported as empty."""
 
     def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
-        status = Status.SILENT if what == "all silent" else Status.FAILED
+        status = Status.DECLINED if what == "all silent" else Status.FAILED
         return TrainAnswer(client, status)
 
     strategy = fedalign(3, {0})
@@ -436,7 +436,7 @@ def test_fedau_by_hand() -> None:
     # omega of client 1: 1, 1, (1), then the mean of intervals 1 and 2 = 1.5
     assert np.diff([1.0, *path]).tolist() == pytest.approx([0.5, 0.25, 0.5, 0.25, 0.25 + 1.5 / 4])
     report = strategy.outcome.report
-    assert {d.client: (d.status, d.omega) for d in report.decisions} == {
+    assert {d.client: (d.status, d.participation_correction) for d in report.decisions} == {
         0: ("trained", 1.0),
         1: ("trained", 1.5),
         2: ("unavailable", 1.0),
@@ -728,7 +728,7 @@ def test_estimates_are_told_of_the_clients_that_were_asked() -> None:
     strategy = named("fedau", EVERYONE, fraction=0.5, seed=3)
     _, report = play_round(strategy, grid_of(app, 4))
     assert [d.client for d in report.decisions] == list(report.call.clients)
-    assert [d.omega for d in report.decisions] == [1.0, 1.0]
+    assert [d.participation_correction for d in report.decisions] == [1.0, 1.0]
 
 
 # --- one call, one outcome, and a round that is refused ------------------------------------
@@ -834,7 +834,7 @@ def test_a_round_that_is_refused_leaves_everything_as_it_was(name: str) -> None:
 
     def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
         if (name, client, task.server_round) == ("stepping", 2, 2):
-            return TrainAnswer(2, Status.SILENT)  # which would end its being covered
+            return TrainAnswer(2, Status.DECLINED)  # which would end its being covered
         to = {
             1: arrays["w"] + np.float16(shift * (client + 1)),
             2: np.full(3, 6.5e4, dtype=np.float16),
@@ -857,7 +857,7 @@ def test_a_round_that_is_refused_leaves_everything_as_it_was(name: str) -> None:
         assert train_round(one, grid, 1, encode_arrays(model)) is not None
     before, size = bytes_of(strategy), strategy.outcome.state_bytes
     assert train_round(strategy, grid, 2, encode_arrays(model)) is None
-    refused = [d for d in strategy.outcome.report.decisions if d.status != "silent"]
+    refused = [d for d in strategy.outcome.report.decisions if d.status != "declined"]
     assert {(d.status, d.weight) for d in refused} == {("rejected", 0.0)}
     assert {d.reason for d in refused} == {"the model would not be finite"}
     assert (bytes_of(strategy), strategy.outcome.state_bytes) == (before, size)

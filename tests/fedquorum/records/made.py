@@ -43,14 +43,16 @@ def records_in(directory: Path, **options: Any) -> RunRecords:
 
 
 def report(server_round: int, epsilon: float | None = 0.2) -> TrainReport:
-    """Return a round in which one client trained, one was silent and one was rejected."""
+    """Return a round in which one client trained, one declined and one was rejected."""
     return TrainReport(
         server_round,
         Call((0, 1, 2), epsilon),
         Objective(1.25, 0.5),
         (
-            ClientDecision(0, True, "trained", None, 10, 1.0, 0.5, omega=3.0, weight=0.75),
-            ClientDecision(1, False, "silent", omega=2.0),
+            ClientDecision(
+                0, True, "trained", None, 10, 1.0, 0.5, participation_correction=3.0, weight=0.75
+            ),
+            ClientDecision(1, False, "declined", participation_correction=2.0),
             ClientDecision(2, False, "rejected", "too good", 5, 0.1, 0.9),
         ),
         inclusion_mass=0.25,
@@ -100,9 +102,9 @@ def line(number: int, **changes: Any) -> dict[str, Any]:
         "epsilon": 0.2,
         "global_loss": 1.0,
         "global_accuracy": 0.5,
-        "asked": 4,
+        "selected": 4,
         "trained": 3,
-        "silent": 1,
+        "declined": 1,
         "unavailable": 0,
         "rejected": 0,
         "failed": 0,
@@ -111,19 +113,19 @@ def line(number: int, **changes: Any) -> dict[str, Any]:
         "admitted": 3,
         "bytes_down": 10,
         "bytes_up": 20,
-        "seconds": 0.1,
+        "duration_seconds": 0.1,
         "inclusion_mass": 0.25,
         "theta": 0.8,
         "state_bytes": 0,
         "weight_error": None,
         "decision_loss": None,
         "decision_loss_sum": None,
-        "kl": None,
+        "kl_to_data": None,
         "priority_data": None,
-        "unknown": [],
-        "stale": [],
+        "unregistered": [],
+        "stale_clients": [],
         "unmeasured": [],
-        "away": [],
+        "disconnected": [],
         "late_replies": [],
         "simulated_seconds": None,
         "test": accuracy(0.5),
@@ -194,7 +196,7 @@ def write_table(run: Path, folder: str, rows: Sequence[Mapping[str, Any]]) -> No
     (run / folder).mkdir(exist_ok=True)
     for part in (run / folder).glob("*.parquet"):
         part.unlink()
-    full = [{name: {"unseen": False, **row}.get(name) for name in schema.names} for row in rows]
+    full = [{name: {"held_out": False, **row}.get(name) for name in schema.names} for row in rows]
     pq.write_table(pa.Table.from_pylist(full, schema=schema), run / folder / "part-00000.parquet")
 
 
@@ -210,7 +212,7 @@ def write_part(run: Path, number: int, rows: Sequence[Mapping[str, Any]]) -> Pat
 
 def write_population(run: Path, rates: Sequence[float], priority: Sequence[bool]) -> None:
     """Write who the clients of a run are."""
-    blank = {**dict.fromkeys(POPULATION_SCHEMA.names), "unseen": False}
+    blank = {**dict.fromkeys(POPULATION_SCHEMA.names), "held_out": False}
     rows = [
         {
             **blank,

@@ -144,16 +144,16 @@ def test_a_last_line_without_line_end_counts_if_it_is_whole(tmp_path: Path) -> N
     [
         ('{"round": 2, "epsi', "expected one round as a JSON object, got something else"),
         ("[2]", r"a record must be a JSON object, got \[2\]"),
-        (json.dumps({"round": 2}), "asked is missing"),
+        (json.dumps({"round": 2}), "selected is missing"),
         (json.dumps(line(2, trained=-1)), "trained must be a whole number >= 0, got -1"),
         (json.dumps(line(2, theta="much")), "theta must be a number, null or inf, got 'much'"),
         (json.dumps(line(2, test={"all": {"worst": 1}})), "accuracy is missing"),
         ("[" * 100_000, "expected one round as a JSON object, got something else"),
         (
-            json.dumps(line(2, seconds=10**400)),
-            "seconds must be a number of at most 1.8e308, got a larger",
+            json.dumps(line(2, duration_seconds=10**400)),
+            "duration_seconds must be a number of at most 1.8e308, got a larger",
         ),
-        (json.dumps(line(2, unknown=1)), "unknown must be a list, got 1"),
+        (json.dumps(line(2, unregistered=1)), "unregistered must be a list, got 1"),
         (json.dumps(line(2, late_replies={})), "late_replies must be a list, got {}"),
     ],
 )
@@ -244,7 +244,7 @@ def test_a_manifest_that_nobody_can_use_is_refused(
         ({"global_loss": 10**309}, "global_loss must be a number of at most 1.8e308, got"),
         ({"global_loss": "nan"}, "global_loss must be a number, null or inf, got 'nan'"),
         ({"refused": "out of memory"}, "refused must be null or one of 'the model would not be"),
-        ({"unknown": [[]]}, r"unknown must be a whole number >= 0, got \[\]"),
+        ({"unregistered": [[]]}, r"unregistered must be a whole number >= 0, got \[\]"),
         ({"theta": "\x1b" * 1000}, "theta must be a number"),
     ],
 )

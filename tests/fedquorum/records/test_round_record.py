@@ -31,7 +31,7 @@ def test_what_draws_counted_in_and_who_was_never_there_is_on_record() -> None:
     plain = report(1)
     draws = Draws({0: 2}, 150.0)
     record = recorded(replace(plain, call=replace(plain.call, draws=draws), unknown=(2,)))
-    assert (record.priority_data, record.unknown) == (150.0, (2,))
+    assert (record.priority_data, record.unregistered) == (150.0, (2,))
 
 
 def test_tests_that_were_not_measured_are_null() -> None:
@@ -73,7 +73,7 @@ def test_clients_that_never_train_are_a_group_of_their_own() -> None:
         ClientEvaluation(k, priority, 10, 1.0, 0.5, 4, loss, 0.5)
         for k, (priority, loss) in enumerate([(1.0, 1.0), (0.0, 3.0)])
     ]
-    unseen = ClientEvaluation(2, 0.0, 30, 1.0, 0.5, 4, 8.0, 0.25, unseen=True)
+    unseen = ClientEvaluation(2, 0.0, 30, 1.0, 0.5, 4, 8.0, 0.25, held_out=True)
     without = evaluation_summary(known, "accuracy", all_evaluated=True)
     found = evaluation_summary([*known, unseen], "accuracy", all_evaluated=True)
     assert without is not None

@@ -28,13 +28,13 @@ TYPES_OF_CLIENTS = {
     "priority": "bool",
     **dict.fromkeys(("status", "reason"), "string"),
     "num_examples": "Int64",
-    "draws": "Int32",
+    "num_draws": "Int32",
 }
 
 
 @pytest.fixture(scope="module")
 def fedalign(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
-    """Return a short run in which clients stay silent."""
+    """Return a short run in which clients decline."""
     directory = tmp_path_factory.mktemp("runs") / "fedalign"
     real_run(directory, "evaluation.every=2")
     return RunResult.read(directory)
@@ -50,7 +50,7 @@ def test_every_field_of_a_round_is_a_column(fedalign: RunResult) -> None:
     assert set(rounds) - known == {
         f"test.{group}.{name}" for group, values in records[1]["test"].items() for name in values
     }
-    assert rounds["asked"].dtype == np.int64
+    assert rounds["selected"].dtype == np.int64
     assert rounds["global_loss"].dtype == rounds["theta"].dtype == np.float64
     assert list(rounds["global_loss"]) == [record["global_loss"] for record in records]
     worst = [(r["test"] or {}).get("all", {}).get("worst", math.nan) for r in records]
@@ -69,7 +69,7 @@ def test_the_tables_are_frames_of_documented_types(fedalign: RunResult) -> None:
     for row, (_, of_frame) in zip(rows, fedalign.clients.iterrows(), strict=True):
         for name, value in row.items():
             assert pd.isna(of_frame[name]) if value is None else of_frame[name] == value
-    silent = fedalign.clients[fedalign.clients["status"] == "silent"]
+    silent = fedalign.clients[fedalign.clients["status"] == "declined"]
     assert len(silent)
     assert silent["num_examples"].isna().all()
 

@@ -73,7 +73,7 @@ def test_a_sentence_begins_with_a_capital() -> None:
     ("score", "words"),
     [
         ("test.all.accuracy", "all clients"),
-        ("test.unseen.accuracy", "unseen clients"),
+        ("test.held_out.accuracy", "held-out clients"),
         ("test.all.worst10", "the worst 10 % of all clients"),
         ("test.non_priority.worst", "the worst of the clients without priority"),
     ],

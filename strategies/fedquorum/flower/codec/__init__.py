@@ -17,7 +17,7 @@ Train
     status, num-examples, loss, accuracy}. Reply of a node asked for several clients: the same keys
     with lists; client-id and status run over all the clients asked, the rest over those that
     trained, and the arrays are stacked on a leading axis over those that trained.
-    A silent or unavailable client's part is its id and its status, nothing else.
+    The part of a client that declined or is unavailable is its id and status, nothing else.
     Every number is a float, whoever reports it, except ids, statuses and the protocol's number. In
     a list NaN holds the place of a client that does not say the number, and a second list, named
     ``absent-`` and the key, has 1 in this place: NaN alone is said, as by a diverged model.

@@ -44,7 +44,7 @@ class Status(IntEnum):
     """The outcome of one client's part of a request, as sent over the wire."""
 
     DONE = 0
-    SILENT = 1
+    DECLINED = 1
     UNAVAILABLE = 2
     FAILED = 3
     REJECTED = 4
