@@ -14,7 +14,7 @@ the command line:
 >>> run("fedalign/fmnist", strategy="fedau", **{"strategy.cutoff": 50})  # doctest: +SKIP
 >>> run("fedalign/fmnist", "strategy=fedau", "strategy.cutoff=50")  # doctest: +SKIP
 
-The commands start here too, so nothing is imported before it is needed.
+The command starts here too, so nothing is imported before it is needed.
 """
 
 import sys
@@ -176,32 +176,11 @@ def load_sweep(directory: Path | str, *, trust: bool = False) -> "SweepResult":
     return SweepResult.read(Path(directory), trust=trust)
 
 
-def main() -> None:
-    """Run the command ``fedquorum``."""
-    from server_app.command_line import main as command
+def main() -> int:
+    """Run the command ``fedquorum`` or one of its subcommands; return the exit status."""
+    from server_app.commands import main as command
 
-    command()
-
-
-def main_data() -> int:
-    """Run the command ``fedquorum-data``; return the exit status."""
-    from server_app.clients_table.command_line import main as command
-
-    return command()
-
-
-def main_report() -> int:
-    """Run the command ``fedquorum-report``; return the exit status."""
-    from server_app.report.command_line import main as command
-
-    return command()
-
-
-def main_study() -> None:
-    """Run the command ``fedquorum-study``."""
-    from server_app.study.command_line import main as command
-
-    command()
+    return command(sys.argv[1:])
 
 
 def _import_packages_beside_this_module() -> None:

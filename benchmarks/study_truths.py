@@ -2,7 +2,7 @@
 
     python benchmarks/study_truths.py --runs 5 --folder /tmp/truths
 
-makes data with a known answer, runs ``fedquorum-study`` on them as a user would, each time with
+makes data with a known answer, runs ``fedquorum study`` on them as a user would, each time with
 other data and seeds, and prints Markdown: what was planted, what must win, and the verdicts.
 Studies that are in the folder already are not run again.
 """
@@ -154,7 +154,7 @@ def study(truth: Truth, number: int, folder: Path, budget: str) -> dict[str, obj
         )
         if "data.priority" not in truth.words:
             words += " data.priority=all"
-        command = ["fedquorum-study", *shlex.split(words)]
+        command = ["fedquorum", "study", *shlex.split(words)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         (output / "study.json").write_text((output / "study" / "study.json").read_text())
     answer: dict[str, object] = json.loads((output / "study.json").read_text())

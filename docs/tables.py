@@ -331,9 +331,9 @@ def python() -> str:
 
 PARSERS: Mapping[str, Callable[[], argparse.ArgumentParser]] = MappingProxyType(
     {
-        "fedquorum-data": data_command._parser,
-        "fedquorum-report": report_command._parser,
-        "fedquorum-audit": audit_command._parser,
+        "`fedquorum audit`; `fedquorum-audit`, of the library": audit_command._parser,
+        "`fedquorum data`": data_command._parser,
+        "`fedquorum report`": report_command._parser,
     }
 )
 
@@ -350,9 +350,9 @@ def commands() -> str:
         actions = [action for action in parser()._actions if action.dest != "help"]
         words = [str(action.metavar) for action in actions if not action.option_strings]
         flags = [flag for action in actions for flag in action.option_strings]
-        rows.append([f"`{name}`", code([*words, *flags, "-h", "--help"])])
+        rows.append([name, code([*words, *flags, "-h", "--help"])])
     asked = code([*(item.name for item in fields(StudySettings)), "output"])
-    rows.append(["`fedquorum-study`", f"the words of `fedquorum`, and {asked}; `-h`, `--help`"])
+    rows.append(["`fedquorum study`", f"the words of `fedquorum`, and {asked}; `-h`, `--help`"])
     return table(("command", "words"), rows)
 
 

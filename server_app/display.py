@@ -371,8 +371,8 @@ def next_commands(directory: Path) -> str:
     """Return the two commands that show more of the runs in a folder."""
     quoted = shlex.quote(str(directory))
     return (
-        f"  figures and tables    fedquorum-report {quoted}\n"
-        f"  replay all decisions  fedquorum-report --audit {quoted}"
+        f"  figures and tables    fedquorum report {quoted}\n"
+        f"  replay all decisions  fedquorum audit {quoted}"
     )
 
 

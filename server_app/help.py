@@ -16,6 +16,13 @@ FedQuorum decides which clients take part, how often each one counts, and how mu
   fedquorum --help strategy=fedau ...     show the settings of other options
   fedquorum --hydra-help                  show Hydra's flags
 
+  fedquorum audit DIR                     replay every decision from the records
+  fedquorum data KEY=VALUE ...            show each client's data before any training
+  fedquorum report DIR ...                make a page, tables and figures of runs, or follow a run
+  fedquorum study KEY=VALUE ...           find out which method helps, and by how much
+
+The last four have a --help of their own.
+
 On CPUs of one kind, runs with the same settings and seed have the same bits, with any number of
 nodes, resumed or not (docs/reliability.md).
 """

@@ -112,7 +112,7 @@ def answer(
         caveats=tuple(caveats),
         spent=Spent("20min", "seconds", 1200.0, 1111.0, to_decide),
         tuning_seeds=(7, 8),
-        command=f"fedquorum-study data={data} question=average budget=20min",
+        command=f"fedquorum study data={data} question=average budget=20min",
     )
 
 

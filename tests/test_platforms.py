@@ -62,8 +62,8 @@ RUN = """
 from pathlib import Path
 import server_app.loop
 from conf.compose import compose_words
+from server_app.commands import main
 from server_app.job import run_in_process
-from server_app.report.command_line import main
 from server_app.resuming import resumed_words
 
 
@@ -81,7 +81,8 @@ try:
 except KeyboardInterrupt:
     server_app.loop._round = play
 run_in_process(compose_words(resumed_words((f"resume={run}",))), str(run))
-sys.exit(main(["--audit", str(run)]) or main([str(run), "--output", str(run.parent / "report")]))
+report = ["report", str(run), "--output", str(run.parent / "report")]
+sys.exit(main(["audit", str(run)]) or main(report))
 """
 
 

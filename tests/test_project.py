@@ -83,10 +83,11 @@ def test_the_app_repeats_the_librarys_requirements() -> None:
     assert (PROJECT["name"], LIBRARY["name"]) == ("fedquorum-app", "fedquorum")
 
 
-def test_the_app_has_the_librarys_commands() -> None:
-    """It ships the library, and its environment lacks nothing that the library's has."""
+def test_each_project_has_one_command() -> None:
+    """The app's audit is ``fedquorum audit``; ``server_app`` is a name that users' apps have."""
     assert LIBRARY["scripts"] == {"fedquorum-audit": "fedquorum.audit.command_line:main"}
-    assert LIBRARY["scripts"].items() <= PROJECT["scripts"].items()
+    assert PROJECT["scripts"] == {"fedquorum": "fedquorum_app:main"}
+    assert callable(fedquorum_app.main)
 
 
 def test_library_and_app_say_the_same_of_themselves() -> None:
@@ -154,16 +155,6 @@ def test_no_document_installs_a_name_that_a_stranger_may_own() -> None:
     for name in set(tracked.split()) - {"CHANGELOG.md"}:
         found = by_name.search((ROOT / name).read_text())
         assert found is None, (name, found)
-
-
-def test_every_command_is_a_function_of_one_module() -> None:
-    """``server_app`` is a name that users' apps have."""
-    apps = PROJECT["scripts"].keys() - LIBRARY["scripts"].keys()
-    assert apps == {"fedquorum", "fedquorum-data", "fedquorum-report", "fedquorum-study"}
-    for place in map(PROJECT["scripts"].__getitem__, sorted(apps)):
-        module, _, function = place.partition(":")
-        assert module == "fedquorum_app"
-        assert callable(getattr(fedquorum_app, function))
 
 
 def test_the_papers_are_cited() -> None:

@@ -150,7 +150,7 @@ class RunResult:
         return trained_model(self.records, settings, data).eval()
 
     def audit(self) -> RunAudit:
-        """Replay every decision from the records, as ``fedquorum-report --audit`` does.
+        """Replay every decision from the records, as ``fedquorum audit`` does.
 
         Raises
         ------

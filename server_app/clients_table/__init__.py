@@ -1,1 +1,1 @@
-"""What each client got, before any training: the command ``fedquorum-data``."""
+"""What each client got, before any training: the command ``fedquorum data``."""

@@ -1,4 +1,4 @@
-"""Run the command ``fedquorum-data``: show each client's data before any training."""
+"""Run the command ``fedquorum data``: show each client's data before any training."""
 
 import argparse
 import sys
@@ -27,7 +27,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         show_clients(arguments.settings, arguments.output)
     except FedQuorumError as error:
-        print(f"fedquorum-data: {error}", file=sys.stderr)
+        print(f"fedquorum data: {error}", file=sys.stderr)
         return EXIT_ERROR
     return 0
 
@@ -79,7 +79,7 @@ def show_clients(words: Sequence[str], output: Path) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="fedquorum-data",
+        prog="fedquorum data",
         description="Print the data that each client of a run gets, before any training, and "
         "write it as a table (CSV) and a picture (PNG, SVG).",
     )

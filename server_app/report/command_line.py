@@ -1,4 +1,4 @@
-"""Run the command ``fedquorum-report``: make a report of runs, follow a run, or audit runs."""
+"""Run the command ``fedquorum report``: make a report of runs, or follow a run."""
 
 import argparse
 import math
@@ -8,15 +8,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from fedquorum.audit.command_line import (
-    CLIENT,
-    LONGEST_LINE,
-    ROUND,
-    TOGETHER,
-    TRUST,
-    audit_runs,
-    explain_decision,
-)
+from fedquorum.audit.command_line import LONGEST_LINE
 from fedquorum.errors import FedQuorumError, RunError, one_line
 from fedquorum.intake import shown
 from rich.console import Console
@@ -36,9 +28,7 @@ WIDTHS = (2.0, 20.0)  # of figures for papers, in inches
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit status.
-
-    It is 1 after an error, and after an audit with a mismatch.
+    """Run the command line and return the exit status, which is 1 after an error.
 
     Parameters
     ----------
@@ -51,13 +41,8 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         if arguments.watch is not None:
             watch(arguments.watch, DEFAULT_PORT if arguments.port is None else arguments.port)
-        elif arguments.audit is None:
-            report(arguments.directories, arguments.output, paper=arguments.paper)
-        elif arguments.client is None:
-            return audit_runs(arguments.audit, _tell, trust=arguments.trust)
         else:
-            one = (arguments.client, arguments.round)
-            explain_decision(arguments.audit, *one, trust=arguments.trust)
+            report(arguments.directories, arguments.output, paper=arguments.paper)
     except FedQuorumError as error:
         _tell(error)
         return EXIT_ERROR
@@ -66,27 +51,19 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _check_together(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     """End the process with one line for options that do not go together."""
-    one_decision = (arguments.client, arguments.round)
-    asked = (bool(arguments.directories), arguments.audit is not None, arguments.watch is not None)
-    if not any(asked):
-        parser.error("give a DIR with runs, --audit RUN, or --watch DIR")
-    if sum(asked) > 1:
-        parser.error("give only one of DIR, --audit RUN, and --watch DIR")
+    if not arguments.directories and arguments.watch is None:
+        parser.error("give a DIR with runs, or --watch DIR")
+    if arguments.directories and arguments.watch is not None:
+        parser.error("give only one of DIR and --watch DIR")
     if arguments.port is not None and arguments.watch is None:
         parser.error("--port needs --watch DIR, whose page it serves")
-    if arguments.audit is None and one_decision != (None, None):
-        parser.error("--client and --round need a run: type --audit RUN --client K --round T")
-    if (arguments.client is None) != (arguments.round is None):
-        parser.error(TOGETHER)
     if arguments.paper is not None and not arguments.directories:
         parser.error("--paper needs a DIR with runs, whose figures it writes")
-    if arguments.trust and arguments.audit is None:
-        parser.error("--trust needs --audit RUN, whose rules it imports")
 
 
 def _tell(text: object) -> None:
     """Print one line to standard error, whatever a record has put into it."""
-    print(f"fedquorum-report: {shown(text, LONGEST_LINE)}", file=sys.stderr)
+    print(f"fedquorum report: {shown(text, LONGEST_LINE)}", file=sys.stderr)
 
 
 def report(directories: Iterable[Path], output: Path, *, paper: float | None = None) -> None:
@@ -225,7 +202,7 @@ def watch(directory: Path, port: int) -> None:
             finally:
                 server.shutdown()
     except KeyboardInterrupt:
-        print("fedquorum-report: no longer followed", file=sys.stderr)
+        print("fedquorum report: no longer followed", file=sys.stderr)
 
 
 def _console() -> Console:
@@ -258,9 +235,8 @@ def _port(word: str) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="fedquorum-report",
-        description="Make a page, tables and figures of runs, follow a run, or replay its "
-        "decisions.",
+        prog="fedquorum report",
+        description="Make a page, tables and figures of runs, or follow a run.",
     )
     parser.add_argument(
         "directories",
@@ -284,13 +260,6 @@ def _parser() -> argparse.ArgumentParser:
         "letters of 7 and 8 points; a narrow column has a file for each panel",
     )
     parser.add_argument(
-        "--audit",
-        type=Path,
-        metavar="RUN",
-        help="replay every decision of a run, or of all runs below a folder, from the records and "
-        "report any mismatch (exit status 1)",
-    )
-    parser.add_argument(
         "--watch",
         type=Path,
         metavar="DIR",
@@ -303,9 +272,4 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help=f"with --watch: the page's port (default: {DEFAULT_PORT}; 0 takes any free port)",
     )
-    parser.add_argument(
-        "--client", type=int, metavar="K", help=f"with --audit and --round: {CLIENT}"
-    )
-    parser.add_argument("--round", type=int, metavar="T", help=ROUND)
-    parser.add_argument("--trust", action="store_true", help=f"with --audit: {TRUST}")
     return parser

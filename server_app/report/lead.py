@@ -10,9 +10,9 @@ from server_app.report.groups import statistic_of, telling_keys
 from server_app.report.tables import METRIC_NAMES, Row, cell, compared_rows, world_settings
 
 FEWEST_SEEDS = 5
-"""``fedquorum-study`` has no verdict with fewer."""
+"""``fedquorum study`` has no verdict with fewer."""
 
-STUDY = "fedquorum-study tunes every method alike and says how sure a difference is."
+STUDY = "fedquorum study tunes every method alike and says how sure a difference is."
 TWO = 2
 MOST_NAMED = 3
 CLIENTS = {"priority": "the priority clients", "all": "all clients"}

@@ -114,7 +114,7 @@ class WatchServer(ThreadingHTTPServer):
         """Say in one line that a request was not answered; nothing of a browser that went away."""
         error = sys.exception()
         if not isinstance(error, (ConnectionError, TimeoutError)):
-            print(f"fedquorum-report: a request failed: {type(error).__name__}", file=sys.stderr)
+            print(f"fedquorum report: a request failed: {type(error).__name__}", file=sys.stderr)
 
     def _answer_metrics(self) -> Answer:
         if _no_metrics():
@@ -179,7 +179,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def version_string(self) -> str:
         """Say nothing of versions."""
-        return "fedquorum-report"
+        return "fedquorum"
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as in http.server
         """Log nothing: a request may hold what a terminal obeys."""

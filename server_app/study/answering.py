@@ -206,4 +206,4 @@ def _spent(jobs: StudyJobs, decision: Decision | None, seeds: int) -> Spent:
 
 def _command(words: Sequence[str], study: StudySettings, jobs: StudyJobs) -> str:
     output = f"output={jobs.runner.directory}"
-    return shlex.join(["fedquorum-study", *words, *study.words, output])
+    return shlex.join(["fedquorum", "study", *words, *study.words, output])

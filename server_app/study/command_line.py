@@ -1,4 +1,4 @@
-"""The command ``fedquorum-study``."""
+"""Run the command ``fedquorum study``: find out which method helps, and by how much."""
 
 import shlex
 import sys
@@ -26,7 +26,7 @@ OF_RUNS = ("experiment", *(item.name for item in fields(Settings)))
 USAGE = """\
 Find out which method helps a federation, and by how much.
 
-  fedquorum-study question=QUESTION budget=BUDGET KEY=VALUE ...
+  fedquorum study question=QUESTION budget=BUDGET KEY=VALUE ...
 
   question=priority|participation|fairness|average
   budget=20min            or 2h, 200runs, 5000rounds
@@ -42,29 +42,36 @@ Find out which method helps a federation, and by how much.
 """
 
 
-def main() -> None:
-    """Be the command ``fedquorum-study``."""
-    words = sys.argv[1:]
+def main(words: Sequence[str]) -> int:
+    """Run the command line and return the exit status.
+
+    Parameters
+    ----------
+    words : sequence of str
+        The words after the command's name.
+
+    Raises
+    ------
+    SweepUnfinished
+        If the study was interrupted. It has the exit status.
+    """
     if {"-h", "--help"} & set(words) or not words:
         print(USAGE, end="")
-        return
+        return 0
     try:
         study_here(words)
     except FedQuorumError as error:
-        _fail(error)
+        print(f"fedquorum study: {error}", file=sys.stderr)
+        return EXIT_ERROR
     except KeyboardInterrupt:
-        print("fedquorum-study: interrupted before the first run", file=sys.stderr)
-        sys.exit(EXIT_INTERRUPTED)
+        print("fedquorum study: interrupted before the first run", file=sys.stderr)
+        return EXIT_INTERRUPTED
     except SweepUnfinished as end:
         again = [word for word in words if not word.startswith(f"{OUTPUT}=")]
-        command = shlex.join(["fedquorum-study", *again, f"{OUTPUT}={end.directory}"])
-        print(f"fedquorum-study: interrupted; to continue: {command}", file=sys.stderr)
+        command = shlex.join(["fedquorum", "study", *again, f"{OUTPUT}={end.directory}"])
+        print(f"fedquorum study: interrupted; to continue: {command}", file=sys.stderr)
         raise
-
-
-def _fail(error: object) -> None:
-    print(f"fedquorum-study: {error}", file=sys.stderr)
-    sys.exit(EXIT_ERROR)
+    return 0
 
 
 def study_here(words: Sequence[str]) -> Path:

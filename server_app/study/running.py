@@ -1,4 +1,4 @@
-"""``fedquorum-study``: tuning, paired seeds and an answer, within a budget."""
+"""``fedquorum study``: tuning, paired seeds and an answer, within a budget."""
 
 import itertools
 import math

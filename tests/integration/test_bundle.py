@@ -26,14 +26,14 @@ sys.path[:] = [place for place in sys.path if not place.startswith({str(ROOT)!r}
 READ = """
 from pathlib import Path
 
-from server_app.report.command_line import main
+from server_app.commands import main
 from server_app.report.watch_server import WatchServer
 
 with WatchServer(Path(sys.argv[1]), 0) as server:
     print(server.policy)
     server.watch.draw()
     print(server.watch.content)
-sys.exit(main(["--audit", sys.argv[1]]) or main([sys.argv[1], "--output", "report"]))
+sys.exit(main(["audit", sys.argv[1]]) or main(["report", sys.argv[1], "--output", "report"]))
 """
 
 

@@ -22,7 +22,7 @@ from fedquorum.errors import FedQuorumError, RunError
 from fedquorum.records.reader import load_run
 from fedquorum.records.values import NUMBER
 
-from server_app.report.command_line import main
+from server_app.commands import main
 from server_app.report.watch import Watch
 from server_app.resuming import resumed_words
 from tests.builders_hostile import tamper
@@ -200,15 +200,15 @@ def watch(directory: Path) -> None:
 
 
 def audited(directory: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """Return what came of ``--audit``."""
+    """Return what came of ``fedquorum audit``."""
     capsys.readouterr()
     found: list[int] = []
-    outcome(lambda: found.append(main(["--audit", str(directory)])))
+    outcome(lambda: found.append(main(["audit", str(directory)])))
     told = capsys.readouterr()
     if told.err:
         assert found == [1]
         (line,) = told.err.splitlines()
-        assert line.startswith("fedquorum-report: ")
+        assert line.startswith("fedquorum audit: ")
         return "one line"
     assert str(directory) in told.out
     return "fits" if found == [0] else "does not fit"
@@ -217,9 +217,9 @@ def audited(directory: Path, capsys: pytest.CaptureFixture[str]) -> str:
 def reported(folder: Path, output: Path, capsys: pytest.CaptureFixture[str]) -> int:
     """Return how many runs a report leaves out; the good one is in it."""
     capsys.readouterr()
-    assert main([str(folder), "--output", str(output)]) == 0
+    assert main(["report", str(folder), "--output", str(output)]) == 0
     lines = capsys.readouterr().err.splitlines()
-    assert all(line.startswith("fedquorum-report: ") for line in lines)
+    assert all(line.startswith("fedquorum report: ") for line in lines)
     assert str(folder / "good") in (output / "report.html").read_text()
     left_out = [line for line in lines if ": left out: " in line]
     for line in left_out:

@@ -72,16 +72,14 @@ import sys
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 
-from server_app.command_line import main
-from server_app.report.command_line import main as report
+from server_app.commands import main
 
 outcomes = []
-for command, *words in json.loads(sys.argv[1]):
-    sys.argv = [command, *words]
-    status = 0
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["fedquorum", *words]
     with redirect_stdout(StringIO()) as stdout, redirect_stderr(StringIO()) as stderr:
         try:
-            {"fedquorum": main, "fedquorum-report": report}[command]()
+            status = main(words)
         except SystemExit as end:
             status = end.code or 0
     outcomes.append((status, stdout.getvalue(), stderr.getvalue()))
@@ -135,12 +133,12 @@ def test_its_rows_in_the_documents_are_written(copy: Path, told: Shell) -> None:
 )
 def test_it_runs_and_is_decided_again(told: Shell, words: tuple[str, ...]) -> None:
     """By its name and as a part, the audit agrees with it, and one decision is explained."""
-    report = ("fedquorum-report", "--audit", "run")
+    audit = ("audit", "run")
     done, audited, *explained = in_one_process(
         told,
-        ("fedquorum", *words, *SMALL, "hydra.run.dir=run"),
-        report,
-        *((*report, "--round", "2", "--client", str(client)) for client in range(4)),
+        (*words, *SMALL, "hydra.run.dir=run"),
+        audit,
+        *((*audit, "--round", "2", "--client", str(client)) for client in range(4)),
     )
     assert done.status == 0, done.stderr
     assert audited.status == 0, audited.stdout + audited.stderr
@@ -177,7 +175,7 @@ MISTAKES = {
 @pytest.mark.slow
 def test_mistakes_are_answered(told: Shell) -> None:
     """Its name mistyped with the nearest one, its parameter out of range with the range."""
-    answers = in_one_process(told, *(("fedquorum", *words) for words in MISTAKES))
+    answers = in_one_process(told, *MISTAKES)
     for done, said in zip(answers, MISTAKES.values(), strict=True):
         assert done.status == 1
         assert done.stderr.strip().endswith(said)
@@ -284,7 +282,7 @@ def test_rules_outside_of_the_repository(shell: Shell, words: tuple[str, ...]) -
     (shell.cwd / "rules" / "steps.py").write_text(STEPS)
     done = shell("fedquorum", *words, *SMALL)
     assert done.status == 0, done.stderr
-    audit = ("fedquorum-report", "--audit", str(results_directory(done.stdout)))
+    audit = ("fedquorum", "audit", str(results_directory(done.stdout)))
     assert "--trust" in shell(*audit).stderr
     audited = shell(*audit, "--trust")
     assert ending(0) in audited.stdout, audited.stdout + audited.stderr

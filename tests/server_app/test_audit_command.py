@@ -1,4 +1,4 @@
-"""``fedquorum-report --audit``: what it prints, how it ends, and words that do not go together."""
+"""``fedquorum audit``: what it prints, how it ends, and words that do not go together."""
 
 import shutil
 import sys
@@ -14,7 +14,7 @@ from fedquorum.audit.command_line import ending
 from fedquorum.audit.explain import explain
 from fedquorum.audit.replay import read_recorded
 
-from server_app.report.command_line import main
+from server_app.commands import main
 from tests.server_app.made_runs import change_table, real_run
 
 WORDS = {"fedalign": ("strategy.epsilon=0.4",), "qfedavg": ("strategy=qfedavg",)}
@@ -39,7 +39,7 @@ def test_the_command_tells_what_it_did(
     """Status 0 where all fits, and a line for what the records cannot show."""
     run = str(runs("fedalign"))
     capsys.readouterr()
-    assert main(["--audit", run]) == 0
+    assert main(["audit", run]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == run
     assert lines[1].startswith("  fedalign, seed 1, completed: 5 of 5 rounds and ")
@@ -60,7 +60,7 @@ def test_the_command_ends_with_1_where_something_does_not_fit(
     for name in WORDS:
         shutil.copytree(runs(name), tmp_path / name)
     change_table(tmp_path / "qfedavg", "clients", halve)
-    assert main(["--audit", str(tmp_path)]) == 1
+    assert main(["audit", str(tmp_path)]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert sum(text.startswith("  mismatch: ") for text in lines) == 20
     assert any(text.startswith("  ... and ") for text in lines)
@@ -71,7 +71,7 @@ def test_the_command_explains_one_decision(
     runs: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """--client and --round print the lines of the explanation."""
-    words = ["--audit", str(runs("qfedavg")), "--client", "3", "--round", "2"]
+    words = ["audit", str(runs("qfedavg")), "--client", "3", "--round", "2"]
     capsys.readouterr()
     assert main(words) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -89,27 +89,21 @@ def test_a_decision_that_there_is_not(
     told: str,
 ) -> None:
     """One line names the option, what is allowed, and what was given."""
-    words = ["--audit", str(runs("qfedavg")), "--client", client, "--round", number]
+    words = ["audit", str(runs("qfedavg")), "--client", client, "--round", number]
     capsys.readouterr()
     assert main(words) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"fedquorum-report: {told} ")
+    assert line.startswith(f"fedquorum audit: {told} ")
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "give a DIR with runs, --audit RUN, or --watch DIR"),
-        (["a", "--audit", "b"], "give only one of DIR, --audit RUN, and --watch DIR"),
+        (["audit"], "the following arguments are required: DIR"),
         (
-            ["a", "--client", "1", "--round", "1"],
-            "need a run: type --audit RUN --client K --round T",
-        ),
-        (
-            ["--audit", "a", "--client", "1"],
+            ["audit", "a", "--client", "1"],
             "--client and --round go together: type --client K --round T",
         ),
-        (["a", "--trust"], "--trust needs --audit RUN, whose rules it imports"),
     ],
 )
 def test_options_that_do_not_go_together(
@@ -133,15 +127,15 @@ def test_rules_that_records_name_are_not_imported(
     (imported,) = [name for name, m in sys.modules.items() if vars(m).get("__file__") == file]
     del sys.modules[imported]
     capsys.readouterr()
-    assert main(["--audit", str(tmp_path)]) == 1
+    assert main(["audit", str(tmp_path)]) == 1
     told = capsys.readouterr()
     (line,) = told.err.splitlines()
-    assert line.startswith(f"fedquorum-report: {tmp_path}/a/config.yaml: strategy.path must be ")
+    assert line.startswith(f"fedquorum audit: {tmp_path}/a/config.yaml: strategy.path must be ")
     assert "--trust" in line
     assert imported not in sys.modules
     assert told.out.splitlines()[0] == str(tmp_path / "b")
     assert told.out.splitlines()[-1] == f"  {ending(0)}"
-    assert main(["--audit", str(tmp_path), "--trust"]) == 0
+    assert main(["audit", str(tmp_path), "--trust"]) == 0
     assert imported in sys.modules
 
 
@@ -158,7 +152,7 @@ def test_a_run_that_names_code_runs_none(
     settings["strategy"]["args"] = {"command": f"touch {ran}"}
     (run / "config.yaml").write_text(yaml.safe_dump(settings))
     for words in ([], ["--client", "0", "--round", "1"]):
-        assert main(["--audit", str(run), *words]) == 1
+        assert main(["audit", str(run), *words]) == 1
         assert "strategy.path must be absent" in capsys.readouterr().err
     assert not ran.exists()
 
@@ -172,9 +166,9 @@ def test_a_damaged_run_hides_no_other(
     table = pq.read_table(tmp_path / "a" / "population.parquet")
     pq.write_table(pa.concat_tables([table, table]), tmp_path / "a" / "population.parquet")
     capsys.readouterr()
-    assert main(["--audit", str(tmp_path)]) == 1
+    assert main(["audit", str(tmp_path)]) == 1
     told = capsys.readouterr()
     assert told.err.splitlines() == [
-        f"fedquorum-report: {tmp_path}/a/population.parquet: expected each client once, got 0 again"
+        f"fedquorum audit: {tmp_path}/a/population.parquet: expected each client once, got 0 again"
     ]
     assert told.out.splitlines()[0] == str(tmp_path / "b")

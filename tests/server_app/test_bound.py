@@ -100,7 +100,7 @@ def test_without_local_only_runs_there_are_no_terms(runs: Path) -> None:
 def test_the_report_prints_them(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """fedquorum-report shows the terms beside the table."""
+    """fedquorum report shows the terms beside the table."""
     assert main([str(runs), "--output", str(tmp_path)]) == 0
     assert "Terms of FedALIGN's bound" in capsys.readouterr().out
 
@@ -159,7 +159,7 @@ def test_a_model_that_records_name_is_not_imported(
         path.write_text(json.dumps(manifest))
     assert main([str(folder), "--output", str(tmp_path / "report")]) == 0
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("fedquorum-report: terms of FedALIGN's bound left out: ")
+    assert line.startswith("fedquorum report: terms of FedALIGN's bound left out: ")
     assert line.endswith("the model in model.path is code, which no report imports")
     assert (tmp_path / "report" / "report.html").exists()
     assert not ran.exists()

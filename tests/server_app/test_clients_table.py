@@ -1,7 +1,6 @@
-"""What each client got: the command fedquorum-data."""
+"""What each client got: the command fedquorum data."""
 
 import csv
-import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +13,6 @@ from server_app.clients_table.command_line import main
 from server_app.clients_table.rows import client_rows, remarks
 from server_app.clients_table.show import clients_figure, in_all, terminal_table
 from tests.snapshot import Snapshot
-
-ROOT = Path(__file__).parents[2]
 
 
 def save(folder: Path) -> str:
@@ -36,12 +33,6 @@ def save(folder: Path) -> str:
 def read(path: Path) -> list[dict[str, str]]:
     with path.open(encoding="utf-8") as file:
         return list(csv.DictReader(file))
-
-
-def test_the_command_is_installed() -> None:
-    """fedquorum-data calls this module's main."""
-    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    assert scripts["fedquorum-data"] == "fedquorum_app:main_data"
 
 
 def test_table_file_and_picture(
@@ -173,7 +164,7 @@ def test_mistakes_are_one_line(
     assert main([*words, "--output", str(tmp_path / "out")]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith(f"fedquorum-data: {message}")
+    assert captured.err.startswith(f"fedquorum data: {message}")
     assert captured.err.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
@@ -183,4 +174,4 @@ def test_output_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFix
     (tmp_path / "out").write_text("mine")
     words = [*save(tmp_path).split(), "data.shard_size=10", "--output", str(tmp_path / "out")]
     assert main(words) == 1
-    assert capsys.readouterr().err.startswith("fedquorum-data: --output must be a folder to write")
+    assert capsys.readouterr().err.startswith("fedquorum data: --output must be a folder to write")

@@ -286,8 +286,8 @@ def test_a_sweep_with_failures_goes_on_where_it_ended(
     ]
     assert told.out.splitlines()[-3:] == [
         f"1 of 4 jobs completed in {folder}",
-        f"  figures and tables    fedquorum-report '{folder}'",
-        f"  replay all decisions  fedquorum-report --audit '{folder}'",
+        f"  figures and tables    fedquorum report '{folder}'",
+        f"  replay all decisions  fedquorum audit '{folder}'",
     ]
     before = (folder / "0" / "manifest.json").read_bytes()
 

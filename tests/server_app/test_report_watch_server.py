@@ -105,7 +105,7 @@ def test_every_answer_tells_the_browser_to_trust_nothing(client: Client, path: s
     assert all(re.fullmatch(r"'sha256-[\w+/]{43}='", one) for one in hashes)
     assert headers["X-Content-Type-Options"] == "nosniff"
     assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
-    assert headers["Server"] == "fedquorum-report"
+    assert headers["Server"] == "fedquorum"
     assert "Access-Control-Allow-Origin" not in headers
     for_head = client.ask(path, "HEAD")
     assert for_head[0] == 200
@@ -239,7 +239,7 @@ def test_a_request_that_fails_is_one_line(
 
     monkeypatch.setattr(watch_server._Handler, "_answer", fail)
     client.send(b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n")
-    assert capfd.readouterr().err == "fedquorum-report: a request failed: ZeroDivisionError\n"
+    assert capfd.readouterr().err == "fedquorum report: a request failed: ZeroDivisionError\n"
 
 
 # --- metrics --------------------------------------------------------------------------------------
@@ -373,13 +373,12 @@ def test_without_prometheus_the_page_remains(
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["--watch", "a", "b"], "give only one of DIR, "),
-        (["--watch", "a", "--audit", "b"], "give only one of DIR, "),
+        (["--watch", "a", "b"], "give only one of DIR and --watch DIR"),
         (["a", "--port", "1"], "--port needs --watch DIR, whose page it serves"),
-        (["--watch", "a", "--client", "1", "--round", "1"], "need a run: "),
+        (["--watch", "a", "--paper", "3"], "--paper needs a DIR with runs, whose figures it "),
         (["--watch", "a", "--port", "65536"], "expected a whole number from 0 to 65535"),
         (["--watch", "a", "--port", "http"], "expected a whole number from 0 to 65535, got 'http'"),
-        ([], "give a DIR with runs, "),
+        ([], "give a DIR with runs, or --watch DIR"),
     ],
 )
 def test_words_that_do_not_fit(
@@ -403,11 +402,11 @@ def test_a_port_in_use_and_a_folder_that_is_none(
     assert main(["--watch", str(run / "manifest.json")]) == 1
     first, *others = capsys.readouterr().err.splitlines()
     assert first == (
-        f"fedquorum-report: --port must be a port that is free (0 takes any), got {port}: "
+        f"fedquorum report: --port must be a port that is free (0 takes any), got {port}: "
         "Address already in use"
     )
     assert others == [
-        f"fedquorum-report: --watch must be a run or a folder with runs, got {path}"
+        f"fedquorum report: --watch must be a run or a folder with runs, got {path}"
         for path in (tmp_path / "nowhere", run / "manifest.json")
     ]
 
@@ -431,4 +430,4 @@ def test_ctrl_c_ends_it(run: Path) -> None:
                 content = reply.read()
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=20)
-    assert (process.returncode, out, err) == (0, "", "fedquorum-report: no longer followed\n")
+    assert (process.returncode, out, err) == (0, "", "fedquorum report: no longer followed\n")

@@ -34,8 +34,8 @@ def test_all_combinations_once(
     assert launcher.launched == [[0, 1, 2, 3]]
     assert capsys.readouterr().out.splitlines()[-3:] == [
         f"4 of 4 jobs completed in {tmp_path / 'sweep'}",
-        f"  figures and tables    fedquorum-report {tmp_path / 'sweep'}",
-        f"  replay all decisions  fedquorum-report --audit {tmp_path / 'sweep'}",
+        f"  figures and tables    fedquorum report {tmp_path / 'sweep'}",
+        f"  replay all decisions  fedquorum audit {tmp_path / 'sweep'}",
     ]
     run(sweep_config, launcher, "strategy=fedalign,fedavg", "rounds=2", "seed=2,3")
     assert launcher.launched[1:] == [[4, 5]]

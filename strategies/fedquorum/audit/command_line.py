@@ -17,35 +17,39 @@ EXIT_ERROR = 1
 SHOWN_PROBLEMS = 20
 LONGEST_LINE = 1000
 
-TOGETHER = "--client and --round go together: type --client K --round T"
-TRUST = "import the rules that a run names by import path, which executes their code: use it "
-TRUST += "only for your own runs"
-CLIENT, ROUND = "explain the decision about client K", "the round to explain; rounds count from 1"
+PROGRAM = "fedquorum-audit"
 
 Tell = Callable[[object], None]
 """Prints one line to standard error."""
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(words: Sequence[str] | None = None, *, program: str = PROGRAM) -> int:
     """Audit runs, or explain a decision; return 1 after a mismatch or an error, otherwise 0.
 
     Parameters
     ----------
     words : sequence of str, optional
         The words after the command's name; by default those of the process.
+    program : str
+        The command's name. The app has this command as ``fedquorum audit``.
     """
-    parser = _parser()
+
+    def tell(text: object) -> None:
+        """Print one line to standard error, whatever a record has put into it."""
+        print(f"{program}: {shown(text, LONGEST_LINE)}", file=sys.stderr)
+
+    parser = _parser(program)
     arguments = parser.parse_args(words)
     one_decision = (arguments.client, arguments.round)
     if (arguments.client is None) != (arguments.round is None):
-        parser.error(TOGETHER)
+        parser.error("--client and --round go together: type --client K --round T")
     try:
         check_installed()
         if arguments.client is None:
-            return audit_runs(arguments.directory, _tell, trust=arguments.trust)
+            return audit_runs(arguments.directory, tell, trust=arguments.trust)
         explain_decision(arguments.directory, *one_decision, trust=arguments.trust)
     except FedQuorumError as error:
-        _tell(error)
+        tell(error)
         return EXIT_ERROR
     return 0
 
@@ -154,21 +158,25 @@ def _print(lines: Iterable[str]) -> None:
         print(indentation + shown(line, LONGEST_LINE))
 
 
-def _tell(text: object) -> None:
-    """Print one line to standard error, whatever a record has put into it."""
-    print(f"fedquorum-audit: {shown(text, LONGEST_LINE)}", file=sys.stderr)
-
-
-def _parser() -> argparse.ArgumentParser:
+def _parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="fedquorum-audit",
+        prog=program,
         description="Replay every decision of a run from its records and report any mismatch (exit "
         "status 1).",
     )
     parser.add_argument(
         "directory", type=Path, metavar="DIR", help="a run, or a folder with runs at any depth"
     )
-    parser.add_argument("--client", type=int, metavar="K", help=f"with --round: {CLIENT}")
-    parser.add_argument("--round", type=int, metavar="T", help=ROUND)
-    parser.add_argument("--trust", action="store_true", help=TRUST)
+    parser.add_argument(
+        "--client", type=int, metavar="K", help="with --round: explain the decision about client K"
+    )
+    parser.add_argument(
+        "--round", type=int, metavar="T", help="the round to explain; rounds count from 1"
+    )
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="import the rules that a run names by import path, which executes their code: use it "
+        "only for your own runs",
+    )
     return parser

@@ -1,4 +1,4 @@
-"""``fedquorum-audit``, the library's command: the words and the status of ``fedquorum-report``."""
+"""``fedquorum-audit``, the library's command, which the app has as ``fedquorum audit``."""
 
 import re
 import shutil
@@ -13,7 +13,6 @@ from fedquorum.audit.check import audit
 from fedquorum.audit.command_line import SHOWN_PROBLEMS, ending, main
 from fedquorum.records import needed
 
-from server_app.report.command_line import main as report
 from tests.fedquorum.records.made import change_table
 from tests.snapshot import Snapshot
 
@@ -31,18 +30,27 @@ def told(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str
 
 
 @pytest.mark.parametrize("one", [(), ("--client", "3", "--round", "2")])
-def test_it_says_what_the_report_says(
+def test_the_status_says_whether_the_records_agree(
     runs: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str], one: tuple[str, ...]
 ) -> None:
-    """Line by line, of a run that fits and of one that does not, with the same status."""
+    """A decision is explained in a run with a mismatch too."""
     spoilt = Path(shutil.copytree(runs("qfedavg"), tmp_path / "spoilt"))
     rounds = (spoilt / "rounds.jsonl").read_text()
     (spoilt / "rounds.jsonl").write_text(rounds.replace('"selected": 8', '"selected": 9'))
     for run, status in ((runs("qfedavg"), 0), (spoilt, 0 if one else 1)):
-        capsys.readouterr()
-        assert report(["--audit", str(run), *one]) == status
-        of_report = capsys.readouterr()
-        assert told([str(run), *one], capsys) == (status, of_report.out, of_report.err)
+        assert told([str(run), *one], capsys)[::2] == (status, "")
+
+
+def test_it_has_the_name_by_which_it_was_called(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In its errors and its usage."""
+    for program in ("fedquorum-audit", "fedquorum audit"):
+        assert main([str(tmp_path)], program=program) == 1
+        assert capsys.readouterr().err.startswith(f"{program}: ")
+        with pytest.raises(SystemExit):
+            main([], program=program)
+        assert capsys.readouterr().err.startswith(f"usage: {program} ")
 
 
 def test_a_bad_run_hides_no_other(

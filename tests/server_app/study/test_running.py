@@ -162,12 +162,11 @@ def test_an_interruption(
     """The command that goes on is printed, with the folder."""
     words = [*SMALL, *ASKED, BUDGET]
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["fedquorum-study", *words])
     with pytest.raises(SystemExit) as end:
-        main()
+        main(words)
     assert end.value.code == 130
     again = shlex.split(capsys.readouterr().err.split("to continue: ")[1])
-    assert again[:-1] == ["fedquorum-study", *words]
+    assert again[:-1] == ["fedquorum", "study", *words]
     assert (Path(again[-1].removeprefix("output=")) / "progress.json").exists()
 
 
@@ -261,20 +260,14 @@ def test_participation_is_asked_of_clients_that_come_and_go() -> None:
     assert availability("availability=markov") == "markov"
 
 
-def test_help(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     """All words of a study are in it."""
-    monkeypatch.setattr("sys.argv", ["fedquorum-study", "--help"])
-    main()
+    assert main(["--help"]) == 0
     text = capsys.readouterr().out
     assert all(f"{name}=" in text for name in StudySettings.__dataclass_fields__)
 
 
-def test_a_mistake_on_the_command_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mistake_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     """One line, and exit status 1."""
-    monkeypatch.setattr("sys.argv", ["fedquorum-study", "question=priority"])
-    with pytest.raises(SystemExit) as end:
-        main()
-    assert end.value.code == 1
-    assert capsys.readouterr().err.startswith("fedquorum-study: budget must be a number above 0")
+    assert main(["question=priority"]) == 1
+    assert capsys.readouterr().err.startswith("fedquorum study: budget must be a number above 0")
