@@ -1,6 +1,10 @@
 """The Flower ServerApp."""
 
+import logging
+import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from fedquorum.errors import FedQuorumError
@@ -11,6 +15,8 @@ from flwr.supercore.exit import add_exit_handler
 from conf import Composed, compose
 from server_app.in_process import SimulationGrid
 from server_app.loop import run
+
+_STEP = re.compile(r"(configure|aggregate)_(train|evaluate): ")
 
 app = ServerApp()
 
@@ -23,11 +29,27 @@ def main(grid: Grid, context: Context) -> None:
         return
     try:
         # flwr stop ends the process from its main thread; this code runs in another one.
-        run(grid, *_job(context), engine="flower", at_exit=add_exit_handler)
+        with _steps_unlogged():
+            run(grid, *_job(context), engine="flower", at_exit=add_exit_handler)
     except FedQuorumError as error:
         # Flower logs the trace of an error and then ends the process: the line is below the trace.
         add_exit_handler(partial(print, f"fedquorum: {error}", file=sys.stderr))
         raise
+
+
+@contextmanager
+def _steps_unlogged() -> Iterator[None]:
+    """Keep the steps of every round out of Flower's log: the display shows the rounds."""
+    log = logging.getLogger("flwr")
+    log.addFilter(_is_no_step)
+    try:
+        yield
+    finally:
+        log.removeFilter(_is_no_step)
+
+
+def _is_no_step(entry: logging.LogRecord) -> bool:
+    return entry.levelno >= logging.WARNING or not _STEP.match(str(entry.msg))
 
 
 def _job(context: Context) -> tuple[Composed, str]:

@@ -143,7 +143,7 @@ def _leave(records: RunRecords, settings: Settings, to_run: range, console: Cons
     last = to_run.stop - 1
     if last < settings.rounds:
         records.interrupt()
-        line = f"Left after round {last} of {settings.rounds}, as engine.stop_after says"
+        line = f"Stopped after round {last} of {settings.rounds} (engine.stop_after={last})"
         console.print(line, highlight=False)
 
 

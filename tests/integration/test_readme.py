@@ -34,6 +34,9 @@ COMMANDS = [
 )
 (EXPLANATION,) = re.findall(r"<!-- explanation -->\n```text\n(.*?)```", README, re.DOTALL)
 NUMBER = re.compile(r"\d+\.\d+")
+MOST_LINES = 100
+"""Of ``flwr run`` with 200 rounds: half are Flower's and the table, the others one in 10 s."""
+
 # What installs is done before the tests can run, and what tests is running now.
 DONE_BY_CI = ["pip install -e .", 'pip install -e ".[dev]"', "pytest"]
 
@@ -65,6 +68,8 @@ def test_every_command_works(
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     if "flwr run" in command:  # exits with 0 also when the run died
         assert "Results in " in done.stdout
+        assert "configure_train" not in done.stdout
+        assert len(done.stdout.splitlines()) < MOST_LINES
         assert "theta_T" in done.stdout
     manifests = [p.read_text() for p in clone.rglob("manifest.json")]
     assert manifests

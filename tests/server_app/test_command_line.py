@@ -250,6 +250,19 @@ def test_a_folder_that_cannot_be_is_one_line(
     assert error.count("\n") == 1
 
 
+def test_a_run_prints_its_own_lines_alone(
+    command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One for a round, and none of Flower's; a run that stops early says after which round."""
+    assert command("rounds=9", *SMALL[1:], "engine.stop_after=1") == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    lines = out.splitlines()
+    assert [line.split("  ")[1] for line in lines if "  round " in line] == ["round 1/9"]
+    assert "Stopped after round 1 of 9 (engine.stop_after=1)" in lines
+    assert "configure_train" not in out
+
+
 @pytest.mark.slow
 def test_what_fits_a_swept_group_only(command: Command, tmp_path: Path) -> None:
     """A fixed setting that the default of the group does not have is left to the jobs."""

@@ -1,0 +1,35 @@
+"""The ServerApp in a process of Flower's: what it lets Flower log."""
+
+import logging
+from logging import INFO, WARNING
+from typing import Any, cast
+
+import pytest
+from flwr.app import Context, RecordDict
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+
+from server_app import app
+
+STEPS = ("configure_train: Sampled 2 nodes (out of 2)", "aggregate_train: Received 2 results")
+OTHERS = ("Waiting for 20 clients before round 1", "20 of 20 clients found on 2 nodes")
+
+
+def test_flower_logs_no_line_for_a_round(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither while the run goes on nor after it; warnings, and what is said once, stay."""
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    caplog.set_level(INFO, "flwr")
+
+    def run(*_: Any, **__: Any) -> None:
+        for text in (*STEPS, *OTHERS):
+            log(INFO, text)
+        log(WARNING, STEPS[1])
+
+    monkeypatch.setattr(app, "run", run)
+    config = {"experiment": "fedalign/synth_low", "overrides": "", "output-dir": ""}
+    app.main(cast("Grid", object()), Context(0, 0, {}, RecordDict(), config))
+    assert caplog.messages == [*OTHERS, STEPS[1]]
+    log(INFO, STEPS[0])  # of another run in this process
+    assert caplog.messages[-1] == STEPS[0]
