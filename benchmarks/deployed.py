@@ -103,7 +103,7 @@ def run(deployment: Deployment, app: Path, nodes: int, rounds: int) -> None:
     overrides = (
         f"data=npz data.partition=device data.path=here.npz data.num_clients={nodes} "
         "data.input_shape=[8] data.num_classes=3 data.priority=[0] client.local_epochs=1 "
-        f"strategy=fedavg evaluation.every=1000 rounds={rounds} engine.nodes={deployment.nodes}"
+        f"strategy=fedavg evaluation.every=1000 rounds={rounds} engine.node_keys={deployment.nodes}"
     )
     config = f'experiment="custom" overrides="{overrides}" output-dir="{deployment.folder / "run"}"'
     done = deployment.flwr("run", str(app), "deployment", "--stream", "--run-config", config)

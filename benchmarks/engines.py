@@ -61,7 +61,7 @@ REFERENCE = "in_process_auto"
 BATCHING = ("auto", "batched", "sequential")
 IMAGE = 2  # dimensions of an image without channels
 VARIANTS = {
-    "fedprox": ("client.mu=0.1",),
+    "fedprox": ("client.proximal_mu=0.1",),
     "local_momentum": ("client.momentum=0.9",),
     "weight_decay": ("client.weight_decay=0.001",),
 }

@@ -115,29 +115,29 @@ TRUTHS = (
     Truth(
         "labels of half of the non-priority clients flipped",
         flipped_labels,
-        "question=priority data.priority=[0,1,2,3]",
+        "goal=priority data.priority=[0,1,2,3]",
         "fedalign or fedgp",
     ),
     Truth(
         "participation depends on the classes",
         classes_that_are_away,
-        "question=participation methods=[fedau,known_statistics] "
+        "goal=participation methods=[fedau,known_statistics] "
         f"availability=bernoulli availability.p={RATES}",
         "fedau or known_statistics",
     ),
     Truth(
         "one hard group",
         a_hard_group,
-        "question=fairness methods=[aaggff_s,aaggff_d,term,qfedavg] evaluation.metric=loss",
+        "goal=fairness methods=[aaggff_s,aaggff_d,term,qfedavg] evaluation.metric=loss",
         "aaggff_s or aaggff_d or term or qfedavg",
     ),
     Truth(
         "all alike and always there, asked for participation",
         nothing,
-        "question=participation availability=always",
+        "goal=participation availability=always",
         NOBODY,
     ),
-    Truth("all alike and always there, asked for fairness", nothing, "question=fairness", NOBODY),
+    Truth("all alike and always there, asked for fairness", nothing, "goal=fairness", NOBODY),
 )
 
 

@@ -42,7 +42,7 @@ class Arithmetic:
     device : str or None
         ``cpu`` or ``cuda``, None where only the clients' devices know.
     threads : int
-        ``client.threads``, by which products are rounded.
+        ``client.threads_per_op``, by which products are rounded.
     version : int
         ``VERSION`` of the code that trains.
     compiled : bool

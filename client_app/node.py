@@ -27,7 +27,7 @@ from client_app.models import example_inputs, model_for
 from client_app.response_times import response_times
 from client_app.tasks import build_task
 from client_app.trainer import Trainer
-from client_app.training import LocalTraining, TrainingSetup
+from client_app.training import LocalTraining, TheoremLR, TrainingSetup
 from client_app.workers import keep_memory
 from conf import Settings, SettingsError
 from conf.schema.data import of_devices
@@ -60,7 +60,7 @@ class Node:
     def __init__(self, settings: Settings, data_path: str = "", *, deployed: bool = False) -> None:
         self._settings = settings
         self._deployed = deployed
-        if settings.client.keep_memory:
+        if settings.client.retain_memory:
             keep_memory()
         data: Any = settings.data
         if data_path and of_devices(data):
@@ -109,8 +109,9 @@ class Node:
         parts = VALIDATED_PARTS if self._settings.data.validation_fraction else PARTS
         examples = {part: Examples(self._data.pool(part, everyone), self._device) for part in parts}
         settings = self._settings.client
-        set_by_users = {item.name for item in fields(LocalTraining)} - {"pixel_scale"}
+        set_by_users = {item.name for item in fields(LocalTraining)} - {"theorem_lr", "pixel_scale"}
         how = LocalTraining(
+            theorem_lr=TheoremLR(settings.theorem_lr.mu, settings.theorem_lr.L),
             pixel_scale=examples["train"].pixel_scale,
             **{name: getattr(settings, name) for name in set_by_users},
         )
@@ -127,7 +128,7 @@ class Node:
             evaluated_metric(self._settings),
             flops_per_sample=self._flops,
             rows_at_once=self._rows_at_once,
-            threads=settings.threads,
+            threads=settings.threads_per_op,
         )
         self.trainer = Trainer(
             TrainingSetup(
@@ -139,7 +140,7 @@ class Node:
                 compiled=settings.compile,
             ),
             batching=settings.batching,
-            threads=settings.threads,
+            threads=settings.threads_per_op,
             flops_per_sample=self._flops,
         )
 

@@ -30,6 +30,30 @@ CROSS_ENTROPY = CrossEntropy()
 
 
 @dataclass(frozen=True)
+class TheoremLR:
+    """The learning rates of FedALIGN's Theorem 1, which counts local iterations.
+
+    Parameters
+    ----------
+    mu : float
+        The strong convexity of the clients' losses, > 0.
+    L : float
+        Their smoothness, > 0.
+    """
+
+    mu: float = 1.0
+    L: float = 1.0
+
+    def learning_rate(self, t: int, step: int, steps: int) -> float:
+        """Return 2 / (mu (t s + i + gamma)), gamma = max(8 L / mu, s), for step i of s in round t.
+
+        Both t and i count from 0.
+        """
+        gamma = max(8.0 * self.L / self.mu, float(steps))
+        return 2.0 / (self.mu * (t * steps + step + gamma))
+
+
+@dataclass(frozen=True)
 class LocalTraining:
     """A client's training: SGD with these hyperparameters for ``local_epochs`` epochs.
 
@@ -43,13 +67,11 @@ class LocalTraining:
     ``DataLoader``; the order is another one in each epoch, and so is the sample. See
     ``batch_sizes``.
 
-    ``mu`` is the weight of FedProx's proximal term. The learning rate in round t (from 0) and
-    local step i (from 0, of s steps a round) is that of ``fedquorum.schedules.ClientRate``; with
-    ``lr_schedule``
+    ``proximal_mu`` is the weight mu of FedProx's proximal term. The learning rate in round t (from
+    0) and local step i (from 0, of s steps a round) is that of ``fedquorum.schedules.ClientRate``;
+    with ``lr_schedule``
 
-    ``theorem``      2 / (m (t s + i + gamma)), gamma = max(8 L / m, s), with m
-                     ``strong_convexity`` and L ``smoothness``: FedALIGN's Theorem 1, which
-                     counts local iterations; ``lr`` is not used.
+    ``theorem``      that of ``theorem_lr``, FedALIGN's Theorem 1; ``lr`` is not used.
     """
 
     lr: float
@@ -57,12 +79,11 @@ class LocalTraining:
     local_epochs: int
     momentum: float = 0.0
     weight_decay: float = 0.0
-    mu: float = 0.0
+    proximal_mu: float = 0.0
     lr_schedule: str = "constant"
     lr_decay: float = 1.0
     lr_decay_every: int = 1
-    strong_convexity: float = 1.0
-    smoothness: float = 1.0
+    theorem_lr: TheoremLR = TheoremLR()
     local_steps: int | None = None
     augmentation: str = "none"
     lr_decay_from: int = 0
@@ -78,8 +99,7 @@ class LocalTraining:
     def learning_rate(self, t: int, step: int, steps: int) -> float:
         """Return the learning rate of local step ``step`` of ``steps`` in round ``t``."""
         if self.lr_schedule == "theorem":
-            gamma = max(8.0 * self.smoothness / self.strong_convexity, float(steps))
-            return 2.0 / (self.strong_convexity * (t * steps + step + gamma))
+            return self.theorem_lr.learning_rate(t, step, steps)
         every, since = self.lr_decay_every, self.lr_decay_from
         return ClientRate(self.lr, self.lr_schedule, self.lr_decay, every, since).at(t)
 
@@ -201,7 +221,9 @@ class LocalModel:
     ) -> None:
         """Train the model in place in round ``t``; see ``client_app.training.train``."""
         self._model.train()
-        self._descent.begin(momentum=how.momentum, weight_decay=how.weight_decay, mu=how.mu)
+        self._descent.begin(
+            momentum=how.momentum, weight_decay=how.weight_decay, mu=how.proximal_mu
+        )
         augment = augmentation(how.augmentation, draws, how.pixel_scale)
         sizes = batch_sizes(len(y), how.batch_size, normalises=self._normalises)
         batches = _batches(y, sizes, draws)
@@ -249,8 +271,8 @@ def train(
 
     References
     ----------
-    FedALIGN's ClientUpdate (Algorithm 1); for mu > 0 FedProx (Li et al. 2020), whose local
-    objective is F_k(w) + (mu / 2) ||w - w_t||^2.
+    FedALIGN's ClientUpdate (Algorithm 1); for mu = ``proximal_mu`` > 0 FedProx (Li et al. 2020),
+    whose local objective is F_k(w) + (mu / 2) ||w - w_t||^2.
 
     Raises
     ------

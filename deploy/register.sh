@@ -1,5 +1,5 @@
 #!/bin/sh
-# Lets nodes in: registers every public key of the server's file (engine.nodes) at the SuperLink,
+# Lets nodes in: registers every public key of the server's file (engine.node_keys) at the SuperLink,
 # at once and after every change of the file. A key whose line is gone stays registered.
 #
 #   NODES       the file: lines of client ids and a public key

@@ -4,7 +4,7 @@
 #   SUPERLINK  host:port of the server
 #   CA         ca.pem of the server
 #   KEY        this node's private key; its public key is registered at the server
-#   CLIENT     client id, a whole number from 0, as the server's engine.nodes has it for this key
+#   CLIENT     client id, a whole number from 0, as the server's engine.node_keys has it for this key
 #   DATA       this client's .npz file, .csv file or folder of images
 #   POLICY     what this device takes part in; node.yaml beside DATA, if it is there
 #   PORT       9094, for this node's own processes, on 127.0.0.1

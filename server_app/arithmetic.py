@@ -41,7 +41,9 @@ def arithmetic_of(
     compiled = client.compile and way in (TOGETHER, ALONE)
     here = in_process and device == "cpu"
     instructions = torch.backends.cpu.get_cpu_capability() if here else None
-    return Arithmetic(way, device, client.threads, compiled=compiled, instructions=instructions)
+    return Arithmetic(
+        way, device, client.threads_per_op, compiled=compiled, instructions=instructions
+    )
 
 
 def _tried(composed: Composed, data: FederatedData) -> str | None:
@@ -96,7 +98,7 @@ def check_arithmetic(run: Path, before: Mapping[str, Any], now: Arithmetic, allo
     now : Arithmetic
         Of the rounds to come.
     allowed : str
-        ``engine.arithmetic``.
+        ``engine.on_numerics_change``.
 
     Raises
     ------
@@ -106,9 +108,9 @@ def check_arithmetic(run: Path, before: Mapping[str, Any], now: Arithmetic, allo
     known = _known(before)
     if allowed == "same" and _differs(known, now):
         raise SettingsError(
-            f"engine.arithmetic must be any to resume a run of {_shown(known)} by "
+            f"engine.on_numerics_change must be any to resume a run of {_shown(known)} by "
             f"{_shown(asdict(now))}, which rounds otherwise, got same; to resume it all the same: "
-            + shlex.join(["fedquorum", f"resume={run}", "engine.arithmetic=any"])
+            + shlex.join(["fedquorum", f"resume={run}", "engine.on_numerics_change=any"])
         )
 
 

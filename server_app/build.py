@@ -97,10 +97,10 @@ def _communication(
     settings: Settings, population: Population, *, evaluated_training: bool
 ) -> Communication:
     engine = settings.engine
-    nodes = engine.nodes
+    nodes = engine.node_keys
     return Communication(
         round_timeout=engine.round_timeout,
-        quorum=Quorum(engine.quorum, engine.quorum_of, engine.grace),
+        quorum=Quorum(engine.quorum, engine.quorum_clients, engine.grace_seconds),
         virtual_clock=settings.response_time.name != "none",
         startup_timeout=engine.startup_timeout,
         startup_clients=engine.startup_clients,

@@ -74,15 +74,15 @@ def counted_rates(
             raise SettingsError(
                 f"{setting} must be so large that each client is in time in some round with "
                 f"strategy={settings.strategy.name} (client {client} was in none of {ROUNDS_AHEAD} "
-                f"rounds played ahead), got {got}; a longer engine.grace or engine.round_timeout "
-                "lets it in, too"
+                f"rounds played ahead), got {got}; a longer engine.grace_seconds or "
+                "engine.round_timeout lets it in, too"
             )
     return rates.counted_with(counted)
 
 
 def _quorum(settings: Settings) -> Quorum:
     engine = settings.engine
-    return Quorum(engine.quorum, engine.quorum_of, engine.grace)
+    return Quorum(engine.quorum, engine.quorum_clients, engine.grace_seconds)
 
 
 def _time_decides(settings: Settings, population: Population, times: ResponseTimes | None) -> bool:

@@ -102,7 +102,7 @@ def _trust(words: tuple[str, ...]) -> tuple[str, ...]:
     from conf.compose import compose_words
     from server_app.resuming import reaching
 
-    return ("engine.trust=true",) if reaching(compose_words(words).settings) else ()
+    return ("engine.trust_code=true",) if reaching(compose_words(words).settings) else ()
 
 
 def _run_in_sweep(config: DictConfig, words: tuple[str, ...], directory: Path) -> None:

@@ -135,7 +135,9 @@ def run(
 
 def _rounds_to_run(settings: Settings, start: Checkpoint | None) -> range:
     first = 1 if start is None else start.server_round + 1
-    return range(first, min(settings.rounds, settings.engine.stop_after or settings.rounds) + 1)
+    return range(
+        first, min(settings.rounds, settings.engine.stop_after_round or settings.rounds) + 1
+    )
 
 
 def _leave(records: RunRecords, settings: Settings, to_run: range, console: Console) -> None:
@@ -143,7 +145,7 @@ def _leave(records: RunRecords, settings: Settings, to_run: range, console: Cons
     last = to_run.stop - 1
     if last < settings.rounds:
         records.interrupt()
-        line = f"Stopped after round {last} of {settings.rounds} (engine.stop_after={last})"
+        line = f"Stopped after round {last} of {settings.rounds} (engine.stop_after_round={last})"
         console.print(line, highlight=False)
 
 
@@ -209,7 +211,7 @@ def _begin(
     else:
         check_resumable(start, composed.settings)
         if start.server_round > 0:
-            allowed = composed.settings.engine.arithmetic
+            allowed = composed.settings.engine.on_numerics_change
             check_arithmetic(directory, manifest, arithmetic, allowed)
     line = f"Continuing after round {start.server_round} of the run in {directory}"
     console.print(line, soft_wrap=True, markup=False, highlight=False)

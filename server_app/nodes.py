@@ -36,8 +36,8 @@ def read_nodes(path: str, num_clients: int) -> ClientsOfKeys:
             clients_of[key] = clients_of.get(key, frozenset()) | {client}
     except (OSError, ValueError) as error:
         raise SettingsError(
-            "engine.nodes must be a file with lines of client ids and OpenSSH public keys, each of "
-            f"the {num_clients} clients once, got {where}: {error}"
+            "engine.node_keys must be a file with lines of client ids and OpenSSH public keys, "
+            f"each of the {num_clients} clients once, got {where}: {error}"
         ) from None
     return clients_of
 

@@ -15,7 +15,12 @@ from conf import Composed, Settings
 from server_app.provenance import CODE, PACKAGES, SOURCE
 from server_app.trackers import observers_of
 
-OF_RESUMING = ("resume=", "engine.arithmetic=", "engine.trust=", "engine.stop_after=")
+OF_RESUMING = (
+    "resume=",
+    "engine.on_numerics_change=",
+    "engine.trust_code=",
+    "engine.stop_after_round=",
+)
 """Words that are meant for one interruption, and not for the next one."""
 
 
@@ -67,7 +72,9 @@ def run_records(
 
 def uninterrupted_settings(settings: Settings) -> Settings:
     """Return the settings of a run that nobody interrupted."""
-    engine = replace(settings.engine, arithmetic="same", trust=False, stop_after=None)
+    engine = replace(
+        settings.engine, on_numerics_change="same", trust_code=False, stop_after_round=None
+    )
     return replace(settings, resume=None, engine=engine)
 
 

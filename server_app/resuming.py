@@ -33,7 +33,12 @@ _OPTIONS = {"experiment", *GROUPS, *PARTS} - {"engine", "tracker"}
 _ELSEWHERE = re.compile(r"://|:\d+$")
 """What the address of another machine has, and the path of a file has not."""
 
-_TELLS_TIME = ("engine.quorum", "engine.quorum_of", "engine.grace", "engine.round_timeout")
+_TELLS_TIME = (
+    "engine.quorum",
+    "engine.quorum_clients",
+    "engine.grace_seconds",
+    "engine.round_timeout",
+)
 """What tells who is in time, which a virtual clock makes part of the result."""
 
 
@@ -51,7 +56,7 @@ def resumed_words(words: Sequence[str]) -> tuple[str, ...]:
     RunError
         If there is no folder DIR, if nothing says what is to start in it, or in a sweep.
     SettingsError
-        If the run's records name what only ``engine.trust=true`` takes from them.
+        If the run's records name what only ``engine.trust_code=true`` takes from them.
     """
     given = [word for word in words if word.startswith("resume=")]
     value = _directory_in(given[-1]) if given else "null"
@@ -108,7 +113,7 @@ def _directory_in(word: str) -> str:
 
 
 def _says_trust(words: Sequence[str]) -> bool:
-    given = [word for word in words if _key(word) == "engine.trust"]
+    given = [word for word in words if _key(word) == "engine.trust_code"]
     return bool(given) and parse_word(given[-1]).value() is True
 
 
@@ -117,7 +122,7 @@ def _check_trusted(words: Sequence[str], again: set[str], run: Path) -> None:
     composed = compose_words(tuple(word for word in words if not word.startswith("-")))
     for key, value in reaching(composed.settings).items():
         if key not in again:
-            command = shlex.join(["fedquorum", f"resume={run}", "engine.trust=true"])
+            command = shlex.join(["fedquorum", f"resume={run}", "engine.trust_code=true"])
             raise SettingsError(
                 f"{key} must be given again to resume a run whose records alone name it (it runs "
                 f"code, or connects to another machine), got {masked(shown(value))}; if "

@@ -100,7 +100,7 @@ def with_absolute_paths(composed: Composed) -> Composed:
         ("availability", "path"),
         ("response_time", "path"),
         ("strategy", "memory_dir"),
-        ("engine", "nodes"),
+        ("engine", "node_keys"),
         ("tracker", "uri"),
     ):
         given = getattr(getattr(settings, group), key, None)

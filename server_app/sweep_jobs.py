@@ -96,7 +96,7 @@ class Job:
     @property
     def launched_with(self) -> tuple[str, ...]:
         """The overrides with which it runs that far."""
-        stop = () if self.until is None else (f"engine.stop_after={self.until}",)
+        stop = () if self.until is None else (f"engine.stop_after_round={self.until}",)
         return (*self.words, *stop)
 
     def state(self) -> State:

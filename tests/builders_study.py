@@ -75,9 +75,9 @@ def answer(
     scores: Mapping[str, Sequence[float]],
     *,
     methods: Sequence[MethodResult] | None = None,
-    margin: float = 0.01,
+    min_effect: float = 0.01,
     metric: str = "accuracy",
-    score: str | None = None,
+    metric_key: str | None = None,
     to_decide: float | None = None,
     not_told_apart: Sequence[str] = (),
     left_out: Mapping[str, str] | None = None,
@@ -89,18 +89,18 @@ def answer(
     sign = 1 if metric_called(metric).higher_is_better else -1
     raised = {name: [sign * value for value in values] for name, values in scores.items()}
     enough = len(scores) > 1 and min(map(len, scores.values())) >= FEWEST_SEEDS
-    decision = decide(raised, baseline, margin) if enough else None
+    decision = decide(raised, baseline, min_effect) if enough else None
     compared = methods or [method(name, values, metric=metric) for name, values in scores.items()]
     return Answer(
-        question="average",
+        goal="average",
         data=data,
         metric=metric,
-        score=score or f"test.all.{metric}",
+        metric_key=metric_key or f"test.all.{metric}",
         decision=decision,
         over_clients=over_clients(decision.comparisons if decision else ()),
         not_told_apart=tuple(not_told_apart),
-        margin=margin,
-        level=0.95,
+        min_effect=min_effect,
+        confidence=0.95,
         baseline=baseline,
         methods=(
             *compared,
@@ -112,7 +112,7 @@ def answer(
         caveats=tuple(caveats),
         spent=Spent("20min", "seconds", 1200.0, 1111.0, to_decide),
         tuning_seeds=(7, 8),
-        command=f"fedquorum study data={data} question=average budget=20min",
+        command=f"fedquorum study data={data} goal=average budget=20min",
     )
 
 

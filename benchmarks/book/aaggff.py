@@ -45,7 +45,7 @@ PUBLISHED = {
 }
 """The headings of the published measures: the authors' means are weighted by test rows."""
 
-OF_THE_RULE = ("strategy.lipschitz", "strategy.form")
+OF_THE_RULE = ("strategy.lipschitz", "strategy.variant")
 """The settings that choose the form of a rule that made the published tables."""
 
 PROVEN = {1.0: "yes", 0.0: "not proven here"}
@@ -108,7 +108,7 @@ def aaggff_published(experiment: str, tables: Mapping[str, Table]) -> Mapping[st
             found = published_values(source, {"strategy.name": name})
             if found:
                 keys = [key for key in PUBLISHED if key in found[0].values]
-                title = _named(name, _rule(name).authors_variant)
+                title = _named(name, _rule(name).authors_form)
                 rows[title] = (title, *(Number(100 * found[0].values[key]) for key in keys))
                 break
     title = f"published on {data}, %" if data else "published, %"
@@ -119,11 +119,11 @@ def aaggff_published(experiment: str, tables: Mapping[str, Table]) -> Mapping[st
 def _title(method: Method) -> str:
     """Return the method's name, with the form of its rule and the optimizer it is plugged into."""
     words = method.runs[0].settings
-    plugged = "server_optimizer" in words or "client.mu" in words
+    plugged = "server_optimizer" in words or "client.proximal_mu" in words
     rule = _rule(method.strategy)
-    title = _named(method.strategy, rule.variant)
+    title = _named(method.strategy, rule.default_form)
     if any(key in words for key in OF_THE_RULE):
-        title = _named(method.strategy, rule.authors_variant)
+        title = _named(method.strategy, rule.authors_form)
     elif plugged:
         title = f"{method.strategy}, Fed{words.get('server_optimizer', 'prox').title()}"
     share = words.get("strategy.fraction")
@@ -135,8 +135,8 @@ def _rule(strategy: str) -> type[Weighting[Any]]:
     return ALL_WEIGHTINGS.get(strategy, Weighting)
 
 
-def _named(strategy: str, variant: str) -> str:
-    return f"{strategy}, {variant}" if variant else strategy
+def _named(strategy: str, form: str) -> str:
+    return f"{strategy}, {form}" if form else strategy
 
 
 def _world(method: Method) -> Mapping[str, str]:

@@ -192,7 +192,7 @@ def _both_forms(words: str, rules: str, lipschitz: str, *, code: bool = True) ->
     ``lipschitz`` is the authors' L of q-FedAvg, their server rate 1 over the clients'.
     """
     with_h = f"{words} strategy=qfedavg strategy.lipschitz={lipschitz}"
-    as_published = f"{words} strategy=aaggff_s strategy.form=authors_code"
+    as_published = f"{words} strategy=aaggff_s strategy.variant=authors_code"
     return (f"{words} strategy={rules}", with_h, *((as_published,) if code else ()))
 
 
@@ -239,7 +239,7 @@ MNIST = "rounds=100 data.samples_per_shard=60"
 ONE_CLIENT = f"experiment=fedalign/fmnist data.priority=[0,1] rounds=100 {FIVE_SEEDS}"
 BOUND = (
     "experiment=fedalign/synth_low data.noise=additive,flip client.lr_schedule=constant,theorem "
-    f"client.strong_convexity=0.01 client.smoothness=2.5 {FIVE_SEEDS}"
+    f"client.theorem_lr.mu=0.01 client.theorem_lr.L=2.5 {FIVE_SEEDS}"
 )
 EPSILONS = "0,0.05,0.1,0.2,0.4,0.8,inf"
 FIFTY_SEEDS = f"seed={','.join(map(str, range(1, 51)))}"
@@ -289,7 +289,7 @@ CHAPTERS: tuple[Chapter, ...] = (
     _fedalign(
         "fedalign-draws",
         "FedALIGN with priority clients drawn with replacement (paper: Theorem A.9)",
-        f"experiment=fedalign/fmnist_partial {ALL_THREE} {FIVE_SEEDS} strategy.priority_draws=5",
+        f"experiment=fedalign/fmnist_partial {ALL_THREE} {FIVE_SEEDS} strategy.priority_samples=5",
         **{"data.num_priority": "4", "strategy": "fedalign"},
     ),
     _local_only(
@@ -543,7 +543,7 @@ CHAPTERS: tuple[Chapter, ...] = (
         "aaggff-plug_and_play",
         "AAggFF-S plugged into five methods (authors' code: plug-and-play)",
         f"{PLUGGED}",
-        f"{PLUGGED} client.mu=0.001",
+        f"{PLUGGED} client.proximal_mu=0.001",
         f"{PLUGGED} server_optimizer=adam,yogi server_optimizer.beta2=0.999 {ADAPTIVE}",
         f"{PLUGGED} server_optimizer=adagrad {ADAPTIVE}",
     ),

@@ -202,7 +202,7 @@ class BatchedTraining:
         starts = {
             name: models[name].clone() if others else received[name].expand_as(models[name])
             for name in self._trained
-            if self._how.mu
+            if self._how.proximal_mu
         }
         directions = {
             name: copies(torch.zeros_like(received[name]), len(clients))
@@ -239,7 +239,7 @@ class BatchedTraining:
     @property
     def _pull(self) -> float:
         """What a step adds of w to the gradient."""
-        return self._how.weight_decay + self._how.mu
+        return self._how.weight_decay + self._how.proximal_mu
 
     @property
     def _directs(self) -> bool:
@@ -252,9 +252,9 @@ class BatchedTraining:
         rate = self._how.learning_rate(t, 0, 1) if self._pull else 0.0
         w, keep = state.parameters, 1.0 - rate * self._pull
         self._gradients.add(w, state.buffers, w, batches, keep=keep)
-        if self._how.mu:
+        if self._how.proximal_mu:
             for name, tensor in w.items():
-                tensor.add_(state.starts[name], alpha=rate * self._how.mu)
+                tensor.add_(state.starts[name], alpha=rate * self._how.proximal_mu)
 
     def _directed_step(self, state: "_State", batches: Batches, rates: torch.Tensor) -> None:
         """Make v <- momentum v + grad + (decay + mu) w - mu x_k, and w <- w - lr v."""
@@ -263,8 +263,8 @@ class BatchedTraining:
         for name, tensor in w.items():
             if self._pull:
                 v[name].add_(tensor, alpha=self._pull)
-            if self._how.mu:
-                v[name].add_(state.starts[name], alpha=-self._how.mu)
+            if self._how.proximal_mu:
+                v[name].add_(state.starts[name], alpha=-self._how.proximal_mu)
             of_each = rates.reshape(-1, *[1] * (tensor.ndim - 1))
             tensor.addcmul_(v[name], of_each, value=-1.0)
 

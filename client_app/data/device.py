@@ -132,7 +132,7 @@ def device_table(settings: CsvSettings, seed: int) -> DeviceData:
         table = csv_table(settings)
         rows = np.arange(len(table.clients))
         shares = client_rows(table, rows, settings, client=client, seed=seed)
-        return table_part(table, shares, settings.fill)
+        return table_part(table, shares, settings.imputation)
 
     return DeviceData(
         settings,
@@ -160,9 +160,9 @@ def device_arrays(
     """
     from client_app.data.partitioned import whole_client
 
-    if settings.normalise:
+    if settings.normalize:
         raise SettingsError(
-            "data.normalise must be false with data.partition=device, where nobody knows the mean "
+            "data.normalize must be false with data.partition=device, where nobody knows the mean "
             "over all clients, got true"
         )
     if isinstance(settings, NpzSettings | HfSettings):

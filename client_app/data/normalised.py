@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from client_app.data.base import PixelScale, as_inputs
 from client_app.data.sources.base import LabelledArrays
 
-NEEDS_IMAGES = "data.normalise must be false where samples are no images in memory, got true"
+NEEDS_IMAGES = "data.normalize must be false where samples are no images in memory, got true"
 
 
 def normalised(

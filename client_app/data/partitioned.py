@@ -73,7 +73,7 @@ class PartitionedData:
         if arrays.of_training is not None:
             arrays = arrays.of_training(self._shares.train.flat)
         self._scale: PixelScale | None = None
-        if settings.normalise:
+        if settings.normalize:
             arrays, self._scale = normalised(arrays, self._shares.train.flat)
         self._arrays = arrays
         self.num_clients = len(self._shares)

@@ -31,13 +31,12 @@ class TabularData:
     """The clients of a table.
 
     Of a client's rows ``data.test_fraction`` are for testing, see ``split_client``, and of the
-    others ``data.validation_fraction`` for validation. Its numbers are
-    scaled by what it knows itself: a missing number is the median of its column in the client's
-    training part, with ``data.fill=mean`` the mean, and nothing tells that it was missing; then
-    every column has the mean of the training part subtracted and is divided by its standard
-    deviation (over n, not n - 1), or by 1 where that is 0. A column without any number in the
-    training part is 0 in both parts.
-    Categories are 0 and 1 and not scaled; their columns are the same for all clients.
+    others ``data.validation_fraction`` for validation. Its numbers are scaled by what it knows
+    itself: a missing number is the median of its column in the client's training part, with
+    ``data.imputation=mean`` the mean, and nothing tells that it was missing; then every column has
+    the mean of the training part subtracted and is divided by its standard deviation (over n, not
+    n - 1), or by 1 where that is 0. A column without any number in the training part is 0 in both
+    parts. Categories are 0 and 1 and not scaled; their columns are the same for all clients.
 
     Inputs are float32 (n, d): the numbers in the file's order, then the categories.
 
@@ -94,7 +93,7 @@ class TabularData:
 
     def client(self, client: int) -> ClientData:
         """Return the data of one client."""
-        return table_part(self._table, self._rows[client], self._settings.fill)
+        return table_part(self._table, self._rows[client], self._settings.imputation)
 
     def targets(self, client: int) -> tuple[Targets, Targets]:
         """Return the targets of a client's two parts."""
@@ -131,7 +130,7 @@ def client_rows(
 
 
 def table_part(table: Table, rows: Shares, fill: str) -> ClientData:
-    """Return the data of a client with these rows, missing numbers filled by ``data.fill``."""
+    """Return the data of a client with these rows, missing numbers by ``data.imputation``."""
     parts = (rows.train, rows.test, rows.validation)
     scaled = _scaled([table.numbers[part] for part in parts], _FILL[fill])
     x_train, x_test, x_validation = (

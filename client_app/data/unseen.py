@@ -12,7 +12,7 @@ from conf.schema.data import DataSettings
 def unseen_clients(
     settings: DataSettings, num_clients: int, priority: Collection[int], seed: int
 ) -> tuple[int, ...]:
-    """Return the clients that ``data.unseen_fraction`` keeps from training, ascending.
+    """Return the clients that ``data.holdout_client_fraction`` keeps from training, ascending.
 
     round(fraction N) of all N clients, uniformly at random. Priority clients are the ones that the
     model is for, and are never unseen; with ``data.priority=all``, where nobody is preferred, all
@@ -21,7 +21,7 @@ def unseen_clients(
     Parameters
     ----------
     settings : DataSettings
-        ``unseen_fraction`` and ``priority``.
+        ``holdout_client_fraction`` and ``priority``.
     num_clients : int
         N.
     priority : collection of int
@@ -34,7 +34,7 @@ def unseen_clients(
     SettingsError
         If the fraction is of less than one client, or of more than can be unseen.
     """
-    fraction = settings.unseen_fraction
+    fraction = settings.holdout_client_fraction
     if fraction == 0.0:
         return ()
     everyone = settings.priority == "all" and not settings.priority_weights
@@ -43,8 +43,8 @@ def unseen_clients(
     if not 1 <= count <= most:
         whom = "with one left to train" if everyone else "none of which has priority"
         raise SettingsError(
-            f"data.unseen_fraction must be 0 or a share of 1 to {most} of the {num_clients} "
-            f"clients, {whom}, got {fraction} ({count} clients)"
+            f"data.holdout_client_fraction must be 0 or a share of 1 to {most} of the "
+            f"{num_clients} clients, {whom}, got {fraction} ({count} clients)"
         )
     order = stream(seed, "unseen").permutation(len(left))
     return tuple(sorted(left[i] for i in order[:count].tolist()))

@@ -82,12 +82,13 @@ def check_rules(settings: Settings, rules: Rules) -> None:
     """
     _check_all_there(settings, rules)
     engine = settings.engine
-    if not Quorum(engine.quorum, engine.quorum_of).waits_for_all:
+    if not Quorum(engine.quorum, engine.quorum_clients).waits_for_all:
         check_countable(settings, rules)
-    if settings.data.unseen_fraction > 0 and rules.keeps_models:
+    if settings.data.holdout_client_fraction > 0 and rules.keeps_models:
         raise SettingsError(
-            f"data.unseen_fraction must be 0 with strategy={settings.strategy.name} (every client "
-            f"has a model of its own, which it must train), got {settings.data.unseen_fraction}"
+            f"data.holdout_client_fraction must be 0 with strategy={settings.strategy.name} (every "
+            "client has a model of its own, which it must train), got "
+            f"{settings.data.holdout_client_fraction}"
         )
     kind = settings.privacy.name
     if kind != "none" and rules.unbounded:
@@ -289,10 +290,10 @@ def _check_columns(data: DataSettings) -> None:
             f"data.target must be another column than data.client_column, got {data.target!r}"
         )
     for key in ("client_column", "target"):
-        if getattr(data, key) in data.drop:
+        if getattr(data, key) in data.drop_columns:
             raise SettingsError(
-                f"data.drop must be columns other than data.{key} ({getattr(data, key)}), got "
-                f"{data.drop}"
+                f"data.drop_columns must be columns other than data.{key} ({getattr(data, key)}), "
+                f"got {data.drop_columns}"
             )
 
 
@@ -360,10 +361,10 @@ def _check_engine(engine: EngineSettings, data: DataSettings) -> None:
             f"engine.jobs must be 1 with engine={engine.name}, which runs one job after the other, "
             f"got {engine.jobs}"
         )
-    if engine.name == "ray" and engine.send_data and of_devices(data):
+    if engine.name == "ray" and engine.share_data and of_devices(data):
         raise SettingsError(
-            "engine.send_data must be false where each device has the data of its own client only, "
-            "got true"
+            "engine.share_data must be false where each device has the data of its own client "
+            "only, got true"
         )
 
 
@@ -395,10 +396,10 @@ def _check_clock(settings: Settings) -> None:
 
 
 def _check_draws(settings: Settings) -> None:
-    draws = getattr(settings.strategy, "priority_draws", None)
+    draws = getattr(settings.strategy, "priority_samples", None)
     if draws is not None and settings.data.priority_weights:
         raise SettingsError(
-            "strategy.priority_draws must be null where data.priority_weights are set (a draw "
+            "strategy.priority_samples must be null where data.priority_weights are set (a draw "
             f"counts as a whole client), got {draws}"
         )
 

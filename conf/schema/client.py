@@ -20,6 +20,17 @@ from conf.schema.ranges import CLASS_WEIGHTS
 
 
 @dataclass
+class TheoremLRSettings:
+    """The constants of ``client.lr_schedule=theorem``; see ``client_app.training.TheoremLR``.
+
+    ``mu``: the strong convexity of the clients' losses. ``L``: their smoothness.
+    """
+
+    mu: float = parameter(1.0, POSITIVE)
+    L: float = parameter(1.0, POSITIVE)
+
+
+@dataclass
 class ClientSettings:
     """Local training by SGD on the mean loss of a batch; see ``LocalTraining``.
 
@@ -29,22 +40,23 @@ class ClientSettings:
     from the training labels of all clients (``client_app.tasks.balanced_weights``). Only a
     simulation has those labels; a device needs the list.
 
-    ``local_steps`` is the number of batches in a round, null for ``local_epochs``. ``mu`` > 0 is
-    FedProx. ``augmentation`` changes images in training only, see ``client_app.augmentation``.
-    ``device`` auto uses CUDA if there is a GPU. With ``tf32``, its products are faster and have 10
-    bits. ``compile`` trains with ``torch.compile``, which needs a compiler and once about a minute.
+    ``local_steps`` is the number of batches in a round, null for ``local_epochs``.
+    ``proximal_mu`` is the mu of FedProx. ``augmentation`` changes images in training only, see
+    ``client_app.augmentation``. ``device`` auto uses CUDA if there is a GPU. With ``tf32``, its
+    products are faster and have 10 bits. ``compile`` trains with ``torch.compile``, which needs a
+    compiler and once about a minute.
 
     On a CPU a client's arithmetic depends only on these settings and on its rows, so that a run has
     the same bits with any number of nodes and cores. Two settings affect that:
 
-    ``batching``   auto trains clients together if their gradients have a closed form for many
-                   clients at once, and on a GPU if ``torch.func.vmap`` can run the model.
-                   sequential never does. batched uses vmap on a CPU too: a client's last bits
-                   then depend on the clients beside it.
-    ``threads``    the number of torch threads in one product, which decides how it is rounded.
-                   Cores beyond it train other clients at the same time.
+    ``batching``       auto trains clients together if their gradients have a closed form for many
+                       clients at once, and on a GPU if ``torch.func.vmap`` can run the model.
+                       sequential never does. batched uses vmap on a CPU too: a client's last bits
+                       then depend on the clients beside it.
+    ``threads_per_op`` the number of torch threads in one product, which decides how it is rounded.
+                       Cores beyond it train other clients at the same time.
 
-    ``keep_memory`` keeps memory that a step frees in the process, see ``client_app.workers``. No
+    ``retain_memory`` keeps memory that a step frees in the process, see ``client_app.workers``. No
     result depends on it. ``deterministic`` limits a GPU to algorithms that repeat their bits. They
     are often slower, and a model without such algorithms fails.
     """
@@ -55,17 +67,16 @@ class ClientSettings:
     local_steps: int | None = parameter(None, COUNT)
     momentum: float = parameter(0.0, Number(low=0, high=1))
     weight_decay: float = parameter(0.0, NON_NEGATIVE)
-    mu: float = parameter(0.0, NON_NEGATIVE, Between(0.001, 1.0))
+    proximal_mu: float = parameter(0.0, NON_NEGATIVE, Between(0.001, 1.0))
     lr_schedule: str = parameter("constant", LR_SCHEDULE)
     lr_decay: float = parameter(1.0, Number(low=0, high=1, open_low=True))
     lr_decay_every: int = parameter(1, COUNT)
     lr_decay_from: int = parameter(0, NON_NEGATIVE_COUNT)
-    strong_convexity: float = parameter(1.0, POSITIVE)
-    smoothness: float = parameter(1.0, POSITIVE)
+    theorem_lr: TheoremLRSettings = field(default_factory=TheoremLRSettings)
     augmentation: str = parameter("none", AUGMENTATION)
     batching: str = parameter("auto", OneOf(("auto", "batched", "sequential")))
-    threads: int = parameter(1, COUNT)
-    keep_memory: bool = True
+    threads_per_op: int = parameter(1, COUNT)
+    retain_memory: bool = True
     tf32: bool = False
     deterministic: bool = False
     compile: bool = False

@@ -37,9 +37,9 @@ class DataSettings:
     ``all``, which ignores ``num_priority`` and suits methods without priority.
     ``priority_weights``: lambda_k in (0, 1] by client id, for generalized prioritized learning. A
     client in this mapping has that weight, whether or not ``priority`` names it.
-    ``unseen_fraction``: the share of all clients that never train but are evaluated. They are drawn
-    from the seed, among the clients without priority or, with ``priority=all``, among all; see
-    ``client_app.data.unseen``.
+    ``holdout_client_fraction``: the share of all clients that never train but are evaluated. They
+    are drawn from the seed, among the clients without priority or, with ``priority=all``, among
+    all; see ``client_app.data.unseen``.
     ``validation_fraction``: the share of every client's training part that is reserved for tuning;
     see ``client_app.data.split.validation_rows``.
     """
@@ -49,7 +49,7 @@ class DataSettings:
     num_priority: int = parameter(10, COUNT)
     priority: Any = "heterogeneous"
     priority_weights: Any = None
-    unseen_fraction: float = parameter(0.0, SHARE_BELOW_ONE)
+    holdout_client_fraction: float = parameter(0.0, SHARE_BELOW_ONE)
     validation_fraction: float = parameter(0.0, VALIDATION_FRACTION)
 
 
@@ -57,7 +57,10 @@ class DataSettings:
 class SynthSettings(DataSettings):
     """SYNTH(alpha, beta) for priority clients, and noisy samples of their pooled data for others.
 
-    See ``client_app.data.synth``, also for why ``alpha`` changes nothing.
+    See ``client_app.data.synth``, also for why ``alpha`` changes nothing. ``noise_skew``,
+    ``irrelevant_skew`` and ``irrelevant_fraction`` are FedALIGN's: how the noise of the clients
+    without priority is spread, how their irrelevant rows are (null as the noise), and the largest
+    share of such rows.
     """
 
     name: str = "synth"
@@ -86,7 +89,7 @@ class PartitionedSettings(DataSettings):
     likewise). quantity: random rows, the sizes by Dir(``alpha``). The settings of the other
     partitions are not used.
 
-    ``normalise``: images have mean 0 and standard deviation 1 in every channel, over all training
+    ``normalize``: images have mean 0 and standard deviation 1 in every channel, over all training
     images; see ``client_app.data.normalised``.
     """
 
@@ -98,7 +101,7 @@ class PartitionedSettings(DataSettings):
     samples_per_shard: int | None = parameter(None, COUNT)
     alpha: float = parameter(0.1, POSITIVE)
     samples_per_client: int | None = parameter(None, COUNT)
-    normalise: bool = False
+    normalize: bool = False
 
 
 @dataclass
@@ -247,8 +250,8 @@ class TextSettings(NaturalSettings):
     ``tokens``: words or characters. With a ``target``, ``vocabulary_size`` counts hashed words, and
     rows with the same value of ``group_column`` stay together. Without one, the next token is the
     target. ``tokenizer``: a folder with the tokenizer of a published model, instead of hashed
-    words. ``rows`` and ``classes``: the expected number of rows and the classes, to detect a wrong,
-    a truncated or a damaged file.
+    words. ``expected_rows`` and ``classes``: the expected number of rows and the classes, to detect
+    a wrong, a truncated or a damaged file.
     """
 
     name: str = "text"
@@ -259,7 +262,7 @@ class TextSettings(NaturalSettings):
     target: str | None = parameter(None, COLUMN)
     classes: list[str] | None = field(default=None, metadata={"allowed": CLASSES})
     group_column: str | None = parameter(None, COLUMN)
-    rows: int | None = parameter(None, COUNT)
+    expected_rows: int | None = parameter(None, COUNT)
     tokens: str = parameter("words", OneOf(("words", "characters")))
     tokenizer: str | None = parameter(None, FilePath("a folder with a tokenizer"))
     length: int = parameter(80, TEXT_LENGTH)
@@ -278,24 +281,25 @@ class CsvSettings(DataSettings):
     null: the file has the rows of one client, the device's; see ``client_app.data.device``.
     ``columns``: the input columns and classes on which all clients agree, see
     ``client_app.data.sources.csv_table``; null for those of the file. ``regression``: the target is
-    a number, not a class. ``rows``: the expected number of rows, to detect a truncated file.
-    Clients with fewer than ``min_samples`` rows are left out (null keeps all). ``fill``: the value
-    of a missing number, the median or the mean of its column in the client's training part.
+    a number, not a class. ``expected_rows``: the expected number of rows, to detect a truncated
+    file. Clients with fewer than ``min_samples`` rows are left out (null keeps all).
+    ``imputation``: the value of a missing number, the median or the mean of its column in the
+    client's training part.
     """
 
     name: str = "csv"
     priority: Any = "all"
     test_fraction: float = parameter(0.2, TEST_FRACTION)
     min_samples: int | None = parameter(None, MIN_SAMPLES)
-    fill: str = parameter("median", OneOf(("median", "mean")))
+    imputation: str = parameter("median", OneOf(("median", "mean")))
     path: str = parameter("", FilePath("a .csv or .parquet file, or a folder of such"))
     client_column: str | None = ""
     target: str = parameter("", COLUMN)
-    drop: list[str] = field(default_factory=list, metadata={"allowed": COLUMNS})
-    zero_is_missing: list[str] = field(default_factory=list, metadata={"allowed": COLUMNS})
+    drop_columns: list[str] = field(default_factory=list, metadata={"allowed": COLUMNS})
+    zero_as_missing: list[str] = field(default_factory=list, metadata={"allowed": COLUMNS})
     columns: Any = None
     regression: bool = False
-    rows: int | None = parameter(None, COUNT)
+    expected_rows: int | None = parameter(None, COUNT)
 
 
 def settled_clients(data: DataSettings) -> int:

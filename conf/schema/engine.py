@@ -60,8 +60,9 @@ class EngineSettings:
     ``round_timeout`` and ``startup_timeout``: seconds to wait for the replies of a round, and for
     the clients to connect.
     ``quorum``: the number of clients whose replies close a round, as a share below 1 or a whole
-    number; null waits for all until ``round_timeout``. ``quorum_of``: count all clients asked, or
-    only priority clients. ``grace``: seconds to wait for further replies after the quorum.
+    number; null waits for all until ``round_timeout``. ``quorum_clients``: count all clients asked,
+    or only priority clients. ``grace_seconds``: seconds to wait for further replies after the
+    quorum.
     ``startup_clients``: the number of clients that must be connected before round 1; null for all.
     ``partial_aggregation``: whether a node may send one sum instead of all models, see
     ``fedquorum.flower.communication.Communication``; the model has the same bits either way.
@@ -69,20 +70,20 @@ class EngineSettings:
     at once; the rest goes to files below TMPDIR. null is half of the machine's memory.
     ``checkpoint_every``: write a checkpoint every n rounds, and after the last; auto as often as
     takes a twentieth of the time, at most once a second; null never.
-    ``stop_after``: the round after which the run stops, as interrupted, for ``resume`` to continue;
-    null for none.
-    ``nodes``: the file with the public key of each client's node, see ``server_app.nodes``; null
-    believes each node about its clients. ``superlink``: the name of the deployment in Flower's
+    ``stop_after_round``: the round after which the run stops, as interrupted, for ``resume`` to
+    continue; null for none.
+    ``node_keys``: the file with the public key of each client's node, see ``server_app.nodes``;
+    null believes each node about its clients. ``superlink``: the name of the deployment in Flower's
     configuration to which ``engine=flower`` submits; null for the local simulation.
     ``workers``: the number of ``ray``'s processes for the clients, each with one GPU if there are
     GPUs; null takes all cores, or all GPUs, of the cluster. ``address``: the cluster's HOST:PORT;
     null takes the environment variable RAY_ADDRESS. Without the variable, and with ``local``, Ray
-    starts on this machine for the run. ``send_data``: whether this process sends the data to the
+    starts on this machine for the run. ``share_data``: whether this process sends the data to the
     workers once, instead of each worker reading it.
-    ``arithmetic``: ``same`` refuses to resume a run with another arithmetic than it began with, see
-    ``client_app.arithmetic``; ``any`` continues it, and the manifest says so.
-    ``trust``: whether ``resume`` may import code that the run's records name by import path, and
-    connect to machines that they name. Names on the command line need no trust.
+    ``on_numerics_change``: ``same`` refuses to resume a run with another arithmetic than it began
+    with, see ``client_app.arithmetic``; ``any`` continues it, and the manifest says so.
+    ``trust_code``: whether ``resume`` may import code that the run's records name by import path,
+    and connect to machines that they name. Names on the command line need no trust.
     ``jobs``: the number of a sweep's jobs that run at a time, each in a separate process.
     """
 
@@ -90,19 +91,19 @@ class EngineSettings:
     num_supernodes: int | None = parameter(None, COUNT)
     round_timeout: float = parameter(3600.0, POSITIVE)
     quorum: float | None = parameter(None, QUORUM_SIZE)
-    quorum_of: str = parameter("asked", QUORUM_OF)
-    grace: float = parameter(0.0, NON_NEGATIVE)
+    quorum_clients: str = parameter("asked", QUORUM_OF)
+    grace_seconds: float = parameter(0.0, NON_NEGATIVE)
     startup_timeout: float = parameter(300.0, POSITIVE)
     startup_clients: int | None = parameter(None, COUNT)
     partial_aggregation: bool = True
     reply_memory: int | None = parameter(None, NON_NEGATIVE_COUNT)
     checkpoint_every: Any = parameter(AUTO, CheckpointInterval())
-    stop_after: int | None = parameter(None, COUNT)
-    nodes: str | None = parameter(None, FilePath("a file of client ids and public keys"))
+    stop_after_round: int | None = parameter(None, COUNT)
+    node_keys: str | None = parameter(None, FilePath("a file of client ids and public keys"))
     superlink: str | None = parameter(None, ConnectionName())
     workers: int | None = parameter(None, COUNT)
     address: str | None = parameter(None, ClusterAddress())
-    send_data: bool = False
-    arithmetic: str = parameter("same", OneOf(("same", "any")))
-    trust: bool = False
+    share_data: bool = False
+    on_numerics_change: str = parameter("same", OneOf(("same", "any")))
+    trust_code: bool = False
     jobs: int = parameter(1, COUNT)

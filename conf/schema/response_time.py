@@ -15,7 +15,7 @@ class ResponseTimeSettings:
     """The clients' simulated response times, which they report to the server.
 
     See ``fedquorum.client.response_times``. With any option but ``none``, ``engine.quorum``,
-    ``engine.grace`` and ``engine.round_timeout`` count simulated seconds.
+    ``engine.grace_seconds`` and ``engine.round_timeout`` count simulated seconds.
     """
 
     name: str = MISSING

@@ -62,7 +62,7 @@ class PartsSettings(StrategySettings):
 def _shared(*, draws: bool, aggregates: bool) -> Iterator[Setting]:
     """Yield the settings of sampling, and the learning rate where the server's model moves."""
     for setting in settings_of_rule(Sampling):
-        if draws or setting[0] != "priority_draws":
+        if draws or setting[0] != "priority_samples":
             yield setting
     if aggregates:
         yield "server_lr", float, parameter(1.0, POSITIVE, Between(0.01, 3.0))

@@ -47,7 +47,7 @@ def ray_grid(
             num_nodes=engine.num_supernodes or share.workers,
             device=device,
             code=code_facts(),
-            data=HandedData(settings.data, settings.seed, data) if engine.send_data else None,
+            data=HandedData(settings.data, settings.seed, data) if engine.share_data else None,
         )
         threads = min(share.cores, _allowed_threads())
         fleet = Fleet(share, hosting, threads=threads, startup_timeout=engine.startup_timeout)

@@ -42,7 +42,7 @@ def main(words: Sequence[str] | None = None) -> int:
         if arguments.watch is not None:
             watch(arguments.watch, DEFAULT_PORT if arguments.port is None else arguments.port)
         else:
-            report(arguments.directories, arguments.output, paper=arguments.paper)
+            report(arguments.directories, arguments.output, paper_width=arguments.paper_width)
     except FedQuorumError as error:
         _tell(error)
         return EXIT_ERROR
@@ -57,8 +57,8 @@ def _check_together(parser: argparse.ArgumentParser, arguments: argparse.Namespa
         parser.error("give only one of DIR and --watch DIR")
     if arguments.port is not None and arguments.watch is None:
         parser.error("--port needs --watch DIR, whose page it serves")
-    if arguments.paper is not None and not arguments.directories:
-        parser.error("--paper needs a DIR with runs, whose figures it writes")
+    if arguments.paper_width is not None and not arguments.directories:
+        parser.error("--paper-width needs a DIR with runs, whose figures it writes")
 
 
 def _tell(text: object) -> None:
@@ -66,12 +66,12 @@ def _tell(text: object) -> None:
     print(f"fedquorum report: {shown(text, LONGEST_LINE)}", file=sys.stderr)
 
 
-def report(directories: Iterable[Path], output: Path, *, paper: float | None = None) -> None:
+def report(directories: Iterable[Path], output: Path, *, paper_width: float | None = None) -> None:
     """Print the table of all runs below ``directories`` and write page, tables and figures.
 
     Makes the folder ``output`` where it is missing and writes, over those of an earlier report,
-    ``report.html``, ``table`` and ``differences`` as CSV, ``tables.md`` and ``tables.tex``, and
-    in ``figures`` every chart as PNG and SVG. Where ``paper`` is given, charts are PDFs of that
+    ``report.html``, ``table`` and ``differences`` as CSV, ``tables.md`` and ``tables.tex``, and in
+    ``figures`` every chart as PNG and SVG. Where ``paper_width`` is given, charts are PDFs of that
     many inches in width too; a width with room for one panel has a PDF for each. Runs that cannot
     be read are told on standard error and left out. Where a run has a local-only run of the same
     experiment and seed beside it, the terms of FedALIGN's bound are printed too, which needs the
@@ -97,7 +97,7 @@ def report(directories: Iterable[Path], output: Path, *, paper: float | None = N
     experiments = experiments_of(group_runs(runs))
     output = output.absolute()
     try:
-        written = _write(experiments, damaged, output, paper)
+        written = _write(experiments, damaged, output, paper_width)
     except OSError as error:
         problem = one_line(error)
         raise RunError(f"--output must be a folder to write to, got {output}: {problem}") from None
@@ -134,7 +134,7 @@ def _write(
     experiments: Sequence["Experiment"],
     warnings: Sequence[str],
     output: Path,
-    paper: float | None,
+    paper_width: float | None,
 ) -> list[Path]:
     """Write all files and return those that a reader opens."""
     from server_app.drawing import save, save_for_paper
@@ -157,8 +157,8 @@ def _write(
             name = f"{slug(one.name)}_{chart.name}"
             png, _ = save(draw(chart), figures, name)
             pictures[one.name, chart.name] = small_picture(png)
-            for part_name, part in parts_for_paper(chart, paper) if paper else ():
-                save_for_paper(draw(part, paper), figures, f"{slug(one.name)}_{part_name}")
+            for part_name, part in parts_for_paper(chart, paper_width) if paper_width else ():
+                save_for_paper(draw(part, paper_width), figures, f"{slug(one.name)}_{part_name}")
     tables = [
         table
         for one in experiments
@@ -253,7 +253,7 @@ def _parser() -> argparse.ArgumentParser:
         help="the folder to write to (default: report)",
     )
     parser.add_argument(
-        "--paper",
+        "--paper-width",
         type=_inches,
         metavar="INCHES",
         help="write every figure as PDF as well, as wide as a paper's column (often 3.3), with "

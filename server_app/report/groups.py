@@ -21,7 +21,7 @@ from server_app.report.charts import thinned
 
 _WITHOUT_INFLUENCE = (
     *("engine.", "client.device", "client.deterministic", "client.batching"),
-    *("client.keep_memory", "tracker.", "resume"),
+    *("client.retain_memory", "tracker.", "resume"),
 )
 
 TESTED = ("accuracy", "loss")
@@ -32,7 +32,7 @@ LONGEST_VALUE = 2**20
 LONGEST_IN_CHART = 120
 """Of a name, in characters: there is no room for more."""
 
-_QUORUM = ("engine.quorum", "engine.quorum_of", "engine.grace")
+_QUORUM = ("engine.quorum", "engine.quorum_clients", "engine.grace_seconds")
 
 
 @dataclass(frozen=True)

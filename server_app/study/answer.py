@@ -153,13 +153,13 @@ class Answer:
 
     Parameters
     ----------
-    question : str
+    goal : str
         ``priority``, ``participation``, ``fairness`` or ``average``.
     data : str
         The data set's name.
     metric : str
         What a client measures of a model, one of ``fedquorum.metrics.METRICS``.
-    score : str
+    metric_key : str
         What the methods are compared by: a number of ``rounds.jsonl`` by dotted key, such as
         ``test.all.worst10``.
     decision : Decision or None
@@ -171,7 +171,7 @@ class Answer:
         data gets, not what another division would give.
     not_told_apart : tuple of str
         The methods that cannot be told apart from the best one.
-    margin, level : float
+    min_effect, confidence : float
         The largest difference that makes none, in the metric's unit, and the probability with which
         all intervals hold.
     baseline : str
@@ -188,15 +188,15 @@ class Answer:
         What repeats the study.
     """
 
-    question: str
+    goal: str
     data: str
     metric: str
-    score: str
+    metric_key: str
     decision: Decision | None
     over_clients: tuple[Comparison, ...]
     not_told_apart: tuple[str, ...]
-    margin: float
-    level: float
+    min_effect: float
+    confidence: float
     baseline: str
     methods: tuple[MethodResult, ...]
     caveats: tuple[str, ...]

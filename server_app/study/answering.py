@@ -67,21 +67,23 @@ def answer_of(
     sign = 1.0 if contest.higher_is_better else -1.0
     scores = {c.method.name: [sign * run.score for run in c.runs] for c in contest.live}
     plain = contest.baseline.method.name
-    margin = study.margin_of(contest.measured, float(np.mean(scores[plain] or [0.0])))
+    min_effect = study.margin_of(contest.measured, float(np.mean(scores[plain] or [0.0])))
     decision = None
     if len(seeds) >= FEWEST_SEEDS and len(scores) > 1:
-        decision = decide(scores, plain, margin, level=study.level)
-    caveats = _caveats(contest, jobs, margin, data)
+        decision = decide(scores, plain, min_effect, confidence=study.confidence)
+    caveats = _caveats(contest, jobs, min_effect, data)
     return Answer(
-        question=study.asked.value,
+        goal=study.asked.value,
         data=_data_name(contest),
         metric=contest.metric,
-        score=f"test.{contest.score}",
+        metric_key=f"test.{contest.score}",
         decision=decision,
-        over_clients=_over_clients(contest, study.level),
-        not_told_apart=() if decision is None else not_told_apart(scores, decision, study.level),
-        margin=margin,
-        level=study.level,
+        over_clients=_over_clients(contest, study.confidence),
+        not_told_apart=()
+        if decision is None
+        else not_told_apart(scores, decision, study.confidence),
+        min_effect=min_effect,
+        confidence=study.confidence,
         baseline=plain,
         methods=(
             *(_result(contest, contender) for contender in contest.contenders),
@@ -140,11 +142,11 @@ def _worse_off(contest: Contest, contender: Contender) -> float:
     return sum(gain < 0 for gain in gains.values()) / len(gains) if gains else math.nan
 
 
-def _over_clients(contest: Contest, level: float) -> tuple[Comparison, ...]:
+def _over_clients(contest: Contest, confidence: float) -> tuple[Comparison, ...]:
     """Return each method's mean difference over clients, with intervals that hold together."""
     others = [contender for contender in contest.live if contender is not contest.baseline]
     gains = {c.method.name: np.array([*_gains(contest, c).values()]) for c in others}
-    tail = tail_of(level, len(others))
+    tail = tail_of(confidence, len(others))
     found = [compared(name, values, tail) for name, values in gains.items() if len(values) > 1]
     return tuple(sorted(found, key=lambda one: -one.difference))
 
@@ -152,7 +154,7 @@ def _over_clients(contest: Contest, level: float) -> tuple[Comparison, ...]:
 def _caveats(
     contest: Contest,
     jobs: StudyJobs,
-    margin: float,
+    min_effect: float,
     data: tuple[FederatedData, FederatedData] | None,
 ) -> tuple[str, ...]:
     """Return what makes the answer weaker than it looks, what may overturn it first."""
@@ -170,8 +172,8 @@ def _caveats(
         clients = measured_clients(load_run(folder), contest.metric)
     pooled = data is not None and _pooled(contest, data)
     return (
-        *filter(None, [_guessing(contest, results, margin, data)]),
-        *comparison_caveats(results, contest.metric, margin, pooled=pooled),
+        *filter(None, [_guessing(contest, results, min_effect, data)]),
+        *comparison_caveats(results, contest.metric, min_effect, pooled=pooled),
         *(() if data is None else data_caveats(data[1], contest.metric)),
         *run_caveats(clients, contest.metric),
         *tuning_caveats(results, ranges),
@@ -181,14 +183,14 @@ def _caveats(
 def _guessing(
     contest: Contest,
     results: Sequence[MethodResult],
-    margin: float,
+    min_effect: float,
     data: tuple[FederatedData, FederatedData] | None,
 ) -> str:
     """Return whether any method does better than guessing; the server of devices cannot tell."""
     if data is None or data[1].target != "class":
         return ""
     whose, classes = clients_of(contest.score), data[1].num_classes
-    return guessing_caveat(results, whose, contest.metric, classes, margin)
+    return guessing_caveat(results, whose, contest.metric, classes, min_effect)
 
 
 def _pooled(contest: Contest, data: tuple[FederatedData, FederatedData]) -> bool:

@@ -26,18 +26,18 @@ OF_RUNS = ("experiment", *(item.name for item in fields(Settings)))
 USAGE = """\
 Find out which method helps a federation, and by how much.
 
-  fedquorum study question=QUESTION budget=BUDGET KEY=VALUE ...
+  fedquorum study goal=GOAL budget=BUDGET KEY=VALUE ...
 
-  question=priority|participation|fairness|average
+  goal=priority|participation|fairness|average
   budget=20min            or 2h, 200runs, 5000rounds
   data=..., model=...     settings of the runs, as for fedquorum; experiment=NAME uses a preset
-  methods=[fedau,mifa]    the methods to compare; by default all that answer the question
+  methods=[fedau,mifa]    the methods to compare; by default all that serve the goal
   baseline=fedavg         the plain method with which they are compared
-  score=all.worst10       the number to compare, below test in rounds.jsonl
+  metric_key=all.worst10  the number to compare, below test in rounds.jsonl
   trials=9                combinations of values that the tuning tries with each method
   seeds=10                the largest number of seeds to compare
-  margin=0.01             the largest difference that counts as none
-  level=0.95              the probability with which all intervals hold
+  min_effect=0.01         the largest difference that counts as none
+  confidence=0.95         the probability with which all intervals hold
   output=DIR              the study's folder; the same command continues the study in it
 """
 

@@ -21,7 +21,7 @@ from server_app.study.tuning import MethodTuning
 VALIDATION = "data.validation_fraction"
 DEFAULTS = {"experiment": "custom", VALIDATION: "0.2"}
 AVAILABILITY, ALWAYS, AT_RANDOM = "availability", "always", "bernoulli"
-CHOSEN = ("strategy", "resume", "engine.stop_after")
+CHOSEN = ("strategy", "resume", "engine.stop_after_round")
 """What the study sets in its runs."""
 
 STATISTICS = ("average", "worst", "best", "worst10", "best10")
@@ -154,7 +154,7 @@ def _checked_score(study: StudySettings, metric: str) -> str:
     names = (metric, *STATISTICS)
     if group not in GROUPS or name not in names:
         raise SettingsError(
-            f"score must be GROUP.NAME with a group ({', '.join(GROUPS)}) and one of "
+            f"metric_key must be GROUP.NAME with a group ({', '.join(GROUPS)}) and one of "
             f"{', '.join(names)}, got {score}"
         )
     return score
@@ -180,7 +180,7 @@ def _check(settings: Settings, study: StudySettings) -> None:
         raise SettingsError(f"{VALIDATION} must be above 0 in a study, which tunes by it, got 0")
     if study.asked == Question.PRIORITY and settings.data.priority == "all":
         raise SettingsError(
-            "data.priority must name the clients that question=priority is about (a list, "
+            "data.priority must name the clients that goal=priority is about (a list, "
             "heterogeneous or random), got all"
         )
     if settings.evaluation.clients != "all":

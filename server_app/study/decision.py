@@ -78,18 +78,22 @@ class Decision:
 
 
 def decide(
-    scores: Mapping[str, Sequence[float]], baseline: str, margin: float, *, level: float = 0.95
+    scores: Mapping[str, Sequence[float]],
+    baseline: str,
+    min_effect: float,
+    *,
+    confidence: float = 0.95,
 ) -> Decision:
     """Return the verdict on methods that were run with the same seeds.
 
     With d the differences of one of m methods from the baseline in n seeds, its interval is
     mean(d) +- t sd(d) / sqrt(n), where t is the quantile of Student's distribution with n - 1
-    degrees of freedom at 1 - (1 - level) / (2 m). So with probability ``level`` all m intervals
-    hold (Bonferroni), and whatever is picked out of them holds too. A bootstrap of so few seeds
-    would claim more than it knows.
+    degrees of freedom at 1 - (1 - confidence) / (2 m). So with probability ``confidence`` all m
+    intervals hold (Bonferroni), and whatever is picked out of them holds too. A bootstrap of so few
+    seeds would claim more than it knows.
 
-    The verdict is the first of these. If no interval reaches above the margin, it is
-    ``no difference``, or the baseline where the best method may be worse by more than the margin.
+    The verdict is the first of these. If no interval reaches above ``min_effect``, it is
+    ``no difference``, or the baseline where the best method may be worse by more than that.
     If intervals lie above 0, it is the one among their methods with the largest mean difference.
     Otherwise it is ``undecided``.
 
@@ -99,9 +103,9 @@ def decide(
         The score of each method in each seed, higher is better, in the same order of seeds.
     baseline : str
         One of the methods.
-    margin : float
+    min_effect : float
         The largest difference that makes none, in the score's unit.
-    level : float
+    confidence : float
         The probability with which all intervals hold.
 
     Raises
@@ -110,21 +114,23 @@ def decide(
         If there is nothing to compare, a score is not finite, or the seeds are too few or not
         paired.
     """
-    table = _checked(scores, baseline, margin, level)
+    table = _checked(scores, baseline, min_effect, confidence)
     others = [method for method in scores if method != baseline]
-    tail = tail_of(level, len(others))
+    tail = tail_of(confidence, len(others))
     comparisons = sorted(
         (compared(method, table[method] - table[baseline], tail) for method in others),
         key=lambda one: -one.difference,
     )
     seeds = len(table[baseline])
-    verdict = _verdict(comparisons, baseline, margin)
-    needed = _seeds_to_decide(comparisons, margin, tail, seeds) if verdict == UNDECIDED else None
+    verdict = _verdict(comparisons, baseline, min_effect)
+    needed = (
+        _seeds_to_decide(comparisons, min_effect, tail, seeds) if verdict == UNDECIDED else None
+    )
     return Decision(verdict, comparisons[0], baseline, seeds, tuple(comparisons), needed)
 
 
 def _checked(
-    scores: Mapping[str, Sequence[float]], baseline: str, margin: float, level: float
+    scores: Mapping[str, Sequence[float]], baseline: str, min_effect: float, confidence: float
 ) -> dict[str, FloatArray]:
     table = {method: np.asarray(values, dtype=np.float64) for method, values in scores.items()}
     if baseline not in table or len(table) == 1:
@@ -137,20 +143,20 @@ def _checked(
     for method, values in table.items():
         if not np.isfinite(values).all():
             raise ParameterError(f"scores[{method}]", "finite numbers", values.tolist())
-    if not (margin >= 0 and math.isfinite(margin)):
-        raise ParameterError("margin", "a number >= 0", margin)
-    if not 0 < level < 1:
-        raise ParameterError("level", "a number > 0 and < 1", level)
+    if not (min_effect >= 0 and math.isfinite(min_effect)):
+        raise ParameterError("min_effect", "a number >= 0", min_effect)
+    if not 0 < confidence < 1:
+        raise ParameterError("confidence", "a number > 0 and < 1", confidence)
     return table
 
 
-def tail_of(level: float, intervals: int) -> float:
+def tail_of(confidence: float, intervals: int) -> float:
     """Return how much each end of so many intervals leaves out for all to hold (Bonferroni)."""
-    return (1.0 - level) / (2 * intervals)
+    return (1.0 - confidence) / (2 * intervals)
 
 
 def not_told_apart(
-    scores: Mapping[str, Sequence[float]], decision: Decision, level: float
+    scores: Mapping[str, Sequence[float]], decision: Decision, confidence: float
 ) -> tuple[str, ...]:
     """Return the methods that cannot be told apart from the one that the verdict names.
 
@@ -163,13 +169,13 @@ def not_told_apart(
         As of ``decide``.
     decision : Decision
         What it returned.
-    level : float
+    confidence : float
         The probability with which all intervals hold.
     """
     if decision.verdict not in scores:
         return ()
     best = np.asarray(scores[decision.verdict], dtype=np.float64)
-    tail = tail_of(level, len(scores) * (len(scores) - 1) // 2)
+    tail = tail_of(confidence, len(scores) * (len(scores) - 1) // 2)
     others = [method for method in scores if method not in (decision.verdict, decision.baseline)]
     return tuple(
         method
@@ -190,15 +196,15 @@ def _half_width(deviation: float, seeds: int, tail: float) -> float:
     return -float(stdtrit(seeds - 1, tail)) * deviation / math.sqrt(seeds)
 
 
-def _verdict(comparisons: Sequence[Comparison], baseline: str, margin: float) -> str:
+def _verdict(comparisons: Sequence[Comparison], baseline: str, min_effect: float) -> str:
     """Return the verdict on comparisons, the largest difference first."""
-    if all(one.high <= margin for one in comparisons):
-        return NO_DIFFERENCE if comparisons[0].low >= -margin else baseline
+    if all(one.high <= min_effect for one in comparisons):
+        return NO_DIFFERENCE if comparisons[0].low >= -min_effect else baseline
     return next((one.method for one in comparisons if one.low > 0), UNDECIDED)
 
 
 def _seeds_to_decide(
-    comparisons: Sequence[Comparison], margin: float, tail: float, seeds: int
+    comparisons: Sequence[Comparison], min_effect: float, tail: float, seeds: int
 ) -> int | None:
     """Return how many seeds would give another verdict; more seeds only narrow the intervals."""
 
@@ -206,7 +212,7 @@ def _seeds_to_decide(
         halves = [_half_width(one.deviation, n, tail) for one in comparisons]
         pairs = list(zip(comparisons, halves, strict=True))
         better = any(one.difference > half for one, half in pairs)
-        return better or all(one.difference + half <= margin for one, half in pairs)
+        return better or all(one.difference + half <= min_effect for one, half in pairs)
 
     if not decided(MOST_SEEDS):
         return None

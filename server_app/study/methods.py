@@ -74,7 +74,7 @@ def _answering(question: Question) -> Iterator[Method]:
             word = f"server_optimizer={rule.key}"
             yield Method(f"{plain.name} {word}", (*plain.words, word), rule.summary)
         summary = "FedProx: a proximal term keeps the clients' models near the server's."
-        yield Method(FEDPROX, (*plain.words, "client.mu=0.01"), summary)
+        yield Method(FEDPROX, (*plain.words, "client.proximal_mu=0.01"), summary)
 
 
 def _strategy(named: Named) -> Method:

@@ -138,7 +138,7 @@ def _answers(answer: Answer) -> _Answers:
 def _table_note(answer: Answer) -> str:
     said = ["Scores are of test parts after the last round."]
     if answer.decision is not None:
-        level = percent(answer.level)
+        level = percent(answer.confidence)
         than = f"whose metric, mean over seeds, is worse than with {title(answer.baseline)}"
         said += [
             f"The intervals hold together for all methods with a probability of {level}.",
@@ -162,9 +162,9 @@ def _facts(answer: Answer, engine: str) -> Iterator[tuple[str, str]]:
     yield "Score", f"{unit.metric} of {whose(answer)}, on test parts that nothing was tuned on"
     shared = "every method has the same division of the data, start and draws"
     yield "Seeds", f"{num_seeds(answer)}; with each, {shared}"
-    level = f"{percent(answer.level)} for all methods together (Bonferroni)"
+    level = f"{percent(answer.confidence)} for all methods together (Bonferroni)"
     yield "Intervals", f"of the differences paired by seed, by Student's t, at {level}"
-    margin = f"±{unit.amount(answer.margin)} of {unit.metric}"
+    margin = f"±{unit.amount(answer.min_effect)} of {unit.metric}"
     yield "No difference", f"means that no interval reaches above {margin}"
     budget = "the same budget for each method"
     yield (

@@ -77,7 +77,7 @@ def run_study(
     asked = {
         "settings": list(words),
         "methods": [contender.method.name for contender in contest.contenders],
-        "score": contest.score,
+        "metric_key": contest.score,
     }
     with runner.held():
         progress = ProgressFile(runner.directory, asked)

@@ -1,4 +1,4 @@
-"""What a study is asked: the question, the budget, and what may be said beside them."""
+"""What a study is asked: the goal, the budget, and what may be said beside them."""
 
 import re
 from dataclasses import dataclass, fields
@@ -29,7 +29,7 @@ SCORES = {
 """What methods are compared by, by dotted key: the mean of the priority clients, the mean over
 clients whatever data they have, the mean of the worst tenth, and the mean by data."""
 
-_NEEDED = ("question", "budget")
+_NEEDED = ("goal", "budget")
 _BUDGET = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h|runs|rounds)")
 
 
@@ -107,27 +107,27 @@ class StudySettings:
 
     Parameters
     ----------
-    question : str
+    goal : str
         ``priority``, ``participation``, ``fairness`` or ``average``.
     budget : str
         Such as ``20min``, ``200runs`` or ``5000rounds``. With one in runs or rounds the study has
         the same result on every machine.
     methods : list of str, optional
-        What is compared with the baseline; None for all that answer the question.
+        What is compared with the baseline; None for all that serve the goal.
     baseline : str, optional
-        The plain method; None for that of the question.
-    score : str, optional
+        The plain method; None for that of the goal.
+    metric_key : str, optional
         What is compared, by dotted key below ``test`` in ``rounds.jsonl``, such as
-        ``priority.worst10``; None for that of the question.
+        ``priority.worst10``; None for that of the goal.
     trials : int, optional
         How many choices of values each method is tried with; None for what half of the budget
         allows, 0 for no tuning.
     seeds : int, optional
         How many seeds are run at most; None for as many as the budget allows.
-    margin : float, optional
+    min_effect : float, optional
         The largest difference that makes none, in the metric's unit (a share is 0 to 1); None for
         one point of a share, and for a hundredth of the baseline's score of others.
-    level : float
+    confidence : float
         The probability with which all intervals hold.
 
     Raises
@@ -136,22 +136,22 @@ class StudySettings:
         If a value is not allowed.
     """
 
-    question: str | None = parameter(None, OneOf(QUESTIONS))
+    goal: str | None = parameter(None, OneOf(QUESTIONS))
     budget: str | None = parameter(None, BudgetText())
     methods: Any = parameter(None, ListOf(Phrase()))
     baseline: str | None = parameter(None, Phrase())
-    score: str | None = None
+    metric_key: str | None = None
     trials: int | None = parameter(None, NON_NEGATIVE_COUNT)
     seeds: int | None = parameter(None, Number(low=FEWEST_SEEDS, integer=True))
-    margin: float | None = parameter(None, NON_NEGATIVE)
-    level: float = parameter(0.95, Number(low=0.5, high=1, open_high=True))
+    min_effect: float | None = parameter(None, NON_NEGATIVE)
+    confidence: float = parameter(0.95, Number(low=0.5, high=1, open_high=True))
 
     def __post_init__(self) -> None:
         try:
             check_parameters(self)
         except ParameterError as error:
-            asked = error.parameter == "question"
-            hint = nearest(str(self.question), QUESTIONS) if asked else ""
+            asked = error.parameter == "goal"
+            hint = nearest(str(self.goal), QUESTIONS) if asked else ""
             raise SettingsError(f"{error}{hint}") from None
         for item in fields(self):
             if item.name in _NEEDED and getattr(self, item.name) is None:
@@ -167,15 +167,15 @@ class StudySettings:
 
     @property
     def asked(self) -> Question:
-        """The question."""
-        return Question(str(self.question))
+        """The goal."""
+        return Question(str(self.goal))
 
     def margin_of(self, metric: Metric, baseline: float) -> float:
-        """Return the margin where the baseline scores so much."""
-        if self.margin is not None:
-            return self.margin
+        """Return ``min_effect`` where the baseline scores so much."""
+        if self.min_effect is not None:
+            return self.min_effect
         return SHARE_MARGIN if metric.is_share else RELATIVE_MARGIN * abs(baseline)
 
     def score_of(self, metric: str) -> str:
         """Return what is compared, by dotted key below ``test``, where this metric is measured."""
-        return self.score or f"{SCORES[self.asked].format(metric=metric)}"
+        return self.metric_key or f"{SCORES[self.asked].format(metric=metric)}"

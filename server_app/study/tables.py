@@ -139,7 +139,7 @@ def _columns(answer: Answer) -> dict[str, Callable[[_Row], str]]:
     unit, baseline = unit_of(answer), title(answer.baseline)
     in_percent = ", %" if answer.measured.is_share else ""
     of_difference = f", {unit.unit}" if unit.unit else ""
-    interval = f"{percent(answer.level)} interval"
+    interval = f"{percent(answer.confidence)} interval"
     columns: dict[str, Callable[[_Row], str]] = {
         f"{unit.metric} of {whose(answer)}{in_percent}": lambda row: row.score,
         f"better than {baseline} by{of_difference} ({interval})": lambda row: row.difference,

@@ -106,7 +106,7 @@ class Unit:
 
 def unit_of(answer: Answer) -> Unit:
     """Return the unit of a study's metric."""
-    return Unit.of(answer.metric, answer.margin)
+    return Unit.of(answer.metric, answer.min_effect)
 
 
 def title(name: str) -> str:
@@ -116,12 +116,12 @@ def title(name: str) -> str:
 
 def question_words(answer: Answer) -> str:
     """Return the study's question."""
-    return QUESTIONS[Question(answer.question)]
+    return QUESTIONS[Question(answer.goal)]
 
 
 def whose(answer: Answer) -> str:
     """Return on whose test parts the score is measured, such as "the worst 10 % of all clients"."""
-    return clients_of(answer.score.removeprefix("test."))
+    return clients_of(answer.metric_key.removeprefix("test."))
 
 
 def clients_of(score: str) -> str:
@@ -183,11 +183,11 @@ def _verdict(answer: Answer) -> str:
     if answer.baseline == decision.verdict:
         return _nothing_better(answer, decision)
     if decision.verdict == NO_DIFFERENCE:
-        if any(one.low < -answer.margin for one in decision.comparisons):
+        if any(one.low < -answer.min_effect for one in decision.comparisons):
             return _nothing_better(answer, decision)
         return (
             f"No method differs from {title(answer.baseline)} by more than {_margin(answer)} "
-            f"for {whose(answer)} ({percent(answer.level)} intervals, "
+            f"for {whose(answer)} ({percent(answer.confidence)} intervals, "
             f"{decision.seeds} seeds)."
         )
     if decision.verdict == UNDECIDED:
@@ -211,7 +211,7 @@ def _undecided(answer: Answer, decision: Decision) -> str:
     first = f"Undecided for {whose(answer)}: {ahead}{_apart(answer, one)}"
     evidence = _evidence(answer, decision, one)
     then = _to_decide(answer.spent, decision)
-    if one.high > answer.margin:
+    if one.high > answer.min_effect:
         return f"{first}, but this may be chance ({evidence}). {then}"
     open_one = max(decision.comparisons, key=lambda other: other.high)
     return (
@@ -223,11 +223,11 @@ def _undecided(answer: Answer, decision: Decision) -> str:
 
 def _nothing_better(answer: Answer, decision: Decision) -> str:
     """Return the sentence for methods that are not better, but may be worse than the margin."""
-    below = [title(one.method) for one in decision.comparisons if one.low < -answer.margin]
+    below = [title(one.method) for one in decision.comparisons if one.low < -answer.min_effect]
     return (
         f"Nothing beats {title(answer.baseline)}: for {whose(answer)}, no method is better by more "
-        f"than {_margin(answer)} ({percent(answer.level)} intervals, {decision.seeds} seeds), and "
-        f"{listed(below)} may be worse by more than that."
+        f"than {_margin(answer)} ({percent(answer.confidence)} intervals, {decision.seeds} seeds), "
+        f"and {listed(below)} may be worse by more than that."
     )
 
 
@@ -277,11 +277,11 @@ def possessive_of(name: str) -> str:
 def _evidence(answer: Answer, decision: Decision, one: Comparison) -> str:
     interval = unit_of(answer).interval(one.low, one.high)
     return (
-        f"{percent(answer.level)} interval {interval}, "
+        f"{percent(answer.confidence)} interval {interval}, "
         f"ahead in {one.ahead} of {decision.seeds} seeds"
     )
 
 
 def _margin(answer: Answer) -> str:
     unit = unit_of(answer)
-    return f"{unit.amount(answer.margin)} of {unit.metric}"
+    return f"{unit.amount(answer.min_effect)} of {unit.metric}"

@@ -138,7 +138,7 @@ class Rules:
         whom = "the clients admitted in the round"
         if weighting.fixed_divisor:
             whom = selection.covers
-        elif selection.sampling.priority_draws is not None:
+        elif selection.sampling.priority_samples is not None:
             whom = weighting.drawn_whom or whom
         return weighting.divisor.format(whom=whom)
 
@@ -235,10 +235,10 @@ def _check_rate(server_optimizer: ServerOptimizer[Any], rate: ServerRate) -> Non
 
 
 def _check_draws(selection: Selection, weighting: Weighting[Any]) -> None:
-    draws = selection.sampling.priority_draws
+    draws = selection.sampling.priority_samples
     if draws is not None and (weighting.fixed_divisor or not weighting.by_data):
         raise ParameterError(
-            "priority_draws",
+            "priority_samples",
             "None with a weighting that is not by data",
             draws,
             "a draw counts as its client's share of the data",

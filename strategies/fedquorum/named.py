@@ -266,7 +266,7 @@ def build(
     Parameters
     ----------
     strategy : mapping
-        ``name``, one of ``NAMED``, ``composed`` or ``custom``; ``fraction``, ``priority_draws``,
+        ``name``, one of ``NAMED``, ``composed`` or ``custom``; ``fraction``, ``priority_samples``,
         ``minimum`` and ``server_lr``; and the parameters of its rules. The
         strategy ``composed`` has those in the mappings ``selection``, ``weighting`` and
         ``participation``, each with a ``name``. A part named ``custom`` has ``path`` and ``args``;
@@ -288,7 +288,7 @@ def build(
     name = options.pop("name")
     sampling = Sampling(
         options.pop("fraction", 1.0),
-        options.pop("priority_draws", None),
+        options.pop("priority_samples", None),
         facts.seed,
         options.pop("minimum", None),
     )

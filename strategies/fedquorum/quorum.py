@@ -43,7 +43,7 @@ class Quorum:
     of : {"asked", "priority"}
         The clients whose replies count. ``priority`` counts priority clients only, so that a round
         never waits for other clients; a round that asks no priority client counts all.
-    grace : float
+    grace_seconds : float
         Seconds to wait for further replies after the quorum.
 
     Raises
@@ -54,7 +54,7 @@ class Quorum:
 
     size: float | None = parameter(None, QUORUM_SIZE)
     of: str = parameter("asked", QUORUM_OF)
-    grace: float = parameter(0.0, NON_NEGATIVE)
+    grace_seconds: float = parameter(0.0, NON_NEGATIVE)
 
     def __post_init__(self) -> None:
         check_parameters(self)

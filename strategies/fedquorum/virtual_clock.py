@@ -175,7 +175,7 @@ def duration(
     counted, enough = quorum.required(asked, priority)
     counting = sorted(seconds for client, seconds in takes.items() if client in counted)
     reached = counting[enough - 1] if 0 < enough <= len(counting) else math.inf
-    return min(everybody, reached + quorum.grace, deadline)
+    return min(everybody, reached + quorum.grace_seconds, deadline)
 
 
 def _is_by(time: float, end: float) -> bool:

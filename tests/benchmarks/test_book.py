@@ -205,12 +205,12 @@ def test_a_table_of_aaggff_says_which_form_a_row_is() -> None:
     """Forms, optimizers and samples tell rows apart; only runs of like settings are compared."""
     words = (
         ("strategy=aaggff_s",),
-        ("strategy=aaggff_s", "strategy.form=authors_code"),
+        ("strategy=aaggff_s", "strategy.variant=authors_code"),
         ("strategy=qfedavg",),
         ("strategy=qfedavg", "strategy.lipschitz=10"),
         ("strategy=fedavg", "server_optimizer=adam"),
         ("strategy=aaggff_s", "server_optimizer=adam"),
-        ("strategy=fedavg", "client.mu=0.001"),
+        ("strategy=fedavg", "client.proximal_mu=0.001"),
         ("strategy=fedavg", "strategy.fraction=0.0927"),
     )
     runs = [

@@ -29,7 +29,11 @@ def save(folder: Path, text: str | bytes = "\n".join([HEADER, *ROWS]) + "\n") ->
 
 
 def load(path: Path | str, **settings: Any) -> Table:
-    defaults: dict[str, Any] = {"client_column": "where", "target": "paid", "drop": ["note"]}
+    defaults: dict[str, Any] = {
+        "client_column": "where",
+        "target": "paid",
+        "drop_columns": ["note"],
+    }
     return csv_table(CsvSettings(path=str(path), **defaults | settings))
 
 
@@ -58,7 +62,7 @@ def test_what_is_read(tmp_path: Path) -> None:
 def test_words_for_missing(tmp_path: Path, word: str) -> None:
     """Each is a missing number and a missing category."""
     text = f"where,age,job,paid\na,{word},x,0\na,2,{word},1\nb,3,x,1\nb,4,x,1\n"
-    table = load(save(tmp_path, text), drop=[])
+    table = load(save(tmp_path, text), drop_columns=[])
     np.testing.assert_array_equal(table.numbers[:, 0], [np.nan, 2, 3, 4])
     assert table.columns == ("age", "job=x", "job=")
     np.testing.assert_array_equal(table.categories[1], [0, 1])
@@ -66,7 +70,7 @@ def test_words_for_missing(tmp_path: Path, word: str) -> None:
 
 def test_no_column_for_missing_where_none_is(tmp_path: Path) -> None:
     """Categories without missing ones have a column each, and the rows sum to 1."""
-    table = load(save(tmp_path), drop=["age", "job"])
+    table = load(save(tmp_path), drop_columns=["age", "job"])
     assert table.columns == tuple(f"note={letter}" for letter in "abcdef")
     assert table.numbers.shape == (6, 0)
     np.testing.assert_array_equal(table.categories, np.eye(6))
@@ -74,7 +78,7 @@ def test_no_column_for_missing_where_none_is(tmp_path: Path) -> None:
 
 def test_numbers_alone(tmp_path: Path) -> None:
     """Without categories there are none."""
-    table = load(save(tmp_path), drop=["job", "note"])
+    table = load(save(tmp_path), drop_columns=["job", "note"])
     assert table.columns == ("age",)
     assert table.categories.shape == (6, 0)
 
@@ -82,7 +86,7 @@ def test_numbers_alone(tmp_path: Path) -> None:
 def test_kinds_of_columns(tmp_path: Path) -> None:
     """Whole and other numbers, true and false, and nothing are numbers; dates are left out."""
     text = "where,i,f,b,n,d,paid\na,1,1e3,true,,2020-01-02,0\na,2,-0.5,false,,2020-01-01,1\n"
-    table = load(save(tmp_path, text), drop=[])
+    table = load(save(tmp_path, text), drop_columns=[])
     assert table.columns == ("i", "f", "b", "n")
     assert table.columns_left_out == {"d": "dates"}
     np.testing.assert_array_equal(table.numbers, [[1, 1000, 1, np.nan], [2, -0.5, 0, np.nan]])
@@ -91,7 +95,7 @@ def test_kinds_of_columns(tmp_path: Path) -> None:
 def test_numbers_are_sorted_as_numbers(tmp_path: Path) -> None:
     """Client 2 comes before client 10, and class 9 before class 10."""
     text = "where,age,paid\n10,1,10\n10,2,9\n2,3,10\n2,4,9\n"
-    table = load(save(tmp_path, text), drop=[])
+    table = load(save(tmp_path, text), drop_columns=[])
     assert table.client_names == ("2", "10")
     assert table.clients.tolist() == [1, 1, 0, 0]
     assert table.classes == ("9", "10")
@@ -100,7 +104,7 @@ def test_numbers_are_sorted_as_numbers(tmp_path: Path) -> None:
 
 def test_more_than_two_classes(tmp_path: Path) -> None:
     """Any labels are classes."""
-    table = load(save(tmp_path), target="note", drop=["job"])
+    table = load(save(tmp_path), target="note", drop_columns=["job"])
     assert table.classes == tuple("abcdef")
     assert table.labels.tolist() == [0, 1, 2, 3, 4, 5]
     assert table.columns == ("age", "paid=no", "paid=yes")
@@ -108,14 +112,14 @@ def test_more_than_two_classes(tmp_path: Path) -> None:
 
 def test_zeros_that_are_missing(tmp_path: Path) -> None:
     """Only in the columns named; others keep their zeros."""
-    table = load(save(tmp_path), zero_is_missing=["age"])
+    table = load(save(tmp_path), zero_as_missing=["age"])
     np.testing.assert_array_equal(table.numbers[:, 0], [31, np.nan, 28.5, np.nan, 44, 45])
 
 
 def test_a_late_fraction_makes_a_column_of_numbers(tmp_path: Path) -> None:
     """The kind of a column follows from all of its cells, not from the first megabyte."""
     rows = "a,1,0\n" * 400_000 + "a,2.5,1\n"
-    table = load(save(tmp_path, f"where,age,paid\n{rows}"), drop=[])
+    table = load(save(tmp_path, f"where,age,paid\n{rows}"), drop_columns=[])
     assert table.numbers[-1, 0] == 2.5
 
 
@@ -129,7 +133,7 @@ def test_a_late_fraction_makes_a_column_of_numbers(tmp_path: Path) -> None:
 )
 def test_files_of_other_programs(tmp_path: Path, text: str) -> None:
     """A byte order mark, other line ends, empty lines, quotes and no last line end do no harm."""
-    table = load(save(tmp_path, text), drop=[])
+    table = load(save(tmp_path, text), drop_columns=[])
     assert table.columns == ("age",)
     assert table.numbers[:, 0].tolist() == [1, 2]
 
@@ -176,7 +180,7 @@ def test_files_that_are_no_tables(tmp_path: Path, name: str) -> None:
 def test_classes_written_as_floats(tmp_path: Path) -> None:
     """Other programs write whole classes with a point; they are the same ones."""
     text = "where,age,paid\na,1,0.0\na,2,1.0\nb,3,1.0\nb,4,0.0\n"
-    table = load(save(tmp_path, text), drop=[])
+    table = load(save(tmp_path, text), drop_columns=[])
     assert (table.classes, table.labels.tolist()) == (("0", "1"), [0, 1, 1, 0])
 
 
@@ -187,7 +191,7 @@ def test_numbers_are_no_classes(tmp_path: Path) -> None:
         path,
         "data.target must be a column of classes in PATH where data.regression is false, got paid, "
         "which is 1.5 in line 4 (data.regression=true predicts numbers)",
-        drop=[],
+        drop_columns=[],
     )
 
 
@@ -197,18 +201,20 @@ def test_a_word_among_numbers(tmp_path: Path) -> None:
     assert_refused(
         path,
         "data.path must be a .csv file whose columns are either numbers or categories, got PATH: "
-        "age has 2 numbers, and line 4 has '3O' (correct it, leave the column out by data.drop, or "
-        "name all columns in data.columns)",
-        drop=[],
+        "age has 2 numbers, and line 4 has '3O' (correct it, leave the column out by "
+        "data.drop_columns, or name all columns in data.columns)",
+        drop_columns=[],
     )
     named = {"categories": {"age": ["1", "2", "3O", None]}, "classes": ["0", "1"]}
-    assert load(path, drop=[], columns=named).categories.tolist() == np.eye(4).tolist()
+    assert load(path, drop_columns=[], columns=named).categories.tolist() == np.eye(4).tolist()
 
 
 def test_a_file_of_a_known_number_of_rows(tmp_path: Path) -> None:
     """A truncated one is one line."""
-    assert len(load(save(tmp_path), rows=6).labels) == 6
-    assert_refused(save(tmp_path), FILE + "it must have data.rows 7, got 6", rows=7)
+    assert len(load(save(tmp_path), expected_rows=6).labels) == 6
+    assert_refused(
+        save(tmp_path), FILE + "it must have data.expected_rows 7, got 6", expected_rows=7
+    )
 
 
 def test_missing_file(tmp_path: Path) -> None:
@@ -218,7 +224,8 @@ def test_missing_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("client_column", "town"), ("target", "Paid"), ("drop", ["note", "x"])]
+    ("key", "value"),
+    [("client_column", "town"), ("target", "Paid"), ("drop_columns", ["note", "x"])],
 )
 def test_missing_column(tmp_path: Path, key: str, value: str | list[str]) -> None:
     """The setting, the columns that there are and the one asked for are named."""
@@ -233,20 +240,23 @@ def test_missing_column(tmp_path: Path, key: str, value: str | list[str]) -> Non
 def test_a_mistyped_column_is_answered_with_the_nearest(tmp_path: Path) -> None:
     """In the same line, at its end."""
     message = (
-        "data.drop must be one of the columns of PATH, which are where, age, job, paid, note, got "
-        "'agee' (did you mean age?)"
+        "data.drop_columns must be one of the columns of PATH, which are where, age, job, paid, "
+        "note, got 'agee' (did you mean age?)"
     )
-    assert_refused(save(tmp_path), message, drop=["agee"])
+    assert_refused(save(tmp_path), message, drop_columns=["agee"])
 
 
 def test_zeros_of_categories(tmp_path: Path) -> None:
     """Only columns of numbers have zeros."""
     kind = "must be one of the columns of numbers of PATH, which are age"
     path = save(tmp_path)
-    assert_refused(path, f"data.zero_is_missing {kind}, got 'job'", zero_is_missing=["job"])
+    assert_refused(path, f"data.zero_as_missing {kind}, got 'job'", zero_as_missing=["job"])
     none = kind.replace("age", "none")
     assert_refused(
-        path, f"data.zero_is_missing {none}, got 'age'", zero_is_missing=["age"], drop=["age"]
+        path,
+        f"data.zero_as_missing {none}, got 'age'",
+        zero_as_missing=["age"],
+        drop_columns=["age"],
     )
 
 
@@ -289,11 +299,11 @@ def test_clients_with_few_rows_are_left_out(tmp_path: Path) -> None:
 def test_many_numbers_as_classes_are_doubted(tmp_path: Path, rows: int, doubts: int) -> None:
     """Eleven grades of a few hundred rows may be meant as numbers; words are not."""
     lines = [f"a,{i}.5,{i % 11}" for i in range(rows)]
-    table = load(save(tmp_path, "\n".join(["where,age,paid", *lines])), drop=[])
+    table = load(save(tmp_path, "\n".join(["where,age,paid", *lines])), drop_columns=[])
     assert len(table.doubts) == doubts
     assert all("the 11 different numbers of paid" in doubt for doubt in table.doubts)
     words = "\n".join(["where,age,paid", *(f"{line}x" for line in lines)])
-    assert not load(save(tmp_path, words), drop=[]).doubts
+    assert not load(save(tmp_path, words), drop_columns=[]).doubts
 
 
 def test_a_text_is_no_class(tmp_path: Path) -> None:
@@ -303,7 +313,7 @@ def test_a_text_is_no_class(tmp_path: Path) -> None:
         save(tmp_path, "\n".join(["where,age,paid", *lines])),
         "data.target must be a column of classes in PATH, got paid, which has 30 different values "
         "in 30 rows",
-        drop=[],
+        drop_columns=[],
     )
 
 
@@ -315,9 +325,9 @@ def test_a_number_for_every_row_is_no_class(tmp_path: Path) -> None:
         path,
         "data.target must be a column of classes in PATH, got paid, which has 30 different values "
         "in 30 rows (data.regression=true predicts numbers)",
-        drop=[],
+        drop_columns=[],
     )
-    assert load(path, drop=[], regression=True).labels[1] == 1007
+    assert load(path, drop_columns=[], regression=True).labels[1] == 1007
 
 
 @pytest.mark.parametrize(
@@ -339,7 +349,7 @@ def test_one_class(tmp_path: Path) -> None:
     assert_refused(
         save(tmp_path, "where,age,paid\na,1,yes\na,2,yes\n"),
         "data.target must be a column of different values in PATH, got paid, which is always yes",
-        drop=[],
+        drop_columns=[],
     )
 
 
@@ -347,8 +357,8 @@ def test_no_inputs(tmp_path: Path) -> None:
     """A model needs something to go by."""
     assert_refused(
         save(tmp_path),
-        "data.drop must leave columns of PATH as inputs, got none",
-        drop=["age", "job", "note"],
+        "data.drop_columns must leave columns of PATH as inputs, got none",
+        drop_columns=["age", "job", "note"],
     )
 
 
@@ -378,17 +388,17 @@ SETTINGS = {
     "data.path=x data.client_column=a data.target=a": (
         "data.target must be another column than data.client_column, got 'a'"
     ),
-    "data.path=x data.client_column=a data.target=b data.drop=[c,b]": (
-        "data.drop must be columns other than data.target (b), got ['c', 'b']"
+    "data.path=x data.client_column=a data.target=b data.drop_columns=[c,b]": (
+        "data.drop_columns must be columns other than data.target (b), got ['c', 'b']"
     ),
-    "data.path=x data.client_column=a data.target=b data.drop=[a]": (
-        "data.drop must be columns other than data.client_column (a), got ['a']"
+    "data.path=x data.client_column=a data.target=b data.drop_columns=[a]": (
+        "data.drop_columns must be columns other than data.client_column (a), got ['a']"
     ),
-    "data.path=x data.client_column=a data.target=b data.drop=[c,c]": (
-        "data.drop must be a list of names of columns, each once, got ['c', 'c']"
+    "data.path=x data.client_column=a data.target=b data.drop_columns=[c,c]": (
+        "data.drop_columns must be a list of names of columns, each once, got ['c', 'c']"
     ),
-    "data.path=x data.client_column=a data.target=b data.zero_is_missing=['']": (
-        "data.zero_is_missing must be a list of names of columns, each once, got ['']"
+    "data.path=x data.client_column=a data.target=b data.zero_as_missing=['']": (
+        "data.zero_as_missing must be a list of names of columns, each once, got ['']"
     ),
     "data.path=x data.client_column=a data.target=b data.test_fraction=1": (
         "data.test_fraction must be a number >= 0.01 and <= 0.9, got 1.0"
@@ -407,8 +417,8 @@ def test_settings_are_checked_before_any_work(words: str) -> None:
 
 def test_one_column_to_drop_is_a_list() -> None:
     """A word in place of the list is refused in one line."""
-    words = "data=csv data.path=x data.client_column=a data.target=b data.drop=c"
-    with pytest.raises(SettingsError, match=r"data\.drop") as caught:
+    words = "data=csv data.path=x data.client_column=a data.target=b data.drop_columns=c"
+    with pytest.raises(SettingsError, match=r"data\.drop_columns") as caught:
         compose("custom", words)
     assert "\n" not in str(caught.value)
 
@@ -416,7 +426,7 @@ def test_one_column_to_drop_is_a_list() -> None:
 def test_numbers_to_predict(tmp_path: Path) -> None:
     """With data.regression the target is the number itself, and there are no classes."""
     text = "where,age,job\na,1.5,x\na,-2,y\nb,1e3,x\nb,0,x\n"
-    numbers = load(save(tmp_path, text), target="age", drop=[], regression=True)
+    numbers = load(save(tmp_path, text), target="age", drop_columns=[], regression=True)
     np.testing.assert_array_equal(
         numbers.labels, np.array([1.5, -2, 1000, 0], dtype=np.float32), strict=True
     )
@@ -445,4 +455,4 @@ def test_numbers_to_predict(tmp_path: Path) -> None:
 def test_targets_that_are_no_numbers(tmp_path: Path, text: str, message: str) -> None:
     """Text or a gap among the numbers to predict is one line."""
     path = save(tmp_path, text)
-    assert_refused(path, message, target="age", drop=[], regression=True)
+    assert_refused(path, message, target="age", drop_columns=[], regression=True)

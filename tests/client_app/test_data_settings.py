@@ -160,7 +160,7 @@ def test_unknown_priority() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "partition", "normalise"),
+    ("name", "partition", "normalize"),
     [
         ("fmnist", "dirichlet", False),
         ("fmnist_authors", "proportional", True),
@@ -170,13 +170,13 @@ def test_unknown_priority() -> None:
         ("cinic10", "proportional", True),
     ],
 )
-def test_fedau_presets(name: str, partition: str, normalise: bool) -> None:
+def test_fedau_presets(name: str, partition: str, normalize: bool) -> None:
     """FedAU's experiments: 250 clients, all with priority, classes by Dir(0.1)."""
     data = compose(f"fedau/{name}").settings.data
     assert isinstance(data, PartitionedSettings)
     assert (data.name, data.num_clients) == (name.partition("_")[0], 250)
     assert (data.priority, data.alpha, data.samples_per_client) == ("all", 0.1, None)
-    assert (data.partition, data.normalise) == (partition, normalise)
+    assert (data.partition, data.normalize) == (partition, normalize)
 
 
 @pytest.mark.parametrize("name", ["cifar100", "cinic10"])
@@ -309,4 +309,4 @@ def test_heart_has_the_columns_of_the_authors() -> None:
         *("age", "sex", "trestbps", "chol", "fbs", "thalach", "exang", "oldpeak")
     ]
     assert data.columns["categories"] == {"cp": [1, 2, 3, 4], "restecg": [0, 1, 2, None]}
-    assert (data.zero_is_missing, data.fill) == ([], "mean")
+    assert (data.zero_as_missing, data.imputation) == ([], "mean")

@@ -52,13 +52,13 @@ def assert_equal(one: FederatedData, other: FederatedData, client: int) -> None:
 @pytest.mark.parametrize("fill", ["median", "mean"])
 def test_a_device_has_what_the_simulation_has(files: Path, fill: str) -> None:
     """The rows of one client alone give the same inputs, classes and split as the whole table."""
-    of_all = table(files / "all.csv", client_column="client", num_clients=None, fill=fill)
+    of_all = table(files / "all.csv", client_column="client", num_clients=None, imputation=fill)
     whole = load_data(of_all, 3)
     derived = CsvSettings(
-        path=str(files / "all.csv"), client_column="client", target="label", fill=fill
+        path=str(files / "all.csv"), client_column="client", target="label", imputation=fill
     )
     for k, name in enumerate("ab"):
-        data = load_data(table(files / f"{name}.csv", fill=fill), 3)
+        data = load_data(table(files / f"{name}.csv", imputation=fill), 3)
         assert (data.num_clients, data.input_shape, data.num_classes) == (2, (4,), 2)
         assert data.priority == (0, 1)
         assert_equal(data, whole, k)

@@ -16,7 +16,13 @@ from client_app.dropout import dropouts, give_dropout
 from client_app.models import CNN, LSTM, M5, MLP, CelebaCNN, LogisticRegression, SmallCNN, TextCNN
 from client_app.randomness import draws_numbers, torch_seeded
 from client_app.tasks import BinaryCrossEntropy, CrossEntropy, SquaredError, Task
-from client_app.training import LocalModel, LocalTraining, batch_sizes, normalises_batches
+from client_app.training import (
+    LocalModel,
+    LocalTraining,
+    TheoremLR,
+    batch_sizes,
+    normalises_batches,
+)
 from tests.client_app.clients import CPU, arrays_of
 from tests.reference import torch_sgd
 
@@ -130,12 +136,10 @@ OPTIONS = {
     "plain": LocalTraining(1.0, 8, 2),
     "momentum": LocalTraining(1.0, 8, 2, momentum=0.9),
     "weight decay": LocalTraining(1.0, 8, 2, weight_decay=0.1),
-    "proximal": LocalTraining(1.0, 8, 2, mu=0.5),
-    "all of them": LocalTraining(1.0, 8, 2, 0.5, 0.05, mu=0.3),
+    "proximal": LocalTraining(1.0, 8, 2, proximal_mu=0.5),
+    "all of them": LocalTraining(1.0, 8, 2, 0.5, 0.05, proximal_mu=0.3),
     "steps": LocalTraining(1.0, 8, 1, lr_schedule="step", lr_decay=0.5, local_steps=7),
-    "theorem": LocalTraining(
-        1.0, 8, 2, lr_schedule="theorem", smoothness=400.0, strong_convexity=5.0
-    ),
+    "theorem": LocalTraining(1.0, 8, 2, lr_schedule="theorem", theorem_lr=TheoremLR(5.0, 400.0)),
 }
 
 
@@ -184,7 +188,7 @@ def by_torch(
         loss=task.mean_loss,
         momentum=how.momentum,
         weight_decay=how.weight_decay,
-        mu=how.mu,
+        mu=how.proximal_mu,
         change=augmentation(how.augmentation, draws),
         masked=[layer for _, layer in dropouts(model)],
         seeded=draws_numbers(model),

@@ -152,7 +152,7 @@ def test_normalised_images_change_colours(tmp_path: Path) -> None:
         start = [tensor.numpy().copy() for tensor in node._model.state_dict().values()]
         return node.trainer.alone(start, 1, 0)
 
-    normalised = "data.normalise=true client.augmentation="
+    normalised = "data.normalize=true client.augmentation="
     changed = trained(normalised + "cifar100")
     assert all(np.isfinite(array).all() for array in changed)
     for other in (normalised + "none", normalised + "crop_flip", "client.augmentation=cifar100"):

@@ -63,5 +63,5 @@ def test_what_is_no_image_is_refused() -> None:
     floats = replace(
         images(4, 4), x_train=np.zeros((40, 4), np.float32), x_test=np.zeros((10, 4), np.float32)
     )
-    with pytest.raises(SettingsError, match=r"data\.normalise must be false where samples are no"):
+    with pytest.raises(SettingsError, match=r"data\.normalize must be false where samples are no"):
         normalised(floats, np.arange(40))

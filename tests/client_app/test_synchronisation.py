@@ -36,7 +36,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 HOW = {
     "plain": LocalTraining(0.1, 8, 2),
-    "momentum, decay, proximal": LocalTraining(0.1, 8, 2, 0.5, 0.05, mu=0.3),
+    "momentum, decay, proximal": LocalTraining(0.1, 8, 2, 0.5, 0.05, proximal_mu=0.3),
     "augmented": LocalTraining(0.1, 8, 2, augmentation="crop_flip"),
 }
 

@@ -127,4 +127,4 @@ def test_a_nested_column_is_refused_unless_dropped(tmp_path: Path) -> None:
     pq.write_table(pa.table({**columns, "paid": ["no", "yes", "no", "yes"]}), path)
     with pytest.raises(DataError, match=r"got none of visits, which is of type list"):
         load(path, client_column="town")
-    assert load(path, client_column="town", drop=["visits"]).columns == ("age",)
+    assert load(path, client_column="town", drop_columns=["visits"]).columns == ("age",)

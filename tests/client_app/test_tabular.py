@@ -95,7 +95,7 @@ def test_no_row_is_in_two_parts(tmp_path: Path) -> None:
 def test_numbers_are_scaled_by_the_training_part(tmp_path: Path, seed: int, fill: str) -> None:
     """(x - mean) / sd, and median or mean for what is missing, all of the own training rows."""
     path = save(tmp_path)
-    data, cells = load(path, seed, fill=fill), raw(path)
+    data, cells = load(path, seed, imputation=fill), raw(path)
     for client, (train, test) in enumerate(rows_of(data)):
         client_data = data.client(client)
         for column, name in enumerate(("row", "size")):
@@ -186,7 +186,7 @@ def test_a_constant_column_keeps_what_differs_in_the_test_part(tmp_path: Path) -
 def test_a_column_without_numbers_is_0(tmp_path: Path, fill: str) -> None:
     """Clients b and c have none at all; one that only the test part has says nothing either."""
     path = save(tmp_path)
-    data = load(path, fill=fill)
+    data = load(path, imputation=fill)
     column = data._table.columns.index("sparse")
     for client in (1, 2):
         assert not data.client(client).x_train[:, column].any()
@@ -195,7 +195,7 @@ def test_a_column_without_numbers_is_0(tmp_path: Path, fill: str) -> None:
     cells = lines[1 + row].split(",")
     lines[1 + row] = ",".join([*cells[:3], "9", *cells[4:]])
     path.write_text("\n".join(lines))
-    assert not load(path, num_clients=3, fill=fill).client(1).x_test[:, column].any()
+    assert not load(path, num_clients=3, imputation=fill).client(1).x_test[:, column].any()
 
 
 def test_one_hot_columns_are_the_same_for_all(tmp_path: Path) -> None:

@@ -233,9 +233,9 @@ def test_numbers_follow_from_what_is_trained_on(tmp_path: Path, tokens: str, see
 def test_a_text_of_another_length(tmp_path: Path) -> None:
     """A truncated file of a known number of rows, or another's, is one line."""
     path = save(tmp_path, ROLES)
-    assert text_arrays(roles(path, rows=3)).client_train is not None
-    with pytest.raises(DataError, match=r"file of data\.rows 4, got .*texts\.csv of 3$"):
-        text_arrays(roles(path, rows=4))
+    assert text_arrays(roles(path, expected_rows=3)).client_train is not None
+    with pytest.raises(DataError, match=r"file of data\.expected_rows 4, got .*texts\.csv of 3$"):
+        text_arrays(roles(path, expected_rows=4))
 
 
 def test_known_classes(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_the_preset_with_published_weights(folder: Path, tmp_path: Path) -> None
     path = tmp_path / "pairs.csv"
     path.write_text(PAIRS)
     words = f"model=distilbert model.pretrained={folder} data.tokenizer={folder}"
-    small = f"model.layers=1 model.width=8 model.heads=2 data.path={path} data.rows=null"
+    small = f"model.layers=1 model.width=8 model.heads=2 data.path={path} data.expected_rows=null"
     with pytest.raises(SettingsError, match=r"model\.init must be default where model\.pretrained"):
         compose("aaggff/mqp", f"{words} {small}")
     settings = compose("aaggff/mqp", f"{words} {small} model.init=default").settings

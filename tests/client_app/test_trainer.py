@@ -66,7 +66,9 @@ def test_each_is_alone(make: Any, cores: int) -> None:
         np.testing.assert_array_equal(array, before)
 
 
-@pytest.mark.parametrize("how", [HOW, replace(HOW, momentum=0.0, mu=0.3), replace(HOW, mu=0.3)])
+@pytest.mark.parametrize(
+    "how", [HOW, replace(HOW, momentum=0.0, proximal_mu=0.3), replace(HOW, proximal_mu=0.3)]
+)
 @pytest.mark.parametrize(
     ("make", "batching"),
     [

@@ -27,7 +27,7 @@ from client_app.tasks import (
     SquaredError,
     Task,
 )
-from client_app.training import LocalTraining, batch_sizes, train
+from client_app.training import LocalTraining, TheoremLR, batch_sizes, train
 from conf import SettingsError, compose
 from tests.client_app.clients import EachToken
 from tests.reference import losses, sgd
@@ -61,14 +61,14 @@ HOW = {
     "momentum and weight decay": LocalTraining(0.2, 7, 3, 0.7, 0.05),
     "batch larger than the data": LocalTraining(0.1, 100, 3, 0.5, 0.0),
     "no remainder": LocalTraining(0.1, 23, 2, 0.0, 0.0),
-    "proximal": LocalTraining(0.1, 5, 3, mu=1.0),
-    "proximal, momentum, decay": LocalTraining(0.1, 5, 3, 0.5, 0.1, mu=0.3),
+    "proximal": LocalTraining(0.1, 5, 3, proximal_mu=1.0),
+    "proximal, momentum, decay": LocalTraining(0.1, 5, 3, 0.5, 0.1, proximal_mu=0.3),
 }
 
 
 def options(how: LocalTraining) -> dict[str, Any]:
-    names = ("batch_size", "local_epochs", "momentum", "weight_decay", "mu")
-    return {name: getattr(how, name) for name in names}
+    names = ("batch_size", "local_epochs", "momentum", "weight_decay")
+    return {name: getattr(how, name) for name in names} | {"mu": how.proximal_mu}
 
 
 @pytest.mark.parametrize("how", HOW.values(), ids=list(HOW))
@@ -115,15 +115,17 @@ SCHEDULES: dict[str, tuple[LocalTraining, Callable[[int, int], float]]] = {
         lambda t, i: {0: 0.2, 2: 0.2 / 1.2**0.5, 3: 0.2 / 1.3**0.5, 7: 0.2 / 1.7**0.5}[t],
     ),
     "theorem, gamma from L": (
-        LocalTraining(9.9, 8, 2, lr_schedule="theorem", strong_convexity=0.5, smoothness=2.0),
+        LocalTraining(9.9, 8, 2, lr_schedule="theorem", theorem_lr=TheoremLR(0.5, 2.0)),
         lambda t, i: 2 / (0.5 * (6 * t + i + 32)),
     ),
     "theorem, gamma from the steps": (
-        LocalTraining(9.9, 8, 2, lr_schedule="theorem", strong_convexity=4.0, smoothness=1.0),
+        LocalTraining(9.9, 8, 2, lr_schedule="theorem", theorem_lr=TheoremLR(mu=4.0)),
         lambda t, i: 2 / (4 * (6 * t + i + 6)),
     ),
     "theorem, 4 local steps": (
-        LocalTraining(9.9, 8, 2, lr_schedule="theorem", strong_convexity=4.0, local_steps=4),
+        LocalTraining(
+            9.9, 8, 2, lr_schedule="theorem", theorem_lr=TheoremLR(mu=4.0), local_steps=4
+        ),
         lambda t, i: 2 / (4 * (4 * t + i + 4)) if i < 4 else 0.0,
     ),
 }

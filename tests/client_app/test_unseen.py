@@ -9,7 +9,7 @@ from conf.schema.data import DataSettings
 
 
 def drawn(fraction: float, *, priority: object = "all", seed: int = 1, **given: object) -> set[int]:
-    settings = DataSettings("x", priority=priority, unseen_fraction=fraction, **given)  # type: ignore[arg-type]
+    settings = DataSettings("x", priority=priority, holdout_client_fraction=fraction, **given)  # type: ignore[arg-type]
     has_priority = range(20) if priority == "all" else (0, 1, 2)
     return {*unseen_clients(settings, 20, has_priority, seed)}
 
@@ -20,7 +20,7 @@ def test_a_fraction_of_all_clients_never_trains() -> None:
     assert [len(drawn(fraction)) for fraction in (0.05, 0.25, 0.95)] == [1, 5, 19]
     assert drawn(0.5) == drawn(0.5) != drawn(0.5, seed=2)
     # 0.575 of 100 is 57.5, and 57.49999999999999 in binary.
-    settings = DataSettings("x", priority="all", unseen_fraction=0.575)
+    settings = DataSettings("x", priority="all", holdout_client_fraction=0.575)
     assert len(unseen_clients(settings, 100, range(100), 1)) == 58
     assert drawn(0.25) == {*stream(1, "unseen").permutation(20)[:5].tolist()}
 

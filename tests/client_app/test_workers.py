@@ -251,11 +251,11 @@ def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("keeps", [True, False])
 def test_the_setting(keeps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node keeps memory unless client.keep_memory is false."""
+    """A node keeps memory unless client.retain_memory is false."""
     calls: list[Any] = []
     monkeypatch.setattr(node, "keep_memory", lambda: calls.append(1))
     words = "data=synth data.num_clients=2 data.num_priority=1 client.device=cpu"
-    overrides = f"{words} client.keep_memory={str(keeps).lower()}"
+    overrides = f"{words} client.retain_memory={str(keeps).lower()}"
     Node(compose("custom", overrides).settings)
-    assert compose("custom", words).settings.client.keep_memory
+    assert compose("custom", words).settings.client.retain_memory
     assert calls == [1] * keeps

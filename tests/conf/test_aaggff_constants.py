@@ -9,7 +9,7 @@ PARAMETERS = {
     "qfedavg": "q",
     "term": "tilt",
     "propfair": "bound",
-    "fedmgda": "deviation",
+    "fedmgda": "max_deviation",
 }
 CONSTANTS = {
     ("berka", "heart"): (0.01, 1.0, 0.1, 3.0, 1.0),

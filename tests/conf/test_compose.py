@@ -131,10 +131,10 @@ def test_options_of_every_group_come_back(overrides: str) -> None:
 def test_a_setting_newer_than_a_record_is_the_default() -> None:
     """What a record does not name is read as if it had not been set."""
     written = yaml.safe_load(compose("aaggff/berka").to_yaml())
-    del written["evaluation"]["metric"], written["availability"], written["client"]["mu"]
+    del written["evaluation"]["metric"], written["availability"], written["client"]["proximal_mu"]
     settings = settings_of(yaml.safe_dump(written))
     assert (settings.evaluation.metric, settings.availability.name) == ("accuracy", "always")
-    assert settings.client.mu == 0.0
+    assert settings.client.proximal_mu == 0.0
 
 
 @pytest.mark.parametrize(
@@ -213,10 +213,12 @@ MISTAKES = {
     "'data.priority_weights={3: 0}'": r"data.priority_weights\[3\] must be a number > 0 and <= 1",
     "'data.priority_weights={30: 0.5}'": r"data.priority_weights \(its keys\) must be .* 0 to 19",
     "data.priority_weights=[0.5]": "data.priority_weights must be a mapping such as {3: 0.5}",
-    "strategy.priority_draws=2 'data.priority_weights={3: 0.5}'": "strategy.priority_draws must be",
+    "strategy.priority_samples=2 'data.priority_weights={3: 0.5}'": (
+        "strategy.priority_samples must be"
+    ),
     "strategy.fraction=2": "strategy.fraction must be a number >= 0 and <= 1, got 2",
     "client.lr_schedule=cosine": "client.lr_schedule must be one of constant, step, exponential",
-    "client.mu=-1": "client.mu must be a number >= 0, got -1",
+    "client.proximal_mu=-1": "client.proximal_mu must be a number >= 0, got -1",
     "data.noise=loud": "data.noise must be one of additive, flip, got 'loud'",
     "evaluation.clients=none": "evaluation.clients must be one of all, priority, got 'none'",
     "engine.num_supernodes=0": "engine.num_supernodes must be a whole number >= 1, got 0",
@@ -228,8 +230,8 @@ MISTAKES = {
         "engine.address must be the HOST:PORT of a Ray cluster, or local, got 'here'"
     ),
     "engine=ray experiment=custom data=npz data.path=a.npz data.partition=device data.priority=all "
-    "data.num_clients=2 data.input_shape=[8] data.num_classes=3 engine.send_data=true": (
-        "engine.send_data must be false where each device has the data of its own client only, got"
+    "data.num_clients=2 data.input_shape=[8] data.num_classes=3 engine.share_data=true": (
+        "engine.share_data must be false where each device has the data of its own client only, got"
     ),
     "tracker=clearml": "tracker must be one of mlflow, tensorboard, wandb, got 'clearml'",
     "tracker=wandb tracker.mode=disabled": "tracker.mode must be one of offline, online, got",
@@ -274,8 +276,8 @@ MISTAKES = {
     ),
     "strategy=local_only server_optimizer=adam": "server_optimizer must be sgd where every client",
     "strategy=aaggff_d strategy.c1=3 strategy.c2=1": "strategy.c2 must be a number > 3, got 1.0",
-    "strategy=composed strategy/weighting=afl strategy.priority_draws=3": (
-        "strategy.priority_draws must be null with a weighting that is not by data .*, got 3"
+    "strategy=composed strategy/weighting=afl strategy.priority_samples=3": (
+        "strategy.priority_samples must be null with a weighting that is not by data .*, got 3"
     ),
     "strategy=custom": "strategy.path must be an import path such as package.module.Class or ",
     "strategy=custom strategy.path=rule.txt:Rule": "strategy.path must be an import path",
@@ -289,7 +291,9 @@ MISTAKES = {
         "data.name must be a value in Hydra's grammar, got 'data.name=Genève': a value with other "
         r"characters .* needs quotes of its own; type \"data.name='Genève'\"$"
     ),
-    "'data.drop=[age (years), Größe]'": r"; type \"data.drop=\['age \(years\)','Größe'\]\"$",
+    "'data.drop_columns=[age (years), Größe]'": (
+        r"; type \"data.drop_columns=\['age \(years\)','Größe'\]\"$"
+    ),
     "'data.columns={numbers: [Größe]}'": "; put each text in it in quotes$",
     "größe=1": "a setting must be NAME=VALUE, such as strategy.epsilon=0.1, got 'größe=1'",
     "'seed=1": "overrides must be Hydra overrides separated by spaces",
@@ -337,7 +341,7 @@ NEARLY = {
     ),
     "strategy=fedau strategy.epsilon=1": (
         "strategy.epsilon is not a setting; ",
-        "got 'epsilon' (strategy=fedalign has it)",
+        "got 'epsilon' (strategy=fedalign, propfair have it)",
     ),
     "strategy=xyzzy": ("strategy must be one of ", "got 'xyzzy'"),
 }

@@ -24,7 +24,7 @@ MISTAKES = {
     "data.path=a(b": f"{QUOTES}; type \"data.path='a(b'\"",
     "data.path=x=y": f"{QUOTES}; type \"data.path='x=y'\"",
     "data.target=größe": f"{QUOTES}; type \"data.target='größe'\"",
-    "data.drop=[größe, x]": f"{QUOTES}; type \"data.drop=['größe','x']\"",
+    "data.drop_columns=[größe, x]": f"{QUOTES}; type \"data.drop_columns=['größe','x']\"",
     "data.path=it's(1)": "the quote ' is not closed; type \"data.path='its(1)'\"",
     "a=nope(0, 1)": f"nope is no function; there are {FUNCTIONS}",
     "a=range(1, x)": (

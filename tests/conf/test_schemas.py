@@ -47,7 +47,7 @@ def test_a_rules_parameters_are_its_settings(group: str, key: str) -> None:
     for item in declared:
         assert settings[item.name].default == item.default
         assert settings[item.name].metadata["allowed"] == item.metadata["allowed"]
-    others = {"name", "fraction", "priority_draws", "server_lr", "lr_schedule"}
+    others = {"name", "fraction", "priority_samples", "server_lr", "lr_schedule"}
     assert settings.keys() - {item.name for item in declared} <= others
     assert settings["name"].default == key
     assert OPTIONS[group][key].__doc__ == rule.summary
@@ -58,7 +58,7 @@ def test_the_settings_of_all_strategies(key: str) -> None:
     """Everybody samples; who draws and who aggregates can be told so, others cannot."""
     names = {item.name for item in fields(OPTIONS["strategy"][key])}
     assert "fraction" in names
-    assert ("priority_draws" in names) == (key in {"fedalign", "fedavg", "fedavg_priority"})
+    assert ("priority_samples" in names) == (key in {"fedalign", "fedavg", "fedavg_priority"})
     assert ("server_lr" in names) == (key != "local_only")
 
 

@@ -392,7 +392,7 @@ def test_the_run_fits_to_the_nodes() -> None:
     settings = composed.settings
     assert settings.data.num_clients == NODES
     assert (settings.engine.name, settings.engine.superlink) == ("flower", "deployment")
-    assert settings.engine.nodes == "/etc/fedquorum/nodes"
+    assert settings.engine.node_keys == "/etc/fedquorum/nodes"
     # Results are below the working directory of the Job, a path of the SuperLink's volume.
     state = environment(container(SUPERLINK, "superlink"))["STATE"]
     assert run["workingDir"] == state

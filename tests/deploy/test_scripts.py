@@ -252,7 +252,7 @@ def test_the_run_of_the_guide() -> None:
     given = parse_config_args([printed])
     settings = compose(given["experiment"], given["overrides"]).settings
     assert (settings.data.name, settings.data.num_clients) == ("npz", 5)
-    assert settings.engine.nodes == "/etc/fedquorum/nodes"
+    assert settings.engine.node_keys == "/etc/fedquorum/nodes"
 
 
 @pytest.mark.parametrize(

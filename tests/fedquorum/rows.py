@@ -212,7 +212,7 @@ ROWS = (
             "warmup_fraction": 1.5,
             "warmup_rounds": -1,
             "criterion": "f1",
-            "objective": "all",
+            "objective_clients": "all",
             "objective_client": -1,
         },
         {"num_rounds": 10},
@@ -237,15 +237,18 @@ ROWS = (
     Row(AverageAll, total=share_of_known, factor=EQUAL),
     Row(
         NewtonMixing,
-        ({"cdf": "weibull", "c2": 1.0}, {"form": "authors_code"}),
-        {"cdf": "cauchy", "form": "code", **MIXING_RANGE},
+        ({"cdf": "weibull", "c2": 1.0}, {"variant": "authors_code"}),
+        {"cdf": "cauchy", "variant": "code", **MIXING_RANGE},
         refused_with=(NOT_CORRECTED, ALL_CLIENTS),
         factor=MIXED,
     ),
     Row(
         DoublyRobustMixing,
-        ({"cdf": "frechet", "rbar": "running"}, {"cdf": "logistic", "rbar": "running"}),
-        {"cdf": "cauchy", "rbar": "mean", **MIXING_RANGE},
+        (
+            {"cdf": "frechet", "baseline_response": "running"},
+            {"cdf": "logistic", "baseline_response": "running"},
+        ),
+        {"cdf": "cauchy", "baseline_response": "mean", **MIXING_RANGE},
         refused_with=(UNIFORM_DRAWS,),
         factor=MIXED,
     ),
@@ -266,7 +269,7 @@ ROWS = (
     Row(
         LossHeadroom,
         ({"bound": 2.0},),
-        {"bound": 0.0, "guard": 0.0},
+        {"bound": 0.0, "epsilon": 0.0},
         refused_with=(NOT_CORRECTED,),
         factor=(
             "w_k / max(M - F_k, epsilon)",
@@ -276,8 +279,8 @@ ROWS = (
     Row(AgnosticMixing, ({"step_size": 0.05},), {"step_size": 0.0}, factor=MIXED),
     Row(
         MinNorm,
-        ({"deviation": 0.2},),
-        {"deviation": 1.5},
+        ({"max_deviation": 0.2},),
+        {"max_deviation": 1.5},
         refused_with=(NOT_CORRECTED, PLAIN_STEP, NO_GATE),
         factor=(
             "p_k / |Delta_k|",
@@ -320,8 +323,8 @@ ROWS = (
     ),
     Row(
         EmpiricalRates,
-        ({"cap": 1.0}, {"cap": 2.5}),
-        {"cap": 0.5},
+        ({"max_weight": 1.0}, {"max_weight": 2.5}),
+        {"max_weight": 0.5},
         total=corrected_share,
     ),
     Row(

@@ -111,11 +111,11 @@ REFUSED: Mapping[str, tuple[Callable[[], object], str]] = {
     ),
     "draws": (
         lambda: Rules(Everyone(Sampling(1.0, 2)), corrected(AverageAll(), "fedau")),
-        "priority_draws must be None with a weighting that is not by data .*, got 2",
+        "priority_samples must be None with a weighting that is not by data .*, got 2",
     ),
     "draws corrected": (
         lambda: Rules(Everyone(Sampling(1.0, 2)), corrected(DataFraction(), "fedau")),
-        "priority_draws must be None with a weighting that is not by data .*, got 2",
+        "priority_samples must be None with a weighting that is not by data .*, got 2",
     ),
     "twice": (
         lambda: corrected(corrected(AverageAll(), "fedau"), "known_statistics"),

@@ -20,7 +20,7 @@ FACTS = RunFacts(num_rounds=7, seed=3)
 OPTIONS: dict[str, dict[str, Any]] = {
     "fedalign": {"epsilon": 0.5, "warmup_rounds": 2},
     "fedau": {"cutoff": 50},
-    "empirical": {"cap": 50.0},
+    "empirical": {"max_weight": 50.0},
     "known_statistics": {"probabilities": {0: 0.5, 4: 1.0}},
     "fedvarp": {"memory_dir": "/somewhere"},
     "maxfl": {"requirement": {0: 0.5, 4: 1.0}},

@@ -87,7 +87,7 @@ def test_options_reach_the_rule_that_has_them() -> None:
     assert built("fedau", cutoff=7).weighting == MeanInterval(7)
     assert built("mifa", memory_dir="y").memory == LastUpdates("y", moves_alone=True)
     assert built("known_statistics", probabilities=[0.1, 0.2]).weighting == KnownRates([0.1, 0.2])
-    drawn = built("fedavg", priority_draws=4, warmup_fraction=0.5).selection
+    drawn = built("fedavg", priority_samples=4, warmup_fraction=0.5).selection
     assert drawn == AfterWarmup(10, 0.5, sampling=Sampling(1.0, 4, 3))
 
 
@@ -137,7 +137,11 @@ def test_parts_of_ones_own_come_by_their_path() -> None:
         ({"name": "fedau", "cutoff": 0}, "cutoff", ""),
         ({"name": "fedavg", "fraction": 2.0}, "fraction", ""),
         ({"name": "fedavg", "server_lr": 0.0}, "server_lr", ""),
-        ({"name": "fedau", "priority_draws": 2}, "priority_draws", "a draw counts as its client"),
+        (
+            {"name": "fedau", "priority_samples": 2},
+            "priority_samples",
+            "a draw counts as its client",
+        ),
         (
             {"name": COMPOSED, **COMPOSITION, "selection": {"name": "everybody"}},
             "selection",

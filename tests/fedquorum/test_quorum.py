@@ -82,5 +82,5 @@ def test_impossible_sizes(size: Any) -> None:
     allowed = r"size must be a share in \(0, 1\), or a whole number of clients >= 1, got"
     with pytest.raises(ParameterError, match=allowed):
         Quorum(size)
-    with pytest.raises(ParameterError, match="grace must be a number >= 0"):
-        Quorum(grace=-1.0)
+    with pytest.raises(ParameterError, match="grace_seconds must be a number >= 0"):
+        Quorum(grace_seconds=-1.0)

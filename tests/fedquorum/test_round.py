@@ -307,7 +307,7 @@ def test_a_bound_on_one_client_caps_its_weight() -> None:
 def test_draws_are_reported_of_the_clients_drawn() -> None:
     """Three draws of two priority clients; the others have none."""
     population = Population.of(4, [0, 1])
-    rules = Rules(Everyone(Sampling(priority_draws=3, seed=1)), DataFraction())
+    rules = Rules(Everyone(Sampling(priority_samples=3, seed=1)), DataFraction())
     state = replace(RoundState.initial(rules, population), told=Told({0: 10.0, 1: 10.0}))
     call = rules.call(0, population, state.told)
     assert call.draws is not None

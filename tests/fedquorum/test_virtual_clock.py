@@ -37,7 +37,7 @@ def test_without_a_quorum_a_round_lasts_as_long_as_the_slowest() -> None:
 def test_a_quorum_and_its_grace_close_the_round() -> None:
     """Replies within the grace count; later ones are late, and arrive in the round they reach."""
     clients = answers(1.0, 2.0, 2.5, 4.0, 9.0)
-    first = close(Clock(), 1, clients, Quorum(2, grace=0.75), priority=(), deadline=100.0)
+    first = close(Clock(), 1, clients, Quorum(2, grace_seconds=0.75), priority=(), deadline=100.0)
     assert first.clock.now == 2.75
     assert statuses(first.answers) == ["trained"] * 3 + ["late"] * 2
     assert first.answers[3] == ClientAnswer(3, "late", LATE, seconds=4.0)
@@ -149,7 +149,7 @@ def test_times_are_the_same_up_to_the_rounding_of_sums(
     assert closing.clock.busy == frozenset()
     assert closing.late == (LateReply(1, 1, ends),)
     # The same of a reply within the grace, and of the deadline.
-    quorum = Quorum(1, grace=lasts)
+    quorum = Quorum(1, grace_seconds=lasts)
     closing = close(Clock(), 1, answers(now, ends), quorum, priority=(), deadline=99.0)
     assert statuses(closing.answers) == ["trained", "trained"]
     closing = close(Clock(), 1, answers(now, 50.0), quorum, priority=(), deadline=ends)

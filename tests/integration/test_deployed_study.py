@@ -32,7 +32,7 @@ SHARED = (
 )
 ON_DEVICES = (
     f"{SHARED} data.partition=device data.path=rows.npz engine=flower "
-    "engine.superlink=deployment engine.nodes=nodes.txt"
+    "engine.superlink=deployment engine.node_keys=nodes.txt"
 )
 NODE = Path(__file__).parent / "quick_supernode.py"
 POLICIES = {1: "withhold: [test-accuracy]", 2: "accept: {strategies: [fedavg]}"}
@@ -100,7 +100,7 @@ def test_a_study_of_devices(deployment: Deployment, capfd: pytest.CaptureFixture
     for seed in () if is_long() else range(4, 3 + SEEDS):
         for strategy in ("fedavg", "qfedavg"):
             simulate(study, strategy, seed, pooled)
-    words = f"question=average methods=[qfedavg] trials=0 budget={2 * SEEDS}runs {ON_DEVICES}"
+    words = f"goal=average methods=[qfedavg] trials=0 budget={2 * SEEDS}runs {ON_DEVICES}"
     arguments = [*words.split(), f"output={study}"]
     with interrupted_after_a_round(study / "0"):
         study_here(arguments)

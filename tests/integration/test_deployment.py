@@ -88,7 +88,7 @@ def test_fedalign_as_in_the_simulation(
     deployment: Deployment, simulated: Simulated, ssh_keygen: str
 ) -> None:
     """Same numbers on devices as in process; the uninvited node is named, and not asked."""
-    overrides = f"{ON_DEVICES} {STRATEGIES['fedalign']} engine.nodes={deployment.nodes}"
+    overrides = f"{ON_DEVICES} {STRATEGIES['fedalign']} engine.node_keys={deployment.nodes}"
     done = deployment.run("fedalign", overrides, "--stream")
     assert done.status == 0, done.stderr
     assert_same_run(deployment.folder / "fedalign", simulated("fedalign"))
@@ -105,7 +105,11 @@ def test_others_as_in_the_simulation(
 ) -> None:
     """``engine=flower engine.superlink=NAME`` submits to the deployment: same numbers there."""
     words = f"experiment=custom {ON_DEVICES} {STRATEGIES[strategy]} engine=flower".split()
-    words += ["engine.superlink=deployment", "engine.nodes=nodes.txt", f"hydra.run.dir={strategy}"]
+    words += [
+        "engine.superlink=deployment",
+        "engine.node_keys=nodes.txt",
+        f"hydra.run.dir={strategy}",
+    ]
     done = Shell(deployment.folder, deployment.env)("fedquorum", *words)
     assert done.status == 0, done.stdout + done.stderr
     assert_same_run(deployment.folder / strategy, simulated(strategy))
@@ -117,7 +121,7 @@ def test_others_as_in_the_simulation(
 def test_a_quorum_does_not_wait_for_a_frozen_node(deployment: Deployment) -> None:
     """It is late in the round in which it froze, and busy in the next one: asked for nothing."""
     words = f"rounds=2 strategy=fedavg engine.quorum={CLIENTS - 1} evaluation.clients=priority"
-    overrides = f"{ON_DEVICES} {words} engine.nodes={deployment.nodes}"
+    overrides = f"{ON_DEVICES} {words} engine.node_keys={deployment.nodes}"
     submitted = json.loads(deployment.run("quorum", overrides, "--format", "json").stdout)
     run = deployment.folder / "quorum"
     begun = f"[RUN {submitted['run-id']}, ROUND train 1]"

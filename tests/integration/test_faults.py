@@ -230,7 +230,7 @@ class RealRun:
     def __init__(self, made: Deployment, name: str, words: str) -> None:
         self.directory = made.folder / name
         self._made = made
-        words += f" {' '.join(OF_RUN)} engine.nodes={made.nodes}"
+        words += f" {' '.join(OF_RUN)} engine.node_keys={made.nodes}"
         submitted = made.run(name, words, "--format", "json")
         told = json.loads(submitted.stdout)
         assert told["success"], submitted.stdout + submitted.stderr

@@ -84,7 +84,7 @@ def draw(number: int, attempt: int) -> Case | None:
     optimizer = one(*sorted(SERVER_OPTIMIZERS))
     joining_round = int(one(1, rng.integers(2, ROUNDS)))
     if joining_round == 1 and one(True, False):  # by the data of all priority clients
-        strategy["priority_draws"] = 3
+        strategy["priority_samples"] = 3
     facts = RunFacts(ROUNDS, rates=dict.fromkeys(range(CLIENTS), 0.5), clients=(*range(CLIENTS),))
     try:
         build(strategy, {"name": optimizer}, facts)
@@ -95,7 +95,7 @@ def draw(number: int, attempt: int) -> Case | None:
         f"server_optimizer={optimizer}",
         *one(("data.priority=[0,1,3]",), ("data.priority=all",), ("data.priority=[5,2]",)),
         *one((), (), ("data.priority_weights={4: 0.5}",)),
-        *one((), (), ("data.unseen_fraction=0.2",)),
+        *one((), (), ("data.holdout_client_fraction=0.2",)),
         *one((), ("data.validation_fraction=0.3",)),
         *one(
             (),
@@ -104,7 +104,11 @@ def draw(number: int, attempt: int) -> Case | None:
             ("availability=cyclic", "availability.p=0.7", "availability.period=3"),
             ("availability=bernoulli", "availability.p=0.8", "availability.rest=1"),
         ),
-        *one((), (), ("response_time=lognormal", f"engine.quorum={one(0.5, 2)}", "engine.grace=1")),
+        *one(
+            (),
+            (),
+            ("response_time=lognormal", f"engine.quorum={one(0.5, 2)}", "engine.grace_seconds=1"),
+        ),
         f"evaluation.every={one(1, 2, 3)}",
         f"evaluation.clients={one('all', 'all', 'priority')}",
         f"evaluation.metric={one('accuracy', 'loss', 'f1')}",

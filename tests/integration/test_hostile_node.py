@@ -34,7 +34,7 @@ def test_a_node_that_pushes_spoilt_objects(tmp_path: Path) -> None:
             made.start_node(name, client)
         made.start_script("node-2", 2, HOSTILE)
         run = made.folder / "run"
-        submitted = made.run("run", f"{WORDS} engine.nodes={made.nodes}", "--format", "json")
+        submitted = made.run("run", f"{WORDS} engine.node_keys={made.nodes}", "--format", "json")
         assert json.loads(submitted.stdout)["success"], submitted.stdout + submitted.stderr
         ended = ("completed", "failed", "interrupted")
         wait_for("the run ends", lambda: manifest_in(run).get("status") in ended, 900)

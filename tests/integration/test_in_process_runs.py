@@ -43,9 +43,9 @@ SHORT = ("rounds=20", "strategy.warmup_fraction=0.2")
         ("strategy.epsilon_schedule=sqrt", "strategy.warmup_rounds=2"),
         ("strategy.criterion=accuracy", "strategy.epsilon=0.05"),
         ("strategy.fraction=0.5",),
-        ("strategy.fraction=0.5", "strategy.objective=sampled"),
+        ("strategy.fraction=0.5", "strategy.objective_clients=sampled"),
         ("strategy.objective_client=7", "strategy.epsilon=1.0"),
-        ("strategy.priority_draws=6", "strategy.fraction=0.7"),
+        ("strategy.priority_samples=6", "strategy.fraction=0.7"),
         ("data.priority_weights={10: 0.5, 11: 0.25, 3: 0.1}",),
         ("data.noise=flip", "data.noise_skew=5.0", "strategy.epsilon=0.1"),
         ("strategy.epsilon=inf", "strategy.warmup_fraction=0.0"),
@@ -306,13 +306,13 @@ FAIR = ("data.priority=all", "data.sizes=equal", "client.local_epochs=1", "round
     "words",
     [
         ("strategy=aaggff_s",),
-        ("strategy=aaggff_d", "strategy.fraction=0.25", "strategy.rbar=running"),
+        ("strategy=aaggff_d", "strategy.fraction=0.25", "strategy.baseline_response=running"),
         ("strategy=qfedavg",),
         ("strategy=qfedavg", "strategy.lipschitz=10"),
         ("strategy=term",),
         ("strategy=propfair",),
         ("strategy=afl",),
-        ("strategy=fedmgda", "strategy.deviation=0.1"),
+        ("strategy=fedmgda", "strategy.max_deviation=0.1"),
     ],
 )
 def test_fair_strategies(tmp_path: Path, words: tuple[str, ...]) -> None:
@@ -464,7 +464,7 @@ def test_the_servers_rate_follows_the_clients(tmp_path: Path) -> None:
         assert np.abs(step).max() > 0
         np.testing.assert_allclose(doubled, 2 * step, atol=1e-6)
     parts = tmp_path / "parts"
-    run(parts, *FOLLOWED, "rounds=2", "engine.stop_after=1")
+    run(parts, *FOLLOWED, "rounds=2", "engine.stop_after_round=1")
     run(parts, *FOLLOWED, "rounds=2", f"resume={parts}")
     assert_same_bits(parts, whole, rounds=2)
     assert audit(parts).problems == ()
@@ -503,7 +503,7 @@ def test_only_priority_clients_are_evaluated_where_asked(tmp_path: Path) -> None
 
 def test_priority_clients_drawn_with_replacement(tmp_path: Path) -> None:
     """Weights are whole draws out of |S|, spread over 1 + A; F(w_t) is of those drawn if told."""
-    words = ("strategy.priority_draws=6", "strategy.objective=sampled")
+    words = ("strategy.priority_samples=6", "strategy.objective_clients=sampled")
     directory = run(tmp_path / "run", *SHORT, *words)
     table = read_rows(directory)
     for record in read_rounds(directory):

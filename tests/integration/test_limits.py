@@ -75,7 +75,7 @@ def test_the_limit_is_another_method(
 @pytest.mark.parametrize(
     ("limit", "plain"),
     [
-        (("client.mu=0",), PLAIN),
+        (("client.proximal_mu=0",), PLAIN),
         (("strategy.fraction=1.0",), PLAIN),
         (("strategy=fedavg", "strategy.fraction=1.0"), ("strategy=fedavg",)),
     ],
@@ -116,7 +116,7 @@ def test_the_methods_differ(runs: Runs) -> None:
         ("strategy=fedavg", NO_WARM_UP),
         ("strategy=average_all", *AWAY),
         ("strategy=aaggff_d", "strategy.fraction=1.0"),
-        ("client.mu=1.0",),
+        ("client.proximal_mu=1.0",),
     ]
     found = [runs.of(words) for words in methods]
     assert len({(run / "model.safetensors").read_bytes() for run in found}) == len(methods)

@@ -191,7 +191,7 @@ def test_a_long_run_on_nodes_that_come_and_go(tmp_path: Path) -> None:
         nodes = Restless(made)
         nodes.start()
         run = Run(tmp_path / "run")
-        submitted = made.run("run", f"{DEPLOYED} engine.nodes={made.nodes}", "--format", "json")
+        submitted = made.run("run", f"{DEPLOYED} engine.node_keys={made.nodes}", "--format", "json")
         assert json.loads(submitted.stdout)["success"], submitted.stdout + submitted.stderr
         wait_for("the run begins", lambda: run.rounds() > 0, 300)
         superlink = made.processes["superlink"].pid

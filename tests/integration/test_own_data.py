@@ -215,8 +215,8 @@ def test_a_client_with_one_class(tmp_path: Path) -> None:
         ({"more": "west,30,yes"}, (), "Expected 5 columns, got 3"),
         (
             {},
-            ("data.drop=[agee]",),
-            r"data\.drop must be one of the columns of .*, got 'agee' .did you mean age..",
+            ("data.drop_columns=[agee]",),
+            r"data\.drop_columns must be one of the columns of .*, got 'agee' .did you mean age..",
         ),
     ],
 )

@@ -48,7 +48,7 @@ FEDAU = (
     "client.local_steps=2",
     "availability.p=0.5",
 )
-HANDED = ("engine.num_supernodes=20", "engine.send_data=true")
+HANDED = ("engine.num_supernodes=20", "engine.share_data=true")
 CASES: Mapping[str, tuple[tuple[str, ...], int]] = {
     "synth": ((*FEDALIGN, "strategy.warmup_fraction=0.25"), 6),
     "fmnist": ((*FEDAU, *HANDED, "model=logistic_regression"), 3),
@@ -199,7 +199,13 @@ def test_a_quorum_does_not_wait_for_a_slow_worker(tmp_path: Path, run: Callable[
         replies = [sent.reply for sent in grid._sent.values()]
         ray.wait(replies, num_returns=len(replies), timeout=120)
 
-    words = (*FAST, "engine.quorum=0.5", "engine.grace=1", "engine.checkpoint_every=1", "rounds=6")
+    words = (
+        *FAST,
+        "engine.quorum=0.5",
+        "engine.grace_seconds=1",
+        "engine.checkpoint_every=1",
+        "rounds=6",
+    )
     directory = run(tmp_path / "run", *words, hooks={2: stop, 4: go_on})
     found = statuses(directory)
     of_client_1 = [found[server_round, 1][0] for server_round in range(1, 7)]

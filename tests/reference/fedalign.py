@@ -105,7 +105,7 @@ def recompute(directory: Path) -> Recomputed:
         asked = [r for r in here if r["priority"] and r["client"] in share]
         one = strategy.get("objective_client")
         everybody = [r for r in evaluations if r["round"] == t and one in (None, r["client"])]
-        measured = asked if strategy["objective"] == "sampled" else everybody
+        measured = asked if strategy["objective_clients"] == "sampled" else everybody
         problems += _loss_problems(config, measured, record)
         weights += len(here)
         problems += _count_problems(here, record)

@@ -27,7 +27,7 @@ from tests.builders_runs import read_lines, read_rows
 from tests.reference import maxfl as reference
 from tests.server_app.made_runs import SMALL, real_run
 
-UNSEEN = ("data.unseen_fraction=0.25",)
+UNSEEN = ("data.holdout_client_fraction=0.25",)
 
 
 @pytest.fixture(scope="module")
@@ -180,12 +180,15 @@ def test_two_settings_may_agree_on_who_has_no_requirement() -> None:
         ),
         (
             ("strategy=local_only", *UNSEEN),
-            r"data\.unseen_fraction must be 0 with strategy=local_only .*, got 0\.25",
+            r"data\.holdout_client_fraction must be 0 with strategy=local_only .*, got 0\.25",
         ),
-        (("data.unseen_fraction=0.9",), r"data\.unseen_fraction must be 0 or a share of 1 to 4 of"),
         (
-            ("data.unseen_fraction=1",),
-            r"data\.unseen_fraction must be a number >= 0 and < 1, got 1",
+            ("data.holdout_client_fraction=0.9",),
+            r"data\.holdout_client_fraction must be 0 or a share of 1 to 4 of",
+        ),
+        (
+            ("data.holdout_client_fraction=1",),
+            r"data\.holdout_client_fraction must be a number >= 0 and < 1, got 1",
         ),
     ],
 )

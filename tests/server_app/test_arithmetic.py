@@ -49,7 +49,7 @@ def test_what_the_server_knows(
     words: str, in_process: bool, way: str | None, device: str | None, same_bits: bool | None
 ) -> None:
     """All in process; elsewhere what settings and model decide; bits are promised on a CPU."""
-    arithmetic = found(f"{words} client.threads=2", in_process=in_process)
+    arithmetic = found(f"{words} client.threads_per_op=2", in_process=in_process)
     here = in_process and device == "cpu"
     instructions = torch.backends.cpu.get_cpu_capability() if here else None
     assert arithmetic == Arithmetic(way, device, 2, instructions=instructions)
@@ -121,7 +121,7 @@ def test_another_version_or_way_has_to_be_allowed(before: Arithmetic, refused: b
         check_arithmetic(Path("run"), manifest, CPU, "same")
         return
     with pytest.raises(
-        SettingsError, match=r"^engine\.arithmetic must be any to resume .* got same"
+        SettingsError, match=r"^engine\.on_numerics_change must be any to resume .* got same"
     ):
         check_arithmetic(Path("run"), manifest, CPU, "same")
 

@@ -175,5 +175,5 @@ def test_a_priority_client_whose_evaluation_fails_is_named(
     assert found[2]["global_loss"] == pytest.approx(left["loss"], rel=1e-12)
     assert audit(tmp_path / "whole").problems == ()
     directory = tmp_path / "resumed"
-    run(directory, *words, "engine.stop_after=2")
+    run(directory, *words, "engine.stop_after_round=2")
     assert run(directory, f"resume={directory}", *words) == found

@@ -64,4 +64,4 @@ def test_a_value_alone() -> None:
     """As it stands on the axis of its setting."""
     assert value_words("availability.name", "bernoulli") == "Bernoulli"
     assert value_words("strategy.epsilon", "0.25") == "0.25"
-    assert value_words("data.drop", "a_b") == "a_b"
+    assert value_words("data.drop_columns", "a_b") == "a_b"

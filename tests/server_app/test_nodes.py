@@ -55,7 +55,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, lines: tuple[str, ...], problem:
 def test_a_missing_file(tmp_path: Path) -> None:
     """The message has the setting and the path."""
     with pytest.raises(
-        SettingsError, match=r"engine\.nodes must be a file.*got .*/none: .*No such"
+        SettingsError, match=r"engine\.node_keys must be a file.*got .*/none: .*No such"
     ):
         read_nodes(str(tmp_path / "none"), 2)
 

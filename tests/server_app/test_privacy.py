@@ -524,7 +524,7 @@ SHARES = {
     "fedau": 50 / 20,
     "empirical": 8 / 20,
 }
-BOUND = {"fedau": " strategy.cutoff=50", "empirical": " strategy.cap=8"}
+BOUND = {"fedau": " strategy.cutoff=50", "empirical": " strategy.max_weight=8"}
 
 
 @pytest.mark.parametrize("strategy", sorted(SHARES))

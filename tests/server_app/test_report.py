@@ -173,12 +173,17 @@ def test_values_of_settings_are_in_their_order(tmp_path: Path) -> None:
 
 def test_settings_that_change_no_result_make_no_group(tmp_path: Path) -> None:
     """Kept memory does not; threads round products."""
-    for seed, words in enumerate(("keep_memory: true", "keep_memory: false", "threads: 2")):
-        threads = "" if "threads" in words else "  threads: 1\n"
+    for seed, words in enumerate(
+        ("retain_memory: true", "retain_memory: false", "threads_per_op: 2")
+    ):
+        threads = "" if "threads_per_op" in words else "  threads_per_op: 1\n"
         settings = f"client:\n  lr: 0.1\n  {words}\n{threads}"
         make_run(tmp_path / str(seed), [line(1)], settings=settings, seed=seed)
     groups = {group.method: len(group.runs) for group in group_runs(load_all(tmp_path))}
-    assert groups == {"fedalign (client.threads=1)": 2, "fedalign (client.threads=2)": 1}
+    assert groups == {
+        "fedalign (client.threads_per_op=1)": 2,
+        "fedalign (client.threads_per_op=2)": 1,
+    }
 
 
 def test_what_an_option_implies_is_not_in_a_name(tmp_path: Path) -> None:
@@ -360,7 +365,11 @@ def test_figures_for_a_paper(tmp_path: Path) -> None:
     """As wide as asked for, in TrueType, the same bytes again; no PDF is written otherwise."""
     test = {"all": {"accuracy": 0.5}}
     make_run(tmp_path / "run", [line(n, test=test) for n in (1, 2)])
-    for folder, words in (("a", ["--paper", "3.3"]), ("b", ["--paper=3.3"]), ("screen", [])):
+    for folder, words in (
+        ("a", ["--paper-width", "3.3"]),
+        ("b", ["--paper-width=3.3"]),
+        ("screen", []),
+    ):
         assert main([str(tmp_path / "run"), "--output", str(tmp_path / folder), *words]) == 0
     drawn, *_ = (tmp_path / "a" / "figures").glob("*_training_1_*.pdf")
     content = drawn.read_bytes()
@@ -375,7 +384,7 @@ def test_figures_for_a_paper(tmp_path: Path) -> None:
 def test_a_width_that_no_paper_has(width: str, capsys: pytest.CaptureFixture[str]) -> None:
     """One line, with what is allowed."""
     with pytest.raises(SystemExit):
-        main(["runs", "--paper", width])
+        main(["runs", "--paper-width", width])
     assert f"must be a width from 2 to 20 inches, got {width}" in capsys.readouterr().err
 
 

@@ -97,7 +97,7 @@ def test_a_run_that_goes_on_is_bit_identical(
     "words",
     [
         ("strategy.fraction=0.5",),
-        ("strategy.priority_draws=4",),
+        ("strategy.priority_samples=4",),
         ("model=mlp", "model.hidden=8", "client.lr_schedule=exponential", "client.lr_decay=0.9"),
         ("strategy=fedvarp", "strategy.memory_dir={}/memory", "availability=cyclic"),
         ("evaluation.every=3", "evaluation.clients=priority"),
@@ -445,7 +445,7 @@ def somebody_elses(completed: Path, tmp_path: Path) -> Path:
     ("words", "setting"),
     [
         (("strategy=custom", "strategy.path={}:Rule"), "strategy.path"),
-        (("engine.trust=true", "strategy=custom", "strategy.path={}:Rule"), "strategy.path"),
+        (("engine.trust_code=true", "strategy=custom", "strategy.path={}:Rule"), "strategy.path"),
         (("model=module", "model.path={}:Model"), "model.path"),
         (
             (
@@ -469,11 +469,11 @@ def test_what_only_the_records_name_is_not_imported(
     before = {p: p.read_bytes() for p in somebody_elses.rglob("*") if p.is_file()}
     with pytest.raises(SettingsError) as refused:
         resumed_words([resume])
-    command = shlex.join(["fedquorum", resume, "engine.trust=true"])
+    command = shlex.join(["fedquorum", resume, "engine.trust_code=true"])
     assert str(refused.value).startswith(f"{setting} must be given again to resume a run whose ")
     assert str(refused.value).endswith(f"if you trust whoever wrote {somebody_elses}: {command}")
-    for given in (["engine.trust=true"], [word for word in words if word.startswith(setting)]):
-        assert set(words) - {"engine.trust=true"} <= {*resumed_words([resume, *given])}
+    for given in (["engine.trust_code=true"], [word for word in words if word.startswith(setting)]):
+        assert set(words) - {"engine.trust_code=true"} <= {*resumed_words([resume, *given])}
     assert {p: p.read_bytes() for p in somebody_elses.rglob("*") if p.is_file()} == before
     assert not (planted.parent / "ran").exists()
 
@@ -496,7 +496,7 @@ def test_what_only_the_records_name_is_not_imported(
 def test_records_say_nothing_to_hydra(somebody_elses: Path, word: str) -> None:
     """Its own settings name classes to make, also where all else is trusted."""
     with pytest.raises(SettingsError):
-        resumed_words([claiming(somebody_elses, word), "engine.trust=true"])
+        resumed_words([claiming(somebody_elses, word), "engine.trust_code=true"])
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a,b", "hydra@b", ""])
@@ -525,8 +525,8 @@ def test_a_run_with_links_does_not_go_on(somebody_elses: Path, tmp_path: Path, n
 @pytest.mark.parametrize(
     ("words", "trust"),
     [
-        (("strategy=custom", "strategy.path=a.B"), ("engine.trust=true",)),
-        (("model=mlp", "engine.trust=true"), ()),
+        (("strategy=custom", "strategy.path=a.B"), ("engine.trust_code=true",)),
+        (("model=mlp", "engine.trust_code=true"), ()),
     ],
 )
 def test_the_command_that_goes_on_is_whole(words: tuple[str, ...], trust: tuple[str, ...]) -> None:
@@ -536,10 +536,10 @@ def test_the_command_that_goes_on_is_whole(words: tuple[str, ...], trust: tuple[
 
 def test_trust_is_meant_for_one_interruption(somebody_elses: Path) -> None:
     """It is not recorded."""
-    words = [f"resume={somebody_elses}", "rounds=3", "engine.trust=true"]
+    words = [f"resume={somebody_elses}", "rounds=3", "engine.trust_code=true"]
     run_here(somebody_elses, *resumed_words(words))
     assert "trust" not in (somebody_elses / "manifest.json").read_text()
-    assert "trust: false" in (somebody_elses / "config.yaml").read_text()
+    assert "trust_code: false" in (somebody_elses / "config.yaml").read_text()
 
 
 # --- another arithmetic ------------------------------------------------------------------------
@@ -558,16 +558,18 @@ def test_a_run_of_another_arithmetic_is_refused(completed: Path, tmp_path: Path)
     with pytest.raises(SettingsError) as refused:
         run_here(directory, *resumed_words(words))
     assert str(refused.value) == (
-        "engine.arithmetic must be any to resume a run of arithmetic 1 (alone, autograd) by "
-        f"arithmetic {VERSION} (batched, closed form), which rounds otherwise, got same; to resume "
-        "it all the same: "
-        + shlex.join(["fedquorum", f"resume={directory}", "engine.arithmetic=any"])
+        "engine.on_numerics_change must be any to resume a run of arithmetic 1 (alone, autograd) "
+        f"by arithmetic {VERSION} (batched, closed form), which rounds otherwise, got same; to "
+        "resume it all the same: "
+        + shlex.join(["fedquorum", f"resume={directory}", "engine.on_numerics_change=any"])
     )
     assert (directory / "rounds.jsonl").read_bytes() == before
-    run_here(directory, *resumed_words([*words, "engine.arithmetic=any"]))
+    run_here(directory, *resumed_words([*words, "engine.on_numerics_change=any"]))
     manifest = json.loads((directory / "manifest.json").read_text())
     # What was said of one interruption does not hold for the next one.
-    assert not [word for word in manifest["overrides"] if word.startswith("engine.arithmetic")]
+    assert not [
+        word for word in manifest["overrides"] if word.startswith("engine.on_numerics_change")
+    ]
     run_here(directory, *resumed_words([*words, "rounds=4"]))
     manifest = json.loads((directory / "manifest.json").read_text())
     assert manifest["rounds_completed"] == 4
@@ -590,7 +592,7 @@ def test_another_way_of_training_is_refused(tmp_path: Path) -> None:
     words = rf"{VERSION} \(alone, autograd\) by arithmetic {VERSION} \(batched, clo"
     with pytest.raises(SettingsError, match=words):
         run(directory, "rounds=3", f"resume={directory}")
-    run(directory, "rounds=3", f"resume={directory}", "engine.arithmetic=any")
+    run(directory, "rounds=3", f"resume={directory}", "engine.on_numerics_change=any")
     again = json.loads(path.read_text())["arithmetic"]
     there = {key: again[key] for key in ("device", "instructions")}
     assert again["earlier"] == [{"version": VERSION, "way": "alone, autograd", **there}]

@@ -22,7 +22,7 @@ SLOW = (
     *few_clients(8, 3),
     "response_time=lognormal",
     "engine.quorum=0.5",
-    "engine.grace=1",
+    "engine.grace_seconds=1",
     "rounds=12",
 )
 FEDAVG = ("strategy=fedavg", "strategy.warmup_fraction=0")
@@ -63,7 +63,7 @@ def test_who_is_late_does_not_depend_on_the_nodes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("strategy", sorted(NAMED))
 def test_every_strategy_with_late_and_absent_clients(tmp_path: Path, strategy: str) -> None:
     """Late updates count nowhere, nobody who is not there is late, and the audit fits."""
-    words = [f"strategy={strategy}", "engine.quorum_of=priority", "rounds=8"]
+    words = [f"strategy={strategy}", "engine.quorum_clients=priority", "rounds=8"]
     words += NEEDED_WORDS.get(strategy, ())
     if strategy == "known_statistics":
         words.append(f"strategy.probabilities={[0.6] * 8}".replace(" ", ""))

@@ -158,15 +158,15 @@ def csv_table(settings: CsvSettings) -> Table:
     is refused, as a slip of the pen would make it so.
     A column of categories becomes one of 0 and 1 for each category in the whole file, ascending,
     and if cells are missing a last one for these, ``column=``. What is 0 in a column of
-    ``data.zero_is_missing`` is missing. Dates, long texts and names of rows are left out, see
+    ``data.zero_as_missing`` is missing. Dates, long texts and names of rows are left out, see
     ``why_no_input``, unless ``data.columns`` names them.
 
     Clients and classes are the distinct values of ``data.client_column`` and ``data.target``,
-    ascending: numbers as numbers, all else as text. Both columns, and those of ``data.drop``,
-    are no inputs. Where ``data.client_column`` is empty, each of several files has the rows of one
-    client, who is called like the file. Clients with fewer rows than ``data.min_samples`` are left
-    out. Numbers that are not whole are no classes. With ``data.regression`` the target
-    is a number itself.
+    ascending: numbers as numbers, all else as text. Both columns, and those of
+    ``data.drop_columns``, are no inputs. Where ``data.client_column`` is empty, each of several
+    files has the rows of one client, who is called like the file. Clients with fewer rows than
+    ``data.min_samples`` are left out. Numbers that are not whole are no classes. With
+    ``data.regression`` the target is a number itself.
 
     A device that has the rows of one client only cannot tell from these which categories and
     classes there are elsewhere. So ``data.columns`` may say it for all: ``{numbers: [column, ..],
@@ -183,7 +183,7 @@ def csv_table(settings: CsvSettings) -> Table:
     path = Path(settings.path).expanduser().resolve()
     try:
         files, table = read_files(path)
-        files.check_rows(settings.rows)
+        files.check_rows(settings.expected_rows)
     except Exception as error:
         raise DataError(
             "data.path must be a .csv file with a header or a .parquet file, or a folder of such, "
@@ -216,7 +216,7 @@ class _Columns:
         for key, names in (
             ("client_column", [] if client_column is None or by_file else [client_column]),
             ("target", [settings.target]),
-            ("drop", settings.drop),
+            ("drop_columns", settings.drop_columns),
         ):
             self._check(key, names, self.arrow.schema.names)
         client_names: tuple[str, ...] = ("",)
@@ -279,7 +279,7 @@ class _Columns:
 
     def _others(self, settings: CsvSettings) -> list[str]:
         """Return the columns that nobody said to be no inputs."""
-        others = {settings.client_column, settings.target, *settings.drop}
+        others = {settings.client_column, settings.target, *settings.drop_columns}
         return [name for name in self.arrow.schema.names if name not in others]
 
     def _doubts(self, target: str, agreed: Agreed) -> tuple[str, ...]:
@@ -297,7 +297,7 @@ class _Columns:
     def _check(self, key: str, wanted: Sequence[str], names: Sequence[str]) -> None:
         for name in wanted:
             if name not in names:
-                kind = "columns of numbers" if key == "zero_is_missing" else "columns"
+                kind = "columns of numbers" if key == "zero_as_missing" else "columns"
                 raise DataError(
                     f"data.{key} must be one of the {kind} of {self.path}, which are "
                     f"{', '.join(names) or 'none'}, got {name!r}{_meant(name, names)}"
@@ -324,7 +324,7 @@ class _Columns:
                     f"data.target must be a column of numbers in {self.path} where data.regression "
                     f"is true, got {name}"
                 )
-            numbers = self._numbers(name, zero_is_missing=False)
+            numbers = self._numbers(name, zero_as_missing=False)
             if np.isnan(numbers).any():
                 self._distinct("target", name)  # says where one is missing
             return numbers.astype(np.float32)
@@ -339,7 +339,7 @@ class _Columns:
         if not names:
             taken = "".join(f", {name} has {why}" for name, why in no_inputs.items())
             raise DataError(
-                f"data.drop must leave columns of {self.path} as inputs, got none{taken}"
+                f"data.drop_columns must leave columns of {self.path} as inputs, got none{taken}"
             )
         self._check_kinds(names)
         of_numbers = [name for name in names if is_number(self.arrow.schema.field(name).type)]
@@ -363,8 +363,8 @@ class _Columns:
             # Words of a CSV file that are not in UTF-8 are binary, and refused by name later.
             if not (is_number(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind)):
                 raise DataError(
-                    f"data.drop must have the columns of {self.path} that are neither numbers nor "
-                    f"words, got none of {name}, which is of type {kind}"
+                    f"data.drop_columns must have the columns of {self.path} that are neither "
+                    f"numbers nor words, got none of {name}, which is of type {kind}"
                 )
 
     def _check_classes(self, name: str) -> None:
@@ -407,7 +407,7 @@ class _Columns:
 
     def _inputs(self, settings: CsvSettings, agreed: Agreed) -> tuple[Numbers, Inputs]:
         self._check("columns", [*agreed.numbers, *agreed.categories], self.arrow.schema.names)
-        self._check("zero_is_missing", settings.zero_is_missing, agreed.numbers)
+        self._check("zero_as_missing", settings.zero_as_missing, agreed.numbers)
         numbers = np.empty((self.arrow.num_rows, len(agreed.numbers)))
         for i, name in enumerate(agreed.numbers):
             if not is_number(self.arrow.schema.field(name).type):
@@ -415,7 +415,7 @@ class _Columns:
                     f"data.columns must have columns of numbers in {self.path} as numbers, got "
                     f"{name}, where {self._not_a_number(name)}"
                 )
-            numbers[:, i] = self._numbers(name, zero_is_missing=name in settings.zero_is_missing)
+            numbers[:, i] = self._numbers(name, zero_as_missing=name in settings.zero_as_missing)
         flags = np.zeros(
             (self.arrow.num_rows, len(agreed.columns) - len(agreed.numbers)), np.float32
         )
@@ -434,7 +434,7 @@ class _Columns:
             raise DataError(
                 f"data.path must be a .csv file whose columns are either numbers or categories, "
                 f"got {self.path}: {name} has {of_numbers} numbers, and {self._not_a_number(name)} "
-                "(correct it, leave the column out by data.drop, or name all columns in "
+                "(correct it, leave the column out by data.drop_columns, or name all columns in "
                 "data.columns)"
             )
 
@@ -448,7 +448,7 @@ class _Columns:
                 return f"{self._place(row)} has {value!r}"
         return "cells are of several kinds"
 
-    def _numbers(self, name: str, *, zero_is_missing: bool) -> Numbers:
+    def _numbers(self, name: str, *, zero_as_missing: bool) -> Numbers:
         column = self.arrow[name]
         missing = column.is_null().to_numpy()
         values = np.where(missing, np.nan, column.cast(pa.float64(), safe=False).to_numpy())
@@ -460,7 +460,7 @@ class _Columns:
                 f"data.path must be a .csv file of numbers that are finite in float32, got "
                 f"{self.path}: {name} is {values[row]:g} in {self._place(row)}"
             )
-        if zero_is_missing:
+        if zero_as_missing:
             values[values == 0] = np.nan
         return values
 

@@ -58,9 +58,9 @@ class TableFiles:
         return np.repeat(np.arange(len(self.files), dtype=np.int64), self.counts)
 
     def check_rows(self, rows: int | None) -> None:
-        """Raise ValueError unless there are ``data.rows``, where these are known."""
+        """Raise ValueError unless there are ``data.expected_rows``, where these are known."""
         if rows not in {None, sum(self.counts)}:
-            raise ValueError(f"it must have data.rows {rows}, got {sum(self.counts)}")
+            raise ValueError(f"it must have data.expected_rows {rows}, got {sum(self.counts)}")
 
     def place(self, row: int) -> str:
         """Return where a row is, by its line from 1; empty lines of a CSV file are no rows."""

@@ -53,10 +53,10 @@ def text_arrays(settings: TextSettings) -> LabelledArrays:
     """
     path = Path(settings.path).expanduser().resolve()
     table = _table(path, settings.header)
-    if settings.rows not in {None, table.num_rows}:
+    if settings.expected_rows not in {None, table.num_rows}:
         raise DataError(
-            f"data.path must be a .csv file of data.rows {settings.rows}, got {path} of "
-            f"{table.num_rows}"
+            f"data.path must be a .csv file of data.expected_rows {settings.expected_rows}, got "
+            f"{path} of {table.num_rows}"
         )
     wanted = {
         "client_column": [settings.client_column],

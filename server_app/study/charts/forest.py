@@ -47,7 +47,7 @@ def forest_chart(answer: Answer) -> StudyChart:
     """
     unit, baseline = unit_of(answer), title(answer.baseline)
     rows = _forest_rows(answer)
-    low, high = (unit.factor * end for end in _extent(rows, answer.margin))
+    low, high = (unit.factor * end for end in _extent(rows, answer.min_effect))
     drawn = go.Figure([trace for place, row in enumerate(rows) for trace in row.traces(-place)])
     for place, row in enumerate(rows):
         write(drawn, 0, NAME_UP - place, row.heading, xref="paper", bgcolor=TRANSLUCENT)
@@ -57,7 +57,7 @@ def forest_chart(answer: Answer) -> StudyChart:
         height=ROW * len(rows) + FOREST_ENDS,
         margin={"t": 24, "b": 70, "l": 12, "r": 12},
         showlegend=False,
-        shapes=_zero_and_margin(answer.margin * unit.factor),
+        shapes=_zero_and_margin(answer.min_effect * unit.factor),
     )
     in_unit = f", {unit.unit}" if unit.unit else ""
     label = plain_text(f"{unit.metric}: better than {baseline} by …{in_unit}")
@@ -178,8 +178,8 @@ def _zero_and_margin(margin: float) -> list[dict[str, object]]:
 
 
 def _forest_note(answer: Answer) -> str:
-    level, unit = percent(answer.level), unit_of(answer)
-    shaded = f"Shaded: differences within the margin of {unit.amount(answer.margin)}."
+    level, unit = percent(answer.confidence), unit_of(answer)
+    shaded = f"Shaded: differences within the margin of {unit.amount(answer.min_effect)}."
     dots = "Dots: single seeds, each method beside the baseline with the same seed."
     if answer.decision is None:
         return f"{dots} {shaded} There are too few seeds for intervals."

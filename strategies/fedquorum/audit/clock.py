@@ -40,8 +40,8 @@ class ClockCheck:
             return None
         quorum = Quorum(
             settings.get("engine.quorum"),
-            str(settings.get("engine.quorum_of", "asked")),
-            float(settings.get("engine.grace", 0.0)),
+            str(settings.get("engine.quorum_clients", "asked")),
+            float(settings.get("engine.grace_seconds", 0.0)),
         )
         return cls(quorum, float(settings["engine.round_timeout"]))
 

@@ -91,10 +91,10 @@ class PowerOfChoice(Selection):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = self.sampling.priority_draws
+        given = self.sampling.priority_samples
         if given is not None:
             allowed, reason = f"None with the selection {self.key}", "it draws without replacement"
-            raise ParameterError("priority_draws", allowed, given, reason)
+            raise ParameterError("priority_samples", allowed, given, reason)
 
     @property
     def hooks(self) -> Hooks:

@@ -19,7 +19,7 @@ from .maxfl import appeal_hooks, find_requirement, recorded_hooks
 
 NOT_OF_ROWS = frozenset(
     {
-        *("data.priority_weights", "data.unseen_fraction"),
+        *("data.priority_weights", "data.holdout_client_fraction"),
         *("data.root", "data.path", "data.download", "data.cache_dir"),
     }
 )

@@ -108,7 +108,7 @@ class StandardProtocol(ConnectedNodes):
     ------
     ParameterError
         If a value is outside its range. A strategy's constructor raises it for rules that such
-        clients cannot serve: models that stay with their clients, and ``priority_draws``.
+        clients cannot serve: models that stay with their clients, and ``priority_samples``.
     """
 
     follows_protocol: ClassVar[bool] = False
@@ -135,11 +135,11 @@ class StandardProtocol(ConnectedNodes):
 
     def check_rules(self, rules: Rules) -> None:
         """Refuse rules under which clients keep models, or that need D_k before the round."""
-        if rules.selection.sampling.priority_draws is not None:
+        if rules.selection.sampling.priority_samples is not None:
             raise ParameterError(
-                "priority_draws",
+                "priority_samples",
                 "None with a ClientApp written for Flower's own strategies",
-                rules.selection.sampling.priority_draws,
+                rules.selection.sampling.priority_samples,
                 "the clients' amounts of data are unknown before round 1",
             )
         before = rules.hooks.before_round

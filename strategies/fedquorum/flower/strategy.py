@@ -223,7 +223,7 @@ class ComposedStrategy(Strategy):
     def waiting(self, grid: Grid) -> WaitingGrid:
         """Return a grid that waits for the strategy's quorum."""
         enough = self._is_quorum if self.communication.closes_early else None
-        grace, once = self.communication.quorum.grace, _read_once(type(self))
+        grace, once = self.communication.quorum.grace_seconds, _read_once(type(self))
         return WaitingGrid(grid, enough=enough, grace=grace, one_by_one=once)
 
     def _is_quorum(self, arrival: Arrival) -> bool:

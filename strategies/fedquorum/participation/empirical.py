@@ -46,7 +46,7 @@ class EmpiricalRates(Counted[RoundCounts]):
 
     Parameters
     ----------
-    cap : float
+    max_weight : float
         Largest omega_n, >= 1, or inf. Ours; the paper is said to name no safeguard.
     base : Weighting
         The weighting to correct.
@@ -54,7 +54,7 @@ class EmpiricalRates(Counted[RoundCounts]):
     Raises
     ------
     ParameterError
-        If the cap is outside its range, or the base has no weights over a fixed population.
+        If ``max_weight`` is outside its range, or the base has no weights over a fixed population.
 
     References
     ----------
@@ -75,17 +75,17 @@ class EmpiricalRates(Counted[RoundCounts]):
         ),
         trusts="that an update is there",
         gain=(
-            "a client that rarely takes part counts for more when it does, up to cap / N; it "
-            "can stay away on purpose"
+            "a client that rarely takes part counts for more when it does, up to max_weight / N; "
+            "it can stay away on purpose"
         ),
-        limit="`strategy.cap`",
-        update_bound="server_lr cap / N",
-        bound_needs="with a finite `strategy.cap`",
+        limit="`strategy.max_weight`",
+        update_bound="server_lr max_weight / N",
+        bound_needs="with a finite `strategy.max_weight`",
         secure_sum=SUM_BY_PARTICIPATION,
     )
-    bound = "cap"
+    bound = "max_weight"
 
-    cap: float = parameter(math.inf, OMEGA_CAP, Among((2.0, 5.0, 20.0, math.inf)))
+    max_weight: float = parameter(math.inf, OMEGA_CAP, Among((2.0, 5.0, 20.0, math.inf)))
 
     def init(self, population: Population) -> RoundCounts:
         """Return the state before round 0, with no counted rounds."""
@@ -100,7 +100,7 @@ class EmpiricalRates(Counted[RoundCounts]):
     def estimate(self, state: RoundCounts) -> FloatArray:
         """Return 1 / (share of rounds) for clients that take part in this round."""
         omega: FloatArray = (state.rounds + 1) / (state.taken + 1)
-        return np.minimum(omega, self.cap)
+        return np.minimum(omega, self.max_weight)
 
     def count(self, state: RoundCounts, counted: BoolArray, took_part: BoolArray) -> RoundCounts:
         """Return the counts after one more round."""
@@ -115,6 +115,6 @@ class EmpiricalRates(Counted[RoundCounts]):
         omega = self.estimate(state)[i]
         yield (
             f"omega_n is {state.rounds[i] + 1} rounds / {state.taken[i] + 1} in which the client "
-            f"took part, this one included (cap {self.cap:g}): {digits(omega)}"
+            f"took part, this one included (max_weight {self.max_weight:g}): {digits(omega)}"
         )
         yield from super().explain(decided, place)

@@ -12,7 +12,7 @@ from typing import Any
 from ..equality import same
 from .settings import flat_settings
 
-MAY_CHANGE = ("engine.", "tracker.", "resume", "client.keep_memory")
+MAY_CHANGE = ("engine.", "tracker.", "resume", "client.retain_memory")
 """What the settings begin with that a resume of the app may change, beside ``rounds``."""
 
 DROP_IN_MAY_CHANGE = ("reply_memory", "max_reply_bytes")

@@ -61,7 +61,7 @@ class EpsilonGate(WarmUp):
         Length of the warm-up in rounds, >= 0; overrides the fraction.
     criterion : {"loss", "accuracy"}
         The quantity that the gate compares.
-    objective : {"priority", "sampled"}
+    objective_clients : {"priority", "sampled"}
         The clients over which F is taken under partial participation. ``priority``: all priority
         clients (eq. 5; eq. 55 of the version with proofs: updates are sampled, F is not).
         ``sampled``: the priority clients that the round asks; F is noisier, but the others need not
@@ -125,7 +125,7 @@ class EpsilonGate(WarmUp):
     warmup_fraction: float = parameter(0.1, FRACTION)
     warmup_rounds: int | None = parameter(None, NON_NEGATIVE_COUNT)
     criterion: str = parameter("loss", CRITERION)
-    objective: str = parameter("priority", OBJECTIVE)
+    objective_clients: str = parameter("priority", OBJECTIVE)
     objective_client: int | None = parameter(None, NON_NEGATIVE_COUNT)
     sampling: Sampling = field(default_factory=Sampling)
 
@@ -140,7 +140,7 @@ class EpsilonGate(WarmUp):
     @property
     def samples_objective(self) -> bool:
         """Whether F covers only the priority clients that the round asks."""
-        return self.objective == "sampled"
+        return self.objective_clients == "sampled"
 
     def compared(self, clients: frozenset[int]) -> frozenset[int]:
         """Return ``objective_client``, or by default all clients that measure F_k(w_t)."""

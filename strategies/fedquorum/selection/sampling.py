@@ -38,7 +38,7 @@ class Sampling:
     sampled priority data. With ``minimum`` the number is max(int(C n), minimum), as in Flower's
     ``FedAvg``.
 
-    Form (b), with ``priority_draws``: draw |S| priority clients WITH replacement, with
+    Form (b), with ``priority_samples``: draw |S| priority clients WITH replacement, with
     probabilities p_k = D_k / sum_{i in P} D_i. Each draw counts 1 / |S|. The other group is drawn
     as in (a).
 
@@ -46,7 +46,7 @@ class Sampling:
     ----------
     fraction : float
         C in [0, 1]; 1 asks all clients.
-    priority_draws : int, optional
+    priority_samples : int, optional
         |S| >= 1.
     seed : int
         The run's seed, >= 0.
@@ -64,7 +64,7 @@ class Sampling:
     """
 
     fraction: float = parameter(1.0, FRACTION)
-    priority_draws: int | None = parameter(None, COUNT)
+    priority_samples: int | None = parameter(None, COUNT)
     seed: int = supplied(NON_NEGATIVE_COUNT, default=0)
     minimum: int | None = supplied(NON_NEGATIVE_COUNT, default=None)
 
@@ -79,24 +79,24 @@ class Sampling:
             priority = tuple(k for k in priority if k in told.present)
             others = tuple(k for k in others if k in told.present)
         draws = None
-        if self.priority_draws is None:
+        if self.priority_samples is None:
             priority = self.fraction_of(priority, rng, at_least=1)
         else:
             if population.weights:
                 raise ParameterError(
-                    "priority_draws",
+                    "priority_samples",
                     "None with priority weights other than 1",
-                    self.priority_draws,
+                    self.priority_samples,
                     "a draw counts as a whole client",
                 )
-            draws = self._draw(priority, rng, told.examples, self.priority_draws)
+            draws = self._draw(priority, rng, told.examples, self.priority_samples)
             priority = tuple(sorted(draws.count))
         return Sample(priority, self.fraction_of(others, rng, at_least=0), draws)
 
     def probabilities(self, population: Population, told: Told) -> ByClient | None:
         """Return the probability that ``sample`` has a client, of each from which it draws.
 
-        It is the size of the sample over n for a group of n. With ``priority_draws`` it is
+        It is the size of the sample over n for a group of n. With ``priority_samples`` it is
         1 - (1 - p_k)^|S| for a priority client; None while the amounts of data are unknown.
         """
         there = population.ascending
@@ -108,11 +108,11 @@ class Sampling:
             self._share(int(priority.sum()), at_least=1),
             self._share(int((~priority).sum()), at_least=0),
         )
-        if self.priority_draws is not None:
+        if self.priority_samples is not None:
             data = ByClient.of(told.examples).at(there[priority], 0.0)
             if data.sum() == 0.0:
                 return None
-            asked[priority] = 1.0 - (1.0 - data / data.sum()) ** self.priority_draws
+            asked[priority] = 1.0 - (1.0 - data / data.sum()) ** self.priority_samples
         return ByClient(there, asked)
 
     def _share(self, count: int, *, at_least: int) -> float:
@@ -161,7 +161,7 @@ class Sampling:
         data = ByClient.of(examples).at(np.array(clients, dtype=np.int64), 0.0)
         if data.sum() == 0.0:
             raise ParameterError(
-                "priority_draws",
+                "priority_samples",
                 "None where the priority clients' amounts of data are unknown",
                 size,
                 "clients are drawn by their amounts of data",

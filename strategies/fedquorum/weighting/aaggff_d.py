@@ -84,7 +84,7 @@ class DoublyRobustMixing(ResponseMixing[AAggFFDState]):
         The CDF of the response; see ``cdf_value``.
     c1, c2 : float, optional
         The range of the responses, 0 <= C1 < C2; by default [0, C].
-    rbar : {"sample", "running"}
+    baseline_response : {"sample", "running"}
         ``sample`` (the paper): the mean response of the clients heard, which shrinks the estimate
         towards the mean (see ``doubly_robust``). ``running``: the mean of earlier rounds' mean
         responses, which is unbiased; in the first round it is C1 + (C2 - C1) CDF(1), the response
@@ -116,7 +116,7 @@ class DoublyRobustMixing(ResponseMixing[AAggFFDState]):
     )
 
     cdf: str = parameter("weibull", CDF, Among(CDF.choices))
-    rbar: str = parameter("sample", RBAR)
+    baseline_response: str = parameter("sample", RBAR)
 
     def over_known(self) -> KnownMixing:
         """Return p over the sum of p of all known clients that can count."""
@@ -183,7 +183,7 @@ class DoublyRobustMixing(ResponseMixing[AAggFFDState]):
     def _rbar(
         self, state: AAggFFDState, heard_responses: FloatArray, c1: float, c2: float
     ) -> float:
-        if self.rbar == "sample":
+        if self.baseline_response == "sample":
             return float(heard_responses.mean())
         if state.rounds == 0:
             return float(c1 + (c2 - c1) * cdf_value(self.cdf, np.ones(1))[0])

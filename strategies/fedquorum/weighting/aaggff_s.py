@@ -80,7 +80,7 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
     normalised, weights the updates. If no client is heard, the state stays the same. If the clients
     heard hold no mass (less than 1e-9, below the solver's resolution), the model stays the same.
 
-    The authors' published code, ``form="authors_code"``, differs from the paper in three places.
+    The authors' published code, ``variant="authors_code"``, differs from the paper in three places.
     It adds alpha to H twice, once multiplied by beta, and omits the term with p_tau:
 
         p^(t+1) = argmin <sum g, p> + p^T (alpha (1 + beta) I + beta sum g g^T) p / 2.
@@ -98,7 +98,7 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
         The CDF of the response; see ``cdf_value``.
     c1, c2 : float, optional
         The range of the responses, 0 <= C1 < C2; by default [0, 1 / K].
-    form : {"paper", "authors_code"}
+    variant : {"paper", "authors_code"}
         The paper's step, or that of the authors' code; see above.
 
     Raises
@@ -130,10 +130,10 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
         secure_sum=SUM_BY_LOSSES,
     )
     needs_everyone = True
-    authors_variant = "authors' code"
+    authors_form = "authors' code"
     tolerance = 1e-6  # p is the answer of a solver, which other machines round otherwise
 
-    form: str = parameter("paper", NEWTON_FORM)
+    variant: str = parameter("paper", NEWTON_FORM)
 
     def over_known(self) -> Weighting[Any]:
         """Refuse a correction for participation."""
@@ -210,7 +210,7 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
 
     @property
     def _as_in_paper(self) -> bool:
-        return self.form == "paper"
+        return self.variant == "paper"
 
     def _ridge(self, size: int) -> float:
         """Return what H begins with on its diagonal."""
@@ -258,7 +258,7 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
         yield from explain_response(name, *self._range(len(before.client)), decided, place)
         i = place_in(before.client, decided, place)
         yield (
-            f"p = argmin over the simplex of <b, p> + p' H p / 2{_FORMS[self.form]}, with b_k = "
+            f"p = argmin over the simplex of <b, p> + p' H p / 2{_FORMS[self.variant]}, with b_k = "
             f"{digits(after.linear[i])} and H_kk = {digits(after.quadratic[i, i])} after this "
             f"round's response: p_k = {digits(after.mixing[i])}, before it "
             f"{digits(before.mixing[i])}"

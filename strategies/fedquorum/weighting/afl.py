@@ -65,7 +65,7 @@ class AgnosticMixing(Weighting[AFLState]):
     )
     fixed_population = True
     unbounded = BY_LOSSES
-    variant = "projected step"
+    default_form = "projected step"
     factor = "p_k"
     divisor = "the sum of p over {whom}"
 

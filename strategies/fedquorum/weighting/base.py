@@ -56,9 +56,9 @@ class Weighting(Rule, ABC, Generic[StateT]):
     drawn_whom : str
         The clients that the sum is over if priority clients are drawn with replacement; empty if
         that makes no difference.
-    variant : str
+    default_form : str
         The default one of several published forms; empty if there is only one.
-    authors_variant : str
+    authors_form : str
         The form behind the paper's tables, if it differs; otherwise empty.
     not_recorded : str
         The part of a decision that the records cannot replay, and why; empty if they can replay
@@ -76,8 +76,8 @@ class Weighting(Rule, ABC, Generic[StateT]):
     plain_for: ClassVar[tuple[Question, ...]] = ()
     late: ClassVar[str] = "Its loss and its update do not count."
     drawn_whom: ClassVar[str] = ""
-    variant: ClassVar[str] = ""
-    authors_variant: ClassVar[str] = ""
+    default_form: ClassVar[str] = ""
+    authors_form: ClassVar[str] = ""
     not_recorded: ClassVar[str] = ""
 
     @property

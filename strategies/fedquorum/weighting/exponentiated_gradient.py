@@ -54,7 +54,7 @@ class PriorMixing(Weighting[IntArray]):
     """
 
     by_data: ClassVar[bool] = True
-    variant: ClassVar[str] = "mixing form"
+    default_form: ClassVar[str] = "mixing form"
     unbounded: ClassVar[str] = BY_LOSSES
 
     @abstractmethod

@@ -39,13 +39,13 @@ class MinNorm(Weighting[IntArray]):
 
     Parameters
     ----------
-    deviation : float
+    max_deviation : float
         epsilon in [0, 1].
 
     Raises
     ------
     ParameterError
-        If the deviation is outside its range.
+        If ``max_deviation`` is outside its range.
 
     References
     ----------
@@ -61,14 +61,14 @@ class MinNorm(Weighting[IntArray]):
         trusts="the update, `num-examples`",
         gain="an update can turn the shortest combination",
         limit=(
-            "the step has length at most server_lr; `strategy.deviation` keeps weights near "
+            "the step has length at most server_lr; `strategy.max_deviation` keeps weights near "
             "the amounts of data"
         ),
         secure_sum=NO_SUM,
     )
     needs_updates = True
     by_data = True
-    variant = "min-norm in a box"
+    default_form = "min-norm in a box"
     tolerance = 1e-6  # p is the answer of a solver, which other machines round otherwise
     unbounded = "what an update counts follows from all others: one can turn the whole step"
     not_recorded = (
@@ -78,7 +78,7 @@ class MinNorm(Weighting[IntArray]):
     factor = "p_k / |Delta_k|"
     divisor = "the sum of p over {whom}, which is 1"
 
-    deviation: float = parameter(1.0, FRACTION, Between(0.05, 1.0))
+    max_deviation: float = parameter(1.0, FRACTION, Between(0.05, 1.0))
 
     def over_known(self) -> Weighting[Any]:
         """Refuse a correction for participation."""
@@ -118,8 +118,8 @@ class MinNorm(Weighting[IntArray]):
         coefficients = minimise_quadratic(
             gram * np.outer(inverse, inverse),
             np.zeros(len(centre)),
-            low=np.maximum(centre - self.deviation, 0.0),
-            high=np.minimum(centre + self.deviation, 1.0),
+            low=np.maximum(centre - self.max_deviation, 0.0),
+            high=np.minimum(centre + self.max_deviation, 1.0),
         )
         weight[counts] = coefficients * inverse
         mixing[positions(state, responses)[counts]] = coefficients
@@ -150,7 +150,7 @@ class MinNorm(Weighting[IntArray]):
         w = base_weights(decided.call, decided.responses, decided.share)[place]
         yield (
             "p = argmin |sum of p_i Delta_i / |Delta_i||^2 over the simplex with |p_i - w_i| <= "
-            f"{self.deviation:g}: p_k = {digits(recorded.mixing_coefficient)}, w_k = {digits(w)}; "
+            f"{self.max_deviation:g}: p_k = {digits(recorded.mixing_coefficient)}, w_k = {digits(w)}; "
             "the inner products of the updates that decide it are not in the records"
         )
         yield (
@@ -165,8 +165,10 @@ class MinNorm(Weighting[IntArray]):
         for recorded, centre in zip(decided.recorded, base.tolist(), strict=True):
             p, norm = recorded.mixing_coefficient or 0.0, recorded.update_norm
             total += p
-            if abs(p - centre) > self.deviation + self.tolerance:
-                text = f"mixing {p:.9g} is further than {self.deviation:g} from w = {centre:.9g}"
+            if abs(p - centre) > self.max_deviation + self.tolerance:
+                text = (
+                    f"mixing {p:.9g} is further than {self.max_deviation:g} from w = {centre:.9g}"
+                )
                 yield recorded.client, text
             expected = p / norm if norm else 0.0
             if decided.capped is not None:

@@ -32,7 +32,7 @@ class LossHeadroom(PriorMixing):
     ----------
     bound : float
         M > 0, a loss that no client should reach, in units of the loss.
-    guard : float
+    epsilon : float
         epsilon > 0, in units of the loss; 0.2 as in the paper.
 
     Raises
@@ -53,23 +53,24 @@ class LossHeadroom(PriorMixing):
         source="Zhang et al. 2023",
         trusts="the loss of the received model",
         gain="weight from a high loss",
-        limit="the guard",
+        limit="`strategy.epsilon`",
         secure_sum=SUM_BY_LOSSES,
     )
     factor = "w_k / max(M - F_k, epsilon)"
 
     bound: float = parameter(3.0, POSITIVE, Between(2.0, 10.0))
-    guard: float = parameter(0.2, POSITIVE)
+    epsilon: float = parameter(0.2, POSITIVE)
 
     def respond(self, loss: FloatArray) -> FloatArray:
         """Return -log max(M - F_i, epsilon)."""
-        response: FloatArray = -np.log(np.maximum(self.bound - loss, self.guard))
+        response: FloatArray = -np.log(np.maximum(self.bound - loss, self.epsilon))
         return response
 
     def explain(self, decided: Decided, place: int) -> Iterator[str]:
         """Yield the weight from the distance to M, with its numbers."""
         loss = digits(decided.responses.loss[place])
         formula = (
-            f"-log max(M - F_k, {self.guard:g}) = -log max({self.bound:g} - {loss}, {self.guard:g})"
+            f"-log max(M - F_k, {self.epsilon:g}) = "
+            f"-log max({self.bound:g} - {loss}, {self.epsilon:g})"
         )
         yield from self.explain_prior(formula, decided, place)

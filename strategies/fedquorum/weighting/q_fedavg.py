@@ -63,7 +63,7 @@ class LossPower(PriorMixing):
         secure_sum=SUM_BY_LOSSES,
     )
     factor = "w_k F_k^q"
-    authors_variant = "authors' form with h"
+    authors_form = "authors' form with h"
 
     q: float = parameter(1.0, NON_NEGATIVE, Between(0.01, 10.0))
     lipschitz: float | None = parameter(None, POSITIVE)

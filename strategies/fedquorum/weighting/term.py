@@ -72,10 +72,10 @@ class TiltedLoss(PriorMixing):
 
     def check_with(self, selection: Selection, server_optimizer: ServerOptimizer[Any]) -> None:
         """Refuse a uniform prior if priority clients are drawn by their data."""
-        draws = selection.sampling.priority_draws
+        draws = selection.sampling.priority_samples
         if draws is not None and self.prior == "uniform":
             raise ParameterError(
-                "priority_draws",
+                "priority_samples",
                 "None with prior=uniform",
                 draws,
                 "a draw counts as its client's share of the data",

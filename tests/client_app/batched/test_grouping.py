@@ -23,7 +23,7 @@ from client_app.measurements import Measurements
 from client_app.models import CNN, MLP, LogisticRegression, SmallCNN
 from client_app.randomness import torch_seeded
 from client_app.tasks import CrossEntropy
-from client_app.training import LocalTraining, TrainingSetup
+from client_app.training import LocalTraining, TheoremLR, TrainingSetup
 from client_app.workers import Workers, torch_threads
 from tests.cases import sampled
 from tests.client_app.clients import CPU, arrays_of, examples_of, measurements_of, ragged_data
@@ -35,9 +35,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "momentum": {"momentum": 0.9},
     "weight decay": {"weight_decay": 0.1},
-    "proximal": {"mu": 0.3},
-    "momentum, decay, proximal": {"momentum": 0.5, "weight_decay": 0.01, "mu": 0.1},
-    "theorem": {"lr_schedule": "theorem", "smoothness": 4.0, "mu": 0.1},
+    "proximal": {"proximal_mu": 0.3},
+    "momentum, decay, proximal": {"momentum": 0.5, "weight_decay": 0.01, "proximal_mu": 0.1},
+    "theorem": {"lr_schedule": "theorem", "theorem_lr": TheoremLR(L=4.0), "proximal_mu": 0.1},
     "local steps": {"local_steps": 5},
 }
 CASES = [(batch, option, seed) for batch in BATCH_SIZES for option in OPTIONS for seed in range(4)]

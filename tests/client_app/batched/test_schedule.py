@@ -14,7 +14,7 @@ from torch import nn
 from client_app.batched.schedule import Schedule, local_schedule
 from client_app.data.base import ClientRows, Pool
 from client_app.examples import Examples
-from client_app.training import LocalTraining, train
+from client_app.training import LocalTraining, TheoremLR, train
 
 SEED, T = 4, 2
 
@@ -129,7 +129,7 @@ RATES = {
     "step": LocalTraining(0.2, 8, 2, lr_schedule="step", lr_decay=0.5, lr_decay_every=2),
     "exponential": LocalTraining(0.2, 8, 2, lr_schedule="exponential", lr_decay=0.5),
     "inverse_sqrt": LocalTraining(0.2, 8, 2, lr_schedule="inverse_sqrt", lr_decay_every=3),
-    "theorem": LocalTraining(0.2, 8, 2, lr_schedule="theorem", strong_convexity=4.0),
+    "theorem": LocalTraining(0.2, 8, 2, lr_schedule="theorem", theorem_lr=TheoremLR(mu=4.0)),
     "theorem, local steps": LocalTraining(0.2, 8, 2, lr_schedule="theorem", local_steps=5),
 }
 

@@ -24,7 +24,7 @@ from client_app.examples import Examples
 from client_app.models import CNN, M5, MLP, CelebaCNN, LogisticRegression, SmallCNN
 from client_app.randomness import torch_seeded
 from client_app.tasks import BinaryCrossEntropy, CrossEntropy, SquaredError, Task
-from client_app.training import LocalTraining, TrainingSetup, train
+from client_app.training import LocalTraining, TheoremLR, TrainingSetup, train
 from tests.client_app.clients import CPU, arrays_of, examples_of, ragged_data
 
 CLASSES, SEED, T = 4, 9, 3
@@ -64,12 +64,14 @@ OPTIONS = {
     "plain": LocalTraining(0.1, 8, 2),
     "momentum": LocalTraining(0.1, 8, 2, momentum=0.9),
     "weight decay": LocalTraining(0.1, 8, 2, weight_decay=0.1),
-    "proximal": LocalTraining(0.1, 8, 2, mu=0.5),
-    "momentum, decay, proximal": LocalTraining(0.1, 8, 2, 0.5, 0.05, mu=0.3),
+    "proximal": LocalTraining(0.1, 8, 2, proximal_mu=0.5),
+    "momentum, decay, proximal": LocalTraining(0.1, 8, 2, 0.5, 0.05, proximal_mu=0.3),
     "step": LocalTraining(0.1, 8, 2, lr_schedule="step", lr_decay=0.5, lr_decay_every=2),
     "exponential": LocalTraining(0.1, 8, 2, lr_schedule="exponential", lr_decay=0.5),
-    "theorem": LocalTraining(0.1, 8, 2, lr_schedule="theorem", smoothness=4.0),
-    "theorem, momentum": LocalTraining(0.1, 8, 2, 0.5, lr_schedule="theorem", smoothness=4.0),
+    "theorem": LocalTraining(0.1, 8, 2, lr_schedule="theorem", theorem_lr=TheoremLR(L=4.0)),
+    "theorem, momentum": LocalTraining(
+        0.1, 8, 2, 0.5, lr_schedule="theorem", theorem_lr=TheoremLR(L=4.0)
+    ),
     "few local steps": LocalTraining(0.1, 8, 1, local_steps=2),
     "many local steps": LocalTraining(0.1, 8, 1, 0.5, local_steps=7),
     "all samples a step": LocalTraining(0.1, 64, 3),

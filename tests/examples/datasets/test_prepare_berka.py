@@ -167,7 +167,9 @@ def test_same_columns_as_the_prepared_table(folder: Path, script: Script, berka_
 def test_the_experiment_reads_it(folder: Path, script: Script) -> None:
     """Every region is a client."""
     path = script.run(folder).rename(folder / "berka_loans.csv")
-    data = load_data(compose("aaggff/berka", f"data.path={path} data.rows=6").settings.data, 1)
+    data = load_data(
+        compose("aaggff/berka", f"data.path={path} data.expected_rows=6").settings.data, 1
+    )
     assert (data.num_clients, data.input_shape, data.num_classes) == (2, (15,), 2)
     assert [sorted([*one.y_train, *one.y_test]) for one in map(data.client, range(2))] == [
         [0, 0, 1],

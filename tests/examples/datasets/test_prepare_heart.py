@@ -42,8 +42,8 @@ def settings(path: Path) -> CsvSettings:
         path=str(path),
         client_column="hospital",
         target="target",
-        drop=["num"],
-        zero_is_missing=["chol"],
+        drop_columns=["num"],
+        zero_as_missing=["chol"],
     )
 
 
@@ -71,7 +71,7 @@ def test_hospitals_and_patients(folder: Path, script: Script) -> None:
 
 def test_the_experiment_reads_it(folder: Path, script: Script) -> None:
     """Every hospital is a client with a test part."""
-    words = f"data.path={prepared(folder, script)} data.rows=16"
+    words = f"data.path={prepared(folder, script)} data.expected_rows=16"
     data = load_data(compose("aaggff/heart", words).settings.data, 1)
     assert (data.num_clients, data.input_shape, data.num_classes) == (4, (16,), 2)
     assert [len(data.client(k).y_test) for k in range(4)] == [1] * 4

@@ -8,11 +8,15 @@ CONFIGURATIONS = {
     "fedalign": ("strategy.epsilon=0.4",),
     "accuracy": ("strategy.criterion=accuracy", "strategy.epsilon_schedule=linear"),
     "open": ("strategy.epsilon=inf", "strategy.fraction=0.5", "evaluation.every=2"),
-    "sampled": ("strategy.fraction=0.5", "strategy.objective=sampled", "strategy.epsilon=1"),
+    "sampled": (
+        "strategy.fraction=0.5",
+        "strategy.objective_clients=sampled",
+        "strategy.epsilon=1",
+    ),
     "one_client": ("strategy.objective_client=1", "data.priority=[1,4]", "strategy.epsilon=0.5"),
-    "draws": ("strategy.priority_draws=6", "strategy.fraction=0.7", "strategy.epsilon=1"),
+    "draws": ("strategy.priority_samples=6", "strategy.fraction=0.7", "strategy.epsilon=1"),
     "weighted": ("data.priority_weights={5: 0.5, 3: 0.1}", "strategy.epsilon=0.5"),
-    "fedavg": ("strategy=fedavg", "strategy.priority_draws=3"),
+    "fedavg": ("strategy=fedavg", "strategy.priority_samples=3"),
     "fedavg_priority": ("strategy=fedavg_priority", "evaluation.clients=priority"),
     "local_only": ("strategy=local_only", "evaluation.metric=loss"),
     "fedau": (
@@ -23,7 +27,7 @@ CONFIGURATIONS = {
         "availability.p=0.5",
     ),
     "empirical": (
-        *("strategy=empirical", "strategy.cap=3", "strategy.fraction=0.5"),
+        *("strategy=empirical", "strategy.max_weight=3", "strategy.fraction=0.5"),
         *("availability=bernoulli", "availability.p=0.8", "availability.rest=1"),
     ),
     "average_all": ("strategy=average_all", "availability=bernoulli", "availability.p=0.5"),
@@ -39,18 +43,22 @@ CONFIGURATIONS = {
     "aaggff_s": ("strategy=aaggff_s", "availability=bernoulli", "availability.p=0.7"),
     "authors' code": (
         "strategy=aaggff_s",
-        "strategy.form=authors_code",
+        "strategy.variant=authors_code",
         "client.lr_schedule=step",
         "client.lr_decay=0.5",
         "server_optimizer.lr_schedule=inverse_client",
     ),
-    "aaggff_d": ("strategy=aaggff_d", "strategy.fraction=0.5", "strategy.rbar=running"),
+    "aaggff_d": (
+        "strategy=aaggff_d",
+        "strategy.fraction=0.5",
+        "strategy.baseline_response=running",
+    ),
     "qfedavg": ("strategy=qfedavg",),
     "lipschitz": ("strategy=qfedavg", "strategy.lipschitz=10", "evaluation.metric=auroc"),
     "term": ("strategy=term", "strategy.tilt=-2"),
     "propfair": ("strategy=propfair", "strategy.bound=1.0"),
     "afl": ("strategy=afl", "strategy.fraction=0.5"),
-    "fedmgda": ("strategy=fedmgda", "strategy.deviation=0.2"),
+    "fedmgda": ("strategy=fedmgda", "strategy.max_deviation=0.2"),
     "fedgp": ("strategy=fedgp", "strategy.beta=0.7", "strategy.fraction=0.7"),
     "maxfl": ("strategy=maxfl", "strategy.requirement=[0.5,2,1,nan,0.2,3,1,inf]"),
     "plain": ("strategy=fedavg",),
@@ -58,8 +66,13 @@ CONFIGURATIONS = {
         *("strategy=fedavg", "data.validation_fraction=0.25", "evaluation.metric=auroc"),
         "data.samples_per_client=60",
     ),
-    "unseen": ("strategy=fedavg", "data.unseen_fraction=0.25"),
-    "slow": ("strategy=fedavg", "response_time=lognormal", "engine.quorum=0.5", "engine.grace=1"),
+    "unseen": ("strategy=fedavg", "data.holdout_client_fraction=0.25"),
+    "slow": (
+        "strategy=fedavg",
+        "response_time=lognormal",
+        "engine.quorum=0.5",
+        "engine.grace_seconds=1",
+    ),
     "capped": ("strategy=fedavg", "robustness.max_weight=0.05", "robustness.clip_norm=0.5"),
 }
 """The words of the named strategies' runs, and of options that change what is decided."""
@@ -115,7 +128,7 @@ def composed(name: str) -> tuple[str, ...]:
         "strategy.server_lr=0.05",
         *(gate if selection == "epsilon_gate" else ()),
         *(("strategy.weighting.requirement=1",) if weighting == "maxfl" else ()),
-        *(("strategy.weighting.rbar=running",) if name.endswith("running") else ()),
+        *(("strategy.weighting.baseline_response=running",) if name.endswith("running") else ()),
         *CHOICE.get(name.partition(" ")[0], ()),
         *(
             ()

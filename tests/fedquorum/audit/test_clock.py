@@ -45,7 +45,7 @@ def test_a_run_without_simulated_time_is_not_checked(settings: Mapping[str, Any]
     [
         ({}, Quorum()),
         (
-            {"engine.quorum": 3, "engine.quorum_of": "priority", "engine.grace": 2},
+            {"engine.quorum": 3, "engine.quorum_clients": "priority", "engine.grace_seconds": 2},
             Quorum(3, "priority", 2.0),
         ),
     ],

@@ -56,7 +56,7 @@ def test_an_honest_run_with_more_rounds_is_not_accused(tmp_path: Path) -> None:
 def test_every_leg_is_replayed_by_its_own_settings(tmp_path: Path, name: str) -> None:
     """Every rule, through three legs of which the second was left before its last round."""
     run = go_on(tmp_path / "run", name, "rounds=4")
-    go_on(run, name, "rounds=7", "engine.stop_after=6")
+    go_on(run, name, "rounds=7", "engine.stop_after_round=6")
     go_on(run, name, "rounds=12", "engine.checkpoint_every=5")
     assert problems(run) == []
     assert audit(run).rounds == 12
@@ -72,11 +72,11 @@ def test_rounds_that_were_cut_off_are_replayed_by_the_leg_that_repeated_them(
     """The newest checkpoint is lost twice: of the second leg no round is left."""
     run = go_on(tmp_path / "run", "accuracy", "rounds=4")
     spoil(run, 4)
-    go_on(run, "accuracy", "rounds=8", "engine.stop_after=5", "engine.checkpoint_every=100")
+    go_on(run, "accuracy", "rounds=8", "engine.stop_after_round=5", "engine.checkpoint_every=100")
     assert problems(run) == []
     assert legs(run) == [(1, 4), (4, 8)]
     spoil(run, 5)
-    go_on(run, "accuracy", "rounds=12", "engine.stop_after=9")
+    go_on(run, "accuracy", "rounds=12", "engine.stop_after_round=9")
     assert problems(run) == []
     assert legs(run) == [(1, 4), (4, 12)]
     go_on(run, "accuracy", "rounds=14")
@@ -126,7 +126,7 @@ def test_settings_that_no_resume_changes_are_found(
 
 def test_another_engine_may_know_less_of_the_rates(tmp_path: Path) -> None:
     """Under a quorum on the machine's clock nobody knows how often a client counts."""
-    run = go_on(tmp_path / "run", "fedau", "engine.stop_after=2")
+    run = go_on(tmp_path / "run", "fedau", "engine.stop_after_round=2")
     go_on(run, "fedau", "engine=ray", "engine.quorum=0.5")
     errors = [record.weight_error for record in load_run(run).rounds]
     assert [error is None for error in errors[:3]] == [False, False, True]

@@ -178,8 +178,8 @@ def test_what_does_not_go_with_it_is_refused() -> None:
     for weighting in (DoublyRobustMixing(), NewtonMixing()):
         with pytest.raises(ParameterError, match=r"selection must be .* got 'power_of_choice'"):
             Rules(rule(), weighting)
-    with pytest.raises(ParameterError, match="priority_draws must be None with the selection"):
-        PowerOfChoice(sampling=Sampling(priority_draws=2))
+    with pytest.raises(ParameterError, match="priority_samples must be None with the selection"):
+        PowerOfChoice(sampling=Sampling(priority_samples=2))
     with pytest.raises(ParameterError, match="losses must be told with a ClientApp"):
         StandardProtocol().check_rules(Rules(rule(), AverageParticipating()))
     StandardProtocol().check_rules(Rules(rule(losses="told"), AverageParticipating()))

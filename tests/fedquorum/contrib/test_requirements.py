@@ -22,7 +22,12 @@ from tests.fedquorum.records.made import (
 )
 
 LOCAL = "strategy:\n  name: local_only\ndata:\n  alpha: 0.5\n  root: /here\n"
-SETTINGS = {"seed": 1, "data.alpha": 0.5, "data.root": "/there", "data.unseen_fraction": 0.2}
+SETTINGS = {
+    "seed": 1,
+    "data.alpha": 0.5,
+    "data.root": "/there",
+    "data.holdout_client_fraction": 0.2,
+}
 """Those of a run with the same clients: who counts and where files lie changes no rows."""
 
 MEASURED = ((0, 7, 0.1, 0.1), (1, 7, 0.9, 0.5), (2, 7, 0.4, 0.75))

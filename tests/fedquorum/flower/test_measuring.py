@@ -61,7 +61,7 @@ def test_a_large_loss_stays_what_it_is() -> None:
     ("selection", "expected"),
     [
         (EpsilonGate(num_rounds=9, sampling=HALF), (0, 1, 2, 3)),
-        (EpsilonGate(num_rounds=9, sampling=HALF, objective="sampled"), (1, 3)),
+        (EpsilonGate(num_rounds=9, sampling=HALF, objective_clients="sampled"), (1, 3)),
         (PriorityOnly(HALF), (1, 3)),
     ],
 )

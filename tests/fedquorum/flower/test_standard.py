@@ -569,8 +569,8 @@ def test_an_app_that_does_not_say_its_partition_id_ends_the_run() -> None:
             "communication must be this project's protocol with local_only",
         ),
         (
-            lambda: named("fedavg", K, priority_draws=2, communication=StandardProtocol()),
-            "priority_draws must be None with a ClientApp written for Flower's own strategies",
+            lambda: named("fedavg", K, priority_samples=2, communication=StandardProtocol()),
+            "priority_samples must be None with a ClientApp written for Flower's own strategies",
         ),
     ],
 )

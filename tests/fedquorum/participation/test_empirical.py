@@ -151,5 +151,7 @@ def test_rounds_in_which_a_client_cannot_be_asked_are_none_of_its_rounds() -> No
 @pytest.mark.parametrize("cap", [0, 0.5, -1, math.nan, True])
 def test_impossible_caps(cap: float) -> None:
     """A number >= 1, or inf."""
-    with pytest.raises(ParameterError, match=r"cap must be a number >= 1 \(inf allowed\), got"):
+    with pytest.raises(
+        ParameterError, match=r"max_weight must be a number >= 1 \(inf allowed\), got"
+    ):
         EmpiricalRates(cap)

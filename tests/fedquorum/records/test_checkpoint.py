@@ -180,12 +180,12 @@ def test_checkpoints_that_cannot_be_written_are_one_line(tmp_path: Path) -> None
 
 # --- the settings ----------------------------------------------------------------------------
 
-BEFORE = {"rounds": 7, "client.lr": 0.1, "engine.jobs": 1, "engine.nodes": None}
+BEFORE = {"rounds": 7, "client.lr": 0.1, "engine.jobs": 1, "engine.node_keys": None}
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"rounds": 9}, {"engine.jobs": 2, "engine.nodes": "keys.csv", "engine.more": 3}],
+    [{}, {"rounds": 9}, {"engine.jobs": 2, "engine.node_keys": "keys.csv", "engine.more": 3}],
 )
 def test_a_run_may_go_on_with_more_rounds_elsewhere(changes: dict[str, object]) -> None:
     """Rounds may grow, and what is free may change."""
@@ -204,7 +204,10 @@ def test_a_number_that_is_none_is_no_change() -> None:
     [
         ({"rounds": 5}, r"^rounds must be at least 7, as in the run so far, got 5$"),
         ({"client.lr": 0.2}, r"^client\.lr must be 0\.1, as in the run so far, got 0\.2$"),
-        ({"client.mu": 0.5}, r"^client\.mu must be null, as in the run so far, got 0\.5$"),
+        (
+            {"client.proximal_mu": 0.5},
+            r"^client\.proximal_mu must be null, as in the run so far, got 0\.5$",
+        ),
         ({"client.lr": None}, r"^client\.lr must be 0\.1, as in the run so far, got null$"),
     ],
 )

@@ -53,14 +53,14 @@ def test_of_settings_that_only_one_of_two_has_nothing_is_said() -> None:
     """They come with another option or version; NaN is what it was."""
     nan = float("nan")
     before = {"rounds": 5, "a": nan, "b": 1, "tracker.uri": "x", "same": [1]}
-    now = {"rounds": 7, "a": nan, "b": 1.0, "client.threads": 1, "same": [1]}
+    now = {"rounds": 7, "a": nan, "b": 1.0, "client.threads_per_op": 1, "same": [1]}
     assert changed_settings(before, now) == {"rounds": 5}
 
 
 def test_the_manifest_has_what_a_resume_changed(tmp_path: Path) -> None:
     """The settings file has what holds since, and the run tells both by the round."""
-    settings = {"seed": 7, "client.lr": 0.05, "engine.grace": float("inf"), "rounds": 2}
-    text = "client:\n  lr: 0.05\nseed: 7\nrounds: {}\nengine:\n  grace: {}\n"
+    settings = {"seed": 7, "client.lr": 0.05, "engine.grace_seconds": float("inf"), "rounds": 2}
+    text = "client:\n  lr: 0.05\nseed: 7\nrounds: {}\nengine:\n  grace_seconds: {}\n"
     with RunRecords(tmp_path / "run", IDENTITY, text.format(2, ".inf")) as records:
         add(records, 1)
         start = Checkpoint(1, {}, {}, records.summary_state(), {}, records.position(), settings)
@@ -69,12 +69,12 @@ def test_the_manifest_has_what_a_resume_changed(tmp_path: Path) -> None:
         add(records, 2)
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert [entry["before"] for entry in manifest["resumed"]] == [
-        {"engine.grace": "inf", "rounds": 2}
+        {"engine.grace_seconds": "inf", "rounds": 2}
     ]
     run = load_run(tmp_path / "run")
     assert [run.leg_of(number).settings["rounds"] for number in range(4)] == [2, 2, 4, 4]
     assert run.settings["rounds"] == 4
-    assert run.leg_of(2).settings["engine.grace"] == 1.0
+    assert run.leg_of(2).settings["engine.grace_seconds"] == 1.0
 
 
 def test_a_resume_that_breaks_off_leaves_the_settings_of_the_rounds(

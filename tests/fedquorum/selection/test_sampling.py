@@ -67,7 +67,7 @@ def test_a_sample_depends_on_seed_and_round_alone() -> None:
 
 def test_draws_follow_the_data_with_replacement() -> None:
     """Each of |S| draws is client k with probability p_k, independently."""
-    sampling, rounds = Sampling(priority_draws=4, seed=2), 3000
+    sampling, rounds = Sampling(priority_samples=4, seed=2), 3000
     drawn: Counter[int] = Counter()
     doubled = 0
     for t in range(rounds):
@@ -87,7 +87,7 @@ def test_drawing_needs_to_know_the_data() -> None:
     """Without the priority clients' numbers of examples there is no p_k."""
     message = "must be None where the priority clients' amounts of data are unknown .*, got 2"
     with pytest.raises(ParameterError, match=message):
-        Sampling(priority_draws=2).sample(0, POPULATION, NOTHING)
+        Sampling(priority_samples=2).sample(0, POPULATION, NOTHING)
 
 
 def test_weights_of_draws_by_hand() -> None:
@@ -140,7 +140,7 @@ def test_every_selection_samples() -> None:
     ("options", "message"),
     [
         ({"fraction": 1.2}, "fraction must be a number >= 0 and <= 1, got 1.2"),
-        ({"priority_draws": 0}, "priority_draws must be a whole number >= 1, got 0"),
+        ({"priority_samples": 0}, "priority_samples must be a whole number >= 1, got 0"),
         ({"seed": -1}, "seed must be a whole number >= 0, got -1"),
     ],
 )
@@ -153,9 +153,9 @@ def test_sampling_parameters_out_of_range(options: dict[str, float], message: st
 def test_draws_need_priority_weights_of_one() -> None:
     """A draw counts as a whole client, which half a priority client is not."""
     population = Population((0, 1), frozenset({0, 1}), {1: 0.5})
-    message = "priority_draws must be None with priority weights other than 1 .*, got 2"
+    message = "priority_samples must be None with priority weights other than 1 .*, got 2"
     with pytest.raises(ParameterError, match=message):
-        Sampling(priority_draws=2).sample(0, population, Told({0: 1.0, 1: 1.0}))
+        Sampling(priority_samples=2).sample(0, population, Told({0: 1.0, 1: 1.0}))
 
 
 def test_only_connected_clients_are_drawn() -> None:
@@ -206,7 +206,7 @@ def test_the_probability_of_being_asked_by_enumeration(
 
 def test_the_probability_of_being_drawn_with_replacement_by_enumeration() -> None:
     """1 - (1 - p_k)^|S|; nobody knows it before the amounts of data are known."""
-    sampling = Sampling(0.4, priority_draws=3)
+    sampling = Sampling(0.4, priority_samples=3)
     assert sampling.probabilities(POPULATION, NOTHING) is None
     asked = sampling.probabilities(POPULATION, Told(EXAMPLES))
     assert asked is not None

@@ -13,7 +13,12 @@ from tests.builders import heard, losses_of, mixing_path
 
 @pytest.mark.parametrize("loss", [0.0, 1e-12, 1.0, 1e6])
 @pytest.mark.parametrize(
-    "rule", [NewtonMixing(), DoublyRobustMixing(), DoublyRobustMixing("normal", rbar="running")]
+    "rule",
+    [
+        NewtonMixing(),
+        DoublyRobustMixing(),
+        DoublyRobustMixing("normal", baseline_response="running"),
+    ],
 )
 def test_uniform_losses_give_uniform_p(rule: Weighting[Any], loss: float) -> None:
     """Who is treated alike is weighed alike, in every round."""

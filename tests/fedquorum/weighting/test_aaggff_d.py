@@ -55,7 +55,7 @@ def test_d_follows_the_reference(case: Case, running: bool) -> None:
         case.cdf,
         c1=case.c1,
         c2=case.c2,
-        rbar="running" if running else "sample",
+        baseline_response="running" if running else "sample",
     )
     got, told = mixing_path(rule, history, case.size, case.asked)
     expected, losses = aaggff.follow_the_leader_trajectory(
@@ -73,7 +73,7 @@ def test_d_with_everyone_is_its_full_information_form(rbar: str) -> None:
     """C = 1: p ~ exp(sqrt(log K) sum r / (1 + rbar) / (L sqrt(m + 1))), r the true responses."""
     size = 9
     history = losses_of(size, 40, size)
-    got, told = mixing_path(DoublyRobustMixing("weibull", rbar=rbar), history, size)
+    got, told = mixing_path(DoublyRobustMixing("weibull", baseline_response=rbar), history, size)
     total, means = np.zeros(size), list[float]()
     for t, losses in enumerate(history):
         response = bounded_responses(np.array(list(losses.values())), "weibull", 0.0, 1.0)
@@ -119,7 +119,7 @@ def test_d_gradients_stay_within_the_lipschitz_constant(rbar: str) -> None:
     rng = np.random.default_rng(2)
     size = 12
     for asked in (1, 4, 12):
-        rule = DoublyRobustMixing("exponential", rbar=rbar)
+        rule = DoublyRobustMixing("exponential", baseline_response=rbar)
         bound = lipschitz_d(0.0, asked / size, asked / size)
         state = rule.init(Population.of(size))
         for _ in range(60):

@@ -53,7 +53,7 @@ def test_s_takes_the_mean_for_who_does_not_answer(size: int, sample: int) -> Non
 def test_the_authors_code_follows_its_reference(size: int, cdf: str) -> None:
     """p of every round is the exact minimiser's, to 1e-9, and not the paper's."""
     history = losses_of(size, 80, size)
-    got, _ = mixing_path(NewtonMixing(cdf, form="authors_code"), history, size)
+    got, _ = mixing_path(NewtonMixing(cdf, variant="authors_code"), history, size)
     expected = aaggff.published_trajectory(history, size, cdf)
     np.testing.assert_allclose(got, expected, atol=1e-9, rtol=0)
     papers = aaggff.newton_trajectory(history, size, cdf)
@@ -64,7 +64,7 @@ def test_the_authors_normal_prefers_the_smaller_loss() -> None:
     """The paper's form gives the client with the larger loss more, the authors' code less."""
     history = [{0: 2.0, 1: 1.0}] * 20
     for form, first in (("paper", True), ("authors_code", False)):
-        got, _ = mixing_path(NewtonMixing(form=form), history, 2)
+        got, _ = mixing_path(NewtonMixing(variant=form), history, 2)
         assert (got[-1, 0] > got[-1, 1]) == first
 
 
@@ -78,7 +78,7 @@ def test_where_the_bound_on_the_regret_is_proven() -> None:
     wide = NewtonMixing(c2=1.0).regret_bound(50, 100, 1.0)
     assert wide is not None
     assert wide.proven
-    assert NewtonMixing(form="authors_code").regret_bound(50, 3, 1.0) is None
+    assert NewtonMixing(variant="authors_code").regret_bound(50, 3, 1.0) is None
     sampled = DoublyRobustMixing().regret_bound(50, 10, 0.5)
     assert sampled is not None
     assert not sampled.proven

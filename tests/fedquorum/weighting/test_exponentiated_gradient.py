@@ -36,7 +36,7 @@ DATA = [10.0, 20.0, 30.0, 40.0]
         (TiltedLoss(tilt=1.5), lambda f: np.exp(1.5 * f)),
         (TiltedLoss(tilt=-1.0), lambda f: np.exp(-f)),
         (LossHeadroom(bound=3.0), lambda f: 1 / (3 - f)),
-        (LossHeadroom(bound=2.0, guard=0.15), lambda f: 1 / np.array([1.5, 1.0, 0.15, 0.15])),
+        (LossHeadroom(bound=2.0, epsilon=0.15), lambda f: 1 / np.array([1.5, 1.0, 0.15, 0.15])),
     ],
 )
 def test_formulas(rule: Weighting[Any], weight: Callable[[FloatArray], FloatArray]) -> None:
@@ -99,9 +99,9 @@ def test_the_prior_by_data_is_fedavgs_weights_to_the_bit() -> None:
 
 def test_a_uniform_prior_has_no_draws() -> None:
     """A draw counts as its client's share of the data."""
-    sampling = Sampling(priority_draws=2)
+    sampling = Sampling(priority_samples=2)
     assert Rules(Everyone(sampling), TiltedLoss()).weighting.by_data
-    with pytest.raises(ParameterError, match="priority_draws must be None with prior=uniform"):
+    with pytest.raises(ParameterError, match="priority_samples must be None with prior=uniform"):
         Rules(Everyone(sampling), TiltedLoss(prior="uniform"))
 
 

@@ -136,7 +136,7 @@ def test_scores_that_cannot_be_compared(scores: dict[str, list[float]], message:
 def test_settings_of_a_decision() -> None:
     """Margin and level have their ranges."""
     scores = {"a": BASE, "b": BASE}
-    with pytest.raises(ParameterError, match="margin must be a number >= 0, got -1"):
+    with pytest.raises(ParameterError, match="min_effect must be a number >= 0, got -1"):
         decide(scores, "a", -1.0)
-    with pytest.raises(ParameterError, match="level must be a number > 0 and < 1, got 1"):
-        decide(scores, "a", 0.1, level=1.0)
+    with pytest.raises(ParameterError, match="confidence must be a number > 0 and < 1, got 1"):
+        decide(scores, "a", 0.1, confidence=1.0)

@@ -73,10 +73,10 @@ def test_what_the_user_says_is_left_as_it_is() -> None:
     """A setting that is given, and a value outside of where values are looked for."""
     words = ("experiment=custom", "strategy=qfedavg", "strategy.q=0")
     assert "strategy.q" not in space_of(compose_words(words).settings, ())
-    assert "client.mu" not in space_of(compose_words(words).settings, ())
+    assert "client.proximal_mu" not in space_of(compose_words(words).settings, ())
     assert "client.lr" not in space_of(compose_words(words).settings, ("client.lr",))
-    prox = compose_words(("experiment=custom", "client.mu=0.01")).settings
-    assert "client.mu" in space_of(prox, ())
+    prox = compose_words(("experiment=custom", "client.proximal_mu=0.01")).settings
+    assert "client.proximal_mu" in space_of(prox, ())
 
 
 def test_all_places_to_look_are_allowed_values() -> None:

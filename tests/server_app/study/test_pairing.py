@@ -37,7 +37,7 @@ Change = Callable[[pa.Table], pa.Table]
 
 def contest(score: str = "all.accuracy") -> Contest:
     """Return q-FedAvg against FedAvg."""
-    asked = StudySettings(question="average", budget="20runs", methods=["qfedavg"], score=score)
+    asked = StudySettings(goal="average", budget="20runs", methods=["qfedavg"], metric_key=score)
     return contest_of(common_words(map(parse_word, WORDS)), asked)
 
 

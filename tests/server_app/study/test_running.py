@@ -25,7 +25,7 @@ SMALL = (
     "rounds=2",
     "client.local_epochs=1",
 )
-ASKED = ("question=priority", "methods=[fedavg_priority]", "trials=3")
+ASKED = ("goal=priority", "methods=[fedavg_priority]", "trials=3")
 BUDGET = "budget=22runs"
 
 
@@ -48,7 +48,7 @@ def test_the_answer(studied: Path) -> None:
     assert answer["verdict"] in {"fedavg", "fedavg_priority", "no difference", "undecided"}
     assert (answer["baseline"], answer["best"]) == ("fedavg", "fedavg_priority")
     assert answer["methods"] == ["fedavg", "fedavg_priority"]
-    assert answer["score"] == "test.priority.accuracy"
+    assert answer["metric_key"] == "test.priority.accuracy"
     plain, other = answer["results"]
     assert [len(one["runs"]) for one in answer["results"]] == [answer["seeds"]] * 2
     pairs = zip(other["runs"], plain["runs"], strict=True)
@@ -102,7 +102,7 @@ def test_called_again_it_runs_nothing_and_says_the_same(studied: Path) -> None:
 def test_another_study_is_refused_in_its_folder(studied: Path) -> None:
     """With what differs, and nothing else; tuning that is over is not changed."""
     for word, message in (
-        ("score=priority.worst10", r"output must be a new folder .* score is .*worst10"),
+        ("metric_key=priority.worst10", r"output must be a new folder .* metric_key is .*worst10"),
         ("rounds=3", "where settings have rounds=2 and do not have rounds=3$"),
         ("client.lr=0.2", "where settings do not have client.lr=0.2$"),
         ("trials=2", "trials must stay at 3 once the tuning of a study is over, got 2"),
@@ -175,7 +175,7 @@ def test_methods_that_do_not_fit_are_named_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of those that answer the question, before anything is run."""
-    words = ("question=fairness", "strategy.fraction=0.5", BUDGET.replace("22", "200"))
+    words = ("goal=fairness", "strategy.fraction=0.5", BUDGET.replace("22", "200"))
     with pytest.raises(SystemExit):
         study_here((*SMALL, *words, f"output={tmp_path}"))
     first, second, *_ = capsys.readouterr().out.splitlines()
@@ -186,7 +186,7 @@ def test_methods_that_do_not_fit_are_named_at_once(
 def test_a_method_that_fails_is_left_out(tmp_path: Path) -> None:
     """The others are compared, and the answer says why."""
     words = (
-        "question=fairness",
+        "goal=fairness",
         "methods=[term,'custom strategy.path=nowhere.Rule']",
         "trials=0",
         "seeds=5",
@@ -207,7 +207,7 @@ def test_a_method_that_fails_is_left_out(tmp_path: Path) -> None:
         (("strategy=fedau",), r"strategy must be left to the study \(methods=\[\.\.\.\] says"),
         (("seed=1,2",), "seed must have one value in a study, got seed=1,2"),
         (("data.validation_fraction=0",), "data.validation_fraction must be above 0 in a study"),
-        (("data.priority=all",), "data.priority must name the clients that question=priority is"),
+        (("data.priority=all",), "data.priority must name the clients that goal=priority is"),
         (("evaluation.clients=priority",), "evaluation.clients must be all in a study"),
         (
             ("trials=0", "budget=9runs"),
@@ -217,7 +217,7 @@ def test_a_method_that_fails_is_left_out(tmp_path: Path) -> None:
             ("trials=33", "budget=20runs"),
             r"budget must be at least 70runs \(140rounds: 5 seeds of 2 methods after 33 trials\)",
         ),
-        (("score=all.gini",), "score must be GROUP.NAME with a group .* got all.gini"),
+        (("metric_key=all.gini",), "metric_key must be GROUP.NAME with a group .* got all.gini"),
         (("client.lrr=1",), "client.lrr is not a setting"),
         (("strategy.selection=alone",), r"\(type strategy/selection=alone\)$"),
         (
@@ -269,5 +269,5 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_mistake_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     """One line, and exit status 1."""
-    assert main(["question=priority"]) == 1
+    assert main(["goal=priority"]) == 1
     assert capsys.readouterr().err.startswith("fedquorum study: budget must be a number above 0")

@@ -34,16 +34,16 @@ def test_amounts_in_words() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"question": "speed"}, "question must be one of priority, participation, fairness, avera"),
-        ({"question": "fairnes"}, r"got 'fairnes' \(did you mean fairness\?\)"),
-        ({"question": None}, "question must be one of .*, got nothing"),
+        ({"goal": "speed"}, "goal must be one of priority, participation, fairness, avera"),
+        ({"goal": "fairnes"}, r"got 'fairnes' \(did you mean fairness\?\)"),
+        ({"goal": None}, "goal must be one of .*, got nothing"),
         ({"budget": None}, "budget must be a number above 0 with s, min, h, .* got nothing"),
         ({"budget": "20"}, "budget must be a number above 0 with s, min, h, runs or rounds"),
         ({"budget": "0min"}, "budget must be a number above 0"),
         ({"seeds": 4}, "seeds must be a whole number >= 5, got 4"),
         ({"trials": -1}, "trials must be a whole number >= 0, got -1"),
-        ({"margin": -0.1}, "margin must be a number >= 0, got -0.1"),
-        ({"level": 1.0}, "level must be a number >= 0.5 and < 1, got 1.0"),
+        ({"min_effect": -0.1}, "min_effect must be a number >= 0, got -0.1"),
+        ({"confidence": 1.0}, "confidence must be a number >= 0.5 and < 1, got 1.0"),
         ({"methods": "fedau"}, "methods must be a list of .* a strategy"),
         ({"methods": []}, "methods must be a list of at least one"),
         ({"baseline": " "}, "baseline must be a strategy"),
@@ -52,7 +52,7 @@ def test_amounts_in_words() -> None:
 def test_mistakes(wrong: dict[str, Any], message: str) -> None:
     """One line names the word, what is allowed and what was given."""
     with pytest.raises(SettingsError, match=message):
-        StudySettings(**{"question": "fairness", "budget": "20min", **wrong})
+        StudySettings(**{"goal": "fairness", "budget": "20min", **wrong})
 
 
 def test_what_is_compared() -> None:
@@ -67,7 +67,7 @@ def test_what_is_compared() -> None:
         "fairness": "all.worst10",
         "average": "all.auroc",
     }
-    assert StudySettings("fairness", "1h", score="all.gini").score_of("auroc") == "all.gini"
+    assert StudySettings("fairness", "1h", metric_key="all.gini").score_of("auroc") == "all.gini"
 
 
 def test_margins() -> None:
@@ -75,15 +75,17 @@ def test_margins() -> None:
     study = StudySettings("average", "1h")
     assert study.margin_of(METRICS["accuracy"], 0.8) == 0.01
     assert study.margin_of(METRICS["rmse"], -250.0) == 2.5
-    assert StudySettings("average", "1h", margin=3.0).margin_of(METRICS["rmse"], -250.0) == 3.0
+    assert StudySettings("average", "1h", min_effect=3.0).margin_of(METRICS["rmse"], -250.0) == 3.0
 
 
 def test_as_words_of_the_command_line() -> None:
     """Defaults are left out."""
-    study = StudySettings("average", "1.5h", methods=["fedau", "fedavg client.mu=0.1"], seeds=7)
+    study = StudySettings(
+        "average", "1.5h", methods=["fedau", "fedavg client.proximal_mu=0.1"], seeds=7
+    )
     assert study.words == (
         "budget=1.5h",
-        "question=average",
-        "methods=[fedau,'fedavg client.mu=0.1']",
+        "goal=average",
+        "methods=[fedau,'fedavg client.proximal_mu=0.1']",
         "seeds=7",
     )

@@ -75,7 +75,7 @@ def test_a_positive_difference_is_better_where_lower_is() -> None:
 def test_columns_without_a_number_and_repetitions_are_left_out() -> None:
     """Nobody was unseen, and the worst clients are the score."""
     assert not [heading for heading in columns(answer(SCORES)) if "held-out" in heading]
-    headings = list(columns(answer(SCORES, score="test.all.worst10")))
+    headings = list(columns(answer(SCORES, metric_key="test.all.worst10")))
     assert headings.count("worst 10 % of clients, %") == 0
     assert "all clients, %" in headings
 

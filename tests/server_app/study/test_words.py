@@ -22,7 +22,7 @@ OPEN = answer({"fedavg": BASE, "mifa": better(2, 0, 2, 0, 2)})
 VERDICTS = {
     "a winner, and who cannot be told apart from it": answer(
         {"fedavg": BASE, "fedalign": better(2.0, 3.0, 1.8, 2.2, 2.4)},
-        score="test.priority.accuracy",
+        metric_key="test.priority.accuracy",
         not_told_apart=("mifa", "average_participating"),
     ),
     "a winner where lower is better": answer(LOWER, metric="loss"),
@@ -80,7 +80,7 @@ def test_a_sentence_begins_with_a_capital() -> None:
 )
 def test_whose_score_it_is(score: str, words: str) -> None:
     """The score's key in words."""
-    assert whose(answer({"fedavg": BASE}, score=score)) == words
+    assert whose(answer({"fedavg": BASE}, metric_key=score)) == words
 
 
 def test_as_many_digits_as_the_margin_needs() -> None:
