@@ -9,6 +9,8 @@ from fedquorum.named import NAMED
 SETTINGS = {
     "client.lr": "client rate",
     "client.local_epochs": "E",
+    "client.theorem_lr.mu": "theorem mu",
+    "client.theorem_lr.L": "theorem L",
     "data.num_clients": "clients",
     "strategy.server_lr": "server rate",
     "strategy.cutoff": "K",

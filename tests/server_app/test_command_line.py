@@ -254,12 +254,12 @@ def test_a_run_prints_its_own_lines_alone(
     command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One for a round, and none of Flower's; a run that stops early says after which round."""
-    assert command("rounds=9", *SMALL[1:], "engine.stop_after=1") == 0
+    assert command("rounds=9", *SMALL[1:], "engine.stop_after_round=1") == 0
     out, err = capsys.readouterr()
     assert err == ""
     lines = out.splitlines()
     assert [line.split("  ")[1] for line in lines if "  round " in line] == ["round 1/9"]
-    assert "Stopped after round 1 of 9 (engine.stop_after=1)" in lines
+    assert "Stopped after round 1 of 9 (engine.stop_after_round=1)" in lines
     assert "configure_train" not in out
 
 

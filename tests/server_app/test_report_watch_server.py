@@ -375,7 +375,7 @@ def test_without_prometheus_the_page_remains(
     [
         (["--watch", "a", "b"], "give only one of DIR and --watch DIR"),
         (["a", "--port", "1"], "--port needs --watch DIR, whose page it serves"),
-        (["--watch", "a", "--paper", "3"], "--paper needs a DIR with runs, whose figures it "),
+        (["--watch", "a", "--paper-width", "3"], "--paper-width needs a DIR with runs, whose figures it "),
         (["--watch", "a", "--port", "65536"], "expected a whole number from 0 to 65535"),
         (["--watch", "a", "--port", "http"], "expected a whole number from 0 to 65535, got 'http'"),
         ([], "give a DIR with runs, or --watch DIR"),

@@ -150,8 +150,8 @@ class MinNorm(Weighting[IntArray]):
         w = base_weights(decided.call, decided.responses, decided.share)[place]
         yield (
             "p = argmin |sum of p_i Delta_i / |Delta_i||^2 over the simplex with |p_i - w_i| <= "
-            f"{self.max_deviation:g}: p_k = {digits(recorded.mixing_coefficient)}, w_k = {digits(w)}; "
-            "the inner products of the updates that decide it are not in the records"
+            f"{self.max_deviation:g}: p_k = {digits(recorded.mixing_coefficient)}, w_k = "
+            f"{digits(w)}; the inner products of the updates that decide it are not in the records"
         )
         yield (
             f"c_k = p_k / |Delta_k| = {digits(recorded.mixing_coefficient)} / "
