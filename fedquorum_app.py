@@ -24,15 +24,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from server_app.api.result import RunAudit, RunResult
-    from server_app.api.sweeping import SweepError, SweepResult
+    from server_app.api.sweep import SweepError, SweepResult
     from server_app.in_process import InProcessGrid
 
 _EXPORTS = {
     "InProcessGrid": "server_app.in_process",
     "RunAudit": "server_app.api.result",
     "RunResult": "server_app.api.result",
-    "SweepError": "server_app.api.sweeping",
-    "SweepResult": "server_app.api.sweeping",
+    "SweepError": "server_app.api.sweep",
+    "SweepResult": "server_app.api.sweep",
 }
 __all__ = [
     "InProcessGrid",
@@ -80,12 +80,14 @@ def run(
         If the run was interrupted. The records hold all complete rounds, and ``resume`` continues
         it.
     """
-    _import_packages_beside_this_module()
+    _import_app_packages()
     from server_app.api.result import RunResult
-    from server_app.api.running import run_here
+    from server_app.api.run import run_from_python
 
     given = (experiment, *overrides)
-    return RunResult.read(run_here(given, settings, output=output, verbose=verbose), trust=True)
+    return RunResult.read(
+        run_from_python(given, settings, output=output, verbose=verbose), trust=True
+    )
 
 
 def load(directory: Path | str, *, trust: bool = False) -> "RunResult":
@@ -104,7 +106,7 @@ def load(directory: Path | str, *, trust: bool = False) -> "RunResult":
     RunError
         If there is no run, or a record is damaged.
     """
-    _import_packages_beside_this_module()
+    _import_app_packages()
     from server_app.api.result import RunResult
 
     return RunResult.read(Path(directory), trust=trust)
@@ -143,12 +145,12 @@ def sweep(
     KeyboardInterrupt
         If the sweep was interrupted. The same call with ``output`` continues it.
     """
-    _import_packages_beside_this_module()
-    from server_app.api.running import sweep_here
-    from server_app.api.sweeping import SweepError, SweepResult
+    _import_app_packages()
+    from server_app.api.run import sweep_from_python
+    from server_app.api.sweep import SweepError, SweepResult
 
     given = (experiment, *overrides)
-    folder, completed = sweep_here(given, settings, output=output, verbose=verbose)
+    folder, completed = sweep_from_python(given, settings, output=output, verbose=verbose)
     result = SweepResult.read(folder, trust=True)
     if not completed:
         raise SweepError(result)
@@ -170,8 +172,8 @@ def load_sweep(directory: Path | str, *, trust: bool = False) -> "SweepResult":
     RunError
         If there is neither a run nor a failed job.
     """
-    _import_packages_beside_this_module()
-    from server_app.api.sweeping import SweepResult
+    _import_app_packages()
+    from server_app.api.sweep import SweepResult
 
     return SweepResult.read(Path(directory), trust=trust)
 
@@ -183,7 +185,7 @@ def main() -> int:
     return command(sys.argv[1:])
 
 
-def _import_packages_beside_this_module() -> None:
+def _import_app_packages() -> None:
     """Import the app's packages from this folder, though another may have one of their names.
 
     Flower apps often have a ``server_app`` and a ``client_app``, and a notebook's folder comes
@@ -211,5 +213,5 @@ def _import_packages_beside_this_module() -> None:
 def __getattr__(name: str) -> Any:
     if name not in _EXPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    _import_packages_beside_this_module()
+    _import_app_packages()
     return getattr(import_module(_EXPORTS[name]), name)

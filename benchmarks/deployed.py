@@ -25,9 +25,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.engines import machine
+from benchmarks.engines import describe_machine
 from tests.integration.conftest import ROOT
-from tests.integration.deployed import Deployment, data_of, deployed
+from tests.integration.deployed import Deployment, make_client_data, start_deployment
 
 STAGES = {
     "Receiving: ": "until the SuperNode asks for it",
@@ -38,12 +38,12 @@ STAGES = {
 }
 """What a SuperNode's log says at the end of a stage, in their order within a message."""
 
-LOOKS = 0.02  # seconds between two looks into the logs
-SKIPPED_ROUNDS = 2  # in which nodes fetch and unpack the app
+POLL_SECONDS = 0.02  # seconds between two looks into the logs
+NUM_SKIPPED_ROUNDS = 2  # in which nodes fetch and unpack the app
 
 
 @dataclass(frozen=True)
-class Competitor:
+class NodeSetup:
     """A way to run the nodes, and the app that runs on them."""
 
     app: Path
@@ -60,45 +60,47 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     words = parser.parse_args()
     competitors = {
-        **({"before": Competitor(words.before.resolve(), preload=False)} if words.before else {}),
-        "own_wait": Competitor(ROOT, preload=False),
-        "task_interval": Competitor(ROOT, preload=False, interval=0.1),
-        "preload": Competitor(ROOT, preload=True, interval=0.1),
+        **({"before": NodeSetup(words.before.resolve(), preload=False)} if words.before else {}),
+        "own_wait": NodeSetup(ROOT, preload=False),
+        "task_interval": NodeSetup(ROOT, preload=False, interval=0.1),
+        "preload": NodeSetup(ROOT, preload=True, interval=0.1),
     }
     results = {}
     for name, competitor in competitors.items():
         print(f"{name} ...", file=sys.stderr)
-        results[name] = measured(competitor, words.nodes, words.rounds)
+        results[name] = measure_setup(competitor, words.nodes, words.rounds)
     if words.json:
-        words.json.write_text(json.dumps({"machine": machine(), "results": results}, indent=1))
-    print(table(results))
+        words.json.write_text(
+            json.dumps({"machine": describe_machine(), "results": results}, indent=1)
+        )
+    print(format_stage_table(results))
 
 
-def measured(competitor: Competitor, nodes: int, rounds: int) -> dict[str, Any]:
+def measure_setup(setup: NodeSetup, nodes: int, rounds: int) -> dict[str, Any]:
     """Return the seconds of every round, and of every stage of every message."""
     with (
         tempfile.TemporaryDirectory(prefix="deployed-") as folder,
-        deployed(Path(folder)) as deployment,
+        start_deployment(Path(folder)) as deployment,
     ):
         names = [f"node-{k}" for k in range(nodes)]
         deployment.register_clients(names)
-        deployment.env["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = str(competitor.interval)
+        deployment.env["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = str(setup.interval)
         for k, name in enumerate(names):
             data = deployment.folder / f"{name}.npz"
-            np.savez(data, **data_of(k))
-            deployment.start_node(name, k, data=data, preload=competitor.preload)
-        with stamped([deployment.log(name) for name in names]) as lines:
-            run(deployment, competitor.app, nodes, rounds)
+            np.savez(data, **make_client_data(k))
+            deployment.start_node(name, k, data=data, preload=setup.preload)
+        with watch_logs([deployment.log(name) for name in names]) as lines:
+            run_deployment(deployment, setup.app, nodes, rounds)
         records = (deployment.folder / "run" / "rounds.jsonl").read_text().splitlines()
     return {
         "seconds_a_round": [json.loads(line)["duration_seconds"] for line in records][
-            SKIPPED_ROUNDS:
+            NUM_SKIPPED_ROUNDS:
         ],
-        "stages": stages(lines),
+        "stages": compute_stage_times(lines),
     }
 
 
-def run(deployment: Deployment, app: Path, nodes: int, rounds: int) -> None:
+def run_deployment(deployment: Deployment, app: Path, nodes: int, rounds: int) -> None:
     """Run FedAvg with ``flwr run``."""
     overrides = (
         f"data=npz data.partition=device data.path=here.npz data.num_clients={nodes} "
@@ -106,20 +108,20 @@ def run(deployment: Deployment, app: Path, nodes: int, rounds: int) -> None:
         f"strategy=fedavg evaluation.every=1000 rounds={rounds} engine.node_keys={deployment.nodes}"
     )
     config = f'experiment="custom" overrides="{overrides}" output-dir="{deployment.folder / "run"}"'
-    done = deployment.flwr("run", str(app), "deployment", "--stream", "--run-config", config)
+    done = deployment.run_flwr("run", str(app), "deployment", "--stream", "--run-config", config)
     if done.status:
         sys.exit(done.stdout + done.stderr)
 
 
 @contextmanager
-def stamped(paths: Sequence[Path]) -> Iterator[list[list[tuple[float, str]]]]:
+def watch_logs(paths: Sequence[Path]) -> Iterator[list[list[tuple[float, str]]]]:
     """Note when each new line of each log was seen."""
     lines: list[list[tuple[float, str]]] = [[] for _ in paths]
     sizes = [path.stat().st_size for path in paths]
     ended = Event()
 
     def look() -> None:
-        while not ended.wait(LOOKS):
+        while not ended.wait(POLL_SECONDS):
             for place, path in enumerate(paths):
                 with path.open("rb") as file:
                     file.seek(sizes[place])
@@ -138,7 +140,7 @@ def stamped(paths: Sequence[Path]) -> Iterator[list[list[tuple[float, str]]]]:
         thread.join()
 
 
-def stages(lines: Sequence[Sequence[tuple[float, str]]]) -> dict[str, list[float]]:
+def compute_stage_times(lines: Sequence[Sequence[tuple[float, str]]]) -> dict[str, list[float]]:
     """Return the seconds of every stage of all messages at all nodes."""
     found: dict[str, list[float]] = {name: [] for name in STAGES.values()}
     for of_node in lines:
@@ -153,7 +155,7 @@ def stages(lines: Sequence[Sequence[tuple[float, str]]]) -> dict[str, list[float
     return found
 
 
-def table(results: Mapping[str, Any]) -> str:
+def format_stage_table(results: Mapping[str, Any]) -> str:
     """Return what was measured as Markdown, a column for each competitor."""
 
     def row(name: str, medians: Iterable[float]) -> list[str]:
@@ -163,13 +165,16 @@ def table(results: Mapping[str, Any]) -> str:
     rows = [
         ["", *results],
         ["---", *["---:"] * len(results)],
-        *[row(stage, (_median(r["stages"][stage]) for r in found)) for stage in STAGES.values()],
-        row("**a round**", (_median(r["seconds_a_round"]) for r in found)),
+        *[
+            row(stage, (_compute_median(r["compute_stage_times"][stage]) for r in found))
+            for stage in STAGES.values()
+        ],
+        row("**a round**", (_compute_median(r["seconds_a_round"]) for r in found)),
     ]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _median(values: Sequence[float]) -> float:
+def _compute_median(values: Sequence[float]) -> float:
     return statistics.median(values) if values else float("nan")
 
 

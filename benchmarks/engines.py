@@ -49,26 +49,26 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.bare import WAYS
-from benchmarks.pairing import Ratio, order, paired_ratio
-from benchmarks.peers.install import ENVIRONMENTS, PEERS, missing, python_of
+from benchmarks.bare_arithmetic import MODES
+from benchmarks.pairing import Ratio, compute_paired_ratio, plan_repetitions
+from benchmarks.peers.install import DEFAULT_ENVIRONMENTS, PEERS, find_missing_peers, get_python
 
 HERE = Path(__file__).resolve().parent
-WARM = 2  # rounds that are not timed
-LEAST_ROUNDS = 2  # the last one evaluates, and is not timed
-MEMORY_ROUNDS = WARM + 2  # of the run in which memory is watched
+NUM_WARMUP_ROUNDS = 2  # rounds that are not timed
+MIN_ROUNDS = 2  # the last one evaluates, and is not timed
+NUM_MEMORY_ROUNDS = NUM_WARMUP_ROUNDS + 2  # of the run in which memory is watched
 REFERENCE = "in_process_auto"
-BATCHING = ("auto", "batched", "sequential")
-IMAGE = 2  # dimensions of an image without channels
+BATCHING_MODES = ("auto", "batched", "sequential")
+IMAGE_NDIM = 2  # dimensions of an image without channels
 VARIANTS = {
     "fedprox": ("client.proximal_mu=0.1",),
     "local_momentum": ("client.momentum=0.9",),
     "weight_decay": ("client.weight_decay=0.001",),
 }
 """Steps that are more than plain SGD."""
-ON_RAY = ("engine=ray", "engine.address=local")
-BEFORE = "before_"
-MARK = "FEDQUORUM_BENCHMARK"
+RAY_OVERRIDES = ("engine=ray", "engine.address=local")
+BASELINE_PREFIX = "before_"
+MARK_VARIABLE = "FEDQUORUM_BENCHMARK"
 
 
 @dataclass(frozen=True)
@@ -76,13 +76,13 @@ class Workload:
     """What is trained.
 
     ``shape`` of one input, uint8 images (h, w) or (h, w, c), or float32 (d,); ``sizes`` samples
-    of each client; ``asked`` how many train in a round; ``hidden`` None for logistic regression,
+    of each client; ``clients_per_round`` how many train in a round; ``hidden`` None for logistic regression,
     else a CNN.
     """
 
     shape: tuple[int, ...]
     sizes: tuple[int, ...]
-    asked: int
+    clients_per_round: int
     batch_size: int
     local_epochs: int = 1
     local_steps: int | None = None
@@ -94,7 +94,7 @@ class Workload:
     @property
     def channels(self) -> int:
         """Channels of an image."""
-        return self.shape[2] if len(self.shape) > IMAGE else 1
+        return self.shape[2] if len(self.shape) > IMAGE_NDIM else 1
 
     @property
     def model(self) -> str:
@@ -103,14 +103,14 @@ class Workload:
             return f"logreg:{int(np.prod(self.shape))}:10"
         return ":".join(map(str, ("cnn", self.channels, self.shape[0], *self.hidden)))
 
-    def steps_of(self, num_examples: int) -> int:
+    def count_steps(self, num_examples: int) -> int:
         """Return the local steps of a client in a round."""
         return self.local_steps or self.local_epochs * -(-num_examples // self.batch_size)
 
     @property
     def steps(self) -> float:
         """Local steps of all clients in a round; of some of unequal clients the mean."""
-        return sum(map(self.steps_of, self.sizes)) * self.asked / len(self.sizes)
+        return sum(map(self.count_steps, self.sizes)) * self.clients_per_round / len(self.sizes)
 
 
 WORKLOADS = {
@@ -135,13 +135,13 @@ WORKLOADS = {
         hidden=(128,),
     ),
 }
-GROWTH = (10, 100, 1_000, 10_000)
-PEER_ATTEMPTS = 3  # torchrun's processes sometimes abort, also after their last round
-PEERS_TRAIN = ("fmnist_logreg", "pfl_cifar10", "fedau_cnn", "flute_mnist")
+GROWTH_CLIENTS = (10, 100, 1_000, 10_000)
+MAX_PEER_ATTEMPTS = 3  # torchrun's processes sometimes abort, also after their last round
+PEER_WORKLOADS = ("fmnist_logreg", "pfl_cifar10", "fedau_cnn", "flute_mnist")
 
 
 @dataclass(frozen=True)
-class Timed:
+class RunTiming:
     """One run: its speed, and the seconds from the command to the end of the first round."""
 
     rounds_per_second: float
@@ -150,11 +150,11 @@ class Timed:
 
 @dataclass(frozen=True)
 class Competitor:
-    """``run(rounds)`` makes one run; ``watched`` says whether its memory is of interest."""
+    """``run(rounds)`` makes one run; ``measures_memory`` says whether its memory is of interest."""
 
     name: str
-    run: Callable[[int], Timed]
-    watched: bool = True
+    run: Callable[[int], RunTiming]
+    measures_memory: bool = True
 
 
 @dataclass(frozen=True)
@@ -174,24 +174,26 @@ class Result:
 
 def main() -> None:
     """Run a workload and print its table."""
-    options = _options()
+    options = _parse_options()
     with tempfile.TemporaryDirectory() as folder:
-        competitors = chosen(competitors_of(options, Path(folder)), options.only)
-        results = measured(competitors, options.rounds + WARM, options.pairs, memory=options.memory)
-    ratios = compared(results, options.reference, options.pairs)
-    _print(options.workload, results)
+        competitors = select_competitors(build_competitors(options, Path(folder)), options.only)
+        results = measure_competitors(
+            competitors, options.rounds + NUM_WARMUP_ROUNDS, options.pairs, memory=options.memory
+        )
+    ratios = compute_ratios(results, options.reference, options.pairs)
+    _print_results(options.workload, results)
     _print_ratios(ratios)
     if options.json is not None:
         text = {
             "workload": options.workload,
             "results": [vars(result) for result in results],
             "ratios": [vars(ratio) for ratio in ratios],
-            "machine": machine(),
+            "machine": describe_machine(),
         }
         options.json.write_text(json.dumps(text, indent=2))
 
 
-def _options() -> argparse.Namespace:
+def _parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -213,7 +215,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--peers", action="store_true", help="run other simulators too")
     parser.add_argument(
-        "--peers-dir", type=Path, default=ENVIRONMENTS, help="the peers' environments"
+        "--peers-dir", type=Path, default=DEFAULT_ENVIRONMENTS, help="the peers' environments"
     )
     parser.add_argument(
         "--variants", action="store_true", help="run FedProx, momentum and weight decay too"
@@ -223,18 +225,18 @@ def _options() -> argparse.Namespace:
         "--baseline-python", default=sys.executable, help="the interpreter of --baseline"
     )
     options = parser.parse_args()
-    if options.rounds < LEAST_ROUNDS:
-        parser.error(f"--rounds must be at least {LEAST_ROUNDS}, got {options.rounds}")
+    if options.rounds < MIN_ROUNDS:
+        parser.error(f"--rounds must be at least {MIN_ROUNDS}, got {options.rounds}")
     if options.peers:
-        if options.workload not in PEERS_TRAIN:
-            parser.error(f"--peers needs a workload of {', '.join(PEERS_TRAIN)}")
+        if options.workload not in PEER_WORKLOADS:
+            parser.error(f"--peers needs a workload of {', '.join(PEER_WORKLOADS)}")
         check_peers(options.peers_dir)
     return options
 
 
 def check_peers(environments: Path) -> None:
     """Stop, with the command that installs them, where peers are missing."""
-    names = " ".join(missing(environments, list(PEERS)))
+    names = " ".join(find_missing_peers(environments, list(PEERS)))
     if names:
         sys.exit(
             f"no {names} in {environments}; "
@@ -242,7 +244,9 @@ def check_peers(environments: Path) -> None:
         )
 
 
-def chosen(competitors: Iterator[Competitor], only: list[str] | None) -> list[Competitor]:
+def select_competitors(
+    competitors: Iterator[Competitor], only: list[str] | None
+) -> list[Competitor]:
     """Return those named, all by default; stop where a name is of none."""
     found = list(competitors)
     unknown = set(only or ()) - {competitor.name for competitor in found}
@@ -250,31 +254,35 @@ def chosen(competitors: Iterator[Competitor], only: list[str] | None) -> list[Co
         names = ", ".join(competitor.name for competitor in found)
         sys.exit(f"--only must name some of {names}, got {', '.join(sorted(unknown))}")
     # A baseline stays with the competitor that it is the baseline of.
-    return [c for c in found if not only or c.name.removeprefix(BEFORE) in only or c.name in only]
+    return [
+        c
+        for c in found
+        if not only or c.name.removeprefix(BASELINE_PREFIX) in only or c.name in only
+    ]
 
 
-def measured(
+def measure_competitors(
     competitors: list[Competitor], rounds: int, pairs: int, *, memory: bool = True
 ) -> list[Result]:
     """Time every competitor, ``pairs`` times forth and back, and then measure its memory."""
     by_name = {competitor.name: competitor for competitor in competitors}
-    runs: dict[str, list[Timed]] = {name: [] for name in by_name}
-    for names in order(list(by_name), max(1, pairs)):
+    runs: dict[str, list[RunTiming]] = {name: [] for name in by_name}
+    for names in plan_repetitions(list(by_name), max(1, pairs)):
         for name in names:
             runs[name].append(by_name[name].run(rounds))
-    watched = [c for c in competitors if memory and c.watched]
-    peaks = {c.name: _peak(c, min(rounds, MEMORY_ROUNDS)) for c in watched}
-    return [_result(name, runs[name], peaks.get(name)) for name in by_name]
+    watched = [c for c in competitors if memory and c.measures_memory]
+    peaks = {c.name: _measure_peak_memory(c, min(rounds, NUM_MEMORY_ROUNDS)) for c in watched}
+    return [_summarize_runs(name, runs[name], peaks.get(name)) for name in by_name]
 
 
-def _peak(competitor: Competitor, rounds: int) -> float:
+def _measure_peak_memory(competitor: Competitor, rounds: int) -> float:
     """Return the peak memory of a run that nobody times."""
-    with _memory() as peak:
+    with _watch_memory() as peak:
         competitor.run(rounds)
     return peak()
 
 
-def _result(name: str, runs: list[Timed], memory: float | None) -> Result:
+def _summarize_runs(name: str, runs: list[RunTiming], memory: float | None) -> Result:
     starts = [run.start_seconds for run in runs if run.start_seconds is not None]
     return Result(
         name,
@@ -285,7 +293,7 @@ def _result(name: str, runs: list[Timed], memory: float | None) -> Result:
     )
 
 
-def compared(results: list[Result], reference: str | None, pairs: int) -> list[Ratio]:
+def compute_ratios(results: list[Result], reference: str | None, pairs: int) -> list[Ratio]:
     """Return the paired ratios to the reference, and of new to before; none without pairs."""
     if pairs == 0:
         return []
@@ -294,50 +302,61 @@ def compared(results: list[Result], reference: str | None, pairs: int) -> list[R
         reference = REFERENCE if REFERENCE in times else next(iter(times))
     if reference not in times:
         sys.exit(f"--reference must be one of {', '.join(times)}, got {reference}")
-    names = [name for name in times if not name.startswith(BEFORE)]
+    names = [name for name in times if not name.startswith(BASELINE_PREFIX)]
     pairings = [(name, reference) for name in names if name != reference]
-    pairings += [(name, BEFORE + name) for name in names if BEFORE + name in times]
-    return [paired_ratio(name, other, times[name], times[other]) for name, other in pairings]
+    pairings += [
+        (name, BASELINE_PREFIX + name) for name in names if BASELINE_PREFIX + name in times
+    ]
+    return [
+        compute_paired_ratio(name, other, times[name], times[other]) for name, other in pairings
+    ]
 
 
-def competitors_of(options: argparse.Namespace, folder: Path) -> Iterator[Competitor]:
+def build_competitors(options: argparse.Namespace, folder: Path) -> Iterator[Competitor]:
     """Yield who runs a workload; ``folder`` gets the data and what they write."""
     here = Checkout(HERE.parent, sys.executable)
     if options.workload == "growth":
-        for clients in GROWTH:
+        for clients in GROWTH_CLIENTS:
             work = Workload((28, 28), (50,) * clients, min(50, clients), 10)
             yield Competitor(
                 f"{clients}_clients",
-                partial(timed, work, folder, here, device=options.device),
+                partial(measure_workload, work, folder, here, device=options.device),
             )
         return
     work = WORKLOADS[options.workload]
-    yield Competitor("stock_flower", partial(_stock_flower, work, folder, options.device))
-    yield Competitor("flower_ray_2_nodes", partial(_by_flower, work, folder, options.device))
+    yield Competitor("stock_flower", partial(_run_stock_flower, work, folder, options.device))
+    yield Competitor("flower_ray_2_nodes", partial(_run_on_flower, work, folder, options.device))
     run = partial(
-        timed, work, folder, here, device=options.device, words=(*ON_RAY, "engine.workers=2")
+        measure_workload,
+        work,
+        folder,
+        here,
+        device=options.device,
+        words=(*RAY_OVERRIDES, "engine.workers=2"),
     )
     yield Competitor("ray_2_workers", run)
     checkouts = {"": here}
     if options.baseline is not None:
-        checkouts[BEFORE] = Checkout(options.baseline.resolve(), options.baseline_python)
-    for batching in BATCHING:
+        checkouts[BASELINE_PREFIX] = Checkout(options.baseline.resolve(), options.baseline_python)
+    for batching in BATCHING_MODES:
         for prefix, checkout in checkouts.items():
-            run = partial(timed, work, folder, checkout, device=options.device, batching=batching)
+            run = partial(
+                measure_workload, work, folder, checkout, device=options.device, batching=batching
+            )
             yield Competitor(f"{prefix}in_process_{batching}", run)
     if options.variants:
         for name, words in VARIANTS.items():
-            run = partial(timed, work, folder, here, device=options.device, words=words)
+            run = partial(measure_workload, work, folder, here, device=options.device, words=words)
             yield Competitor(f"in_process_{name}", run)
-    yield Competitor("bare_arithmetic", Bare(work, options.device), watched=False)
+    yield Competitor("bare_arithmetic", BareArithmetic(work, options.device), measures_memory=False)
     if options.peers:
-        yield from _peers(work, folder, options.peers_dir, options.device)
+        yield from _build_peers(work, folder, options.peers_dir, options.device)
 
 
 # --- data --------------------------------------------------------------------------------------
 
 
-def data_of(work: Workload, folder: Path) -> Path:
+def write_workload_data(work: Workload, folder: Path) -> Path:
     """Write the clients' data: random, since only its size matters here."""
     path = folder / f"{len(work.sizes)}-{'x'.join(map(str, work.shape))}.npz"
     if path.exists():
@@ -362,7 +381,7 @@ def data_of(work: Workload, folder: Path) -> Path:
     return path
 
 
-def overrides_of(work: Workload, path: Path, device: str) -> list[str]:
+def build_overrides(work: Workload, path: Path, device: str) -> list[str]:
     """Return a workload as settings of this app."""
     model = ["model=logistic_regression"]
     if work.hidden is not None:
@@ -375,7 +394,7 @@ def overrides_of(work: Workload, path: Path, device: str) -> list[str]:
         "data.priority=all",
         *model,
         work.strategy,
-        f"strategy.fraction={work.asked / len(work.sizes)}",
+        f"strategy.fraction={work.clients_per_round / len(work.sizes)}",
         f"client.lr={work.lr}",
         f"client.batch_size={work.batch_size}",
         f"client.local_epochs={work.local_epochs}",
@@ -396,7 +415,7 @@ class Checkout:
     python: str
 
 
-def ran(
+def run_workload(
     work: Workload,
     folder: Path,
     checkout: Checkout,
@@ -405,11 +424,14 @@ def ran(
     device: str,
     batching: str = "auto",
     words: Sequence[str] = (),
-) -> tuple[Path, Timed]:
+) -> tuple[Path, RunTiming]:
     """Run a workload here; return the run's directory, and its speed."""
-    home = _fresh(folder)
+    home = _make_run_folder(folder)
     run, times = home / "run", home / "times"
-    given = [*overrides_of(work, data_of(work, folder), device), f"client.batching={batching}"]
+    given = [
+        *build_overrides(work, write_workload_data(work, folder), device),
+        f"client.batching={batching}",
+    ]
     given += [*words, f"rounds={rounds}", f"hydra.run.dir={run}"]
     paths = [checkout.folder, checkout.folder / "strategies"]
     started = time.time()
@@ -418,56 +440,59 @@ def ran(
         {"PYTHONPATH": os.pathsep.join(map(str, paths))},
     )
     # The last round is not timed: it alone evaluates.
-    return run, _of_times([float(line) for line in times.read_text().split()][:-1], started)
+    return run, _compute_timing([float(line) for line in times.read_text().split()][:-1], started)
 
 
-def timed(*arguments: Any, **settings: Any) -> Timed:
+def measure_workload(*arguments: Any, **settings: Any) -> RunTiming:
     """Run a workload as ``ran``; return its speed."""
-    return ran(*arguments, **settings)[1]
+    return run_workload(*arguments, **settings)[1]
 
 
-def _of_times(noted: list[float], started: float) -> Timed:
+def _compute_timing(times: list[float], started: float) -> RunTiming:
     """Return the speed of a run from the time after each of its rounds."""
-    return Timed((len(noted) - WARM) / (noted[-1] - noted[WARM - 1]), noted[0] - started)
+    return RunTiming(
+        (len(times) - NUM_WARMUP_ROUNDS) / (times[-1] - times[NUM_WARMUP_ROUNDS - 1]),
+        times[0] - started,
+    )
 
 
-def _fresh(folder: Path) -> Path:
+def _make_run_folder(folder: Path) -> Path:
     """Return a new empty folder for a run."""
     return Path(tempfile.mkdtemp(dir=folder))
 
 
-def _by_flower(work: Workload, folder: Path, device: str, rounds: int) -> Timed:
-    home = _fresh(folder)
+def _run_on_flower(work: Workload, folder: Path, device: str, rounds: int) -> RunTiming:
+    home = _make_run_folder(folder)
     run = home / "run"
-    words = overrides_of(work, data_of(work, folder), device)
+    words = build_overrides(work, write_workload_data(work, folder), device)
     words += ["engine=flower", "engine.num_supernodes=2"]
     words += [f"rounds={rounds}", f"hydra.run.dir={run}"]
     started = time.time()
     with isolate_flower(home / "flwr") as variables:
-        _call([_command("fedquorum"), *words], variables)
+        _call([_find_command("fedquorum"), *words], variables)
     lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
-    seconds = [line["duration_seconds"] for line in lines][WARM:-1]
+    seconds = [line["duration_seconds"] for line in lines][NUM_WARMUP_ROUNDS:-1]
     manifest = json.loads((run / "manifest.json").read_text())
     begin = datetime.fromisoformat(manifest["started"]).timestamp()
-    return Timed(len(seconds) / sum(seconds), begin - started + lines[0]["duration_seconds"])
+    return RunTiming(len(seconds) / sum(seconds), begin - started + lines[0]["duration_seconds"])
 
 
-def _stock_flower(work: Workload, folder: Path, device: str, rounds: int) -> Timed:
-    home = _fresh(folder)
+def _run_stock_flower(work: Workload, folder: Path, device: str, rounds: int) -> RunTiming:
+    home = _make_run_folder(folder)
     times = home / "times"
     config = {
-        "data": str(data_of(work, folder)),
+        "data": str(write_workload_data(work, folder)),
         "model": work.model,
         "rounds": rounds,
         "clients": len(work.sizes),
-        "clients-per-round": work.asked,
+        "clients-per-round": work.clients_per_round,
         "lr": work.lr,
         "batch-size": work.batch_size,
         "local-epochs": work.local_epochs,
         "local-steps": work.local_steps or 0,
         "times": str(times),
     }
-    command = [_command("flwr"), "run", str(HERE / "stock_flower"), "--stream"]
+    command = [_find_command("flwr"), "run", str(HERE / "stock_flower"), "--stream"]
     command += ["--run-config", " ".join(f"{k}={json.dumps(v)}" for k, v in config.items())]
     # One core for a client: with the default of two, two cores train one client at a time.
     federation = f"num-supernodes={len(work.sizes)} client-resources-num-cpus=1"
@@ -476,14 +501,14 @@ def _stock_flower(work: Workload, folder: Path, device: str, rounds: int) -> Tim
     command += ["--federation-config", federation]
     with isolate_flower(home / "flwr") as variables:
         _call(command, variables)
-        status = _status({**os.environ, **variables})
+        status = _get_status({**os.environ, **variables})
     noted = [float(line) for line in times.read_text().split()]
     if status != "finished:completed" or len(noted) != rounds + 1:
         sys.exit(f"stock Flower ended as {status} after {len(noted) - 1} rounds of {rounds}")
-    return Timed((rounds - WARM) / (noted[-1] - noted[WARM]))
+    return RunTiming((rounds - NUM_WARMUP_ROUNDS) / (noted[-1] - noted[NUM_WARMUP_ROUNDS]))
 
 
-class Bare:
+class BareArithmetic:
     """The arithmetic of a round alone, in the way of sharing the cores that is faster.
 
     The way is found once, by runs that take turns, and kept: a choice in every run would make the
@@ -493,49 +518,51 @@ class Bare:
     TRIALS = 3
 
     def __init__(self, work: Workload, device: str) -> None:
-        height = work.shape[:IMAGE] if work.hidden is not None else work.shape
+        height = work.shape[:IMAGE_NDIM] if work.hidden is not None else work.shape
         self._job = {
             "shape": [work.channels, *height] if work.hidden is not None else list(height),
-            "clients": work.asked,
+            "clients": work.clients_per_round,
             "batch_size": work.batch_size,
-            "steps": work.steps / work.asked,
+            "steps": work.steps / work.clients_per_round,
             "hidden": work.hidden,
             "device": device,
         }
-        self._ways = WAYS if device == "cpu" else WAYS[-1:]
+        self._ways = MODES if device == "cpu" else MODES[-1:]
 
-    def __call__(self, rounds: int) -> Timed:
+    def __call__(self, rounds: int) -> RunTiming:
         """Return the speed of the median round."""
         if len(self._ways) > 1:
-            tried = [(self._seconds(w, rounds), w) for _ in range(self.TRIALS) for w in self._ways]
+            tried = [(self._measure(w, rounds), w) for _ in range(self.TRIALS) for w in self._ways]
             self._ways = (min(tried)[1],)
             print(f"bare arithmetic shares the cores by: {self._ways[0]}", file=sys.stderr)
-        return Timed(1 / self._seconds(self._ways[0], rounds))
+        return RunTiming(1 / self._measure(self._ways[0], rounds))
 
-    def _seconds(self, way: str, rounds: int) -> float:
-        job = json.dumps(self._job | {"way": way, "rounds": rounds})
+    def _measure(self, mode: str, rounds: int) -> float:
+        job = json.dumps(self._job | {"way": mode, "rounds": rounds})
         printed = _call([sys.executable, str(HERE / "bare.py"), job], {})
-        return statistics.median(json.loads(printed.splitlines()[-1])[WARM:])
+        return statistics.median(json.loads(printed.splitlines()[-1])[NUM_WARMUP_ROUNDS:])
 
 
-def _peers(work: Workload, folder: Path, environments: Path, device: str) -> Iterator[Competitor]:
+def _build_peers(
+    work: Workload, folder: Path, environments: Path, device: str
+) -> Iterator[Competitor]:
     """Yield the other simulators; pfl also with two processes and, tuned, channels last."""
     for layout in ("", "_channels_last") if work.hidden is not None else ("",):
         for processes, suffix in ((1, ""), (2, "_2_processes")):
-            command = [str(python_of(environments, "pfl"))]
+            command = [str(get_python(environments, "pfl"))]
             if processes > 1:
                 command += ["-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
             run = partial(
-                _peer, work, folder, "pfl", command, channels_last=bool(layout), device=device
+                _run_peer, work, folder, "pfl", command, channels_last=bool(layout), device=device
             )
             yield Competitor(f"pfl{layout}{suffix}", run)
     for peer in PEERS:
         if peer != "pfl":
-            command = [str(python_of(environments, peer))]
-            yield Competitor(peer, partial(_peer, work, folder, peer, command))
+            command = [str(get_python(environments, peer))]
+            yield Competitor(peer, partial(_run_peer, work, folder, peer, command))
 
 
-def _peer(
+def _run_peer(
     work: Workload,
     folder: Path,
     peer: str,
@@ -544,12 +571,12 @@ def _peer(
     *,
     channels_last: bool = False,
     device: str = "cpu",
-) -> Timed:
+) -> RunTiming:
     job = {
-        "data": str(data_of(work, folder)),
+        "data": str(write_workload_data(work, folder)),
         "model": work.model,
         "clients": len(work.sizes),
-        "asked": work.asked,
+        "asked": work.clients_per_round,
         "rounds": rounds,
         "batch_size": work.batch_size,
         "local_epochs": work.local_epochs,
@@ -561,10 +588,10 @@ def _peer(
     started = time.time()
     command = [*command, str(runner), json.dumps(job)]
     variables = {"PFL_PYTORCH_DEVICE": device}
-    printed = _call(command, variables, cwd=_fresh(folder), again=PEER_ATTEMPTS - 1)
+    printed = _call(command, variables, cwd=_make_run_folder(folder), retries=MAX_PEER_ATTEMPTS - 1)
     told = json.loads(printed.splitlines()[-1])
     check_steps(peer, told["steps"], work.steps * rounds)
-    return _of_times(told["times"], started)
+    return _compute_timing(told["times"], started)
 
 
 def check_steps(peer: str, steps: int, expected: float) -> None:
@@ -576,28 +603,28 @@ def check_steps(peer: str, steps: int, expected: float) -> None:
 # --- processes ---------------------------------------------------------------------------------
 
 
-def _command(name: str) -> str:
+def _find_command(name: str) -> str:
     return str(Path(sys.executable).with_name(name))
 
 
 def _call(
-    command: list[str], variables: dict[str, str], cwd: Path | None = None, *, again: int = 0
+    command: list[str], variables: dict[str, str], cwd: Path | None = None, *, retries: int = 0
 ) -> str:
-    """Run a command with some variables set, ``again`` where it fails; return what it prints."""
+    """Run a command with some variables set, ``retries`` where it fails; return what it prints."""
     env = {**os.environ, **variables}
     done = subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return done.stdout
     problem = f"{shlex.join(command)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-    if not again:
+    if not retries:
         sys.exit(problem)
     print(f"Failed, run again: {problem}", file=sys.stderr)
-    return _call(command, variables, cwd, again=again - 1)
+    return _call(command, variables, cwd, retries=retries - 1)
 
 
-def _status(env: dict[str, str]) -> str:
+def _get_status(env: dict[str, str]) -> str:
     """Return how the only run of a SuperLink ended: flwr run --stream does not tell."""
-    command = [_command("flwr"), "list", "--format", "json"]
+    command = [_find_command("flwr"), "list", "--format", "json"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     return str(json.loads(done.stdout)["runs"][0]["status"])
 
@@ -605,11 +632,11 @@ def _status(env: dict[str, str]) -> str:
 @contextmanager
 def isolate_flower(home: Path) -> Iterator[dict[str, str]]:
     """Give Flower a home and ports of its own, and stop its SuperLink in the end."""
-    port = _free_port()
+    port = _find_free_port()
     yield {
         "FLWR_HOME": str(home),
         "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(port),
-        "FLWR_LOCAL_CONTROL_API_PORT": str(_free_port()),
+        "FLWR_LOCAL_CONTROL_API_PORT": str(_find_free_port()),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_TELEMETRY_ENABLED": "0",
         "RAY_DEDUP_LOGS": "0",
@@ -620,14 +647,14 @@ def isolate_flower(home: Path) -> Iterator[dict[str, str]]:
                 process.terminate()
 
 
-def _free_port() -> int:
+def _find_free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 @contextmanager
-def _memory() -> Iterator[Callable[[], float]]:
+def _watch_memory() -> Iterator[Callable[[], float]]:
     """Watch the memory of all processes that start meanwhile.
 
     Their proportional set sizes are added up four times a second: pages that processes share
@@ -637,22 +664,22 @@ def _memory() -> Iterator[Callable[[], float]]:
     stop, highest = threading.Event(), [0.0]
 
     def watch() -> None:
-        mark = f"{MARK}={value}".encode()
+        mark = f"{MARK_VARIABLE}={value}".encode()
         while not stop.wait(0.25):
-            highest[0] = max(highest[0], sum(map(_pss, _marked(mark))))
+            highest[0] = max(highest[0], sum(map(_read_pss, _find_marked(mark))))
 
-    os.environ[MARK] = value
+    os.environ[MARK_VARIABLE] = value
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
         yield lambda: round(highest[0] / 1024, 1)
     finally:
-        del os.environ[MARK]
+        del os.environ[MARK_VARIABLE]
         stop.set()
         thread.join()
 
 
-def _marked(mark: bytes) -> Iterator[Path]:
+def _find_marked(mark: bytes) -> Iterator[Path]:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if mark in (folder / "environ").read_bytes().split(b"\0"):
@@ -661,7 +688,7 @@ def _marked(mark: bytes) -> Iterator[Path]:
             continue
 
 
-def _pss(folder: Path) -> int:
+def _read_pss(folder: Path) -> int:
     """Return a process's proportional set size in kB, 0 where it has ended."""
     try:
         lines = (folder / "smaps_rollup").read_text().splitlines()
@@ -673,12 +700,12 @@ def _pss(folder: Path) -> int:
 # --- output ------------------------------------------------------------------------------------
 
 
-def machine() -> dict[str, Any]:
+def describe_machine() -> dict[str, Any]:
     """Return what was measured on."""
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
     return {
         "platform": platform.platform(),
-        "processor": _processor(),
+        "processor": _get_processor(),
         "cores": len(os.sched_getaffinity(0)),
         "gpu": gpu,
         "python": platform.python_version(),
@@ -686,13 +713,13 @@ def machine() -> dict[str, Any]:
     }
 
 
-def _processor() -> str:
+def _get_processor() -> str:
     text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     names = [line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line]
     return names[0] if names else platform.processor()
 
 
-def _print(workload: str, results: list[Result]) -> None:
+def _print_results(workload: str, results: list[Result]) -> None:
     base = next((r.rounds_per_second for r in results if r.name == "stock_flower"), None)
     bare = next((r.rounds_per_second for r in results if r.name == "bare_arithmetic"), None)
     print(f"| {workload} | ms a round | rounds/s | times stock Flower | times bare | peak MB |")

@@ -39,33 +39,33 @@ from safetensors.numpy import load_file
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import engines
-from benchmarks.engines import WARM, WORKLOADS, Checkout, Competitor
-from benchmarks.pairing import paired_ratio
-from benchmarks.peers.install import ENVIRONMENTS, missing
-from client_app.batched import BatchedTraining
-from client_app.data.base import Pool
+from benchmarks.engines import NUM_WARMUP_ROUNDS, WORKLOADS, Checkout, Competitor
+from benchmarks.pairing import compute_paired_ratio
+from benchmarks.peers.install import DEFAULT_ENVIRONMENTS, find_missing_peers
+from client_app.batched import BatchedTrainer
+from client_app.data.base import PooledSplit
 from client_app.examples import Examples
+from client_app.losses import CrossEntropy
 from client_app.models import SmallCNN
-from client_app.tasks import CrossEntropy
-from client_app.training import LocalTraining, TrainingSetup
-from client_app.workers import available_cores
+from client_app.training import LocalSGDConfig, TrainingSetup
+from client_app.workers import count_available_cores
 
 HERE = Checkout(Path(__file__).resolve().parent.parent, sys.executable)
-COMPARED = {"(a)": "fmnist_logreg", "(b)": "pfl_cifar10", "(f)": "fedau_cnn"}
+COMPARED_WORKLOADS = {"(a)": "fmnist_logreg", "(b)": "pfl_cifar10", "(f)": "fedau_cnn"}
 OURS = "in_process_auto"
-COHORTS = (1, 10, 50, 250, 1_000)
-MOST_WORKERS = 8
+COHORT_SIZES = (1, 10, 50, 250, 1_000)
+MAX_WORKERS = 8
 SWITCHES = {
     "TF32": "client.tf32=true",
     "compile": "client.compile=true",
     "deterministic": "client.deterministic=true",
     "one client at a time": "client.batching=sequential",
 }
-QUERY = ("--query-gpu=memory.used,utilization.gpu", "--format=csv,noheader,nounits")
+QUERY_FLAGS = ("--query-gpu=memory.used,utilization.gpu", "--format=csv,noheader,nounits")
 
 
 @dataclass(frozen=True)
-class Table:
+class GpuTable:
     """A table of the page, and below it what was left out."""
 
     title: str
@@ -73,56 +73,59 @@ class Table:
     rows: Sequence[Sequence[str]]
     left_out: Sequence[str] = ()
 
-    def markdown(self) -> str:
+    def to_markdown(self) -> str:
         """Return the table as the page has it."""
         lines = [f"## {self.title}", ""]
         if self.rows:
-            lines += [_row(self.header), _row(["---", *["---:"] * (len(self.header) - 1)])]
-            lines += [*map(_row, self.rows), ""]
+            lines += [
+                _format_row(self.header),
+                _format_row(["---", *["---:"] * (len(self.header) - 1)]),
+            ]
+            lines += [*map(_format_row, self.rows), ""]
         lines += [f"Left out: {reason}." for reason in self.left_out]
         return "\n".join(lines).strip() + "\n"
 
 
-def _row(cells: Sequence[str]) -> str:
+def _format_row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
 @dataclass(frozen=True)
-class Usage:
+class GpuUsage:
     """What a run took of the GPU beside what was taken before: peak MB, and mean percent busy."""
 
     peak_mb: float
     busy_percent: float
 
     @classmethod
-    def of(cls, before: str, during: str) -> "Usage":
+    def from_output(cls, before: str, during: str) -> "GpuUsage":
         """Return it of what ``nvidia-smi`` prints, for each GPU a line: memory, utilisation."""
-        (idle, *_), samples = _samples(before), _samples(during)
+        (idle, *_), samples = _parse_samples(before), _parse_samples(during)
         peak = max((memory for memory, _ in samples), default=idle[0])
         return cls(peak - idle[0], statistics.mean(busy for _, busy in samples or [idle]))
 
 
-def _samples(printed: str) -> list[tuple[float, float]]:
+def _parse_samples(printed: str) -> list[tuple[float, float]]:
     lines = re.findall(r"^(\d+), (\d+)$", printed, re.MULTILINE)
     return [(float(memory), float(busy)) for memory, busy in lines]
 
 
 @contextmanager
-def watched_gpu() -> Iterator[Callable[[], Usage]]:
+def watch_gpu() -> Iterator[Callable[[], GpuUsage]]:
     """Ask ``nvidia-smi`` five times a second meanwhile; yield what returns the usage."""
-    command = ["nvidia-smi", "--id=0", *QUERY]
+    command = ["nvidia-smi", "--id=0", *QUERY_FLAGS]
     before = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     with (
         tempfile.TemporaryFile("w+") as printed,
         subprocess.Popen([*command, "--loop-ms=200"], stdout=printed) as watcher,
     ):
         try:
-            yield lambda: Usage.of(before, _text(printed))
+            yield lambda: GpuUsage.from_output(before, _read_text(printed))
         finally:
             watcher.terminate()
 
 
-def _text(file: Any) -> str:
+def _read_text(file: Any) -> str:
     file.seek(0)
     text: str = file.read()
     return text
@@ -131,36 +134,38 @@ def _text(file: Any) -> str:
 # --- tables ------------------------------------------------------------------------------------
 
 
-def speed(options: argparse.Namespace, folder: Path) -> Table:
+def measure_speed(options: argparse.Namespace, folder: Path) -> GpuTable:
     """Compare with stock Flower and pfl, in pairs."""
-    rows, reasons = [], _not_installed(options)
-    for label, workload in COMPARED.items():
+    rows, reasons = [], _list_missing(options)
+    for label, workload in COMPARED_WORKLOADS.items():
         asked = argparse.Namespace(**vars(options), workload=workload, baseline=None)
-        asked.variants, asked.peers = False, not missing(options.peers_dir, ["pfl"])
+        asked.variants, asked.peers = False, not find_missing_peers(options.peers_dir, ["pfl"])
         names = {OURS, "pfl", "pfl_channels_last"} | ({"stock_flower"} if _has_flower() else set())
-        competitors = [c for c in engines.competitors_of(asked, folder) if c.name in names]
-        results = engines.measured(competitors, options.rounds + WARM, options.pairs, memory=False)
+        competitors = [c for c in engines.build_competitors(asked, folder) if c.name in names]
+        results = engines.measure_competitors(
+            competitors, options.rounds + NUM_WARMUP_ROUNDS, options.pairs, memory=False
+        )
         times = {result.name: result.ms_a_round for result in results}
         for competitor in competitors:
             name = competitor.name
-            ratio = "1" if name == OURS else _ratio(times, name, OURS)
-            usage = _usage(competitor, options)
+            ratio = "1" if name == OURS else _format_ratio(times, name, OURS)
+            usage = _measure_usage(competitor, options)
             rows.append([f"{label} {workload}", name, f"{min(times[name]):.1f}", ratio, *usage])
     header = ["workload", "by", "ms a round, smallest", "times ours", "peak MB", "GPU busy, %"]
-    return Table("Speed", header, rows, reasons)
+    return GpuTable("Speed", header, rows, reasons)
 
 
-def _usage(competitor: Competitor, options: argparse.Namespace) -> list[str]:
+def _measure_usage(competitor: Competitor, options: argparse.Namespace) -> list[str]:
     if options.device != "cuda":
         return ["", ""]
-    with watched_gpu() as usage:
-        competitor.run(options.rounds + WARM)
+    with watch_gpu() as usage:
+        competitor.run(options.rounds + NUM_WARMUP_ROUNDS)
         found = usage()
     return [f"{found.peak_mb:.0f}", f"{found.busy_percent:.0f}"]
 
 
-def _ratio(times: Mapping[str, Sequence[float]], name: str, reference: str) -> str:
-    found = paired_ratio(name, reference, times[name], times[reference])
+def _format_ratio(times: Mapping[str, Sequence[float]], name: str, reference: str) -> str:
+    found = compute_paired_ratio(name, reference, times[name], times[reference])
     return f"{found.median:.2f} ({found.low:.2f} to {found.high:.2f})"
 
 
@@ -168,99 +173,114 @@ def _has_flower() -> bool:
     return find_spec("ray") is not None and find_spec("flwr") is not None
 
 
-def _not_installed(options: argparse.Namespace) -> list[str]:
+def _list_missing(options: argparse.Namespace) -> list[str]:
     reasons = [] if _has_flower() else ["stock Flower, which needs flwr[simulation]"]
-    if missing(options.peers_dir, ["pfl"]):
+    if find_missing_peers(options.peers_dir, ["pfl"]):
         reasons.append(f"pfl, which is not in {options.peers_dir}")
     return reasons
 
 
-def agreement(options: argparse.Namespace, folder: Path) -> Table:
+def measure_agreement(options: argparse.Namespace, folder: Path) -> GpuTable:
     """Compare models after three rounds with those of the CPU."""
     rows = []
-    for label, workload in COMPARED.items():
+    for label, workload in COMPARED_WORKLOADS.items():
         models = []
         for device in ("cpu", options.device):
-            run, _ = engines.ran(WORKLOADS[workload], folder, HERE, WARM + 2, device=device)
+            run, _ = engines.run_workload(
+                WORKLOADS[workload], folder, HERE, NUM_WARMUP_ROUNDS + 2, device=device
+            )
             models.append(load_file(run / "model.safetensors"))
         here, there = models
         far = max(float(np.abs(here[name] - there[name]).max()) for name in here)
         size = max(float(np.abs(array).max()) for array in here.values())
         rows.append([f"{label} {workload}", f"{far:.1e}", f"{far / size:.1e}"])
     header = ["workload", "largest difference of a weight", "over the largest weight"]
-    return Table(f"Agreement with the CPU after {WARM + 2} rounds", header, rows)
+    return GpuTable(f"Agreement with the CPU after {NUM_WARMUP_ROUNDS + 2} rounds", header, rows)
 
 
-def cohorts(options: argparse.Namespace, folder: Path) -> Table:
+def measure_cohorts(options: argparse.Namespace, folder: Path) -> GpuTable:
     """Time one client's local training by how many train in a round."""
     rows = []
-    for label, workload in COMPARED.items():
+    for label, workload in COMPARED_WORKLOADS.items():
         work, row = WORKLOADS[workload], []
-        for asked in COHORTS:
-            many = replace(work, sizes=(work.sizes[0],) * max(COHORTS), asked=asked)
-            found = engines.timed(many, folder, HERE, options.rounds + WARM, device=options.device)
+        for asked in COHORT_SIZES:
+            many = replace(
+                work, sizes=(work.sizes[0],) * max(COHORT_SIZES), clients_per_round=asked
+            )
+            found = engines.measure_workload(
+                many, folder, HERE, options.rounds + NUM_WARMUP_ROUNDS, device=options.device
+            )
             row.append(f"{1000 / found.rounds_per_second / asked:.2f}")
         rows.append([f"{label} {workload}", *row])
-    header = ["ms a client, of a round with", *map(str, COHORTS)]
-    return Table("Cohorts", header, rows)
+    header = ["ms a client, of a round with", *map(str, COHORT_SIZES)]
+    return GpuTable("Cohorts", header, rows)
 
 
-def workers(options: argparse.Namespace, folder: Path) -> Table:
+def measure_workers(options: argparse.Namespace, folder: Path) -> GpuTable:
     """Time ``engine=ray`` with as many workers as there are GPUs, eight at most."""
     title = "Workers of engine=ray"
     if not _has_flower():
-        return Table(title, (), (), ["Ray is not installed"])
-    most = torch.cuda.device_count() if options.device == "cuda" else available_cores()
-    counts = range(1, min(most, MOST_WORKERS) + 1)
+        return GpuTable(title, (), (), ["Ray is not installed"])
+    most = torch.cuda.device_count() if options.device == "cuda" else count_available_cores()
+    counts = range(1, min(most, MAX_WORKERS) + 1)
     rows = []
-    for label, workload in COMPARED.items():
+    for label, workload in COMPARED_WORKLOADS.items():
         row = []
         for count in counts:
-            words = (*engines.ON_RAY, f"engine.workers={count}")
-            found = engines.timed(
+            words = (*engines.RAY_OVERRIDES, f"engine.workers={count}")
+            found = engines.measure_workload(
                 WORKLOADS[workload],
                 folder,
                 HERE,
-                options.rounds + WARM,
+                options.rounds + NUM_WARMUP_ROUNDS,
                 device=options.device,
                 words=words,
             )
             row.append(f"{1000 / found.rounds_per_second:.1f}")
         rows.append([f"{label} {workload}", *row])
     left_out = []
-    if most < MOST_WORKERS:
+    if most < MAX_WORKERS:
         left_out.append(f"more than {most} workers, since each has a GPU of its own")
-    return Table(title, ["ms a round, workers", *map(str, counts)], rows, left_out)
+    return GpuTable(title, ["ms a round, workers", *map(str, counts)], rows, left_out)
 
 
-def switches(options: argparse.Namespace, folder: Path) -> Table:
+def measure_switches(options: argparse.Namespace, folder: Path) -> GpuTable:
     """Compare settings of arithmetic with the default, in pairs."""
     rows, device = [], options.device
-    for label, workload in COMPARED.items():
+    for label, workload in COMPARED_WORKLOADS.items():
         given = {"": (), **{name: (word,) for name, word in SWITCHES.items()}}
         competitors = []
         for name, words in given.items():
             run = partial(
-                engines.timed, WORKLOADS[workload], folder, HERE, device=device, words=words
+                engines.measure_workload,
+                WORKLOADS[workload],
+                folder,
+                HERE,
+                device=device,
+                words=words,
             )
             competitors.append(Competitor(name, run))
-        results = engines.measured(competitors, options.rounds + WARM, options.pairs, memory=False)
+        results = engines.measure_competitors(
+            competitors, options.rounds + NUM_WARMUP_ROUNDS, options.pairs, memory=False
+        )
         times = {result.name: result.ms_a_round for result in results}
-        rows.append([f"{label} {workload}", *(_ratio(times, name, "") for name in SWITCHES)])
-    return Table("Switches, time over that of the default", ["workload", *SWITCHES], rows)
+        rows.append([f"{label} {workload}", *(_format_ratio(times, name, "") for name in SWITCHES)])
+    return GpuTable("Switches, time over that of the default", ["workload", *SWITCHES], rows)
 
 
-def waiting(options: argparse.Namespace, _folder: Path) -> Table:
+def measure_waits(options: argparse.Namespace, _folder: Path) -> GpuTable:
     """Count how often PyTorch says that the host waits for the GPU, in one round."""
     title = "Waiting for the GPU within a round"
     if options.device != "cuda":
-        return Table(title, (), (), ["there is no GPU"])
+        return GpuTable(title, (), (), ["there is no GPU"])
     steps = (1, 5, 25)
-    waits = [str(waits_of_a_round(count)) for count in steps]
-    return Table(title, ["local steps", *map(str, steps)], [["times that the host waits", *waits]])
+    waits = [str(count_gpu_waits(count)) for count in steps]
+    return GpuTable(
+        title, ["local steps", *map(str, steps)], [["times that the host waits", *waits]]
+    )
 
 
-def waits_of_a_round(local_steps: int) -> int:
+def count_gpu_waits(local_steps: int) -> int:
     """Train ten clients for so many steps on the GPU; return how often the host waited for it."""
     device = torch.device("cuda")
     rng = np.random.default_rng(0)
@@ -268,10 +288,10 @@ def waits_of_a_round(local_steps: int) -> int:
     rows = {k: np.arange(50 * k, 50 * k + 50) for k in range(10)}
     model = SmallCNN((3, 32, 32), 10, (64,))
     arrays = [tensor.numpy() for tensor in model.state_dict().values()]
-    examples = Examples(Pool(x, rng.integers(10, size=500), rows), device)
-    how = LocalTraining(0.05, 10, 1, local_steps=local_steps, augmentation="crop_flip")
+    examples = Examples(PooledSplit(x, rng.integers(10, size=500), rows), device)
+    how = LocalSGDConfig(0.05, 10, 1, local_steps=local_steps, augmentation="crop_flip")
     setup = TrainingSetup(model.to(device), examples, how, CrossEntropy(), seed=0)
-    training = BatchedTraining(setup, memory_bytes=2**32)
+    training = BatchedTrainer(setup, memory_bytes=2**32)
     training.train_chunk(arrays, range(10), range(10), 0)  # the first time libraries are loaded
     torch.cuda.set_sync_debug_mode("warn")
     try:
@@ -283,17 +303,17 @@ def waits_of_a_round(local_steps: int) -> int:
     return sum("synchroniz" in str(warning.message) for warning in caught)
 
 
-TABLES: dict[str, Callable[[argparse.Namespace, Path], Table]] = {
-    "speed": speed,
-    "agreement": agreement,
-    "cohorts": cohorts,
-    "workers": workers,
-    "switches": switches,
-    "waiting": waiting,
+TABLES: dict[str, Callable[[argparse.Namespace, Path], GpuTable]] = {
+    "speed": measure_speed,
+    "agreement": measure_agreement,
+    "cohorts": measure_cohorts,
+    "workers": measure_workers,
+    "switches": measure_switches,
+    "waiting": measure_waits,
 }
 
 
-def page(tables: Sequence[Table], command: str, machine: dict[str, Any]) -> str:
+def format_gpu_page(tables: Sequence[GpuTable], command: str, machine: dict[str, Any]) -> str:
     """Return the page."""
     told = ", ".join(f"{name} {value}" for name, value in machine.items())
     head = [
@@ -305,17 +325,17 @@ def page(tables: Sequence[Table], command: str, machine: dict[str, Any]) -> str:
         "Ratios are medians of interleaved pairs, with their bootstrap interval of 95 %.",
         "",
     ]
-    return "\n".join(head) + "\n" + "\n".join(table.markdown() for table in tables)
+    return "\n".join(head) + "\n" + "\n".join(table.to_markdown() for table in tables)
 
 
 def main() -> None:
     """Measure and write the page."""
-    options = _options()
+    options = _parse_options()
     with tempfile.TemporaryDirectory() as folder:
         tables = [TABLES[name](options, Path(folder)) for name in options.only or TABLES]
     command = " ".join(["python benchmarks/gpu.py", *sys.argv[1:]])
-    machine = engines.machine() | {"CUDA": torch.version.cuda}
-    text = page(tables, command, machine)
+    machine = engines.describe_machine() | {"CUDA": torch.version.cuda}
+    text = format_gpu_page(tables, command, machine)
     print(text)
     if options.page is not None:
         options.page.write_text(text)
@@ -324,7 +344,7 @@ def main() -> None:
         options.json.write_text(json.dumps(found, indent=2))
 
 
-def _options() -> argparse.Namespace:
+def _parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -333,10 +353,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", nargs="*", choices=list(TABLES), help="tables, by default all")
     parser.add_argument("--rounds", type=int, default=12, help="rounds of each run")
     parser.add_argument("--pairs", type=int, default=5, help="repetitions, forth and back")
-    parser.add_argument("--peers-dir", type=Path, default=ENVIRONMENTS, help="where pfl is")
+    parser.add_argument("--peers-dir", type=Path, default=DEFAULT_ENVIRONMENTS, help="where pfl is")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     options = parser.parse_args()
-    for name, least in (("rounds", engines.LEAST_ROUNDS), ("pairs", 1)):
+    for name, least in (("rounds", engines.MIN_ROUNDS), ("pairs", 1)):
         if getattr(options, name) < least:
             parser.error(f"--{name} must be at least {least}, got {getattr(options, name)}")
     if options.device == "cuda" and not torch.cuda.is_available():

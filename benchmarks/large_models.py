@@ -31,16 +31,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import fedquorum
 from fedquorum import Robustness, WaitingGrid
-from fedquorum.flower.codec import decode_arrays, encode_arrays, records_of
-from fedquorum.flower.drop_in import DropIn
+from fedquorum.flower.codec import decode_arrays, encode_arrays, select_records
+from fedquorum.flower.strategies import DropInStrategy
 from fedquorum.flower.waiting import AwaitableGrid
 
-from server_app.in_process import give_id, identify_process
+from server_app.in_process import assign_id, set_task_identity
 
-LAYERS = 16
-ROUNDS = 3  # the first is not measured
-EVERY_SECONDS = 0.002
-FOLDER = "FOLDER"
+NUM_LAYERS = 16
+NUM_ROUNDS = 3  # the first is not measured
+POLL_SECONDS = 0.002
+TEMPORARY_FOLDER = "FOLDER"
 """Stands for a folder that is made for the case."""
 
 CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -50,7 +50,7 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "FedAvg, Adam": ("FedAvg", {"server_optimizer": fedquorum.server_optimizer.Adam}),
     "FedALIGN": (
         "FedALIGN",
-        {"num_rounds": ROUNDS, "priority": [0, 1], "epsilon": 10.0, "warmup_fraction": 0.0},
+        {"num_rounds": NUM_ROUNDS, "priority": [0, 1], "epsilon": 10.0, "warmup_fraction": 0.0},
     ),
     "AAggFF-S": ("AAggFFS", {}),
     "q-FedAvg": ("QFedAvg", {}),
@@ -58,12 +58,12 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "FedAvg, max_weight": ("FedAvg", {"robustness": Robustness(max_weight=0.5)}),
     "FedVarp": ("FedVarp", {}),
     "MIFA": ("MIFA", {}),
-    "FedVarp, memory_dir": ("FedVarp", {"memory_dir": FOLDER}),
+    "FedVarp, memory_dir": ("FedVarp", {"memory_dir": TEMPORARY_FOLDER}),
 }
 
 
 @dataclass(frozen=True)
-class Measured:
+class CaseCost:
     """One case; memory and state in models of float32.
 
     Parameters
@@ -87,11 +87,11 @@ class Measured:
     state: float
 
 
-class Replies(AwaitableGrid):
+class LazyReplyGrid(AwaitableGrid):
     """Nodes whose replies are made when they are fetched, one by one."""
 
     def __init__(self, clients: int, started: Callable[[], None]) -> None:
-        identify_process()
+        set_task_identity()
         self._clients = clients
         self._started = started
         self._waiting: dict[str, Message] = {}
@@ -101,7 +101,7 @@ class Replies(AwaitableGrid):
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Note what is asked; the second round begins to be measured here."""
-        given = {give_id(message): message for message in messages}
+        given = {assign_id(message): message for message in messages}
         self._waiting |= given
         self._pushes += 1
         if self._pushes == 2:  # noqa: PLR2004 - the second round
@@ -115,13 +115,13 @@ class Replies(AwaitableGrid):
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Make the replies that are there."""
         ready, self._ready = self._ready, []
-        return [self._reply(self._waiting.pop(key)) for key in ready]
+        return [self._build_reply(self._waiting.pop(key)) for key in ready]
 
-    def _reply(self, message: Message) -> Message:
+    def _build_reply(self, message: Message) -> Message:
         begin = time.thread_time()
         node = message.metadata.dst_node_id
         moved = ArrayRecord()
-        for name, array in records_of(message.content, ArrayRecord)["arrays"].items():
+        for name, array in select_records(message.content, ArrayRecord)["arrays"].items():
             layer = decode_arrays(ArrayRecord({name: array}))[name]
             layer += np.float32(1e-4 * node)
             moved[name] = encode_arrays({name: layer})[name]
@@ -154,13 +154,13 @@ class Replies(AwaitableGrid):
         raise NotImplementedError
 
 
-class Watch:
+class MemoryWatcher:
     """Notes the largest memory of this process, by looking every other millisecond."""
 
     def __init__(self) -> None:
         self.anonymous = self.memory = 0
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -170,67 +170,71 @@ class Watch:
         self._ended.set()
         self._thread.join()
 
-    def restart(self) -> None:
+    def reset(self) -> None:
         """Forget what was seen so far."""
         self.anonymous = self.memory = 0
 
-    def _look(self) -> None:
-        while not self._ended.wait(EVERY_SECONDS):
-            pages = resident()
+    def _watch(self) -> None:
+        while not self._ended.wait(POLL_SECONDS):
+            pages = read_resident_memory()
             self.anonymous = max(self.anonymous, pages["RssAnon"])
             self.memory = max(self.memory, pages["VmRSS"])
 
 
-def resident() -> dict[str, int]:
+def read_resident_memory() -> dict[str, int]:
     """Return what memory this process has, in bytes, by kind."""
     lines = Path("/proc/self/status").read_text().splitlines()
     kinds = (line.split() for line in lines if line.startswith(("VmRSS", "RssAnon")))
     return {words[0].rstrip(":"): 1024 * int(words[1]) for words in kinds}
 
 
-def model_of(parameters: int) -> ArrayRecord:
+def build_equal_layers(num_parameters: int) -> ArrayRecord:
     """Return a model of so many numbers in equal layers."""
     layers = ArrayRecord()
-    for place in range(LAYERS):
-        size = parameters * (place + 1) // LAYERS - parameters * place // LAYERS
+    for place in range(NUM_LAYERS):
+        size = num_parameters * (place + 1) // NUM_LAYERS - num_parameters * place // NUM_LAYERS
         rng = np.random.default_rng(place)
         layer = rng.standard_normal(size, dtype=np.float32)
-        layers[f"layer.{place}"] = encode(layer)
+        layers[f"layer.{place}"] = encode_layer(layer)
     return layers
 
 
-def encode(layer: np.ndarray[Any, np.dtype[np.float32]]) -> Any:
+def encode_layer(layer: np.ndarray[Any, np.dtype[np.float32]]) -> Any:
     """Return one array as Flower's record has it."""
     return encode_arrays({"layer": layer})["layer"]
 
 
-def measure(name: str, parameters: int, clients: int, options: Mapping[str, Any]) -> Measured:
+def measure_case(name: str, parameters: int, clients: int, options: Mapping[str, Any]) -> CaseCost:
     """Return what one case takes, in this process."""
     kind, given = CASES[name]
-    made: type[DropIn] = getattr(fedquorum, kind)
-    with tempfile.TemporaryDirectory() as folder, Watch() as watch:
-        words = {key: folder if value == FOLDER else value for key, value in given.items()}
+    made: type[DropInStrategy] = getattr(fedquorum, kind)
+    with tempfile.TemporaryDirectory() as folder, MemoryWatcher() as watch:
+        words = {
+            key: folder if value == TEMPORARY_FOLDER else value for key, value in given.items()
+        }
         strategy = made(fraction_evaluate=0.0, client_ids="node-order", **words, **options)
-        before, begin = resident(), 0.0
-        grid: Replies
+        before, begin = read_resident_memory(), 0.0
+        grid: LazyReplyGrid
 
-        def started() -> None:
+        def start_worker() -> None:
             nonlocal begin
-            watch.restart()
+            watch.reset()
             begin = time.thread_time() - grid.seconds
 
-        grid = Replies(clients, started)
-        strategy.start(strategy.waiting(grid), model_of(parameters), num_rounds=ROUNDS)
-        seconds = (time.thread_time() - grid.seconds - begin) / (ROUNDS - 1)
+        grid = LazyReplyGrid(clients, start_worker)
+        strategy.start(
+            strategy.build_waiting_grid(grid), build_equal_layers(parameters), num_rounds=NUM_ROUNDS
+        )
+        seconds = (time.thread_time() - grid.seconds - begin) / (NUM_ROUNDS - 1)
         size = 4 * parameters
-        return Measured(
+        return CaseCost(
             name,
             parameters,
             clients,
             memory=(watch.memory - before["VmRSS"]) / size,
             anonymous=(watch.anonymous - before["RssAnon"]) / size,
             seconds=seconds,
-            state=strategy.outcome.state_bytes / size,
+            state=strategy.step_result.state_bytes / size,
         )
 
 
@@ -247,7 +251,7 @@ def main() -> None:
     options = {} if given.reply_memory is None else {"reply_memory": given.reply_memory}
     if given.child:
         logging.disable()
-        measured = measure(given.cases[0], given.parameters[0], given.clients, options)
+        measured = measure_case(given.cases[0], given.parameters[0], given.clients, options)
         print(json.dumps(asdict(measured)))
         return
     print("| strategy | parameters | clients | memory | anonymous | s a round | state |")
@@ -255,7 +259,7 @@ def main() -> None:
     results = []
     for parameters in given.parameters:
         for name in given.cases:
-            found = in_child(name, parameters, given)
+            found = measure_in_child(name, parameters, given)
             results.append(asdict(found))
             print(
                 f"| {name} | {parameters:,} | {found.clients} | {found.memory:.1f} "
@@ -263,20 +267,20 @@ def main() -> None:
                 flush=True,
             )
     if given.json is not None:
-        from benchmarks.engines import machine
+        from benchmarks.engines import describe_machine
 
-        text = {"workload": "large_models", "results": results, "machine": machine()}
+        text = {"workload": "large_models", "results": results, "machine": describe_machine()}
         given.json.write_text(json.dumps(text, indent=2))
 
 
-def in_child(name: str, parameters: int, given: argparse.Namespace) -> Measured:
+def measure_in_child(name: str, parameters: int, given: argparse.Namespace) -> CaseCost:
     """Return what one case takes in a process of its own."""
     words = ["--child", "--cases", name, "--parameters", parameters, "--clients", given.clients]
     if given.reply_memory is not None:
         words += ["--reply-memory", given.reply_memory]
     command = [sys.executable, __file__, *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return Measured(**json.loads(done.stdout.splitlines()[-1]))
+    return CaseCost(**json.loads(done.stdout.splitlines()[-1]))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-COLOURS = 256
+COLORS = 256
 
 
 def main() -> None:
@@ -38,7 +38,7 @@ def main() -> None:
         page.screenshot(path=arguments.picture)
         browser.close()
     with Image.open(arguments.picture) as taken:
-        small = taken.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+        small = taken.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)
     small.save(arguments.picture, optimize=True)
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-RESAMPLES = 10_000
-LEVEL = 0.95
+NUM_RESAMPLES = 10_000
+CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
@@ -28,15 +28,15 @@ class Ratio:
     pairs: int
 
 
-def order(names: Sequence[str], pairs: int) -> list[list[str]]:
+def plan_repetitions(names: Sequence[str], num_pairs: int) -> list[list[str]]:
     """Return who runs in each repetition: forth, back, forth, ...
 
     A machine that becomes slower with time then favours no name.
     """
-    return [list(names if i % 2 == 0 else reversed(names)) for i in range(pairs)]
+    return [list(names if i % 2 == 0 else reversed(names)) for i in range(num_pairs)]
 
 
-def paired_ratio(
+def compute_paired_ratio(
     name: str, reference: str, times: Sequence[float], reference_times: Sequence[float]
 ) -> Ratio:
     """Return the median ratio of paired times with its interval.
@@ -55,7 +55,7 @@ def paired_ratio(
         )
     ratios = np.asarray(times) / np.asarray(reference_times)
     rng = np.random.default_rng(0)
-    drawn = rng.choice(ratios, size=(RESAMPLES, len(ratios)))
-    outside = (1 - LEVEL) / 2
+    drawn = rng.choice(ratios, size=(NUM_RESAMPLES, len(ratios)))
+    outside = (1 - CONFIDENCE) / 2
     low, high = np.quantile(np.median(drawn, axis=1), [outside, 1 - outside])
     return Ratio(name, reference, float(np.median(ratios)), float(low), float(high), len(ratios))

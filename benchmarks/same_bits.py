@@ -40,22 +40,22 @@ from benchmarks.engines import isolate_flower
 from benchmarks.same_bits_side import ENDING
 
 HERE = Path(__file__).resolve().parent.parent
-FIRST = "c3fcdca8d593cb34d7f98f93dd9235a019011a75"
+FIRST_COMMIT = "c3fcdca8d593cb34d7f98f93dd9235a019011a75"
 """The commit whose words same_bits.toml translates."""
 TABLES = ("clients", "evaluations", "population.parquet")
 ROUNDS = "rounds.jsonl"
 MANIFEST = "manifest.json"
 STUDY = "study.json"
-OF_MANIFEST = (
+MANIFEST_FIELDS = (
     *("status", "rounds_completed", "summary", "strategy", "seed", "rounds", "privacy", "data"),
     *("error", "resumed"),
 )
 """The fields of the manifest that do not name the machine, the code or the time."""
-SHOWN = 4
+MAX_SHOWN_COLUMNS = 4
 """How many columns of a case are printed."""
 SIDES = ("before", "now")
 
-SMALL = (
+SMALL_RUN = (
     "rounds=5",
     "data=synth",
     "data.num_clients=8",
@@ -63,9 +63,9 @@ SMALL = (
     "client.local_epochs=1",
     "client.device=cpu",
 )
-ABSENT = ("availability=bernoulli", "availability.p=0.7")
+INTERMITTENT = ("availability=bernoulli", "availability.p=0.7")
 GATED, COUNTING = "strategy=fedalign", "strategy=fedau"
-NEEDED: Mapping[str, tuple[str, ...]] = {
+REQUIRED_OVERRIDES: Mapping[str, tuple[str, ...]] = {
     GATED: ("strategy.epsilon=1.0", "strategy.warmup_rounds=1"),
     "strategy=maxfl": ("evaluation.requirement=1.5",),
     "availability=always": (),
@@ -76,8 +76,13 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     "availability=staircase": ("availability.p=0.6", "availability.period=4"),
 }
 """What some words need beside them to be possible, or to decide something in 5 rounds."""
-ON_RAY = ("engine=ray", "engine.address=local", "engine.workers=2", "engine.num_supernodes=2")
-ON_FLOWER = ("engine=flower", "engine.num_supernodes=2")
+RAY_OVERRIDES = (
+    "engine=ray",
+    "engine.address=local",
+    "engine.workers=2",
+    "engine.num_supernodes=2",
+)
+FLOWER_OVERRIDES = ("engine=flower", "engine.num_supernodes=2")
 RUN = "run"
 
 
@@ -86,13 +91,13 @@ class Case:
     """What both sides do: ``kind`` is a method of ``Side``, ``group`` shares a process."""
 
     name: str
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     kind: str = RUN
     group: str = "here"
 
 
 @dataclass(frozen=True)
-class Words:
+class WordTable:
     """The words of one checkout for those of the first commit: same_bits.toml."""
 
     table: Mapping[str, Any] = field(default_factory=dict)
@@ -103,7 +108,7 @@ class Words:
         path = folder / "benchmarks" / "same_bits.toml"
         return cls(tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {})
 
-    def section(self, name: str) -> Mapping[str, Any]:
+    def get_section(self, name: str) -> Mapping[str, Any]:
         """Return a section of the file."""
         found: Mapping[str, Any] = self.table.get(name, {})
         return found
@@ -113,47 +118,49 @@ class Words:
         """The folders of packages."""
         return list(self.table.get("paths", [".", "strategies"]))
 
-    def translate_setting(self, word: str) -> str:
+    def translate_setting(self, override: str) -> str:
         """Return a word KEY=VALUE of the first commit as this checkout writes it."""
-        key, equals, value = word.partition("=")
-        value = self.section("options").get(word, value)
-        return f"{rename(key, self.section('settings'))}{equals}{value}"
+        key, equals, value = override.partition("=")
+        value = self.get_section("options").get(override, value)
+        return f"{rename_prefix(key, self.get_section('settings'))}{equals}{value}"
 
     def translate_case(self, case: Case) -> list[str]:
         """Return a case's words as this checkout writes them."""
-        words = [self.translate_setting(word) for word in case.words]
+        words = [self.translate_setting(word) for word in case.arguments]
         if case.kind in {"drop_in", "recognized"}:
-            words[0] = self.section("options").get(f"drop_in={words[0]}", words[0])
+            words[0] = self.get_section("options").get(f"drop_in={words[0]}", words[0])
         if case.kind == "command":
-            words[:1] = self.section("commands").get(words[0], words[0]).split()
+            words[:1] = self.get_section("commands").get(words[0], words[0]).split()
         return words
 
     def restore_option(self, group: str, value: str) -> str:
         """Return the first commit's word for the option of a group."""
-        for word, today in self.section("options").items():
+        for word, today in self.get_section("options").items():
             if word.startswith(f"{group}=") and today == value:
                 return str(word.partition("=")[2])
         return value
 
     def restore_column(self, name: str) -> str:
         """Return the first commit's name of a column or field."""
-        return rename(name, {today: first for first, today in self.section("columns").items()})
+        return rename_prefix(
+            name, {today: first for first, today in self.get_section("columns").items()}
+        )
 
     def restore_file(self, name: str) -> str:
         """Return the first commit's name of a file."""
-        files = self.section("files").items()
+        files = self.get_section("files").items()
         return next((first for first, today in files if today == name), name)
 
     def restore_value(self, column: str, value: Any) -> Any:
         """Return the first commit's text in a column."""
         if isinstance(value, str):
-            for word, today in self.section("values").items():
+            for word, today in self.get_section("values").items():
                 if word.startswith(f"{column}=") and today == value:
                     return word.partition("=")[2]
         return value
 
 
-def rename(name: str, table: Mapping[str, str]) -> str:
+def rename_prefix(name: str, table: Mapping[str, str]) -> str:
     """Return a name with dots, of which the table renames the longest beginning that it has."""
     parts = name.split(".")
     for end in range(len(parts), 0, -1):
@@ -176,35 +183,40 @@ def make_cases(names: Mapping[str, Sequence[str]], trace: Path) -> list[Case]:
     trace : Path
         A trace of availability.
     """
-    fedalign, fedau = ((*SMALL, word, *NEEDED.get(word, ())) for word in (GATED, COUNTING))
+    fedalign, fedau = (
+        (*SMALL_RUN, word, *REQUIRED_OVERRIDES.get(word, ())) for word in (GATED, COUNTING)
+    )
     cases = []
     for name in names["strategy"]:
         word = f"strategy={name}"
-        words = (*SMALL, word, *NEEDED.get(word, ()), *ABSENT)
+        words = (*SMALL_RUN, word, *REQUIRED_OVERRIDES.get(word, ()), *INTERMITTENT)
         cases.append(Case(f"in_process/{name}", words))
-        cases.append(Case(f"ray/{name}", (*words, *ON_RAY), group="ray"))
+        cases.append(Case(f"ray/{name}", (*words, *RAY_OVERRIDES), group="ray"))
     for name in names["availability"]:
         word = f"availability={name}"
-        more = [each.format(trace=trace) for each in NEEDED.get(word, ("availability.p=0.6",))]
+        more = [
+            each.format(trace=trace)
+            for each in REQUIRED_OVERRIDES.get(word, ("availability.p=0.6",))
+        ]
         cases.append(Case(f"availability/{name}", (*fedau, word, *more)))
     cases += [
-        Case(f"server_optimizer/{name}", (*fedau, *ABSENT, f"server_optimizer={name}"))
+        Case(f"server_optimizer/{name}", (*fedau, *INTERMITTENT, f"server_optimizer={name}"))
         for name in names["server_optimizer"]
     ]
     late = ("response_time=lognormal", "engine.quorum=0.7")
     private = ("privacy=dp_adaptive_client", "privacy.noise_multiplier=0")
     resume = ("engine.checkpoint_every=1", "engine.stop_after=3", "resume=")
     cases += [
-        Case("unseen", (*fedalign, *ABSENT, "data.unseen_fraction=0.25")),
-        Case("late", (*fedau, *ABSENT, *late)),
-        Case("private", (*fedau, "strategy.cutoff=3", *ABSENT, *private)),
-        Case("resume", (*fedalign, *ABSENT, *resume), "resume"),
-        Case("flower", (*fedalign, *ABSENT, *ON_FLOWER), group="flower"),
+        Case("unseen", (*fedalign, *INTERMITTENT, "data.unseen_fraction=0.25")),
+        Case("late", (*fedau, *INTERMITTENT, *late)),
+        Case("private", (*fedau, "strategy.cutoff=3", *INTERMITTENT, *private)),
+        Case("resume", (*fedalign, *INTERMITTENT, *resume), "resume"),
+        Case("flower", (*fedalign, *INTERMITTENT, *FLOWER_OVERRIDES), group="flower"),
     ]
     cases += [Case(f"drop-in/{name}", (name,), "drop_in") for name in names["drop_in"]]
-    cases.append(Case("drop-in/recognized", ("FedAU", *SMALL[1:]), "recognized"))
+    cases.append(Case("drop-in/recognized", ("FedAU", *SMALL_RUN[1:]), "recognized"))
     study = ("question=fairness", "methods=[qfedavg]", "budget=14runs", "trials=1", "output=study")
-    cases.append(Case("study", ("fedquorum-study", *SMALL, *study), "command", group="study"))
+    cases.append(Case("study", ("fedquorum-study", *SMALL_RUN, *study), "command", group="study"))
     return cases
 
 
@@ -215,7 +227,7 @@ def write_trace(path: Path) -> Path:
     return path
 
 
-def choose(cases: Sequence[Case], only: Sequence[str]) -> list[Case]:
+def select_cases(cases: Sequence[Case], only: Sequence[str]) -> list[Case]:
     """Return the cases of these names or patterns, all by default; stop where one is of none."""
     for pattern in only:
         if not any(fnmatchcase(case.name, pattern) for case in cases):
@@ -228,14 +240,14 @@ def choose(cases: Sequence[Case], only: Sequence[str]) -> list[Case]:
 
 
 @dataclass(frozen=True)
-class Checkout:
+class ComparedCheckout:
     """One side: its folder, its words, and where its cases go."""
 
     folder: Path
-    words: Words
+    word_table: WordTable
     outputs: Path
 
-    def output(self, case: Case) -> Path:
+    def get_output(self, case: Case) -> Path:
         """Return the folder of a case's output."""
         return self.outputs / case.name.replace("/", "-") / "output"
 
@@ -245,7 +257,7 @@ class Checkout:
         done = self.call(cases, group)
         ending = {"error": f"exit status {done.returncode}: {_last_line(done.stderr)}"}
         for case in cases:
-            path = self.output(case).with_name(ENDING)
+            path = self.get_output(case).with_name(ENDING)
             if not path.exists():
                 path.write_text(json.dumps(ending), encoding="utf-8")
 
@@ -256,7 +268,7 @@ class Checkout:
             sys.exit(f"{self.folder} cannot say what it has: {_last_line(done.stderr)}")
         found = json.loads(done.stdout.splitlines()[-1])
         return {
-            group: [self.words.restore_option(group, name) for name in names]
+            group: [self.word_table.restore_option(group, name) for name in names]
             for group, names in found.items()
         }
 
@@ -265,16 +277,16 @@ class Checkout:
         work = self.outputs / f"of-{group}"
         work.mkdir(parents=True)
         for case in cases:
-            self.output(case).parent.mkdir()
+            self.get_output(case).parent.mkdir()
         given = [
             {
                 "kind": case.kind,
-                "words": self._words_of(case),
-                "output": str(self.output(case)),
+                "words": self._build_arguments(case),
+                "output": str(self.get_output(case)),
             }
             for case in cases
         ]
-        sections = {name: self.words.section(name) for name in ("symbols", "arguments")}
+        sections = {name: self.word_table.get_section(name) for name in ("symbols", "arguments")}
         job = {
             "folder": str(self.folder),
             "words": sections,
@@ -289,19 +301,19 @@ class Checkout:
             return subprocess.run(
                 [sys.executable, "-P", str(side), str(file)],
                 cwd=work,
-                env={**os.environ, **self._variables(ray), **variables},
+                env={**os.environ, **self._build_environment(ray), **variables},
                 capture_output=True,
                 text=True,
                 check=False,
             )
 
-    def _words_of(self, case: Case) -> list[str]:
-        words = self.words.translate_case(case)
-        output = self.words.translate_setting(f"output={self.output(case)}")
+    def _build_arguments(self, case: Case) -> list[str]:
+        words = self.word_table.translate_case(case)
+        output = self.word_table.translate_setting(f"output={self.get_output(case)}")
         return [output if word.startswith("output=") else word for word in words]
 
-    def _variables(self, ray: str) -> dict[str, str]:
-        paths = [str(self.folder / path) for path in self.words.paths]
+    def _build_environment(self, ray: str) -> dict[str, str]:
+        paths = [str(self.folder / path) for path in self.word_table.paths]
         return {
             "PYTHONPATH": os.pathsep.join(paths),
             "OMP_NUM_THREADS": "1",
@@ -330,7 +342,7 @@ def check_out(commit: str, folder: Path) -> Iterator[Path]:
 # --- comparing ---------------------------------------------------------------------------------
 
 
-class Place(NamedTuple):
+class ValueLocation(NamedTuple):
     """Where a value is; the run is a folder below the case's."""
 
     run: str
@@ -342,38 +354,42 @@ class Place(NamedTuple):
         return ", ".join([*run, *(f"{name} {number}" for name, number in self.row)])
 
 
-Facts = dict[Place, Any]
+CaseFacts = dict[ValueLocation, Any]
 """All values that a case left behind, in the first commit's words."""
 
 
-def read_facts(output: Path, words: Words) -> Facts:
+def read_facts(output: Path, word_table: WordTable) -> CaseFacts:
     """Return all that the runs in a folder and below it left behind."""
-    names = words.section("files")
+    names = word_table.get_section("files")
     rounds, study = names.get(ROUNDS, ROUNDS), names.get(STUDY, STUDY)
-    facts: Facts = {}
+    facts: CaseFacts = {}
     for path in sorted(output.rglob(rounds)):
-        facts |= _read_run(path.parent, str(path.parent.relative_to(output)), words)
+        facts |= _read_run(path.parent, str(path.parent.relative_to(output)), word_table)
     for path in sorted(output.rglob(study)):
-        facts |= _read_fields(json.loads(path.read_text(encoding="utf-8")), ".", "study", words)
+        facts |= _read_fields(
+            json.loads(path.read_text(encoding="utf-8")), ".", "study", word_table
+        )
     return facts
 
 
-def _read_run(folder: Path, run: str, words: Words) -> Facts:
-    names, facts = words.section("files"), Facts()
+def _read_run(folder: Path, run: str, word_table: WordTable) -> CaseFacts:
+    names, facts = word_table.get_section("files"), CaseFacts()
     for path in sorted(folder.glob("*.safetensors")):
-        name = words.restore_file(path.name)
+        name = word_table.restore_file(path.name)
         for key, array in load_file(path).items():
             digest = hashlib.sha256(array.tobytes()).hexdigest()[:16]
-            facts[Place(run, f"{name}:{key}")] = f"{array.dtype} {array.shape} sha256 {digest}"
+            facts[ValueLocation(run, f"{name}:{key}")] = (
+                f"{array.dtype} {array.shape} sha256 {digest}"
+            )
     for line in (folder / names.get(ROUNDS, ROUNDS)).read_text(encoding="utf-8").splitlines():
-        facts |= _read_row(json.loads(line), run, "rounds", words)
+        facts |= _read_row(json.loads(line), run, "rounds", word_table)
     for table in TABLES:
         path = folder / names.get(table, table)
         if path.exists():
-            facts |= _read_table(path, run, table.partition(".")[0], words)
+            facts |= _read_table(path, run, table.partition(".")[0], word_table)
     manifest = json.loads((folder / names.get(MANIFEST, MANIFEST)).read_text(encoding="utf-8"))
-    of_manifest = _read_fields(manifest, run, "manifest", words)
-    kept = {f"manifest.{name}" for name in OF_MANIFEST}
+    of_manifest = _read_fields(manifest, run, "manifest", word_table)
+    kept = {f"manifest.{name}" for name in MANIFEST_FIELDS}
     return facts | {
         place: value
         for place, value in of_manifest.items()
@@ -381,39 +397,41 @@ def _read_run(folder: Path, run: str, words: Words) -> Facts:
     }
 
 
-def _read_table(path: Path, run: str, table: str, words: Words) -> Facts:
+def _read_table(path: Path, run: str, table: str, word_table: WordTable) -> CaseFacts:
     files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
-    facts: Facts = {}
+    facts: CaseFacts = {}
     for file in files:
         content = pq.ParquetFile(file).read()
         for item in content.schema:
-            column = words.restore_column(f"{table}.{item.name}")
-            facts[Place(run, f"{column} (type)")] = str(item.type)
+            column = word_table.restore_column(f"{table}.{item.name}")
+            facts[ValueLocation(run, f"{column} (type)")] = str(item.type)
         for row in content.to_pylist():
-            facts |= _read_row(row, run, table, words)
+            facts |= _read_row(row, run, table, word_table)
     return facts
 
 
-def _read_row(row: Mapping[str, Any], run: str, table: str, words: Words) -> Facts:
+def _read_row(row: Mapping[str, Any], run: str, table: str, word_table: WordTable) -> CaseFacts:
     """Return the fields of a row, which its round and its client tell from the others."""
-    of_row = _read_fields(row, run, table, words)
-    found = ((name, of_row.get(Place(run, f"{table}.{name}"))) for name in ("round", "client"))
+    of_row = _read_fields(row, run, table, word_table)
+    found = (
+        (name, of_row.get(ValueLocation(run, f"{table}.{name}"))) for name in ("round", "client")
+    )
     key = tuple((name, number) for name, number in found if isinstance(number, int))
-    return {Place(run, place.column, key): value for place, value in of_row.items()}
+    return {ValueLocation(run, place.column, key): value for place, value in of_row.items()}
 
 
-def _read_fields(node: Any, run: str, name: str, words: Words) -> Facts:
+def _read_fields(node: Any, run: str, name: str, word_table: WordTable) -> CaseFacts:
     """Return nested fields as one level of names with dots."""
     if isinstance(node, dict) and node:
         items: Iterable[tuple[Any, Any]] = node.items()
     elif isinstance(node, list) and any(isinstance(item, (dict, list)) for item in node):
         items = enumerate(node)
     else:
-        column = words.restore_column(name)
-        return {Place(run, column): words.restore_value(column, node)}
-    facts: Facts = {}
+        column = word_table.restore_column(name)
+        return {ValueLocation(run, column): word_table.restore_value(column, node)}
+    facts: CaseFacts = {}
     for key, value in items:
-        facts |= _read_fields(value, run, f"{name}.{key}", words)
+        facts |= _read_fields(value, run, f"{name}.{key}", word_table)
     return facts
 
 
@@ -421,33 +439,35 @@ ABSENT_VALUE = "absent"
 
 
 @dataclass(frozen=True)
-class Difference:
+class ColumnDifference:
     """A column that differs, and the first place where."""
 
     column: str
-    place: str
+    location: str
     before: str
     now: str
     count: int = 1
 
     def __str__(self) -> str:
-        where = f" ({self.place})" if self.place else ""
+        where = f" ({self.location})" if self.location else ""
         more = f", and {self.count - 1} more" if self.count > 1 else ""
         return f"{self.column}{where}: {self.before} before, {self.now} now{more}"
 
 
-def compare(before: Facts, now: Facts, words: Words) -> list[Difference]:
-    """Return the columns that differ, except for what ``words`` allows."""
-    left_out, tolerated = words.section("left_out"), words.section("tolerated")
-    places: dict[str, list[Place]] = {}
+def compare_facts(
+    before: CaseFacts, now: CaseFacts, word_table: WordTable
+) -> list[ColumnDifference]:
+    """Return the columns that differ, except for what ``word_table`` allows."""
+    left_out, tolerated = word_table.get_section("left_out"), word_table.get_section("tolerated")
+    places: dict[str, list[ValueLocation]] = {}
     for place in {**before, **now}:
         name = place.column.removesuffix(" (type)")
-        if not any(_matches(name, pattern) for pattern in left_out):
-            bounds = [t["relative"] for key, t in tolerated.items() if _matches(name, key)]
-            if not _are_same(before, now, place, max(bounds, default=0.0)):
+        if not any(_is_match(name, pattern) for pattern in left_out):
+            bounds = [t["relative"] for key, t in tolerated.items() if _is_match(name, key)]
+            if not _is_same(before, now, place, max(bounds, default=0.0)):
                 places.setdefault(place.column, []).append(place)
     return [
-        Difference(
+        ColumnDifference(
             column,
             str(found[0]),
             repr(before[found[0]]) if found[0] in before else ABSENT_VALUE,
@@ -458,15 +478,15 @@ def compare(before: Facts, now: Facts, words: Words) -> list[Difference]:
     ]
 
 
-def _matches(name: str, pattern: str) -> bool:
+def _is_match(name: str, pattern: str) -> bool:
     """Whether a pattern names a column, or one above it."""
     return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
 
 
-def _are_same(before: Facts, now: Facts, place: Place, relative: float) -> bool:
-    if place not in before or place not in now:
+def _is_same(before: CaseFacts, now: CaseFacts, location: ValueLocation, relative: float) -> bool:
+    if location not in before or location not in now:
         return False
-    one, other = before[place], now[place]
+    one, other = before[location], now[location]
     if relative and isinstance(one, float) and isinstance(other, float):
         return math.isclose(one, other, rel_tol=relative)
     # The shortest text that reads back as this float64 tells -0.0 from 0.0, and NaN is itself.
@@ -474,63 +494,65 @@ def _are_same(before: Facts, now: Facts, place: Place, relative: float) -> bool:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class CaseComparison:
     """What differs in a case, and how many values were there to compare."""
 
     case: Case
-    differences: Sequence[Difference]
+    differences: Sequence[ColumnDifference]
     values: int = 0
 
     @property
     def both_ran(self) -> bool:
         """Whether both sides ran to the end."""
-        return all(found.column != ENDED for found in self.differences)
+        return all(found.column != ENDING_COLUMN for found in self.differences)
 
 
-ENDED = "ending"
+ENDING_COLUMN = "ending"
 
 
-def compare_case(case: Case, sides: Sequence[Checkout], words: Words) -> Comparison:
+def compare_case(
+    case: Case, sides: Sequence[ComparedCheckout], word_table: WordTable
+) -> CaseComparison:
     """Compare what a case left behind on both sides."""
     endings = [
-        json.loads(side.output(case).with_name(ENDING).read_text(encoding="utf-8"))["error"]
+        json.loads(side.get_output(case).with_name(ENDING).read_text(encoding="utf-8"))["error"]
         for side in sides
     ]
     if any(endings):
         before, now = (f"failed: {error}" if error else "completed" for error in endings)
-        return Comparison(case, [Difference(ENDED, "", before, now)])
-    facts = [read_facts(side.output(case), side.words) for side in sides]
+        return CaseComparison(case, [ColumnDifference(ENDING_COLUMN, "", before, now)])
+    facts = [read_facts(side.get_output(case), side.word_table) for side in sides]
     if not all(facts):
         counts = [f"{len(found)} values" for found in facts]
-        return Comparison(case, [Difference(ENDED, "", *counts)])
-    return Comparison(case, compare(facts[0], facts[1], words), len(facts[0]))
+        return CaseComparison(case, [ColumnDifference(ENDING_COLUMN, "", *counts)])
+    return CaseComparison(case, compare_facts(facts[0], facts[1], word_table), len(facts[0]))
 
 
 # --- the command -------------------------------------------------------------------------------
 
 
-def report(comparisons: Iterable[Comparison], words: Words) -> int:
+def print_comparisons(comparisons: Iterable[CaseComparison], word_table: WordTable) -> int:
     """Print a line for each case; return the exit status."""
     counts = dict.fromkeys(("same", "excepted", "differs"), 0)
     for found in comparisons:
-        reason = words.section("excepted").get(found.case.name)
+        reason = word_table.get_section("excepted").get(found.case.name)
         excepted = bool(found.differences and reason and found.both_ran)
         word = "excepted" if excepted else "differs" if found.differences else "same"
         counts[word] += 1
         print(f"{word:9}{found.case.name}: {reason if excepted else f'{found.values} values'}")
         if word == "differs":
-            for difference in found.differences[:SHOWN]:
+            for difference in found.differences[:MAX_SHOWN_COLUMNS]:
                 print(f"         {difference}")
-            if len(found.differences) > SHOWN:
-                print(f"         and {len(found.differences) - SHOWN} more columns")
+            if len(found.differences) > MAX_SHOWN_COLUMNS:
+                print(f"         and {len(found.differences) - MAX_SHOWN_COLUMNS} more columns")
         sys.stdout.flush()
     print(", ".join(f"{number} {word}" for word, number in counts.items() if number))
     return 1 if counts["differs"] else 0
 
 
-def run_all(
-    cases: Sequence[Case], sides: Sequence[Checkout], jobs: int, words: Words
-) -> Iterator[Comparison]:
+def run_cases(
+    cases: Sequence[Case], sides: Sequence[ComparedCheckout], jobs: int, word_table: WordTable
+) -> Iterator[CaseComparison]:
     """Run the groups of cases, ``jobs`` processes at a time; yield the comparison of each case."""
     groups: dict[str, list[Case]] = {}
     for case in cases:
@@ -545,7 +567,7 @@ def run_all(
             for future in futures:
                 future.result()
             for case in groups[group]:
-                yield compare_case(case, sides, words)
+                yield compare_case(case, sides, word_table)
     except BaseException:  # an interruption too: nobody waits for what still runs
         for child in psutil.Process().children():
             child.terminate()
@@ -554,9 +576,9 @@ def run_all(
         pool.shutdown(cancel_futures=True)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Compare this tree with a commit; return the exit status."""
-    options = _parse(arguments)
+    options = _parse_options(argv)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the checkout goes then, too
     started = monotonic()
     with (
@@ -564,30 +586,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check_out(options.against, Path(temporary, "checkout")) as folder,
     ):
         work = Path(temporary)
-        now = Words.read(HERE)
+        now = WordTable.read(HERE)
         sides = [
-            Checkout(folder, Words.read(folder), work / SIDES[0]),
-            Checkout(HERE, now, work / SIDES[1]),
+            ComparedCheckout(folder, WordTable.read(folder), work / SIDES[0]),
+            ComparedCheckout(HERE, now, work / SIDES[1]),
         ]
         cases = make_cases(sides[0].describe(), write_trace(work / "trace.csv"))
-        chosen = choose(cases, options.only)
+        chosen = select_cases(cases, options.only)
         if options.list:
             print("\n".join(case.name for case in chosen))
             return 0
-        status = report(run_all(chosen, sides, options.jobs, now), now)
+        status = print_comparisons(run_cases(chosen, sides, options.jobs, now), now)
     print(f"{monotonic() - started:.0f} s against {options.against}")
     return status
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def _parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--against", default=FIRST, metavar="COMMIT", help="the earlier commit")
+    parser.add_argument(
+        "--against", default=FIRST_COMMIT, metavar="COMMIT", help="the earlier commit"
+    )
     parser.add_argument("--only", nargs="+", default=[], metavar="CASE", help="names or patterns")
     parser.add_argument("--list", action="store_true", help="print the names of the cases")
     parser.add_argument("--jobs", type=int, default=2, help="how many processes run at a time")
-    return parser.parse_args(arguments)
+    return parser.parse_args(argv)
 
 
 if __name__ == "__main__":

@@ -19,12 +19,12 @@ from typing import Any
 
 ENDING = "ending.json"
 """The file beside a case's output that says how the case ended."""
-NODES = 5
-ROUNDS = 5
-CORES = 2
+NUM_NODES = 5
+NUM_ROUNDS = 5
+NUM_CORES = 2
 ARGUMENTS: Mapping[str, Any] = {
     "priority": [0, 1],
-    "num_rounds": ROUNDS,
+    "num_rounds": NUM_ROUNDS,
     "requirement": 0.5,
     "probabilities": [0.9, 0.8, 0.7, 0.9, 0.8],
     "cutoff": 3,
@@ -90,9 +90,9 @@ class Side:
     def drop_in(self, words: list[str], output: Path) -> None:
         """Run a strategy of the library with a ClientApp that knows nothing of it."""
         [name] = words
-        self._start(name, _make_stock_app(), {}, NODES, output)
+        self._start(name, _make_stock_app(), {}, NUM_NODES, output)
 
-    def recognized(self, words: list[str], output: Path) -> None:
+    def run_native(self, words: list[str], output: Path) -> None:
         """Run a strategy of the library with this project's ClientApp."""
         name, *overrides = words
         config = {"experiment": "custom", "overrides": " ".join(overrides)}
@@ -121,7 +121,7 @@ class Side:
             "linear.bias": Array(np.zeros(10, dtype=np.float32)),
         }
         grid = self.load("fedquorum_app:InProcessGrid")(app, config, nodes)
-        made.start(grid, ArrayRecord(arrays), num_rounds=ROUNDS)
+        made.start(grid, ArrayRecord(arrays), num_rounds=NUM_ROUNDS)
 
 
 def _make_stock_app() -> Any:
@@ -176,7 +176,7 @@ def main() -> None:
     if job["ray"]:  # one cluster for all runs: a run uses the one that its process is in
         import ray
 
-        ray.init("local", num_cpus=CORES, include_dashboard=False, logging_level="warning")
+        ray.init("local", num_cpus=NUM_CORES, include_dashboard=False, logging_level="warning")
     for case in job["cases"]:
         run_case(getattr(side, case["kind"]), case["words"], Path(case["output"]))
 

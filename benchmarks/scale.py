@@ -30,12 +30,12 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 DIMENSION = 8
-TRAIN_ROWS = 4
-TEST_ROWS = 2
-ASKED = 50
-LOOK = 0.5  # seconds between two looks at the workers
-WARM = 2  # rounds that are not timed: the first ones make what the others use
-STRATEGIES = ("fedau", "aaggff_d", "fedavg")
+NUM_TRAIN_ROWS = 4
+NUM_TEST_ROWS = 2
+CLIENTS_PER_ROUND = 50
+POLL_SECONDS = 0.5  # seconds between two looks at the workers
+NUM_WARMUP_ROUNDS = 2  # rounds that are not timed: the first ones make what the others use
+SCALE_STRATEGIES = ("fedau", "aaggff_d", "fedavg")
 COLUMNS = (
     ("strategy", "{strategy}"),
     ("engine", "{engine}"),
@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child is not None:
-        run(json.loads(options.child))
+        run_child(json.loads(options.child))
         return
     results = []
     print(f"| {' | '.join(name for name, _ in COLUMNS)} |")
@@ -77,15 +77,15 @@ def main() -> None:
         folder = options.keep or Path(temporary)
         for clients in options.clients:
             for strategy in options.strategy:
-                job = job_of(folder.absolute(), strategy, clients, options)
-                results.append(measured(job))
+                job = build_job(folder.absolute(), strategy, clients, options)
+                results.append(measure_job(job))
                 cells = [cell.format(**results[-1]) for _, cell in COLUMNS]
                 print(f"| {' | '.join(cells)} |", flush=True)
     if options.json is not None:
         options.json.write_text(json.dumps(results, indent=2))
 
 
-def job_of(
+def build_job(
     folder: Path, strategy: str, clients: int, options: argparse.Namespace
 ) -> dict[str, Any]:
     """Return what one run is, with its data written."""
@@ -96,7 +96,7 @@ def job_of(
     words = [
         *("experiment=custom", "data=npz", f"data.path={data}", "data.partition=natural"),
         *("data.priority=all", "model=logistic_regression", f"strategy={strategy}"),
-        *(f"strategy.fraction={ASKED / clients!r}", f"rounds={options.rounds}"),
+        *(f"strategy.fraction={CLIENTS_PER_ROUND / clients!r}", f"rounds={options.rounds}"),
         *("client.batch_size=4", "client.local_epochs=1", f"evaluation.every={options.rounds}"),
         *(f"engine={options.engine}", f"hydra.run.dir={folder / name}", *options.word),
     ]
@@ -109,7 +109,7 @@ def write_data(path: Path, clients: int) -> None:
     rng = np.random.default_rng(0)
     direction = rng.standard_normal(DIMENSION).astype(np.float32)
     arrays: dict[str, Any] = {}
-    for part, rows in (("train", TRAIN_ROWS), ("test", TEST_ROWS)):
+    for part, rows in (("train", NUM_TRAIN_ROWS), ("test", NUM_TEST_ROWS)):
         x = rng.standard_normal((rows * clients, DIMENSION), dtype=np.float32)
         noise = rng.standard_normal(len(x), dtype=np.float32)
         arrays[f"x_{part}"] = x
@@ -118,7 +118,7 @@ def write_data(path: Path, clients: int) -> None:
     np.savez(path, **arrays)
 
 
-def measured(job: dict[str, Any]) -> dict[str, Any]:
+def measure_job(job: dict[str, Any]) -> dict[str, Any]:
     """Make one run in a process of its own, and return what it cost."""
     command = [sys.executable, __file__, "--child", json.dumps(job)]
     worker = 0.0
@@ -127,8 +127,8 @@ def measured(job: dict[str, Any]) -> dict[str, Any]:
         subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, text=True) as child,
     ):
         while child.poll() is None:
-            time.sleep(LOOK)
-            worker = max([worker, *workers_mib(child.pid)])
+            time.sleep(POLL_SECONDS)
+            worker = max([worker, *get_workers_mib(child.pid)])
         out.seek(0)
         lines = out.read().splitlines()
     if child.returncode != 0:
@@ -139,7 +139,7 @@ def measured(job: dict[str, Any]) -> dict[str, Any]:
     return {**job, **found, "worker_mib": worker or math.nan}
 
 
-def workers_mib(of: int) -> list[float]:
+def get_workers_mib(parent: int) -> list[float]:
     """Return what each of Ray's workers below a process has now; none where Linux is not."""
     parents: dict[int, int] = {}
     workers: list[int] = []
@@ -152,38 +152,38 @@ def workers_mib(of: int) -> list[float]:
     found = []
     for worker in workers:
         above = worker
-        while above not in {of, 0}:
+        while above not in {parent, 0}:
             above = parents.get(above, 0)
-        if above == of:
+        if above == parent:
             with suppress(OSError):
                 rollup = Path(f"/proc/{worker}/smaps_rollup").read_text().split("Pss:")[1]
                 found.append(int(rollup.split()[0]) / 1024)
     return found
 
 
-def run(job: dict[str, Any]) -> None:
+def run_child(job: dict[str, Any]) -> None:
     """Make one run in this process and print what it cost, as JSON."""
-    from fedquorum.records.writer import RunRecords
+    from fedquorum.records.writer import RunWriter
 
     from server_app.command_line import main as fedquorum
 
     cpu, peaks = [], []
-    written = RunRecords.add_round
+    written = RunWriter.add_round
 
-    def noted(self: RunRecords, *arguments: Any) -> None:
+    def note_peak(self: RunWriter, *arguments: Any) -> None:
         written(self, *arguments)
         cpu.append(time.process_time())
-        peaks.append(peak_mib())
+        peaks.append(get_peak_mib())
 
-    RunRecords.add_round = noted  # type: ignore[method-assign]
+    RunWriter.add_round = note_peak  # type: ignore[method-assign]
     sys.argv = ["fedquorum", *job["words"]]
     started = time.time()
     fedquorum()
     records = Path(job["records"])
-    print(json.dumps(costs(job, records, cpu, peaks, started)))
+    print(json.dumps(compute_costs(job, records, cpu, peaks, started)))
 
 
-def costs(
+def compute_costs(
     job: dict[str, Any], records: Path, cpu: list[float], peaks: list[float], started: float
 ) -> dict[str, Any]:
     """Return the costs of a run that has ended.
@@ -204,7 +204,7 @@ def costs(
     lines = (records / "rounds.jsonl").read_text().splitlines()
     wall = [json.loads(line)["duration_seconds"] for line in lines]
     spent = list(np.diff(cpu)) if job["engine"] == "in-process" else wall[1:]
-    typical = statistics.median(spent[WARM - 1 : -1])
+    typical = statistics.median(spent[NUM_WARMUP_ROUNDS - 1 : -1])
     evaluation = max(spent[-1] - typical, 1e-9)
     files = [path for path in records.rglob("*") if path.is_file()]
     saved = [path.stat().st_size for path in files if path.suffix == ".safetensors"]
@@ -212,17 +212,17 @@ def costs(
     return {
         "setup": cpu[0] if cpu else time.time() - started - sum(wall),
         "round_ms": 1000 * typical,
-        "round_wall_ms": 1000 * statistics.median(wall[WARM:-1]),
+        "round_wall_ms": 1000 * statistics.median(wall[NUM_WARMUP_ROUNDS:-1]),
         "evaluation": evaluation,
         "evaluated": job["clients"] / evaluation,
-        "peak_mib": peak_mib(),
+        "peak_mib": get_peak_mib(),
         "rounds_mib": peaks[-2] if peaks else float("nan"),
         "records_mb": (sum(path.stat().st_size for path in files) - sum(saved)) / 1e6,
         "checkpoint_mb": checkpoint / 1e6,
     }
 
 
-def peak_mib() -> float:
+def get_peak_mib() -> float:
     """Return the largest resident set of this process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 

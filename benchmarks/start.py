@@ -39,7 +39,7 @@ CASES: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Taken:
+class ProcessTime:
     """The seconds that one process took."""
 
     cpu: float
@@ -56,22 +56,22 @@ def main() -> None:
     checkouts = {"now": HERE}
     if words.baseline is not None:
         checkouts = {"before": words.baseline.resolve(), **checkouts}
-    print(table(measured(words.only, checkouts, words.times)))
+    print(format_start_table(measure_cases(words.only, checkouts, words.times)))
 
 
-def measured(
-    cases: Sequence[str], checkouts: Mapping[str, Path], times: int
-) -> dict[tuple[str, str], list[Taken]]:
+def measure_cases(
+    cases: Sequence[str], checkouts: Mapping[str, Path], repetitions: int
+) -> dict[tuple[str, str], list[ProcessTime]]:
     """Return what each case took in each checkout, which take turns."""
-    taken: dict[tuple[str, str], list[Taken]] = {}
-    for _ in range(times):
+    taken: dict[tuple[str, str], list[ProcessTime]] = {}
+    for _ in range(repetitions):
         for case in cases:
             for version, checkout in checkouts.items():
-                taken.setdefault((case, version), []).append(taken_by(CASES[case], checkout))
+                taken.setdefault((case, version), []).append(measure_process(CASES[case], checkout))
     return taken
 
 
-def taken_by(words: Sequence[str], checkout: Path) -> Taken:
+def measure_process(words: Sequence[str], checkout: Path) -> ProcessTime:
     """Return what one process of Python takes, in an empty folder."""
     path = os.pathsep.join(map(str, (checkout, checkout / "strategies")))
     with tempfile.TemporaryDirectory() as folder:
@@ -84,10 +84,10 @@ def taken_by(words: Sequence[str], checkout: Path) -> Taken:
             check=False,
         )
         wall, after = time.perf_counter() - started, getrusage(RUSAGE_CHILDREN)
-    return Taken(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, wall)
+    return ProcessTime(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, wall)
 
 
-def table(taken: Mapping[tuple[str, str], Sequence[Taken]]) -> str:
+def format_start_table(taken: Mapping[tuple[str, str], Sequence[ProcessTime]]) -> str:
     """Return the seconds as Markdown, a row for each case and version."""
 
     def row(cells: Iterable[str]) -> str:

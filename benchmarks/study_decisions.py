@@ -22,7 +22,7 @@ from scipy import stats
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from server_app.study.decision import NO_DIFFERENCE, UNDECIDED, decide
+from server_app.study.paired_statistics import NO_DIFFERENCE, UNDECIDED, decide_best_method
 
 BASELINE, BETTER = "baseline", "method 1"
 MARGIN = 0.5  # standard deviations of a seed
@@ -48,7 +48,7 @@ SCENARIOS = (
 )
 
 
-def verdicts(scenario: Scenario, seeds: int, tables: int) -> Counter[str]:
+def count_verdicts(scenario: Scenario, seeds: int, tables: int) -> Counter[str]:
     """Return how often each verdict is given."""
     rng = np.random.default_rng(1)
     names = [BASELINE, *(f"method {k}" for k in range(1, scenario.methods + 1))]
@@ -59,26 +59,28 @@ def verdicts(scenario: Scenario, seeds: int, tables: int) -> Counter[str]:
         noise = rng.standard_t(3, shape) / 3**0.5 if scenario.heavy else rng.normal(size=shape)
         scores = noise + 3 * rng.normal(size=seeds)
         scores[1] += scenario.effect
-        counts[decide(dict(zip(names, scores, strict=True)), BASELINE, MARGIN).verdict] += 1
+        counts[
+            decide_best_method(dict(zip(names, scores, strict=True)), BASELINE, MARGIN).verdict
+        ] += 1
     return counts
 
 
-def rows(seeds: int, tables: int) -> Iterator[str]:
+def format_rows(seeds: int, tables: int) -> Iterator[str]:
     """Yield the table's lines for a number of seeds."""
     for scenario in SCENARIOS:
-        counts = verdicts(scenario, seeds, tables)
+        counts = count_verdicts(scenario, seeds, tables)
         better = counts[BETTER] if scenario.effect else 0
         named = tables - counts[UNDECIDED] - counts[NO_DIFFERENCE]
         missed = counts[NO_DIFFERENCE] if scenario.effect > MARGIN else 0
-        power = _share(better, tables) if scenario.effect else "-"
-        false = _share(named - better + missed, tables)
+        power = _format_fraction(better, tables) if scenario.effect else "-"
+        false = _format_fraction(named - better + missed, tables)
         none, open_ = (counts[verdict] / tables for verdict in (NO_DIFFERENCE, UNDECIDED))
         yield f"| {scenario.name} | {seeds} | {false} | {power} | {none:.1%} | {open_:.1%} |"
 
 
-def _share(count: int, of: int) -> str:
-    interval = stats.binomtest(count, of).proportion_ci(method="exact")
-    return f"{count / of:.1%} ({interval.low:.1%} to {interval.high:.1%})"
+def _format_fraction(count: int, total: int) -> str:
+    interval = stats.binomtest(count, total).proportion_ci(method="exact")
+    return f"{count / total:.1%} ({interval.low:.1%} to {interval.high:.1%})"
 
 
 def main() -> None:
@@ -90,7 +92,7 @@ def main() -> None:
     print("| scenario | seeds | false claims | power | no difference | undecided |")
     print("| --- | --- | --- | --- | --- | --- |")
     for seeds in arguments.seeds:
-        for line in rows(seeds, arguments.tables):
+        for line in format_rows(seeds, arguments.tables):
             print(line, flush=True)
 
 

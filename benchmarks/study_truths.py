@@ -21,45 +21,45 @@ import numpy as np
 from numpy.typing import NDArray
 
 INPUTS, CLASSES = 20, 5
-FEW = 4
+NUM_MINORITY_CLIENTS = 4
 """How many of the 20 clients are unlike the others: those with priority, or the hard group."""
 
-FREQUENT = 2
+NUM_FREQUENT_CLASSES = 2
 """How many of the classes are often there."""
 
 Arrays = Mapping[str, NDArray[np.generic]]
 
 
 @dataclass(frozen=True)
-class Truth:
+class PlantedTruth:
     """Data with a planted answer, and the study that is to find it.
 
     Parameters
     ----------
     name : str
         What was planted.
-    data : callable
+    make_data : callable
         Returns the arrays of an .npz file for a generator.
-    words : str
+    overrides : str
         What the study is asked.
-    right : str
+    expected_verdicts : str
         The verdicts that find it, with "or" between them.
     """
 
     name: str
-    data: Callable[[np.random.Generator], Arrays]
-    words: str
-    right: str
+    make_data: Callable[[np.random.Generator], Arrays]
+    overrides: str
+    expected_verdicts: str
 
 
-def labelled(rng: np.random.Generator, rows: int, weights: NDArray[np.float64]) -> Arrays:
+def sample_rows(rng: np.random.Generator, rows: int, weights: NDArray[np.float64]) -> Arrays:
     """Return rows whose classes are drawn from a linear model."""
     x = rng.normal(size=(rows, INPUTS))
     noise = rng.gumbel(size=(rows, CLASSES))
     return {"x": x.astype(np.float32), "y": np.argmax(x @ weights + noise, axis=1)}
 
 
-def together(rng: np.random.Generator, clients: list[Arrays]) -> Arrays:
+def split_clients(rng: np.random.Generator, clients: list[Arrays]) -> Arrays:
     """Return clients as one file: three quarters of each train, the others test."""
     parts: dict[str, list[NDArray[np.generic]]] = {}
     for number, client in enumerate(clients):
@@ -72,87 +72,100 @@ def together(rng: np.random.Generator, clients: list[Arrays]) -> Arrays:
     return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
 
-def weights_of(rng: np.random.Generator) -> NDArray[np.float64]:
+def sample_weights(rng: np.random.Generator) -> NDArray[np.float64]:
     """Return a linear model."""
     return 1.5 * rng.normal(size=(INPUTS, CLASSES))
 
 
-def flipped_labels(rng: np.random.Generator) -> Arrays:
+def make_flipped_labels(rng: np.random.Generator) -> Arrays:
     """Return 4 priority clients and 16 others, of which the labels of 8 are another class."""
-    weights = weights_of(rng)
-    clients = [labelled(rng, 60 if k < FEW else 120, weights) for k in range(20)]
+    weights = sample_weights(rng)
+    clients = [
+        sample_rows(rng, 60 if k < NUM_MINORITY_CLIENTS else 120, weights) for k in range(20)
+    ]
     for k in range(12, 20):
         clients[k] = {**clients[k], "y": (clients[k]["y"] + 1) % CLASSES}
-    return together(rng, clients)
+    return split_clients(rng, clients)
 
 
-def classes_that_are_away(rng: np.random.Generator) -> Arrays:
+def make_class_availability(rng: np.random.Generator) -> Arrays:
     """Return clients of one class each; how often they are there depends on the class."""
-    pool = labelled(rng, 12000, weights_of(rng))
+    pool = sample_rows(rng, 12000, sample_weights(rng))
     clients = []
     for k in range(20):
         rows = np.flatnonzero(pool["y"] == k % CLASSES)[k // CLASSES :: 4][:120]
         clients.append({name: array[rows] for name, array in pool.items()})
-    return together(rng, clients)
+    return split_clients(rng, clients)
 
 
-def a_hard_group(rng: np.random.Generator) -> Arrays:
+def make_hard_group(rng: np.random.Generator) -> Arrays:
     """Return 20 clients, of which 4 follow another model and are few beside the others."""
-    common, other = weights_of(rng), weights_of(rng)
-    clients = [labelled(rng, 120, other if k < FEW else common) for k in range(20)]
-    return together(rng, clients)
+    common, other = sample_weights(rng), sample_weights(rng)
+    clients = [
+        sample_rows(rng, 120, other if k < NUM_MINORITY_CLIENTS else common) for k in range(20)
+    ]
+    return split_clients(rng, clients)
 
 
-def nothing(rng: np.random.Generator) -> Arrays:
+def make_identical_clients(rng: np.random.Generator) -> Arrays:
     """Return 20 clients that are all alike."""
-    weights = weights_of(rng)
-    return together(rng, [labelled(rng, 120, weights) for _ in range(20)])
+    weights = sample_weights(rng)
+    return split_clients(rng, [sample_rows(rng, 120, weights) for _ in range(20)])
 
 
-RATES = "[" + ",".join(str(0.9 if k % CLASSES < FREQUENT else 0.1) for k in range(20)) + "]"
-NOBODY = "no difference or undecided"
+CLASS_RATES = (
+    "[" + ",".join(str(0.9 if k % CLASSES < NUM_FREQUENT_CLASSES else 0.1) for k in range(20)) + "]"
+)
+NO_WINNER = "no difference or undecided"
 TRUTHS = (
-    Truth(
+    PlantedTruth(
         "labels of half of the non-priority clients flipped",
-        flipped_labels,
+        make_flipped_labels,
         "goal=priority data.priority=[0,1,2,3]",
         "fedalign or fedgp",
     ),
-    Truth(
+    PlantedTruth(
         "participation depends on the classes",
-        classes_that_are_away,
+        make_class_availability,
         "goal=participation methods=[fedau,known_statistics] "
-        f"availability=bernoulli availability.p={RATES}",
+        f"availability=bernoulli availability.p={CLASS_RATES}",
         "fedau or known_statistics",
     ),
-    Truth(
+    PlantedTruth(
         "one hard group",
-        a_hard_group,
+        make_hard_group,
         "goal=fairness methods=[aaggff_s,aaggff_d,term,qfedavg] evaluation.metric=loss",
         "aaggff_s or aaggff_d or term or qfedavg",
     ),
-    Truth(
+    PlantedTruth(
         "all alike and always there, asked for participation",
-        nothing,
+        make_identical_clients,
         "goal=participation availability=always",
-        NOBODY,
+        NO_WINNER,
     ),
-    Truth("all alike and always there, asked for fairness", nothing, "goal=fairness", NOBODY),
+    PlantedTruth(
+        "all alike and always there, asked for fairness",
+        make_identical_clients,
+        "goal=fairness",
+        NO_WINNER,
+    ),
 )
 
 
-def study(truth: Truth, number: int, folder: Path, budget: str) -> dict[str, object]:
+def run_truth_study(
+    truth: PlantedTruth, number: int, folder: Path, budget: str
+) -> dict[str, object]:
     """Return the answer of one study, which may have been run before."""
     output = folder / f"{TRUTHS.index(truth)}-{number}"
     if not (output / "study.json").exists():
         output.mkdir(parents=True, exist_ok=True)
-        np.savez(output / "data.npz", **truth.data(np.random.default_rng(number)))
+        np.savez(output / "data.npz", **truth.make_data(np.random.default_rng(number)))
         words = (
             f"data=npz data.path={output / 'data.npz'} data.partition=natural rounds=30 "
-            f"client.local_epochs=2 {truth.words} seed={1000 * number} budget={budget} "
+            f"client.local_epochs=2 {truth.overrides} seed={1000 * number} budget={budget} "
             f"output={output / 'study'}"
         )
-        if "data.priority" not in truth.words:
+        if "data.priority" not in truth.overrides:
             words += " data.priority=all"
         command = ["fedquorum", "study", *shlex.split(words)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -172,14 +185,15 @@ def main() -> None:
     print("| --- | --- | --- | --- |")
     for truth in TRUTHS:
         answers = [
-            study(truth, number, arguments.folder, arguments.budget)
+            run_truth_study(truth, number, arguments.folder, arguments.budget)
             for number in range(1, arguments.runs + 1)
         ]
         counts = Counter(str(answer["verdict"]) for answer in answers)
-        found = sum(counts[verdict] for verdict in truth.right.split(" or "))
+        found = sum(counts[verdict] for verdict in truth.expected_verdicts.split(" or "))
         said = ", ".join(f"{verdict} {count}" for verdict, count in counts.most_common())
         print(
-            f"| {truth.name} | {truth.right} | {found} of {arguments.runs} | {said} |", flush=True
+            f"| {truth.name} | {truth.expected_verdicts} | {found} of {arguments.runs} | {said} |",
+            flush=True,
         )
 
 

@@ -24,7 +24,7 @@ REDRAWN = re.compile(r".*(?:\r(?!\n)|\x1b\[2K)")
 CURSOR = re.compile(r"\x1b\[(?:\?25[hl]|\d*[ABCDGJ])")
 
 
-def printed(command: list[str]) -> str:
+def capture_output(command: list[str]) -> str:
     """Return what a command prints in a terminal, the last state of live lines only.
 
     Raises
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("picture", type=Path)
     parser.add_argument("command", nargs=argparse.REMAINDER)
     arguments = parser.parse_args()
-    shown = printed(arguments.command).replace(f"{Path.cwd()}/", "")
+    shown = capture_output(arguments.command).replace(f"{Path.cwd()}/", "")
     with Path(os.devnull).open("w") as nowhere:
         console = Console(record=True, width=COLUMNS, file=nowhere, force_terminal=True)
         console.print(f"$ {' '.join(arguments.command)}", highlight=False, markup=False)

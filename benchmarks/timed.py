@@ -8,19 +8,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedquorum.records.writer import RunRecords
+from fedquorum.records.writer import RunWriter
 
 from server_app.command_line import main
 
 if __name__ == "__main__":
-    times = Path(sys.argv.pop(1))
-    written = RunRecords.add_round
+    times_file = Path(sys.argv.pop(1))
+    original_add_round = RunWriter.add_round
 
-    def noted(self: RunRecords, *arguments: Any) -> None:
+    def add_timed_round(self: RunWriter, *arguments: Any) -> None:
         """Write a round as always, then the time."""
-        written(self, *arguments)
-        with times.open("a") as file:
+        original_add_round(self, *arguments)
+        with times_file.open("a") as file:
             print(time.time(), file=file)
 
-    RunRecords.add_round = noted  # type: ignore[assignment,method-assign]
+    RunWriter.add_round = add_timed_round  # type: ignore[assignment,method-assign]
     main()

@@ -1,5 +1,5 @@
 """Run the client's side, where the data is."""
 
-from client_app.import_path import use_packages_beside_this_one
+from client_app.import_path import use_bundled_packages
 
-use_packages_beside_this_one()
+use_bundled_packages()

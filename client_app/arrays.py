@@ -10,7 +10,7 @@ from torch import nn
 Arrays = list[NDArray[Any]]
 
 
-def put(arrays: Sequence[NDArray[Any]], model: nn.Module) -> None:
+def load_arrays(arrays: Sequence[NDArray[Any]], model: nn.Module) -> None:
     """Give ``model`` these arrays, in the order of its ``state_dict``."""
     names = model.state_dict()
     model.load_state_dict(
@@ -18,7 +18,7 @@ def put(arrays: Sequence[NDArray[Any]], model: nn.Module) -> None:
     )
 
 
-def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Return a tensor on the device, without waiting for the copy.
 
     A copy from pageable memory waits until a GPU has done all that it was asked before. One from

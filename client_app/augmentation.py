@@ -12,38 +12,38 @@ from fedquorum.errors import SettingsError
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from client_app.arrays import sent
-from client_app.data.base import Inputs, PixelScale
-from client_app.randomness import Draws
+from client_app.arrays import to_device
+from client_app.data.base import Inputs, PixelNormalization
+from client_app.rng import RngFactory
 
-PADDING = 4
-SHARPNESS = 2.0
+CROP_PADDING = 4
+SHARPNESS_FACTOR = 2.0
 MAX_BRIGHTNESS_CHANGE = 0.05
-MAX_HUE_TURN = 0.05
-POSTERIZED_BITS = 2
-COLOURS = 3
+MAX_HUE_SHIFT = 0.05
+POSTERIZE_BITS = 2
+NUM_COLORS = 3
 
-Augment = Callable[[torch.Tensor], torch.Tensor]
-Drawn = NDArray[np.generic]
+AugmentFn = Callable[[torch.Tensor], torch.Tensor]
+RandomNumbers = NDArray[np.generic]
 
 
 @dataclass(frozen=True)
-class Step:
+class Transform:
     """One change: the random numbers for each image, and their effect.
 
     ``draw`` returns arrays whose last axis is that of the images: those of several clients are
     joined along it and the images changed at once.
     """
 
-    draw: Callable[[int, np.random.Generator], tuple[Drawn, ...]]
-    change: Callable[..., torch.Tensor]
+    draw: Callable[[int, np.random.Generator], tuple[RandomNumbers, ...]]
+    apply: Callable[..., torch.Tensor]
 
     def __call__(self, images: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
         """Return the images, changed by numbers from ``rng``."""
-        return self.change(images, *self.draw(len(images), rng))
+        return self.apply(images, *self.draw(len(images), rng))
 
 
-def cropped(images: torch.Tensor, corner: NDArray[np.int64]) -> torch.Tensor:
+def crop_images(images: torch.Tensor, corner: NDArray[np.int64]) -> torch.Tensor:
     """Return the h x w window of each image after padding whose upper left is at ``corner``.
 
     The padding is 4 zeros on each side: the mean colour of normalised images, as in FedAU's
@@ -52,19 +52,19 @@ def cropped(images: torch.Tensor, corner: NDArray[np.int64]) -> torch.Tensor:
     n, c, h, w = images.shape
     top, left = corner[:, :, None]
     rows, columns = top + np.arange(h), left + np.arange(w)  # (n, h), (n, w)
-    pixels = rows[:, :, None] * (w + 2 * PADDING) + columns[:, None, :]  # (n, h, w)
-    chosen = sent(torch.from_numpy(pixels.reshape(n, 1, h * w)), images.device)
-    padded = functional.pad(images, (PADDING,) * 4).flatten(start_dim=2)
+    pixels = rows[:, :, None] * (w + 2 * CROP_PADDING) + columns[:, None, :]  # (n, h, w)
+    chosen = to_device(torch.from_numpy(pixels.reshape(n, 1, h * w)), images.device)
+    padded = functional.pad(images, (CROP_PADDING,) * 4).flatten(start_dim=2)
     return padded.gather(2, chosen.expand(-1, c, -1)).reshape(n, c, h, w)
 
 
-def flipped(images: torch.Tensor, chosen: NDArray[np.bool_]) -> torch.Tensor:
+def flip_images(images: torch.Tensor, chosen: NDArray[np.bool_]) -> torch.Tensor:
     """Return the images with those ``chosen`` (n,) mirrored left to right."""
-    return _where(chosen, lambda rows: rows.flip(-1), images)
+    return _apply_where(chosen, lambda rows: rows.flip(-1), images)
 
 
 @dataclass(frozen=True)
-class Recolouring:
+class ColorJitter:
     """The changes of the colours of n images, each array of shape (n,).
 
     Attributes
@@ -87,32 +87,34 @@ class Recolouring:
     equalized: NDArray[np.bool_]
 
     @classmethod
-    def drawn(cls, n: int, rng: np.random.Generator) -> "Recolouring":
+    def sample(cls, n: int, rng: np.random.Generator) -> "ColorJitter":
         """Draw it: what is done or not happens half of the time, the rest is uniform."""
-        return cls.of(*cls.numbers(n, rng))
+        return cls.from_numbers(*cls.sample_numbers(n, rng))
 
     @staticmethod
-    def numbers(n: int, rng: np.random.Generator) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
+    def sample_numbers(
+        n: int, rng: np.random.Generator
+    ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
         """Draw four coins (4, n), and change of brightness and turn of hue (2, n) in [-1, 1)."""
         return rng.random((4, n)) < 1 / 2, rng.uniform(-1, 1, (2, n)).astype(np.float32)
 
     @classmethod
-    def of(cls, coins: NDArray[np.bool_], amounts: NDArray[np.float32]) -> "Recolouring":
+    def from_numbers(cls, coins: NDArray[np.bool_], amounts: NDArray[np.float32]) -> "ColorJitter":
         """Return the changes for these random numbers."""
         sharpened, hue_first, posterized, equalized = coins
         change, turn = amounts
         return cls(
             sharpened=sharpened,
             brightness=1 + MAX_BRIGHTNESS_CHANGE * change,
-            hue=MAX_HUE_TURN * turn,
+            hue=MAX_HUE_SHIFT * turn,
             hue_first=hue_first,
             posterized=posterized,
             equalized=equalized,
         )
 
 
-def recoloured(images: torch.Tensor, recolouring: Recolouring) -> torch.Tensor:
-    """Return colour images (n, 3, h, w) in [0, 1], changed as ``recolouring`` says.
+def jitter_colors(images: torch.Tensor, jitter: ColorJitter) -> torch.Tensor:
+    """Return colour images (n, 3, h, w) in [0, 1], changed as ``jitter`` says.
 
     Sharpened by a factor 2; brightness and hue; 2 bits kept of each byte; each channel's
     histogram equalized. All of this works on bytes, as torchvision's functions of these names
@@ -121,35 +123,31 @@ def recoloured(images: torch.Tensor, recolouring: Recolouring) -> torch.Tensor:
     from torchvision.transforms.v2 import functional as torchvision
 
     pixels: torch.Tensor = torchvision.to_dtype(images, torch.uint8, scale=True)
-    pixels = _where(
-        recolouring.sharpened, lambda rows: torchvision.adjust_sharpness(rows, SHARPNESS), pixels
+    pixels = _apply_where(
+        jitter.sharpened, lambda rows: torchvision.adjust_sharpness(rows, SHARPNESS_FACTOR), pixels
     )
-    pixels = brightened(
-        pixels, np.where(recolouring.hue_first, np.float32(1), recolouring.brightness)
+    pixels = adjust_brightness(pixels, np.where(jitter.hue_first, np.float32(1), jitter.brightness))
+    pixels = adjust_hue(pixels, jitter.hue)
+    pixels = adjust_brightness(pixels, np.where(jitter.hue_first, jitter.brightness, np.float32(1)))
+    pixels = _apply_where(
+        jitter.posterized, lambda rows: torchvision.posterize(rows, POSTERIZE_BITS), pixels
     )
-    pixels = hue_turned(pixels, recolouring.hue)
-    pixels = brightened(
-        pixels, np.where(recolouring.hue_first, recolouring.brightness, np.float32(1))
-    )
-    pixels = _where(
-        recolouring.posterized, lambda rows: torchvision.posterize(rows, POSTERIZED_BITS), pixels
-    )
-    pixels = _where(recolouring.equalized, torchvision.equalize, pixels)
+    pixels = _apply_where(jitter.equalized, torchvision.equalize, pixels)
     result: torch.Tensor = torchvision.to_dtype(pixels, images.dtype, scale=True)
     return result
 
 
-def brightened(pixels: torch.Tensor, factors: NDArray[np.float32]) -> torch.Tensor:
+def adjust_brightness(pixels: torch.Tensor, factors: NDArray[np.float32]) -> torch.Tensor:
     """Return uint8 images times ``factors`` (n,), at most 255, fractions cut off.
 
     As torchvision's ``adjust_brightness``, which has one factor for all images.
     """
-    by_image = sent(torch.from_numpy(factors), pixels.device)[:, None, None, None]
+    by_image = to_device(torch.from_numpy(factors), pixels.device)[:, None, None, None]
     return (pixels * by_image).clamp_(0, 255).to(torch.uint8)
 
 
-def hue_turned(pixels: torch.Tensor, turns: NDArray[np.float32]) -> torch.Tensor:
-    """Return uint8 colour images (n, 3, h, w) with hues turned by ``turns`` (n,).
+def adjust_hue(pixels: torch.Tensor, shifts: NDArray[np.float32]) -> torch.Tensor:
+    """Return uint8 colour images (n, 3, h, w) with hues turned by ``shifts`` (n,).
 
     As torchvision's ``adjust_hue``, which has one turn for all images, up to 1 of 255 where
     float32 rounds otherwise. With hue H in sixths of the circle, value V = max(R, G, B) and
@@ -167,51 +165,53 @@ def hue_turned(pixels: torch.Tensor, turns: NDArray[np.float32]) -> torch.Tensor
         (green - blue) / divisor,
         torch.where(value == green, (blue - red) / divisor + 2, (red - green) / divisor + 4),
     )
-    hue += sent(torch.from_numpy(6 * turns), pixels.device)[:, None, None]
-    channels = sent(torch.tensor([5.0, 3.0, 1.0]), pixels.device)[:, None, None]
+    hue += to_device(torch.from_numpy(6 * shifts), pixels.device)[:, None, None]
+    channels = to_device(torch.tensor([5.0, 3.0, 1.0]), pixels.device)[:, None, None]
     k = (hue[:, None] + channels).remainder_(6)  # (n, 3, h, w)
     turned = value[:, None] - chroma[:, None] * torch.minimum(k, 4 - k).clamp_(0, 1)
     # Floor after 255.999 and not 255, as torchvision makes bytes of floating point.
     return (turned * 255.999).to(torch.uint8)
 
 
-def _where(chosen: NDArray[np.bool_], change: Augment, images: torch.Tensor) -> torch.Tensor:
+def _apply_where(
+    chosen: NDArray[np.bool_], change: AugmentFn, images: torch.Tensor
+) -> torch.Tensor:
     """Return the images with the ``chosen`` ones (n,) changed, all of them at once."""
-    rows = sent(torch.from_numpy(np.flatnonzero(chosen)), images.device)
+    rows = to_device(torch.from_numpy(np.flatnonzero(chosen)), images.device)
     return images.index_copy(0, rows, change(images[rows]))
 
 
-crop = Step(lambda n, rng: (rng.integers(2 * PADDING + 1, size=(2, n)),), cropped)
+crop = Transform(lambda n, rng: (rng.integers(2 * CROP_PADDING + 1, size=(2, n)),), crop_images)
 """A random window of each image; all 81 are equally likely."""
 
-flip = Step(lambda n, rng: (rng.random(n) < 1 / 2,), flipped)
+flip = Transform(lambda n, rng: (rng.random(n) < 1 / 2,), flip_images)
 """Each image mirrored half of the time."""
 
-recolour = Step(
-    Recolouring.numbers,
-    lambda images, coins, amounts: recoloured(images, Recolouring.of(coins, amounts)),
+color_jitter = Transform(
+    ColorJitter.sample_numbers,
+    lambda images, coins, amounts: jitter_colors(images, ColorJitter.from_numbers(coins, amounts)),
 )
 """Other colours, for images (n, 3, h, w) in [0, 1]."""
 
 
-def recolour_inputs(scale: PixelScale) -> Step:
+def build_input_jitter(scale: PixelNormalization) -> Transform:
     """Return the step that gives images other colours which are normalised by ``scale``.
 
     Rounding does not matter: what becomes bytes are multiples of 1 / 255 up to rounding, whose
     bytes are cut off far from the next whole number.
     """
 
-    def change(images: torch.Tensor, *numbers: Drawn) -> torch.Tensor:
-        return scale.inputs(recolour.change(scale.pixels(images), *numbers))
+    def change(images: torch.Tensor, *numbers: RandomNumbers) -> torch.Tensor:
+        return scale.normalize(color_jitter.apply(scale.denormalize(images), *numbers))
 
-    return Step(recolour.draw, change)
+    return Transform(color_jitter.draw, change)
 
 
-_STEPS: dict[str, tuple[Step, ...]] = {
+_TRANSFORMS: dict[str, tuple[Transform, ...]] = {
     "none": (),
     "crop": (crop,),
     "crop_flip": (crop, flip),
-    "cifar100": (recolour, crop, flip),
+    "cifar100": (color_jitter, crop, flip),
 }
 
 
@@ -225,7 +225,7 @@ class Augmentation:
         CINIC-10; ``cifar100`` on CIFAR-100, new colours before crop and flip; ``none``.
     draws : sequence of callable
         For each client; its ``"augmentation"`` is where the random numbers come from.
-    scale : PixelScale, optional
+    scale : PixelNormalization, optional
         Of images that are normalised.
 
     Notes
@@ -239,11 +239,13 @@ class Augmentation:
     Averaging", ICLR 2024; https://github.com/IBM/fedau, config.py.
     """
 
-    def __init__(self, name: str, draws: Sequence[Draws], scale: PixelScale | None = None) -> None:
-        self._steps = _STEPS[name]
+    def __init__(
+        self, name: str, draws: Sequence[RngFactory], scale: PixelNormalization | None = None
+    ) -> None:
+        self._steps = _TRANSFORMS[name]
         if scale is not None:
-            recolouring = recolour_inputs(scale)
-            self._steps = tuple(recolouring if s is recolour else s for s in self._steps)
+            recolouring = build_input_jitter(scale)
+            self._steps = tuple(recolouring if s is color_jitter else s for s in self._steps)
         self._rngs = [draw("augmentation") for draw in draws] if self._steps else []
 
     def __call__(self, images: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
@@ -260,14 +262,16 @@ class Augmentation:
         return images
 
 
-def augmentation(name: str, draws: Draws, scale: PixelScale | None = None) -> Augment:
+def build_augmentation(
+    name: str, get_rng: RngFactory, scale: PixelNormalization | None = None
+) -> AugmentFn:
     """Return the function that changes one batch of one client after the other."""
-    joint = Augmentation(name, [draws], scale)
+    joint = Augmentation(name, [get_rng], scale)
     return lambda images: joint(images, [len(images)])
 
 
 def check_augmentation(
-    name: str, inputs: Inputs | torch.Tensor, scale: PixelScale | None = None
+    name: str, inputs: Inputs | torch.Tensor, scale: PixelNormalization | None = None
 ) -> None:
     """Refuse inputs that the augmentation does not support.
 
@@ -277,7 +281,7 @@ def check_augmentation(
         As in ``augmentation``.
     inputs : array or tensor of float32
         A client's (n, *input_shape).
-    scale : PixelScale, optional
+    scale : PixelNormalization, optional
         Of images that are normalised: their pixels were in [0, 1].
 
     Raises
@@ -287,14 +291,14 @@ def check_augmentation(
         ``cifar100``, if there are not 3 channels or pixels are not in [0, 1].
     """
     input_shape = tuple(inputs.shape[1:])
-    if _STEPS[name] and len(input_shape) != len(("channels", "height", "width")):
+    if _TRANSFORMS[name] and len(input_shape) != len(("channels", "height", "width")):
         raise SettingsError(
             "client.augmentation must be none where inputs are no images (channels, height, "
             f"width), got {name} for inputs {input_shape}"
         )
-    if recolour not in _STEPS[name]:
+    if color_jitter not in _TRANSFORMS[name]:
         return
-    if input_shape[0] != COLOURS:
+    if input_shape[0] != NUM_COLORS:
         raise SettingsError(
             "client.augmentation must be none, crop or crop_flip where images do not have 3 "
             f"colour channels, got {name} for inputs {input_shape}"

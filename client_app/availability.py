@@ -5,24 +5,24 @@ from dataclasses import asdict
 from functools import cache
 
 import numpy as np
-from fedquorum.client.availability.periodic import Periodic, pattern_of
+from fedquorum.client.availability.periodic import PeriodicProcess, build_pattern
 from fedquorum.client.availability.probabilities import (
-    class_contribution,
-    class_distribution,
-    class_rate_probability,
-    class_rates,
-    correlated_probability,
+    compute_class_distribution,
+    compute_class_rate_probability,
+    compute_correlated_probability,
+    sample_class_contribution,
+    sample_class_rates,
 )
 from fedquorum.client.availability.processes import (
+    AvailabilityProcess,
     Bernoulli,
+    Cooldown,
     Cyclic,
     Markov,
-    Process,
-    RandomProcess,
-    Resting,
+    StochasticProcess,
     Trace,
 )
-from fedquorum.client.availability.rates import SimulatedRates
+from fedquorum.client.availability.rates import ParticipationRates
 from fedquorum.client.availability.trace import read_trace
 from fedquorum.errors import DataError, SettingsError
 
@@ -40,7 +40,9 @@ from conf.schema.availability import (
 from conf.schema.settings import Settings
 
 
-def client_processes(settings: Settings, data: FederatedData) -> Callable[[int], Process] | None:
+def build_processes(
+    settings: Settings, data: FederatedData
+) -> Callable[[int], AvailabilityProcess] | None:
     """Return a function that makes each client's process on first use; None for ``always``.
 
     The process of a client follows from the settings, the seed and its own labels.
@@ -61,10 +63,12 @@ def client_processes(settings: Settings, data: FederatedData) -> Callable[[int],
         except DataError as error:
             raise DataError(f"availability.path: {error}") from None
         return lambda client: Trace(rounds.get(client, frozenset()))
-    return _random_processes(availability, settings.seed, data)
+    return _build_stochastic_processes(availability, settings.seed, data)
 
 
-def simulated_rates(settings: Settings, data: FederatedData) -> SimulatedRates | None:
+def compute_participation_rates(
+    settings: Settings, data: FederatedData
+) -> ParticipationRates | None:
     """Return how often each client is available, or None for a trace.
 
     In (0, 1]; 1 for ``always``. For ``cyclic`` it is the realised share of rounds, active
@@ -76,38 +80,38 @@ def simulated_rates(settings: Settings, data: FederatedData) -> SimulatedRates |
     if isinstance(availability, TraceSettings):
         return None
     if isinstance(availability, AlwaysSettings):
-        return SimulatedRates(np.ones(data.num_clients))
-    process = _random_processes(availability, settings.seed, data)
-    if isinstance(availability, RandomAvailabilitySettings) and _is_of_all(availability.p):
-        p = np.full(data.num_clients, _base_rate(process(0)))
+        return ParticipationRates(np.ones(data.num_clients))
+    process = _build_stochastic_processes(availability, settings.seed, data)
+    if isinstance(availability, RandomAvailabilitySettings) and _is_shared(availability.p):
+        p = np.full(data.num_clients, _get_base_rate(process(0)))
     else:
-        p = np.array([_base_rate(process(client)) for client in range(data.num_clients)])
-    return SimulatedRates(p, pattern_of(asdict(availability)))
+        p = np.array([_get_base_rate(process(client)) for client in range(data.num_clients)])
+    return ParticipationRates(p, build_pattern(asdict(availability)))
 
 
-def _base_rate(process: RandomProcess) -> float:
+def _get_base_rate(process: StochasticProcess) -> float:
     """Return the rate of a client before a pattern changes it."""
-    return process.p if isinstance(process, Periodic) else process.rate
+    return process.p if isinstance(process, PeriodicProcess) else process.rate
 
 
-def _random_processes(
+def _build_stochastic_processes(
     settings: AvailabilitySettings, seed: int, data: FederatedData
-) -> Callable[[int], RandomProcess]:
+) -> Callable[[int], StochasticProcess]:
     if not isinstance(settings, RandomAvailabilitySettings):
         raise TypeError(f"no availability process for {type(settings).__name__}")
-    probability = _probability(settings, seed, data)
-    if _is_of_all(settings.p):
-        alike = _process(settings, probability(0))
+    probability = _get_probability(settings, seed, data)
+    if _is_shared(settings.p):
+        alike = _build_process(settings, probability(0))
         return lambda _: alike
-    return cache(lambda client: _process(settings, probability(client)))
+    return cache(lambda client: _build_process(settings, probability(client)))
 
 
-def _is_of_all(p: object) -> bool:
+def _is_shared(p: object) -> bool:
     """Say whether one probability is that of all clients, who then share a process."""
     return p not in (None, CLASS_RATES) and not isinstance(p, list)
 
 
-def _probability(
+def _get_probability(
     settings: RandomAvailabilitySettings, seed: int, data: FederatedData
 ) -> Callable[[int], float]:
     given = settings.p
@@ -119,31 +123,31 @@ def _probability(
             )
         return lambda client: float(given[client])
     if given == CLASS_RATES:
-        rates = class_rates(seed, data.num_classes)
-        return lambda client: class_rate_probability(
-            class_distribution(data.labels(client), data.num_classes),
+        rates = sample_class_rates(seed, data.num_classes)
+        return lambda client: compute_class_rate_probability(
+            compute_class_distribution(data.get_labels(client), data.num_classes),
             rates,
             minimum=settings.minimum,
         )
     if given is not None:
         return lambda _: float(given)
-    contribution = class_contribution(seed, data.num_classes, settings.class_alpha)
-    return lambda client: correlated_probability(
-        class_distribution(data.labels(client), data.num_classes),
+    contribution = sample_class_contribution(seed, data.num_classes, settings.class_alpha)
+    return lambda client: compute_correlated_probability(
+        compute_class_distribution(data.get_labels(client), data.num_classes),
         contribution,
         mean=settings.mean,
         minimum=settings.minimum,
     )
 
 
-def _process(settings: RandomAvailabilitySettings, p: float) -> RandomProcess:
+def _build_process(settings: RandomAvailabilitySettings, p: float) -> StochasticProcess:
     if isinstance(settings, BernoulliSettings):
-        return Resting(Bernoulli(p), settings.rest) if settings.rest else Bernoulli(p)
+        return Cooldown(Bernoulli(p), settings.rest) if settings.rest else Bernoulli(p)
     if isinstance(settings, MarkovSettings):
         return Markov(p, settings.max_transition)
     if isinstance(settings, CyclicSettings):
         return Cyclic(p, settings.period, settings.start)
-    pattern = pattern_of(asdict(settings))
+    pattern = build_pattern(asdict(settings))
     if pattern is not None:
-        return Periodic(p, pattern)
+        return PeriodicProcess(p, pattern)
     raise TypeError(f"no availability process for {type(settings).__name__}")

@@ -4,37 +4,37 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from fedquorum.client.decisions import joins
+from fedquorum.client.gate import should_train
 from fedquorum.errors import DataError
 from fedquorum.flower.codec import (
     CLIENT_ID,
-    EvaluateAnswer,
+    EvaluateResult,
     EvaluateTask,
     Status,
-    TrainAnswer,
+    TrainResult,
     TrainTask,
-    evaluate_task_of,
-    metrics_of,
-    train_task_of,
+    build_evaluate_task,
+    build_train_task,
+    to_metrics,
 )
 from flwr.client import NumPyClient
 
 from client_app.arrays import Arrays
-from client_app.evaluation import PLAIN, Measurement
-from client_app.measurements import Measurements
+from client_app.cached_evaluation import CachedEvaluator
+from client_app.evaluation import BASIC_METRICS, ClientMetrics
 
 Train = Callable[[Arrays, int, int], Arrays]
 """Returns a client's model after round t (from 0), of the received arrays, the client and t."""
 
 
-NOTHING = Measurement(0, math.nan, math.nan)
+EMPTY_METRICS = ClientMetrics(0, math.nan, math.nan)
 """Of a part that a task does not ask for."""
 
 
 class FederatedClient(NumPyClient):
     """An owner of data: decides, trains and measures, and keeps its data to itself.
 
-    ``join``, ``train`` and ``measure`` take the tasks of the protocol and return its answers;
+    ``evaluate_and_decide``, ``train`` and ``evaluate_task`` take the tasks of the protocol and return its answers;
     ``fit`` and ``evaluate`` are the same by Flower's interface.
 
     Parameters
@@ -47,7 +47,7 @@ class FederatedClient(NumPyClient):
         Trains on its data.
     """
 
-    def __init__(self, client_id: int, measurements: Measurements, train: Train) -> None:
+    def __init__(self, client_id: int, measurements: CachedEvaluator, train: Train) -> None:
         self.client_id = client_id
         self._measurements = measurements
         self._train = train
@@ -62,11 +62,11 @@ class FederatedClient(NumPyClient):
         ``config`` is a train request's, with one value for each key. A client that does not join
         returns no arrays, 0 examples and the status DECLINED.
         """
-        task = train_task_of(config, self.client_id)
-        answer = self.join(parameters, task)
+        task = build_train_task(config, self.client_id)
+        answer = self.evaluate_and_decide(parameters, task)
         if answer.status is not Status.DONE:
-            return [], 0, metrics_of(answer)
-        return self.train(parameters, task), int(answer.num_examples or 0), metrics_of(answer)
+            return [], 0, to_metrics(answer)
+        return self.train(parameters, task), int(answer.num_examples or 0), to_metrics(answer)
 
     def evaluate(
         self, parameters: Arrays, config: dict[str, Any]
@@ -76,16 +76,16 @@ class FederatedClient(NumPyClient):
         ``config`` is an evaluate request's, with one value for each key. The metrics carry all
         that was measured; the loss and count in front are of the test part where it was measured.
         """
-        task = evaluate_task_of(config, self.client_id)
-        answer = self.measure(parameters, task)
+        task = build_evaluate_task(config, self.client_id)
+        answer = self.evaluate_task(parameters, task)
         if task.test:
             rows = 0.0 if math.isnan(answer.test_num_examples) else answer.test_num_examples
-            return answer.test_loss, int(rows), metrics_of(answer)
+            return answer.test_loss, int(rows), to_metrics(answer)
         if task.train:
-            return answer.loss, int(answer.num_examples or 0), metrics_of(answer)
-        return 0.0, 0, metrics_of(answer)
+            return answer.loss, int(answer.num_examples or 0), to_metrics(answer)
+        return 0.0, 0, to_metrics(answer)
 
-    def join(self, parameters: Arrays, task: TrainTask) -> TrainAnswer:
+    def evaluate_and_decide(self, parameters: Arrays, task: TrainTask) -> TrainResult:
         """Measure the received model and decide whether to take part in the round.
 
         A client that does not join answers DECLINED and nothing else: what it measured
@@ -100,12 +100,12 @@ class FederatedClient(NumPyClient):
         num_examples = self._measurements.count("train", self.client_id)
         if num_examples == 0:
             raise DataError("it has no training sample")
-        if not task.measures_loss:
-            return TrainAnswer(self.client_id, Status.DONE, num_examples=num_examples)
-        received = self._measurements.measure(parameters, "train", self.client_id)
-        if not _joins(task, received):
-            return TrainAnswer(self.client_id, Status.DECLINED)
-        return TrainAnswer(
+        if not task.needs_evaluation:
+            return TrainResult(self.client_id, Status.DONE, num_examples=num_examples)
+        received = self._measurements.evaluate(parameters, "train", self.client_id)
+        if not _should_train(task, received):
+            return TrainResult(self.client_id, Status.DECLINED)
+        return TrainResult(
             self.client_id,
             Status.DONE,
             num_examples=num_examples,
@@ -117,23 +117,23 @@ class FederatedClient(NumPyClient):
         """Return the client's model after the task's round of local training."""
         return self._train(parameters, self.client_id, task.server_round - 1)
 
-    def measure(self, parameters: Arrays, task: EvaluateTask) -> EvaluateAnswer:
+    def evaluate_task(self, parameters: Arrays, task: EvaluateTask) -> EvaluateResult:
         """Measure the received model on the training part, the test part, or both.
 
         Beside its test part a client measures its validation part. Where it has no row of a part,
         it says nothing of this part.
         """
         client, measurements = self.client_id, self._measurements
-        train = test = validation = NOTHING
+        train = test = validation = EMPTY_METRICS
         if task.train:
-            train = measurements.measure(parameters, "train", client)
+            train = measurements.evaluate(parameters, "train", client)
         if task.test:
-            test = measurements.measure(parameters, "test", client)
-        validated = task.test and "validation" in measurements.parts
+            test = measurements.evaluate(parameters, "test", client)
+        validated = task.test and "validation" in measurements.splits
         if validated and measurements.count("validation", client):
-            validation = measurements.measure(parameters, "validation", client)
-        further = measurements.metric not in PLAIN
-        return EvaluateAnswer(
+            validation = measurements.evaluate(parameters, "validation", client)
+        further = measurements.metric not in BASIC_METRICS
+        return EvaluateResult(
             client,
             Status.DONE,
             num_examples=measurements.count("train", client),
@@ -150,11 +150,11 @@ class FederatedClient(NumPyClient):
         )
 
 
-def _joins(task: TrainTask, received: Measurement) -> bool:
+def _should_train(task: TrainTask, received: ClientMetrics) -> bool:
     """Say whether the client takes part: without a gate, or with priority, it always does."""
     if task.epsilon is None or task.priority:
         return True
-    return joins(
+    return should_train(
         task.criterion,
         task.epsilon,
         global_loss=task.objective.loss,

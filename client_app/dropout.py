@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 
-class GivenDropout(nn.Module):
+class MaskedDropout(nn.Module):
     """Multiplies by ``mask``, whose numbers are 0 with probability p and else 1 / (1 - p).
 
     The mask is a buffer that is not part of the model: one batch's, shape (n, *shape).
@@ -34,13 +34,13 @@ class GivenDropout(nn.Module):
             return x
         return x * self.mask
 
-    def draw(self, n: int, rng: np.random.Generator) -> torch.Tensor:
+    def draw_mask(self, n: int, rng: np.random.Generator) -> torch.Tensor:
         """Return the mask of a batch of ``n``, on the CPU."""
         kept = torch.from_numpy(rng.random((n, *self.shape), dtype=np.float32)) >= self.p
         return kept.to(torch.float32) / (1 - self.p)
 
 
-def give_dropout(model: nn.Module, inputs: torch.Tensor) -> nn.Module:
+def replace_dropout(model: nn.Module, inputs: torch.Tensor) -> nn.Module:
     """Replace each ``nn.Dropout`` of ``model`` by one whose mask is given.
 
     ``inputs`` (n, *input_shape) pass once, so that every mask's shape is known.
@@ -49,16 +49,16 @@ def give_dropout(model: nn.Module, inputs: torch.Tensor) -> nn.Module:
         if type(module) is nn.Dropout:
             parent = model.get_submodule(name.rpartition(".")[0])
             # Others may read its p, as DistilBERT's attention does.
-            setattr(parent, name.rpartition(".")[2], GivenDropout(module.p))
-    if any(True for _ in dropouts(model)):
+            setattr(parent, name.rpartition(".")[2], MaskedDropout(module.p))
+    if any(True for _ in find_dropouts(model)):
         model.eval()
         with torch.no_grad():
             model(inputs)
     return model
 
 
-def dropouts(model: nn.Module) -> Iterator[tuple[str, GivenDropout]]:
+def find_dropouts(model: nn.Module) -> Iterator[tuple[str, MaskedDropout]]:
     """Yield the name of the mask of each layer that drops, and the layer, in the model's order."""
     for name, module in model.named_modules():
-        if isinstance(module, GivenDropout) and module.p > 0:
+        if isinstance(module, MaskedDropout) and module.p > 0:
             yield f"{name}.mask", module

@@ -14,17 +14,17 @@ from fedquorum.equality import nan_equals_nan
 from numpy.typing import NDArray
 from torch import nn
 
-from client_app.metrics import metrics_of
-from client_app.tasks import CrossEntropy, Task
+from client_app.losses import CrossEntropy, Task
+from client_app.metrics import compute_metric
 
-BATCH = 4096  # predictions at once
-NUMBERS = 2**24  # numbers of the inputs at once
-PLAIN = frozenset({"accuracy", "loss"})
+MAX_PREDICTIONS = 4096  # predictions at once
+MAX_INPUT_NUMBERS = 2**24  # numbers of the inputs at once
+BASIC_METRICS = frozenset({"accuracy", "loss"})
 
 
 @nan_equals_nan
 @dataclass(frozen=True, slots=True)
-class Measurement:
+class ClientMetrics:
     """Mean loss and share of correct predictions over ``num_examples`` samples.
 
     The accuracy is NaN where no prediction is correct or wrong; ``metric`` is the one asked for
@@ -38,7 +38,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, eq=False)
-class Measured(Sequence[Measurement]):
+class MetricsByClient(Sequence[ClientMetrics]):
     """The measurements of many clients in arrays, (K,) each."""
 
     num_examples: NDArray[np.int64]
@@ -52,28 +52,30 @@ class Measured(Sequence[Measurement]):
         return self.num_examples, self.loss, self.accuracy, self.metric
 
     @overload
-    def __getitem__(self, place: int) -> Measurement: ...
+    def __getitem__(self, place: int) -> ClientMetrics: ...
 
     @overload
-    def __getitem__(self, place: slice | NDArray[np.int64]) -> "Measured": ...
+    def __getitem__(self, place: slice | NDArray[np.int64]) -> "MetricsByClient": ...
 
-    def __getitem__(self, place: int | slice | NDArray[np.int64]) -> "Measurement | Measured":
+    def __getitem__(
+        self, place: int | slice | NDArray[np.int64]
+    ) -> "ClientMetrics | MetricsByClient":
         if isinstance(place, slice | np.ndarray):
-            return Measured(*(column[place] for column in self.columns))
-        return measurement([column[place].item() for column in self.columns])
+            return MetricsByClient(*(column[place] for column in self.columns))
+        return build_client_metrics([column[place].item() for column in self.columns])
 
     def __len__(self) -> int:
         return len(self.num_examples)
 
 
-def measurement(values: Sequence[float]) -> Measurement:
+def build_client_metrics(values: Sequence[float]) -> ClientMetrics:
     """Return the measurement with these values; its NaN is the one that equals itself in tuples."""
     count, loss, accuracy, metric = (v if v == v else math.nan for v in values)  # noqa: PLR0124
-    return Measurement(int(count), loss, accuracy, metric)
+    return ClientMetrics(int(count), loss, accuracy, metric)
 
 
 @torch.no_grad()
-def evaluate(
+def evaluate_clients(
     model: nn.Module,
     x: torch.Tensor,
     y: torch.Tensor,
@@ -81,8 +83,8 @@ def evaluate(
     *,
     task: Task | None = None,
     metric_name: str = "accuracy",
-    rows_at_once: int = BATCH,
-) -> Measured:
+    rows_at_once: int = MAX_PREDICTIONS,
+) -> MetricsByClient:
     """Return what each client measures, of whom the first has the first ``counts[0]`` rows, ...
 
     Sums are in float64. As in training the loss is 0 where all weights are; loss and accuracy of
@@ -105,44 +107,46 @@ def evaluate(
     """
     task = task or CrossEntropy()
     model.eval()
-    rows = min(rows_at_once, batch_rows(x, y))
+    rows = min(rows_at_once, compute_rows_per_pass(x, y))
     passes = [
-        judged(model(inputs), labels, task, metric_name)
+        compute_batch_stats(model(inputs), labels, task, metric_name)
         for inputs, labels in zip(x.split(rows), y.split(rows), strict=True)
     ]
-    return measurements_of(passes, counts, metric_name)
+    return reduce_by_client(passes, counts, metric_name)
 
 
 @dataclass(frozen=True)
-class Judged:
+class BatchStats:
     """What the rows of one pass add to the sums, and what further metrics are made of.
 
     Attributes
     ----------
-    terms : tensor of float64 (n, 4)
+    loss_terms : tensor of float64 (n, 4)
         Loss, weight, correct and count of each row.
-    scored : tuple of tensor, optional
+    predictions : tuple of tensor, optional
         Logits and labels of all predictions, where a metric needs them.
     """
 
-    terms: torch.Tensor
-    scored: tuple[torch.Tensor, torch.Tensor] | None
+    loss_terms: torch.Tensor
+    predictions: tuple[torch.Tensor, torch.Tensor] | None
 
 
-def judged(outputs: torch.Tensor, y: torch.Tensor, task: Task, metric_name: str) -> Judged:
+def compute_batch_stats(
+    outputs: torch.Tensor, y: torch.Tensor, task: Task, metric_name: str
+) -> BatchStats:
     """Return the losses and metrics of n outputs."""
-    terms = task.terms(outputs.double(), y)
+    terms = task.compute_terms(outputs.double(), y)
     columns = (terms.loss, terms.weight, terms.correct.double(), terms.count.double())
-    scored = None if metric_name in PLAIN else task.scored(outputs, y)
-    return Judged(torch.stack(columns, dim=1), scored)
+    scored = None if metric_name in BASIC_METRICS else task.select_predictions(outputs, y)
+    return BatchStats(torch.stack(columns, dim=1), scored)
 
 
-def measurements_of(
-    passes: Sequence[Judged], counts: Sequence[int] | NDArray[np.int64], metric_name: str
-) -> Measured:
+def reduce_by_client(
+    passes: Sequence[BatchStats], counts: Sequence[int] | NDArray[np.int64], metric_name: str
+) -> MetricsByClient:
     """Return what each client measures, of whom the first has the first ``counts[0]`` rows, ..."""
-    terms = torch.cat([each.terms for each in passes])
-    scored = [each.scored for each in passes if each.scored is not None]
+    terms = torch.cat([each.loss_terms for each in passes])
+    scored = [each.predictions for each in passes if each.predictions is not None]
     rows = np.asarray(counts, dtype=np.int64)
     lengths = torch.from_numpy(rows).to(terms.device)
     sums = torch.segment_reduce(terms, "sum", lengths=lengths)
@@ -153,26 +157,26 @@ def measurements_of(
         # is predicted is neither correct nor wrong, and each row has one.
         one_each = targets.is_floating_point()
         predictions = (lengths if one_each else sums[:, -1].long()).tolist()
-        values = np.array(metrics_of(metric_name, logits, targets, predictions))
-    return _measured(rows, sums.cpu().numpy(), values)
+        values = np.array(compute_metric(metric_name, logits, targets, predictions))
+    return _build_metrics(rows, sums.cpu().numpy(), values)
 
 
-def batch_rows(x: torch.Tensor, y: torch.Tensor) -> int:
+def compute_rows_per_pass(x: torch.Tensor, y: torch.Tensor) -> int:
     """Return how many rows like these pass through a model at once."""
-    by_labels = BATCH // math.prod(y.shape[1:])
-    return max(1, min(by_labels, NUMBERS // math.prod(x.shape[1:])))
+    by_labels = MAX_PREDICTIONS // math.prod(y.shape[1:])
+    return max(1, min(by_labels, MAX_INPUT_NUMBERS // math.prod(x.shape[1:])))
 
 
-def _measured(
+def _build_metrics(
     rows: NDArray[np.int64], sums: NDArray[np.float64], values: NDArray[np.float64]
-) -> Measured:
+) -> MetricsByClient:
     """Return what clients measure of their sums (K, 4); without rows nothing is defined."""
     loss, weight, correct, count = sums.T
     undefined = np.full(len(rows), math.nan)
     mean = np.divide(loss, weight, out=np.zeros(len(rows)), where=weight != 0)
     accuracy = np.divide(correct, count, out=undefined.copy(), where=count != 0)
     there = rows > 0
-    return Measured(
+    return MetricsByClient(
         rows,
         np.where(there, mean, undefined),
         np.where(there, accuracy, undefined),

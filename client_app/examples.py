@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from client_app.data.base import PixelScale, Pool, as_inputs, inputs_of
+from client_app.data.base import PixelNormalization, PooledSplit, to_input_tensor, to_inputs
 
-KEPT_BYTES = 2**30
+MAX_RESIDENT_BYTES = 2**30
 """Samples up to this size are kept on the device; of larger ones batch by batch is read."""
 
 
@@ -33,18 +33,18 @@ class Examples:
 
     Attributes
     ----------
-    pixel_scale : PixelScale or None
+    pixel_scale : PixelNormalization or None
         Of images that are normalised.
     """
 
-    pixel_scale: PixelScale | None
+    pixel_scale: PixelNormalization | None
 
     def __init__(
         self,
-        pool: Pool,
+        pool: PooledSplit,
         device: torch.device,
         dtype: torch.dtype = torch.float32,
-        kept_bytes: int = KEPT_BYTES,
+        kept_bytes: int = MAX_RESIDENT_BYTES,
     ) -> None:
         self.device = device
         self.dtype = dtype
@@ -53,7 +53,7 @@ class Examples:
         source = pool.rows.flat
         self._y = torch.from_numpy(pool.y[source]).to(device)
         one = pool.x[:1]
-        self.input_shape = tuple(as_inputs(one).shape[1:])
+        self.input_shape = tuple(to_inputs(one).shape[1:])
         self._pool, self._source = pool.x, source
         self._samples: torch.Tensor | None = None
         if len(source) * one.nbytes <= kept_bytes:
@@ -67,59 +67,59 @@ class Examples:
     def __contains__(self, client: int) -> bool:
         return client in self._rows
 
-    def place(self, client: int) -> int:
+    def get_index(self, client: int) -> int:
         """Return the place of a client in ``clients``; raises KeyError if it is not there."""
-        return self._rows.place(client)
+        return self._rows.get_index(client)
 
-    def places(self, clients: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    def get_indices(self, clients: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the places of several clients in ``clients``, (m,)."""
-        return self._rows.places(clients)
+        return self._rows.get_indices(clients)
 
     def count(self, client: int) -> int:
         """Return n_k."""
-        return self._rows.span(client)[1]
+        return self._rows.get_span(client)[1]
 
-    def counts(self, clients: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    def get_counts(self, clients: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
         """Return n_k of several clients, (m,)."""
-        return self._rows.counts[self._rows.places(clients)]
+        return self._rows.counts[self._rows.get_indices(clients)]
 
-    def start(self, client: int) -> int:
+    def get_start(self, client: int) -> int:
         """Return the number of a client's first row."""
-        return self._rows.span(client)[0]
+        return self._rows.get_span(client)[0]
 
-    def starts(self, clients: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    def get_starts(self, clients: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the numbers of several clients' first rows, (m,)."""
-        return self._rows.starts[self._rows.places(clients)]
+        return self._rows.starts[self._rows.get_indices(clients)]
 
-    def inputs(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    def gather_inputs(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """Return the inputs of ``rows`` (m,), in ``out`` (m, *input_shape) where that is given."""
         if self._samples is None:
             samples = self._read(self._source[rows.cpu().numpy()])
-            return inputs_of(samples, self.dtype, out)
+            return to_input_tensor(samples, self.dtype, out)
         if out is not None and self._samples.dtype == out.dtype:
             return torch.index_select(self._samples, 0, rows, out=out)
-        return inputs_of(self._samples.index_select(0, rows), self.dtype, out)
+        return to_input_tensor(self._samples.index_select(0, rows), self.dtype, out)
 
-    def labels(self, rows: torch.Tensor) -> torch.Tensor:
+    def gather_labels(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the labels of ``rows``."""
         return self._y.index_select(0, rows)
 
-    def of(self, clients: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    def select_clients(self, clients: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return inputs and labels of these clients, one after the other.
 
         Of samples that are inputs as they are, of clients next to each other, these are views.
         """
-        starts = self.starts(clients)
-        ends = starts + self.counts(clients)
+        starts = self.get_starts(clients)
+        ends = starts + self.get_counts(clients)
         if np.array_equal(starts[1:], ends[:-1]):
             rows = slice(starts[0], ends[-1])
             kept = self._samples
             samples = self._read(self._source[rows]) if kept is None else kept[rows]
-            return inputs_of(samples, self.dtype), self._y[rows]
+            return to_input_tensor(samples, self.dtype), self._y[rows]
         chosen = torch.from_numpy(
             np.concatenate([np.arange(*span) for span in zip(starts, ends, strict=True)])
         ).to(self.device)
-        return self.inputs(chosen), self.labels(chosen)
+        return self.gather_inputs(chosen), self.gather_labels(chosen)
 
     def _read(self, source: NDArray[np.int64]) -> torch.Tensor:
         samples = torch.from_numpy(self._pool[source]).to(self.device)

@@ -4,13 +4,13 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from fedquorum.errors import ParameterError, ProtocolError, SettingsError, told
+from fedquorum.errors import ParameterError, ProtocolError, SettingsError, describe_error
 from fedquorum.flower.codec import CLIENT_ID
 
-RUNS_APPS = "flwr.supernode.runtime.run_clientapp"
+SUPERNODE_MODULE = "flwr.supernode.runtime.run_clientapp"
 """Flower's module that runs an app on a SuperNode, which no simulation loads."""
 
-ABOUT_THE_RUN = (ParameterError, ProtocolError, SettingsError)
+SAFE_ERRORS = (ParameterError, ProtocolError, SettingsError)
 """Errors about the settings or the message, which the server has itself; none quotes data."""
 
 
@@ -25,10 +25,10 @@ def is_deployed(node_config: Mapping[str, Any]) -> bool:
     node_config : mapping
         Flower's node config.
     """
-    return CLIENT_ID in node_config or RUNS_APPS in sys.modules
+    return CLIENT_ID in node_config or SUPERNODE_MODULE in sys.modules
 
 
-def reason_of(error: Exception, *, deployed: bool) -> str:
+def get_failure_reason(error: Exception, *, deployed: bool) -> str:
     """Return the reason of a failure for the server.
 
     Of a deployed node it is the kind of error. The text of an error may quote data, so it stays in
@@ -42,6 +42,6 @@ def reason_of(error: Exception, *, deployed: bool) -> str:
     deployed : bool
         Whether the node is a machine whose data stay there.
     """
-    if deployed and not isinstance(error, ABOUT_THE_RUN):
+    if deployed and not isinstance(error, SAFE_ERRORS):
         return f"{type(error).__name__}: the log of the node has the text"
-    return told(error)
+    return describe_error(error)

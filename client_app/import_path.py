@@ -10,12 +10,12 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-ROOT = Path(__file__).absolute().parent.parent
-LIBRARY = ROOT / "strategies"
-FOLDERS = {"fedquorum": LIBRARY, "conf": ROOT}
+APP_ROOT = Path(__file__).absolute().parent.parent
+LIBRARY_ROOT = APP_ROOT / "strategies"
+PACKAGE_ROOTS = {"fedquorum": LIBRARY_ROOT, "conf": APP_ROOT}
 
 
-def use_packages_beside_this_one() -> None:
+def use_bundled_packages() -> None:
     """Put this folder and its library first on ``sys.path``, and refuse copies from elsewhere.
 
     A wheel installs the library beside the app, where nothing needs to be done.
@@ -26,22 +26,22 @@ def use_packages_beside_this_one() -> None:
         If Python would still take ``fedquorum`` or ``conf`` from elsewhere, usually because that
         copy is imported already.
     """
-    if not (LIBRARY / "fedquorum").is_dir():
+    if not (LIBRARY_ROOT / "fedquorum").is_dir():
         return
     # Entries that are there already stay: Flower loads both apps of a simulation in two threads,
     # and each takes the entry away again that it made.
-    sys.path[:0] = [str(ROOT), str(LIBRARY)]
-    for package, folder in FOLDERS.items():
-        found, expected = _location(package), folder / package
+    sys.path[:0] = [str(APP_ROOT), str(LIBRARY_ROOT)]
+    for package, folder in PACKAGE_ROOTS.items():
+        found, expected = _find_location(package), folder / package
         if found is None or found.resolve() != expected.resolve():
             raise ImportError(
-                f"{_described(package, expected)} must be imported from {expected}, "
-                f"got {_described(package, found)} from {found}: import the app before the other "
+                f"{_describe_package(package, expected)} must be imported from {expected}, "
+                f"got {_describe_package(package, found)} from {found}: import the app before the other "
                 "copy, or run it in a process of its own"
             )
 
 
-def _location(package: str) -> Path | None:
+def _find_location(package: str) -> Path | None:
     """Return the folder, or the file, that a package is or would be imported from."""
     spec = find_spec(package)
     if spec is None:
@@ -51,7 +51,7 @@ def _location(package: str) -> Path | None:
     return Path(spec.origin) if spec.origin else None
 
 
-def _described(package: str, location: Path | None) -> str:
+def _describe_package(package: str, location: Path | None) -> str:
     """Return a package's name, with its version where its source states one."""
     source = location / "__init__.py" if location and location.is_dir() else location
     text = source.read_text(errors="replace") if source and source.is_file() else ""

@@ -21,9 +21,9 @@ from fedquorum.errors import SettingsError
 from fedquorum.metrics import METRICS
 from numpy.typing import NDArray
 
-BINARY = 2
-TOP = 5
-NUMBERS = 2**22  # scores that are sorted at once
+BINARY_CLASSES = 2
+TOP_K = 5
+MAX_SORTED_SCORES = 2**22  # scores that are sorted at once
 
 
 @dataclass(frozen=True)
@@ -36,17 +36,17 @@ class _Predictions:
     counts: torch.Tensor  # (K,)
 
     @property
-    def first(self) -> torch.Tensor:
+    def first_rows(self) -> torch.Tensor:
         """The row of each client's first prediction (K,)."""
         return self.counts.cumsum(0) - self.counts
 
-    def counted(self, classes: torch.Tensor) -> torch.Tensor:
+    def count_by_class(self, classes: torch.Tensor) -> torch.Tensor:
         """Return how many of each client's predictions are in each class (K, c)."""
         k, c = len(self.counts), self.logits.shape[1]
         return torch.bincount(self.client * c + classes, minlength=k * c).reshape(k, c)
 
 
-def metrics_of(
+def compute_metric(
     name: str, outputs: torch.Tensor, labels: torch.Tensor, counts: Sequence[int]
 ) -> list[float]:
     """Return the metric ``evaluation.metric`` of each client.
@@ -83,38 +83,42 @@ def metrics_of(
     finite = outputs.isfinite().all(dim=1)
     diverged[client[~finite]] = True
     logits = torch.where(finite.unsqueeze(1), outputs, torch.zeros_like(outputs))
-    values = _MEASURES[name](_Predictions(logits.contiguous(), labels, client, lengths))
+    values = _METRIC_FUNCTIONS[name](_Predictions(logits.contiguous(), labels, client, lengths))
     values[((lengths == 0) | diverged).cpu().numpy()] = math.nan
     return [float(value) for value in values]
 
 
 def _auroc(predictions: _Predictions) -> NDArray[np.float64]:
     """Return each client's mean area over the classes that have one (K,)."""
-    members = predictions.counted(predictions.labels)
+    members = predictions.count_by_class(predictions.labels)
     m, c = predictions.logits.shape
-    classes = torch.arange(1 if c == BINARY else 0, c, device=predictions.logits.device)
-    at_once = max(1, NUMBERS // max(1, m))
-    parts = zip(_log_odds(predictions.logits).split(at_once), classes.split(at_once), strict=True)
-    return _mean(np.concatenate([_areas(*part, predictions, members) for part in parts], axis=1))
+    classes = torch.arange(1 if c == BINARY_CLASSES else 0, c, device=predictions.logits.device)
+    at_once = max(1, MAX_SORTED_SCORES // max(1, m))
+    parts = zip(
+        _compute_log_odds(predictions.logits).split(at_once), classes.split(at_once), strict=True
+    )
+    return _compute_row_means(
+        np.concatenate([_compute_areas(*part, predictions, members) for part in parts], axis=1)
+    )
 
 
-def _log_odds(logits: torch.Tensor) -> torch.Tensor:
+def _compute_log_odds(logits: torch.Tensor) -> torch.Tensor:
     """Return the log odds of each class (c, m) by the logits (m, c); of two, of class 1 (1, m).
 
     log p_k / (1 - p_k) = z_k - log sum_{j != k} exp(z_j) ranks predictions as the probability p_k
     does, which is 1 for many of them where a model is sure.
     """
     m, c = logits.shape
-    if c == BINARY:
+    if c == BINARY_CLASSES:
         z = logits.double()
         return (z[:, 1] - z[:, 0]).unsqueeze(0)
-    if c < BINARY or m == 0:
+    if c < BINARY_CLASSES or m == 0:
         return torch.zeros((c, m), dtype=torch.float64, device=logits.device)
-    parts = logits.split(max(1, NUMBERS // c))
-    return torch.cat([_one_against_rest(part.double()) for part in parts], dim=1)
+    parts = logits.split(max(1, MAX_SORTED_SCORES // c))
+    return torch.cat([_compute_odds_against_rest(part.double()) for part in parts], dim=1)
 
 
-def _one_against_rest(logits: torch.Tensor) -> torch.Tensor:
+def _compute_odds_against_rest(logits: torch.Tensor) -> torch.Tensor:
     """Return z_k - log sum_{j != k} exp(z_j) (c, n) of logits (n, c), c > 2.
 
     Predictions have the same bits if their logits differ by a constant, or are the same for class k
@@ -142,7 +146,7 @@ def _one_against_rest(logits: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(odds).scatter_(0, order.t(), odds)
 
 
-def _areas(
+def _compute_areas(
     scores: torch.Tensor, classes: torch.Tensor, predictions: _Predictions, members: torch.Tensor
 ) -> NDArray[np.float64]:
     """Return the area of j classes by scores (j, m), NaN where there is none (K, j).
@@ -151,7 +155,7 @@ def _areas(
     among all P + N predictions of the client; tied predictions share the middle of their ranks.
     Twice S is a whole number.
     """
-    rank = _doubled_ranks(scores, predictions)
+    rank = _compute_doubled_ranks(scores, predictions)
     member = predictions.labels == classes.unsqueeze(1)  # (j, m)
     sums = torch.zeros(len(classes), len(members), dtype=torch.int64, device=scores.device)
     sums = sums.index_add_(1, predictions.client, rank * member).t()
@@ -159,10 +163,10 @@ def _areas(
     negative = predictions.counts.unsqueeze(1) - positive
     above = (sums - positive * (positive + 1)).cpu().numpy()  # twice the pairs in right order
     pairs = (2 * positive * negative).cpu().numpy()
-    return _ratio(above, pairs)
+    return _compute_ratio(above, pairs)
 
 
-def _doubled_ranks(scores: torch.Tensor, predictions: _Predictions) -> torch.Tensor:
+def _compute_doubled_ranks(scores: torch.Tensor, predictions: _Predictions) -> torch.Tensor:
     """Return twice the rank (from 1) of each score (j, m) among its client's in the row (j, m)."""
     # Sorted by client, and by score within a client: a stable sort keeps the former order.
     by_score = scores.argsort(dim=1, stable=True)
@@ -176,7 +180,7 @@ def _doubled_ranks(scores: torch.Tensor, predictions: _Predictions) -> torch.Ten
     first = torch.where(torch.cat([edge, fresh], dim=1), place, 0).cummax(dim=1).values
     last = torch.where(torch.cat([fresh, edge], dim=1), place, scores.shape[1])
     last = last.flip(1).cummin(dim=1).values.flip(1)
-    within = first + last + 2 - 2 * predictions.first[client]
+    within = first + last + 2 - 2 * predictions.first_rows[client]
     return torch.empty_like(within).scatter_(1, order, within)
 
 
@@ -184,53 +188,55 @@ def _f1(predictions: _Predictions) -> NDArray[np.float64]:
     """Return each client's mean over classes (K,): 2 TP / (2 TP + FP + FN) of each."""
     labels, predicted = predictions.labels, predictions.logits.argmax(dim=1)
     hits = torch.where(predicted == labels, 1, 0)
-    both = torch.zeros_like(predictions.counted(labels))
+    both = torch.zeros_like(predictions.count_by_class(labels))
     both.index_put_((predictions.client, labels), hits, accumulate=True)
-    sizes = (predictions.counted(labels) + predictions.counted(predicted)).cpu().numpy()
-    return _mean(_ratio(2 * both.cpu().numpy(), sizes))
+    sizes = (
+        (predictions.count_by_class(labels) + predictions.count_by_class(predicted)).cpu().numpy()
+    )
+    return _compute_row_means(_compute_ratio(2 * both.cpu().numpy(), sizes))
 
 
 def _top5(predictions: _Predictions) -> NDArray[np.float64]:
     """Return each client's share of labels among the highest logits (K,)."""
-    highest = predictions.logits.topk(min(TOP, predictions.logits.shape[1]), dim=1).indices
+    highest = predictions.logits.topk(min(TOP_K, predictions.logits.shape[1]), dim=1).indices
     hits = (highest == predictions.labels.unsqueeze(1)).any(dim=1).long()
     found = torch.zeros_like(predictions.counts).index_add_(0, predictions.client, hits)
-    return _ratio(found.cpu().numpy(), predictions.counts.cpu().numpy())
+    return _compute_ratio(found.cpu().numpy(), predictions.counts.cpu().numpy())
 
 
 def _rmse(predictions: _Predictions) -> NDArray[np.float64]:
     """Return the root of each client's mean squared error (K,)."""
-    return np.sqrt(_client_means(predictions, _errors(predictions) ** 2))
+    return np.sqrt(_compute_client_means(predictions, _compute_errors(predictions) ** 2))
 
 
 def _mae(predictions: _Predictions) -> NDArray[np.float64]:
     """Return each client's mean absolute error (K,)."""
-    return _client_means(predictions, _errors(predictions).abs())
+    return _compute_client_means(predictions, _compute_errors(predictions).abs())
 
 
 def _r2(predictions: _Predictions) -> NDArray[np.float64]:
     """Return the share of each client's variance that is explained (K,)."""
     labels = predictions.labels.double()
-    mean = torch.from_numpy(_client_means(predictions, labels)).to(labels.device)
+    mean = torch.from_numpy(_compute_client_means(predictions, labels)).to(labels.device)
     # By its ends: of equal numbers like 0.1 the mean is rounded, and the variance not quite 0.
     low, high = (
         torch.segment_reduce(labels, end, lengths=predictions.counts, unsafe=True)
         for end in ("min", "max")
     )
-    error = _client_means(predictions, _errors(predictions) ** 2)
-    variance = _client_means(predictions, (labels - mean[predictions.client]) ** 2)
+    error = _compute_client_means(predictions, _compute_errors(predictions) ** 2)
+    variance = _compute_client_means(predictions, (labels - mean[predictions.client]) ** 2)
     defined = (low < high).cpu().numpy() & (variance > 0)
     unexplained = np.full(len(variance), math.nan)
     np.divide(error, variance, out=unexplained, where=defined)
     return 1.0 - unexplained
 
 
-def _errors(predictions: _Predictions) -> torch.Tensor:
+def _compute_errors(predictions: _Predictions) -> torch.Tensor:
     """Return y - z of each prediction (m,), in float64."""
     return predictions.labels.double() - predictions.logits.squeeze(1).double()
 
 
-def _client_means(predictions: _Predictions, values: torch.Tensor) -> NDArray[np.float64]:
+def _compute_client_means(predictions: _Predictions, values: torch.Tensor) -> NDArray[np.float64]:
     """Return the mean of each client's values (K,) of (m,), NaN of none."""
     lengths = predictions.counts
     sums = torch.segment_reduce(values, "sum", lengths=lengths).cpu().numpy()
@@ -240,14 +246,14 @@ def _client_means(predictions: _Predictions, values: torch.Tensor) -> NDArray[np
     return means
 
 
-def _ratio(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.float64]:
+def _compute_ratio(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return part / whole, NaN where the whole is 0."""
     ratio = np.full(whole.shape, math.nan)
     np.divide(part, whole, out=ratio, where=whole > 0)
     return ratio
 
 
-def _mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _compute_row_means(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the mean (K,) of each row's numbers (K, c) that are not NaN, NaN where all are.
 
     The sum goes from left to right, unlike ``sum``, whose order depends on the shape.
@@ -260,7 +266,7 @@ def _mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return mean
 
 
-_MEASURES: dict[str, Callable[[_Predictions], NDArray[np.float64]]] = {
+_METRIC_FUNCTIONS: dict[str, Callable[[_Predictions], NDArray[np.float64]]] = {
     "auroc": _auroc,
     "f1": _f1,
     "top5": _top5,
@@ -270,7 +276,7 @@ _MEASURES: dict[str, Callable[[_Predictions], NDArray[np.float64]]] = {
 }
 
 
-def check_metric(name: str, num_classes: int, *, numbers: bool) -> None:
+def check_metric_for_target(name: str, num_classes: int, *, regression: bool) -> None:
     """Check that the metric fits the target.
 
     Raises
@@ -278,15 +284,15 @@ def check_metric(name: str, num_classes: int, *, numbers: bool) -> None:
     SettingsError
         If it is not defined for that, or always 1.
     """
-    allowed = [key for key, metric in METRICS.items() if metric.of_numbers == numbers]
+    allowed = [key for key, metric in METRICS.items() if metric.is_regression == regression]
     if name not in {*allowed, "loss"}:
-        kind = "numbers" if numbers else "classes"
+        kind = "numbers" if regression else "classes"
         raise SettingsError(
             f"evaluation.metric must be one of {', '.join(dict.fromkeys((*allowed, 'loss')))} "
             f"where targets are {kind}, got {name}"
         )
-    if name == "top5" and num_classes <= TOP:
+    if name == "top5" and num_classes <= TOP_K:
         raise SettingsError(
-            f"evaluation.metric=top5 needs more than {TOP} classes, got {num_classes}: every "
+            f"evaluation.metric=top5 needs more than {TOP_K} classes, got {num_classes}: every "
             "prediction would be right"
         )

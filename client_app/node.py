@@ -10,34 +10,34 @@ import torch
 from fedquorum.client.availability import NodeAvailability
 from fedquorum.flower.codec import CLIENT_ID
 from fedquorum.flower.response_times import NodeResponseTimes
-from fedquorum.parameters import Number
+from fedquorum.parameters import Interval
 from torch import nn
 
 from client_app.augmentation import check_augmentation
-from client_app.availability import client_processes
+from client_app.availability import build_processes
+from client_app.cached_evaluation import CachedEvaluator
 from client_app.client import FederatedClient
-from client_app.costs import flops_of_sample, numbers_of_sample
 from client_app.data import load_data
-from client_app.data.base import FederatedData, Part
-from client_app.dropout import give_dropout
+from client_app.data.base import FederatedData, Split
+from client_app.dropout import replace_dropout
 from client_app.examples import Examples
-from client_app.failures import reason_of
-from client_app.measurements import Measurements
-from client_app.models import example_inputs, model_for
-from client_app.response_times import response_times
-from client_app.tasks import build_task
+from client_app.failures import get_failure_reason
+from client_app.flops import count_sample_activations, count_sample_flops
+from client_app.losses import build_task
+from client_app.models import build_model_for, create_example_inputs
+from client_app.response_times import build_latency_model
 from client_app.trainer import Trainer
-from client_app.training import LocalTraining, TheoremLR, TrainingSetup
-from client_app.workers import keep_memory
+from client_app.training import LocalSGDConfig, TheoremLR, TrainingSetup
+from client_app.workers import retain_freed_memory
 from conf import Settings, SettingsError
-from conf.schema.data import of_devices
+from conf.schema.data import is_on_device
 from conf.schema.privacy import PrivacySettings
-from conf.schema.settings import evaluated_metric
+from conf.schema.settings import get_evaluation_metric
 
-PARTS: tuple[Part, ...] = ("train", "test")
-VALIDATED_PARTS: tuple[Part, ...] = (*PARTS, "validation")
+DATA_SPLITS: tuple[Split, ...] = ("train", "test")
+ALL_SPLITS: tuple[Split, ...] = (*DATA_SPLITS, "validation")
 CUBLAS_WORKSPACE = ":4096:8"  # with a workspace of its own for each stream cuBLAS repeats itself
-EVALUATION_NUMBERS = 2**24  # of all layers at once: more is fresh memory in every pass
+MAX_EVALUATION_NUMBERS = 2**24  # of all layers at once: more is fresh memory in every pass
 
 
 class Node:
@@ -54,26 +54,28 @@ class Node:
         Whether this is a machine whose data stay there; its failures are told without their text.
     """
 
-    measurements: Measurements
+    evaluator: CachedEvaluator
     trainer: Trainer
 
     def __init__(self, settings: Settings, data_path: str = "", *, deployed: bool = False) -> None:
         self._settings = settings
         self._deployed = deployed
         if settings.client.retain_memory:
-            keep_memory()
+            retain_freed_memory()
         data: Any = settings.data
-        if data_path and of_devices(data):
+        if data_path and is_on_device(data):
             data = replace(data, path=data_path)
         self._data = load_data(data, settings.seed)
-        self._device = compute_device(settings.client.device)
+        self._device = resolve_device(settings.client.device)
         if self._device.type == "cuda":
-            compute_deterministically(settings.client.deterministic)
-        self._model = trained_model(settings, self._data).to(self._device)
-        inputs = example_inputs(self._data.input_shape, self._data.num_tokens).to(self._device)
-        self._flops = flops_of_sample(self._model, inputs)
-        numbers = numbers_of_sample(self._model, inputs)
-        self._rows_at_once = max(1, EVALUATION_NUMBERS // numbers)
+            set_deterministic(settings.client.deterministic)
+        self._model = build_trained_model(settings, self._data).to(self._device)
+        inputs = create_example_inputs(self._data.input_shape, self._data.num_tokens).to(
+            self._device
+        )
+        self._flops = count_sample_flops(self._model, inputs)
+        numbers = count_sample_activations(self._model, inputs)
+        self._rows_at_once = max(1, MAX_EVALUATION_NUMBERS // numbers)
         if any(isinstance(layer, torch.nn.Conv2d) for layer in self._model.modules()):
             # In this layout convolutions are up to twice as fast, on CPUs too.
             self._model = self._model.to(memory_format=torch.channels_last)
@@ -81,13 +83,13 @@ class Node:
         torch.backends.cudnn.allow_tf32 = settings.client.tf32
         if settings.client.compile:
             _check_compiler(self._device)
-        self._process = client_processes(settings, self._data)
-        self._times = response_times(settings.response_time, self._data.num_clients)
+        self._process = build_processes(settings, self._data)
+        self._times = build_latency_model(settings.response_time, self._data.num_clients)
         self._examples: Examples | None = None
         self._everyone = np.zeros(0, dtype=np.int64)
         self._whole: set[Sequence[int]] = set()  # groups of clients that are all loaded
 
-    def host(self, clients: Sequence[int]) -> None:
+    def load_clients(self, clients: Sequence[int]) -> None:
         """Load the data of these clients, beside those that are there.
 
         Raises
@@ -100,32 +102,38 @@ class Node:
             return
         everyone = np.union1d(self._everyone, np.asarray(group, dtype=np.int64))
         if len(everyone) > len(self._everyone):
-            self._load(everyone.tolist())
+            self._load_all(everyone.tolist())
             self._everyone = everyone
         self._whole.add(group)
 
-    def _load(self, everyone: Sequence[int]) -> None:
+    def _load_all(self, clients: Sequence[int]) -> None:
         """Load the data of all of these clients."""
-        parts = VALIDATED_PARTS if self._settings.data.validation_fraction else PARTS
-        examples = {part: Examples(self._data.pool(part, everyone), self._device) for part in parts}
+        parts = ALL_SPLITS if self._settings.data.validation_fraction else DATA_SPLITS
+        examples = {
+            part: Examples(self._data.get_pooled_split(part, clients), self._device)
+            for part in parts
+        }
         settings = self._settings.client
-        set_by_users = {item.name for item in fields(LocalTraining)} - {"theorem_lr", "pixel_scale"}
-        how = LocalTraining(
+        set_by_users = {item.name for item in fields(LocalSGDConfig)} - {
+            "theorem_lr",
+            "pixel_scale",
+        }
+        how = LocalSGDConfig(
             theorem_lr=TheoremLR(settings.theorem_lr.mu, settings.theorem_lr.L),
             pixel_scale=examples["train"].pixel_scale,
             **{name: getattr(settings, name) for name in set_by_users},
         )
         if how.augmentation != "none":
-            for client in everyone:
-                inputs, _ = examples["train"].of([client])
+            for client in clients:
+                inputs, _ = examples["train"].select_clients([client])
                 check_augmentation(how.augmentation, inputs, how.pixel_scale)
         self._examples = examples["train"]
         task = build_task(self._settings, self._data)
-        self.measurements = Measurements(
+        self.evaluator = CachedEvaluator(
             self._model,
             examples,
             task,
-            evaluated_metric(self._settings),
+            get_evaluation_metric(self._settings),
             flops_per_sample=self._flops,
             rows_at_once=self._rows_at_once,
             threads=settings.threads_per_op,
@@ -144,34 +152,34 @@ class Node:
             flops_per_sample=self._flops,
         )
 
-    def client(self, client_id: int) -> FederatedClient:
+    def get_client(self, client_id: int) -> FederatedClient:
         """Return a client, with its data loaded."""
         if self._examples is None or client_id not in self._examples:
-            self.host([client_id])
-        return FederatedClient(client_id, self.measurements, self.trainer.alone)
+            self.load_clients([client_id])
+        return FederatedClient(client_id, self.evaluator, self.trainer.train_client)
 
-    def availability(self, hosted: Sequence[int]) -> NodeAvailability | None:
+    def get_availability(self, hosted: Sequence[int]) -> NodeAvailability | None:
         """Return when these clients are available, None if always."""
         if self._process is None:
             return None
         return NodeAvailability(self._settings.seed, hosted, self._process)
 
-    def response_times(self, hosted: Sequence[int]) -> NodeResponseTimes | None:
+    def get_response_times(self, hosted: Sequence[int]) -> NodeResponseTimes | None:
         """Return how long these clients take, None where nothing is simulated."""
         if self._times is None:
             return None
         return NodeResponseTimes(self._settings.seed, hosted, self._times)
 
-    def reason(self, error: Exception) -> str:
+    def get_reason(self, error: Exception) -> str:
         """Return the reason of a failure for the server."""
-        return reason_of(error, deployed=self._deployed)
+        return get_failure_reason(error, deployed=self._deployed)
 
     @property
     def privacy(self) -> PrivacySettings:
         """Whether, and how, clients clip their updates."""
         return self._settings.privacy
 
-    def hosted(self, node_config: dict[str, Any]) -> Sequence[int]:
+    def get_hosted_clients(self, node_config: dict[str, Any]) -> Sequence[int]:
         """Return the ids of the clients that a node with this config hosts.
 
         Raises
@@ -184,10 +192,10 @@ class Node:
                 "client.class_weights must be null or a list where a device hosts one client, got "
                 "balanced"
             )
-        return hosted_clients(node_config, self._data.num_clients)
+        return compute_hosted_clients(node_config, self._data.num_clients)
 
 
-def hosted_clients(node_config: dict[str, Any], num_clients: int) -> Sequence[int]:
+def compute_hosted_clients(node_config: dict[str, Any], num_clients: int) -> Sequence[int]:
     """Return the ids of the clients on a node: ``client-id``, or k with k mod M = j.
 
     Of many clients it is a range: every message asks for it, often several times.
@@ -199,7 +207,7 @@ def hosted_clients(node_config: dict[str, Any], num_clients: int) -> Sequence[in
     """
     if CLIENT_ID in node_config:
         client = node_config[CLIENT_ID]
-        if not Number(low=0, high=num_clients - 1, integer=True).contains(client):
+        if not Interval(low=0, high=num_clients - 1, integer=True).contains(client):
             raise SettingsError(
                 f"client-id must be a whole number from 0 to {num_clients - 1}, got {client!r}"
             )
@@ -212,13 +220,13 @@ def hosted_clients(node_config: dict[str, Any], num_clients: int) -> Sequence[in
     return range(int(node_config["partition-id"]), num_clients, int(node_config["num-partitions"]))
 
 
-def trained_model(settings: Settings, data: FederatedData) -> nn.Module:
+def build_trained_model(settings: Settings, data: FederatedData) -> nn.Module:
     """Return the model that clients train, with initial values that a request replaces."""
-    model = model_for(settings, data, pretrained=False)
-    return give_dropout(model, example_inputs(data.input_shape, data.num_tokens))
+    model = build_model_for(settings, data, pretrained=False)
+    return replace_dropout(model, create_example_inputs(data.input_shape, data.num_tokens))
 
 
-def compute_deterministically(wanted: bool) -> None:
+def set_deterministic(wanted: bool) -> None:
     """Let CUDA take, of its ways to compute something, one that gives the same bits every time.
 
     A model with an operation that has no such way fails with torch's words. cuBLAS reads its
@@ -229,7 +237,7 @@ def compute_deterministically(wanted: bool) -> None:
     torch.use_deterministic_algorithms(wanted)
 
 
-def compute_device(name: str) -> torch.device:
+def resolve_device(name: str) -> torch.device:
     """Return the device of ``client.device``, auto being the GPU where there is one.
 
     Raises

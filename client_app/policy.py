@@ -15,24 +15,24 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from fedquorum.errors import SettingsError, did_you_mean, one_line
-from fedquorum.flower.availability import category_of
+from fedquorum.errors import SettingsError, suggest_name, to_one_line
+from fedquorum.flower.availability import get_base_message_type
 from fedquorum.flower.codec import (
     CLIENT_ID,
-    KEPT_ALIKE,
-    MEASURED,
-    EvaluateAnswer,
+    EVALUATION_KEYS,
+    VALIDATION_COUNTERPARTS,
+    EvaluateResult,
     Status,
-    TrainAnswer,
+    TrainResult,
     decode_train_reply,
+    drop_metrics,
     encode_evaluate_reply,
     encode_hosted_clients,
     encode_train_reply,
-    without_metrics,
 )
-from fedquorum.intake import abbreviated
-from fedquorum.parameters import NON_NEGATIVE_COUNT, POSITIVE, Flag, Range
+from fedquorum.parameters import NON_NEGATIVE_INT, POSITIVE, Flag, Range
 from fedquorum.rule import parameter
+from fedquorum.sanitize import abbreviate
 from filelock import lock_descriptor
 from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
@@ -42,30 +42,32 @@ from flwr.supercore.utils import get_flwr_home
 from conf import Settings
 from conf.schema.privacy import ClippingSettings, FixedClippingSettings
 
-FILE = "node.yaml"
-COUNTED = "node-usage.json"
+POLICY_FILE = "node.yaml"
+USAGE_FILE = "node-usage.json"
 """What the node has done today, in Flower's home: the data may be read-only."""
 
 
 @dataclass(frozen=True)
-class Names(Range):
-    """A list of names, limited to ``known`` unless that is empty."""
+class NameList(Range):
+    """A list of names, limited to ``choices`` unless that is empty."""
 
-    known: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
 
     def describe(self) -> str:
         """Return which names."""
-        return f"a list of {', '.join(self.known) or 'names'}"
+        return f"a list of {', '.join(self.choices) or 'names'}"
 
     def contains(self, value: object) -> bool:
         """Say whether ``value`` is such a list."""
         if not isinstance(value, list):
             return False
-        return all(isinstance(one, str) and (not self.known or one in self.known) for one in value)
+        return all(
+            isinstance(one, str) and (not self.choices or one in self.choices) for one in value
+        )
 
 
 @dataclass(frozen=True)
-class LeastPrivacy:
+class PrivacyRequirement:
     """The differential privacy that a run must have.
 
     Parameters
@@ -82,10 +84,10 @@ class LeastPrivacy:
     clipping_norm: float | None = parameter(None, POSITIVE)
     clips_here: bool = parameter(False, Flag())
 
-    def problem(self, settings: Settings) -> str | None:
+    def find_problem(self, settings: Settings) -> str | None:
         """Return the protection that a run lacks; None if it lacks none."""
         privacy = settings.privacy
-        if self == LeastPrivacy():
+        if self == PrivacyRequirement():
             return None
         if not isinstance(privacy, ClippingSettings):
             return f"it asks for differential privacy, and privacy is {privacy.name}"
@@ -104,7 +106,7 @@ class LeastPrivacy:
 
 
 @dataclass(frozen=True)
-class Accepted:
+class Allowlist:
     """Which runs are accepted, by names with * and ?.
 
     Parameters
@@ -113,11 +115,11 @@ class Accepted:
         Names of experiments, of ``model`` and of ``strategy``.
     """
 
-    experiments: tuple[str, ...] = parameter(("*",), Names())
-    models: tuple[str, ...] = parameter(("*",), Names())
-    strategies: tuple[str, ...] = parameter(("*",), Names())
+    experiments: tuple[str, ...] = parameter(("*",), NameList())
+    models: tuple[str, ...] = parameter(("*",), NameList())
+    strategies: tuple[str, ...] = parameter(("*",), NameList())
 
-    def problem(self, settings: Settings, experiment: str) -> str | None:
+    def find_problem(self, settings: Settings, experiment: str) -> str | None:
         """Return which name is not accepted, None if all are."""
         given = {
             "experiments": experiment,
@@ -127,12 +129,12 @@ class Accepted:
         for kind, name in given.items():
             patterns = getattr(self, kind)
             if not any(fnmatchcase(name, pattern) for pattern in patterns):
-                return f"it accepts the {kind} {abbreviated(patterns) or '(none)'}, not {name}"
+                return f"it accepts the {kind} {abbreviate(patterns) or '(none)'}, not {name}"
         return None
 
 
 @dataclass(frozen=True)
-class PerDay:
+class DailyLimit:
     """The amount that a node does in a day, by UTC; None for any amount.
 
     Parameters
@@ -143,10 +145,10 @@ class PerDay:
         Training examples, each once a round. The round that exceeds them is the day's last.
     """
 
-    rounds: int | None = parameter(None, NON_NEGATIVE_COUNT)
-    examples: int | None = parameter(None, NON_NEGATIVE_COUNT)
+    rounds: int | None = parameter(None, NON_NEGATIVE_INT)
+    examples: int | None = parameter(None, NON_NEGATIVE_INT)
 
-    def problem(self, used: "Usage") -> str | None:
+    def find_problem(self, used: "UsageCount") -> str | None:
         """Return the limit that is used up; None if none is."""
         for kind in ("rounds", "examples"):
             most, count = getattr(self, kind), getattr(used, kind)
@@ -156,7 +158,7 @@ class PerDay:
 
 
 @dataclass(frozen=True)
-class Usage:
+class UsageCount:
     """The amount that a node has done on a day."""
 
     day: str
@@ -170,39 +172,41 @@ class NodePolicy:
 
     Parameters
     ----------
-    privacy : LeastPrivacy
+    privacy : PrivacyRequirement
         What updates must be protected by.
     withhold : tuple of str
         Metrics that stay on the node. Without ``num-examples``, which is none of them, no rule
         could use an update.
     accept : Accepted
         Which runs it takes part in.
-    per_day : PerDay
+    per_day : DailyLimit
         How much it does in a day.
     """
 
-    privacy: LeastPrivacy = field(default_factory=LeastPrivacy)
-    withhold: tuple[str, ...] = parameter((), Names(MEASURED))
-    accept: Accepted = field(default_factory=Accepted)
-    per_day: PerDay = field(default_factory=PerDay)
+    privacy: PrivacyRequirement = field(default_factory=PrivacyRequirement)
+    withhold: tuple[str, ...] = parameter((), NameList(EVALUATION_KEYS))
+    accept: Allowlist = field(default_factory=Allowlist)
+    per_day: DailyLimit = field(default_factory=DailyLimit)
 
     @property
     def withheld(self) -> frozenset[str]:
         """The withheld metrics; the validation part withholds the same as the test part."""
         return frozenset(self.withhold) | {
-            KEPT_ALIKE[name] for name in self.withhold if name in KEPT_ALIKE
+            VALIDATION_COUNTERPARTS[name]
+            for name in self.withhold
+            if name in VALIDATION_COUNTERPARTS
         }
 
-    def problem(self, settings: Settings, experiment: str) -> str | None:
+    def find_problem(self, settings: Settings, experiment: str) -> str | None:
         """Return why the node takes no part in a run, None if it does."""
-        return self.privacy.problem(settings) or self.accept.problem(settings, experiment)
+        return self.privacy.find_problem(settings) or self.accept.find_problem(settings, experiment)
 
 
-def policy_path(named: str, data_path: str) -> Path | None:
+def find_policy(configured: str, data_path: str) -> Path | None:
     """Return where a node's policy is: the file named, else ``node.yaml`` beside the data."""
-    if named:
-        return Path(named)
-    beside = Path(data_path).parent / FILE
+    if configured:
+        return Path(configured)
+    beside = Path(data_path).parent / POLICY_FILE
     return beside if data_path and beside.is_file() else None
 
 
@@ -217,42 +221,46 @@ def load_policy(path: Path) -> NodePolicy:
     try:
         given = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeError, yaml.YAMLError) as error:
-        raise SettingsError(f"{path} must be YAML that can be read: {one_line(error)}") from None
-    policy: NodePolicy = _built(NodePolicy, {} if given is None else given, path)
+        raise SettingsError(f"{path} must be YAML that can be read: {to_one_line(error)}") from None
+    policy: NodePolicy = _build_section(NodePolicy, {} if given is None else given, path)
     return policy
 
 
-def _built(kind: Any, given: object, path: Path, prefix: str = "") -> Any:
+def _build_section(kind: Any, given: object, path: Path, prefix: str = "") -> Any:
     """Return a dataclass of what a file holds below a key."""
     if not isinstance(given, dict):
         keys = ", ".join(item.name for item in fields(kind))
-        raise _wrong(path, prefix.rstrip(".") or "the file", f"a mapping with {keys}", given)
+        raise _build_policy_error(
+            path, prefix.rstrip(".") or "the file", f"a mapping with {keys}", given
+        )
     known = {item.name: item for item in fields(kind)}
     values = {}
     for key, value in given.items():
         if key not in known:
-            hint = did_you_mean(str(key), known) or f"allowed are {', '.join(known)}"
+            hint = suggest_name(str(key), known) or f"allowed are {', '.join(known)}"
             raise SettingsError(f"{path}: {prefix}{key} is not a key of node.yaml; {hint}")
-        values[key] = _value(known[key], value, path, f"{prefix}{key}")
+        values[key] = _read_value(known[key], value, path, f"{prefix}{key}")
     return kind(**values)
 
 
-def _value(item: Field[Any], value: object, path: Path, name: str) -> object:
+def _read_value(item: Field[Any], value: object, path: Path, name: str) -> object:
     """Return the value of a field as the policy has it."""
     allowed: Range | None = item.metadata.get("allowed")
     if allowed is None:
-        return _built(item.default_factory, value, path, f"{name}.")
+        return _build_section(item.default_factory, value, path, f"{name}.")
     optional = item.default is None
     if not (allowed.contains(value) or (optional and value is None)):
-        raise _wrong(path, name, f"{allowed.describe()}{', or null' if optional else ''}", value)
+        raise _build_policy_error(
+            path, name, f"{allowed.describe()}{', or null' if optional else ''}", value
+        )
     return tuple(value) if isinstance(value, list) else value
 
 
-def _wrong(path: Path, name: str, allowed: str, got: object) -> SettingsError:
+def _build_policy_error(path: Path, name: str, allowed: str, got: object) -> SettingsError:
     return SettingsError(f"{path}: {name} must be {allowed}, got {got!r}")
 
 
-class DailyUsage:
+class UsageLog:
     """The amount that a node has done today, in a file that several processes may update.
 
     Parameters
@@ -264,7 +272,7 @@ class DailyUsage:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def allow(self, per_day: PerDay) -> str | None:
+    def count_round(self, limit: DailyLimit) -> str | None:
         """Count a round, unless a limit of the day is used up; return that limit, None if none is.
 
         Raises
@@ -273,23 +281,23 @@ class DailyUsage:
             If what was done cannot be written down.
         """
 
-        def with_a_round(usage: Usage) -> Usage:
-            used_up = per_day.problem(usage) is not None
+        def with_a_round(usage: UsageCount) -> UsageCount:
+            used_up = limit.find_problem(usage) is not None
             return usage if used_up else replace(usage, rounds=usage.rounds + 1)
 
-        return per_day.problem(self._change(with_a_round))
+        return limit.find_problem(self._update(with_a_round))
 
     def add_examples(self, count: int) -> None:
         """Count the examples of a round that was allowed."""
-        self._change(lambda usage: replace(usage, examples=usage.examples + count))
+        self._update(lambda usage: replace(usage, examples=usage.examples + count))
 
-    def _change(self, change: Callable[[Usage], Usage]) -> Usage:
+    def _update(self, change: Callable[[UsageCount], UsageCount]) -> UsageCount:
         """Change what was done today, and return what it was before."""
         try:
             with self._path.open("a+", encoding="utf-8") as file:
                 lock_descriptor(file.fileno())
                 file.seek(0)
-                before = _today(file.read())
+                before = _parse_usage(file.read())
                 file.truncate(0)
                 file.write(json.dumps(asdict(change(before))))
         except OSError as error:
@@ -300,11 +308,11 @@ class DailyUsage:
         return before
 
 
-def _today(text: str) -> Usage:
+def _parse_usage(text: str) -> UsageCount:
     """Return what was done today by what was written down; of another day, nothing."""
-    nothing = Usage(datetime.now(UTC).date().isoformat())
+    nothing = UsageCount(datetime.now(UTC).date().isoformat())
     try:
-        usage = Usage(**json.loads(text)) if text else nothing
+        usage = UsageCount(**json.loads(text)) if text else nothing
     except (TypeError, ValueError):
         return nothing
     return usage if usage.day == nothing.day else nothing
@@ -320,49 +328,49 @@ class PolicyMod:
 
     Parameters
     ----------
-    settings_of : callable
+    get_settings : callable
         Returns the settings of the run that a context is of.
     """
 
-    settings_of: Callable[[Context], Settings]
+    get_settings: Callable[[Context], Settings]
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Answer one message."""
         config = context.node_config
         named, data_path = (str(config.get(key, "")) for key in ("policy-path", "data-path"))
-        path = policy_path(named, data_path)
+        path = find_policy(named, data_path)
         if path is None or CLIENT_ID not in config:
             return call_next(message, context)
-        kind, client = category_of(message), int(config[CLIENT_ID])
-        usage = DailyUsage(get_flwr_home() / COUNTED)
+        kind, client = get_base_message_type(message), int(config[CLIENT_ID])
+        usage = UsageLog(get_flwr_home() / USAGE_FILE)
         try:
             policy = load_policy(path)
             experiment = str(context.run_config["experiment"])
-            problem = policy.problem(self.settings_of(context), experiment)
-            if problem is None and kind == MessageType.TRAIN and policy.per_day != PerDay():
-                problem = usage.allow(policy.per_day)
+            problem = policy.find_problem(self.get_settings(context), experiment)
+            if problem is None and kind == MessageType.TRAIN and policy.per_day != DailyLimit():
+                problem = usage.count_round(policy.per_day)
         except SettingsError as error:
             log(ERROR, "The policy of this node cannot be used: %s", error)
             policy, problem = NodePolicy(), "its policy cannot be used"
         if problem is not None:
             log(WARNING, "Refused by %s: %s", path, problem)
-            return Message(_refusal(kind, client, problem), reply_to=message)
+            return Message(_build_refusal(kind, client, problem), reply_to=message)
         reply = call_next(message, context)
         if reply.has_error():
             return reply
-        if kind == MessageType.TRAIN and policy.per_day != PerDay():
+        if kind == MessageType.TRAIN and policy.per_day != DailyLimit():
             done = [a.num_examples for a in decode_train_reply(reply.content) if a.num_examples]
             usage.add_examples(int(sum(done)))
         if policy.withhold:
-            reply.content = without_metrics(reply.content, policy.withheld)
+            reply.content = drop_metrics(reply.content, policy.withheld)
         return reply
 
 
-def _refusal(kind: str, client: int, problem: str) -> RecordDict:
+def _build_refusal(kind: str, client: int, problem: str) -> RecordDict:
     """Return what a client says that its node lets take no part."""
     reason = f"its node takes no part: {problem}"
     if kind == MessageType.TRAIN:
-        return encode_train_reply([TrainAnswer(client, Status.UNAVAILABLE, reason=reason)])
+        return encode_train_reply([TrainResult(client, Status.UNAVAILABLE, reason=reason)])
     if kind == MessageType.EVALUATE:
-        return encode_evaluate_reply([EvaluateAnswer(client, Status.UNAVAILABLE, reason=reason)])
+        return encode_evaluate_reply([EvaluateResult(client, Status.UNAVAILABLE, reason=reason)])
     return encode_hosted_clients([client])

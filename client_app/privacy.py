@@ -4,16 +4,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from fedquorum.flower.availability import is_train
+from fedquorum.flower.availability import is_train_message
 from fedquorum.flower.codec import (
     NamedArrays,
     Status,
-    TrainAnswer,
+    TrainResult,
     decode_train_reply,
     decode_train_request,
     encode_train_reply,
 )
-from fedquorum.robustness import clipped
+from fedquorum.robustness import clip_update
 from flwr.app import Context, Message
 from flwr.clientapp.typing import ClientAppCallable
 
@@ -29,17 +29,17 @@ class ClippingMod:
 
     Parameters
     ----------
-    of_node : callable
+    get_node_privacy : callable
         Returns the privacy settings of the run, and the clients on the node with a context.
     """
 
-    of_node: Callable[[Context], tuple[PrivacySettings, Sequence[int]]]
+    get_node_privacy: Callable[[Context], tuple[PrivacySettings, Sequence[int]]]
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Answer one message."""
-        if not is_train(message):
+        if not is_train_message(message):
             return call_next(message, context)
-        settings, hosted = self.of_node(context)
+        settings, hosted = self.get_node_privacy(context)
         if settings.name not in CLIENT_MODES:
             return call_next(message, context)
         received, tasks = decode_train_request(message.content, hosted)
@@ -47,22 +47,22 @@ class ClippingMod:
         reply = call_next(message, context)
         if reply.has_error():
             return reply
-        answers = [_clipped(one, received, norms) for one in decode_train_reply(reply.content)]
+        answers = [_clip_result(one, received, norms) for one in decode_train_reply(reply.content)]
         return Message(encode_train_reply(answers), reply_to=message)
 
 
-def _clipped(
-    answer: TrainAnswer, received: NamedArrays, norms: Mapping[int, float | None]
-) -> TrainAnswer:
+def _clip_result(
+    result: TrainResult, received: NamedArrays, norms: Mapping[int, float | None]
+) -> TrainResult:
     """Return a client's answer with its update clipped, and whether that made it shorter."""
-    if answer.arrays is None:
-        return answer
-    norm = None if answer.client is None else norms.get(answer.client)
+    if result.arrays is None:
+        return result
+    norm = None if result.client is None else norms.get(result.client)
     if norm is None:
         reason = "the server sent no clipping_norm, to which the client is to clip its update"
-        return TrainAnswer(answer.client, Status.FAILED, reason=reason)
-    if not all(np.isfinite(array).all() for array in answer.arrays.values()):
-        return answer  # the server rejects it
-    arrays, length = clipped(received, answer.arrays, norm)
+        return TrainResult(result.client, Status.FAILED, reason=reason)
+    if not all(np.isfinite(array).all() for array in result.arrays.values()):
+        return result  # the server rejects it
+    arrays, length = clip_update(received, result.arrays, norm)
     sent = {name: array.astype(received[name].dtype) for name, array in arrays.items()}
-    return replace(answer, arrays=sent, norm_bit=float(length > norm))
+    return replace(result, arrays=sent, norm_bit=float(length > norm))

@@ -8,10 +8,10 @@ from fedquorum.errors import SettingsError
 
 from conf.schema.ranges import ClusterAddress
 
-LISTEN_SECONDS = 5.0  # to accept a connection, and again to answer
+CONNECT_SECONDS = 5.0  # to accept a connection, and again to answer
 
 
-def check_address(name: str, address: str, advice: str) -> None:
+def check_ray_address(name: str, address: str, advice: str) -> None:
     """Refuse an address at which there is no cluster.
 
     Parameters
@@ -31,7 +31,7 @@ def check_address(name: str, address: str, advice: str) -> None:
     allowed = ClusterAddress()
     if not allowed.contains(address):
         raise SettingsError(f"{name} must be {allowed.describe()}, got {address}")
-    problem = _problem_at(address)
+    problem = _find_address_problem(address)
     if problem is not None:
         raise SettingsError(
             f"{name} must be the HOST:PORT of a Ray cluster that runs, got {address} ({problem}): "
@@ -39,7 +39,7 @@ def check_address(name: str, address: str, advice: str) -> None:
         )
 
 
-def check_environment() -> None:
+def check_ray_environment() -> None:
     """Refuse a RAY_ADDRESS at which there is no cluster: Flower's simulation would use it.
 
     Raises
@@ -50,7 +50,7 @@ def check_environment() -> None:
     address = os.environ.get("RAY_ADDRESS", "")
     # Ray's other forms, such as auto, are left to Ray.
     if address.rpartition(":")[2].isdecimal() and ClusterAddress().contains(address):
-        check_address(
+        check_ray_address(
             "RAY_ADDRESS",
             address,
             "start one with ray start --head, which prints its address, or unset RAY_ADDRESS; "
@@ -58,18 +58,18 @@ def check_environment() -> None:
         )
 
 
-def _problem_at(address: str) -> str | None:
+def _find_address_problem(address: str) -> str | None:
     """Return why what is at an address is no Ray cluster, None if it may be one."""
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), LISTEN_SECONDS).close()
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
         return str(error)
     if os.environ.get("RAY_USE_TLS", "0") != "0":  # which only Ray has the keys for
         return None
     with grpc.insecure_channel(address) as channel:
         try:
-            grpc.channel_ready_future(channel).result(timeout=LISTEN_SECONDS)
+            grpc.channel_ready_future(channel).result(timeout=CONNECT_SECONDS)
         except grpc.FutureTimeoutError:
             return "what listens there is not Ray"
     return None

@@ -1,8 +1,8 @@
 """From settings to how long a run's clients take."""
 
-from fedquorum.client.response_times import Lognormal, ResponseTimes, read_response_times
+from fedquorum.client.latency import LatencyModel, LognormalLatency, read_response_times
 from fedquorum.errors import DataError
-from fedquorum.rule import parameters_of
+from fedquorum.rule import get_parameters
 
 from conf.schema.response_time import (
     LognormalSettings,
@@ -11,7 +11,7 @@ from conf.schema.response_time import (
 )
 
 
-def response_times(settings: ResponseTimeSettings, num_clients: int) -> ResponseTimes | None:
+def build_latency_model(settings: ResponseTimeSettings, num_clients: int) -> LatencyModel | None:
     """Return how long the clients take; None for ``none``.
 
     Raises
@@ -20,8 +20,8 @@ def response_times(settings: ResponseTimeSettings, num_clients: int) -> Response
         If the file cannot be read, or lacks a client.
     """
     if isinstance(settings, LognormalSettings):
-        return Lognormal(
-            **{item.name: getattr(settings, item.name) for item in parameters_of(Lognormal)}
+        return LognormalLatency(
+            **{item.name: getattr(settings, item.name) for item in get_parameters(LognormalLatency)}
         )
     if isinstance(settings, RecordedTimesSettings):
         try:

@@ -11,16 +11,26 @@ from fedquorum.errors import DataError
 from flwr.common.logger import log
 from numpy.typing import NDArray
 
-from client_app.alone import NO_STARTS, AloneTraining, Result, Use
-from client_app.arithmetic import ALONE, TOGETHER, TOGETHER_CLOSED, way_of
 from client_app.arrays import Arrays
-from client_app.batched import BatchedTraining
+from client_app.batched import BatchedTrainer
+from client_app.numerics import (
+    BATCHED_AUTOGRAD,
+    BATCHED_CLOSED_FORM,
+    SEQUENTIAL_AUTOGRAD,
+    find_training_mode,
+)
+from client_app.sequential import NO_STARTS, OnTrained, Result, SequentialTrainer
 from client_app.training import TrainingSetup
-from client_app.workers import SHARED_FLOPS, Workers, attempt, available_cores
+from client_app.workers import (
+    MIN_SHARED_FLOPS,
+    WorkerPool,
+    count_available_cores,
+    run_or_return_error,
+)
 
-CPU_MEMORY = 128 * 2**20  # more leaves the caches, and fresh memory costs more than it saves
-GPU_SHARE = 4  # one in so many bytes that are free
-FORWARD_AND_BACKWARD = 3  # times the operations of a forward pass
+MAX_CPU_BYTES = 128 * 2**20  # more leaves the caches, and fresh memory costs more than it saves
+GPU_MEMORY_DIVISOR = 4  # one in so many bytes that are free
+TRAINING_FLOPS_FACTOR = 3  # times the operations of a forward pass
 
 
 class Trainer:
@@ -31,7 +41,7 @@ class Trainer:
     setup : TrainingSetup
         What they are trained with.
     batching : {"auto", "batched", "sequential"}
-        Whether several clients train together, see ``trains_together``.
+        Whether several clients train together, see ``trains_batched``.
     threads : int
         Number of torch threads in a product of a client that trains alone.
     cores : int, optional
@@ -49,48 +59,48 @@ class Trainer:
         batching: str = "auto",
         threads: int = 1,
         cores: int | None = None,
-        flops_per_sample: int = SHARED_FLOPS,
+        flops_per_sample: int = MIN_SHARED_FLOPS,
     ) -> None:
         self._setup = setup
         self._batching = batching
         self._threads = threads
-        self._cores = available_cores() if cores is None else cores
-        self._memory_bytes = _memory_bytes(setup.examples.device)
-        self._batched = BatchedTraining(setup, memory_bytes=self._memory_bytes)
-        self._alone = AloneTraining(setup, threads=threads, cores=cores)
+        self._cores = count_available_cores() if cores is None else cores
+        self._memory_bytes = _compute_memory_limit(setup.examples.device)
+        self._batched = BatchedTrainer(setup, memory_bytes=self._memory_bytes)
+        self._alone = SequentialTrainer(setup, threads=threads, cores=cores)
         self._way: str | None = None
         self._flops_per_sample = flops_per_sample
 
     @property
-    def way(self) -> str:
-        """The way of training: ``batched`` or ``alone``, and the source of the gradients.
+    def mode(self) -> str:
+        """The way of training: ``batched`` or ``train_client``, and the source of the gradients.
 
         Where gradients of many clients at once are in closed form a client that trains alone
         takes the same path.
         """
         if self._way is None:
             device = "cuda" if self._on_gpu else "cpu"
-            known = way_of(self._setup.model, self._setup.task, self._batching, device)
-            self._way = known or (TOGETHER if self._vmap_runs() else ALONE)
+            known = find_training_mode(self._setup.model, self._setup.task, self._batching, device)
+            self._way = known or (BATCHED_AUTOGRAD if self._can_vmap() else SEQUENTIAL_AUTOGRAD)
         return self._way
 
-    def alone(self, arrays: Arrays, client: int, t: int) -> Arrays:
+    def train_client(self, arrays: Arrays, client: int, t: int) -> Arrays:
         """Return one client's model after round ``t`` (from 0) of local training."""
-        [(_, trained)] = self.each(arrays, [client], t, _first)
+        [(_, trained)] = self.train_clients(arrays, [client], t, _copy_first)
         if isinstance(trained, Exception):
             raise trained
         return trained
 
-    def each(
+    def train_clients(
         self,
         arrays: Arrays,
         clients: Sequence[int],
         t: int,
-        use: Use[Result],
+        on_trained: OnTrained[Result],
         *,
         starts: Mapping[int, Arrays] = NO_STARTS,
     ) -> Iterator[tuple[list[int], Result | Exception]]:
-        """Train clients, and yield the result of ``use`` for each client's model.
+        """Train clients, and yield the result of ``on_trained`` for each client's model.
 
         Clients are divided among the cores. On a CPU a client's model has the same bits for any
         number of cores and whichever clients train beside it, unless ``batched`` was set for a
@@ -104,7 +114,7 @@ class Trainer:
             Who trains.
         t : int
             Round, from 0.
-        use : callable
+        on_trained : callable
             Takes the places of m clients in ``clients``, and of each of ``arrays`` their models'
             (m, *shape), on the device. It is called in the thread that trained them, and the
             tensors are valid until it returns.
@@ -114,23 +124,23 @@ class Trainer:
         Yields
         ------
         places, result
-            What ``use`` returned for these places, or the exception that a client raised.
+            What ``on_trained`` returned for these places, or the exception that a client raised.
         """
-        if not (self._batched.closed_form or self.trains_together()):
-            yield from self._alone.each(arrays, clients, t, use, starts=starts)
+        if not (self._batched.closed_form or self.trains_batched()):
+            yield from self._alone.train_clients(arrays, clients, t, on_trained, starts=starts)
             return
         try:
-            chunks = self._chunks(clients)
+            chunks = self._plan_chunks(clients)
         except Exception:  # of one client, as it tells when it trains alone
             chunks = [[place] for place in range(len(clients))]
-        workers = Workers(1 if self._on_gpu else self._cores // self._threads, self._threads)
+        workers = WorkerPool(1 if self._on_gpu else self._cores // self._threads, self._threads)
 
         def train_and_use(chunk: list[int]) -> tuple[list[int], Result]:
             places, models = self._batched.train_chunk(arrays, clients, chunk, t, starts)
-            return places, use(places, models)
+            return places, on_trained(places, models)
 
         for chunk, result in zip(
-            chunks, workers.map(train_and_use, chunks, ahead=len(chunks)), strict=True
+            chunks, workers.map(train_and_use, chunks, prefetch=len(chunks)), strict=True
         ):
             if not isinstance(result, Exception):
                 yield result
@@ -139,10 +149,10 @@ class Trainer:
             else:  # whose fault it is shows when each of them trains alone
                 log(WARNING, "Clients train one after the other after a failure", exc_info=result)
                 for place in chunk:
-                    alone = attempt(train_and_use, [place])
+                    alone = run_or_return_error(train_and_use, [place])
                     yield ([place], alone) if isinstance(alone, Exception) else alone
 
-    def trains_together(self) -> bool:
+    def trains_batched(self) -> bool:
         """Say whether several clients train together, rather than each alone.
 
         Models with gradients in closed form for many clients at once train together. So does on
@@ -151,30 +161,33 @@ class Trainer:
 
         The answer depends on settings, model and device only.
         """
-        return self._batching != "sequential" and self.way in (TOGETHER_CLOSED, TOGETHER)
+        return self._batching != "sequential" and self.mode in (
+            BATCHED_CLOSED_FORM,
+            BATCHED_AUTOGRAD,
+        )
 
     @property
     def _on_gpu(self) -> bool:
         return self._setup.examples.device.type == "cuda"
 
-    def _chunks(self, clients: Sequence[int]) -> list[list[int]]:
+    def _plan_chunks(self, clients: Sequence[int]) -> list[list[int]]:
         """Return the places of clients that are trained in one pass, for each core some."""
         if self._batching == "sequential":
             return [[place] for place in range(len(clients))]
-        samples = self._setup.how.batch_size * len(clients)
-        step = FORWARD_AND_BACKWARD * self._flops_per_sample * samples
-        if self._on_gpu or not self._batched.closed_form or step < SHARED_FLOPS:
-            return self._batched.chunks(clients)
-        return self._batched.chunks(clients, self._cores // self._threads)
+        samples = self._setup.config.batch_size * len(clients)
+        step = TRAINING_FLOPS_FACTOR * self._flops_per_sample * samples
+        if self._on_gpu or not self._batched.closed_form or step < MIN_SHARED_FLOPS:
+            return self._batched.plan_chunks(clients)
+        return self._batched.plan_chunks(clients, self._cores // self._threads)
 
-    def _vmap_runs(self) -> bool:
+    def _can_vmap(self) -> bool:
         """Say whether one step of the client with the most rows can be batched."""
         setup, examples = self._setup, self._setup.examples
-        client = int(examples.clients[np.argmax(examples.counts(examples.clients))])
-        arrays = [_array(tensor) for tensor in setup.model.state_dict().values()]
-        one_step = replace(setup, how=replace(setup.how, local_steps=1))
+        client = int(examples.clients[np.argmax(examples.get_counts(examples.clients))])
+        arrays = [_to_array(tensor) for tensor in setup.model.state_dict().values()]
+        one_step = replace(setup, config=replace(setup.config, local_steps=1))
         try:
-            BatchedTraining(one_step, memory_bytes=self._memory_bytes).train(arrays, [client], 0)
+            BatchedTrainer(one_step, memory_bytes=self._memory_bytes).train(arrays, [client], 0)
         except DataError:  # which every client raises where this one does, when it trains
             return True
         except Exception as error:  # whatever vmap cannot run trains alone
@@ -188,19 +201,19 @@ class Trainer:
         return True
 
 
-def _first(_: list[int], models: list[torch.Tensor]) -> Arrays:
+def _copy_first(_: list[int], models: list[torch.Tensor]) -> Arrays:
     """Return the arrays of the only client."""
-    return [_array(tensor[0]) for tensor in models]
+    return [_to_array(tensor[0]) for tensor in models]
 
 
-def _array(tensor: torch.Tensor) -> NDArray[Any]:
+def _to_array(tensor: torch.Tensor) -> NDArray[Any]:
     """Return a copy."""
     return tensor.detach().cpu().contiguous().numpy().copy()
 
 
-def _memory_bytes(device: torch.device) -> int:
+def _compute_memory_limit(device: torch.device) -> int:
     """Return how much memory the clients that train together may take."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        return free // GPU_SHARE
-    return CPU_MEMORY
+        return free // GPU_MEMORY_DIVISOR
+    return MAX_CPU_BYTES

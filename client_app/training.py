@@ -11,22 +11,22 @@ from typing import Any
 
 import torch
 from fedquorum.errors import DataError
-from fedquorum.schedules import ClientRate
+from fedquorum.schedules import ClientLRSchedule
 from numpy.typing import NDArray
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from client_app.arrays import put, sent
-from client_app.augmentation import augmentation
-from client_app.chain import chain_of
-from client_app.data.base import PixelScale
-from client_app.descent import Descent
-from client_app.dropout import dropouts
+from client_app.arrays import load_arrays, to_device
+from client_app.augmentation import build_augmentation
+from client_app.closed_form_cnn import build_closed_form_cnn
+from client_app.data.base import PixelNormalization
+from client_app.dropout import find_dropouts
 from client_app.examples import Examples
-from client_app.randomness import Draws, draws_numbers, torch_seeded
-from client_app.tasks import CrossEntropy, Task
+from client_app.flat_sgd import FlatSGD
+from client_app.losses import CrossEntropy, Task
+from client_app.rng import RngFactory, seed_torch, uses_rng
 
-CROSS_ENTROPY = CrossEntropy()
+DEFAULT_TASK = CrossEntropy()
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class TheoremLR:
 
 
 @dataclass(frozen=True)
-class LocalTraining:
+class LocalSGDConfig:
     """A client's training: SGD with these hyperparameters for ``local_epochs`` epochs.
 
     With ``local_steps`` it takes that many steps instead, whatever the number of its samples:
@@ -65,10 +65,10 @@ class LocalTraining:
     The last batch of an epoch may be smaller. Where the model has batch normalisation, which
     needs more than one sample, a last batch of one is left out, as by ``drop_last`` of PyTorch's
     ``DataLoader``; the order is another one in each epoch, and so is the sample. See
-    ``batch_sizes``.
+    ``compute_batch_sizes``.
 
     ``proximal_mu`` is the weight mu of FedProx's proximal term. The learning rate in round t (from
-    0) and local step i (from 0, of s steps a round) is that of ``fedquorum.schedules.ClientRate``;
+    0) and local step i (from 0, of s steps a round) is that of ``fedquorum.schedules.ClientLRSchedule``;
     with ``lr_schedule``
 
     ``theorem``      that of ``theorem_lr``, FedALIGN's Theorem 1; ``lr`` is not used.
@@ -87,21 +87,23 @@ class LocalTraining:
     local_steps: int | None = None
     augmentation: str = "none"
     lr_decay_from: int = 0
-    pixel_scale: PixelScale | None = None
+    pixel_scale: PixelNormalization | None = None
 
-    def steps(self, num_examples: int, *, normalises: bool = False) -> int:
-        """Return the number of steps of a round on that many samples; see ``batch_sizes``."""
+    def count_steps(self, num_examples: int, *, batch_norm: bool = False) -> int:
+        """Return the number of steps of a round on that many samples; see ``compute_batch_sizes``."""
         if self.local_steps is not None:
             return self.local_steps
-        sizes = batch_sizes(num_examples, self.batch_size, normalises=normalises)
+        sizes = compute_batch_sizes(num_examples, self.batch_size, batch_norm=batch_norm)
         return self.local_epochs * len(sizes)
 
-    def learning_rate(self, t: int, step: int, steps: int) -> float:
-        """Return the learning rate of local step ``step`` of ``steps`` in round ``t``."""
+    def compute_learning_rate(self, t: int, step: int, steps: int) -> float:
+        """Return the learning rate of local step ``step`` of ``count_steps`` in round ``t``."""
         if self.lr_schedule == "theorem":
             return self.theorem_lr.learning_rate(t, step, steps)
         every, since = self.lr_decay_every, self.lr_decay_from
-        return ClientRate(self.lr, self.lr_schedule, self.lr_decay, every, since).at(t)
+        return ClientLRSchedule(self.lr, self.lr_schedule, self.lr_decay, every, since).compute_lr(
+            t
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +116,7 @@ class TrainingSetup:
         The model, on the examples' device.
     examples : Examples
         The clients' training rows.
-    how : LocalTraining
+    config : LocalSGDConfig
         Hyperparameters of local training.
     task : Task
         The loss.
@@ -127,16 +129,18 @@ class TrainingSetup:
 
     model: nn.Module
     examples: Examples
-    how: LocalTraining
+    config: LocalSGDConfig
     task: Task
     seed: int
     compiled: bool = False
 
 
-def batch_sizes(num_examples: int, batch_size: int, *, normalises: bool = False) -> list[int]:
+def compute_batch_sizes(
+    num_examples: int, batch_size: int, *, batch_norm: bool = False
+) -> list[int]:
     """Return the sizes of the batches of one epoch.
 
-    Full batches and one of what is left. With ``normalises`` there are none of one sample: the
+    Full batches and one of what is left. With ``batch_norm`` there are none of one sample: the
     last one is left out if it is.
 
     Raises
@@ -146,7 +150,7 @@ def batch_sizes(num_examples: int, batch_size: int, *, normalises: bool = False)
     """
     full, left = divmod(num_examples, batch_size)
     sizes = [batch_size] * full + [left] * (left > 0)
-    if not normalises:
+    if not batch_norm:
         return sizes
     kept = [size for size in sizes if size > 1]
     if not kept:
@@ -157,7 +161,7 @@ def batch_sizes(num_examples: int, batch_size: int, *, normalises: bool = False)
     return kept
 
 
-def normalises_batches(model: nn.Module) -> bool:
+def has_batch_norm(model: nn.Module) -> bool:
     """Say whether a model has batch normalisation."""
     return any(isinstance(layer, _BatchNorm) for layer in model.modules())
 
@@ -168,105 +172,117 @@ class LocalModel:
     Parameters
     ----------
     model : torch.nn.Module
-        The model. Its parameters move into one vector, see ``Descent``, and train in place.
+        The model. Its parameters move into one vector, see ``FlatSGD``, and train in place.
     task : Task
         The loss.
     closed_form : bool
-        Whether to use the closed form of the gradient where there is one, see ``chain_of``.
+        Whether to use the closed form of the gradient where there is one, see ``build_closed_form_cnn``.
     """
 
     def __init__(
-        self, model: nn.Module, task: Task = CROSS_ENTROPY, *, closed_form: bool = True
+        self, model: nn.Module, task: Task = DEFAULT_TASK, *, closed_form: bool = True
     ) -> None:
         self._model = model
         self._task = task
-        self._descent = Descent(model)
+        self._descent = FlatSGD(model)
         self._trained = {id(parameter) for parameter in self._descent.parameters}
-        self._chain = chain_of(model, task) if closed_form else None
-        self._normalises = normalises_batches(model)
-        self._draws_numbers = draws_numbers(model)
+        self._chain = build_closed_form_cnn(model, task) if closed_form else None
+        self._normalises = has_batch_norm(model)
+        self._draws_numbers = uses_rng(model)
 
     @property
     def closed_form(self) -> bool:
         """Whether the gradients need no automatic differentiation."""
         return self._chain is not None
 
-    def put(self, arrays: Sequence[NDArray[Any]]) -> None:
+    def load_arrays(self, arrays: Sequence[NDArray[Any]]) -> None:
         """Give the model these arrays, in the order of its ``state_dict``."""
-        put(arrays, self._model)
+        load_arrays(arrays, self._model)
 
     @property
     def tensors(self) -> list[torch.Tensor]:
         """The model in the order of its ``state_dict``; training changes them."""
         return [tensor.detach() for tensor in self._model.state_dict().values()]
 
-    def copies(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    def copy_state(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Return copies of all that the model is made of, for ``load``."""
-        return self._descent.vectors(), [tensor.clone() for tensor in self._others()]
+        return self._descent.copy_vectors(), [
+            tensor.clone() for tensor in self._list_other_tensors()
+        ]
 
-    def load(self, copies: tuple[list[torch.Tensor], list[torch.Tensor]]) -> None:
+    def load(self, state: tuple[list[torch.Tensor], list[torch.Tensor]]) -> None:
         """Load the arrays of another model of the same kind."""
-        vectors, others = copies
+        vectors, others = state
         self._descent.load(vectors)
-        for tensor, other in zip(self._others(), others, strict=True):
+        for tensor, other in zip(self._list_other_tensors(), others, strict=True):
             tensor.copy_(other)
 
-    def _others(self) -> list[torch.Tensor]:
+    def _list_other_tensors(self) -> list[torch.Tensor]:
         """Return buffers and parameters that do not train; a layer may make them anew."""
         tensors = self._model.state_dict(keep_vars=True).values()
         return [tensor.detach() for tensor in tensors if id(tensor) not in self._trained]
 
     def train(
-        self, x: torch.Tensor, y: torch.Tensor, how: LocalTraining, draws: Draws, *, t: int = 0
+        self,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        config: LocalSGDConfig,
+        get_rng: RngFactory,
+        *,
+        t: int = 0,
     ) -> None:
-        """Train the model in place in round ``t``; see ``client_app.training.train``."""
+        """Train the model in place in round ``t``; see ``client_app.training.train_model``."""
         self._model.train()
-        self._descent.begin(
-            momentum=how.momentum, weight_decay=how.weight_decay, mu=how.proximal_mu
+        self._descent.start_client(
+            momentum=config.momentum, weight_decay=config.weight_decay, mu=config.proximal_mu
         )
-        augment = augmentation(how.augmentation, draws, how.pixel_scale)
-        sizes = batch_sizes(len(y), how.batch_size, normalises=self._normalises)
-        batches = _batches(y, sizes, draws)
-        steps = how.steps(len(y), normalises=self._normalises)
-        give_masks = _given_masks(self._model, x, draws)
-        with self._seeded_layers(y.device, draws):
+        augment = build_augmentation(config.augmentation, get_rng, config.pixel_scale)
+        sizes = compute_batch_sizes(len(y), config.batch_size, batch_norm=self._normalises)
+        batches = _draw_batches(y, sizes, get_rng)
+        steps = config.count_steps(len(y), batch_norm=self._normalises)
+        give_masks = _create_mask_sampler(self._model, x, get_rng)
+        with self._seed_layers(y.device, get_rng):
             for step, rows in zip(range(steps), batches, strict=False):
                 give_masks(len(rows))
                 inputs = augment(x.index_select(0, rows))
-                self._step(inputs, y.index_select(0, rows), how.learning_rate(t, step, steps))
+                self._step(
+                    inputs, y.index_select(0, rows), config.compute_learning_rate(t, step, steps)
+                )
 
     def _step(self, x: torch.Tensor, y: torch.Tensor, rate: float) -> None:
         if self._chain is not None:
-            self._descent.step(partial(self._chain.add, x, y, self._descent.weights), rate)
+            self._descent.step(partial(self._chain.accumulate, x, y, self._descent.weights), rate)
             return
-        loss = self._task.mean_loss(self._model(x), y)
+        loss = self._task.compute_mean_loss(self._model(x), y)
         gradients = torch.autograd.grad(loss, self._descent.parameters, allow_unused=True)
-        self._descent.step_with(gradients, rate)
+        self._descent.step_gradients(gradients, rate)
 
-    def _seeded_layers(self, device: torch.device, draws: Draws) -> AbstractContextManager[None]:
-        """Let dropout and the like draw from ``draws``; free of charge for a model without."""
+    def _seed_layers(
+        self, device: torch.device, get_rng: RngFactory
+    ) -> AbstractContextManager[None]:
+        """Let dropout and the like draw from ``get_rng``; free of charge for a model without."""
         if self._draws_numbers:
-            return torch_seeded(int(draws("dropout").integers(2**63)), device)
+            return seed_torch(int(get_rng("dropout").integers(2**63)), device)
         return nullcontext()
 
 
-def train(
+def train_model(
     model: nn.Module,
     x: torch.Tensor,
     y: torch.Tensor,
-    how: LocalTraining,
-    draws: Draws,
+    config: LocalSGDConfig,
+    get_rng: RngFactory,
     *,
     t: int = 0,
-    task: Task = CROSS_ENTROPY,
+    task: Task = DEFAULT_TASK,
 ) -> None:
     """Train ``model`` in place in round ``t``: epochs over freshly shuffled batches.
 
     w <- w - lr * v, v <- momentum * v + grad + weight_decay * w + mu (w - w_t), with grad that
     of the batch's mean loss and w_t the model as it comes. Momentum starts at 0 in every round.
 
-    The order of the samples is drawn from ``draws("batches")``, their augmentation from
-    ``draws("augmentation")``, dropout from ``draws("dropout")``; torch's own generators decide
+    The order of the samples is drawn from ``get_rng("batches")``, their augmentation from
+    ``get_rng("augmentation")``, dropout from ``get_rng("dropout")``; torch's own generators decide
     nothing and stay as they are.
 
     References
@@ -279,27 +295,29 @@ def train(
     DataError
         If the model has batch normalisation and there is no batch of two samples.
     """
-    LocalModel(model, task).train(x, y, how, draws, t=t)
+    LocalModel(model, task).train(x, y, config, get_rng, t=t)
 
 
-def _batches(y: torch.Tensor, sizes: list[int], draws: Draws) -> Iterator[torch.Tensor]:
+def _draw_batches(y: torch.Tensor, sizes: list[int], get_rng: RngFactory) -> Iterator[torch.Tensor]:
     """Yield the rows of one batch after the other, without end."""
-    rng = draws("batches")
+    rng = get_rng("batches")
     used = sum(sizes)
     while True:
         order = torch.from_numpy(rng.permutation(len(y)))[:used]
-        yield from sent(order, y.device).split(sizes)
+        yield from to_device(order, y.device).split(sizes)
 
 
-def _given_masks(model: nn.Module, x: torch.Tensor, draws: Draws) -> Callable[[int], None]:
+def _create_mask_sampler(
+    model: nn.Module, x: torch.Tensor, get_rng: RngFactory
+) -> Callable[[int], None]:
     """Return what draws the masks of a batch of so many samples."""
-    layers = [layer for _, layer in dropouts(model)]
+    layers = [layer for _, layer in find_dropouts(model)]
     if not layers:
         return lambda _: None
-    rng = draws("dropout")
+    rng = get_rng("dropout")
 
     def give(n: int) -> None:
         for layer in layers:
-            layer.mask = sent(layer.draw(n, rng), x.device).to(x.dtype)
+            layer.mask = to_device(layer.draw_mask(n, rng), x.device).to(x.dtype)
 
     return give

@@ -21,7 +21,7 @@ import torch
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-SHARED_FLOPS = 10**7
+MIN_SHARED_FLOPS = 10**7
 """Operations between two meetings of the threads from which on they share the work.
 
 Threads that meet after every small product cost more than they save, many times more where other
@@ -31,26 +31,26 @@ processes want the cores too.
 # Parameters of glibc's mallopt, from malloc.h.
 M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
-LARGEST = 32 * 2**20  # bytes; glibc takes no higher threshold for mmap
-KEPT = 512 * 2**20  # bytes of free memory at the end of the heap
+MAX_MMAP_THRESHOLD = 32 * 2**20  # bytes; glibc takes no higher threshold for mmap
+TRIM_THRESHOLD = 512 * 2**20  # bytes of free memory at the end of the heap
 
-_AT_IMPORT = torch.get_num_threads()
-_HERE = threading.local()
+_INITIAL_THREADS = torch.get_num_threads()
+_THREAD_LOCAL = threading.local()
 
 
-def process_cores() -> int:
+def count_process_cores() -> int:
     """Return how many cores the system lets this process use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return os.cpu_count() or 1 if affinity is None else len(affinity(0))
 
 
-def available_cores() -> int:
+def count_available_cores() -> int:
     """Return how many cores this process may use, at most as many as torch was given threads."""
-    return max(1, min(process_cores(), _AT_IMPORT))
+    return max(1, min(count_process_cores(), _INITIAL_THREADS))
 
 
 @contextmanager
-def torch_threads(number: int) -> Iterator[None]:
+def use_torch_threads(number: int) -> Iterator[None]:
     """Compute with this number of torch threads in the calling thread, then with as many as before.
 
     Parameters
@@ -69,7 +69,7 @@ def torch_threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-class Workers:
+class WorkerPool:
     """Threads that last as long as the process, each with a fixed number of torch threads.
 
     With one worker, and inside a worker, everything runs in the calling thread. Objects of the
@@ -88,7 +88,7 @@ class Workers:
         self.threads = threads
 
     def map(
-        self, work: Callable[[Item], Result], items: Sequence[Item], *, ahead: int
+        self, work: Callable[[Item], Result], items: Sequence[Item], *, prefetch: int
     ) -> Iterator[Result | Exception]:
         """Yield ``work(item)``, or the exception that it raised, in the order of the items.
 
@@ -98,24 +98,24 @@ class Workers:
             Called from several threads at the same time.
         items : sequence
             What to work on.
-        ahead : int
+        prefetch : int
             How many items, at least 1, are begun and not consumed. A result counts until the next
             one is asked for. When the iterator is closed early, those begun end first.
         """
-        if min(self.count, ahead, len(items)) <= 1 or getattr(_HERE, "is_worker", False):
+        if min(self.count, prefetch, len(items)) <= 1 or getattr(_THREAD_LOCAL, "is_worker", False):
             for item in items:
-                with torch_threads(self.threads):
-                    result = attempt(work, item)
+                with use_torch_threads(self.threads):
+                    result = run_or_return_error(work, item)
                 yield result
             return
-        pool = _pool(self.count, self.threads)
+        pool = _get_pool(self.count, self.threads)
         begun: deque[Future[Result | Exception]] = deque()
         try:
             for item in items:
-                if len(begun) == ahead:
+                if len(begun) == prefetch:
                     yield begun[0].result()
                     begun.popleft()
-                begun.append(pool.submit(attempt, work, item))
+                begun.append(pool.submit(run_or_return_error, work, item))
             while begun:
                 yield begun[0].result()
                 begun.popleft()
@@ -123,7 +123,7 @@ class Workers:
             wait(begun)
 
 
-def attempt(work: Callable[[Item], Result], item: Item) -> Result | Exception:
+def run_or_return_error(work: Callable[[Item], Result], item: Item) -> Result | Exception:
     """Return the result of work on an item, or the exception that it raises."""
     try:
         return work(item)
@@ -132,7 +132,7 @@ def attempt(work: Callable[[Item], Result], item: Item) -> Result | Exception:
 
 
 @cache
-def keep_memory() -> bool:
+def retain_freed_memory() -> bool:
     """Let freed memory stay in this process, for good, and return whether that was possible.
 
     glibc maps each tensor of more than 128 KB (a threshold that moves) anew and unmaps it when it
@@ -147,19 +147,19 @@ def keep_memory() -> bool:
     if not hasattr(library, "gnu_get_libc_version"):
         return False
     done = [
-        library.mallopt(M_MMAP_THRESHOLD, LARGEST),
-        library.mallopt(M_TRIM_THRESHOLD, KEPT),
+        library.mallopt(M_MMAP_THRESHOLD, MAX_MMAP_THRESHOLD),
+        library.mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD),
     ]
     return all(done)
 
 
 @lru_cache
-def _pool(count: int, threads: int) -> ThreadPoolExecutor:
+def _get_pool(count: int, threads: int) -> ThreadPoolExecutor:
     """Return an executor whose threads have all started."""
     ready = threading.Barrier(count + 1)
 
     def start() -> None:
-        _HERE.is_worker = True
+        _THREAD_LOCAL.is_worker = True
         # A thread takes the number of the process at its first look, so it looks before it sets.
         torch.get_num_threads()
         torch.set_num_threads(threads)
@@ -174,4 +174,4 @@ def _pool(count: int, threads: int) -> ThreadPoolExecutor:
 
 
 if hasattr(os, "register_at_fork"):  # a forked process has the executors without their threads
-    os.register_at_fork(after_in_child=_pool.cache_clear)
+    os.register_at_fork(after_in_child=_get_pool.cache_clear)

@@ -6,7 +6,7 @@ overrides into a checked ``Settings``; the server, the clients and the command l
 
 from fedquorum.errors import SettingsError
 
-from conf.compose import Composed, compose
+from conf.compose import ComposedConfig, compose_settings
 from conf.schema.settings import Settings
 
-__all__ = ["Composed", "Settings", "SettingsError", "compose"]
+__all__ = ["ComposedConfig", "Settings", "SettingsError", "compose_settings"]

@@ -22,35 +22,40 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from conf.mistakes import explain, not_a_setting, not_the_option, refuse_dotted_groups
+from conf.mistakes import (
+    explain,
+    explain_option_mismatch,
+    explain_unknown_setting,
+    refuse_dotted_groups,
+)
 from conf.options import GROUPS, PARTS, options
-from conf.schema.checks import check
-from conf.schema.register import register
+from conf.schema.checks import check_settings
+from conf.schema.register import register_schemas
 from conf.schema.settings import Settings
 
 __all__ = [
     "CONFIG_NAME",
     "GROUPS",
     "PARTS",
-    "Composed",
-    "check",
-    "compose",
-    "compose_words",
-    "composed_job",
-    "hydra_in_progress",
+    "ComposedConfig",
+    "adopt_config",
+    "check_recorded_overrides",
+    "check_settings",
+    "compose_job",
+    "compose_overrides",
+    "compose_settings",
+    "get_default_settings",
     "options",
-    "parse_word",
-    "quoted",
-    "recorded_words",
-    "settings_of",
+    "parse_override",
+    "quote",
+    "settings_from_yaml",
     "split_overrides",
-    "take_over",
-    "usual_settings",
+    "start_hydra",
 ]
 
 CONFIG_NAME = "config"
 
-register()
+register_schemas()
 
 # Hydra copies the store of all schemas for every composition, a quarter of the time that it takes.
 # There is one store in a process, and what it gives out are copies: a copy of it is itself.
@@ -59,7 +64,7 @@ ConfigStore.__deepcopy__ = lambda self, _: self  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
-class Composed:
+class ComposedConfig:
     """Checked settings, and the words they were composed from."""
 
     settings: Settings
@@ -76,7 +81,7 @@ class Composed:
         return OmegaConf.to_yaml(OmegaConf.structured(self.settings))
 
 
-def compose(experiment: str = "", overrides: str = "") -> Composed:
+def compose_settings(experiment: str = "", overrides: str = "") -> ComposedConfig:
     """Return the checked settings of an experiment.
 
     Parameters
@@ -93,7 +98,7 @@ def compose(experiment: str = "", overrides: str = "") -> Composed:
     """
     words = split_overrides(overrides)
     preset = [f"experiment={experiment}"] if experiment else []
-    return compose_words((*preset, *words))
+    return compose_overrides((*preset, *words))
 
 
 def split_overrides(overrides: str) -> tuple[str, ...]:
@@ -106,16 +111,16 @@ def split_overrides(overrides: str) -> tuple[str, ...]:
         ) from None
 
 
-def parse_word(word: str) -> Override:
+def parse_override(text: str) -> Override:
     """Return one Hydra override, which may be a sweep; raise SettingsError for other words."""
     try:
-        (override,) = OverridesParser.create().parse_overrides([word])
+        (override,) = OverridesParser.create().parse_overrides([text])
     except HydraException as error:
         raise SettingsError(explain(error)) from None
     return override
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """Return any text as the value of a Hydra override.
 
     Hydra treats backslashes as escapes only before a quote or before the end.
@@ -124,7 +129,7 @@ def quoted(text: str) -> str:
     return f"'{escaped}'"
 
 
-def recorded_words(experiment: str, overrides: Iterable[str]) -> tuple[str, ...]:
+def check_recorded_overrides(experiment: str, overrides: Iterable[str]) -> tuple[str, ...]:
     """Return the words in a run's manifest, which may come from anybody, checked.
 
     Words of Hydra's settings are refused, because they can name classes to instantiate and packages
@@ -135,57 +140,57 @@ def recorded_words(experiment: str, overrides: Iterable[str]) -> tuple[str, ...]
     SettingsError
         If a word does not set a setting of the run.
     """
-    if not _EXPERIMENT.fullmatch(experiment):
+    if not _EXPERIMENT_PATTERN.fullmatch(experiment):
         raise SettingsError(f"experiment must be the name of a preset, got {experiment!r}")
     words = (f"experiment={experiment}", *overrides)
     for word in words:
-        override = parse_word(word)
+        override = parse_override(word)
         key = override.key_or_group
         if override.package is not None or re.split("[./]", key)[0] == "hydra":
             raise SettingsError(f"a recorded override must be of a setting of the run, got {word}")
     return words
 
 
-_EXPERIMENT = re.compile(r"\w[\w-]*(/\w[\w-]*)*", re.ASCII)
+_EXPERIMENT_PATTERN = re.compile(r"\w[\w-]*(/\w[\w-]*)*", re.ASCII)
 
 
-def compose_words(words: tuple[str, ...]) -> Composed:
+def compose_overrides(overrides: tuple[str, ...]) -> ComposedConfig:
     """Return the checked settings of overrides, composed once per process; see ``compose``."""
-    if words not in _composed:
+    if overrides not in _composed_configs:
         try:
-            take_over(*_with_values(words), words)
+            adopt_config(*_compose_from_cache(overrides), overrides)
         except (SettingsError, OmegaConfBaseException):  # Hydra finds the words for the mistake
-            config = _compose_config(words)
-            take_over(config, str(config.hydra.runtime.choices.experiment), words)
-    return _composed[words]
+            config = _compose_config(overrides)
+            adopt_config(config, str(config.hydra.runtime.choices.experiment), overrides)
+    return _composed_configs[overrides]
 
 
-def _with_values(words: tuple[str, ...]) -> tuple[DictConfig, str]:
+def _compose_from_cache(words: tuple[str, ...]) -> tuple[DictConfig, str]:
     """Return settings and the experiment's name as Hydra composes them, in a quarter of the time.
 
     Hydra composes the chosen options, and changes single values at the very end. So the settings
     of runs that choose the same options are composed once, and the values changed in a copy.
     """
-    overrides = [parse_word(word) for word in words]
-    values = [override for override in overrides if _changes_a_value(override)]
+    overrides = [parse_override(word) for word in words]
+    values = [override for override in overrides if _is_value_change(override)]
     pairs = zip(words, overrides, strict=True)
-    chosen = tuple(word for word, override in pairs if not _changes_a_value(override))
-    config, experiment = copy.deepcopy(_of_options(chosen))
-    names = _names(config)
+    chosen = tuple(word for word, override in pairs if not _is_value_change(override))
+    config, experiment = copy.deepcopy(_compose_options(chosen))
+    names = _get_option_names(config)
     for override in values:
         OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
     _refuse_other_names(config, names)
     return config, experiment
 
 
-def _names(config: DictConfig) -> dict[str, Any]:
+def _get_option_names(config: DictConfig) -> dict[str, Any]:
     """Return the name of the option of every group."""
     groups = (*GROUPS, *PARTS)
-    nodes = {group: _below(config, group.split("/")) for group in groups}
+    nodes = {group: _get_nested(config, group.split("/")) for group in groups}
     return {g: node.get("name") for g, node in nodes.items() if isinstance(node, DictConfig)}
 
 
-def _below(node: Any, names: Sequence[str]) -> Any:
+def _get_nested(node: Any, names: Sequence[str]) -> Any:
     """Return what is below a node, None where there is nothing."""
     for name in names:
         node = node.get(name) if isinstance(node, DictConfig) and name in node else None
@@ -194,12 +199,12 @@ def _below(node: Any, names: Sequence[str]) -> Any:
 
 def _refuse_other_names(config: DictConfig, chosen: Mapping[str, Any]) -> None:
     """Refuse ``data.name=NAME``, which would name the chosen option otherwise and choose none."""
-    for group, name in _names(config).items():
+    for group, name in _get_option_names(config).items():
         if name not in (None, chosen.get(group)):
-            raise SettingsError(not_the_option(group, str(name)))
+            raise SettingsError(explain_option_mismatch(group, str(name)))
 
 
-def _changes_a_value(override: Override) -> bool:
+def _is_value_change(override: Override) -> bool:
     """Say whether an override changes one value of a setting, and chooses no option."""
     key = override.key_or_group
     return (
@@ -213,22 +218,22 @@ def _changes_a_value(override: Override) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _of_options(words: tuple[str, ...]) -> tuple[DictConfig, str]:
+def _compose_options(overrides: tuple[str, ...]) -> tuple[DictConfig, str]:
     # The runs of a study or a report choose the same options, of which there are few.
-    config = _compose_config(words)
-    settings = _without_hydra(config)
+    config = _compose_config(overrides)
+    settings = _drop_hydra_keys(config)
     OmegaConf.set_struct(settings, True)
     return settings, str(config.hydra.runtime.choices.experiment)
 
 
-def usual_settings(options: tuple[str, ...]) -> dict[str, Any]:
+def get_default_settings(options: tuple[str, ...]) -> dict[str, Any]:
     """Return all settings of these options, nested, before anything is changed; not checked."""
-    found: Any = OmegaConf.to_container(_of_options(options)[0])
+    found: Any = OmegaConf.to_container(_compose_options(options)[0])
     return dict(found)
 
 
 @contextmanager
-def composed_job(words: tuple[str, ...]) -> Iterator[DictConfig]:
+def compose_job(overrides: tuple[str, ...]) -> Iterator[DictConfig]:
     """Compose a job's settings and Hydra's own, and leave Hydra in progress for the job to run.
 
     Raises
@@ -236,37 +241,37 @@ def composed_job(words: tuple[str, ...]) -> Iterator[DictConfig]:
     SettingsError
         As in ``compose``.
     """
-    with hydra_in_progress():
-        config = _hydra_composes(words)
-        take_over(config, str(config.hydra.runtime.choices.experiment), words)
+    with start_hydra():
+        config = _compose_with_hydra(overrides)
+        adopt_config(config, str(config.hydra.runtime.choices.experiment), overrides)
         yield config
 
 
-def take_over(config: DictConfig, experiment: str, words: tuple[str, ...]) -> None:
-    """Check the settings that Hydra composed from ``words``, and keep them for ``compose_words``.
+def adopt_config(config: DictConfig, experiment: str, overrides: tuple[str, ...]) -> None:
+    """Check the settings that Hydra composed from ``overrides``, and keep them for ``compose_overrides``.
 
     Raises
     ------
     SettingsError
         If a value is not allowed.
     """
-    if words in _composed:
+    if overrides in _composed_configs:
         return
     settings = _to_settings(config)
-    check(settings)
-    of_the_job = tuple(word for word in words if not word.startswith(("hydra.", "hydra/")))
+    check_settings(settings)
+    of_the_job = tuple(word for word in overrides if not word.startswith(("hydra.", "hydra/")))
     kept = tuple(word for word in of_the_job if not word.startswith("experiment="))
-    composed = Composed(settings, experiment, kept)
+    composed = ComposedConfig(settings, experiment, kept)
     # Hydra tells a job its words without Hydra's own; server and clients compose from a run config.
-    for known in (words, of_the_job, (f"experiment={experiment}", *kept)):
-        _composed[known] = composed
+    for known in (overrides, of_the_job, (f"experiment={experiment}", *kept)):
+        _composed_configs[known] = composed
 
 
-_composed: dict[tuple[str, ...], Composed] = {}
+_composed_configs: dict[tuple[str, ...], ComposedConfig] = {}
 
 
-def settings_of(text: str) -> Settings:
-    """Return the settings that ``Composed.to_yaml`` wrote, checked.
+def settings_from_yaml(text: str) -> Settings:
+    """Return the settings that ``ComposedConfig.to_yaml`` wrote, checked.
 
     Raises
     ------
@@ -285,23 +290,23 @@ def settings_of(text: str) -> Settings:
                 f"{group}.name must be one of {', '.join(options(group))}, got {name}"
             )
     words = [f"{group}={name}" for group, name in names.items() if name is not None]
-    typed, _ = copy.deepcopy(_of_options(("experiment=custom", *words)))
+    typed, _ = copy.deepcopy(_compose_options(("experiment=custom", *words)))
     try:
         typed.merge_with(recorded)
         settings = _to_settings(typed)
     except OmegaConfBaseException as error:
         raise SettingsError(explain(error)) from None
-    check(settings)
+    check_settings(settings)
     return settings
 
 
-def _compose_config(words: Sequence[str]) -> DictConfig:
-    with hydra_in_progress():
-        return _hydra_composes(words)
+def _compose_config(overrides: Sequence[str]) -> DictConfig:
+    with start_hydra():
+        return _compose_with_hydra(overrides)
 
 
 @contextmanager
-def hydra_in_progress() -> Iterator[Hydra]:
+def start_hydra() -> Iterator[Hydra]:
     """Start Hydra over the folder ``conf``, and restore a Hydra in progress at the end."""
     saved = Singleton.get_state() if GlobalHydra.instance().is_initialized() else None
     GlobalHydra.instance().clear()
@@ -315,28 +320,28 @@ def hydra_in_progress() -> Iterator[Hydra]:
             Singleton.set_state(saved)
 
 
-def _hydra_composes(words: Sequence[str]) -> DictConfig:
-    refuse_dotted_groups(words)
+def _compose_with_hydra(overrides: Sequence[str]) -> DictConfig:
+    refuse_dotted_groups(overrides)
     try:
-        config = hydra.compose(CONFIG_NAME, overrides=list(words), return_hydra_config=True)
+        config = hydra.compose(CONFIG_NAME, overrides=list(overrides), return_hydra_config=True)
         _refuse_other_names(config, config.hydra.runtime.choices)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         # Hydra refuses a number as an option's name (strategy=5) by a ValueError.
-        raise SettingsError(explain(error, words, _settings_at)) from None
+        raise SettingsError(explain(error, overrides, _list_settings)) from None
     return config
 
 
-def _without_hydra(config: DictConfig) -> DictConfig:
+def _drop_hydra_keys(config: DictConfig) -> DictConfig:
     return OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
 
 
 def _to_settings(config: DictConfig) -> Settings:
     try:
         settings: Any = OmegaConf.to_object(
-            OmegaConf.merge(OmegaConf.structured(Settings), _without_hydra(config))
+            OmegaConf.merge(OmegaConf.structured(Settings), _drop_hydra_keys(config))
         )
     except OmegaConfBaseException as error:
-        raise SettingsError(explain(error, settings_at=_settings_at)) from None
+        raise SettingsError(explain(error, lookup=_list_settings)) from None
     assert isinstance(settings, Settings)
     _refuse_added_keys(settings, "")
     return settings
@@ -347,14 +352,14 @@ def _refuse_added_keys(node: Any, parent: str) -> None:
     known = [item.name for item in fields(node)]
     for key, value in vars(node).items():
         if key not in known:
-            raise SettingsError(not_a_setting(parent, key, known))
+            raise SettingsError(explain_unknown_setting(parent, key, known))
         if is_dataclass(value):
             _refuse_added_keys(value, f"{parent}.{key}" if parent else key)
 
 
-def _settings_at(words: Sequence[str], parent: str) -> list[str]:
+def _list_settings(overrides: Sequence[str], parent: str) -> list[str]:
     """Return the names of the settings that words compose to, below ``parent``."""
     if not parent:
         return [item.name for item in fields(Settings)]
-    node = OmegaConf.select(_compose_config(words), parent)
+    node = OmegaConf.select(_compose_config(overrides), parent)
     return [str(key) for key in node] if isinstance(node, DictConfig) else []

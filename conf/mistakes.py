@@ -8,54 +8,57 @@ from typing import get_type_hints
 from fedquorum.errors import SettingsError
 from hydra.errors import OverrideParseException
 
-from conf.grammar import ungrammatical
-from conf.options import GROUPS, PARTS, nearest, options
-from conf.schema.register import OPTIONS
+from conf.grammar import explain_syntax
+from conf.options import GROUPS, PARTS, format_suggestion, options
+from conf.schema.register import OPTION_SCHEMAS
 from conf.schema.settings import Settings
 
-SettingsAt = Callable[[Sequence[str], str], Sequence[str]]
+SettingsLookup = Callable[[Sequence[str], str], Sequence[str]]
 
-_TYPES = {key: kind for key, kind in get_type_hints(Settings).items() if is_dataclass(kind)}
-_KINDS = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
+_GROUP_TYPES = {key: kind for key, kind in get_type_hints(Settings).items() if is_dataclass(kind)}
+_TYPE_NAMES = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
 _EXPLANATIONS: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
     (
         r"Could not find 'hydra/(\w+)/([^']+)'",
         lambda m: (
             f"hydra/{m[1]} must be one of {', '.join(options(f'hydra/{m[1]}'))}, or an option of "
-            f"an installed Hydra plugin, got {m[2]!r}" + nearest(m[2], options(f"hydra/{m[1]}"))
+            f"an installed Hydra plugin, got {m[2]!r}"
+            + format_suggestion(m[2], options(f"hydra/{m[1]}"))
         ),
     ),
     (
         r"Could not find '(strategy/\w+)/([^']+)'",
-        lambda m: _not_an_option(m[1], m[2]),
+        lambda m: _explain_unknown_option(m[1], m[2]),
     ),
     (
         r"Could not find '(\w+)/([^']+)'",
-        lambda m: _not_an_option(m[1], m[2]),
+        lambda m: _explain_unknown_option(m[1], m[2]),
     ),
     (
         r"Value (.+) of type '\w+' could not be converted to (\w+)\s+full_key: (\S+)",
-        lambda m: f"{m[3]} must be {_KINDS.get(m[2], m[2])}, got {m[1]}",
+        lambda m: f"{m[3]} must be {_TYPE_NAMES.get(m[2], m[2])}, got {m[1]}",
     ),
     (
         r"Invalid type assigned: .*value: (.*)\s+full_key: (\S+)",
-        lambda m: _several_settings(m[2], m[1]),
+        lambda m: _explain_group_value(m[2], m[1]),
     ),
     (
         r"Cannot merge DictConfig with ListConfig\s+full_key: (\S+)",
-        lambda m: _several_settings(m[1], "a list"),
+        lambda m: _explain_group_value(m[1], "a list"),
     ),
     (
         r"field '[^']+' is not Optional\s+full_key: (\S+)",
         lambda m: (
-            _several_settings(m[1], "null")
-            if _group_of(m[1])
+            _explain_group_value(m[1], "null")
+            if _find_group(m[1])
             else f"{m[1]} must have a value, got null"
         ),
     ),
     (
         r"An item is already at '([^']+)'",
-        lambda m: f"{m[1]} must be without +, since there is one, got +{m[1]} ({_typed(m[1])})",
+        lambda m: (
+            f"{m[1]} must be without +, since there is one, got +{m[1]} ({_suggest_input(m[1])})"
+        ),
     ),
     (
         r"Multiple values for (\S+)\. To override a value use 'override \S+: ([^']*)'",
@@ -63,14 +66,14 @@ _EXPLANATIONS: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
     ),
     (
         r"Ambiguous value for argument '([^=]+)=([^']*)'",
-        lambda m: _several(m[1], m[2]),
+        lambda m: _explain_multiple_values(m[1], m[2]),
     ),
     (
         r"does not support deletion\s+full_key: (\S+)",
-        lambda m: f"{m[1]} must have a value, got ~{m[1]} ({_typed(m[1])})",
+        lambda m: f"{m[1]} must have a value, got ~{m[1]} ({_suggest_input(m[1])})",
     ),
 )
-_UNKNOWN = re.compile(
+_UNKNOWN_KEY_PATTERN = re.compile(
     r"Key '[^']+' (?:is not in struct|not in '\w+')\s+full_key: (\S+)"
     r"|Could not override '([^']+)'.*No match in the defaults list",
     re.DOTALL,
@@ -78,7 +81,7 @@ _UNKNOWN = re.compile(
 
 
 def explain(
-    error: Exception, words: Sequence[str] = (), settings_at: SettingsAt = lambda *_: ()
+    error: Exception, overrides: Sequence[str] = (), lookup: SettingsLookup = lambda *_: ()
 ) -> str:
     """Explain an error of Hydra in one line: the setting, what is allowed, the value.
 
@@ -86,34 +89,34 @@ def explain(
     ----------
     error : Exception
         Hydra's or OmegaConf's.
-    words : sequence of str
+    overrides : sequence of str
         What was composed.
-    settings_at : callable
+    lookup : callable
         Returns the names of the settings that words compose to, below a key.
     """
     text = f"{error.__cause__}\n{error}" if error.__cause__ else str(error)
     if isinstance(error, OverrideParseException):
-        return ungrammatical(error.override, text)
-    if nameless := next((word for word in words if word.startswith("=")), ""):
-        return ungrammatical(nameless, text)
-    if match := _UNKNOWN.search(text):
-        return _unknown_key(match[1] or match[2], words, settings_at)
+        return explain_syntax(error.override, text)
+    if nameless := next((word for word in overrides if word.startswith("=")), ""):
+        return explain_syntax(nameless, text)
+    if match := _UNKNOWN_KEY_PATTERN.search(text):
+        return _explain_unknown_key(match[1] or match[2], overrides, lookup)
     for pattern, explanation in _EXPLANATIONS:
         if match := re.search(pattern, text):
             return explanation(match)
-    if problem := next(filter(None, map(_not_one_option, words)), ""):
+    if problem := next(filter(None, map(_explain_invalid_choice, overrides)), ""):
         return problem
     return " ".join(text.split())
 
 
-def refuse_dotted_groups(words: Sequence[str], *, parts: bool = False) -> None:
+def refuse_dotted_groups(overrides: Sequence[str], *, refuse_parts: bool = False) -> None:
     """Refuse a word that chooses an option of Hydra's own with a dot, which Hydra would ignore.
 
     Parameters
     ----------
-    words : sequence of str
+    overrides : sequence of str
         The words.
-    parts : bool
+    refuse_parts : bool
         Whether to refuse those that choose a part of a strategy as well, as in a sweep, where no
         job can have them.
 
@@ -122,23 +125,23 @@ def refuse_dotted_groups(words: Sequence[str], *, parts: bool = False) -> None:
     SettingsError
         With the word to type.
     """
-    dotted = [part.replace("/", ".") for part in PARTS] if parts else []
-    for word in words:
+    dotted = [part.replace("/", ".") for part in PARTS] if refuse_parts else []
+    for word in overrides:
         key, _, value = word.lstrip("+~").partition("=")
-        hydras = re.fullmatch(r"hydra\.\w+", key) and _group_of(key)
+        hydras = re.fullmatch(r"hydra\.\w+", key) and _find_group(key)
         if (hydras or key in dotted) and not value.startswith("{"):
-            raise SettingsError(_several_settings(key, value))
+            raise SettingsError(_explain_group_value(key, value))
 
 
-def not_the_option(group: str, name: str) -> str:
+def explain_option_mismatch(group: str, name: str) -> str:
     """Return the error of a setting ``name`` of a group that differs from the chosen option."""
     if name not in options(group):
-        return _not_an_option(group, name)
+        return _explain_unknown_option(group, name)
     key = f"{group.replace('/', '.')}.name"
     return f"{key} must be left to the option of {group}, got {name!r} (type {group}={name})"
 
 
-def not_a_setting(parent: str, name: str, known: Sequence[str], hint: str = "") -> str:
+def explain_unknown_setting(parent: str, name: str, known: Sequence[str], hint: str = "") -> str:
     """Return the error of an unknown setting below ``parent``: the known ones, and a hint.
 
     Without a hint it is where the setting is, or a known one with a similar name.
@@ -147,10 +150,10 @@ def not_a_setting(parent: str, name: str, known: Sequence[str], hint: str = "") 
     key = f"{parent}.{name}" if parent else name
     shown = [one for one in known if not one.startswith("_")]
     problem = f"{key} is not a setting; {place} {', '.join(shown) or 'none'}, got {name!r}"
-    return problem + (hint or _elsewhere(parent, name) or nearest(name, shown))
+    return problem + (hint or _find_elsewhere(parent, name) or format_suggestion(name, shown))
 
 
-def _elsewhere(parent: str, name: str) -> str:
+def _find_elsewhere(parent: str, name: str) -> str:
     """Return " (...)" with the options of a group that have a setting, "" if none has it."""
     group = parent.replace(".", "/")
     if (part := f"{group}/{name}") in PARTS:
@@ -159,19 +162,19 @@ def _elsewhere(parent: str, name: str) -> str:
         return f" (type {name}=NAME)"
     if parent and name != "name" and name in options(group):
         return f" (type {group}={name})"
-    schemas = OPTIONS.get(group, {}) if group in (*GROUPS, *PARTS) else {}
+    schemas = OPTION_SCHEMAS.get(group, {}) if group in (*GROUPS, *PARTS) else {}
     having = sorted(key for key, made in schemas.items() if name in {f.name for f in fields(made)})
     if not having:
         return ""
     return f" ({group}={', '.join(having)} {'have' if len(having) > 1 else 'has'} it)"
 
 
-def _not_an_option(group: str, name: str) -> str:
+def _explain_unknown_option(group: str, name: str) -> str:
     known = ", ".join(options(group))
-    return f"{group} must be one of {known}, got {name!r}{_likely(group, name)}"
+    return f"{group} must be one of {known}, got {name!r}{_suggest_option(group, name)}"
 
 
-def _likely(group: str, name: str) -> str:
+def _suggest_option(group: str, name: str) -> str:
     """Return " (...)" with what an unknown option of a group can be meant for, "" if unknown."""
     known = options(group)
     elsewhere = [other for other in PARTS if group in PARTS and name in options(other)]
@@ -179,20 +182,24 @@ def _likely(group: str, name: str) -> str:
         return f" ({elsewhere[0]} has it)"
     if (with_slashes := name.replace(".", "/")) in known:
         return f" (did you mean {with_slashes}?)"
-    return nearest(name, known)
+    return format_suggestion(name, known)
 
 
-def _group_of(key: str) -> str:
+def _find_group(key: str) -> str:
     """Return the group of options that a key with dots or slashes names, "" for another key."""
     group = key.replace(".", "/")
     known = group in ("experiment", *GROUPS, *PARTS) or group.startswith("hydra/")
     return group if known and options(group) else ""
 
 
-def _several_settings(key: str, value: str) -> str:
+def _explain_group_value(key: str, value: str) -> str:
     """Return the error of a single value for a key that has settings below it."""
-    if not (group := _group_of(key)):
-        names = ", ".join(item.name for item in fields(_TYPES[key])) if key in _TYPES else "NAME"
+    if not (group := _find_group(key)):
+        names = (
+            ", ".join(item.name for item in fields(_GROUP_TYPES[key]))
+            if key in _GROUP_TYPES
+            else "NAME"
+        )
         return f"{key} has the settings {names}, got {value} (type {key}.NAME=VALUE)"
     known = options(group)
     if {*value.split(",")} <= {*known}:
@@ -200,18 +207,18 @@ def _several_settings(key: str, value: str) -> str:
     elif "custom" in known and re.fullmatch(r".+[.:]\w+", value):
         hint = f" (type {group}=custom {key}.path={value})"
     else:
-        hint = f"; type {group}=NAME{_likely(group, value)}"
+        hint = f"; type {group}=NAME{_suggest_option(group, value)}"
     return f"{key} is not a setting; {group} has {', '.join(known)}, got {value}{hint}"
 
 
-def _typed(key: str) -> str:
+def _suggest_input(key: str) -> str:
     """Return "type ..." with the word that sets a key."""
-    return f"type {_group_of(key)}=NAME" if _group_of(key) else f"type {key}=VALUE"
+    return f"type {_find_group(key)}=NAME" if _find_group(key) else f"type {key}=VALUE"
 
 
-def _several(key: str, values: str) -> str:
+def _explain_multiple_values(key: str, values: str) -> str:
     """Return that a setting takes one value where several are given, and what to type for them."""
-    of_group = bool(group := _group_of(key))
+    of_group = bool(group := _find_group(key))
     key = group or key
     kind = "one option" if of_group else "one value"
     as_list = "" if of_group else f"'{key}=[{values}]' for a list, or "
@@ -221,7 +228,7 @@ def _several(key: str, values: str) -> str:
     )
 
 
-def _not_one_option(word: str) -> str:
+def _explain_invalid_choice(word: str) -> str:
     """Return what is wrong with a word that gives a group another value than an option's name."""
     group, _, value = word.lstrip("+~").partition("=")
     if group not in ("experiment", *GROUPS, *PARTS):
@@ -229,45 +236,45 @@ def _not_one_option(word: str) -> str:
     if word.startswith("~"):
         return f"{group} must be one of {', '.join(options(group))}, got {word}"
     if value.startswith("["):
-        return _several(group, value.strip("[] ").replace(" ", ""))
+        return _explain_multiple_values(group, value.strip("[] ").replace(" ", ""))
     for name, given in re.findall(r"(\w+)\s*:\s*([^,{}]+)", value):
         if f"{group}/{name}" in PARTS:
-            return _several_settings(f"{group}.{name}", given.strip())
-    return "" if value in options(group) else _not_an_option(group, value)
+            return _explain_group_value(f"{group}.{name}", given.strip())
+    return "" if value in options(group) else _explain_unknown_option(group, value)
 
 
-def _unknown_key(key: str, words: Sequence[str], settings_at: SettingsAt) -> str:
+def _explain_unknown_key(key: str, overrides: Sequence[str], lookup: SettingsLookup) -> str:
     if key in PARTS:
         return (
             f"{key} needs strategy=composed, got another strategy (type strategy=composed "
             f"{key}=NAME)"
         )
     if key.partition(".")[0] == "experiment":
-        return _no_group(key, words)
-    setting_words = [word for word in words if _sets(word, key)]
-    others = [word for word in words if word not in setting_words]
+        return _explain_experiment_key(key, overrides)
+    setting_words = [word for word in overrides if _is_override_of(word, key)]
+    others = [word for word in overrides if word not in setting_words]
     parent, _, name = key.rpartition(".")
     chosen = [word for word in others if word.startswith(f"{parent}=")]
     if chosen and not setting_words:
         return f"{key} is set by the experiment, but {chosen[-1]} has no such setting"
-    known = settings_at(others, parent) if setting_words or not parent else ()
+    known = lookup(others, parent) if setting_words or not parent else ()
     hint = ""
     if "/" in key:
         above, _, below = key.replace("/", ".").rpartition(".")
-        dotted = below in settings_at(others, above)
+        dotted = below in lookup(others, above)
         hint = f" (type {above}.{below}=VALUE)" if dotted else ""
-    return not_a_setting(parent, name, known, hint)
+    return explain_unknown_setting(parent, name, known, hint)
 
 
-def _no_group(key: str, words: Sequence[str]) -> str:
+def _explain_experiment_key(key: str, overrides: Sequence[str]) -> str:
     """Return the error of words that give the experiment as a group with settings."""
-    word = next((word for word in words if word.lstrip("+~").startswith(f"{key}.")), key)
+    word = next((word for word in overrides if word.lstrip("+~").startswith(f"{key}.")), key)
     name = re.sub("[.=]", "/", word.lstrip("+~")).removeprefix("experiment/")
     typed = name if name in options("experiment") else "NAME"
     return f"experiment must be the name of a preset, got {word} (type experiment={typed})"
 
 
-def _sets(word: str, key: str) -> bool:
+def _is_override_of(word: str, key: str) -> bool:
     """Say whether a word sets ``key``, by itself or in a mapping; ``strategy=fedau`` does not."""
     target, _, value = word.lstrip("+~").partition("=")
     within = value.startswith("{") and key.startswith(f"{target}.")

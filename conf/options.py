@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from fedquorum.errors import did_you_mean
+from fedquorum.errors import suggest_name
 
-from conf.schema.register import OPTIONS
+from conf.schema.register import OPTION_SCHEMAS
 
 GROUPS = (
     *(
@@ -24,16 +24,18 @@ PARTS = tuple(f"strategy/{part}" for part in ("selection", "weighting", "partici
 """The groups within ``strategy=composed``."""
 
 
-def options(group: str) -> list[str]:
+def options(group_name: str) -> list[str]:
     """Return the options of a settings group, such as the names of all experiments."""
-    folder = Path(__file__).parent / group
+    folder = Path(__file__).parent / group_name
     files = (f.relative_to(folder).with_suffix("").as_posix() for f in folder.rglob("*.yaml"))
-    from_files = (n for n in files if group in PARTS or not f"{group}/{n}".startswith(PARTS))
-    return sorted({*from_files, *OPTIONS.get(group, ())})
+    from_files = (
+        n for n in files if group_name in PARTS or not f"{group_name}/{n}".startswith(PARTS)
+    )
+    return sorted({*from_files, *OPTION_SCHEMAS.get(group_name, ())})
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def format_suggestion(name: str, known: Iterable[str]) -> str:
     """Return " (did you mean NAME?)" with the known name that is like ``name``, "" for none."""
     names = [*known]
-    hint = did_you_mean(name, names)
+    hint = suggest_name(name, names)
     return f" ({hint})" if hint else ""

@@ -9,4 +9,4 @@ sys.path.insert(0, str(Path(__file__).absolute().parent.parent))
 from client_app import import_path
 
 sys.path.pop(0)
-import_path.use_packages_beside_this_one()
+import_path.use_bundled_packages()

@@ -12,9 +12,9 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.exit import add_exit_handler
 
-from conf import Composed, compose
+from conf import ComposedConfig, compose_settings
 from server_app.in_process import SimulationGrid
-from server_app.loop import run
+from server_app.loop import run_rounds
 
 _STEP = re.compile(r"(configure|aggregate)_(train|evaluate): ")
 
@@ -25,12 +25,12 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run one job: the run config's ``experiment`` and ``overrides``, into ``output-dir``."""
     if isinstance(grid, SimulationGrid):
-        run(grid, *_job(context), engine=grid.engine)
+        run_rounds(grid, *_read_job(context), engine=grid.engine)
         return
     try:
         # flwr stop ends the process from its main thread; this code runs in another one.
         with _steps_unlogged():
-            run(grid, *_job(context), engine="flower", at_exit=add_exit_handler)
+            run_rounds(grid, *_read_job(context), engine="flower", at_exit=add_exit_handler)
     except FedQuorumError as error:
         # Flower logs the trace of an error and then ends the process: the line is below the trace.
         add_exit_handler(partial(print, f"fedquorum: {error}", file=sys.stderr))
@@ -52,8 +52,8 @@ def _is_no_step(entry: logging.LogRecord) -> bool:
     return entry.levelno >= logging.WARNING or not _STEP.match(str(entry.msg))
 
 
-def _job(context: Context) -> tuple[Composed, str]:
+def _read_job(context: Context) -> tuple[ComposedConfig, str]:
     """Return the settings of the job, and its directory."""
     config = context.run_config
-    composed = compose(str(config["experiment"]), str(config["overrides"]))
+    composed = compose_settings(str(config["experiment"]), str(config["overrides"]))
     return composed, str(config["output-dir"])

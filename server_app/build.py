@@ -5,24 +5,29 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
-from fedquorum import Communication, ComposedStrategy, Population, Robustness
-from fedquorum.client.availability.rates import SimulatedRates
-from fedquorum.contrib.requirements import run_requirements
+from fedquorum import ComposedStrategy, NativeProtocol, Population, Robustness
+from fedquorum.client.availability.rates import ParticipationRates
+from fedquorum.contrib.requirements import load_run_requirements
 from fedquorum.errors import ParameterError, SettingsError
 from fedquorum.flower.codec import encode_arrays
 from fedquorum.hooks import NO_HOOKS, Hooks
 from fedquorum.quorum import Quorum
-from fedquorum.records.settings import flat_settings
+from fedquorum.records.settings import flatten_settings
 from flwr.app import ArrayRecord
 
 from client_app.data import FederatedData
-from client_app.data.unseen import unseen_clients
-from client_app.models import model_for
+from client_app.data.held_out import select_held_out_clients
+from client_app.models import build_model_for
 from conf.schema.checks import check_rules
-from conf.schema.rules import requiring_settings, rules_of, setting_of, told_of
-from conf.schema.settings import Settings, evaluated_metric
-from server_app.nodes import read_nodes
-from server_app.privacy import mechanism_of
+from conf.schema.rules import (
+    find_setting,
+    format_parameter_error,
+    get_requirement_settings,
+    rules_from_settings,
+)
+from conf.schema.settings import Settings, get_evaluation_metric
+from server_app.node_keys import read_node_keys
+from server_app.privacy import build_mechanism
 
 
 def build_population(settings: Settings, data: FederatedData) -> Population:
@@ -35,12 +40,12 @@ def build_population(settings: Settings, data: FederatedData) -> Population:
     """
     weights = settings.data.priority_weights or {}
     priority = frozenset(data.priority) | frozenset(weights)
-    unseen = unseen_clients(settings.data, data.num_clients, priority, settings.seed)
+    unseen = select_held_out_clients(settings.data, data.num_clients, priority, settings.seed)
     clients = sorted({*range(data.num_clients)}.difference(unseen))
-    return Population(tuple(clients), priority.difference(unseen), weights, unseen=unseen)
+    return Population(tuple(clients), priority.difference(unseen), weights, held_out=unseen)
 
 
-def run_hooks(settings: Settings, num_clients: int) -> Hooks:
+def build_hooks(settings: Settings, num_clients: int) -> Hooks:
     """Return what the settings of a run add to the hooks of its rules: the clients' requirements.
 
     Raises
@@ -50,9 +55,9 @@ def run_hooks(settings: Settings, num_clients: int) -> Hooks:
     SettingsError
         If they are not of the clients in the data.
     """
-    return run_requirements(
-        requiring_settings(settings),
-        flat_settings(asdict(settings)),
+    return load_run_requirements(
+        get_requirement_settings(settings),
+        flatten_settings(asdict(settings)),
         num_clients,
         None if settings.resume is None else Path(settings.resume).expanduser().absolute(),
     )
@@ -61,7 +66,7 @@ def run_hooks(settings: Settings, num_clients: int) -> Hooks:
 def build_strategy(
     settings: Settings,
     population: Population,
-    rates: SimulatedRates | None,
+    rates: ParticipationRates | None,
     hooks: Hooks = NO_HOOKS,
 ) -> ComposedStrategy:
     """Return the strategy of the settings.
@@ -76,29 +81,29 @@ def build_strategy(
         go together, there is no custom rule at the path given, the file of the nodes' keys
         cannot be used, or the noise cannot be as the settings say.
     """
-    settings = _with_memory_folder(settings)
-    rules = rules_of(settings, rates, population.clients, population.priority, hooks)
+    settings = _resolve_memory_folder(settings)
+    rules = rules_from_settings(settings, rates, population.clients, population.priority, hooks)
     check_rules(settings, rules)
     try:
         return ComposedStrategy(
             rules,
             population=population,
-            communication=_communication(
+            communication=_build_protocol(
                 settings,
                 population,
-                evaluated_training=rules.keeps_models or rules.hooks.report is not None,
+                evaluated_training=rules.trains_local_models or rules.hooks.report is not None,
             ),
         )
     except ParameterError as error:
-        raise SettingsError(told_of(error, setting_of(error, settings))) from None
+        raise SettingsError(format_parameter_error(error, find_setting(error, settings))) from None
 
 
-def _communication(
+def _build_protocol(
     settings: Settings, population: Population, *, evaluated_training: bool
-) -> Communication:
+) -> NativeProtocol:
     engine = settings.engine
     nodes = engine.node_keys
-    return Communication(
+    return NativeProtocol(
         round_timeout=engine.round_timeout,
         quorum=Quorum(engine.quorum, engine.quorum_clients, engine.grace_seconds),
         virtual_clock=settings.response_time.name != "none",
@@ -109,25 +114,27 @@ def _communication(
         evaluated_clients=settings.evaluation.clients,
         evaluated_training=evaluated_training,
         robustness=Robustness(settings.robustness.clip_norm, settings.robustness.max_weight),
-        privacy=mechanism_of(settings.privacy, len(population.clients)),
+        privacy=build_mechanism(settings.privacy, len(population.clients)),
         evaluate_every=settings.evaluation.every,
-        metric=evaluated_metric(settings),
+        metric=get_evaluation_metric(settings),
         last_round=settings.rounds,
-        clients_of_keys=None if nodes is None else read_nodes(nodes, len(population.hosted)),
+        clients_by_key=None
+        if nodes is None
+        else read_node_keys(nodes, len(population.hosted_clients)),
     )
 
 
-def _with_memory_folder(settings: Settings) -> Settings:
+def _resolve_memory_folder(settings: Settings) -> Settings:
     """Return the settings with the folder of a memory as an absolute path, once it is there."""
     given = getattr(settings.strategy, "memory_dir", None)
     if given is None:
         return settings
-    folder = _writable(Path(given).expanduser().absolute())
+    folder = _ensure_writable(Path(given).expanduser().absolute())
     strategy: Any = settings.strategy
     return replace(settings, strategy=replace(strategy, memory_dir=str(folder)))
 
 
-def _writable(folder: Path) -> Path:
+def _ensure_writable(folder: Path) -> Path:
     """Return a folder, made if missing, once a file could be made there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -140,7 +147,7 @@ def _writable(folder: Path) -> Path:
         ) from None
 
 
-def initial_arrays(settings: Settings, data: FederatedData) -> ArrayRecord:
+def build_initial_arrays(settings: Settings, data: FederatedData) -> ArrayRecord:
     """Return the model that round 1 broadcasts, by the names of its state_dict.
 
     Raises
@@ -148,5 +155,5 @@ def initial_arrays(settings: Settings, data: FederatedData) -> ArrayRecord:
     SettingsError
         If the model, the loss or the metric is not for such data.
     """
-    model = model_for(settings, data)
+    model = build_model_for(settings, data)
     return encode_arrays({name: t.numpy() for name, t in model.state_dict().items()})

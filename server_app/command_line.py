@@ -18,37 +18,37 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from conf import Settings
-from conf.compose import CONFIG_NAME, compose_words, composed_job, parse_word, quoted
+from conf.compose import CONFIG_NAME, compose_job, compose_overrides, parse_override, quote
 from conf.mistakes import explain, refuse_dotted_groups
-from server_app.help import help_text
-from server_app.job import EXIT_INTERRUPTED, SweepRefused, SweepUnfinished, fail, run_job
-from server_app.resuming import resumed_words
+from server_app.help import format_help
+from server_app.job import EXIT_INTERRUPTED, SweepRefused, SweepUnfinished, exit_with_error, run_job
+from server_app.resume import merge_resumed_overrides
 
-_USUAL_FLAGS = ("-m", "--multirun", "-h", "--help")
-_OF_THE_WHOLE_SWEEP = ("hydra.", "hydra/", "engine.jobs=")
+_COMMON_FLAGS = ("-m", "--multirun", "-h", "--help")
+_SWEEP_PREFIXES = ("hydra.", "hydra/", "engine.jobs=")
 
 
 def main() -> None:
     """Run the command line; exit with 0 only if everything completed."""
     words: tuple[str, ...] = ()
     try:
-        words = resumed_words(sys.argv[1:])
+        words = merge_resumed_overrides(sys.argv[1:])
         flags = {word for word in words if word.startswith("-")}
         sys.argv[1:] = words
         _check_flags(words)
         if flags & {"-h", "--help"}:
-            print(help_text([word for word in words if not word.startswith("-")]), end="")
+            print(format_help([word for word in words if not word.startswith("-")]), end="")
             return
         if not flags:
-            _run_alone(words)
+            _run_single_job(words)
             return
         if flags <= {"-m", "--multirun"}:
-            sys.argv[1:] = words_of_a_sweep(words)
+            sys.argv[1:] = prepare_sweep_overrides(words)
         _hydra_main()
     except FedQuorumError as error:
-        fail(error)
+        exit_with_error(error)
     except SweepRefused as end:
-        fail(end.error)
+        exit_with_error(end.error)
     except KeyboardInterrupt:
         print("fedquorum: interrupted before the first run", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
@@ -59,7 +59,7 @@ def main() -> None:
         raise
 
 
-class _Parser(argparse.ArgumentParser):
+class _HelpTextParser(argparse.ArgumentParser):
     """Takes a help that is no text yet, which Hydra 1.3 has and Python 3.14 refuses."""
 
     def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
@@ -69,14 +69,16 @@ class _Parser(argparse.ArgumentParser):
         return super().add_argument(*names, **options)
 
 
-vars(hydras_parts)["argparse"] = SimpleNamespace(**{**vars(argparse), "ArgumentParser": _Parser})
+vars(hydras_parts)["argparse"] = SimpleNamespace(
+    **{**vars(argparse), "ArgumentParser": _HelpTextParser}
+)
 
 _hydra_main = hydra.main(version_base="1.3", config_path="pkg://conf", config_name=CONFIG_NAME)(
     run_job
 )
 
 
-def _run_alone(words: tuple[str, ...]) -> None:
+def _run_single_job(overrides: tuple[str, ...]) -> None:
     """Run one job as Hydra does, of settings composed once: ``hydra.main`` composes them twice.
 
     Raises
@@ -84,7 +86,7 @@ def _run_alone(words: tuple[str, ...]) -> None:
     SettingsError
         If a word is wrong.
     """
-    with composed_job(words) as config:
+    with compose_job(overrides) as config:
         if config.hydra.mode != RunMode.MULTIRUN:
             _run_composed(config)
             return
@@ -100,12 +102,12 @@ def _run_composed(config: DictConfig) -> None:
     except OmegaConfBaseException as error:
         raise SettingsError(explain(error)) from None
     except OSError as error:
-        raise cannot_write(error) from None
+        raise build_run_dir_error(error) from None
     callbacks.on_run_end(config=config, config_name=CONFIG_NAME, job_return=done)
     _ = done.return_value  # raises what the job did
 
 
-def _check_flags(words: Sequence[str]) -> None:
+def _check_flags(arguments: Sequence[str]) -> None:
     """Refuse a setting that is written as a flag, and flags that neither we nor Hydra have.
 
     Raises
@@ -113,14 +115,14 @@ def _check_flags(words: Sequence[str]) -> None:
     SettingsError
         With what to type instead.
     """
-    for flag in (word for word in words if word.startswith("-")):
+    for flag in (word for word in arguments if word.startswith("-")):
         name, equals, value = flag.lstrip("-").partition("=")
         if name.replace("-", "_").partition(".")[0] in Settings.__dataclass_fields__:
             setting = f"{name.replace('-', '_')}={value if equals else 'VALUE'}"
             raise SettingsError(f"a setting must have no dashes, got {flag} (type {setting})")
-    if any(word.startswith("-") and word not in _USUAL_FLAGS for word in words):
+    if any(word.startswith("-") and word not in _COMMON_FLAGS for word in arguments):
         parser = hydras_parts.get_args_parser()
-        unknown = [word for word in parser.parse_known_args(words)[1] if word[0] == "-"]
+        unknown = [word for word in parser.parse_known_args(arguments)[1] if word[0] == "-"]
         if unknown:
             raise SettingsError(
                 f"a flag must be -m, --help, or one that fedquorum --hydra-help lists, got "
@@ -128,7 +130,7 @@ def _check_flags(words: Sequence[str]) -> None:
             )
 
 
-def cannot_write(error: OSError) -> SettingsError:
+def build_run_dir_error(error: OSError) -> SettingsError:
     """Return the error of a run whose folder cannot be made."""
     return SettingsError(
         f"hydra.run.dir must be a folder that can be written, got {error.filename} "
@@ -136,7 +138,7 @@ def cannot_write(error: OSError) -> SettingsError:
     )
 
 
-def words_of_a_sweep(words: Sequence[str]) -> list[str]:
+def prepare_sweep_overrides(overrides: Sequence[str]) -> list[str]:
     """Return the words of a sweep for Hydra, and check the words that hold for the whole sweep.
 
     Raises
@@ -144,19 +146,19 @@ def words_of_a_sweep(words: Sequence[str]) -> list[str]:
     SettingsError
         If a word of the whole sweep is wrong, or a word is not an override.
     """
-    refuse_dotted_groups(words, parts=True)
-    compose_words(tuple(word for word in words if word.startswith(_OF_THE_WHOLE_SWEEP)))
-    return [_left_to_the_jobs(word) for word in words]
+    refuse_dotted_groups(overrides, refuse_parts=True)
+    compose_overrides(tuple(word for word in overrides if word.startswith(_SWEEP_PREFIXES)))
+    return [_defer_to_jobs(word) for word in overrides]
 
 
-def _left_to_the_jobs(word: str) -> str:
+def _defer_to_jobs(word: str) -> str:
     """Return a setting of a sweep so that Hydra composes it for each job, not once before.
 
     What fits a swept group, as ``availability.p=0.3`` fits ``availability=bernoulli,markov``,
     may not fit the default that Hydra composes before it launches.
     """
-    if word.startswith(("-", *_OF_THE_WHOLE_SWEEP)):
+    if word.startswith(("-", *_SWEEP_PREFIXES)):
         return word
-    override = parse_word(word)
+    override = parse_override(word)
     key, _, value = word.partition("=")
-    return word if override.is_sweep_override() else f"{key}=choice({value or quoted('')})"
+    return word if override.is_sweep_override() else f"{key}=choice({value or quote('')})"

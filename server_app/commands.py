@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from fedquorum.errors import did_you_mean
+from fedquorum.errors import suggest_name
 
 EXIT_USAGE = 2
 
@@ -42,7 +42,7 @@ def _mistake(first: str) -> str:
     settings = Settings.__dataclass_fields__
     if first.partition(".")[0] in settings:
         return ""
-    hint = did_you_mean(first, [*COMMANDS, *settings])
+    hint = suggest_name(first, [*COMMANDS, *settings])
     return (
         f"the first word must be {', '.join(COMMANDS)}, a flag, or a setting NAME=VALUE, got "
         f"{first!r} ({hint or 'type fedquorum --help'})"

@@ -11,10 +11,10 @@ from statistics import median_low
 from types import TracebackType
 from typing import Any, Self
 
-from fedquorum.contrib import REPORTED_NUMBERS
-from fedquorum.metrics import metric_called
-from fedquorum.records.round_record import MORE_GROUPS, TEST_GROUPS, RoundRecord
-from fedquorum.rule import Question
+from fedquorum.contrib import REPORTED_METRICS
+from fedquorum.metrics import get_metric
+from fedquorum.records.round_record import OPTIONAL_GROUPS, TEST_GROUPS, RoundRecord
+from fedquorum.rule import Goal
 from rich.console import Console
 from rich.filesize import decimal
 from rich.measure import Measurement
@@ -36,27 +36,31 @@ NUMBERS_WIDTH = 80
 
 SHORTEST_BAR, LONGEST_BAR = 10, 40
 
-TOLD = (("average", "average over clients"), ("worst", "worst client"), ("best", "best client"))
-TOLD_OF_FAIRNESS = (
+STATISTICS = (
+    ("average", "average over clients"),
+    ("worst", "worst client"),
+    ("best", "best client"),
+)
+FAIRNESS_STATISTICS = (
     ("worst10", "worst 10 %"),
     ("best10", "best 10 %"),
     ("std", "standard deviation"),
     ("gini", "Gini"),
 )
-ALWAYS_SHARES = ("gini", *(key for numbers in REPORTED_NUMBERS for key in numbers.words))
-COMPARES_PRIORITY = (Question.PRIORITY, Question.AVERAGE)
+FRACTION_STATISTICS = ("gini", *(key for numbers in REPORTED_METRICS for key in numbers.labels))
+PRIORITY_GOALS = (Goal.PRIORITY, Goal.AVERAGE)
 """The questions of methods that know priority, and of the average that these are compared with."""
 
 
 @dataclass(frozen=True)
-class About:
+class DisplaySpec:
     """The subject of a run, which determines the numbers to show.
 
     Parameters
     ----------
     metric : str
         The setting ``evaluation.metric``.
-    question : Question
+    goal : Question
         What its method answers.
     num_clients : int
         The number of clients, where the table tells how often they take part.
@@ -65,36 +69,36 @@ class About:
     """
 
     metric: str
-    question: Question
+    goal: Goal
     num_clients: int = 0
     priority: frozenset[int] = frozenset()
 
     @property
     def metric_name(self) -> str:
         """The metric as people call it, such as RMSE."""
-        return metric_called(self.metric).name
+        return get_metric(self.metric).name
 
-    def groups(self, test: Mapping[str, Any]) -> Sequence[str]:
+    def select_groups(self, test: Mapping[str, Any]) -> Sequence[str]:
         """Return the groups whose test parts are shown: all, or by priority if that is compared.
 
         Clients that never train, and the mean model, come last where there are any.
         """
         measured = [group for group in TEST_GROUPS if test.get(group)]
-        more = [group for group in MORE_GROUPS if test.get(group)]
-        if "non_priority" in measured and self.question in COMPARES_PRIORITY:
+        more = [group for group in OPTIONAL_GROUPS if test.get(group)]
+        if "non_priority" in measured and self.goal in PRIORITY_GOALS:
             return measured + more
         return measured[-1:] + more
 
     @property
     def statistics(self) -> Sequence[tuple[str, str]]:
         """The statistics over clients that are shown, each with its name."""
-        return (*TOLD, *(TOLD_OF_FAIRNESS if self.question is Question.FAIRNESS else ()))
+        return (*STATISTICS, *(FAIRNESS_STATISTICS if self.goal is Goal.FAIRNESS else ()))
 
-    def words(self, name: str, value: float | None) -> str:
+    def format_metric(self, name: str, value: float | None) -> str:
         """Return the metric, or a statistic of it over clients, as text."""
         if value is None or math.isnan(value):
             return "-"
-        share = name in ALWAYS_SHARES or metric_called(self.metric).is_share
+        share = name in FRACTION_STATISTICS or get_metric(self.metric).is_fraction
         return f"{value:.1%}" if share else f"{value:.4f}"
 
 
@@ -113,14 +117,14 @@ class Display:
         By which its numbers are chosen.
     """
 
-    def __init__(self, console: Console, rounds: int, title: str, about: About) -> None:
+    def __init__(self, console: Console, rounds: int, title: str, about: DisplaySpec) -> None:
         self._console = console
         self._about = about
         self._rounds = rounds
         self._progress = Progress(
-            *_live_columns(console.width, len(title)),
+            *_build_live_columns(console.width, len(title)),
             console=console,
-            disable=not shows_live(console),
+            disable=not can_show_live(console),
         )
         self._task = self._progress.add_task(title, total=rounds, state="")
         self._title = title
@@ -142,28 +146,28 @@ class Display:
 
     def show(self, record: RoundRecord) -> None:
         """Show one round."""
-        state = describe(vars(record), self._about)
+        state = format_round(vars(record), self._about)
         self._progress.update(self._task, completed=record.round, state=state)
         now = time.monotonic()
         self._measured += 1
         if self._measured == 0:
             self._since = now  # the first round makes what the others use, and tells nothing
         due = now - self._last_line >= PLAIN_SECONDS or record.round in (1, self._rounds)
-        if not shows_live(self._console) and due:
+        if not can_show_live(self._console) and due:
             self._last_line = now
             # A run that goes on after an interruption did not run its first rounds just now.
             fraction = self._measured / max(1, self._measured + self._rounds - record.round)
-            left = time_left(now - self._since, fraction)
+            left = format_time_left(now - self._since, fraction)
             line = f"{self._title}  round {record.round}/{self._rounds}  {state}  {left}".rstrip()
             self._console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
-def shows_live(console: Console) -> bool:
+def can_show_live(console: Console) -> bool:
     """Say whether a console can change its last line, as a file and TERM=dumb cannot."""
     return console.is_terminal and not console.is_dumb_terminal
 
 
-class CutColumn(ProgressColumn):
+class TruncatedColumn(ProgressColumn):
     """A text that gives way to the other columns of a live line: cut, and never wrapped.
 
     Parameters
@@ -181,7 +185,7 @@ class CutColumn(ProgressColumn):
         return Text(self._text.format(task=task), no_wrap=True, overflow="ellipsis")
 
 
-def _live_columns(width: int, title: int) -> Iterator[ProgressColumn]:
+def _build_live_columns(width: int, title: int) -> Iterator[ProgressColumn]:
     """Yield the columns of a live line: on a narrow terminal the numbers alone."""
     room = width - NUMBERS_WIDTH
     if room > title:
@@ -190,10 +194,10 @@ def _live_columns(width: int, title: int) -> Iterator[ProgressColumn]:
         yield BarColumn(min(room - title - 2, LONGEST_BAR), table_column=Column(no_wrap=True))
     yield MofNCompleteColumn(table_column=Column(no_wrap=True))
     yield TimeRemainingColumn(table_column=Column(no_wrap=True))
-    yield CutColumn("{task.fields[state]}")
+    yield TruncatedColumn("{task.fields[state]}")
 
 
-def describe(record: Mapping[str, Any], about: About) -> str:
+def format_round(record: Mapping[str, Any], spec: DisplaySpec) -> str:
     """Return one round, by the fields of ``RoundRecord`` or of its line, in a few words.
 
     The test metric is the first number of the final table.
@@ -201,14 +205,14 @@ def describe(record: Mapping[str, Any], about: About) -> str:
     loss, test = record["global_loss"], record["test"]
     words = [] if loss is None or math.isnan(loss) else [f"loss {loss:.4f}"]
     words += [
-        f"test {about.metric_name} {about.words(about.metric, test[group].get(about.metric))}"
-        for group in about.groups(test or {})[:1]
+        f"test {spec.metric_name} {spec.format_metric(spec.metric, test[group].get(spec.metric))}"
+        for group in spec.select_groups(test or {})[:1]
     ]
     words.append(f"admitted {record['admitted']} of {record['selected']} selected")
     return "  ".join(words)
 
 
-def time_left(seconds: float, fraction: float) -> str:
+def format_time_left(seconds: float, fraction: float) -> str:
     """Return the time left after ``seconds`` for a fraction of the work, "" if unknown."""
     if not 0.0 < fraction < 1.0:
         return ""
@@ -216,18 +220,18 @@ def time_left(seconds: float, fraction: float) -> str:
 
 
 @dataclass(frozen=True)
-class Totals:
+class RunTotals:
     """The rounds of a run so far, in as much memory as one round takes.
 
     Parameters
     ----------
-    rounds, empty : int
+    rounds, empty_rounds : int
         How many rounds there were, and how many of them counted no update.
-    admitted, transferred : int
+    admitted, transferred_bytes : int
         Updates admitted and bytes sent both ways, in all rounds.
     seconds : float
         How long all rounds took.
-    theta, with_theta : float, int
+    theta_sum, rounds_with_theta : float, int
         The sum of theta, and of how many rounds.
     state_bytes : int
         The server's state beside the model, after the last round.
@@ -240,28 +244,28 @@ class Totals:
     """
 
     rounds: int = 0
-    empty: int = 0
+    empty_rounds: int = 0
     admitted: int = 0
-    transferred: int = 0
+    transferred_bytes: int = 0
     seconds: float = 0.0
-    theta: float = 0.0
-    with_theta: int = 0
+    theta_sum: float = 0.0
+    rounds_with_theta: int = 0
     state_bytes: int = 0
     loss: float | None = None
     test: Mapping[str, Mapping[str, float] | None] | None = None
     weight_error: float | None = None
 
-    def after(self, record: RoundRecord) -> Self:
+    def add_round(self, record: RoundRecord) -> Self:
         """Return the totals with one round more."""
         return replace(
             self,
             rounds=self.rounds + 1,
-            empty=self.empty + (record.admitted == 0),
+            empty_rounds=self.empty_rounds + (record.admitted == 0),
             admitted=self.admitted + record.admitted,
-            transferred=self.transferred + record.bytes_down + record.bytes_up,
+            transferred_bytes=self.transferred_bytes + record.bytes_down + record.bytes_up,
             seconds=self.seconds + record.duration_seconds,
-            theta=self.theta + (record.theta or 0.0),
-            with_theta=self.with_theta + (record.theta is not None),
+            theta_sum=self.theta_sum + (record.theta or 0.0),
+            rounds_with_theta=self.rounds_with_theta + (record.theta is not None),
             state_bytes=record.state_bytes,
             loss=self.loss if math.isnan(record.global_loss) else record.global_loss,
             test=record.test or self.test,
@@ -269,12 +273,12 @@ class Totals:
         )
 
 
-def final_table(
-    totals: Totals,
+def build_final_table(
+    totals: RunTotals,
     title: str,
-    about: About,
+    spec: DisplaySpec,
     privacy: Mapping[str, Any] | None = None,
-    counted: Mapping[int, int] | None = None,
+    admission_counts: Mapping[int, int] | None = None,
 ) -> Table:
     """Return the results of a run as a table, with the numbers that its method is about.
 
@@ -284,59 +288,62 @@ def final_table(
         All rounds.
     title : str
         What ran.
-    about : About
+    spec : About
         What the run is about.
     privacy : mapping, optional
         What the manifest says of differential privacy, empty without it.
-    counted : mapping of int to int, optional
+    admission_counts : mapping of int to int, optional
         In how many rounds each client's update counted; others in none.
     """
-    groups = about.groups(totals.test or {}) or ("all",)
+    groups = spec.select_groups(totals.test or {}) or ("all",)
     table = Table(title=title, show_header=True, title_justify="left")
     table.add_column("")
     for group in groups:
         table.add_column(group.replace("_", "-"), justify="right")
     if totals.test:
         tested = [totals.test[group] or {} for group in groups]
-        by_data = (about.metric, f"test {about.metric_name}, by data")
-        for key, name in (by_data, *((key, f"  {name}") for key, name in about.statistics)):
-            table.add_row(name, *(about.words(key, values.get(key)) for values in tested))
-        for key, name in _told_of_reports(tested):
-            table.add_row(name, *(about.words(key, values.get(key)) for values in tested))
+        by_data = (spec.metric, f"test {spec.metric_name}, by data")
+        for key, name in (by_data, *((key, f"  {name}") for key, name in spec.statistics)):
+            table.add_row(name, *(spec.format_metric(key, values.get(key)) for values in tested))
+        for key, name in _list_report_statistics(tested):
+            table.add_row(name, *(spec.format_metric(key, values.get(key)) for values in tested))
     table.add_section()
     if totals.loss is not None:
         table.add_row("training loss F(w), last measured", f"{totals.loss:.4f}")
-    table.add_row("updates admitted per round", *_admitted(totals, about, groups, counted or {}))
-    for name, text in _of_run(totals, about, privacy or {}, counted or {}):
+    table.add_row(
+        "updates admitted per round",
+        *_format_admitted(totals, spec, groups, admission_counts or {}),
+    )
+    for name, text in _list_run_statistics(totals, spec, privacy or {}, admission_counts or {}):
         table.add_row(name, *("",) * (len(groups) - 1), text)  # of no group: in the last column
     return table
 
 
-def _told_of_reports(tested: Sequence[Mapping[str, float]]) -> Iterator[tuple[str, str]]:
+def _list_report_statistics(tested: Sequence[Mapping[str, float]]) -> Iterator[tuple[str, str]]:
     """Yield the numbers that reports of rules added to a round, and their words."""
-    for numbers in REPORTED_NUMBERS:
-        if any(key in values for key in numbers.words for values in tested):
-            first, *others = numbers.words.items()
+    for numbers in REPORTED_METRICS:
+        if any(key in values for key in numbers.labels for values in tested):
+            first, *others = numbers.labels.items()
             yield first
             yield from ((key, f"  {words}") for key, words in others)
 
 
-def _admitted(
-    totals: Totals, about: About, groups: Sequence[str], counted: Mapping[int, int]
+def _format_admitted(
+    totals: RunTotals, spec: DisplaySpec, groups: Sequence[str], admission_counts: Mapping[int, int]
 ) -> Iterator[str]:
     """Yield how many updates counted in a round, of all clients and of those with priority."""
-    of_priority = sum(rounds for k, rounds in counted.items() if k in about.priority)
+    of_priority = sum(rounds for k, rounds in admission_counts.items() if k in spec.priority)
     updates = {
         "priority": of_priority,
-        "non_priority": sum(counted.values()) - of_priority,
+        "non_priority": sum(admission_counts.values()) - of_priority,
         "all": totals.admitted,
     }
-    known = updates if about.priority and counted else ("all",)
+    known = updates if spec.priority and admission_counts else ("all",)
     for group in groups:
         yield f"{updates[group] / totals.rounds:.1f}" if group in known else ""
 
 
-def narrowed(table: Table, console: Console, keep: int) -> str:
+def fit_to_console(table: Table, console: Console, keep: int) -> str:
     """Take the last columns off a table that is wider than the console, and name them.
 
     Parameters
@@ -362,12 +369,12 @@ def narrowed(table: Table, console: Console, keep: int) -> str:
     return ", ".join(left_out)
 
 
-def closing_words(directory: Path) -> str:
+def format_final_message(directory: Path) -> str:
     """Return where a run's results are, and the two commands that show more of them."""
-    return f"Results in {directory}\n{next_commands(directory)}"
+    return f"Results in {directory}\n{format_next_commands(directory)}"
 
 
-def next_commands(directory: Path) -> str:
+def format_next_commands(directory: Path) -> str:
     """Return the two commands that show more of the runs in a folder."""
     quoted = shlex.quote(str(directory))
     return (
@@ -376,32 +383,35 @@ def next_commands(directory: Path) -> str:
     )
 
 
-def _of_run(
-    totals: Totals, about: About, privacy: Mapping[str, Any], counted: Mapping[int, int]
+def _list_run_statistics(
+    totals: RunTotals,
+    spec: DisplaySpec,
+    privacy: Mapping[str, Any],
+    admission_counts: Mapping[int, int],
 ) -> Iterator[tuple[str, str]]:
     """Yield what is told of a run as a whole, each number with its name."""
-    if about.question is Question.PARTICIPATION:
-        yield from _participation(totals, about.num_clients, counted)
-    if about.question is Question.PRIORITY and totals.with_theta:
-        yield "theta_T, mean of 1 / (1 + A)", f"{totals.theta / totals.with_theta:.3f}"
+    if spec.goal is Goal.PARTICIPATION:
+        yield from _list_participation(totals, spec.num_clients, admission_counts)
+    if spec.goal is Goal.PRIORITY and totals.rounds_with_theta:
+        yield "theta_T, mean of 1 / (1 + A)", f"{totals.theta_sum / totals.rounds_with_theta:.3f}"
     if totals.state_bytes:
         yield "server state beside the model", decimal(totals.state_bytes)
-    if totals.empty:
-        yield "rounds without any update", str(totals.empty)
+    if totals.empty_rounds:
+        yield "rounds without any update", str(totals.empty_rounds)
     if privacy:
         yield f"epsilon for delta {privacy['delta']:.3g}", f"{float(privacy['epsilon']):.4g}"
         yield "private releases", str(privacy["releases"])
     yield "rounds", str(totals.rounds)
     yield "seconds per round", f"{totals.seconds / totals.rounds:.3f}"
-    yield "data sent, both ways", decimal(totals.transferred)
+    yield "data sent, both ways", decimal(totals.transferred_bytes)
 
 
-def _participation(
-    totals: Totals, num_clients: int, counted: Mapping[int, int]
+def _list_participation(
+    totals: RunTotals, num_clients: int, admission_counts: Mapping[int, int]
 ) -> Iterator[tuple[str, str]]:
     """Yield how often clients took part, each number with its name."""
-    often = sorted((*counted.values(), *(0,) * (num_clients - len(counted))))
-    yield "clients whose updates counted", f"{len(counted)} of {num_clients}"
+    often = sorted((*admission_counts.values(), *(0,) * (num_clients - len(admission_counts))))
+    yield "clients whose updates counted", f"{len(admission_counts)} of {num_clients}"
     yield "  rounds of the rarest client", f"{often[0]} of {totals.rounds}"
     yield "  rounds of the median client", f"{median_low(often)} of {totals.rounds}"
     yield "  rounds of the most frequent client", f"{often[-1]} of {totals.rounds}"

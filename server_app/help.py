@@ -3,10 +3,10 @@
 import textwrap
 from collections.abc import Sequence
 
-from conf.compose import GROUPS, PARTS, compose_words, options
+from conf.compose import GROUPS, PARTS, compose_overrides, options
 
 WIDTH = 100
-COLUMN = 26
+OPTION_COLUMN = 26
 USAGE = """\
 FedQuorum decides which clients take part, how often each one counts, and how much.
 
@@ -28,27 +28,27 @@ nodes, resumed or not (docs/reliability.md).
 """
 
 
-def help_text(words: Sequence[str]) -> str:
-    """Return the help, with the settings that ``words`` compose to.
+def format_help(overrides: Sequence[str]) -> str:
+    """Return the help, with the settings that ``overrides`` compose to.
 
     Raises
     ------
     SettingsError
         If a word is wrong.
     """
-    settings = compose_words(tuple(words)).to_yaml()
-    groups = "\n".join(map(_group, ("experiment", *GROUPS, *PARTS, "hydra/sweeper")))
+    settings = compose_overrides(tuple(overrides)).to_yaml()
+    groups = "\n".join(map(_format_group, ("experiment", *GROUPS, *PARTS, "hydra/sweeper")))
     return (
         f"{USAGE}\nGroups and their options:\n{groups}\n\n"
         f"Settings and their values for these words:\n{settings}"
     )
 
 
-def _group(group: str) -> str:
+def _format_group(group: str) -> str:
     return textwrap.fill(
         ", ".join(options(group)),
         WIDTH,
-        initial_indent=f"  {group:{COLUMN}}",
-        subsequent_indent=" " * (COLUMN + 2),
+        initial_indent=f"  {group:{OPTION_COLUMN}}",
+        subsequent_indent=" " * (OPTION_COLUMN + 2),
         break_on_hyphens=False,
     )

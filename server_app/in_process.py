@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from uuid import uuid4
 
 import numpy as np
-from fedquorum.errors import RunError, SettingsError, told
-from fedquorum.intake import shown
+from fedquorum.errors import RunError, SettingsError, describe_error
+from fedquorum.sanitize import sanitize
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
@@ -64,18 +64,18 @@ class HostedNodes:
             )
             for node in nodes
         }
-        identify_process()
+        set_task_identity()
 
-    def answer(self, message: Message) -> Message:
+    def handle(self, message: Message) -> Message:
         """Return the reply of a message's node, or an error reply with the error it raised."""
         context = self.contexts[message.metadata.dst_node_id]
         try:
             return self._client_app(message, context)
         except Exception as error:  # whatever a ClientApp raises, the server sees an error reply
-            reason = told(error)
+            reason = describe_error(error)
             return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
 
-    def states(self) -> dict[str, NDArray[np.uint8]]:
+    def get_states(self) -> dict[str, NDArray[np.uint8]]:
         """Return the clients' states between rounds, by node."""
         states = {}
         for node, context in self.contexts.items():
@@ -84,13 +84,13 @@ class HostedNodes:
         return states
 
     def restore(self, states: NodeStates) -> None:
-        """Restore what ``states`` returned."""
+        """Restore what ``get_states`` returned."""
         for node, content in states.items():
             proto = ProtoRecordDict.FromString(content.tobytes())
             self.contexts[int(node)].state = recorddict_from_proto(proto)
 
 
-def identify_process() -> None:
+def set_task_identity() -> None:
     """Let Flower's Message take its sender from this process."""
     TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 0
 
@@ -117,21 +117,21 @@ class SimulationGrid(Grid):
     def __init__(self, num_nodes: int) -> None:
         self.num_nodes = num_nodes
         self._run = Run.create_empty(0)
-        identify_process()
+        set_task_identity()
 
     @abstractmethod
-    def node_states(self) -> dict[str, NDArray[np.uint8]]:
+    def get_node_states(self) -> dict[str, NDArray[np.uint8]]:
         """Return the clients' states between rounds, by node."""
 
     def restore_node_states(self, states: NodeStates) -> None:
-        """Restore what ``node_states`` returned.
+        """Restore what ``get_node_states`` returned.
 
         Raises
         ------
         SettingsError
             If it belongs to another number of nodes.
         RunError
-            If it is not the result of ``node_states``.
+            If it is not the result of ``get_node_states``.
         """
         if len(states) != self.num_nodes:
             raise SettingsError(
@@ -142,7 +142,7 @@ class SimulationGrid(Grid):
             self._restore({str(node + 1): states[str(node + 1)] for node in range(len(states))})
         except Exception as error:  # protobuf and Flower raise what they please
             raise RunError(
-                f"the nodes' states in the checkpoint cannot be read: {shown(error)}"
+                f"the nodes' states in the checkpoint cannot be read: {sanitize(error)}"
             ) from None
 
     @abstractmethod
@@ -174,7 +174,7 @@ class SimulationGrid(Grid):
         return list(range(1, self.num_nodes + 1))
 
 
-def give_id(message: Message) -> str:
+def assign_id(message: Message) -> str:
     """Give a pushed message an id, and return the id."""
     message.metadata.__dict__["_message_id"] = str(uuid4())
     return message.metadata.message_id
@@ -203,9 +203,9 @@ class InProcessGrid(SimulationGrid):
         self._contexts = self._nodes.contexts
         self._answers: dict[str, Message] = {}
 
-    def node_states(self) -> dict[str, NDArray[np.uint8]]:
+    def get_node_states(self) -> dict[str, NDArray[np.uint8]]:
         """Return the clients' states between rounds, by node."""
-        return self._nodes.states()
+        return self._nodes.get_states()
 
     def _restore(self, states: NodeStates) -> None:
         self._nodes.restore(states)
@@ -214,8 +214,8 @@ class InProcessGrid(SimulationGrid):
         """Let each message's node reply, and return the messages' ids."""
         ids = []
         for message in messages:
-            key = give_id(message)
-            self._answers[key] = self._answer(message)
+            key = assign_id(message)
+            self._answers[key] = self._handle(message)
             ids.append(key)
         return ids
 
@@ -235,5 +235,5 @@ class InProcessGrid(SimulationGrid):
             answers.extend(self.pull_messages(self.push_messages([message])))
         return answers
 
-    def _answer(self, message: Message) -> Message:
-        return self._nodes.answer(message)
+    def _handle(self, message: Message) -> Message:
+        return self._nodes.handle(message)

@@ -28,12 +28,12 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from server_app.interruption import in_worker, interruptible, told_to_stop
+from server_app.signals import is_worker, raise_on_sigterm, should_stop
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
-    from conf import Composed
+    from conf import ComposedConfig
 
 OUTPUT_FILE = "output.log"
 ERROR_FILE = "error.txt"
@@ -59,14 +59,14 @@ def run_job(config: DictConfig) -> None:
     """
     job = HydraConfig.get()
     words, directory = tuple(job.overrides.task), Path(job.runtime.output_dir)
-    if told_to_stop():
+    if should_stop():
         raise KeyboardInterrupt
-    threading.excepthook = without_disk_errors
-    with interruptible():
+    threading.excepthook = suppress_disk_errors
+    with raise_on_sigterm():
         if job.mode == RunMode.MULTIRUN:
             _run_in_sweep(config, words, directory)
         else:
-            _run_alone(config, words, directory)
+            _run_single_job(config, words, directory)
 
 
 class SweepRefused(SystemExit):
@@ -77,53 +77,59 @@ class SweepRefused(SystemExit):
         self.error = error
 
 
-def fail(error: object) -> NoReturn:
+def exit_with_error(error: object) -> NoReturn:
     """End the process with one line."""
     print(f"fedquorum: {error}", file=sys.stderr)
     sys.exit(EXIT_ERROR)
 
 
-def _run_alone(config: DictConfig, words: tuple[str, ...], directory: Path) -> None:
+def _run_single_job(config: DictConfig, overrides: tuple[str, ...], directory: Path) -> None:
     try:
-        _check(config, words)
-        run_words(words, directory)
+        _check_config(config, overrides)
+        run_overrides(overrides, directory)
     except FedQuorumError as error:
-        fail(error)
+        exit_with_error(error)
     except KeyboardInterrupt:
         print("fedquorum: interrupted; the records hold all complete rounds", file=sys.stderr)
-        if _can_go_on(words, directory):
-            command = shlex.join(["fedquorum", f"resume={directory}", *_trust(words)])
+        if _can_resume(overrides, directory):
+            command = shlex.join(
+                ["fedquorum", f"resume={directory}", *_get_trust_overrides(overrides)]
+            )
             print(f"fedquorum: to continue: {command}", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
 
 
-def _trust(words: tuple[str, ...]) -> tuple[str, ...]:
+def _get_trust_overrides(overrides: tuple[str, ...]) -> tuple[str, ...]:
     """Return what a command must say that goes on with this run by its records."""
-    from conf.compose import compose_words
-    from server_app.resuming import reaching
+    from conf.compose import compose_overrides
+    from server_app.resume import find_external_settings
 
-    return ("engine.trust_code=true",) if reaching(compose_words(words).settings) else ()
+    return (
+        ("engine.trust_code=true",)
+        if find_external_settings(compose_overrides(overrides).settings)
+        else ()
+    )
 
 
-def _run_in_sweep(config: DictConfig, words: tuple[str, ...], directory: Path) -> None:
+def _run_in_sweep(config: DictConfig, overrides: tuple[str, ...], directory: Path) -> None:
     # Flower's log keeps the standard error that it finds, which must not be the file of one job.
     import flwr.common.logger  # noqa: F401
     from fedquorum.errors import RunError
-    from fedquorum.records.directory import manifest_in
+    from fedquorum.records.run_dir import read_manifest_or_empty
 
     reason = ""
     with lock(directory / LOCK_FILE), (directory / OUTPUT_FILE).open("w") as output:
         try:
             for name in (ERROR_FILE, TODO_FILE):
                 (directory / name).unlink(missing_ok=True)
-            _check(config, words)
+            _check_config(config, overrides)
             with redirect_stdout(output), redirect_stderr(output):
-                run_words(words_going_on(words, directory), directory)
+                run_overrides(build_resume_overrides(overrides, directory), directory)
         except KeyboardInterrupt:
             # A run on Flower that is stopped while a message is on its way ends with an error.
-            if manifest_in(directory).get("status") == "failed":
+            if read_manifest_or_empty(directory).get("status") == "failed":
                 (directory / TODO_FILE).touch()
-            if not in_worker():
+            if not is_worker():
                 raise
             reason = "interrupted"
         except FedQuorumError as error:
@@ -137,38 +143,40 @@ def _run_in_sweep(config: DictConfig, words: tuple[str, ...], directory: Path) -
         raise RunError(reason)
 
 
-def _check(config: DictConfig, words: tuple[str, ...]) -> None:
+def _check_config(config: DictConfig, overrides: tuple[str, ...]) -> None:
     """Check what Hydra has composed, so that it need not be composed again."""
-    from conf.compose import take_over
+    from conf.compose import adopt_config
 
-    take_over(config, str(HydraConfig.get().runtime.choices["experiment"]), words)
+    adopt_config(config, str(HydraConfig.get().runtime.choices["experiment"]), overrides)
 
 
-def words_going_on(words: tuple[str, ...], directory: Path) -> tuple[str, ...]:
+def build_resume_overrides(overrides: tuple[str, ...], directory: Path) -> tuple[str, ...]:
     """Return the words that continue a job from its checkpoint, or restart it without one."""
-    from fedquorum.records.directory import remove_unfinished
+    from fedquorum.records.run_dir import remove_unfinished
 
-    from conf.compose import quoted
+    from conf.compose import quote
 
-    if _can_go_on(words, directory):
-        return (*words, f"resume={quoted(str(directory))}")
+    if _can_resume(overrides, directory):
+        return (*overrides, f"resume={quote(str(directory))}")
     remove_unfinished(directory)
-    return words
+    return overrides
 
 
-def _can_go_on(words: tuple[str, ...], directory: Path) -> bool:
+def _can_resume(overrides: tuple[str, ...], directory: Path) -> bool:
     """Say whether the run in a folder left what ``resume`` needs."""
-    from fedquorum.records.checkpoint import Checkpoints
-    from fedquorum.records.directory import MANIFEST
+    from fedquorum.records.checkpoint import CheckpointStore
+    from fedquorum.records.run_dir import MANIFEST_FILE
 
-    from conf.compose import compose_words
-    from server_app.resuming import can_be_resumed
+    from conf.compose import compose_overrides
+    from server_app.resume import can_resume
 
-    kept = can_be_resumed(compose_words(words).settings) and (directory / MANIFEST).exists()
-    return kept and Checkpoints(directory).newest().checkpoint is not None
+    kept = (
+        can_resume(compose_overrides(overrides).settings) and (directory / MANIFEST_FILE).exists()
+    )
+    return kept and CheckpointStore(directory).find_newest().checkpoint is not None
 
 
-def run_words(words: tuple[str, ...], directory: Path) -> None:
+def run_overrides(overrides: tuple[str, ...], directory: Path) -> None:
     """Run the job that words compose to, on its engine, into a folder.
 
     Raises
@@ -178,20 +186,20 @@ def run_words(words: tuple[str, ...], directory: Path) -> None:
     KeyboardInterrupt
         If the job was interrupted; the records hold its complete rounds.
     """
-    from conf.compose import compose_words
+    from conf.compose import compose_overrides
 
-    composed = compose_words(words)
+    composed = compose_overrides(overrides)
     if composed.settings.engine.name == "flower":
-        from server_app.submit import submit
+        from server_app.submit import submit_job
 
-        submit(composed, str(directory))
+        submit_job(composed, str(directory))
     elif composed.settings.engine.name == "ray":
         run_on_ray(composed, str(directory))
     else:
         run_in_process(composed, str(directory))
 
 
-def run_in_process(composed: "Composed", output_dir: str) -> None:
+def run_in_process(composed: "ComposedConfig", output_dir: str) -> None:
     """Run ServerApp and ClientApp in this process."""
     from client_app.app import app as client_app
     from server_app.in_process import InProcessGrid
@@ -200,32 +208,32 @@ def run_in_process(composed: "Composed", output_dir: str) -> None:
     _run_server_app(InProcessGrid(client_app, composed.run_config, nodes), composed, output_dir)
 
 
-def run_on_ray(composed: "Composed", output_dir: str) -> None:
+def run_on_ray(composed: "ComposedConfig", output_dir: str) -> None:
     """Run ServerApp in this process, and ClientApp in workers of Ray.
 
     Paths are made absolute, since workers use other folders and perhaps other machines.
     """
     from client_app.app import app as client_app
-    from server_app.ray_engine.engine import ray_grid
-    from server_app.submit import with_absolute_paths
+    from server_app.ray_engine.engine import start_ray_grid
+    from server_app.submit import make_paths_absolute
 
-    composed = with_absolute_paths(composed)
-    with ray_grid(client_app, composed.run_config, composed.settings) as grid:
+    composed = make_paths_absolute(composed)
+    with start_ray_grid(client_app, composed.run_config, composed.settings) as grid:
         _run_server_app(grid, composed, output_dir)
 
 
-def _run_server_app(grid: "Grid", composed: "Composed", output_dir: str) -> None:
+def _run_server_app(grid: "Grid", composed: "ComposedConfig", output_dir: str) -> None:
     from flwr.app import Context, RecordDict
 
     from server_app.app import app as server_app
 
     run_config: dict[str, Any] = {**composed.run_config, "output-dir": output_dir}
-    with _flower_warns_only():
+    with _filter_flower_logs():
         server_app(grid, Context(0, 0, {}, RecordDict(), run_config))
 
 
 @contextmanager
-def _flower_warns_only() -> Iterator[None]:
+def _filter_flower_logs() -> Iterator[None]:
     """Let Flower log warnings alone, to the standard error of the moment."""
     from flwr.common.logger import console_handler
 
@@ -233,7 +241,7 @@ def _flower_warns_only() -> Iterator[None]:
     level, colored = log.level, console_handler.colored
     log.setLevel(logging.WARNING)
     console_handler.colored = sys.stderr.isatty()
-    stream = console_handler.setStream(_Stderr())
+    stream = console_handler.setStream(_CurrentStderr())
     try:
         yield
     finally:
@@ -242,7 +250,7 @@ def _flower_warns_only() -> Iterator[None]:
         console_handler.setStream(stream or sys.stderr)
 
 
-class _Stderr(io.TextIOBase):
+class _CurrentStderr(io.TextIOBase):
     """The standard error of the moment: above the live lines, or in the log of a sweep's job."""
 
     def write(self, text: str) -> int:
@@ -252,7 +260,7 @@ class _Stderr(io.TextIOBase):
         sys.stderr.flush()
 
 
-def without_disk_errors(failure: threading.ExceptHookArgs) -> None:
+def suppress_disk_errors(failure: threading.ExceptHookArgs) -> None:
     """Suppress write errors of TensorBoard's thread, which the run reports in one line."""
     if not isinstance(failure.exc_value, OSError):
         threading.__excepthook__(failure)

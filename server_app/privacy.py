@@ -17,9 +17,9 @@ from typing import Any
 
 from fedquorum.errors import ParameterError, RunError, SettingsError
 from fedquorum.flower.codec import NamedArrays
-from fedquorum.intake import shown
-from fedquorum.parameters import Number
-from fedquorum.privacy import GaussianMechanism, MovingNorm, check_model
+from fedquorum.parameters import Interval
+from fedquorum.privacy import AdaptiveClippingNorm, GaussianMechanism, check_model
+from fedquorum.sanitize import sanitize
 
 from conf.schema.privacy import (
     CLIENT_MODES,
@@ -28,14 +28,14 @@ from conf.schema.privacy import (
     FixedClippingSettings,
     PrivacySettings,
 )
-from conf.schema.rules import told_of
+from conf.schema.rules import format_parameter_error
 
-PACKAGE = "dp-accounting"
-LARGEST_DELTA = 1e-5
-RELATION = "one client's contributions left out"
+ACCOUNTANT_PACKAGE = "dp-accounting"
+MAX_DELTA = 1e-5
+NEIGHBOR_RELATION = "one client's contributions left out"
 
 
-def mechanism_of(settings: PrivacySettings, num_clients: int) -> GaussianMechanism | None:
+def build_mechanism(settings: PrivacySettings, num_clients: int) -> GaussianMechanism | None:
     """Return the mechanism that makes the models private; None without privacy.
 
     Parameters
@@ -51,12 +51,12 @@ def mechanism_of(settings: PrivacySettings, num_clients: int) -> GaussianMechani
         If the noise cannot be as the settings say.
     """
     try:
-        return _mechanism(settings, num_clients)
+        return _build_mechanism(settings, num_clients)
     except ParameterError as error:
-        raise SettingsError(told_of(error, f"privacy.{error.parameter}")) from None
+        raise SettingsError(format_parameter_error(error, f"privacy.{error.parameter}")) from None
 
 
-def _mechanism(settings: PrivacySettings, num_clients: int) -> GaussianMechanism | None:
+def _build_mechanism(settings: PrivacySettings, num_clients: int) -> GaussianMechanism | None:
     clients_clip = settings.name in CLIENT_MODES
     if isinstance(settings, FixedClippingSettings):
         return GaussianMechanism(
@@ -64,7 +64,7 @@ def _mechanism(settings: PrivacySettings, num_clients: int) -> GaussianMechanism
         )
     if isinstance(settings, AdaptiveClippingSettings):
         default = num_clients / 20 if settings.noise_multiplier > 0 else 0.0
-        moving = MovingNorm(
+        moving = AdaptiveClippingNorm(
             settings.target_quantile,
             settings.clip_norm_lr,
             default if settings.clipped_count_stddev is None else settings.clipped_count_stddev,
@@ -111,28 +111,28 @@ class PrivacySpent:
         composed = self.noise_multiplier / math.sqrt(self.releases)
         return float(get_epsilon_gaussian(composed, self.delta))
 
-    def after_release(self) -> "PrivacySpent":
+    def add_release(self) -> "PrivacySpent":
         """Return the cost after one more release."""
         return replace(self, releases=self.releases + 1)
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the manifest's entry; an infinite epsilon is the word ``inf``."""
         epsilon = self.epsilon
         return {
             **asdict(self),
             "epsilon": epsilon if math.isfinite(epsilon) else "inf",
-            "neighbours": RELATION,
+            "neighbours": NEIGHBOR_RELATION,
             "sampling_rate": 1.0,  # as accounted: no sampling amplifies
-            "accountant": _accountant(),
+            "accountant": _get_accountant(),
         }
 
 
 @cache
-def _accountant() -> str:
-    return f"{PACKAGE} {version(PACKAGE)}"
+def _get_accountant() -> str:
+    return f"{ACCOUNTANT_PACKAGE} {version(ACCOUNTANT_PACKAGE)}"
 
 
-def spent_before(
+def compute_privacy_spent(
     settings: PrivacySettings, num_clients: int, manifest: Mapping[str, Any], *, rounds: int
 ) -> PrivacySpent | None:
     """Return a run's cost when it begins or resumes; None if it is not private.
@@ -159,18 +159,18 @@ def spent_before(
     releases: Any = before.get("releases") if isinstance(before, Mapping) else before
     if rounds == 0 and before == {}:
         releases = 0
-    if not Number(low=rounds, integer=True).contains(releases):
+    if not Interval(low=rounds, integer=True).contains(releases):
         raise RunError(
             f"resume must be a run whose manifest counts its private releases, at least {rounds} "
-            f"after round {rounds}, got {shown(releases)}"
+            f"after round {rounds}, got {sanitize(releases)}"
         )
     delta = settings.delta
     if delta is None:
-        delta = min(LARGEST_DELTA, num_clients**-1.1)
+        delta = min(MAX_DELTA, num_clients**-1.1)
     return PrivacySpent(settings.name, settings.noise_multiplier, delta, releases)
 
 
-def check_private(settings: PrivacySettings, model: NamedArrays) -> None:
+def check_private_model(settings: PrivacySettings, model: NamedArrays) -> None:
     """Raise SettingsError if the model cannot be private, or nothing can account for it.
 
     Parameters
@@ -186,8 +186,8 @@ def check_private(settings: PrivacySettings, model: NamedArrays) -> None:
         check_model(model)
     except ParameterError as error:
         raise SettingsError(f"privacy must be none ({error.reason}), got {settings.name}") from None
-    if find_spec(PACKAGE.replace("-", "_")) is None:
+    if find_spec(ACCOUNTANT_PACKAGE.replace("-", "_")) is None:
         raise SettingsError(
-            f"privacy must be none where {PACKAGE} is not installed, which computes epsilon "
-            f"(pip install {PACKAGE}), got {settings.name}"
+            f"privacy must be none where {ACCOUNTANT_PACKAGE} is not installed, which computes epsilon "
+            f"(pip install {ACCOUNTANT_PACKAGE}), got {settings.name}"
         )

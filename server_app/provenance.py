@@ -7,34 +7,38 @@ from pathlib import Path
 
 import fedquorum
 from fedquorum.errors import RunError
-from fedquorum.records.provenance import versions
+from fedquorum.records.provenance import get_versions
 
 PACKAGES = ("flwr", "torch", "numpy", "hydra-core", "ray", "torchvision", "flwr-datasets")
-CODE = ("strategies", "client_app", "server_app", "conf", "hydra_plugins", "pyproject.toml")
-PARTS = ("client_app", "server_app", "conf")
-SOURCE = Path(__file__).resolve().parents[1]
+CODE_PATHS = ("strategies", "client_app", "server_app", "conf", "hydra_plugins", "pyproject.toml")
+APP_PACKAGES = ("client_app", "server_app", "conf")
+SOURCE_ROOT = Path(__file__).resolve().parents[1]
 """A checkout, or the folder of a bundle that Flower installed, which carries the bundle's hash."""
 
 
-def code_facts() -> dict[str, str | None]:
+def collect_code_facts() -> dict[str, str | None]:
     """Return the facts that all processes of a run must share: Python, packages and the source."""
-    return {"python": platform.python_version(), **versions(PACKAGES), "source": source_digest()}
+    return {
+        "python": platform.python_version(),
+        **get_versions(PACKAGES),
+        "source": compute_source_digest(),
+    }
 
 
-def refuse_other_code(expected: Mapping[str, str | None]) -> None:
+def check_same_code(expected: Mapping[str, str | None]) -> None:
     """Refuse to work for a process with other code.
 
     Parameters
     ----------
     expected : mapping
-        The other process's ``code_facts``.
+        The other process's ``collect_code_facts``.
 
     Raises
     ------
     RunError
         If they differ, with the first difference.
     """
-    for name, found in code_facts().items():
+    for name, found in collect_code_facts().items():
         if found != expected.get(name):
             raise RunError(
                 f"all workers must have the code of the run's process: {name} is {found} on "
@@ -42,11 +46,11 @@ def refuse_other_code(expected: Mapping[str, str | None]) -> None:
             )
 
 
-def source_digest() -> str:
+def compute_source_digest() -> str:
     """Return the SHA-256 of all Python and YAML files of the library and the app, 12 digits."""
     library = Path(fedquorum.__file__).parent
     digest = hashlib.sha256()
-    for folder in (library, *(SOURCE / name for name in PARTS)):
+    for folder in (library, *(SOURCE_ROOT / name for name in APP_PACKAGES)):
         for path in sorted(folder.rglob("*")):
             if path.suffix in (".py", ".yaml"):
                 digest.update(path.relative_to(folder.parent).as_posix().encode())

@@ -17,25 +17,25 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fedquorum.contrib import given_requirements
+from fedquorum.contrib import collect_requirements
 from fedquorum.errors import RunError
-from fedquorum.records.directory import manifest_in
+from fedquorum.records.run_dir import read_manifest_or_empty
 
-from client_app.ray_address import check_environment
-from conf import Composed, Settings, compose
+from client_app.ray_address import check_ray_environment
+from conf import ComposedConfig, Settings, compose_settings
+from conf.overrides import to_overrides
 from conf.schema.data import HfSettings
-from conf.schema.rules import requiring_settings, rule_settings
-from conf.words import words_of
-from server_app.provenance import SOURCE
+from conf.schema.rules import get_requirement_settings, get_rule_settings
+from server_app.provenance import SOURCE_ROOT
 
-COMPLETED = "finished:completed"
-INSTALLED = {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1"}
+COMPLETED_STATUS = "finished:completed"
+SUPERLINK_ENV = {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1"}
 """For the SuperLink that ``flwr run`` starts here, where this app runs already."""
 
 STOP_SECONDS = 30.0  # for the ServerApp to write its records when the run is stopped
 
 
-def submit(composed: Composed, output_dir: str) -> None:
+def submit_job(composed: ComposedConfig, output_dir: str) -> None:
     """Run the job with Flower's local SuperLink, or that of ``engine.superlink``, and wait for it.
 
     The SuperLink keeps the working directory and environment of whoever started it, so paths
@@ -50,13 +50,13 @@ def submit(composed: Composed, output_dir: str) -> None:
     KeyboardInterrupt
         If it was interrupted; the Flower run is stopped then.
     """
-    flwr, settings = _flwr(), composed.settings.engine
+    flwr, settings = _find_flwr(), composed.settings.engine
     if settings.superlink is None:
-        check_environment()
-    run_config = with_absolute_paths(composed).run_config
+        check_ray_environment()
+    run_config = make_paths_absolute(composed).run_config
     run_config["output-dir"] = str(Path(output_dir).absolute())
     superlink = [] if settings.superlink is None else [settings.superlink]
-    command = [flwr, "run", str(_app_with_components()), *superlink, "--stream"]
+    command = [flwr, "run", str(_find_app_folder()), *superlink, "--stream"]
     if settings.num_supernodes is not None:
         command += ["--federation-config", f"num-supernodes={settings.num_supernodes}"]
     # In a file: of a word of the command line, flwr ends a value at the first quote in it.
@@ -65,14 +65,16 @@ def submit(composed: Composed, output_dir: str) -> None:
             print(f"{key} = {json.dumps(value, ensure_ascii=False)}", file=file, flush=True)
         run_id = _follow(
             [*command, "--run-config", file.name],
-            lambda run_id: _stop([flwr, "stop", run_id, *superlink], run_id, Path(output_dir)),
+            lambda run_id: _stop_run([flwr, "stop", run_id, *superlink], run_id, Path(output_dir)),
         )
-    status, details = _status([flwr, "list", *superlink, "--run-id", run_id, "--format", "json"])
-    if status != COMPLETED:
+    status, details = _get_status(
+        [flwr, "list", *superlink, "--run-id", run_id, "--format", "json"]
+    )
+    if status != COMPLETED_STATUS:
         raise RunError(f"the Flower run {run_id} ended as {status}: {details or 'see its log'}")
 
 
-def _flwr() -> str:
+def _find_flwr() -> str:
     """Return the ``flwr`` of this environment, not another one that is first on the PATH."""
     beside = Path(sys.executable).with_name("flwr")
     found = str(beside) if beside.exists() else shutil.which("flwr")
@@ -81,16 +83,16 @@ def _flwr() -> str:
     return found
 
 
-def _app_with_components() -> Path:
-    if not (SOURCE / "pyproject.toml").exists():
+def _find_app_folder() -> Path:
+    if not (SOURCE_ROOT / "pyproject.toml").exists():
         raise RunError(
             "engine=flower must run from a source checkout (pip install -e .), whose "
-            f"pyproject.toml names the app's components; {SOURCE} has none"
+            f"pyproject.toml names the app's components; {SOURCE_ROOT} has none"
         )
-    return SOURCE
+    return SOURCE_ROOT
 
 
-def with_absolute_paths(composed: Composed) -> Composed:
+def make_paths_absolute(composed: ComposedConfig) -> ComposedConfig:
     """Return the settings as the job runs with them, wherever the SuperLink was started."""
     settings, paths = composed.settings, dict[str, str]()
     for group, key in (
@@ -106,19 +108,19 @@ def with_absolute_paths(composed: Composed) -> Composed:
         given = getattr(getattr(settings, group), key, None)
         if given is not None and "://" not in given:
             paths[f"{group}.{key}"] = str(Path(given).expanduser().absolute())
-    for place, requirement in given_requirements(requiring_settings(settings)).items():
+    for place, requirement in collect_requirements(get_requirement_settings(settings)).items():
         if isinstance(requirement, str):
             paths[place] = str(Path(requirement).expanduser().absolute())
     data = settings.data
     if isinstance(data, HfSettings) and not Path(data.path).expanduser().is_dir():
         paths.pop("data.path", None)  # an id on Hugging Face's Hub
-    words = words_of(paths | dict(_custom_files(settings)))
-    return compose(composed.experiment, shlex.join((*composed.overrides, *words)))
+    words = to_overrides(paths | dict(_list_custom_files(settings)))
+    return compose_settings(composed.experiment, shlex.join((*composed.overrides, *words)))
 
 
-def _custom_files(settings: Settings) -> Iterator[tuple[str, str]]:
+def _list_custom_files(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield the settings that name a class in a file, with the file's absolute path."""
-    for place, node in {**rule_settings(settings), "model": settings.model}.items():
+    for place, node in {**get_rule_settings(settings), "model": settings.model}.items():
         file, colon, name = str(getattr(node, "path", "")).rpartition(":")
         if colon:
             yield f"{place}.path", f"{Path(file).expanduser().absolute()}:{name}"
@@ -134,15 +136,19 @@ def _follow(command: list[str], stop: Callable[[str], None]) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**INSTALLED, **os.environ, "PYTHONUNBUFFERED": "1"},  # lines come as they are written
+        env={
+            **SUPERLINK_ENV,
+            **os.environ,
+            "PYTHONUNBUFFERED": "1",
+        },  # lines come as they are written
         start_new_session=True,  # Ctrl-C is for this process, which needs the run's id first
     ) as process:
-        output = _Output(process.stdout or ())
+        output = _FlowerOutput(process.stdout or ())
         try:
-            output.pass_on()
+            output.print_lines()
         except KeyboardInterrupt:
             with suppress(OSError):  # such as nobody to tell; it is an interruption all the same
-                output.pass_on(until_started=True)
+                output.print_lines(until_started=True)
                 if output.run_id:
                     stop(output.run_id)
             process.terminate()
@@ -154,14 +160,14 @@ def _follow(command: list[str], stop: Callable[[str], None]) -> str:
     return output.run_id
 
 
-class _Output:
+class _FlowerOutput:
     """The output of ``flwr run``, and the id of the run once it has been told."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines = lines
         self.run_id = ""
 
-    def pass_on(self, *, until_started: bool = False) -> None:
+    def print_lines(self, *, until_started: bool = False) -> None:
         """Print what comes, to the end or until there is a run."""
         if until_started and self.run_id:
             return
@@ -174,7 +180,7 @@ class _Output:
                     return
 
 
-def _stop(command: list[str], run_id: str, output_dir: Path) -> None:
+def _stop_run(command: list[str], run_id: str, output_dir: Path) -> None:
     """Stop a run, and wait for its records to be complete."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -186,11 +192,14 @@ def _stop(command: list[str], run_id: str, output_dir: Path) -> None:
         return
     print(f"fedquorum: stopped the Flower run {run_id}", file=sys.stderr)
     deadline = time.monotonic() + STOP_SECONDS
-    while manifest_in(output_dir).get("status") == "running" and time.monotonic() < deadline:
+    while (
+        read_manifest_or_empty(output_dir).get("status") == "running"
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.1)
 
 
-def _status(command: list[str]) -> tuple[str, str]:
+def _get_status(command: list[str]) -> tuple[str, str]:
     with tempfile.TemporaryFile("w+") as errors:
         found = subprocess.run(
             command,

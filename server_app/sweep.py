@@ -15,9 +15,9 @@ from hydra.core.override_parser.types import Override
 from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig
 
-from conf.compose import compose_words
-from conf.words import swept_values
-from server_app.display import next_commands
+from conf.compose import compose_overrides
+from conf.overrides import get_sweep_values
+from server_app.display import format_next_commands
 from server_app.job import EXIT_ERROR, EXIT_INTERRUPTED, SweepUnfinished
 from server_app.sweep_runner import JobRunner
 
@@ -41,19 +41,19 @@ def run_grid(config: DictConfig, launcher: Launcher, overrides: Sequence[Overrid
     SweepUnfinished
         If not all jobs completed; the sweep has already reported them.
     """
-    choices = [choices_of(override) for override in overrides]
+    choices = [expand_sweep_override(override) for override in overrides]
     swept = [len(words) > 1 for words in choices]
     combinations = list(itertools.product(*choices))
-    refuse_what_all_share(combinations)
-    with Sweep(config, launcher).running() as sweep:
+    refuse_shared_errors(combinations)
+    with Sweep(config, launcher).start() as sweep:
         jobs = []
         for number, words in enumerate(combinations):
             label = " ".join(itertools.compress(words, swept))
-            jobs.append(sweep.folder.job(words, label, number))
+            jobs.append(sweep.folder.get_job(words, label, number))
         sweep.run(jobs)
 
 
-def refuse_what_all_share(combinations: Sequence[tuple[str, ...]]) -> None:
+def refuse_shared_errors(combinations: Sequence[tuple[str, ...]]) -> None:
     """Report a mistake that all jobs share, such as a typo, once and before making a folder.
 
     Raises
@@ -64,7 +64,7 @@ def refuse_what_all_share(combinations: Sequence[tuple[str, ...]]) -> None:
     reasons = set()
     for words in combinations:
         try:
-            compose_words(words)
+            compose_overrides(words)
         except SettingsError as error:
             reasons.add(str(error))
         else:
@@ -73,7 +73,7 @@ def refuse_what_all_share(combinations: Sequence[tuple[str, ...]]) -> None:
         raise SettingsError(reasons.pop())
 
 
-def choices_of(override: Override) -> list[str]:
+def expand_sweep_override(override: Override) -> list[str]:
     """Return the choices in a word of the command line: seed=1 and seed=2 for ``seed=1,2``.
 
     Raises
@@ -89,7 +89,7 @@ def choices_of(override: Override) -> list[str]:
             f"{key} must be a list of values in a sweep, got {override.input_line} (type "
             f"{key}=A,B,C, or hydra/sweeper=optuna to search the interval)"
         )
-    words = [f"{key}={value}" for value in swept_values(override)]
+    words = [f"{key}={value}" for value in get_sweep_values(override)]
     if not words:
         raise SettingsError(
             f"{key} must have at least one value in a sweep, got {override.input_line}"
@@ -98,7 +98,7 @@ def choices_of(override: Override) -> list[str]:
 
 
 class Sweep:
-    """A sweep in its folder. Run its jobs within ``running``.
+    """A sweep in its folder. Run its jobs within ``start``.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ class Sweep:
         self.run, self.say = self._runner.run, self._runner.say
 
     @contextmanager
-    def running(self) -> Iterator[Self]:
+    def start(self) -> Iterator[Self]:
         """Lock the folder, show the progress of the jobs, and report the result at the end.
 
         Raises
@@ -133,25 +133,25 @@ class Sweep:
         """
         interrupted = False
         self.say(f"Sweep in {self.directory}")
-        with self._runner.held():
+        with self._runner.lock_folder():
             try:
                 with self._runner.display:
                     yield self
             except KeyboardInterrupt:
                 interrupted = True
-            self._conclude(interrupted=interrupted)
+            self._report_result(interrupted=interrupted)
 
-    def _conclude(self, *, interrupted: bool) -> None:
+    def _report_result(self, *, interrupted: bool) -> None:
         """Report the states of the jobs; raise SweepUnfinished unless all completed."""
-        states = {job: job.state() for job in self._runner.jobs}
+        states = {job: job.read_state() for job in self._runner.jobs}
         for job, state in states.items():
             if state.status == "died":
-                job.fail(state.reason)
+                job.mark_failed(state.reason)
         failed = {job: s.reason for job, s in states.items() if s.status in ("failed", "died")}
         completed = sum(state.status == "completed" for state in states.values())
         self.say(f"{completed} of {len(states)} jobs completed in {self.directory}")
         if completed:
-            self.say(next_commands(self.directory))
+            self.say(format_next_commands(self.directory))
         for job, reason in failed.items():
             print(f"fedquorum: {job} failed: {reason}", file=sys.stderr)
         if interrupted:

@@ -11,24 +11,24 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedquorum.errors import SettingsError
-from fedquorum.locks import Holder, holder
-from fedquorum.records.directory import MANIFEST, manifest_in
+from fedquorum.locks import LockHolder, find_holder
+from fedquorum.records.run_dir import MANIFEST_FILE, read_manifest_or_empty
 from fedquorum.records.settings import (
-    DamagedSettingsError,
-    flat_settings,
+    CorruptSettingsError,
+    flatten_settings,
     load_settings,
 )
 
-from conf import Composed
-from conf.compose import compose_words
+from conf import ComposedConfig
+from conf.compose import compose_overrides
 from server_app.job import ERROR_FILE, LOCK_FILE, TODO_FILE
 
 CONFIG_FILE = "config.yaml"
-Status = Literal["waiting", "running", "completed", "failed", "interrupted", "died"]
+JobStatus = Literal["waiting", "running", "completed", "failed", "interrupted", "died"]
 
 
 @dataclass(frozen=True)
-class State:
+class JobState:
     """The state of a job.
 
     Parameters
@@ -41,9 +41,9 @@ class State:
         The process that runs it.
     """
 
-    status: Status
+    status: JobStatus
     reason: str = ""
-    holder: Holder | None = None
+    holder: LockHolder | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class Job:
     ----------
     number : int
         The name of its folder.
-    words : tuple of str
+    overrides : tuple of str
         Its settings as Hydra overrides.
     label : str
         Those of the settings in which the jobs of the sweep differ.
@@ -62,71 +62,75 @@ class Job:
         Its folder, absolute.
     composed : Composed or None
         Its settings, None if they are not allowed.
-    until : int, optional
+    stop_after : int, optional
         The round after which it counts as completed, with all its rounds to come; None for the
         last.
     """
 
     number: int
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
     label: str
     directory: Path
-    composed: Composed | None
-    until: int | None = None
+    composed: ComposedConfig | None
+    stop_after: int | None = None
 
     def __str__(self) -> str:
         """Return the number and what makes the job different from the others."""
         return f"job {self.number}" + (f" ({self.label})" if self.label else "")
 
     @property
-    def planned(self) -> int:
+    def planned_rounds(self) -> int:
         """The rounds of its settings."""
         return 0 if self.composed is None else self.composed.settings.rounds
 
     @property
     def rounds(self) -> int:
         """The rounds that the job runs."""
-        return self.planned if self.until is None else min(self.planned, self.until)
+        return (
+            self.planned_rounds
+            if self.stop_after is None
+            else min(self.planned_rounds, self.stop_after)
+        )
 
     @property
-    def goes_on(self) -> bool:
+    def has_more_rounds(self) -> bool:
         """Whether rounds are left when it counts as completed."""
-        return self.rounds < self.planned
+        return self.rounds < self.planned_rounds
 
     @property
-    def launched_with(self) -> tuple[str, ...]:
+    def launch_overrides(self) -> tuple[str, ...]:
         """The overrides with which it runs that far."""
-        stop = () if self.until is None else (f"engine.stop_after_round={self.until}",)
-        return (*self.words, *stop)
+        stop = () if self.stop_after is None else (f"engine.stop_after_round={self.stop_after}",)
+        return (*self.overrides, *stop)
 
-    def state(self) -> State:
+    def read_state(self) -> JobState:
         """Read from the folder how far the job is."""
-        running = holder(self.directory / LOCK_FILE)
+        running = find_holder(self.directory / LOCK_FILE)
         if running is not None:
-            return State("running", holder=running)
+            return JobState("running", holder=running)
         if (self.directory / TODO_FILE).exists():
-            return State("waiting")
+            return JobState("waiting")
         if (self.directory / ERROR_FILE).exists():
             lines = (self.directory / ERROR_FILE).read_text().splitlines()
-            return State("failed", lines[0] if lines else "no reason is known")
-        return self._state_of_the_run()
+            return JobState("failed", lines[0] if lines else "no reason is known")
+        return self._read_run_state()
 
-    def _state_of_the_run(self) -> State:
-        manifest = manifest_in(self.directory)
-        done = num_complete_rounds(self.directory)
+    def _read_run_state(self) -> JobState:
+        manifest = read_manifest_or_empty(self.directory)
+        done = count_complete_rounds(self.directory)
         after = f"after round {done} of {self.rounds}"
         match manifest.get("status"):
             case "completed":
-                return State("completed")
-            case "interrupted" if self.until is not None and done >= self.until:
-                return State("completed")
+                return JobState("completed")
+            case "interrupted" if self.stop_after is not None and done >= self.stop_after:
+                return JobState("completed")
             case "interrupted":
-                return State("interrupted", f"interrupted {after}")
+                return JobState("interrupted", f"interrupted {after}")
             case "failed":
-                return State("failed", str(manifest.get("error")))
+                return JobState("failed", str(manifest.get("error")))
         if manifest or (self.directory / LOCK_FILE).exists():
-            return State("died", f"its process was killed {after}")
-        return State("waiting")
+            return JobState("died", f"its process was killed {after}")
+        return JobState("waiting")
 
     def claim(self, config: str) -> None:
         """Make the folder this job's own, by its settings, whatever failed there without any."""
@@ -134,30 +138,30 @@ class Job:
         (self.directory / CONFIG_FILE).write_text(config)
         (self.directory / ERROR_FILE).unlink(missing_ok=True)
 
-    def put_back(self) -> None:
+    def mark_todo(self) -> None:
         """Mark an earlier call's job as not done; its records stay until the job begins."""
         (self.directory / TODO_FILE).touch()
 
-    def fail(self, reason: str) -> None:
+    def mark_failed(self, reason: str) -> None:
         """Write into the folder why the job failed."""
         self.directory.mkdir(exist_ok=True)
         (self.directory / ERROR_FILE).write_text(reason + "\n")
 
 
-def num_complete_rounds(directory: Path) -> int:
+def count_complete_rounds(directory: Path) -> int:
     """Return how many complete lines a run's ``rounds.jsonl`` has, without reading them."""
-    return _rounds_file(directory).count(b"\n")
+    return _read_rounds_file(directory).count(b"\n")
 
 
-def complete_rounds(directory: Path) -> list[Mapping[str, Any]]:
+def read_complete_rounds(directory: Path) -> list[Mapping[str, Any]]:
     """Return the complete lines of a run's ``rounds.jsonl``, none where there is no run."""
-    return [json.loads(line) for line in _rounds_file(directory).split(b"\n")[:-1]]
+    return [json.loads(line) for line in _read_rounds_file(directory).split(b"\n")[:-1]]
 
 
-def _rounds_file(directory: Path) -> bytes:
+def _read_rounds_file(directory: Path) -> bytes:
     """Return the content of ``rounds.jsonl``; without a manifest it is of no run, and empty."""
     try:
-        there = (directory / MANIFEST).exists()
+        there = (directory / MANIFEST_FILE).exists()
         return (directory / "rounds.jsonl").read_bytes() if there else b""
     except OSError:
         return b""
@@ -177,43 +181,45 @@ class SweepFolder:
         self._found: dict[str, list[int]] = {}
         for path in sorted(directory.glob(f"*/{CONFIG_FILE}")):
             if path.parent.name.isdecimal():
-                self._found.setdefault(_key(path.read_text()), []).append(int(path.parent.name))
+                self._found.setdefault(_compute_job_key(path.read_text()), []).append(
+                    int(path.parent.name)
+                )
         self._taken = {number for numbers in self._found.values() for number in numbers}
         self._jobs: dict[str, Job] = {}
         self._of_words: dict[tuple[str, ...], Job] = {}
 
-    def job(self, words: Sequence[str], label: str, number: int) -> Job:
+    def get_job(self, overrides: Sequence[str], label: str, number: int) -> Job:
         """Return the job of these settings, always the same; ``number`` if it is new and free.
 
         A job whose settings are not allowed is failed at once: its folder says why.
         """
-        known = tuple(words)
+        known = tuple(overrides)
         if known not in self._of_words:
-            self._of_words[known] = self._job_of(known, label, number)
+            self._of_words[known] = self._create_job(known, label, number)
         return self._of_words[known]
 
-    def _job_of(self, words: tuple[str, ...], label: str, number: int) -> Job:
+    def _create_job(self, overrides: tuple[str, ...], label: str, number: int) -> Job:
         composed, reason = None, ""
         try:
-            composed = settings_as_run(compose_words(words))
+            composed = resolve_job_settings(compose_overrides(overrides))
         except SettingsError as error:
             reason = str(error)
-        config = "\n".join(words) if composed is None else composed.to_yaml()
-        key = config if composed is None else _key(config)
+        config = "\n".join(overrides) if composed is None else composed.to_yaml()
+        key = config if composed is None else _compute_job_key(config)
         if key not in self._jobs:
-            number = self._number(key, number)
-            job = Job(number, words, label, self.directory / str(number), composed)
+            number = self._choose_number(key, number)
+            job = Job(number, overrides, label, self.directory / str(number), composed)
             if composed is None:
-                job.fail(reason)
+                job.mark_failed(reason)
             elif key not in self._found:
                 job.claim(config)
             self._jobs[key] = job
         return self._jobs[key]
 
-    def _number(self, key: str, number: int) -> int:
+    def _choose_number(self, key: str, number: int) -> int:
         found = self._found.get(key, [])
         for known in found:
-            if manifest_in(self.directory / str(known)).get("status") == "completed":
+            if read_manifest_or_empty(self.directory / str(known)).get("status") == "completed":
                 return known
         if found:
             return found[0]
@@ -223,18 +229,18 @@ class SweepFolder:
         return number
 
 
-def _key(config: str) -> str:
+def _compute_job_key(config: str) -> str:
     """Return by what a job with these settings, as YAML, is known."""
     try:
-        return json.dumps(flat_settings(load_settings(config)), sort_keys=True)
-    except DamagedSettingsError:
+        return json.dumps(flatten_settings(load_settings(config)), sort_keys=True)
+    except CorruptSettingsError:
         return config
 
 
-def settings_as_run(composed: Composed) -> Composed:
+def resolve_job_settings(composed: ComposedConfig) -> ComposedConfig:
     """Return the settings with which a job runs: outside of this process paths are absolute."""
     if composed.settings.engine.name == "in-process":
         return composed
-    from server_app.submit import with_absolute_paths
+    from server_app.submit import make_paths_absolute
 
-    return with_absolute_paths(composed)
+    return make_paths_absolute(composed)

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from fedquorum.errors import FedQuorumError, RunError, SettingsError, one_line
+from fedquorum.errors import FedQuorumError, RunError, SettingsError, to_one_line
 from fedquorum.locks import lock
 from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig
@@ -29,7 +29,7 @@ GRACE_SECONDS = 60.0  # for running jobs to write their records when the sweep i
 
 
 class JobRunner:
-    """Runs jobs in a folder, which ``held`` keeps others out of, and shows how far they are.
+    """Runs jobs in a folder, which ``lock_folder`` keeps others out of, and shows how far they are.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class JobRunner:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            problem = one_line(error)
+            problem = to_one_line(error)
             raise RunError(
                 f"{setting} must be a folder to write to, got {self.directory}: {problem}"
             ) from None
@@ -69,7 +69,7 @@ class JobRunner:
         self.display = SweepDisplay(self.console)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def lock_folder(self) -> Iterator[None]:
         """Keep others out of the folder.
 
         Raises
@@ -113,23 +113,23 @@ class JobRunner:
                 return
             # The death of one process takes the others along: each of their jobs gets a second
             # chance, alone, so that the one to blame is known.
-            died = [job for job in todo if job.state().status == "died"]
+            died = [job for job in todo if job.read_state().status == "died"]
             if not died and isinstance(error, FedQuorumError):
                 raise error
             if not died:
                 raise RunError(f"the launcher failed: {type(error).__name__}: {error}")
             for job in died:
                 self._launch([job])
-            todo = [job for job in todo if job.state().status == "waiting"]
+            todo = [job for job in todo if job.read_state().status == "waiting"]
 
     def _plan(self, jobs: Sequence[Job], to_come: int) -> list[Job]:
         """Return what is to be run, such that jobs with the same data follow each other."""
         todo, completed = [], 0
         for job in jobs:
-            state = job.state()
+            state = job.read_state()
             if state.holder is not None:
                 raise RunError(
-                    f"{job} is still running, in process {state.holder.process} on "
+                    f"{job} is still running, in process {state.holder.process_id} on "
                     f"{state.holder.host}: wait for its end, or end it"
                 )
             if state.status == "completed":
@@ -137,22 +137,22 @@ class JobRunner:
             elif job.composed is not None:
                 todo.append(job)
                 if state.status != "waiting":
-                    if job.until is None:
+                    if job.stop_after is None:
                         self.say(f"{job} is taken up again: {state.reason}")
-                    job.put_back()
+                    job.mark_todo()
         if completed:
             self.say(f"{completed} of {len(jobs)} jobs are completed already")
         others = [job for job in jobs if job.composed is None]
         self.display.add([*others, *todo], completed, len(self.jobs) + to_come)
-        first = {_data_key(job): place for place, job in reversed(list(enumerate(todo)))}
-        return sorted(todo, key=lambda job: first[_data_key(job)])
+        first = {_get_data_key(job): place for place, job in reversed(list(enumerate(todo)))}
+        return sorted(todo, key=lambda job: first[_get_data_key(job)])
 
     def _launch(self, jobs: Sequence[Job]) -> Exception | None:
-        batch = [[*job.launched_with, f"hydra.sweep.subdir={job.number}"] for job in jobs]
+        batch = [[*job.launch_overrides, f"hydra.sweep.subdir={job.number}"] for job in jobs]
         # Not every launcher does: joblib's kills its processes.
         ends_jobs = getattr(self._launcher, "ends_jobs", False)
         in_processes = self.at_a_time > 1
-        with _interruptible([] if ends_jobs else jobs, in_processes=in_processes):
+        with _forward_interrupts([] if ends_jobs else jobs, in_processes=in_processes):
             try:
                 self._launcher.launch(batch, initial_job_idx=0)
             except Exception as error:  # a launcher may raise anything
@@ -164,13 +164,13 @@ class JobRunner:
         self.console.print(text, soft_wrap=True, markup=False, highlight=False)
 
 
-def _data_key(job: Job) -> str:
+def _get_data_key(job: Job) -> str:
     settings = None if job.composed is None else job.composed.settings
     return "" if settings is None else repr((settings.data, settings.seed))
 
 
 @contextmanager
-def _interruptible(jobs: Sequence[Job], *, in_processes: bool) -> Iterator[None]:
+def _forward_interrupts(jobs: Sequence[Job], *, in_processes: bool) -> Iterator[None]:
     """Let Ctrl-C and kill reach the jobs first, for them to write their records.
 
     A terminal sends Ctrl-C to the processes of the jobs as well, where it would end one that has
@@ -184,7 +184,7 @@ def _interruptible(jobs: Sequence[Job], *, in_processes: bool) -> Iterator[None]
     def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
         for number in before:
             signal.signal(number, signal.default_int_handler)  # a second one does not wait
-        _end_processes(jobs)
+        _stop_processes(jobs)
         raise KeyboardInterrupt
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -206,13 +206,13 @@ def _interruptible(jobs: Sequence[Job], *, in_processes: bool) -> Iterator[None]
             signal.signal(number, handler)
 
 
-def _end_processes(jobs: Sequence[Job]) -> None:
+def _stop_processes(jobs: Sequence[Job]) -> None:
     """Tell the other processes here that run jobs to end them, and wait until they have."""
     signalled: set[int] = set()
     deadline = time.monotonic() + GRACE_SECONDS
     while time.monotonic() < deadline:
-        holders = [job.state().holder for job in jobs]
-        running = {h.process for h in holders if h is not None and h.host == platform.node()}
+        holders = [job.read_state().holder for job in jobs]
+        running = {h.process_id for h in holders if h is not None and h.host == platform.node()}
         running.discard(os.getpid())
         if not running:
             return

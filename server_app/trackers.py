@@ -1,6 +1,6 @@
 """Report a run beside its records: to TensorBoard, and to a tracker if one is set.
 
-All are observers of the library's ``RunRecords``. TensorBoard's files are part of the records. A
+All are observers of the library's ``RunWriter``. TensorBoard's files are part of the records. A
 tracker (MLflow, Weights & Biases) is told the settings, the numbers of every round, and in the end
 the status and where the records are. A run is worth as much without it; so a tracker that breaks
 down is told of once and left out, and the run goes on.
@@ -17,31 +17,31 @@ from typing import TYPE_CHECKING
 
 from fedquorum.errors import RunError, SettingsError
 from fedquorum.locks import lock
-from fedquorum.records.observer import Observer
-from fedquorum.records.settings import flat_settings
+from fedquorum.records.callback import RunCallback
+from fedquorum.records.settings import flatten_settings
 
-from conf import Composed
+from conf import ComposedConfig
 from conf.schema.tracker import MlflowSettings, TrackerSettings, WandbSettings
 
 if TYPE_CHECKING:
     import mlflow
     from torch.utils.tensorboard import FileWriter
 
-REQUIREMENTS = {"mlflow": "mlflow-skinny", "wandb": "wandb"}
-MLFLOW_LENGTH = 6000  # of a parameter's value
-KEPT_SECONDS = 1.0
+TRACKER_PACKAGES = {"mlflow": "mlflow-skinny", "wandb": "wandb"}
+MAX_MLFLOW_VALUE_LENGTH = 6000  # of a parameter's value
+FLUSH_SECONDS = 1.0
 
 
-def check_installed(settings: TrackerSettings) -> None:
+def check_tracker_installed(settings: TrackerSettings) -> None:
     """Raise SettingsError if the package of the tracker is not installed."""
-    if settings.name in REQUIREMENTS and find_spec(settings.name) is None:
+    if settings.name in TRACKER_PACKAGES and find_spec(settings.name) is None:
         raise SettingsError(
             f"tracker must be tensorboard where {settings.name} is not installed "
-            f"(pip install {REQUIREMENTS[settings.name]}), got {settings.name}"
+            f"(pip install {TRACKER_PACKAGES[settings.name]}), got {settings.name}"
         )
 
 
-def observers_of(composed: Composed) -> tuple[Observer, ...]:
+def build_callbacks(composed: ComposedConfig) -> tuple[RunCallback, ...]:
     """Return the observers of a run with these settings.
 
     Raises
@@ -50,8 +50,8 @@ def observers_of(composed: Composed) -> tuple[Observer, ...]:
         If the package of the tracker is not installed.
     """
     settings = composed.settings.tracker
-    check_installed(settings)
-    trackers: list[Observer] = []
+    check_tracker_installed(settings)
+    trackers: list[RunCallback] = []
     if isinstance(settings, MlflowSettings):
         trackers.append(MlflowTracker(settings, composed))
     elif isinstance(settings, WandbSettings):
@@ -59,7 +59,7 @@ def observers_of(composed: Composed) -> tuple[Observer, ...]:
     return (TensorBoard(), Trackers(trackers))
 
 
-class TensorBoard(Observer):
+class TensorBoard(RunCallback):
     """Event files in the folder ``tensorboard`` of the run; a part of its records."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class TensorBoard(Observer):
         """
         now = time.time()
         self._kept.append((server_round, now, scalars))
-        if now - self._written > KEPT_SECONDS:
+        if now - self._written > FLUSH_SECONDS:
             self._write()
             self._written = now
 
@@ -107,10 +107,10 @@ class TensorBoard(Observer):
         self._kept = []
 
 
-class Trackers(Observer):
+class Trackers(RunCallback):
     """Several trackers as one, which continues without trackers that fail."""
 
-    def __init__(self, trackers: Sequence[Observer]) -> None:
+    def __init__(self, trackers: Sequence[RunCallback]) -> None:
         self._trackers = list(trackers)
 
     def start(self, directory: Path) -> None:
@@ -126,7 +126,7 @@ class Trackers(Observer):
                 tracker.start(directory)
             except Exception as error:  # each has errors of its own
                 raise RunError(
-                    f"tracker={_name(tracker).lower()} cannot begin: {type(error).__name__}: "
+                    f"tracker={_get_tracker_name(tracker).lower()} cannot begin: {type(error).__name__}: "
                     f"{error}"
                 ) from None
 
@@ -136,7 +136,7 @@ class Trackers(Observer):
             try:
                 tracker.log_round(server_round, scalars)
             except Exception as error:
-                self._leave_out(tracker, error)
+                self._drop_tracker(tracker, error)
 
     def finish(self, status: str, files: Mapping[str, str]) -> None:
         """Tell all trackers how the run ended, and where its records are by their names."""
@@ -144,29 +144,29 @@ class Trackers(Observer):
             try:
                 tracker.finish(status, files)
             except Exception as error:
-                self._leave_out(tracker, error)
+                self._drop_tracker(tracker, error)
 
-    def _leave_out(self, tracker: Observer, error: Exception) -> None:
+    def _drop_tracker(self, tracker: RunCallback, error: Exception) -> None:
         self._trackers.remove(tracker)
         print(
-            f"fedquorum: {_name(tracker)} is left out from here on, the records are not affected: "
+            f"fedquorum: {_get_tracker_name(tracker)} is left out from here on, the records are not affected: "
             f"{type(error).__name__}: {error}",
             file=sys.stderr,
         )
 
 
-def _name(tracker: Observer) -> str:
+def _get_tracker_name(tracker: RunCallback) -> str:
     return type(tracker).__name__.removesuffix("Tracker")
 
 
-class MlflowTracker(Observer):
+class MlflowTracker(RunCallback):
     """A run of MLflow: parameters are the settings by dotted key, steps are rounds.
 
     The tag ``status`` says how the run ended, tags such as ``model.safetensors`` where its
     records are.
     """
 
-    def __init__(self, settings: MlflowSettings, composed: Composed) -> None:
+    def __init__(self, settings: MlflowSettings, composed: ComposedConfig) -> None:
         self._settings = settings
         self._composed = composed
 
@@ -176,16 +176,16 @@ class MlflowTracker(Observer):
 
         logging.getLogger("mlflow").setLevel(logging.WARNING)
         self._entities = mlflow.entities
-        self._client = _mlflow_client(self._settings.uri)
+        self._client = _create_mlflow_client(self._settings.uri)
         name = self._settings.experiment or self._composed.experiment
         experiment = self._client.get_experiment_by_name(name)
         number = experiment.experiment_id if experiment else self._client.create_experiment(name)
         tags = {"directory": str(directory)}
-        run = self._client.create_run(number, run_name=_run_name(self._composed), tags=tags)
+        run = self._client.create_run(number, run_name=_format_run_name(self._composed), tags=tags)
         self._run_id = run.info.run_id
         params = [
-            self._entities.Param(key, str(value)[:MLFLOW_LENGTH])
-            for key, value in flat_settings(asdict(self._composed.settings)).items()
+            self._entities.Param(key, str(value)[:MAX_MLFLOW_VALUE_LENGTH])
+            for key, value in flatten_settings(asdict(self._composed.settings)).items()
         ]
         self._client.log_batch(self._run_id, params=params)
 
@@ -203,14 +203,14 @@ class MlflowTracker(Observer):
         self._client.set_terminated(self._run_id, ends.get(status, "FAILED"))
 
 
-class WandbTracker(Observer):
+class WandbTracker(RunCallback):
     """A run of Weights & Biases: its config are the settings, its steps are rounds.
 
     Its files are in the folder ``wandb`` of the run; the summary says where the records are and
     how the run ended.
     """
 
-    def __init__(self, settings: WandbSettings, composed: Composed) -> None:
+    def __init__(self, settings: WandbSettings, composed: ComposedConfig) -> None:
         self._settings = settings
         self._composed = composed
 
@@ -221,10 +221,10 @@ class WandbTracker(Observer):
         self._run = wandb.init(
             project=self._settings.project,
             group=self._composed.experiment,
-            name=_run_name(self._composed),
+            name=_format_run_name(self._composed),
             mode="online" if self._settings.mode == "online" else "offline",
             dir=str(directory),
-            config=flat_settings(asdict(self._composed.settings)),
+            config=flatten_settings(asdict(self._composed.settings)),
             reinit="create_new",
             settings=wandb.Settings(silent=True, console="off"),
         )
@@ -240,11 +240,11 @@ class WandbTracker(Observer):
         self._run.finish(exit_code=0 if status == "completed" else 1)
 
 
-def _run_name(composed: Composed) -> str:
+def _format_run_name(composed: ComposedConfig) -> str:
     return f"{composed.settings.strategy.name}, seed {composed.settings.seed}"
 
 
-def _mlflow_client(uri: str) -> "mlflow.MlflowClient":
+def _create_mlflow_client(uri: str) -> "mlflow.MlflowClient":
     """Return a client of a tracking URI; what is no URI is the path of an SQLite file.
 
     MLflow makes the tables of a new file, which jobs that begin together must not do at once.

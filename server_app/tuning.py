@@ -10,18 +10,18 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedquorum.errors import ParameterError, SettingsError, one_line
+from fedquorum.errors import ParameterError, SettingsError, to_one_line
 from fedquorum.metrics import METRICS
-from fedquorum.parameters import COUNT, NON_NEGATIVE_COUNT, OneOf
+from fedquorum.parameters import NON_NEGATIVE_INT, POSITIVE_INT, OneOf
 from hydra.core.override_parser.types import IntervalSweep, Override
 from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig
 
 from conf import Settings
-from conf.compose import compose_words
-from conf.schema.settings import evaluated_metric
-from server_app.sweep import Sweep, choices_of, refuse_what_all_share
-from server_app.sweep_jobs import Job, complete_rounds
+from conf.compose import compose_overrides
+from conf.schema.settings import get_evaluation_metric
+from server_app.sweep import Sweep, expand_sweep_override, refuse_shared_errors
+from server_app.sweep_jobs import Job, read_complete_rounds
 
 if TYPE_CHECKING:
     import optuna
@@ -59,10 +59,10 @@ class Tuning:
 
     def __post_init__(self) -> None:
         try:
-            COUNT.check("hydra.sweeper.trials", self.trials)
+            POSITIVE_INT.check("hydra.sweeper.trials", self.trials)
             if self.direction is not None:
                 OneOf(("minimize", "maximize")).check("hydra.sweeper.direction", self.direction)
-            NON_NEGATIVE_COUNT.check("hydra.sweeper.seed", self.seed)
+            NON_NEGATIVE_INT.check("hydra.sweeper.seed", self.seed)
         except ParameterError as error:
             raise SettingsError(str(error)) from None
         if (self.objective or "").startswith("test."):
@@ -73,9 +73,9 @@ class Tuning:
                 f"validation.{str(self.objective).removeprefix('test.')}"
             )
 
-    def settled(self, settings: Settings) -> "Tuning":
+    def resolve(self, settings: Settings) -> "Tuning":
         """Return the objective for jobs with these settings."""
-        metric = evaluated_metric(settings)
+        metric = get_evaluation_metric(settings)
         validated = settings.data.validation_fraction > 0
         objective = self.objective or (f"validation.all.{metric}" if validated else "global_loss")
         if objective.startswith("validation.") and not validated:
@@ -83,11 +83,11 @@ class Tuning:
                 "data.validation_fraction must be above 0 where hydra.sweeper.objective is "
                 f"{objective}, got {settings.data.validation_fraction}"
             )
-        direction = self.direction or _better(objective.rpartition(".")[2], metric)
+        direction = self.direction or _get_direction(objective.rpartition(".")[2], metric)
         return replace(self, objective=objective, direction=direction)
 
 
-def _better(name: str, metric: str) -> str:
+def _get_direction(name: str, metric: str) -> str:
     """Return the direction in which a number of a round gets better.
 
     Of ``gini`` and ``std`` that is down whatever they are of, of the others what the metric says.
@@ -126,45 +126,45 @@ def tune(
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    space, fixed = _space(overrides)
-    tuning = tuning.settled(_first_settings(space, fixed, tuning.seed))
+    space, fixed = _build_search_space(overrides)
+    tuning = tuning.resolve(_compose_first_job(space, fixed, tuning.seed))
     sampler = optuna.samplers.TPESampler(seed=tuning.seed)
     direction = optuna.study.StudyDirection[str(tuning.direction).upper()]
     study = optuna.create_study(sampler=sampler, direction=direction)
     values: dict[Job, float | None] = {}
-    with Sweep(config, launcher).running() as sweep:
+    with Sweep(config, launcher).start() as sweep:
         for first in range(0, tuning.trials, config.engine.jobs):
             numbers = range(first, min(first + config.engine.jobs, tuning.trials))
             trials = [study.ask(space) for _ in numbers]
-            chosen = [_words(trial) for trial in trials]
+            chosen = [_to_overrides(trial) for trial in trials]
             if first == 0:
-                refuse_what_all_share([(*fixed, *words) for words in chosen])
+                refuse_shared_errors([(*fixed, *words) for words in chosen])
             jobs = [
-                sweep.folder.job((*fixed, *words), " ".join(words), number)
+                sweep.folder.get_job((*fixed, *words), " ".join(words), number)
                 for number, words in zip(numbers, chosen, strict=True)
             ]
             sweep.run(jobs, to_come=tuning.trials - numbers.stop)
             for trial, job in zip(trials, jobs, strict=True):
-                values[job] = _value(job, tuning.objective)
+                values[job] = _read_objective(job, tuning.objective)
                 failed = None if values[job] is not None else optuna.trial.TrialState.FAIL
                 study.tell(trial, values[job], state=failed)
-            best = _write(sweep.directory, tuning, values)
+            best = _write_result(sweep.directory, tuning, values)
         if best is not None:
             value = f"{tuning.objective} {values[best]:.6g}"
             sweep.say(f"best of {len(values)} jobs: {best}, {value}")
 
 
-def _first_settings(
+def _compose_first_job(
     space: "Mapping[str, optuna.distributions.BaseDistribution]", fixed: Sequence[str], seed: int
 ) -> Settings:
     """Return the settings of the first job: its metric and its parts are those of all."""
     import optuna
 
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
-    return compose_words((*fixed, *_words(study.ask(dict(space))))).settings
+    return compose_overrides((*fixed, *_to_overrides(study.ask(dict(space))))).settings
 
 
-def _space(
+def _build_search_space(
     overrides: Sequence[Override],
 ) -> "tuple[dict[str, optuna.distributions.BaseDistribution], list[str]]":
     """Return what Optuna may choose from, by key, and the words that are fixed."""
@@ -176,15 +176,15 @@ def _space(
         key, value = override.get_key_element(), override.value()
         try:
             if isinstance(value, IntervalSweep):
-                space[key] = _numbers(value)
-            elif len(words := choices_of(override)) > 1:
+                space[key] = _to_distribution(value)
+            elif len(words := expand_sweep_override(override)) > 1:
                 space[key] = CategoricalDistribution(words)
             else:
                 fixed += words
         except ValueError as error:  # such as an interval from 0 on a logarithmic scale
             raise SettingsError(
                 f"{key} must be an interval or values for Optuna, got {override.input_line}: "
-                f"{one_line(error)}"
+                f"{to_one_line(error)}"
             ) from None
     if not space:
         raise SettingsError(
@@ -194,7 +194,7 @@ def _space(
     return space, fixed
 
 
-def _numbers(interval: IntervalSweep) -> "optuna.distributions.BaseDistribution":
+def _to_distribution(interval: IntervalSweep) -> "optuna.distributions.BaseDistribution":
     from optuna.distributions import FloatDistribution, IntDistribution
 
     low, high, log = interval.start, interval.end, "log" in interval.tags
@@ -205,7 +205,7 @@ def _numbers(interval: IntervalSweep) -> "optuna.distributions.BaseDistribution"
     return FloatDistribution(low, high, log=log)
 
 
-def _words(trial: "optuna.trial.Trial") -> list[str]:
+def _to_overrides(trial: "optuna.trial.Trial") -> list[str]:
     """Return a trial's choices as words; a choice among several is a word already."""
     return [
         value if isinstance(value, str) else f"{key}={value!r}"
@@ -213,7 +213,7 @@ def _words(trial: "optuna.trial.Trial") -> list[str]:
     ]
 
 
-def _value(job: Job, objective: str | None) -> float | None:
+def _read_objective(job: Job, objective: str | None) -> float | None:
     """Return the last value of the objective.
 
     None if the job did not complete, or the objective of the last model measured is not defined or
@@ -224,11 +224,11 @@ def _value(job: Job, objective: str | None) -> float | None:
     SettingsError
         If no round of a completed job has a number there.
     """
-    if job.state().status != "completed":
+    if job.read_state().status != "completed":
         return None
     *place, name = str(objective).split(".")
     undefined = False
-    for record in reversed(complete_rounds(job.directory)):
+    for record in reversed(read_complete_rounds(job.directory)):
         group: Any = record
         for key in place:
             group = group.get(key) if isinstance(group, Mapping) else None
@@ -247,13 +247,15 @@ def _value(job: Job, objective: str | None) -> float | None:
     )
 
 
-def _write(directory: Path, tuning: Tuning, values: Mapping[Job, float | None]) -> Job | None:
+def _write_result(
+    directory: Path, tuning: Tuning, values: Mapping[Job, float | None]
+) -> Job | None:
     """Write ``tuning.json`` and return the best job so far, None if none completed."""
     known = {job: value for job, value in values.items() if value is not None}
     choose = min if tuning.direction == "minimize" else max
     best = choose(known, key=known.__getitem__, default=None)
     rows = [
-        {"job": job.number, "settings": list(job.words), "value": value}
+        {"job": job.number, "settings": list(job.overrides), "value": value}
         for job, value in values.items()
     ]
     result = {**asdict(tuning), "best": None if best is None else best.number, "jobs": rows}

@@ -10,13 +10,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from fedquorum.composition import Rules
+from fedquorum.composition import RuleSet
+from fedquorum.decisions import DecisionTrace
 from fedquorum.participation import PARTICIPATIONS
-from fedquorum.report import Decided
-from fedquorum.round import ClientAnswer, Round, RoundAnswers, RoundState, decide
-from fedquorum.rule import RunFacts
-from fedquorum.selection import EpsilonGate, Everyone, Selection
-from fedquorum.types import Call, FloatArray, Objective, Population, Responses, Weights
+from fedquorum.round import ClientOutcome, RoundDecision, RoundOutcomes, RoundState, decide_round
+from fedquorum.rule import RunContext
+from fedquorum.selection import AllClients, EpsilonGate, Selection
+from fedquorum.types import (
+    AggregationWeights,
+    ClientUpdates,
+    FloatArray,
+    Objective,
+    Population,
+    RoundPlan,
+)
 from fedquorum.weighting import Weighting
 from numpy.typing import ArrayLike
 
@@ -31,7 +38,7 @@ NEEDED_WORDS: Mapping[str, tuple[str, ...]] = {"maxfl": ("strategy.requirement=1
 """What a command line must say of the strategies that have no default for all they need."""
 
 
-def responses(
+def make_client_updates(
     loss: ArrayLike,
     *,
     client: Sequence[int] | None = None,
@@ -41,7 +48,7 @@ def responses(
     known: int | Sequence[int] | None = None,
     updates: FloatArray | None = None,
     **others: Any,
-) -> Responses:
+) -> ClientUpdates:
     """Return n clients' responses to a round.
 
     Parameters
@@ -57,7 +64,7 @@ def responses(
     updates : FloatArray, optional
         Delta_k, shape (n, d), whose inner products the responses then provide.
     **others : Any
-        Other fields of ``Responses``.
+        Other fields of ``ClientUpdates``.
     """
     losses = np.array(loss, dtype=np.float64)
     n = len(losses)
@@ -67,30 +74,30 @@ def responses(
 
     clients = np.array(range(n) if client is None else client, dtype=np.int64)
     met = clients if known is None else np.arange(known) if isinstance(known, int) else known
-    return Responses(
+    return ClientUpdates(
         client=clients,
         priority_weight=of_each(priority),
         num_examples=of_each(data),
         loss=losses,
         accuracy=of_each(accuracy),
-        known=np.array(met, dtype=np.int64),
+        registered=np.array(met, dtype=np.int64),
         gram=None if updates is None else lambda: updates @ updates.T,
         **others,
     )
 
 
-def took_part(clients: Sequence[int], known: int) -> Responses:
+def make_participants(clients: Sequence[int], known: int) -> ClientUpdates:
     """Return clients that trained and measured nothing; the server knows the first ``known``."""
     nothing = np.full(len(clients), math.nan)
-    return responses(nothing, client=clients, accuracy=math.nan, known=known)
+    return make_client_updates(nothing, client=clients, accuracy=math.nan, known=known)
 
 
-def heard(losses: Mapping[int, float]) -> Responses:
+def make_updates_from_losses(losses: Mapping[int, float]) -> ClientUpdates:
     """Return the responses of clients with these losses, by client id ascending."""
-    return responses(list(losses.values()), client=list(losses), known=len(losses))
+    return make_client_updates(list(losses.values()), client=list(losses), known=len(losses))
 
 
-def losses_of(size: int, rounds: int, sample: int, seed: int = 0) -> list[dict[int, float]]:
+def draw_losses(size: int, rounds: int, sample: int, seed: int = 0) -> list[dict[int, float]]:
     """Return the losses of samples of clients, some of them always worse off, all falling."""
     rng = np.random.default_rng([seed, size, sample])
     level = rng.lognormal(0.0, 1.0, size)
@@ -103,27 +110,29 @@ def losses_of(size: int, rounds: int, sample: int, seed: int = 0) -> list[dict[i
     ]
 
 
-def trained(client: int, *, data: float = 10.0, loss: float | None = None) -> ClientAnswer:
+def make_trained_outcome(
+    client: int, *, data: float = 10.0, loss: float | None = None
+) -> ClientOutcome:
     """Return the answer of a client that trained."""
     accuracy = None if loss is None else 0.5
-    return ClientAnswer(client, "trained", num_examples=data, loss=loss, accuracy=accuracy)
+    return ClientOutcome(client, "trained", num_examples=data, loss=loss, accuracy=accuracy)
 
 
-def silent(client: int) -> ClientAnswer:
+def make_declined_outcome(client: int) -> ClientOutcome:
     """Return the answer of a client that stayed silent."""
-    return ClientAnswer(client, "declined")
+    return ClientOutcome(client, "declined")
 
 
-def absent(client: int) -> ClientAnswer:
+def make_unavailable_outcome(client: int) -> ClientOutcome:
     """Return what is known of a client that was asked and did not answer."""
-    return ClientAnswer(client, "unavailable", "no reply")
+    return ClientOutcome(client, "unavailable", "no reply")
 
 
-def answers(
-    *each: ClientAnswer,
+def make_round_outcomes(
+    *each: ClientOutcome,
     known: int | Sequence[int] | None = None,
     updates: FloatArray | None = None,
-) -> RoundAnswers:
+) -> RoundOutcomes:
     """Return what came back in a round, ascending by client.
 
     ``known`` and ``updates`` are those of ``responses``; the updates are of those that trained.
@@ -132,30 +141,30 @@ def answers(
     clients = [answer.client for answer in ordered]
     met = clients if known is None else range(known) if isinstance(known, int) else known
     gram = None if updates is None else lambda: updates @ updates.T
-    return RoundAnswers(ordered, np.array(met, dtype=np.int64), gram)
+    return RoundOutcomes(ordered, np.array(met, dtype=np.int64), gram)
 
 
 # --- a weighting by itself ----------------------------------------------------------------------
 
 
 def weigh(
-    rule: Weighting[Any], given: Responses, size: int | None = None, share: ArrayLike = 1.0
-) -> Weights:
+    rule: Weighting[Any], given: ClientUpdates, size: int | None = None, share: ArrayLike = 1.0
+) -> AggregationWeights:
     """Return a rule's weights in the first round; ``size`` is N, by default n."""
     n = len(given.client)
-    state = rule.init(Population.of(n if size is None else size))
+    state = rule.init(Population.from_size(n if size is None else size))
     admitted = np.broadcast_to(np.array(share, dtype=np.float64), n).copy()
-    return rule.weigh(state, Call(tuple(given.client.tolist())), given, admitted)[1]
+    return rule.weigh(state, RoundPlan(tuple(given.client.tolist())), given, admitted)[1]
 
 
 def weigh_rounds(
     rule: Weighting[Any],
-    history: Sequence[Responses],
+    history: Sequence[ClientUpdates],
     size: int,
     *,
     asked: int | Sequence[int] | None = None,
     state: Any = None,
-) -> tuple[Any, list[Weights]]:
+) -> tuple[Any, list[AggregationWeights]]:
     """Return a rule's last state and its weights in every round; all updates are admitted.
 
     Parameters
@@ -171,26 +180,26 @@ def weigh_rounds(
     state : Any
         The state before; by default that before the first round.
     """
-    state, told = rule.init(Population.of(size)) if state is None else state, []
+    state, told = rule.init(Population.from_size(size)) if state is None else state, []
     for given in history:
         called = given.client.tolist() if asked is None else asked
-        call = Call(tuple(range(called) if isinstance(called, int) else called))
+        call = RoundPlan(tuple(range(called) if isinstance(called, int) else called))
         state, weights = rule.weigh(state, call, given, np.ones(len(given.client)))
         told.append(weights)
     return state, told
 
 
-def mixing_path(
+def compute_mixing_path(
     rule: Weighting[Any],
     history: Sequence[Mapping[int, float]],
     size: int,
     asked: int | None = None,
-) -> tuple[FloatArray, list[Weights]]:
+) -> tuple[FloatArray, list[AggregationWeights]]:
     """Return p after every round, shape (T, N), and the weights; ``history`` holds the losses.
 
     ``asked`` is how many clients a round asks, all by default.
     """
-    given = [heard(losses) for losses in history]
+    given = [make_updates_from_losses(losses) for losses in history]
     _, told = weigh_rounds(rule, given, size, asked=size if asked is None else asked)
     return np.array([weights.mixing for weights in told]), told
 
@@ -205,11 +214,13 @@ def assert_on_the_simplex(mixing: FloatArray) -> None:
 # --- rules together -----------------------------------------------------------------------------
 
 
-def corrected(base: Weighting[Any], participation: str = "none", **options: Any) -> Weighting[Any]:
+def build_corrected_weighting(
+    base: Weighting[Any], participation: str = "none", **options: Any
+) -> Weighting[Any]:
     """Return a weighting with a correction for participation, by its key."""
     if participation == "none":
         return base
-    return PARTICIPATIONS[participation].correcting(base, options, RunFacts())
+    return PARTICIPATIONS[participation].wrap(base, options, RunContext())
 
 
 @dataclass(frozen=True)
@@ -234,35 +245,38 @@ class World:
     objective: Objective = OBJECTIVE
     updates: FloatArray | None = None
 
-    def answer(self, client: int, call: Call) -> ClientAnswer:
+    def make_outcome(self, client: int, call: RoundPlan) -> ClientOutcome:
         """Return what a client that is there answers: an update, or its silence in a gate."""
         limit = self.objective.loss + (math.inf if call.epsilon is None else call.epsilon)
         if client not in self.population.priority and self.loss[client] > limit:
-            return silent(client)
-        return trained(client, data=self.data[client], loss=self.loss[client])
+            return make_declined_outcome(client)
+        return make_trained_outcome(client, data=self.data[client], loss=self.loss[client])
 
-    def answers(self, call: Call, there: ArrayLike) -> RoundAnswers:
+    def make_outcomes(self, call: RoundPlan, there: ArrayLike) -> RoundOutcomes:
         """Return a round's answers; ``there`` says who is there, shape (N,)."""
         here = np.array(there, dtype=np.bool_)
-        each = [self.answer(k, call) if here[k] else absent(k) for k in call.clients]
-        usable = [answer.client for answer in each if answer.usable]
+        each = [
+            self.make_outcome(k, call) if here[k] else make_unavailable_outcome(k)
+            for k in call.clients
+        ]
+        usable = [answer.client for answer in each if answer.is_usable]
         updates = None if self.updates is None else self.updates[usable]
-        return answers(*each, known=len(self.data), updates=updates)
+        return make_round_outcomes(*each, known=len(self.data), updates=updates)
 
 
 # Clients 0 and 1 have priority. Of the others 2 and 3 are aligned at 0.5, 4 is not and says so.
 FIVE = World(
-    Population.of(5, [0, 1]),
+    Population.from_size(5, [0, 1]),
     data=np.array([30.0, 10.0, 20.0, 40.0, 100.0]),
     loss=np.array([1.0, 1.2, 0.9, 1.1, 9.0]),
 )
 GATE = EpsilonGate(num_rounds=10**6, epsilon=0.5, warmup_fraction=0.0)
 
 
-def play(
-    rules: Rules, world: World, presence: ArrayLike, state: RoundState | None = None
-) -> Iterator[Round]:
-    """Drive rules through rounds with ``fedquorum.round.decide``, and yield them.
+def decide_rounds(
+    rules: RuleSet, world: World, presence: ArrayLike, state: RoundState | None = None
+) -> Iterator[RoundDecision]:
+    """Drive rules through rounds with ``fedquorum.round.decide_round``, and yield them.
 
     Parameters
     ----------
@@ -277,60 +291,60 @@ def play(
     """
     if state is None:
         state = RoundState.initial(rules, world.population)
-        told = replace(state.told, examples=dict(enumerate(world.data.tolist())))
-        state = replace(state, told=told)
+        told = replace(state.reports, num_examples=dict(enumerate(world.data.tolist())))
+        state = replace(state, reports=told)
     for t, there in enumerate(np.atleast_2d(np.array(presence))):
-        call = rules.call(t, world.population, state.told)
-        decided_round = decide(
+        call = rules.plan_round(t, world.population, state.reports)
+        decided_round = decide_round(
             rules,
             world.population,
             state,
             server_round=t + 1,
-            call=call,
+            plan=call,
             objective=world.objective,
-            answers=world.answers(call, there),
+            outcomes=world.make_outcomes(call, there),
         )
         yield decided_round
-        state = decided_round.following
+        state = decided_round.next_state
 
 
-def played(
+def compute_round_weights(
     weighting: Weighting[Any],
     world: World,
     presence: ArrayLike,
     selection: Selection | None = None,
 ) -> tuple[FloatArray, FloatArray]:
     """Return every client's weight and p in each of the rounds played, shapes (T, N)."""
-    rules = Rules(selection or Everyone(), weighting)
+    rules = RuleSet(selection or AllClients(), weighting)
     shape = np.shape(np.atleast_2d(presence))
     weight, mixing = np.zeros(shape), np.full(shape, math.nan)
-    for t, one in enumerate(play(rules, world, presence)):
+    for t, one in enumerate(decide_rounds(rules, world, presence)):
         weight[t, list(one.clients)] = one.weight
         if one.report.mixing is not None:
             mixing[t] = one.report.mixing
     return weight, mixing
 
 
-def present(size: int, *rows: str) -> FloatArray:
+def parse_presence(size: int, *rows: str) -> FloatArray:
     """Return presence by rounds, shape (T, ``size``): the ids of the clients there as digits."""
     return np.array([[float(str(k) in row) for k in range(size)] for row in rows])
 
 
-def decided(
-    weighting: Weighting[Any], given: Responses, size: int, selection: Selection | None = None
-) -> Decided:
+def decide_first_round(
+    weighting: Weighting[Any], given: ClientUpdates, size: int, selection: Selection | None = None
+) -> DecisionTrace:
     """Return a first round's weighing, as explanations take it."""
-    population = Population.of(size)
-    rules = Rules(selection or Everyone(), weighting)
+    population = Population.from_size(size)
+    rules = RuleSet(selection or AllClients(), weighting)
     each = [
-        trained(k, data=d, loss=f)
+        make_trained_outcome(k, data=d, loss=f)
         for k, d, f in zip(
             given.client.tolist(), given.num_examples.tolist(), given.loss.tolist(), strict=True
         )
     ]
-    back = replace(answers(*each, known=given.known.tolist()), gram=given.gram)
+    back = replace(make_round_outcomes(*each, known=given.registered.tolist()), gram=given.gram)
     state = RoundState.initial(rules, population)
-    call = replace(rules.call(0, population, state.told), clients=tuple(range(size)))
-    return decide(
-        rules, population, state, server_round=1, call=call, objective=OBJECTIVE, answers=back
-    ).decided
+    call = replace(rules.plan_round(0, population, state.reports), clients=tuple(range(size)))
+    return decide_round(
+        rules, population, state, server_round=1, plan=call, objective=OBJECTIVE, outcomes=back
+    ).trace

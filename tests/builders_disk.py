@@ -38,13 +38,13 @@ class Disk:
     _names: dict[int, dict[str, tuple[int, bool]]] = field(default_factory=dict)
     _held: list[int] = field(default_factory=list)
 
-    def under(self, patch: pytest.MonkeyPatch) -> None:
+    def watch_changes(self, patch: pytest.MonkeyPatch) -> None:
         """Note what is synced and changed from here on, until the patch is undone."""
-        patch.setattr(os, "fsync", self._following(os.fsync, self._synced))
+        patch.setattr(os, "fsync", self._wrap_call(os.fsync, self._store_synced))
         for name in CHANGING:
-            patch.setattr(os, name, self._following(getattr(os, name), lambda *_: None))
+            patch.setattr(os, name, self._wrap_call(getattr(os, name), lambda *_: None))
 
-    def _following(self, do: Callable[..., Any], note: Callable[..., None]) -> Callable[..., Any]:
+    def _wrap_call(self, do: Callable[..., Any], note: Callable[..., None]) -> Callable[..., Any]:
         def done(*given: Any, **options: Any) -> Any:
             found = do(*given, **options)
             note(*given)
@@ -53,7 +53,7 @@ class Disk:
 
         return done
 
-    def _synced(self, descriptor: int) -> None:
+    def _store_synced(self, descriptor: int) -> None:
         status = os.fstat(descriptor)
         self._held.append(os.dup(descriptor))  # so that no other file gets its number
         if Path(f"/proc/self/fd/{descriptor}").is_dir():
@@ -66,23 +66,23 @@ class Disk:
         """Note both states in which a cut would leave the disk now."""
         self.cuts += 1
         root = self.root.stat().st_ino
-        for listed in (self._as_synced(root, ""), self._as_named(self.root, "")):
+        for listed in (self._list_synced(root, ""), self._list_named(self.root, "")):
             self.images[tuple(sorted(listed))] = None
 
-    def _as_synced(self, inode: int, path: str) -> Iterator[tuple[str, bytes | None]]:
+    def _list_synced(self, inode: int, path: str) -> Iterator[tuple[str, bytes | None]]:
         for name, (found, is_folder) in self._names.get(inode, {}).items():
             inside = f"{path}/{name}" if path else name
             yield inside, None if is_folder else self._contents.get(found, b"")
             if is_folder:
-                yield from self._as_synced(found, inside)
+                yield from self._list_synced(found, inside)
 
-    def _as_named(self, folder: Path, path: str) -> Iterator[tuple[str, bytes | None]]:
+    def _list_named(self, folder: Path, path: str) -> Iterator[tuple[str, bytes | None]]:
         with os.scandir(folder) as entries:
             for entry in entries:
                 inside = f"{path}/{entry.name}" if path else entry.name
                 yield inside, None if entry.is_dir() else self._contents.get(entry.inode(), b"")
                 if entry.is_dir():
-                    yield from self._as_named(Path(entry.path), inside)
+                    yield from self._list_named(Path(entry.path), inside)
 
     def close(self) -> None:
         """Let go of the files."""
@@ -91,7 +91,7 @@ class Disk:
         self._held = []
 
 
-def restored(image: tuple[tuple[str, bytes | None], ...], folder: Path) -> Path:
+def restore_image(image: tuple[tuple[str, bytes | None], ...], folder: Path) -> Path:
     """Write a state of the disk into a folder, and return it."""
     folder.mkdir(parents=True)
     for path, content in image:

@@ -12,11 +12,12 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from fedquorum import ComposedStrategy, Population, Robustness
+from fedquorum.decisions import RoundReport
 from fedquorum.flower.codec import (
-    EvaluateAnswer,
+    EvaluateResult,
     NamedArrays,
     Status,
-    TrainAnswer,
+    TrainResult,
     TrainTask,
     decode_arrays,
     decode_evaluate_request,
@@ -27,12 +28,11 @@ from fedquorum.flower.codec import (
     encode_hosted_clients,
     encode_train_reply,
 )
-from fedquorum.flower.communication import Communication
-from fedquorum.flower.directory import fingerprint
-from fedquorum.flower.drop_in import DropIn
-from fedquorum.named import build
-from fedquorum.report import TrainReport
-from fedquorum.rule import RunFacts
+from fedquorum.flower.communication import NativeProtocol
+from fedquorum.flower.nodes import compute_fingerprint
+from fedquorum.flower.strategies import DropInStrategy
+from fedquorum.named import build_rules
+from fedquorum.rule import RunContext
 from flwr.app import (
     ArrayRecord,
     ConfigRecord,
@@ -55,14 +55,14 @@ from flwr.serverapp.strategy import (
 from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 from numpy.typing import NDArray
 
-from client_app.node import hosted_clients
+from client_app.node import compute_hosted_clients
 from server_app.in_process import InProcessGrid
 
 MODEL: NamedArrays = {"w": np.array([1.0, -2.0, 0.5], dtype=np.float32)}
 LOSSES = (1.0, 1.1, 1.3, 5.0)
-"""What the clients of ``standard_app`` report, by partition, over and over."""
+"""What the clients of ``make_standard_app`` report, by partition, over and over."""
 
-Script = Callable[[int, TrainTask, NamedArrays], TrainAnswer]
+Script = Callable[[int, TrainTask, NamedArrays], TrainResult]
 Change = Callable[[list[Message]], Iterable[Message]]
 Nodes = Collection[int] | Mapping[int, Collection[int]]
 """Some nodes in every round, or by round."""
@@ -71,11 +71,11 @@ Nodes = Collection[int] | Mapping[int, Collection[int]]
 # --- strategies ----------------------------------------------------------------------------
 
 
-def named(
+def build_named_strategy(
     name: str,
     population: Population | int,
     *,
-    communication: Communication | None = None,
+    communication: NativeProtocol | None = None,
     num_rounds: int = 10,
     seed: int = 0,
     rates: Mapping[int, float] | None = None,
@@ -84,29 +84,30 @@ def named(
 ) -> ComposedStrategy:
     """Return a named strategy of a fixed population, or of so many clients, all with priority."""
     if isinstance(population, int):
-        population = Population.of(population)
-    facts = RunFacts(num_rounds, seed, rates, population.clients, priority=population.priority)
-    rules = build({"name": name, **options}, {"name": optimizer}, facts)
+        population = Population.from_size(population)
+    facts = RunContext(num_rounds, seed, rates, population.clients, priority=population.priority)
+    rules = build_rules({"name": name, **options}, {"name": optimizer}, facts)
     return ComposedStrategy(rules, population=population, communication=communication)
 
 
-def fedalign(num_clients: int, priority: Collection[int], **options: Any) -> ComposedStrategy:
+def build_fedalign(num_clients: int, priority: Collection[int], **options: Any) -> ComposedStrategy:
     """Return FedALIGN of 10 rounds without a warm-up."""
-    population = Population.of(num_clients, priority)
-    return named("fedalign", population, **{"warmup_fraction": 0.0, **options})
+    population = Population.from_size(num_clients, priority)
+    return build_named_strategy("fedalign", population, **{"warmup_fraction": 0.0, **options})
 
 
-def clipping(clip_norm: float) -> Communication:
+def build_clipping_protocol(clip_norm: float) -> NativeProtocol:
     """Return the project's protocol with bounded updates."""
-    return Communication(robustness=Robustness(clip_norm=clip_norm))
+    return NativeProtocol(robustness=Robustness(clip_norm=clip_norm))
 
 
 RATES = dict.fromkeys(range(4), 0.5)
 GATE: dict[str, Any] = {"priority": [0, 1], "num_rounds": 3}
-DROP_INS: dict[str, Callable[..., DropIn]] = {
+DROP_INS: dict[str, Callable[..., DropInStrategy]] = {
     name: getattr(fedquorum, name)
     for name in fedquorum.__all__
-    if inspect.isclass(getattr(fedquorum, name)) and issubclass(getattr(fedquorum, name), DropIn)
+    if inspect.isclass(getattr(fedquorum, name))
+    and issubclass(getattr(fedquorum, name), DropInStrategy)
 }
 NEEDED: Mapping[str, dict[str, Any]] = {
     "FedALIGN": GATE,
@@ -116,7 +117,7 @@ NEEDED: Mapping[str, dict[str, Any]] = {
 }
 
 
-def drop_in(name: str, **options: Any) -> DropIn:
+def drop_in(name: str, **options: Any) -> DropInStrategy:
     """Return a strategy with what it needs, and as it stands else."""
     return DROP_INS[name](**{**NEEDED.get(name, {}), **options})
 
@@ -129,7 +130,9 @@ WRAPPERS: dict[str, Callable[..., Any]] = {
 }
 
 
-def wrapped(kind: str, strategy: Strategy, *, norm: float = 0.01, noise: float = 1e-9) -> Strategy:
+def wrap_strategy(
+    kind: str, strategy: Strategy, *, norm: float = 0.01, noise: float = 1e-9
+) -> Strategy:
     """Return one of Flower's four wrappers for 4 clients, by default with hardly any noise."""
     options: dict[str, Any] = {"noise_multiplier": noise, "num_sampled_clients": 4}
     if kind.startswith("adaptive"):
@@ -143,10 +146,12 @@ def wrapped(kind: str, strategy: Strategy, *, norm: float = 0.01, noise: float =
 # --- answers and replies -------------------------------------------------------------------
 
 
-def moved(client: int, by: float, *, examples: float = 10, loss: float = 1.0) -> TrainAnswer:
+def make_train_result(
+    client: int, by: float, *, examples: float = 10, loss: float = 1.0
+) -> TrainResult:
     """Return a client that trained and moved every weight of MODEL by ``by``."""
     arrays: NamedArrays = {"w": (MODEL["w"] + np.float32(by)).astype(np.float32)}
-    return TrainAnswer(
+    return TrainResult(
         client, Status.DONE, num_examples=examples, loss=loss, accuracy=0.5, arrays=arrays
     )
 
@@ -158,7 +163,7 @@ def request_of(reply: Message, *, group: str | None = None) -> Message:
     return Message(RecordDict(), sent.src_node_id, sent.message_type, group_id=group)
 
 
-def standard_reply(
+def make_standard_reply(
     message: Message,
     arrays: Mapping[str, NDArray[Any]] | None,
     metrics: Mapping[str, Any],
@@ -175,41 +180,41 @@ def standard_reply(
 # --- ClientApps ----------------------------------------------------------------------------
 
 
-def scripted_app(
+def make_scripted_app(
     num_clients: int, fit: Script, losses: Mapping[int, float] | None = None
 ) -> ClientApp:
     """Return an app of this project's protocol: clients train as told and measure ``losses``."""
     app = ClientApp()
 
-    def hosted(context: Context) -> Sequence[int]:
-        return hosted_clients(dict(context.node_config), num_clients)
+    def list_hosted(context: Context) -> Sequence[int]:
+        return compute_hosted_clients(dict(context.node_config), num_clients)
 
     @app.query()
     def query(message: Message, context: Context) -> Message:
-        return Message(encode_hosted_clients(hosted(context)), reply_to=message)
+        return Message(encode_hosted_clients(list_hosted(context)), reply_to=message)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        arrays, tasks = decode_train_request(message.content, hosted(context))
+        arrays, tasks = decode_train_request(message.content, list_hosted(context))
         starts = decode_start_models(message.content, tasks)
         answers = [fit(task.client, task, starts.get(task.client, arrays)) for task in tasks]
         return Message(encode_train_reply(answers), reply_to=message)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        _, tasks = decode_evaluate_request(message.content, hosted(context))
+        _, tasks = decode_evaluate_request(message.content, list_hosted(context))
         answers = []
         for task in tasks:
             numbers: dict[str, Any] = {"num_examples": 10.0, "test_loss": 1.0, "test_accuracy": 0.5}
             if task.train:
                 numbers |= {"loss": (losses or {}).get(task.client, 1.0), "accuracy": 0.5}
-            answers.append(EvaluateAnswer(task.client, Status.DONE, **numbers))
+            answers.append(EvaluateResult(task.client, Status.DONE, **numbers))
         return Message(encode_evaluate_reply(answers), reply_to=message)
 
     return app
 
 
-def standard_app(
+def make_standard_app(
     metrics: Callable[[int], dict[str, Any]] | None = None,
     *,
     records: tuple[str, str] = ("arrays", "metrics"),
@@ -260,7 +265,7 @@ def standard_app(
         }
         default: dict[str, Any] = {"num-examples": 10, "loss": LOSSES[client % len(LOSSES)]}
         told = metrics(client) if metrics else default
-        return standard_reply(message, updated, told, records=records)
+        return make_standard_reply(message, updated, told, records=records)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
@@ -279,12 +284,12 @@ def standard_app(
 # --- grids ---------------------------------------------------------------------------------
 
 
-def grid_of(app: ClientApp, nodes: int) -> InProcessGrid:
+def make_grid(app: ClientApp, nodes: int) -> InProcessGrid:
     """Return so many nodes that are always there."""
     return InProcessGrid(app, {}, nodes)
 
 
-def exchange_of(message: Message) -> tuple[str, int]:
+def read_kind_and_round(message: Message) -> tuple[str, int]:
     """Return what a message asks for and in which round, as train and 3; round 0 if it has none."""
     kind, _, number = message.metadata.group_id.partition(" ")
     return kind, int(number or 0)
@@ -352,13 +357,13 @@ class ScriptedGrid(InProcessGrid):
         self.messages: list[Message] = []
         self.exchanges: list[tuple[float | None, list[str]]] = []
 
-    def _now(self, nodes: Nodes) -> Collection[int]:
+    def _select_current(self, nodes: Nodes) -> Collection[int]:
         return nodes.get(self.server_round, ()) if isinstance(nodes, Mapping) else nodes
 
     def get_node_ids(self) -> Iterable[int]:
         self.looks += 1
         known = super().get_node_ids() if self.there is None else sorted(self.there, reverse=True)
-        nodes = [node for node in known if node not in self._now(self.away)]
+        nodes = [node for node in known if node not in self._select_current(self.away)]
         return nodes[: self.looks] if self.arriving else nodes
 
     def send_and_receive(
@@ -369,13 +374,13 @@ class ScriptedGrid(InProcessGrid):
         return super().send_and_receive(given, timeout=timeout)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        mute = self._now(self.mute)
+        mute = self._select_current(self.mute)
         made = {key: reply.metadata.src_node_id for key, reply in self._answers.items()}
         return super().pull_messages(key for key in message_ids if made.get(key) not in mute)
 
-    def _answer(self, message: Message) -> Message:
+    def _handle(self, message: Message) -> Message:
         self.messages.append(message)
-        (kind, server_round), node = exchange_of(message), message.metadata.dst_node_id
+        (kind, server_round), node = read_kind_and_round(message), message.metadata.dst_node_id
         if kind == MessageType.TRAIN:
             self.server_round = server_round
         self.there = self.then.get(message.metadata.group_id, self.there)
@@ -387,7 +392,7 @@ class ScriptedGrid(InProcessGrid):
             return Message(Error(1, error), reply_to=message)
         if self.hosted is not None and message.metadata.message_type == MessageType.QUERY:
             return Message(encode_hosted_clients(self.hosted[node]), reply_to=message)
-        return super()._answer(message)
+        return super()._handle(message)
 
     @property
     def kinds(self) -> list[str]:
@@ -401,7 +406,7 @@ class ScriptedGrid(InProcessGrid):
         told = [{k: v for config in of_one for k, v in config.items()} for of_one in configs]
         return list(zip(self.kinds, told, strict=True))
 
-    def in_round(self, message_type: str, server_round: int) -> list[dict[str, Any]]:
+    def get_round_configs(self, message_type: str, server_round: int) -> list[dict[str, Any]]:
         """Return the configs of a round's messages."""
         return [
             config
@@ -436,21 +441,21 @@ class KeyedGrid(ScriptedGrid):
             for node in self.get_node_ids()
         ]
 
-    def fingerprint(self, node: int) -> str:
+    def get_fingerprint(self, node: int) -> str:
         """Return the fingerprint of a node's key."""
-        return fingerprint(self.keys[node].public_key())
+        return compute_fingerprint(self.keys[node].public_key())
 
-    def keys_of(self, clients: Mapping[int, set[int]]) -> dict[str, frozenset[int]]:
+    def group_by_key(self, clients: Mapping[int, set[int]]) -> dict[str, frozenset[int]]:
         """Return clients by their nodes' keys."""
-        return {self.fingerprint(node): frozenset(of_node) for node, of_node in clients.items()}
+        return {self.get_fingerprint(node): frozenset(of_node) for node, of_node in clients.items()}
 
 
-def simulated(app: ClientApp, nodes: int) -> InMemoryGrid:
+def make_simulation_grid(app: ClientApp, nodes: int) -> InMemoryGrid:
     """Return nodes on a grid that takes itself for that of Flower's simulation."""
 
     class Simulated(InMemoryGrid):
         def __init__(self) -> None:
-            self.inner = grid_of(app, nodes)
+            self.inner = make_grid(app, nodes)
 
         def __getattribute__(self, name: str) -> Any:
             if name in ("inner", "__class__"):
@@ -487,21 +492,23 @@ def evaluate_round(
     return strategy.aggregate_evaluate(server_round, grid.send_and_receive(messages))
 
 
-def play_round(
+def run_first_round(
     strategy: ComposedStrategy,
     grid: InProcessGrid,
     *,
     change: Change = lambda replies: replies,
-) -> tuple[NDArray[Any] | None, TrainReport]:
+) -> tuple[NDArray[Any] | None, RoundReport]:
     """Play round 1 from MODEL, F(w_0) before it where it is needed; return w and the report."""
-    if strategy.needs_initial:
+    if strategy.needs_initial_evaluation:
         messages = strategy.configure_initial(encode_arrays(MODEL), grid)
         strategy.aggregate_initial(grid.send_and_receive(messages))
     arrays = train_round(strategy, grid, change=change)
-    return None if arrays is None else decode_arrays(arrays)["w"], strategy.outcome.report
+    return None if arrays is None else decode_arrays(arrays)["w"], strategy.step_result.report
 
 
-def first_weights(strategy: ComposedStrategy, grid: InProcessGrid, rounds: int) -> list[float]:
+def collect_first_weights(
+    strategy: ComposedStrategy, grid: InProcessGrid, rounds: int
+) -> list[float]:
     """Train for some rounds; return the first number of the model after each."""
     arrays, path = encode_arrays(MODEL), []
     for server_round in range(1, rounds + 1):
@@ -510,6 +517,6 @@ def first_weights(strategy: ComposedStrategy, grid: InProcessGrid, rounds: int) 
     return path
 
 
-def bytes_of(strategy: ComposedStrategy) -> dict[str, bytes]:
+def get_state_bytes(strategy: ComposedStrategy) -> dict[str, bytes]:
     """Return all that a strategy remembers, to compare it to the last bit."""
-    return {name: array.tobytes() for name, array in strategy.state().items()}
+    return {name: array.tobytes() for name, array in strategy.get_state().items()}

@@ -14,20 +14,20 @@ from PIL import Image as Pillow
 CLASSES = ["cat", "dog", "owl"]
 
 
-def grey_images(n: int, size: int = 8) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def make_gray_images(n: int, size: int = 8) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Return n grey images of noise, and their classes."""
     x = np.random.default_rng(n).integers(256, size=(n, size, size), dtype=np.uint8)
     return x, np.arange(n) % len(CLASSES)
 
 
-def image_rows(x: NDArray[np.uint8], y: NDArray[np.int64], column: str = "image") -> Dataset:
+def make_image_rows(x: NDArray[np.uint8], y: NDArray[np.int64], column: str = "image") -> Dataset:
     """Return a data set with a column of images and a ``ClassLabel``."""
     features = Features({column: Image(), "label": ClassLabel(names=CLASSES)})
     images = [Pillow.fromarray(pixels) for pixels in x]
     return Dataset.from_dict({column: images, "label": y}, features=features)
 
 
-def saved(folder: Path, **splits: Any) -> Path:
+def save_splits(folder: Path, **splits: Any) -> Path:
     """Save splits, data sets or dicts of columns, by ``save_to_disk``; returns the folder."""
     made = {
         name: rows if isinstance(rows, Dataset) else Dataset.from_dict(rows)
@@ -37,7 +37,7 @@ def saved(folder: Path, **splits: Any) -> Path:
     return folder
 
 
-def parquet(folder: Path, **splits: Dataset) -> Path:
+def write_parquet_splits(folder: Path, **splits: Dataset) -> Path:
     """Write splits as Parquet files named like those on the Hub; returns the folder."""
     (folder / "data").mkdir(parents=True)
     for name, rows in splits.items():
@@ -45,7 +45,7 @@ def parquet(folder: Path, **splits: Dataset) -> Path:
     return folder
 
 
-def in_cache(cache: Path, files: Path, commit: str, subset: str = "default") -> None:
+def add_to_cache(cache: Path, files: Path, commit: str, subset: str = "default") -> None:
     """Put a folder of Parquet files into the cache, as a download of owner/tiny at a commit."""
     found = {path.name.partition("-")[0]: [str(path)] for path in (files / "data").iterdir()}
     config = ParquetConfig(name=subset, data_files=DataFilesDict.from_patterns(found))

@@ -50,17 +50,17 @@ def tamper(run: Path, outside: Path, seed: int) -> str:
     return name
 
 
-def _file(run: Path, rng: random.Random) -> Path:
+def _choose_file(run: Path, rng: random.Random) -> Path:
     return rng.choice(sorted(path for path in run.rglob("*") if path.is_file()))
 
 
 def _truncate(run: Path, _: Path, rng: random.Random) -> None:
-    path = _file(run, rng)
+    path = _choose_file(run, rng)
     os.truncate(path, rng.randrange(path.stat().st_size + 1))
 
 
 def _flip(run: Path, _: Path, rng: random.Random) -> None:
-    path = _file(run, rng)
+    path = _choose_file(run, rng)
     content = bytearray(path.read_bytes())
     for _flipped in range(rng.choice([1, 1, 8])):
         if content:
@@ -78,11 +78,11 @@ def _remove(run: Path, _: Path, rng: random.Random) -> None:
 
 def _swap(run: Path, _: Path, rng: random.Random) -> None:
     """Put the content of one file into another one."""
-    shutil.copy(_file(run, rng), run / "swapped")
-    (run / "swapped").replace(_file(run, rng))
+    shutil.copy(_choose_file(run, rng), run / "swapped")
+    (run / "swapped").replace(_choose_file(run, rng))
 
 
-def _link(run: Path, outside: Path, rng: random.Random) -> None:
+def _add_link(run: Path, outside: Path, rng: random.Random) -> None:
     """Put a link where a file or folder was, or a file in another one's place."""
     path = rng.choice(sorted(run.rglob("*")))
     target = outside / ("folder" if path.is_dir() else "file")
@@ -93,13 +93,13 @@ def _link(run: Path, outside: Path, rng: random.Random) -> None:
         path.symlink_to(target)
 
 
-def _pipe(run: Path, _: Path, rng: random.Random) -> None:
-    path = _file(run, rng)
+def _add_pipe(run: Path, _: Path, rng: random.Random) -> None:
+    path = _choose_file(run, rng)
     path.unlink()
     os.mkfifo(path)
 
 
-def _other_kind(run: Path, _: Path, rng: random.Random) -> None:
+def _replace_kind(run: Path, _: Path, rng: random.Random) -> None:
     """Put a folder where a file was, and the other way round."""
     path = rng.choice(sorted(run.rglob("*")))
     if path.is_dir():
@@ -110,7 +110,7 @@ def _other_kind(run: Path, _: Path, rng: random.Random) -> None:
         path.mkdir()
 
 
-def _foreign(run: Path, outside: Path, rng: random.Random) -> None:
+def _add_foreign(run: Path, outside: Path, rng: random.Random) -> None:
     """Add files and links that no run has."""
     folder = rng.choice([run, *(run / name for name in FOLDERS)])
     for name in (".manifest.json.part", "part-00099.parquet", "round-999999.safetensors", "\udcff"):
@@ -136,11 +136,11 @@ def _change(node: Any, rng: random.Random) -> None:
         return
 
 
-def _manifest(run: Path, _: Path, rng: random.Random) -> None:
+def _change_manifest(run: Path, _: Path, rng: random.Random) -> None:
     _change_file(run / "manifest.json", json.loads, json.dumps, rng)
 
 
-def _rounds(run: Path, _: Path, rng: random.Random) -> None:
+def _change_rounds(run: Path, _: Path, rng: random.Random) -> None:
     path = run / "rounds.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     way = rng.choice(["change", "change", "change", "shuffle", "double", "drop", "junk", "deep"])
@@ -159,7 +159,7 @@ def _rounds(run: Path, _: Path, rng: random.Random) -> None:
     path.write_text("\n".join(texts) + rng.choice(["", "\n"]))
 
 
-def _config(run: Path, _: Path, rng: random.Random) -> None:
+def _change_config(run: Path, _: Path, rng: random.Random) -> None:
     _change_file(run / "config.yaml", yaml.safe_load, yaml.safe_dump, rng)
 
 
@@ -172,7 +172,7 @@ def _change_file(
     path.write_text(dump(fields))
 
 
-def _yaml(run: Path, _: Path, rng: random.Random) -> None:
+def _extend_yaml(run: Path, _: Path, rng: random.Random) -> None:
     """Add what settings have not: aliases, tags, depth, huge numbers, keys twice."""
     path = run / "config.yaml"
     added = rng.choice(
@@ -186,7 +186,7 @@ def _yaml(run: Path, _: Path, rng: random.Random) -> None:
     path.write_text(f"{path.read_text()}{added}\n", encoding="utf-8")
 
 
-def _table(run: Path, _: Path, rng: random.Random) -> None:
+def _change_table(run: Path, _: Path, rng: random.Random) -> None:
     """Change a table: other values, types, columns, rows."""
     parts = [run / "population.parquet", *run.glob("clients/*"), *run.glob("evaluations/*")]
     path = rng.choice(sorted(parts))
@@ -197,12 +197,12 @@ def _table(run: Path, _: Path, rng: random.Random) -> None:
     if way == "value":
         rows = table[name].to_pylist()
         for _row in range(rng.choice([1, len(rows)]) if rows else 0):
-            rows[rng.randrange(len(rows))] = _fitting(table.schema.field(name).type, rng)
+            rows[rng.randrange(len(rows))] = _make_value(table.schema.field(name).type, rng)
         column = pa.array(rows, table.schema.field(name).type)
         table = table.set_column(place, name, column)
     elif way == "type":
         kind = rng.choice([pa.string(), pa.float64(), pa.bool_(), pa.null(), pa.binary()])
-        value = None if kind == pa.null() else _fitting(kind, rng)
+        value = None if kind == pa.null() else _make_value(kind, rng)
         table = table.set_column(place, name, pa.array([value] * len(table), kind))
     elif way == "drop":
         table = table.drop_columns([name])
@@ -215,7 +215,7 @@ def _table(run: Path, _: Path, rng: random.Random) -> None:
     pq.write_table(table, path)
 
 
-def _fitting(kind: pa.DataType, rng: random.Random) -> Any:
+def _make_value(kind: pa.DataType, rng: random.Random) -> Any:
     """Return a value of a type that no table should have."""
     if pa.types.is_floating(kind):
         return rng.choice([math.nan, math.inf, -math.inf, 1e308, -1.0, 0.0, None])
@@ -228,7 +228,7 @@ def _fitting(kind: pa.DataType, rng: random.Random) -> Any:
     return text.encode() if pa.types.is_binary(kind) else text
 
 
-def _checkpoint(run: Path, _: Path, rng: random.Random) -> None:
+def _change_checkpoint(run: Path, _: Path, rng: random.Random) -> None:
     """Change what a checkpoint holds, and its checksum alike."""
     path = rng.choice(sorted(run.glob("checkpoints/*.safetensors")))
     with safe_open(path, framework="numpy") as file:
@@ -255,15 +255,15 @@ WAYS: dict[str, Tamper] = {
     "bits flipped": _flip,
     "a file or folder removed": _remove,
     "files swapped": _swap,
-    "a link out of the run": _link,
-    "a pipe": _pipe,
-    "a folder for a file": _other_kind,
-    "foreign files": _foreign,
-    "the manifest changed": _manifest,
-    "the rounds changed": _rounds,
-    "the settings changed": _config,
-    "hostile YAML": _yaml,
-    "a table changed": _table,
-    "a checkpoint changed": _checkpoint,
+    "a link out of the run": _add_link,
+    "a pipe": _add_pipe,
+    "a folder for a file": _replace_kind,
+    "foreign files": _add_foreign,
+    "the manifest changed": _change_manifest,
+    "the rounds changed": _change_rounds,
+    "the settings changed": _change_config,
+    "hostile YAML": _extend_yaml,
+    "a table changed": _change_table,
+    "a checkpoint changed": _change_checkpoint,
 }
 """Every way to tamper with a run, by what was done."""

@@ -16,19 +16,19 @@ Manifest = dict[str, Any]
 Files = dict[str, bytes]
 
 
-def documents(path: Path) -> list[Manifest]:
+def read_manifests(path: Path) -> list[Manifest]:
     """Return the manifests of one file."""
     return list(yaml.safe_load_all(path.read_text()))
 
 
-def kustomized(folder: Path) -> list[Manifest]:
+def build_kustomization(folder: Path) -> list[Manifest]:
     """Return the manifests of a kustomization as ``kubectl kustomize`` makes them.
 
     Of what a kustomization can say it knows what those here say: resources, the namespace, the
     images of a component, and ConfigMaps of files, whose names get no hash.
     """
-    (said,) = documents(folder / "kustomization.yaml")
-    made = [found for name in said["resources"] for found in documents(folder / name)]
+    (said,) = read_manifests(folder / "kustomization.yaml")
+    made = [found for name in said["resources"] for found in read_manifests(folder / name)]
     for generator in said.get("configMapGenerator", ()):
         content = {name: (folder / name).read_text() for name in generator["files"]}
         metadata = {"name": generator["name"]}
@@ -38,27 +38,27 @@ def kustomized(folder: Path) -> list[Manifest]:
     for manifest in made:
         manifest["metadata"]["namespace"] = said["namespace"]
     for component in said.get("components", ()):
-        (changes,) = documents(folder / component / "kustomization.yaml")
+        (changes,) = read_manifests(folder / component / "kustomization.yaml")
         for image in changes["images"]:
-            for container in (each for manifest in made for each in containers(manifest)):
-                if container["image"] == image["name"]:
-                    container["image"] = f"{image['newName']}:{image['newTag']}"
+            for container in (each for manifest in made for each in get_containers(manifest)):
+                if container["read_containerfile"] == image["name"]:
+                    container["read_containerfile"] = f"{image['newName']}:{image['newTag']}"
     return made
 
 
-def pod_of(manifest: Manifest) -> Manifest:
+def get_pod_spec(manifest: Manifest) -> Manifest:
     """Return the spec of the pods that a manifest makes, an empty one if it makes none."""
     spec: Manifest = manifest.get("spec", {}).get("template", {}).get("spec", {})
     return spec
 
 
-def containers(manifest: Manifest) -> list[Manifest]:
+def get_containers(manifest: Manifest) -> list[Manifest]:
     """Return the containers of a manifest's pods, those first that run first."""
-    pod = pod_of(manifest)
+    pod = get_pod_spec(manifest)
     return [*pod.get("initContainers", ()), *pod.get("containers", ())]
 
 
-def named(manifests: Sequence[Manifest], kind: str, name: str) -> Manifest:
+def find_manifest(manifests: Sequence[Manifest], kind: str, name: str) -> Manifest:
     """Return the one manifest of a kind and a name."""
     (found,) = [
         each for each in manifests if (each["kind"], each["metadata"]["name"]) == (kind, name)
@@ -66,13 +66,13 @@ def named(manifests: Sequence[Manifest], kind: str, name: str) -> Manifest:
     return found
 
 
-def files_of(manifest: Manifest) -> Files:
+def get_data_files(manifest: Manifest) -> Files:
     """Return the files that a Secret or a ConfigMap carries."""
     decode = base64.b64decode if manifest["kind"] == "Secret" else str.encode
     return {name: decode(text) for name, text in manifest["data"].items()}
 
 
-def mounted_files(volume: Manifest, manifests: Sequence[Manifest]) -> Files:
+def get_mounted_files(volume: Manifest, manifests: Sequence[Manifest]) -> Files:
     """Return the files that a volume begins with, by their path in it."""
     found: Files = {}
     for source in volume.get("projected", {}).get("sources", [volume]):
@@ -80,7 +80,7 @@ def mounted_files(volume: Manifest, manifests: Sequence[Manifest]) -> Files:
             if key in source:
                 # A volume of a Secret and a source of a projected one name it by two words.
                 name = source[key].get("name") or source[key].get("secretName")
-                content = files_of(named(manifests, kind, name))
+                content = get_data_files(find_manifest(manifests, kind, name))
                 items = source[key].get("items", [{"key": file, "path": file} for file in content])
                 found |= {item["path"]: content[item["key"]] for item in items}
     return found
@@ -100,7 +100,7 @@ class Image:
     """By the path in the image the file or the folder of this repository that is copied there."""
 
 
-def image() -> Image:
+def read_containerfile() -> Image:
     """Read deploy/Containerfile, of whose instructions this knows the few that say something."""
     text = (ROOT / "deploy" / "Containerfile").read_text().replace("\\\n", " ")
     said = [line.split() for line in text.splitlines() if line.strip()]
@@ -116,6 +116,6 @@ def image() -> Image:
     return Image(workdir, cwd, int(user.partition(":")[0]), env, copied)
 
 
-def expanded(text: str, env: dict[str, str]) -> str:
+def expand_variables(text: str, env: dict[str, str]) -> str:
     """Return a text of a manifest with the container's variables in place of ``$(NAME)``."""
     return re.sub(r"\$\((\w+)\)", lambda found: env[found[1]], text)

@@ -22,7 +22,7 @@ from flwr.supercore.inflatable.inflatable_utils import (
 Generator = np.random.Generator
 
 
-def any_bytes(content: bytes, rng: Generator) -> bytes:
+def corrupt_bytes(content: bytes, rng: Generator) -> bytes:
     """Change a few bytes, cut some off, or add some."""
     spoilt = bytearray(content)
     for place in rng.integers(len(spoilt), size=int(rng.integers(1, 6))).tolist():
@@ -34,7 +34,7 @@ def any_bytes(content: bytes, rng: Generator) -> bytes:
     return bytes(spoilt) + (rng.bytes(end) if change == 2 else b"")
 
 
-def another_header(content: bytes, rng: Generator) -> bytes:
+def corrupt_header(content: bytes, rng: Generator) -> bytes:
     """Change an object's kind, its children or its length."""
     head, _, body = content.partition(b"\0")
     kind, children, length = head.split(b" ")
@@ -55,7 +55,7 @@ def another_header(content: bytes, rng: Generator) -> bytes:
     return b" ".join(changes[int(rng.integers(len(changes)))]) + b"\0" + body
 
 
-def another_body(content: bytes, rng: Generator) -> bytes:
+def corrupt_body(content: bytes, rng: Generator) -> bytes:
     """Give an object the body of none."""
     head, _, body = content.partition(b"\0")
     kind, children, _ = head.split(b" ")
@@ -88,7 +88,11 @@ def another_body(content: bytes, rng: Generator) -> bytes:
     return b" ".join((kind, children, str(len(spoilt)).encode())) + b"\0" + spoilt
 
 
-SPOILT: Sequence[Callable[[bytes, Generator], bytes]] = (any_bytes, another_header, another_body)
+SPOILT: Sequence[Callable[[bytes, Generator], bytes]] = (
+    corrupt_bytes,
+    corrupt_header,
+    corrupt_body,
+)
 
 
 @dataclass(frozen=True)
@@ -100,13 +104,13 @@ class Objects:
     tree: ObjectTree
 
 
-def objects_of(reply: Message) -> Objects:
+def list_reply_objects(reply: Message) -> Objects:
     """Return an honest reply's objects, those inside of others first."""
     contents = {name: each.deflate() for name, each in get_all_nested_objects(reply).items()}
     return Objects(reply.object_id, contents, get_object_tree(reply))
 
 
-def with_one_spoilt(objects: Objects, rng: Generator) -> Objects:
+def corrupt_one_object(objects: Objects, rng: Generator) -> Objects:
     """Spoil one object; those around it name it by its new id."""
     target = list(objects.contents)[int(rng.integers(len(objects.contents)))]
     spoil = SPOILT[int(rng.integers(len(SPOILT)))]
@@ -120,11 +124,11 @@ def with_one_spoilt(objects: Objects, rng: Generator) -> Objects:
             content = spoil(content, rng)
         renamed[name] = get_object_id(content)
         contents[renamed[name]] = content
-    return Objects(renamed[objects.root], contents, _renamed(objects.tree, renamed))
+    return Objects(renamed[objects.root], contents, _rename_tree(objects.tree, renamed))
 
 
-def _renamed(tree: ObjectTree, names: Mapping[str, str]) -> ObjectTree:
-    children = [_renamed(child, names) for child in tree.children]
+def _rename_tree(tree: ObjectTree, names: Mapping[str, str]) -> ObjectTree:
+    children = [_rename_tree(child, names) for child in tree.children]
     return ObjectTree(object_id=names[tree.object_id], children=children)
 
 
@@ -137,7 +141,7 @@ def is_taken(objects: Objects) -> bool:
     return False
 
 
-def could_be_honest(objects: Objects) -> bool:
+def is_valid_reply(objects: Objects) -> bool:
     """Say whether objects are a reply that nothing is wrong with, judged without FedQuorum."""
     try:
         message = inflate_object_from_contents(objects.root, dict(objects.contents))

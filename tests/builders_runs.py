@@ -6,11 +6,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from conf.compose import compose_words
+from conf.compose import compose_overrides
 from server_app.job import run_in_process
 
 
-def few_clients(count: int, priority: int, samples: int = 30) -> tuple[str, ...]:
+def make_client_overrides(count: int, priority: int, samples: int = 30) -> tuple[str, ...]:
     """Return the words of so many clients with little data each, of which some have priority."""
     return (
         f"data.num_clients={count}",
@@ -23,7 +23,7 @@ def few_clients(count: int, priority: int, samples: int = 30) -> tuple[str, ...]
 
 def run_here(directory: Path, *words: str) -> Path:
     """Run in this process what ``fedquorum`` runs with these words, without its start-up."""
-    run_in_process(compose_words(words), str(directory))
+    run_in_process(compose_overrides(words), str(directory))
     return directory
 
 

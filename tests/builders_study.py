@@ -4,12 +4,12 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from fedquorum.metrics import metric_called
-from fedquorum.named import NAMED
+from fedquorum.metrics import get_metric
+from fedquorum.named import NAMED_STRATEGIES
 from fedquorum.types import FloatArray
 
-from server_app.study.answer import Answer, Curve, MethodResult, SeedRun, Spent, Trial
-from server_app.study.decision import FEWEST_SEEDS, Comparison, decide
+from server_app.study.paired_statistics import MIN_SEEDS, PairedDifference, decide_best_method
+from server_app.study.result import BudgetUse, MethodResult, ScoreCurve, SeedRun, StudyResult, Trial
 
 ROUNDS = 40
 CLIENTS = 30
@@ -17,26 +17,28 @@ BASE = (0.70, 0.62, 0.80, 0.75, 0.65)
 """The baseline's score in each of five seeds."""
 
 
-def better(*points: float) -> list[float]:
+def add_to_baseline(*points: float) -> list[float]:
     """Return scores that are so many points above those of the baseline."""
     return [base + more / 100 for base, more in zip(BASE, points, strict=True)]
 
 
-def curve_to(score: float, start: float, rounds: int = ROUNDS) -> Curve:
+def make_curve(score: float, start: float, rounds: int = ROUNDS) -> ScoreCurve:
     """Return a score after every second round, which comes to rest at ``score``."""
     return tuple(
-        (t, score + (start - score) * math.exp(-8 * t / rounds)) for t in rounds_of(rounds)
+        (t, score + (start - score) * math.exp(-8 * t / rounds)) for t in list_scored_rounds(rounds)
     )
 
 
-def rounds_of(rounds: int) -> range:
+def list_scored_rounds(rounds: int) -> range:
     """Return the rounds after which a score is measured."""
     return range(0, rounds + 1, 2)
 
 
-def seed_run(seed: int, clients: FloatArray, score: float, curve: Curve, metric: str) -> SeedRun:
+def seed_run(
+    seed: int, clients: FloatArray, score: float, curve: ScoreCurve, metric: str
+) -> SeedRun:
     """Return a run in which each client measured this."""
-    ascending = np.sort(clients) if metric_called(metric).higher_is_better else -np.sort(-clients)
+    ascending = np.sort(clients) if get_metric(metric).higher_is_better else -np.sort(-clients)
     tenth = max(1, len(clients) // 10)
     measures = {"all": float(clients.mean()), "worst10": float(ascending[:tenth].mean())}
     by_client = dict(enumerate(clients.tolist()))
@@ -44,7 +46,7 @@ def seed_run(seed: int, clients: FloatArray, score: float, curve: Curve, metric:
     return SeedRun(seed, folder, command, score, measures, by_client, curve, 84.2, 31.0)
 
 
-def method(
+def make_method_result(
     name: str,
     scores: Sequence[float],
     *,
@@ -55,23 +57,23 @@ def method(
 ) -> MethodResult:
     """Return a method with one run for each score, whose clients lie around it."""
     rng = np.random.default_rng(len(name))
-    measured = metric_called(metric)
+    measured = get_metric(metric)
     runs = [
         seed_run(
             seed,
             np.clip(score + 0.08 * rng.normal(size=CLIENTS), measured.low, measured.high),
             score,
-            curve_to(score, start),
+            make_curve(score, start),
             metric,
         )
         for seed, score in enumerate(scores, start=1)
     ]
-    summary = NAMED[name].summary if name in NAMED else ""
+    summary = NAMED_STRATEGIES[name].summary if name in NAMED_STRATEGIES else ""
     words = (f"strategy={name}",)
     return MethodResult(name, summary, words, tuple(tuned), tuple(trials), tuple(runs))
 
 
-def answer(
+def make_study_answer(
     scores: Mapping[str, Sequence[float]],
     *,
     methods: Sequence[MethodResult] | None = None,
@@ -83,21 +85,23 @@ def answer(
     left_out: Mapping[str, str] | None = None,
     caveats: Sequence[str] = (),
     data: str = "mqp",
-) -> Answer:
+) -> StudyResult:
     """Return the answer for these scores of each method in each seed, the baseline's first."""
     baseline = next(iter(scores))
-    sign = 1 if metric_called(metric).higher_is_better else -1
+    sign = 1 if get_metric(metric).higher_is_better else -1
     raised = {name: [sign * value for value in values] for name, values in scores.items()}
-    enough = len(scores) > 1 and min(map(len, scores.values())) >= FEWEST_SEEDS
-    decision = decide(raised, baseline, min_effect) if enough else None
-    compared = methods or [method(name, values, metric=metric) for name, values in scores.items()]
-    return Answer(
+    enough = len(scores) > 1 and min(map(len, scores.values())) >= MIN_SEEDS
+    decision = decide_best_method(raised, baseline, min_effect) if enough else None
+    compared = methods or [
+        make_method_result(name, values, metric=metric) for name, values in scores.items()
+    ]
+    return StudyResult(
         goal="average",
         data=data,
         metric=metric,
         metric_key=metric_key or f"test.all.{metric}",
         decision=decision,
-        over_clients=over_clients(decision.comparisons if decision else ()),
+        over_clients=add_client_intervals(decision.differences if decision else ()),
         not_told_apart=tuple(not_told_apart),
         min_effect=min_effect,
         confidence=0.95,
@@ -110,16 +114,16 @@ def answer(
             ),
         ),
         caveats=tuple(caveats),
-        spent=Spent("20min", "seconds", 1200.0, 1111.0, to_decide),
+        spent=BudgetUse("20min", "seconds", 1200.0, 1111.0, to_decide),
         tuning_seeds=(7, 8),
         command=f"fedquorum study data={data} goal=average budget=20min",
     )
 
 
-def over_clients(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
+def add_client_intervals(comparisons: Sequence[PairedDifference]) -> tuple[PairedDifference, ...]:
     """Return intervals over clients beside those over seeds: as wide, and a little lower."""
     return tuple(
-        Comparison(
+        PairedDifference(
             one.method,
             one.difference - 0.002,
             one.deviation,

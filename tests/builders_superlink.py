@@ -58,14 +58,14 @@ class SuperLink:
         TaskIdentity.task_id, TaskIdentity.run_id = self.task.task_id, self.run_id
         TaskIdentity.node_id = SUPERLINK_NODE_ID
 
-    def grid(self) -> HttpGrid:
+    def connect_grid(self) -> HttpGrid:
         """Return Flower's grid of deployments, connected to this state."""
         grid = HttpGrid(token="token")  # noqa: S106
         grid.set_run(self.run)
         vars(grid)["_client"] = _Runtime(self)
         return grid
 
-    def node(self) -> "SuperNode":
+    def connect_node(self) -> "SuperNode":
         """Return a node that has just connected."""
         node = self.state.create_node(
             NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, secrets.token_bytes(32), SECONDS
@@ -81,13 +81,13 @@ class _Runtime:
         self._link = link
 
     def __getattr__(self, name: str) -> Callable[[Any], Any]:
-        handler = getattr(runtime_handlers, _snake(name))
+        handler = getattr(runtime_handlers, _to_snake_case(name))
         # Otherwise the run counts as finished after a minute.
         self._link.state.acknowledge_task_heartbeat(self._link.task.task_id)
         return lambda request: handler(request, self._link.state, self._link.task)
 
 
-def _snake(name: str) -> str:
+def _to_snake_case(name: str) -> str:
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
 
 
@@ -164,21 +164,21 @@ class SuperNode:
         """Push a reply made of these objects, of which ``root`` is the outermost."""
         stored = message_to_proto(remove_content_from_message(reply))
         stored.metadata.message_id = root
-        self.push_objects(stored, announced(root, objects), objects)
+        self.push_objects(stored, build_object_tree(root, objects), objects)
 
 
-def raw_object(kind: str, children: Sequence[str], body: bytes) -> tuple[str, bytes]:
+def encode_object(kind: str, children: Sequence[str], body: bytes) -> tuple[str, bytes]:
     """Return the id and the content of an object in Flower's form."""
     content = f"{kind} {','.join(children)} {len(body)}".encode() + b"\0" + body
     return get_object_id(content), content
 
 
-def announced(root: str, objects: Mapping[str, bytes]) -> ObjectTree:
+def build_object_tree(root: str, objects: Mapping[str, bytes]) -> ObjectTree:
     """Return the tree of objects below ``root``."""
     _, children, _ = get_object_head_values_from_object_content(objects[root])
     return ObjectTree(
         object_id=root,
-        children=[announced(child, objects) for child in children if child in objects],
+        children=[build_object_tree(child, objects) for child in children if child in objects],
     )
 
 
@@ -198,16 +198,18 @@ class Federation:
         database: str = FLWR_IN_MEMORY_DB_NAME,
     ) -> None:
         self.link = SuperLink(database)
-        self.nodes = [self.link.node() for _ in behaviours]
-        self.grid = WaitingGrid(self.link.grid(), enough=enough, grace=grace, one_by_one=one_by_one)
+        self.nodes = [self.link.connect_node() for _ in behaviours]
+        self.grid = WaitingGrid(
+            self.link.connect_grid(), is_quorum=enough, grace_seconds=grace, one_by_one=one_by_one
+        )
         self._behaviours = behaviours
         self._ended = threading.Event()
         self._threads = [
-            threading.Thread(target=self._live, args=pair)
+            threading.Thread(target=self._run_node, args=pair)
             for pair in zip(self.nodes, behaviours, strict=True)
         ]
 
-    def _live(self, node: SuperNode, behave: Behaviour) -> None:
+    def _run_node(self, node: SuperNode, behave: Behaviour) -> None:
         while not self._ended.wait(0.005):
             message = node.receive()
             if message is not None:

@@ -16,7 +16,7 @@ def is_long() -> bool:
     return bool(os.environ.get(LONG))
 
 
-def sampled(cases: Sequence[Case], size: int, *, seed: int = 0) -> list[Case]:
+def sample_cases(cases: Sequence[Case], size: int, *, seed: int = 0) -> list[Case]:
     """Return all cases with ``pytest --long``, and otherwise a sample of them, in their order.
 
     The sample depends on the seed and the cases alone. Of cases that are tuples, every value of

@@ -72,7 +72,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Tell ``tests.cases.sampled`` of ``--long``, which is asked while cases are collected."""
+    """Tell ``tests.cases.sample_cases`` of ``--long``, which is asked while cases are collected."""
     if config.getoption("long"):
         os.environ[LONG] = "1"
     else:
@@ -87,13 +87,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the files with slow tests first, so that no worker is left alone with one at the end."""
     if config.getoption("fast"):
-        items[:], left_out = _fast(items)
+        items[:], left_out = _select_fast(items)
         config.hook.pytest_deselected(items=left_out)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
 
 
-def _fast(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+def _select_fast(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """Return what ``--fast`` runs, and what it leaves out; the same in every process."""
     cases = defaultdict[str, list[pytest.Item]](list)
     for item in items:
@@ -207,31 +207,31 @@ def browser(chromium: str) -> "Iterator[Browser]":
 @pytest.fixture(scope="session")
 def systemd_analyze() -> str:
     """Return the path of systemd-analyze, or skip like ``real_data``."""
-    return _command("systemd-analyze")
+    return _find_command("systemd-analyze")
 
 
 @pytest.fixture(scope="session")
 def nginx() -> str:
     """Return the path of nginx, or skip like ``real_data``."""
-    return _command("nginx")
+    return _find_command("nginx")
 
 
 @pytest.fixture(scope="session")
 def ssh_keygen() -> str:
     """Return the path of ssh-keygen, or skip like ``real_data``."""
-    return _command("ssh-keygen")
+    return _find_command("ssh-keygen")
 
 
 @pytest.fixture(scope="session")
 def sandboxes() -> None:
     """Skip where containers cannot run in sandboxes, as inside of other containers."""
-    from tests.integration.pods import missing
+    from tests.integration.pods import list_missing
 
-    if lacking := missing():
+    if lacking := list_missing():
         pytest.skip(f"this machine must have {', '.join(lacking)}, for sandboxes with a network")
 
 
-def _command(name: str) -> str:
+def _find_command(name: str) -> str:
     found = shutil.which(name, path=f"{os.environ['PATH']}{os.pathsep}/usr/sbin{os.pathsep}/sbin")
     if found is None:
         _skip(f"this machine must have the command {name}")

@@ -133,7 +133,7 @@ def check_table(root: Path, faults: Iterable[Fault]) -> None:
 
 
 @contextmanager
-def planted(tree: Path, fault: Fault) -> Iterator[None]:
+def plant_fault(tree: Path, fault: Fault) -> Iterator[None]:
     """Plant a fault in a tree; afterwards its file is as before."""
     path = tree / fault.file
     content, times = path.read_text(), path.stat()
@@ -148,7 +148,7 @@ def planted(tree: Path, fault: Fault) -> Iterator[None]:
 def try_fault(tree: Path, fault: Fault, run: Run = run_pytest) -> Outcome:
     """Return what the tests of a fault say while it is planted."""
     started = time.monotonic()
-    with planted(tree, fault):
+    with plant_fault(tree, fault):
         status, output = run(tree, fault.tests)
     return Outcome(fault.name, status, output, time.monotonic() - started)
 

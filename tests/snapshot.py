@@ -31,6 +31,6 @@ def compare(path: Path, text: str, *, update: bool = False) -> None:
     pytest.fail(f"{difference}\npytest {UPDATE} keeps what is told now in {path}", pytrace=False)
 
 
-def in_sections(texts: Mapping[str, str]) -> str:
+def join_sections(texts: Mapping[str, str]) -> str:
     """Return several texts as one, each below its name."""
     return "\n".join(f"# {name}\n{text}\n" for name, text in texts.items())

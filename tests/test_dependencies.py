@@ -79,7 +79,7 @@ def test_one_module_knows_the_record_names() -> None:
     assert words & constants('x.get("num-examples", 0)')
 
 
-def printed(program: str) -> str:
+def capture_output(program: str) -> str:
     """Return what a program prints in a process of its own."""
     command = [sys.executable, "-c", program]
     return subprocess.check_output(command, cwd=ROOT, text=True).strip()
@@ -97,7 +97,7 @@ node = Node(compose("", "data.num_clients=2 data.num_priority=1").settings)
 node.host((0,))
 print({"torch._dynamo", "scipy", "pandas", "pyarrow"} & sys.modules.keys())
 """
-    assert printed(program) == "set()"
+    assert capture_output(program) == "set()"
 
 
 def test_a_run_in_this_process_loads_none_of_flowers_servers() -> None:
@@ -107,4 +107,4 @@ import sys
 import server_app.command_line, server_app.app, client_app.app
 print({"sqlalchemy", "alembic", "fastapi", "ray"} & sys.modules.keys())
 """
-    assert printed(program) == "set()"
+    assert capture_output(program) == "set()"

@@ -26,15 +26,15 @@ import fedquorum_app
 from fedquorum_app import SweepError, load, load_sweep, run, sweep
 from server_app.command_line import main
 from server_app.display import Display
-from tests.builders_runs import few_clients
-from tests.integration.conftest import assert_same_rounds, lines_of_rounds
+from tests.builders_runs import make_client_overrides
+from tests.integration.conftest import assert_same_rounds, read_round_lines
 
 SMALL: dict[str, Any] = {
     "rounds": 2,
     "data": {"num_clients": 4, "num_priority": 2, "sizes": "equal", "samples_per_client": 20},
     "client": {"local_epochs": 1},
 }
-WORDS = ("rounds=2", *few_clients(4, 2, samples=20))
+WORDS = ("rounds=2", *make_client_overrides(4, 2, samples=20))
 
 
 @pytest.fixture(autouse=True)
@@ -63,20 +63,20 @@ def process_state() -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def imported(tmp_path_factory: pytest.TempPathFactory) -> None:
+def sweep_imports(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Import what a sweep imports: Flower and joblib, once, set up themselves."""
     sweep(verbose=False, output=tmp_path_factory.mktemp("first"), seed=[1], **SMALL)
 
 
 @pytest.fixture
-def unchanged(imported: None) -> Iterator[None]:
+def unchanged_process(sweep_imports: None) -> Iterator[None]:
     """Fail if the test leaves the process another than it was."""
     before = process_state()
     yield
-    assert changed(before) == set()
+    assert find_process_changes(before) == set()
 
 
-def changed(before: dict[str, object]) -> set[str]:
+def find_process_changes(before: dict[str, object]) -> set[str]:
     """Return in which respects the process is another than it was."""
     after = process_state()
     return {key for key in before if before[key] != after[key]}
@@ -100,7 +100,7 @@ def test_a_run_is_the_commands(
     main()
     result = run(*words, output="python", verbose=False, **settings)
     assert (result.directory, result.status) == (Path.cwd() / "python", "completed")
-    assert lines_of_rounds(result.directory) == lines_of_rounds(Path("command"))
+    assert read_round_lines(result.directory) == read_round_lines(Path("command"))
     for name in ("config.yaml", "model.safetensors"):
         assert (result.directory / name).read_bytes() == (Path("command") / name).read_bytes()
     assert set(result.records.overrides) == set(load("command").records.overrides)
@@ -115,7 +115,7 @@ def test_without_a_folder_runs_have_new_ones_where_the_commands_are() -> None:
         == Path.cwd() / "outputs/fedalign/synth_low"
     )
     assert first.directory != other.directory
-    assert lines_of_rounds(first.directory) == lines_of_rounds(other.directory)
+    assert read_round_lines(first.directory) == read_round_lines(other.directory)
 
 
 def test_hydras_own_word_names_the_folder() -> None:
@@ -143,7 +143,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 def test_a_mistake_is_the_commands_line(
     settings: dict[str, Any],
     words: str,
-    imported: None,
+    sweep_imports: None,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -156,7 +156,7 @@ def test_a_mistake_is_the_commands_line(
         run(**settings)
     assert f"fedquorum: {error.value}\n" == line
     assert error.value.__cause__ is None
-    assert changed(before) == set()
+    assert find_process_changes(before) == set()
     assert not [path for path in Path().rglob("*") if path.is_file()]
     assert capsys.readouterr() == ("", "")
 
@@ -177,7 +177,7 @@ def test_words_that_a_function_does_not_take(given: tuple[str, ...], message: st
         run(*given)
 
 
-@pytest.mark.usefixtures("unchanged")
+@pytest.mark.usefixtures("unchanged_process")
 def test_a_run_leaves_the_process_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
     """After completing, after a failure, and with PyTorch's switches set by the user."""
     run(verbose=False, **SMALL)
@@ -192,7 +192,7 @@ def test_a_run_leaves_the_process_as_it_was(capsys: pytest.CaptureFixture[str]) 
         torch.use_deterministic_algorithms(False)
 
 
-@pytest.mark.usefixtures("unchanged")
+@pytest.mark.usefixtures("unchanged_process")
 def test_a_run_within_the_users_own_hydra_app() -> None:
     """Hydra that is in progress stays so."""
     with initialize_config_module("conf", version_base="1.3", job_name="the user's"):
@@ -200,7 +200,7 @@ def test_a_run_within_the_users_own_hydra_app() -> None:
         assert GlobalHydra.instance().is_initialized()
 
 
-@pytest.mark.usefixtures("unchanged")
+@pytest.mark.usefixtures("unchanged_process")
 def test_a_run_in_another_thread() -> None:
     """Where no signal handlers can be set; a sweep too."""
     with ThreadPoolExecutor(1) as pool:
@@ -216,7 +216,7 @@ def test_what_is_printed_is_the_commands(capsys: pytest.CaptureFixture[str]) -> 
     assert "round 2/2" in told
 
 
-def test_an_interrupted_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_run_resumes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C is a KeyboardInterrupt; ``resume`` gives the rounds of a run in one go."""
     settings = {**SMALL, "rounds": 4, "engine.checkpoint_every": 2}
     whole = run(output="whole", verbose=False, **settings)
@@ -238,7 +238,7 @@ def test_an_interrupted_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
         broken.resume(seed=9, verbose=False)
 
 
-@pytest.mark.usefixtures("unchanged")
+@pytest.mark.usefixtures("unchanged_process")
 def test_a_sweep_has_a_row_for_each_run() -> None:
     """Of the settings that vary, and of what was measured last."""
     result = sweep(strategy=["fedalign", "fedavg"], seed=range(1, 3), verbose=False, **SMALL)
@@ -271,7 +271,7 @@ def test_a_sweeps_words_are_axes_too() -> None:
     assert list(result.frame["data.priority"]) == [[0], [1, 2], [0], [1, 2]]
 
 
-def test_a_sweep_goes_on_in_its_folder(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_resumes_in_its_folder(capsys: pytest.CaptureFixture[str]) -> None:
     """What completed is not run again."""
     sweep(seed=[1, 2], output="sweep", verbose=False, **SMALL)
     before = Path("sweep/1/manifest.json").read_bytes()
@@ -281,7 +281,7 @@ def test_a_sweep_goes_on_in_its_folder(capsys: pytest.CaptureFixture[str]) -> No
     assert list(result.frame["seed"]) == [1, 2, 3]
 
 
-@pytest.mark.usefixtures("unchanged")
+@pytest.mark.usefixtures("unchanged_process")
 def test_a_sweep_with_failed_jobs_runs_the_others() -> None:
     """The error at the end lists them, and has the result."""
     with pytest.raises(
@@ -310,10 +310,10 @@ def test_a_sweep_with_failed_jobs_runs_the_others() -> None:
         ({"seed": []}, "seed must have at least one value in a sweep"),
     ],
 )
-def test_a_mistake_in_every_job_is_told_once(
+def test_an_error_in_every_job_is_reported_once(
     settings: dict[str, Any],
     message: str,
-    unchanged: None,
+    unchanged_process: None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Before anything is run."""
@@ -323,7 +323,7 @@ def test_a_mistake_in_every_job_is_told_once(
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.usefixtures("unchanged")
+@pytest.mark.usefixtures("unchanged_process")
 def test_an_interrupted_sweep_is_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
     """And goes on by the same call."""
     with monkeypatch.context() as interrupting:
@@ -340,10 +340,10 @@ def test_jobs_of_a_sweep_in_processes() -> None:
     """Two at a time; the records are those of one process."""
     result = sweep(seed=[1, 2], engine={"jobs": 2}, verbose=False, **SMALL)
     alone = run(seed=2, verbose=False, **SMALL)
-    assert lines_of_rounds(result[1].directory) == lines_of_rounds(alone.directory)
+    assert read_round_lines(result[1].directory) == read_round_lines(alone.directory)
 
 
-def test_folders_without_runs_are_told() -> None:
+def test_folders_without_runs_are_reported() -> None:
     """One run is loaded by ``load``, several by ``load_sweep``."""
     sweep(seed=[1, 2], output="sweep", verbose=False, **SMALL)
     with pytest.raises(RunError, match=r"manifest\.json"):

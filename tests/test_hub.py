@@ -38,14 +38,14 @@ def sources() -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def published(sources: dict[str, Path]) -> dict[str, Path]:
+def published_files(sources: dict[str, Path]) -> dict[str, Path]:
     """Return the files that ``flwr app publish`` uploads, which does not read ``fab-include``."""
     return {name: Path(str(path)) for name, path in filter_paths_for_publish(sources).items()}
 
 
-def test_the_hub_takes_the_files(published: dict[str, Path]) -> None:
+def test_the_hub_takes_the_files(published_files: dict[str, Path]) -> None:
     """Their number, their sizes, all of them together, and their encoding."""
-    _validate_files(list(published.values()))
+    _validate_files(list(published_files.values()))
 
 
 def test_the_hub_takes_what_the_project_says() -> None:
@@ -59,10 +59,10 @@ def test_the_hub_takes_what_the_project_says() -> None:
 
 
 def test_a_bundle_of_what_is_published_has_all_files(
-    sources: dict[str, Path], published: dict[str, Path]
+    sources: dict[str, Path], published_files: dict[str, Path]
 ) -> None:
     """No file that the app reads is of a type that the Hub leaves out."""
-    bundle, metadata = build_fab_from_files(published)
+    bundle, metadata = build_fab_from_files(published_files)
     assert metadata.fab_format_version == 1
     assert metadata.flwr_version_target == APP["flwr-version-target"]
     names = set(zipfile.ZipFile(BytesIO(bundle)).namelist())

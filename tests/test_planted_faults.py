@@ -11,7 +11,7 @@ from tests.planted_faults import (
     TableError,
     check_table,
     load_faults,
-    planted,
+    plant_fault,
     try_all,
     try_fault,
 )
@@ -40,7 +40,7 @@ def run(tree: Path, tests: Sequence[str]) -> tuple[int, str]:
     return int(half(4) != 2), " ".join(tests)
 
 
-def test_what_tests_catch_is_told_from_what_they_do_not(tree: Path) -> None:
+def test_caught_faults_are_distinguished_from_missed_ones(tree: Path) -> None:
     outcomes = list(try_all([tree], [SIGN, ZERO], run))
     assert [(one.name, one.verdict, one.right) for one in outcomes] == [
         ("", "passed", True),
@@ -49,7 +49,7 @@ def test_what_tests_catch_is_told_from_what_they_do_not(tree: Path) -> None:
     ]
 
 
-def test_tests_that_fail_without_a_fault_are_told(tree: Path) -> None:
+def test_tests_that_fail_without_a_fault_are_reported(tree: Path) -> None:
     (tree / "half.py").write_text("def half(x):\n    return x\n")
     first, *_ = try_all([tree], [Fault("none", "half.py", "return x", "return x", TESTS)], run)
     assert (first.verdict, first.right) == ("FAILED without a fault", False)
@@ -70,7 +70,7 @@ def test_a_fault_that_cannot_be_tested_is_not_caught(tree: Path) -> None:
 def test_a_fault_is_undone(tree: Path) -> None:
     path = tree / "half.py"
     before = path.read_text(), path.stat().st_mtime_ns
-    with planted(tree, SIGN):
+    with plant_fault(tree, SIGN):
         assert "-x / 2" in path.read_text()
     assert (path.read_text(), path.stat().st_mtime_ns) == before
 

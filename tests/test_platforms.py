@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from fedquorum.audit.command_line import ending
+from fedquorum.audit.command_line import format_summary_line
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("fedquorum", "client_app", "server_app", "conf", "hydra_plugins")
@@ -64,7 +64,7 @@ import server_app.loop
 from conf.compose import compose_words
 from server_app.commands import main
 from server_app.job import run_in_process
-from server_app.resuming import resumed_words
+from server_app.resume import resumed_words
 
 
 def broken_off(parts, arrays, server_round):
@@ -73,13 +73,13 @@ def broken_off(parts, arrays, server_round):
     return play(parts, arrays, server_round)
 
 
-run, play = Path(sys.argv[1]) / "run", server_app.loop._round
+run, play = Path(sys.argv[1]) / "run", server_app.loop._run_round
 words = ("rounds=4", "client.local_epochs=1", "strategy=fedvarp", "engine.reply_memory=0")
-server_app.loop._round = broken_off
+server_app.loop._run_round = broken_off
 try:
     run_in_process(compose_words((*words, f"strategy.memory_dir={run.parent}/memory")), str(run))
 except KeyboardInterrupt:
-    server_app.loop._round = play
+    server_app.loop._run_round = play
 run_in_process(compose_words(resumed_words((f"resume={run}",))), str(run))
 report = ["report", str(run), "--output", str(run.parent / "report")]
 sys.exit(main(["audit", str(run)]) or main(report))
@@ -99,14 +99,14 @@ def as_on_windows(program: str, *words: str) -> str:
 def test_all_modules_are_imported() -> None:
     """Library, app, settings and plugins."""
     printed = set(as_on_windows(IMPORT_ALL).splitlines())
-    assert {"fedquorum.records.folder", "client_app.policy", "fedquorum.locks"} <= printed
+    assert {"fedquorum.records.safe_files", "client_app.policy", "fedquorum.locks"} <= printed
     assert "hydra_plugins.fedquorum_launcher" in printed
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_and_is_audited(tmp_path: Path) -> None:
+def test_a_run_resumes_and_is_audited(tmp_path: Path) -> None:
     """With files beyond the memory, which are mapped; the report reads the records as well."""
-    assert ending(0) in as_on_windows(RUN, str(tmp_path))
+    assert format_summary_line(0) in as_on_windows(RUN, str(tmp_path))
     assert (tmp_path / "run" / ".lock").exists()  # Windows opens no directories
     assert list((tmp_path / "report").glob("*.html"))
 

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 import pytest
 import yaml
-from fedquorum.flower.drop_in import DropIn
+from fedquorum.flower.strategies import DropInStrategy
 from markdown_it import MarkdownIt
 
 if TYPE_CHECKING:
@@ -158,11 +158,15 @@ def test_the_reference_has_the_public_names(site: Path, pages: dict[Path, Page])
         exported = importlib.import_module(package).__all__
         assert {f"{package}.{name}" for name in exported} <= known, package
     # Other tests define strategies of their own.
-    defined = [made for made in DropIn.__subclasses__() if made.__module__ == DropIn.__module__]
+    defined = [
+        made
+        for made in DropInStrategy.__subclasses__()
+        if made.__module__ == DropInStrategy.__module__
+    ]
     declared = {
         f"fedquorum.{strategy.__name__}({parameter.name})"
         for strategy in defined
-        for parameter in strategy.declared.parameters
+        for parameter in strategy.entry.parameters
     }
     assert len(declared) > 10
     assert declared <= known

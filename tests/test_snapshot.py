@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.snapshot import FOLDER, compare, in_sections
+from tests.snapshot import FOLDER, compare, join_sections
 
 
 def test_a_snapshot_that_is_not_there_fails(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_a_difference_is_shown_by_lines(tmp_path: Path) -> None:
 
 def test_sections() -> None:
     """Names above their texts."""
-    assert in_sections({"a": "x", "b": "y"}) == "# a\nx\n\n# b\ny\n"
+    assert join_sections({"a": "x", "b": "y"}) == "# a\nx\n\n# b\ny\n"
 
 
 def test_every_snapshot_is_compared() -> None:

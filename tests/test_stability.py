@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from fedquorum.audit import command_line as auditing
 from fedquorum.records import checkpoint, round_record, tables, writer
-from fedquorum.records.directory import RECORDS
-from fedquorum.records.fairness import spread
-from fedquorum.records.identity import RunIdentity
+from fedquorum.records.fairness import compute_dispersion
+from fedquorum.records.identity import RunInfo
+from fedquorum.records.run_dir import RECORD_NAMES
 
 from server_app import job
 from server_app.clients_table import command_line as showing
@@ -31,7 +31,7 @@ def section(page: str, heading: str) -> str:
     return text
 
 
-def quoted(text: str) -> list[str]:
+def extract_code(text: str) -> list[str]:
     """Return what is set as code in a text."""
     return re.findall(r"`([^`]+)`", text)
 
@@ -39,7 +39,7 @@ def quoted(text: str) -> list[str]:
 def table(text: str) -> Table:
     """Return the code in the second cell of each row by that in the first, where there is any."""
     rows = re.findall(r"^\| (`.*?) \| (.*?) \|", text, re.MULTILINE)
-    return {name: quoted(second) for first, second in rows for name in quoted(first)}
+    return {name: extract_code(second) for first, second in rows for name in extract_code(first)}
 
 
 def test_a_table_is_read_as_it_stands() -> None:
@@ -58,8 +58,8 @@ def test_the_exit_statuses() -> None:
 
 def manifest_keys() -> Iterable[str]:
     """Return the keys of a manifest: of every run, of one that ended, and with privacy."""
-    identity = RunIdentity("", (), "", 0, "", "", 0, "", None, {})
-    return {*writer._first_manifest(identity), "summary", "privacy"}
+    identity = RunInfo("", (), "", 0, "", "", 0, "", None, {})
+    return {*writer._build_manifest(identity), "summary", "privacy"}
 
 
 def round_fields(text: str) -> list[str]:
@@ -87,10 +87,10 @@ def test_the_fields_of_the_records(file: str) -> None:
 def test_the_spread_over_clients() -> None:
     """What ``test`` says beside weighted means."""
     text = section(RECORDS_PAGE, "`rounds.jsonl`").partition("in `global_loss` too:")[2]
-    assert {*spread(np.array([0.5, 0.7]), higher_is_better=True)} < {*table(text)}
+    assert {*compute_dispersion(np.array([0.5, 0.7]), higher_is_better=True)} < {*table(text)}
 
 
 def test_the_files_of_a_run() -> None:
     """Each that a run may write is in the first table of docs/records.md."""
     documented = {name.rstrip("/") for name in table(RECORDS_PAGE.partition("\n## ")[0])}
-    assert {*RECORDS, writer.MEAN_MODEL, checkpoint.FOLDER} == documented - {"wandb"}
+    assert {*RECORD_NAMES, writer.MEAN_MODEL, checkpoint.CHECKPOINTS_DIR} == documented - {"wandb"}

@@ -17,21 +17,32 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedquorum.errors import FedQuorumError
-from fedquorum.records.directory import manifest_in
+from fedquorum.records.run_dir import read_manifest_or_empty
 
-from benchmarks.book.chapters import CHAPTERS, Chapter, Direct, Sweeps
-from benchmarks.book.measured import read_measurement, write_measurement
-from benchmarks.book.measuring import measured_directly, picture, pictured, summary
-from benchmarks.book.running import jobs_of, kept_of, run_job, run_queue, waiting
-from benchmarks.book.writing import IMAGES, RESULTS, TEXTS, with_headlines, write_book
+from benchmarks.book.chapters import CHAPTERS, Chapter, DirectChapter, SweepChapter
+from benchmarks.book.job_queue import (
+    list_jobs,
+    list_pending_jobs,
+    read_chapter_runs,
+    run_chapter_job,
+    run_queue,
+)
+from benchmarks.book.render import IMAGES, RESULTS, TEXTS, format_book, replace_headlines
+from benchmarks.book.results import read_chapter_result, write_chapter_result
+from benchmarks.book.summarize import (
+    draw_chapter_picture,
+    measure_directly,
+    select_picture_jobs,
+    summarize_runs,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL = "all"
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Do what the command line says and return the exit status."""
-    arguments = _arguments(words)
+    arguments = _parse_arguments(argv)
     quick = arguments.quick
     default = Path("outputs") / ("book-quick" if quick else "book")
     folder = (arguments.folder or default).absolute()
@@ -40,27 +51,27 @@ def main(words: Sequence[str] | None = None) -> int:
         shutil.copytree(ROOT / "docs" / TEXTS, docs / TEXTS, dirs_exist_ok=True)
     everything = quick or ALL in arguments.run
     wanted = [one for one in CHAPTERS if everything or one.name in arguments.run]
-    chapters: list[Chapter] = [one.quickly() if quick else one for one in wanted]
+    chapters: list[Chapter] = [one.make_quick() if quick else one for one in wanted]
     if arguments.list:
-        _tell(CHAPTERS, docs / RESULTS)
+        _print_progress(CHAPTERS, docs / RESULTS)
         return 0
     try:
         if arguments.picture:
-            _draw(arguments.picture, docs, folder)
-        left = _measure(chapters, docs, folder, arguments)
+            _draw_picture(arguments.picture, docs, folder)
+        left = _measure_chapters(chapters, docs, folder, arguments)
     except FedQuorumError as error:
         print(f"benchmarks.book: {error}", file=sys.stderr)
         return 1
     path = docs / "results.md"
-    path.write_text(write_book(docs, quick=quick), encoding="utf-8")
+    path.write_text(format_book(docs, quick=quick), encoding="utf-8")
     if not quick:
         readme = ROOT / "README.md"
-        readme.write_text(with_headlines(readme.read_text("utf-8"), docs), encoding="utf-8")
+        readme.write_text(replace_headlines(readme.read_text("utf-8"), docs), encoding="utf-8")
     print(path if not left else f"{path}: {left} runs are left; the same command goes on")
     return 0
 
 
-def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
+def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     names = [chapter.name for chapter in CHAPTERS]
     parser = argparse.ArgumentParser(prog="python -m benchmarks.book", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -72,24 +83,24 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, help="after which no run is begun any more")
     parser.add_argument("--commit", action="store_true", help="make a commit of every run kept")
     parser.add_argument("--folder", type=Path, help="of the runs (default: outputs/book)")
-    arguments = parser.parse_args(words)
+    arguments = parser.parse_args(argv)
     if arguments.quick and arguments.run:
         parser.error("expected --quick, which measures all, or --run, not both")
     return arguments
 
 
-def _measure(
+def _measure_chapters(
     chapters: Sequence[Chapter], docs: Path, folder: Path, arguments: argparse.Namespace
 ) -> int:
     """Measure chapters, those made of runs as one queue; return how many runs are left."""
     results = docs / RESULTS
-    of_runs = [chapter for chapter in chapters if isinstance(chapter, Sweeps)]
+    of_runs = [chapter for chapter in chapters if isinstance(chapter, SweepChapter)]
     for chapter in chapters:
-        if isinstance(chapter, Direct):
-            write_measurement(measured_directly(chapter), results / f"{chapter.name}.json")
+        if isinstance(chapter, DirectChapter):
+            write_chapter_result(measure_directly(chapter), results / f"{chapter.name}.json")
     try:
         return run_queue(
-            waiting(of_runs, results),
+            list_pending_jobs(of_runs, results),
             results,
             folder,
             at_a_time=arguments.jobs,
@@ -98,51 +109,51 @@ def _measure(
         )
     finally:
         for chapter in of_runs:
-            _write(chapter, docs, folder)
+            _write_chapter(chapter, docs, folder)
 
 
-def _write(chapter: Sweeps, docs: Path, folder: Path) -> None:
+def _write_chapter(chapter: SweepChapter, docs: Path, folder: Path) -> None:
     """Write a chapter's numbers from what is kept of its runs, and its picture.
 
     Until all runs are kept an earlier measurement stands if it has more seeds.
     """
-    runs = kept_of(chapter, docs / RESULTS)
+    runs = read_chapter_runs(chapter, docs / RESULTS)
     path = docs / RESULTS / f"{chapter.name}.json"
     if not runs:
         return
-    measured = summary(chapter, runs)
-    earlier = read_measurement(path).num_seeds if path.exists() else 0
-    if len(runs) < len(jobs_of(chapter)) and earlier > measured.num_seeds:
+    measured = summarize_runs(chapter, runs)
+    earlier = read_chapter_result(path).num_seeds if path.exists() else 0
+    if len(runs) < len(list_jobs(chapter)) and earlier > measured.num_seeds:
         return
-    write_measurement(measured, path)
+    write_chapter_result(measured, path)
     _write_picture(chapter, docs, folder)
 
 
-def _draw(name: str, docs: Path, folder: Path) -> None:
+def _draw_picture(name: str, docs: Path, folder: Path) -> None:
     """Run again what a chapter's picture shows, as far as it is not there, and draw it."""
-    chapter = next(one for one in CHAPTERS if isinstance(one, Sweeps) and one.name == name)
-    for job in pictured(chapter):
-        if manifest_in(job.folder(folder)).get("status") != "completed":
-            run_job(job, folder)
+    chapter = next(one for one in CHAPTERS if isinstance(one, SweepChapter) and one.name == name)
+    for job in select_picture_jobs(chapter):
+        if read_manifest_or_empty(job.get_folder(folder)).get("status") != "completed":
+            run_chapter_job(job, folder)
     _write_picture(chapter, docs, folder)
 
 
-def _write_picture(chapter: Sweeps, docs: Path, folder: Path) -> None:
-    image = picture(chapter, folder)
+def _write_picture(chapter: SweepChapter, docs: Path, folder: Path) -> None:
+    image = draw_chapter_picture(chapter, folder)
     if image is not None:
         (docs / IMAGES).mkdir(exist_ok=True)
         (docs / IMAGES / f"{chapter.name}.png").write_bytes(image)
 
 
 def _has_picture(chapter: Chapter) -> bool:
-    return isinstance(chapter, Sweeps) and bool(chapter.picture)
+    return isinstance(chapter, SweepChapter) and bool(chapter.chart)
 
 
-def _tell(chapters: Sequence[Chapter], results: Path) -> None:
+def _print_progress(chapters: Sequence[Chapter], results: Path) -> None:
     for chapter in chapters:
-        if isinstance(chapter, Sweeps):
-            done = len(kept_of(chapter, results))
-            print(f"{chapter.name}: {done} of {len(jobs_of(chapter))} runs kept")
+        if isinstance(chapter, SweepChapter):
+            done = len(read_chapter_runs(chapter, results))
+            print(f"{chapter.name}: {done} of {len(list_jobs(chapter))} runs kept")
 
 
 if __name__ == "__main__":

@@ -4,25 +4,31 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fedquorum.named import ALL_WEIGHTINGS, NAMED
+from fedquorum.named import ALL_WEIGHTINGS, NAMED_STRATEGIES
 from fedquorum.records.reader import Run
-from fedquorum.rule import Question
+from fedquorum.rule import Goal
 from fedquorum.weighting import Weighting
 
-from benchmarks.book.kept import KeptRun
-from benchmarks.book.measured import Cell, Number, Table, differences, numbers
-from benchmarks.book.methods import Method, methods, paired
-from server_app.report.groups import Group
-from server_app.report.measures import (
-    client_measures,
-    measured_groups,
-    measures_by_rows,
-    run_measures,
+from benchmarks.book.methods import MethodRuns, compute_paired_differences, group_methods
+from benchmarks.book.results import (
+    Cell,
+    ResultTable,
+    SeedStatistic,
+    summarize_differences,
+    summarize_seeds,
+)
+from benchmarks.book.runs_log import LoggedRun
+from server_app.report.final_metrics import (
+    compute_client_metrics,
+    compute_row_weighted_metrics,
+    compute_run_metrics,
+    list_evaluated_groups,
 )
 from server_app.report.methods import is_baseline
-from server_app.report.published import published_values
+from server_app.report.published import find_published_results
+from server_app.report.seed_groups import Group
 
-SHARES = {
+FRACTION_METRICS = {
     "average": "average, unweighted",
     "average_by_rows": "average, weighted by test rows",
     "worst": "worst",
@@ -33,22 +39,29 @@ SHARES = {
     "best10_by_rows": "best 10 %, weighted by test rows",
     "gini": "Gini",
 }
-LOSS = {"largest_training_loss": "largest training loss, nats"}
-COMPARED = ("average", "average_by_rows", "worst", "worst10", "gini", "largest_training_loss")
-PUBLISHED = {
-    "average": SHARES["average_by_rows"],
-    "worst": SHARES["worst"],
-    "worst10": SHARES["worst10_by_rows"],
-    "best": SHARES["best"],
-    "best10": SHARES["best10_by_rows"],
-    "gini": SHARES["gini"],
+LOSS_METRICS = {"largest_training_loss": "largest training loss, nats"}
+COMPARED_METRICS = (
+    "average",
+    "average_by_rows",
+    "worst",
+    "worst10",
+    "gini",
+    "largest_training_loss",
+)
+PUBLISHED_HEADINGS = {
+    "average": FRACTION_METRICS["average_by_rows"],
+    "worst": FRACTION_METRICS["worst"],
+    "worst10": FRACTION_METRICS["worst10_by_rows"],
+    "best": FRACTION_METRICS["best"],
+    "best10": FRACTION_METRICS["best10_by_rows"],
+    "gini": FRACTION_METRICS["gini"],
 }
 """The headings of the published measures: the authors' means are weighted by test rows."""
 
-OF_THE_RULE = ("strategy.lipschitz", "strategy.variant")
+VARIANT_KEYS = ("strategy.lipschitz", "strategy.variant")
 """The settings that choose the form of a rule that made the published tables."""
 
-PROVEN = {1.0: "yes", 0.0: "not proven here"}
+PROOF_LABELS = {1.0: "yes", 0.0: "not proven here"}
 STAND_INS = {
     "aaggff/mnist_writers": ("aaggff/celeba", "CelebA"),
     "aaggff/shakespeare": ("aaggff/reddit", "Reddit"),
@@ -56,13 +69,19 @@ STAND_INS = {
 }
 
 
-def aaggff_numbers(run: Run) -> Mapping[str, Any]:
+def collect_aaggff_numbers(run: Run) -> Mapping[str, Any]:
     """Return what a run comes to, over the clients whose test parts it measured."""
-    (clients, *_) = measured_groups(Group(run.experiment, run.strategy, (), (run,))) or ("all",)
-    return {**client_measures(run, clients), **measures_by_rows(run), **run_measures(run)}
+    (clients, *_) = list_evaluated_groups(Group(run.experiment, run.strategy, (), (run,))) or (
+        "all",
+    )
+    return {
+        **compute_client_metrics(run, clients),
+        **compute_row_weighted_metrics(run),
+        **compute_run_metrics(run),
+    }
 
 
-def aaggff_tables(runs: Sequence[KeptRun]) -> Mapping[str, Table]:
+def build_aaggff_tables(runs: Sequence[LoggedRun]) -> Mapping[str, ResultTable]:
     """Return the tables of one experiment.
 
     ``fairness``: the test metric over the clients' own test parts (percent, but for a loss), and
@@ -70,105 +89,123 @@ def aaggff_tables(runs: Sequence[KeptRun]) -> Mapping[str, Table]:
     with the same settings but for those of the rule, seed by seed. ``regret``: AAggFF's beside its
     bound, and whether that is proven.
     """
-    found = sorted(methods(runs), key=lambda m: (not m.strategy.startswith("aaggff"), m.strategy))
-    names = SHARES | LOSS
+    found = sorted(
+        group_methods(runs), key=lambda m: (not m.strategy.startswith("aaggff"), m.strategy)
+    )
+    names = FRACTION_METRICS | LOSS_METRICS
     ours = [method for method in found if not is_baseline(method.strategy)]
     others = [method for method in found if is_baseline(method.strategy)]
-    with_regret = [m for m in found if numbers(m.values(lambda run: run.number("regret")))]
+    with_regret = [
+        m for m in found if summarize_seeds(m.compute_values(lambda run: run.get_number("regret")))
+    ]
     return {
-        "fairness": Table(
+        "fairness": ResultTable(
             ("method", "seeds", *names.values()),
-            tuple((_title(method), len(method.runs), *_cells(method, names)) for method in found),
-        ),
-        "differences": Table(
-            ("difference", *(names[name] for name in COMPARED)),
             tuple(
-                (f"{_title(one)} - {_title(other)}", *_gaps(one, other))
-                for one in ours
-                for other in others
-                if _world(one) == _world(other)
+                (_format_title(method), len(method.runs), *_build_cells(method, names))
+                for method in found
             ),
         ),
-        "regret": Table(
+        "differences": ResultTable(
+            ("difference", *(names[name] for name in COMPARED_METRICS)),
+            tuple(
+                (
+                    f"{_format_title(one)} - {_format_title(other)}",
+                    *_compute_differences(one, other),
+                )
+                for one in ours
+                for other in others
+                if _get_shared_settings(one) == _get_shared_settings(other)
+            ),
+        ),
+        "regret": ResultTable(
             ("method", "regret", "bound", "bound proven"),
             tuple(
-                (_title(m), *_cells(m, ("regret", "regret_bound")), _proof(m)) for m in with_regret
+                (_format_title(m), *_build_cells(m, ("regret", "regret_bound")), _format_proof(m))
+                for m in with_regret
             ),
         ),
     }
 
 
-def aaggff_published(experiment: str, tables: Mapping[str, Table]) -> Mapping[str, Table]:
+def build_aaggff_published(
+    experiment: str, tables: Mapping[str, ResultTable]
+) -> Mapping[str, ResultTable]:
     """Return the paper's numbers for the methods measured, of what ``experiment`` stands in for."""
     source, data = STAND_INS.get(experiment, (experiment, ""))
     rows: dict[str, tuple[Cell, ...]] = {}
     keys: list[str] = []
     for method, *_ in tables["fairness"].rows:
-        for name in _published_names(re.split("[ ,]", str(method))[0]):
-            found = published_values(source, {"strategy.name": name})
+        for name in _list_published_names(re.split("[ ,]", str(method))[0]):
+            found = find_published_results(source, {"strategy.name": name})
             if found:
-                keys = [key for key in PUBLISHED if key in found[0].values]
-                title = _named(name, _rule(name).authors_form)
-                rows[title] = (title, *(Number(100 * found[0].values[key]) for key in keys))
+                keys = [key for key in PUBLISHED_HEADINGS if key in found[0].values]
+                title = _format_variant(name, _get_weighting(name).authors_form)
+                rows[title] = (title, *(SeedStatistic(100 * found[0].values[key]) for key in keys))
                 break
     title = f"published on {data}, %" if data else "published, %"
-    headings = (title, *(PUBLISHED[key] for key in keys))
-    return {"published": Table(headings, tuple(rows.values()))}
+    headings = (title, *(PUBLISHED_HEADINGS[key] for key in keys))
+    return {"published": ResultTable(headings, tuple(rows.values()))}
 
 
-def _title(method: Method) -> str:
+def _format_title(method: MethodRuns) -> str:
     """Return the method's name, with the form of its rule and the optimizer it is plugged into."""
     words = method.runs[0].settings
     plugged = "server_optimizer" in words or "client.proximal_mu" in words
-    rule = _rule(method.strategy)
-    title = _named(method.strategy, rule.default_form)
-    if any(key in words for key in OF_THE_RULE):
-        title = _named(method.strategy, rule.authors_form)
+    rule = _get_weighting(method.strategy)
+    title = _format_variant(method.strategy, rule.default_form)
+    if any(key in words for key in VARIANT_KEYS):
+        title = _format_variant(method.strategy, rule.authors_form)
     elif plugged:
         title = f"{method.strategy}, Fed{words.get('server_optimizer', 'prox').title()}"
     share = words.get("strategy.fraction")
     return title if share is None else f"{title}, {float(share):.1%} in a round"
 
 
-def _rule(strategy: str) -> type[Weighting[Any]]:
+def _get_weighting(strategy: str) -> type[Weighting[Any]]:
     """Return the weighting of a strategy: its own, or FedAvg's."""
     return ALL_WEIGHTINGS.get(strategy, Weighting)
 
 
-def _named(strategy: str, form: str) -> str:
+def _format_variant(strategy: str, form: str) -> str:
     return f"{strategy}, {form}" if form else strategy
 
 
-def _world(method: Method) -> Mapping[str, str]:
+def _get_shared_settings(method: MethodRuns) -> Mapping[str, str]:
     """Return the words that two methods must share to be compared."""
-    apart = ("seed", "strategy", *OF_THE_RULE)
+    apart = ("seed", "strategy", *VARIANT_KEYS)
     return {key: of for key, of in method.runs[0].settings.items() if key not in apart}
 
 
-def _proof(method: Method) -> str | None:
-    (found, *_) = method.values(lambda run: run.number("regret_bound_proven"))
-    return PROVEN.get(found)
+def _format_proof(method: MethodRuns) -> str | None:
+    (found, *_) = method.compute_values(lambda run: run.get_number("regret_bound_proven"))
+    return PROOF_LABELS.get(found)
 
 
-def _published_names(method: str) -> Sequence[str]:
+def _list_published_names(method: str) -> Sequence[str]:
     """Return a method's name, then that of AAggFF's other variant, which a stand-in may need."""
     variants = [
         key
-        for key, declared in NAMED.items()
-        if declared.answers == Question.FAIRNESS and not declared.baseline
+        for key, declared in NAMED_STRATEGIES.items()
+        if declared.goal == Goal.FAIRNESS and not declared.is_baseline
     ]
     others = [key for key in variants if key != method] if method in variants else []
     return (method, *others)
 
 
-def _cells(method: Method, names: Sequence[str] | Mapping[str, str]) -> list[Number | None]:
-    return [numbers(method.values(_measure(name))) for name in names]
+def _build_cells(
+    method: MethodRuns, names: Sequence[str] | Mapping[str, str]
+) -> list[SeedStatistic | None]:
+    return [summarize_seeds(method.compute_values(_get_metric(name))) for name in names]
 
 
-def _gaps(one: Method, other: Method) -> list[Number | None]:
-    return [differences(paired(one, other, _measure(name))) for name in COMPARED]
+def _compute_differences(one: MethodRuns, other: MethodRuns) -> list[SeedStatistic | None]:
+    return [
+        summarize_differences(compute_paired_differences(one, other, _get_metric(name)))
+        for name in COMPARED_METRICS
+    ]
 
 
-def _measure(name: str) -> Callable[[KeptRun], float]:
-    unit = 100.0 if name in SHARES else 1.0
-    return lambda run: unit * run.number(name)
+def _get_metric(name: str) -> Callable[[LoggedRun], float]:
+    unit = 100.0 if name in FRACTION_METRICS else 1.0
+    return lambda run: unit * run.get_number(name)

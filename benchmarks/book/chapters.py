@@ -7,36 +7,40 @@ from typing import Any
 
 from fedquorum.records.reader import Run
 
-from benchmarks.book.aaggff import aaggff_numbers, aaggff_published, aaggff_tables
-from benchmarks.book.answers import (
-    PATTERNS,
-    answers_numbers,
-    answers_tables,
-    fedawe_published,
-    rates_tables,
+from benchmarks.book.aaggff import (
+    build_aaggff_published,
+    build_aaggff_tables,
+    collect_aaggff_numbers,
 )
-from benchmarks.book.bound import bound_numbers, bound_tables
-from benchmarks.book.cutoff import cutoff_tables
-from benchmarks.book.decisions import decision_tables
+from benchmarks.book.bound import build_bound_tables, collect_bound_numbers
+from benchmarks.book.cutoff import build_cutoff_tables
+from benchmarks.book.decisions import build_decision_tables
 from benchmarks.book.fedalign import (
-    fedalign_numbers,
-    fedalign_tables,
-    one_client_numbers,
-    one_client_tables,
-    synth_tables,
+    build_fedalign_tables,
+    build_one_client_tables,
+    build_synth_tables,
+    collect_fedalign_numbers,
+    collect_one_client_numbers,
 )
-from benchmarks.book.fedau import fedau_numbers, fedau_published, fedau_tables
-from benchmarks.book.kept import KeptRun
-from benchmarks.book.local_only import local_only_numbers, local_only_tables
-from benchmarks.book.measured import Table
-from benchmarks.book.priority import priority_numbers, priority_tables
+from benchmarks.book.fedau import build_fedau_published, build_fedau_tables, collect_fedau_numbers
+from benchmarks.book.local_only import build_local_only_tables, collect_local_only_numbers
+from benchmarks.book.participation_tables import (
+    PATTERNS,
+    build_fedawe_published,
+    build_participation_tables,
+    build_rate_tables,
+    collect_participation_numbers,
+)
+from benchmarks.book.priority import build_priority_tables, collect_priority_numbers
+from benchmarks.book.results import ResultTable
+from benchmarks.book.runs_log import LoggedRun
 
-Words = tuple[str, ...]
-Tables = Mapping[str, Table]
+Overrides = tuple[str, ...]
+Tables = Mapping[str, ResultTable]
 
 
 @dataclass(frozen=True)
-class Sweeps:
+class SweepChapter:
     """A chapter made of runs.
 
     Parameters
@@ -53,7 +57,7 @@ class Sweeps:
         Makes the tables of the runs kept.
     published : callable, optional
         Returns the paper's numbers for the methods and columns of such tables.
-    picture : str
+    chart : str
         The chart of the report that stands below the tables, empty for none.
     quick : mapping
         Settings that make the first sweep small, which is all that the quick book runs.
@@ -61,14 +65,14 @@ class Sweeps:
 
     name: str
     title: str
-    sweeps: tuple[Words, ...]
+    sweeps: tuple[Overrides, ...]
     numbers: Callable[[Run], Mapping[str, Any]]
-    tables: Callable[[Sequence[KeptRun]], Tables]
+    tables: Callable[[Sequence[LoggedRun]], Tables]
     published: Callable[[Tables], Tables] | None = None
-    picture: str = ""
+    chart: str = ""
     quick: Mapping[str, str] = field(default_factory=dict)
 
-    def quickly(self) -> "Sweeps":
+    def make_quick(self) -> "SweepChapter":
         """Return the chapter of the quick book: one seed, two rounds, and what ``quick`` says."""
         changed = {"seed": "1", "rounds": "2", "evaluation.every": "1", **self.quick}
         kept = (word for word in self.sweeps[0] if word.partition("=")[0] not in changed)
@@ -77,13 +81,13 @@ class Sweeps:
 
 
 @dataclass(frozen=True)
-class Direct:
+class DirectChapter:
     """A chapter measured without runs.
 
     Parameters
     ----------
     name, title : str
-        As of ``Sweeps``.
+        As of ``SweepChapter``.
     measure, quick : callable
         Return the tables, in full and in little time.
     seeds : str
@@ -96,58 +100,58 @@ class Direct:
     quick: Callable[[], Tables]
     seeds: str = ""
 
-    def quickly(self) -> "Direct":
+    def make_quick(self) -> "DirectChapter":
         """Return the chapter of the quick book."""
         return replace(self, measure=self.quick, seeds="")
 
 
-Chapter = Sweeps | Direct
+Chapter = SweepChapter | DirectChapter
 
 
-def _fedalign(name: str, title: str, *sweeps: str, **quick: str) -> Sweeps:
+def _build_fedalign(name: str, title: str, *sweeps: str, **quick: str) -> SweepChapter:
     """Return a chapter of FedALIGN; FedAvg on all has a row with its warm-up and one without."""
     small = {"data.num_clients": "12", "client.local_epochs": "1", "strategy": "fedalign,fedavg"}
     found = [tuple(sweep.split()) for sweep in sweeps]
-    words = tuple(each for sweep in found for each in (sweep, *_without_warm_up(sweep)))
+    words = tuple(each for sweep in found for each in (sweep, *_drop_warmup(sweep)))
     picture = "training" if name == "fedalign-fmnist" else ""
-    measures = (fedalign_numbers, fedalign_tables)
-    return Sweeps(name, title, words, *measures, picture=picture, quick=small | quick)
+    measures = (collect_fedalign_numbers, build_fedalign_tables)
+    return SweepChapter(name, title, words, *measures, chart=picture, quick=small | quick)
 
 
-def _synth(name: str, title: str, *sweeps: str, **quick: str) -> Sweeps:
+def _build_synth(name: str, title: str, *sweeps: str, **quick: str) -> SweepChapter:
     """Return a chapter of FedALIGN that tells the training loss too, as the paper's Figure 2."""
-    return replace(_fedalign(name, title, *sweeps, **quick), tables=synth_tables)
+    return replace(_build_fedalign(name, title, *sweeps, **quick), tables=build_synth_tables)
 
 
-def _local_only(name: str, title: str, sweep: str, **quick: str) -> Sweeps:
+def _build_local_only(name: str, title: str, sweep: str, **quick: str) -> SweepChapter:
     """Return a chapter of FedALIGN and its baselines beside clients that train alone."""
-    chapter = _fedalign(name, title, sweep, strategy="fedalign,local_only", **quick)
-    return replace(chapter, numbers=local_only_numbers, tables=local_only_tables)
+    chapter = _build_fedalign(name, title, sweep, strategy="fedalign,local_only", **quick)
+    return replace(chapter, numbers=collect_local_only_numbers, tables=build_local_only_tables)
 
 
-ON_ALL = "strategy=fedavg"
+FEDAVG_ON_ALL = "strategy=fedavg"
 
 
-def _without_warm_up(sweep: Words) -> Iterator[Words]:
+def _drop_warmup(sweep: Overrides) -> Iterator[Overrides]:
     """Yield the sweep of FedAvg on all without warm-up, where the sweep has it with its own."""
     keys = [word.partition("=")[0] for word in sweep]
     if "strategy" in keys:
         place = keys.index("strategy")
         names = sweep[place].removeprefix("strategy=").split(",")
-        if ON_ALL in [f"strategy={name}" for name in names]:
-            plain = (ON_ALL, "strategy.warmup_fraction=0")
+        if FEDAVG_ON_ALL in [f"strategy={name}" for name in names]:
+            plain = (FEDAVG_ON_ALL, "strategy.warmup_fraction=0")
             yield (*sweep[:place], *plain, *sweep[place + 1 :])
 
 
-def _fedau(name: str, title: str, *sweeps: str, **quick: str) -> Sweeps:
+def _build_fedau(name: str, title: str, *sweeps: str, **quick: str) -> SweepChapter:
     experiment = name.replace("-", "/", 1)
-    return Sweeps(
+    return SweepChapter(
         name,
         title,
         tuple(tuple(sweep.split()) for sweep in sweeps),
-        fedau_numbers,
-        fedau_tables,
-        partial(fedau_published, experiment),
+        collect_fedau_numbers,
+        build_fedau_tables,
+        partial(build_fedau_published, experiment),
         quick={
             "availability": "bernoulli",
             "strategy": "fedau,average_all",
@@ -158,55 +162,63 @@ def _fedau(name: str, title: str, *sweeps: str, **quick: str) -> Sweeps:
     )
 
 
-def _fedawe(
+def _build_fedawe(
     name: str,
     title: str,
-    words: str,
+    overrides: str,
     published: Callable[[Tables], Tables] | None = None,
     **quick: str,
-) -> Sweeps:
+) -> SweepChapter:
     """Return a chapter of FedAWE's Table 2."""
     small = {"availability": "sine", "strategy": "fedawe,fedau", "data.num_clients": "20"}
-    sweep = tuple(words.split())
-    return Sweeps(
-        name, title, (sweep,), answers_numbers, answers_tables, published, quick=small | quick
+    sweep = tuple(overrides.split())
+    return SweepChapter(
+        name,
+        title,
+        (sweep,),
+        collect_participation_numbers,
+        build_participation_tables,
+        published,
+        quick=small | quick,
     )
 
 
-def _aaggff(name: str, title: str, *sweeps: str, **quick: str) -> Sweeps:
+def _build_aaggff(name: str, title: str, *sweeps: str, **quick: str) -> SweepChapter:
     experiment = name.replace("-", "/", 1)
-    return Sweeps(
+    return SweepChapter(
         name,
         title,
         tuple(tuple(sweep.split()) for sweep in sweeps),
-        aaggff_numbers,
-        aaggff_tables,
-        partial(aaggff_published, experiment),
+        collect_aaggff_numbers,
+        build_aaggff_tables,
+        partial(build_aaggff_published, experiment),
         quick={"strategy": "aaggff_s", **quick},
     )
 
 
-def _both_forms(words: str, rules: str, lipschitz: str, *, code: bool = True) -> tuple[str, ...]:
+def _build_variants(
+    overrides: str, rules: str, lipschitz: str, *, code: bool = True
+) -> tuple[str, ...]:
     """Return the sweeps of rules, of q-FedAvg with h, and of AAggFF-S as the authors' code has it.
 
     ``lipschitz`` is the authors' L of q-FedAvg, their server rate 1 over the clients'.
     """
-    with_h = f"{words} strategy=qfedavg strategy.lipschitz={lipschitz}"
-    as_published = f"{words} strategy=aaggff_s strategy.variant=authors_code"
-    return (f"{words} strategy={rules}", with_h, *((as_published,) if code else ()))
+    with_h = f"{overrides} strategy=qfedavg strategy.lipschitz={lipschitz}"
+    as_published = f"{overrides} strategy=aaggff_s strategy.variant=authors_code"
+    return (f"{overrides} strategy={rules}", with_h, *((as_published,) if code else ()))
 
 
 CIFAR10 = "data=npz data.path=${oc.env:FEDQUORUM_DATA,data}/cifar10_15k3k.npz"
 # Priority clients are there in every round, the others by Markov chains, rarely or half the time.
-COME_AND_GO = "rounds=60 seed=1,2,3,4,5 availability=markov availability.p=[{}]"
-PRESENT = (
+INTERMITTENT = "rounds=60 seed=1,2,3,4,5 availability=markov availability.p=[{}]"
+PRIORITY_AVAILABLE = (
     "experiment=fedalign/fmnist data.priority=[0,1] "
-    + COME_AND_GO.format(",".join(["1"] * 2 + ["0.1", "0.5"] * 29)),
+    + INTERMITTENT.format(",".join(["1"] * 2 + ["0.1", "0.5"] * 29)),
     "experiment=fedalign/synth_high data.priority=[0,1,2,3,4,5,6,7,8,9] "
-    + COME_AND_GO.format(",".join(["1"] * 10 + ["0.1", "0.5"] * 5)),
+    + INTERMITTENT.format(",".join(["1"] * 10 + ["0.1", "0.5"] * 5)),
 )
 # What the chapter answers-rates found best for each method.
-RATES_FOUND = (
+TUNED_RATES = (
     "strategy=average_participating,fedau,empirical client.lr=0.3 strategy.server_lr=1",
     "strategy=average_all client.lr=0.3 strategy.server_lr=3",
     "strategy=fedvarp client.lr=0.03 strategy.server_lr=3",
@@ -214,10 +226,10 @@ RATES_FOUND = (
     "strategy=known_statistics client.lr=0.1 strategy.server_lr=1",
     "strategy=fedawe client.lr=0.03 strategy.server_lr=1",
 )
-THERE_AT_TIMES = "availability.minimum=0.1"  # or known rates are not defined
-ALL_THREE = "strategy=fedalign,fedavg_priority,fedavg"
-AND_ALONE = "strategy=fedalign,local_only,fedavg_priority,fedavg"
-AVERAGES = "average_participating,average_all,known_statistics,fedvarp,mifa"
+MIN_AVAILABILITY = "availability.minimum=0.1"  # or known rates are not defined
+FEDALIGN_AND_BASELINES = "strategy=fedalign,fedavg_priority,fedavg"
+WITH_LOCAL_ONLY = "strategy=fedalign,local_only,fedavg_priority,fedavg"
+PARTICIPATION_BASELINES = "average_participating,average_all,known_statistics,fedvarp,mifa"
 FEDAU_SMALL = "experiment=fedau/fmnist model=logistic_regression rounds=1000 evaluation.every=20"
 FEDAU_AUTHORS = (
     "experiment=fedau/fmnist_authors rounds=1000 evaluation.every=20 seed=1,2,3 "
@@ -227,7 +239,7 @@ FEDAU_CIFAR10 = (
     f"experiment=fedau/cifar10 {CIFAR10} rounds=100 evaluation.every=2 seed=1,2,3 "
     "availability=bernoulli"
 )
-OF_ALL = "seed=1,2,3 availability=bernoulli,markov,cyclic"
+ALL_PROCESSES = "seed=1,2,3 availability=bernoulli,markov,cyclic"
 FIVE_SEEDS = "seed=1,2,3,4,5"
 TEN_SEEDS = f"{FIVE_SEEDS},6,7,8,9,10"
 SYNTH = (
@@ -237,33 +249,37 @@ SYNTH = (
 # EMNIST's stand-in: a third of its samples, and half of its rounds, to be measured in the time.
 MNIST = "rounds=100 data.samples_per_shard=60"
 ONE_CLIENT = f"experiment=fedalign/fmnist data.priority=[0,1] rounds=100 {FIVE_SEEDS}"
-BOUND = (
+BOUND_SWEEP = (
     "experiment=fedalign/synth_low data.noise=additive,flip client.lr_schedule=constant,theorem "
     f"client.theorem_lr.mu=0.01 client.theorem_lr.L=2.5 {FIVE_SEEDS}"
 )
 EPSILONS = "0,0.05,0.1,0.2,0.4,0.8,inf"
 FIFTY_SEEDS = f"seed={','.join(map(str, range(1, 51)))}"
-FAIR = "qfedavg,term,propfair,fedmgda"
-OF_EVERYBODY = f"aaggff_s,fedavg,afl,{FAIR}"
-OF_SAMPLES = f"aaggff_d,fedavg,{FAIR}"  # AFL is a method for all clients in every round
-PLUGGED = f"experiment=aaggff/heart strategy=aaggff_s,fedavg {TEN_SEEDS}"
+FAIR_METHODS = "qfedavg,term,propfair,fedmgda"
+FULL_PARTICIPATION = f"aaggff_s,fedavg,afl,{FAIR_METHODS}"
+SAMPLED_PARTICIPATION = (
+    f"aaggff_d,fedavg,{FAIR_METHODS}"  # AFL is a method for all clients in every round
+)
+PLUG_AND_PLAY = f"experiment=aaggff/heart strategy=aaggff_s,fedavg {TEN_SEEDS}"
 ADAPTIVE = "server_optimizer.tau=0.0001 strategy.server_lr=0.01"
 # The same rates of being there under all patterns, which follow from a client's classes; at 0.12
 # a client is there under the interleaved sine too, in 7 rounds of 20.
-PARTICIPATION = "average_participating,average_all,fedau,empirical,fedvarp,mifa,known_statistics"
-CHANGING = (
+PARTICIPATION_METHODS = (
+    "average_participating,average_all,fedau,empirical,fedvarp,mifa,known_statistics"
+)
+VARYING_AVAILABILITY = (
     "experiment=fedau/fmnist model=logistic_regression data.num_clients=100 "
     "availability.p=class_rates availability.minimum=0.12"
 )
 
 CHAPTERS: tuple[Chapter, ...] = (
-    _fedalign(
+    _build_fedalign(
         "fedalign-fmnist",
         "FedALIGN on Fashion-MNIST (paper: Figure 1)",
-        f"experiment=fedalign/fmnist {ALL_THREE} {TEN_SEEDS}",
+        f"experiment=fedalign/fmnist {FEDALIGN_AND_BASELINES} {TEN_SEEDS}",
         f"experiment=fedalign/fmnist strategy.epsilon_schedule=constant {TEN_SEEDS}",
     ),
-    _synth(
+    _build_synth(
         "fedalign-synth",
         "FedALIGN on SYNTH(1,1) (paper: Figure 2)",
         f"{SYNTH} strategy=fedalign strategy.criterion=loss,accuracy "
@@ -278,61 +294,61 @@ CHAPTERS: tuple[Chapter, ...] = (
             "strategy.epsilon_schedule": "constant",
         },
     ),
-    _synth(
+    _build_synth(
         "fedalign-synth_other",
         "FedALIGN on other SYNTH(alpha, beta) (paper: supplement, section 4)",
-        f"experiment=fedalign/synth_low {ALL_THREE} {TEN_SEEDS} data.alpha=0,0.5 data.beta=0,0.5",
-        f"experiment=fedalign/synth_low {ALL_THREE} {TEN_SEEDS} data.sizes=equal",
-        f"experiment=fedalign/synth_low {ALL_THREE} {TEN_SEEDS} data.irrelevant_skew=5",
+        f"experiment=fedalign/synth_low {FEDALIGN_AND_BASELINES} {TEN_SEEDS} data.alpha=0,0.5 data.beta=0,0.5",
+        f"experiment=fedalign/synth_low {FEDALIGN_AND_BASELINES} {TEN_SEEDS} data.sizes=equal",
+        f"experiment=fedalign/synth_low {FEDALIGN_AND_BASELINES} {TEN_SEEDS} data.irrelevant_skew=5",
         **{"data.num_priority": "2", "data.alpha": "0", "data.beta": "0", "strategy": "fedalign"},
     ),
-    _fedalign(
+    _build_fedalign(
         "fedalign-draws",
         "FedALIGN with priority clients drawn with replacement (paper: Theorem A.9)",
-        f"experiment=fedalign/fmnist_partial {ALL_THREE} {FIVE_SEEDS} strategy.priority_samples=5",
+        f"experiment=fedalign/fmnist_partial {FEDALIGN_AND_BASELINES} {FIVE_SEEDS} strategy.priority_samples=5",
         **{"data.num_priority": "4", "strategy": "fedalign"},
     ),
-    _local_only(
+    _build_local_only(
         "fedalign-local_only",
         "Alone or together (paper: supplement, Figure 3)",
-        f"experiment=fedalign/local_only {AND_ALONE} {FIVE_SEEDS}",
+        f"experiment=fedalign/local_only {WITH_LOCAL_ONLY} {FIVE_SEEDS}",
     ),
-    _local_only(
+    _build_local_only(
         "fedalign-local_only_mnist",
         "Alone or together on MNIST for EMNIST (paper: supplement, Figure 3; a stand-in)",
-        f"experiment=fedalign/mnist data.samples_per_shard=10 rounds=100 {AND_ALONE} {FIVE_SEEDS}",
+        f"experiment=fedalign/mnist data.samples_per_shard=10 rounds=100 {WITH_LOCAL_ONLY} {FIVE_SEEDS}",
         **{"data.samples_per_shard": "10"},
     ),
-    _local_only(
+    _build_local_only(
         "fedalign-local_only_cifar10",
         "Alone or together on a part of CIFAR-10 (paper: supplement, Figure 3, on all of it)",
         f"experiment=fedalign/cifar10 {CIFAR10} data.shard_size=125 data.samples_per_shard=25 "
-        f"rounds=20 {AND_ALONE} seed=1,2,3",
+        f"rounds=20 {WITH_LOCAL_ONLY} seed=1,2,3",
         **{"data.num_clients": "4", "data.shard_size": "32", "data.samples_per_shard": "8"},
     ),
-    _fedalign(
+    _build_fedalign(
         "fedalign-fmnist_fedprox",
         "FedALIGN with FedProx on Fashion-MNIST (paper: Figure 4)",
-        f"experiment=fedalign/fmnist_fedprox {ALL_THREE} {FIVE_SEEDS}",
+        f"experiment=fedalign/fmnist_fedprox {FEDALIGN_AND_BASELINES} {FIVE_SEEDS}",
         strategy="fedalign",
     ),
-    _fedalign(
+    _build_fedalign(
         "fedalign-fmnist_partial",
         "FedALIGN with partial participation on Fashion-MNIST (paper: Figure 5)",
-        f"experiment=fedalign/fmnist_partial {ALL_THREE} {TEN_SEEDS}",
+        f"experiment=fedalign/fmnist_partial {FEDALIGN_AND_BASELINES} {TEN_SEEDS}",
         **{"data.num_priority": "4", "strategy": "fedalign"},
     ),
-    _fedalign(
+    _build_fedalign(
         "fedalign-priority_count",
         "FedALIGN with more priority clients (paper: Figure 6)",
         *(
-            f"experiment=fedalign/priority_count {ALL_THREE} {FIVE_SEEDS} "
+            f"experiment=fedalign/priority_count {FEDALIGN_AND_BASELINES} {FIVE_SEEDS} "
             f"data.num_priority={count} client.local_epochs={epochs}"
             for count, epochs in ((6, 5), (9, 3), (18, 5))
         ),
         **{"data.num_priority": "2,4", "strategy": "fedalign"},
     ),
-    _fedalign(
+    _build_fedalign(
         "fedalign-eps_decay",
         "How epsilon is reduced",
         f"experiment=fedalign/eps_decay {FIVE_SEEDS} "
@@ -341,7 +357,7 @@ CHAPTERS: tuple[Chapter, ...] = (
         **{"strategy": "fedalign", "strategy.epsilon_schedule": "linear"},
     ),
     replace(
-        _fedalign(
+        _build_fedalign(
             "fedalign-one_client",
             "A gate on one priority client's objective (paper: future work, 004, section 5)",
             f"{ONE_CLIENT} strategy=fedalign strategy.epsilon_schedule=constant "
@@ -349,20 +365,20 @@ CHAPTERS: tuple[Chapter, ...] = (
             f"{ONE_CLIENT} strategy=fedavg_priority,fedavg",
             **{"strategy": "fedalign", "strategy.objective_client": "0"},
         ),
-        numbers=one_client_numbers,
-        tables=one_client_tables,
+        numbers=collect_one_client_numbers,
+        tables=build_one_client_tables,
     ),
-    _fedalign(
+    _build_fedalign(
         "fedalign-cifar10",
         "FedALIGN on a part of CIFAR-10 (paper: Figure 1, on all of it)",
-        f"experiment=fedalign/cifar10 {CIFAR10} data.shard_size=125 {ALL_THREE} rounds=20 "
+        f"experiment=fedalign/cifar10 {CIFAR10} data.shard_size=125 {FEDALIGN_AND_BASELINES} rounds=20 "
         "seed=1,2,3",
         **{"data.num_clients": "4", "data.shard_size": "32", "strategy": "fedalign"},
     ),
-    _fedalign(
+    _build_fedalign(
         "fedalign-cifar10_partial",
         "FedALIGN with partial participation on a part of CIFAR-10 (paper: Figure 5, on all of it)",
-        f"experiment=fedalign/cifar10_partial {CIFAR10} data.shard_size=125 {ALL_THREE} rounds=20 "
+        f"experiment=fedalign/cifar10_partial {CIFAR10} data.shard_size=125 {FEDALIGN_AND_BASELINES} rounds=20 "
         "seed=1,2,3",
         **{
             "data.num_clients": "4",
@@ -371,44 +387,44 @@ CHAPTERS: tuple[Chapter, ...] = (
             "strategy": "fedalign",
         },
     ),
-    _fedalign(
+    _build_fedalign(
         "fedalign-mnist",
         "FedALIGN on MNIST for EMNIST (paper: Figure 1; a stand-in)",
-        f"experiment=fedalign/mnist {MNIST} {ALL_THREE} {FIVE_SEEDS}",
-        f"experiment=fedalign/mnist_writers rounds=100 {ALL_THREE} {FIVE_SEEDS}",
+        f"experiment=fedalign/mnist {MNIST} {FEDALIGN_AND_BASELINES} {FIVE_SEEDS}",
+        f"experiment=fedalign/mnist_writers rounds=100 {FEDALIGN_AND_BASELINES} {FIVE_SEEDS}",
         strategy="fedalign",
     ),
-    _fedalign(
+    _build_fedalign(
         "fedalign-mnist_fedprox",
         "FedALIGN with FedProx on MNIST for EMNIST (paper: Figure 4; a stand-in)",
-        f"experiment=fedalign/mnist_fedprox {MNIST} {ALL_THREE} {FIVE_SEEDS}",
+        f"experiment=fedalign/mnist_fedprox {MNIST} {FEDALIGN_AND_BASELINES} {FIVE_SEEDS}",
         strategy="fedalign",
     ),
-    _fedalign(
+    _build_fedalign(
         "fedalign-mnist_partial",
         "FedALIGN with partial participation on MNIST for EMNIST (paper: Figure 5; a stand-in)",
-        f"experiment=fedalign/mnist_partial {MNIST} {ALL_THREE} {FIVE_SEEDS}",
+        f"experiment=fedalign/mnist_partial {MNIST} {FEDALIGN_AND_BASELINES} {FIVE_SEEDS}",
         strategy="fedalign",
     ),
-    _fedalign(
+    _build_fedalign(
         "fedalign-mnist_priority_count",
         "FedALIGN with more priority clients on MNIST for EMNIST (paper: Figure 6; a stand-in)",
         *(
-            f"experiment=fedalign/mnist {MNIST} {ALL_THREE} seed=1,2,3 "
+            f"experiment=fedalign/mnist {MNIST} {FEDALIGN_AND_BASELINES} seed=1,2,3 "
             f"data.num_priority={count} client.local_epochs={epochs}"
             for count, epochs in ((9, 3), (18, 5))
         ),
         **{"data.num_priority": "4", "strategy": "fedalign"},
     ),
-    Sweeps(
+    SweepChapter(
         "fedalign-bound",
         "The terms of FedALIGN's bound over epsilon (paper: Theorem 1)",
         (
-            (*BOUND.split(), "strategy=fedalign", f"strategy.epsilon={EPSILONS}"),
-            (*BOUND.split(), "strategy=local_only"),
+            (*BOUND_SWEEP.split(), "strategy=fedalign", f"strategy.epsilon={EPSILONS}"),
+            (*BOUND_SWEEP.split(), "strategy=local_only"),
         ),
-        bound_numbers,
-        bound_tables,
+        collect_bound_numbers,
+        build_bound_tables,
         quick={
             "data.num_clients": "6",
             "data.num_priority": "2",
@@ -417,158 +433,158 @@ CHAPTERS: tuple[Chapter, ...] = (
             "strategy.epsilon": "0.1,0.2",
         },
     ),
-    _fedau(
+    _build_fedau(
         "fedau-fmnist",
         "FedAU on Fashion-MNIST (paper: Table 2 has other data)",
-        f"{FEDAU_SMALL} {OF_ALL} strategy=fedau,{AVERAGES}",
-        f"{FEDAU_SMALL} {OF_ALL} strategy.cutoff=50",
-        f"{FEDAU_SMALL} {OF_ALL} strategy={AVERAGES} client.lr=0.1 strategy.server_lr=1",
+        f"{FEDAU_SMALL} {ALL_PROCESSES} strategy=fedau,{PARTICIPATION_BASELINES}",
+        f"{FEDAU_SMALL} {ALL_PROCESSES} strategy.cutoff=50",
+        f"{FEDAU_SMALL} {ALL_PROCESSES} strategy={PARTICIPATION_BASELINES} client.lr=0.1 strategy.server_lr=1",
     ),
-    _fedau(
+    _build_fedau(
         "fedau-fmnist_cutoff",
         "FedAU's accuracy over K (paper: Figure 2, on other data)",
         f"{FEDAU_SMALL} seed=1,2,3 availability=bernoulli,markov,cyclic "
         "strategy.cutoff=1,2,5,10,20,50,100,1000,inf",
         **{"strategy": "fedau", "strategy.cutoff": "1,inf"},
     ),
-    _fedau(
+    _build_fedau(
         "fedau-fmnist_p_min",
         "FedAU's accuracy over the least probability (paper: supplement)",
-        f"{FEDAU_SMALL} {OF_ALL} availability.minimum=0.002,0.02,0.2 "
+        f"{FEDAU_SMALL} {ALL_PROCESSES} availability.minimum=0.002,0.02,0.2 "
         "strategy=fedau,average_participating,average_all,known_statistics",
-        f"{FEDAU_SMALL} {OF_ALL} availability.minimum=0.002,0.02,0.2 strategy.cutoff=50",
+        f"{FEDAU_SMALL} {ALL_PROCESSES} availability.minimum=0.002,0.02,0.2 strategy.cutoff=50",
         **{"availability.minimum": "0.02"},
     ),
-    _fedau(
+    _build_fedau(
         "fedau-fmnist_authors",
         "FedAU on Fashion-MNIST with its authors' settings (paper: Table 2 has other data)",
-        f"{FEDAU_AUTHORS} strategy=fedau,{AVERAGES}",
+        f"{FEDAU_AUTHORS} strategy=fedau,{PARTICIPATION_BASELINES}",
         f"{FEDAU_AUTHORS} strategy.cutoff=50",
     ),
-    _fedau(
+    _build_fedau(
         "fedau-cifar10",
         "FedAU on a part of CIFAR-10 (paper: Table 2, on all of it)",
         f"{FEDAU_CIFAR10} strategy.cutoff=50",
-        f"{FEDAU_CIFAR10} strategy=fedau,{AVERAGES}",
+        f"{FEDAU_CIFAR10} strategy=fedau,{PARTICIPATION_BASELINES}",
         strategy="fedau",
     ),
-    Direct(
+    DirectChapter(
         "fedau-cutoff",
         "FedAU's cutoff (paper: Theorem 3)",
-        partial(cutoff_tables, (1, 2, 3), (1000, 10000)),
-        partial(cutoff_tables, (1,), (100,), (1, 10)),
+        partial(build_cutoff_tables, (1, 2, 3), (1000, 10000)),
+        partial(build_cutoff_tables, (1,), (100,), (1, 10)),
         "seeds 1, 2, 3",
     ),
-    Sweeps(
+    SweepChapter(
         "answers-rates",
         "Learning rates of the methods compared next (not in a paper)",
         tuple(
             (
-                *CHANGING.split(),
+                *VARYING_AVAILABILITY.split(),
                 *["availability=bernoulli", "rounds=300", "evaluation.every=30", "seed=100"],
                 f"strategy={names}",
                 "client.lr=0.03,0.1,0.3",
                 "strategy.server_lr=1,3",
             )
-            for names in (PARTICIPATION, "fedawe")
+            for names in (PARTICIPATION_METHODS, "fedawe")
         ),
-        answers_numbers,
-        rates_tables,
+        collect_participation_numbers,
+        build_rate_tables,
         quick={"data.num_clients": "20", "client.lr": "0.1"},
     ),
-    Sweeps(
+    SweepChapter(
         "answers-participation",
         "Which method under which participation? (not in a paper)",
         tuple(
             (
-                *CHANGING.split(),
+                *VARYING_AVAILABILITY.split(),
                 f"availability={','.join(PATTERNS)}",
                 *["rounds=300", "evaluation.every=10", "seed=1,2,3,4,5"],
                 *sweep.split(),
             )
-            for sweep in RATES_FOUND
+            for sweep in TUNED_RATES
         ),
-        answers_numbers,
-        answers_tables,
+        collect_participation_numbers,
+        build_participation_tables,
         quick={"data.num_clients": "20", "strategy": "fedau,average_participating"},
     ),
-    _fedawe(
+    _build_fedawe(
         "fedawe-fmnist",
         "FedAWE on Fashion-MNIST (paper: Table 2 has other data)",
         "experiment=fedawe/fmnist model=mlp rounds=200 seed=1,2,3 evaluation.every=5 "
-        f"{THERE_AT_TIMES} availability=bernoulli,staircase,sine,interleaved "
+        f"{MIN_AVAILABILITY} availability=bernoulli,staircase,sine,interleaved "
         "strategy=fedawe,average_participating,average_all,fedau,known_statistics,mifa,fedvarp",
     ),
-    _fedawe(
+    _build_fedawe(
         "fedawe-cifar10",
         "FedAWE on a part of CIFAR-10 (paper: Table 2, on all of it)",
         f"experiment=fedawe/cifar10 {CIFAR10} rounds=60 seed=1 evaluation.every=3 "
-        f"{THERE_AT_TIMES} availability=bernoulli,sine "
+        f"{MIN_AVAILABILITY} availability=bernoulli,sine "
         "strategy=fedawe,average_participating,fedau,known_statistics",
-        fedawe_published,
+        build_fedawe_published,
         **{"model": "logistic_regression", "client.augmentation": "none"},
     ),
-    Sweeps(
+    SweepChapter(
         "answers-priority",
         "Whose help should a priority group take? (not in a paper)",
         tuple(
             (*setting.split(), *sweep.split())
-            for setting in PRESENT
+            for setting in PRIORITY_AVAILABLE
             for sweep in (
                 "strategy=fedalign,fedgp,fedau,fedavg_priority",
                 "strategy=fedavg strategy.warmup_fraction=0",
                 "strategy=composed strategy/participation=fedau",
             )
         ),
-        priority_numbers,
-        priority_tables,
+        collect_priority_numbers,
+        build_priority_tables,
         quick={
             "data.num_clients": "4",
             "availability.p": "[1,1,0.1,0.5]",
             "client.local_epochs": "1",
         },
     ),
-    _aaggff(
+    _build_aaggff(
         "aaggff-berka",
         "AAggFF-S on Berka (paper: Table 2)",
-        *_both_forms(f"experiment=aaggff/berka {FIFTY_SEEDS}", OF_EVERYBODY, "1"),
+        *_build_variants(f"experiment=aaggff/berka {FIFTY_SEEDS}", FULL_PARTICIPATION, "1"),
         strategy="aaggff_s,fedavg",
     ),
-    _aaggff(
+    _build_aaggff(
         "aaggff-heart",
         "AAggFF-S on heart disease (the data of the authors' plug-and-play study)",
-        *_both_forms(f"experiment=aaggff/heart {FIFTY_SEEDS}", OF_EVERYBODY, "100"),
+        *_build_variants(f"experiment=aaggff/heart {FIFTY_SEEDS}", FULL_PARTICIPATION, "100"),
     ),
-    _aaggff(
+    _build_aaggff(
         "aaggff-plug_and_play",
         "AAggFF-S plugged into five methods (authors' code: plug-and-play)",
-        f"{PLUGGED}",
-        f"{PLUGGED} client.proximal_mu=0.001",
-        f"{PLUGGED} server_optimizer=adam,yogi server_optimizer.beta2=0.999 {ADAPTIVE}",
-        f"{PLUGGED} server_optimizer=adagrad {ADAPTIVE}",
+        f"{PLUG_AND_PLAY}",
+        f"{PLUG_AND_PLAY} client.proximal_mu=0.001",
+        f"{PLUG_AND_PLAY} server_optimizer=adam,yogi server_optimizer.beta2=0.999 {ADAPTIVE}",
+        f"{PLUG_AND_PLAY} server_optimizer=adagrad {ADAPTIVE}",
     ),
-    _aaggff(
+    _build_aaggff(
         "aaggff-mqp",
         "AAggFF-S on medical question pairs (paper: Table 2, with DistilBERT)",
-        *_both_forms("experiment=aaggff/mqp seed=1,2,3", OF_EVERYBODY, "10"),
+        *_build_variants("experiment=aaggff/mqp seed=1,2,3", FULL_PARTICIPATION, "10"),
         **{"data.length": "10", "client.local_steps": "1"},
     ),
-    _aaggff(
+    _build_aaggff(
         "aaggff-spoken_digits",
         "AAggFF-S on spoken digits by speaker (paper: Table 3, Speech Commands; a stand-in)",
-        *_both_forms("experiment=aaggff/spoken_digits seed=1,2,3", OF_EVERYBODY, "10"),
+        *_build_variants("experiment=aaggff/spoken_digits seed=1,2,3", FULL_PARTICIPATION, "10"),
         **{"model": "logistic_regression", "client.local_steps": "1"},
     ),
-    _aaggff(
+    _build_aaggff(
         "aaggff-mnist_writers",
         "AAggFF-D on MNIST by writer (paper: Table 3, CelebA; a stand-in)",
-        *_both_forms(
+        *_build_variants(
             "experiment=aaggff/mnist_writers seed=1 evaluation.every=1000",
-            OF_SAMPLES,
+            SAMPLED_PARTICIPATION,
             "10",
             code=False,
         ),
-        f"experiment=aaggff/mnist_writers strategy={OF_SAMPLES} seed=1 evaluation.every=1000 "
+        f"experiment=aaggff/mnist_writers strategy={SAMPLED_PARTICIPATION} seed=1 evaluation.every=1000 "
         "rounds=300 client.lr_decay_every=30 strategy.fraction=0.0927643784786642",
         **{
             "strategy": "aaggff_d",
@@ -577,12 +593,12 @@ CHAPTERS: tuple[Chapter, ...] = (
             "data.min_samples": "120",
         },
     ),
-    _aaggff(
+    _build_aaggff(
         "aaggff-shakespeare",
         "AAggFF-D on Shakespeare by role (paper: Table 3, Reddit; a stand-in)",
-        *_both_forms(
+        *_build_variants(
             "experiment=aaggff/shakespeare seed=1 evaluation.every=1000",
-            OF_SAMPLES,
+            SAMPLED_PARTICIPATION,
             "0.1333333333333333",
             code=False,
         ),
@@ -594,10 +610,10 @@ CHAPTERS: tuple[Chapter, ...] = (
             "client.local_steps": "1",
         },
     ),
-    Direct(
+    DirectChapter(
         "decisions",
         "How long a decision takes (AAggFF and the others)",
-        partial(decision_tables, 10, 1_000_000),
-        partial(decision_tables, 1, 100),
+        partial(build_decision_tables, 10, 1_000_000),
+        partial(build_decision_tables, 1, 100),
     ),
 )

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 from scipy.special import stdtrit
 
-from benchmarks.book.measured import Cell, Measurement, Number, Table
+from benchmarks.book.results import Cell, ChapterResult, ResultTable, SeedStatistic
 
-LEVEL = 0.95
+CONFIDENCE = 0.95
 REPRODUCED = "**reproduced**"
 NOT_REPRODUCED = "**not reproduced**"
 NOT_MEASURED = "not measured"
@@ -20,7 +20,7 @@ ONE_SEED = "no verdict: one seed"
 
 
 @dataclass(frozen=True)
-class Place:
+class CellLocator:
     """The cell of a chapter's table that decides a claim: a difference, seed by seed.
 
     Parameters
@@ -37,7 +37,7 @@ class Place:
     row: str
     column: str
 
-    def cell(self, tables: Mapping[str, Table]) -> Cell:
+    def find(self, tables: Mapping[str, ResultTable]) -> Cell:
         """Return the cell, None if it is not there."""
         table = tables.get(self.table)
         if table is None:
@@ -61,13 +61,13 @@ class Claim:
         The paper's number, or ``curves``.
     chapter : str
         The chapter of the book that measures it; empty where none does.
-    place : Place, optional
+    locator : Place, optional
         The deciding cell.
     sign : int
         1 where the difference is claimed to be above 0, -1 below.
-    here : str
+    setup : str
         What was measured instead of the paper's set-up; empty where it is the paper's.
-    lacking : str
+    missing_reason : str
         Why it is not measured; read only as long as the cell is missing.
     headline : bool
         Whether the README shows it.
@@ -77,14 +77,14 @@ class Claim:
     claim: str
     published: str
     chapter: str = ""
-    place: Place | None = None
+    locator: CellLocator | None = None
     sign: int = 1
-    here: str = ""
-    lacking: str = ""
+    setup: str = ""
+    missing_reason: str = ""
     headline: bool = False
 
     def __post_init__(self) -> None:
-        if not self.lacking and (self.place is None or not self.chapter):
+        if not self.missing_reason and (self.locator is None or not self.chapter):
             raise ValueError(f"a claim needs a chapter and a place, or what is lacking: {self}")
 
 
@@ -105,16 +105,16 @@ class Verdict:
     """
 
     claim: Claim
-    difference: Number | None = None
+    difference: SeedStatistic | None = None
     seeds: int = 0
     rounds: str = ""
 
     @property
-    def measured(self) -> bool:
+    def is_measured(self) -> bool:
         """Whether there are at least two seeds to judge by."""
         return self.difference is not None and self.seeds > 1
 
-    def words(self) -> str:
+    def format_verdict(self) -> str:
         """Return the verdict in words.
 
         Reproduced is a difference in the claimed direction, further from 0 than the one-sided 5 %
@@ -126,7 +126,7 @@ class Verdict:
         if self.seeds < 2 or difference.sd is None:  # noqa: PLR2004 - a spread needs two
             return ONE_SEED
         claimed = self.claim.sign * difference.mean
-        noise = stdtrit(self.seeds - 1, LEVEL) * difference.sd / math.sqrt(self.seeds)
+        noise = stdtrit(self.seeds - 1, CONFIDENCE) * difference.sd / math.sqrt(self.seeds)
         if claimed > noise:
             return REPRODUCED
         if claimed < -noise:
@@ -135,42 +135,42 @@ class Verdict:
         return f"{NOT_REPRODUCED}, {reason} {self.seeds} seeds"
 
 
-def judged(claim: Claim, measured: Measurement | None) -> Verdict:
+def judge_claim(claim: Claim, result: ChapterResult | None) -> Verdict:
     """Return the verdict on a claim from its chapter's numbers, None where there are none."""
-    found = None if measured is None or claim.place is None else claim.place.cell(measured.tables)
-    if measured is None or not isinstance(found, Number) or found.seeds is None:
+    found = None if result is None or claim.locator is None else claim.locator.find(result.tables)
+    if result is None or not isinstance(found, SeedStatistic) or found.seeds is None:
         return Verdict(claim)
-    return Verdict(claim, found, found.seeds, measured.rounds.removesuffix(" rounds"))
+    return Verdict(claim, found, found.seeds, result.rounds.removesuffix(" rounds"))
 
 
-def claim_table(verdicts: list[Verdict], links: Mapping[str, str]) -> str:
+def format_claim_table(verdicts: list[Verdict], links: Mapping[str, str]) -> str:
     """Return the whole table in Markdown; ``links`` has the anchor of every chapter."""
     rows = tuple(
         (
             v.claim.paper,
             v.claim.claim,
             v.claim.published,
-            _told(v),
+            _format_difference(v),
             f"{v.seeds}, {v.rounds or '-'}" if v.difference else "-",
-            v.words(),
-            _link(v.claim.chapter, links),
+            v.format_verdict(),
+            _format_link(v.claim.chapter, links),
         )
         for v in verdicts
     )
     headings = ("paper", "claim", "published", "measured", "seeds, rounds", "verdict", "chapter")
-    return Table(headings, rows).markdown()
+    return ResultTable(headings, rows).to_markdown()
 
 
-def headline_table(verdicts: list[Verdict], book: str) -> str:
+def format_headline_table(verdicts: list[Verdict], book: str) -> str:
     """Return the README's rows in Markdown, with a link to the book."""
     rows = tuple(
-        (v.claim.paper, v.claim.claim, v.claim.published, _told(v), v.words())
+        (v.claim.paper, v.claim.claim, v.claim.published, _format_difference(v), v.format_verdict())
         for v in verdicts
         if v.claim.headline
     )
-    table = Table(("paper", "claim", "published", "measured", "verdict"), rows).markdown()
-    judged_ones = [v for v in verdicts if v.measured]
-    good = sum(v.words() == REPRODUCED for v in judged_ones)
+    table = ResultTable(("paper", "claim", "published", "measured", "verdict"), rows).to_markdown()
+    judged_ones = [v for v in verdicts if v.is_measured]
+    good = sum(v.format_verdict() == REPRODUCED for v in judged_ones)
     counts = (
         f"Of {len(verdicts)} claims {len(judged_ones)} are measured, and {good} of these "
         f"reproduced; [all of them, with seeds, rounds and chapters]({book})."
@@ -178,18 +178,18 @@ def headline_table(verdicts: list[Verdict], book: str) -> str:
     return f"{table}\n\n{counts}"
 
 
-def lacking_list(verdicts: list[Verdict]) -> str:
+def format_missing_list(verdicts: list[Verdict]) -> str:
     """Return the claims that are not measured, each with the reason, as a Markdown list."""
-    return "\n".join(_lacking(verdicts))
+    return "\n".join(_list_missing(verdicts))
 
 
-def _lacking(verdicts: list[Verdict]) -> Iterator[str]:
-    for v in (one for one in verdicts if not one.measured):
-        why = v.claim.lacking if v.difference is None else "There is one seed only."
+def _list_missing(verdicts: list[Verdict]) -> Iterator[str]:
+    for v in (one for one in verdicts if not one.is_measured):
+        why = v.claim.missing_reason if v.difference is None else "There is one seed only."
         yield f"- {v.claim.paper}: {v.claim.claim} *{why}*"
 
 
-def _told(verdict: Verdict) -> str:
+def _format_difference(verdict: Verdict) -> str:
     """Return the difference, with the seeds in which it has the claimed sign."""
     number = verdict.difference
     if number is None:
@@ -199,9 +199,9 @@ def _told(verdict: Verdict) -> str:
         number = replace(number, above=0 if same else number.seeds - number.above)
     size = max(abs(number.mean), number.sd or 0)
     digits = 4 if 0 < size < 0.01 else 2  # noqa: PLR2004
-    where = f"; {verdict.claim.here}" if verdict.claim.here else ""
-    return f"{number.text(digits)}{where}"
+    where = f"; {verdict.claim.setup}" if verdict.claim.setup else ""
+    return f"{number.format(digits)}{where}"
 
 
-def _link(chapter: str, links: Mapping[str, str]) -> str:
+def _format_link(chapter: str, links: Mapping[str, str]) -> str:
     return f"[{chapter}](#{links[chapter]})" if chapter else "-"

@@ -3,18 +3,18 @@
 import statistics
 from collections.abc import Mapping
 
-from benchmarks.book.measured import Cell, Number, Table
-from benchmarks.decisions import CASES, measure
+from benchmarks.book.results import Cell, ResultTable, SeedStatistic
+from benchmarks.decision_time import CASES, measure_decisions
 
 
-def decision_tables(rounds: int, most: int) -> Mapping[str, Table]:
-    """Return the table of benchmarks/decisions.py, of the cases with at most ``most`` clients."""
+def build_decision_tables(rounds: int, max_clients: int) -> Mapping[str, ResultTable]:
+    """Return the table of benchmarks/decision_time.py, of the cases with at most ``max_clients`` clients."""
     rows: list[tuple[Cell, ...]] = []
     for name, rule, size, fraction in CASES:
-        if size <= most:
-            times, peak = measure(rule(), size, fraction, rounds)
+        if size <= max_clients:
+            times, peak = measure_decisions(rule(), size, fraction, rounds)
             figures = (statistics.median(times), max(times), peak / 1e6)
-            cells = (Number(round(value, 2)) for value in figures)
+            cells = (SeedStatistic(round(value, 2)) for value in figures)
             rows.append((name, f"{size:,}", f"{round(fraction * size):,}", *cells))
     headings = ("rule", "K", "heard", "median, ms", "longest, ms", "memory, MB")
-    return {"decisions": Table(headings, tuple(rows))}
+    return {"decisions": ResultTable(headings, tuple(rows))}

@@ -9,40 +9,46 @@ from typing import Any
 import pyarrow.parquet as pq
 from fedquorum.records.reader import Run
 
-from benchmarks.book.kept import KeptRun
-from benchmarks.book.measured import Cell, Number, Table, differences, numbers
-from benchmarks.book.methods import Method, methods, paired
-from server_app.report.groups import ascending, metric_after_round
-from server_app.report.published import published_values
+from benchmarks.book.methods import MethodRuns, compute_paired_differences, group_methods
+from benchmarks.book.results import (
+    Cell,
+    ResultTable,
+    SeedStatistic,
+    summarize_differences,
+    summarize_seeds,
+)
+from benchmarks.book.runs_log import LoggedRun
+from server_app.report.published import find_published_results
+from server_app.report.seed_groups import get_test_metric, get_value_sort_key
 
 PROCESSES = ("bernoulli", "markov", "cyclic")
-LATE = 10  # evaluations, the last ones, whose mean is a run's accuracy
-TOLD = {"client.lr": "lr", "availability.minimum": "p_min"}
+NUM_LAST_EVALUATIONS = 10  # evaluations, the last ones, whose mean is a run's accuracy
+VARIED_SETTINGS = {"client.lr": "lr", "availability.minimum": "p_min"}
 """Settings that stand behind a method's name where a chapter varies them."""
-ByProcess = Mapping[str, Mapping[str, Method]]
+MethodsByProcess = Mapping[str, Mapping[str, MethodRuns]]
 
 
-def fedau_numbers(run: Run) -> Mapping[str, Any]:
+def collect_fedau_numbers(run: Run) -> Mapping[str, Any]:
     """Return the raw numbers of a run: accuracies of all clients by their data, as fractions.
 
     ``test`` after every round in which it was measured, ``training`` after the last one,
     ``weight_error`` of Theorem 3, mean over rounds, ``state_bytes``, and the cutoff, where it has
     one.
     """
-    measured = {r.round: metric_after_round(r, "all", "accuracy") for r in run.rounds}
+    measured = {r.round: get_test_metric(r, "all", "accuracy") for r in run.rounds}
     errors = [r.weight_error for r in run.rounds if r.weight_error is not None]
     cutoff = run.settings.get("strategy.cutoff")
     return {
         "process": run.settings["availability.name"],
         "cutoff": None if cutoff is None else f"{cutoff:g}",
         "test": {after: value for after, value in measured.items() if not math.isnan(value)},
-        "training": training_accuracy(run),
+        "training": compute_training_accuracy(run),
         "weight_error": statistics.mean(errors) if errors else math.nan,
         "state_bytes": run.rounds[-1].state_bytes,
     }
 
 
-def fedau_tables(runs: Sequence[KeptRun]) -> Mapping[str, Table]:
+def build_fedau_tables(runs: Sequence[LoggedRun]) -> Mapping[str, ResultTable]:
     """Return the tables, a row a method and a column a process, all clients by their data.
 
     ``test``: accuracy, percent, the mean of the last ten evaluations. ``training``: that of the
@@ -55,63 +61,67 @@ def fedau_tables(runs: Sequence[KeptRun]) -> Mapping[str, Table]:
     found = {run.numbers["process"] for run in runs}
     by_process = {
         process: {
-            _name(method.runs[0]): method
-            for method in methods([run for run in runs if run.numbers["process"] == process])
+            _format_name(method.runs[0]): method
+            for method in group_methods([run for run in runs if run.numbers["process"] == process])
         }
         for process in PROCESSES
         if process in found
     }
     return {
-        "test": _table("test accuracy, %", by_process, _test_accuracy),
-        "training": _table(
-            "training accuracy, %", by_process, lambda run: 100 * run.number("training")
+        "test": _build_table("test accuracy, %", by_process, _compute_test_accuracy),
+        "training": _build_table(
+            "training accuracy, %", by_process, lambda run: 100 * run.get_number("training")
         ),
-        "steps": _table("steps of the test accuracy, sd, points", by_process, _unsteadiness),
-        "differences": _differences(by_process),
-        "weight_error": _table(
+        "steps": _build_table(
+            "steps of the test accuracy, sd, points", by_process, _compute_unsteadiness
+        ),
+        "differences": _build_differences(by_process),
+        "weight_error": _build_table(
             "weight error",
             by_process,
-            lambda run: run.number("weight_error"),
+            lambda run: run.get_number("weight_error"),
             3,
             fedau_only=True,
         ),
-        "state": _table(
-            "server state, MB", by_process, lambda run: run.number("state_bytes") / 1e6, 3
+        "state": _build_table(
+            "server state, MB", by_process, lambda run: run.get_number("state_bytes") / 1e6, 3
         ),
     }
 
 
-def fedau_published(experiment: str, measured: Mapping[str, Table]) -> Mapping[str, Table]:
+def build_fedau_published(
+    experiment: str, tables: Mapping[str, ResultTable]
+) -> Mapping[str, ResultTable]:
     """Return the paper's test accuracies for the methods and processes measured."""
-    table = measured["test"]
+    table = tables["test"]
     rows: list[tuple[Cell, ...]] = []
     for method, *_ in table.rows:
-        if any(f", {told} = " in str(method) for told in TOLD.values()):
+        if any(f", {told} = " in str(method) for told in VARIED_SETTINGS.values()):
             continue  # the paper's are with its rates and p_min
         strategy, _, cutoff = str(method).partition(", K = ")
         settings = {"data.name": experiment.partition("/")[2], "strategy.name": strategy}
         with_cutoff = settings | ({"strategy.cutoff": float(cutoff)} if cutoff else {})
         cells: list[Cell] = []
         for process in table.headings[1:]:
-            found = published_values(experiment, with_cutoff | {"availability.name": process})
-            cells.append(Number(100 * found[0].values["test"]) if found else None)
+            found = find_published_results(experiment, with_cutoff | {"availability.name": process})
+            cells.append(SeedStatistic(100 * found[0].values["test"]) if found else None)
         rows.append((method, *cells))
-    return {"published": Table(("published, %", *table.headings[1:]), tuple(rows), digits=1)}
+    return {"published": ResultTable(("published, %", *table.headings[1:]), tuple(rows), digits=1)}
 
 
-def _name(run: KeptRun) -> str:
+def _format_name(run: LoggedRun) -> str:
     cutoff = run.numbers["cutoff"]
     name = run.strategy if cutoff is None else f"{run.strategy}, K = {cutoff}"
-    told = {told: run.settings[key] for key, told in TOLD.items() if key in run.settings}
+    told = {told: run.settings[key] for key, told in VARIED_SETTINGS.items() if key in run.settings}
     return ", ".join([name, *(f"{key} = {value}" for key, value in told.items())])
 
 
-def _test_accuracy(run: KeptRun) -> float:
+def _compute_test_accuracy(run: LoggedRun) -> float:
     evaluations = sorted(run.numbers["test"].items(), key=lambda found: int(found[0]))
-    return 100 * statistics.mean(value for _, value in evaluations[-LATE:])
+    return 100 * statistics.mean(value for _, value in evaluations[-NUM_LAST_EVALUATIONS:])
 
 
-def training_accuracy(run: Run) -> float:
+def compute_training_accuracy(run: Run) -> float:
     """Return the accuracy of the last model on all clients' training data, as a fraction."""
     table = pq.read_table(
         run.directory / "evaluations",
@@ -122,51 +132,55 @@ def training_accuracy(run: Run) -> float:
     return sum(float(row["num_examples"] / total * row["accuracy"]) for row in table)
 
 
-def _unsteadiness(run: KeptRun) -> float:
+def _compute_unsteadiness(run: LoggedRun) -> float:
     late = [100 * of for after, of in run.numbers["test"].items() if 2 * int(after) > run.rounds]
     steps = [b - a for a, b in pairwise(late)]
     return statistics.stdev(steps) if len(steps) > 1 else math.nan
 
 
-def _table(
+def _build_table(
     title: str,
-    by_process: ByProcess,
-    value: Callable[[KeptRun], float],
+    by_process: MethodsByProcess,
+    value: Callable[[LoggedRun], float],
     digits: int = 2,
     *,
     fedau_only: bool = False,
-) -> Table:
+) -> ResultTable:
     """Return a row per method, of FedAU's variants alone where others have no value."""
     rows = tuple(
         (
             name,
             *(
-                numbers(found[name].values(value)) if name in found else None
+                summarize_seeds(found[name].compute_values(value)) if name in found else None
                 for found in by_process.values()
             ),
         )
-        for name, run in _variants(by_process).items()
+        for name, run in _sort_variants(by_process).items()
         if not fedau_only or _is_fedau(run)
     )
-    return Table((title, *by_process), rows, digits)
+    return ResultTable((title, *by_process), rows, digits)
 
 
-def _differences(by_process: ByProcess) -> Table:
-    variants = _variants(by_process)
+def _build_differences(by_process: MethodsByProcess) -> ResultTable:
+    variants = _sort_variants(by_process)
     rows: list[tuple[Cell, ...]] = []
     for ours in (name for name, run in variants.items() if _is_fedau(run)):
-        for other in (name for name, run in variants.items() if _meets(run, variants[ours])):
+        for other in (
+            name for name, run in variants.items() if _is_comparable(run, variants[ours])
+        ):
             cells = [
-                differences(paired(found[ours], found[other], _test_accuracy))
+                summarize_differences(
+                    compute_paired_differences(found[ours], found[other], _compute_test_accuracy)
+                )
                 if {ours, other} <= found.keys()
                 else None
                 for found in by_process.values()
             ]
             rows.append((f"{ours} - {other}", *cells))
-    return Table(("difference of test accuracy, points", *by_process), tuple(rows))
+    return ResultTable(("difference of test accuracy, points", *by_process), tuple(rows))
 
 
-def _meets(other: KeptRun, ours: KeptRun) -> bool:
+def _is_comparable(other: LoggedRun, ours: LoggedRun) -> bool:
     """Return whether a variant of FedAU is compared to this one: under the same participation.
 
     Of FedAU's own variants those at both ends, K = 1 and no cutoff, are compared to those that
@@ -177,21 +191,21 @@ def _meets(other: KeptRun, ours: KeptRun) -> bool:
         cutoff, end = ours.numbers["cutoff"], other.numbers["cutoff"]
         if end not in ("1", "inf") or cutoff in ("inf", end):
             return False
-        same = tuple(TOLD)
+        same = tuple(VARIED_SETTINGS)
     return all(other.settings.get(key) == ours.settings.get(key) for key in same)
 
 
-def _is_fedau(run: KeptRun) -> bool:
+def _is_fedau(run: LoggedRun) -> bool:
     return run.strategy.startswith("fedau")
 
 
-def _variants(by_process: ByProcess) -> Mapping[str, KeptRun]:
+def _sort_variants(by_process: MethodsByProcess) -> Mapping[str, LoggedRun]:
     """Return a run of each method by its name, FedAU's first, ascending by the values it tells."""
     runs = {name: of.runs[0] for found in by_process.values() for name, of in found.items()}
-    return dict(sorted(runs.items(), key=lambda entry: _order(entry[1])))
+    return dict(sorted(runs.items(), key=lambda entry: _get_sort_key(entry[1])))
 
 
-def _order(run: KeptRun) -> tuple[bool, str, list[tuple[int, float, str]]]:
-    values = [run.numbers["cutoff"], *(run.settings.get(key) for key in TOLD)]
-    told = [ascending(value) for value in values if value is not None]
+def _get_sort_key(run: LoggedRun) -> tuple[bool, str, list[tuple[int, float, str]]]:
+    values = [run.numbers["cutoff"], *(run.settings.get(key) for key in VARIED_SETTINGS)]
+    told = [get_value_sort_key(value) for value in values if value is not None]
     return not _is_fedau(run), run.strategy, told

@@ -26,11 +26,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "stock_flower"))
 
 from stock_model import make  # the model that every competitor trains
 
-CLASSES = 10
+NUM_CLASSES = 10
 
 
 @dataclass(frozen=True)
-class Job:
+class PeerJob:
     """What a peer trains.
 
     ``data`` is the file that ``benchmarks/engines.py`` writes, ``model`` a name that
@@ -50,7 +50,7 @@ class Job:
     channels_last: bool = False
 
     @cached_property
-    def parts(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    def client_data(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Inputs in [0, 1] as float32 and labels of each client."""
         with np.load(self.data) as file:
             x, y, client = (file[f"{name}_train"] for name in ("x", "y", "client"))
@@ -65,20 +65,20 @@ class Job:
 
     @property
     def epochs(self) -> int:
-        """Epochs over ``few_parts``, which are as many steps as the job asks for."""
+        """Epochs over ``truncated_data``, which are as many steps as the job asks for."""
         return 1 if self.local_steps is not None else self.local_epochs
 
     @property
-    def few_parts(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    def truncated_data(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """The clients' data for a peer that counts epochs only.
 
         A job that counts steps then is one epoch over the first rows of each client, as many as
         the steps need.
         """
         if self.local_steps is None:
-            return self.parts
+            return self.client_data
         rows = self.local_steps * self.batch_size
-        return [(x[:rows], y[:rows]) for x, y in self.parts]
+        return [(x[:rows], y[:rows]) for x, y in self.client_data]
 
     def new_model(self) -> nn.Module:
         """Return the model, the same numbers every time."""
@@ -86,35 +86,35 @@ class Job:
         return model.to(memory_format=torch.channels_last) if self.channels_last else model
 
 
-class LocalSteps:
+class StepCounter:
     """Counts the steps of all optimizers of the process, but for those that are left out."""
 
     def __init__(self) -> None:
         self.count = 0
         self._left_out: set[int] = set()
-        register_optimizer_step_post_hook(self._add)
+        register_optimizer_step_post_hook(self._count_step)
 
-    def leave_out(self, optimizer: torch.optim.Optimizer) -> None:
+    def exclude(self, optimizer: torch.optim.Optimizer) -> None:
         """Do not count the steps of an optimizer, such as the server's."""
         self._left_out.add(id(optimizer))
 
-    def _add(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+    def _count_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         self.count += id(optimizer) not in self._left_out
 
 
-STEPS = LocalSteps()
+STEP_COUNTER = StepCounter()
 
 
-def job_of_command_line() -> Job:
+def read_job() -> PeerJob:
     """Return the job of the only argument."""
-    job = Job(**json.loads(sys.argv[1]))
+    job = PeerJob(**json.loads(sys.argv[1]))
     # Some peers read the command line too.
     del sys.argv[1:]
     return job
 
 
-def main(rounds: Callable[[Job, Callable[[], None]], None]) -> None:
+def main(train: Callable[[PeerJob, Callable[[], None]], None]) -> None:
     """Run the job of the command line and print what it took."""
     times: list[float] = []
-    rounds(job_of_command_line(), lambda: times.append(time.time()))
-    print(json.dumps({"times": times, "steps": STEPS.count}), flush=True)
+    train(read_job(), lambda: times.append(time.time()))
+    print(json.dumps({"times": times, "steps": STEP_COUNTER.count}), flush=True)

@@ -11,7 +11,7 @@ from fedlab.core.standalone import StandalonePipeline
 from torch.utils.data import DataLoader, TensorDataset
 
 
-class Clients(FedDataset):
+class ClientDatasets(FedDataset):
     """The clients' data in memory."""
 
     def __init__(self, job: Job) -> None:
@@ -33,7 +33,7 @@ class Clients(FedDataset):
         return DataLoader(self.sets[id], batch_size=batch_size, shuffle=True)
 
 
-class Noting(StandalonePipeline):
+class TimedPipeline(StandalonePipeline):
     """The pipeline; instead of evaluating it notes the end of a round."""
 
     def __init__(
@@ -46,15 +46,15 @@ class Noting(StandalonePipeline):
         self.evaluate = noted
 
 
-def rounds(job: Job, noted: Callable[[], None]) -> None:
+def train_fedlab(job: Job, on_round_end: Callable[[], None]) -> None:
     """Train the job's rounds."""
     model = job.new_model()
     handler = SyncServerHandler(model, job.rounds, job.asked / job.clients)
     trainer = SGDSerialClientTrainer(model, job.clients)
-    trainer.setup_dataset(Clients(job))
+    trainer.setup_dataset(ClientDatasets(job))
     trainer.setup_optim(job.epochs, job.batch_size, job.lr)
-    Noting(handler, trainer, noted).main()
+    TimedPipeline(handler, trainer, on_round_end).main()
 
 
 if __name__ == "__main__":
-    main(rounds)
+    main(train_fedlab)

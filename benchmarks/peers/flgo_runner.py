@@ -27,13 +27,13 @@ get_model = Made.job.new_model
 """
 
 
-def several(rows: Any, places: list[int]) -> list[Any]:
+def select_samples(rows: Any, indices: list[int]) -> list[Any]:
     """Return several samples of a subset."""
-    return [rows[place] for place in places]
+    return [rows[place] for place in indices]
 
 
 # Recent versions of torch refuse a subset that overrides __getitem__ alone, as FLGo's does.
-FromDatasetPipe.TaskDataset.__getitems__ = several
+FromDatasetPipe.TaskDataset.__getitems__ = select_samples
 
 
 class Made:
@@ -43,7 +43,7 @@ class Made:
     data: TensorDataset
 
 
-class Natural(BasicPartitioner):
+class NaturalPartitioner(BasicPartitioner):
     """Every client keeps its rows."""
 
     def __init__(self, sizes: list[int]) -> None:
@@ -55,7 +55,7 @@ class Natural(BasicPartitioner):
         return [rows.tolist() for rows in self._rows]
 
 
-def rounds(job: Job, noted: Callable[[], None]) -> None:
+def train_flgo(job: Job, on_round_end: Callable[[], None]) -> None:
     """Train the job's rounds."""
     sys.path.insert(0, str(Path.cwd()))
     x, y = (torch.cat(tensors) for tensors in zip(*job.parts, strict=True))
@@ -67,7 +67,7 @@ def rounds(job: Job, noted: Callable[[], None]) -> None:
     benchmark = import_module(name)
     # Drawing the partition takes minutes with a thousand clients, and nobody looks at it.
     benchmark.visualize = lambda *_: None
-    partition = Natural([len(labels) for _, labels in job.parts])
+    partition = NaturalPartitioner([len(labels) for _, labels in job.parts])
     task = flgo.gen_task_by_(benchmark, partition, "task")
     server = flgo.init(
         task,
@@ -87,14 +87,14 @@ def rounds(job: Job, noted: Callable[[], None]) -> None:
     )
     iterate = server.iterate
 
-    def timed() -> Any:
+    def time_round() -> Any:
         updated = iterate()
-        noted()
+        on_round_end()
         return updated
 
-    server.iterate = timed
+    server.iterate = time_round
     server.run()
 
 
 if __name__ == "__main__":
-    main(rounds)
+    main(train_flgo)

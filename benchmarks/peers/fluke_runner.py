@@ -10,7 +10,7 @@ from fluke.data import DataSplitter, DummyDataContainer, FastDataLoader
 from fluke.utils import FederationObserver
 
 
-class Rounds(FederationObserver):
+class RoundObserver(FederationObserver):
     """Notes the end of each round."""
 
     def __init__(self, noted: Callable[[], None]) -> None:
@@ -21,7 +21,7 @@ class Rounds(FederationObserver):
         self._noted()
 
 
-def rounds(job: Job, noted: Callable[[], None]) -> None:
+def train_fluke(job: Job, on_round_end: Callable[[], None]) -> None:
     """Train the job's rounds."""
     environment = FlukeENV()
     environment.set_seed(0)
@@ -45,9 +45,9 @@ def rounds(job: Job, noted: Callable[[], None]) -> None:
         server={"weighted": True},
     )
     algorithm = FedAVG(job.clients, DataSplitter(container), settings)
-    algorithm.set_callbacks([Rounds(noted)])
+    algorithm.set_callbacks([RoundObserver(on_round_end)])
     algorithm.run(job.rounds, job.asked / job.clients)
 
 
 if __name__ == "__main__":
-    main(rounds)
+    main(train_fluke)

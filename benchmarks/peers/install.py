@@ -26,20 +26,20 @@ PEERS = {
 """The requirement that installs each peer. No extra of the project has them: pip and uv resolve all
 extras together, and the peers pin versions of what the project needs in newer ones."""
 
-ENVIRONMENTS = Path.home() / ".cache" / "fedquorum-peers"
+DEFAULT_ENVIRONMENTS = Path.home() / ".cache" / "fedquorum-peers"
 
 
-def python_of(environments: Path, peer: str) -> Path:
+def get_python(environments: Path, peer: str) -> Path:
     """Return the interpreter of a peer's environment."""
     return environments / peer / "bin" / "python"
 
 
-def missing(environments: Path, peers: list[str]) -> list[str]:
+def find_missing_peers(environments: Path, peers: list[str]) -> list[str]:
     """Return the peers that have no environment."""
-    return [peer for peer in peers if not python_of(environments, peer).exists()]
+    return [peer for peer in peers if not get_python(environments, peer).exists()]
 
 
-def install(environments: Path, peer: str) -> None:
+def install_peer(environments: Path, peer: str) -> None:
     """Create a peer's environment and install the peer from the package index.
 
     Raises
@@ -49,8 +49,8 @@ def install(environments: Path, peer: str) -> None:
     """
     folder = environments / peer
     venv.create(folder, clear=True, with_pip=False, symlinks=True)
-    python = python_of(environments, peer)
-    packages = Path(_purelib(python))
+    python = get_python(environments, peer)
+    packages = Path(_get_purelib(python))
     (packages / "shared.pth").write_text(sysconfig.get_path("purelib") + "\n")
     command = [sys.executable, "-m", "pip", "--python", str(python), "install", PEERS[peer]]
     try:
@@ -60,7 +60,7 @@ def install(environments: Path, peer: str) -> None:
         raise
 
 
-def _purelib(python: Path) -> str:
+def _get_purelib(python: Path) -> str:
     code = "import sysconfig; print(sysconfig.get_path('purelib'))"
     done = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True)
     return done.stdout.strip()
@@ -80,7 +80,7 @@ def main() -> None:
     failed = []
     for peer in options.peers or PEERS:
         try:
-            install(options.environments.resolve(), peer)
+            install_peer(options.environments.resolve(), peer)
         except subprocess.CalledProcessError:
             failed.append(peer)
     if failed:

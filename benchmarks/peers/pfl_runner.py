@@ -47,7 +47,7 @@ class WithLoss(nn.Module):
         return {"loss": Weighted(total.item(), len(y))}
 
 
-class Times(TrainingProcessCallback):
+class RoundTimes(TrainingProcessCallback):
     """Notes the time after every round."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Times(TrainingProcessCallback):
         return False, Metrics()
 
 
-def run(job: Job) -> list[float]:
+def train_pfl(job: Job) -> list[float]:
     """Train and return the time after every round."""
     device = pytorch_ops.get_default_device()
     users = [
@@ -76,7 +76,7 @@ def run(job: Job) -> list[float]:
     STEPS.leave_out(central)
     model = PyTorchModel(module, torch.optim.SGD, central)
     never = job.rounds + 1
-    times = Times()
+    times = RoundTimes()
     FederatedAveraging().run(
         algorithm_params=NNAlgorithmParams(
             central_num_iterations=job.rounds,
@@ -100,7 +100,7 @@ def run(job: Job) -> list[float]:
 
 
 if __name__ == "__main__":
-    noted = run(job_of_command_line())
+    round_times = train_pfl(job_of_command_line())
     (steps,) = pytorch_ops.distributed.all_reduce([torch.tensor([float(STEPS.count)])])
     if pytorch_ops.distributed.global_rank == 0:
-        print(json.dumps({"times": noted, "steps": int(steps)}), flush=True)
+        print(json.dumps({"times": round_times, "steps": int(steps)}), flush=True)

@@ -16,14 +16,14 @@ DEVICE = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
 
 
 @lru_cache(maxsize=1)
-def _arrays(path: str) -> dict[str, np.ndarray]:
+def _load_arrays(path: str) -> dict[str, np.ndarray]:
     with np.load(path) as file:
         return dict(file)
 
 
 @cache
-def _data(path: str, client: int) -> TensorDataset:
-    arrays = _arrays(path)
+def _load_data(path: str, client: int) -> TensorDataset:
+    arrays = _load_arrays(path)
     rows = arrays["client_train"] == client
     x = torch.from_numpy(arrays["x_train"][rows]).float()
     if arrays["x_train"].dtype == np.uint8:
@@ -38,7 +38,7 @@ def train(message: Message, context: Context) -> Message:
     config = context.run_config
     model = make(str(config["model"])).to(DEVICE)
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    data = _data(str(config["data"]), int(context.node_config["partition-id"]))
+    data = _load_data(str(config["data"]), int(context.node_config["partition-id"]))
     loader = DataLoader(data, batch_size=int(config["batch-size"]), shuffle=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=float(config["lr"]))
     epochs, steps = int(config["local-epochs"]), int(config["local-steps"]) or None

@@ -4,8 +4,8 @@ import torch
 from torch import nn
 
 
-def make(model: str) -> nn.Module:
-    """Return ``logreg:FEATURES:CLASSES`` or ``cnn:CHANNELS:SIDE:HIDDEN:...``, 10 classes."""
+def make_stock_model(model: str) -> nn.Module:
+    """Return ``logreg:FEATURES:CLASSES`` or ``cnn:NUM_CHANNELS:SIDE:HIDDEN:...``, 10 classes."""
     torch.manual_seed(0)
     kind, *numbers = model.split(":")
     sizes = [int(n) for n in numbers]

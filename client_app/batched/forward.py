@@ -15,36 +15,36 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from client_app.batched.aligned import aligned, copies, padded_rows
-from client_app.batched.gradients import DenseGradients, Stacked
-from client_app.batched.schedule import width_of
-from client_app.evaluation import Judged, Measured, judged, measurements_of
+from client_app.batched.aligned import compute_padded_rows, copy_aligned, create_aligned
+from client_app.batched.gradients import DenseGradients, StackedTensors
+from client_app.batched.schedule import compute_padded_batch_size
+from client_app.evaluation import BatchStats, MetricsByClient, compute_batch_stats, reduce_by_client
 from client_app.examples import Examples
-from client_app.tasks import Task
-from client_app.workers import Workers
+from client_app.losses import Task
+from client_app.workers import WorkerPool
 
-BLOCK = 256
+BLOCK_ROWS = 256
 
 
 @dataclass(frozen=True)
-class Pass:
+class PaddedPass:
     """k blocks of b rows, gathered with some rows more: (k, room) of which (k, b) are used.
 
     ``real`` says which of those used are there, tensor of bool (k, b); others repeat a row.
     """
 
-    room: int
+    capacity: int
     width: int
     real: torch.Tensor
 
     @property
-    def gathered(self) -> int:
+    def num_gathered(self) -> int:
         """How many rows are gathered."""
-        return len(self.real) * self.room
+        return len(self.real) * self.capacity
 
 
 @dataclass(frozen=True)
-class Share:
+class WorkShare:
     """Rows that are gathered and judged at the same time.
 
     Attributes
@@ -53,31 +53,31 @@ class Share:
         One for each size of blocks.
     rows : tensor of int64
         The rows of all passes, one after the other.
-    judged : tensor of int64
+    real_rows : tensor of int64
         Those that are there, in the same order.
     """
 
-    passes: Sequence[Pass]
+    passes: Sequence[PaddedPass]
     rows: torch.Tensor
-    judged: torch.Tensor
+    real_rows: torch.Tensor
 
 
 @dataclass(frozen=True)
-class Plan:
+class BatchPlan:
     """How many rows clients have in the order in which they are measured, and in which shares.
 
-    ``places`` says where in that order each of those ``asked`` is.
+    ``indices`` says where in that order each of those ``clients`` is.
     """
 
-    asked: NDArray[np.int64]
-    among: int
-    places: NDArray[np.int64]
+    clients: NDArray[np.int64]
+    num_workers: int
+    indices: NDArray[np.int64]
     counts: NDArray[np.int64]
-    shares: Sequence[Share]
+    shares: Sequence[WorkShare]
 
 
 @dataclass(frozen=True)
-class Blocks:
+class RowBlocks:
     """Blocks of one size: the first row of each and how many of its rows there are, (k,)."""
 
     width: int
@@ -85,7 +85,7 @@ class Blocks:
     count: NDArray[np.int64]
 
 
-class DenseMeasuring:
+class DenseEvaluator:
     """Measures fully connected models with ReLU between their layers.
 
     Parameters
@@ -107,12 +107,12 @@ class DenseMeasuring:
         self._examples = examples
         self._task = task
         self._rows_at_once = rows_at_once
-        self._plan: Plan | None = None
+        self._plan: BatchPlan | None = None
 
     @torch.no_grad()
-    def measure(
-        self, state: Stacked, clients: Sequence[int], metric_name: str, workers: Workers
-    ) -> Measured:
+    def evaluate(
+        self, state: StackedTensors, clients: Sequence[int], metric_name: str, workers: WorkerPool
+    ) -> MetricsByClient:
         """Return what each client measures of the model with this state.
 
         Parameters
@@ -122,60 +122,66 @@ class DenseMeasuring:
         clients : sequence of int
             Who measures.
         metric_name : str
-            See ``client_app.evaluation.evaluate``.
+            See ``client_app.evaluation.evaluate_clients``.
         workers : Workers
             Among whom the passes are divided, which changes no result.
         """
-        plan = self._planned(np.asarray(clients, dtype=np.int64), workers.count)
+        plan = self._get_plan(np.asarray(clients, dtype=np.int64), workers.count)
 
-        def judge(share: Share) -> Judged:
+        def judge(share: WorkShare) -> BatchStats:
             with torch.no_grad():  # each thread has its own mode
-                return self._judge(state, share, metric_name)
+                return self._compute_stats(state, share, metric_name)
 
         results = []
-        for result in workers.map(judge, plan.shares, ahead=max(1, len(plan.shares))):
+        for result in workers.map(judge, plan.shares, prefetch=max(1, len(plan.shares))):
             if isinstance(result, Exception):
                 raise result
             results.append(result)
         if not results:
             nothing = torch.zeros((0, 4), dtype=torch.float64, device=self._examples.device)
-            results = [Judged(nothing, None)]
-        return measurements_of(results, plan.counts, metric_name)[plan.places]
+            results = [BatchStats(nothing, None)]
+        return reduce_by_client(results, plan.counts, metric_name)[plan.indices]
 
-    def _planned(self, clients: NDArray[np.int64], among: int) -> Plan:
+    def _get_plan(self, clients: NDArray[np.int64], num_workers: int) -> BatchPlan:
         """Return the plan for these clients; mostly it is the one of the round before."""
         last = self._plan
-        if last is None or last.among != among or not np.array_equal(last.asked, clients):
-            counts = self._examples.counts(clients)
-            groups = dict(_of_one_width(counts))
+        if (
+            last is None
+            or last.num_workers != num_workers
+            or not np.array_equal(last.clients, clients)
+        ):
+            counts = self._examples.get_counts(clients)
+            groups = dict(_group_by_width(counts))
             blocks = [
                 part
                 for width, places in groups.items()
                 if width
-                for part in self._blocks(width, clients[places])
+                for part in self._build_blocks(width, clients[places])
             ]
             order = np.concatenate([np.zeros(0, np.int64), *groups.values()])
-            shares = self._shares(blocks, among)
-            last = self._plan = Plan(clients, among, np.argsort(order), counts[order], shares)
+            shares = self._split_blocks(blocks, num_workers)
+            last = self._plan = BatchPlan(
+                clients, num_workers, np.argsort(order), counts[order], shares
+            )
         return last
 
-    def _blocks(self, width: int, clients: NDArray[np.int64]) -> list[Blocks]:
+    def _build_blocks(self, width: int, clients: NDArray[np.int64]) -> list[RowBlocks]:
         """Return the blocks of clients in their order, as many together as may be."""
-        starts, rows = self._examples.starts(clients), self._examples.counts(clients)
+        starts, rows = self._examples.get_starts(clients), self._examples.get_counts(clients)
         blocks = -(-rows // width)
         begins = width * (np.arange(blocks.sum()) - np.repeat(np.cumsum(blocks) - blocks, blocks))
         firsts = np.repeat(starts, blocks) + begins
         counts = np.minimum(width, np.repeat(rows, blocks) - begins)
         k = max(1, self._rows_at_once // width)
         return [
-            Blocks(width, firsts[i : i + k], counts[i : i + k]) for i in range(0, len(firsts), k)
+            RowBlocks(width, firsts[i : i + k], counts[i : i + k]) for i in range(0, len(firsts), k)
         ]
 
-    def _shares(self, blocks: Sequence[Blocks], count: int) -> list[Share]:
+    def _split_blocks(self, blocks: Sequence[RowBlocks], count: int) -> list[WorkShare]:
         """Return the blocks divided among so many workers, no share with too many rows."""
         rows = [each.width * len(each.first) for each in blocks]
         most = min(self._rows_at_once, math.ceil(sum(rows) / count))
-        shares: list[list[Blocks]] = []
+        shares: list[list[RowBlocks]] = []
         left = 0
         for each, needed in zip(blocks, rows, strict=True):
             if needed > left or not shares:
@@ -183,45 +189,47 @@ class DenseMeasuring:
                 left = most
             shares[-1].append(each)
             left -= needed
-        return [self._share(each) for each in shares]
+        return [self._build_share(each) for each in shares]
 
-    def _share(self, blocks: Sequence[Blocks]) -> Share:
+    def _build_share(self, blocks: Sequence[RowBlocks]) -> WorkShare:
         examples = self._examples
         numbers = math.prod(examples.input_shape)
         passes, rows, judged = [], [], []
         for each in blocks:
-            room = padded_rows(each.width, numbers, examples.dtype)
+            room = compute_padded_rows(each.width, numbers, examples.dtype)
             within = np.arange(room)
             real = within < each.count[:, None]
             of_blocks = each.first[:, None] + np.where(real, within, 0)
             rows.append(of_blocks.reshape(-1))
             judged.append(of_blocks[real])
             used = torch.from_numpy(real[:, : each.width]).to(examples.device)
-            passes.append(Pass(room, each.width, used))
-        return Share(
+            passes.append(PaddedPass(room, each.width, used))
+        return WorkShare(
             passes,
             torch.from_numpy(np.concatenate(rows)).to(examples.device),
             torch.from_numpy(np.concatenate(judged)).to(examples.device),
         )
 
-    def _judge(self, state: Stacked, share: Share, metric_name: str) -> Judged:
+    def _compute_stats(
+        self, state: StackedTensors, share: WorkShare, metric_name: str
+    ) -> BatchStats:
         """Return what the rows of a share are worth."""
-        gathered = self._examples.inputs(share.rows).flatten(start_dim=1)
+        gathered = self._examples.gather_inputs(share.rows).flatten(start_dim=1)
         outputs = []
         for each, x in zip(
-            share.passes, gathered.split([p.gathered for p in share.passes]), strict=True
+            share.passes, gathered.split([p.num_gathered for p in share.passes]), strict=True
         ):
-            of_blocks = x.view(len(each.real), each.room, -1)[:, : each.width]
-            outputs.append(self._outputs(state, of_blocks)[each.real])
-        labels = self._examples.labels(share.judged)
-        return judged(torch.cat(outputs), labels, self._task, metric_name)
+            of_blocks = x.view(len(each.real), each.capacity, -1)[:, : each.width]
+            outputs.append(self._compute_outputs(state, of_blocks)[each.real])
+        labels = self._examples.gather_labels(share.real_rows)
+        return compute_batch_stats(torch.cat(outputs), labels, self._task, metric_name)
 
-    def _outputs(self, state: Stacked, x: torch.Tensor) -> torch.Tensor:
+    def _compute_outputs(self, state: StackedTensors, x: torch.Tensor) -> torch.Tensor:
         """Return the outputs (k, b, c) of inputs (k, b, d)."""
         blocks = len(x)
         if blocks == 1 and any(1 in state[weight].shape for weight, _ in self._layers):
             # A product with a vector is computed in another way alone than as one of several.
-            return self._outputs(state, copies(x[0], 2))[:1]
+            return self._compute_outputs(state, copy_aligned(x[0], 2))[:1]
         a = x.transpose(1, 2)  # (k, d, b)
         for layer, (weight, bias) in enumerate(self._layers):
             w = state[weight]
@@ -231,20 +239,26 @@ class DenseMeasuring:
                 state[bias].reshape(1, -1, 1),
                 w.expand(blocks, *w.shape),
                 a,
-                out=aligned(blocks, (len(w), x.shape[1]), x.dtype, x.device),
+                out=create_aligned(blocks, (len(w), x.shape[1]), x.dtype, x.device),
             )
         return a.transpose(1, 2)
 
 
-def _of_one_width(counts: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+def _group_by_width(counts: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
     """Yield the sizes of blocks and the places of their clients, as they first occur."""
     alike, kind = np.unique(counts, return_inverse=True)
-    widths = np.array([_width(count) for count in alike.tolist()], dtype=np.int64)[kind]
+    widths = np.array([_compute_block_size(count) for count in alike.tolist()], dtype=np.int64)[
+        kind
+    ]
     found, first = np.unique(widths, return_index=True)
     for width in found[np.argsort(first)].tolist():
         yield width, np.flatnonzero(widths == width)
 
 
-def _width(count: int) -> int:
+def _compute_block_size(count: int) -> int:
     """Return the size of the blocks of a client with so many rows, 0 where it has none."""
-    return width_of(math.ceil(count / math.ceil(count / BLOCK)), BLOCK) if count else 0
+    return (
+        compute_padded_batch_size(math.ceil(count / math.ceil(count / BLOCK_ROWS)), BLOCK_ROWS)
+        if count
+        else 0
+    )

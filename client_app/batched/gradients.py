@@ -15,12 +15,12 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from client_app.arrays import sent
-from client_app.batched.aligned import aligned, copies, padded_rows
+from client_app.arrays import to_device
+from client_app.batched.aligned import compute_padded_rows, copy_aligned, create_aligned
+from client_app.losses import BinaryCrossEntropy, CrossEntropy, Task
 from client_app.models import MLP, LogisticRegression
-from client_app.tasks import BinaryCrossEntropy, CrossEntropy, Task
 
-Stacked = dict[str, torch.Tensor]
+StackedTensors = dict[str, torch.Tensor]
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Batches:
         What dropout multiplies by (m, b, *shape), by the name of the layer's mask.
     coefficients : tensor
         What ``Gradients.coefficients`` returned for these batches (m, b).
-    rooms : dict of tensor
+    workspaces : dict of tensor
         Memory for what a step computes in between, by its name: the steps of a round share it.
     """
 
@@ -46,48 +46,48 @@ class Batches:
     sizes: NDArray[np.int64]
     masks: Mapping[str, torch.Tensor]
     coefficients: torch.Tensor
-    rooms: dict[str, torch.Tensor] = field(default_factory=dict)
+    workspaces: dict[str, torch.Tensor] = field(default_factory=dict)
 
-    def room(self, name: str, units: int) -> torch.Tensor:
+    def get_workspace(self, name: str, units: int) -> torch.Tensor:
         """Return aligned memory (m, units, b), whose contents nobody needs any more."""
         m, b = self.y.shape
-        kept = self.rooms.get(name)
+        kept = self.workspaces.get(name)
         if kept is None or kept.shape[0] < m:
-            kept = aligned(m, (units, b), self.x.dtype, self.x.device)
+            kept = create_aligned(m, (units, b), self.x.dtype, self.x.device)
         if kept.shape[0] > m:
             kept = kept[:m]  # a later step has no more clients
-        self.rooms[name] = kept
+        self.workspaces[name] = kept
         return kept
 
 
 class Gradients(Protocol):
     """How gradients of one model are computed."""
 
-    def coefficients(
+    def compute_coefficients(
         self,
         labels: torch.Tensor,
         counts: torch.Tensor,
         sizes: torch.Tensor,
         scale: torch.Tensor,
     ) -> torch.Tensor:
-        """Return what ``add`` multiplies the samples of n batches by, (n, b).
+        """Return what ``accumulate`` multiplies the samples of n batches by, (n, b).
 
         The mean over a batch is multiplied by ``scale`` (n,). ``labels`` (n, b, ...); ``counts``
         says which samples count (n, b), ``sizes`` how many (n,).
         """
 
-    def add(
+    def accumulate(
         self,
-        parameters: Stacked,
-        buffers: Stacked,
-        into: Stacked,
+        parameters: StackedTensors,
+        buffers: StackedTensors,
+        grads: StackedTensors,
         batches: Batches,
         *,
-        keep: float = 1.0,
+        beta: float = 1.0,
     ) -> None:
-        """Make ``into`` keep * into + scale_k times the gradient of client k's mean loss.
+        """Make ``grads`` keep * into + scale_k times the gradient of client k's mean loss.
 
-        ``into`` may be ``parameters``: then this is a step of gradient descent. ``buffers``
+        ``grads`` may be ``parameters``: then this is a step of gradient descent. ``buffers``
         change as the model changes them in training.
         """
 
@@ -109,7 +109,7 @@ class DenseGradients:
     ----------
     layers : sequence of (str, str)
         Names of weight and bias of each layer.
-    outputs : int
+    num_outputs : int
         Number of units of the last layer.
     binary : bool
         Whether the cross entropy is that of one logit.
@@ -118,34 +118,34 @@ class DenseGradients:
     """
 
     layers: Sequence[tuple[str, str]]
-    outputs: int
+    num_outputs: int
     binary: bool = False
     class_weights: torch.Tensor | None = None
 
-    def padded(self, model: Stacked) -> Stacked:
+    def pad_units(self, model: StackedTensors) -> StackedTensors:
         """Return a model with further units, all of whose weights are and stay 0.
 
         A weight then fills whole cache lines, and many of them are one contiguous tensor: torch
-        multiplies those in one call, others one by one. ``add`` takes models with and without.
+        multiplies those in one call, others one by one. ``accumulate`` takes models with and without.
         """
         padded, before = dict(model), 0
         for weight, bias in self.layers:
             units, inputs = model[weight].shape
             inputs += before
-            more = padded_rows(units, inputs, model[weight].dtype) - units
+            more = compute_padded_rows(units, inputs, model[weight].dtype) - units
             padded[weight] = functional.pad(model[weight], (0, before, 0, more))
             padded[bias] = functional.pad(model[bias], (0, more))
             before = more
         return padded
 
-    def trimmed(self, models: Stacked, like: Stacked) -> Stacked:
-        """Return stacked models (m, ...) without the further units, of the shapes of ``like``."""
+    def trim_units(self, models: StackedTensors, reference: StackedTensors) -> StackedTensors:
+        """Return stacked models (m, ...) without the further units, of the shapes of ``reference``."""
         return {
-            name: tensor[(slice(None), *map(slice, like[name].shape))]
+            name: tensor[(slice(None), *map(slice, reference[name].shape))]
             for name, tensor in models.items()
         }
 
-    def coefficients(
+    def compute_coefficients(
         self,
         labels: torch.Tensor,
         counts: torch.Tensor,
@@ -159,20 +159,20 @@ class DenseGradients:
         total = weights.sum(dim=1)
         return weights * (scale / torch.where(total == 0, 1, total)).unsqueeze(1)
 
-    def add(
+    def accumulate(
         self,
-        parameters: Stacked,
-        buffers: Stacked,
-        into: Stacked,
+        parameters: StackedTensors,
+        buffers: StackedTensors,
+        grads: StackedTensors,
         batches: Batches,
         *,
-        keep: float = 1.0,
+        beta: float = 1.0,
     ) -> None:
-        """Make ``into`` keep * into + scale_k times the gradient of client k's mean loss."""
+        """Make ``grads`` keep * into + scale_k times the gradient of client k's mean loss."""
         x, y = batches.x.flatten(start_dim=2), batches.y  # (m, b, d), (m, b)
         m, b = y.shape
         if m == 1 and self._has_vectors(parameters):
-            self._add_beside_itself(parameters, buffers, into, batches, keep=keep)
+            self._accumulate_duplicated(parameters, buffers, grads, batches, beta=beta)
             return
 
         activations = [x.transpose(1, 2)]  # (m, units, b): long rows for the products
@@ -180,16 +180,16 @@ class DenseGradients:
             if len(activations) > 1:
                 activations[-1].clamp_(min=0)
             w = parameters[weight]  # (m, units, inputs)
-            out = batches.room(bias, w.shape[1])
+            out = batches.get_workspace(bias, w.shape[1])
             torch.baddbmm(parameters[bias].unsqueeze(2), w, activations[-1], out=out)
             activations.append(out)
         delta = activations.pop()  # 0 for padded units, whose weights are 0
-        output = delta[:, : self.outputs]
+        output = delta[:, : self.num_outputs]
         if self.binary:
             error = output.sigmoid().sub_(y.unsqueeze(1))
         else:
             error = functional.softmax(output, dim=1)
-            minus_one = _minus_one(error.dtype, error.device).expand(m, 1, b)
+            minus_one = _get_minus_one(error.dtype, error.device).expand(m, 1, b)
             error.scatter_add_(1, y.unsqueeze(1), minus_one)
         torch.mul(error, batches.coefficients.unsqueeze(1), out=output)
         for weight, bias in reversed(self.layers):
@@ -198,47 +198,49 @@ class DenseGradients:
             back = delta
             if activations:
                 w = parameters[weight]
-                out = batches.room(weight, w.shape[2])
+                out = batches.get_workspace(weight, w.shape[2])
                 back = torch.bmm(w.transpose(1, 2), delta, out=out)
-            into[weight].baddbmm_(delta, before.transpose(1, 2), beta=keep)
-            if keep != 1.0:
-                into[bias].mul_(keep)
-            into[bias].add_(delta.sum(dim=2))
+            grads[weight].baddbmm_(delta, before.transpose(1, 2), beta=beta)
+            if beta != 1.0:
+                grads[bias].mul_(beta)
+            grads[bias].add_(delta.sum(dim=2))
             delta = back.mul_(before > 0) if activations else back
 
-    def _has_vectors(self, parameters: Stacked) -> bool:
+    def _has_vectors(self, parameters: StackedTensors) -> bool:
         """Say whether a product is one with a vector."""
         return any(1 in parameters[weight].shape[1:] for weight, _ in self.layers)
 
-    def _add_beside_itself(
+    def _accumulate_duplicated(
         self,
-        parameters: Stacked,
-        buffers: Stacked,
-        into: Stacked,
+        parameters: StackedTensors,
+        buffers: StackedTensors,
+        grads: StackedTensors,
         batches: Batches,
         *,
-        keep: float,
+        beta: float,
     ) -> None:
         """Do for one client what is done for it beside others.
 
         A product with a vector is computed in another way alone than as one of several.
         """
-        twice = {name: copies(tensor[0], 2) for name, tensor in parameters.items()}
-        both = twice if into is parameters else {n: copies(t[0], 2) for n, t in into.items()}
+        twice = {name: copy_aligned(tensor[0], 2) for name, tensor in parameters.items()}
+        both = (
+            twice if grads is parameters else {n: copy_aligned(t[0], 2) for n, t in grads.items()}
+        )
         doubled = Batches(
-            copies(batches.x[0], 2),
+            copy_aligned(batches.x[0], 2),
             batches.y.expand(2, -1),
             np.repeat(batches.sizes, 2),
             {},
             batches.coefficients.expand(2, -1),
         )
-        self.add(twice, buffers, both, doubled, keep=keep)
-        for name, tensor in into.items():
+        self.accumulate(twice, buffers, both, doubled, beta=beta)
+        for name, tensor in grads.items():
             tensor.copy_(both[name][:1])
 
 
 @lru_cache
-def _minus_one(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def _get_minus_one(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     return torch.full((1, 1, 1), -1.0, dtype=dtype, device=device)
 
 
@@ -260,22 +262,22 @@ class FunctionalGradients:
 
     def __init__(self, model: nn.Module, task: Task, *, compiled: bool = False) -> None:
         def loss(
-            parameters: Stacked,
-            rest: Stacked,
+            parameters: StackedTensors,
+            rest: StackedTensors,
             x: torch.Tensor,
             y: torch.Tensor,
             scale: torch.Tensor,
-        ) -> tuple[torch.Tensor, Stacked]:
+        ) -> tuple[torch.Tensor, StackedTensors]:
             rest = {name: tensor.clone() for name, tensor in rest.items()}
             outputs = functional_call(model, {**parameters, **rest}, (x,))
-            return scale * task.mean_loss(outputs, y), rest
+            return scale * task.compute_mean_loss(outputs, y), rest
 
         gradients = vmap(grad(loss, has_aux=True), randomness="error")
-        self._gradients: Callable[..., tuple[Stacked, Stacked]] = (
+        self._gradients: Callable[..., tuple[StackedTensors, StackedTensors]] = (
             torch.compile(gradients) if compiled else gradients
         )
 
-    def coefficients(
+    def compute_coefficients(
         self,
         labels: torch.Tensor,
         counts: torch.Tensor,
@@ -285,50 +287,50 @@ class FunctionalGradients:
         """Return the scale for every sample: the task weighs the samples of a batch."""
         return scale.unsqueeze(1).expand(counts.shape)
 
-    def add(
+    def accumulate(
         self,
-        parameters: Stacked,
-        buffers: Stacked,
-        into: Stacked,
+        parameters: StackedTensors,
+        buffers: StackedTensors,
+        grads: StackedTensors,
         batches: Batches,
         *,
-        keep: float = 1.0,
+        beta: float = 1.0,
     ) -> None:
-        """Make ``into`` keep * into + scale_k times the gradient of client k's mean loss."""
+        """Make ``grads`` keep * into + scale_k times the gradient of client k's mean loss."""
         scale = batches.coefficients[:, 0]
         for size in np.unique(batches.sizes).tolist():
             of_size = np.flatnonzero(batches.sizes == size)
             everyone = len(of_size) == len(batches.sizes)
-            places = None if everyone else sent(torch.from_numpy(of_size), scale.device)
-            select = partial(_chosen, places)
+            places = None if everyone else to_device(torch.from_numpy(of_size), scale.device)
+            select = partial(_select_rows, places)
             masks = {name: mask[:, :size] for name, mask in batches.masks.items()}
             gradients, after = self._gradients(
                 select(parameters),
                 select({**buffers, **masks}),
                 *select({"x": batches.x[:, :size], "y": batches.y[:, :size], "s": scale}).values(),
             )
-            before = select({name: into[name] for name in gradients})
+            before = select({name: grads[name] for name in gradients})
             for name, gradient in gradients.items():
-                _put(into[name], places, gradient.add(before[name], alpha=keep))
+                _write_rows(grads[name], places, gradient.add(before[name], alpha=beta))
             for name, tensor in buffers.items():
-                _put(tensor, places, after[name])
+                _write_rows(tensor, places, after[name])
 
 
-def _chosen(places: torch.Tensor | None, stacked: Stacked) -> Stacked:
-    """Return the rows at ``places``, None for all."""
-    if places is None:
+def _select_rows(indices: torch.Tensor | None, stacked: StackedTensors) -> StackedTensors:
+    """Return the rows at ``indices``, None for all."""
+    if indices is None:
         return stacked
-    return {name: tensor.index_select(0, places) for name, tensor in stacked.items()}
+    return {name: tensor.index_select(0, indices) for name, tensor in stacked.items()}
 
 
-def _put(stacked: torch.Tensor, places: torch.Tensor | None, rows: torch.Tensor) -> None:
-    if places is None:
+def _write_rows(stacked: torch.Tensor, indices: torch.Tensor | None, rows: torch.Tensor) -> None:
+    if indices is None:
         stacked.copy_(rows)
     else:
-        stacked.index_copy_(0, places, rows)
+        stacked.index_copy_(0, indices, rows)
 
 
-def dense_gradients(model: nn.Module, task: Task) -> DenseGradients | None:
+def build_dense_gradients(model: nn.Module, task: Task) -> DenseGradients | None:
     """Return the closed form for ``model``, None where there is none."""
     # of these types exactly: a loss derived from one may compute something else
     if type(task) is not CrossEntropy and type(task) is not BinaryCrossEntropy:

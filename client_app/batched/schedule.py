@@ -9,15 +9,15 @@ import torch
 from numpy.typing import NDArray
 
 from client_app.examples import Examples
-from client_app.randomness import Draws
-from client_app.training import LocalTraining, batch_sizes
+from client_app.rng import RngFactory
+from client_app.training import LocalSGDConfig, compute_batch_sizes
 
 IntArray = NDArray[np.int64]
-FEW = 32
+MAX_POWER_OF_TWO_ROWS = 32
 
 
 @dataclass(frozen=True)
-class Schedule:
+class BatchSchedule:
     """The batches of K clients, those with the most local steps first.
 
     Attributes
@@ -29,42 +29,42 @@ class Schedule:
         of a client without so many steps, repeats its first row.
     sizes : array of int64
         True sizes of the batches (S, K), 0 where a client has no such step.
-    counts : tensor of bool
+    mask : tensor of bool
         Whether a row counts (S, K, W), with W at most B the number of samples that a step
         computes of every client.
-    rates : tensor
+    learning_rates : tensor
         Learning rates (S, K).
     """
 
     order: tuple[int, ...]
     rows: torch.Tensor
     sizes: IntArray
-    counts: torch.Tensor
-    rates: torch.Tensor
+    mask: torch.Tensor
+    learning_rates: torch.Tensor
 
     @cached_property
-    def active(self) -> list[int]:
+    def num_active(self) -> list[int]:
         """How many clients have each step: the first ones."""
         active: list[int] = np.count_nonzero(self.sizes, axis=1).tolist()
         return active
 
 
-def local_schedule(
+def build_batch_schedule(
     clients: Sequence[int],
-    draws: Sequence[Draws],
+    rng_factories: Sequence[RngFactory],
     examples: Examples,
-    how: LocalTraining,
+    config: LocalSGDConfig,
     *,
     t: int,
-    normalises: bool,
+    batch_norm: bool,
     width: int | None = None,
-    room: int = 0,
-) -> Schedule:
+    min_capacity: int = 0,
+) -> BatchSchedule:
     """Return the batches of ``clients`` in round ``t`` (from 0).
 
-    Every client's order of samples is drawn from its own ``draws``, so that it does not depend
+    Every client's order of samples is drawn from its own ``rng_factories``, so that it does not depend
     on the others. A step computes ``width`` samples of every client, by default those of the
-    largest batch. ``rows`` has room for at least ``room`` samples of a batch.
+    largest batch. ``rows`` has room for at least ``min_capacity`` samples of a batch.
 
     Raises
     ------
@@ -72,25 +72,27 @@ def local_schedule(
         If the model normalises batches and a client has none of two samples.
     """
     found = [examples.count(client) for client in clients]
-    alike = {count: _steps_of(count, how, normalises=normalises) for count in set(found)}
+    alike = {count: _compute_steps(count, config, batch_norm=batch_norm) for count in set(found)}
     lengths = np.array([len(alike[count].sizes) for count in found])
     order = np.argsort(-lengths, kind="stable")
     longest = int(lengths.max())
     largest = max(int(steps.sizes.max()) for steps in alike.values())
-    widest = max(room, largest)
-    samples = {count: steps.samples(widest) for count, steps in alike.items()}
+    widest = max(min_capacity, largest)
+    samples = {count: steps.compute_batch_indices(widest) for count, steps in alike.items()}
     rows = np.zeros((longest, len(clients), widest), dtype=np.int64)
     sizes = np.zeros((longest, len(clients)), dtype=np.int64)
     rates = np.zeros((longest, len(clients)))
     for place, i in enumerate(order.tolist()):
         count = found[i]
         steps, length = alike[count], lengths[i]
-        shuffled = steps.shuffled(draws[i]("batches"), count) + examples.start(clients[i])
+        shuffled = steps.shuffle(rng_factories[i]("batches"), count) + examples.get_start(
+            clients[i]
+        )
         rows[:length, place] = shuffled[samples[count]]
         sizes[:length, place] = steps.sizes
-        rates[:length, place] = _rates(how, t, int(length))
+        rates[:length, place] = _compute_learning_rates(config, t, int(length))
     counts = np.arange(largest if width is None else width) < sizes[:, :, None]
-    return Schedule(
+    return BatchSchedule(
         tuple(order.tolist()),
         torch.from_numpy(rows).to(examples.device),
         sizes,
@@ -100,43 +102,43 @@ def local_schedule(
 
 
 @dataclass(frozen=True)
-class _Steps:
+class _ClientSteps:
     """The steps of a client, the same for all that have as many rows.
 
     Attributes
     ----------
-    used : int
+    num_used : int
         How many samples of an epoch are in a batch.
-    epochs : int
+    num_epochs : int
         How many epochs the steps begin.
     sizes : array of int64
         Of the batches (S,).
     """
 
-    used: int
-    epochs: int
+    num_used: int
+    num_epochs: int
     sizes: IntArray
 
-    def shuffled(self, rng: np.random.Generator, count: int) -> IntArray:
+    def shuffle(self, rng: np.random.Generator, count: int) -> IntArray:
         """Return a client's samples in the order of its steps, one epoch after the other."""
-        epochs = [rng.permutation(count)[: self.used] for _ in range(self.epochs)]
+        epochs = [rng.permutation(count)[: self.num_used] for _ in range(self.num_epochs)]
         return np.concatenate(epochs) if len(epochs) > 1 else epochs[0]
 
-    def samples(self, width: int) -> IntArray:
-        """Return which of the shuffled samples are in each batch (S, width), see ``Schedule``."""
+    def compute_batch_indices(self, width: int) -> IntArray:
+        """Return which of the shuffled samples are in each batch (S, width), see ``BatchSchedule``."""
         first = np.cumsum(self.sizes) - self.sizes
         within = np.arange(width)
         return first[:, None] + np.where(within < self.sizes[:, None], within, 0)
 
 
-def _steps_of(count: int, how: LocalTraining, *, normalises: bool) -> _Steps:
-    epoch = batch_sizes(count, how.batch_size, normalises=normalises)
-    steps = how.steps(count, normalises=normalises)
+def _compute_steps(count: int, config: LocalSGDConfig, *, batch_norm: bool) -> _ClientSteps:
+    epoch = compute_batch_sizes(count, config.batch_size, batch_norm=batch_norm)
+    steps = config.count_steps(count, batch_norm=batch_norm)
     epochs = -(-steps // len(epoch))
-    return _Steps(sum(epoch), epochs, np.tile(np.array(epoch), epochs)[:steps])
+    return _ClientSteps(sum(epoch), epochs, np.tile(np.array(epoch), epochs)[:steps])
 
 
-def width_of(count: int, batch_size: int) -> int:
+def compute_padded_batch_size(count: int, batch_size: int) -> int:
     """Return how many samples a step computes of a client with so many rows.
 
     It is the client's largest batch. Where the client has fewer rows than a batch it is rounded
@@ -144,12 +146,12 @@ def width_of(count: int, batch_size: int) -> int:
     for each doubling. A product of one sample is computed in another way alone than beside
     others, so there are at least two.
     """
-    parts = 1 if count <= FEW else 4
+    parts = 1 if count <= MAX_POWER_OF_TWO_ROWS else 4
     step = max(1, (1 << (count - 1).bit_length()) // (2 * parts))
     return max(2, min(batch_size, -(-count // step) * step))
 
 
-def _rates(how: LocalTraining, t: int, steps: int) -> list[float]:
-    if how.lr_schedule != "theorem":
-        return [how.learning_rate(t, 0, steps)] * steps
-    return [how.learning_rate(t, step, steps) for step in range(steps)]
+def _compute_learning_rates(config: LocalSGDConfig, t: int, steps: int) -> list[float]:
+    if config.lr_schedule != "theorem":
+        return [config.compute_learning_rate(t, 0, steps)] * steps
+    return [config.compute_learning_rate(t, step, steps) for step in range(steps)]

@@ -8,34 +8,38 @@ from functools import cached_property, partial
 
 import numpy as np
 import torch
-from fedquorum.streams import stream
+from fedquorum.rng import make_generator
 from numpy.typing import NDArray
 
-from client_app.alone import NO_STARTS
-from client_app.arrays import Arrays, sent
+from client_app.arrays import Arrays, to_device
 from client_app.augmentation import Augmentation
-from client_app.batched.aligned import copies, padded_rows
+from client_app.batched.aligned import compute_padded_rows, copy_aligned
 from client_app.batched.gradients import (
     Batches,
     FunctionalGradients,
     Gradients,
-    Stacked,
-    dense_gradients,
+    StackedTensors,
+    build_dense_gradients,
 )
-from client_app.batched.schedule import Schedule, local_schedule, width_of
-from client_app.costs import numbers_of_sample
-from client_app.dropout import GivenDropout, dropouts
+from client_app.batched.schedule import (
+    BatchSchedule,
+    build_batch_schedule,
+    compute_padded_batch_size,
+)
+from client_app.dropout import MaskedDropout, find_dropouts
 from client_app.examples import Examples
-from client_app.randomness import Draws
-from client_app.training import LocalTraining, TrainingSetup, normalises_batches
+from client_app.flops import count_sample_activations
+from client_app.rng import RngFactory
+from client_app.sequential import NO_STARTS
+from client_app.training import LocalSGDConfig, TrainingSetup, has_batch_norm
 
-MODELS = 4  # a client's model, direction, gradient and the copy in the result
-ACTIVATIONS = 2  # and their gradients
-AT_ONCE = 2**25  # bytes of inputs of a round that are gathered in one go
+MODEL_COPIES = 4  # a client's model, direction, gradient and the copy in the result
+ACTIVATION_COPIES = 2  # and their gradients
+MAX_GATHERED_BYTES = 2**25  # bytes of inputs of a round that are gathered in one go
 
 
-class BatchedTraining:
-    """Trains the clients of a process together, each as ``client_app.training.train`` would.
+class BatchedTrainer:
+    """Trains the clients of a process together, each as ``client_app.training.train_model`` would.
 
     w_k <- w_k - lr v_k,  v_k <- momentum v_k + grad F_k(w_k; batch) + weight_decay w_k
     + mu (w_k - x_k), x_k its start, for all clients k at once. Each has the batches, augmentation
@@ -55,15 +59,15 @@ class BatchedTraining:
         model, task = setup.model, setup.task
         self._model = model
         self._examples = setup.examples
-        self._how = setup.how
+        self._how = setup.config
         self._seed = setup.seed
         self._memory_bytes = memory_bytes
-        self._dense = dense_gradients(model, task)
+        self._dense = build_dense_gradients(model, task)
         self._gradients = self._dense or FunctionalGradients(model, task, compiled=setup.compiled)
-        self._normalises = normalises_batches(model)
+        self._normalises = has_batch_norm(model)
         self._trained = [name for name, p in model.named_parameters() if p.requires_grad]
         self._names = list(model.state_dict())
-        self._masked = list(dropouts(model))
+        self._masked = list(find_dropouts(model))
 
     @property
     def closed_form(self) -> bool:
@@ -92,13 +96,13 @@ class BatchedTraining:
             torch.empty((len(clients), *a.shape), dtype=torch.from_numpy(a).dtype, device=device)
             for a in arrays
         ]
-        for chunk in self.chunks(clients):
+        for chunk in self.plan_chunks(clients):
             places, models = self.train_chunk(arrays, clients, chunk, t)
             for whole, trained in zip(stacked, models, strict=True):
                 whole.index_copy_(0, torch.tensor(places, device=device), trained)
         return stacked
 
-    def chunks(self, clients: Sequence[int], at_least: int = 1) -> list[list[int]]:
+    def plan_chunks(self, clients: Sequence[int], min_chunks: int = 1) -> list[list[int]]:
         """Return the places of clients that train at the same time, as many as memory allows.
 
         In closed form they have one width: the products of a client then have one shape.
@@ -107,17 +111,17 @@ class BatchedTraining:
         ----------
         clients : sequence of int
             Who trains.
-        at_least : int
+        min_chunks : int
             Into how many parts clients of one width are divided, as far as there are so many.
         """
         widths = defaultdict[int | None, list[int]](list)
         for place, client in enumerate(clients):
-            widths[self._width(client)].append(place)
+            widths[self._compute_width(client)].append(place)
         chunks = []
         for places in widths.values():
             largest = max((clients[i] for i in places), key=self._examples.count)
-            count = max(1, self._memory_bytes // self._bytes_of_client(largest))
-            groups = max(at_least, math.ceil(len(places) / count))
+            count = max(1, self._memory_bytes // self._estimate_client_bytes(largest))
+            groups = max(min_chunks, math.ceil(len(places) / count))
             size = math.ceil(len(places) / groups)
             chunks += [places[low : low + size] for low in range(0, len(places), size)]
         return chunks
@@ -138,54 +142,64 @@ class BatchedTraining:
         arrays, clients, t
             As for ``train``.
         chunk : sequence of int
-            One of ``chunks``.
+            One of ``plan_chunks``.
         starts : mapping of int to Arrays
             The models of the clients that start from another one than ``arrays``.
         """
         self._model.train()
-        others = {k: self._named(starts[k]) for k in (clients[i] for i in chunk) if k in starts}
+        others = {
+            k: self._to_named_tensors(starts[k]) for k in (clients[i] for i in chunk) if k in starts
+        }
         models, order = self._train_chunk(
-            self._named(arrays), [clients[i] for i in chunk], t, others
+            self._to_named_tensors(arrays), [clients[i] for i in chunk], t, others
         )
         return [chunk[i] for i in order], list(models.values())
 
-    def _named(self, arrays: Arrays) -> Stacked:
+    def _to_named_tensors(self, arrays: Arrays) -> StackedTensors:
         """Return a model's arrays by name, on the device."""
         return {
             name: torch.from_numpy(array).to(self._examples.device)
             for name, array in zip(self._names, arrays, strict=True)
         }
 
-    def _width(self, client: int) -> int | None:
+    def _compute_width(self, client: int) -> int | None:
         """Return how many samples a step computes of a client, None for those of its batch."""
         if not self.closed_form:
             return None
-        return width_of(self._examples.count(client), self._how.batch_size)
+        return compute_padded_batch_size(self._examples.count(client), self._how.batch_size)
 
     def _train_chunk(
-        self, received: Stacked, clients: Sequence[int], t: int, others: Mapping[int, Stacked]
-    ) -> tuple[Stacked, tuple[int, ...]]:
+        self,
+        received: StackedTensors,
+        clients: Sequence[int],
+        t: int,
+        others: Mapping[int, StackedTensors],
+    ) -> tuple[StackedTensors, tuple[int, ...]]:
         """Return the stacked models and which of ``clients`` is in which place.
 
         ``others`` are the models of clients that do not start from the one received.
         """
-        examples, width = self._examples, self._width(clients[0])
-        draws = [partial(stream, self._seed, round_number=t + 1, client=k) for k in clients]
+        examples, width = self._examples, self._compute_width(clients[0])
+        draws = [partial(make_generator, self._seed, round_number=t + 1, client=k) for k in clients]
         room = 0
         if width is not None:
-            room = padded_rows(width, math.prod(examples.input_shape), examples.dtype)
-        schedule = local_schedule(
+            room = compute_padded_rows(width, math.prod(examples.input_shape), examples.dtype)
+        schedule = build_batch_schedule(
             clients,
             draws,
             examples,
             self._how,
             t=t,
-            normalises=self._normalises,
+            batch_norm=self._normalises,
             width=width,
-            room=room,
+            min_capacity=room,
         )
-        scale = torch.ones_like(schedule.rates) if self._directs else -schedule.rates
-        source = _Batches(
+        scale = (
+            torch.ones_like(schedule.learning_rates)
+            if self._uses_velocity
+            else -schedule.learning_rates
+        )
+        source = _BatchSource(
             examples,
             schedule,
             self._gradients,
@@ -196,119 +210,121 @@ class BatchedTraining:
         )
         like = received
         if self._dense is not None:
-            received = self._dense.padded(received)
-        models = {name: copies(tensor, len(clients)) for name, tensor in received.items()}
-        self._begin_elsewhere(models, [others.get(clients[i]) for i in schedule.order])
+            received = self._dense.pad_units(received)
+        models = {name: copy_aligned(tensor, len(clients)) for name, tensor in received.items()}
+        self._load_starts(models, [others.get(clients[i]) for i in schedule.order])
         starts = {
             name: models[name].clone() if others else received[name].expand_as(models[name])
             for name in self._trained
             if self._how.proximal_mu
         }
         directions = {
-            name: copies(torch.zeros_like(received[name]), len(clients))
+            name: copy_aligned(torch.zeros_like(received[name]), len(clients))
             for name in self._trained
-            if self._directs
+            if self._uses_velocity
         }
         m = 0
         for step in range(len(schedule.sizes)):
-            batches = source.batches(step)
+            batches = source.get_batches(step)
             if m != len(batches.sizes):
                 m = len(batches.sizes)
                 buffers = {name: tensor[:m] for name, tensor in models.items()}
                 parameters = {name: buffers.pop(name) for name in self._trained}
                 v = {name: tensor[:m] for name, tensor in directions.items()}
                 begun = {name: tensor[:m] for name, tensor in starts.items()}
-                state = _State(begun, parameters, buffers, v)
-            if self._directs:
-                self._directed_step(state, batches, schedule.rates[step, :m])
+                state = _TrainState(begun, parameters, buffers, v)
+            if self._uses_velocity:
+                self._apply_velocity_step(state, batches, schedule.learning_rates[step, :m])
             else:
-                self._gradient_step(state, batches, t)
+                self._apply_gradient_step(state, batches, t)
         if self._dense is not None:
-            models = self._dense.trimmed(models, like)
+            models = self._dense.trim_units(models, like)
         return models, schedule.order
 
-    def _begin_elsewhere(self, models: Stacked, starts: Sequence[Stacked | None]) -> None:
+    def _load_starts(self, models: StackedTensors, starts: Sequence[StackedTensors | None]) -> None:
         """Put the start models of clients that have one in the places of the one received."""
         for place, start in enumerate(starts):
             if start is None:
                 continue
-            padded = start if self._dense is None else self._dense.padded(start)
+            padded = start if self._dense is None else self._dense.pad_units(start)
             for name, tensor in padded.items():
                 models[name][place].copy_(tensor)
 
     @property
-    def _pull(self) -> float:
+    def _total_decay(self) -> float:
         """What a step adds of w to the gradient."""
         return self._how.weight_decay + self._how.proximal_mu
 
     @property
-    def _directs(self) -> bool:
+    def _uses_velocity(self) -> bool:
         """Whether v is kept; else a step is on w itself, with one rate for all clients."""
         one_rate = self._how.lr_schedule != "theorem"
-        return self._how.momentum > 0 or (self._pull > 0 and not one_rate)
+        return self._how.momentum > 0 or (self._total_decay > 0 and not one_rate)
 
-    def _gradient_step(self, state: "_State", batches: Batches, t: int) -> None:
+    def _apply_gradient_step(self, state: "_TrainState", batches: Batches, t: int) -> None:
         """Make w <- (1 - lr (decay + mu)) w - lr grad + lr mu x_k; the batches' scale is -lr."""
-        rate = self._how.learning_rate(t, 0, 1) if self._pull else 0.0
-        w, keep = state.parameters, 1.0 - rate * self._pull
-        self._gradients.add(w, state.buffers, w, batches, keep=keep)
+        rate = self._how.compute_learning_rate(t, 0, 1) if self._total_decay else 0.0
+        w, keep = state.parameters, 1.0 - rate * self._total_decay
+        self._gradients.accumulate(w, state.buffers, w, batches, beta=keep)
         if self._how.proximal_mu:
             for name, tensor in w.items():
                 tensor.add_(state.starts[name], alpha=rate * self._how.proximal_mu)
 
-    def _directed_step(self, state: "_State", batches: Batches, rates: torch.Tensor) -> None:
+    def _apply_velocity_step(
+        self, state: "_TrainState", batches: Batches, rates: torch.Tensor
+    ) -> None:
         """Make v <- momentum v + grad + (decay + mu) w - mu x_k, and w <- w - lr v."""
-        w, v, momentum = state.parameters, state.directions, self._how.momentum
-        self._gradients.add(w, state.buffers, v, batches, keep=momentum)
+        w, v, momentum = state.parameters, state.velocities, self._how.momentum
+        self._gradients.accumulate(w, state.buffers, v, batches, beta=momentum)
         for name, tensor in w.items():
-            if self._pull:
-                v[name].add_(tensor, alpha=self._pull)
+            if self._total_decay:
+                v[name].add_(tensor, alpha=self._total_decay)
             if self._how.proximal_mu:
                 v[name].add_(state.starts[name], alpha=-self._how.proximal_mu)
             of_each = rates.reshape(-1, *[1] * (tensor.ndim - 1))
             tensor.addcmul_(v[name], of_each, value=-1.0)
 
-    def _bytes_of_client(self, client: int) -> int:
+    def _estimate_client_bytes(self, client: int) -> int:
         """Estimate what one client needs: models, gradients, a batch and its activations."""
         rows = min(self._how.batch_size, self._examples.count(client))
-        model, sample = self._sizes
-        return MODELS * model + ACTIVATIONS * rows * sample
+        model, sample = self._memory_sizes
+        return MODEL_COPIES * model + ACTIVATION_COPIES * rows * sample
 
     @cached_property
-    def _sizes(self) -> tuple[int, int]:
+    def _memory_sizes(self) -> tuple[int, int]:
         """The bytes of a model, and of one sample's inputs and activations."""
-        x = self._examples.inputs(torch.tensor([0], device=self._examples.device))
+        x = self._examples.gather_inputs(torch.tensor([0], device=self._examples.device))
         state = self._model.state_dict().values()
         model = sum(tensor.numel() * tensor.element_size() for tensor in state)
-        return model, numbers_of_sample(self._model, x) * x.element_size()
+        return model, count_sample_activations(self._model, x) * x.element_size()
 
 
 @dataclass(frozen=True)
-class _State:
+class _TrainState:
     """What a step changes: the parameters w, the buffers and v of m clients; and their starts.
 
     The starts, to which mu pulls, are there with mu > 0 alone.
     """
 
-    starts: Stacked
-    parameters: Stacked
-    buffers: Stacked
-    directions: Stacked
+    starts: StackedTensors
+    parameters: StackedTensors
+    buffers: StackedTensors
+    velocities: StackedTensors
 
 
-class _Batches:
+class _BatchSource:
     """The batches of one schedule, step by step."""
 
     def __init__(
         self,
         examples: Examples,
-        schedule: Schedule,
+        schedule: BatchSchedule,
         gradients: Gradients,
         scale: torch.Tensor,
         *,
-        how: LocalTraining,
-        draws: Sequence[Draws],
-        masked: Sequence[tuple[str, GivenDropout]],
+        how: LocalSGDConfig,
+        draws: Sequence[RngFactory],
+        masked: Sequence[tuple[str, MaskedDropout]],
     ) -> None:
         self._examples = examples
         self._schedule = schedule
@@ -321,58 +337,58 @@ class _Batches:
         # What is small is there for all steps at once: a step of many small operations mostly
         # waits for them to begin.
         here = schedule.sizes > 0
-        self._active = schedule.active
+        self._active = schedule.num_active
         sizes = torch.from_numpy(schedule.sizes[here]).to(examples.device, examples.dtype)
-        places = sent(torch.from_numpy(np.flatnonzero(here)), examples.device)
+        places = to_device(torch.from_numpy(np.flatnonzero(here)), examples.device)
         rows, counts, scale = (
             tensor.flatten(0, 1).index_select(0, places)
-            for tensor in (schedule.rows, schedule.counts, scale)
+            for tensor in (schedule.rows, schedule.mask, scale)
         )
         self._width = counts.shape[1]
-        labels = examples.labels(rows.reshape(-1)).unflatten(0, rows.shape)[:, : self._width]
-        coefficients = gradients.coefficients(labels, counts, sizes, scale)
+        labels = examples.gather_labels(rows.reshape(-1)).unflatten(0, rows.shape)[:, : self._width]
+        coefficients = gradients.compute_coefficients(labels, counts, sizes, scale)
         self._labels = labels.split(self._active)
         self._coefficients = coefficients.split(self._active)
         self._rows = rows.split(self._active)
         self._inputs: tuple[torch.Tensor, ...] | None = None
         size = math.prod(examples.input_shape) * examples.dtype.itemsize
-        if not self._augments and rows.numel() * size <= AT_ONCE:
-            x = examples.inputs(rows.reshape(-1)).unflatten(0, rows.shape)
+        if not self._augments and rows.numel() * size <= MAX_GATHERED_BYTES:
+            x = examples.gather_inputs(rows.reshape(-1)).unflatten(0, rows.shape)
             self._inputs = x[:, : self._width].split(self._active)
 
-    def batches(self, step: int) -> Batches:
+    def get_batches(self, step: int) -> Batches:
         """Return the batches of a step, whose inputs stay valid until the next one is made."""
         sizes = self._schedule.sizes[step, : self._active[step]]
         return Batches(
-            self._gather(step) if self._inputs is None else self._inputs[step],
+            self._gather_inputs(step) if self._inputs is None else self._inputs[step],
             self._labels[step],
             sizes,
-            {name: self._mask(layer, sizes) for name, layer in self._masked},
+            {name: self._draw_masks(layer, sizes) for name, layer in self._masked},
             self._coefficients[step],
             self._rooms,
         )
 
-    def _gather(self, step: int) -> torch.Tensor:
+    def _gather_inputs(self, step: int) -> torch.Tensor:
         """Return the inputs (m, b, ...) of a step, in memory that all steps share."""
         examples, rows = self._examples, self._rows[step]
         flat = rows.reshape(-1)
         # In place, since gathering into fresh memory costs several times as much as the copy.
         if self._gathered is None or len(self._gathered) < len(flat):
-            self._gathered = examples.inputs(flat)
+            self._gathered = examples.gather_inputs(flat)
         else:
-            examples.inputs(flat, out=self._gathered[: len(flat)])
+            examples.gather_inputs(flat, out=self._gathered[: len(flat)])
         inputs = self._gathered[: len(flat)]
         if self._augments:
             sizes = self._schedule.sizes[step, : self._active[step]]
             counted = np.flatnonzero(np.arange(rows.shape[1]) < sizes[:, None])
-            places = sent(torch.from_numpy(counted), examples.device)
+            places = to_device(torch.from_numpy(counted), examples.device)
             changed = self._augment(inputs.index_select(0, places), sizes.tolist())
             inputs.index_copy_(0, places, changed)
         x: torch.Tensor = inputs.unflatten(0, rows.shape)[:, : self._width]
         return x
 
-    def _mask(self, layer: GivenDropout, sizes: NDArray[np.int64]) -> torch.Tensor:
+    def _draw_masks(self, layer: MaskedDropout, sizes: NDArray[np.int64]) -> torch.Tensor:
         masks = torch.zeros((len(sizes), self._width, *layer.shape), dtype=self._examples.dtype)
         for mask, size, rng in zip(masks, sizes.tolist(), self._drops, strict=False):
-            mask[:size] = layer.draw(size, rng)
-        return sent(masks, self._examples.device)
+            mask[:size] = layer.draw_mask(size, rng)
+        return to_device(masks, self._examples.device)

@@ -9,22 +9,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from client_app.arrays import sent
-from client_app.data.account import Account
+from client_app.arrays import to_device
+from client_app.data.summary import DataSummary
 
 Inputs = NDArray[np.float32]
 Labels = NDArray[np.int64]
-Part = Literal["train", "test", "validation"]
+Split = Literal["train", "test", "validation"]
 Target = Literal["class", "sequence", "number"]
 Targets = NDArray[Any]
 """Classes or next tokens, int64, or numbers, float32."""
 Samples = NDArray[Any]
 
-SCALES = {torch.uint8: 255, torch.int16: 32768}
+DTYPE_SCALES = {torch.uint8: 255, torch.int16: 32768}
 """What samples of a type are divided by."""
 
 
-class Collection(Protocol):
+class LazyArray(Protocol):
     """Samples that are read when they are asked for, such as a folder of images."""
 
     @property
@@ -72,7 +72,7 @@ class ClientData:
 
 
 @dataclass(frozen=True, eq=False)
-class ClientRows(Mapping[int, NDArray[np.int64]]):
+class RowIndex(Mapping[int, NDArray[np.int64]]):
     """Which rows are each client's, as a mapping by client id without an object for each.
 
     Parameters
@@ -90,7 +90,7 @@ class ClientRows(Mapping[int, NDArray[np.int64]]):
     flat: NDArray[np.int64]
 
     @classmethod
-    def of(cls, rows: Mapping[int, NDArray[np.int64]]) -> Self:
+    def from_mapping(cls, rows: Mapping[int, NDArray[np.int64]]) -> Self:
         """Return the rows of a mapping, in its order."""
         counts = np.array([len(found) for found in rows.values()], dtype=np.int64)
         flat = np.concatenate([np.zeros(0, np.int64), *rows.values()])
@@ -119,20 +119,20 @@ class ClientRows(Mapping[int, NDArray[np.int64]]):
         spaced = range(int(clients[0]), int(clients[-1]) + 1, step)
         return spaced if np.array_equal(clients, np.asarray(spaced)) else None
 
-    def place(self, client: int) -> int:
+    def get_index(self, client: int) -> int:
         """Return the place of a client in ``clients``; raises KeyError if it is not there."""
         if self._regular is None:
-            return int(self.places([client])[0])
+            return int(self.get_indices([client])[0])
         if client not in self._regular:
             raise KeyError(client)
         return self._regular.index(client)
 
-    def span(self, client: int) -> tuple[int, int]:
+    def get_span(self, client: int) -> tuple[int, int]:
         """Return where in ``flat`` a client's rows begin, and how many they are."""
-        place = self.place(client)
+        place = self.get_index(client)
         return int(self.starts[place]), int(self.counts[place])
 
-    def places(self, clients: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    def get_indices(self, clients: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the places of these clients in ``clients``, (m,).
 
         Raises
@@ -150,18 +150,18 @@ class ClientRows(Mapping[int, NDArray[np.int64]]):
             raise KeyError(int(wanted[found < 0][0]))
         return found
 
-    def of_clients(self, clients: Sequence[int]) -> "ClientRows":
+    def select_clients(self, clients: Sequence[int]) -> "RowIndex":
         """Return the rows of these clients, in their order."""
-        places = self.places(clients)
+        places = self.get_indices(clients)
         if np.array_equal(places, np.arange(len(self.clients))):
             return self
         counts = self.counts[places]
         begins = self.starts[places] - (np.cumsum(counts) - counts)
         flat = self.flat[np.repeat(begins, counts) + np.arange(counts.sum())]
-        return ClientRows(self.clients[places], counts, flat)
+        return RowIndex(self.clients[places], counts, flat)
 
     def __getitem__(self, client: int) -> NDArray[np.int64]:
-        start, count = self.span(client)
+        start, count = self.get_span(client)
         return self.flat[start : start + count]
 
     def __contains__(self, client: object) -> bool:
@@ -177,57 +177,57 @@ class ClientRows(Mapping[int, NDArray[np.int64]]):
 
 
 @dataclass(frozen=True)
-class PixelScale:
+class PixelNormalization:
     """Images whose pixels x in [0, 1] are inputs (x - mean_c) / spread_c, channel by channel.
 
     Attributes
     ----------
-    mean, spread : tuple of float
+    mean, std : tuple of float
         For each channel; float32 numbers, spread above 0.
     """
 
     mean: tuple[float, ...]
-    spread: tuple[float, ...]
+    std: tuple[float, ...]
 
-    def inputs(self, pixels: torch.Tensor) -> torch.Tensor:
+    def normalize(self, pixels: torch.Tensor) -> torch.Tensor:
         """Return the inputs of pixels (n, channels, height, width)."""
-        mean, spread = self._channels(pixels)
+        mean, spread = self._get_channels(pixels)
         return pixels.sub(mean).div_(spread)
 
-    def pixels(self, inputs: torch.Tensor) -> torch.Tensor:
+    def denormalize(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return the pixels of inputs (n, channels, height, width), up to rounding."""
-        mean, spread = self._channels(inputs)
+        mean, spread = self._get_channels(inputs)
         return inputs.mul(spread).add_(mean)
 
-    def _channels(self, like: torch.Tensor) -> list[torch.Tensor]:
+    def _get_channels(self, like: torch.Tensor) -> list[torch.Tensor]:
         """Return mean and spread, (channels, 1, 1), on the device and in the type of a tensor."""
         return [
-            sent(torch.tensor(numbers, dtype=like.dtype), like.device)[:, None, None]
-            for numbers in (self.mean, self.spread)
+            to_device(torch.tensor(numbers, dtype=like.dtype), like.device)[:, None, None]
+            for numbers in (self.mean, self.std)
         ]
 
 
 @dataclass(frozen=True)
-class Pool:
+class PooledSplit:
     """One part of several clients in arrays that they share.
 
     Attributes
     ----------
     x : array
         Samples as read, (N, ...): uint8 images, int16 sound, tokens or float32; see
-        ``as_inputs``. Or what reads those of some rows.
+        ``to_inputs``. Or what reads those of some rows.
     y : array
         Targets (N, ...).
-    rows : ClientRows
+    rows : RowIndex
         Which rows are a client's.
-    pixel_scale : PixelScale, optional
+    pixel_scale : PixelNormalization, optional
         Of images that are normalised.
     """
 
-    x: NDArray[Any] | Collection
+    x: NDArray[Any] | LazyArray
     y: Targets
-    rows: ClientRows
-    pixel_scale: PixelScale | None = None
+    rows: RowIndex
+    pixel_scale: PixelNormalization | None = None
 
 
 class FederatedData(Protocol):
@@ -258,16 +258,16 @@ class FederatedData(Protocol):
         """The kind of target: a class, a class at each position of a sequence, or a number."""
 
     @property
-    def account(self) -> Account:
+    def summary(self) -> DataSummary:
         """The interpretation of the data."""
 
-    def client(self, client: int) -> ClientData:
+    def get_client(self, client: int) -> ClientData:
         """Return the data of one client."""
 
-    def targets(self, client: int) -> tuple[Targets, Targets]:
+    def get_targets(self, client: int) -> tuple[Targets, Targets]:
         """Return the targets of a client's two parts, without making inputs where possible."""
 
-    def labels(self, client: int) -> Labels:
+    def get_labels(self, client: int) -> Labels:
         """Return the training labels of one client, without making its inputs where possible.
 
         Raises
@@ -276,29 +276,31 @@ class FederatedData(Protocol):
             If the targets are no classes.
         """
 
-    def pool(self, part: Part, clients: Sequence[int]) -> Pool:
+    def get_pooled_split(self, split: Split, clients: Sequence[int]) -> PooledSplit:
         """Return one part of these clients, without a copy of the arrays where possible."""
 
 
-def pooled(parts: Mapping[int, tuple[NDArray[Any], Targets]]) -> Pool:
+def build_pooled_split(arrays_by_client: Mapping[int, tuple[NDArray[Any], Targets]]) -> PooledSplit:
     """Return the pool of clients that have arrays of their own: these, one after the other."""
-    counts = np.array([len(y) for _, y in parts.values()], dtype=np.int64)
-    rows = ClientRows(np.array(list(parts), dtype=np.int64), counts, np.arange(counts.sum()))
-    return Pool(
-        np.concatenate([x for x, _ in parts.values()]),
-        np.concatenate([y for _, y in parts.values()]),
+    counts = np.array([len(y) for _, y in arrays_by_client.values()], dtype=np.int64)
+    rows = RowIndex(
+        np.array(list(arrays_by_client), dtype=np.int64), counts, np.arange(counts.sum())
+    )
+    return PooledSplit(
+        np.concatenate([x for x, _ in arrays_by_client.values()]),
+        np.concatenate([y for _, y in arrays_by_client.values()]),
         rows,
     )
 
 
-def part_of(data: ClientData, part: Part) -> tuple[NDArray[Any], Targets]:
+def select_split(data: ClientData, split: Split) -> tuple[NDArray[Any], Targets]:
     """Return inputs and labels of one of a client's parts."""
-    if part == "validation":
+    if split == "validation":
         return data.validation or (data.x_train[:0], data.y_train[:0])
-    return (data.x_train, data.y_train) if part == "train" else (data.x_test, data.y_test)
+    return (data.x_train, data.y_train) if split == "train" else (data.x_test, data.y_test)
 
 
-def as_inputs(samples: NDArray[Any]) -> NDArray[Any]:
+def to_inputs(samples: NDArray[Any]) -> NDArray[Any]:
     """Return samples as read as a model's inputs, float32 or int64 (n, *input_shape).
 
     uint8 images become (n, channels, height, width) in [0, 1], int16 sound (n, 1, length) in
@@ -306,14 +308,14 @@ def as_inputs(samples: NDArray[Any]) -> NDArray[Any]:
     """
     if not samples.flags.writeable:  # as mapped from a file: torch has no such tensors
         samples = samples.copy()
-    inputs: NDArray[Any] = inputs_of(torch.from_numpy(samples), torch.float32).numpy()
+    inputs: NDArray[Any] = to_input_tensor(torch.from_numpy(samples), torch.float32).numpy()
     return inputs
 
 
-def inputs_of(
+def to_input_tensor(
     samples: torch.Tensor, dtype: torch.dtype, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return a model's inputs of samples as read, on their device: see ``as_inputs``.
+    """Return a model's inputs of samples as read, on their device: see ``to_inputs``.
 
     Parameters
     ----------
@@ -324,27 +326,27 @@ def inputs_of(
     out : tensor, optional
         Where the inputs go (n, *input_shape).
     """
-    arranged = _arranged(samples)
-    if not samples.is_floating_point() and samples.dtype not in SCALES:
+    arranged = _move_channels_first(samples)
+    if not samples.is_floating_point() and samples.dtype not in DTYPE_SCALES:
         dtype = torch.int64
     if out is None:
         if arranged.dtype == dtype:
             return arranged
         out = torch.empty(arranged.shape, dtype=dtype, device=samples.device)
     out.copy_(arranged)
-    if samples.dtype in SCALES:
-        out.div_(SCALES[samples.dtype])
+    if samples.dtype in DTYPE_SCALES:
+        out.div_(DTYPE_SCALES[samples.dtype])
     return out
 
 
-def target_of(y: NDArray[Any]) -> Target:
+def infer_target(y: NDArray[Any]) -> Target:
     """Return the kind of targets: classes (n,) or (n, length), int64, or numbers (n,), float32."""
     if y.dtype.kind == "f":
         return "number"
     return "class" if y.ndim == 1 else "sequence"
 
 
-def _arranged(samples: torch.Tensor) -> torch.Tensor:
+def _move_channels_first(samples: torch.Tensor) -> torch.Tensor:
     """Return images with their channels first, and sound with its one channel."""
     if samples.dtype == torch.int16:
         return samples.unsqueeze(1)
@@ -354,7 +356,7 @@ def _arranged(samples: torch.Tensor) -> torch.Tensor:
     return samples.unsqueeze(1) if grey else samples.movedim(-1, 1)
 
 
-NEEDS_CLASSES = (
+CLASSES_REQUIRED = (
     "data.priority must be all, random or a list, and availability.p a number or a list, where the "
     "targets are no classes"
 )

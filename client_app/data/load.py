@@ -1,7 +1,7 @@
 """From settings to data, once per process."""
 
 from client_app.data.base import FederatedData
-from client_app.data.sources.base import LabelledArrays
+from client_app.data.sources.base import LabeledArrays
 from conf.schema.data import (
     CsvSettings,
     DataSettings,
@@ -13,7 +13,7 @@ from conf.schema.data import (
     SynthSettings,
     TextSettings,
     TorchvisionSettings,
-    of_devices,
+    is_on_device,
 )
 
 
@@ -31,11 +31,11 @@ def load_data(settings: DataSettings, seed: int) -> FederatedData:
     """
     key = (repr(settings), seed)
     if key not in _last:
-        keep_data(settings, seed, _make(settings, seed))
+        cache_data(settings, seed, _build_data(settings, seed))
     return _last[key]
 
 
-def keep_data(settings: DataSettings, seed: int, data: FederatedData) -> None:
+def cache_data(settings: DataSettings, seed: int, data: FederatedData) -> None:
     """Let ``load_data`` return this for these settings, as where another process has read it."""
     _last.clear()
     _last[repr(settings), seed] = data
@@ -44,57 +44,57 @@ def keep_data(settings: DataSettings, seed: int, data: FederatedData) -> None:
 _last: dict[tuple[str, int], FederatedData] = {}
 
 
-def _make(settings: DataSettings, seed: int) -> FederatedData:
+def _build_data(settings: DataSettings, seed: int) -> FederatedData:
     # Imported when asked for: torchvision and flwr-datasets take seconds to load.
     if isinstance(settings, SynthSettings):
-        from client_app.data.synth import Synth
+        from client_app.data.synth import SynthData
 
-        return Synth(settings, seed)
-    if isinstance(settings, CsvSettings) and of_devices(settings):
-        from client_app.data.device import device_table
+        return SynthData(settings, seed)
+    if isinstance(settings, CsvSettings) and is_on_device(settings):
+        from client_app.data.single_client import load_device_table
 
-        return device_table(settings, seed)
-    if isinstance(settings, NpzSettings | HfSettings | ImageFolderSettings) and of_devices(
+        return load_device_table(settings, seed)
+    if isinstance(settings, NpzSettings | HfSettings | ImageFolderSettings) and is_on_device(
         settings
     ):
-        from client_app.data.device import device_arrays
+        from client_app.data.single_client import load_device_arrays
 
-        return device_arrays(settings, seed, lambda: _arrays(settings))
+        return load_device_arrays(settings, seed, lambda: _load_arrays(settings))
     if isinstance(settings, CsvSettings):
-        from client_app.data.sources.csv_table import csv_table
+        from client_app.data.sources.csv_table import read_csv_table
         from client_app.data.tabular import TabularData
 
-        return TabularData(csv_table(settings), settings, seed)
+        return TabularData(read_csv_table(settings), settings, seed)
     if isinstance(settings, PartitionedSettings):
         from client_app.data.partitioned import PartitionedData
 
-        return PartitionedData(_arrays(settings), settings, seed)
+        return PartitionedData(_load_arrays(settings), settings, seed)
     raise TypeError(f"no data set for {type(settings).__name__}")
 
 
-def _arrays(settings: PartitionedSettings) -> LabelledArrays:
+def _load_arrays(settings: PartitionedSettings) -> LabeledArrays:
     if isinstance(settings, TorchvisionSettings):
-        from client_app.data.sources.torchvision import torchvision_arrays
+        from client_app.data.sources.torchvision import load_torchvision_arrays
 
-        return torchvision_arrays(settings)
+        return load_torchvision_arrays(settings)
     if isinstance(settings, NpzSettings):
-        from client_app.data.sources.npz import npz_arrays
+        from client_app.data.sources.npz import load_npz_arrays
 
-        return npz_arrays(settings)
+        return load_npz_arrays(settings)
     if isinstance(settings, HfSettings):
-        from client_app.data.sources.hf import hf_arrays
+        from client_app.data.sources.hf import load_hf_arrays
 
-        return hf_arrays(settings)
+        return load_hf_arrays(settings)
     if isinstance(settings, ImageFolderSettings):
-        from client_app.data.sources.image_folder import image_folder_arrays
+        from client_app.data.sources.image_folder import load_image_folder_arrays
 
-        return image_folder_arrays(settings)
+        return load_image_folder_arrays(settings)
     if isinstance(settings, LeafSettings):
-        from client_app.data.sources.leaf import leaf_arrays
+        from client_app.data.sources.leaf import load_leaf_arrays
 
-        return leaf_arrays(settings)
+        return load_leaf_arrays(settings)
     if isinstance(settings, TextSettings):
-        from client_app.data.sources.text import text_arrays
+        from client_app.data.sources.text import load_text_arrays
 
-        return text_arrays(settings)
+        return load_text_arrays(settings)
     raise TypeError(f"no source of arrays for {type(settings).__name__}")

@@ -9,34 +9,34 @@ import numpy as np
 from fedquorum.errors import DataError, SettingsError
 from numpy.typing import NDArray
 
-from client_app.data.account import Account, input_words, target_words
 from client_app.data.base import (
-    NEEDS_CLASSES,
+    CLASSES_REQUIRED,
     ClientData,
     Labels,
-    Part,
-    PixelScale,
-    Pool,
+    PixelNormalization,
+    PooledSplit,
+    Split,
     Targets,
-    as_inputs,
-    target_of,
+    infer_target,
+    to_inputs,
 )
-from client_app.data.normalised import normalised
+from client_app.data.normalize import normalize_images
 from client_app.data.partition import (
-    Division,
-    Shares,
-    dirichlet_shares,
-    iid_shares,
-    natural_shares,
-    proportional_shares,
-    quantity_shares,
-    single_class_shards,
+    ClientSplit,
+    Partition,
+    partition_by_dirichlet,
+    partition_by_quantity,
+    partition_by_shards,
+    partition_iid,
+    partition_naturally,
+    partition_proportionally,
 )
-from client_app.data.priority import priority_clients
-from client_app.data.sources.base import LabelledArrays
-from client_app.data.split import Rows, split_client, validation_rows
+from client_app.data.priority import select_priority_clients
+from client_app.data.sources.base import LabeledArrays
+from client_app.data.split import Rows, split_client, split_validation
+from client_app.data.summary import DataSummary, describe_inputs, describe_target
 from conf.schema.checks import check_clients
-from conf.schema.data import NaturalSettings, PartitionedSettings, settled_clients
+from conf.schema.data import NaturalSettings, PartitionedSettings, get_num_clients
 
 
 class PartitionedData:
@@ -49,7 +49,7 @@ class PartitionedData:
 
     Parameters
     ----------
-    arrays : LabelledArrays
+    arrays : LabeledArrays
         The data set.
     settings : PartitionedSettings
         How it is divided, and who has priority.
@@ -62,54 +62,56 @@ class PartitionedData:
         If the data does not have what the clients need, or settings of clients do not fit those
         that it has.
     DataError
-        If its own clients cannot be taken as they are; see ``natural_shares``.
+        If its own clients cannot be taken as they are; see ``partition_naturally``.
     """
 
-    def __init__(self, arrays: LabelledArrays, settings: PartitionedSettings, seed: int) -> None:
+    def __init__(self, arrays: LabeledArrays, settings: PartitionedSettings, seed: int) -> None:
         self._settings = settings
         self._seed = seed
-        arrays, shares = _divided(arrays, settings, seed)
-        self._shares = _validated(arrays, shares, settings.validation_fraction, seed)
-        if arrays.of_training is not None:
-            arrays = arrays.of_training(self._shares.train.flat)
-        self._scale: PixelScale | None = None
+        arrays, shares = _partition_clients(arrays, settings, seed)
+        self._shares = _add_validation(arrays, shares, settings.validation_fraction, seed)
+        if arrays.build_for_training is not None:
+            arrays = arrays.build_for_training(self._shares.train.flat)
+        self._scale: PixelNormalization | None = None
         if settings.normalize:
-            arrays, self._scale = normalised(arrays, self._shares.train.flat)
+            arrays, self._scale = normalize_images(arrays, self._shares.train.flat)
         self._arrays = arrays
         self.num_clients = len(self._shares)
         self.num_classes = arrays.num_classes
-        self.target = target_of(arrays.y_train)
+        self.target = infer_target(arrays.y_train)
         self.num_tokens = arrays.num_tokens
-        self.input_shape = as_inputs(arrays.x_train[:1]).shape[1:]
+        self.input_shape = to_inputs(arrays.x_train[:1]).shape[1:]
         check_clients(settings, self.num_clients)
 
     @cached_property
     def priority(self) -> tuple[int, ...]:
         """The priority clients that the settings ask for, ascending."""
-        return priority_clients(self._settings, self.num_clients, self.labels, self._seed)
-
-    @property
-    def account(self) -> Account:
-        """The interpretation of the data set, and the clients left out."""
-        shares = self._shares
-        return Account(
-            self.num_clients,
-            target_words(self.target, self.num_classes),
-            input_words(self.input_shape, self.num_tokens),
-            rows=sum(len(part.flat) for part in (shares.train, shares.test, shares.validation)),
-            left_out=shares.left_out,
+        return select_priority_clients(
+            self._settings, self.num_clients, self.get_labels, self._seed
         )
 
-    def client(self, client: int) -> ClientData:
-        """Return the data of one client."""
-        return _client_data(self._arrays, self._shares[client])
+    @property
+    def summary(self) -> DataSummary:
+        """The interpretation of the data set, and the clients left out."""
+        shares = self._shares
+        return DataSummary(
+            self.num_clients,
+            describe_target(self.target, self.num_classes),
+            describe_inputs(self.input_shape, self.num_tokens),
+            rows=sum(len(part.flat) for part in (shares.train, shares.test, shares.validation)),
+            left_out=shares.dropped_clients,
+        )
 
-    def targets(self, client: int) -> tuple[Targets, Targets]:
+    def get_client(self, client: int) -> ClientData:
+        """Return the data of one client."""
+        return _build_client_data(self._arrays, self._shares[client])
+
+    def get_targets(self, client: int) -> tuple[Targets, Targets]:
         """Return the targets of a client's two parts."""
         share = self._shares[client]
         return self._arrays.y_train[share.train], self._arrays.y_test[share.test]
 
-    def labels(self, client: int) -> Labels:
+    def get_labels(self, client: int) -> Labels:
         """Return the training labels of one client.
 
         Raises
@@ -118,64 +120,70 @@ class PartitionedData:
             If the targets are no classes.
         """
         if not self._arrays.has_classes:
-            raise SettingsError(NEEDS_CLASSES)
+            raise SettingsError(CLASSES_REQUIRED)
         labels: Labels = self._arrays.y_train[self._shares[client].train]
         return labels
 
-    def pool(self, part: Part, clients: Sequence[int]) -> Pool:
+    def get_pooled_split(self, split: Split, clients: Sequence[int]) -> PooledSplit:
         """Return the arrays as read, whole, and the rows of these clients."""
         arrays = self._arrays
-        if part == "test":
-            rows = self._shares.test.of_clients(clients)
-            return Pool(arrays.x_test, arrays.y_test, rows, self._scale)
-        shares = self._shares.train if part == "train" else self._shares.validation
-        return Pool(arrays.x_train, arrays.y_train, shares.of_clients(clients), self._scale)
+        if split == "test":
+            rows = self._shares.test.select_clients(clients)
+            return PooledSplit(arrays.x_test, arrays.y_test, rows, self._scale)
+        shares = self._shares.train if split == "train" else self._shares.validation
+        return PooledSplit(
+            arrays.x_train, arrays.y_train, shares.select_clients(clients), self._scale
+        )
 
 
-def whole_client(
-    arrays: LabelledArrays, settings: NaturalSettings, *, client: int, seed: int
+def build_single_client(
+    arrays: LabeledArrays, settings: NaturalSettings, *, client: int, seed: int
 ) -> ClientData:
     """Return arrays of one client alone, with the test set as its test part where there is one."""
     train, test = np.arange(len(arrays.y_train)), np.arange(len(arrays.y_test))
     if arrays.pooled:
         train, test = split_client(arrays.strata, settings.test_fraction, client=client, seed=seed)
-    kept, validation = validation_rows(
+    kept, validation = split_validation(
         arrays.strata[train], settings.validation_fraction, client=client, seed=seed
     )
-    return _client_data(arrays, Shares(train[kept], test, train[validation]))
+    return _build_client_data(arrays, ClientSplit(train[kept], test, train[validation]))
 
 
-def _validated(arrays: LabelledArrays, shares: Division, fraction: float, seed: int) -> Division:
+def _add_validation(
+    arrays: LabeledArrays, partition: Partition, fraction: float, seed: int
+) -> Partition:
     """Return the shares with a validation part, where there is to be one."""
     if fraction == 0:
-        return shares
+        return partition
     strata, groups = arrays.strata, arrays.groups
 
     def split(client: int, rows: Rows) -> tuple[Rows, Rows]:
         of_client = None if groups is None else groups[rows]
-        return validation_rows(strata[rows], fraction, client=client, seed=seed, groups=of_client)
+        return split_validation(strata[rows], fraction, client=client, seed=seed, groups=of_client)
 
-    return shares.validated(split)
+    return partition.with_validation(split)
 
 
-def _client_data(arrays: LabelledArrays, share: Shares) -> ClientData:
+def _build_client_data(arrays: LabeledArrays, split: ClientSplit) -> ClientData:
     return ClientData(
-        as_inputs(arrays.x_train[share.train]),
-        arrays.y_train[share.train],
-        as_inputs(arrays.x_test[share.test]),
-        arrays.y_test[share.test],
-        (as_inputs(arrays.x_train[share.validation]), arrays.y_train[share.validation]),
+        to_inputs(arrays.x_train[split.train]),
+        arrays.y_train[split.train],
+        to_inputs(arrays.x_test[split.test]),
+        arrays.y_test[split.test],
+        (to_inputs(arrays.x_train[split.validation]), arrays.y_train[split.validation]),
     )
 
 
-def _divided(
-    arrays: LabelledArrays, settings: PartitionedSettings, seed: int
-) -> tuple[LabelledArrays, Division]:
+def _partition_clients(
+    arrays: LabeledArrays, settings: PartitionedSettings, seed: int
+) -> tuple[LabeledArrays, Partition]:
     """Return the share of each client, and the arrays whose rows it counts."""
     if isinstance(settings, NaturalSettings) and settings.partition == "natural":
-        return _by_client(arrays, settings, seed)
+        return _partition_by_client(arrays, settings, seed)
     if not arrays.pooled:
-        return arrays, Division.of(_shares(arrays.y_train, arrays.y_test, arrays, settings, seed))
+        return arrays, Partition.from_splits(
+            _split_by_rule(arrays.y_train, arrays.y_test, arrays, settings, seed)
+        )
     train, test = split_client(
         arrays.strata,
         settings.test_fraction if isinstance(settings, NaturalSettings) else 0.2,
@@ -183,20 +191,22 @@ def _divided(
         seed=seed,
         groups=arrays.groups,
     )
-    shares = _shares(arrays.y_train[train], arrays.y_train[test], arrays, settings, seed)
-    return arrays, Division.of([Shares(train[share.train], test[share.test]) for share in shares])
+    shares = _split_by_rule(arrays.y_train[train], arrays.y_train[test], arrays, settings, seed)
+    return arrays, Partition.from_splits(
+        [ClientSplit(train[share.train], test[share.test]) for share in shares]
+    )
 
 
-def _shares(
+def _split_by_rule(
     y_train: NDArray[Any],
     y_test: NDArray[Any],
-    arrays: LabelledArrays,
+    arrays: LabeledArrays,
     settings: PartitionedSettings,
     seed: int,
-) -> list[Shares]:
-    num_clients = settled_clients(settings)
+) -> list[ClientSplit]:
+    num_clients = get_num_clients(settings)
     if settings.partition == "iid":
-        return iid_shares(
+        return partition_iid(
             len(y_train),
             len(y_test),
             num_clients=num_clients,
@@ -204,7 +214,7 @@ def _shares(
             seed=seed,
         )
     if settings.partition == "quantity":
-        return quantity_shares(
+        return partition_by_quantity(
             len(y_train), len(y_test), num_clients=num_clients, alpha=settings.alpha, seed=seed
         )
     if not arrays.has_classes:
@@ -213,11 +223,11 @@ def _shares(
             f"{settings.partition}"
         )
     if settings.partition == "proportional":
-        return proportional_shares(
+        return partition_proportionally(
             y_train, y_test, num_clients=num_clients, alpha=settings.alpha, seed=seed
         )
     if settings.partition == "dirichlet":
-        return dirichlet_shares(
+        return partition_by_dirichlet(
             y_train,
             y_test,
             num_clients=num_clients,
@@ -225,7 +235,7 @@ def _shares(
             samples_per_client=settings.samples_per_client,
             seed=seed,
         )
-    return single_class_shards(
+    return partition_by_shards(
         y_train,
         y_test,
         num_clients=num_clients,
@@ -236,12 +246,12 @@ def _shares(
     )
 
 
-def _by_client(
-    arrays: LabelledArrays, settings: NaturalSettings, seed: int
-) -> tuple[LabelledArrays, Division]:
+def _partition_by_client(
+    arrays: LabeledArrays, settings: NaturalSettings, seed: int
+) -> tuple[LabeledArrays, Partition]:
     if arrays.client_train is None:
         raise DataError("data.partition must be another than natural for data without clients")
-    shares, splits_training = natural_shares(
+    shares, splits_training = partition_naturally(
         arrays.client_train,
         arrays.strata,
         None if arrays.pooled else arrays.client_test,

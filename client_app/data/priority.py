@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from fedquorum.streams import stream
+from fedquorum.rng import make_generator
 
 from client_app.data.base import Labels
 from conf.schema.data import DataSettings
 
 
-def priority_clients(
+def select_priority_clients(
     settings: DataSettings, num_clients: int, labels: Callable[[int], Labels], seed: int
 ) -> tuple[int, ...]:
     """Return the priority clients that the settings ask for, ascending.
@@ -29,22 +29,22 @@ def priority_clients(
     if settings.priority == "all":
         return tuple(range(num_clients))
     if settings.priority == "random":
-        return random_priority(num_clients, settings.num_priority, seed)
+        return sample_priority(num_clients, settings.num_priority, seed)
     if settings.priority == "heterogeneous":
         classes = [
             frozenset(int(c) for c in np.unique(labels(client))) for client in range(num_clients)
         ]
-        return heterogeneous_priority(classes, settings.num_priority, seed)
-    return listed_priority(settings.priority)
+        return select_heterogeneous_priority(classes, settings.num_priority, seed)
+    return parse_priority_list(settings.priority)
 
 
-def random_priority(num_clients: int, num_priority: int, seed: int) -> tuple[int, ...]:
+def sample_priority(num_clients: int, num_priority: int, seed: int) -> tuple[int, ...]:
     """Return ``num_priority`` clients, uniformly at random."""
-    order = stream(seed, "priority").permutation(num_clients)
+    order = make_generator(seed, "priority").permutation(num_clients)
     return tuple(sorted(int(k) for k in order[:num_priority]))
 
 
-def heterogeneous_priority(
+def select_heterogeneous_priority(
     classes: Sequence[frozenset[int]], num_priority: int, seed: int
 ) -> tuple[int, ...]:
     """Return clients whose classes overlap as little as possible.
@@ -61,7 +61,7 @@ def heterogeneous_priority(
     seed : int
         The run's seed.
     """
-    order = [int(k) for k in stream(seed, "priority").permutation(len(classes))]
+    order = [int(k) for k in make_generator(seed, "priority").permutation(len(classes))]
     chosen: list[int] = []
     covered: frozenset[int] = frozenset()
     for _ in range(num_priority):
@@ -74,6 +74,6 @@ def heterogeneous_priority(
     return tuple(sorted(chosen))
 
 
-def listed_priority(clients: Sequence[Any]) -> tuple[int, ...]:
+def parse_priority_list(clients: Sequence[Any]) -> tuple[int, ...]:
     """Return the clients of a list in the settings, ascending."""
     return tuple(sorted(int(k) for k in clients))

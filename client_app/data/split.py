@@ -1,8 +1,8 @@
 """A training and a test part of one client's own rows."""
 
 import numpy as np
+from fedquorum.rng import make_generator
 from fedquorum.rounding import round_half_even
-from fedquorum.streams import stream
 from numpy.typing import NDArray
 
 from client_app.data.base import Labels
@@ -61,7 +61,7 @@ def split_client(
     n = len(labels)
     if n < len(("train", "test")):
         raise ValueError(f"two parts need at least 2 rows, got {n}")
-    rng = stream(seed, purpose, client=client)
+    rng = make_generator(seed, purpose, client=client)
     size = min(max(1, round_half_even(fraction, n)), n - 1)
     classes, counts = np.unique(labels, return_counts=True)
     order = rng.permutation(len(classes))
@@ -77,7 +77,7 @@ def split_client(
     return np.flatnonzero(~chosen), np.flatnonzero(chosen)
 
 
-def validation_rows(
+def split_validation(
     labels: Labels, fraction: float, *, client: int, seed: int, groups: Labels | None = None
 ) -> tuple[Rows, Rows]:
     """Divide a client's training part into rows for training and rows for validation.

@@ -31,26 +31,35 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
+from fedquorum.rng import make_generator
 from fedquorum.rounding import round_half_even
-from fedquorum.streams import stream
 
-from client_app.data.account import Account, input_words, target_words
-from client_app.data.base import ClientData, Inputs, Labels, Part, Pool, Target, part_of, pooled
-from client_app.data.priority import listed_priority, random_priority
-from client_app.data.split import validation_rows
+from client_app.data.base import (
+    ClientData,
+    Inputs,
+    Labels,
+    PooledSplit,
+    Split,
+    Target,
+    build_pooled_split,
+    select_split,
+)
+from client_app.data.priority import parse_priority_list, sample_priority
+from client_app.data.split import split_validation
+from client_app.data.summary import DataSummary, describe_inputs, describe_target
 from conf.schema.data import SynthSettings
 
-DIMENSION = 60
+NUM_FEATURES = 60
 NUM_CLASSES = 10
 
 
-class Synth:
+class SynthData:
     """The clients of one SYNTH set-up; see the module's text for the formulas.
 
     ``heterogeneous`` priority means the first ids: every SYNTH client differs from every other.
     """
 
-    input_shape = (DIMENSION,)
+    input_shape = (NUM_FEATURES,)
     num_classes = NUM_CLASSES
     num_tokens = None
     target: Target = "class"
@@ -62,89 +71,91 @@ class Synth:
         if settings.priority == "all":
             self.priority = tuple(range(settings.num_clients))
         elif settings.priority == "random":
-            self.priority = random_priority(settings.num_clients, settings.num_priority, seed)
+            self.priority = sample_priority(settings.num_clients, settings.num_priority, seed)
         elif settings.priority == "heterogeneous":
             self.priority = tuple(range(settings.num_priority))
         else:
-            self.priority = listed_priority(settings.priority)
+            self.priority = parse_priority_list(settings.priority)
         self._others = [k for k in range(self.num_clients) if k not in set(self.priority)]
 
-    def client(self, client: int) -> ClientData:
+    def get_client(self, client: int) -> ClientData:
         """Return the data of one client."""
         known = self._priority_data
-        data = known[client] if client in known else self._noisy_client(client)
-        rows = validation_rows(
+        data = known[client] if client in known else self._generate_noisy_client(client)
+        rows = split_validation(
             data.y_train, self._settings.validation_fraction, client=client, seed=self._seed
         )
         return data.with_validation(*rows) if len(rows[1]) else data
 
     @property
-    def account(self) -> Account:
+    def summary(self) -> DataSummary:
         """The interpretation of the data, known without making any."""
-        return Account(
+        return DataSummary(
             self.num_clients,
-            target_words(self.target, self.num_classes),
-            input_words(self.input_shape, self.num_tokens),
+            describe_target(self.target, self.num_classes),
+            describe_inputs(self.input_shape, self.num_tokens),
         )
 
-    def targets(self, client: int) -> tuple[Labels, Labels]:
+    def get_targets(self, client: int) -> tuple[Labels, Labels]:
         """Return the labels of a client's two parts."""
-        data = self.client(client)
+        data = self.get_client(client)
         return data.y_train, data.y_test
 
-    def labels(self, client: int) -> Labels:
+    def get_labels(self, client: int) -> Labels:
         """Return the training labels of one client."""
-        labels: Labels = self.client(client).y_train
+        labels: Labels = self.get_client(client).y_train
         return labels
 
-    def pool(self, part: Part, clients: Sequence[int]) -> Pool:
+    def get_pooled_split(self, split: Split, clients: Sequence[int]) -> PooledSplit:
         """Return one part of these clients."""
-        return pooled({k: part_of(self.client(k), part) for k in clients})
+        return build_pooled_split({k: select_split(self.get_client(k), split) for k in clients})
 
-    def noise_level(self, client: int) -> float:
+    def compute_noise_level(self, client: int) -> float:
         """Return s_j of a non-priority client's labels, in [0, 1]."""
-        return self._level(client, self._settings.noise_skew)
+        return self._compute_level(client, self._settings.noise_skew)
 
-    def irrelevant_level(self, client: int) -> float:
+    def compute_irrelevant_level(self, client: int) -> float:
         """Return s_j of a non-priority client's irrelevant rows, in [0, 1]."""
         skew = self._settings.irrelevant_skew
-        return self.noise_level(client) if skew is None else self._level(client, skew)
+        return (
+            self.compute_noise_level(client) if skew is None else self._compute_level(client, skew)
+        )
 
-    def _level(self, client: int, skew: float) -> float:
+    def _compute_level(self, client: int, skew: float) -> float:
         j, m = self._others.index(client) + 1, len(self._others)
         base = j / m if self._settings.noise == "additive" else (j - 1) / max(m - 1, 1)
         return float(base ** (1.0 / skew))
 
-    def _sizes(self, client: int) -> tuple[int, int]:
+    def _draw_sizes(self, client: int) -> tuple[int, int]:
         """Return how many training and test rows a client draws."""
         if self._settings.sizes == "equal":
             total = self._settings.samples_per_client
         else:
-            rng = stream(self._seed, "synth-size", client=client)
+            rng = make_generator(self._seed, "synth-size", client=client)
             total = 50 + int(rng.lognormal(4.0, 2.0))
         test = min(max(1, round_half_even(self._settings.test_fraction, total)), total - 1)
         return total - test, test
 
     @cached_property
     def _priority_data(self) -> dict[int, ClientData]:
-        return {k: self._priority_client(k) for k in self.priority}
+        return {k: self._generate_priority_client(k) for k in self.priority}
 
-    def _priority_client(self, client: int) -> ClientData:
-        rng = stream(self._seed, "synth", client=client)
+    def _generate_priority_client(self, client: int) -> ClientData:
+        rng = make_generator(self._seed, "synth", client=client)
         u = rng.normal(0.0, np.sqrt(self._settings.alpha))
-        w = rng.normal(u, 1.0, (NUM_CLASSES, DIMENSION))
+        w = rng.normal(u, 1.0, (NUM_CLASSES, NUM_FEATURES))
         b = rng.normal(u, 1.0, NUM_CLASSES)
         center = rng.normal(0.0, np.sqrt(self._settings.beta))
-        v = rng.normal(center, 1.0, DIMENSION)
-        scale = np.arange(1, DIMENSION + 1) ** -0.6  # standard deviation of variance j^-1.2
-        train, test = self._sizes(client)
-        x = v + scale * rng.standard_normal((train + test, DIMENSION))
+        v = rng.normal(center, 1.0, NUM_FEATURES)
+        scale = np.arange(1, NUM_FEATURES + 1) ** -0.6  # standard deviation of variance j^-1.2
+        train, test = self._draw_sizes(client)
+        x = v + scale * rng.standard_normal((train + test, NUM_FEATURES))
         y = np.argmax(x @ w.T + b, axis=1)
         inputs, labels = x.astype(np.float32), y.astype(np.int64)
         return ClientData(inputs[:train], labels[:train], inputs[train:], labels[train:])
 
     @cached_property
-    def _pool(self) -> ClientData:
+    def _pooled_data(self) -> ClientData:
         parts = list(self._priority_data.values())
         return ClientData(
             np.concatenate([p.x_train for p in parts]),
@@ -153,16 +164,20 @@ class Synth:
             np.concatenate([p.y_test for p in parts]),
         )
 
-    def _noisy_client(self, client: int) -> ClientData:
-        rng = stream(self._seed, "synth", client=client)
-        levels = self.noise_level(client), self.irrelevant_level(client)
-        train, test = self._sizes(client)
+    def _generate_noisy_client(self, client: int) -> ClientData:
+        rng = make_generator(self._seed, "synth", client=client)
+        levels = self.compute_noise_level(client), self.compute_irrelevant_level(client)
+        train, test = self._draw_sizes(client)
         return ClientData(
-            *self._noisy_sample(rng, self._pool.x_train, self._pool.y_train, train, levels),
-            *self._noisy_sample(rng, self._pool.x_test, self._pool.y_test, test, levels),
+            *self._generate_noisy_sample(
+                rng, self._pooled_data.x_train, self._pooled_data.y_train, train, levels
+            ),
+            *self._generate_noisy_sample(
+                rng, self._pooled_data.x_test, self._pooled_data.y_test, test, levels
+            ),
         )
 
-    def _noisy_sample(
+    def _generate_noisy_sample(
         self, rng: np.random.Generator, x: Inputs, y: Labels, size: int, levels: tuple[float, float]
     ) -> tuple[Inputs, Labels]:
         """Return ``size`` rows of the pool with noise in labels and inputs (plus extra rows)."""
@@ -170,7 +185,7 @@ class Synth:
         rows = rng.choice(len(y), size, replace=size > len(y))
         x, y = x[rows], y[rows]
         irrelevant = round_half_even(settings.irrelevant_fraction * irrelevant_level, size)
-        noise_x = rng.standard_normal((irrelevant, DIMENSION)).astype(np.float32)
+        noise_x = rng.standard_normal((irrelevant, NUM_FEATURES)).astype(np.float32)
         noise_y = rng.integers(NUM_CLASSES, size=irrelevant)
         if settings.noise == "additive":
             shift = np.rint(settings.label_noise * level * rng.standard_normal(size))

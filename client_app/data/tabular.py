@@ -7,22 +7,22 @@ from functools import cached_property
 import numpy as np
 from fedquorum.errors import SettingsError
 
-from client_app.data.account import Account, target_words
 from client_app.data.base import (
-    NEEDS_CLASSES,
+    CLASSES_REQUIRED,
     ClientData,
     Labels,
-    Part,
-    Pool,
+    PooledSplit,
+    Split,
     Target,
     Targets,
-    part_of,
-    pooled,
+    build_pooled_split,
+    select_split,
 )
-from client_app.data.partition.base import Shares
-from client_app.data.priority import priority_clients
-from client_app.data.sources.csv_table import Numbers, Table
-from client_app.data.split import Rows, split_client, validation_rows
+from client_app.data.partition.base import ClientSplit
+from client_app.data.priority import select_priority_clients
+from client_app.data.sources.csv_table import ClientTable, Numbers
+from client_app.data.split import Rows, split_client, split_validation
+from client_app.data.summary import DataSummary, describe_target
 from conf.schema.checks import check_clients
 from conf.schema.data import CsvSettings
 
@@ -57,7 +57,7 @@ class TabularData:
 
     num_tokens = None
 
-    def __init__(self, table: Table, settings: CsvSettings, seed: int) -> None:
+    def __init__(self, table: ClientTable, settings: CsvSettings, seed: int) -> None:
         self._table = table
         self._settings = settings
         self._seed = seed
@@ -67,40 +67,44 @@ class TabularData:
         self.input_shape = (len(table.columns),)
         check_clients(settings, self.num_clients)
         self._rows = [
-            client_rows(table, np.flatnonzero(table.clients == k), settings, client=k, seed=seed)
+            split_client_rows(
+                table, np.flatnonzero(table.clients == k), settings, client=k, seed=seed
+            )
             for k in range(self.num_clients)
         ]
 
     @cached_property
     def priority(self) -> tuple[int, ...]:
         """The priority clients that the settings ask for, ascending."""
-        return priority_clients(self._settings, self.num_clients, self.labels, self._seed)
-
-    @property
-    def account(self) -> Account:
-        """The interpretation of the table: its columns, its target, and the clients left out."""
-        table = self._table
-        words = target_words(self.target, self.num_classes)
-        return Account(
-            self.num_clients,
-            f"{table.target}, {words}" if table.target else words,
-            table.agreed.words,
-            rows=len(table.labels),
-            left_out=table.left_out,
-            columns_left_out=table.columns_left_out,
-            doubts=table.doubts,
+        return select_priority_clients(
+            self._settings, self.num_clients, self.get_labels, self._seed
         )
 
-    def client(self, client: int) -> ClientData:
-        """Return the data of one client."""
-        return table_part(self._table, self._rows[client], self._settings.imputation)
+    @property
+    def summary(self) -> DataSummary:
+        """The interpretation of the table: its columns, its target, and the clients left out."""
+        table = self._table
+        words = describe_target(self.target, self.num_classes)
+        return DataSummary(
+            self.num_clients,
+            f"{table.target}, {words}" if table.target else words,
+            table.schema.description,
+            rows=len(table.labels),
+            left_out=table.dropped_clients,
+            columns_left_out=table.dropped_columns,
+            doubts=table.warnings,
+        )
 
-    def targets(self, client: int) -> tuple[Targets, Targets]:
+    def get_client(self, client: int) -> ClientData:
+        """Return the data of one client."""
+        return build_tabular_client(self._table, self._rows[client], self._settings.imputation)
+
+    def get_targets(self, client: int) -> tuple[Targets, Targets]:
         """Return the targets of a client's two parts."""
         rows = self._rows[client]
         return self._table.labels[rows.train], self._table.labels[rows.test]
 
-    def labels(self, client: int) -> Labels:
+    def get_labels(self, client: int) -> Labels:
         """Return the training labels of one client.
 
         Raises
@@ -109,30 +113,30 @@ class TabularData:
             If the targets are no classes.
         """
         if not self._table.classes:
-            raise SettingsError(NEEDS_CLASSES)
+            raise SettingsError(CLASSES_REQUIRED)
         return self._table.labels[self._rows[client].train]
 
-    def pool(self, part: Part, clients: Sequence[int]) -> Pool:
+    def get_pooled_split(self, split: Split, clients: Sequence[int]) -> PooledSplit:
         """Return one part of these clients."""
-        return pooled({k: part_of(self.client(k), part) for k in clients})
+        return build_pooled_split({k: select_split(self.get_client(k), split) for k in clients})
 
 
-def client_rows(
-    table: Table, rows: Rows, settings: CsvSettings, *, client: int, seed: int
-) -> Shares:
+def split_client_rows(
+    table: ClientTable, rows: Rows, settings: CsvSettings, *, client: int, seed: int
+) -> ClientSplit:
     """Return which of a client's rows are for training, testing and validation."""
     labels = table.labels[rows] if table.classes else np.zeros(len(rows), dtype=np.int64)
     train, test = split_client(labels, settings.test_fraction, client=client, seed=seed)
-    kept, validation = validation_rows(
+    kept, validation = split_validation(
         labels[train], settings.validation_fraction, client=client, seed=seed
     )
-    return Shares(rows[train][kept], rows[test], rows[train][validation])
+    return ClientSplit(rows[train][kept], rows[test], rows[train][validation])
 
 
-def table_part(table: Table, rows: Shares, fill: str) -> ClientData:
+def build_tabular_client(table: ClientTable, split: ClientSplit, fill: str) -> ClientData:
     """Return the data of a client with these rows, missing numbers by ``data.imputation``."""
-    parts = (rows.train, rows.test, rows.validation)
-    scaled = _scaled([table.numbers[part] for part in parts], _FILL[fill])
+    parts = (split.train, split.test, split.validation)
+    scaled = _scale_numbers([table.numbers[part] for part in parts], _FILL[fill])
     x_train, x_test, x_validation = (
         np.concatenate([numbers.astype(np.float32), table.categories[part]], axis=1)
         for numbers, part in zip(scaled, parts, strict=True)
@@ -144,14 +148,16 @@ def table_part(table: Table, rows: Shares, fill: str) -> ClientData:
 _FILL: Mapping[str, Callable[..., Numbers]] = {"median": np.nanmedian, "mean": np.nanmean}
 
 
-def _scaled(parts: Sequence[Numbers], typical: Callable[..., Numbers]) -> list[Numbers]:
+def _scale_numbers(
+    splits: Sequence[Numbers], compute_fill: Callable[..., Numbers]
+) -> list[Numbers]:
     """Return a client's numbers (n, p) part by part, by the statistics of the training part."""
-    train = parts[0]
+    train = splits[0]
     known = ~np.isnan(train).all(axis=0)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "All-NaN slice|Mean of empty slice", RuntimeWarning)
-        missing = typical(train, axis=0)
-    filled = [np.where(np.isnan(part), missing, part) for part in parts]
+        missing = compute_fill(train, axis=0)
+    filled = [np.where(np.isnan(part), missing, part) for part in splits]
     # By its ends: of equal numbers like 0.1 the mean is rounded, and the deviation not quite 0.
     constant = filled[0].min(axis=0) == filled[0].max(axis=0)
     mean = np.where(constant, filled[0][0], filled[0].mean(axis=0))

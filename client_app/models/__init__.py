@@ -1,6 +1,6 @@
 """The models, by name."""
 
-from client_app.models.build import build_model, example_inputs, model_for
+from client_app.models.build import build_model, build_model_for, create_example_inputs
 from client_app.models.celeba_cnn import CelebaCNN
 from client_app.models.cnn import CNN
 from client_app.models.distilbert import DistilBERT
@@ -22,6 +22,6 @@ __all__ = [
     "SmallCNN",
     "TextCNN",
     "build_model",
-    "example_inputs",
-    "model_for",
+    "build_model_for",
+    "create_example_inputs",
 ]

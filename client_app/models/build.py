@@ -6,24 +6,24 @@ from typing import Any
 
 import torch
 from fedquorum.errors import SettingsError
-from fedquorum.streams import derived_seed
+from fedquorum.rng import derive_seed
 from torch import nn
 
 from client_app.data.base import FederatedData
+from client_app.losses import check_task, count_outputs
 from client_app.models.celeba_cnn import CelebaCNN
 from client_app.models.cnn import CNN
+from client_app.models.custom import check_model_outputs, import_model
 from client_app.models.distilbert import DistilBERT
-from client_app.models.efficientnet import efficientnet
-from client_app.models.initialisation import initialise
+from client_app.models.efficientnet import build_efficientnet
+from client_app.models.init import initialize_weights
 from client_app.models.logistic_regression import LogisticRegression
 from client_app.models.lstm import LSTM
-from client_app.models.m5 import M5, shortest
+from client_app.models.m5 import M5, compute_min_length
 from client_app.models.mlp import MLP
-from client_app.models.module import check_outputs, imported_model
 from client_app.models.small_cnn import SmallCNN
 from client_app.models.text_cnn import TextCNN
-from client_app.randomness import torch_seeded
-from client_app.tasks import check_task, num_outputs
+from client_app.rng import seed_torch
 from conf.schema.model import (
     CelebaCnnSettings,
     CnnSettings,
@@ -40,11 +40,11 @@ from conf.schema.model import (
 )
 from conf.schema.settings import Settings
 
-OF_TOKENS = (LstmSettings, TextCnnSettings, DistilBertSettings)
+TOKEN_MODELS = (LstmSettings, TextCnnSettings, DistilBertSettings)
 
 
 @dataclass(frozen=True)
-class Shapes:
+class ModelShapes:
     """The shapes of inputs and outputs; see ``build_model``."""
 
     input_shape: tuple[int, ...]
@@ -89,18 +89,20 @@ def build_model(
         If the model cannot take inputs of this shape, or has no such outputs.
     """
     _check_kind(settings, num_tokens, sequence)
-    with torch_seeded(derived_seed(seed, "model"), torch.device("cpu")):
-        shapes = Shapes(input_shape, num_outputs, num_tokens or 0, sequence)
-        model = _made(settings, shapes, pretrained=pretrained)
-        initialise(model, settings.init)
+    with seed_torch(derive_seed(seed, "model"), torch.device("cpu")):
+        shapes = ModelShapes(input_shape, num_outputs, num_tokens or 0, sequence)
+        model = _create_model(settings, shapes, pretrained=pretrained)
+        initialize_weights(model, settings.init)
         if isinstance(settings, ModuleSettings):
-            inputs = example_inputs(input_shape, num_tokens)
+            inputs = create_example_inputs(input_shape, num_tokens)
             outputs = (*input_shape, num_outputs) if sequence else (num_outputs,)
-            check_outputs(model, settings.path, inputs, outputs)
+            check_model_outputs(model, settings.path, inputs, outputs)
         return model
 
 
-def model_for(settings: Settings, data: FederatedData, *, pretrained: bool = True) -> nn.Module:
+def build_model_for(
+    settings: Settings, data: FederatedData, *, pretrained: bool = True
+) -> nn.Module:
     """Return the model of the settings for this data; see ``build_model``.
 
     Raises
@@ -112,7 +114,7 @@ def model_for(settings: Settings, data: FederatedData, *, pretrained: bool = Tru
     return build_model(
         settings.model,
         data.input_shape,
-        num_outputs(settings, data),
+        count_outputs(settings, data),
         settings.seed,
         num_tokens=data.num_tokens,
         sequence=data.target == "sequence",
@@ -120,17 +122,19 @@ def model_for(settings: Settings, data: FederatedData, *, pretrained: bool = Tru
     )
 
 
-def example_inputs(input_shape: tuple[int, ...], num_tokens: int | None) -> torch.Tensor:
+def create_example_inputs(input_shape: tuple[int, ...], num_tokens: int | None) -> torch.Tensor:
     """Return two inputs of zeros."""
     kind = torch.float32 if num_tokens is None else torch.int64
     return torch.zeros((2, *input_shape), dtype=kind)
 
 
-def _made(settings: ModelSettings, shapes: Shapes, *, pretrained: bool) -> nn.Module:
+def _create_model(settings: ModelSettings, shapes: ModelShapes, *, pretrained: bool) -> nn.Module:
     if isinstance(settings, EfficientNetSettings):
-        _check_images(settings.name, shapes.input_shape, smallest=1, channels=3)
+        _check_images(settings.name, shapes.input_shape, min_size=1, channels=3)
         weights = settings.pretrained if pretrained else None
-        return efficientnet(settings.variant, shapes.num_outputs, weights, dropout=settings.dropout)
+        return build_efficientnet(
+            settings.variant, shapes.num_outputs, weights, dropout=settings.dropout
+        )
     if isinstance(settings, DistilBertSettings):
         return DistilBERT(
             shapes.num_tokens,
@@ -142,30 +146,30 @@ def _made(settings: ModelSettings, shapes: Shapes, *, pretrained: bool) -> nn.Mo
             dropout=settings.dropout,
             pretrained=settings.pretrained if pretrained else None,
         )
-    if type(settings) not in _MAKE:
+    if type(settings) not in _BUILDERS:
         raise TypeError(f"no model for {type(settings).__name__}")
-    return _MAKE[type(settings)](settings, shapes)
+    return _BUILDERS[type(settings)](settings, shapes)
 
 
-def _cnn(settings: CnnSettings, shapes: Shapes) -> nn.Module:
-    _check_images(settings.name, shapes.input_shape, smallest=16)
+def _build_cnn(settings: CnnSettings, shapes: ModelShapes) -> nn.Module:
+    _check_images(settings.name, shapes.input_shape, min_size=16)
     return CNN(shapes.input_shape, shapes.num_outputs)
 
 
-def _small_cnn(settings: SmallCnnSettings, shapes: Shapes) -> nn.Module:
-    _check_images(settings.name, shapes.input_shape, smallest=4)
+def _build_small_cnn(settings: SmallCnnSettings, shapes: ModelShapes) -> nn.Module:
+    _check_images(settings.name, shapes.input_shape, min_size=4)
     return SmallCNN(shapes.input_shape, shapes.num_outputs, settings.hidden, settings.dropout)
 
 
-def _celeba_cnn(settings: CelebaCnnSettings, shapes: Shapes) -> nn.Module:
+def _build_celeba_cnn(settings: CelebaCnnSettings, shapes: ModelShapes) -> nn.Module:
     # Group normalisation by a group for each channel needs two numbers in it.
     smallest = 1 if settings.variant == "leaf" else 2
     _check_images(settings.name, shapes.input_shape, smallest)
     return CelebaCNN(shapes.input_shape, shapes.num_outputs, settings.variant)
 
 
-def _m5(settings: M5Settings, shapes: Shapes) -> nn.Module:
-    _check_sound(settings.name, shapes.input_shape, shortest(settings.padding))
+def _build_m5(settings: M5Settings, shapes: ModelShapes) -> nn.Module:
+    _check_sound(settings.name, shapes.input_shape, compute_min_length(settings.padding))
     return M5(
         shapes.input_shape,
         shapes.num_outputs,
@@ -175,7 +179,7 @@ def _m5(settings: M5Settings, shapes: Shapes) -> nn.Module:
     )
 
 
-def _lstm(settings: LstmSettings, shapes: Shapes) -> nn.Module:
+def _build_lstm(settings: LstmSettings, shapes: ModelShapes) -> nn.Module:
     return LSTM(
         shapes.num_tokens,
         shapes.num_outputs,
@@ -186,7 +190,7 @@ def _lstm(settings: LstmSettings, shapes: Shapes) -> nn.Module:
     )
 
 
-def _text(settings: TextCnnSettings, shapes: Shapes) -> nn.Module:
+def _build_text_cnn(settings: TextCnnSettings, shapes: ModelShapes) -> nn.Module:
     return TextCNN(
         shapes.num_tokens,
         shapes.num_outputs,
@@ -196,20 +200,20 @@ def _text(settings: TextCnnSettings, shapes: Shapes) -> nn.Module:
     )
 
 
-_MAKE: Mapping[type[ModelSettings], Callable[[Any, Shapes], nn.Module]] = {
+_BUILDERS: Mapping[type[ModelSettings], Callable[[Any, ModelShapes], nn.Module]] = {
     LogisticRegressionSettings: lambda _, shapes: LogisticRegression(
         shapes.input_shape, shapes.num_outputs
     ),
     MlpSettings: lambda settings, shapes: MLP(
         shapes.input_shape, shapes.num_outputs, settings.hidden
     ),
-    CnnSettings: _cnn,
-    SmallCnnSettings: _small_cnn,
-    CelebaCnnSettings: _celeba_cnn,
-    M5Settings: _m5,
-    LstmSettings: _lstm,
-    TextCnnSettings: _text,
-    ModuleSettings: lambda settings, _: imported_model(settings.path, settings.args or {}),
+    CnnSettings: _build_cnn,
+    SmallCnnSettings: _build_small_cnn,
+    CelebaCnnSettings: _build_celeba_cnn,
+    M5Settings: _build_m5,
+    LstmSettings: _build_lstm,
+    TextCnnSettings: _build_text_cnn,
+    ModuleSettings: lambda settings, _: import_model(settings.path, settings.args or {}),
 }
 
 
@@ -219,12 +223,12 @@ def _check_kind(settings: ModelSettings, num_tokens: int | None, sequence: bool)
         raise SettingsError(
             f"model must be lstm or module where each position has a target, got {name}"
         )
-    if num_tokens is None and isinstance(settings, OF_TOKENS):
+    if num_tokens is None and isinstance(settings, TOKEN_MODELS):
         raise SettingsError(
             f"model={name} needs inputs of tokens, got data of numbers; model=logistic_regression "
             "and model=mlp take any"
         )
-    if num_tokens is not None and not isinstance(settings, (*OF_TOKENS, ModuleSettings)):
+    if num_tokens is not None and not isinstance(settings, (*TOKEN_MODELS, ModuleSettings)):
         raise SettingsError(
             "model must be one of lstm, text, distilbert, module where inputs are tokens, got "
             f"{name}"
@@ -232,21 +236,21 @@ def _check_kind(settings: ModelSettings, num_tokens: int | None, sequence: bool)
 
 
 def _check_images(
-    name: str, input_shape: tuple[int, ...], smallest: int, channels: int | None = None
+    name: str, input_shape: tuple[int, ...], min_size: int, channels: int | None = None
 ) -> None:
     image = len(input_shape) == len(("channels", "height", "width"))
-    if not image or min(input_shape[1:]) < smallest or channels not in {None, input_shape[0]}:
+    if not image or min(input_shape[1:]) < min_size or channels not in {None, input_shape[0]}:
         colours = f" and {channels} channels" if channels else ""
         raise SettingsError(
-            f"model={name} needs images of at least {smallest} x {smallest}{colours}, got inputs "
+            f"model={name} needs images of at least {min_size} x {min_size}{colours}, got inputs "
             f"of shape {input_shape}; model=logistic_regression and model=mlp take any"
         )
 
 
-def _check_sound(name: str, input_shape: tuple[int, ...], smallest: int) -> None:
+def _check_sound(name: str, input_shape: tuple[int, ...], min_length: int) -> None:
     sound = len(input_shape) == len(("channels", "length"))
-    if not sound or input_shape[1] < smallest:
+    if not sound or input_shape[1] < min_length:
         raise SettingsError(
-            f"model={name} needs sound of a length of at least {smallest}, got inputs of shape "
+            f"model={name} needs sound of a length of at least {min_length}, got inputs of shape "
             f"{input_shape}; model=logistic_regression and model=mlp take any"
         )

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-BLOCKS = 4
-WIDTH = 32
-AVERAGED = 5
+NUM_BLOCKS = 4
+NUM_CHANNELS = 32
+AVG_POOL_SIZE = 5
 """Height and width that AAggFF's network averages to."""
 
 
@@ -47,16 +47,16 @@ class CelebaCNN(nn.Module):
     ) -> None:
         super().__init__()
         channels, height, width = input_shape
-        block = _BLOCKS[variant]
+        block = _BLOCK_BUILDERS[variant]
         layers: list[nn.Module] = []
-        for number in range(BLOCKS):
+        for number in range(NUM_BLOCKS):
             layers += [*block(channels, number), nn.ReLU()]
-            channels, height, width = WIDTH, -(-height // 2), -(-width // 2)
+            channels, height, width = NUM_CHANNELS, -(-height // 2), -(-width // 2)
         if variant == "aaggff":
-            layers.append(nn.AdaptiveAvgPool2d(AVERAGED))
-            height = width = AVERAGED
+            layers.append(nn.AdaptiveAvgPool2d(AVG_POOL_SIZE))
+            height = width = AVG_POOL_SIZE
         self.layers = nn.Sequential(
-            *layers, nn.Flatten(), nn.Linear(WIDTH * height * width, num_classes)
+            *layers, nn.Flatten(), nn.Linear(NUM_CHANNELS * height * width, num_classes)
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -65,23 +65,23 @@ class CelebaCNN(nn.Module):
         return logits
 
 
-def _leaf_block(channels: int, _number: int) -> list[nn.Module]:
+def _build_leaf_block(channels: int, _number: int) -> list[nn.Module]:
     return [
-        nn.Conv2d(channels, WIDTH, 3, padding=1),
-        nn.BatchNorm2d(WIDTH),
+        nn.Conv2d(channels, NUM_CHANNELS, 3, padding=1),
+        nn.BatchNorm2d(NUM_CHANNELS),
         nn.MaxPool2d(2, ceil_mode=True),
     ]
 
 
-def _aaggff_block(channels: int, number: int) -> list[nn.Module]:
+def _build_aaggff_block(channels: int, number: int) -> list[nn.Module]:
     return [
-        nn.Conv2d(channels, WIDTH, 3, padding=1, bias=False),
-        nn.GroupNorm(WIDTH >> number, WIDTH),
+        nn.Conv2d(channels, NUM_CHANNELS, 3, padding=1, bias=False),
+        nn.GroupNorm(NUM_CHANNELS >> number, NUM_CHANNELS),
         nn.MaxPool2d(2, padding=1),
     ]
 
 
-_BLOCKS: dict[str, Callable[[int, int], list[nn.Module]]] = {
-    "leaf": _leaf_block,
-    "aaggff": _aaggff_block,
+_BLOCK_BUILDERS: dict[str, Callable[[int, int], list[nn.Module]]] = {
+    "leaf": _build_leaf_block,
+    "aaggff": _build_aaggff_block,
 }

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from client_app.models.initialisation import initialise
+from client_app.models.init import initialize_weights
 
 
 class CNN(nn.Module):
@@ -50,7 +50,7 @@ class CNN(nn.Module):
             nn.ReLU(),
             nn.Linear(128, num_classes),
         )
-        initialise(self.layers, "kaiming")
+        initialize_weights(self.layers, "kaiming")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the logits (n, num_classes) of inputs (n, channels, height, width)."""

@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fedquorum.errors import SettingsError, one_line
+from fedquorum.errors import SettingsError, to_one_line
 from torch import nn
 
-PADDING = 0
-POSITIONS = 512
+PAD_TOKEN_ID = 0
+MIN_POSITIONS = 512
 
 
 class DistilBERT(nn.Module):
@@ -56,7 +56,7 @@ class DistilBERT(nn.Module):
         pretrained: str | None = None,
     ) -> None:
         super().__init__()
-        transformers = _transformers()
+        transformers = _import_transformers()
         if width % heads:
             raise SettingsError(
                 f"model.width must be a multiple of model.heads ({heads}), got {width}"
@@ -70,23 +70,23 @@ class DistilBERT(nn.Module):
             dropout=dropout,
             attention_dropout=dropout,
             seq_classif_dropout=dropout,
-            max_position_embeddings=max(POSITIONS, length),
-            pad_token_id=PADDING,
+            max_position_embeddings=max(MIN_POSITIONS, length),
+            pad_token_id=PAD_TOKEN_ID,
             num_labels=num_classes,
         )
         kind = transformers.DistilBertForSequenceClassification
         self.classifier: nn.Module = (
-            kind(config) if pretrained is None else _pretrained(kind, config, pretrained)
+            kind(config) if pretrained is None else _load_pretrained(kind, config, pretrained)
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the logits (n, num_classes) of tokens (n, length)."""
-        found = self.classifier(input_ids=x, attention_mask=(x != PADDING).long())
+        found = self.classifier(input_ids=x, attention_mask=(x != PAD_TOKEN_ID).long())
         logits: torch.Tensor = found.logits
         return logits
 
 
-def _transformers() -> Any:
+def _import_transformers() -> Any:
     try:
         import transformers
     except ImportError:
@@ -97,7 +97,7 @@ def _transformers() -> Any:
     return transformers
 
 
-def _pretrained(kind: Any, config: Any, path: str) -> nn.Module:
+def _load_pretrained(kind: Any, config: Any, path: str) -> nn.Module:
     wanted = f"model.pretrained must be a folder with a DistilBERT of these sizes, got {path!r}"
     folder = Path(path).expanduser()
     if not folder.is_dir():
@@ -105,5 +105,5 @@ def _pretrained(kind: Any, config: Any, path: str) -> nn.Module:
     try:
         model: nn.Module = kind.from_pretrained(folder, config=config, local_files_only=True)
     except Exception as error:  # of foreign files anything may be expected
-        raise SettingsError(f"{wanted}: {one_line(error)}") from None
+        raise SettingsError(f"{wanted}: {to_one_line(error)}") from None
     return model

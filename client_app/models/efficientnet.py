@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import torch
-from fedquorum.errors import SettingsError, one_line
+from fedquorum.errors import SettingsError, to_one_line
 from torch import nn
 
 
-def efficientnet(
+def build_efficientnet(
     variant: str,
     num_classes: int,
     pretrained: str | None = None,
@@ -51,16 +51,16 @@ def efficientnet(
     model: nn.Module = getattr(models, f"efficientnet_{variant}")(num_classes=num_classes, **given)
     if pretrained is not None:
         try:
-            _load(model, Path(pretrained).expanduser())
+            _load_weights(model, Path(pretrained).expanduser())
         except Exception as error:  # of a foreign file anything may be expected
             raise SettingsError(
                 f"model.pretrained must be a file with torchvision's weights of efficientnet_"
-                f"{variant}, got {pretrained!r}: {one_line(error)}"
+                f"{variant}, got {pretrained!r}: {to_one_line(error)}"
             ) from None
     return model
 
 
-def _load(model: nn.Module, path: Path) -> None:
+def _load_weights(model: nn.Module, path: Path) -> None:
     weights = torch.load(path, map_location="cpu", weights_only=True)
     state = model.state_dict()
     for name in ("classifier.1.weight", "classifier.1.bias"):

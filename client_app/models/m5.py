@@ -7,13 +7,13 @@ from torch import nn
 from torch.nn import functional
 
 FIRST, STRIDE = 80, 4
-KERNEL = 3
-POOL = 4
-FOLLOWING = 3
+KERNEL_SIZE = 3
+POOL_SIZE = 4
+NUM_LATER_CONVS = 3
 """Convolutions after the first."""
 
 
-def channels_last(x: torch.Tensor) -> torch.Tensor:
+def to_channels_last(x: torch.Tensor) -> torch.Tensor:
     """Return sound (n, c, l) as images of one row (n, c, 1, l), with the channels last in memory.
 
     torch has this layout for images alone. On CPUs convolutions and poolings are faster in it.
@@ -32,10 +32,10 @@ class SoundAsImage(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the images."""
-        return x.unsqueeze(2) if self.training else channels_last(x)
+        return x.unsqueeze(2) if self.training else to_channels_last(x)
 
 
-class RowConvolution(nn.Conv1d):
+class RowConv1d(nn.Conv1d):
     """A ``torch.nn.Conv1d`` whose inputs and outputs are images of one row."""
 
     @property
@@ -98,11 +98,14 @@ class M5(nn.Module):
         super().__init__()
         widths = (channels, channels, 2 * channels, widening * channels)
         layers: list[nn.Module] = [
-            RowConvolution(input_shape[0], widths[0], FIRST, STRIDE),
-            *_after(widths[0]),
+            RowConv1d(input_shape[0], widths[0], FIRST, STRIDE),
+            *_build_layer_tail(widths[0]),
         ]
         for before, width in pairwise(widths):
-            layers += [RowConvolution(before, width, KERNEL, padding=padding), *_after(width)]
+            layers += [
+                RowConv1d(before, width, KERNEL_SIZE, padding=padding),
+                *_build_layer_tail(width),
+            ]
         self.image = SoundAsImage()
         self.features = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
         self.logits = nn.Linear(widths[-1], num_classes)
@@ -113,13 +116,13 @@ class M5(nn.Module):
         return logits
 
 
-def shortest(padding: int) -> int:
+def compute_min_length(padding: int) -> int:
     """Return the length that leaves one number after all convolutions and poolings."""
     length = 1
-    for _ in range(FOLLOWING):
-        length = POOL * length + KERNEL - 1 - 2 * padding
-    return STRIDE * (POOL * length - 1) + FIRST
+    for _ in range(NUM_LATER_CONVS):
+        length = POOL_SIZE * length + KERNEL_SIZE - 1 - 2 * padding
+    return STRIDE * (POOL_SIZE * length - 1) + FIRST
 
 
-def _after(width: int) -> tuple[nn.Module, ...]:
-    return nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d((1, POOL))
+def _build_layer_tail(width: int) -> tuple[nn.Module, ...]:
+    return nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d((1, POOL_SIZE))

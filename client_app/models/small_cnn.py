@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from client_app.models.initialisation import initialise
+from client_app.models.init import initialize_weights
 
 
 class SmallCNN(nn.Module):
@@ -60,7 +60,7 @@ class SmallCNN(nn.Module):
             size = units
         self.features = nn.Sequential(*layers)
         self.logits = nn.Linear(size, num_classes)
-        initialise(self.features, "kaiming")
+        initialize_weights(self.features, "kaiming")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the logits (n, num_classes) of inputs (n, channels, height, width)."""

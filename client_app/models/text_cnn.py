@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-WIDTHS = (3, 4, 5)
-PADDING = 0
+KERNEL_WIDTHS = (3, 4, 5)
+PADDING_INDEX = 0
 
 
 class TextCNN(nn.Module):
@@ -41,12 +41,12 @@ class TextCNN(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(num_tokens, embedding, padding_idx=PADDING)
+        self.embedding = nn.Embedding(num_tokens, embedding, padding_idx=PADDING_INDEX)
         self.convolutions = nn.ModuleList(
-            nn.Conv1d(embedding, channels, width, padding=width - 1) for width in WIDTHS
+            nn.Conv1d(embedding, channels, width, padding=width - 1) for width in KERNEL_WIDTHS
         )
         self.dropout = nn.Dropout(dropout)
-        self.logits = nn.Linear(len(WIDTHS) * channels, num_classes)
+        self.logits = nn.Linear(len(KERNEL_WIDTHS) * channels, num_classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the logits (n, num_classes) of tokens (n, length)."""

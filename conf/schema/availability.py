@@ -8,7 +8,7 @@ from fedquorum.client.availability.periodic import PATTERNS
 from fedquorum.parameters import (
     CYCLE_START,
     FRACTION,
-    NON_NEGATIVE_COUNT,
+    NON_NEGATIVE_INT,
     PERIOD,
     POSITIVE,
     PROBABILITY,
@@ -16,7 +16,7 @@ from fedquorum.parameters import (
 from fedquorum.rule import parameter
 from omegaconf import MISSING
 
-from conf.schema.derived import make_schema, settings_of_rule
+from conf.schema.from_rules import derive_settings, make_schema
 from conf.schema.ranges import FilePath
 
 CLASS_RATES = "class_rates"
@@ -46,7 +46,7 @@ class RandomAvailabilitySettings(AvailabilitySettings):
 
     ``p`` is a number in (0, 1] for all clients, a list with one number for each, or follows from
     the client's distribution kappa_n over L classes. null: clip(mean * L * <kappa_n, q>, minimum,
-    1) with q ~ Dir(class_alpha), as in FedAU's experiments. ``class_rates``: clip(<kappa_n, phi>,
+    1) with q ~ Dir(class_alpha), as in FedAU's experiments. ``sample_class_rates``: clip(<kappa_n, phi>,
     minimum, 1), with phi_c ~ U(0, 1) for the first half of the classes and U(0, 0.5) for the
     others, as in FedAWE's experiments, which have no minimum.
     """
@@ -62,11 +62,11 @@ class BernoulliSettings(RandomAvailabilitySettings):
     """Each client is available with a fixed probability, independently in every round.
 
     With ``rest``, a client rests for that many rounds after each round in which it was available.
-    See ``fedquorum.client.availability.Bernoulli`` and ``Resting``.
+    See ``fedquorum.client.availability.Bernoulli`` and ``Cooldown``.
     """
 
     name: str = "bernoulli"
-    rest: int | None = parameter(None, NON_NEGATIVE_COUNT)
+    rest: int | None = parameter(None, NON_NEGATIVE_INT)
 
 
 @dataclass
@@ -98,7 +98,7 @@ PATTERN_SCHEMAS: Mapping[str, type[Any]] = {
         key,
         f"{pattern.summary} See ``fedquorum.client.availability.{pattern.__name__}``; ``period`` "
         "and ``phase`` in rounds.",
-        settings_of_rule(pattern),
+        derive_settings(pattern),
     )
     for key, pattern in PATTERNS.items()
 }

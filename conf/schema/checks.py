@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
-from fedquorum.composition import Rules
+from fedquorum.composition import RuleSet
 from fedquorum.contrib import find_requirement
 from fedquorum.errors import ParameterError, SettingsError
 from fedquorum.parameters import PRIORITY_WEIGHT, PROBABILITY, ClientIds, OneOf, Range
 from fedquorum.quorum import Quorum
-from fedquorum.records.settings import flat_settings, masked
+from fedquorum.records.settings import flatten_settings, mask_passwords
 
 from conf.schema.availability import CLASS_RATES, RandomAvailabilitySettings
 from conf.schema.data import (
@@ -20,23 +20,29 @@ from conf.schema.data import (
     NpzSettings,
     PartitionedSettings,
     TextSettings,
-    of_devices,
-    settled_clients,
+    get_num_clients,
+    is_on_device,
 )
 from conf.schema.engine import EngineSettings
 from conf.schema.model import ModelSettings
-from conf.schema.rules import is_custom, requiring_settings, rules_of, setting_of, told_of
+from conf.schema.rules import (
+    find_setting,
+    format_parameter_error,
+    get_requirement_settings,
+    is_custom,
+    rules_from_settings,
+)
 from conf.schema.settings import Settings
 from conf.schema.strategy import PartsSettings
 
-STEADY = ("always", "bernoulli", "markov")
+STATIONARY_AVAILABILITIES = ("always", "bernoulli", "markov")
 """The availabilities with the same distribution in all rounds."""
 
-TOKENIZED_TEXTS = 2
+MAX_TOKENIZED_TEXTS = 2
 """The largest number of texts in a row that a published tokenizer takes."""
 
 
-def check(settings: Settings) -> None:
+def check_settings(settings: Settings) -> None:
     """Check every value against its range, then the values together, then the rules.
 
     The check does not import custom rules, since a node that composes the settings need not have
@@ -49,30 +55,30 @@ def check(settings: Settings) -> None:
     """
     try:
         _check_secrets(settings)
-        for key, value, allowed in _ranged(settings, ""):
+        for key, value, allowed in _list_ranged_values(settings, ""):
             allowed.check(key, value)
         _check_priority(settings.data, settings.data.num_clients)
-        _check_number(settings.data)
+        _check_num_clients(settings.data)
         _check_shards(settings.data)
-        _check_device(settings.data)
+        _check_device_data(settings.data)
         _check_columns(settings.data)
         _check_texts(settings.data)
         _check_client_column(settings.data)
-        _check_draws(settings)
+        _check_priority_samples(settings)
         _check_device_availability(settings)
         _check_engine(settings.engine, settings.data)
         _check_privacy(settings)
         _check_clock(settings)
         _check_probabilities(settings)
         _check_init(settings.model)
-        find_requirement(requiring_settings(settings))
+        find_requirement(get_requirement_settings(settings))
     except ParameterError as error:
-        raise SettingsError(told_of(error, error.parameter)) from None
+        raise SettingsError(format_parameter_error(error, error.parameter)) from None
     if not is_custom(settings):
-        check_rules(settings, rules_of(settings))
+        check_rules(settings, rules_from_settings(settings))
 
 
-def check_rules(settings: Settings, rules: Rules) -> None:
+def check_rules(settings: Settings, rules: RuleSet) -> None:
     """Check the settings against the needs of the rules.
 
     Raises
@@ -80,25 +86,25 @@ def check_rules(settings: Settings, rules: Rules) -> None:
     SettingsError
         If the rules do not allow a setting.
     """
-    _check_all_there(settings, rules)
+    _check_full_participation(settings, rules)
     engine = settings.engine
     if not Quorum(engine.quorum, engine.quorum_clients).waits_for_all:
-        check_countable(settings, rules)
-    if settings.data.holdout_client_fraction > 0 and rules.keeps_models:
+        check_rates_computable(settings, rules)
+    if settings.data.holdout_client_fraction > 0 and rules.trains_local_models:
         raise SettingsError(
             f"data.holdout_client_fraction must be 0 with strategy={settings.strategy.name} (every "
             "client has a model of its own, which it must train), got "
             f"{settings.data.holdout_client_fraction}"
         )
     kind = settings.privacy.name
-    if kind != "none" and rules.unbounded:
+    if kind != "none" and rules.dp_unsupported_reason:
         raise SettingsError(
-            f"privacy must be none with strategy={settings.strategy.name} ({rules.unbounded}), "
+            f"privacy must be none with strategy={settings.strategy.name} ({rules.dp_unsupported_reason}), "
             f"got {kind}"
         )
 
 
-def check_countable(settings: Settings, rules: Rules) -> None:
+def check_rates_computable(settings: Settings, rules: RuleSet) -> None:
     """Check that rounds played ahead tell how often each client counts, if the rules need it.
 
     It is for runs in which a quorum or the deadline decides which replies are in time.
@@ -116,9 +122,9 @@ def check_countable(settings: Settings, rules: Rules) -> None:
     reason = ""
     if clock == "none":
         reason = "lateness on the machine's clock tells no rates; response_time simulates it"
-    elif availability not in STEADY:
-        reason = f"availability={availability} changes with the rounds; {', '.join(STEADY)} do not"
-    elif rules.selection.warmup > 0:
+    elif availability not in STATIONARY_AVAILABILITIES:
+        reason = f"availability={availability} changes with the rounds; {', '.join(STATIONARY_AVAILABILITIES)} do not"
+    elif rules.selection.num_warmup_rounds > 0:
         reason = "the rates change after the warm-up"
     if reason:
         error = ParameterError(
@@ -127,30 +133,30 @@ def check_countable(settings: Settings, rules: Rules) -> None:
             None,
             reason,
         )
-        raise SettingsError(told_of(error, setting_of(error, settings)))
+        raise SettingsError(format_parameter_error(error, find_setting(error, settings)))
 
 
 def _check_secrets(settings: Settings) -> None:
     """Refuse a password: settings go into records, to trackers and to every client's device."""
-    for key, value in flat_settings(asdict(settings)).items():
-        if masked(str(value)) != str(value):
+    for key, value in flatten_settings(asdict(settings)).items():
+        if mask_passwords(str(value)) != str(value):
             raise SettingsError(
                 f"{key} must have no password, as settings are recorded and sent to clients, got "
-                f"{masked(str(value))}; put it into the environment, for a tracking server as "
+                f"{mask_passwords(str(value))}; put it into the environment, for a tracking server as "
                 "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
             )
 
 
-def _ranged(node: Any, prefix: str) -> Iterator[tuple[str, object, Range]]:
+def _list_ranged_values(node: Any, prefix: str) -> Iterator[tuple[str, object, Range]]:
     for item in fields(node):
         key, value = f"{prefix}{item.name}", getattr(node, item.name)
         if is_dataclass(value):
-            yield from _ranged(value, f"{key}.")
+            yield from _list_ranged_values(value, f"{key}.")
         elif "allowed" in item.metadata and value is not None:
             yield key, value, item.metadata["allowed"]
 
 
-def check_clients(data: DataSettings, found: int) -> None:
+def check_clients(data: DataSettings, num_found: int) -> None:
     """Check the settings against the number of clients in the data.
 
     Raises
@@ -159,15 +165,15 @@ def check_clients(data: DataSettings, found: int) -> None:
         If ``num_clients`` is neither null nor that number, or a setting names clients that do not
         exist.
     """
-    if data.num_clients not in {None, found}:
+    if data.num_clients not in {None, num_found}:
         raise SettingsError(
-            f"data.num_clients must be null or {found}, the number of clients in the data, got "
+            f"data.num_clients must be null or {num_found}, the number of clients in the data, got "
             f"{data.num_clients}"
         )
     try:
-        _check_priority(data, found)
+        _check_priority(data, num_found)
     except ParameterError as error:
-        raise SettingsError(told_of(error, error.parameter)) from None
+        raise SettingsError(format_parameter_error(error, error.parameter)) from None
 
 
 def _check_priority(data: DataSettings, num_clients: int | None) -> None:
@@ -202,10 +208,10 @@ def _check_priority_weights(data: DataSettings, num_clients: int | None) -> None
         PRIORITY_WEIGHT.check(f"data.priority_weights[{client}]", weight)
 
 
-def _check_number(data: DataSettings) -> None:
+def _check_num_clients(data: DataSettings) -> None:
     natural = isinstance(data, PartitionedSettings) and data.partition in {"natural", "device"}
     if not natural and not isinstance(data, CsvSettings):
-        settled_clients(data)
+        get_num_clients(data)
 
 
 def _check_shards(data: DataSettings) -> None:
@@ -218,7 +224,7 @@ def _check_shards(data: DataSettings) -> None:
         )
 
 
-def _check_device(data: DataSettings) -> None:
+def _check_device_data(data: DataSettings) -> None:
     """Check that all is agreed on that a device cannot tell from its own rows."""
     needed: tuple[str, ...] = ()
     if isinstance(data, NpzSettings | HfSettings) and data.partition == "device":
@@ -245,7 +251,7 @@ def _check_device(data: DataSettings) -> None:
         )
 
 
-def _check_agreed(data: CsvSettings) -> None:
+def _check_csv_columns(data: CsvSettings) -> None:
     columns = data.columns
     if columns is None:
         return
@@ -284,7 +290,7 @@ def _check_agreed(data: CsvSettings) -> None:
 def _check_columns(data: DataSettings) -> None:
     if not isinstance(data, CsvSettings):
         return
-    _check_agreed(data)
+    _check_csv_columns(data)
     if data.target == data.client_column:
         raise SettingsError(
             f"data.target must be another column than data.client_column, got {data.target!r}"
@@ -310,7 +316,7 @@ def _check_texts(data: DataSettings) -> None:
         raise SettingsError(
             f"data.text_columns must be one column where data.target is null, got {columns}"
         )
-    if data.tokenizer is not None and (data.target is None or len(columns) > TOKENIZED_TEXTS):
+    if data.tokenizer is not None and (data.target is None or len(columns) > MAX_TOKENIZED_TEXTS):
         raise SettingsError(
             "data.tokenizer must be null where data.target is null or there are more than two "
             f"data.text_columns, got {data.tokenizer!r}"
@@ -340,7 +346,7 @@ def _check_client_column(data: DataSettings) -> None:
 def _check_device_availability(settings: Settings) -> None:
     availability = settings.availability
     if (
-        of_devices(settings.data)
+        is_on_device(settings.data)
         and isinstance(availability, RandomAvailabilitySettings)
         and availability.p in (None, CLASS_RATES)
     ):
@@ -361,7 +367,7 @@ def _check_engine(engine: EngineSettings, data: DataSettings) -> None:
             f"engine.jobs must be 1 with engine={engine.name}, which runs one job after the other, "
             f"got {engine.jobs}"
         )
-    if engine.name == "ray" and engine.share_data and of_devices(data):
+    if engine.name == "ray" and engine.share_data and is_on_device(data):
         raise SettingsError(
             "engine.share_data must be false where each device has the data of its own client "
             "only, got true"
@@ -395,7 +401,7 @@ def _check_clock(settings: Settings) -> None:
         )
 
 
-def _check_draws(settings: Settings) -> None:
+def _check_priority_samples(settings: Settings) -> None:
     draws = getattr(settings.strategy, "priority_samples", None)
     if draws is not None and settings.data.priority_weights:
         raise SettingsError(
@@ -404,11 +410,11 @@ def _check_draws(settings: Settings) -> None:
         )
 
 
-def _check_all_there(settings: Settings, rules: Rules) -> None:
+def _check_full_participation(settings: Settings, rules: RuleSet) -> None:
     strategy = settings.strategy
     if (
         isinstance(strategy, PartsSettings)
-        and rules.weighting.needs_everyone
+        and rules.weighting.requires_full_participation
         and settings.availability.name != "always"
     ):
         raise SettingsError(

@@ -5,16 +5,16 @@ from typing import Any
 
 from fedquorum.parameters import (
     AUGMENTATION,
-    COUNT,
     LR_SCHEDULE,
     NON_NEGATIVE,
-    NON_NEGATIVE_COUNT,
+    NON_NEGATIVE_INT,
     POSITIVE,
-    Number,
+    POSITIVE_INT,
+    Interval,
     OneOf,
 )
 from fedquorum.rule import parameter
-from fedquorum.search import Around, Between
+from fedquorum.search import FloatRange, RelativeRange
 
 from conf.schema.ranges import CLASS_WEIGHTS
 
@@ -32,12 +32,12 @@ class TheoremLRSettings:
 
 @dataclass
 class ClientSettings:
-    """Local training by SGD on the mean loss of a batch; see ``LocalTraining``.
+    """Local training by SGD on the mean loss of a batch; see ``LocalSGDConfig``.
 
     ``loss`` is for classes: cross_entropy has an output for each class, binary one output for two
-    classes. For tokens or numbers as targets, the data decides the loss; see ``client_app.tasks``.
-    ``class_weights`` has a weight for each class in every client's loss. ``balanced`` computes them
-    from the training labels of all clients (``client_app.tasks.balanced_weights``). Only a
+    classes. For tokens or numbers as targets, the data decides the loss; see ``client_app.losses``.
+    ``class_weights`` has a weight for each class in every client's loss. ``make_balanced_labels`` computes them
+    from the training labels of all clients (``client_app.losses.compute_balanced_weights``). Only a
     simulation has those labels; a device needs the list.
 
     ``local_steps`` is the number of batches in a round, null for ``local_epochs``.
@@ -61,21 +61,21 @@ class ClientSettings:
     are often slower, and a model without such algorithms fails.
     """
 
-    lr: float = parameter(0.1, POSITIVE, Around(10.0))
-    batch_size: int = parameter(32, COUNT)
-    local_epochs: int = parameter(5, COUNT)
-    local_steps: int | None = parameter(None, COUNT)
-    momentum: float = parameter(0.0, Number(low=0, high=1))
+    lr: float = parameter(0.1, POSITIVE, RelativeRange(10.0))
+    batch_size: int = parameter(32, POSITIVE_INT)
+    local_epochs: int = parameter(5, POSITIVE_INT)
+    local_steps: int | None = parameter(None, POSITIVE_INT)
+    momentum: float = parameter(0.0, Interval(low=0, high=1))
     weight_decay: float = parameter(0.0, NON_NEGATIVE)
-    proximal_mu: float = parameter(0.0, NON_NEGATIVE, Between(0.001, 1.0))
+    proximal_mu: float = parameter(0.0, NON_NEGATIVE, FloatRange(0.001, 1.0))
     lr_schedule: str = parameter("constant", LR_SCHEDULE)
-    lr_decay: float = parameter(1.0, Number(low=0, high=1, open_low=True))
-    lr_decay_every: int = parameter(1, COUNT)
-    lr_decay_from: int = parameter(0, NON_NEGATIVE_COUNT)
+    lr_decay: float = parameter(1.0, Interval(low=0, high=1, open_low=True))
+    lr_decay_every: int = parameter(1, POSITIVE_INT)
+    lr_decay_from: int = parameter(0, NON_NEGATIVE_INT)
     theorem_lr: TheoremLRSettings = field(default_factory=TheoremLRSettings)
     augmentation: str = parameter("none", AUGMENTATION)
     batching: str = parameter("auto", OneOf(("auto", "batched", "sequential")))
-    threads_per_op: int = parameter(1, COUNT)
+    threads_per_op: int = parameter(1, POSITIVE_INT)
     retain_memory: bool = True
     tf32: bool = False
     deterministic: bool = False

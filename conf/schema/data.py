@@ -5,26 +5,26 @@ from typing import Any
 
 from fedquorum.errors import SettingsError
 from fedquorum.parameters import (
-    COUNT,
-    COUNTS,
     FRACTION,
+    FRACTION_BELOW_ONE,
     NON_NEGATIVE,
     POSITIVE,
-    SHARE_BELOW_ONE,
-    Number,
+    POSITIVE_INT,
+    POSITIVE_INTS,
+    Interval,
     OneOf,
 )
 from fedquorum.rule import parameter
 from omegaconf import MISSING
 
-from conf.schema.ranges import CLASSES, COLUMN, COLUMNS, IMAGE_SIZE, FilePath, Name
+from conf.schema.ranges import CLASSES, COLUMN_NAME, COLUMN_NAMES, IMAGE_SIZE, FilePath, Name
 
-TEST_FRACTION = Number(low=0.01, high=0.9)
-VALIDATION_FRACTION = Number(low=0, high=0.9)
-MIN_SAMPLES = Number(low=2, integer=True)
+TEST_FRACTION = Interval(low=0.01, high=0.9)
+VALIDATION_FRACTION = Interval(low=0, high=0.9)
+MIN_SAMPLES = Interval(low=2, integer=True)
 SPLIT = Name("the name of a split")
-TEXT_LENGTH = Number(low=2, integer=True)
-HASHED_WORDS = Number(low=8, integer=True)
+TEXT_LENGTH = Interval(low=2, integer=True)
+HASHED_WORDS = Interval(low=8, integer=True)
 PARTITIONS = ("shards", "dirichlet", "proportional", "iid", "quantity")
 
 
@@ -39,17 +39,17 @@ class DataSettings:
     client in this mapping has that weight, whether or not ``priority`` names it.
     ``holdout_client_fraction``: the share of all clients that never train but are evaluated. They
     are drawn from the seed, among the clients without priority or, with ``priority=all``, among
-    all; see ``client_app.data.unseen``.
+    all; see ``client_app.data.held_out``.
     ``validation_fraction``: the share of every client's training part that is reserved for tuning;
-    see ``client_app.data.split.validation_rows``.
+    see ``client_app.data.split.split_validation``.
     """
 
     name: str = MISSING
-    num_clients: int | None = parameter(None, COUNT)
-    num_priority: int = parameter(10, COUNT)
+    num_clients: int | None = parameter(None, POSITIVE_INT)
+    num_priority: int = parameter(10, POSITIVE_INT)
     priority: Any = "heterogeneous"
     priority_weights: Any = None
-    holdout_client_fraction: float = parameter(0.0, SHARE_BELOW_ONE)
+    holdout_client_fraction: float = parameter(0.0, FRACTION_BELOW_ONE)
     validation_fraction: float = parameter(0.0, VALIDATION_FRACTION)
 
 
@@ -64,7 +64,7 @@ class SynthSettings(DataSettings):
     """
 
     name: str = "synth"
-    num_clients: int = parameter(20, COUNT)
+    num_clients: int = parameter(20, POSITIVE_INT)
     alpha: float = parameter(1.0, NON_NEGATIVE)
     beta: float = parameter(1.0, NON_NEGATIVE)
     noise: str = parameter("additive", OneOf(("additive", "flip")))
@@ -73,7 +73,7 @@ class SynthSettings(DataSettings):
     label_noise: float = parameter(2.5, NON_NEGATIVE)
     irrelevant_fraction: float = parameter(1.0, FRACTION)
     sizes: str = parameter("lognormal", OneOf(("lognormal", "equal")))
-    samples_per_client: int = parameter(500, Number(low=2, integer=True))
+    samples_per_client: int = parameter(500, Interval(low=2, integer=True))
     test_fraction: float = parameter(0.2, TEST_FRACTION)
 
 
@@ -90,17 +90,17 @@ class PartitionedSettings(DataSettings):
     partitions are not used.
 
     ``normalize``: images have mean 0 and standard deviation 1 in every channel, over all training
-    images; see ``client_app.data.normalised``.
+    images; see ``client_app.data.normalize``.
     """
 
-    num_clients: int | None = parameter(60, COUNT)
-    num_priority: int = parameter(2, COUNT)
+    num_clients: int | None = parameter(60, POSITIVE_INT)
+    num_priority: int = parameter(2, POSITIVE_INT)
     partition: str = parameter("shards", OneOf(PARTITIONS))
-    shards_per_client: int = parameter(2, COUNT)
-    shard_size: int = parameter(500, COUNT)
-    samples_per_shard: int | None = parameter(None, COUNT)
+    shards_per_client: int = parameter(2, POSITIVE_INT)
+    shard_size: int = parameter(500, POSITIVE_INT)
+    samples_per_shard: int | None = parameter(None, POSITIVE_INT)
     alpha: float = parameter(0.1, POSITIVE)
-    samples_per_client: int | None = parameter(None, COUNT)
+    samples_per_client: int | None = parameter(None, POSITIVE_INT)
     normalize: bool = False
 
 
@@ -129,7 +129,7 @@ class NaturalSettings(PartitionedSettings):
     the other partitions make one of ``test_fraction`` of all rows.
     """
 
-    num_clients: int | None = parameter(None, COUNT)
+    num_clients: int | None = parameter(None, POSITIVE_INT)
     priority: Any = "all"
     partition: str = parameter("natural", OneOf((*PARTITIONS, "natural")))
     test_fraction: float = parameter(0.2, TEST_FRACTION)
@@ -151,7 +151,7 @@ class NpzSettings(NaturalSettings):
     See ``client_app.data.sources.npz``. ``regression``: targets are numbers, not classes.
 
     ``num_classes``: null for the classes in the data, 0, 1, .. without gaps. ``partition`` device:
-    the file has the data of one client, the device's; see ``client_app.data.device``. All devices
+    the file has the data of one client, the device's; see ``client_app.data.single_client``. All devices
     then share ``input_shape`` and ``num_classes``.
     """
 
@@ -160,8 +160,8 @@ class NpzSettings(NaturalSettings):
     priority: Any = "heterogeneous"
     partition: str = parameter("shards", OneOf((*PARTITIONS, "natural", "device")))
     regression: bool = False
-    input_shape: list[int] | None = field(default=None, metadata={"allowed": COUNTS})
-    num_classes: int | None = parameter(None, COUNT)
+    input_shape: list[int] | None = field(default=None, metadata={"allowed": POSITIVE_INTS})
+    num_classes: int | None = parameter(None, POSITIVE_INT)
 
 
 @dataclass
@@ -210,13 +210,13 @@ class HfSettings(NaturalSettings):
     download: bool = True
     train_split: str = parameter("train", SPLIT)
     test_split: str | None = parameter(None, SPLIT)
-    features: list[str] | None = field(default=None, metadata={"allowed": COLUMNS})
-    target: str | None = parameter(None, COLUMN)
-    client_column: str | None = parameter(None, COLUMN)
+    features: list[str] | None = field(default=None, metadata={"allowed": COLUMN_NAMES})
+    target: str | None = parameter(None, COLUMN_NAME)
+    client_column: str | None = parameter(None, COLUMN_NAME)
     partition: str = parameter("iid", OneOf((*PARTITIONS, "natural", "device")))
     regression: bool = False
-    input_shape: list[int] | None = field(default=None, metadata={"allowed": COUNTS})
-    num_classes: int | None = parameter(None, COUNT)
+    input_shape: list[int] | None = field(default=None, metadata={"allowed": POSITIVE_INTS})
+    num_classes: int | None = parameter(None, POSITIVE_INT)
     image_size: list[int] | None = field(default=None, metadata={"allowed": IMAGE_SIZE})
     image_mode: str | None = parameter(None, OneOf(("L", "RGB")))
     length: int = parameter(80, TEXT_LENGTH)
@@ -235,8 +235,8 @@ class LeafSettings(NaturalSettings):
 
     name: str = "leaf"
     path: str = parameter("", FilePath("a folder of LEAF's JSON files"))
-    num_classes: int | None = parameter(None, COUNT)
-    vocabulary_size: int = parameter(10000, Number(low=3, integer=True))
+    num_classes: int | None = parameter(None, POSITIVE_INT)
+    vocabulary_size: int = parameter(10000, Interval(low=3, integer=True))
 
 
 @dataclass
@@ -256,13 +256,13 @@ class TextSettings(NaturalSettings):
 
     name: str = "text"
     path: str = parameter("", FilePath("a .csv file"))
-    header: list[str] = field(default_factory=list, metadata={"allowed": COLUMNS})
-    client_column: str = parameter("", COLUMN)
-    text_columns: list[str] = field(default_factory=list, metadata={"allowed": COLUMNS})
-    target: str | None = parameter(None, COLUMN)
+    header: list[str] = field(default_factory=list, metadata={"allowed": COLUMN_NAMES})
+    client_column: str = parameter("", COLUMN_NAME)
+    text_columns: list[str] = field(default_factory=list, metadata={"allowed": COLUMN_NAMES})
+    target: str | None = parameter(None, COLUMN_NAME)
     classes: list[str] | None = field(default=None, metadata={"allowed": CLASSES})
-    group_column: str | None = parameter(None, COLUMN)
-    expected_rows: int | None = parameter(None, COUNT)
+    group_column: str | None = parameter(None, COLUMN_NAME)
+    expected_rows: int | None = parameter(None, POSITIVE_INT)
     tokens: str = parameter("words", OneOf(("words", "characters")))
     tokenizer: str | None = parameter(None, FilePath("a folder with a tokenizer"))
     length: int = parameter(80, TEXT_LENGTH)
@@ -278,7 +278,7 @@ class CsvSettings(DataSettings):
 
     ``path``: a CSV or Parquet file, or a folder or pattern of several. ``client_column`` empty:
     each of several files has the rows of one client, with the name of the file. ``client_column``
-    null: the file has the rows of one client, the device's; see ``client_app.data.device``.
+    null: the file has the rows of one client, the device's; see ``client_app.data.single_client``.
     ``columns``: the input columns and classes on which all clients agree, see
     ``client_app.data.sources.csv_table``; null for those of the file. ``regression``: the target is
     a number, not a class. ``expected_rows``: the expected number of rows, to detect a truncated
@@ -294,15 +294,15 @@ class CsvSettings(DataSettings):
     imputation: str = parameter("median", OneOf(("median", "mean")))
     path: str = parameter("", FilePath("a .csv or .parquet file, or a folder of such"))
     client_column: str | None = ""
-    target: str = parameter("", COLUMN)
-    drop_columns: list[str] = field(default_factory=list, metadata={"allowed": COLUMNS})
-    zero_as_missing: list[str] = field(default_factory=list, metadata={"allowed": COLUMNS})
+    target: str = parameter("", COLUMN_NAME)
+    drop_columns: list[str] = field(default_factory=list, metadata={"allowed": COLUMN_NAMES})
+    zero_as_missing: list[str] = field(default_factory=list, metadata={"allowed": COLUMN_NAMES})
     columns: Any = None
     regression: bool = False
-    expected_rows: int | None = parameter(None, COUNT)
+    expected_rows: int | None = parameter(None, POSITIVE_INT)
 
 
-def settled_clients(data: DataSettings) -> int:
+def get_num_clients(data: DataSettings) -> int:
     """Return the number of clients from the settings, for data that does not determine it.
 
     Raises
@@ -312,12 +312,12 @@ def settled_clients(data: DataSettings) -> int:
     """
     if data.num_clients is None:
         raise SettingsError(
-            f"data.num_clients must be {COUNT.describe()} where the data does not tell it, got null"
+            f"data.num_clients must be {POSITIVE_INT.describe()} where the data does not tell it, got null"
         )
     return data.num_clients
 
 
-def of_devices(data: DataSettings) -> bool:
+def is_on_device(data: DataSettings) -> bool:
     """Say whether each device has only its client's data, and no machine has all data."""
     if isinstance(data, CsvSettings):
         return data.client_column is None

@@ -4,16 +4,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedquorum.parameters import (
-    COUNT,
     EVALUATED_CLIENTS,
     FAIRNESS_METRIC,
     NON_NEGATIVE,
-    NON_NEGATIVE_COUNT,
+    NON_NEGATIVE_INT,
     POSITIVE,
+    POSITIVE_INT,
     REQUIREMENT,
     OneOf,
 )
-from fedquorum.quorum import QUORUM_OF, QUORUM_SIZE
+from fedquorum.quorum import QUORUM_CLIENTS, QUORUM_SIZE
 from fedquorum.rule import parameter
 from omegaconf import MISSING
 
@@ -38,7 +38,7 @@ class EvaluationSettings:
     the strategy's requirement, if there is one.
     """
 
-    every: int = parameter(1, COUNT)
+    every: int = parameter(1, POSITIVE_INT)
     metric: str | None = parameter(None, FAIRNESS_METRIC)
     clients: str = parameter("all", EVALUATED_CLIENTS)
     requirement: Any = parameter(None, REQUIREMENT)
@@ -65,14 +65,14 @@ class EngineSettings:
     quorum.
     ``startup_clients``: the number of clients that must be connected before round 1; null for all.
     ``partial_aggregation``: whether a node may send one sum instead of all models, see
-    ``fedquorum.flower.communication.Communication``; the model has the same bits either way.
+    ``fedquorum.flower.communication.NativeProtocol``; the model has the same bits either way.
     ``reply_memory``: bytes of replies to keep in memory if the weights of a round need all replies
     at once; the rest goes to files below TMPDIR. null is half of the machine's memory.
     ``checkpoint_every``: write a checkpoint every n rounds, and after the last; auto as often as
     takes a twentieth of the time, at most once a second; null never.
     ``stop_after_round``: the round after which the run stops, as interrupted, for ``resume`` to
     continue; null for none.
-    ``node_keys``: the file with the public key of each client's node, see ``server_app.nodes``;
+    ``node_keys``: the file with the public key of each client's node, see ``server_app.node_keys``;
     null believes each node about its clients. ``superlink``: the name of the deployment in Flower's
     configuration to which ``engine=flower`` submits; null for the local simulation.
     ``workers``: the number of ``ray``'s processes for the clients, each with one GPU if there are
@@ -81,29 +81,29 @@ class EngineSettings:
     starts on this machine for the run. ``share_data``: whether this process sends the data to the
     workers once, instead of each worker reading it.
     ``on_numerics_change``: ``same`` refuses to resume a run with another arithmetic than it began
-    with, see ``client_app.arithmetic``; ``any`` continues it, and the manifest says so.
+    with, see ``client_app.numerics``; ``any`` continues it, and the manifest says so.
     ``trust_code``: whether ``resume`` may import code that the run's records name by import path,
     and connect to machines that they name. Names on the command line need no trust.
     ``jobs``: the number of a sweep's jobs that run at a time, each in a separate process.
     """
 
     name: str = parameter(MISSING, OneOf(("in-process", "ray", "flower")))
-    num_supernodes: int | None = parameter(None, COUNT)
+    num_supernodes: int | None = parameter(None, POSITIVE_INT)
     round_timeout: float = parameter(3600.0, POSITIVE)
     quorum: float | None = parameter(None, QUORUM_SIZE)
-    quorum_clients: str = parameter("asked", QUORUM_OF)
+    quorum_clients: str = parameter("asked", QUORUM_CLIENTS)
     grace_seconds: float = parameter(0.0, NON_NEGATIVE)
     startup_timeout: float = parameter(300.0, POSITIVE)
-    startup_clients: int | None = parameter(None, COUNT)
+    startup_clients: int | None = parameter(None, POSITIVE_INT)
     partial_aggregation: bool = True
-    reply_memory: int | None = parameter(None, NON_NEGATIVE_COUNT)
+    reply_memory: int | None = parameter(None, NON_NEGATIVE_INT)
     checkpoint_every: Any = parameter(AUTO, CheckpointInterval())
-    stop_after_round: int | None = parameter(None, COUNT)
+    stop_after_round: int | None = parameter(None, POSITIVE_INT)
     node_keys: str | None = parameter(None, FilePath("a file of client ids and public keys"))
     superlink: str | None = parameter(None, ConnectionName())
-    workers: int | None = parameter(None, COUNT)
+    workers: int | None = parameter(None, POSITIVE_INT)
     address: str | None = parameter(None, ClusterAddress())
     share_data: bool = False
     on_numerics_change: str = parameter("same", OneOf(("same", "any")))
     trust_code: bool = False
-    jobs: int = parameter(1, COUNT)
+    jobs: int = parameter(1, POSITIVE_INT)

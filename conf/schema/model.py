@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedquorum.parameters import COUNT, COUNTS, MODEL_INIT, SHARE_BELOW_ONE, OneOf
+from fedquorum.parameters import FRACTION_BELOW_ONE, MODEL_INIT, POSITIVE_INT, POSITIVE_INTS, OneOf
 from fedquorum.rule import parameter
 from omegaconf import MISSING
 
@@ -16,7 +16,7 @@ MODULE = "module"
 class ModelSettings:
     """A model by name. Its input and output follow from the data.
 
-    ``init``: the initial values, see ``client_app.models.initialisation``.
+    ``init``: the initial values, see ``client_app.models.init``.
     """
 
     name: str = MISSING
@@ -35,7 +35,7 @@ class MlpSettings(ModelSettings):
     """Two hidden layers of ``hidden`` units with ReLU; see ``client_app.models.MLP``."""
 
     name: str = "mlp"
-    hidden: int = parameter(200, COUNT)
+    hidden: int = parameter(200, POSITIVE_INT)
 
 
 @dataclass
@@ -56,8 +56,10 @@ class SmallCnnSettings(ModelSettings):
     """
 
     name: str = "small_cnn"
-    hidden: list[int] = field(default_factory=lambda: [256, 64], metadata={"allowed": COUNTS})
-    dropout: float = parameter(0.0, SHARE_BELOW_ONE)
+    hidden: list[int] = field(
+        default_factory=lambda: [256, 64], metadata={"allowed": POSITIVE_INTS}
+    )
+    dropout: float = parameter(0.0, FRACTION_BELOW_ONE)
 
 
 @dataclass
@@ -68,8 +70,8 @@ class M5Settings(ModelSettings):
     """
 
     name: str = "m5"
-    channels: int = parameter(32, COUNT)
-    widening: int = parameter(2, COUNT)
+    channels: int = parameter(32, POSITIVE_INT)
+    widening: int = parameter(2, POSITIVE_INT)
     padding: int = parameter(0, OneOf((0, 1)))
 
 
@@ -93,7 +95,7 @@ class EfficientNetSettings(ModelSettings):
 
     name: str = "efficientnet"
     variant: str = parameter("b0", OneOf(tuple(f"b{i}" for i in range(8))))
-    dropout: float | None = parameter(None, SHARE_BELOW_ONE)
+    dropout: float | None = parameter(None, FRACTION_BELOW_ONE)
     pretrained: str | None = parameter(None, FilePath("a file of weights"))
 
 
@@ -102,9 +104,9 @@ class LstmSettings(ModelSettings):
     """A recurrent network for tokens; see ``client_app.models.LSTM``."""
 
     name: str = "lstm"
-    embedding: int = parameter(256, COUNT)
-    hidden: int = parameter(256, COUNT)
-    layers: int = parameter(2, COUNT)
+    embedding: int = parameter(256, POSITIVE_INT)
+    hidden: int = parameter(256, POSITIVE_INT)
+    layers: int = parameter(2, POSITIVE_INT)
 
 
 @dataclass
@@ -112,9 +114,9 @@ class TextCnnSettings(ModelSettings):
     """A small convolutional network for tokens; see ``client_app.models.TextCNN``."""
 
     name: str = "text"
-    embedding: int = parameter(64, COUNT)
-    channels: int = parameter(64, COUNT)
-    dropout: float = parameter(0.0, SHARE_BELOW_ONE)
+    embedding: int = parameter(64, POSITIVE_INT)
+    channels: int = parameter(64, POSITIVE_INT)
+    dropout: float = parameter(0.0, FRACTION_BELOW_ONE)
 
 
 @dataclass
@@ -125,10 +127,10 @@ class DistilBertSettings(ModelSettings):
     """
 
     name: str = "distilbert"
-    layers: int = parameter(6, COUNT)
-    width: int = parameter(768, COUNT)
-    heads: int = parameter(12, COUNT)
-    dropout: float = parameter(0.1, SHARE_BELOW_ONE)
+    layers: int = parameter(6, POSITIVE_INT)
+    width: int = parameter(768, POSITIVE_INT)
+    heads: int = parameter(12, POSITIVE_INT)
+    dropout: float = parameter(0.1, FRACTION_BELOW_ONE)
     pretrained: str | None = parameter(None, FilePath("a folder of weights"))
 
 
@@ -136,7 +138,7 @@ class DistilBertSettings(ModelSettings):
 class ModuleSettings(ModelSettings):
     """Any ``torch.nn.Module``: ``model.path=package.module.Class 'model.args={name: value}'``.
 
-    See ``client_app.models.module``.
+    See ``client_app.models.custom``.
     """
 
     name: str = MODULE

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from fedquorum.parameters import FRACTION, NON_NEGATIVE, POSITIVE, Number
+from fedquorum.parameters import FRACTION, NON_NEGATIVE, POSITIVE, Interval
 from fedquorum.rule import parameter
 
 CLIENT_MODES = ("dp_fixed_client", "dp_adaptive_client")
 """The options with which clients clip their updates. The server clips again."""
 
-DELTA = Number(low=0, high=1, open_low=True, open_high=True)
+DELTA = Interval(low=0, high=1, open_low=True, open_high=True)
 
 
 @dataclass

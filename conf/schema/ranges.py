@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fedquorum.parameters import COUNT, COUNTS, NON_NEGATIVE, ListOf, Range
+from fedquorum.parameters import NON_NEGATIVE, POSITIVE_INT, POSITIVE_INTS, ListOf, Range
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,11 @@ class ColumnNames(Range):
     def contains(self, value: object) -> bool:
         """Say whether ``value`` is such a list."""
         names = value if isinstance(value, list) else [""]
-        return all(map(COLUMN.contains, names)) and len(set(names)) == len(names)
+        return all(map(COLUMN_NAME.contains, names)) and len(set(names)) == len(names)
 
 
-COLUMN = Name("the name of a column")
-COLUMNS = ColumnNames()
+COLUMN_NAME = Name("the name of a column")
+COLUMN_NAMES = ColumnNames()
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,11 @@ class ImageSize(Range):
 
     def contains(self, value: object) -> bool:
         """Say whether ``value`` is such a list."""
-        return isinstance(value, list) and len(value) == len(("h", "w")) and COUNTS.contains(value)
+        return (
+            isinstance(value, list)
+            and len(value) == len(("h", "w"))
+            and POSITIVE_INTS.contains(value)
+        )
 
 
 IMAGE_SIZE = ImageSize()
@@ -136,7 +140,7 @@ class CheckpointInterval(Range):
 
     def contains(self, value: object) -> bool:
         """Say whether ``value`` is one of them."""
-        return value == AUTO or COUNT.contains(value)
+        return value == AUTO or POSITIVE_INT.contains(value)
 
 
 @dataclass(frozen=True)

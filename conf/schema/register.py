@@ -52,15 +52,15 @@ from conf.schema.strategy import PART_SCHEMAS, STRATEGY_SCHEMAS, ComposedSetting
 from conf.schema.tracker import MlflowSettings, TensorBoardSettings, WandbSettings
 
 
-def _by_name(*options: Any) -> dict[str, Any]:
+def _map_by_name(*options: Any) -> dict[str, Any]:
     return {option.name: option for option in options}
 
 
-OPTIONS: Mapping[str, Mapping[str, Any]] = {
+OPTION_SCHEMAS: Mapping[str, Mapping[str, Any]] = {
     "strategy": STRATEGY_SCHEMAS,
     **{f"strategy/{part}": schemas for part, schemas in PART_SCHEMAS.items()},
     "server_optimizer": SERVER_OPTIMIZER_SCHEMAS,
-    "data": _by_name(
+    "data": _map_by_name(
         SynthSettings,
         *(TorchvisionSettings(name=name) for name in ("mnist", "fmnist", "emnist", "svhn")),
         NpzSettings,
@@ -70,7 +70,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         TextSettings,
         CsvSettings,
     ),
-    "model": _by_name(
+    "model": _map_by_name(
         LogisticRegressionSettings,
         MlpSettings,
         CnnSettings,
@@ -85,39 +85,41 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     ),
     "client": {"sgd": ClientSettings},
     "availability": {
-        **_by_name(
+        **_map_by_name(
             AlwaysSettings, BernoulliSettings, MarkovSettings, CyclicSettings, TraceSettings
         ),
         **PATTERN_SCHEMAS,
     },
-    "response_time": _by_name(NoResponseTimeSettings, LognormalSettings, RecordedTimesSettings),
-    "privacy": _by_name(
+    "response_time": _map_by_name(NoResponseTimeSettings, LognormalSettings, RecordedTimesSettings),
+    "privacy": _map_by_name(
         PrivacySettings,
         FixedClippingSettings(name="dp_fixed_server"),
         FixedClippingSettings(name="dp_fixed_client"),
         AdaptiveClippingSettings(name="dp_adaptive_server"),
         AdaptiveClippingSettings(name="dp_adaptive_client"),
     ),
-    "engine": _by_name(*(EngineSettings(name=name) for name in ("in-process", "ray", "flower"))),
-    "tracker": _by_name(TensorBoardSettings, MlflowSettings, WandbSettings),
+    "engine": _map_by_name(
+        *(EngineSettings(name=name) for name in ("in-process", "ray", "flower"))
+    ),
+    "tracker": _map_by_name(TensorBoardSettings, MlflowSettings, WandbSettings),
 }
 """The options without a YAML file, by group and name."""
 
-BASES: Mapping[str, Any] = {"composed": ComposedSettings, "torchvision": TorchvisionSettings}
+BASE_SCHEMAS: Mapping[str, Any] = {"composed": ComposedSettings, "torchvision": TorchvisionSettings}
 """Schemas from which only YAML files inherit."""
 
 
-TUNING = Path(__file__).parent.parent / "tuning.yaml"
+TUNING_FILE = Path(__file__).parent.parent / "tuning.yaml"
 
 
-def register() -> None:
+def register_schemas() -> None:
     """Put all options into Hydra's store, and the values that experiments set for one option."""
     store = ConfigStore.instance()
     store.store(name="schema", node=Settings)
-    for group, options in {**OPTIONS, "base": BASES}.items():
+    for group, options in {**OPTION_SCHEMAS, "base": BASE_SCHEMAS}.items():
         for name, node in options.items():
             store.store(group=group, name=name, node=node)
-    for experiment, groups in yaml.safe_load(TUNING.read_text(encoding="utf-8")).items():
+    for experiment, groups in yaml.safe_load(TUNING_FILE.read_text(encoding="utf-8")).items():
         for group, settings in groups.items():
             folder = f"tuning/{group}/{experiment}"
             for name, node in settings.items():

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from fedquorum.client.response_times import Lognormal
+from fedquorum.client.latency import LognormalLatency
 from fedquorum.rule import parameter
 from omegaconf import MISSING
 
-from conf.schema.derived import make_schema, settings_of_rule
+from conf.schema.from_rules import derive_settings, make_schema
 from conf.schema.ranges import FilePath
 
 
@@ -14,7 +14,7 @@ from conf.schema.ranges import FilePath
 class ResponseTimeSettings:
     """The clients' simulated response times, which they report to the server.
 
-    See ``fedquorum.client.response_times``. With any option but ``none``, ``engine.quorum``,
+    See ``fedquorum.client.latency``. With any option but ``none``, ``engine.quorum``,
     ``engine.grace_seconds`` and ``engine.round_timeout`` count simulated seconds.
     """
 
@@ -32,8 +32,8 @@ LognormalSettings = make_schema(
     ResponseTimeSettings,
     "lognormal",
     "Lognormal times: some clients are always slow, and each is now and then. See "
-    "``fedquorum.client.response_times.Lognormal``; ``median`` in seconds.",
-    settings_of_rule(Lognormal),
+    "``fedquorum.client.latency.LognormalLatency``; ``median`` in seconds.",
+    derive_settings(LognormalLatency),
 )
 
 
@@ -42,7 +42,7 @@ class RecordedTimesSettings(ResponseTimeSettings):
     """Response times from a CSV file with the columns client, seconds and maybe round.
 
     ``fedquorum response_time=trace response_time.path=FILE``; see
-    ``fedquorum.client.response_times.read_response_times``.
+    ``fedquorum.client.latency.read_response_times``.
     """
 
     name: str = "trace"

@@ -5,42 +5,42 @@ from collections.abc import Iterator
 from dataclasses import asdict, fields, is_dataclass, replace
 from typing import Any
 
-from fedquorum.client.availability.rates import SimulatedRates
-from fedquorum.composition import Rules
+from fedquorum.client.availability.rates import ParticipationRates
+from fedquorum.composition import RuleSet
 from fedquorum.errors import ParameterError, SettingsError
 from fedquorum.hooks import NO_HOOKS, Hooks
-from fedquorum.named import CUSTOM, build
-from fedquorum.rule import RunFacts
-from fedquorum.schedules import ClientRate
+from fedquorum.named import CUSTOM, build_rules
+from fedquorum.rule import RunContext
+from fedquorum.schedules import ClientLRSchedule
 
 from conf.schema.model import MODULE
 from conf.schema.settings import Settings
 from conf.schema.strategy import PART_SCHEMAS, PartsSettings
 
-_YAML = {"None": "null", "True": "true", "False": "false"}
+_YAML_WORDS = {"None": "null", "True": "true", "False": "false"}
 
 
-def rules_of(
+def rules_from_settings(
     settings: Settings,
-    rates: SimulatedRates | None = None,
+    rates: ParticipationRates | None = None,
     clients: tuple[int, ...] = (),
     priority: frozenset[int] | None = None,
     hooks: Hooks = NO_HOOKS,
-) -> Rules:
+) -> RuleSet:
     """Return the rules of the settings.
 
     Parameters
     ----------
     settings : Settings
         The settings of the run.
-    rates : SimulatedRates, optional
+    rates : ParticipationRates, optional
         How often each client takes part, if a simulation knows it.
     clients : tuple of int
         All clients; empty until they are known.
     priority : frozenset of int, optional
         The clients with priority; None for all.
     hooks : Hooks
-        What the run adds to the hooks of its rules; see ``server_app.build.run_hooks``.
+        What the run adds to the hooks of its rules; see ``server_app.build.build_hooks``.
 
     Raises
     ------
@@ -48,31 +48,31 @@ def rules_of(
         If a rule refuses its settings, the rules make no sense together, or the given path has no
         custom rule.
     """
-    facts = RunFacts(
+    facts = RunContext(
         settings.rounds,
         settings.seed,
         clients=clients,
         priority=priority,
         hooks=hooks,
-        client_rate=ClientRate.of(asdict(settings.client)),
+        client_lr_schedule=ClientLRSchedule.from_settings(asdict(settings.client)),
     )
     if rates is not None:
         facts = replace(facts, rates=rates.by_client, pattern=rates.pattern)
         facts = replace(facts, counted=rates.counted_by_client)
     try:
-        return build(asdict(settings.strategy), asdict(settings.server_optimizer), facts)
+        return build_rules(asdict(settings.strategy), asdict(settings.server_optimizer), facts)
     except ParameterError as error:
-        raise SettingsError(told_of(error, setting_of(error, settings))) from None
+        raise SettingsError(format_parameter_error(error, find_setting(error, settings))) from None
 
 
 def is_custom(settings: Settings) -> bool:
     """Say whether a rule is custom, so that building the rules imports it."""
-    return any(node.name == CUSTOM for node in rule_settings(settings).values())
+    return any(node.name == CUSTOM for node in get_rule_settings(settings).values())
 
 
-def named_code(settings: Settings) -> dict[str, str]:
+def list_imported_code(settings: Settings) -> dict[str, str]:
     """Return the settings that name code by import path: custom rules and a custom model."""
-    nodes = {**rule_settings(settings), "model": settings.model}
+    nodes = {**get_rule_settings(settings), "model": settings.model}
     return {
         f"{place}.path": str(getattr(node, "path", ""))
         for place, node in nodes.items()
@@ -80,23 +80,23 @@ def named_code(settings: Settings) -> dict[str, str]:
     }
 
 
-def told_of(error: ParameterError, name: str) -> str:
+def format_parameter_error(error: ParameterError, name: str) -> str:
     """Return the message of an error by the name of its setting, with values as in YAML."""
     got = error.got if isinstance(error.got, str) else None
-    text = error.told_of(name)
+    text = error.format_for(name)
     end = "" if got is None else repr(got)
     text = text.removesuffix(end)
-    return re.sub(r"\b(None|True|False)\b", lambda word: _YAML[word[0]], text) + end
+    return re.sub(r"\b(None|True|False)\b", lambda word: _YAML_WORDS[word[0]], text) + end
 
 
-def setting_of(error: ParameterError, settings: Settings) -> str:
+def find_setting(error: ParameterError, settings: Settings) -> str:
     """Return the name of the setting behind a parameter of a rule.
 
     It is the setting of that name, in the strategy, in its parts or in the server optimizer; of
     several the one that has the value. A part as a whole is its group.
     """
     parameter, bracket, rest = error.parameter.partition("[")
-    found = {key: value for key, value in _flat(settings) if key.endswith(f".{parameter}")}
+    found = {key: value for key, value in _flatten(settings) if key.endswith(f".{parameter}")}
     having = [key for key, value in found.items() if value == error.got]
     for key in (*having, *found):
         return f"{key}{bracket}{rest}"
@@ -104,7 +104,7 @@ def setting_of(error: ParameterError, settings: Settings) -> str:
     return f"strategy/{parameter}" if is_part else error.parameter
 
 
-def rule_settings(settings: Settings) -> dict[str, Any]:
+def get_rule_settings(settings: Settings) -> dict[str, Any]:
     """Return the settings of each rule, by their place such as ``strategy.weighting``."""
     strategy = settings.strategy
     parts = PART_SCHEMAS if isinstance(strategy, PartsSettings) else ()
@@ -115,14 +115,14 @@ def rule_settings(settings: Settings) -> dict[str, Any]:
     }
 
 
-def requiring_settings(settings: Settings) -> dict[str, Any]:
+def get_requirement_settings(settings: Settings) -> dict[str, Any]:
     """Return the settings that may have the clients' requirements: evaluation's and the rules'."""
-    return {"evaluation": settings.evaluation, **rule_settings(settings)}
+    return {"evaluation": settings.evaluation, **get_rule_settings(settings)}
 
 
-def _flat(settings: Settings) -> Iterator[tuple[str, Any]]:
+def _flatten(settings: Settings) -> Iterator[tuple[str, Any]]:
     """Yield the settings of the rules by dotted key."""
-    for place, node in rule_settings(settings).items():
+    for place, node in get_rule_settings(settings).items():
         for item in fields(node):
             value = getattr(node, item.name)
             if not is_dataclass(value):

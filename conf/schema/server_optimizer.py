@@ -9,7 +9,7 @@ from fedquorum.rule import parameter
 from fedquorum.server_optimizer import SERVER_OPTIMIZERS
 from omegaconf import MISSING
 
-from conf.schema.derived import custom_schema, schemas_of
+from conf.schema.from_rules import make_custom_schema, make_schemas
 
 
 @dataclass
@@ -17,7 +17,7 @@ class ServerOptimizerSettings:
     """The server's step by the combined update, with the rate ``strategy.server_lr``.
 
     ``lr_schedule``: constant keeps the rate; inverse_client divides it by the clients' lr_t / lr_0,
-    see ``fedquorum.schedules.ServerRate``.
+    see ``fedquorum.schedules.ServerLRSchedule``.
     """
 
     name: str = MISSING
@@ -25,8 +25,8 @@ class ServerOptimizerSettings:
 
 
 SERVER_OPTIMIZER_SCHEMAS: dict[str, type[Any]] = {
-    **schemas_of(ServerOptimizerSettings, SERVER_OPTIMIZERS.values()),
-    CUSTOM: custom_schema(
+    **make_schemas(ServerOptimizerSettings, SERVER_OPTIMIZERS.values()),
+    CUSTOM: make_custom_schema(
         ServerOptimizerSettings, "A server optimizer of the user's own; see ``docs/own-rule.md``."
     ),
 }

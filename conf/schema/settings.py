@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field, replace
 
-from fedquorum.metrics import OF_CLASSES, OF_NUMBERS
-from fedquorum.parameters import COUNT, NON_NEGATIVE_COUNT
+from fedquorum.metrics import CLASSIFICATION_METRICS, REGRESSION_METRICS
+from fedquorum.parameters import NON_NEGATIVE_INT, POSITIVE_INT
 from fedquorum.rule import parameter
 from omegaconf import MISSING
 
@@ -38,15 +38,19 @@ class Settings:
     robustness: RobustnessSettings = field(default_factory=RobustnessSettings)
     engine: EngineSettings = MISSING
     tracker: TrackerSettings = MISSING
-    rounds: int = parameter(100, COUNT)
-    seed: int = parameter(1, NON_NEGATIVE_COUNT)
+    rounds: int = parameter(100, POSITIVE_INT)
+    seed: int = parameter(1, NON_NEGATIVE_INT)
     resume: str | None = None
 
     def __post_init__(self) -> None:
-        self.evaluation = replace(self.evaluation, metric=evaluated_metric(self))
+        self.evaluation = replace(self.evaluation, metric=get_evaluation_metric(self))
 
 
-def evaluated_metric(settings: Settings) -> str:
+def get_evaluation_metric(settings: Settings) -> str:
     """Return ``evaluation.metric``; if it is null, the metric for the data's targets."""
-    of_task = OF_NUMBERS if getattr(settings.data, "regression", False) else OF_CLASSES
+    of_task = (
+        REGRESSION_METRICS
+        if getattr(settings.data, "regression", False)
+        else CLASSIFICATION_METRICS
+    )
     return settings.evaluation.metric or of_task

@@ -13,23 +13,23 @@ from fedquorum.named import (
     ALL_WEIGHTINGS,
     COMPOSED,
     CUSTOM,
-    NAMED,
+    NAMED_STRATEGIES,
     NONE,
-    Named,
+    StrategyEntry,
 )
 from fedquorum.parameters import POSITIVE
 from fedquorum.participation import PARTICIPATIONS
 from fedquorum.rule import parameter
-from fedquorum.search import Between
+from fedquorum.search import FloatRange
 from fedquorum.selection import Sampling
 from omegaconf import MISSING
 
-from conf.schema.derived import (
+from conf.schema.from_rules import (
     Setting,
-    custom_schema,
+    derive_settings,
+    make_custom_schema,
     make_schema,
-    schemas_of,
-    settings_of_rule,
+    make_schemas,
 )
 
 
@@ -59,19 +59,21 @@ class PartsSettings(StrategySettings):
     participation: PartSettings = MISSING
 
 
-def _shared(*, draws: bool, aggregates: bool) -> Iterator[Setting]:
+def _list_shared_settings(*, supports_replacement: bool, aggregates: bool) -> Iterator[Setting]:
     """Yield the settings of sampling, and the learning rate where the server's model moves."""
-    for setting in settings_of_rule(Sampling):
-        if draws or setting[0] != "priority_samples":
+    for setting in derive_settings(Sampling):
+        if supports_replacement or setting[0] != "priority_samples":
             yield setting
     if aggregates:
-        yield "server_lr", float, parameter(1.0, POSITIVE, Between(0.01, 3.0))
+        yield "server_lr", float, parameter(1.0, POSITIVE, FloatRange(0.01, 3.0))
 
 
-def _named(named: Named) -> type[Any]:
+def _make_strategy_schema(named: StrategyEntry) -> type[Any]:
     """Return the schema of a named strategy: the settings of all of its parts."""
-    parts = [setting for part in named.parts for setting in settings_of_rule(part)]
-    shared = _shared(draws=named.draws, aggregates=named.weighting.aggregates)
+    parts = [setting for part in named.rule_classes for setting in derive_settings(part)]
+    shared = _list_shared_settings(
+        supports_replacement=named.supports_replacement, aggregates=named.weighting.aggregates
+    )
     return make_schema(StrategySettings, named.key, named.summary, (*shared, *parts))
 
 
@@ -79,25 +81,33 @@ ComposedSettings = make_schema(
     PartsSettings,
     COMPOSED,
     "Parts to choose; see ``fedquorum.composition``.",
-    _shared(draws=True, aggregates=True),
+    _list_shared_settings(supports_replacement=True, aggregates=True),
 )
 STRATEGY_SCHEMAS: dict[str, type[Any]] = {
-    **{named.key: _named(named) for named in NAMED.values()},
-    CUSTOM: custom_schema(
+    **{named.key: _make_strategy_schema(named) for named in NAMED_STRATEGIES.values()},
+    CUSTOM: make_custom_schema(
         StrategySettings,
         "A weighting of the user's own, on all clients or a sample; see ``docs/own-rule.md``.",
-        _shared(draws=False, aggregates=True),
+        _list_shared_settings(supports_replacement=False, aggregates=True),
     ),
 }
 """The schema of every strategy by its name, beside ``composed``, which has a YAML file."""
 
-_CUSTOM_PART = custom_schema(PartSettings, "A rule of the user's own; see ``docs/own-rule.md``.")
+_CUSTOM_PART_SCHEMA = make_custom_schema(
+    PartSettings, "A rule of the user's own; see ``docs/own-rule.md``."
+)
 PART_SCHEMAS: dict[str, dict[str, type[Any]]] = {
-    "selection": {**schemas_of(PartSettings, ALL_SELECTIONS.values()), CUSTOM: _CUSTOM_PART},
-    "weighting": {**schemas_of(PartSettings, ALL_WEIGHTINGS.values()), CUSTOM: _CUSTOM_PART},
+    "selection": {
+        **make_schemas(PartSettings, ALL_SELECTIONS.values()),
+        CUSTOM: _CUSTOM_PART_SCHEMA,
+    },
+    "weighting": {
+        **make_schemas(PartSettings, ALL_WEIGHTINGS.values()),
+        CUSTOM: _CUSTOM_PART_SCHEMA,
+    },
     "participation": {
         NONE: make_schema(PartSettings, NONE, "Nothing is corrected."),
-        **schemas_of(PartSettings, PARTICIPATIONS.values()),
+        **make_schemas(PartSettings, PARTICIPATIONS.values()),
     },
 }
 """The schemas of the parts of a composed strategy."""

@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 
 
 class RayLauncher(Launcher):
-    """Jobs as tasks of a Ray cluster; see ``server_app.ray_engine.jobs``.
+    """Jobs as tasks of a Ray cluster; see ``server_app.ray_engine.launcher``.
 
     Parameters
     ----------
@@ -47,11 +47,11 @@ class RayLauncher(Launcher):
     ) -> Sequence[JobReturn]:
         """Run jobs and wait for their end; the sweep reads from their folders how it was."""
         del initial_job_idx
-        from server_app.ray_engine.cluster import joined
-        from server_app.ray_engine.jobs import JobResources, launch
+        from server_app.ray_engine.cluster import join_cluster
+        from server_app.ray_engine.launcher import JobResources, launch
 
         resources = JobResources(self._cores, self._gpus)
         setting = "hydra.launcher.address"
-        self._cluster.enter_context(joined(self._address, setting=setting, cores=self._cores))
+        self._cluster.enter_context(join_cluster(self._address, setting=setting, cores=self._cores))
         launch(resources, self._context, self._function, self._config, job_overrides)
         return []

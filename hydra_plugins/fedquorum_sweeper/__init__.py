@@ -58,7 +58,7 @@ class StudySweeper(GridSweeper):
         self._study = study
 
     def _sweep(self, overrides: Sequence[Override]) -> None:
-        from server_app.study.running import run_study
+        from server_app.study.run import run_study
         from server_app.study.settings import StudySettings
 
         asked: Any = OmegaConf.to_container(OmegaConf.create(self._study))

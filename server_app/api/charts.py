@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 from fedquorum.errors import ParameterError, RunError
 from fedquorum.records.reader import Run
 
-from server_app.drawing import ShownFigure
-from server_app.report.charts import Chart
-from server_app.report.experiment import experiments_of
-from server_app.report.figures import draw
-from server_app.report.groups import group_runs
+from server_app.figure_files import NotebookFigure
+from server_app.report.chart_spec import Chart
+from server_app.report.experiment import build_experiments
+from server_app.report.matplotlib_charts import draw_figure
+from server_app.report.seed_groups import group_runs
 
 
-def charts_of(runs: Sequence[Run]) -> Mapping[str, Chart]:
+def build_charts(runs: Sequence[Run]) -> Mapping[str, Chart]:
     """Return the charts by name; of several experiments with the experiment before the name.
 
     Raises
@@ -20,7 +20,7 @@ def charts_of(runs: Sequence[Run]) -> Mapping[str, Chart]:
     RunError
         If a table of a run is damaged.
     """
-    experiments = experiments_of(group_runs(runs))
+    experiments = build_experiments(group_runs(runs))
     several = len(experiments) > 1
     return {
         f"{one.name}:{chart.name}" if several else chart.name: chart
@@ -29,7 +29,7 @@ def charts_of(runs: Sequence[Run]) -> Mapping[str, Chart]:
     }
 
 
-def drawn(runs: Sequence[Run], name: str) -> ShownFigure:
+def draw_named_chart(runs: Sequence[Run], name: str) -> NotebookFigure:
     """Return a chart's figure; without a name the first one's.
 
     Raises
@@ -39,11 +39,11 @@ def drawn(runs: Sequence[Run], name: str) -> ShownFigure:
     RunError
         If there is nothing to draw.
     """
-    charts = charts_of(runs)
+    charts = build_charts(runs)
     if not charts:
         raise RunError("expected a run with at least one complete round to plot, got none")
     if not name:
-        return draw(next(iter(charts.values())))
+        return draw_figure(next(iter(charts.values())))
     if name not in charts:
         raise ParameterError("chart", f"one of {', '.join(charts)}", name)
-    return draw(charts[name])
+    return draw_figure(charts[name])

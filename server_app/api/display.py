@@ -5,36 +5,36 @@ import html
 from collections.abc import Mapping
 from pathlib import Path
 
-from fedquorum.intake import shown
+from fedquorum.sanitize import sanitize
 from matplotlib.figure import Figure
 
-from server_app.drawing import picture
+from server_app.figure_files import to_png
 
-LONGEST_FACT = 500
+MAX_FACT_LENGTH = 500
 PREVIEW_DPI = 70
 
 
-def facts_table(facts: Mapping[str, object]) -> str:
+def format_facts_table(facts: Mapping[str, object]) -> str:
     """Return facts as an HTML table of two columns, whatever a record has put into them."""
     rows = "".join(
-        f"<tr><th style='text-align: left'>{_escaped(name)}</th>"
-        f"<td style='text-align: left'>{_escaped(fact)}</td></tr>"
+        f"<tr><th style='text-align: left'>{_escape(name)}</th>"
+        f"<td style='text-align: left'>{_escape(fact)}</td></tr>"
         for name, fact in facts.items()
     )
     return f"<table>{rows}</table>"
 
 
-def image(figure: Figure) -> str:
+def format_image(figure: Figure) -> str:
     """Return a figure as an HTML image that holds its own bytes."""
-    content = base64.b64encode(picture(figure, PREVIEW_DPI)).decode()
+    content = base64.b64encode(to_png(figure, PREVIEW_DPI)).decode()
     return f"<img src='data:image/png;base64,{content}'/>"
 
 
-def place(directory: Path) -> str:
+def format_directory(directory: Path) -> str:
     """Return a folder as one would type it from here."""
     here = Path.cwd()
     return str(directory.relative_to(here) if directory.is_relative_to(here) else directory)
 
 
-def _escaped(text: object) -> str:
-    return html.escape(shown(text, LONGEST_FACT))
+def _escape(text: object) -> str:
+    return html.escape(sanitize(text, MAX_FACT_LENGTH))

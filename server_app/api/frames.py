@@ -11,14 +11,14 @@ from typing import Any, get_type_hints
 import pandas as pd
 import pyarrow as pa
 from fedquorum.records.reader import Run, read_table
-from fedquorum.records.round_record import PARTS, RoundRecord
+from fedquorum.records.round_record import SPLITS, RoundRecord
 
 _ROUND_TYPES = {
     name: {int: "int64", float: "float64", float | None: "float64"}.get(kind, "object")
     for name, kind in get_type_hints(RoundRecord).items()
-    if name not in PARTS
+    if name not in SPLITS
 }
-_FROM_ARROW = {
+_PANDAS_TYPES = {
     pa.int32(): pd.Int32Dtype(),
     pa.int64(): pd.Int64Dtype(),
     pa.bool_(): pd.BooleanDtype(),
@@ -27,11 +27,15 @@ _FROM_ARROW = {
 }
 
 
-def rounds_frame(run: Run) -> pd.DataFrame:
+def build_rounds_frame(run: Run) -> pd.DataFrame:
     """Return one row per round; ``test`` becomes columns such as ``test.priority.accuracy``."""
     rows = [
-        {item.name: getattr(record, item.name) for item in fields(record) if item.name not in PARTS}
-        | dict(_tested(record))
+        {
+            item.name: getattr(record, item.name)
+            for item in fields(record)
+            if item.name not in SPLITS
+        }
+        | dict(_flatten_metrics(record))
         for record in run.rounds
     ]
     names = dict.fromkeys([*_ROUND_TYPES, *(name for row in rows for name in row)])
@@ -39,14 +43,14 @@ def rounds_frame(run: Run) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(names)).astype(types)
 
 
-def _tested(record: RoundRecord) -> Iterator[tuple[str, float]]:
-    for part in PARTS:
+def _flatten_metrics(record: RoundRecord) -> Iterator[tuple[str, float]]:
+    for part in SPLITS:
         for group, values in (getattr(record, part) or {}).items():
             for name, value in (values or {}).items():
                 yield f"{part}.{group}.{name}", value
 
 
-def table_frame(run: Run, name: str) -> pd.DataFrame:
+def read_table_frame(run: Run, name: str) -> pd.DataFrame:
     """Return the rows of ``clients`` or ``evaluations``.
 
     Raises
@@ -55,19 +59,19 @@ def table_frame(run: Run, name: str) -> pd.DataFrame:
         If the table is missing or damaged.
     """
     table = read_table(run.directory / name)
-    frame = table.to_pandas(types_mapper=_FROM_ARROW.get)
-    return frame.astype(_types(table.schema))
+    frame = table.to_pandas(types_mapper=_PANDAS_TYPES.get)
+    return frame.astype(_get_pandas_types(table.schema))
 
 
-def _types(schema: pa.Schema) -> Mapping[str, Any]:
+def _get_pandas_types(schema: pa.Schema) -> Mapping[str, Any]:
     """Return the pandas type of each column."""
-    return {field.name: _type(field) for field in schema}
+    return {field.name: _get_pandas_type(field) for field in schema}
 
 
-def _type(field: pa.Field) -> Any:
+def _get_pandas_type(field: pa.Field) -> Any:
     if pa.types.is_list(field.type):
         return "object"
-    nullable = _FROM_ARROW[field.type]
+    nullable = _PANDAS_TYPES[field.type]
     if nullable is None or field.nullable or pa.types.is_string(field.type):
         return nullable or "float64"
     return nullable.numpy_dtype

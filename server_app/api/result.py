@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import pandas as pd
-from fedquorum.audit.command_line import ending
+from fedquorum.audit.command_line import format_summary_line
 from fedquorum.records.reader import Run, load_run
 
-from server_app.api.display import facts_table, image, place
-from server_app.api.frames import rounds_frame, table_frame
+from server_app.api.display import format_directory, format_facts_table, format_image
+from server_app.api.frames import build_rounds_frame, read_table_frame
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from server_app.drawing import ShownFigure
+    from server_app.figure_files import NotebookFigure
 
 PROBLEM_COLUMNS = {"round": "Int64", "client": "Int64", "text": "string"}
 
@@ -42,14 +42,14 @@ class RunAudit:
     unknown: tuple[str, ...]
 
     @property
-    def fits(self) -> bool:
+    def is_consistent(self) -> bool:
         """Whether every decision follows from the records."""
         return len(self.problems) == 0
 
     def __repr__(self) -> str:
         replayed = f"{self.rounds} rounds and {self.decisions} client answers replayed"
         lines = [
-            f"{replayed}: {ending(len(self.problems))}",
+            f"{replayed}: {format_summary_line(len(self.problems))}",
             *(f"not in the records: {text}" for text in self.unknown),
             *(f"mismatch: {text}" for text in self.problems["text"]),
         ]
@@ -84,7 +84,7 @@ class RunResult:
     @cached_property
     def rounds(self) -> pd.DataFrame:
         """One row per complete round; the test metrics are columns like ``test.all.accuracy``."""
-        return rounds_frame(self.records)
+        return build_rounds_frame(self.records)
 
     @property
     def status(self) -> str:
@@ -94,7 +94,7 @@ class RunResult:
     @cached_property
     def clients(self) -> pd.DataFrame:
         """One row per client asked and round: the audit trail."""
-        return table_frame(self.records, "clients")
+        return read_table_frame(self.records, "clients")
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -104,16 +104,16 @@ class RunResult:
     @cached_property
     def evaluations(self) -> pd.DataFrame:
         """One row per client evaluated and round."""
-        return table_frame(self.records, "evaluations")
+        return read_table_frame(self.records, "evaluations")
 
     @cached_property
     def charts(self) -> tuple[str, ...]:
         """The names of the charts that ``plot`` draws."""
-        from server_app.api.charts import charts_of
+        from server_app.api.charts import build_charts
 
-        return tuple(charts_of([self.records]))
+        return tuple(build_charts([self.records]))
 
-    def plot(self, chart: str = "") -> "ShownFigure":
+    def plot(self, chart: str = "") -> "NotebookFigure":
         """Return one of the report's charts, a Matplotlib figure that a notebook shows.
 
         Parameters
@@ -128,11 +128,11 @@ class RunResult:
         RunError
             If the run has no complete round.
         """
-        from server_app.api.charts import drawn
+        from server_app.api.charts import draw_named_chart
 
-        return drawn([self.records], chart)
+        return draw_named_chart([self.records], chart)
 
-    def model(self) -> "nn.Module":
+    def load_model(self) -> "nn.Module":
         """Return a new model with the run's last weights, in evaluation mode.
 
         Its shape follows from the data, which this method reads from the place in the settings.
@@ -144,10 +144,10 @@ class RunResult:
         RunError
             If the run has no model, or its settings give another model by now.
         """
-        from server_app.report.data import run_data, trained_model
+        from server_app.report.rebuild import load_trained_model, reload_data
 
-        data, settings = run_data(self.records, trust=self.trusted)
-        return trained_model(self.records, settings, data).eval()
+        data, settings = reload_data(self.records, trust=self.trusted)
+        return load_trained_model(self.records, settings, data).eval()
 
     def audit(self) -> RunAudit:
         """Replay every decision from the records, as ``fedquorum audit`` does.
@@ -157,12 +157,12 @@ class RunResult:
         RunError
             If a record is missing or damaged, or the run names a rule by import path without trust.
         """
-        from fedquorum.audit.check import audit
+        from fedquorum.audit.check import audit_run
 
-        found = audit(self.directory, trust=self.trusted)
-        rows = [(problem.round, problem.client, str(problem)) for problem in found.problems]
+        found = audit_run(self.directory, trust=self.trusted)
+        rows = [(problem.round, problem.client, str(problem)) for problem in found.mismatches]
         problems = pd.DataFrame(rows, columns=list(PROBLEM_COLUMNS)).astype(PROBLEM_COLUMNS)
-        return RunAudit(found.rounds, found.decisions, problems, found.unknown)
+        return RunAudit(found.num_rounds, found.num_decisions, problems, found.unverifiable)
 
     def explain(self, server_round: int, client: int) -> str:
         """Return why a client was asked in a round, its answer, and how its update got its weight.
@@ -172,12 +172,12 @@ class RunResult:
         RunError
             If there is no such round or client, or as in ``audit``.
         """
-        from fedquorum.audit.explain import explain
-        from fedquorum.audit.replay import read_recorded, refusing_damage
+        from fedquorum.audit.explain import describe_decision
+        from fedquorum.audit.replay import convert_damage_errors, read_audit_input
 
-        with refusing_damage(self.directory):
-            recorded = read_recorded(self.directory, trust=self.trusted)
-            return "\n".join(explain(recorded, client, server_round))
+        with convert_damage_errors(self.directory):
+            recorded = read_audit_input(self.directory, trust=self.trusted)
+            return "\n".join(describe_decision(recorded, client, server_round))
 
     def resume(self, *overrides: str, verbose: bool = True, **settings: Any) -> "RunResult":
         """Resume the run after its last checkpoint; see ``fedquorum_app.run``.
@@ -194,9 +194,11 @@ class RunResult:
         FedQuorumError
             As in ``fedquorum_app.run``.
         """
-        from server_app.api.running import run_here
+        from server_app.api.run import run_from_python
 
-        directory = run_here((*overrides,), {**settings, "resume": self.directory}, verbose=verbose)
+        directory = run_from_python(
+            (*overrides,), {**settings, "resume": self.directory}, verbose=verbose
+        )
         return type(self).read(directory, trust=self.trusted)
 
     @property
@@ -207,7 +209,7 @@ class RunResult:
             "strategy": run.strategy,
             "seed": run.seed,
             "status": f"{run.status}, {len(run.rounds)} of {run.planned} rounds",
-            "folder": place(run.directory),
+            "folder": format_directory(run.directory),
         }
         return facts | ({"error": run.error} if run.error else {})
 
@@ -216,5 +218,5 @@ class RunResult:
         return f"<run, {facts}>"
 
     def _repr_html_(self) -> str:
-        picture = image(self.plot()) if self.records.rounds else ""
-        return facts_table(self._facts) + picture
+        picture = format_image(self.plot()) if self.records.rounds else ""
+        return format_facts_table(self._facts) + picture

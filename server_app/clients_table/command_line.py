@@ -5,25 +5,25 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedquorum.errors import FedQuorumError, RunError, one_line
+from fedquorum.errors import FedQuorumError, RunError, to_one_line
 from rich.console import Console
 
-from conf.compose import compose_words
-from server_app.display import narrowed
+from conf.compose import compose_overrides
+from server_app.display import fit_to_console
 
 EXIT_ERROR = 1
 PLAIN_WIDTH = 200
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status, which is 1 after an error.
 
     Parameters
     ----------
-    words : sequence of str, optional
+    argv : sequence of str, optional
         The arguments, by default those of the process.
     """
-    arguments = _parser().parse_args(words)
+    arguments = _build_parser().parse_args(argv)
     try:
         show_clients(arguments.settings, arguments.output)
     except FedQuorumError as error:
@@ -32,7 +32,7 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0
 
 
-def show_clients(words: Sequence[str], output: Path) -> None:
+def show_clients(overrides: Sequence[str], output: Path) -> None:
     """Print the data that each client gets with these settings, and write a table and a picture.
 
     The function creates the folder ``output`` if it is missing and writes ``clients.csv``,
@@ -45,30 +45,38 @@ def show_clients(words: Sequence[str], output: Path) -> None:
     RunError
         If ``output`` cannot be written.
     """
-    composed = compose_words(tuple(words))
+    composed = compose_overrides(tuple(overrides))
     # The libraries that divide and draw take seconds to import: not for --help or a typo.
-    from server_app.clients_table.rows import client_rows, remarks, write_csv
-    from server_app.clients_table.show import clients_figure, in_all, terminal_table
-    from server_app.drawing import save
+    from server_app.clients_table.rows import (
+        build_client_rows,
+        find_data_warnings,
+        write_clients_csv,
+    )
+    from server_app.clients_table.show import (
+        build_clients_table,
+        draw_clients_figure,
+        format_totals,
+    )
+    from server_app.figure_files import save_figure
 
     settings = composed.settings
-    rows = client_rows(settings)
+    rows = build_client_rows(settings)
     title = f"{composed.experiment}: {settings.data.name}, seed {settings.seed}"
     output = output.absolute()
     try:
         output.mkdir(parents=True, exist_ok=True)
-        write_csv(rows, output / "clients.csv")
-        figures = save(clients_figure(rows, title), output, "clients")
+        write_clients_csv(rows, output / "clients.csv")
+        figures = save_figure(draw_clients_figure(rows, title), output, "clients")
     except OSError as error:
-        problem = one_line(error)
+        problem = to_one_line(error)
         raise RunError(f"--output must be a folder to write to, got {output}: {problem}") from None
     console = Console()
     if not console.is_terminal:
         console = Console(width=PLAIN_WIDTH)  # a file or a pipe has no width to fit
-    table = terminal_table(rows, title)
-    left_out = narrowed(table, console, keep=4)
+    table = build_clients_table(rows, title)
+    left_out = fit_to_console(table, console, keep=4)
     console.print(table)
-    told = [in_all(rows), *remarks(rows, settings.client.batch_size)]
+    told = [format_totals(rows), *find_data_warnings(rows, settings.client.batch_size)]
     if left_out:
         told.append(f"Columns left out at this width, all in clients.csv: {left_out}")
     for text in told:
@@ -77,7 +85,7 @@ def show_clients(words: Sequence[str], output: Path) -> None:
         console.print(str(path), soft_wrap=True, markup=False, highlight=False)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fedquorum data",
         description="Print the data that each client of a run gets, before any training, and "

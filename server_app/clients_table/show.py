@@ -10,22 +10,22 @@ from rich.table import Table
 
 from server_app.clients_table.rows import ClientRow
 
-MOST_CLASSES = 12
-MOST_CLIENTS = 100
-SHOWN_OF_MORE = 50
-INCHES = (6.0, 5.0)
-TICK_CLASSES = 25
+MAX_CLASS_COLUMNS = 12
+MAX_CLIENT_ROWS = 100
+NUM_TRUNCATED_ROWS = 50
+FIGURE_SIZE = (6.0, 5.0)
+MAX_CLASS_TICKS = 25
 
 
-def terminal_table(rows: Sequence[ClientRow], title: str) -> Table:
+def build_clients_table(rows: Sequence[ClientRow], title: str) -> Table:
     """Return one line for each client, of more than 100 the first 50.
 
     The samples of each class are columns where there are at most 12 classes.
     """
     counts = rows[0].train_counts
-    per_class = counts is not None and len(counts) <= MOST_CLASSES
-    shown = rows[: _shown(rows)]
-    varies = any(row.available != 1 for row in rows)
+    per_class = counts is not None and len(counts) <= MAX_CLASS_COLUMNS
+    shown = rows[: _count_shown_rows(rows)]
+    varies = any(row.availability != 1 for row in rows)
     table = Table(title=title, title_justify="left")
     table.add_column("client", justify="right", no_wrap=True)
     table.add_column("priority", justify="center", no_wrap=True)
@@ -45,42 +45,42 @@ def terminal_table(rows: Sequence[ClientRow], title: str) -> Table:
         if row.train_counts is not None:
             cells.append(str(row.classes))
         if varies:
-            cells.append("" if row.available is None else f"{row.available:.3f}")
+            cells.append("" if row.availability is None else f"{row.availability:.3f}")
         if row.train_counts is not None and per_class:
             cells += [str(count) if count else "" for count in row.train_counts.tolist()]
         table.add_row(*cells)
     return table
 
 
-def _shown(rows: Sequence[ClientRow]) -> int:
-    return len(rows) if len(rows) <= MOST_CLIENTS else SHOWN_OF_MORE
+def _count_shown_rows(rows: Sequence[ClientRow]) -> int:
+    return len(rows) if len(rows) <= MAX_CLIENT_ROWS else NUM_TRUNCATED_ROWS
 
 
-def in_all(rows: Sequence[ClientRow]) -> str:
+def format_totals(rows: Sequence[ClientRow]) -> str:
     """Return a sentence on all clients together, to follow the table."""
     train = np.array([row.train for row in rows])
     tests = sum(row.test for row in rows)
     text = (
         f"{len(rows)} clients, {sum(row.priority for row in rows)} with priority"
-        f"{_unseen_words(rows)}; "
+        f"{_format_held_out(rows)}; "
         f"{train.sum()} training and {tests} test samples; a client has {train.min()} to "
         f"{train.max()} training samples, median {np.median(train):g}"
     )
-    shown = _shown(rows)
+    shown = _count_shown_rows(rows)
     return text + (f"; the first {shown} are shown" if shown < len(rows) else "")
 
 
-def _unseen_words(rows: Sequence[ClientRow]) -> str:
+def _format_held_out(rows: Sequence[ClientRow]) -> str:
     unseen = sum(row.held_out for row in rows)
     return f", {unseen} never train" if unseen else ""
 
 
-def clients_figure(rows: Sequence[ClientRow], title: str) -> Figure:
+def draw_clients_figure(rows: Sequence[ClientRow], title: str) -> Figure:
     """Return a heat map of training samples, clients x classes, or their number without classes.
 
     A triangle on the right marks the clients with priority, where not all have it.
     """
-    figure = Figure(figsize=INCHES, layout="constrained")
+    figure = Figure(figsize=FIGURE_SIZE, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     axes.set(title=title, ylabel="client")
@@ -99,7 +99,7 @@ def clients_figure(rows: Sequence[ClientRow], title: str) -> Figure:
         figure.colorbar(image, ax=axes, label="training samples (white: none)")
         axes.set_xlabel("class")
         right = matrix.shape[1] - 0.5
-        if matrix.shape[1] <= TICK_CLASSES:
+        if matrix.shape[1] <= MAX_CLASS_TICKS:
             axes.set_xticks(range(matrix.shape[1]))
     else:
         sizes = [row.train for row in rows]

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import ray
-from fedquorum.errors import RunError, SettingsError, one_line
+from fedquorum.errors import RunError, SettingsError, to_one_line
 
-from client_app.ray_address import check_address
-from client_app.workers import process_cores
+from client_app.ray_address import check_ray_address
+from client_app.workers import count_process_cores
 
 LOCAL = "local"
 
@@ -27,21 +27,21 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Share:
+class WorkerResources:
     """The number of workers, and the share of each."""
 
     workers: int
     cores: int
     gpus: int = 0
 
-    def places_on(self, machine: Machine) -> int:
+    def count_workers_on(self, machine: Machine) -> int:
         """Return how many such workers a machine can have."""
         by_cores = machine.cores // self.cores
         return min(by_cores, machine.gpus // self.gpus) if self.gpus else by_cores
 
 
 @contextmanager
-def joined(
+def join_cluster(
     address: str | None, *, setting: str = "engine.address", cores: int = 1
 ) -> Iterator[None]:
     """Join a cluster, or start Ray here; leave or stop it in the end.
@@ -65,40 +65,40 @@ def joined(
     if ray.is_initialized():
         yield
         return
-    with _signals_kept(), warnings.catch_warnings():
+    with _restore_sigterm_handler(), warnings.catch_warnings():
         # Of what a later version of Ray will do with GPUs that no worker has asked for.
         warnings.filterwarnings("ignore", category=FutureWarning, module="ray")
-        _initialise(address, setting, cores)
+        _initialize_ray(address, setting, cores)
     try:
         yield
     finally:
         ray.shutdown()
 
 
-def _initialise(given: str | None, setting: str, cores: int) -> None:
+def _initialize_ray(given: str | None, setting: str, cores: int) -> None:
     address = given or os.environ.get("RAY_ADDRESS") or LOCAL
     if address == LOCAL:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         ray.init(
             LOCAL,
-            num_cpus=max(process_cores(), cores),
+            num_cpus=max(count_process_cores(), cores),
             include_dashboard=False,
             logging_level=logging.WARNING,
         )
         return
     advice = f"start one with ray start --head, which prints its address, or use {setting}=local"
-    check_address(setting if given else "RAY_ADDRESS", address, advice)
+    check_ray_address(setting if given else "RAY_ADDRESS", address, advice)
     try:
         ray.init(address, logging_level=logging.WARNING)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         raise RunError(
-            f"the Ray cluster at {address} cannot be joined: {one_line(error)} (this machine must "
+            f"the Ray cluster at {address} cannot be joined: {to_one_line(error)} (this machine must "
             f"be one of the cluster's: ray start --address={address})"
         ) from None
 
 
 @contextmanager
-def _signals_kept() -> Iterator[None]:
+def _restore_sigterm_handler() -> Iterator[None]:
     """Put back the handler of SIGTERM: Ray's would end the process without its records."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -110,24 +110,24 @@ def _signals_kept() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def machines() -> list[Machine]:
+def list_machines() -> list[Machine]:
     """Return the machines of the cluster that are there."""
     alive = (node["Resources"] for node in ray.nodes() if node["Alive"])
     return [Machine(int(found.get("CPU", 0)), int(found.get("GPU", 0))) for found in alive]
 
 
-def share_of(
-    found: Sequence[Machine], workers: int | None, *, at_most: int, gpus_wanted: bool
-) -> Share:
+def divide_cluster(
+    cluster: Sequence[Machine], workers: int | None, *, max_workers: int, gpus_wanted: bool
+) -> WorkerResources:
     """Divide a cluster among workers: one GPU for each where there are any, all cores otherwise.
 
     Parameters
     ----------
-    found : sequence of Machine
+    cluster : sequence of Machine
         The cluster.
     workers : int, optional
         ``engine.workers``; by default as many as there are GPUs or cores.
-    at_most : int
+    max_workers : int
         How many workers have something to do.
     gpus_wanted : bool
         Whether clients may use a GPU.
@@ -137,20 +137,20 @@ def share_of(
     SettingsError
         If there are more workers than the cluster has GPUs or cores.
     """
-    gpus = int(gpus_wanted and any(machine.gpus for machine in found))
+    gpus = int(gpus_wanted and any(machine.gpus for machine in cluster))
 
     def places(cores: int) -> int:
-        share = Share(1, cores, gpus)
-        return sum(share.places_on(machine) for machine in found)
+        share = WorkerResources(1, cores, gpus)
+        return sum(share.count_workers_on(machine) for machine in cluster)
 
     most = places(1)
-    wanted = min(most if workers is None else workers, at_most)
+    wanted = min(most if workers is None else workers, max_workers)
     if wanted > most or most == 0:
         raise SettingsError(
             f"engine.workers must be null or a whole number from 1 to {most}, the "
             f"{'GPUs' if gpus else 'cores'} of the cluster, got {workers}"
         )
     cores = max(
-        cores for cores in range(1, 1 + max(m.cores for m in found)) if places(cores) >= wanted
+        cores for cores in range(1, 1 + max(m.cores for m in cluster)) if places(cores) >= wanted
     )
-    return Share(wanted, cores, gpus)
+    return WorkerResources(wanted, cores, gpus)

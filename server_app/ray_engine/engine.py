@@ -9,15 +9,15 @@ from flwr.clientapp import ClientApp
 
 from client_app.data import load_data
 from conf import Settings
-from server_app.provenance import code_facts
-from server_app.ray_engine.cluster import joined, machines, share_of
-from server_app.ray_engine.fleet import Fleet
+from server_app.provenance import collect_code_facts
+from server_app.ray_engine.cluster import divide_cluster, join_cluster, list_machines
 from server_app.ray_engine.grid import RayGrid
-from server_app.ray_engine.worker import HandedData, Hosting
+from server_app.ray_engine.worker import SharedData, WorkerConfig
+from server_app.ray_engine.worker_pool import RayWorkerPool
 
 
 @contextmanager
-def ray_grid(
+def start_ray_grid(
     client_app: ClientApp, run_config: Mapping[str, Any], settings: Settings
 ) -> Iterator[RayGrid]:
     """Join or start Ray, start the workers, and return a grid to the nodes that they host.
@@ -38,24 +38,28 @@ def ray_grid(
     """
     engine, device = settings.engine, settings.client.device
     data = load_data(settings.data, settings.seed)
-    with joined(engine.address, cores=engine.workers or 1):
+    with join_cluster(engine.address, cores=engine.workers or 1):
         at_most = engine.num_supernodes or data.num_clients
-        share = share_of(machines(), engine.workers, at_most=at_most, gpus_wanted=device != "cpu")
-        hosting = Hosting(
+        share = divide_cluster(
+            list_machines(), engine.workers, max_workers=at_most, gpus_wanted=device != "cpu"
+        )
+        hosting = WorkerConfig(
             client_app=client_app,
             run_config=run_config,
             num_nodes=engine.num_supernodes or share.workers,
             device=device,
-            code=code_facts(),
-            data=HandedData(settings.data, settings.seed, data) if engine.share_data else None,
+            code=collect_code_facts(),
+            data=SharedData(settings.data, settings.seed, data) if engine.share_data else None,
         )
-        threads = min(share.cores, _allowed_threads())
-        fleet = Fleet(share, hosting, threads=threads, startup_timeout=engine.startup_timeout)
-        with fleet.started():
+        threads = min(share.cores, _get_allowed_threads())
+        fleet = RayWorkerPool(
+            share, hosting, threads=threads, startup_timeout=engine.startup_timeout
+        )
+        with fleet.keep_running():
             yield RayGrid(fleet)
 
 
-def _allowed_threads() -> int:
+def _get_allowed_threads() -> int:
     """Return how many threads the environment allows a process to have."""
     given = os.environ.get("OMP_NUM_THREADS", "")
     return int(given) if given.isdecimal() else (os.cpu_count() or 1)

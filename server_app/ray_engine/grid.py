@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import ray
-from fedquorum.flower.codec import records_of
+from fedquorum.flower.codec import select_records
 from fedquorum.flower.waiting import AwaitableGrid, WaitingGrid
 from flwr.app import ArrayRecord, Error, Message, RecordDict
 from flwr.app.message.message import make_message
@@ -15,33 +15,33 @@ from flwr.common.constant import ErrorCode
 from numpy.typing import NDArray
 from ray.exceptions import RayActorError, RayError
 
-from server_app.in_process import NodeStates, SimulationGrid, give_id
-from server_app.ray_engine.fleet import Fleet, Member, cause_of
+from server_app.in_process import NodeStates, SimulationGrid, assign_id
+from server_app.ray_engine.worker_pool import RayWorkerPool, WorkerHandle, describe_worker_error
 
-SMALL_BYTES = 2**16  # of a model that goes with the message: quicker than by Ray's memory
-STATES_SECONDS = 60.0  # for a worker without work to hand over what its clients keep
+MAX_INLINE_BYTES = 2**16  # of a model that goes with the message: quicker than by Ray's memory
+STATES_TIMEOUT = 60.0  # for a worker without work to hand over what its clients keep
 
 
 @dataclass(frozen=True)
-class Sent:
+class SentMessage:
     """A message, without its content, at a worker.
 
     Parameters
     ----------
     message : Message
         The message.
-    member : Member
+    worker : Member
         The worker.
     reply : ObjectRef
         Its reply, once it is there.
-    until : float
+    expires_at : float
         When it expires, by the monotonic clock.
     """
 
     message: Message
-    member: Member
+    worker: WorkerHandle
     reply: Any
-    until: float
+    expires_at: float
 
 
 class RayGrid(SimulationGrid, AwaitableGrid):
@@ -52,7 +52,7 @@ class RayGrid(SimulationGrid, AwaitableGrid):
     it is there.
 
     A worker that dies costs its nodes the messages that it had: each gets an error for a reply.
-    It is started again with what its clients kept when ``node_states`` or ``restore_node_states``
+    It is started again with what its clients kept when ``get_node_states`` or ``restore_node_states``
     was last called, as a checkpoint does.
 
     Parameters
@@ -63,42 +63,42 @@ class RayGrid(SimulationGrid, AwaitableGrid):
 
     engine = "ray"
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: RayWorkerPool) -> None:
         super().__init__(fleet.num_nodes)
         self.device = fleet.device
         self._fleet = fleet
-        self._sent: dict[str, Sent] = {}
+        self._sent: dict[str, SentMessage] = {}
         self._put: tuple[ArrayRecord, Any] | None = None
         nothing = np.zeros(0, np.uint8)
         self._states = {str(node): nothing for node in range(1, self.num_nodes + 1)}
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the ids of the nodes whose workers run or are being restarted."""
-        there = [member for member in self._fleet.members if self._fleet.is_there(member)]
+        there = [member for member in self._fleet.members if self._fleet.is_available(member)]
         return sorted(node for member in there for node in member.nodes)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Hand each message to the worker of its node; return the messages' ids."""
         now = time.monotonic()
-        self._sent = {key: sent for key, sent in self._sent.items() if sent.until > now}
+        self._sent = {key: sent for key, sent in self._sent.items() if sent.expires_at > now}
         ids = []
         for message in messages:
-            member = self._fleet.hosting(message.metadata.dst_node_id)
-            key = give_id(message)
+            member = self._fleet.get_worker(message.metadata.dst_node_id)
+            key = assign_id(message)
             arrays = {
                 name: record
-                for name, record in records_of(message.content, ArrayRecord).items()
-                if record.count_bytes() > SMALL_BYTES
+                for name, record in select_records(message.content, ArrayRecord).items()
+                if record.count_bytes() > MAX_INLINE_BYTES
             }
             others = {name: r for name, r in message.content.items() if name not in arrays}
             shell = make_message(metadata=message.metadata, content=RecordDict(others))
-            records = [self._shared(record) for record in arrays.values()]
-            reply = member.actor.answer.remote(shell, list(arrays), *records)
-            self._sent[key] = Sent(shell, member, reply, now + message.metadata.ttl)
+            records = [self._share_record(record) for record in arrays.values()]
+            reply = member.actor.handle.remote(shell, list(arrays), *records)
+            self._sent[key] = SentMessage(shell, member, reply, now + message.metadata.ttl)
             ids.append(key)
         return ids
 
-    def _shared(self, record: ArrayRecord) -> Any:
+    def _share_record(self, record: ArrayRecord) -> Any:
         """Return where a record is in Ray's memory; the last one stays there."""
         if self._put is None or self._put[0] is not record:
             self._put = record, ray.put(record)
@@ -120,23 +120,23 @@ class RayGrid(SimulationGrid, AwaitableGrid):
         replies = [sent.reply for sent in asked.values()]
         done = set(ray.wait(replies, num_returns=len(replies), timeout=0)[0])
         return [
-            self._received(key)
+            self._fetch_reply(key)
             for key, sent in asked.items()
-            if sent.reply in done or not self._fleet.is_there(sent.member)
+            if sent.reply in done or not self._fleet.is_available(sent.worker)
         ]
 
-    def _received(self, key: str) -> Message:
+    def _fetch_reply(self, key: str) -> Message:
         """Return the reply to a message, or an error that says why there is none."""
         sent = self._sent.pop(key)
-        if not self._fleet.is_there(sent.member):
+        if not self._fleet.is_available(sent.worker):
             limit = f"{self._fleet.startup_timeout:g} s (engine.startup_timeout)"
-            return _lost(sent, f"it was not started again within {limit}")
+            return _build_lost_reply(sent, f"it was not started again within {limit}")
         try:
             reply: Message = ray.get(sent.reply)
         except RayError as error:
             if isinstance(error, RayActorError):
-                self._fleet.replace(sent.member, self._states)
-            return _lost(sent, cause_of(error))
+                self._fleet.restart(sent.worker, self._states)
+            return _build_lost_reply(sent, describe_worker_error(error))
         return reply
 
     def send_and_receive(
@@ -145,15 +145,15 @@ class RayGrid(SimulationGrid, AwaitableGrid):
         """Return the replies that came within ``timeout`` seconds."""
         return WaitingGrid(self).send_and_receive(messages, timeout=timeout)
 
-    def node_states(self) -> dict[str, NDArray[np.uint8]]:
+    def get_node_states(self) -> dict[str, NDArray[np.uint8]]:
         """Return the clients' states between rounds, by node.
 
         A worker that still has a message is not waited for: of its nodes it is what they kept the
         last time.
         """
-        busy = {sent.member for sent in self._sent.values()}
-        asked = [m.actor.states.remote() for m in self._fleet.members if m not in busy]
-        done = ray.wait(asked, num_returns=len(asked), timeout=STATES_SECONDS)[0] if asked else []
+        busy = {sent.worker for sent in self._sent.values()}
+        asked = [m.actor.get_states.remote() for m in self._fleet.members if m not in busy]
+        done = ray.wait(asked, num_returns=len(asked), timeout=STATES_TIMEOUT)[0] if asked else []
         for found in done:
             try:
                 # Copies: what Ray has handed over would keep its memory.
@@ -170,7 +170,7 @@ class RayGrid(SimulationGrid, AwaitableGrid):
             ray.get(member.actor.restore.remote(kept))
 
 
-def _lost(sent: Sent, reason: str) -> Message:
+def _build_lost_reply(sent: SentMessage, reason: str) -> Message:
     """Return the error that stands for a reply which will not come."""
     error = Error(ErrorCode.CLIENT_APP_CRASHED, f"the worker of its node was lost: {reason}")
     return Message(error, reply_to=sent.message)

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from ray.util import register_serializer
 
 from server_app.in_process import HostedNodes, NodeStates
-from server_app.provenance import refuse_other_code
+from server_app.provenance import check_same_code
 
 
 @dataclass(frozen=True)
-class HandedData:
+class SharedData:
     """Data that workers get instead of reading it, and what ``load_data`` knows it by."""
 
     settings: Any
@@ -31,7 +31,7 @@ class HandedData:
 
 
 @dataclass(frozen=True)
-class Hosting:
+class WorkerConfig:
     """The inputs of all workers of a run.
 
     Parameters
@@ -41,8 +41,8 @@ class Hosting:
     device : str
         ``client.device``.
     code : mapping
-        The versions that a worker must have, see ``code_facts``.
-    data : HandedData, optional
+        The versions that a worker must have, see ``collect_code_facts``.
+    data : SharedData, optional
         The clients' data; by default workers read it.
     """
 
@@ -51,7 +51,7 @@ class Hosting:
     num_nodes: int
     device: str
     code: Mapping[str, str | None]
-    data: HandedData | None = None
+    data: SharedData | None = None
 
 
 class Worker:
@@ -68,9 +68,9 @@ class Worker:
     def __init__(self, threads: int) -> None:
         torch.set_num_threads(threads)
         logging.getLogger("flwr").setLevel(logging.WARNING)
-        share_arrays()
+        register_array_serializer()
 
-    def host(self, hosting: Hosting, nodes: Sequence[int], states: NodeStates) -> str:
+    def host(self, config: WorkerConfig, nodes: Sequence[int], states: NodeStates) -> str:
         """Begin to host nodes with their clients' states; return the kind of device.
 
         Raises
@@ -80,34 +80,34 @@ class Worker:
         SettingsError
             If there is no such device.
         """
-        refuse_other_code(hosting.code)
-        from client_app.data.load import keep_data
-        from client_app.node import compute_device
+        check_same_code(config.code)
+        from client_app.data.load import cache_data
+        from client_app.node import resolve_device
 
-        if (handed := hosting.data) is not None:
-            keep_data(handed.settings, handed.seed, handed.data)
-        self._nodes = HostedNodes(hosting.client_app, hosting.run_config, nodes, hosting.num_nodes)
+        if (handed := config.data) is not None:
+            cache_data(handed.settings, handed.seed, handed.data)
+        self._nodes = HostedNodes(config.client_app, config.run_config, nodes, config.num_nodes)
         self._nodes.restore(states)
-        return compute_device(hosting.device).type
+        return resolve_device(config.device).type
 
-    def answer(self, message: Message, names: Sequence[str], *records: ArrayRecord) -> Message:
+    def handle(self, message: Message, names: Sequence[str], *records: ArrayRecord) -> Message:
         """Return a node's reply to a message, whose array records come beside it."""
         content = RecordDict({**dict(zip(names, records, strict=True)), **message.content})
-        return self._nodes.answer(make_message(metadata=message.metadata, content=content))
+        return self._nodes.handle(make_message(metadata=message.metadata, content=content))
 
-    def states(self) -> dict[str, NDArray[np.uint8]]:
+    def get_states(self) -> dict[str, NDArray[np.uint8]]:
         """Return the states of these nodes' clients between rounds."""
-        return self._nodes.states()
+        return self._nodes.get_states()
 
     def restore(self, states: NodeStates) -> None:
-        """Restore what ``states`` returned."""
+        """Restore what ``get_states`` returned."""
         self._nodes.restore(states)
 
 
-Packed = tuple[str, tuple[int, ...], str, NDArray[np.uint8]]
+PackedArray = tuple[str, tuple[int, ...], str, NDArray[np.uint8]]
 
 
-def share_arrays() -> None:
+def register_array_serializer() -> None:
     """Let Flower's arrays leave this process without being copied twice.
 
     Ray lays the bytes of a NumPy array beside what it pickles, in memory that all processes of a
@@ -116,12 +116,12 @@ def share_arrays() -> None:
     register_serializer(Array, serializer=pack, deserializer=unpack)
 
 
-def pack(array: Array) -> Packed:
+def pack(array: Array) -> PackedArray:
     """Return an array of a message with its bytes as NumPy's, which Ray does not copy."""
     return array.dtype, array.shape, array.stype, np.frombuffer(array.data, np.uint8)
 
 
-def unpack(packed: Packed) -> Array:
+def unpack(packed: PackedArray) -> Array:
     """Return the array that was packed; its data is a view."""
     dtype, shape, stype, content = packed
     array = Array(dtype, shape, stype, b"")

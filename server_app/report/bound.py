@@ -31,19 +31,24 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
-from fedquorum.intake import shown
-from fedquorum.records.reader import Run, read_parts
+from fedquorum.records.reader import Run, read_dataset
+from fedquorum.sanitize import sanitize
 from rich.markup import escape
 from rich.table import Table
 
+from client_app.cached_evaluation import CachedEvaluator
 from client_app.data import FederatedData
 from client_app.examples import Examples
-from client_app.measurements import Measurements
-from client_app.tasks import build_task
+from client_app.losses import build_task
 from conf import Settings
 from server_app.build import build_population
-from server_app.report.data import SHARED_GROUPS, WHERE_DATA_LIES, run_data, trained_model
-from server_app.report.methods import trains_alone
+from server_app.report.methods import is_local_only
+from server_app.report.rebuild import (
+    DATA_LOCATION_KEYS,
+    REBUILD_PREFIXES,
+    load_trained_model,
+    reload_data,
+)
 
 Id = TypeVar("Id", int, str)
 
@@ -66,7 +71,7 @@ class BoundTerms:
         rho_T / (2 L / mu) >= 0, in nats.
     gamma : mapping of int to float
         Gamma_k >= 0 in nats, of every non-priority client.
-    admitted : mapping of int to int
+    admitted_rounds : mapping of int to int
         In how many rounds each non-priority client had a weight; none is left out.
     """
 
@@ -76,10 +81,10 @@ class BoundTerms:
     theta_of_iterations: float
     rho: float
     gamma: Mapping[int, float]
-    admitted: Mapping[int, int]
+    admitted_rounds: Mapping[int, int]
 
 
-def bound_terms(runs: Iterable[Run]) -> tuple[BoundTerms, ...]:
+def compute_bound_terms(runs: Iterable[Run]) -> tuple[BoundTerms, ...]:
     """Return the terms of every completed run that has a local-only run beside it.
 
     Runs belong together if experiment, seed, data and model agree. Runs without a gate's
@@ -92,50 +97,51 @@ def bound_terms(runs: Iterable[Run]) -> tuple[BoundTerms, ...]:
     RunError
         If the settings of a run no longer compose to what they were, or a record is damaged.
     """
-    return tuple(terms for same in runs_together(runs) for terms in _terms(same))
+    return tuple(terms for same in group_comparable_runs(runs) for terms in _compute_terms(same))
 
 
-def runs_together(runs: Iterable[Run]) -> tuple[tuple[Run, ...], ...]:
+def group_comparable_runs(runs: Iterable[Run]) -> tuple[tuple[Run, ...], ...]:
     """Return the completed runs whose terms follow from each other."""
     together: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         if run.status == "completed":
-            together[_key(run)].append(run)
+            together[_build_group_key(run)].append(run)
     return tuple(map(tuple, together.values()))
 
 
-def _key(run: Run) -> str:
-    shared = {k: v for k, v in run.settings.items() if k.startswith(SHARED_GROUPS)}
-    shared = {k: v for k, v in shared.items() if k not in WHERE_DATA_LIES}
+def _build_group_key(run: Run) -> str:
+    shared = {k: v for k, v in run.settings.items() if k.startswith(REBUILD_PREFIXES)}
+    shared = {k: v for k, v in shared.items() if k not in DATA_LOCATION_KEYS}
     return json.dumps([run.experiment, run.seed, shared], sort_keys=True)
 
 
-def _terms(runs: Sequence[Run]) -> Iterable[BoundTerms]:
-    alone = [run for run in runs if trains_alone(run.strategy)]
-    aggregating = [run for run in runs if not trains_alone(run.strategy)]
+def _compute_terms(runs: Sequence[Run]) -> Iterable[BoundTerms]:
+    alone = [run for run in runs if is_local_only(run.strategy)]
+    aggregating = [run for run in runs if not is_local_only(run.strategy)]
     if not alone or not aggregating:
         return
-    data, settings = run_data(runs[0])
-    measured = {run.directory: training_losses(run, settings, data) for run in aggregating}
+    data, settings = reload_data(runs[0])
+    measured = {run.directory: evaluate_training_losses(run, settings, data) for run in aggregating}
     population = build_population(settings, data)
     counts = {
-        k: population.priority_weight(k) * len(data.client(k).y_train) for k in population.priority
+        k: population.get_priority_weight(k) * len(data.get_client(k).y_train)
+        for k in population.priority
     }
     optimum = min(
         aggregating, key=lambda run: sum(n * measured[run.directory][k] for k, n in counts.items())
     )
     at_optimum = measured[optimum.directory]
     others = (k for k in range(data.num_clients) if k not in population.priority)
-    gamma = optimality_gaps(at_optimum, lowest_losses(alone), others)
+    gamma = compute_optimality_gaps(at_optimum, find_lowest_losses(alone), others)
     for run in aggregating:
-        theta = theta_terms(run)
+        theta = compute_theta_terms(run)
         if theta is not None:
-            weights, admitted = non_priority_weights(run)
-            rho = rho_of(weights, gamma, len(run.rounds))
+            weights, admitted = read_non_priority_weights(run)
+            rho = compute_rho(weights, gamma, len(run.rounds))
             yield BoundTerms(run, optimum, *theta, rho, gamma, admitted)
 
 
-def optimality_gaps(
+def compute_optimality_gaps(
     at_optimum: Mapping[Id, float],
     lowest: Mapping[Id, float],
     clients: Iterable[Id],
@@ -147,20 +153,20 @@ def optimality_gaps(
     return {k: at_optimum[k] - min(lowest.get(k, at_optimum[k]), at_optimum[k]) for k in clients}
 
 
-def rho_of(weights: Mapping[Id, float], gamma: Mapping[Id, float], rounds: int) -> float:
+def compute_rho(weights: Mapping[Id, float], gamma: Mapping[Id, float], rounds: int) -> float:
     """Return rho_T / (2 L / mu), of non-priority clients' weights summed over the rounds."""
     return sum(weight * gamma[k] for k, weight in weights.items()) / rounds
 
 
-def theta_terms(run: Run) -> tuple[float, float] | None:
+def compute_theta_terms(run: Run) -> tuple[float, float] | None:
     """Return theta_T as the mean over rounds and by eq. 7; None of a run that knows no A."""
     thetas = [record.theta for record in run.rounds if record.theta is not None]
     if not thetas:
         return None
-    return sum(thetas) / len(thetas), theta_of_iterations(thetas, _steps(run))
+    return sum(thetas) / len(thetas), compute_theta_of_iterations(thetas, _get_local_steps(run))
 
 
-def theta_of_iterations(thetas: Sequence[float], steps: int) -> float:
+def compute_theta_of_iterations(thetas: Sequence[float], steps: int) -> float:
     """Return theta_T by eq. 7, of the rounds' 1 / (1 + A), each of ``steps`` local iterations.
 
     The sum begins with iteration 1, so the first round counts one iteration less. A single
@@ -171,39 +177,39 @@ def theta_of_iterations(thetas: Sequence[float], steps: int) -> float:
     return (steps * sum(thetas) - thetas[0]) / below if total > 1 else math.nan
 
 
-def _steps(run: Run) -> int:
+def _get_local_steps(run: Run) -> int:
     """Return E, in local steps, or in epochs where a round is made of these."""
     steps = run.settings.get("client.local_steps")
     return int(steps or run.settings["client.local_epochs"])
 
 
-def training_losses(run: Run, settings: Settings, data: FederatedData) -> dict[int, float]:
+def evaluate_training_losses(run: Run, settings: Settings, data: FederatedData) -> dict[int, float]:
     """Return F_k of a run's last model for every client."""
-    model = trained_model(run, settings, data)
+    model = load_trained_model(run, settings, data)
     everyone = range(data.num_clients)
-    examples = Examples(data.pool("train", everyone), torch.device("cpu"))
-    measurements = Measurements(model, {"train": examples}, build_task(settings, data))
+    examples = Examples(data.get_pooled_split("train", everyone), torch.device("cpu"))
+    measurements = CachedEvaluator(model, {"train": examples}, build_task(settings, data))
     arrays = [tensor.numpy() for tensor in model.state_dict().values()]
     measurements.prepare(arrays, "train", everyone)
-    return {k: measurements.measure(arrays, "train", k).loss for k in everyone}
+    return {k: measurements.evaluate(arrays, "train", k).loss for k in everyone}
 
 
-def lowest_losses(runs: Iterable[Run]) -> dict[int, float]:
+def find_lowest_losses(runs: Iterable[Run]) -> dict[int, float]:
     """Return the lowest F_k that each client measured before it trained in any round."""
     lowest: dict[int, float] = {}
     for run in runs:
-        table = read_parts(run.directory / "clients", ["client", "loss"])
+        table = read_dataset(run.directory / "clients", ["client", "loss"])
         for row in table.to_pylist():
             if row["loss"] is not None:
                 lowest[row["client"]] = min(lowest.get(row["client"], row["loss"]), row["loss"])
     return lowest
 
 
-def non_priority_weights(run: Run) -> tuple[dict[int, float], dict[int, int]]:
+def read_non_priority_weights(run: Run) -> tuple[dict[int, float], dict[int, int]]:
     """Return each non-priority client's weights summed over rounds, and in how many it had one."""
     weights: dict[int, float] = defaultdict(float)
     admitted: dict[int, int] = defaultdict(int)
-    table = read_parts(run.directory / "clients", ["client", "priority", "weight"])
+    table = read_dataset(run.directory / "clients", ["client", "priority", "weight"])
     for row in table.to_pylist():
         if not row["priority"] and row["weight"] != 0.0:
             weights[row["client"]] += row["weight"]
@@ -211,7 +217,7 @@ def non_priority_weights(run: Run) -> tuple[dict[int, float], dict[int, int]]:
     return dict(weights), dict(admitted)
 
 
-def bound_table(terms: Sequence[BoundTerms]) -> Table:
+def build_bound_table(terms: Sequence[BoundTerms]) -> Table:
     """Return one row per run: what the gate let in, and what it costs in the bound."""
     table = Table(
         title="Terms of FedALIGN's bound (rho_T in units of 2 L / mu, nats)", title_justify="left"
@@ -228,21 +234,21 @@ def bound_table(terms: Sequence[BoundTerms]) -> Table:
     ):
         table.add_column(heading, justify="right")
     for one in terms:
-        inside = [one.gamma[k] for k, n in one.admitted.items() for _ in range(n)]
+        inside = [one.gamma[k] for k, n in one.admitted_rounds.items() for _ in range(n)]
         table.add_row(
             escape(one.run.experiment),
             escape(one.run.strategy),
-            escape(shown(" ".join(w for w in one.run.overrides if w.startswith("strategy.")))),
+            escape(sanitize(" ".join(w for w in one.run.overrides if w.startswith("strategy.")))),
             escape(one.optimum.strategy),
             str(one.run.seed),
             f"{one.theta:.3f}",
             f"{one.theta_of_iterations:.3f}",
             f"{one.rho:.4f}",
-            f"{_mean(list(one.gamma.values())):.4f}",
-            f"{_mean(inside):.4f}" if inside else "-",
+            f"{_average(list(one.gamma.values())):.4f}",
+            f"{_average(inside):.4f}" if inside else "-",
         )
     return table
 
 
-def _mean(values: Sequence[float]) -> float:
+def _average(values: Sequence[float]) -> float:
     return sum(values) / len(values)

@@ -5,40 +5,40 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from fedquorum.metrics import metric_called
-from fedquorum.records.fairness import spread, sum_of
+from fedquorum.metrics import get_metric
+from fedquorum.records.fairness import compute_dispersion, exact_sum
 from fedquorum.records.reader import Run
-from fedquorum.records.tables import metric_column
+from fedquorum.records.tables import get_metric_column
 from fedquorum.types import FloatArray, IntArray
 
-from server_app.report.chart_parts import (
-    Method,
-    bounds_of,
-    metric_label,
-    over_rounds,
-    published,
-    rates_of,
-    run_columns,
-    sources,
-    tested_clients,
-    whose,
+from server_app.report.chart_helpers import (
+    PlottedMethod,
+    build_round_panel,
+    find_published,
+    format_group_label,
+    format_metric_label,
+    format_sources,
+    get_metric_bounds,
+    read_participation_rates,
+    read_run_columns,
+    select_tested_groups,
 )
-from server_app.report.charts import (
+from server_app.report.chart_spec import (
     MAX_POINTS,
-    Column,
+    ColumnArray,
     GridChart,
-    Layer,
-    Level,
+    GridLayer,
     Line,
     LineChart,
     Panel,
+    ReferenceLine,
     Ticks,
-    thinned,
+    sample_indices,
 )
-from server_app.report.methods import is_given_rates
+from server_app.report.methods import has_known_rates
 
 # Told apart with any colour vision, and by their lightness in print.
-STATUS_COLOURS = (
+STATUS_COLORS = (
     ("not asked", "#FFFFFF"),
     ("trained", "#0072B2"),
     ("declined", "#F0E442"),
@@ -48,37 +48,37 @@ STATUS_COLOURS = (
     ("late", "#CC79A7"),
     ("busy", "#56B4E9"),
 )
-TENTHS = Ticks((0.0, 10.0, 50.0, 90.0, 100.0), ("0", "10", "50", "90", "100"))
+TENTH_TICKS = Ticks((0.0, 10.0, 50.0, 90.0, 100.0), ("0", "10", "50", "90", "100"))
 MAX_ROWS = 300
 MAX_STATUS_CELLS = 400_000
 MAX_MIXING_CELLS = 100_000
-FEWEST_ROUNDS = 10
-LONGEST_LABEL = 80
+MIN_ROUNDS_DRAWN = 10
+MAX_LABEL_LENGTH = 80
 
 
 # --- metrics ----------------------------------------------------------------------------------
 
 
-def distribution_chart(methods: Sequence[Method]) -> LineChart | None:
+def build_distribution_chart(methods: Sequence[PlottedMethod]) -> LineChart | None:
     """Return the clients' own test metrics in ascending order, worst and best tenth shaded."""
     metrics = {method.group.metric for method in methods}
-    bounds = bounds_of(metrics)
-    label = metric_label(metrics.pop()) if len(metrics) == 1 else "test metric as configured"
+    bounds = get_metric_bounds(metrics)
+    label = format_metric_label(metrics.pop()) if len(metrics) == 1 else "test metric as configured"
     panels = []
-    for clients in tested_clients(methods):
-        lines = [line for m in methods if (line := _ranked_line(m, clients)) is not None]
+    for clients in select_tested_groups(methods):
+        lines = [line for m in methods if (line := _build_ranked_line(m, clients)) is not None]
         if lines:
             panels.append(
                 Panel(
-                    whose(clients),
+                    format_group_label(clients),
                     "clients, from the lowest value, %",
                     label,
                     tuple(lines),
-                    _published_spread(methods) if clients in ("priority", "all") else (),
-                    x_ticks=TENTHS,
-                    shaded=((0.0, 10.0), (90.0, 100.0)),
+                    _build_published_lines(methods) if clients in ("priority", "all") else (),
+                    x_ticks=TENTH_TICKS,
+                    shaded_ranges=((0.0, 10.0), (90.0, 100.0)),
                     bounds=bounds,
-                    named=False,  # the best clients of all methods are about as good
+                    has_line_names=False,  # the best clients of all methods are about as good
                 )
             )
     if not panels:
@@ -87,50 +87,52 @@ def distribution_chart(methods: Sequence[Method]) -> LineChart | None:
         "Each client's own test part, after the last evaluation, clients in ascending order; mean "
         "and standard deviation over seeds of the value at each rank. Shaded: the lowest and the "
         "highest tenth. Worst and best 10 % and Gini coefficients are shown on hovering, and in "
-        "the table." + sources(methods, "worst and best")
+        "the table." + format_sources(methods, "worst and best")
     )
     return LineChart("distribution", "The clients' test metrics", note, tuple(panels))
 
 
-def _ranked_line(method: Method, clients: str) -> Line | None:
+def _build_ranked_line(method: PlottedMethod, clients: str) -> Line | None:
     metric = method.group.metric
-    values = [_final_metrics(run, clients, metric) for run in method.group.counted]
+    values = [_read_final_metrics(run, clients, metric) for run in method.group.counted_runs]
     found = [client_values for client_values in values if len(client_values)]
     if not found:
         return None
     grid = np.linspace(
         0.0, 100.0, min(MAX_POINTS, max(len(client_values) for client_values in found)) + 1
     )
-    curves = np.stack([_ranked(client_values, grid) for client_values in found]) * _factor(metric)
+    curves = np.stack(
+        [_interpolate_ranks(client_values, grid) for client_values in found]
+    ) * _get_factor(metric)
     return Line(
         method.label,
         method.style,
         grid,
         curves.mean(axis=0),
         curves.std(axis=0, ddof=1) if len(curves) > 1 else None,
-        hover=[_spread_words(found, metric)] * len(grid),
+        hover_texts=[_describe_dispersion(found, metric)] * len(grid),
     )
 
 
-def _factor(metric: str) -> float:
-    return metric_called(metric).factor
+def _get_factor(metric: str) -> float:
+    return get_metric(metric).scale
 
 
-def _ranked(values: FloatArray, grid: FloatArray) -> FloatArray:
+def _interpolate_ranks(values: FloatArray, grid: FloatArray) -> FloatArray:
     """Return the value at each percentage of the clients in ascending order."""
     places = (np.arange(len(values)) + 0.5) / len(values) * 100.0
     return np.interp(grid, places, np.sort(values))
 
 
-def _spread_words(found: Sequence[FloatArray], metric: str) -> str:
-    known = metric_called(metric)
-    factor, digits = known.factor, 1 if known.is_share else 3
+def _describe_dispersion(values_by_seed: Sequence[FloatArray], metric: str) -> str:
+    known = get_metric(metric)
+    factor, digits = known.scale, 1 if known.is_fraction else 3
     spreads = [
-        spread(client_values.tolist(), higher_is_better=known.higher_is_better)
-        for client_values in found
+        compute_dispersion(client_values.tolist(), higher_is_better=known.higher_is_better)
+        for client_values in values_by_seed
     ]
     low, high, gini = (
-        sum_of(one[name] for one in spreads) / len(spreads)
+        exact_sum(one[name] for one in spreads) / len(spreads)
         for name in ("worst10", "best10", "gini")
     )
     return f"worst 10 % {factor * low:.{digits}f}, best 10 % {factor * high:.{digits}f}, Gini " + (
@@ -138,25 +140,25 @@ def _spread_words(found: Sequence[FloatArray], metric: str) -> str:
     )
 
 
-def _published_spread(methods: Sequence[Method]) -> tuple[Level, ...]:
+def _build_published_lines(methods: Sequence[PlottedMethod]) -> tuple[ReferenceLine, ...]:
     return tuple(
-        Level(
+        ReferenceLine(
             method.label,
             method.style,
             100 * value,
             f"{method.label}, published {key}: {100 * value:.2f}",
         )
-        for method, one in published(methods)
+        for method, one in find_published(methods)
         for key, value in one.values.items()
         if key in ("worst", "worst10", "best", "best10")
     )
 
 
-def _final_metrics(run: Run, clients: str, metric: str) -> FloatArray:
+def _read_final_metrics(run: Run, clients: str, metric: str) -> FloatArray:
     """Return the metric of each client after the last evaluation of test parts, without NaN."""
-    column = metric_column("test", metric)
+    column = get_metric_column("test", metric)
     wanted = ["round", "priority", "test_num_examples", column]
-    table = run_columns(run, "evaluations", [*wanted, "held_out"])
+    table = read_run_columns(run, "evaluations", [*wanted, "held_out"])
     none: FloatArray = np.empty(0)
     if not all(name in table for name in wanted):
         return none
@@ -178,42 +180,46 @@ def _final_metrics(run: Run, clients: str, metric: str) -> FloatArray:
 # --- participation and mixing -----------------------------------------------------------------
 
 
-def participation_chart(methods: Sequence[Method], share: float) -> GridChart | None:
+def build_participation_chart(
+    methods: Sequence[PlottedMethod], cell_fraction: float
+) -> GridChart | None:
     """Return clients by rounds, coloured by what became of each client asked.
 
-    ``share`` is how much of the cells of rasters may be used, in (0, 1].
+    ``cell_fraction`` is how much of the cells of rasters may be used, in (0, 1].
     """
-    names = [name for name, _ in STATUS_COLOURS]
-    cells = int(MAX_STATUS_CELLS * share / len(methods))
+    names = [name for name, _ in STATUS_COLORS]
+    cells = int(MAX_STATUS_CELLS * cell_fraction / len(methods))
     layers = []
     for method in methods:
-        table = run_columns(method.first, "clients", ["round", "client", "priority", "status"])
+        table = read_run_columns(
+            method.first_run, "clients", ["round", "client", "priority", "status"]
+        )
         if "status" in table and len(table["status"]):
             codes = np.array([names.index(s) if s in names else 0 for s in table["status"]])
             empty = np.int8(0)
-            layers.append(_client_layer(method, table, codes.astype(np.int8), cells, empty))
+            layers.append(_build_client_layer(method, table, codes.astype(np.int8), cells, empty))
     if not layers:
         return None
-    layers = _merged(layers)
+    layers = _merge_layers(layers)
     note = "Of the first seed of each method."
     if any(layer.divider for layer in layers):
         note += " Priority clients are above the line."
     return GridChart(
         "participation",
         "Who took part when",
-        note + _picked(layers),
+        note + _describe_subsampling(layers),
         "round",
         "client",
         "status",
         tuple(layers),
-        STATUS_COLOURS,
+        STATUS_COLORS,
     )
 
 
-def mixing_chart(methods: Sequence[Method], share: float) -> GridChart | None:
+def build_mixing_chart(methods: Sequence[PlottedMethod], cell_fraction: float) -> GridChart | None:
     """Return the mixing coefficients over rounds, of rules that have them."""
     names = ["round", "client", "priority", "mixing_coefficient"]
-    tables = [(method, run_columns(method.first, "clients", names)) for method in methods]
+    tables = [(method, read_run_columns(method.first_run, "clients", names)) for method in methods]
     mixed = [
         (m, t)
         for m, t in tables
@@ -221,9 +227,11 @@ def mixing_chart(methods: Sequence[Method], share: float) -> GridChart | None:
     ]
     if not mixed:
         return None
-    cells = int(MAX_MIXING_CELLS * share / len(mixed))
+    cells = int(MAX_MIXING_CELLS * cell_fraction / len(mixed))
     layers = [
-        _client_layer(m, t, t["mixing_coefficient"].astype(np.float32), cells, np.float32(math.nan))
+        _build_client_layer(
+            m, t, t["mixing_coefficient"].astype(np.float32), cells, np.float32(math.nan)
+        )
         for m, t in mixed
     ]
     note = (
@@ -233,7 +241,7 @@ def mixing_chart(methods: Sequence[Method], share: float) -> GridChart | None:
     return GridChart(
         "mixing",
         "Mixing coefficients",
-        note + _picked(layers),
+        note + _describe_subsampling(layers),
         "round",
         "client",
         "p",
@@ -241,67 +249,74 @@ def mixing_chart(methods: Sequence[Method], share: float) -> GridChart | None:
     )
 
 
-def _merged(layers: Sequence[Layer]) -> list[Layer]:
+def _merge_layers(layers: Sequence[GridLayer]) -> list[GridLayer]:
     """Return each different layer once, under the names of all that it is of."""
-    merged: dict[tuple[tuple[str, ...], tuple[str, ...], bytes], list[Layer]] = {}
+    merged: dict[tuple[tuple[str, ...], tuple[str, ...], bytes], list[GridLayer]] = {}
     for layer in layers:
         merged.setdefault((layer.columns, layer.rows, layer.values.tobytes()), []).append(layer)
-    return [replace(same[0], label=_together(same)) for same in merged.values()]
+    return [replace(same[0], label=_join_labels(same)) for same in merged.values()]
 
 
-def _together(layers: Sequence[Layer]) -> str:
+def _join_labels(layers: Sequence[GridLayer]) -> str:
     label = "; ".join(layer.label for layer in layers)
-    return label if len(label) <= LONGEST_LABEL else f"{layers[0].label}; {len(layers) - 1} others"
+    return (
+        label if len(label) <= MAX_LABEL_LENGTH else f"{layers[0].label}; {len(layers) - 1} others"
+    )
 
 
-def _picked(layers: Sequence[Layer]) -> str:
-    if not any(layer.picked for layer in layers):
+def _describe_subsampling(layers: Sequence[GridLayer]) -> str:
+    if not any(layer.is_subsampled for layer in layers):
         return ""
     return " Not every round or client is drawn: they are evenly picked."
 
 
-def _client_layer(
-    method: Method, table: Mapping[str, Column], values: Column, cells: int, empty: np.generic
-) -> Layer:
+def _build_client_layer(
+    method: PlottedMethod,
+    table: Mapping[str, ColumnArray],
+    values: ColumnArray,
+    max_cells: int,
+    empty: np.generic,
+) -> GridLayer:
     """Return clients by rounds, thinned to about so many cells, priority clients first."""
     ids, rounds = table["client"].astype(int), table["round"].astype(int)
     has_priority = dict(zip(ids.tolist(), table["priority"].tolist(), strict=True))
     clients = sorted(has_priority, key=lambda k: (not has_priority[k], k))
-    kept = [clients[i] for i in thinned(len(clients), MAX_ROWS)]
+    kept = [clients[i] for i in sample_indices(len(clients), MAX_ROWS)]
     total = int(rounds.max())
-    most = max(FEWEST_ROUNDS, min(2 * MAX_POINTS, cells // len(kept)))
-    drawn_rounds = thinned(total, most) + 1
-    row, column = _places(np.array(kept), ids), _places(drawn_rounds, rounds)
+    most = max(MIN_ROUNDS_DRAWN, min(2 * MAX_POINTS, max_cells // len(kept)))
+    drawn_rounds = sample_indices(total, most) + 1
+    row, column = _find_indices(np.array(kept), ids), _find_indices(drawn_rounds, rounds)
     drawn = (row >= 0) & (column >= 0)
     grid = np.full((len(kept), len(drawn_rounds)), empty)
     grid[row[drawn], column[drawn]] = values[drawn]
     divider = sum(bool(has_priority[k]) for k in kept)
-    return Layer(
-        f"{method.label}, seed {method.first.seed}",
+    return GridLayer(
+        f"{method.label}, seed {method.first_run.seed}",
         tuple(map(str, drawn_rounds.tolist())),
         tuple(map(str, kept)),
         grid,
         divider if divider < len(kept) else 0,
-        picked=len(kept) < len(clients) or len(drawn_rounds) < total,
+        is_subsampled=len(kept) < len(clients) or len(drawn_rounds) < total,
     )
 
 
-def _places(kept: IntArray, values: IntArray) -> IntArray:
-    """Return where each value is in ``kept``, -1 for those that are not; without large tables."""
-    order = np.argsort(kept)
-    found = order[np.searchsorted(kept, values, sorter=order).clip(max=len(kept) - 1)]
-    return np.where(kept[found] == values, found, -1)
+def _find_indices(selected: IntArray, values: IntArray) -> IntArray:
+    """Return where each value is in ``selected``, -1 for those that are not; without large tables."""
+    order = np.argsort(selected)
+    found = order[np.searchsorted(selected, values, sorter=order).clip(max=len(selected) - 1)]
+    return np.where(selected[found] == values, found, -1)
 
 
 # --- omega ------------------------------------------------------------------------------------
 
 
-def omega_chart(methods: Sequence[Method]) -> LineChart | None:
+def build_omega_chart(methods: Sequence[PlottedMethod]) -> LineChart | None:
     """Return the estimates of omega against what the simulation knows, and their error."""
     found = [
         (method, line)
         for method in methods
-        if not is_given_rates(method.group.strategy) and (line := _omega_line(method)) is not None
+        if not has_known_rates(method.group.strategy)
+        and (line := _build_omega_line(method)) is not None
     ]
     estimating, lines = [method for method, _ in found], [line for _, line in found]
     if not lines:
@@ -311,11 +326,11 @@ def omega_chart(methods: Sequence[Method]) -> LineChart | None:
         "1 / p_n, simulated, rounds",
         "omega_n, estimated, rounds",
         tuple(lines),
-        log="xy",
-        diagonal=True,
-        named=False,
+        log_axes="xy",
+        has_diagonal=True,
+        has_line_names=False,
     )
-    error = over_rounds(
+    error = build_round_panel(
         estimating,
         "mean of (p_n omega_n - 1)^2",
         lambda record: record.weight_error,
@@ -326,9 +341,11 @@ def omega_chart(methods: Sequence[Method]) -> LineChart | None:
     return LineChart("omega", "Participation, as estimated", note, panels)
 
 
-def _omega_line(method: Method) -> Line | None:
-    rates = rates_of(method.first)
-    table = run_columns(method.first, "clients", ["round", "client", "participation_correction"])
+def _build_omega_line(method: PlottedMethod) -> Line | None:
+    rates = read_participation_rates(method.first_run)
+    table = read_run_columns(
+        method.first_run, "clients", ["round", "client", "participation_correction"]
+    )
     if "participation_correction" not in table:
         return None
     known = ~np.isnan(table["participation_correction"])
@@ -343,6 +360,6 @@ def _omega_line(method: Method) -> Line | None:
         method.style,
         1.0 / np.array(list(drawn.values())),
         np.array([last[k] for k in drawn]),
-        points=True,
-        hover=[f"client {k}" for k in drawn],
+        markers_only=True,
+        hover_texts=[f"client {k}" for k in drawn],
     )

@@ -8,12 +8,12 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from fedquorum.audit.command_line import LONGEST_LINE
-from fedquorum.errors import FedQuorumError, RunError, one_line
-from fedquorum.intake import shown
+from fedquorum.audit.command_line import MAX_LINE_LENGTH
+from fedquorum.errors import FedQuorumError, RunError, to_one_line
+from fedquorum.sanitize import sanitize
 from rich.console import Console
 
-from server_app.display import narrowed
+from server_app.display import fit_to_console
 
 if TYPE_CHECKING:
     from fedquorum.records.reader import Run
@@ -23,33 +23,35 @@ if TYPE_CHECKING:
 EXIT_ERROR = 1
 PLAIN_WIDTH = 200
 DEFAULT_PORT = 8475
-HIGHEST_PORT = 65535
-WIDTHS = (2.0, 20.0)  # of figures for papers, in inches
+MAX_PORT = 65535
+PAPER_WIDTH_RANGE = (2.0, 20.0)  # of figures for papers, in inches
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status, which is 1 after an error.
 
     Parameters
     ----------
-    words : sequence of str, optional
+    argv : sequence of str, optional
         The arguments, by default those of the process.
     """
-    parser = _parser()
-    arguments = parser.parse_args(words)
-    _check_together(parser, arguments)
+    parser = _build_parser()
+    arguments = parser.parse_args(argv)
+    _check_options(parser, arguments)
     try:
         if arguments.watch is not None:
-            watch(arguments.watch, DEFAULT_PORT if arguments.port is None else arguments.port)
+            serve_watch_page(
+                arguments.watch, DEFAULT_PORT if arguments.port is None else arguments.port
+            )
         else:
-            report(arguments.directories, arguments.output, paper_width=arguments.paper_width)
+            write_report(arguments.directories, arguments.output, paper_width=arguments.paper_width)
     except FedQuorumError as error:
-        _tell(error)
+        _print_error(error)
         return EXIT_ERROR
     return 0
 
 
-def _check_together(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+def _check_options(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     """End the process with one line for options that do not go together."""
     if not arguments.directories and arguments.watch is None:
         parser.error("give a DIR with runs, or --watch DIR")
@@ -61,12 +63,14 @@ def _check_together(parser: argparse.ArgumentParser, arguments: argparse.Namespa
         parser.error("--paper-width needs a DIR with runs, whose figures it writes")
 
 
-def _tell(text: object) -> None:
+def _print_error(text: object) -> None:
     """Print one line to standard error, whatever a record has put into it."""
-    print(f"fedquorum report: {shown(text, LONGEST_LINE)}", file=sys.stderr)
+    print(f"fedquorum report: {sanitize(text, MAX_LINE_LENGTH)}", file=sys.stderr)
 
 
-def report(directories: Iterable[Path], output: Path, *, paper_width: float | None = None) -> None:
+def write_report(
+    directories: Iterable[Path], output: Path, *, paper_width: float | None = None
+) -> None:
     """Print the table of all runs below ``directories`` and write page, tables and figures.
 
     Makes the folder ``output`` where it is missing and writes, over those of an earlier report,
@@ -85,68 +89,73 @@ def report(directories: Iterable[Path], output: Path, *, paper_width: float | No
     # These take seconds to import: not for --help.
     from fedquorum.records.reader import read_runs
 
-    from server_app.report.experiment import experiments_of
-    from server_app.report.groups import group_runs
-    from server_app.report.tables import check_metric, terminal_table
+    from server_app.report.experiment import build_experiments
+    from server_app.report.seed_groups import group_runs
+    from server_app.report.tables import build_overview_table, check_run_metric
 
-    runs, damaged = read_runs(directories, check_metric)
+    runs, damaged = read_runs(directories, check_run_metric)
     for problem in damaged:
-        _tell(f"left out: {problem}")
+        _print_error(f"left out: {problem}")
     if not runs:
         raise RunError("expected a run that can be read, got none")
-    experiments = experiments_of(group_runs(runs))
+    experiments = build_experiments(group_runs(runs))
     output = output.absolute()
     try:
-        written = _write(experiments, damaged, output, paper_width)
+        written = _write_files(experiments, damaged, output, paper_width)
     except OSError as error:
-        problem = one_line(error)
+        problem = to_one_line(error)
         raise RunError(f"--output must be a folder to write to, got {output}: {problem}") from None
-    console = _console()
-    table = terminal_table([row for one in experiments for row in one.rows])
-    left_out = narrowed(table, console, keep=3)
+    console = _create_console()
+    table = build_overview_table([row for one in experiments for row in one.rows])
+    left_out = fit_to_console(table, console, keep=3)
     console.print(table)
     if left_out:
         console.print(f"Columns left out at this width: {left_out}", soft_wrap=True)
-    _tell_bound(runs, console)
+    _print_bound(runs, console)
     for path in written:
         console.print(str(path), soft_wrap=True, markup=False, highlight=False)
 
 
-def _tell_bound(runs: Sequence["Run"], console: Console) -> None:
+def _print_bound(runs: Sequence["Run"], console: Console) -> None:
     """Print the terms of FedALIGN's bound, as far as the runs have them."""
-    from server_app.report.methods import trains_alone
+    from server_app.report.methods import is_local_only
 
-    if not any(trains_alone(run.strategy) for run in runs):
+    if not any(is_local_only(run.strategy) for run in runs):
         return
-    from server_app.report.bound import BoundTerms, bound_table, bound_terms, runs_together
+    from server_app.report.bound import (
+        BoundTerms,
+        build_bound_table,
+        compute_bound_terms,
+        group_comparable_runs,
+    )
 
     terms: list[BoundTerms] = []
-    for together in runs_together(runs):
+    for together in group_comparable_runs(runs):
         try:
-            terms += bound_terms(together)
+            terms += compute_bound_terms(together)
         except FedQuorumError as error:
-            _tell(f"terms of FedALIGN's bound left out: {error}")
+            _print_error(f"terms of FedALIGN's bound left out: {error}")
     if terms:
-        console.print(bound_table(terms))
+        console.print(build_bound_table(terms))
 
 
-def _write(
+def _write_files(
     experiments: Sequence["Experiment"],
     warnings: Sequence[str],
     output: Path,
     paper_width: float | None,
 ) -> list[Path]:
     """Write all files and return those that a reader opens."""
-    from server_app.drawing import save, save_for_paper
-    from server_app.naming import slug
-    from server_app.report.figures import draw, parts_for_paper, small_picture
-    from server_app.report.page import page
+    from server_app.figure_files import save_figure, save_paper_figure
+    from server_app.names import to_slug
+    from server_app.report.matplotlib_charts import compress_picture, draw_figure, split_for_paper
+    from server_app.report.page import render_report_page
     from server_app.report.tables import (
-        experiment_tables,
-        latex,
-        markdown,
-        write_csv,
+        build_experiment_tables,
+        format_latex,
+        format_markdown,
         write_differences_csv,
+        write_summary_csv,
     )
 
     figures = output / "figures"
@@ -154,28 +163,34 @@ def _write(
     pictures = {}
     for one in experiments:
         for chart in one.charts:
-            name = f"{slug(one.name)}_{chart.name}"
-            png, _ = save(draw(chart), figures, name)
-            pictures[one.name, chart.name] = small_picture(png)
-            for part_name, part in parts_for_paper(chart, paper_width) if paper_width else ():
-                save_for_paper(draw(part, paper_width), figures, f"{slug(one.name)}_{part_name}")
+            name = f"{to_slug(one.name)}_{chart.name}"
+            png, _ = save_figure(draw_figure(chart), figures, name)
+            pictures[one.name, chart.name] = compress_picture(png)
+            for part_name, part in split_for_paper(chart, paper_width) if paper_width else ():
+                save_paper_figure(
+                    draw_figure(part, paper_width), figures, f"{to_slug(one.name)}_{part_name}"
+                )
     tables = [
         table
         for one in experiments
-        for table in experiment_tables(one.groups, one.rows, one.differences, one.name)
+        for table in build_experiment_tables(one.groups, one.rows, one.differences, one.name)
     ]
     written = [output / name for name in ("report.html", "tables.md", "tables.tex")]
-    texts = (page(experiments, pictures, warnings), markdown(tables), latex(tables))
+    texts = (
+        render_report_page(experiments, pictures, warnings),
+        format_markdown(tables),
+        format_latex(tables),
+    )
     for path, text in zip(written, texts, strict=True):
         path.write_text(text, encoding="utf-8")
     rows = [row for one in experiments for row in one.rows]
     pairs = [pair for one in experiments for pair in one.differences]
-    write_csv(rows, output / "table.csv")
+    write_summary_csv(rows, output / "table.csv")
     write_differences_csv(pairs, output / "differences.csv")
     return [*written, output / "table.csv", output / "differences.csv", figures]
 
 
-def watch(directory: Path, port: int) -> None:
+def serve_watch_page(directory: Path, port: int) -> None:
     """Serve a page that follows a run, and its metrics, until Ctrl-C.
 
     Parameters
@@ -198,21 +213,21 @@ def watch(directory: Path, port: int) -> None:
             print(server.metrics_notice, flush=True)
             Thread(target=server.serve_forever, daemon=True).start()
             try:
-                server.watch.keep_drawing()
+                server.watch.draw_forever()
             finally:
                 server.shutdown()
     except KeyboardInterrupt:
         print("fedquorum report: no longer followed", file=sys.stderr)
 
 
-def _console() -> Console:
+def _create_console() -> Console:
     console = Console()
     # a file or a pipe has no width to fit
     return console if console.is_terminal else Console(width=PLAIN_WIDTH)
 
 
-def _inches(text: str) -> float:
-    low, high = WIDTHS
+def _parse_inches(text: str) -> float:
+    low, high = PAPER_WIDTH_RANGE
     try:
         number = float(text)
     except ValueError:
@@ -224,16 +239,16 @@ def _inches(text: str) -> float:
     return number
 
 
-def _port(word: str) -> int:
+def _parse_port(text: str) -> int:
     """Return a port, or raise what argparse tells the user."""
-    if not word.isascii() or not word.isdigit() or int(word) > HIGHEST_PORT:
+    if not text.isascii() or not text.isdigit() or int(text) > MAX_PORT:
         raise argparse.ArgumentTypeError(
-            f"expected a whole number from 0 to {HIGHEST_PORT}, got {word!r}"
+            f"expected a whole number from 0 to {MAX_PORT}, got {text!r}"
         )
-    return int(word)
+    return int(text)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fedquorum report",
         description="Make a page, tables and figures of runs, or follow a run.",
@@ -254,7 +269,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--paper-width",
-        type=_inches,
+        type=_parse_inches,
         metavar="INCHES",
         help="write every figure as PDF as well, as wide as a paper's column (often 3.3), with "
         "letters of 7 and 8 points; a narrow column has a file for each panel",
@@ -268,7 +283,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--port",
-        type=_port,
+        type=_parse_port,
         metavar="N",
         help=f"with --watch: the page's port (default: {DEFAULT_PORT}; 0 takes any free port)",
     )

@@ -4,27 +4,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from fedquorum.contrib import REPORTED_NUMBERS
+from fedquorum.contrib import REPORTED_METRICS
 
-from server_app.report.chart_parts import methods_of
-from server_app.report.charts import Chart
+from server_app.report.chart_helpers import select_plotted_methods
+from server_app.report.chart_spec import Chart
 from server_app.report.client_charts import (
-    distribution_chart,
-    mixing_chart,
-    omega_chart,
-    participation_chart,
+    build_distribution_chart,
+    build_mixing_chart,
+    build_omega_chart,
+    build_participation_chart,
 )
-from server_app.report.groups import Group
 from server_app.report.round_charts import (
-    admission_chart,
-    costs_chart,
-    decisions_chart,
-    report_chart,
-    training_chart,
+    build_admission_chart,
+    build_cost_chart,
+    build_decision_chart,
+    build_rule_metrics_chart,
+    build_training_chart,
 )
-from server_app.report.sweep_charts import sweep_charts
-from server_app.report.tables import Difference, Row, differences, summarize
-from server_app.report.time_chart import time_chart
+from server_app.report.seed_groups import Group
+from server_app.report.sweep_charts import build_sweep_charts
+from server_app.report.tables import (
+    MethodDifference,
+    Row,
+    compute_method_differences,
+    summarize_groups,
+)
+from server_app.report.time_chart import build_time_chart
 
 
 @dataclass(frozen=True)
@@ -34,12 +39,12 @@ class Experiment:
     name: str
     groups: tuple[Group, ...]
     rows: tuple[Row, ...]
-    differences: tuple[Difference, ...]
+    differences: tuple[MethodDifference, ...]
     charts: tuple[Chart, ...]
 
 
 @np.errstate(over="ignore", invalid="ignore")  # records hold any number
-def experiments_of(groups: Sequence[Group]) -> tuple[Experiment, ...]:
+def build_experiments(groups: Sequence[Group]) -> tuple[Experiment, ...]:
     """Return the experiments of the groups, by name.
 
     Raises
@@ -49,33 +54,35 @@ def experiments_of(groups: Sequence[Group]) -> tuple[Experiment, ...]:
     """
     names = sorted({group.experiment for group in groups})
     return tuple(
-        _experiment(name, [g for g in groups if g.experiment == name], 1.0 / len(names))
+        _build_experiment(name, [g for g in groups if g.experiment == name], 1.0 / len(names))
         for name in names
     )
 
 
-def _experiment(name: str, groups: Sequence[Group], share: float) -> Experiment:
-    rows = summarize(groups)
-    charts = tuple(_charts(groups, rows, share))
-    return Experiment(name, tuple(groups), rows, differences(rows), charts)
+def _build_experiment(name: str, groups: Sequence[Group], cell_fraction: float) -> Experiment:
+    rows = summarize_groups(groups)
+    charts = tuple(_build_charts(groups, rows, cell_fraction))
+    return Experiment(name, tuple(groups), rows, compute_method_differences(rows), charts)
 
 
-def _charts(groups: Sequence[Group], rows: Sequence[Row], share: float) -> list[Chart]:
+def _build_charts(
+    groups: Sequence[Group], rows: Sequence[Row], cell_fraction: float
+) -> list[Chart]:
     """Return the charts in the order of a page. No chart of what a rule does not have."""
-    methods = methods_of(groups)
+    methods = select_plotted_methods(groups)
     if not methods:
         return []
     charts: tuple[Chart | None, ...] = (
-        training_chart(methods),
-        *(report_chart(methods, numbers) for numbers in REPORTED_NUMBERS),
-        time_chart(methods),
-        *sweep_charts(methods, rows),
-        distribution_chart(methods),
-        participation_chart(methods, share),
-        admission_chart(methods),
-        omega_chart(methods),
-        mixing_chart(methods, share),
-        decisions_chart(methods),
-        costs_chart(methods),
+        build_training_chart(methods),
+        *(build_rule_metrics_chart(methods, numbers) for numbers in REPORTED_METRICS),
+        build_time_chart(methods),
+        *build_sweep_charts(methods, rows),
+        build_distribution_chart(methods),
+        build_participation_chart(methods, cell_fraction),
+        build_admission_chart(methods),
+        build_omega_chart(methods),
+        build_mixing_chart(methods, cell_fraction),
+        build_decision_chart(methods),
+        build_cost_chart(methods),
     )
     return [chart for chart in charts if chart is not None]

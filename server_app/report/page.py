@@ -9,22 +9,22 @@ from functools import cache
 from pathlib import Path
 
 import jinja2
-from fedquorum.intake import shown
-from fedquorum.records.reader import POPULATION, Run, read_population
+from fedquorum.records.reader import POPULATION_FILE, Run, read_population
+from fedquorum.sanitize import sanitize
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from server_app.naming import slug, value_words
-from server_app.report.charts import GridChart
+from server_app.names import format_value, to_slug
+from server_app.report.chart_spec import GridChart
 from server_app.report.experiment import Experiment
-from server_app.report.groups import word
-from server_app.report.interactive import specification
-from server_app.report.lead import lead
-from server_app.report.tables import TextTable, experiment_tables, runs_table
+from server_app.report.headline import format_headline
+from server_app.report.plotly_charts import build_plotly_spec
+from server_app.report.seed_groups import format_setting_value
+from server_app.report.tables import TextTable, build_experiment_tables, build_runs_table
 from server_app.report.templates_generated import TEMPLATES
 
-TEMPLATE = "page.html"
-NO_TABLE = TextTable("", (), ())
+REPORT_TEMPLATE = "page.html"
+EMPTY_TABLE = TextTable("", (), ())
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class _Section:
     runs: TextTable
 
 
-def page(
+def render_report_page(
     experiments: Sequence[Experiment],
     pictures: Mapping[tuple[str, str], bytes],
     warnings: Sequence[str],
@@ -71,15 +71,15 @@ def page(
     warnings : sequence of str
         What could not be read.
     """
-    sections = [_section(one, pictures) for one in experiments]
-    return _render(TEMPLATE, experiments, sections, warnings, plotly=packed_plotly())
+    sections = [_build_section(one, pictures) for one in experiments]
+    return _render(REPORT_TEMPLATE, experiments, sections, warnings, plotly=encode_plotly())
 
 
-def light_content(
+def render_content(
     experiments: Sequence[Experiment],
     warnings: Sequence[str],
     progress: Sequence[str] = (),
-    clients: TextTable = NO_TABLE,
+    clients: TextTable = EMPTY_TABLE,
 ) -> str:
     """Return what the page says as HTML, without pictures and scripts.
 
@@ -92,7 +92,7 @@ def light_content(
     clients : TextTable
         What became of each client last.
     """
-    sections = [_section(one, {}, left_out=("running",)) for one in experiments]
+    sections = [_build_section(one, {}, left_out=("running",)) for one in experiments]
     return _render(
         "content.html", experiments, sections, warnings, progress=progress, clients=clients
     )
@@ -105,9 +105,9 @@ def _render(
     warnings: Sequence[str],
     **further: object,
 ) -> str:
-    values = {"progress": (), "clients": NO_TABLE, **further}
+    values = {"progress": (), "clients": EMPTY_TABLE, **further}
     return (
-        templates()
+        get_templates()
         .get_template(template)
         .render(
             runs=sum(len(group.runs) for one in experiments for group in one.groups),
@@ -118,42 +118,49 @@ def _render(
     )
 
 
-def _section(
-    one: Experiment,
+def _build_section(
+    experiment: Experiment,
     pictures: Mapping[tuple[str, str], bytes],
     left_out: Collection[str] = (),
 ) -> _Section:
-    anchor = slug(one.name)
-    first, *tables = experiment_tables(one.groups, one.rows, one.differences, one.name)
+    anchor = to_slug(experiment.name)
+    first, *tables = build_experiment_tables(
+        experiment.groups, experiment.rows, experiment.differences, experiment.name
+    )
     return _Section(
-        name=one.name,
+        name=experiment.name,
         anchor=anchor,
-        world=_world(one),
-        warnings=tuple(_warnings(one, left_out)),
-        lead=tuple(tuple(map(_unbroken, sentences)) for sentences in lead(one.rows)),
+        world=_describe_shared_setup(experiment),
+        warnings=tuple(_list_warnings(experiment, left_out)),
+        lead=tuple(
+            tuple(map(_add_no_break_spaces, sentences))
+            for sentences in format_headline(experiment.rows)
+        ),
         first=first,
         plots=tuple(
             _Plot(
                 id=f"{anchor}_{chart.name}",
                 title=chart.title,
                 note=chart.note,
-                json=script_json(json.dumps(specification(chart))),
-                picture=base64.b64encode(pictures.get((one.name, chart.name), b"")).decode(),
+                json=escape_script_json(json.dumps(build_plotly_spec(chart))),
+                picture=base64.b64encode(pictures.get((experiment.name, chart.name), b"")).decode(),
                 full=isinstance(chart, GridChart),
             )
-            for chart in one.charts
+            for chart in experiment.charts
         ),
         tables=tuple(tables),
-        shared=_shared(one),
-        runs=runs_table([run for group in one.groups for run in group.runs], one.name),
+        shared=_list_shared_settings(experiment),
+        runs=build_runs_table(
+            [run for group in experiment.groups for run in group.runs], experiment.name
+        ),
     )
 
 
-def _warnings(one: Experiment, left_out: Collection[str]) -> list[str]:
+def _list_warnings(experiment: Experiment, left_out: Collection[str]) -> list[str]:
     """Say which runs did not get to their end, and whether they count; but for some statuses."""
     warnings = []
-    for group in one.groups:
-        counted = {run.directory for run in group.counted}
+    for group in experiment.groups:
+        counted = {run.directory for run in group.counted_runs}
         for run in group.runs:
             if run.status not in ("completed", *left_out):
                 rounds = f"{len(run.rounds)} of {run.planned or '?'} rounds"
@@ -164,40 +171,40 @@ def _warnings(one: Experiment, left_out: Collection[str]) -> list[str]:
     return warnings
 
 
-def _unbroken(sentence: str) -> str:
+def _add_no_break_spaces(sentence: str) -> str:
     """Return a sentence in which no number stands apart from its sign or unit."""
     return sentence.replace(" ± ", "\u00a0±\u00a0").replace(" %", "\u00a0%")
 
 
-def _world(one: Experiment) -> str:
+def _describe_shared_setup(experiment: Experiment) -> str:
     """Return on what the methods were compared, as far as it is the same for all."""
-    runs = [run for group in one.groups for run in group.counted]
-    known = [_population(run) for run in runs]
+    runs = [run for group in experiment.groups for run in group.counted_runs]
+    known = [_describe_population(run) for run in runs]
     told = [
         {
-            f"data {value_words('data.name', str(run.settings.get('data.name', '')))}"
+            f"data {format_value('data.name', str(run.settings.get('data.name', '')))}"
             for run in runs
         },
         {words for words in known if words},
-        {value_words("model.name", str(run.settings.get("model.name", ""))) for run in runs},
+        {format_value("model.name", str(run.settings.get("model.name", ""))) for run in runs},
         {f"{len(run.rounds)} rounds" for run in runs},
     ]
     return ", ".join(words for said in told if len(said) == 1 for words in said if words)
 
 
-def _data(run: Run) -> str:
+def _describe_data(run: Run) -> str:
     """Return the name of the data set, or of the file."""
     path = run.settings.get("data.path")
-    return shown(Path(path).name) if isinstance(path, str) else _option(run, "data")
+    return sanitize(Path(path).name) if isinstance(path, str) else _format_option(run, "data")
 
 
-def _option(run: Run, group: str) -> str:
-    return value_words(f"{group}.name", str(run.settings.get(f"{group}.name", "")))
+def _format_option(run: Run, group: str) -> str:
+    return format_value(f"{group}.name", str(run.settings.get(f"{group}.name", "")))
 
 
-def _population(run: Run) -> str:
+def _describe_population(run: Run) -> str:
     """Return how many clients there are; empty without that record."""
-    if not (run.directory / POPULATION).is_file():
+    if not (run.directory / POPULATION_FILE).is_file():
         return ""
     priority = read_population(run.directory)["priority"].to_pylist()
     those = sum(map(bool, priority))
@@ -206,22 +213,22 @@ def _population(run: Run) -> str:
     )
 
 
-def _shared(one: Experiment) -> tuple[str, ...]:
+def _list_shared_settings(experiment: Experiment) -> tuple[str, ...]:
     """Return the settings that are the same in all groups that have them."""
     values: dict[str, set[str]] = {}
-    for group in one.groups:
+    for group in experiment.groups:
         for key, value in group.runs[0].settings.items():
-            values.setdefault(key, set()).add(word(value))
+            values.setdefault(key, set()).add(format_setting_value(value))
     return tuple(f"{key}={min(v)}" for key, v in values.items() if len(v) == 1 and key != "seed")
 
 
-def script_json(text: str) -> Markup:
+def escape_script_json(text: str) -> Markup:
     """Return JSON for a script element, which "</" would end."""
     return Markup(text.replace("<", "\\u003c"))  # noqa: S704
 
 
 @cache
-def templates() -> jinja2.Environment:
+def get_templates() -> jinja2.Environment:
     """Return the templates of pages, and the style and script that they share."""
     return jinja2.Environment(
         loader=jinja2.DictLoader(TEMPLATES),
@@ -231,7 +238,7 @@ def templates() -> jinja2.Environment:
 
 
 @cache
-def packed_plotly() -> str:
+def encode_plotly() -> str:
     """Return Plotly.js as a page has it: gzip, to a third, in base64."""
     return base64.b64encode(compress_plotly()).decode()
 

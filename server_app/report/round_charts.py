@@ -3,60 +3,67 @@
 from collections.abc import Sequence
 from functools import partial
 
-from fedquorum.hooks import ReportedNumbers
-from fedquorum.metrics import metric_called
+from fedquorum.hooks import ReportedMetrics
+from fedquorum.metrics import get_metric
 from fedquorum.records.round_record import RoundRecord
 
-from server_app.report.chart_parts import (
-    Method,
-    bounds_of,
-    loss_label,
-    metric_label,
-    models_tested,
-    over_rounds,
-    published,
-    sources,
-    tested_clients,
-    whose,
+from server_app.report.chart_helpers import (
+    PlottedMethod,
+    build_round_panel,
+    find_published,
+    format_group_label,
+    format_loss_label,
+    format_metric_label,
+    format_sources,
+    get_metric_bounds,
+    name_tested_models,
+    select_tested_groups,
 )
-from server_app.report.charts import ANY, FRACTION, PERCENT, Level, LineChart, Panel
-from server_app.report.groups import metric_after_round
+from server_app.report.chart_spec import (
+    FRACTION_BOUNDS,
+    NO_BOUNDS,
+    PERCENT_BOUNDS,
+    LineChart,
+    Panel,
+    ReferenceLine,
+)
+from server_app.report.seed_groups import get_test_metric
 from server_app.report.tables import METRIC_NAMES
 
-MEGABYTE = 1_000_000
+BYTES_PER_MEGABYTE = 1_000_000
 
 
-def training_chart(methods: Sequence[Method]) -> LineChart | None:
+def build_training_chart(methods: Sequence[PlottedMethod]) -> LineChart | None:
     """Return test metrics and losses over rounds, with what is published as levels."""
-    models = models_tested(methods)
+    models = name_tested_models(methods)
     tested = tuple(models)
     metrics = list(dict.fromkeys([*(m.group.metric for m in methods), "accuracy"]))
     panels = [
-        over_rounds(
+        build_round_panel(
             methods,
-            metric_label(metric),
-            partial(_tested, clients=clients, name=metric),
+            format_metric_label(metric),
+            partial(_get_scaled_metric, clients=clients, name=metric),
             title=models[clients],
-            levels=_published_levels(methods, metric) if clients == tested[0] else (),
-            bounds=bounds_of({metric}),
+            reference_lines=_build_published_lines(methods, metric) if clients == tested[0] else (),
+            bounds=get_metric_bounds({metric}),
         )
         for metric in metrics
         for clients in tested
         if metric != "loss"
     ]
     panels.append(
-        over_rounds(
+        build_round_panel(
             methods,
-            loss_label(methods, "training loss F(w)"),
+            format_loss_label(methods, "training loss F(w)"),
             lambda record: record.global_loss,
             title=models[tested[0]] if tested else "",
         )
     )
     panels += [
-        over_rounds(
+        build_round_panel(
             methods,
-            loss_label(methods, "test loss"),
-            partial(_tested, clients=clients, name="loss"),
+            format_loss_label(methods, "test loss"),
+            partial(_get_scaled_metric, clients=clients, name="loss"),
             title=models[clients],
         )
         for clients in tested[:1]
@@ -66,10 +73,15 @@ def training_chart(methods: Sequence[Method]) -> LineChart | None:
         "training data; F(w), of the priority clients, is of the model broadcast in it. Lines are "
         "means over seeds, bands or bars one standard deviation to either side."
     )
-    return _chart("training", _training_title(methods), note + sources(methods, "values"), panels)
+    return _build_chart(
+        "training",
+        _format_training_title(methods),
+        note + format_sources(methods, "values"),
+        panels,
+    )
 
 
-def _training_title(methods: Sequence[Method]) -> str:
+def _format_training_title(methods: Sequence[PlottedMethod]) -> str:
     """Return "Accuracy and loss", or the same of another metric."""
     others = {m.group.metric for m in methods} - {"loss"} or {"accuracy"}
     names = [METRIC_NAMES[metric].partition(", ")[0] for metric in sorted(others)]
@@ -77,99 +89,109 @@ def _training_title(methods: Sequence[Method]) -> str:
     return title[0].upper() + title[1:]
 
 
-def report_chart(methods: Sequence[Method], numbers: ReportedNumbers) -> LineChart | None:
+def build_rule_metrics_chart(
+    methods: Sequence[PlottedMethod], numbers: ReportedMetrics
+) -> LineChart | None:
     """Return the numbers that a report of a rule adds to the rounds; None where no run has any."""
     panels = [
-        over_rounds(
+        build_round_panel(
             methods,
             f"{words}, %",
-            partial(_tested, clients=clients, name=name),
-            title=whose(clients),
-            bounds=PERCENT,
+            partial(_get_scaled_metric, clients=clients, name=name),
+            title=format_group_label(clients),
+            bounds=PERCENT_BOUNDS,
         )
-        for name, words in numbers.words.items()
-        for clients in tested_clients(methods)
+        for name, words in numbers.labels.items()
+        for clients in select_tested_groups(methods)
     ]
-    return _chart(numbers.key, numbers.title, numbers.note, panels)
+    return _build_chart(numbers.key, numbers.title, numbers.note, panels)
 
 
-def admission_chart(methods: Sequence[Method]) -> LineChart | None:
+def build_admission_chart(methods: Sequence[PlottedMethod]) -> LineChart | None:
     """Return admitted updates over rounds, and of rules with a gate A and theta.
 
     None where every method admits the same number in every round.
     """
     gated = [method for method in methods if _has_gate(method)]
-    admitted = {r.admitted for m in methods for run in m.group.counted for r in run.rounds}
+    admitted = {r.admitted for m in methods for run in m.group.counted_runs for r in run.rounds}
     if not gated and len(admitted) <= 1:
         return None
     panels = [
-        over_rounds(methods, "updates admitted, a round", lambda record: record.admitted),
-        over_rounds(gated, "inclusion mass A", lambda record: record.inclusion_mass),
-        over_rounds(gated, "theta = 1 / (1 + A)", lambda record: record.theta, bounds=FRACTION),
+        build_round_panel(methods, "updates admitted, a round", lambda record: record.admitted),
+        build_round_panel(gated, "inclusion mass A", lambda record: record.inclusion_mass),
+        build_round_panel(
+            gated, "theta = 1 / (1 + A)", lambda record: record.theta, bounds=FRACTION_BOUNDS
+        ),
     ]
     note = (
         "A is the data of the admitted non-priority clients over that of the priority clients; "
         "theta_T, the mean of theta over rounds, is a factor of FedALIGN's bound."
     )
-    return _chart("admission", "Admission", note if gated else "", panels)
+    return _build_chart("admission", "Admission", note if gated else "", panels)
 
 
-def decisions_chart(methods: Sequence[Method]) -> LineChart | None:
+def build_decision_chart(methods: Sequence[PlottedMethod]) -> LineChart | None:
     """Return the sum of the decision losses, and KL(p || w), of rules that mix."""
     panels = [
-        over_rounds(
-            methods, "sum of decision losses, nats", lambda r: r.decision_loss_sum, bounds=ANY
+        build_round_panel(
+            methods, "sum of decision losses, nats", lambda r: r.decision_loss_sum, bounds=NO_BOUNDS
         ),
-        over_rounds(methods, "KL(p || w), nats", lambda record: record.kl_to_data),
+        build_round_panel(methods, "KL(p || w), nats", lambda record: record.kl_to_data),
     ]
     note = (
         "The decision loss is -log(1 + <p, r>) of the p held before the round's decision, of "
         "AAggFF alone; KL(p || w) tells how far p is from the fractions of training data w."
     )
-    return _chart("decisions", "Mixing decisions", note, panels)
+    return _build_chart("decisions", "Mixing decisions", note, panels)
 
 
-def costs_chart(methods: Sequence[Method]) -> LineChart | None:
+def build_cost_chart(methods: Sequence[PlottedMethod]) -> LineChart | None:
     """Return bytes and seconds of each round."""
     largest = max(
         max(r.bytes_down, r.bytes_up)
         for m in methods
-        for run in m.group.counted
+        for run in m.group.counted_runs
         for r in run.rounds
     )
-    unit, size = ("MB", 1e6) if largest >= MEGABYTE else ("kB", 1e3)
+    unit, size = ("MB", 1e6) if largest >= BYTES_PER_MEGABYTE else ("kB", 1e3)
     panels = [
-        over_rounds(methods, f"{unit} to the nodes, a round", lambda r: r.bytes_down / size),
-        over_rounds(methods, f"{unit} from the nodes, a round", lambda r: r.bytes_up / size),
-        over_rounds(methods, "seconds a round", lambda record: record.duration_seconds, log="y"),
+        build_round_panel(methods, f"{unit} to the nodes, a round", lambda r: r.bytes_down / size),
+        build_round_panel(methods, f"{unit} from the nodes, a round", lambda r: r.bytes_up / size),
+        build_round_panel(
+            methods, "seconds a round", lambda record: record.duration_seconds, log="y"
+        ),
     ]
     note = "Payload of all messages, for training and evaluation; seconds are of the machine used."
-    return _chart("costs", "Bytes and seconds", note, panels)
+    return _build_chart("costs", "Bytes and seconds", note, panels)
 
 
-def _chart(name: str, title: str, note: str, panels: Sequence[Panel | None]) -> LineChart | None:
+def _build_chart(
+    name: str, title: str, note: str, panels: Sequence[Panel | None]
+) -> LineChart | None:
     drawn = tuple(panel for panel in panels if panel is not None)
     return LineChart(name, title, note, drawn) if drawn else None
 
 
-def _tested(record: RoundRecord, clients: str, name: str) -> float:
-    return metric_called(name).factor * metric_after_round(record, clients, name)
+def _get_scaled_metric(record: RoundRecord, clients: str, name: str) -> float:
+    return get_metric(name).scale * get_test_metric(record, clients, name)
 
 
-def _published_levels(methods: Sequence[Method], metric: str) -> tuple[Level, ...]:
+def _build_published_lines(
+    methods: Sequence[PlottedMethod], metric: str
+) -> tuple[ReferenceLine, ...]:
     levels = []
-    for method, one in published(methods):
+    for method, one in find_published(methods):
         value = one.values.get("test", one.values.get("average"))
         if method.group.metric == metric and value is not None:
             text = f"{method.label}, published: {100 * value:.2f}"
-            levels.append(Level(method.label, method.style, 100 * value, text))
+            levels.append(ReferenceLine(method.label, method.style, 100 * value, text))
     return tuple(levels)
 
 
-def _has_gate(method: Method) -> bool:
+def _has_gate(method: PlottedMethod) -> bool:
     """Say whether a non-priority client could ever have added to the inclusion mass."""
     return any(
         (record.inclusion_mass or 0.0) > 0.0 or (record.epsilon or 0.0) > 0.0
-        for run in method.group.counted
+        for run in method.group.counted_runs
         for record in run.rounds
     )

@@ -9,50 +9,50 @@ from itertools import chain
 from pathlib import Path
 
 import pandas as pd
-from fedquorum.contrib import REPORTED_NUMBERS
+from fedquorum.contrib import REPORTED_METRICS
 from fedquorum.errors import RunError
-from fedquorum.intake import shown
-from fedquorum.metrics import METRICS, metric_called
-from fedquorum.records.reader import STATUSES, Run
+from fedquorum.metrics import METRICS, get_metric
+from fedquorum.records.reader import RUN_STATUSES, Run
+from fedquorum.sanitize import sanitize
 from rich.markup import escape
 from rich.table import Table
 
-from server_app.naming import method_title, setting_words
-from server_app.report.data import WHERE_DATA_LIES
-from server_app.report.groups import (
-    LONGEST_VALUE,
-    Group,
-    Statistic,
-    influential,
-    statistic_of,
-    word,
-)
-from server_app.report.measures import (
-    OF_CLIENTS,
-    OF_REPORTS,
-    OF_RUN,
-    client_measures,
-    measured_groups,
-    run_measures,
+from server_app.names import format_setting, method_title
+from server_app.report.final_metrics import (
+    CLIENT_METRICS,
+    RULE_METRICS,
+    RUN_METRICS,
+    compute_client_metrics,
+    compute_run_metrics,
+    list_evaluated_groups,
 )
 from server_app.report.methods import is_baseline
+from server_app.report.rebuild import DATA_LOCATION_KEYS
+from server_app.report.seed_groups import (
+    MAX_VALUE_LENGTH,
+    Group,
+    Statistic,
+    compute_mean_and_sd,
+    format_setting_value,
+    select_result_settings,
+)
 
-LONGEST_METHOD = 32
+MAX_METHOD_WIDTH = 32
 """Columns of a terminal for the name of an experiment and its method, which then goes on below."""
 
-SEVERAL = "metric"
+MIXED_METRICS = "metric"
 """The heading of a column with several metrics."""
 
 METRIC_NAMES = {name: metric.title for name, metric in METRICS.items()}
-OPTIONAL = {
-    **{key: f"{text}, %" for one in REPORTED_NUMBERS for key, text in one.words.items()},
+OPTIONAL_COLUMNS = {
+    **{key: f"{text}, %" for one in REPORTED_METRICS for key, text in one.labels.items()},
     "regret": "regret",
     "regret_bound": "regret bound",
 }
 """Columns of the fairness table where anything was measured."""
 
-WORLD = ("data.", "model.", "availability.", "response_time.", "evaluation.")
-APART = (*WHERE_DATA_LIES, "evaluation.requirement")
+COMPARED_PREFIXES = ("data.", "model.", "availability.", "response_time.", "evaluation.")
+UNCOMPARED_SETTINGS = (*DATA_LOCATION_KEYS, "evaluation.requirement")
 """Settings in which compared runs may differ: a strategy may have said the requirement itself."""
 
 
@@ -67,7 +67,7 @@ class Row:
     clients : str
         Whose test parts: ``priority``, ``non_priority``, ``all`` or ``held_out``.
     by_seed : mapping
-        ``client_measures`` and ``run_measures`` of the run with each seed that enters the
+        ``compute_client_metrics`` and ``compute_run_metrics`` of the run with each seed that enters the
         statistics.
     """
 
@@ -83,16 +83,16 @@ class Row:
     @property
     def rounds(self) -> tuple[int, int]:
         """Fewest and most complete rounds of the runs that enter the statistics."""
-        lengths = [len(run.rounds) for run in self.group.counted] or [0]
+        lengths = [len(run.rounds) for run in self.group.counted_runs] or [0]
         return min(lengths), max(lengths)
 
-    def statistic(self, name: str) -> Statistic | None:
+    def compute_statistic(self, name: str) -> Statistic | None:
         """Return a measure's mean and standard deviation over seeds, None if never measured."""
-        return statistic_of(values[name] for values in self.by_seed.values())
+        return compute_mean_and_sd(values[name] for values in self.by_seed.values())
 
 
 @dataclass(frozen=True)
-class Difference:
+class MethodDifference:
     """One method minus another, seed by seed.
 
     Parameters
@@ -107,11 +107,11 @@ class Difference:
     other: Row
     by_seed: Mapping[int, Mapping[str, float]]
 
-    def statistic(self, name: str) -> Statistic | None:
+    def compute_statistic(self, name: str) -> Statistic | None:
         """Return mean and standard deviation of a measure's differences."""
-        return statistic_of(values[name] for values in self.by_seed.values())
+        return compute_mean_and_sd(values[name] for values in self.by_seed.values())
 
-    def above(self, name: str) -> tuple[int, int]:
+    def count_above(self, name: str) -> tuple[int, int]:
         """Return in how many seeds the first method's value is larger, and of how many."""
         gaps = [values[name] for values in self.by_seed.values()]
         known = [gap for gap in gaps if not math.isnan(gap)]
@@ -127,7 +127,7 @@ class TextTable:
     rows: tuple[tuple[str, ...], ...]
 
 
-def check_metric(run: Run) -> None:
+def check_run_metric(run: Run) -> None:
     """Refuse a run whose test metric no table knows.
 
     Raises
@@ -139,11 +139,11 @@ def check_metric(run: Run) -> None:
     if metric not in METRIC_NAMES:
         raise RunError(
             f"{run.directory}/config.yaml: evaluation.metric must be one of "
-            f"{', '.join(METRIC_NAMES)}, got {shown(metric)}"
+            f"{', '.join(METRIC_NAMES)}, got {sanitize(metric)}"
         )
 
 
-def summarize(groups: Iterable[Group]) -> tuple[Row, ...]:
+def summarize_groups(groups: Iterable[Group]) -> tuple[Row, ...]:
     """Return the rows of each group, one for each group of clients that was measured.
 
     A group of which nothing was measured has one row.
@@ -153,54 +153,54 @@ def summarize(groups: Iterable[Group]) -> tuple[Row, ...]:
     RunError
         If a table of a run is damaged.
     """
-    return tuple(chain.from_iterable(map(_rows, groups)))
+    return tuple(chain.from_iterable(map(_build_rows, groups)))
 
 
-def _rows(group: Group) -> Iterator[Row]:
-    of_run = {run.seed: run_measures(run) for run in group.counted}
-    for clients in measured_groups(group) or ("all",):
-        of_clients = {run.seed: client_measures(run, clients) for run in group.counted}
+def _build_rows(group: Group) -> Iterator[Row]:
+    of_run = {run.seed: compute_run_metrics(run) for run in group.counted_runs}
+    for clients in list_evaluated_groups(group) or ("all",):
+        of_clients = {run.seed: compute_client_metrics(run, clients) for run in group.counted_runs}
         yield Row(group, clients, {seed: {**of_clients[seed], **of_run[seed]} for seed in of_run})
 
 
-def differences(rows: Sequence[Row]) -> tuple[Difference, ...]:
+def compute_method_differences(rows: Sequence[Row]) -> tuple[MethodDifference, ...]:
     """Return the paired differences of methods that met the same data.
 
     Methods are compared if experiment, data, model, availability, evaluation and number of rounds
     agree. The project's own are compared with each of the others; where there are only the one or
     only the other, all with the first of them. Pairs without a common seed are left out.
     """
-    worlds = compared_rows(rows)
+    worlds = group_comparable_rows(rows)
     of_clients = [
         [row for row in world if row.clients == clients]
         for world in worlds
         for clients in dict.fromkeys(row.clients for row in world)
     ]
-    return tuple(chain.from_iterable(map(_pairs, of_clients)))
+    return tuple(chain.from_iterable(map(_build_pairs, of_clients)))
 
 
-def compared_rows(rows: Iterable[Row]) -> list[list[Row]]:
+def group_comparable_rows(rows: Iterable[Row]) -> list[list[Row]]:
     """Return the rows of methods that met the same data, a list for each of these worlds.
 
     Experiment, data, model, availability, evaluation and number of rounds agree.
     """
     worlds: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
-        world = (row.group.experiment, *sorted(world_settings(row.group).items()))
+        world = (row.group.experiment, *sorted(select_shared_settings(row.group).items()))
         worlds.setdefault(world, []).append(row)
     return list(worlds.values())
 
 
-def world_settings(group: Group) -> dict[str, str]:
+def select_shared_settings(group: Group) -> dict[str, str]:
     """Return the settings, as words, that methods have to share to be compared."""
     return {
-        key: word(value)
-        for key, value in influential(group.runs[0]).items()
-        if (key.startswith(WORLD) or key == "rounds") and key not in APART
+        key: format_setting_value(value)
+        for key, value in select_result_settings(group.runs[0]).items()
+        if (key.startswith(COMPARED_PREFIXES) or key == "rounds") and key not in UNCOMPARED_SETTINGS
     }
 
 
-def _pairs(rows: Sequence[Row]) -> Iterator[Difference]:
+def _build_pairs(rows: Sequence[Row]) -> Iterator[MethodDifference]:
     ours = [row for row in rows if not is_baseline(row.group.strategy)]
     others = [row for row in rows if is_baseline(row.group.strategy)]
     if not ours or not others:
@@ -209,26 +209,26 @@ def _pairs(rows: Sequence[Row]) -> Iterator[Difference]:
         for other in others:
             seeds = sorted(one.by_seed.keys() & other.by_seed.keys())
             if seeds:
-                yield Difference(
+                yield MethodDifference(
                     one,
                     other,
-                    {seed: _gaps(one.by_seed[seed], other.by_seed[seed]) for seed in seeds},
+                    {seed: _compute_gaps(one.by_seed[seed], other.by_seed[seed]) for seed in seeds},
                 )
 
 
-def _gaps(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+def _compute_gaps(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
     return {name: value - other[name] for name, value in one.items()}
 
 
 # --- in words -------------------------------------------------------------------------------
 
 
-def summary_table(rows: Sequence[Row], title: str) -> TextTable:
+def build_summary_table(rows: Sequence[Row], title: str) -> TextTable:
     """Return what most readers look for first, "mean ± standard deviation" over seeds.
 
     Rows of the same clients stand together, so that methods can be compared.
     """
-    metric_name = _metric_name(rows)
+    metric_name = _get_metric_name(rows)
     headings = {
         "test": "mean by data",
         "average": "average of clients",
@@ -237,17 +237,17 @@ def summary_table(rows: Sequence[Row], title: str) -> TextTable:
         "best10": "best 10 %",
         "gini": "Gini, %",
     }
-    headings |= {name: OPTIONAL[name] for name in OF_REPORTS if _any(rows, name)}
+    headings |= {name: OPTIONAL_COLUMNS[name] for name in RULE_METRICS if _has_metric(rows, name)}
     return TextTable(
         title=f"{title}: test {metric_name}, after the last evaluation",
         headings=("method", "clients", "seeds", *headings.values()),
-        rows=_cells_of(rows, headings),
+        rows=_format_rows(rows, headings),
     )
 
 
-def fairness_table(rows: Sequence[Row], title: str) -> TextTable:
+def build_fairness_table(rows: Sequence[Row], title: str) -> TextTable:
     """Return how the clients' test metrics are spread, "mean ± standard deviation" over seeds."""
-    metric_name = _metric_name(rows)
+    metric_name = _get_metric_name(rows)
     headings = {
         "test": f"test {metric_name}, by data",
         "average": "average, unweighted",
@@ -259,60 +259,60 @@ def fairness_table(rows: Sequence[Row], title: str) -> TextTable:
         "gini": "Gini, %",
         "jain": "Jain",
         "left_out": "left out",
-        "largest_training_loss": f"largest training loss, {loss_unit(rows)}",
+        "largest_training_loss": f"largest training loss, {get_loss_unit(rows)}",
     }
-    headings |= {name: text for name, text in OPTIONAL.items() if _any(rows, name)}
+    headings |= {name: text for name, text in OPTIONAL_COLUMNS.items() if _has_metric(rows, name)}
     return TextTable(
         title=f"{title}: {metric_name}, all statistics over the clients' own test parts",
         headings=("method", "clients", "seeds", *headings.values()),
-        rows=_cells_of(rows, headings),
+        rows=_format_rows(rows, headings),
     )
 
 
-def _metric_name(rows: Iterable[Row]) -> str:
+def _get_metric_name(rows: Iterable[Row]) -> str:
     metrics = {row.group.metric for row in rows}
     return METRIC_NAMES[metrics.pop()] if len(metrics) == 1 else "metric as configured"
 
 
-def loss_unit(rows: Iterable[Row]) -> str:
+def get_loss_unit(rows: Iterable[Row]) -> str:
     """Return what losses are in: of predicted numbers the squared error."""
-    return "squared error" if any(row.group.of_numbers for row in rows) else "nats"
+    return "squared error" if any(row.group.is_regression for row in rows) else "nats"
 
 
-def _cells_of(rows: Sequence[Row], headings: Iterable[str]) -> tuple[tuple[str, ...], ...]:
+def _format_rows(rows: Sequence[Row], headings: Iterable[str]) -> tuple[tuple[str, ...], ...]:
     order = list(dict.fromkeys(row.clients for row in rows))
     return tuple(
         (
-            row.group.title_told,
+            row.group.title_with_status,
             row.clients.replace("_", "-"),
             str(len(row.by_seed)),
-            *(_fairness_cell(row, name) for name in headings),
+            *(_format_fairness_cell(row, name) for name in headings),
         )
         for row in sorted(rows, key=lambda row: order.index(row.clients))
     )
 
 
-def _fairness_cell(row: Row, name: str) -> str:
+def _format_fairness_cell(row: Row, name: str) -> str:
     """Return a measure in words; a bound on the regret says where nothing proves it."""
-    text = cell(row.statistic(name), name, row.group.metric)
-    proven = row.statistic("regret_bound_proven")
+    text = format_cell(row.compute_statistic(name), name, row.group.metric)
+    proven = row.compute_statistic("regret_bound_proven")
     unproven = name == "regret_bound" and text != "-" and (proven is None or proven.mean < 1.0)
     return f"{text} (not proven here)" if unproven else text
 
 
-def differences_table(pairs: Sequence[Difference], title: str) -> TextTable:
+def build_differences_table(pairs: Sequence[MethodDifference], title: str) -> TextTable:
     """Return the paired differences, "mean ± standard deviation (in how many seeds above 0)"."""
-    metric_name = _metric_name(pair.one for pair in pairs)
+    metric_name = _get_metric_name(pair.one for pair in pairs)
     headings = {
         "test": f"test {metric_name}, by data",
         "average": "average, unweighted",
         "worst": "worst",
         "worst10": "worst 10 %, unweighted",
         "gini": "Gini, %",
-        "largest_training_loss": f"largest training loss, {loss_unit(pair.one for pair in pairs)}",
+        "largest_training_loss": f"largest training loss, {get_loss_unit(pair.one for pair in pairs)}",
     }
-    told = [name for name in OF_REPORTS if any(pair.statistic(name) for pair in pairs)]
-    headings |= {name: OPTIONAL[name] for name in told}
+    told = [name for name in RULE_METRICS if any(pair.compute_statistic(name) for pair in pairs)]
+    headings |= {name: OPTIONAL_COLUMNS[name] for name in told}
     return TextTable(
         title=f"{title}: differences, paired by seed (k/n: above 0 in k of n seeds)",
         headings=("difference", "clients", "seeds", *headings.values()),
@@ -321,20 +321,20 @@ def differences_table(pairs: Sequence[Difference], title: str) -> TextTable:
                 f"{pair.one.group.title} minus {pair.other.group.title}",
                 pair.one.clients.replace("_", "-"),
                 str(len(pair.by_seed)),
-                *(_difference_cell(pair, name) for name in headings),
+                *(_format_difference_cell(pair, name) for name in headings),
             )
             for pair in pairs
         ),
     )
 
 
-def _once(rows: Sequence[Row]) -> list[Row]:
+def _select_first_rows(rows: Sequence[Row]) -> list[Row]:
     """Return the first row of each group of runs."""
     first = {id(row.group): row for row in reversed(rows)}
     return [row for row in rows if first[id(row.group)] is row]
 
 
-def costs_table(rows: Sequence[Row], title: str) -> TextTable:
+def build_costs_table(rows: Sequence[Row], title: str) -> TextTable:
     """Return admissions and costs of each group, once for all its clients."""
     headings = {
         "admitted": "updates admitted a round",
@@ -344,54 +344,57 @@ def costs_table(rows: Sequence[Row], title: str) -> TextTable:
         "state_bytes": "server state, bytes",
         "simulated_seconds": "simulated seconds, all rounds",
     }
-    shown = {name: text for name, text in headings.items() if _any(rows, name)}
+    shown = {name: text for name, text in headings.items() if _has_metric(rows, name)}
     return TextTable(
         title=f"{title}: admissions and costs",
         headings=("method", "seeds", "rounds", *shown.values()),
         rows=tuple(
             (
-                row.group.title_told,
+                row.group.title_with_status,
                 str(len(row.by_seed)),
-                _range(row.rounds),
-                *(cell(row.statistic(name), name, row.group.metric) for name in shown),
+                _format_range(row.rounds),
+                *(
+                    format_cell(row.compute_statistic(name), name, row.group.metric)
+                    for name in shown
+                ),
             )
-            for row in _once(rows)
+            for row in _select_first_rows(rows)
         ),
     )
 
 
-def experiment_tables(
-    groups: Sequence[Group], rows: Sequence[Row], pairs: Sequence[Difference], title: str
+def build_experiment_tables(
+    groups: Sequence[Group], rows: Sequence[Row], pairs: Sequence[MethodDifference], title: str
 ) -> tuple[TextTable, ...]:
     """Return all tables of one experiment that have rows, in the order of a report."""
     tables = (
-        summary_table(rows, title),
-        differences_table(pairs, title),
-        fairness_table(rows, title),
-        costs_table(rows, title),
-        privacy_table(groups, title),
-        settings_table(groups, title),
+        build_summary_table(rows, title),
+        build_differences_table(pairs, title),
+        build_fairness_table(rows, title),
+        build_costs_table(rows, title),
+        build_privacy_table(groups, title),
+        build_settings_table(groups, title),
     )
     return tuple(table for table in tables if table.rows)
 
 
-def privacy_table(groups: Sequence[Group], title: str) -> TextTable:
+def build_privacy_table(groups: Sequence[Group], title: str) -> TextTable:
     """Return what the models that each private run released cost; no rows without such runs."""
     facts = ("mechanism", "noise_multiplier", "sampling_rate", "releases", "delta", "epsilon")
     private = [(group.title, run) for group in groups for run in group.runs if run.privacy]
     rows = (
-        (method, str(run.seed), *(_fact(run.privacy.get(name, "-")) for name in facts))
+        (method, str(run.seed), *(_format_fact(run.privacy.get(name, "-")) for name in facts))
         for method, run in private
     )
     headings = ("method", "seed", *(name.replace("_", " ") for name in facts))
     return TextTable(f"{title}: differential privacy", headings, tuple(rows))
 
 
-def _fact(value: object) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else shown(value, LONGEST_VALUE)
+def _format_fact(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else sanitize(value, MAX_VALUE_LENGTH)
 
 
-def runs_table(runs: Sequence[Run], title: str) -> TextTable:
+def build_runs_table(runs: Sequence[Run], title: str) -> TextTable:
     """Return where the runs are and what became of them."""
     return TextTable(
         title=f"{title}: runs",
@@ -403,7 +406,7 @@ def runs_table(runs: Sequence[Run], title: str) -> TextTable:
                 run.status,
                 f"{len(run.rounds)} of {run.planned}" if run.planned else str(len(run.rounds)),
                 run.started,
-                shown(run.directory, LONGEST_VALUE),
+                sanitize(run.directory, MAX_VALUE_LENGTH),
                 run.error,
             )
             for run in sorted(runs, key=lambda run: (run.strategy, run.seed, run.started))
@@ -411,13 +414,17 @@ def runs_table(runs: Sequence[Run], title: str) -> TextTable:
     )
 
 
-def settings_table(groups: Sequence[Group], title: str) -> TextTable:
+def build_settings_table(groups: Sequence[Group], title: str) -> TextTable:
     """Return the settings in which groups of an experiment differ, and no others.
 
     A setting that only one option of its group has is told by the option's name.
     """
     settings = [
-        {key: word(value) for key, value in influential(group.runs[0]).items()} for group in groups
+        {
+            key: format_setting_value(value)
+            for key, value in select_result_settings(group.runs[0]).items()
+        }
+        for group in groups
     ]
     keys = dict.fromkeys(key for values in settings for key in values)
     telling = [
@@ -434,48 +441,48 @@ def settings_table(groups: Sequence[Group], title: str) -> TextTable:
     )
 
 
-def _any(rows: Iterable[Row], name: str) -> bool:
-    return any(row.statistic(name) is not None for row in rows)
+def _has_metric(rows: Iterable[Row], name: str) -> bool:
+    return any(row.compute_statistic(name) is not None for row in rows)
 
 
-def _range(numbers: tuple[int, int]) -> str:
+def _format_range(numbers: tuple[int, int]) -> str:
     fewest, most = numbers
     return str(most) if fewest == most else f"{fewest} to {most}"
 
 
-def cell(statistic: Statistic | None, name: str, metric: str, separator: str = " ") -> str:
+def format_cell(statistic: Statistic | None, name: str, metric: str, separator: str = " ") -> str:
     """Return "mean ± sd" in the units of the headings."""
     if statistic is None:
         return "-"
-    factor, digits = _unit(name, metric)
+    factor, digits = _get_unit(name, metric)
     mean = f"{factor * statistic.mean:.{digits}f}"
     if statistic.sd is None or name in ("left_out", "state_bytes"):
         return mean
     return f"{mean}{separator}± {factor * statistic.sd:.{digits}f}"
 
 
-def _difference_cell(pair: Difference, name: str) -> str:
-    above, seeds = pair.above(name)
+def _format_difference_cell(pair: MethodDifference, name: str) -> str:
+    above, seeds = pair.count_above(name)
     if seeds == 0:
         return "-"
-    return f"{cell(pair.statistic(name), name, pair.one.group.metric)} ({above}/{seeds})"
+    return f"{format_cell(pair.compute_statistic(name), name, pair.one.group.metric)} ({above}/{seeds})"
 
 
-def _unit(name: str, metric: str) -> tuple[float, int]:
+def _get_unit(name: str, metric: str) -> tuple[float, int]:
     """Return the factor and the decimals with which a measure is told."""
-    if name in _SHARES:
+    if name in _FRACTIONS:
         return 100.0, 2
     if name in ("test", "average", "worst", "best", "worst10", "best10", "std"):
-        known = metric_called(metric)
-        return known.factor, 2 if known.is_share else 3
+        known = get_metric(metric)
+        return known.scale, 2 if known.is_fraction else 3
     digits = {"left_out": 0, "state_bytes": 0, "admitted": 1}
     return 1.0, digits.get(name, 3)
 
 
-_SHARES = frozenset({"gini", *OF_REPORTS})
+_FRACTIONS = frozenset({"gini", *RULE_METRICS})
 
 
-def terminal_table(rows: Sequence[Row]) -> Table:
+def build_overview_table(rows: Sequence[Row]) -> Table:
     """Return the rows as a table for people, groups in their order, clients below each other.
 
     The columns that a narrow terminal can do without come last.
@@ -483,9 +490,9 @@ def terminal_table(rows: Sequence[Row]) -> Table:
     table = Table(
         title="Runs, mean ± standard deviation over seeds", title_justify="left", show_lines=True
     )
-    table.add_column("experiment\nmethod", overflow="fold", max_width=LONGEST_METHOD)
+    table.add_column("experiment\nmethod", overflow="fold", max_width=MAX_METHOD_WIDTH)
     table.add_column("clients", no_wrap=True)
-    for heading in (f"test\n{_metric_heading(rows)}", "worst\nclient"):
+    for heading in (f"test\n{_format_metric_heading(rows)}", "worst\nclient"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("runs", no_wrap=True)
     for heading in ("worst\n10 %", "Gini, %", "updates\nper round", "theta_T"):
@@ -493,100 +500,107 @@ def terminal_table(rows: Sequence[Row]) -> Table:
     by_group: dict[int, list[Row]] = {}
     for row in rows:
         by_group.setdefault(id(row.group), []).append(row)
-    several = _metric_heading(rows) == SEVERAL
+    several = _format_metric_heading(rows) == MIXED_METRICS
     for same in by_group.values():
-        table.add_row(*_terminal_cells(same, tells_metric=several))
+        table.add_row(*_format_overview_cells(same, show_metric=several))
     return table
 
 
-def _metric_heading(rows: Sequence[Row]) -> str:
+def _format_metric_heading(rows: Sequence[Row]) -> str:
     """Return the name of the metric, or what stands for those of several experiments."""
     metrics = {row.group.metric for row in rows}
-    return METRIC_NAMES[metrics.pop()] if len(metrics) == 1 else SEVERAL
+    return METRIC_NAMES[metrics.pop()] if len(metrics) == 1 else MIXED_METRICS
 
 
-def _terminal_cells(rows: Sequence[Row], *, tells_metric: bool) -> Iterator[str]:
+def _format_overview_cells(rows: Sequence[Row], *, show_metric: bool) -> Iterator[str]:
     first = rows[0]
     group = first.group
     settings = group.runs[0].settings
     method = (
         method_title(group.strategy),
-        *(setting_words(word, settings) for word in group.variant),
+        *(format_setting(word, settings) for word in group.variant),
     )
     yield escape("\n".join((group.experiment, *method)))
     yield "\n".join(row.clients.replace("_", "-") for row in rows)
     for name in ("test", "worst"):
-        yield "\n".join(cell(row.statistic(name), name, group.metric) for row in rows)
-    statuses = [f"{first.statuses[s]} {s}" for s in STATUSES if first.statuses.get(s)]
-    rounds = f"rounds: {_range(first.rounds)}"
-    metric = (METRIC_NAMES[group.metric],) if tells_metric else ()
+        yield "\n".join(
+            format_cell(row.compute_statistic(name), name, group.metric) for row in rows
+        )
+    statuses = [f"{first.statuses[s]} {s}" for s in RUN_STATUSES if first.statuses.get(s)]
+    rounds = f"rounds: {_format_range(first.rounds)}"
+    metric = (METRIC_NAMES[group.metric],) if show_metric else ()
     yield "\n".join((*statuses, f"seeds: {len(first.by_seed)}", rounds, *metric))
     for name in ("worst10", "gini"):
-        yield "\n".join(cell(row.statistic(name), name, group.metric) for row in rows)
+        yield "\n".join(
+            format_cell(row.compute_statistic(name), name, group.metric) for row in rows
+        )
     for name in ("admitted", "theta"):
-        yield cell(first.statistic(name), name, group.metric, separator="\n")
+        yield format_cell(first.compute_statistic(name), name, group.metric, separator="\n")
 
 
 # --- files ------------------------------------------------------------------------------------
 
 
-def write_csv(rows: Sequence[Row], path: Path) -> None:
+def write_summary_csv(rows: Sequence[Row], path: Path) -> None:
     """Write the rows as CSV in UTF-8 with a header: fractions, full precision, empty for None.
 
     Columns: experiment, strategy, variant, clients, metric, runs, one per status, seeds (how many
     enter the statistics), rounds_min, rounds_max, and ``_mean`` and ``_sd`` of every final
-    measure (``server_app.report.measures``).
+    measure (``server_app.report.final_metrics``).
 
     Raises
     ------
     OSError
         If the file cannot be written.
     """
-    _write(
+    _write_csv_rows(
         path,
         [
             {
-                **_names(row),
+                **_get_name_columns(row),
                 "runs": len(row.group.runs),
-                **{status: row.statuses.get(status, 0) for status in STATUSES},
+                **{status: row.statuses.get(status, 0) for status in RUN_STATUSES},
                 "seeds": len(row.by_seed),
                 "rounds_min": row.rounds[0],
                 "rounds_max": row.rounds[1],
-                **_numbers(row.statistic),
+                **_compute_statistic_columns(row.compute_statistic),
             }
             for row in rows
         ],
     )
 
 
-def write_differences_csv(pairs: Sequence[Difference], path: Path) -> None:
+def write_differences_csv(pairs: Sequence[MethodDifference], path: Path) -> None:
     """Write the paired differences as CSV: one line a pair, units as in ``write_csv``.
 
     Columns: experiment, strategy, variant, clients, metric, other_strategy, other_variant, seeds,
-    and ``_mean``, ``_sd`` and ``_above`` (in how many seeds above 0) of every final measure.
+    and ``_mean``, ``_sd`` and ``_build_above_claims`` (in how many seeds above 0) of every final measure.
 
     Raises
     ------
     OSError
         If the file cannot be written.
     """
-    _write(
+    _write_csv_rows(
         path,
         [
             {
-                **_names(pair.one),
+                **_get_name_columns(pair.one),
                 "other_strategy": pair.other.group.strategy,
                 "other_variant": ", ".join(pair.other.group.variant),
                 "seeds": len(pair.by_seed),
-                **_numbers(pair.statistic),
-                **{f"{name}_above": pair.above(name)[0] for name in (*OF_CLIENTS, *OF_RUN)},
+                **_compute_statistic_columns(pair.compute_statistic),
+                **{
+                    f"{name}_above": pair.count_above(name)[0]
+                    for name in (*CLIENT_METRICS, *RUN_METRICS)
+                },
             }
             for pair in pairs
         ],
     )
 
 
-def _names(row: Row) -> dict[str, str | int | float | None]:
+def _get_name_columns(row: Row) -> dict[str, str | int | float | None]:
     return {
         "experiment": row.group.experiment,
         "strategy": row.group.strategy,
@@ -596,54 +610,54 @@ def _names(row: Row) -> dict[str, str | int | float | None]:
     }
 
 
-def _numbers(
+def _compute_statistic_columns(
     statistic: Callable[[str], Statistic | None],
 ) -> dict[str, str | int | float | None]:
     columns: dict[str, str | int | float | None] = {}
-    for name in (*OF_CLIENTS, *OF_RUN):
+    for name in (*CLIENT_METRICS, *RUN_METRICS):
         found = statistic(name)
         columns[f"{name}_mean"] = None if found is None else found.mean
         columns[f"{name}_sd"] = None if found is None else found.sd
     return columns
 
 
-def _write(path: Path, lines: Sequence[Mapping[str, str | float | None]]) -> None:
+def _write_csv_rows(path: Path, lines: Sequence[Mapping[str, str | float | None]]) -> None:
     """Write lines of CSV, whose numbers are texts already, so that each digit is Python's."""
-    cells = [{name: _csv_cell(cell) for name, cell in line.items()} for line in lines]
+    cells = [{name: _escape_csv_cell(cell) for name, cell in line.items()} for line in lines]
     pd.DataFrame(cells).to_csv(path, index=False, lineterminator="\r\n")
 
 
-def _csv_cell(cell: str | float | None) -> str:
+def _escape_csv_cell(cell: str | float | None) -> str:
     """Return a cell that no spreadsheet takes for a formula: such a text after an apostrophe."""
     if isinstance(cell, str):
-        return f"'{cell}" if cell.startswith(_FORMULA) else cell
+        return f"'{cell}" if cell.startswith(_FORMULA_PREFIXES) else cell
     return "" if cell is None else str(cell)
 
 
-def markdown(tables: Iterable[TextTable]) -> str:
+def format_markdown(tables: Iterable[TextTable]) -> str:
     """Return the tables in GitHub's Markdown, each under its title."""
-    return "\n".join(map(_markdown, tables))
+    return "\n".join(map(_format_markdown_table, tables))
 
 
-def _markdown(table: TextTable) -> str:
+def _format_markdown_table(table: TextTable) -> str:
     def line(cells: Iterable[str]) -> str:
-        return "| " + " | ".join(_plain(cell).replace("|", "\\|") for cell in cells) + " |\n"
+        return (
+            "| " + " | ".join(_escape_markdown(cell).replace("|", "\\|") for cell in cells) + " |\n"
+        )
 
     rule = "|" + " --- |" * len(table.headings) + "\n"
-    return (
-        f"### {_plain(table.title)}\n\n{line(table.headings)}{rule}{''.join(map(line, table.rows))}"
-    )
+    return f"### {_escape_markdown(table.title)}\n\n{line(table.headings)}{rule}{''.join(map(line, table.rows))}"
 
 
-def _plain(text: str) -> str:
+def _escape_markdown(text: str) -> str:
     """Return a text in which Markdown finds no HTML, link, image or code."""
-    return " ".join(_MARKDOWN.sub(r"\\\g<0>", text).split())
+    return " ".join(_MARKDOWN_SPECIALS.sub(r"\\\g<0>", text).split())
 
 
-_MARKDOWN = re.compile(r"[\\`<>&\[\]]")
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_MARKDOWN_SPECIALS = re.compile(r"[\\`<>&\[\]]")
+_FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")
 
-_LATEX = str.maketrans(
+_LATEX_ESCAPES = str.maketrans(
     {
         "\\": r"\textbackslash{}",
         "~": r"\textasciitilde{}",
@@ -656,21 +670,21 @@ _LATEX = str.maketrans(
 )
 
 
-def latex(tables: Iterable[TextTable]) -> str:
+def format_latex(tables: Iterable[TextTable]) -> str:
     r"""Return the tables in LaTeX, each a ``table`` with its title as caption; needs booktabs."""
-    return "\n".join(map(_latex, tables))
+    return "\n".join(map(_format_latex_table, tables))
 
 
-def _latex(table: TextTable) -> str:
-    cells = [[cell.translate(_LATEX) for cell in row] for row in table.rows]
-    headings = [heading.translate(_LATEX) for heading in table.headings]
+def _format_latex_table(table: TextTable) -> str:
+    cells = [[cell.translate(_LATEX_ESCAPES) for cell in row] for row in table.rows]
+    headings = [heading.translate(_LATEX_ESCAPES) for heading in table.headings]
     written: str = (
         pd.DataFrame(cells, columns=headings)
         .style.hide(axis="index")
         .to_latex(
             column_format="l" * 2 + "r" * (len(headings) - 2),
             hrules=True,
-            caption=table.title.translate(_LATEX),
+            caption=table.title.translate(_LATEX_ESCAPES),
             position_float="centering",
         )
     )

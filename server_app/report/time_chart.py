@@ -5,67 +5,73 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
-from fedquorum.metrics import metric_called
+from fedquorum.metrics import get_metric
 from fedquorum.records.reader import Run
 from fedquorum.records.round_record import RoundRecord
 from fedquorum.types import FloatArray
 
-from server_app.report.chart_parts import (
-    Method,
-    bounds_of,
-    loss_label,
-    metric_label,
-    tested_clients,
-    whose,
+from server_app.report.chart_helpers import (
+    PlottedMethod,
+    format_group_label,
+    format_loss_label,
+    format_metric_label,
+    get_metric_bounds,
+    select_tested_groups,
 )
-from server_app.report.charts import MAX_POINTS, POSITIVE, Line, LineChart, Panel
-from server_app.report.groups import metric_after_round
+from server_app.report.chart_spec import MAX_POINTS, POSITIVE_BOUNDS, Line, LineChart, Panel
+from server_app.report.seed_groups import get_test_metric
 
-NOTE = (
+TIME_NOTE = (
     "The virtual clock counts simulated seconds: a round lasts until its quorum has replied and "
     "the grace is over, or until the slowest client has replied. Each value is that of the last "
     "model measured by then; bands or bars are one standard deviation over seeds to either side."
 )
 
 
-def time_chart(methods: Sequence[Method]) -> LineChart | None:
+def build_time_chart(methods: Sequence[PlottedMethod]) -> LineChart | None:
     """Return metrics over simulated seconds, None where no method has any."""
-    timed = [m for m in methods if all(map(_has_clock, m.group.counted))]
+    timed = [m for m in methods if all(map(_has_clock, m.group.counted_runs))]
     if not timed:
         return None
-    clients = tested_clients(timed)[0]
+    clients = select_tested_groups(timed)[0]
     metric = timed[0].group.metric
     shown = "accuracy" if metric == "loss" else metric
-    labels = {shown: metric_label(shown), "loss": loss_label(timed, "test loss")}
+    labels = {shown: format_metric_label(shown), "loss": format_loss_label(timed, "test loss")}
     panels = [
-        _over_seconds(
-            timed, label, partial(_tested, clients, name), whose(clients), bounds_of({name})
+        _build_seconds_panel(
+            timed,
+            label,
+            partial(_get_scaled_metric, clients, name),
+            format_group_label(clients),
+            get_metric_bounds({name}),
         )
         for name, label in labels.items()
     ]
     panels.append(
-        _over_seconds(timed, "late or busy clients, a round", lambda r: float(r.late + r.busy))
+        _build_seconds_panel(
+            timed, "late or busy clients, a round", lambda r: float(r.late + r.busy)
+        )
     )
-    return LineChart("time", "Over simulated seconds", NOTE, tuple(panels))
+    return LineChart("time", "Over simulated seconds", TIME_NOTE, tuple(panels))
 
 
-def _over_seconds(
-    methods: Sequence[Method],
+def _build_seconds_panel(
+    methods: Sequence[PlottedMethod],
     label: str,
     value: Callable[[RoundRecord], float],
     title: str = "",
-    bounds: tuple[float, float] = POSITIVE,
+    bounds: tuple[float, float] = POSITIVE_BOUNDS,
 ) -> Panel:
     lines = [
         Line(method.label, method.style, seconds, mean, sd if sd.any() else None)
         for method in methods
-        for seconds, mean, sd in [_mean_over_seeds(method.group.counted, value)]
+        for seconds, mean, sd in [_average_over_seeds(method.group.counted_runs, value)]
         if len(seconds)
     ]
     return Panel(title, "simulated seconds", label, tuple(lines), bounds=bounds)
 
 
-def _mean_over_seeds(
+def _average_over_seeds(
     runs: Sequence[Run], value: Callable[[RoundRecord], float]
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return seconds, and the values' mean and standard deviation over seeds.
@@ -73,7 +79,7 @@ def _mean_over_seeds(
     Each seed has rounds at its own times: it counts with its last value before. All are there
     from the latest of the first values to the earliest of the last ones.
     """
-    curves = [curve for curve in (_measured(run, value) for run in runs) if len(curve[0])]
+    curves = [curve for curve in (_read_timed_values(run, value) for run in runs) if len(curve[0])]
     if not curves:
         return np.zeros(0), np.zeros(0), np.zeros(0)
     begin = max(seconds[0] for seconds, _ in curves)
@@ -89,7 +95,9 @@ def _mean_over_seeds(
     return grid, values.mean(axis=0), sd
 
 
-def _measured(run: Run, value: Callable[[RoundRecord], float]) -> tuple[FloatArray, FloatArray]:
+def _read_timed_values(
+    run: Run, value: Callable[[RoundRecord], float]
+) -> tuple[FloatArray, FloatArray]:
     """Return the simulated seconds of a run's rounds that have a value, and the values."""
     pairs = [(r.simulated_seconds or 0.0, value(r)) for r in run.rounds]
     found = np.array([pair for pair in pairs if math.isfinite(pair[1])]).reshape(-1, 2)
@@ -100,5 +108,5 @@ def _has_clock(run: Run) -> bool:
     return run.rounds[-1].simulated_seconds is not None
 
 
-def _tested(clients: str, name: str, record: RoundRecord) -> float:
-    return metric_called(name).factor * metric_after_round(record, clients, name)
+def _get_scaled_metric(clients: str, name: str, record: RoundRecord) -> float:
+    return get_metric(name).scale * get_test_metric(record, clients, name)

@@ -9,29 +9,29 @@ from pathlib import Path
 from typing import NoReturn
 
 from fedquorum.errors import FedQuorumError, RunError
-from fedquorum.intake import shown
-from fedquorum.records.fairness import sum_of
-from fedquorum.records.folder import Identity, RunFolder
+from fedquorum.records.fairness import exact_sum
 from fedquorum.records.reader import Run, check_tables, find_runs, load_run
+from fedquorum.records.safe_files import FileId, SafeRunDir
+from fedquorum.sanitize import sanitize
 
-from server_app.display import time_left
-from server_app.naming import method_title
-from server_app.report.clients_now import ClientsNow
-from server_app.report.experiment import experiments_of
-from server_app.report.groups import group_runs
-from server_app.report.page import light_content
-from server_app.report.tables import check_metric
+from server_app.display import format_time_left
+from server_app.names import method_title
+from server_app.report.client_status import ClientStatusTable
+from server_app.report.experiment import build_experiments
+from server_app.report.page import render_content
+from server_app.report.seed_groups import group_runs
+from server_app.report.tables import check_run_metric
 
-INTERVAL = 1.0  # seconds
-DRAWING_SHARE = 0.05  # of the time, for reading and drawing
-RECORDS = ("manifest.json", "rounds.jsonl", "config.yaml", "population.parquet")
-TABLES = ("clients", "evaluations")
-RECENT_ROUNDS = 20
+MIN_INTERVAL_SECONDS = 1.0  # seconds
+MAX_DRAWING_FRACTION = 0.05  # of the time, for reading and drawing
+RECORD_FILES = ("manifest.json", "rounds.jsonl", "config.yaml", "population.parquet")
+RECORD_TABLES = ("clients", "evaluations")
+NUM_RECENT_ROUNDS = 20
 PATIENCE_SECONDS, PATIENCE_ROUNDS = 60.0, 10.0
 MAX_SECONDS_LEFT = 1e9
 MAX_PROBLEM_LENGTH = 400
 
-Identities = tuple[Identity | str | None, ...]
+FileIds = tuple[FileId | str | None, ...]
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class WatchedRun:
     @property
     def seconds_per_round(self) -> float:
         """The mean duration of the last rounds, NaN before the first."""
-        seconds = [record.duration_seconds for record in self.run.rounds[-RECENT_ROUNDS:]]
-        return sum_of(seconds) / len(seconds) if seconds else math.nan
+        seconds = [record.duration_seconds for record in self.run.rounds[-NUM_RECENT_ROUNDS:]]
+        return exact_sum(seconds) / len(seconds) if seconds else math.nan
 
     @property
     def seems_killed(self) -> bool:
@@ -77,11 +77,11 @@ class WatchedRun:
             facts.append(f"nothing recorded since {since} UTC")
             facts.append("perhaps killed: fedquorum resume=DIR goes on with it")
         elif 0 < done < run.planned and seconds * (run.planned - done) < MAX_SECONDS_LEFT:
-            facts.append(f"about {time_left(seconds * done, done / run.planned)}")
+            facts.append(f"about {format_time_left(seconds * done, done / run.planned)}")
         return ", ".join(facts)
 
 
-class Watch:
+class RunWatcher:
     """Draws the report of a folder's runs while they go on; other threads read what is drawn.
 
     Parameters
@@ -99,17 +99,19 @@ class Watch:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._read: dict[Path, tuple[Identities, WatchedRun | str]] = {}
+        self._read: dict[Path, tuple[FileIds, WatchedRun | str]] = {}
         self._drawn: object = None
-        self.content = light_content((), (), ("Reading the records ...",))
+        self.content = render_content((), (), ("Reading the records ...",))
         self.metrics: bytes | None = None
 
-    def keep_drawing(self) -> NoReturn:
+    def draw_forever(self) -> NoReturn:
         """Draw again and again, for at most a twentieth of the time."""
         while True:
             begun = time.thread_time()  # on a machine that trains, the clock says little of work
             self.draw()
-            time.sleep(max(INTERVAL, (time.thread_time() - begun) / DRAWING_SHARE))
+            time.sleep(
+                max(MIN_INTERVAL_SECONDS, (time.thread_time() - begun) / MAX_DRAWING_FRACTION)
+            )
 
     def draw(self) -> None:
         """Read and draw the runs, if their records are not what they were."""
@@ -124,10 +126,10 @@ class Watch:
             self._draw(runs, problems)
         except FedQuorumError as error:  # a table was written anew meanwhile
             self._drawn = None
-            self.content = light_content((), (*problems, shown(error, MAX_PROBLEM_LENGTH)))
+            self.content = render_content((), (*problems, sanitize(error, MAX_PROBLEM_LENGTH)))
         except Exception as error:
             problem = f"the records cannot be drawn ({type(error).__name__})"
-            self.content = light_content((), (*problems, problem))
+            self.content = render_content((), (*problems, problem))
 
     def _read_runs(self) -> list[str]:
         """Read the runs that are new or have grown, and return what cannot be read."""
@@ -139,7 +141,7 @@ class Watch:
             problems.append(f"no run yet: {error}")
         known, self._read = self._read, {}
         for directory in found:
-            identities = _identify(directory)
+            identities = _read_file_ids(directory)
             if directory in known and known[directory][0] == identities:
                 self._read[directory] = known[directory]
             else:
@@ -148,39 +150,39 @@ class Watch:
 
     def _draw(self, runs: Sequence[WatchedRun], problems: Sequence[str]) -> None:
         newest = max(runs, key=_rank, default=None)
-        clients = None if newest is None else ClientsNow(newest.run)
+        clients = None if newest is None else ClientStatusTable(newest.run)
         if find_spec("prometheus_client") is not None:
-            from server_app.report.metrics import format_metrics
+            from server_app.report.prometheus import format_metrics
 
-            name = "" if newest is None else shown(newest.run.directory.relative_to(self._root))
+            name = "" if newest is None else sanitize(newest.run.directory.relative_to(self._root))
             self.metrics = format_metrics(runs, newest, name, clients, len(problems))
-        experiments = experiments_of(group_runs(one.run for one in runs))
+        experiments = build_experiments(group_runs(one.run for one in runs))
         progress = [one.describe_progress() for one in runs if one.is_running]
-        tables = [] if newest is None or clients is None else [clients.text_table(newest.title)]
-        self.content = light_content(experiments, problems, progress, *tables)
+        tables = [] if newest is None or clients is None else [clients.to_text_table(newest.title)]
+        self.content = render_content(experiments, problems, progress, *tables)
 
 
-def _identify(directory: Path) -> Identities:
+def _read_file_ids(directory: Path) -> FileIds:
     """Return what changes whenever a run's records do."""
-    folder = RunFolder(directory)
+    folder = SafeRunDir(directory)
     try:
-        return tuple(folder.identity(name) for name in (*RECORDS, *TABLES))
+        return tuple(folder.get_file_id(name) for name in (*RECORD_FILES, *RECORD_TABLES))
     except RunError as error:
         return (str(error),)
 
 
-def _read_run(directory: Path, identities: Identities) -> WatchedRun | str:
+def _read_run(directory: Path, file_ids: FileIds) -> WatchedRun | str:
     """Return a run that a report can draw, or why it cannot be read."""
     try:
         run = load_run(directory)
         check_tables(directory)
-        check_metric(run)
+        check_run_metric(run)
     except (RunError, OSError) as error:
-        return shown(error, MAX_PROBLEM_LENGTH)
-    written = [one.changed / 1e9 for one in identities[:2] if isinstance(one, Identity)]
+        return sanitize(error, MAX_PROBLEM_LENGTH)
+    written = [one.mtime_ns / 1e9 for one in file_ids[:2] if isinstance(one, FileId)]
     return WatchedRun(run, max(written, default=0.0))
 
 
-def _rank(one: WatchedRun) -> tuple[bool, str, Path]:
+def _rank(watched: WatchedRun) -> tuple[bool, str, Path]:
     """Return what is greatest for the newest of the running runs, else of all."""
-    return one.is_running, one.run.started, one.run.directory
+    return watched.is_running, watched.run.started, watched.run.directory

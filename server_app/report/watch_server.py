@@ -17,8 +17,8 @@ from fedquorum.errors import RunError
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from server_app.report.page import compress_plotly, templates
-from server_app.report.watch import Watch
+from server_app.report.page import compress_plotly, get_templates
+from server_app.report.watch import RunWatcher
 
 ADDRESS = "127.0.0.1"
 HOSTS = ("127.0.0.1", "localhost")
@@ -27,30 +27,30 @@ HOSTS = ("127.0.0.1", "localhost")
 Another name in a request means that some page made its own name point to this machine. The port is
 of no account: it is another one behind an SSH tunnel.
 """
-METHODS = "GET, HEAD"
+ALLOWED_METHODS = "GET, HEAD"
 TIMEOUT_SECONDS = 10.0
-TEXT = "text/plain; charset=utf-8"
-HTML = "text/html; charset=utf-8"
-PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
-NO_METRICS = "/metrics needs the package prometheus_client: pip install prometheus-client"
+TEXT_TYPE = "text/plain; charset=utf-8"
+HTML_TYPE = "text/html; charset=utf-8"
+PROMETHEUS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+METRICS_HINT = "/metrics needs the package prometheus_client: pip install prometheus-client"
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What is answered to a request; with ``gzipped`` the content is compressed."""
+class HttpResponse:
+    """What is answered to a request; with ``is_gzipped`` the content is compressed."""
 
     content: bytes
     content_type: str
     status: HTTPStatus = HTTPStatus.OK
-    gzipped: bool = False
+    is_gzipped: bool = False
 
     @classmethod
-    def refusal(cls, status: HTTPStatus, reason: str) -> "Answer":
+    def from_error(cls, status: HTTPStatus, reason: str) -> "HttpResponse":
         """Return why a request is refused, in one line."""
-        return cls(f"{reason}\n".encode(), TEXT, status)
+        return cls(f"{reason}\n".encode(), TEXT_TYPE, status)
 
     @property
-    def tag(self) -> str:
+    def etag(self) -> str:
         """What a browser names this content by."""
         return f'"{hashlib.sha256(self.content).hexdigest()[:32]}"'
 
@@ -79,14 +79,14 @@ class WatchServer(ThreadingHTTPServer):
     def __init__(self, root: Path, port: int) -> None:
         if not root.is_dir():
             raise RunError(f"--watch must be a run or a folder with runs, got {root}")
-        self.watch = Watch(root.resolve())
+        self.watch = RunWatcher(root.resolve())
         page, self.policy = _render_page()
-        plotly = Answer(compress_plotly(), "text/javascript; charset=utf-8", gzipped=True)
-        self.routes: Mapping[str, Callable[[], Answer]] = {
-            "/": lambda: Answer(page, HTML),
-            "/content": lambda: Answer(self.watch.content.encode(), HTML),
+        plotly = HttpResponse(compress_plotly(), "text/javascript; charset=utf-8", is_gzipped=True)
+        self.routes: Mapping[str, Callable[[], HttpResponse]] = {
+            "/": lambda: HttpResponse(page, HTML_TYPE),
+            "/content": lambda: HttpResponse(self.watch.content.encode(), HTML_TYPE),
             "/plotly.js": lambda: plotly,
-            "/metrics": self._answer_metrics,
+            "/metrics": self._build_metrics_response,
         }
         try:
             super().__init__((ADDRESS, port), _Handler)
@@ -103,7 +103,11 @@ class WatchServer(ThreadingHTTPServer):
     @property
     def metrics_notice(self) -> str:
         """Where the metrics are, or what they need."""
-        return NO_METRICS if _no_metrics() else f"Metrics for Prometheus: {self.url}metrics"
+        return (
+            METRICS_HINT
+            if _is_missing_prometheus()
+            else f"Metrics for Prometheus: {self.url}metrics"
+        )
 
     def server_bind(self) -> None:
         """Bind without looking the address up, which may take long and tells nothing."""
@@ -116,32 +120,36 @@ class WatchServer(ThreadingHTTPServer):
         if not isinstance(error, (ConnectionError, TimeoutError)):
             print(f"fedquorum report: a request failed: {type(error).__name__}", file=sys.stderr)
 
-    def _answer_metrics(self) -> Answer:
-        if _no_metrics():
-            return Answer.refusal(HTTPStatus.NOT_IMPLEMENTED, NO_METRICS)
+    def _build_metrics_response(self) -> HttpResponse:
+        if _is_missing_prometheus():
+            return HttpResponse.from_error(HTTPStatus.NOT_IMPLEMENTED, METRICS_HINT)
         if self.watch.metrics is None:
             reason = "the records are being read"
-            return Answer.refusal(HTTPStatus.SERVICE_UNAVAILABLE, reason)
-        return Answer(self.watch.metrics, PROMETHEUS)
+            return HttpResponse.from_error(HTTPStatus.SERVICE_UNAVAILABLE, reason)
+        return HttpResponse(self.watch.metrics, PROMETHEUS_TYPE)
 
 
-def _no_metrics() -> bool:
+def _is_missing_prometheus() -> bool:
     return find_spec("prometheus_client") is None
 
 
 def _render_page() -> tuple[bytes, str]:
     """Return the page, in which nothing comes from a run, and its Content-Security-Policy."""
-    style, script = (templates().get_template(f"watch.{kind}").render() for kind in ("css", "js"))
+    style, script = (
+        get_templates().get_template(f"watch.{kind}").render() for kind in ("css", "js")
+    )
     page = (
-        templates().get_template("watch.html").render(style=Markup(style), script=Markup(script))  # noqa: S704 - files of this package
+        get_templates()
+        .get_template("watch.html")
+        .render(style=Markup(style), script=Markup(script))  # noqa: S704 - files of this package
     )
     # Plotly.js writes styles into elements, each as it stands in its source, and puts others
     # together for the attributes of rasters; an attribute's style loads nothing.
     found = re.finditer(r"""\.textContent=(['"])((?:(?!\1)[^\\])*)\1""", get_plotlyjs())
     policy = {
         "default-src": "'none'",
-        "script-src": f"'self' {_hash(script)}",
-        "style-src": " ".join(map(_hash, (style, *(one[2] for one in found)))),
+        "script-src": f"'self' {_compute_source_hash(script)}",
+        "style-src": " ".join(map(_compute_source_hash, (style, *(one[2] for one in found)))),
         "style-src-attr": "'unsafe-inline'",
         "img-src": "data:",
         "connect-src": "'self'",
@@ -152,7 +160,7 @@ def _render_page() -> tuple[bytes, str]:
     return page.encode(), "; ".join(f"{name} {value}" for name, value in policy.items())
 
 
-def _hash(source: str) -> str:
+def _compute_source_hash(source: str) -> str:
     """Return what names an inline script or style in a policy."""
     digest = hashlib.sha256(source.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
@@ -166,7 +174,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer a request."""
-        self._send(self._answer())
+        self._send(self._build_response())
 
     do_HEAD = do_GET  # noqa: N815 - as above; no content is sent
 
@@ -175,7 +183,7 @@ class _Handler(BaseHTTPRequestHandler):
         status = HTTPStatus(code)
         if status == HTTPStatus.NOT_IMPLEMENTED:
             status = HTTPStatus.METHOD_NOT_ALLOWED
-        self._send(Answer.refusal(status, status.phrase))
+        self._send(HttpResponse.from_error(status, status.phrase))
 
     def version_string(self) -> str:
         """Say nothing of versions."""
@@ -184,27 +192,29 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as in http.server
         """Log nothing: a request may hold what a terminal obeys."""
 
-    def _answer(self) -> Answer:
+    def _build_response(self) -> HttpResponse:
         hosts = self.headers.get_all("Host", [])
         if len(hosts) != 1 or hosts[0].partition(":")[0].lower() not in HOSTS:
             names = " or ".join(HOSTS)
-            return Answer.refusal(HTTPStatus.FORBIDDEN, f"expected {names} in the header Host")
+            return HttpResponse.from_error(
+                HTTPStatus.FORBIDDEN, f"expected {names} in the header Host"
+            )
         path, _, _ = self.path.partition("?")
         route = self.server.routes.get(path)
         if route is None:
-            return Answer.refusal(
+            return HttpResponse.from_error(
                 HTTPStatus.NOT_FOUND, f"expected one of {', '.join(self.server.routes)}"
             )
         answer = route()
-        if self.headers.get("If-None-Match") == answer.tag:
+        if self.headers.get("If-None-Match") == answer.etag:
             return replace(answer, content=b"", status=HTTPStatus.NOT_MODIFIED)
         return answer
 
-    def _send(self, answer: Answer) -> None:
-        self.send_response(answer.status)
+    def _send(self, response: HttpResponse) -> None:
+        self.send_response(response.status)
         headers = {
-            "Content-Type": answer.content_type,
-            "Content-Length": str(len(answer.content)),
+            "Content-Type": response.content_type,
+            "Content-Length": str(len(response.content)),
             "Cache-Control": "no-cache",
             "Content-Security-Policy": self.server.policy,
             "X-Content-Type-Options": "nosniff",
@@ -213,14 +223,14 @@ class _Handler(BaseHTTPRequestHandler):
             "Cross-Origin-Resource-Policy": "same-origin",
             "Cross-Origin-Opener-Policy": "same-origin",
         }
-        if answer.status == HTTPStatus.OK:
-            headers["ETag"] = answer.tag
-        if answer.gzipped:
+        if response.status == HTTPStatus.OK:
+            headers["ETag"] = response.etag
+        if response.is_gzipped:
             headers["Content-Encoding"] = "gzip"
-        if answer.status == HTTPStatus.METHOD_NOT_ALLOWED:
-            headers["Allow"] = METHODS
+        if response.status == HTTPStatus.METHOD_NOT_ALLOWED:
+            headers["Allow"] = ALLOWED_METHODS
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(answer.content)
+            self.wfile.write(response.content)

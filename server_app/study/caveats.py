@@ -10,34 +10,34 @@ from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
-from fedquorum.records.reader import Run, read_parts
-from fedquorum.records.tables import metric_column
+from fedquorum.records.reader import Run, read_dataset
+from fedquorum.records.tables import get_metric_column
 from numpy.typing import NDArray
 
 from client_app.data import FederatedData
-from server_app.naming import setting_name, setting_words
-from server_app.study.answer import Curve, MethodResult
-from server_app.study.words import Unit, capital, listed, possessive_of, title
+from server_app.names import format_setting, get_setting_name
+from server_app.study.result import MethodResult, ScoreCurve
+from server_app.study.text import Unit, capitalize, format_method_name, join_words, to_possessive
 
-FEW_ROWS = 10
-FEW_SEEDS = 10
-LARGE_STEP = 0.1
+MIN_RELIABLE_ROWS = 10
+MIN_RELIABLE_SEEDS = 10
+MAX_AUROC_STEP = 0.1
 """Of an AUROC that one row moves by more, a client's number says little."""
 
-MOST_CLIENTS = 8
-SAMPLED_CLIENTS = 10
+MAX_CLIENTS_LISTED = 8
+NUM_SAMPLED_CLIENTS = 10
 TENTH = 10
-EDGE = 0.02
+EDGE_FRACTION = 0.02
 """The part of a range, at each end, in which a value counts as the end."""
 
-LARGE_ERROR = 2
+MIN_STANDARD_ERRORS = 2
 """A difference of fewer standard errors of the tuning may come from it."""
 
-LAST_PART = 0.1
-ROWS_ACCURACY = ("accuracy", "top5")
+LATE_FRACTION = 0.1
+PER_ROW_METRICS = ("accuracy", "top5")
 """Metrics that are a share of the rows."""
 
-GUESSES: Mapping[str, Callable[[int], float]] = {
+GUESSING_SCORES: Mapping[str, Callable[[int], float]] = {
     "accuracy": lambda classes: 1 / classes,
     "top5": lambda classes: min(1.0, 5 / classes),
     "auroc": lambda _: 0.5,
@@ -45,14 +45,14 @@ GUESSES: Mapping[str, Callable[[int], float]] = {
 }
 """What a model has, by metric, that gives each of so many classes the same probability."""
 
-Ranges = Mapping[str, tuple[float, float, bool]]
+SearchRanges = Mapping[str, tuple[float, float, bool]]
 """Of a setting: the lowest and the highest value that was tried, and whether the scale is log."""
 
 
 # --- the data ---------------------------------------------------------------------------------
 
 
-def data_caveats(data: FederatedData, metric: str) -> tuple[str, ...]:
+def find_data_caveats(data: FederatedData, metric: str) -> tuple[str, ...]:
     """Return what the clients' classes make of the answer; nothing where there are no classes.
 
     Parameters
@@ -64,18 +64,22 @@ def data_caveats(data: FederatedData, metric: str) -> tuple[str, ...]:
     """
     if data.target != "class":
         return ()
-    targets = {client: data.targets(client) for client in range(data.num_clients)}
+    targets = {client: data.get_targets(client) for client in range(data.num_clients)}
     train = {client: labels for client, (labels, _) in targets.items()}
     test = {client: labels for client, (_, labels) in targets.items()}
     found = (
-        _one_class(train, "training", "these clients learn nothing about the other classes"),
-        _one_class(test, "test", "a model that always predicts this class makes no mistake there"),
-        _auroc_steps(test) if metric == "auroc" else "",
+        _describe_single_class(
+            train, "training", "these clients learn nothing about the other classes"
+        ),
+        _describe_single_class(
+            test, "test", "a model that always predicts this class makes no mistake there"
+        ),
+        _describe_auroc_steps(test) if metric == "auroc" else "",
     )
     return tuple(sentence for sentence in found if sentence)
 
 
-def divides_the_same_rows(one: FederatedData, other: FederatedData) -> bool:
+def has_shared_rows(one: FederatedData, other: FederatedData) -> bool:
     """Say whether test rows of one seed are training rows of another.
 
     Parameters
@@ -84,35 +88,35 @@ def divides_the_same_rows(one: FederatedData, other: FederatedData) -> bool:
         The data of two seeds.
     """
     tested: set[bytes] = set()
-    for client in range(min(one.num_clients, SAMPLED_CLIENTS)):
-        tested.update(row.tobytes() for row in one.client(client).x_test)
+    for client in range(min(one.num_clients, NUM_SAMPLED_CLIENTS)):
+        tested.update(row.tobytes() for row in one.get_client(client).x_test)
     return any(
         row.tobytes() in tested
         for client in range(other.num_clients)
-        for row in other.client(client).x_train
+        for row in other.get_client(client).x_train
     )
 
 
-def _one_class(labels: Mapping[int, NDArray[np.int64]], part: str, meaning: str) -> str:
+def _describe_single_class(labels: Mapping[int, NDArray[np.int64]], part: str, meaning: str) -> str:
     clients = [client for client, y in labels.items() if len(y) and (y == y[0]).all()]
     if not clients:
         return ""
-    return f"{_of(clients, len(labels))} {_have(clients)} {part} rows of one class only: {meaning}."
+    return f"{_format_clients(clients, len(labels))} {_get_verb(clients)} {part} rows of one class only: {meaning}."
 
 
-def _auroc_steps(labels: Mapping[int, NDArray[np.int64]]) -> str:
-    steps = {client: auroc_step(y) for client, y in labels.items()}
-    large = {client: step for client, step in steps.items() if step > LARGE_STEP}
+def _describe_auroc_steps(labels: Mapping[int, NDArray[np.int64]]) -> str:
+    steps = {client: compute_auroc_step(y) for client, y in labels.items()}
+    large = {client: step for client, step in steps.items() if step > MAX_AUROC_STEP}
     if not large:
         return ""
     worst = max(large, key=large.__getitem__)
     return (
-        f"A single test row can move the AUROC of {_of(list(large), len(labels))} by more than "
-        f"{100 * LARGE_STEP:.0f} points, that of client {worst} by up to {100 * large[worst]:.0f}."
+        f"A single test row can move the AUROC of {_format_clients(list(large), len(labels))} by more than "
+        f"{100 * MAX_AUROC_STEP:.0f} points, that of client {worst} by up to {100 * large[worst]:.0f}."
     )
 
 
-def auroc_step(labels: NDArray[np.int64]) -> float:
+def compute_auroc_step(labels: NDArray[np.int64]) -> float:
     """Return by how much the rank of one row can change a client's AUROC, 0 where it has none.
 
     The AUROC is the mean over the C classes among n labels of the share of pairs (a row of the
@@ -137,7 +141,7 @@ def auroc_step(labels: NDArray[np.int64]) -> float:
 
 
 @dataclass(frozen=True)
-class Measured:
+class LastEvaluation:
     """What a client measured last in a run.
 
     Parameters
@@ -156,7 +160,7 @@ class Measured:
     metric: float
 
 
-def measured_clients(run: Run, metric: str) -> tuple[Measured, ...]:
+def read_last_evaluations(run: Run, metric: str) -> tuple[LastEvaluation, ...]:
     """Return what each client measured last, by client id; none without such records.
 
     Parameters
@@ -174,20 +178,20 @@ def measured_clients(run: Run, metric: str) -> tuple[Measured, ...]:
     folder = run.directory / "evaluations"
     if not folder.is_dir():
         return ()
-    column = metric_column("test", metric)
+    column = get_metric_column("test", metric)
     columns = ["client", "test_num_examples", "validation_num_examples", column]
-    table = read_parts(folder, columns)
-    last: dict[int, Measured] = {}
+    table = read_dataset(folder, columns)
+    last: dict[int, LastEvaluation] = {}
     for row in table.to_pylist():
         rows, kept = row["test_num_examples"], row.get("validation_num_examples")
         if rows is not None:
             value = row.get(column)
             number = math.nan if value is None else float(value)
-            last[row["client"]] = Measured(row["client"], rows, kept or 0, number)
+            last[row["client"]] = LastEvaluation(row["client"], rows, kept or 0, number)
     return tuple(last[client] for client in sorted(last))
 
 
-def run_caveats(clients: Sequence[Measured], metric: str) -> tuple[str, ...]:
+def find_run_caveats(clients: Sequence[LastEvaluation], metric: str) -> tuple[str, ...]:
     """Return what the clients' numbers of rows make of the answer.
 
     Parameters
@@ -198,53 +202,56 @@ def run_caveats(clients: Sequence[Measured], metric: str) -> tuple[str, ...]:
         What is measured.
     """
     found = (
-        _few_clients(clients),
-        _few_test_rows(clients, metric),
-        _undefined(clients, metric),
-        _few_validation_rows(clients),
+        _describe_few_clients(clients),
+        _describe_few_test_rows(clients, metric),
+        _describe_undefined_metric(clients, metric),
+        _describe_few_validation_rows(clients),
     )
     return tuple(sentence for sentence in found if sentence)
 
 
-def _few_clients(clients: Sequence[Measured]) -> str:
+def _describe_few_clients(clients: Sequence[LastEvaluation]) -> str:
     count = sum(not math.isnan(one.metric) for one in clients)
     if count == 0 or count // TENTH > 1:
         return ""
     return f"With {count} clients measured, the worst 10 % are a single client."
 
 
-def _few_test_rows(clients: Sequence[Measured], metric: str) -> str:
-    few = [one for one in clients if 0 < one.test_rows < FEW_ROWS]
+def _describe_few_test_rows(clients: Sequence[LastEvaluation], metric: str) -> str:
+    few = [one for one in clients if 0 < one.test_rows < MIN_RELIABLE_ROWS]
     if not few:
         return ""
     least = min(few, key=lambda one: one.test_rows)
     ids = [one.client for one in few]
-    first = f"{_of(ids, len(clients))} {_have(ids)} fewer than {FEW_ROWS} test rows"
-    if metric not in ROWS_ACCURACY:
+    first = f"{_format_clients(ids, len(clients))} {_get_verb(ids)} fewer than {MIN_RELIABLE_ROWS} test rows"
+    if metric not in PER_ROW_METRICS:
         return f"{first}; client {least.client} has {least.test_rows}."
-    name = Unit.of(metric, LARGE_STEP).metric
+    name = Unit.for_metric(metric, MAX_AUROC_STEP).metric
     return (
         f"{first}: client {least.client} has {least.test_rows}, so one row moves its "
         f"{name} by {100 / least.test_rows:.0f} points."
     )
 
 
-def _undefined(clients: Sequence[Measured], metric: str) -> str:
+def _describe_undefined_metric(clients: Sequence[LastEvaluation], metric: str) -> str:
     without = [one.client for one in clients if math.isnan(one.metric)]
     if not without:
         return ""
-    name, which = capital(Unit.of(metric, LARGE_STEP).metric), _of(without, len(clients))
+    name, which = (
+        capitalize(Unit.for_metric(metric, MAX_AUROC_STEP).metric),
+        _format_clients(without, len(clients)),
+    )
     return f"{name} is not defined for {which}: the means leave these clients out."
 
 
-def _few_validation_rows(clients: Sequence[Measured]) -> str:
+def _describe_few_validation_rows(clients: Sequence[LastEvaluation]) -> str:
     if not any(one.validation_rows for one in clients):
         return ""
-    few = [one.client for one in clients if one.validation_rows < FEW_ROWS]
+    few = [one.client for one in clients if one.validation_rows < MIN_RELIABLE_ROWS]
     if not few:
         return ""
     return (
-        f"{_of(few, len(clients))} {_have(few)} fewer than {FEW_ROWS} validation rows, and the "
+        f"{_format_clients(few, len(clients))} {_get_verb(few)} fewer than {MIN_RELIABLE_ROWS} validation rows, and the "
         "tuning used these rows."
     )
 
@@ -252,7 +259,7 @@ def _few_validation_rows(clients: Sequence[Measured]) -> str:
 # --- the tuning -------------------------------------------------------------------------------
 
 
-def tuning_caveats(methods: Sequence[MethodResult], ranges: Ranges) -> tuple[str, ...]:
+def find_tuning_caveats(methods: Sequence[MethodResult], ranges: SearchRanges) -> tuple[str, ...]:
     """Return what the tuning leaves open: values at the end of their range, trials that failed.
 
     Parameters
@@ -264,13 +271,16 @@ def tuning_caveats(methods: Sequence[MethodResult], ranges: Ranges) -> tuple[str
     """
     compared = [method for method in methods if not method.left_out]
     ends = (
-        end for method in compared for word in method.tuned if (end := _end(method, word, ranges))
+        end
+        for method in compared
+        for word in method.tuned
+        if (end := _describe_range_end(method, word, ranges))
     )
-    return (*ends, *filter(None, map(_failed_trials, compared)))
+    return (*ends, *filter(None, map(_describe_failed_trials, compared)))
 
 
-def _end(method: MethodResult, word: str, ranges: Ranges) -> str:
-    key, _, text = word.lstrip("+").partition("=")
+def _describe_range_end(method: MethodResult, override: str, ranges: SearchRanges) -> str:
+    key, _, text = override.lstrip("+").partition("=")
     if key not in ranges:
         return ""
     low, high, log = ranges[key]
@@ -278,27 +288,27 @@ def _end(method: MethodResult, word: str, ranges: Ranges) -> str:
     if log:
         value, bottom, top = math.log(value), math.log(low), math.log(high)
     place = (value - bottom) / (top - bottom)
-    if EDGE < place < 1 - EDGE:
+    if EDGE_FRACTION < place < 1 - EDGE_FRACTION:
         return ""
-    end, other = ("lower", "smaller") if place <= EDGE else ("upper", "larger")
-    whose = possessive_of(title(method.name))
+    end, other = ("lower", "smaller") if place <= EDGE_FRACTION else ("upper", "larger")
+    whose = to_possessive(format_method_name(method.name))
     return (
-        f"{whose} {setting_words(word)} is at the {end} end of the range tried ({low:g} to "
-        f"{high:g}): a {other} {setting_name(key)} may do better."
+        f"{whose} {format_setting(override)} is at the {end} end of the range tried ({low:g} to "
+        f"{high:g}): a {other} {get_setting_name(key)} may do better."
     )
 
 
-def _failed_trials(method: MethodResult) -> str:
+def _describe_failed_trials(method: MethodResult) -> str:
     failed = sum(trial.status == "failed" for trial in method.trials)
     if not failed:
         return ""
-    return f"{failed} of {len(method.trials)} trials of {title(method.name)} failed."
+    return f"{failed} of {len(method.trials)} trials of {format_method_name(method.name)} failed."
 
 
 # --- the comparison ---------------------------------------------------------------------------
 
 
-def comparison_caveats(
+def find_comparison_caveats(
     methods: Sequence[MethodResult], metric: str, margin: float, *, pooled: bool
 ) -> tuple[str, ...]:
     """Return what the runs compared leave open.
@@ -315,18 +325,18 @@ def comparison_caveats(
         Whether the data has no test set, so that each seed draws test parts from the same rows.
     """
     compared = [method for method in methods if method.runs and not method.left_out]
-    unit = Unit.of(metric, margin)
+    unit = Unit.for_metric(metric, margin)
     found = (
-        _lucky_tuning(compared, unit, margin),
-        _few_seeds(compared),
-        _still_better(compared, unit, margin),
-        _shared_rows() if pooled else "",
+        _describe_tuning_noise(compared, unit, margin),
+        _describe_few_seeds(compared),
+        _describe_late_gains(compared, unit, margin),
+        _describe_shared_rows() if pooled else "",
     )
     return tuple(sentence for sentence in found if sentence)
 
 
-def guessing_caveat(
-    methods: Sequence[MethodResult], whose: str, metric: str, classes: int, margin: float
+def find_guessing_caveat(
+    methods: Sequence[MethodResult], client_group: str, metric: str, classes: int, margin: float
 ) -> str:
     """Return that no method does better than a model that gives all classes one probability.
 
@@ -337,7 +347,7 @@ def guessing_caveat(
     ----------
     methods : sequence of MethodResult
         All methods.
-    whose : str
+    client_group : str
         The clients of the score, in words.
     metric : str
         What is measured.
@@ -346,29 +356,29 @@ def guessing_caveat(
     margin : float
         The largest difference that makes none, in the metric's unit.
     """
-    unit = Unit.of(metric, margin)
+    unit = Unit.for_metric(metric, margin)
     scores = {
         method.name: unit.sign * fmean(run.score for run in method.runs)
         for method in methods
         if method.runs and not method.left_out
     }
-    if metric not in GUESSES or not scores:
+    if metric not in GUESSING_SCORES or not scores:
         return ""
     best = max(scores, key=scores.__getitem__)
-    guess, score = GUESSES[metric](classes), unit.sign * scores[best]
+    guess, score = GUESSING_SCORES[metric](classes), unit.sign * scores[best]
     if scores[best] > unit.sign * guess:
         return ""
     in_unit = " %" if unit.unit == "points" else f" {unit.unit}"
     return (
-        f"No method does better than guessing for {whose}: guessing has {unit.metric} "
-        f"{unit.number(guess)}{in_unit}, and the best method, {title(best)}, has "
-        f"{unit.number(score)}{in_unit}. Differences between such models mean little."
+        f"No method does better than guessing for {client_group}: guessing has {unit.metric} "
+        f"{unit.format_number(guess)}{in_unit}, and the best method, {format_method_name(best)}, has "
+        f"{unit.format_number(score)}{in_unit}. Differences between such models mean little."
     )
 
 
-def _few_seeds(methods: Sequence[MethodResult]) -> str:
+def _describe_few_seeds(methods: Sequence[MethodResult]) -> str:
     seeds = min((len(method.runs) for method in methods), default=0)
-    if not 0 < seeds < FEW_SEEDS:
+    if not 0 < seeds < MIN_RELIABLE_SEEDS:
         return ""
     return (
         f"The comparison has {seeds} seed{'s' if seeds > 1 else ''}: with so few, intervals are "
@@ -376,7 +386,7 @@ def _few_seeds(methods: Sequence[MethodResult]) -> str:
     )
 
 
-def _lucky_tuning(methods: Sequence[MethodResult], unit: Unit, margin: float) -> str:
+def _describe_tuning_noise(methods: Sequence[MethodResult], unit: Unit, margin: float) -> str:
     """Return that the tuning's noise is as large as what the methods differ by.
 
     With d the differences between the two scores of the finalists, one for each seed of the tuning,
@@ -393,30 +403,35 @@ def _lucky_tuning(methods: Sequence[MethodResult], unit: Unit, margin: float) ->
         return ""
     error = math.sqrt(fmean(squares)) / 2
     largest = max(abs(mean - means[0]) for mean in means[1:])
-    if largest <= margin or LARGE_ERROR * error < largest:
+    if largest <= margin or MIN_STANDARD_ERRORS * error < largest:
         return ""
     return (
         f"The validation scores that chose the values have a standard error of "
-        f"{unit.amount(error)}, and the methods differ from {title(methods[0].name)} by "
-        f"{unit.amount(largest)} at most: part of that may be the luck of the tuning."
+        f"{unit.format_amount(error)}, and the methods differ from {format_method_name(methods[0].name)} by "
+        f"{unit.format_amount(largest)} at most: part of that may be the luck of the tuning."
     )
 
 
-def _still_better(methods: Sequence[MethodResult], unit: Unit, margin: float) -> str:
-    gains = {method.name: late_gain(method, unit.sign) for method in methods}
+def _describe_late_gains(methods: Sequence[MethodResult], unit: Unit, margin: float) -> str:
+    gains = {method.name: compute_late_gain(method, unit.sign) for method in methods}
     rising = {name: gain for name, gain in gains.items() if gain > margin}
     if not rising:
         return ""
-    names = listed([f"{title(name)} (by {unit.amount(gain)})" for name, gain in rising.items()])
+    names = join_words(
+        [
+            f"{format_method_name(name)} (by {unit.format_amount(gain)})"
+            for name, gain in rising.items()
+        ]
+    )
     curve = next(method.runs[0].curve for method in methods if method.name in rising)
-    before, last = _late_rounds(curve)
+    before, last = _find_late_rounds(curve)
     return (
         f"The {unit.metric} still improves from round {before} to round {last} with {names}: more "
         "rounds may change the order."
     )
 
 
-def late_gain(method: MethodResult, sign: float = 1.0) -> float:
+def compute_late_gain(method: MethodResult, sign: float = 1.0) -> float:
     """Return by how much the score gets better at the end, mean over seeds.
 
     The end is the last tenth of the rounds, or more where the model is not evaluated so often.
@@ -428,25 +443,25 @@ def late_gain(method: MethodResult, sign: float = 1.0) -> float:
     sign : float
         -1 where lower scores are better.
     """
-    return fmean(sign * _late_change(run.curve) for run in method.runs)
+    return fmean(sign * _compute_late_change(run.curve) for run in method.runs)
 
 
-def _late_change(curve: Curve) -> float:
+def _compute_late_change(curve: ScoreCurve) -> float:
     if not curve:
         return 0.0
     scores = dict(curve)
-    before, last = _late_rounds(curve)
+    before, last = _find_late_rounds(curve)
     return scores[last] - scores[before]
 
 
-def _late_rounds(curve: Curve) -> tuple[int, int]:
+def _find_late_rounds(curve: ScoreCurve) -> tuple[int, int]:
     """Return the last round measured and the last one a tenth of the rounds before, if any."""
     last = curve[-1][0]
-    before = [number for number, _ in curve if number <= (1 - LAST_PART) * last]
+    before = [number for number, _ in curve if number <= (1 - LATE_FRACTION) * last]
     return (before or [last])[-1], last
 
 
-def _shared_rows() -> str:
+def _describe_shared_rows() -> str:
     return (
         "Each seed, also in the tuning, divides the same rows anew, so test rows of one seed are "
         "training or validation rows of another. The tuning used rows that are tested later. The "
@@ -454,12 +469,12 @@ def _shared_rows() -> str:
     )
 
 
-def _of(clients: Sequence[int], total: int) -> str:
+def _format_clients(clients: Sequence[int], total: int) -> str:
     """Return "3 of 40 clients (7, 12, 31)", with the first ids."""
-    more = ", ..." if len(clients) > MOST_CLIENTS else ""
-    ids = ", ".join(map(str, clients[:MOST_CLIENTS]))
+    more = ", ..." if len(clients) > MAX_CLIENTS_LISTED else ""
+    ids = ", ".join(map(str, clients[:MAX_CLIENTS_LISTED]))
     return f"{len(clients)} of {total} clients ({ids}{more})"
 
 
-def _have(clients: Sequence[int]) -> str:
+def _get_verb(clients: Sequence[int]) -> str:
     return "has" if len(clients) == 1 else "have"

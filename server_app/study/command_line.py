@@ -8,22 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from fedquorum.errors import FedQuorumError, SettingsError
-from fedquorum.records.directory import new_run_directory
+from fedquorum.records.run_dir import create_run_directory
 from hydra.core.override_parser.types import Override
 
 from conf import Settings
-from conf.compose import CONFIG_NAME, hydra_in_progress, parse_word, quoted
-from conf.options import nearest
-from server_app.command_line import words_of_a_sweep
+from conf.compose import CONFIG_NAME, parse_override, quote, start_hydra
+from conf.options import format_suggestion
+from server_app.command_line import prepare_sweep_overrides
 from server_app.job import EXIT_ERROR, EXIT_INTERRUPTED, SweepRefused, SweepUnfinished, run_job
 from server_app.study.settings import StudySettings
 
-OUTPUT = "output"
-OUTPUTS = Path("outputs")
-OF_RUNS = ("experiment", *(item.name for item in fields(Settings)))
+OUTPUT_KEY = "output"
+OUTPUT_ROOT = Path("outputs")
+RUN_SETTINGS = ("experiment", *(item.name for item in fields(Settings)))
 """The settings of runs that have no point in their names."""
 
-USAGE = """\
+STUDY_USAGE = """\
 Find out which method helps a federation, and by how much.
 
   fedquorum study goal=GOAL budget=BUDGET KEY=VALUE ...
@@ -56,10 +56,10 @@ def main(words: Sequence[str]) -> int:
         If the study was interrupted. It has the exit status.
     """
     if {"-h", "--help"} & set(words) or not words:
-        print(USAGE, end="")
+        print(STUDY_USAGE, end="")
         return 0
     try:
-        study_here(words)
+        start_study(words)
     except FedQuorumError as error:
         print(f"fedquorum study: {error}", file=sys.stderr)
         return EXIT_ERROR
@@ -67,19 +67,19 @@ def main(words: Sequence[str]) -> int:
         print("fedquorum study: interrupted before the first run", file=sys.stderr)
         return EXIT_INTERRUPTED
     except SweepUnfinished as end:
-        again = [word for word in words if not word.startswith(f"{OUTPUT}=")]
-        command = shlex.join(["fedquorum", "study", *again, f"{OUTPUT}={end.directory}"])
+        again = [word for word in words if not word.startswith(f"{OUTPUT_KEY}=")]
+        command = shlex.join(["fedquorum", "study", *again, f"{OUTPUT_KEY}={end.directory}"])
         print(f"fedquorum study: interrupted; to continue: {command}", file=sys.stderr)
         raise
     return 0
 
 
-def study_here(words: Sequence[str]) -> Path:
+def start_study(overrides: Sequence[str]) -> Path:
     """Run a study, or on with one; return its folder.
 
     Parameters
     ----------
-    words : sequence of str
+    overrides : sequence of str
         Words of the command line.
 
     Raises
@@ -89,27 +89,27 @@ def study_here(words: Sequence[str]) -> Path:
     SweepUnfinished
         If it was interrupted.
     """
-    of_study, of_runs = _divided(words)
-    output = str(of_study.pop(OUTPUT).value()) if OUTPUT in of_study else ""
+    of_study, of_runs = _split_overrides(overrides)
+    output = str(of_study.pop(OUTPUT_KEY).value()) if OUTPUT_KEY in of_study else ""
     asked: dict[str, Any] = {key: override.value() for key, override in of_study.items()}
     StudySettings(**asked)
-    arguments = words_of_a_sweep(of_runs)
-    folder = Path(output) if output else new_run_directory(OUTPUTS, "studies")
+    arguments = prepare_sweep_overrides(of_runs)
+    folder = Path(output) if output else create_run_directory(OUTPUT_ROOT, "studies")
     arguments += [
         "hydra.mode=MULTIRUN",
         "hydra/sweeper=study",
-        f"hydra.sweep.dir={quoted(str(folder.absolute()))}",
+        f"hydra.sweep.dir={quote(str(folder.absolute()))}",
         *(f"hydra.sweeper.{override.input_line}" for override in of_study.values()),
     ]
     try:
-        with hydra_in_progress() as hydra:
+        with start_hydra() as hydra:
             hydra.multirun(CONFIG_NAME, run_job, arguments, with_log_configuration=False)
     except SweepRefused as end:
         raise end.error from None
     return folder
 
 
-def _divided(words: Sequence[str]) -> tuple[dict[str, Override], list[str]]:
+def _split_overrides(overrides: Sequence[str]) -> tuple[dict[str, Override], list[str]]:
     """Return the words that say what is asked, by key, and those of the runs.
 
     Raises
@@ -117,18 +117,18 @@ def _divided(words: Sequence[str]) -> tuple[dict[str, Override], list[str]]:
     SettingsError
         If a word is of neither, or none at all.
     """
-    known = (*(item.name for item in fields(StudySettings)), OUTPUT)
+    known = (*(item.name for item in fields(StudySettings)), OUTPUT_KEY)
     of_study, of_runs = {}, []
-    for word in words:
+    for word in overrides:
         key = word.partition("=")[0]
         if word.startswith("-"):
             raise SettingsError(f"a study takes words KEY=VALUE and no flag but --help, got {word}")
         if key in known:
-            of_study[key] = parse_word(word)
-        elif key.isidentifier() and key not in OF_RUNS:
+            of_study[key] = parse_override(word)
+        elif key.isidentifier() and key not in RUN_SETTINGS:
             raise SettingsError(
                 f"{key} is neither a word of a study ({', '.join(known)}) nor a setting of its runs"
-                f" ({', '.join(OF_RUNS)})" + nearest(key, (*known, *OF_RUNS))
+                f" ({', '.join(RUN_SETTINGS)})" + format_suggestion(key, (*known, *RUN_SETTINGS))
             )
         else:
             of_runs.append(word)

@@ -5,36 +5,41 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedquorum.intake import shown
-from fedquorum.records.files import replacing
+from fedquorum.records.files import atomic_write
+from fedquorum.sanitize import sanitize
 from markupsafe import Markup
 
-from server_app.report.page import packed_plotly, script_json, templates
+from server_app.report.page import encode_plotly, escape_script_json, get_templates
 from server_app.report.tables import TextTable
-from server_app.study.answer import PAGE_FILE, Answer
-from server_app.study.charts import StudyChart, colour_of, study_charts, tuning_charts
-from server_app.study.tables import (
-    LONGEST_TEXT,
-    TUNED,
-    answer_table,
-    left_out_table,
-    ranked,
-    runs_table,
+from server_app.study.charts import (
+    StudyChart,
+    build_study_charts,
+    build_tuning_charts,
+    get_method_color,
 )
-from server_app.study.words import (
-    capital,
-    duration,
-    listed,
-    num_seeds,
-    percent,
-    question_words,
-    title,
-    unit_of,
-    verdict_sentence,
-    whose,
+from server_app.study.result import PAGE_FILE, StudyResult
+from server_app.study.tables import (
+    MAX_SENTENCE_LENGTH,
+    TUNED_HEADING,
+    build_exclusion_table,
+    build_result_table,
+    build_seed_runs_table,
+    rank_methods,
+)
+from server_app.study.text import (
+    capitalize,
+    count_seeds,
+    describe_score_clients,
+    format_duration,
+    format_method_name,
+    format_percent,
+    format_question,
+    format_verdict,
+    get_unit,
+    join_words,
 )
 
-TEMPLATE = "study.html"
+STUDY_TEMPLATE = "study.html"
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,7 @@ class _Row:
 
 
 @dataclass(frozen=True)
-class _Answers:
+class _MethodTable:
     """The table of the methods."""
 
     title: str
@@ -67,7 +72,7 @@ class _Answers:
     rows: tuple[_Row, ...]
 
 
-def page(answer: Answer, *, engine: str = "") -> str:
+def render_study_page(result: StudyResult, *, engine: str = "") -> str:
     """Return a study's page as HTML.
 
     From top to bottom: the verdict, the methods, the caveats, the differences and other charts,
@@ -75,35 +80,35 @@ def page(answer: Answer, *, engine: str = "") -> str:
 
     Parameters
     ----------
-    answer : Answer
+    result : Answer
         What the study says.
     engine : str
         What ran it, in words; left out if empty.
     """
     return (
-        templates()
-        .get_template(TEMPLATE)
+        get_templates()
+        .get_template(STUDY_TEMPLATE)
         .render(
-            data=shown(answer.data),
-            question=question_words(answer),
-            verdict=verdict_sentence(answer),
-            answers=_answers(answer),
-            tuned=TUNED,
-            table_note=_table_note(answer),
-            left_out=left_out_table(answer),
-            caveats=[shown(caveat, LONGEST_TEXT) for caveat in answer.caveats],
-            charts=[_plot(chart) for chart in study_charts(answer)],
-            tuning=[_plot(chart) for chart in tuning_charts(answer)],
-            tuning_note=_tuning_note(answer),
-            facts=dict(_facts(answer, engine)),
-            command=shown(answer.command, LONGEST_TEXT),
-            runs=runs_table(answer),
-            plotly=packed_plotly(),
+            data=sanitize(result.data),
+            question=format_question(result),
+            verdict=format_verdict(result),
+            answers=_build_method_table(result),
+            tuned=TUNED_HEADING,
+            table_note=_format_table_note(result),
+            left_out=build_exclusion_table(result),
+            caveats=[sanitize(caveat, MAX_SENTENCE_LENGTH) for caveat in result.caveats],
+            charts=[_build_plot(chart) for chart in build_study_charts(result)],
+            tuning=[_build_plot(chart) for chart in build_tuning_charts(result)],
+            tuning_note=_format_tuning_note(result),
+            facts=dict(_list_facts(result, engine)),
+            command=sanitize(result.command, MAX_SENTENCE_LENGTH),
+            runs=build_seed_runs_table(result),
+            plotly=encode_plotly(),
         )
     )
 
 
-def write_page(answer: Answer, directory: Path, *, engine: str = "") -> Path:
+def write_page(result: StudyResult, directory: Path, *, engine: str = "") -> Path:
     """Write ``study.html`` and return its path.
 
     Raises
@@ -111,35 +116,37 @@ def write_page(answer: Answer, directory: Path, *, engine: str = "") -> Path:
     OSError
         If it cannot be written.
     """
-    with replacing(directory / PAGE_FILE) as part:
-        part.write_text(page(answer, engine=engine), encoding="utf-8")
+    with atomic_write(directory / PAGE_FILE) as part:
+        part.write_text(render_study_page(result, engine=engine), encoding="utf-8")
     return directory / PAGE_FILE
 
 
-def _plot(chart: StudyChart) -> _Plot:
+def _build_plot(chart: StudyChart) -> _Plot:
     return _Plot(
         f"chart-{chart.name}",
         chart.title,
         chart.note,
         chart.small,
-        script_json(json.dumps({"panels": [json.loads(chart.drawn.to_json())]})),
+        escape_script_json(json.dumps({"panels": [json.loads(chart.figure.to_json())]})),
     )
 
 
-def _answers(answer: Answer) -> _Answers:
-    table: TextTable = answer_table(answer)
+def _build_method_table(result: StudyResult) -> _MethodTable:
+    table: TextTable = build_result_table(result)
     rows = (
-        _Row(name, colour_of(answer, method.name), method.name == answer.verdict, tuple(cells))
-        for (name, *cells), method in zip(table.rows, ranked(answer), strict=True)
+        _Row(
+            name, get_method_color(result, method.name), method.name == result.verdict, tuple(cells)
+        )
+        for (name, *cells), method in zip(table.rows, rank_methods(result), strict=True)
     )
-    return _Answers(table.title, table.headings, tuple(rows))
+    return _MethodTable(table.title, table.headings, tuple(rows))
 
 
-def _table_note(answer: Answer) -> str:
+def _format_table_note(result: StudyResult) -> str:
     said = ["Scores are of test parts after the last round."]
-    if answer.decision is not None:
-        level = percent(answer.confidence)
-        than = f"whose metric, mean over seeds, is worse than with {title(answer.baseline)}"
+    if result.decision is not None:
+        level = format_percent(result.confidence)
+        than = f"whose metric, mean over seeds, is worse than with {format_method_name(result.baseline)}"
         said += [
             f"The intervals hold together for all methods with a probability of {level}.",
             f"Worse off: clients {than}.",
@@ -147,31 +154,34 @@ def _table_note(answer: Answer) -> str:
     return " ".join([*said, "MB: all messages of a run, both ways."])
 
 
-def _tuning_note(answer: Answer) -> str:
-    in_percent = ", %," if answer.measured.is_share else ""
+def _format_tuning_note(result: StudyResult) -> str:
+    in_percent = ", %," if result.metric_info.is_fraction else ""
     return (
-        f"{capital(unit_of(answer).metric)}{in_percent} on validation parts by round; every curve "
+        f"{capitalize(get_unit(result).metric)}{in_percent} on validation parts by round; every curve "
         "is one choice of values. In colour the best, with which the method was compared; pale the "
         "trials that were stopped early. Hovering tells the values."
     )
 
 
-def _facts(answer: Answer, engine: str) -> Iterator[tuple[str, str]]:
+def _list_facts(result: StudyResult, engine: str) -> Iterator[tuple[str, str]]:
     """Yield how the study was done, each fact with its name."""
-    unit, spent = unit_of(answer), answer.spent
-    yield "Score", f"{unit.metric} of {whose(answer)}, on test parts that nothing was tuned on"
+    unit, spent = get_unit(result), result.spent
+    yield (
+        "Score",
+        f"{unit.metric} of {describe_score_clients(result)}, on test parts that nothing was tuned on",
+    )
     shared = "every method has the same division of the data, start and draws"
-    yield "Seeds", f"{num_seeds(answer)}; with each, {shared}"
-    level = f"{percent(answer.confidence)} for all methods together (Bonferroni)"
+    yield "Seeds", f"{count_seeds(result)}; with each, {shared}"
+    level = f"{format_percent(result.confidence)} for all methods together (Bonferroni)"
     yield "Intervals", f"of the differences paired by seed, by Student's t, at {level}"
-    margin = f"±{unit.amount(answer.min_effect)} of {unit.metric}"
+    margin = f"±{unit.format_amount(result.min_effect)} of {unit.metric}"
     yield "No difference", f"means that no interval reaches above {margin}"
     budget = "the same budget for each method"
     yield (
         "Tuning",
-        f"with seeds {listed([*map(str, answer.tuning_seeds)])}, on validation parts, {budget}",
+        f"with seeds {join_words([*map(str, result.tuning_seeds)])}, on validation parts, {budget}",
     )
-    amount, used = (duration(spent.unit, one) for one in (spent.amount, spent.spent))
+    amount, used = (format_duration(spent.unit, one) for one in (spent.amount, spent.spent))
     yield "Budget", f"{amount}, of which {used} were spent"
     if engine:
-        yield "Engine", shown(engine)
+        yield "Engine", sanitize(engine)

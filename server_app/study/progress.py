@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from fedquorum.errors import RunError
-from fedquorum.intake import shown
-from fedquorum.records.files import replacing
+from fedquorum.records.files import atomic_write
+from fedquorum.sanitize import sanitize
 
 PROGRESS_FILE = "progress.json"
 
@@ -58,9 +58,9 @@ class ProgressFile:
 
     def __init__(self, directory: Path, study: Mapping[str, Any]) -> None:
         self._path = directory / PROGRESS_FILE
-        self._progress = _read(self._path) or Progress(study)
+        self._progress = _read_progress(self._path) or Progress(study)
         for key, before in self._progress.study.items():
-            if difference := _difference(before, study.get(key)):
+            if difference := _describe_change(before, study.get(key)):
                 raise RunError(
                     f"output must be a new folder or one of the same study, got {directory}, where "
                     f"{key} {difference}"
@@ -86,21 +86,21 @@ class ProgressFile:
     def save(self, **changes: Any) -> None:
         """Write the time spent, and what else has changed."""
         self._progress = replace(self._progress, seconds=self.seconds, **changes)
-        with replacing(self._path) as part:
+        with atomic_write(self._path) as part:
             part.write_text(json.dumps(asdict(self._progress), indent=2) + "\n", encoding="utf-8")
 
 
-def _difference(before: Any, now: Any) -> str:
+def _describe_change(before: Any, now: Any) -> str:
     """Return in words how two values differ, lists whatever their order; "" if they do not."""
     if not (isinstance(before, list) and isinstance(now, list)):
-        return "" if before == now else f"is {shown(before)} and not {shown(now)}"
+        return "" if before == now else f"is {sanitize(before)} and not {sanitize(now)}"
     gone = [one for one in before if one not in now]
     new = [one for one in now if one not in before]
     kinds = (("have", gone), ("do not have", new))
-    return " and ".join(f"{verb} {shown(', '.join(ones))}" for verb, ones in kinds if ones)
+    return " and ".join(f"{verb} {sanitize(', '.join(ones))}" for verb, ones in kinds if ones)
 
 
-def _read(path: Path) -> Progress | None:
+def _read_progress(path: Path) -> Progress | None:
     if not path.exists():
         return None
     try:

@@ -7,54 +7,54 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fedquorum.audit.replay import read_recorded
+from fedquorum.audit.replay import read_audit_input
 from fedquorum.errors import RunError
-from fedquorum.records.reader import load_run, read_parts
-from fedquorum.records.round_record import evaluation_summary
-from fedquorum.records.tables import metric_column
+from fedquorum.records.reader import load_run, read_dataset
+from fedquorum.records.round_record import summarize_evaluations
+from fedquorum.records.tables import get_metric_column
 
-from server_app.study.answer import Curve, SeedRun
-from server_app.sweep_jobs import complete_rounds
+from server_app.study.result import ScoreCurve, SeedRun
+from server_app.sweep_jobs import read_complete_rounds
 
-GROUPS = ("all", "priority", "non_priority", "held_out")
-SPREAD = ("average", "worst10", "best10", "gini", "std", "jain")
+SCORE_GROUPS = ("all", "priority", "non_priority", "held_out")
+DISPERSION_NAMES = ("average", "worst10", "best10", "gini", "std", "jain")
 
 
-def curve_of(directory: Path, part: str, score: str) -> Curve:
+def read_curve(directory: Path, split: str, score: str) -> ScoreCurve:
     """Return the score after every round in which it was measured; it may be of an unfinished run.
 
     Parameters
     ----------
     directory : Path
         The run.
-    part : {"validation", "test"}
+    split : {"validation", "test"}
         Whose scores.
     score : str
-        A number below ``part`` in ``rounds.jsonl``, by dotted key.
+        A number below ``split`` in ``rounds.jsonl``, by dotted key.
     """
-    return _curve(complete_rounds(directory), f"{part}.{score}")
+    return _build_curve(read_complete_rounds(directory), f"{split}.{score}")
 
 
-def _curve(records: Sequence[Mapping[str, Any]], key: str) -> Curve:
-    found = ((int(record["round"]), _number(record, key)) for record in records)
+def _build_curve(records: Sequence[Mapping[str, Any]], key: str) -> ScoreCurve:
+    found = ((int(record["round"]), _get_number(record, key)) for record in records)
     return tuple((number, value) for number, value in found if value is not None)
 
 
-def _number(record: Mapping[str, Any], key: str) -> float | None:
+def _get_number(record: Mapping[str, Any], key: str) -> float | None:
     value: Any = record
     for name in key.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
     return float(value) if isinstance(value, int | float) else None
 
 
-def seed_run(
+def read_seed_run(
     directory: Path,
     root: Path,
     score: str,
     metric: str,
     command: str,
     *,
-    among: Collection[int] | None = None,
+    included_clients: Collection[int] | None = None,
 ) -> SeedRun:
     """Return what a completed run came to, on test parts.
 
@@ -70,7 +70,7 @@ def seed_run(
         What clients measure.
     command : str
         What repeats the run.
-    among : collection of int, optional
+    included_clients : collection of int, optional
         The clients whose test parts count; None for all that were measured.
 
     Raises
@@ -78,16 +78,20 @@ def seed_run(
     RunError
         If the score is not defined after the last round.
     """
-    every = complete_rounds(directory)
-    records = every if among is None else [*_records_among(directory, among, metric)]
-    curve = _curve(records, f"test.{score}")
+    every = read_complete_rounds(directory)
+    records = (
+        every
+        if included_clients is None
+        else [*_filter_records(directory, included_clients, metric)]
+    )
+    curve = _build_curve(records, f"test.{score}")
     run = load_run(directory)
     if not curve or curve[-1][0] != len(run.rounds):
-        raise RunError(no_score(directory, "test", score, metric))
+        raise RunError(explain_missing_score(directory, "test", score, metric))
     last = records[-1]
     measures = {
-        **{group: _number(last, f"test.{group}.{metric}") for group in GROUPS},
-        **{name: _number(last, f"test.all.{name}") for name in SPREAD},
+        **{group: _get_number(last, f"test.{group}.{metric}") for group in SCORE_GROUPS},
+        **{name: _get_number(last, f"test.all.{name}") for name in DISPERSION_NAMES},
     }
     return SeedRun(
         seed=run.seed,
@@ -95,38 +99,41 @@ def seed_run(
         command=command,
         score=curve[-1][1],
         measures={name: value for name, value in measures.items() if value is not None},
-        clients=_clients(directory, metric, among),
+        clients=_read_client_metrics(directory, metric, included_clients),
         curve=curve,
         megabytes=sum(record.bytes_down + record.bytes_up for record in run.rounds) / 1e6,
         duration_seconds=math.fsum(record.duration_seconds for record in run.rounds),
     )
 
 
-def _records_among(
+def _filter_records(
     directory: Path, clients: Collection[int], metric: str
 ) -> Iterator[Mapping[str, Any]]:
     """Yield what the rounds' records would say of test parts if these clients were all."""
-    recorded = read_recorded(directory)
+    recorded = read_audit_input(directory)
     for record in recorded.run.rounds:
-        found = [one for one in recorded.evaluations(record.round) if one.client in clients]
-        yield {"round": record.round, "test": evaluation_summary(found, metric, all_evaluated=True)}
+        found = [one for one in recorded.get_evaluations(record.round) if one.client in clients]
+        yield {
+            "round": record.round,
+            "test": summarize_evaluations(found, metric, all_evaluated=True),
+        }
 
 
-def no_score(directory: Path, part: str, score: str, metric: str) -> str:
+def explain_missing_score(directory: Path, split: str, score: str, metric: str) -> str:
     """Return why a run has no score on a part of the clients' data, after its last round so far."""
-    if _clients(directory, metric, None, part):
-        return f"{part}.{score} is not defined after the last round"
-    for client, reason in refused(directory).items():
-        return f"no client reports {metric} on its {part} part; client {client}: {reason}"
+    if _read_client_metrics(directory, metric, None, split):
+        return f"{split}.{score} is not defined after the last round"
+    for client, reason in read_rejection_reasons(directory).items():
+        return f"no client reports {metric} on its {split} part; client {client}: {reason}"
     return (
-        f"evaluation.metric must be one that clients report on their {part} parts, got {metric}, "
+        f"evaluation.metric must be one that clients report on their {split} parts, got {metric}, "
         "which no client does (withhold in a device's node.yaml keeps it there)"
     )
 
 
-def refused(directory: Path) -> dict[int, str]:
+def read_rejection_reasons(directory: Path) -> dict[int, str]:
     """Return by client why it took no part in the last round, where its device says so."""
-    table = read_parts(directory / "clients", ["round", "client", "status", "reason"])
+    table = read_dataset(directory / "clients", ["round", "client", "status", "reason"])
     rows = table.to_pylist()
     last = max((row["round"] for row in rows), default=0)
     return {
@@ -136,31 +143,35 @@ def refused(directory: Path) -> dict[int, str]:
     }
 
 
-def _clients(
-    directory: Path, metric: str, among: Collection[int] | None, part: str = "test"
+def _read_client_metrics(
+    directory: Path, metric: str, included_clients: Collection[int] | None, split: str = "test"
 ) -> dict[int, float]:
     """Return the metric on each client's part after the last round, where it is defined."""
-    column = metric_column(part, metric)
-    table = read_parts(directory / "evaluations", ["round", "client", column])
+    column = get_metric_column(split, metric)
+    table = read_dataset(directory / "evaluations", ["round", "client", column])
     values = table[column].to_numpy().astype(np.float64)
     last = table["round"].to_numpy() == table["round"].to_numpy().max(initial=0)
     defined = last & ~np.isnan(values)
     found = zip(table["client"].to_numpy()[defined], values[defined], strict=True)
-    return {int(k): float(value) for k, value in found if among is None or k in among}
+    return {
+        int(k): float(value)
+        for k, value in found
+        if included_clients is None or k in included_clients
+    }
 
 
-def run_command(words: Sequence[str]) -> str:
+def format_run_command(overrides: Sequence[str]) -> str:
     """Return what repeats a run."""
-    return shlex.join(["fedquorum", *words])
+    return shlex.join(["fedquorum", *overrides])
 
 
-def rounds_to(curve: Curve, target: float, *, higher_is_better: bool) -> int | None:
+def find_round_reaching(curve: ScoreCurve, target: float, *, higher_is_better: bool) -> int | None:
     """Return after which round a curve first is as good as ``target``; None if it never is."""
     sign = 1.0 if higher_is_better else -1.0
     return next((number for number, score in curve if sign * (score - target) >= 0), None)
 
 
-def mean_by_client(runs: Sequence[SeedRun]) -> dict[int, float]:
+def average_by_client(runs: Sequence[SeedRun]) -> dict[int, float]:
     """Return each client's metric, mean over the runs that measured it."""
     found: dict[int, list[float]] = {}
     for run in runs:

@@ -6,31 +6,31 @@ from typing import Any, Literal
 
 from fedquorum.errors import ParameterError, SettingsError
 from fedquorum.metrics import Metric
-from fedquorum.parameters import NON_NEGATIVE, NON_NEGATIVE_COUNT, ListOf, Number, OneOf, Range
-from fedquorum.rule import Question, check_parameters, parameter
+from fedquorum.parameters import NON_NEGATIVE, NON_NEGATIVE_INT, Interval, ListOf, OneOf, Range
+from fedquorum.rule import Goal, check_parameters, parameter
 
-from conf.options import nearest
-from conf.words import words_of
-from server_app.study.decision import FEWEST_SEEDS
+from conf.options import format_suggestion
+from conf.overrides import to_overrides
+from server_app.study.paired_statistics import MIN_SEEDS
 
-QUESTIONS = (Question.PRIORITY, Question.PARTICIPATION, Question.FAIRNESS, Question.AVERAGE)
-SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
-SHARE_MARGIN = 0.01
+STUDY_GOALS = (Goal.PRIORITY, Goal.PARTICIPATION, Goal.FAIRNESS, Goal.AVERAGE)
+SECONDS_PER_UNIT = {"s": 1.0, "min": 60.0, "h": 3600.0}
+FRACTION_MARGIN = 0.01
 RELATIVE_MARGIN = 0.01
 """Differences that make none, unless the user says otherwise: of shares, and of other metrics as a
 part of the baseline's score."""
 
-SCORES = {
-    Question.PRIORITY: "priority.{metric}",
-    Question.PARTICIPATION: "all.average",
-    Question.FAIRNESS: "all.worst10",
-    Question.AVERAGE: "all.{metric}",
+GOAL_SCORES = {
+    Goal.PRIORITY: "priority.{metric}",
+    Goal.PARTICIPATION: "all.average",
+    Goal.FAIRNESS: "all.worst10",
+    Goal.AVERAGE: "all.{metric}",
 }
 """What methods are compared by, by dotted key: the mean of the priority clients, the mean over
 clients whatever data they have, the mean of the worst tenth, and the mean by data."""
 
-_NEEDED = ("goal", "budget")
-_BUDGET = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h|runs|rounds)")
+_REQUIRED = ("goal", "budget")
+_BUDGET_PATTERN = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h|runs|rounds)")
 
 
 @dataclass(frozen=True)
@@ -52,22 +52,22 @@ class Budget:
     amount: float
 
     @classmethod
-    def of(cls, text: str, rounds: int) -> "Budget":
+    def from_text(cls, text: str, rounds: int) -> "Budget":
         """Return the budget that ``20min`` or ``200runs`` says, a run being so many rounds."""
-        found = _BUDGET.fullmatch(text)
+        found = _BUDGET_PATTERN.fullmatch(text)
         if found is None:
             raise SettingsError(f"budget must be {BudgetText().describe()}, got {text}")
         number, unit = float(found[1]), found[2]
-        if unit in SECONDS:
-            return cls(text, "seconds", number * SECONDS[unit])
+        if unit in SECONDS_PER_UNIT:
+            return cls(text, "seconds", number * SECONDS_PER_UNIT[unit])
         return cls(text, "rounds", number * (rounds if unit == "runs" else 1))
 
-    def shown(self, amount: float) -> str:
+    def format_amount(self, amount: float) -> str:
         """Return an amount in words: ``12:30 min`` or ``400 rounds``."""
-        return f"{amount:.0f} rounds" if self.unit == "rounds" else clock(amount)
+        return f"{amount:.0f} rounds" if self.unit == "rounds" else format_clock_time(amount)
 
 
-def clock(seconds: float) -> str:
+def format_clock_time(seconds: float) -> str:
     """Return a time as ``12:30 min`` or ``1:02:05 h``."""
     hours, rest = divmod(round(seconds), 3600)
     minutes = f"{rest // 60:02}:{rest % 60:02}"
@@ -84,7 +84,7 @@ class BudgetText(Range):
 
     def contains(self, value: object) -> bool:
         """Say whether ``value`` is a budget."""
-        found = _BUDGET.fullmatch(value) if isinstance(value, str) else None
+        found = _BUDGET_PATTERN.fullmatch(value) if isinstance(value, str) else None
         return found is not None and float(found[1]) > 0
 
 
@@ -136,46 +136,46 @@ class StudySettings:
         If a value is not allowed.
     """
 
-    goal: str | None = parameter(None, OneOf(QUESTIONS))
+    goal: str | None = parameter(None, OneOf(STUDY_GOALS))
     budget: str | None = parameter(None, BudgetText())
     methods: Any = parameter(None, ListOf(Phrase()))
     baseline: str | None = parameter(None, Phrase())
     metric_key: str | None = None
-    trials: int | None = parameter(None, NON_NEGATIVE_COUNT)
-    seeds: int | None = parameter(None, Number(low=FEWEST_SEEDS, integer=True))
+    trials: int | None = parameter(None, NON_NEGATIVE_INT)
+    seeds: int | None = parameter(None, Interval(low=MIN_SEEDS, integer=True))
     min_effect: float | None = parameter(None, NON_NEGATIVE)
-    confidence: float = parameter(0.95, Number(low=0.5, high=1, open_high=True))
+    confidence: float = parameter(0.95, Interval(low=0.5, high=1, open_high=True))
 
     def __post_init__(self) -> None:
         try:
             check_parameters(self)
         except ParameterError as error:
             asked = error.parameter == "goal"
-            hint = nearest(str(self.goal), QUESTIONS) if asked else ""
+            hint = format_suggestion(str(self.goal), STUDY_GOALS) if asked else ""
             raise SettingsError(f"{error}{hint}") from None
         for item in fields(self):
-            if item.name in _NEEDED and getattr(self, item.name) is None:
+            if item.name in _REQUIRED and getattr(self, item.name) is None:
                 allowed = item.metadata["allowed"].describe()
                 raise SettingsError(f"{item.name} must be {allowed}, got nothing")
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def overrides(self) -> tuple[str, ...]:
         """What was said, as words of the command line."""
         given = {item.name: getattr(self, item.name) for item in fields(self)}
         changed = {i.name: given[i.name] for i in fields(self) if given[i.name] != i.default}
-        return (f"budget={changed.pop('budget')}", *words_of(changed))
+        return (f"budget={changed.pop('budget')}", *to_overrides(changed))
 
     @property
-    def asked(self) -> Question:
+    def goal_kind(self) -> Goal:
         """The goal."""
-        return Question(str(self.goal))
+        return Goal(str(self.goal))
 
-    def margin_of(self, metric: Metric, baseline: float) -> float:
+    def resolve_min_effect(self, metric: Metric, baseline: float) -> float:
         """Return ``min_effect`` where the baseline scores so much."""
         if self.min_effect is not None:
             return self.min_effect
-        return SHARE_MARGIN if metric.is_share else RELATIVE_MARGIN * abs(baseline)
+        return FRACTION_MARGIN if metric.is_fraction else RELATIVE_MARGIN * abs(baseline)
 
-    def score_of(self, metric: str) -> str:
+    def resolve_metric_key(self, metric: str) -> str:
         """Return what is compared, by dotted key below ``test``, where this metric is measured."""
-        return self.metric_key or f"{SCORES[self.asked].format(metric=metric)}"
+        return self.metric_key or f"{GOAL_SCORES[self.goal_kind].format(metric=metric)}"

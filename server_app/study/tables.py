@@ -5,69 +5,75 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from fedquorum.intake import shown
+from fedquorum.sanitize import sanitize
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from server_app.naming import setting_words
+from server_app.names import format_setting
 from server_app.report.tables import TextTable
-from server_app.study.answer import Answer, MethodResult, SeedRun
-from server_app.study.decision import Comparison
-from server_app.study.words import (
-    compared,
-    num_seeds,
-    percent,
-    possessive_of,
-    title,
-    unit_of,
-    verdict_sentence,
-    whose,
+from server_app.study.paired_statistics import PairedDifference
+from server_app.study.result import MethodResult, SeedRun, StudyResult
+from server_app.study.text import (
+    count_seeds,
+    describe_score_clients,
+    format_method_name,
+    format_percent,
+    format_verdict,
+    get_compared_methods,
+    get_unit,
+    to_possessive,
 )
 
-NONE = "-"
-MANY_MB = 1000.0
-TUNED = "values tuned"
+MISSING_CELL = "-"
+MIN_WHOLE_MB = 1000.0
+TUNED_HEADING = "values tuned"
 ALL, WORST, UNSEEN = "all", "worst10", "held_out"
-LONGEST_TEXT = 1000
-SPACE = 3  # around a column in a terminal
+MAX_SENTENCE_LENGTH = 1000
+COLUMN_PADDING = 3  # around a column in a terminal
 
 
-def mean_measure(runs: Sequence[SeedRun], name: str) -> float:
+def average_measure(runs: Sequence[SeedRun], name: str) -> float:
     """Return the mean over seeds of what was measured after the last round, NaN without any."""
     values = [run.measures[name] for run in runs if name in run.measures]
     known = [value for value in values if not math.isnan(value)]
     return fmean(known) if known else math.nan
 
 
-def ranked(answer: Answer) -> tuple[MethodResult, ...]:
+def rank_methods(result: StudyResult) -> tuple[MethodResult, ...]:
     """Return the methods compared, the largest difference from the baseline first, and it last."""
-    order = [] if answer.decision is None else [c.method for c in answer.decision.comparisons]
-    by_name = {method.name: method for method in compared(answer)}
+    order = [] if result.decision is None else [c.method for c in result.decision.differences]
+    by_name = {method.name: method for method in get_compared_methods(result)}
     first = [by_name[name] for name in order]
     return (*first, *(method for method in by_name.values() if method.name not in order))
 
 
-def answer_table(answer: Answer) -> TextTable:
+def build_result_table(result: StudyResult) -> TextTable:
     """Return a row for each method that was compared, the best first.
 
     Columns in which nothing was measured are left out.
     """
-    rows = [_Row(answer, method) for method in ranked(answer)]
-    cells = {heading: [cell(row) for row in rows] for heading, cell in _columns(answer).items()}
-    told = {heading: column for heading, column in cells.items() if set(column) != {NONE}}
-    names = [title(row.method.name) for row in rows]
+    rows = [_Row(result, method) for method in rank_methods(result)]
+    cells = {
+        heading: [cell(row) for row in rows] for heading, cell in _build_columns(result).items()
+    }
+    told = {heading: column for heading, column in cells.items() if set(column) != {MISSING_CELL}}
+    names = [format_method_name(row.method.name) for row in rows]
     return TextTable(
-        f"Methods, means ± standard deviations over {num_seeds(answer)} seeds",
+        f"Methods, means ± standard deviations over {count_seeds(result)} seeds",
         ("method", *told),
         tuple(zip(names, *told.values(), strict=True)),
     )
 
 
-def left_out_table(answer: Answer) -> TextTable:
+def build_exclusion_table(result: StudyResult) -> TextTable:
     """Return a row for each method that was not compared, with the reason."""
-    rows = [(title(one.name), shown(one.left_out)) for one in answer.methods if one.left_out]
+    rows = [
+        (format_method_name(one.name), sanitize(one.left_out))
+        for one in result.methods
+        if one.left_out
+    ]
     return TextTable("Methods left out", ("method", "why"), tuple(rows))
 
 
@@ -75,118 +81,121 @@ def left_out_table(answer: Answer) -> TextTable:
 class _Row:
     """One method of an answer, as the columns tell of it."""
 
-    answer: Answer
+    result: StudyResult
     method: MethodResult
 
     @property
-    def comparison(self) -> Comparison | None:
+    def paired_difference(self) -> PairedDifference | None:
         """How it compares with the baseline; None of the baseline and without a decision."""
-        decision = self.answer.decision
-        comparisons = () if decision is None else decision.comparisons
+        decision = self.result.decision
+        comparisons = () if decision is None else decision.differences
         return next((one for one in comparisons if one.method == self.method.name), None)
 
     @property
     def score(self) -> str:
-        unit, scores = unit_of(self.answer), [run.score for run in self.method.runs]
+        unit, scores = get_unit(self.result), [run.score for run in self.method.runs]
         if not scores:
-            return NONE
-        spread = f" ± {unit.number(stdev(scores))}" if len(scores) > 1 else ""
-        return unit.number(fmean(scores)) + spread
+            return MISSING_CELL
+        spread = f" ± {unit.format_number(stdev(scores))}" if len(scores) > 1 else ""
+        return unit.format_number(fmean(scores)) + spread
 
     @property
     def difference(self) -> str:
-        unit, one = unit_of(self.answer), self.comparison
+        unit, one = get_unit(self.result), self.paired_difference
         if one is None:
-            return NONE
-        interval = unit.interval(one.low, one.high, signed=True)
-        return f"{unit.number(one.difference, signed=True)} ({interval})"
+            return MISSING_CELL
+        interval = unit.format_interval(one.low, one.high, signed=True)
+        return f"{unit.format_number(one.difference, signed=True)} ({interval})"
 
     @property
     def ahead(self) -> str:
-        one = self.comparison
-        return NONE if one is None else f"{one.ahead} of {num_seeds(self.answer)}"
+        one = self.paired_difference
+        return MISSING_CELL if one is None else f"{one.ahead} of {count_seeds(self.result)}"
 
-    def measured(self, name: str) -> str:
-        return unit_of(self.answer).number(mean_measure(self.method.runs, name))
+    def format_measure(self, name: str) -> str:
+        return get_unit(self.result).format_number(average_measure(self.method.runs, name))
 
     @property
     def worse_off(self) -> str:
         share = self.method.worse_off
-        return NONE if math.isnan(share) else f"{100 * share:.0f} %"
+        return MISSING_CELL if math.isnan(share) else f"{100 * share:.0f} %"
 
     @property
     def rounds(self) -> str:
         rounds = self.method.rounds_to_baseline
-        if self.method.name == self.answer.baseline or not self.method.runs:
-            return NONE
+        if self.method.name == self.result.baseline or not self.method.runs:
+            return MISSING_CELL
         return "rarely" if rounds is None else f"{rounds:,.0f}"
 
     @property
     def megabytes(self) -> str:
         amounts = [run.megabytes for run in self.method.runs]
         if not amounts:
-            return NONE
+            return MISSING_CELL
         mean = fmean(amounts)
-        return f"{mean:,.0f}" if mean >= MANY_MB else f"{mean:.3g}"
+        return f"{mean:,.0f}" if mean >= MIN_WHOLE_MB else f"{mean:.3g}"
 
     @property
     def tuned(self) -> str:
-        return ", ".join(map(setting_words, self.method.tuned)) or NONE
+        return ", ".join(map(format_setting, self.method.tuned)) or MISSING_CELL
 
 
-def _columns(answer: Answer) -> dict[str, Callable[[_Row], str]]:
+def _build_columns(result: StudyResult) -> dict[str, Callable[[_Row], str]]:
     """Return the columns by their headings, without one that would repeat the score."""
-    unit, baseline = unit_of(answer), title(answer.baseline)
-    in_percent = ", %" if answer.measured.is_share else ""
+    unit, baseline = get_unit(result), format_method_name(result.baseline)
+    in_percent = ", %" if result.metric_info.is_fraction else ""
     of_difference = f", {unit.unit}" if unit.unit else ""
-    interval = f"{percent(answer.confidence)} interval"
+    interval = f"{format_percent(result.confidence)} interval"
     columns: dict[str, Callable[[_Row], str]] = {
-        f"{unit.metric} of {whose(answer)}{in_percent}": lambda row: row.score,
+        f"{unit.metric} of {describe_score_clients(result)}{in_percent}": lambda row: row.score,
         f"better than {baseline} by{of_difference} ({interval})": lambda row: row.difference,
         "seeds ahead": lambda row: row.ahead,
-        f"all clients{in_percent}": lambda row: row.measured(ALL),
-        f"worst 10 % of clients{in_percent}": lambda row: row.measured(WORST),
-        f"held-out clients{in_percent}": lambda row: row.measured(UNSEEN),
+        f"all clients{in_percent}": lambda row: row.format_measure(ALL),
+        f"worst 10 % of clients{in_percent}": lambda row: row.format_measure(WORST),
+        f"held-out clients{in_percent}": lambda row: row.format_measure(UNSEEN),
         "clients worse off": lambda row: row.worse_off,
-        f"rounds to {possessive_of(baseline)} score": lambda row: row.rounds,
+        f"rounds to {to_possessive(baseline)} score": lambda row: row.rounds,
         "MB sent": lambda row: row.megabytes,
-        TUNED: lambda row: row.tuned,
+        TUNED_HEADING: lambda row: row.tuned,
     }
-    said = whose(answer).removeprefix("the ").replace("of all", "of")
+    said = describe_score_clients(result).removeprefix("the ").replace("of all", "of")
     return {name: cell for name, cell in columns.items() if name != f"{said}{in_percent}"}
 
 
-def runs_table(answer: Answer) -> TextTable:
+def build_seed_runs_table(result: StudyResult) -> TextTable:
     """Return a row for each run that was compared, with the command that repeats it."""
-    unit = unit_of(answer)
+    unit = get_unit(result)
     rows = (
         (
-            title(method.name),
+            format_method_name(method.name),
             str(run.seed),
-            unit.number(run.score),
+            unit.format_number(run.score),
             f"{run.duration_seconds:,.0f}",
-            shown(run.folder),
-            shown(run.command, LONGEST_TEXT),
+            sanitize(run.folder),
+            sanitize(run.command, MAX_SENTENCE_LENGTH),
         )
-        for method in compared(answer)
+        for method in get_compared_methods(result)
         for run in method.runs
     )
     headings = ("method", "seed", "score", "seconds", "folder", "command")
     return TextTable("Runs and the commands that repeat them", headings, tuple(rows))
 
 
-def print_answer(answer: Answer, console: Console) -> None:
+def print_result(result: StudyResult, console: Console) -> None:
     """Print verdict, tables and caveats; a table that is too wide is divided."""
-    console.print(escape(verdict_sentence(answer)), style="bold", highlight=False)
-    for table in (*divided(answer_table(answer), console.width), left_out_table(answer)):
+    console.print(escape(format_verdict(result)), style="bold", highlight=False)
+    for table in (
+        *split_table(build_result_table(result), console.width),
+        build_exclusion_table(result),
+    ):
         if table.rows:
             console.print()
-            console.print(_terminal(table))
-    for caveat in answer.caveats:
-        console.print(f"- {escape(shown(caveat, LONGEST_TEXT))}", highlight=False)
+            console.print(_render_table(table))
+    for caveat in result.caveats:
+        console.print(f"- {escape(sanitize(caveat, MAX_SENTENCE_LENGTH))}", highlight=False)
 
 
-def divided(table: TextTable, width: int) -> tuple[TextTable, ...]:
+def split_table(table: TextTable, width: int) -> tuple[TextTable, ...]:
     """Return a table's columns as tables that fit a width, each with the first column.
 
     A heading may be broken between words, a cell not.
@@ -194,31 +203,33 @@ def divided(table: TextTable, width: int) -> tuple[TextTable, ...]:
     columns = [
         [heading, *cells] for heading, *cells in zip(table.headings, *table.rows, strict=True)
     ]
-    first, parts, left = columns[0], [[columns[0]]], width - _width(columns[0])
+    first, parts, left = columns[0], [[columns[0]]], width - _compute_width(columns[0])
     for column in columns[1:]:
-        if _width(column) > left and len(parts[-1]) > 1:
+        if _compute_width(column) > left and len(parts[-1]) > 1:
             parts.append([first])
-            left = width - _width(first)
+            left = width - _compute_width(first)
         parts[-1].append(column)
-        left -= _width(column)
-    return tuple(_table(table.title if part is parts[0] else "", part) for part in parts)
+        left -= _compute_width(column)
+    return tuple(_build_table(table.title if part is parts[0] else "", part) for part in parts)
 
 
-def _width(column: Sequence[str]) -> int:
+def _compute_width(column: Sequence[str]) -> int:
     """Return how wide a column is in a terminal."""
     heading, *cells = column
-    return max(len(text) for text in (*heading.split(), *cells)) + SPACE
+    return max(len(text) for text in (*heading.split(), *cells)) + COLUMN_PADDING
 
 
-def _table(title: str, columns: Sequence[Sequence[str]]) -> TextTable:
+def _build_table(title: str, columns: Sequence[Sequence[str]]) -> TextTable:
     rows = tuple(zip(*(cells for _, *cells in columns), strict=True))
     return TextTable(title, tuple(heading for heading, *_ in columns), rows)
 
 
-def _terminal(table: TextTable) -> Table:
+def _render_table(table: TextTable) -> Table:
     drawn = Table(title=escape(table.title) or None, title_justify="left", box=SIMPLE_HEAD)
     for column in zip(table.headings, *table.rows, strict=True):
-        drawn.add_column(escape(column[0]), overflow="fold", width=_width(column) - SPACE)
+        drawn.add_column(
+            escape(column[0]), overflow="fold", width=_compute_width(column) - COLUMN_PADDING
+        )
     for row in table.rows:
         drawn.add_row(*map(escape, row))
     return drawn

@@ -12,30 +12,30 @@ from dataclasses import dataclass, field, replace
 from statistics import median_high
 from typing import TYPE_CHECKING, Any
 
-from fedquorum.search import Among
-from fedquorum.streams import stream
+from fedquorum.rng import make_generator
+from fedquorum.search import Choices
 
-from conf.words import words_of
-from server_app.study.answer import Curve, Trial
-from server_app.study.methods import Searched
+from conf.overrides import to_overrides
+from server_app.study.methods import SearchDimension
+from server_app.study.result import ScoreCurve, Trial
 
 if TYPE_CHECKING:
     import optuna
 
-GENERATION = 4
+GENERATION_SIZE = 4
 """How many trials are chosen at a time: as many as may run at once without waiting."""
 
-STARTUP = 2 * GENERATION + 1
+NUM_STARTUP_TRIALS = 2 * GENERATION_SIZE + 1
 """How many trials are drawn at random before what is known of them says where to look."""
 
-FINALISTS = 3
+NUM_FINALISTS = 3
 """How many of a method's trials are run with a second seed: the best of one seed was lucky too."""
 
-PARTS = (0.25, 0.5, 1.0)
+RUNG_FRACTIONS = (0.25, 0.5, 1.0)
 """After what part of the rounds the worse half is pruned."""
 
 
-def rungs(rounds: int, every: int) -> tuple[int, ...]:
+def compute_rungs(rounds: int, every: int) -> tuple[int, ...]:
     """Return after which rounds trials are compared: evaluated ones, and the last.
 
     Parameters
@@ -45,11 +45,11 @@ def rungs(rounds: int, every: int) -> tuple[int, ...]:
     every : int
         After how many rounds the model is evaluated.
     """
-    whole = (-(-round(rounds * part) // every) * every for part in PARTS)
+    whole = (-(-round(rounds * part) // every) * every for part in RUNG_FRACTIONS)
     return tuple(sorted({min(max(after, 1), rounds) for after in whole} | {rounds}))
 
 
-def trial_cost(rungs: Sequence[int]) -> float:
+def compute_trial_cost(rungs: Sequence[int]) -> float:
     """Return what a trial takes of a whole run, about, in tenths: half of them go at each rung.
 
     With rungs after a quarter, half and all of the rounds that is 1/4 for all, 1/4 for a half and
@@ -65,12 +65,12 @@ def trial_cost(rungs: Sequence[int]) -> float:
     return round(sum(step * 0.5**place for place, step in enumerate(steps)) / rungs[-1], 1)
 
 
-def at_round(curve: Curve, after: int) -> float | None:
+def find_score_at(curve: ScoreCurve, after: int) -> float | None:
     """Return the last score up to a round, None if there is none."""
     return next((score for number, score in reversed(curve) if number <= after), None)
 
 
-def _reached(curve: Curve, after: int) -> bool:
+def _has_reached(curve: ScoreCurve, after: int) -> bool:
     return bool(curve) and curve[-1][0] >= after
 
 
@@ -79,8 +79,8 @@ class _Attempt:
     """A trial under way."""
 
     trial: "optuna.Trial"
-    words: tuple[str, ...]
-    curve: Curve = ()
+    overrides: tuple[str, ...]
+    curve: ScoreCurve = ()
     status: str = "completed"
 
 
@@ -92,7 +92,7 @@ class MethodTuning:
     ----------
     space : mapping
         Where values are looked for, by setting.
-    given : mapping
+    initial_values : mapping
         The settings' own values, which are the first trial.
     higher_is_better : bool
         Of the score.
@@ -100,8 +100,8 @@ class MethodTuning:
         Of the choices.
     """
 
-    space: Mapping[str, Searched]
-    given: Mapping[str, Any]
+    space: Mapping[str, SearchDimension]
+    initial_values: Mapping[str, Any]
     higher_is_better: bool
     seed: int
     trials: list[Trial] = field(default_factory=list)
@@ -113,24 +113,26 @@ class MethodTuning:
         self._study = optuna.create_study(
             direction="maximize" if self.higher_is_better else "minimize"
         )
-        self._study.enqueue_trial(dict(self.given))
-        self._distributions = {key: _distribution(where) for key, where in self.space.items()}
+        self._study.enqueue_trial(dict(self.initial_values))
+        self._distributions = {key: _to_distribution(where) for key, where in self.space.items()}
         self._generation: list[_Attempt] = []
 
-    def ask(self, count: int) -> tuple[tuple[str, ...], ...]:
+    def start_generation(self, count: int) -> tuple[tuple[str, ...], ...]:
         """Begin a generation and return its choices as Hydra overrides.
 
         The very first has none: it is the settings' own values.
         """
         first = not self.trials
-        asked = [self._asked(len(self.trials) + place) for place in range(count)]
+        asked = [self._create_trial(len(self.trials) + place) for place in range(count)]
         self._generation = [
-            _Attempt(trial, () if first and place == 0 else words_of(_rounded(trial.params)))
+            _Attempt(
+                trial, () if first and place == 0 else to_overrides(_round_values(trial.params))
+            )
             for place, trial in enumerate(asked)
         ]
-        return tuple(attempt.words for attempt in self._generation)
+        return tuple(attempt.overrides for attempt in self._generation)
 
-    def _asked(self, number: int) -> "optuna.Trial":
+    def _create_trial(self, number: int) -> "optuna.Trial":
         """Begin a trial whose draws follow from its number.
 
         So all methods are tried with the same learning rates first, which are drawn before the
@@ -138,16 +140,18 @@ class MethodTuning:
         """
         import optuna
 
-        seed = int(stream(self.seed, "study", number, 0).integers(2**31))
-        self._study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP)
+        seed = int(make_generator(self.seed, "study", number, 0).integers(2**31))
+        self._study.sampler = optuna.samplers.TPESampler(
+            seed=seed, n_startup_trials=NUM_STARTUP_TRIALS
+        )
         return self._study.ask(self._distributions)
 
-    def live(self) -> tuple[tuple[str, ...], ...]:
+    def list_active(self) -> tuple[tuple[str, ...], ...]:
         """Return the choices of the generation that go on."""
-        return tuple(a.words for a in self._generation if a.status == "completed")
+        return tuple(a.overrides for a in self._generation if a.status == "completed")
 
-    def report(
-        self, after: int, curves: Mapping[tuple[str, ...], Curve | None], *, last: bool
+    def report_scores(
+        self, after: int, curves: Mapping[tuple[str, ...], ScoreCurve | None], *, last: bool
     ) -> None:
         """Take what the live trials scored up to a rung, and prune the worse half of them.
 
@@ -168,8 +172,8 @@ class MethodTuning:
         for attempt in self._generation:
             if attempt.status != "completed":
                 continue
-            curve = curves[attempt.words]
-            score = None if curve is None else at_round(curve, after)
+            curve = curves[attempt.overrides]
+            score = None if curve is None else find_score_at(curve, after)
             if curve is None or score is None:
                 attempt.status = "failed"
                 continue
@@ -179,7 +183,9 @@ class MethodTuning:
         if last or not live:
             return
         sign = 1.0 if self.higher_is_better else -1.0
-        before = [at_round(t.curve, after) for t in self.trials if _reached(t.curve, after)]
+        before = [
+            find_score_at(t.curve, after) for t in self.trials if _has_reached(t.curve, after)
+        ]
         known = [*(score for _, score in live), *(score for score in before if score is not None)]
         median = median_high([sign * score for score in known])
         live.sort(key=lambda one: -sign * one[1])
@@ -187,7 +193,7 @@ class MethodTuning:
             if 2 * place >= len(live) or sign * score < median:
                 attempt.status = "pruned"
 
-    def tell(self) -> None:
+    def finish_generation(self) -> None:
         """End the generation."""
         import optuna
 
@@ -199,7 +205,7 @@ class MethodTuning:
             self._study.tell(
                 attempt.trial, score if completed else None, state=ends[attempt.status]
             )
-            self.trials.append(Trial(attempt.words, attempt.status, score, attempt.curve))
+            self.trials.append(Trial(attempt.overrides, attempt.status, score, attempt.curve))
         self._generation = []
 
     @property
@@ -208,12 +214,14 @@ class MethodTuning:
         sign = -1.0 if self.higher_is_better else 1.0
         scored = [(sign * t.score, t) for t in self.trials if t.score is not None]
         completed = [(score, trial) for score, trial in scored if trial.status == "completed"]
-        return tuple(trial for _, trial in sorted(completed, key=lambda one: one[0])[:FINALISTS])
+        return tuple(
+            trial for _, trial in sorted(completed, key=lambda one: one[0])[:NUM_FINALISTS]
+        )
 
-    def confirm(self, again: Mapping[tuple[str, ...], float | None]) -> None:
+    def add_second_scores(self, second_scores: Mapping[tuple[str, ...], float | None]) -> None:
         """Take what the finalists scored with the second seed; None of one that failed."""
         self.trials = [
-            replace(trial, again=again.get(trial.words), status=trial.status)
+            replace(trial, again=second_scores.get(trial.words), status=trial.status)
             if trial in self.finalists
             else trial
             for trial in self.trials
@@ -225,59 +233,61 @@ class MethodTuning:
         finalists = self.finalists
         twice = [trial for trial in finalists if trial.again is not None]
         choose = max if self.higher_is_better else min
-        return choose(twice or finalists, key=_mean, default=None)
+        return choose(twice or finalists, key=_average_scores, default=None)
 
     @property
-    def values(self) -> tuple[str, ...]:
+    def best_overrides(self) -> tuple[str, ...]:
         """What did best, as Hydra overrides; none where the settings' own values did."""
         return () if self.best is None else self.best.words
 
 
-def _mean(trial: Trial) -> float:
+def _average_scores(trial: Trial) -> float:
     scores = [score for score in (trial.score, trial.again) if score is not None]
     return sum(scores) / len(scores)
 
 
-def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
+def _round_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return values that a person can type again: noise decides the fourth digit."""
     return {k: float(f"{x:.3g}") if isinstance(x, float) else x for k, x in values.items()}
 
 
-def _distribution(where: Searched) -> "optuna.distributions.BaseDistribution":
+def _to_distribution(dimension: SearchDimension) -> "optuna.distributions.BaseDistribution":
     from optuna.distributions import CategoricalDistribution, FloatDistribution
 
-    if isinstance(where, Among):
-        return CategoricalDistribution(where.choices)
-    return FloatDistribution(where.low, where.high, log=where.log)
+    if isinstance(dimension, Choices):
+        return CategoricalDistribution(dimension.choices)
+    return FloatDistribution(dimension.low, dimension.high, log=dimension.log)
 
 
-def equal_share(amount: float, spent: float, once: float, reserve: float) -> float:
+def compute_tuning_budget(
+    amount: float, spent: float, cost_per_seed: float, reserve: float
+) -> float:
     """Return how much of a budget is for tuning: half of it, and what the seeds need is kept.
 
     Parameters
     ----------
     amount, spent : float
         The budget, and what has been spent of it.
-    once : float
+    cost_per_seed : float
         What a whole run of every method takes, together.
     reserve : float
         How many of these the comparison needs at least.
     """
-    return min(amount / 2 - spent, amount - spent - reserve * once)
+    return min(amount / 2 - spent, amount - spent - reserve * cost_per_seed)
 
 
-def runs_of(trials: int, cost: float) -> float:
+def compute_num_runs(trials: int, cost: float) -> float:
     """Return what a method's trials, of this cost each, and their finalists take in whole runs."""
     if trials == 0:
         return 0.0
-    finalists = min(FINALISTS, trials) if trials > 1 else 0
+    finalists = min(NUM_FINALISTS, trials) if trials > 1 else 0
     return 1.0 + cost * (trials - 1) + finalists
 
 
-def generations(trials: int) -> Sequence[int]:
+def compute_generation_sizes(trials: int) -> Sequence[int]:
     """Return the sizes of the generations; the first is the settings' own values alone."""
     if trials == 0:
         return ()
     further = trials - 1
-    full, rest = divmod(further, GENERATION)
-    return (1, *[GENERATION] * full, *([rest] if rest else []))
+    full, rest = divmod(further, GENERATION_SIZE)
+    return (1, *[GENERATION_SIZE] * full, *([rest] if rest else []))

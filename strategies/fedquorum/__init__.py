@@ -9,29 +9,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .composition import Rules as Rules
-    from .flower.communication import Communication as Communication
-    from .flower.drop_in import AFL as AFL
-    from .flower.drop_in import MIFA as MIFA
-    from .flower.drop_in import TERM as TERM
-    from .flower.drop_in import AAggFFD as AAggFFD
-    from .flower.drop_in import AAggFFS as AAggFFS
-    from .flower.drop_in import FedALIGN as FedALIGN
-    from .flower.drop_in import FedAU as FedAU
-    from .flower.drop_in import FedAvg as FedAvg
-    from .flower.drop_in import FedAvgAll as FedAvgAll
-    from .flower.drop_in import FedAvgParticipating as FedAvgParticipating
-    from .flower.drop_in import FedAvgPriority as FedAvgPriority
-    from .flower.drop_in import FedAWE as FedAWE
-    from .flower.drop_in import FedGP as FedGP
-    from .flower.drop_in import FedMGDAPlus as FedMGDAPlus
-    from .flower.drop_in import FedVarp as FedVarp
-    from .flower.drop_in import KnownStatistics as KnownStatistics
-    from .flower.drop_in import MaxFL as MaxFL
-    from .flower.drop_in import PropFair as PropFair
-    from .flower.drop_in import QFedAvg as QFedAvg
-    from .flower.drop_in import strategy as strategy
-    from .flower.standard import StandardProtocol as StandardProtocol
+    from .composition import RuleSet as RuleSet
+    from .flower.communication import NativeProtocol as NativeProtocol
+    from .flower.standard_protocol import StandardProtocol as StandardProtocol
+    from .flower.strategies import AFL as AFL
+    from .flower.strategies import MIFA as MIFA
+    from .flower.strategies import TERM as TERM
+    from .flower.strategies import AAggFFD as AAggFFD
+    from .flower.strategies import AAggFFS as AAggFFS
+    from .flower.strategies import FedALIGN as FedALIGN
+    from .flower.strategies import FedAU as FedAU
+    from .flower.strategies import FedAvg as FedAvg
+    from .flower.strategies import FedAvgAll as FedAvgAll
+    from .flower.strategies import FedAvgParticipating as FedAvgParticipating
+    from .flower.strategies import FedAvgPriority as FedAvgPriority
+    from .flower.strategies import FedAWE as FedAWE
+    from .flower.strategies import FedGP as FedGP
+    from .flower.strategies import FedMGDAPlus as FedMGDAPlus
+    from .flower.strategies import FedVarp as FedVarp
+    from .flower.strategies import KnownStatistics as KnownStatistics
+    from .flower.strategies import MaxFL as MaxFL
+    from .flower.strategies import PropFair as PropFair
+    from .flower.strategies import QFedAvg as QFedAvg
+    from .flower.strategies import get_strategy as get_strategy
     from .flower.strategy import ComposedStrategy as ComposedStrategy
     from .flower.waiting import WaitingGrid as WaitingGrid
     from .robustness import Robustness as Robustness
@@ -40,33 +40,33 @@ if TYPE_CHECKING:
 __version__ = "0.2.0.dev0"
 
 _EXPORTS = {
-    "AAggFFD": "flower.drop_in",
-    "AAggFFS": "flower.drop_in",
-    "AFL": "flower.drop_in",
-    "FedALIGN": "flower.drop_in",
-    "FedAU": "flower.drop_in",
-    "FedAWE": "flower.drop_in",
-    "FedAvg": "flower.drop_in",
-    "FedAvgAll": "flower.drop_in",
-    "FedAvgParticipating": "flower.drop_in",
-    "FedAvgPriority": "flower.drop_in",
-    "FedGP": "flower.drop_in",
-    "FedMGDAPlus": "flower.drop_in",
-    "FedVarp": "flower.drop_in",
-    "KnownStatistics": "flower.drop_in",
-    "MIFA": "flower.drop_in",
-    "MaxFL": "flower.drop_in",
-    "PropFair": "flower.drop_in",
-    "QFedAvg": "flower.drop_in",
-    "TERM": "flower.drop_in",
-    "strategy": "flower.drop_in",
-    "Communication": "flower.communication",
-    "StandardProtocol": "flower.standard",
+    "AAggFFD": "flower.strategies",
+    "AAggFFS": "flower.strategies",
+    "AFL": "flower.strategies",
+    "FedALIGN": "flower.strategies",
+    "FedAU": "flower.strategies",
+    "FedAWE": "flower.strategies",
+    "FedAvg": "flower.strategies",
+    "FedAvgAll": "flower.strategies",
+    "FedAvgParticipating": "flower.strategies",
+    "FedAvgPriority": "flower.strategies",
+    "FedGP": "flower.strategies",
+    "FedMGDAPlus": "flower.strategies",
+    "FedVarp": "flower.strategies",
+    "KnownStatistics": "flower.strategies",
+    "MIFA": "flower.strategies",
+    "MaxFL": "flower.strategies",
+    "PropFair": "flower.strategies",
+    "QFedAvg": "flower.strategies",
+    "TERM": "flower.strategies",
+    "get_strategy": "flower.strategies",
+    "NativeProtocol": "flower.communication",
+    "StandardProtocol": "flower.standard_protocol",
     "ComposedStrategy": "flower.strategy",
     "WaitingGrid": "flower.waiting",
     "Robustness": "robustness",
     "Population": "types",
-    "Rules": "composition",
+    "RuleSet": "composition",
 }
 __all__ = sorted(_EXPORTS)  # noqa: PLE0605
 

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from .server_optimizer import Parameters, ServerOptimizer
 from .types import FloatArray
 
-BLOCK = 65536
+BLOCK_LENGTH = 65536
 
 ArrayT = TypeVar("ArrayT", bound=NDArray[Any])
 
 
-def inner_products(
+def compute_inner_products(
     model: Mapping[str, NDArray[Any]], client_models: Sequence[Mapping[str, NDArray[Any]]]
 ) -> FloatArray:
     """Return <Delta_i, Delta_j> over all floating arrays, shape (n, n).
@@ -31,8 +31,8 @@ def inner_products(
             continue
         start = array.reshape(-1)
         flat = [client_model[name].reshape(-1) for client_model in client_models]
-        for low in range(0, array.size, BLOCK):
-            block = slice(low, low + BLOCK)
+        for low in range(0, array.size, BLOCK_LENGTH):
+            block = slice(low, low + BLOCK_LENGTH)
             updates = (
                 np.array([client_array[block] for client_array in flat], dtype=np.float64)
                 - start[block]
@@ -41,8 +41,10 @@ def inner_products(
     return total
 
 
-def length(model: Mapping[str, NDArray[Any]], update: Mapping[str, FloatArray]) -> float:
-    """Return |u|, over the arrays of which ``inner_products`` takes the products."""
+def compute_update_norm(
+    model: Mapping[str, NDArray[Any]], update: Mapping[str, FloatArray]
+) -> float:
+    """Return |u|, over the arrays of which ``compute_inner_products`` takes the products."""
     floating = [update[k] for k, array in model.items() if np.issubdtype(array.dtype, np.floating)]
     largest = max((float(np.abs(u).max(initial=0.0)) for u in floating), default=0.0)
     if largest == 0.0 or not math.isfinite(largest):
@@ -52,27 +54,27 @@ def length(model: Mapping[str, NDArray[Any]], update: Mapping[str, FloatArray]) 
     return math.ldexp(math.sqrt(math.fsum(squares)), exponent)
 
 
-VARIANCE = "running_var"
-STATISTICS = frozenset({"running_mean", VARIANCE, "num_batches_tracked"})
+VARIANCE_SUFFIX = "running_var"
+BUFFER_SUFFIXES = frozenset({"running_mean", VARIANCE_SUFFIX, "num_batches_tracked"})
 """What PyTorch's normalisation layers call what they measure and count rather than learn."""
 
 
-def is_statistic(name: str, array: NDArray[Any]) -> bool:
+def is_buffer(name: str, array: NDArray[Any]) -> bool:
     """Say whether a model's array is counted or measured, not trained: no optimizer's business.
 
     Whole numbers, and the statistics of normalisation layers by their names. No rule extrapolates
     them, whether it steps by more than the mean of the updates or by updates of earlier rounds: a
     variance that some step made negative would be no model any more.
     """
-    return not np.issubdtype(array.dtype, np.floating) or _own_name(name) in STATISTICS
+    return not np.issubdtype(array.dtype, np.floating) or _get_local_name(name) in BUFFER_SUFFIXES
 
 
-def _own_name(name: str) -> str:
+def _get_local_name(name: str) -> str:
     """Return an array's name in its own layer."""
     return name.rpartition(".")[2]
 
 
-def averaged(value: FloatArray, update: FloatArray, total_weight: float) -> FloatArray:
+def average_buffer(value: FloatArray, update: FloatArray, total_weight: float) -> FloatArray:
     """Return x + sum_k c_k Delta_k / max(1, sum_k c_k), which keeps statistics within their range.
 
     It is the clients' weighted mean where the weights sum to 1 or more, and in the mean with x
@@ -82,18 +84,24 @@ def averaged(value: FloatArray, update: FloatArray, total_weight: float) -> Floa
     return moved
 
 
-def _statistic(name: str, value: FloatArray, update: FloatArray, total_weight: float) -> FloatArray:
+def _update_buffer(
+    name: str, value: FloatArray, update: FloatArray, total_weight: float
+) -> FloatArray:
     """Return a statistic after a round: ``averaged``, and of a variance at least 0.
 
     Rounding takes a variance below 0 where the clients' are near it, and so does the noise of
     differential privacy. One that is negative already may stay.
     """
-    moved = averaged(value, update, total_weight)
-    return np.maximum(moved, np.minimum(value, 0.0)) if _own_name(name) == VARIANCE else moved
+    moved = average_buffer(value, update, total_weight)
+    return (
+        np.maximum(moved, np.minimum(value, 0.0))
+        if _get_local_name(name) == VARIANCE_SUFFIX
+        else moved
+    )
 
 
 @dataclass(frozen=True)
-class AsFloat64(Mapping[str, FloatArray]):
+class Float64View(Mapping[str, FloatArray]):
     """Arrays in float64, each converted when it is read: a copy of all would be two models."""
 
     arrays: Mapping[str, NDArray[Any]]
@@ -108,7 +116,7 @@ class AsFloat64(Mapping[str, FloatArray]):
         return len(self.arrays)
 
 
-def like(parameters: Parameters, model: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+def cast_like(parameters: Parameters, model: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Return ``parameters`` in the dtypes of ``model``; whole numbers and truth values are rounded.
 
     What is too large for its dtype becomes infinite.
@@ -124,17 +132,17 @@ def like(parameters: Parameters, model: Mapping[str, NDArray[Any]]) -> dict[str,
         }
 
 
-def trained(arrays: Mapping[str, ArrayT]) -> dict[str, ArrayT]:
+def select_trainable(arrays: Mapping[str, ArrayT]) -> dict[str, ArrayT]:
     """Return the arrays of a model that are trained, which a server optimizer moves."""
-    return {name: array for name, array in arrays.items() if not is_statistic(name, array)}
+    return {name: array for name, array in arrays.items() if not is_buffer(name, array)}
 
 
-def measured(arrays: Mapping[str, ArrayT]) -> dict[str, ArrayT]:
+def select_buffers(arrays: Mapping[str, ArrayT]) -> dict[str, ArrayT]:
     """Return the arrays of a model that are counted or measured, which the server averages."""
-    return {name: array for name, array in arrays.items() if is_statistic(name, array)}
+    return {name: array for name, array in arrays.items() if is_buffer(name, array)}
 
 
-def server_step(
+def apply_server_step(
     optimizer: ServerOptimizer[Any],
     state: Any,
     model: Mapping[str, NDArray[Any]],
@@ -163,14 +171,14 @@ def server_step(
     anchor : mapping, optional
         The trained arrays from which the step goes, float64; by default x_t.
     """
-    parameters = AsFloat64(trained(model)) if anchor is None else anchor
+    parameters = Float64View(select_trainable(model)) if anchor is None else anchor
     if state is None:
         state = optimizer.init(parameters)
     state, after = optimizer.step(state, parameters, {name: update[name] for name in parameters})
-    statistics = AsFloat64({name: a for name, a in model.items() if name not in parameters})
+    statistics = Float64View({name: a for name, a in model.items() if name not in parameters})
     averages = {
-        name: _statistic(name, a, update[name], total_weight) for name, a in statistics.items()
+        name: _update_buffer(name, a, update[name], total_weight) for name, a in statistics.items()
     }
-    moved = like({**after, **averages}, model)
+    moved = cast_like({**after, **averages}, model)
     finite = all(np.isfinite(array).all() for array in moved.values())
     return state, moved if finite else None

@@ -13,27 +13,27 @@ from typing import Any
 
 from .errors import ParameterError
 from .hooks import NO_HOOKS, Hooks
-from .parameters import Flag, FolderPath
+from .parameters import DirectoryPath, Flag
 from .regret import Bound
-from .rule import Question, check_parameters, parameter, supplied
-from .schedules import ServerRate
+from .rule import Goal, check_parameters, injected_value, parameter
+from .schedules import ServerLRSchedule
 from .selection import Selection
 from .server_optimizer import SGD, ServerOptimizer
-from .types import Call, Population, Proportions, Told
+from .types import ClientReports, KnownWeights, Population, RoundPlan
 from .weighting import Weighting
 
 
 @dataclass(frozen=True)
-class LastUpdates:
+class UpdateMemoryConfig:
     """The server's store of every client's last update, which corrects the combined update.
 
-    See ``fedquorum.memory.UpdateMemory``.
+    See ``fedquorum.update_memory.UpdateMemory``.
 
     Parameters
     ----------
     memory_dir : str, optional
         The folder of the store's files; None keeps the updates in memory.
-    moves_alone : bool
+    steps_without_updates : bool
         Whether the store moves the model even in a round without any update.
 
     Raises
@@ -42,20 +42,20 @@ class LastUpdates:
         If a value is outside its range.
     """
 
-    memory_dir: str | None = parameter(None, FolderPath())
-    moves_alone: bool = supplied(Flag(), default=False)
+    memory_dir: str | None = parameter(None, DirectoryPath())
+    steps_without_updates: bool = injected_value(Flag(), default=False)
 
     def __post_init__(self) -> None:
         check_parameters(self)
 
     @property
-    def unbounded(self) -> str:
+    def dp_unsupported_reason(self) -> str:
         """The reason why differential privacy cannot protect a stored update."""
         return "an update counts again in every later round"
 
 
 @dataclass(frozen=True)
-class Rules:
+class RuleSet:
     """The rules of one strategy: a selection, a weighting, a server optimizer, and a memory.
 
     Parameters
@@ -66,9 +66,9 @@ class Rules:
         Decides the weight of each admitted update.
     server_optimizer : ServerOptimizer
         Moves the model by the combined update.
-    memory : LastUpdates, optional
+    memory : UpdateMemoryConfig, optional
         Set if the server keeps the clients' last updates.
-    server_rate : ServerRate
+    server_lr_schedule : ServerLRSchedule
         The schedule of the server optimizer's learning rate.
     run_hooks : Hooks
         What the run adds to the hooks of the rules.
@@ -82,21 +82,21 @@ class Rules:
     selection: Selection
     weighting: Weighting[Any]
     server_optimizer: ServerOptimizer[Any] = field(default_factory=SGD)
-    memory: LastUpdates | None = None
-    server_rate: ServerRate = field(default_factory=ServerRate)
+    memory: UpdateMemoryConfig | None = None
+    server_lr_schedule: ServerLRSchedule = field(default_factory=ServerLRSchedule)
     run_hooks: Hooks = NO_HOOKS
 
     def __post_init__(self) -> None:
-        _check_models(self.selection, self.weighting, self.server_optimizer)
-        _check_rate(self.server_optimizer, self.server_rate)
+        _check_local_models(self.selection, self.weighting, self.server_optimizer)
+        _check_rate(self.server_optimizer, self.server_lr_schedule)
         self.weighting.check_with(self.selection, self.server_optimizer)
         _check_draws(self.selection, self.weighting)
-        _check_kept(self.weighting, self.memory)
+        _check_memory(self.weighting, self.memory)
 
-    def call(self, t: int, population: Population, told: Told) -> Call:
+    def plan_round(self, t: int, population: Population, reports: ClientReports) -> RoundPlan:
         """Return the clients to ask in round t (from 0), and the terms."""
-        call = self.selection.call(t, population, told)
-        return replace(call, measures_loss=self.asks_losses, t=t)
+        call = self.selection.plan(t, population, reports)
+        return replace(call, requests_loss=self.requests_losses, t=t)
 
     @cached_property
     def hooks(self) -> Hooks:
@@ -104,16 +104,16 @@ class Rules:
         return self.selection.hooks | self.weighting.hooks | self.run_hooks
 
     @property
-    def measures_first(self) -> bool:
+    def needs_initial_evaluation(self) -> bool:
         """Whether clients measure the first model, before round 1."""
         return self.needs_objective or self.hooks.before_round is not None
 
     @property
-    def asks_losses(self) -> bool:
+    def requests_losses(self) -> bool:
         """Whether clients measure the model that they receive."""
         weighting = self.weighting
         needed = weighting.needs_losses or weighting.reports_objective
-        return self.selection.asks_losses or needed
+        return self.selection.requests_losses or needed
 
     @property
     def needs_losses(self) -> bool:
@@ -127,47 +127,49 @@ class Rules:
         return self.selection.needs_objective or self.weighting.reports_objective
 
     @property
-    def keeps_models(self) -> bool:
+    def trains_local_models(self) -> bool:
         """Whether every client trains a local model."""
-        return self.selection.keeps_models
+        return self.selection.trains_local_models
 
     @property
-    def divisor(self) -> str:
+    def denominator(self) -> str:
         """The divisor of the weights, in words."""
         selection, weighting = self.selection, self.weighting
         whom = "the clients admitted in the round"
-        if weighting.fixed_divisor:
-            whom = selection.covers
+        if weighting.has_fixed_denominator:
+            whom = selection.population_text
         elif selection.sampling.priority_samples is not None:
-            whom = weighting.drawn_whom or whom
-        return weighting.divisor.format(whom=whom)
+            whom = weighting.sampled_scope or whom
+        return weighting.denominator.format(whom=whom)
 
     @property
-    def unbounded(self) -> str:
+    def dp_unsupported_reason(self) -> str:
         """The reason why differential privacy cannot protect a client; empty if it can."""
-        memory = "" if self.memory is None else self.memory.unbounded
-        told = self.weighting.needs_losses or self.weighting.by_data
-        weights = self.weighting.unbounded or (_TOLD if told else "")
-        optimizer = "" if self.server_optimizer.follows_update else _NOT_ALONG
-        return self.selection.unbounded or memory or weights or optimizer
+        memory = "" if self.memory is None else self.memory.dp_unsupported_reason
+        told = self.weighting.needs_losses or self.weighting.weights_by_data
+        weights = self.weighting.dp_unsupported_reason or (
+            _WEIGHTS_DEPEND_ON_REPORTS if told else ""
+        )
+        optimizer = "" if self.server_optimizer.is_linear else _NONLINEAR_OPTIMIZER
+        return self.selection.dp_unsupported_reason or memory or weights or optimizer
 
     @property
-    def question(self) -> Question:
+    def goal(self) -> Goal:
         """The question that the rules answer: priority if the selection depends on priority."""
         selection = self.selection
-        if not selection.asks_all and not selection.keeps_models:
-            return Question.PRIORITY
-        return self.weighting.question
+        if not selection.selects_all and not selection.trains_local_models:
+            return Goal.PRIORITY
+        return self.weighting.goal
 
-    def optimizer_in(self, t: int) -> ServerOptimizer[Any]:
+    def get_optimizer_at(self, t: int) -> ServerOptimizer[Any]:
         """Return the server optimizer with the learning rate of round t (from 0)."""
-        optimizer, factor = self.server_optimizer, self.server_rate.factor(t)
+        optimizer, factor = self.server_optimizer, self.server_lr_schedule.compute_factor(t)
         if factor == 1.0:
             return optimizer
         changed = {"learning_rate": optimizer.learning_rate * factor}
         return replace(optimizer, **changed)  # type: ignore[type-var]
 
-    def largest_share(self, num_clients: int, t: int = 0) -> float:
+    def compute_max_share(self, num_clients: int, t: int = 0) -> float:
         """Return the largest share of one client's update in the step of round t (from 0).
 
         Raises
@@ -175,9 +177,9 @@ class Rules:
         ParameterError
             If the share has no bound.
         """
-        return self.optimizer_in(t).learning_rate * self.largest_weight(num_clients)
+        return self.get_optimizer_at(t).learning_rate * self.compute_max_weight(num_clients)
 
-    def largest_weight(self, num_clients: int) -> float:
+    def compute_max_weight(self, num_clients: int) -> float:
         """Return the largest possible c_k, before the server's learning rate.
 
         Raises
@@ -185,37 +187,41 @@ class Rules:
         ParameterError
             If c_k has no bound.
         """
-        if self.unbounded:
-            raise ParameterError("privacy", "none", "differential privacy", self.unbounded)
-        return self.weighting.largest_share(num_clients)
+        if self.dp_unsupported_reason:
+            raise ParameterError(
+                "privacy", "none", "differential privacy", self.dp_unsupported_reason
+            )
+        return self.weighting.compute_max_share(num_clients)
 
-    def regret_bound(self, rounds: int, clients: int) -> Bound | None:
+    def compute_regret_bound(self, rounds: int, clients: int) -> Bound | None:
         """Return the bound on the regret of T rounds' decisions, None without a bound."""
         fraction = self.selection.sampling.fraction
-        return self.weighting.regret_bound(rounds, clients, fraction)
+        return self.weighting.compute_regret_bound(rounds, clients, fraction)
 
-    def proportions(self, state: Any, call: Call) -> Proportions | None:
+    def compute_known_weights(self, state: Any, plan: RoundPlan) -> KnownWeights | None:
         """Return the proportions by which arriving updates can be added, None if they cannot."""
-        if self.memory is not None or call.keeps_model or not self.selection.admits_all:
+        if self.memory is not None or plan.trains_local_model or not self.selection.admits_all:
             return None
-        return self.weighting.proportions(state, call)
+        return self.weighting.compute_known_weights(state, plan)
 
 
-_TOLD = "the weights of all clients follow from what each says of its data"
-_NOT_ALONG = "of another server optimizer than sgd no bound is worked out of what one update counts"
+_WEIGHTS_DEPEND_ON_REPORTS = "the weights of all clients follow from what each says of its data"
+_NONLINEAR_OPTIMIZER = (
+    "of another server optimizer than sgd no bound is worked out of what one update counts"
+)
 
 
-def _check_models(
+def _check_local_models(
     selection: Selection, weighting: Weighting[Any], server_optimizer: ServerOptimizer[Any]
 ) -> None:
-    if selection.keeps_models == weighting.aggregates:
+    if selection.trains_local_models == weighting.aggregates:
         raise ParameterError(
             "selection",
             "alone where the weighting is no_weight, and only there",
             f"{selection.key} with {weighting.key}",
             "every client has a model of its own, nothing is aggregated",
         )
-    if selection.keeps_models and not server_optimizer.follows_update:
+    if selection.trains_local_models and not server_optimizer.is_linear:
         raise ParameterError(
             "server_optimizer",
             "sgd where every client has a model of its own",
@@ -224,7 +230,7 @@ def _check_models(
         )
 
 
-def _check_rate(server_optimizer: ServerOptimizer[Any], rate: ServerRate) -> None:
+def _check_rate(server_optimizer: ServerOptimizer[Any], rate: ServerLRSchedule) -> None:
     if rate.schedule != "constant" and not is_dataclass(server_optimizer):
         raise ParameterError(
             "server_optimizer.lr_schedule",
@@ -236,7 +242,7 @@ def _check_rate(server_optimizer: ServerOptimizer[Any], rate: ServerRate) -> Non
 
 def _check_draws(selection: Selection, weighting: Weighting[Any]) -> None:
     draws = selection.sampling.priority_samples
-    if draws is not None and (weighting.fixed_divisor or not weighting.by_data):
+    if draws is not None and (weighting.has_fixed_denominator or not weighting.weights_by_data):
         raise ParameterError(
             "priority_samples",
             "None with a weighting that is not by data",
@@ -245,7 +251,7 @@ def _check_draws(selection: Selection, weighting: Weighting[Any]) -> None:
         )
 
 
-def _check_kept(weighting: Weighting[Any], memory: LastUpdates | None) -> None:
+def _check_memory(weighting: Weighting[Any], memory: UpdateMemoryConfig | None) -> None:
     if memory is not None and weighting.hooks.client_start is not None:
         raise ParameterError(
             "memory",

@@ -9,20 +9,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import Field, fields, is_dataclass
 from typing import Any
 
-from .composition import Rules
+from .composition import RuleSet
 from .errors import ParameterError
-from .named import ALL_SELECTIONS, ALL_WEIGHTINGS, COMPOSED, CUSTOM, NAMED, NONE, Named
+from .named import (
+    ALL_SELECTIONS,
+    ALL_WEIGHTINGS,
+    COMPOSED,
+    CUSTOM,
+    NAMED_STRATEGIES,
+    NONE,
+    StrategyEntry,
+)
 from .participation import PARTICIPATIONS
-from .rule import Rule, parameters_of
+from .rule import Rule, get_parameters
 from .server_optimizer import SERVER_OPTIMIZERS, ServerOptimizer
 
 
-def described(declared: Named, options: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
+def to_settings(entry: StrategyEntry, options: Mapping[str, Any], rules: RuleSet) -> dict[str, Any]:
     """Return the settings ``strategy`` and ``server_optimizer`` of which ``build`` makes the rules.
 
     Parameters
     ----------
-    declared : Named
+    entry : Named
         The strategy; one that is in no table is described by its parts.
     options : mapping
         The parameters that its rules were given, by name.
@@ -36,76 +44,76 @@ def described(declared: Named, options: Mapping[str, Any], rules: Rules) -> dict
     """
     sampling = rules.selection.sampling
     sampled = {"fraction": sampling.fraction, "minimum": sampling.minimum}
-    if NAMED.get(declared.key) is declared:
-        chosen = _chosen(declared.parts, options)
-        strategy = {"name": declared.key, **sampled, **chosen}
+    if NAMED_STRATEGIES.get(entry.key) is entry:
+        chosen = _select_options(entry.rule_classes, options)
+        strategy = {"name": entry.key, **sampled, **chosen}
     else:
-        strategy = {"name": COMPOSED, **sampled, **_parts(declared, options)}
-    optimizer = _optimizer(rules.server_optimizer)
-    return {"strategy": plain(strategy), "server_optimizer": plain(optimizer)}
+        strategy = {"name": COMPOSED, **sampled, **_describe_parts(entry, options)}
+    optimizer = _describe_optimizer(rules.server_optimizer)
+    return {"strategy": to_builtins(strategy), "server_optimizer": to_builtins(optimizer)}
 
 
-def plain(value: Any) -> Any:
+def to_builtins(value: Any) -> Any:
     """Return a value in the types of YAML and JSON, with Python numbers instead of NumPy's."""
     if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: to_builtins(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [plain(item) for item in value]
+        return [to_builtins(item) for item in value]
     if isinstance(value, float):
         return float(value)
     return value
 
 
-def _chosen(parts: Sequence[type[Any]], options: Mapping[str, Any]) -> dict[str, Any]:
+def _select_options(parts: Sequence[type[Any]], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters of parts, those that nobody gave by their defaults."""
-    declared = [item for part in parts for item in parameters_of(part)]
+    declared = [item for part in parts for item in get_parameters(part)]
     return {item.name: options.get(item.name, item.default) for item in declared}
 
 
-def _parts(declared: Named, options: Mapping[str, Any]) -> dict[str, Any]:
-    participation = declared.participation
+def _describe_parts(entry: StrategyEntry, options: Mapping[str, Any]) -> dict[str, Any]:
+    participation = entry.participation
     known = participation is None or PARTICIPATIONS.get(participation.key) is participation
-    if declared.memory is not None or not known:
+    if entry.memory is not None or not known:
         raise ParameterError(
             "records",
             "None for a strategy with a memory or a participation correction that is in no table",
-            declared.key,
+            entry.key,
             "settings cannot name it",
         )
     correction = {"name": NONE}
     if participation is not None:
-        correction = {"name": participation.key, **_chosen([participation], options)}
+        correction = {"name": participation.key, **_select_options([participation], options)}
     return {
-        "selection": _part(ALL_SELECTIONS, declared.selection, options),
-        "weighting": _part(ALL_WEIGHTINGS, declared.weighting, options),
+        "selection": _describe_part(ALL_SELECTIONS, entry.selection, options),
+        "weighting": _describe_part(ALL_WEIGHTINGS, entry.weighting, options),
         "participation": correction,
     }
 
 
-def _part(
+def _describe_part(
     table: Mapping[str, type[Rule]], part: type[Rule], options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    return _named(table, part, _chosen([part], options))
+    return _describe_rule(table, part, _select_options([part], options))
 
 
-def _optimizer(optimizer: ServerOptimizer[Any]) -> dict[str, Any]:
+def _describe_optimizer(optimizer: ServerOptimizer[Any]) -> dict[str, Any]:
     items: Sequence[Field[Any]] = fields(optimizer) if is_dataclass(optimizer) else ()
     names = [item.name for item in items if item.name != "learning_rate"]
     given = {name: getattr(optimizer, name) for name in names}
-    named = _named(SERVER_OPTIMIZERS, type(optimizer), given)
+    named = _describe_rule(SERVER_OPTIMIZERS, type(optimizer), given)
     return {**named, "learning_rate": optimizer.learning_rate}
 
 
-def _named(
+def _describe_rule(
     table: Mapping[str, type[Rule]], rule: type[Rule], parameters: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return a rule by its key, or by its path where it is in no table."""
     if table.get(rule.key) is rule:
         return {"name": rule.key, **parameters}
-    return {"name": CUSTOM, "path": _path(rule), "args": dict(parameters)}
+    return {"name": CUSTOM, "path": _get_import_path(rule), "args": dict(parameters)}
 
 
-def _path(rule: type[Any]) -> str:
+def _get_import_path(rule: type[Any]) -> str:
     """Return where a rule can be imported from: its module, or the file that the user ran."""
     if rule.__module__ == "__main__":
         return f"{inspect.getsourcefile(rule)}:{rule.__qualname__}"

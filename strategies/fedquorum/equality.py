@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 KindT = TypeVar("KindT", bound=type[Any])
 
 
-def same(one: Any, other: Any) -> bool:
+def is_same(one: Any, other: Any) -> bool:
     """Say whether two values are equal; NaN equals NaN, also within lists, tuples and mappings."""
-    return bool([_with_one_nan(one)] == [_with_one_nan(other)])
+    return bool([_unify_nan(one)] == [_unify_nan(other)])
 
 
 def nan_equals_nan(kind: KindT) -> KindT:
@@ -23,28 +23,28 @@ def nan_equals_nan(kind: KindT) -> KindT:
     def is_equal(self: Any, other: object) -> Any:
         if type(other) is not type(self):
             return NotImplemented
-        return _of_fields(self) == _of_fields(other)
+        return _get_field_values(self) == _get_field_values(other)
 
-    def hashed(self: Any) -> int:
-        return hash(_of_fields(self))
+    def compute_hash(self: Any) -> int:
+        return hash(_get_field_values(self))
 
-    for name, method in (("__eq__", is_equal), ("__hash__", hashed)):
+    for name, method in (("__eq__", is_equal), ("__hash__", compute_hash)):
         setattr(kind, name, method)
     return kind
 
 
-def _of_fields(value: Any) -> tuple[Any, ...]:
-    return tuple(_with_one_nan(getattr(value, item.name)) for item in fields(value))
+def _get_field_values(value: Any) -> tuple[Any, ...]:
+    return tuple(_unify_nan(getattr(value, item.name)) for item in fields(value))
 
 
-def _with_one_nan(value: Any) -> Any:
+def _unify_nan(value: Any) -> Any:
     """Return a value in which each NaN is ``math.nan``: containers compare by identity first."""
     if isinstance(value, float):
         return math.nan if math.isnan(value) else value
     if isinstance(value, list):
-        return [*map(_with_one_nan, value)]
+        return [*map(_unify_nan, value)]
     if isinstance(value, tuple):
-        return tuple(map(_with_one_nan, value))
+        return tuple(map(_unify_nan, value))
     if isinstance(value, Mapping):
-        return {key: _with_one_nan(item) for key, item in value.items()}
+        return {key: _unify_nan(item) for key, item in value.items()}
     return value

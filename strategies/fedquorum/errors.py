@@ -58,9 +58,9 @@ class ParameterError(FedQuorumError, ValueError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return self.told_of(self.parameter)
+        return self.format_for(self.parameter)
 
-    def told_of(self, name: str) -> str:
+    def format_for(self, name: str) -> str:
         """Return the message with another name for the parameter, such as its setting's."""
         why = f" ({self.reason})" if self.reason else ""
         return f"{name} must be {self.allowed}{why}, got {self.got!r}"
@@ -94,18 +94,18 @@ class RunError(FedQuorumError):
     """The message says what stopped the run, or which of its records cannot be read."""
 
 
-def one_line(error: Exception) -> str:
+def to_one_line(error: Exception) -> str:
     """Return a library's error message on one line, to end a message of ours."""
     said = " ".join(str(error).split())
     return re.sub(r"^\[Errno -?\d+\] ", "", said)  # an OSError's words follow its number
 
 
-def told(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Return the message of an error of ours, and of any other its class before it."""
     return str(error) if isinstance(error, FedQuorumError) else f"{type(error).__name__}: {error}"
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def suggest_name(name: str, known: Iterable[str]) -> str:
     """Return "did you mean NAME?" with the known names most like ``name``, "" for none.
 
     These are ``folder/name`` in all folders, else the one name that begins so, else the most alike.

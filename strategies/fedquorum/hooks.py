@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from .state import StateArrays
-from .types import FloatArray, Population, Told
+from .state_arrays import StateArrays
+from .types import ClientReports, FloatArray, Population
 
 Model = Mapping[str, NDArray[Any]]
 """The arrays of a model by their names."""
@@ -30,7 +30,7 @@ class Candidates:
     """
 
     clients: tuple[int, ...]
-    measuring: tuple[int, ...] = ()
+    evaluating_clients: tuple[int, ...] = ()
 
 
 class BeforeRound(Protocol):
@@ -44,7 +44,9 @@ class BeforeRound(Protocol):
     def needs_reports(self) -> bool:
         """Whether the losses come with the updates instead, so that each update must have one."""
 
-    def candidates_of(self, t: int, population: Population, told: Told) -> Candidates:
+    def select_candidates(
+        self, t: int, population: Population, reports: ClientReports
+    ) -> Candidates:
         """Return the candidates of round t (from 0), as far as its model decides nothing."""
 
 
@@ -56,46 +58,46 @@ class StartModels(Protocol):
         """The models by their numbers."""
 
     @property
-    def number_of(self) -> Mapping[int, int]:
+    def index_by_client(self) -> Mapping[int, int]:
         """The number of each client's, by client id."""
 
-    def of(self, client: int) -> Model:
+    def get_model(self, client: int) -> Model:
         """Return the model from which a client starts."""
 
     def combine(
-        self, model: Model, updates: Sequence[tuple[int, float, Model]], divisor: float
+        self, model: Model, updates: Sequence[tuple[int, float, Model]], denominator: float
     ) -> tuple[Mapping[str, FloatArray], Mapping[str, FloatArray]]:
         """Return the arrays from which the server optimizer steps, and the combined update.
 
         ``updates`` has the client, a_k and the trained model of each update that counts, at least
-        one; c_k = a_k / ``divisor``.
+        one; c_k = a_k / ``denominator``.
         """
 
 
-class ClientStart(Protocol):
+class StartModelStore(Protocol):
     """The store of the models from which clients start, one for each strategy."""
 
     @property
     def nbytes(self) -> int:
         """The size of the store in bytes."""
 
-    def start_models(self, state: Any, model: Model, population: Population) -> StartModels:
+    def prepare_start_models(self, state: Any, model: Model, population: Population) -> StartModels:
         """Return the start models of a round.
 
-        ``state`` is the weighting's before the round, and ``model`` that of the round.
+        ``get_state`` is the weighting's before the round, and ``model`` that of the round.
         """
 
-    def mean_model(self, state: Any, model: Model, population: Population) -> Model:
+    def compute_mean_model(self, state: Any, model: Model, population: Population) -> Model:
         """Return the mean of the models from which all clients start next."""
 
-    def state(self) -> StateArrays:
+    def get_state(self) -> StateArrays:
         """Return the store as named arrays, its own: to be written, not to be kept."""
 
     def restore(self, arrays: StateArrays, model: Model) -> None:
-        """Restore what ``state`` returned, for a model of the same form."""
+        """Restore what ``get_state`` returned, for a model of the same form."""
 
 
-Report = Callable[[Mapping[str, FloatArray]], Mapping[str, float]]
+GroupReport = Callable[[Mapping[str, FloatArray]], Mapping[str, float]]
 """Returns further numbers of a group from its clients' numbers, shape (n,) each.
 
 The clients' numbers are ``training_loss``, the test part's ``loss``, ``accuracy`` and ``metric``,
@@ -104,15 +106,15 @@ and the hook's ``columns``.
 
 
 @dataclass(frozen=True)
-class ReportedNumbers:
+class ReportedMetrics:
     """The words for numbers that a ``report`` adds, each of them a share in [0, 1].
 
-    ``words`` has those of each number, by its key in the records. ``title`` and ``note`` are of the
+    ``labels`` has those of each number, by its key in the records. ``title`` and ``note`` are of the
     chart ``key`` that shows them over the rounds.
     """
 
     key: str
-    words: Mapping[str, str]
+    labels: Mapping[str, str]
     title: str
     note: str
 
@@ -136,9 +138,9 @@ class Hooks:
     """
 
     before_round: BeforeRound | None = None
-    client_start: Callable[[], ClientStart] | None = None
+    client_start: Callable[[], StartModelStore] | None = None
     columns: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
-    report: Report | None = None
+    report: GroupReport | None = None
 
     def __or__(self, other: "Hooks") -> "Hooks":
         """Return the hooks of both.

@@ -13,14 +13,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from .errors import ParameterError, did_you_mean, one_line
-from .rule import Rule, RunFacts
+from .errors import ParameterError, suggest_name, to_one_line
+from .rule import Rule, RunContext
 
-RuleImport = Callable[[Any, Mapping[str, Any], RunFacts], Any]
-"""Returns a rule of a kind by its options and the facts of the run, as ``rule_at`` does."""
+RuleImporter = Callable[[Any, Mapping[str, Any], RunContext], Any]
+"""Returns a rule of a kind by its options and the facts of the run, as ``import_rule`` does."""
 
 
-def no_rule_at(_kind: Any, options: Mapping[str, Any], _facts: RunFacts) -> NoReturn:
+def refuse_import(_kind: Any, options: Mapping[str, Any], _facts: RunContext) -> NoReturn:
     """Refuse to import a rule that records name, since their author could run code here.
 
     Raises
@@ -36,7 +36,7 @@ def no_rule_at(_kind: Any, options: Mapping[str, Any], _facts: RunFacts) -> NoRe
     )
 
 
-def rule_at(kind: Any, options: Mapping[str, Any], facts: RunFacts) -> Any:
+def import_rule(kind: Any, options: Mapping[str, Any], context: RunContext) -> Any:
     """Return the rule that the class at ``options["path"]`` makes of ``options["args"]``.
 
     Parameters
@@ -45,7 +45,7 @@ def rule_at(kind: Any, options: Mapping[str, Any], facts: RunFacts) -> Any:
         What it must be: ``Selection``, ``Weighting`` or ``ServerOptimizer``.
     options : mapping
         ``path`` and ``args``, its parameters by name.
-    facts : RunFacts
+    context : RunContext
         The run.
 
     Raises
@@ -57,43 +57,45 @@ def rule_at(kind: Any, options: Mapping[str, Any], facts: RunFacts) -> Any:
     allowed = f"the import path of a fedquorum {kind.__name__}, such as package.module.Class or "
     allowed += "folder/file.py:Class"
     try:
-        make = object_at(path)
+        make = import_object(path)
     except Exception as error:  # a module may raise anything when it is imported
-        raise ParameterError("path", allowed, path, one_line(error)) from None
+        raise ParameterError("path", allowed, path, to_one_line(error)) from None
     if not callable(make):
         raise ParameterError("path", allowed, path, f"it is a {type(make).__name__}")
     try:
         made = (
-            make.of(arguments, facts)
+            make.from_options(arguments, context)
             if isinstance(make, type) and issubclass(make, Rule)
             else make(**arguments)
         )
     except Exception as error:
-        raise ParameterError("args", f"arguments of {path}", arguments, one_line(error)) from None
+        raise ParameterError(
+            "args", f"arguments of {path}", arguments, to_one_line(error)
+        ) from None
     if not isinstance(made, kind):
         raise ParameterError("path", allowed, path, f"it makes {type(made).__name__}")
     return made
 
 
-def object_at(path: str) -> Any:
+def import_object(path: str) -> Any:
     """Return the object at an import path, ``package.module.name`` or ``file.py:name``."""
     place, colon, name = path.rpartition(":")
     if colon:
-        return _member(_module_of(Path(place).expanduser().resolve()), name)
+        return _get_member(_load_module(Path(place).expanduser().resolve()), name)
     module, _, name = path.rpartition(".")
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)
-    return _member(import_module(module), name)
+    return _get_member(import_module(module), name)
 
 
-def _member(module: ModuleType, name: str) -> Any:
+def _get_member(module: ModuleType, name: str) -> Any:
     if not hasattr(module, name):
-        hint = did_you_mean(name, vars(module))
+        hint = suggest_name(name, vars(module))
         raise AttributeError(f"there is no {name} in it" + (f"; {hint}" if hint else ""))
     return getattr(module, name)
 
 
-def _module_of(file: Path) -> Any:
+def _load_module(file: Path) -> Any:
     """Return the module in a file, loaded once: a second copy would have classes of its own."""
     name = f"fedquorum_custom_{sha256(str(file).encode()).hexdigest()[:16]}"
     if name not in sys.modules:

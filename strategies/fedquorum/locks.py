@@ -10,7 +10,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout, lock_descriptor
 
-ASKING_SECONDS = 0.01  # much longer than another process needs to ask who holds a file
+PROBE_SECONDS = 0.01  # much longer than another process needs to ask who holds a file
 
 
 def lock_directory(directory: Path) -> int | None:
@@ -44,10 +44,10 @@ def lock_directory(directory: Path) -> int | None:
 
 
 @dataclass(frozen=True)
-class Holder:
+class LockHolder:
     """A process that holds a lock."""
 
-    process: int
+    process_id: int
     host: str
 
 
@@ -62,7 +62,9 @@ def lock(path: Path, *, wait: bool = True) -> Iterator[None]:
     BlockingIOError
         If another process holds it, unless told to wait.
     """
-    held = FileLock(path, timeout=-1 if wait else 0, fallback_to_soft=False, on_acquired=_sign)
+    held = FileLock(
+        path, timeout=-1 if wait else 0, fallback_to_soft=False, on_acquired=_write_holder
+    )
     try:
         held.acquire()
     except Timeout:
@@ -75,17 +77,17 @@ def lock(path: Path, *, wait: bool = True) -> Iterator[None]:
         held.release()
 
 
-def _sign(descriptor: int) -> None:
+def _write_holder(descriptor: int) -> None:
     os.ftruncate(descriptor, 0)
     os.write(descriptor, f"{os.getpid()} {platform.node()}".encode())
 
 
-def holder(path: Path) -> Holder | None:
+def find_holder(path: Path) -> LockHolder | None:
     """Return the process that holds the file of ``lock``; None if no process does."""
     with suppress(FileNotFoundError), path.open("r+") as file:
         if not _is_free(file.fileno()):
             process, _, host = file.read().partition(" ")
-            return Holder(int(process or 0), host)
+            return LockHolder(int(process or 0), host)
     return None
 
 
@@ -93,5 +95,5 @@ def _is_free(descriptor: int) -> bool:
     """Say whether nobody holds a file, by holding it for a moment, as others who ask do."""
     if lock_descriptor(descriptor, blocking=False):
         return True
-    time.sleep(ASKING_SECONDS)
+    time.sleep(PROBE_SECONDS)
     return lock_descriptor(descriptor, blocking=False)

@@ -20,7 +20,7 @@ class Metric:
         The range of its values.
     higher_is_better : bool
         Whether the lowest value is the worst.
-    of_numbers : bool
+    is_regression : bool
         Whether it compares predicted numbers with true ones, rather than classes.
     """
 
@@ -28,7 +28,7 @@ class Metric:
     low: float = 0.0
     high: float = 1.0
     higher_is_better: bool = True
-    of_numbers: bool = False
+    is_regression: bool = False
 
     @property
     def name(self) -> str:
@@ -36,14 +36,14 @@ class Metric:
         return self.title.partition(",")[0]
 
     @property
-    def is_share(self) -> bool:
+    def is_fraction(self) -> bool:
         """Whether it lies in [0, 1], so that people read it in percent."""
         return (self.low, self.high) == (0.0, 1.0)
 
     @property
-    def factor(self) -> float:
+    def scale(self) -> float:
         """The factor from a value to the unit of ``title``."""
-        return 100.0 if self.is_share else 1.0
+        return 100.0 if self.is_fraction else 1.0
 
     def contains(self, value: float) -> bool:
         """Say whether a value is possible; NaN, which is not defined, is."""
@@ -55,18 +55,18 @@ METRICS: dict[str, Metric] = {
     "top5": Metric("top-5 accuracy, %"),
     "auroc": Metric("AUROC, %"),
     "f1": Metric("F1, %"),
-    "rmse": Metric("RMSE", high=math.inf, higher_is_better=False, of_numbers=True),
-    "mae": Metric("MAE", high=math.inf, higher_is_better=False, of_numbers=True),
-    "r2": Metric("R2", low=-math.inf, of_numbers=True),
+    "rmse": Metric("RMSE", high=math.inf, higher_is_better=False, is_regression=True),
+    "mae": Metric("MAE", high=math.inf, higher_is_better=False, is_regression=True),
+    "r2": Metric("R2", low=-math.inf, is_regression=True),
     "loss": Metric("loss, nats", high=math.inf, higher_is_better=False),
 }
 """All metrics by their names in settings and records."""
 
-OF_CLASSES = "accuracy"
-OF_NUMBERS = "rmse"
+CLASSIFICATION_METRICS = "accuracy"
+REGRESSION_METRICS = "rmse"
 """What is measured where ``evaluation.metric`` does not say."""
 
 
-def metric_called(name: str) -> Metric:
+def get_metric(name: str) -> Metric:
     """Return a metric by its name; one that a record made up is taken for a share."""
     return METRICS.get(name, Metric(name))

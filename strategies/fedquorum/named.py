@@ -9,26 +9,26 @@ from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, replace
 from typing import Any
 
-from .composition import LastUpdates, Rules
+from .composition import RuleSet, UpdateMemoryConfig
 from .contrib import CONTRIB_SELECTIONS, CONTRIB_WEIGHTINGS
 from .description import RuleDescription
-from .errors import ParameterError, did_you_mean
-from .imports import RuleImport, rule_at
+from .errors import ParameterError, suggest_name
+from .imports import RuleImporter, import_rule
 from .participation import (
     PARTICIPATIONS,
-    EmpiricalRates,
-    KnownRates,
-    MeanInterval,
+    EmpiricalCorrection,
+    FedAUCorrection,
+    KnownRatesCorrection,
     Participation,
 )
-from .rule import Question, Rule, RunFacts, parameters_of
-from .schedules import ServerRate
+from .rule import Goal, Rule, RunContext, get_parameters
+from .schedules import ServerLRSchedule
 from .selection import (
     SELECTIONS,
     AfterWarmup,
-    Alone,
+    AllClients,
     EpsilonGate,
-    Everyone,
+    LocalModelSelection,
     PriorityOnly,
     Sampling,
     Selection,
@@ -39,8 +39,8 @@ from .weighting import (
     AverageAll,
     AverageParticipating,
     DataFraction,
-    NoWeight,
     Weighting,
+    ZeroWeighting,
 )
 
 ALL_SELECTIONS: dict[str, type[Selection]] = {**SELECTIONS, **CONTRIB_SELECTIONS}
@@ -55,7 +55,7 @@ NONE = "none"
 
 
 @dataclass(frozen=True)
-class Named:
+class StrategyEntry:
     """A named strategy and the rules that it consists of.
 
     Parameters
@@ -70,15 +70,15 @@ class Named:
         The selection.
     participation : type, optional
         The correction of the weighting for participation.
-    memory : LastUpdates, optional
+    memory : UpdateMemoryConfig, optional
         Set if the server keeps the clients' last updates.
-    question : Question, optional
+    declared_goal : Question, optional
         The question that the strategy answers; by default that of its weighting.
-    baseline : bool
+    is_baseline : bool
         Whether the papers use the strategy as a baseline.
-    draws : bool
+    supports_replacement : bool
         Whether priority clients may be drawn with replacement.
-    plain_for : tuple of Question
+    reference_for : tuple of Question
         The questions for which this is a study's baseline.
     description : RuleDescription
         What the documents say of the strategy where its rules do not say it.
@@ -87,13 +87,13 @@ class Named:
     key: str
     summary: str
     weighting: type[Weighting[Any]]
-    selection: type[Selection] = Everyone
+    selection: type[Selection] = AllClients
     participation: type[Participation[Any]] | None = None
-    memory: LastUpdates | None = None
-    question: Question | None = None
-    baseline: bool = True
-    draws: bool = False
-    plain_for: tuple[Question, ...] = ()
+    memory: UpdateMemoryConfig | None = None
+    declared_goal: Goal | None = None
+    is_baseline: bool = True
+    supports_replacement: bool = False
+    reference_for: tuple[Goal, ...] = ()
     description: RuleDescription = RuleDescription()
 
     @property
@@ -103,37 +103,37 @@ class Named:
         return name if colon else self.key.replace("_", " ")
 
     @property
-    def answers(self) -> Question:
+    def goal(self) -> Goal:
         """The question that the strategy answers."""
-        return self.question or self.weighting.question
+        return self.declared_goal or self.weighting.goal
 
     @property
-    def parts(self) -> tuple[type[Any], ...]:
+    def rule_classes(self) -> tuple[type[Any], ...]:
         """The classes whose parameters are the strategy's options."""
         rules = (self.selection, self.weighting, self.participation)
-        memory = () if self.memory is None else (LastUpdates,)
+        memory = () if self.memory is None else (UpdateMemoryConfig,)
         return (*(part for part in rules if part is not None), *memory)
 
-    def check_needed(self, given: Mapping[str, Any]) -> None:
+    def check_required(self, given: Mapping[str, Any]) -> None:
         """Raise ParameterError for the first required parameter that is missing."""
         for part in (self.selection, self.weighting, self.participation):
-            for name, (allowed, why) in (part.needed if part else {}).items():
+            for name, (allowed, why) in (part.required_options if part else {}).items():
                 if given.get(name) is None:
                     raise ParameterError(name, allowed, None, why)
 
     @property
     def parameters(self) -> tuple[Field[Any], ...]:
         """The fields of the rules' parameters, without those of sampling."""
-        return tuple(item for part in self.parts for item in parameters_of(part))
+        return tuple(item for part in self.rule_classes for item in get_parameters(part))
 
-    def rules(
+    def build_rules(
         self,
         options: Mapping[str, Any],
-        facts: RunFacts,
+        context: RunContext,
         *,
         sampling: Sampling,
         server_optimizer: ServerOptimizer[Any],
-    ) -> Rules:
+    ) -> RuleSet:
         """Return the strategy's rules with these parameters.
 
         Raises
@@ -147,17 +147,19 @@ class Named:
                 raise ParameterError(name, f"a parameter of {self.key} ({', '.join(known)})", name)
 
         def of(part: type[Any]) -> dict[str, Any]:
-            return {i.name: options[i.name] for i in parameters_of(part) if i.name in options}
+            return {i.name: options[i.name] for i in get_parameters(part) if i.name in options}
 
-        weighting: Weighting[Any] = self.weighting.of(of(self.weighting), facts)
-        selection = self.selection.of({**of(self.selection), "sampling": sampling}, facts)
+        weighting: Weighting[Any] = self.weighting.from_options(of(self.weighting), context)
+        selection = self.selection.from_options(
+            {**of(self.selection), "sampling": sampling}, context
+        )
         if self.participation is not None:
             given = of(self.participation)
-            weighting = _corrected(weighting, self.participation, given, facts, selection)
+            weighting = _apply_correction(weighting, self.participation, given, context, selection)
         memory = self.memory
         if memory is not None:
-            memory = replace(memory, **of(LastUpdates))
-        return Rules(
+            memory = replace(memory, **of(UpdateMemoryConfig))
+        return RuleSet(
             selection=selection,
             weighting=weighting,
             server_optimizer=server_optimizer,
@@ -165,118 +167,122 @@ class Named:
         )
 
 
-FEDALIGN = Named(
+FEDALIGN = StrategyEntry(
     "fedalign",
     "FedALIGN: priority clients, and clients whose loss is within epsilon of theirs.",
     DataFraction,
     EpsilonGate,
-    question=Question.PRIORITY,
-    baseline=False,
-    draws=True,
+    declared_goal=Goal.PRIORITY,
+    is_baseline=False,
+    supports_replacement=True,
 )
-FEDAVG = Named(
+FEDAVG = StrategyEntry(
     "fedavg",
     "FedAvg: all clients, weighted by their data.",
     DataFraction,
     AfterWarmup,
-    draws=True,
-    plain_for=(Question.PRIORITY, Question.FAIRNESS, Question.AVERAGE),
+    supports_replacement=True,
+    reference_for=(Goal.PRIORITY, Goal.FAIRNESS, Goal.AVERAGE),
 )
-FEDAVG_PRIORITY = Named(
+FEDAVG_PRIORITY = StrategyEntry(
     "fedavg_priority",
     "FedAvg on priority clients: all other clients are left out.",
     DataFraction,
     PriorityOnly,
-    question=Question.PRIORITY,
-    draws=True,
+    declared_goal=Goal.PRIORITY,
+    supports_replacement=True,
 )
-LOCAL_ONLY = Named(
+LOCAL_ONLY = StrategyEntry(
     "local_only",
     "Every client trains a local model; nothing is aggregated.",
-    NoWeight,
-    Alone,
+    ZeroWeighting,
+    LocalModelSelection,
 )
-FEDAU = Named("fedau", MeanInterval.summary, AverageAll, participation=MeanInterval, baseline=False)
-EMPIRICAL = Named("empirical", EmpiricalRates.summary, AverageAll, participation=EmpiricalRates)
-KNOWN_STATISTICS = Named(
-    "known_statistics", KnownRates.summary, AverageAll, participation=KnownRates
+FEDAU = StrategyEntry(
+    "fedau", FedAUCorrection.summary, AverageAll, participation=FedAUCorrection, is_baseline=False
 )
-_MEMORY = {
+EMPIRICAL = StrategyEntry(
+    "empirical", EmpiricalCorrection.summary, AverageAll, participation=EmpiricalCorrection
+)
+KNOWN_STATISTICS = StrategyEntry(
+    "known_statistics", KnownRatesCorrection.summary, AverageAll, participation=KnownRatesCorrection
+)
+_MEMORY_TEXTS = {
     "state": "a model (`strategy.memory_dir` keeps it in files)",
     "gain": "a bad update counts until the client's next one",
     "secure_sum": "no: the server keeps every client's last update",
 }
-FEDVARP = Named(
+FEDVARP = StrategyEntry(
     "fedvarp",
     "FedVarp: a memory of all last updates reduces the variance of participation.",
     AverageParticipating,
-    memory=LastUpdates(),
+    memory=UpdateMemoryConfig(),
     description=RuleDescription(
         weight="1 / (number available), with a memory of every client's last update",
         source="Jhunjhunwala et al. 2022",
-        **_MEMORY,
+        **_MEMORY_TEXTS,
     ),
 )
-MIFA = Named(
+MIFA = StrategyEntry(
     "mifa",
     "MIFA: the mean of all last updates.",
     AverageAll,
-    memory=LastUpdates(moves_alone=True),
+    memory=UpdateMemoryConfig(steps_without_updates=True),
     description=RuleDescription(
         weight="1 / N, with a memory of every client's last update",
         source="Gu et al. 2021",
-        **_MEMORY,
+        **_MEMORY_TEXTS,
     ),
 )
 
 
-def _all_named() -> Iterator[Named]:
+def _list_strategies() -> Iterator[StrategyEntry]:
     """Yield the strategies above, and one for each weighting that is a strategy by itself."""
     yield from (FEDALIGN, FEDAVG, FEDAVG_PRIORITY, LOCAL_ONLY, FEDAU)
     for key, weighting in ALL_WEIGHTINGS.items():
-        if weighting.strategy:
-            yield Named(
+        if weighting.is_strategy:
+            yield StrategyEntry(
                 key,
                 weighting.summary,
                 weighting,
-                baseline=weighting.baseline,
-                plain_for=weighting.plain_for,
+                is_baseline=weighting.is_baseline,
+                reference_for=weighting.reference_for,
             )
     yield from (EMPIRICAL, KNOWN_STATISTICS, FEDVARP, MIFA)
 
 
-NAMED: dict[str, Named] = {named.key: named for named in _all_named()}
+NAMED_STRATEGIES: dict[str, StrategyEntry] = {named.key: named for named in _list_strategies()}
 """All named strategies by their keys."""
 
 
-def question_of(strategy: str, rules: Rules) -> Question:
+def get_goal(strategy: str, rules: RuleSet) -> Goal:
     """Return the question that a strategy answers: its name's, or else its rules'."""
-    return NAMED[strategy].answers if strategy in NAMED else rules.question
+    return NAMED_STRATEGIES[strategy].goal if strategy in NAMED_STRATEGIES else rules.goal
 
 
-def build(
+def build_rules(
     strategy: Mapping[str, Any],
     server_optimizer: Mapping[str, Any],
-    facts: RunFacts,
+    context: RunContext,
     *,
-    custom: RuleImport = rule_at,
-) -> Rules:
+    importer: RuleImporter = import_rule,
+) -> RuleSet:
     """Return the rules of a strategy from its name and options.
 
     Parameters
     ----------
     strategy : mapping
-        ``name``, one of ``NAMED``, ``composed`` or ``custom``; ``fraction``, ``priority_samples``,
+        ``name``, one of ``NAMED_STRATEGIES``, ``composed`` or ``importer``; ``fraction``, ``priority_samples``,
         ``minimum`` and ``server_lr``; and the parameters of its rules. The
         strategy ``composed`` has those in the mappings ``selection``, ``weighting`` and
-        ``participation``, each with a ``name``. A part named ``custom`` has ``path`` and ``args``;
+        ``participation``, each with a ``name``. A part named ``importer`` has ``path`` and ``args``;
         see ``fedquorum.imports``.
     server_optimizer : mapping
-        ``name``, the optimizer's parameters, and ``lr_schedule``; see ``ServerRate``.
-    facts : RunFacts
+        ``name``, the optimizer's parameters, and ``lr_schedule``; see ``ServerLRSchedule``.
+    context : RunContext
         Facts about the run.
-    custom : callable
-        Makes the rules named ``custom``; by default it imports them.
+    importer : callable
+        Makes the rules named ``importer``; by default it imports them.
 
     Raises
     ------
@@ -289,23 +295,25 @@ def build(
     sampling = Sampling(
         options.pop("fraction", 1.0),
         options.pop("priority_samples", None),
-        facts.seed,
+        context.seed,
         options.pop("minimum", None),
     )
     moving = dict(server_optimizer)
-    rate = ServerRate.of(moving.pop("lr_schedule", "constant"), facts.client_rate)
-    optimizer = _optimizer(moving, options.pop("server_lr", None), facts, custom)
+    rate = ServerLRSchedule.for_client(
+        moving.pop("lr_schedule", "constant"), context.client_lr_schedule
+    )
+    optimizer = _build_optimizer(moving, options.pop("server_lr", None), context, importer)
     if name == COMPOSED:
-        rules = _composed(options, facts, sampling, optimizer, custom)
+        rules = _compose_rules(options, context, sampling, optimizer, importer)
     elif name == CUSTOM:
-        rules = Rules(Everyone(sampling), custom(Weighting, options, facts), optimizer)
+        rules = RuleSet(AllClients(sampling), importer(Weighting, options, context), optimizer)
     else:
-        named: Named = look_up(NAMED, "strategy", name)
-        rules = named.rules(options, facts, sampling=sampling, server_optimizer=optimizer)
-    return replace(rules, server_rate=rate, run_hooks=facts.hooks)
+        named: StrategyEntry = find_entry(NAMED_STRATEGIES, "strategy", name)
+        rules = named.build_rules(options, context, sampling=sampling, server_optimizer=optimizer)
+    return replace(rules, server_lr_schedule=rate, run_hooks=context.hooks)
 
 
-def look_up(rules: Mapping[str, Any], group: str, name: str) -> Any:
+def find_entry(rules: Mapping[str, Any], group: str, name: str) -> Any:
     """Return the entry of a table.
 
     Raises
@@ -315,15 +323,15 @@ def look_up(rules: Mapping[str, Any], group: str, name: str) -> Any:
     """
     if name not in rules:
         allowed = f"one of {', '.join(rules)}"
-        raise ParameterError(group, allowed, name, did_you_mean(str(name), rules))
+        raise ParameterError(group, allowed, name, suggest_name(str(name), rules))
     return rules[name]
 
 
-def _optimizer(
+def _build_optimizer(
     settings: Mapping[str, Any],
     learning_rate: float | None,
-    facts: RunFacts,
-    custom: RuleImport,
+    context: RunContext,
+    importer: RuleImporter,
 ) -> ServerOptimizer[Any]:
     options = {**settings}
     name = options.pop("name")
@@ -331,10 +339,12 @@ def _optimizer(
         options["learning_rate"] = learning_rate
     try:
         if name == CUSTOM:
-            options["args"] = {**(options.get("args") or {}), **_rate(options)}
-            made: ServerOptimizer[Any] = custom(ServerOptimizer, options, facts)
+            options["args"] = {**(options.get("args") or {}), **_extract_learning_rate(options)}
+            made: ServerOptimizer[Any] = importer(ServerOptimizer, options, context)
         else:
-            made = look_up(SERVER_OPTIMIZERS, "server_optimizer", name).of(options, facts)
+            made = find_entry(SERVER_OPTIMIZERS, "server_optimizer", name).from_options(
+                options, context
+            )
     except ParameterError as error:
         if error.parameter != "learning_rate":
             raise
@@ -342,46 +352,46 @@ def _optimizer(
     return made
 
 
-def _rate(options: dict[str, Any]) -> dict[str, Any]:
+def _extract_learning_rate(options: dict[str, Any]) -> dict[str, Any]:
     given = options.pop("learning_rate", None)
     return {} if given is None else {"learning_rate": given}
 
 
-def _composed(
+def _compose_rules(
     options: Mapping[str, Any],
-    facts: RunFacts,
+    context: RunContext,
     sampling: Sampling,
     optimizer: ServerOptimizer[Any],
-    custom: RuleImport,
-) -> Rules:
+    importer: RuleImporter,
+) -> RuleSet:
     chosen = {**options["selection"], "sampling": sampling}
-    selection = _part("selection", chosen, facts, custom)
-    weighting = _part("weighting", options["weighting"], facts, custom)
+    selection = _build_part("selection", chosen, context, importer)
+    weighting = _build_part("weighting", options["weighting"], context, importer)
     participation = dict(options["participation"])
     name = participation.pop("name")
     if name != NONE:
-        correction = look_up(PARTICIPATIONS, "participation", name)
-        weighting = _corrected(weighting, correction, participation, facts, selection)
-    return Rules(selection, weighting, optimizer)
+        correction = find_entry(PARTICIPATIONS, "participation", name)
+        weighting = _apply_correction(weighting, correction, participation, context, selection)
+    return RuleSet(selection, weighting, optimizer)
 
 
-def _corrected(
+def _apply_correction(
     weighting: Weighting[Any],
     correction: type[Participation[Any]],
     options: Mapping[str, Any],
-    facts: RunFacts,
+    context: RunContext,
     selection: Selection,
 ) -> Weighting[Any]:
     """Return a weighting with its correction for participation.
 
     Given rates need a selection that tells how often it asks each client, and that asks it at all.
     """
-    facts = facts.counted_by(selection.known_probabilities)
-    undeclared = selection.declares_probabilities and facts.counted is None
-    if undeclared and facts.clients and correction.given_rates:
-        raise selection.undeclared(correction.key)
-    never = [client for client, counted in (facts.counted or {}).items() if counted == 0.0]
-    if never and correction.given_rates:
+    context = context.with_counted(selection.get_known_probabilities)
+    undeclared = selection.declares_probabilities and context.counted is None
+    if undeclared and context.clients and correction.uses_known_rates:
+        raise selection.build_undeclared_error(correction.key)
+    never = [client for client, counted in (context.counted or {}).items() if counted == 0.0]
+    if never and correction.uses_known_rates:
         raise ParameterError(
             "fraction",
             "so large that a round can ask every client that the selection covers",
@@ -389,7 +399,7 @@ def _corrected(
             f"client {never[0]} would never be asked, and no weight of {correction.key} makes up "
             "for that",
         )
-    return correction.correcting(weighting, options, facts)
+    return correction.wrap(weighting, options, context)
 
 
 _KINDS: Mapping[str, tuple[Any, Mapping[str, type[Rule]]]] = {
@@ -398,12 +408,14 @@ _KINDS: Mapping[str, tuple[Any, Mapping[str, type[Rule]]]] = {
 }
 
 
-def _part(group: str, settings: Mapping[str, Any], facts: RunFacts, custom: RuleImport) -> Any:
+def _build_part(
+    group: str, settings: Mapping[str, Any], context: RunContext, importer: RuleImporter
+) -> Any:
     (kind, rules), options = _KINDS[group], dict(settings)
     name = options.pop("name")
     if name == CUSTOM:
         sampling = options.pop("sampling", None)
         if sampling is not None:
             options["args"] = {**(options.get("args") or {}), "sampling": sampling}
-        return custom(kind, options, facts)
-    return look_up(rules, group, name).of(options, facts)
+        return importer(kind, options, context)
+    return find_entry(rules, group, name).from_options(options, context)

@@ -19,17 +19,17 @@ from .errors import ParameterError
 from .metrics import METRICS
 
 __all__ = [
-    "COUNT",
     "FRACTION",
+    "FRACTION_BELOW_ONE",
     "NON_NEGATIVE",
-    "NON_NEGATIVE_COUNT",
+    "NON_NEGATIVE_INT",
     "POSITIVE",
+    "POSITIVE_INT",
     "PROBABILITY",
     "REAL",
-    "SHARE_BELOW_ONE",
     "Flag",
+    "Interval",
     "ListOf",
-    "Number",
     "OneOf",
     "Range",
 ]
@@ -53,7 +53,7 @@ class Range(ABC):
 
 
 @dataclass(frozen=True)
-class Number(Range):
+class Interval(Range):
     """A real number (``integer=True``: a whole one) between two bounds.
 
     NaN is never allowed; infinity only with ``infinite=True``.
@@ -115,7 +115,7 @@ class ClientIds(Range):
 
     def contains(self, value: object) -> bool:
         """Say whether ``value`` is such a list."""
-        ids = _items(value)
+        ids = _convert_to_list(value)
         whole = all(isinstance(k, int) and not isinstance(k, bool) for k in ids)
         return (
             whole and 0 < len(ids) == len(set(ids)) and all(0 <= k < self.num_clients for k in ids)
@@ -134,11 +134,11 @@ class ListOf(Range):
 
     def contains(self, value: object) -> bool:
         """Say whether ``value`` is such a list."""
-        values = _items(value)
+        values = _convert_to_list(value)
         return bool(values) and all(self.item.contains(one) for one in values)
 
 
-def _items(value: object) -> list[Any]:
+def _convert_to_list(value: object) -> list[Any]:
     """Return the items of a list or the like, none where it is another thing."""
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         return []
@@ -187,7 +187,7 @@ class Flag(Range):
 
 
 @dataclass(frozen=True)
-class FolderPath(Range):
+class DirectoryPath(Range):
     """The path of a folder; whether it can be used is its reader's to say."""
 
     def describe(self) -> str:
@@ -200,7 +200,7 @@ class FolderPath(Range):
 
 
 @dataclass(frozen=True)
-class RequiredLoss(Range):
+class LossRequirement(Range):
     """rho_k, the loss that a client wants the model to be below."""
 
     def describe(self) -> str:
@@ -214,7 +214,7 @@ class RequiredLoss(Range):
         """Say whether ``value`` is one of them; infinite numbers and NaN are allowed."""
         if isinstance(value, str):
             return bool(value.strip())
-        numbers = value.values() if isinstance(value, Mapping) else _items(value)
+        numbers = value.values() if isinstance(value, Mapping) else _convert_to_list(value)
         return _is_number(value) or (len(numbers) > 0 and all(map(_is_number, numbers)))
 
 
@@ -222,21 +222,21 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-COUNT = Number(low=1, integer=True)
-COUNTS = ListOf(COUNT)
-NON_NEGATIVE_COUNT = Number(low=0, integer=True)
-FRACTION = Number(low=0, high=1)
-SHARE_BELOW_ONE = Number(low=0, high=1, open_high=True)
-POSITIVE = Number(low=0, open_low=True)
-NON_NEGATIVE = Number(low=0)
-EPSILON = Number(low=0, infinite=True)
+POSITIVE_INT = Interval(low=1, integer=True)
+POSITIVE_INTS = ListOf(POSITIVE_INT)
+NON_NEGATIVE_INT = Interval(low=0, integer=True)
+FRACTION = Interval(low=0, high=1)
+FRACTION_BELOW_ONE = Interval(low=0, high=1, open_high=True)
+POSITIVE = Interval(low=0, open_low=True)
+NON_NEGATIVE = Interval(low=0)
+EPSILON = Interval(low=0, infinite=True)
 CUTOFF = Cutoff()
-OMEGA_CAP = Number(low=1, infinite=True)
-PRIORITY_WEIGHT = Number(low=0, high=1, open_low=True)
-PROBABILITY = Number(low=0, high=1, open_low=True)
-PERIOD = Number(low=2, integer=True)
+OMEGA_CAP = Interval(low=1, infinite=True)
+PRIORITY_WEIGHT = Interval(low=0, high=1, open_low=True)
+PROBABILITY = Interval(low=0, high=1, open_low=True)
+PERIOD = Interval(low=2, integer=True)
 EVEN_PERIOD = EvenPeriod()
-SINE_DEPTH = Number(low=0, high=0.5)
+SINE_DEPTH = Interval(low=0, high=0.5)
 CYCLE_START = OneOf(("stationary", "inactive"))
 LR_SCHEDULE = OneOf(("constant", "step", "exponential", "inverse_sqrt", "theorem"))
 AUGMENTATION = OneOf(("none", "crop", "crop_flip", "cifar100"))
@@ -245,12 +245,12 @@ EVALUATED_CLIENTS = OneOf(("all", "priority"))
 FAIRNESS_METRIC = OneOf(tuple(METRICS))
 CRITERION = OneOf(("loss", "accuracy"))
 OBJECTIVE = OneOf(("priority", "sampled"))
-REAL = Number()
-REQUIREMENT = RequiredLoss()
+REAL = Interval()
+REQUIREMENT = LossRequirement()
 CDF = OneOf(("weibull", "exponential", "frechet", "normal", "gumbel", "logistic"))
-RBAR = OneOf(("sample", "running"))
-NEWTON_FORM = OneOf(("paper", "authors_code"))
+BASELINE_RESPONSE = OneOf(("sample", "running"))
+NEWTON_VARIANT = OneOf(("paper", "authors_code"))
 SERVER_LR_SCHEDULE = OneOf(("constant", "inverse_client"))
-CHOSEN_BY = OneOf(("measured", "told"))
+LOSS_SOURCES = OneOf(("measured", "told"))
 PRIOR = OneOf(("data", "uniform"))
 EPSILON_SCHEDULE = OneOf(("constant", "step", "linear", "cosine", "exponential", "sqrt"))

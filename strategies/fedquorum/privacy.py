@@ -29,15 +29,15 @@ from .parameters import FRACTION, NON_NEGATIVE, POSITIVE
 from .rule import check_parameters, parameter
 from .types import FloatArray
 
-LARGEST_LOG_NORM = 34.0
+MAX_LOG_NORM = 34.0
 """C stays within exp(-34) and exp(34), about 1e15, as far as any number of an update goes."""
 
-ROUNDING = 1.0 + 1e-9
+WEIGHT_TOLERANCE = 1.0 + 1e-9
 """How far a weight may be above its bound: c_k and c are rounded in different orders."""
 
 
 @dataclass(frozen=True)
-class MovingNorm:
+class AdaptiveClippingNorm:
     """A clipping norm that follows a quantile of the updates' norms.
 
     After a round that asked n clients, C becomes C exp(-eta (sum_k (b_k - gamma) + noise) / n). b_k
@@ -59,12 +59,12 @@ class MovingNorm:
     count_stddev: float = parameter(0.0, NON_NEGATIVE)
 
     @property
-    def multiplier(self) -> float:
+    def count_multiplier(self) -> float:
         """The count's noise multiplier: its noise / the largest change by one client."""
         return self.count_stddev / max(self.target_quantile, 1.0 - self.target_quantile)
 
-    def after(
-        self, norm: float, votes: Iterable[bool], asked: int, random: np.random.Generator
+    def update(
+        self, norm: float, clip_indicators: Iterable[bool], selected: int, rng: np.random.Generator
     ) -> float:
         """Return the clipping norm of the next round.
 
@@ -72,17 +72,17 @@ class MovingNorm:
         ----------
         norm : float
             C.
-        votes : iterable of bool
+        clip_indicators : iterable of bool
             b_k of each client with a usable update.
-        asked : int
+        selected : int
             How many clients the round asked, n.
-        random : Generator
+        rng : Generator
             Draws the noise.
         """
-        above = math.fsum(vote - self.target_quantile for vote in votes)
-        noisy = above + self.count_stddev * float(random.standard_normal())
-        moved = math.log(norm) - self.learning_rate * noisy / max(1, asked)
-        return math.exp(min(LARGEST_LOG_NORM, max(-LARGEST_LOG_NORM, moved)))
+        above = math.fsum(vote - self.target_quantile for vote in clip_indicators)
+        noisy = above + self.count_stddev * float(rng.standard_normal())
+        moved = math.log(norm) - self.learning_rate * noisy / max(1, selected)
+        return math.exp(min(MAX_LOG_NORM, max(-MAX_LOG_NORM, moved)))
 
 
 @dataclass(frozen=True)
@@ -94,35 +94,35 @@ class GaussianMechanism:
     noise_multiplier : float
         z, for everything that a round releases; 0 adds no noise.
     clipping_norm : float
-        C; with ``moving``, C of the first round.
-    moving : MovingNorm, optional
+        C; with ``adaptive_norm``, C of the first round.
+    adaptive_norm : AdaptiveClippingNorm, optional
         The change of C from round to round; by default C is constant.
     clients_clip : bool
         Whether clients also receive C and clip their updates. The server clips in any case.
-    generator : callable
+    make_generator : callable
         Returns the generator of one round's noise. By default the operating system seeds it, so
         that no one can draw the same noise again.
 
     Raises
     ------
     ParameterError
-        If a value, here or of ``moving``, is outside its range, or the count is less private than
+        If a value, here or of ``adaptive_norm``, is outside its range, or the count is less private than
         the round should be.
     """
 
     noise_multiplier: float = parameter(1.0, NON_NEGATIVE)
     clipping_norm: float = parameter(1.0, POSITIVE)
-    moving: MovingNorm | None = None
+    adaptive_norm: AdaptiveClippingNorm | None = None
     clients_clip: bool = False
-    generator: Callable[[], np.random.Generator] = np.random.default_rng
+    make_generator: Callable[[], np.random.Generator] = np.random.default_rng
 
     def __post_init__(self) -> None:
         check_parameters(self)
-        if self.moving is not None:
-            check_parameters(self.moving)
-        if self.moving is None or self.noise_multiplier == 0.0:
+        if self.adaptive_norm is not None:
+            check_parameters(self.adaptive_norm)
+        if self.adaptive_norm is None or self.noise_multiplier == 0.0:
             return
-        most = self.moving.multiplier
+        most = self.adaptive_norm.count_multiplier
         if self.noise_multiplier >= most:
             raise ParameterError(
                 "noise_multiplier",
@@ -133,9 +133,9 @@ class GaussianMechanism:
             )
 
     @property
-    def needs_vote(self) -> bool:
+    def needs_clip_indicator(self) -> bool:
         """Whether clients must report that they clipped an update, which the server cannot see."""
-        return self.clients_clip and self.moving is not None
+        return self.clients_clip and self.adaptive_norm is not None
 
     @property
     def update_multiplier(self) -> float:
@@ -143,55 +143,55 @@ class GaussianMechanism:
 
         Both together are as private as one release with z: z^-2 = z_sum^-2 + z_count^-2.
         """
-        if self.moving is None or self.noise_multiplier == 0.0:
+        if self.adaptive_norm is None or self.noise_multiplier == 0.0:
             return self.noise_multiplier
-        return 1.0 / math.sqrt(self.noise_multiplier**-2 - self.moving.multiplier**-2)
+        return 1.0 / math.sqrt(self.noise_multiplier**-2 - self.adaptive_norm.count_multiplier**-2)
 
-    def at(self, norm: float | None, largest_weight: float) -> "Protection":
+    def for_round(self, norm: float | None, max_weight: float) -> "RoundMechanism":
         """Return the protection of one round.
 
         Parameters
         ----------
         norm : float, optional
             C; None in the first round.
-        largest_weight : float
+        max_weight : float
             c, the largest weight of one update, before the server's learning rate.
         """
-        return Protection(self, self.clipping_norm if norm is None else norm, largest_weight)
+        return RoundMechanism(self, self.clipping_norm if norm is None else norm, max_weight)
 
 
 @dataclass(frozen=True)
-class Protection:
+class RoundMechanism:
     """The mechanism in one round: its clipping norm C and the largest weight c."""
 
     mechanism: GaussianMechanism
     norm: float
-    largest_weight: float
+    max_weight: float
 
     @property
-    def told_norm(self) -> float | None:
+    def client_norm(self) -> float | None:
         """C for the clients, None if only the server clips."""
         return self.norm if self.mechanism.clients_clip else None
 
-    def bounds(self, weight: FloatArray) -> bool:
+    def covers(self, weight: FloatArray) -> bool:
         """Say whether every weight c_k is at most c, up to rounding."""
-        return bool(weight.max(initial=0.0) <= self.largest_weight * ROUNDING)
+        return bool(weight.max(initial=0.0) <= self.max_weight * WEIGHT_TOLERANCE)
 
-    def noised(self, update: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+    def add_noise(self, update: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         """Return sum_k c_k Delta_k, or zeros without updates, with noise on every number."""
-        deviation = self.mechanism.update_multiplier * self.largest_weight * self.norm
-        random = self.mechanism.generator()
+        deviation = self.mechanism.update_multiplier * self.max_weight * self.norm
+        random = self.mechanism.make_generator()
         return {
             name: array + deviation * random.standard_normal(array.shape)
             for name, array in update.items()
         }
 
-    def next_norm(self, votes: Iterable[bool], asked: int) -> float:
-        """Return the clipping norm of the next round; see ``MovingNorm.after``."""
-        moving = self.mechanism.moving
+    def compute_next_norm(self, clip_indicators: Iterable[bool], selected: int) -> float:
+        """Return the clipping norm of the next round; see ``AdaptiveClippingNorm.after``."""
+        moving = self.mechanism.adaptive_norm
         if moving is None:
             return self.norm
-        return moving.after(self.norm, votes, asked, self.mechanism.generator())
+        return moving.update(self.norm, clip_indicators, selected, self.mechanism.make_generator())
 
 
 def check_model(model: Mapping[str, NDArray[Any]]) -> None:

@@ -28,7 +28,7 @@ class QuorumSize(Range):
 
 
 QUORUM_SIZE = QuorumSize()
-QUORUM_OF = OneOf(("asked", "priority"))
+QUORUM_CLIENTS = OneOf(("asked", "priority"))
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Quorum:
     size : float, optional
         Number of clients that must reply: a share below 1 of the clients asked, or a whole number
         of clients. By default all clients asked.
-    of : {"asked", "priority"}
+    counts : {"asked", "priority"}
         The clients whose replies count. ``priority`` counts priority clients only, so that a round
         never waits for other clients; a round that asks no priority client counts all.
     grace_seconds : float
@@ -53,7 +53,7 @@ class Quorum:
     """
 
     size: float | None = parameter(None, QUORUM_SIZE)
-    of: str = parameter("asked", QUORUM_OF)
+    counts: str = parameter("asked", QUORUM_CLIENTS)
     grace_seconds: float = parameter(0.0, NON_NEGATIVE)
 
     def __post_init__(self) -> None:
@@ -62,26 +62,26 @@ class Quorum:
     @property
     def waits_for_all(self) -> bool:
         """Whether every round waits for all replies."""
-        return self.size is None and self.of == "asked"
+        return self.size is None and self.counts == "asked"
 
-    def required(
-        self, asked: Collection[int], priority: Collection[int]
+    def find_required_replies(
+        self, selected: Collection[int], priority: Collection[int]
     ) -> tuple[frozenset[int], int]:
         """Return the clients whose replies count, and the number of replies that is enough.
 
         Parameters
         ----------
-        asked : collection of int
+        selected : collection of int
             The clients asked.
         priority : collection of int
             The priority clients.
         """
-        clients = frozenset(asked)
-        first = clients.intersection(priority) if self.of == "priority" else clients
+        clients = frozenset(selected)
+        first = clients.intersection(priority) if self.counts == "priority" else clients
         counted = first or clients
-        return counted, self._count(len(counted))
+        return counted, self._compute_num_required(len(counted))
 
-    def _count(self, clients: int) -> int:
+    def _compute_num_required(self, clients: int) -> int:
         """Return how many of so many clients are a quorum."""
         if self.size is None:
             return clients
@@ -90,7 +90,7 @@ class Quorum:
         return min(int(self.size), clients)
 
 
-class Tally:
+class ReplyCounter:
     """Count the replies of one round until they are a quorum.
 
     Parameters
@@ -102,7 +102,7 @@ class Tally:
     """
 
     def __init__(self, quorum: Quorum, asked: Collection[int], priority: Collection[int]) -> None:
-        self._waiting, self._enough = quorum.required(asked, priority)
+        self._waiting, self._enough = quorum.find_required_replies(asked, priority)
         self._missing = set(self._waiting)
 
     def add(self, clients: Iterable[int]) -> bool:

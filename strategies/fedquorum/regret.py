@@ -9,18 +9,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from .errors import SolverError
-from .simplex import minimise_quadratic
+from .simplex import minimize_quadratic
 from .types import FloatArray, IntArray
 
 _MAX_STEPS = 200
-_GAP = 1e-9
-_TINY = 1e-13
-_FULL_STEP = 0.25
-_COLUMNS = 200
+_RELATIVE_GAP = 1e-9
+_MIN_MASS = 1e-13
+_MAX_FULL_STEP = 0.25
+_NUM_COLUMNS = 200
 
 
 @dataclass(frozen=True)
-class BestFixed:
+class BestFixedWeights:
     """The best p that one could have held all along.
 
     ``mixing`` is p*, shape (K,); ``loss`` is sum_t l_t(p*). ``gap`` certifies it: no p on the
@@ -37,14 +37,16 @@ class Bound:
     """A bound on the regret of the decision losses, and whether it is proven for the run."""
 
     value: float
-    proven: bool
+    is_proven: bool
 
 
-def best_fixed_mixing(responses: FloatArray, alike: IntArray | None = None) -> BestFixed:
+def compute_best_fixed_weights(
+    responses: FloatArray, multiplicity: IntArray | None = None
+) -> BestFixedWeights:
     """Return argmin over the simplex of f(p) = sum_t -log(1 + <p, r_t>).
 
     Newton steps, each to the minimum over the simplex of the quadratic approximation of f at p
-    (``minimise_quadratic``). Of many clients it takes those with the steepest gradients, solves for
+    (``minimize_quadratic``). Of many clients it takes those with the steepest gradients, solves for
     p on them, and goes on with those that are steeper still, until no client is. By convexity
     f(p) - f(p*) <= <grad f(p), p> - min_i grad f(p)_i, over all clients: the gap that is
     returned. A second for T = 1,000 and K = 10,000; memory of a few tables.
@@ -54,7 +56,7 @@ def best_fixed_mixing(responses: FloatArray, alike: IntArray | None = None) -> B
     responses : FloatArray
         r_t, under sampling the doubly robust ones, finite, shape (T, K). 1 + mean_i r_ti must be
         positive: responses >= 0 are, and so are those that AAggFF-D estimates.
-    alike : IntArray, optional
+    multiplicity : IntArray, optional
         How many clients each column stands for, shape (K,); one by default. p is then of columns.
 
     Raises
@@ -74,32 +76,36 @@ def best_fixed_mixing(responses: FloatArray, alike: IntArray | None = None) -> B
     if table.ndim != 2 or table.shape[1] == 0 or not np.isfinite(table).all():  # noqa: PLR2004
         raise ValueError(f"responses must be finite numbers of shape (T, K), got {table.shape}")
     num_clients = table.shape[1]
-    size = np.ones(num_clients) if alike is None else alike * (num_clients / alike.sum())
-    uniform = table.mean(axis=1) if alike is None else (table @ size) / num_clients
+    size = (
+        np.ones(num_clients)
+        if multiplicity is None
+        else multiplicity * (num_clients / multiplicity.sum())
+    )
+    uniform = table.mean(axis=1) if multiplicity is None else (table @ size) / num_clients
     if (uniform <= -1.0).any():
         raise ValueError("1 + <p, r> must be positive for the uniform p in every round")
-    best = _certified(table, size / num_clients)
+    best = _certify(table, size / num_clients)
     chosen = np.empty(0, dtype=np.int64)
     for _ in range(_MAX_STEPS):
-        gradient = _gradient(table, best.mixing)
-        if best.gap <= _largest_gap(gradient):
+        gradient = _compute_gradient(table, best.mixing)
+        if best.gap <= _compute_max_gap(gradient):
             return best
-        steepest = np.setdiff1d(np.argsort(gradient, kind="stable")[:_COLUMNS], chosen)
+        steepest = np.setdiff1d(np.argsort(gradient, kind="stable")[:_NUM_COLUMNS], chosen)
         if len(steepest) == 0:
             break
-        chosen = np.union1d(chosen[best.mixing[chosen] > _TINY], steepest)
+        chosen = np.union1d(chosen[best.mixing[chosen] > _MIN_MASS], steepest)
         # the uniform p stands in for who was not chosen: there 1 + <p, r> is positive
         columns = np.column_stack([uniform, table[:, chosen]])
         on_chosen = _minimize(columns, np.eye(1, columns.shape[1])[0])
         mixing = on_chosen[0] * size / num_clients
         mixing[chosen] += on_chosen[1:]
-        best = min(best, _certified(table, mixing), key=lambda found: found.loss)
+        best = min(best, _certify(table, mixing), key=lambda found: found.loss)
     raise SolverError(f"the best fixed p was found to a gap of {best.gap:.3g} only")
 
 
-def regret(
-    decision_losses: FloatArray, responses: FloatArray, alike: IntArray | None = None
-) -> tuple[float, BestFixed]:
+def compute_regret(
+    decision_losses: FloatArray, responses: FloatArray, multiplicity: IntArray | None = None
+) -> tuple[float, BestFixedWeights]:
     """Return sum_t l_t(p_t) - min_p sum_t l_t(p), and the p that attains the minimum.
 
     Parameters
@@ -107,22 +113,22 @@ def regret(
     decision_losses : FloatArray
         l_t(p_t) of the p held before round t's decision, shape (T,).
     responses, alike
-        As for ``best_fixed_mixing``.
+        As for ``compute_best_fixed_weights``.
 
     Raises
     ------
     ValueError, SolverError
-        As for ``best_fixed_mixing``; ValueError also if the numbers of rounds differ.
+        As for ``compute_best_fixed_weights``; ValueError also if the numbers of rounds differ.
     """
     if len(decision_losses) != len(responses):
         raise ValueError(
             f"{len(decision_losses)} decision losses, but responses of {len(responses)} rounds"
         )
-    best = best_fixed_mixing(responses, alike)
+    best = compute_best_fixed_weights(responses, multiplicity)
     return float(np.sum(decision_losses)) - best.loss, best
 
 
-def regret_bound_s(num_rounds: int, num_clients: int, lipschitz: float) -> float:
+def compute_regret_bound_s(num_rounds: int, num_clients: int, lipschitz: float) -> float:
     """Return 2 L K (1 + log(1 + T / (16 K))), the bound on AAggFF-S's regret.
 
     Its proof needs -log(1 - u) >= u + u^2 / (8 L) for u = <g, q - p> in [-L, 1), which holds
@@ -137,12 +143,12 @@ def regret_bound_s(num_rounds: int, num_clients: int, lipschitz: float) -> float
     return 2.0 * lipschitz * num_clients * (1.0 + growth)
 
 
-def proves_bound_s(lipschitz: float) -> bool:
-    """Say whether the proof of ``regret_bound_s`` covers responses with this L."""
+def is_bound_s_proven(lipschitz: float) -> bool:
+    """Say whether the proof of ``compute_regret_bound_s`` covers responses with this L."""
     return math.log1p(lipschitz) <= 0.875 * lipschitz
 
 
-def regret_bound_d(num_rounds: int, num_clients: int, lipschitz: float) -> float:
+def compute_regret_bound_d(num_rounds: int, num_clients: int, lipschitz: float) -> float:
     """Return 2 L sqrt(T log K), the bound on AAggFF-D's regret.
 
     It holds for sum_t <g_t, p_t - p>, g_t the linearised gradients that the rule sums. The
@@ -168,14 +174,14 @@ def kl_divergence(mixing: FloatArray, base: FloatArray) -> float:
     return float((mixing[held] * np.log(mixing[held] / base[held])).sum())
 
 
-def _gradient(table: FloatArray, mixing: FloatArray) -> FloatArray:
+def _compute_gradient(table: FloatArray, mixing: FloatArray) -> FloatArray:
     gradient: FloatArray = -((1.0 / (1.0 + table @ mixing)) @ table)
     return gradient
 
 
-def _certified(table: FloatArray, mixing: FloatArray) -> BestFixed:
-    gradient = _gradient(table, mixing)
-    return BestFixed(
+def _certify(table: FloatArray, mixing: FloatArray) -> BestFixedWeights:
+    gradient = _compute_gradient(table, mixing)
+    return BestFixedWeights(
         mixing,
         loss=-float(np.log1p(table @ mixing).sum()),
         gap=float((gradient - gradient.min()) @ mixing),
@@ -191,16 +197,16 @@ def _minimize(table: FloatArray, mixing: FloatArray) -> FloatArray:
     for _ in range(_MAX_STEPS):
         scaled = table / (1.0 + table @ mixing)[:, None]
         gradient = -scaled.sum(axis=0)
-        if float(gradient @ mixing - gradient.min()) <= 0.1 * _largest_gap(gradient):
+        if float(gradient @ mixing - gradient.min()) <= 0.1 * _compute_max_gap(gradient):
             break
         hessian = scaled.T @ scaled
         linear = gradient - hessian @ mixing
-        step = minimise_quadratic(hessian, linear, gap=math.inf) - mixing
+        step = minimize_quadratic(hessian, linear, gap=math.inf) - mixing
         decrement = float(np.linalg.norm(scaled @ step))
-        mixing = mixing + (step / (1.0 + decrement) if decrement > _FULL_STEP else step)
+        mixing = mixing + (step / (1.0 + decrement) if decrement > _MAX_FULL_STEP else step)
     return mixing
 
 
-def _largest_gap(gradient: FloatArray) -> float:
+def _compute_max_gap(gradient: FloatArray) -> float:
     """Return the gap that is accepted: rounding grows with the gradient."""
-    return _GAP * max(1.0, float(np.abs(gradient).max()))
+    return _RELATIVE_GAP * max(1.0, float(np.abs(gradient).max()))

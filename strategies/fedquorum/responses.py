@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from .parameters import NON_NEGATIVE, POSITIVE, Number
-from .types import BoolArray, Call, FloatArray, IntArray, Responses
+from .parameters import NON_NEGATIVE, POSITIVE, Interval
+from .types import BoolArray, ClientUpdates, FloatArray, IntArray, RoundPlan
 
 
 # Imported where they are used: SciPy's functions take half a second to load, nodes need none.
@@ -37,7 +37,7 @@ _CDFS: Mapping[str, Callable[[FloatArray], Any]] = {
 }
 
 
-def cdf_value(cdf: str, x: FloatArray) -> FloatArray:
+def compute_cdf(cdf: str, x: FloatArray) -> FloatArray:
     """Return the cumulative distribution function ``cdf`` at x >= 0, elementwise, in [0, 1].
 
     ``weibull`` (shape 2, scale 1): 1 - exp(-x^2). ``exponential`` (rate 1): 1 - exp(-x).
@@ -53,31 +53,31 @@ def cdf_value(cdf: str, x: FloatArray) -> FloatArray:
     References
     ----------
     Hahn, Kim and Lee 2024, eq. 8 and appendix B. The authors' published normal function is
-    another one, see ``published_value``.
+    another one, see ``compute_authors_cdf``.
     """
     with np.errstate(divide="ignore", over="ignore"):  # the limits are right
         return np.asarray(_CDFS[cdf](x), dtype=np.float64)
 
 
-def published_value(cdf: str, x: FloatArray) -> FloatArray:
+def compute_authors_cdf(cdf: str, x: FloatArray) -> FloatArray:
     """Return the function in the authors' published code instead of ``cdf``, elementwise.
 
     For ``normal`` it is (1 + erfc((x - 1) / sqrt 2)) / 2 = 3/2 - Phi(x - 1), which falls from 1.34
-    at x = 0 towards 1/2. For all others it is ``cdf_value``.
+    at x = 0 towards 1/2. For all others it is ``compute_cdf``.
 
     References
     ----------
     github.com/vaseline555/AAggFF, src/server/aaggffserver.py, ``fair_const == 3``.
     """
-    value = cdf_value(cdf, x)
+    value = compute_cdf(cdf, x)
     return 1.5 - value if cdf == "normal" else value
 
 
-Transform = Callable[[str, FloatArray], FloatArray]
-"""Computes the CDF of that name, elementwise: ``cdf_value`` or ``published_value``."""
+CdfFunction = Callable[[str, FloatArray], FloatArray]
+"""Computes the CDF of that name, elementwise: ``compute_cdf`` or ``compute_authors_cdf``."""
 
 
-def relative_losses(loss: FloatArray) -> FloatArray:
+def compute_relative_losses(loss: FloatArray) -> FloatArray:
     """Return F_i / mean F over the given losses, shape (m,); 1 if all losses are 0.
 
     The function divides by the largest loss first, so that no finite loss overflows.
@@ -90,18 +90,18 @@ def relative_losses(loss: FloatArray) -> FloatArray:
     return ratio
 
 
-def bounded_responses(
-    loss: FloatArray, cdf: str, c1: float, c2: float, value: Transform = cdf_value
+def compute_bounded_responses(
+    loss: FloatArray, cdf: str, c1: float, c2: float, value: CdfFunction = compute_cdf
 ) -> FloatArray:
     """Return r_i = C1 + (C2 - C1) CDF(F_i / mean F) in [C1, C2] for m losses >= 0, shape (m,).
 
-    ``value`` computes the CDF. With ``published_value`` a response may exceed C2.
+    ``value`` computes the CDF. With ``compute_authors_cdf`` a response may exceed C2.
 
     References
     ----------
     Hahn, Kim and Lee 2024, eq. 8.
     """
-    return c1 + (c2 - c1) * value(cdf, relative_losses(loss))
+    return c1 + (c2 - c1) * value(cdf, compute_relative_losses(loss))
 
 
 def check_response_range(c1: float | None, c2: float | None) -> None:
@@ -111,10 +111,12 @@ def check_response_range(c1: float | None, c2: float | None) -> None:
     if c2 is not None:
         POSITIVE.check("c2", c2)
         if c1 is not None:
-            Number(low=c1, open_low=True).check("c2", c2)
+            Interval(low=c1, open_low=True).check("c2", c2)
 
 
-def response_range(c1: float | None, c2: float | None, default_c2: float) -> tuple[float, float]:
+def resolve_response_range(
+    c1: float | None, c2: float | None, default_c2: float
+) -> tuple[float, float]:
     """Return (C1, C2), by default 0 and ``default_c2``.
 
     Raises
@@ -124,11 +126,11 @@ def response_range(c1: float | None, c2: float | None, default_c2: float) -> tup
     """
     low = 0.0 if c1 is None else c1
     high = default_c2 if c2 is None else c2
-    Number(low=low, open_low=True).check("c2", high)
+    Interval(low=low, open_low=True).check("c2", high)
     return low, high
 
 
-def decision_loss(mixing: FloatArray, response: FloatArray) -> float:
+def compute_decision_loss(mixing: FloatArray, response: FloatArray) -> float:
     """Return l(p) = -log(1 + <p, r>) for p and r of shape (K,); inf if 1 + <p, r> <= 0.
 
     Responses in [0, C] keep it finite. With a larger C2, a doubly robust response may be below -1,
@@ -142,8 +144,8 @@ def decision_loss(mixing: FloatArray, response: FloatArray) -> float:
     return -math.log1p(return_on_p) if return_on_p > -1.0 else math.inf
 
 
-def doubly_robust(
-    response: FloatArray, position: IntArray, num_clients: int, fraction: float, rbar: float
+def estimate_doubly_robust(
+    response: FloatArray, indices: IntArray, num_clients: int, fraction: float, rbar: float
 ) -> FloatArray:
     """Return the estimate r~_i = (1 - I_i / C) rbar + (I_i / C) r_i for all clients, shape (K,).
 
@@ -155,7 +157,7 @@ def doubly_robust(
     ----------
     response : FloatArray
         r_i of the clients heard, shape (m,).
-    position : IntArray
+    indices : IntArray
         The positions of these clients among all K, shape (m,).
     num_clients : int
         K.
@@ -169,11 +171,13 @@ def doubly_robust(
     Hahn, Kim and Lee 2024, Lemma 4.3.
     """
     estimate = np.full(num_clients, rbar)
-    estimate[position] = (1.0 - 1.0 / fraction) * rbar + response / fraction
+    estimate[indices] = (1.0 - 1.0 / fraction) * rbar + response / fraction
     return estimate
 
 
-def heard(call: Call, responses: Responses, share: FloatArray) -> BoolArray:
+def compute_reported_mask(
+    plan: RoundPlan, updates: ClientUpdates, admitted_fraction: FloatArray
+) -> BoolArray:
     """Say for each client whether its loss counts, shape (n,): admitted (share > 0), with a loss.
 
     A rule that weights by losses gives no weight to an update without a loss.
@@ -183,24 +187,24 @@ def heard(call: Call, responses: Responses, share: FloatArray) -> BoolArray:
     ValueError
         If no update has a loss, or the call did not ask for losses: the configuration is wrong.
     """
-    measured = np.isfinite(responses.loss)
-    if not call.measures_loss or (len(measured) > 0 and not measured.any()):
+    measured = np.isfinite(updates.loss)
+    if not plan.requests_loss or (len(measured) > 0 and not measured.any()):
         raise ValueError(
             "weights by losses need each client's loss of the model it received, but "
-            + ("none was sent" if call.measures_loss else "the call does not ask for it")
+            + ("none was sent" if plan.requests_loss else "the call does not ask for it")
         )
-    counts: BoolArray = measured & (share > 0)
+    counts: BoolArray = measured & (admitted_fraction > 0)
     return counts
 
 
-def positions(clients: IntArray, responses: Responses) -> IntArray:
+def find_client_indices(clients: IntArray, updates: ClientUpdates) -> IntArray:
     """Return the position of each response's client among all K, shape (n,); both ascending."""
-    if np.array_equal(clients, responses.client):
+    if np.array_equal(clients, updates.client):
         return np.arange(len(clients))
-    return np.searchsorted(clients, responses.client).astype(np.int64)
+    return np.searchsorted(clients, updates.client).astype(np.int64)
 
 
-def scattered(values: FloatArray, counts: BoolArray) -> FloatArray:
+def scatter(values: FloatArray, counts: BoolArray) -> FloatArray:
     """Return ``values`` of the clients that count, spread over all n, NaN elsewhere."""
     spread = np.full(len(counts), math.nan)
     spread[counts] = values

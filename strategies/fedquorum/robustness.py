@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .parameters import POSITIVE
-from .types import FloatArray, Weights
+from .types import AggregationWeights, FloatArray
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Robustness:
             POSITIVE.check("max_weight", self.max_weight)
 
     @property
-    def bounds(self) -> bool:
+    def has_bounds(self) -> bool:
         """Whether a bound is set, which needs each update by itself."""
         return self.clip_norm is not None or self.max_weight is not None
 
@@ -56,24 +56,26 @@ class Robustness:
         """Return a client's model with its update clipped, and a note, None if it was not."""
         if self.clip_norm is None:
             return client_model, None
-        arrays, norm = clipped(model, client_model, self.clip_norm)
+        arrays, norm = clip_update(model, client_model, self.clip_norm)
         if norm <= self.clip_norm:
             return arrays, None
         return arrays, f"update of norm {norm:.6g} clipped to {self.clip_norm:g}"
 
-    def cap(self, weight: FloatArray) -> FloatArray:
+    def cap_weights(self, weight: FloatArray) -> FloatArray:
         """Return the weights c_k, limited to the largest allowed weight, shape (n,)."""
         return weight if self.max_weight is None else np.minimum(weight, self.max_weight)
 
-    def note(self, weights: Weights | None, weight: FloatArray, place: int) -> str | None:
+    def describe_cap(
+        self, weights: AggregationWeights | None, weight: FloatArray, index: int
+    ) -> str | None:
         """Return a note that a weight was capped, None if it was not."""
-        if weights is None or weight[place] >= weights.weight[place]:
+        if weights is None or weight[index] >= weights.weight[index]:
             return None
-        return f"weight {weights.weight[place]:.6g} capped at {weight[place]:g}"
+        return f"weight {weights.weight[index]:.6g} capped at {weight[index]:g}"
 
 
 @dataclass(frozen=True)
-class Shortened(Mapping[str, NDArray[Any]]):
+class ClippedModel(Mapping[str, NDArray[Any]]):
     """The model x_t + factor (x_k - x_t), computed array by array on reading.
 
     Floating arrays are float64: rounding them to the model's dtype could lengthen the update
@@ -82,13 +84,13 @@ class Shortened(Mapping[str, NDArray[Any]]):
 
     model: Mapping[str, NDArray[Any]]
     client_model: Mapping[str, NDArray[Any]]
-    factor: float
+    scale: float
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         start, array = self.model[name], self.client_model[name]
         if not np.issubdtype(start.dtype, np.floating):
             return array
-        shorter: FloatArray = start + self.factor * _update(start, array)
+        shorter: FloatArray = start + self.scale * _compute_update(start, array)
         return shorter
 
     def __iter__(self) -> Iterator[str]:
@@ -98,7 +100,7 @@ class Shortened(Mapping[str, NDArray[Any]]):
         return len(self.client_model)
 
 
-def clipped(
+def clip_update(
     model: Mapping[str, NDArray[Any]], client_model: Mapping[str, NDArray[Any]], norm: float
 ) -> tuple[Mapping[str, NDArray[Any]], float]:
     """Return a client's model with an update of at most ``norm``, and the update's own length.
@@ -113,13 +115,13 @@ def clipped(
         The largest Euclidean norm of x_k - x_t over all floating arrays.
     """
     floating = [name for name, array in model.items() if np.issubdtype(array.dtype, np.floating)]
-    updates = (_update(model[name], client_model[name]) for name in floating)
+    updates = (_compute_update(model[name], client_model[name]) for name in floating)
     length = math.sqrt(math.fsum(float(np.vdot(u, u)) for u in updates))
     if length <= norm:
         return client_model, length
-    return Shortened(model, client_model, norm / length), length
+    return ClippedModel(model, client_model, norm / length), length
 
 
-def _update(start: NDArray[Any], array: NDArray[Any]) -> FloatArray:
+def _compute_update(start: NDArray[Any], array: NDArray[Any]) -> FloatArray:
     update: FloatArray = array.astype(np.float64) - start
     return update

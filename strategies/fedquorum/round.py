@@ -14,38 +14,38 @@ from typing import Any
 
 import numpy as np
 
-from .composition import Rules
+from .composition import RuleSet
+from .decisions import ClientDecision, DecisionTrace, RoundReport
 from .equality import nan_equals_nan
 from .errors import SolverError
 from .regret import kl_divergence
-from .report import ClientDecision, Decided, TrainReport
 from .robustness import Robustness
-from .state import grown
+from .state_arrays import expand_state
 from .types import (
     Admission,
-    ByClient,
-    Call,
+    AggregationWeights,
+    ClientReports,
+    ClientUpdates,
     FloatArray,
     IntArray,
     Objective,
+    PerClient,
     Population,
-    Responses,
-    Told,
-    Weights,
+    RoundPlan,
 )
 
 NO_OBJECTIVE = Objective(math.nan, math.nan)
 NOT_FINITE = "the model would not be finite"
 NOT_SOLVED = "the weights were not found"
-TOO_HEAVY = "an update would count for more than the noise is made for"
+WEIGHT_EXCEEDS_BOUND = "an update would count for more than the noise is made for"
 
-REFUSALS = (NOT_FINITE, NOT_SOLVED, TOO_HEAVY)
+REJECTION_REASONS = (NOT_FINITE, NOT_SOLVED, WEIGHT_EXCEEDS_BOUND)
 """Reasons to refuse a whole round."""
 
 
 @nan_equals_nan
 @dataclass(frozen=True)
-class ClientAnswer:
+class ClientOutcome:
     """The answer of one client that was asked, before any rule uses it.
 
     ``status`` is one of ``report.STATUSES``; only a client that ``trained`` has numbers. ``note``
@@ -62,121 +62,121 @@ class ClientAnswer:
     seconds: float | None = None
 
     @property
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         """Whether the client's update reaches the rules."""
         return self.status == "trained"
 
 
 @dataclass(frozen=True)
-class RoundAnswers:
+class RoundOutcomes:
     """The answers of all clients asked in a round.
 
     Parameters
     ----------
-    each : tuple of ClientAnswer
+    outcomes : tuple of ClientOutcome
         The answer of every client asked, ascending by client id.
-    known : IntArray
+    registered : IntArray
         The clients whose nodes the server has met so far, ascending.
     gram : callable, optional
         Computes <Delta_i, Delta_j> of the n usable updates, shape (n, n).
-    unknown : tuple of int
+    unregistered : tuple of int
         The clients whose nodes the server has never met.
     """
 
-    each: tuple[ClientAnswer, ...]
-    known: IntArray
+    outcomes: tuple[ClientOutcome, ...]
+    registered: IntArray
     gram: Callable[[], FloatArray] | None = None
-    unknown: tuple[int, ...] = ()
+    unregistered: tuple[int, ...] = ()
 
     @property
-    def usable(self) -> tuple[ClientAnswer, ...]:
+    def usable_outcomes(self) -> tuple[ClientOutcome, ...]:
         """The answers whose updates reach the rules."""
-        return tuple(answer for answer in self.each if answer.usable)
+        return tuple(answer for answer in self.outcomes if answer.is_usable)
 
 
 @dataclass(frozen=True)
 class RoundState:
     """The state that the rules keep between rounds.
 
-    ``weighting`` is the weighting's state. ``covered`` is the share of each client's update that a
-    gate last admitted, shape (N,); None without a gate. ``told`` has the clients' reports.
+    ``weighting`` is the weighting's state. ``admitted_fractions`` is the share of each client's update that a
+    gate last admitted, shape (N,); None without a gate. ``reports`` has the clients' reports.
     """
 
     weighting: Any
-    covered: FloatArray | None = None
-    told: Told = field(default_factory=Told)
+    admitted_fractions: FloatArray | None = None
+    reports: ClientReports = field(default_factory=ClientReports)
 
     @classmethod
-    def initial(cls, rules: Rules, population: Population) -> "RoundState":
+    def initial(cls, rules: RuleSet, population: Population) -> "RoundState":
         """Return the state before round 1; it is empty for an empty population."""
         if not population.clients:
             return cls(None)
         rules.selection.check_population(population)
         return cls(rules.weighting.init(population))
 
-    def grown(self, rules: Rules, before: Population, after: Population) -> "RoundState":
+    def with_clients(self, rules: RuleSet, before: Population, after: Population) -> "RoundState":
         """Return the state with the clients that joined, each as before its first round."""
         fresh = RoundState.initial(rules, after)
         count = len(before.clients)
         if count == 0:
             return fresh
-        places = np.searchsorted(after.ascending, before.ascending)
-        covered = self.covered
+        places = np.searchsorted(after.sorted_clients, before.sorted_clients)
+        covered = self.admitted_fractions
         if covered is not None:
-            covered = grown(covered, after.priority_weights, count, places)
-        weighting = grown(self.weighting, fresh.weighting, count, places)
-        return replace(self, weighting=weighting, covered=covered)
+            covered = expand_state(covered, after.priority_weights, count, places)
+        weighting = expand_state(self.weighting, fresh.weighting, count, places)
+        return replace(self, weighting=weighting, admitted_fractions=covered)
 
 
 @dataclass(frozen=True)
-class Round:
+class RoundDecision:
     """The decisions of one round.
 
     Parameters
     ----------
-    report : TrainReport
+    report : RoundReport
         Every decision with its inputs.
-    decided : Decided
+    trace : Decided
         The inputs and the result of the weighting.
     weight : FloatArray
         c_k of the n usable updates, after any bound on a single client's weight.
-    following : RoundState
+    next_state : RoundState
         The state after the round.
-    before : RoundState
+    previous_state : RoundState
         The state before it.
     """
 
-    report: TrainReport
-    decided: Decided
+    report: RoundReport
+    trace: DecisionTrace
     weight: FloatArray
-    following: RoundState
-    before: RoundState
+    next_state: RoundState
+    previous_state: RoundState
 
     @property
-    def factors(self) -> tuple[FloatArray, float]:
+    def numerators_and_denominator(self) -> tuple[FloatArray, float]:
         """a_k, shape (n,), and B with c_k = a_k / B; c_k and 1 if a bound changed a weight."""
-        weights = self.decided.weights
+        weights = self.trace.weights
         if weights is None or not np.array_equal(self.weight, weights.weight):
             return self.weight, 1.0
-        return weights.factor, weights.divisor
+        return weights.numerator, weights.denominator
 
     @property
     def clients(self) -> tuple[int, ...]:
         """The clients whose updates reached the rules, ascending."""
-        return tuple(self.decided.responses.client.tolist())
+        return tuple(self.trace.updates.client.tolist())
 
-    def refused(self, reason: str, detail: str = "") -> "Round":
+    def reject(self, reason: str, detail: str = "") -> "RoundDecision":
         """Return the round with no update counted and the state unchanged.
 
         Parameters
         ----------
         reason : str
-            One of ``REFUSALS``.
+            One of ``REJECTION_REASONS``.
         detail : str
             What else there is to tell the clients whose updates counted.
         """
         told = f"{reason}: {detail}" if detail else reason
-        undecided = self.decided.weights is None
+        undecided = self.trace.weights is None
 
         def counts(decision: ClientDecision) -> bool:
             return decision.weight != 0.0 or (undecided and decision.status == "trained")
@@ -189,24 +189,24 @@ class Round:
         )
         return replace(
             self,
-            report=replace(self.report, decisions=decisions, refused=reason),
+            report=replace(self.report, decisions=decisions, rejection_reason=reason),
             weight=np.zeros_like(self.weight),
-            following=self.before,
+            next_state=self.previous_state,
         )
 
 
-def decide(
-    rules: Rules,
+def decide_round(
+    rules: RuleSet,
     population: Population,
     state: RoundState,
     *,
     server_round: int,
-    call: Call,
+    plan: RoundPlan,
     objective: Objective | None,
-    answers: RoundAnswers,
+    outcomes: RoundOutcomes,
     robustness: Robustness | None = None,
-    weighs: bool = True,
-) -> Round:
+    compute_weights: bool = True,
+) -> RoundDecision:
     """Decide one round.
 
     If a solver does not find the weights, no update of the round counts.
@@ -221,15 +221,15 @@ def decide(
         The state after the previous round.
     server_round : int
         The round, from 1.
-    call : Call
+    plan : Call
         The clients asked, and the terms.
     objective : Objective or None
         F(w_t), as broadcast; None takes it from the priority clients' answers.
-    answers : RoundAnswers
+    outcomes : RoundOutcomes
         The clients' answers.
     robustness : Robustness, optional
         Bounds on the influence of one client.
-    weighs : bool
+    compute_weights : bool
         Whether to decide the weights. False if the updates that they follow from are missing, as
         in a replay.
 
@@ -239,69 +239,83 @@ def decide(
         If the weighting raises it.
     """
     if objective is None:
-        compared = rules.selection.compared(frozenset(a.client for a in answers.usable))
-        heard = [answer for answer in answers.usable if answer.client in compared]
-        objective = answered_objective(population, heard)
-    told = _told(state.told, answers.usable)
-    responses = _responses(population, answers, told)
-    admission = admit(rules, call, objective, responses)
-    covered = _covered(
-        rules, population, call, objective, responses, share=admission.share, before=state.covered
+        compared = rules.selection.select_objective_clients(
+            frozenset(a.client for a in outcomes.usable_outcomes)
+        )
+        heard = [answer for answer in outcomes.usable_outcomes if answer.client in compared]
+        objective = compute_objective(population, heard)
+    told = _update_reports(state.reports, outcomes.usable_outcomes)
+    responses = _build_updates(population, outcomes, told)
+    admission = admit(rules, plan, objective, responses)
+    covered = _resolve_admitted_fractions(
+        rules,
+        population,
+        plan,
+        objective,
+        responses,
+        admitted_fraction=admission.fraction,
+        before=state.admitted_fractions,
     )
-    responses = _with_coverage(rules, population, call, responses, covered)
+    responses = _add_admitted_fractions(rules, population, plan, responses, covered)
     following, weights, problem = state.weighting, None, None
-    if weighs:
+    if compute_weights:
         try:
             following, weights = rules.weighting.weigh(
-                state.weighting, call, responses, admission.share
+                state.weighting, plan, responses, admission.fraction
             )
         except SolverError as error:
             problem = str(error)
     bounds = robustness or Robustness()
-    weight = np.zeros_like(admission.share) if weights is None else bounds.cap(weights.weight)
-    counted = _Counted(admission, weights, weight, bounds)
-    decisions = _decisions(population, call, answers, counted)
+    weight = (
+        np.zeros_like(admission.fraction) if weights is None else bounds.cap_weights(weights.weight)
+    )
+    counted = _WeightedUpdates(admission, weights, weight, bounds)
+    decisions = _build_decisions(population, plan, outcomes, counted)
     usable = set(responses.client.tolist())
-    decided = Round(
-        report=_with_weights(
-            TrainReport(server_round, call, objective, decisions, None, unknown=answers.unknown),
+    decided = RoundDecision(
+        report=_add_weights(
+            RoundReport(
+                server_round, plan, objective, decisions, None, unregistered=outcomes.unregistered
+            ),
             weights,
             population,
             told,
         ),
-        decided=Decided(
-            call=call,
+        trace=DecisionTrace(
+            plan=plan,
             objective=objective,
-            responses=responses,
-            share=admission.share,
-            reasons=admission.reason,
+            updates=responses,
+            admitted_fraction=admission.fraction,
+            admission_reasons=admission.reason,
             state=state.weighting,
-            following=None if weights is None else following,
+            next_state=None if weights is None else following,
             weights=weights,
-            divisor=rules.divisor,
-            recorded=tuple(decision for decision in decisions if decision.client in usable),
-            capped=bounds.max_weight,
+            denominator=rules.denominator,
+            recorded_decisions=tuple(
+                decision for decision in decisions if decision.client in usable
+            ),
+            weight_cap=bounds.max_weight,
         ),
         weight=weight,
-        following=RoundState(following, covered, told),
-        before=state,
+        next_state=RoundState(following, covered, told),
+        previous_state=state,
     )
-    return decided if problem is None else decided.refused(NOT_SOLVED, problem)
+    return decided if problem is None else decided.reject(NOT_SOLVED, problem)
 
 
-def answered_objective(population: Population, usable: Sequence[ClientAnswer]) -> Objective:
+def compute_objective(population: Population, usable: Sequence[ClientOutcome]) -> Objective:
     """Return F(w_t) over the finite losses of the priority clients' answers; NaN without any."""
     priority = [a for a in usable if a.client in population.priority]
     return Objective(
-        loss=_answered_mean(population, [(a, _nan(a.loss)) for a in priority]),
-        accuracy=_answered_mean(population, [(a, _nan(a.accuracy)) for a in priority]),
+        loss=_compute_mean(population, [(a, _convert_to_float(a.loss)) for a in priority]),
+        accuracy=_compute_mean(population, [(a, _convert_to_float(a.accuracy)) for a in priority]),
     )
 
 
-def _answered_mean(population: Population, values: Sequence[tuple[ClientAnswer, float]]) -> float:
+def _compute_mean(population: Population, values: Sequence[tuple[ClientOutcome, float]]) -> float:
     """Return the mean of the finite values by lambda_k D_k, NaN where there is no data."""
     heard = [
-        (population.priority_weight(a.client) * float(a.num_examples or 0), value)
+        (population.get_priority_weight(a.client) * float(a.num_examples or 0), value)
         for a, value in values
         if math.isfinite(value)
     ]
@@ -311,27 +325,29 @@ def _answered_mean(population: Population, values: Sequence[tuple[ClientAnswer, 
     return sum(share / total * value for share, value in heard)
 
 
-def admit(rules: Rules, call: Call, objective: Objective, responses: Responses) -> Admission:
+def admit(
+    rules: RuleSet, plan: RoundPlan, objective: Objective, updates: ClientUpdates
+) -> Admission:
     """Return the admitted share of each update.
 
     A gate admits nothing if no priority update arrived, since p_k is then undefined. Weights over a
     fixed population are the exception, because its data are known.
     """
-    admission = rules.selection.admit(call, objective, responses)
-    fixed = rules.weighting.fixed_divisor
-    if call.epsilon is None or fixed or responses.priority.any():
+    admission = rules.selection.admit(plan, objective, updates)
+    fixed = rules.weighting.has_fixed_denominator
+    if plan.epsilon is None or fixed or updates.priority.any():
         return admission
-    n = len(responses.client)
+    n = len(updates.client)
     return Admission(np.zeros(n), ("no priority client's update arrived, so p_k is undefined",) * n)
 
 
-def cover(
+def update_admitted_fractions(
     population: Population,
-    call: Call,
+    plan: RoundPlan,
     objective: Objective,
-    responses: Responses,
+    updates: ClientUpdates,
     *,
-    share: FloatArray,
+    admitted_fraction: FloatArray,
     before: FloatArray | None,
 ) -> FloatArray:
     """Return the share of each client's update that a gate last admitted, shape (N,).
@@ -342,111 +358,120 @@ def cover(
     unknown F(w_t) changes nothing.
     """
     priority = population.priority_weights
-    covered = (priority if before is None or call.epsilon == 0.0 else before).copy()
-    unknown = np.isnan(objective.accuracy if call.criterion == "accuracy" else objective.loss)
-    if call.epsilon == 0.0 or unknown:
+    covered = (priority if before is None or plan.epsilon == 0.0 else before).copy()
+    unknown = np.isnan(objective.accuracy if plan.criterion == "accuracy" else objective.loss)
+    if plan.epsilon == 0.0 or unknown:
         return covered
-    silent = np.searchsorted(population.ascending, responses.silent)
+    silent = np.searchsorted(population.sorted_clients, updates.declined)
     covered[silent] = priority[silent]
-    covered[np.searchsorted(population.ascending, responses.client)] = share
+    covered[np.searchsorted(population.sorted_clients, updates.client)] = admitted_fraction
     return covered
 
 
-def _told(before: Told, usable: Sequence[ClientAnswer]) -> Told:
+def _update_reports(before: ClientReports, usable: Sequence[ClientOutcome]) -> ClientReports:
     data = {a.client: float(a.num_examples or 0) for a in usable}
     losses = {a.client: a.loss for a in usable if a.loss is not None}
-    return Told(
-        ByClient.of(before.examples).updated(data), ByClient.of(before.losses).updated(losses)
+    return ClientReports(
+        PerClient.from_mapping(before.num_examples).merge(data),
+        PerClient.from_mapping(before.losses).merge(losses),
     )
 
 
-def _responses(population: Population, answers: RoundAnswers, told: Told) -> Responses:
-    usable = answers.usable
+def _build_updates(
+    population: Population, outcomes: RoundOutcomes, reports: ClientReports
+) -> ClientUpdates:
+    usable = outcomes.usable_outcomes
     clients = [a.client for a in usable]
-    silent = [a.client for a in answers.each if a.status == "declined"]
-    return Responses(
+    silent = [a.client for a in outcomes.outcomes if a.status == "declined"]
+    return ClientUpdates(
         client=np.array(clients, dtype=np.int64),
         priority_weight=np.array(
-            [population.priority_weight(k) for k in clients], dtype=np.float64
+            [population.get_priority_weight(k) for k in clients], dtype=np.float64
         ),
         num_examples=np.array([a.num_examples for a in usable], dtype=np.float64),
-        loss=np.array([_nan(a.loss) for a in usable], dtype=np.float64),
-        accuracy=np.array([_nan(a.accuracy) for a in usable], dtype=np.float64),
-        known=answers.known,
-        gram=answers.gram,
-        silent=np.array(silent, dtype=np.int64),
-        examples=told.examples,
+        loss=np.array([_convert_to_float(a.loss) for a in usable], dtype=np.float64),
+        accuracy=np.array([_convert_to_float(a.accuracy) for a in usable], dtype=np.float64),
+        registered=outcomes.registered,
+        gram=outcomes.gram,
+        declined=np.array(silent, dtype=np.int64),
+        reported_examples=reports.num_examples,
     )
 
 
-def _covered(
-    rules: Rules,
+def _resolve_admitted_fractions(
+    rules: RuleSet,
     population: Population,
-    call: Call,
+    plan: RoundPlan,
     objective: Objective,
-    responses: Responses,
+    updates: ClientUpdates,
     *,
-    share: FloatArray,
+    admitted_fraction: FloatArray,
     before: FloatArray | None,
 ) -> FloatArray | None:
     """Return what a gate is known to admit of every client, None where nothing depends on it."""
-    if not rules.weighting.fixed_divisor or call.epsilon is None:
+    if not rules.weighting.has_fixed_denominator or plan.epsilon is None:
         return before
-    return cover(population, call, objective, responses, share=share, before=before)
+    return update_admitted_fractions(
+        population, plan, objective, updates, admitted_fraction=admitted_fraction, before=before
+    )
 
 
-def _with_coverage(
-    rules: Rules,
+def _add_admitted_fractions(
+    rules: RuleSet,
     population: Population,
-    call: Call,
-    responses: Responses,
-    covered: FloatArray | None,
-) -> Responses:
+    plan: RoundPlan,
+    updates: ClientUpdates,
+    admitted_fractions: FloatArray | None,
+) -> ClientUpdates:
     """Return the responses with what a fixed divisor sums over, of the known clients."""
-    if not rules.weighting.fixed_divisor or (call.epsilon is None and call.pool is None):
-        return responses
-    of_all = population.priority_weights if call.epsilon is None else covered
-    places = np.searchsorted(population.ascending, responses.known)
-    return replace(responses, covered=None if of_all is None else of_all[places])
+    if not rules.weighting.has_fixed_denominator or (
+        plan.epsilon is None and plan.eligible is None
+    ):
+        return updates
+    of_all = population.priority_weights if plan.epsilon is None else admitted_fractions
+    places = np.searchsorted(population.sorted_clients, updates.registered)
+    return replace(updates, admitted_fractions=None if of_all is None else of_all[places])
 
 
 @dataclass(frozen=True)
-class _Counted:
+class _WeightedUpdates:
     """How much each usable update counts, and why."""
 
     admission: Admission
-    weights: Weights | None
+    weights: AggregationWeights | None
     weight: FloatArray
-    bounds: Robustness
+    robustness: Robustness
 
-    def applied_to(
-        self, decision: ClientDecision, answer: ClientAnswer, place: int
+    def apply_to(
+        self, decision: ClientDecision, outcome: ClientOutcome, index: int
     ) -> ClientDecision:
         """Return the decision with what was decided on the client's update."""
-        share, weights = self.admission.share[place], self.weights
-        why = None if weights is None else weights.reason.get(answer.client)
-        note = _joined(answer.note, why, self.bounds.note(weights, self.weight, place))
+        share, weights = self.admission.fraction[index], self.weights
+        why = None if weights is None else weights.reason.get(outcome.client)
+        note = _join_notes(
+            outcome.note, why, self.robustness.describe_cap(weights, self.weight, index)
+        )
         return replace(
             decision,
             status="trained" if share > 0 else "rejected",
-            reason=self.admission.reason[place] or note,
-            num_examples=answer.num_examples,
-            loss=answer.loss,
-            accuracy=answer.accuracy,
-            response=None if weights is None else _at(weights.response, place),
-            update_norm=None if weights is None else _at(weights.update_norm, place),
-            weight=float(self.weight[place]),
+            reason=self.admission.reason[index] or note,
+            num_examples=outcome.num_examples,
+            loss=outcome.loss,
+            accuracy=outcome.accuracy,
+            response=None if weights is None else _get_number(weights.response, index),
+            update_norm=None if weights is None else _get_number(weights.update_norm, index),
+            weight=float(self.weight[index]),
         )
 
 
-def _decisions(
-    population: Population, call: Call, answers: RoundAnswers, counted: _Counted
+def _build_decisions(
+    population: Population, plan: RoundPlan, outcomes: RoundOutcomes, weighted: _WeightedUpdates
 ) -> tuple[ClientDecision, ...]:
-    weights, draws = counted.weights, call.draws
-    place_of = {answer.client: i for i, answer in enumerate(answers.usable)}
-    mixing = _mixing(population, answers, weights)
+    weights, draws = weighted.weights, plan.replacement_sample
+    place_of = {answer.client: i for i, answer in enumerate(outcomes.usable_outcomes)}
+    mixing = _get_mixing(population, outcomes, weights)
     decisions = []
-    for answer in answers.each:
+    for answer in outcomes.outcomes:
         client = answer.client
         decision = ClientDecision(
             client,
@@ -458,27 +483,30 @@ def _decisions(
             reply_seconds=answer.seconds,
         )
         if (place := place_of.get(client)) is not None:
-            decision = counted.applied_to(decision, answer, place)
+            decision = weighted.apply_to(decision, answer, place)
             if draws is not None:
-                decision = replace(decision, num_draws=draws.count.get(client))
+                decision = replace(decision, num_draws=draws.counts.get(client))
         decisions.append(decision)
     return tuple(decisions)
 
 
-def _mixing(
-    population: Population, answers: RoundAnswers, weights: Weights | None
+def _get_mixing(
+    population: Population, outcomes: RoundOutcomes, weights: AggregationWeights | None
 ) -> Mapping[int, float]:
     """Return p of every client asked, which rules have also of clients that did not answer."""
     if weights is None or weights.mixing is None:
         return {}
-    clients = [answer.client for answer in answers.each]
-    places = np.searchsorted(population.ascending, clients)
+    clients = [answer.client for answer in outcomes.outcomes]
+    places = np.searchsorted(population.sorted_clients, clients)
     return dict(zip(clients, weights.mixing[places].tolist(), strict=True))
 
 
-def _with_weights(
-    report: TrainReport, weights: Weights | None, population: Population, told: Told
-) -> TrainReport:
+def _add_weights(
+    report: RoundReport,
+    weights: AggregationWeights | None,
+    population: Population,
+    reports: ClientReports,
+) -> RoundReport:
     """Return the report with what the weighting tells of the round."""
     if weights is None:
         return report
@@ -489,31 +517,31 @@ def _with_weights(
         decision_loss=weights.decision_loss,
         estimate=weights.estimate,
         omega=weights.omega,
-        divergence=divergence(population, weights.mixing, told.examples),
+        divergence=compute_divergence(population, weights.mixing, reports.num_examples),
     )
 
 
-def divergence(
+def compute_divergence(
     population: Population, mixing: FloatArray | None, examples: Mapping[int, float]
 ) -> float | None:
     """Return KL(p || w), w the fractions of the data, where those of all clients are known."""
     if mixing is None or len(examples) < len(population.clients):
         return None
-    data = ByClient.of(examples).at(population.ascending, math.nan)
+    data = PerClient.from_mapping(examples).get_array(population.sorted_clients, math.nan)
     if np.isnan(data).any() or data.sum() == 0.0:
         return None
     return kl_divergence(mixing, data / data.sum())
 
 
-def _joined(*notes: str | None) -> str | None:
+def _join_notes(*notes: str | None) -> str | None:
     return "; ".join(note for note in notes if note) or None
 
 
-def _at(values: FloatArray | None, place: int) -> float | None:
-    if values is None or math.isnan(values[place]):
+def _get_number(values: FloatArray | None, index: int) -> float | None:
+    if values is None or math.isnan(values[index]):
         return None
-    return float(values[place])
+    return float(values[index])
 
 
-def _nan(value: float | None) -> float:
+def _convert_to_float(value: float | None) -> float:
     return math.nan if value is None else float(value)

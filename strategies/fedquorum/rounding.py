@@ -11,26 +11,26 @@ import math
 from fractions import Fraction
 
 
-def round_up(share: float, count: int) -> int:
+def round_up(fraction: float, count: int) -> int:
     """Return ceil(share * count)."""
-    return math.ceil(_product(share, count))
+    return math.ceil(_compute_product(fraction, count))
 
 
-def round_half_even(share: float, count: int) -> int:
+def round_half_even(fraction: float, count: int) -> int:
     """Return round(share * count): the nearest whole number, of two the even one."""
-    return round(_product(share, count))
+    return round(_compute_product(fraction, count))
 
 
-def round_down_in_binary(share: float, count: int) -> int:
+def round_down_in_binary(fraction: float, count: int) -> int:
     """Return int(share * count) of floats, as Flower's strategies do: 0.29 of 100 is 28.
 
     The drop-in strategies ask as many nodes as Flower's ask. Everything else rounds in decimals.
     """
-    return int(share * count)
+    return int(fraction * count)
 
 
-def _product(share: float, count: int) -> Fraction:
+def _compute_product(fraction: float, count: int) -> Fraction:
     if count == 0:
         return Fraction(0)
-    halves = round(2 * share * count)
-    return Fraction(halves, 2) if halves / (2 * count) == share else Fraction(share) * count
+    halves = round(2 * fraction * count)
+    return Fraction(halves, 2) if halves / (2 * count) == fraction else Fraction(fraction) * count

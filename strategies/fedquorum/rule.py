@@ -22,14 +22,14 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar
 from .description import RuleDescription
 from .hooks import NO_HOOKS, Hooks
 from .parameters import Range
-from .schedules import ClientRate
-from .search import Search
-from .types import ByClient, FloatArray, Population
+from .schedules import ClientLRSchedule
+from .search import SearchSpace
+from .types import FloatArray, PerClient, Population
 
-__all__ = ["Question", "RatePattern", "Rule", "RunFacts", "parameter", "supplied"]
+__all__ = ["Goal", "RatePattern", "Rule", "RunContext", "injected_value", "parameter"]
 
 
-class Question(StrEnum):
+class Goal(StrEnum):
     """The question that a method answers beside how to average."""
 
     PRIORITY = "priority"
@@ -42,15 +42,15 @@ class Question(StrEnum):
 class RatePattern(Protocol):
     """A change of participation rates with time; see ``fedquorum.client.availability.periodic``."""
 
-    def at(self, p: FloatArray, t: int) -> FloatArray:
+    def compute_probabilities(self, p: FloatArray, t: int) -> FloatArray:
         """Return p_n(t) in round t (from 0) for clients with these p_n, shape (N,)."""
 
-    def largest(self, p: FloatArray) -> FloatArray:
+    def compute_max_probabilities(self, p: FloatArray) -> FloatArray:
         """Return the largest p_n(t), 0 for a client that never takes part, shape (N,)."""
 
 
 @dataclass(frozen=True)
-class RunFacts:
+class RunContext:
     """Facts about a run that its rules use beside their parameters.
 
     Parameters
@@ -65,7 +65,7 @@ class RunFacts:
         All clients; empty until they are known.
     pattern : RatePattern, optional
         The change of ``rates`` with time; None if they are constant.
-    client_rate : ClientRate, optional
+    client_lr_schedule : ClientLRSchedule, optional
         lr_t, the clients' learning rate in a round, if the run knows it.
     priority : frozenset of int, optional
         The clients with priority; None for all.
@@ -81,12 +81,12 @@ class RunFacts:
     rates: Mapping[int, float] | None = None
     clients: tuple[int, ...] = ()
     pattern: RatePattern | None = None
-    client_rate: ClientRate | None = None
+    client_lr_schedule: ClientLRSchedule | None = None
     priority: frozenset[int] | None = None
     counted: Mapping[int, float] | None = None
     hooks: Hooks = NO_HOOKS
 
-    def counted_by(self, probabilities: Callable[[Population], ByClient | None]) -> Self:
+    def with_counted(self, probabilities: Callable[[Population], PerClient | None]) -> Self:
         """Return the facts with ``counted``: by default what a selection declares."""
         if self.counted is not None or not self.clients:
             return self
@@ -96,7 +96,7 @@ class RunFacts:
         return replace(self, counted=probabilities(population))
 
 
-def parameter(default: Any, allowed: Range, search: Search | None = None) -> Any:
+def parameter(default: Any, allowed: Range, search: SearchSpace | None = None) -> Any:
     """Return a dataclass field for a parameter, with its default and its allowed range.
 
     If the default is None, None is allowed as well. ``search`` is the range in which tuning looks
@@ -107,7 +107,7 @@ def parameter(default: Any, allowed: Range, search: Search | None = None) -> Any
     )
 
 
-def supplied(allowed: Range, **default: Any) -> Any:
+def injected_value(allowed: Range, **default: Any) -> Any:
     """Return a dataclass field for a value that the run or another part supplies."""
     return field(metadata={"allowed": allowed, "parameter": False}, **default)
 
@@ -117,7 +117,7 @@ class Rule:
 
     ``key`` is the rule's name in settings and records, ``summary`` its description in one line, and
     ``description`` what the tables of the documents say of it.
-    ``needed`` has the values that a user must give if the run does not know them: each with its
+    ``required_options`` has the values that a user must give if the run does not know them: each with its
     allowed values and the reason.
 
     Raises
@@ -129,7 +129,7 @@ class Rule:
     key: ClassVar[str] = ""
     summary: ClassVar[str] = ""
     description: ClassVar[RuleDescription] = RuleDescription()
-    needed: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    required_options: ClassVar[Mapping[str, tuple[str, str]]] = {}
 
     def __post_init__(self) -> None:
         check_parameters(self)
@@ -140,7 +140,7 @@ class Rule:
         return NO_HOOKS
 
     @classmethod
-    def of(cls, options: Mapping[str, Any], facts: RunFacts) -> Self:
+    def from_options(cls, options: Mapping[str, Any], context: RunContext) -> Self:
         """Return the rule with these parameters and the facts that it uses of the run."""
         return cls(**options)
 
@@ -160,7 +160,7 @@ def check_parameters(rule: Any) -> None:
             item.metadata["allowed"].check(item.name, value)
 
 
-def parameters_of(rule: type[Any]) -> tuple[Field[Any], ...]:
+def get_parameters(rule: type[Any]) -> tuple[Field[Any], ...]:
     """Return the fields of a rule's parameters, in the order of declaration."""
     return tuple(item for item in fields(rule) if item.metadata.get("parameter"))
 
@@ -168,7 +168,7 @@ def parameters_of(rule: type[Any]) -> tuple[Field[Any], ...]:
 RuleT = TypeVar("RuleT", bound=Rule)
 
 
-def table(rules: Iterable[type[RuleT]]) -> dict[str, type[RuleT]]:
+def index_by_key(rules: Iterable[type[RuleT]]) -> dict[str, type[RuleT]]:
     """Return rules by their keys; every key is unique."""
     found: dict[str, type[RuleT]] = {}
     for rule in rules:

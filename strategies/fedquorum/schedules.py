@@ -10,12 +10,12 @@ from .parameters import SERVER_LR_SCHEDULE
 from .rounding import round_up
 
 
-def rounds_in(fraction: float, num_rounds: int) -> int:
+def count_rounds(fraction: float, num_rounds: int) -> int:
     """Return the number of rounds t with t < fraction * T."""
     return round_up(fraction, num_rounds)
 
 
-def epsilon_factor(
+def compute_epsilon_factor(
     schedule: str, t: int, num_rounds: int, step_fraction: float, rate: float
 ) -> float:
     """Return eps_t / eps_0 in round t, in [0, 1], with u = t / max(T - 1, 1).
@@ -31,7 +31,7 @@ def epsilon_factor(
     u = t / max(num_rounds - 1, 1)
     factors: dict[str, Callable[[], float]] = {
         "constant": lambda: 1.0,
-        "step": lambda: 1.0 if t < rounds_in(step_fraction, num_rounds) else 0.0,
+        "step": lambda: 1.0 if t < count_rounds(step_fraction, num_rounds) else 0.0,
         "linear": lambda: 1.0 - u,
         "cosine": lambda: (1.0 + math.cos(math.pi * u)) / 2.0,
         "exponential": lambda: math.exp(-rate * u),
@@ -43,7 +43,7 @@ def epsilon_factor(
 
 
 @dataclass(frozen=True)
-class ClientRate:
+class ClientLRSchedule:
     """The learning rate lr_t of the clients' local steps in round t (from 0).
 
     ``constant``      lr
@@ -51,7 +51,7 @@ class ClientRate:
     ``exponential``   lr * decay^(t / every)
     ``inverse_sqrt``  lr / sqrt(t / every + 1)
 
-    The last three begin in round ``since``: they use max(t - since, 0) for t.
+    The last three begin in round ``first_round``: they use max(t - since, 0) for t.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class ClientRate:
         The schedule.
     decay : float
         In (0, 1].
-    every, since : int
+    every, first_round : int
         Rounds.
     """
 
@@ -69,10 +69,10 @@ class ClientRate:
     schedule: str = "constant"
     decay: float = 1.0
     every: int = 1
-    since: int = 0
+    first_round: int = 0
 
     @classmethod
-    def of(cls, client: Mapping[str, Any]) -> Self | None:
+    def from_settings(cls, client: Mapping[str, Any]) -> Self | None:
         """Return the rate in the settings ``client``, None if it does not depend on rounds alone.
 
         With ``theorem`` the rate changes from step to step and depends on the client's data.
@@ -88,9 +88,9 @@ class ClientRate:
             client.get("lr_decay_from", 0),
         )
 
-    def at(self, t: int) -> float:
+    def compute_lr(self, t: int) -> float:
         """Return lr_t."""
-        t = max(t - self.since, 0)
+        t = max(t - self.first_round, 0)
         if self.schedule == "step":
             return self.lr * self.decay ** (t // self.every)
         if self.schedule == "exponential":
@@ -101,7 +101,7 @@ class ClientRate:
 
 
 @dataclass(frozen=True)
-class ServerRate:
+class ServerLRSchedule:
     """The schedule eta_t / eta_0 of the server's learning rate.
 
     ``constant``: 1. ``inverse_client``: lr_0 / lr_t, so that eta_t lr_t is constant: if the
@@ -111,7 +111,7 @@ class ServerRate:
     ----------
     schedule : {"constant", "inverse_client"}
         The schedule.
-    client : ClientRate, optional
+    client_schedule : ClientLRSchedule, optional
         lr_t, which ``inverse_client`` needs.
 
     Raises
@@ -126,13 +126,13 @@ class ServerRate:
     """
 
     schedule: str = "constant"
-    client: ClientRate | None = None
+    client_schedule: ClientLRSchedule | None = None
 
     def __post_init__(self) -> None:
-        SERVER_LR_SCHEDULE.check(_SETTING, self.schedule)
-        if self.schedule != "constant" and self.client is None:
+        SERVER_LR_SCHEDULE.check(_SETTING_KEY, self.schedule)
+        if self.schedule != "constant" and self.client_schedule is None:
             raise ParameterError(
-                _SETTING,
+                _SETTING_KEY,
                 "constant where no round has one client rate",
                 self.schedule,
                 "with client.lr_schedule=theorem it changes within the round, and the rate of "
@@ -140,15 +140,15 @@ class ServerRate:
             )
 
     @classmethod
-    def of(cls, schedule: str, client: ClientRate | None) -> Self:
+    def for_client(cls, schedule: str, client: ClientLRSchedule | None) -> Self:
         """Return the schedule for clients with this rate; ``constant`` needs none."""
         return cls(schedule) if schedule == "constant" else cls(schedule, client)
 
-    def factor(self, t: int) -> float:
+    def compute_factor(self, t: int) -> float:
         """Return eta_t / eta_0 in round t (from 0)."""
-        if self.schedule == "constant" or self.client is None:
+        if self.schedule == "constant" or self.client_schedule is None:
             return 1.0
-        return self.client.at(0) / self.client.at(t)
+        return self.client_schedule.compute_lr(0) / self.client_schedule.compute_lr(t)
 
 
-_SETTING = "server_optimizer.lr_schedule"
+_SETTING_KEY = "server_optimizer.lr_schedule"

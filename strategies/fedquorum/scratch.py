@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 
 from .errors import RunError
 
-CONTAINER_LIMITS = (
+CONTAINER_LIMIT_FILES = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
-LEAST_MEMORY = 4 * 2**30
+MIN_MEMORY = 4 * 2**30
 """What a machine is taken to have whose system does not tell, as Windows."""
 
-ALIGNED = 64
+FILE_ALIGNMENT = 64
 """Bytes of a cache line, where arrays begin."""
 
 FILE_BYTES = 2**32
@@ -33,15 +33,15 @@ FILE_BYTES = 2**32
 _ZEROS = memoryview(bytes(2**20))
 
 
-def machine_memory() -> int:
+def get_total_memory() -> int:
     """Return the memory of this machine, or of its container if that has less, in bytes."""
     if not hasattr(os, "sysconf"):
-        return LEAST_MEMORY
+        return MIN_MEMORY
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([physical, *filter(None, map(_limit, CONTAINER_LIMITS))])
+    return min([physical, *filter(None, map(_read_limit, CONTAINER_LIMIT_FILES))])
 
 
-def _limit(path: Path) -> int | None:
+def _read_limit(path: Path) -> int | None:
     """Return a container's limit, None where there is none."""
     try:
         return int(path.read_text())
@@ -49,18 +49,18 @@ def _limit(path: Path) -> int | None:
         return None
 
 
-def free_disk(folder: Path) -> int:
+def get_free_disk(folder: Path) -> int:
     """Return the space left where a folder is, or will be when it is made, in bytes."""
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     return shutil.disk_usage(there).free
 
 
-def gigabytes(size: int) -> str:
+def format_bytes(size: int) -> str:
     """Return a size in words."""
     return f"{size / 1e9:.3g} GB"
 
 
-def allocate(descriptor: int, start: int, size: int) -> None:
+def preallocate(descriptor: int, start: int, size: int) -> None:
     """Take the space of a part of a file from the disk; the part is empty or holds zeros.
 
     A write to a hole on a full disk would kill a process that has mapped the file.
@@ -78,12 +78,12 @@ def allocate(descriptor: int, start: int, size: int) -> None:
         file.writelines(_ZEROS[: size - low] for low in range(0, size, len(_ZEROS)))
 
 
-def room(array: NDArray[Any]) -> int:
+def compute_aligned_size(array: NDArray[Any]) -> int:
     """Return how many bytes an array takes in a file, so that the next one begins aligned."""
-    return array.nbytes + -array.nbytes % ALIGNED
+    return array.nbytes + -array.nbytes % FILE_ALIGNMENT
 
 
-class UnnamedFile:
+class ScratchFile:
     """A file without a name that is mapped into memory and filled piece by piece.
 
     Parameters
@@ -108,18 +108,18 @@ class UnnamedFile:
         self._used = 0
 
     @property
-    def left(self) -> int:
+    def free_bytes(self) -> int:
         """The free space in bytes."""
         return len(self._view) - self._used
 
-    def moved(self, arrays: Mapping[str, NDArray[Any]], size: int) -> dict[str, NDArray[Any]]:
+    def store(self, arrays: Mapping[str, NDArray[Any]], size: int) -> dict[str, NDArray[Any]]:
         """Return arrays as views of the file."""
-        allocate(self._descriptor, self._used, max(size, 1))
-        return {name: self._written(array) for name, array in arrays.items()}
+        preallocate(self._descriptor, self._used, max(size, 1))
+        return {name: self._write(array) for name, array in arrays.items()}
 
-    def _written(self, array: NDArray[Any]) -> NDArray[Any]:
+    def _write(self, array: NDArray[Any]) -> NDArray[Any]:
         place = self._view[self._used : self._used + array.nbytes]
-        self._used += room(array)
+        self._used += compute_aligned_size(array)
         view = np.frombuffer(place, array.dtype).reshape(array.shape)
         view[...] = array
         view.flags.writeable = False
@@ -136,10 +136,10 @@ class ReplyStore:
     """
 
     def __init__(self, reply_memory: int | None) -> None:
-        self._left = allowed(reply_memory)
-        self._file: UnnamedFile | None = None
+        self._left = get_memory_limit(reply_memory)
+        self._file: ScratchFile | None = None
 
-    def kept(self, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    def store(self, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Return arrays to be kept, as read-only views of a file if there is no memory left.
 
         Raises
@@ -147,16 +147,16 @@ class ReplyStore:
         RunError
             If there is no space for the file.
         """
-        size = sum(map(room, arrays.values()))
+        size = sum(map(compute_aligned_size, arrays.values()))
         if size <= self._left:
             self._left -= size
             return arrays
         try:
-            if self._file is None or self._file.left < size:
-                self._file = UnnamedFile(max(size, FILE_BYTES))
-            return self._file.moved(arrays, size)
+            if self._file is None or self._file.free_bytes < size:
+                self._file = ScratchFile(max(size, FILE_BYTES))
+            return self._file.store(arrays, size)
         except OSError as error:
-            raise _no_space(size, error.strerror or repr(error)) from None
+            raise _build_space_error(size, error.strerror or repr(error)) from None
 
 
 def check_space(reply_memory: int | None, replies: int, model: Mapping[str, NDArray[Any]]) -> None:
@@ -177,21 +177,21 @@ def check_space(reply_memory: int | None, replies: int, model: Mapping[str, NDAr
         With the figures.
     """
     size = replies * sum(array.nbytes for array in model.values())
-    beyond = size - allowed(reply_memory)
-    if beyond > free_disk(Path(tempfile.gettempdir())):
-        told = f"{replies} models of {gigabytes(size // replies)}"
-        raise _no_space(beyond, f"the weights of a round need all replies, {told}")
+    beyond = size - get_memory_limit(reply_memory)
+    if beyond > get_free_disk(Path(tempfile.gettempdir())):
+        told = f"{replies} models of {format_bytes(size // replies)}"
+        raise _build_space_error(beyond, f"the weights of a round need all replies, {told}")
 
 
-def allowed(reply_memory: int | None) -> int:
+def get_memory_limit(reply_memory: int | None) -> int:
     """Return how many bytes of replies may be in memory."""
-    return machine_memory() // 2 if reply_memory is None else reply_memory
+    return get_total_memory() // 2 if reply_memory is None else reply_memory
 
 
-def _no_space(size: int, reason: str) -> RunError:
+def _build_space_error(size: int, reason: str) -> RunError:
     folder = tempfile.gettempdir()
-    free = gigabytes(free_disk(Path(folder)))
+    free = format_bytes(get_free_disk(Path(folder)))
     return RunError(
         f"reply_memory must leave no more to files than {folder} (TMPDIR) has space for, {free}: "
-        f"{gigabytes(size)} are needed ({reason})"
+        f"{format_bytes(size)} are needed ({reason})"
     )

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Among", "Around", "Between"]
+__all__ = ["Choices", "FloatRange", "RelativeRange"]
 
 
 @dataclass(frozen=True)
-class Between:
+class FloatRange:
     """Numbers from ``low`` to ``high``, on a logarithmic scale unless ``log`` is false."""
 
     low: float
@@ -16,17 +16,17 @@ class Between:
 
 
 @dataclass(frozen=True)
-class Around:
+class RelativeRange:
     """Numbers from x / ``factor`` to x times ``factor``, logarithmic, where x is the setting."""
 
     factor: float
 
 
 @dataclass(frozen=True)
-class Among:
+class Choices:
     """A few values."""
 
     choices: tuple[Any, ...]
 
 
-Search = Between | Around | Among
+SearchSpace = FloatRange | RelativeRange | Choices

@@ -6,17 +6,17 @@ import piqp
 from .errors import SolverError
 from .types import BoolArray, FloatArray
 
-GAP = 1e-10
+MAX_GAP = 1e-10
 """The largest accepted optimality gap of a quadratic program's solution."""
 
-_ANSWERED = (piqp.PIQP_SOLVED, piqp.PIQP_MAX_ITER_REACHED)
+_ACCEPTED_STATUSES = (piqp.PIQP_SOLVED, piqp.PIQP_MAX_ITER_REACHED)
 _SOLVER_TOLERANCE = 1e-13
 _SOLVER_RELATIVE_TOLERANCE = 1e-15
 _RIDGE = 3e-15
 
 
-def restricted(
-    mixing: FloatArray, share: FloatArray, counts: BoolArray, smallest: float = 0.0
+def renormalize(
+    mixing: FloatArray, admitted_fraction: FloatArray, counts: BoolArray, min_mass: float = 0.0
 ) -> FloatArray:
     """Return s_i p_i / sum_j s_j p_j for the clients that count and 0 for others, shape (n,).
 
@@ -26,16 +26,16 @@ def restricted(
     ----------
     mixing : FloatArray
         p_i >= 0 of the n clients, shape (n,).
-    share : FloatArray
+    admitted_fraction : FloatArray
         s_i in [0, 1], the admitted share of each update, shape (n,).
     counts : BoolArray
         Whether each client counts, shape (n,).
-    smallest : float
+    min_mass : float
         The largest mass that counts as none, because p is not exact.
     """
-    mass = np.where(counts, share * mixing, 0.0)
+    mass = np.where(counts, admitted_fraction * mixing, 0.0)
     total = mass.sum()
-    weights: FloatArray = mass / total if total > smallest else np.zeros_like(mass)
+    weights: FloatArray = mass / total if total > min_mass else np.zeros_like(mass)
     return weights
 
 
@@ -58,13 +58,13 @@ def project(point: FloatArray, mass: float = 1.0) -> FloatArray:
     return nearest
 
 
-def minimise_quadratic(
+def minimize_quadratic(
     quadratic: FloatArray,
     linear: FloatArray,
     *,
     low: FloatArray | None = None,
     high: FloatArray | None = None,
-    gap: float = GAP,
+    gap: float = MAX_GAP,
 ) -> FloatArray:
     """Return argmin <b, p> + p^T H p / 2 over the simplex, or over its part inside a box.
 
@@ -95,13 +95,13 @@ def minimise_quadratic(
     upper = np.ones(size) if high is None else high
     if np.array_equal(lower, upper):
         return lower.copy()
-    answer, status = _solve(*_centred(quadratic, linear), lower, upper)
-    if status not in _ANSWERED or not np.isfinite(answer).all():
+    answer, status = _solve(*_center(quadratic, linear), lower, upper)
+    if status not in _ACCEPTED_STATUSES or not np.isfinite(answer).all():
         raise SolverError(f"the quadratic program of {size} clients was not solved: {status}")
     mixing: FloatArray = np.clip(answer, lower, upper)
     mixing /= mixing.sum()
     gradient = linear - linear.mean() + quadratic @ mixing
-    reached = float(gradient @ (mixing - _linear_minimiser(gradient, lower, upper)))
+    reached = float(gradient @ (mixing - _find_linear_minimizer(gradient, lower, upper)))
     if not reached <= gap:
         raise SolverError(
             f"the quadratic program of {size} clients was solved to a gap of {reached:.3g}, "
@@ -110,7 +110,7 @@ def minimise_quadratic(
     return mixing
 
 
-def _centred(quadratic: FloatArray, linear: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _center(quadratic: FloatArray, linear: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return H and b of the same problem without what is constant on the simplex, scaled to 1.
 
     With r_i the mean of row i, p^T H p = p^T (H - r 1^T - 1 r^T + mean r) p + 2 <r, p> - mean r on
@@ -146,7 +146,9 @@ def _solve(
     return np.array(solver.result.x, dtype=np.float64), status
 
 
-def _linear_minimiser(gradient: FloatArray, lower: FloatArray, upper: FloatArray) -> FloatArray:
+def _find_linear_minimizer(
+    gradient: FloatArray, lower: FloatArray, upper: FloatArray
+) -> FloatArray:
     """Return argmin <gradient, q> over lower <= q <= upper, sum q = 1: fill the cheapest first."""
     order = np.argsort(gradient, kind="stable")
     room = (upper - lower)[order]

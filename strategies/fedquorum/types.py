@@ -15,19 +15,19 @@ from .equality import nan_equals_nan
 
 __all__ = [
     "Admission",
+    "AggregationWeights",
     "BoolArray",
-    "ByClient",
-    "Call",
-    "Draws",
+    "ClientReports",
+    "ClientUpdates",
     "FloatArray",
     "IntArray",
+    "KnownWeights",
     "Objective",
+    "PerClient",
     "Population",
-    "Proportions",
-    "Responses",
+    "ReplacementSample",
+    "RoundPlan",
     "StateT",
-    "Told",
-    "Weights",
 ]
 
 FloatArray = NDArray[np.float64]
@@ -38,7 +38,7 @@ StateT = TypeVar("StateT")
 
 
 @dataclass(frozen=True, eq=False)
-class ByClient(Mapping[int, float]):
+class PerClient(Mapping[int, float]):
     """A mapping from client ids to numbers that stores two arrays.
 
     Parameters
@@ -53,11 +53,11 @@ class ByClient(Mapping[int, float]):
     numbers: FloatArray = field(default_factory=lambda: np.zeros(0))
 
     @classmethod
-    def of(cls, numbers: Mapping[int, float]) -> "ByClient":
+    def from_mapping(cls, numbers: Mapping[int, float]) -> "PerClient":
         """Return a mapping in this form."""
-        return numbers if isinstance(numbers, ByClient) else ByClient().updated(numbers)
+        return numbers if isinstance(numbers, PerClient) else PerClient().merge(numbers)
 
-    def at(self, clients: IntArray, default: float) -> FloatArray:
+    def get_array(self, clients: IntArray, default: float) -> FloatArray:
         """Return the numbers of these clients, ``default`` for a missing one, shape (n,)."""
         if np.array_equal(clients, self.clients):
             return self.numbers
@@ -66,12 +66,12 @@ class ByClient(Mapping[int, float]):
         places = np.searchsorted(self.clients, clients).clip(max=len(self.clients) - 1)
         return np.where(self.clients[places] == clients, self.numbers[places], default)
 
-    def among(self, clients: Iterable[int]) -> "ByClient":
+    def select(self, clients: Iterable[int]) -> "PerClient":
         """Return the mapping of those of these clients that are in it."""
         kept = np.isin(self.clients, np.fromiter(clients, dtype=np.int64))
-        return ByClient(self.clients[kept], self.numbers[kept])
+        return PerClient(self.clients[kept], self.numbers[kept])
 
-    def updated(self, numbers: Mapping[int, float]) -> "ByClient":
+    def merge(self, numbers: Mapping[int, float]) -> "PerClient":
         """Return the mapping with other numbers for the given clients, which may be new."""
         if not numbers:
             return self
@@ -83,7 +83,7 @@ class ByClient(Mapping[int, float]):
         everyone = np.insert(self.clients, where, clients[new]) if new.any() else self.clients
         inserted = np.insert(self.numbers, where, 0.0) if new.any() else self.numbers.copy()
         inserted[np.searchsorted(everyone, clients)] = values
-        return ByClient(everyone, inserted)
+        return PerClient(everyone, inserted)
 
     def __getitem__(self, client: int) -> float:
         place = int(np.searchsorted(self.clients, client))
@@ -106,8 +106,8 @@ class Population:
     that is not 1. The objective is F = sum_k lambda_k p_k F_k with p_k = D_k / sum_i lambda_i D_i.
     Only the server decides on priority: no reply changes it.
 
-    If clients may join (``joins``), those in ``awaited`` get priority, or all if it is None.
-    ``unseen`` clients are hosted and evaluated like the others, but the server never asks them to
+    If clients may join (``is_open``), those in ``required`` get priority, or all if it is None.
+    ``held_out`` clients are hosted and evaluated like the others, but the server never asks them to
     train: no rule knows them, and N does not count them.
 
     Raises
@@ -120,14 +120,14 @@ class Population:
     clients: tuple[int, ...]
     priority: frozenset[int]
     weights: Mapping[int, float] = field(default_factory=dict)
-    joins: bool = field(default=False, kw_only=True)
-    awaited: frozenset[int] | None = field(default=None, kw_only=True)
-    unseen: tuple[int, ...] = field(default=(), kw_only=True)
+    is_open: bool = field(default=False, kw_only=True)
+    required: frozenset[int] | None = field(default=None, kw_only=True)
+    held_out: tuple[int, ...] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
-        if both := sorted(set(self.unseen).intersection(self.clients)):
+        if both := sorted(set(self.held_out).intersection(self.clients)):
             raise ValueError(f"unseen clients {both} are among the clients")
-        if self.joins:
+        if self.is_open:
             return
         unknown = sorted(self.priority - set(self.clients))
         if unknown:
@@ -142,41 +142,41 @@ class Population:
                 )
 
     @classmethod
-    def of_joiners(cls, priority: Iterable[int] | None = None) -> Self:
+    def open(cls, priority: Iterable[int] | None = None) -> Self:
         """Return an empty population, to which clients will join.
 
         ``priority`` names the clients that have priority once they join; by default all.
         """
         awaited = None if priority is None else frozenset(priority)
-        return cls((), frozenset(), joins=True, awaited=awaited)
+        return cls((), frozenset(), is_open=True, required=awaited)
 
     @classmethod
-    def of(cls, num_clients: int, priority: Iterable[int] | None = None) -> Self:
+    def from_size(cls, num_clients: int, priority: Iterable[int] | None = None) -> Self:
         """Return the clients 0 to ``num_clients`` - 1, all with priority or the ones named."""
         clients = tuple(range(num_clients))
         return cls(clients, frozenset(clients if priority is None else priority))
 
-    def joined_by(self, known: Iterable[int]) -> "Population":
+    def with_clients(self, registered: Iterable[int]) -> "Population":
         """Return the population with the clients that joined, itself if none did.
 
-        A client that joins has priority if ``awaited`` names it or is None. Clients are ascending
+        A client that joins has priority if ``required`` names it or is None. Clients are ascending
         by id, whatever the order in which they joined.
         """
-        new = sorted(set(known) - set(self.clients))
+        new = sorted(set(registered) - set(self.clients))
         if not new:
             return self
-        everyone = self.awaited is None
-        awaited = self.awaited or frozenset()
+        everyone = self.required is None
+        awaited = self.required or frozenset()
         priority = self.priority | (frozenset(new) if everyone else awaited.intersection(new))
         return replace(self, clients=tuple(sorted((*self.clients, *new))), priority=priority)
 
     @cached_property
-    def hosted(self) -> tuple[int, ...]:
+    def hosted_clients(self) -> tuple[int, ...]:
         """The clients that nodes host, including the unseen ones."""
-        return tuple(sorted((*self.clients, *self.unseen))) if self.unseen else self.clients
+        return tuple(sorted((*self.clients, *self.held_out))) if self.held_out else self.clients
 
     @cached_property
-    def ascending(self) -> IntArray:
+    def sorted_clients(self) -> IntArray:
         """All client ids, ascending, shape (N,): the order of the rules' arrays."""
         return np.sort(np.array(self.clients, dtype=np.int64))
 
@@ -184,9 +184,9 @@ class Population:
     def priority_weights(self) -> FloatArray:
         """lambda_k of all clients, ascending by id, shape (N,)."""
         clients = np.fromiter(self.priority, dtype=np.int64, count=len(self.priority))
-        weights = np.isin(self.ascending, clients).astype(np.float64)
+        weights = np.isin(self.sorted_clients, clients).astype(np.float64)
         for client, weight in self.weights.items():
-            weights[np.searchsorted(self.ascending, client)] = weight
+            weights[np.searchsorted(self.sorted_clients, client)] = weight
         return weights
 
     @cached_property
@@ -195,11 +195,11 @@ class Population:
         return tuple(sorted(self.priority))
 
     @cached_property
-    def others(self) -> tuple[int, ...]:
+    def non_priority_clients(self) -> tuple[int, ...]:
         """The clients without priority, in the order of ``clients``."""
         return tuple(k for k in self.clients if k not in self.priority)
 
-    def priority_weight(self, client: int) -> float:
+    def get_priority_weight(self, client: int) -> float:
         """Return lambda_k in [0, 1]."""
         return self.weights.get(client, 1.0) if client in self.priority else 0.0
 
@@ -210,28 +210,28 @@ class Objective:
     """F(w_t) and the accuracy of w_t on the priority clients' training data.
 
     Both are NaN if no priority client answered. Comparisons with NaN are false, so that a gate
-    stays closed. ``stale`` has the clients that missed the measurement: the objective uses their
-    last measurement, of an earlier model. ``unmeasured`` has the priority clients that missed it
+    stays closed. ``stale_clients`` has the clients that missed the measurement: the objective uses their
+    last measurement, of an earlier model. ``missing_clients`` has the priority clients that missed it
     and for which nothing stands in: the objective is that of the others.
     """
 
     loss: float
     accuracy: float
-    stale: tuple[int, ...] = ()
-    unmeasured: tuple[int, ...] = ()
+    stale_clients: tuple[int, ...] = ()
+    missing_clients: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
-class Draws:
+class ReplacementSample:
     """Priority clients drawn with replacement: each one's count, and sum of D_i over all of P."""
 
-    count: Mapping[int, int]
+    counts: Mapping[int, int]
     priority_data: float
 
 
 @nan_equals_nan
 @dataclass(frozen=True)
-class Call:
+class RoundPlan:
     """The clients asked in a round, and the terms that travel with the model.
 
     Parameters
@@ -242,16 +242,16 @@ class Call:
         The gate's threshold. None: the rule has no gate, and every client asked trains.
     criterion : str
         The quantity that the gate compares.
-    draws : Draws, optional
+    replacement_sample : Draws, optional
         Set if the priority clients were drawn with replacement.
-    keeps_model : bool
+    trains_local_model : bool
         Whether each client trains and evaluates a local model, which starts as the one broadcast.
-    measures_loss : bool
+    requests_loss : bool
         Whether the clients measure the model that they receive.
-    clients_decide : bool
+    clients_apply_gate : bool
         Whether clients receive the terms and decide whether to train. Otherwise all train, and the
         server alone decides.
-    pool : frozenset of int, optional
+    eligible : frozenset of int, optional
         The clients from which ``clients`` were chosen; None for all.
     t : int
         The round, from 0.
@@ -260,69 +260,69 @@ class Call:
     clients: tuple[int, ...]
     epsilon: float | None = None
     criterion: str = "loss"
-    draws: Draws | None = None
-    keeps_model: bool = False
-    measures_loss: bool = True
-    clients_decide: bool = True
-    pool: frozenset[int] | None = None
+    replacement_sample: ReplacementSample | None = None
+    trains_local_model: bool = False
+    requests_loss: bool = True
+    clients_apply_gate: bool = True
+    eligible: frozenset[int] | None = None
     t: int = 0
 
     @property
-    def settled(self) -> bool:
+    def is_final(self) -> bool:
         """Whether no message before the round can change the call."""
-        return self.draws is None
+        return self.replacement_sample is None
 
 
 @dataclass(frozen=True)
-class Proportions:
+class KnownWeights:
     """The proportions of a round's weights, if they are known before training.
 
     c_k = s a_k for all clients whose updates arrive. The replies determine the common factor s;
-    a_k is ``of_client[k]`` (by default 1), times D_k with ``by_data``.
+    a_k is ``by_client[k]`` (by default 1), times D_k with ``by_data``.
     """
 
-    of_client: Mapping[int, float] = field(default_factory=dict)
+    by_client: Mapping[int, float] = field(default_factory=dict)
     by_data: bool = False
 
-    def of(self, client: int) -> float:
+    def get_weight(self, client: int) -> float:
         """Return the client's proportion, without the factor D_k."""
-        return float(self.of_client.get(client, 1.0))
+        return float(self.by_client.get(client, 1.0))
 
-    def factor(self, client: int, num_examples: float) -> float:
+    def compute_numerator(self, client: int, num_examples: float) -> float:
         """Return a_k: nodes multiply updates by it, and the server divides by the sum of a_k."""
-        return self.of(client) * (num_examples if self.by_data else 1.0)
+        return self.get_weight(client) * (num_examples if self.by_data else 1.0)
 
 
 @nan_equals_nan
 @dataclass(frozen=True)
-class Told:
+class ClientReports:
     """The clients' reports in earlier rounds, by client id.
 
-    ``examples`` is the last reported D_k. ``losses`` is F_k of the model that the client last
-    received. ``measured`` is F_k of the newest model, for the clients that measured it after the
-    previous round. ``present`` has the connected clients if only these are sampled; None for all.
+    ``num_examples`` is the last reported D_k. ``losses`` is F_k of the model that the client last
+    received. ``evaluated_losses`` is F_k of the newest model, for the clients that measured it after the
+    previous round. ``available`` has the connected clients if only these are sampled; None for all.
     """
 
-    examples: Mapping[int, float] = field(default_factory=dict)
+    num_examples: Mapping[int, float] = field(default_factory=dict)
     losses: Mapping[int, float] = field(default_factory=dict)
-    measured: Mapping[int, float] = field(default_factory=dict)
-    present: frozenset[int] | None = None
+    evaluated_losses: Mapping[int, float] = field(default_factory=dict)
+    available: frozenset[int] | None = None
 
 
 @dataclass(frozen=True)
-class Responses:
+class ClientUpdates:
     """The clients that trained, ascending by id. All arrays have shape (n,).
 
     ``priority_weight`` is lambda_k. ``loss`` and ``accuracy`` belong to the model RECEIVED, on the
-    client's training data; NaN if not measured. ``known`` has the clients whose nodes the server
+    client's training data; NaN if not measured. ``registered`` has the clients whose nodes the server
     has met so far, whether or not they trained, shape (N,).
 
     ``gram`` computes the inner products <Delta_i, Delta_j> of the updates, float64, shape (n, n);
     None if they are not available.
 
-    ``silent`` has the clients that answered only that they stay silent. ``examples`` is the last
-    reported D_k, by client id. ``covered`` is the last known admitted share of each known client,
-    present or not (``fedquorum.round.cover``), shape (N,); None if all is admitted.
+    ``declined`` has the clients that answered only that they stay silent. ``reported_examples`` is the last
+    reported D_k, by client id. ``admitted_fractions`` is the last known admitted share of each known client,
+    present or not (``fedquorum.round.update_admitted_fractions``), shape (N,); None if all is admitted.
     """
 
     client: IntArray
@@ -330,16 +330,20 @@ class Responses:
     num_examples: FloatArray
     loss: FloatArray
     accuracy: FloatArray
-    known: IntArray
+    registered: IntArray
     gram: Callable[[], FloatArray] | None = None
-    silent: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    examples: Mapping[int, float] = field(default_factory=dict)
-    covered: FloatArray | None = None
+    declined: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    reported_examples: Mapping[int, float] = field(default_factory=dict)
+    admitted_fractions: FloatArray | None = None
 
     @property
-    def coverage(self) -> FloatArray:
-        """The admitted share of each client in ``known``, shape (N,)."""
-        return np.ones(len(self.known)) if self.covered is None else self.covered
+    def effective_fractions(self) -> FloatArray:
+        """The admitted share of each client in ``registered``, shape (N,)."""
+        return (
+            np.ones(len(self.registered))
+            if self.admitted_fractions is None
+            else self.admitted_fractions
+        )
 
     @property
     def priority(self) -> BoolArray:
@@ -354,16 +358,16 @@ class Admission:
     ``reason`` says why a share is less than 1; None if it is 1.
     """
 
-    share: FloatArray
+    fraction: FloatArray
     reason: tuple[str | None, ...]
 
 
 @dataclass(frozen=True)
-class Weights:
+class AggregationWeights:
     """The weights c_k of x_{t+1} = server_step(x_t, sum_k c_k Delta_k), shape (n,).
 
-    c_k = a_k / B with ``factor`` a_k, which is 0 for an update that was not admitted, and
-    ``divisor`` B. If B is 0, no update counts. ``inclusion_mass`` is A, the sum of p_k over the
+    c_k = a_k / B with ``numerator`` a_k, which is 0 for an update that was not admitted, and
+    ``denominator`` B. If B is 0, no update counts. ``inclusion_mass`` is A, the sum of p_k over the
     admitted non-priority clients; theta is 1 / (1 + A). ``omega`` is the estimate of
     1 / (participation rate), by client id, for all known clients.
 
@@ -381,8 +385,8 @@ class Weights:
     formula alone does not tell.
     """
 
-    factor: FloatArray
-    divisor: float = 1.0
+    numerator: FloatArray
+    denominator: float = 1.0
     inclusion_mass: float | None = None
     omega: Mapping[int, float] = field(default_factory=dict)
     response: FloatArray | None = None
@@ -396,6 +400,8 @@ class Weights:
     def weight(self) -> FloatArray:
         """c_k, shape (n,)."""
         weight: FloatArray = (
-            self.factor / self.divisor if self.divisor > 0 else np.zeros_like(self.factor)
+            self.numerator / self.denominator
+            if self.denominator > 0
+            else np.zeros_like(self.numerator)
         )
         return weight

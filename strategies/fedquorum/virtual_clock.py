@@ -19,22 +19,22 @@ from dataclasses import dataclass
 from itertools import compress
 from operator import not_
 
+from .decisions import LateReply
 from .quorum import Quorum
-from .report import LateReply
-from .round import ClientAnswer
+from .round import ClientOutcome
 
-REPLIED = ("trained", "declined", "rejected")
+REPLY_STATUSES = ("trained", "declined", "rejected")
 """The statuses of clients that reply; no other client replies."""
 
-LATE = "the quorum closed the round before its reply came"
-NO_REPLY = "no reply in time"
+LATE_REASON = "the quorum closed the round before its reply came"
+NO_REPLY_REASON = "no reply in time"
 
-ROUNDING = 1e-12
+TIME_TOLERANCE = 1e-12
 """Relative difference up to which two times are the same; a million rounds differ by less."""
 
 
 @dataclass(frozen=True)
-class OnItsWay:
+class PendingReply:
     """A reply that had not arrived when its round closed.
 
     Parameters
@@ -43,7 +43,7 @@ class OnItsWay:
         The round.
     client : int
         The client that replies.
-    sent : float
+    sent_at : float
         The time at which the message was sent.
     seconds : float
         Time from the message to the reply. If it is longer than the deadline, the message expires.
@@ -51,12 +51,12 @@ class OnItsWay:
 
     server_round: int
     client: int
-    sent: float
+    sent_at: float
     seconds: float
 
-    def ends(self, deadline: float) -> float:
+    def compute_free_time(self, deadline: float) -> float:
         """Return the time at which the client is free again."""
-        return self.sent + min(self.seconds, deadline)
+        return self.sent_at + min(self.seconds, deadline)
 
 
 @dataclass(frozen=True)
@@ -67,48 +67,48 @@ class Clock:
     ----------
     now : float
         Seconds since the first round began.
-    on_their_way : tuple of OnItsWay
+    pending_replies : tuple of PendingReply
         The replies of closed rounds that have not arrived.
     """
 
     now: float = 0.0
-    on_their_way: tuple[OnItsWay, ...] = ()
+    pending_replies: tuple[PendingReply, ...] = ()
 
     @property
-    def busy(self) -> frozenset[int]:
+    def busy_clients(self) -> frozenset[int]:
         """The clients that still work for an earlier round, and receive no message."""
-        return frozenset(reply.client for reply in self.on_their_way)
+        return frozenset(reply.client for reply in self.pending_replies)
 
 
 @dataclass(frozen=True)
-class Closing:
+class RoundClosing:
     """The result of closing a round.
 
     Parameters
     ----------
     clock : Clock
         The time after the round.
-    answers : tuple of ClientAnswer
-        The answer of every client asked. A client that replied too late is ``late``, or ``failed``
+    outcomes : tuple of ClientOutcome
+        The answer of every client asked. A client that replied too late is ``late_replies``, or ``failed``
         if the deadline closed the round.
-    late : tuple of LateReply
+    late_replies : tuple of LateReply
         The replies to earlier rounds that arrived meanwhile.
     """
 
     clock: Clock
-    answers: tuple[ClientAnswer, ...]
-    late: tuple[LateReply, ...]
+    outcomes: tuple[ClientOutcome, ...]
+    late_replies: tuple[LateReply, ...]
 
 
-def close(
+def close_virtual_round(
     clock: Clock,
     server_round: int,
-    answers: Sequence[ClientAnswer],
+    outcomes: Sequence[ClientOutcome],
     quorum: Quorum,
     *,
     priority: Collection[int],
     deadline: float,
-) -> Closing:
+) -> RoundClosing:
     """Close a round: decide which replies were in time, and when the round ended.
 
     If all clients that could reply are busy, the round lasts until the first of them is free.
@@ -119,7 +119,7 @@ def close(
         The time at the beginning of the round.
     server_round : int
         The round, from 1.
-    answers : sequence of ClientAnswer
+    outcomes : sequence of ClientOutcome
         The answer of every client asked, in time or not; ``seconds`` is d_k.
     quorum : Quorum
         The number of replies that closes the round.
@@ -128,34 +128,34 @@ def close(
     deadline : float
         Seconds after which a round is closed and its messages expire.
     """
-    takes = {a.client: a.seconds for a in answers if _replied(a) and a.seconds is not None}
-    lasts = duration(takes, [a.client for a in answers], quorum, priority, deadline)
+    takes = {a.client: a.seconds for a in outcomes if _has_replied(a) and a.seconds is not None}
+    lasts = compute_round_duration(takes, [a.client for a in outcomes], quorum, priority, deadline)
     now = clock.now + lasts
-    busy = {a.client for a in answers if a.status == "busy"}
+    busy = {a.client for a in outcomes if a.status == "busy"}
     if busy and not takes:
-        now = min(r.ends(deadline) for r in clock.on_their_way if r.client in busy)
+        now = min(r.compute_free_time(deadline) for r in clock.pending_replies if r.client in busy)
     missed = {k: s for k, s in takes.items() if not _is_by(clock.now + s, now)}
     expired = _is_by(clock.now + deadline, now)
-    status, reason = ("failed", NO_REPLY) if expired else ("late", LATE)
+    status, reason = ("failed", NO_REPLY_REASON) if expired else ("late", LATE_REASON)
     pending = (
-        *clock.on_their_way,
-        *(OnItsWay(server_round, k, clock.now, missed[k]) for k in sorted(missed)),
+        *clock.pending_replies,
+        *(PendingReply(server_round, k, clock.now, missed[k]) for k in sorted(missed)),
     )
-    ended = [_is_by(reply.ends(deadline), now) for reply in pending]
+    ended = [_is_by(reply.compute_free_time(deadline), now) for reply in pending]
     arrived = (r for r in compress(pending, ended) if r.seconds <= deadline)
-    return Closing(
+    return RoundClosing(
         Clock(now, tuple(compress(pending, map(not_, ended)))),
         tuple(
-            ClientAnswer(a.client, status, reason, seconds=a.seconds) if a.client in missed else a
-            for a in answers
+            ClientOutcome(a.client, status, reason, seconds=a.seconds) if a.client in missed else a
+            for a in outcomes
         ),
         tuple(LateReply(r.server_round, r.client, r.seconds) for r in arrived),
     )
 
 
-def duration(
-    takes: Mapping[int, float],
-    asked: Collection[int],
+def compute_round_duration(
+    reply_seconds: Mapping[int, float],
+    selected: Collection[int],
     quorum: Quorum,
     priority: Collection[int],
     deadline: float,
@@ -164,24 +164,24 @@ def duration(
 
     Parameters
     ----------
-    takes : mapping of int to float
+    reply_seconds : mapping of int to float
         d_k of the clients whose replies are on their way.
-    asked : collection of int
+    selected : collection of int
         All clients asked, to which a share refers.
     quorum, priority, deadline
         As in ``close``.
     """
-    everybody = max(takes.values(), default=0.0)
-    counted, enough = quorum.required(asked, priority)
-    counting = sorted(seconds for client, seconds in takes.items() if client in counted)
+    everybody = max(reply_seconds.values(), default=0.0)
+    counted, enough = quorum.find_required_replies(selected, priority)
+    counting = sorted(seconds for client, seconds in reply_seconds.items() if client in counted)
     reached = counting[enough - 1] if 0 < enough <= len(counting) else math.inf
     return min(everybody, reached + quorum.grace_seconds, deadline)
 
 
 def _is_by(time: float, end: float) -> bool:
     """Say whether a time is not after another."""
-    return time <= end or math.isclose(time, end, rel_tol=ROUNDING)
+    return time <= end or math.isclose(time, end, rel_tol=TIME_TOLERANCE)
 
 
-def _replied(answer: ClientAnswer) -> bool:
-    return answer.status in REPLIED
+def _has_replied(outcome: ClientOutcome) -> bool:
+    return outcome.status in REPLY_STATUSES

@@ -13,21 +13,21 @@ import torch
 from torch.nn import functional
 
 from benchmarks import engines
-from benchmarks.bare import Job, SmallCNN, of_round, seconds
-from benchmarks.engines import Competitor, Timed, Workload, compared, measured
-from benchmarks.pairing import order, paired_ratio
-from benchmarks.peers.install import PEERS, python_of
-from client_app.training import LocalTraining
+from benchmarks.bare_arithmetic import BareCNN, BareJob, build_round_work, measure_rounds
+from benchmarks.engines import Competitor, RunTiming, Workload, compute_ratios, measure_competitors
+from benchmarks.pairing import compute_paired_ratio, plan_repetitions
+from benchmarks.peers.install import PEERS, get_python
+from client_app.training import LocalSGDConfig
 
 ROOT = Path(__file__).resolve().parents[2]
-CNN = Job((3, 8, 12), 4, 5, 3.0, (7, 6), "threads", 3)
+CNN = BareJob((3, 8, 12), 4, 5, 3.0, (7, 6), "threads", 3)
 
 
 @pytest.mark.parametrize("variants", [False, True])
 def test_steps_that_are_more_than_plain(variants: bool, tmp_path: Path) -> None:
     """FedProx, momentum and weight decay run where they are asked for."""
     asked = Namespace(workload="synth", device="cpu", baseline=None, peers=False, variants=variants)
-    names = {competitor.name for competitor in engines.competitors_of(asked, tmp_path)}
+    names = {competitor.name for competitor in engines.build_competitors(asked, tmp_path)}
     more = {"in_process_fedprox", "in_process_local_momentum", "in_process_weight_decay"}
     assert names & more == (more if variants else set())
     always = {"stock_flower", "flower_ray_2_nodes", "ray_2_workers", "bare_arithmetic"}
@@ -37,7 +37,11 @@ def test_steps_that_are_more_than_plain(variants: bool, tmp_path: Path) -> None:
 
 def test_repetitions_go_forth_and_back() -> None:
     """Every name runs once in each, and no name always follows another."""
-    assert order(["a", "b", "c"], 3) == [["a", "b", "c"], ["c", "b", "a"], ["a", "b", "c"]]
+    assert plan_repetitions(["a", "b", "c"], 3) == [
+        ["a", "b", "c"],
+        ["c", "b", "a"],
+        ["a", "b", "c"],
+    ]
 
 
 def test_a_machine_that_slows_down_does_not_change_a_paired_ratio() -> None:
@@ -46,11 +50,11 @@ def test_a_machine_that_slows_down_does_not_change_a_paired_ratio() -> None:
     mood = np.linspace(1.0, 2.0, 12)
     reference = 100 * mood * rng.lognormal(0.0, 0.02, 12)
     times = 80 * mood * rng.lognormal(0.0, 0.02, 12)
-    ratio = paired_ratio("new", "old", times.tolist(), reference.tolist())
+    ratio = compute_paired_ratio("new", "old", times.tolist(), reference.tolist())
     assert ratio.low < 0.8 < ratio.high < 0.85
     assert ratio.low <= ratio.median <= ratio.high
     assert (ratio.name, ratio.reference, ratio.pairs) == ("new", "old", 12)
-    assert ratio == paired_ratio("new", "old", times.tolist(), reference.tolist())
+    assert ratio == compute_paired_ratio("new", "old", times.tolist(), reference.tolist())
 
 
 def test_more_noise_makes_the_interval_wider() -> None:
@@ -59,7 +63,7 @@ def test_more_noise_makes_the_interval_wider() -> None:
     def width(noise: float) -> float:
         rng = np.random.default_rng(2)
         times = rng.lognormal(0.0, noise, 10).tolist()
-        ratio = paired_ratio("a", "b", times, [1.0] * 10)
+        ratio = compute_paired_ratio("a", "b", times, [1.0] * 10)
         return ratio.high - ratio.low
 
     assert width(0.3) > 3 * width(0.03) > 0
@@ -68,7 +72,7 @@ def test_more_noise_makes_the_interval_wider() -> None:
 def test_times_without_a_partner_are_refused() -> None:
     """A missing run would pair times of different moods."""
     with pytest.raises(ValueError, match=r"times must be of pairs.*got 2 of a and 1 of b"):
-        paired_ratio("a", "b", [1.0, 2.0], [1.0])
+        compute_paired_ratio("a", "b", [1.0, 2.0], [1.0])
 
 
 class Fake:
@@ -77,33 +81,33 @@ class Fake:
     def __init__(self, name: str, speed: float, log: list[tuple[str, int, bool]]) -> None:
         self.name, self.speed, self.log = name, speed, log
 
-    def __call__(self, rounds: int) -> Timed:
-        self.log.append((self.name, rounds, engines.MARK in os.environ))
-        return Timed(self.speed, 1.5)
+    def __call__(self, rounds: int) -> RunTiming:
+        self.log.append((self.name, rounds, engines.MARK_VARIABLE in os.environ))
+        return RunTiming(self.speed, 1.5)
 
 
-def test_memory_is_measured_in_a_run_of_its_own() -> None:
+def test_memory_is_measured_in_a_separate_run() -> None:
     """All timed runs come first, in pairs and without a watcher; bare arithmetic has no memory."""
     log: list[tuple[str, int, bool]] = []
     a = Competitor("a", Fake("a", 10.0, log))
-    b = Competitor("b", Fake("b", 20.0, log), watched=False)
-    results = measured([a, b], 14, 2)
+    b = Competitor("b", Fake("b", 20.0, log), measures_memory=False)
+    results = measure_competitors([a, b], 14, 2)
     timed = [("a", 14, False), ("b", 14, False), ("b", 14, False), ("a", 14, False)]
-    assert log == [*timed, ("a", engines.MEMORY_ROUNDS, True)]
-    assert engines.MARK not in os.environ
+    assert log == [*timed, ("a", engines.NUM_MEMORY_ROUNDS, True)]
+    assert engines.MARK_VARIABLE not in os.environ
     assert [result.ms_a_round for result in results] == [[100.0, 100.0], [50.0, 50.0]]
     assert results[0].peak_memory_mb is not None
     assert results[1].peak_memory_mb is None
     assert (results[0].rounds_per_second, results[0].start_seconds) == (10.0, 1.5)
     log.clear()
-    measured([a], 14, 0, memory=False)
+    measure_competitors([a], 14, 0, memory=False)
     assert log == [("a", 14, False)]
 
 
 def test_the_watcher_sees_processes_that_start_meanwhile() -> None:
     """A process that holds 200 MB for a second has a peak above that."""
     code = "import time; held = bytearray(b'1') * 200_000_000; time.sleep(1.5)"
-    with engines._memory() as peak:
+    with engines._watch_memory() as peak:
         subprocess.run([sys.executable, "-c", code], check=True)
     assert 190 < peak() < 400
 
@@ -112,25 +116,25 @@ def test_ratios_are_to_the_reference_and_of_new_to_before() -> None:
     """A baseline is compared with its own competitor only."""
     log: list[tuple[str, int, bool]] = []
     speeds = {"in_process_auto": 10.0, "before_in_process_auto": 5.0, "pfl": 2.0}
-    results = measured(
+    results = measure_competitors(
         [Competitor(name, Fake(name, speed, log)) for name, speed in speeds.items()],
         14,
         3,
         memory=False,
     )
-    ratios = {(r.name, r.reference): r.median for r in compared(results, None, 3)}
+    ratios = {(r.name, r.reference): r.median for r in compute_ratios(results, None, 3)}
     assert ratios == {
         ("pfl", "in_process_auto"): pytest.approx(5.0),
         ("in_process_auto", "before_in_process_auto"): pytest.approx(0.5),
     }
-    assert compared(results, None, 0) == []
+    assert compute_ratios(results, None, 0) == []
     with pytest.raises(SystemExit, match=r"--reference must be one of in_process_auto, .* got no"):
-        compared(results, "no", 3)
+        compute_ratios(results, "no", 3)
 
 
 def test_missing_peers_are_named_with_the_command(tmp_path: Path) -> None:
     """One line, which installs those that are missing and no others."""
-    there = python_of(tmp_path, "pfl")
+    there = get_python(tmp_path, "pfl")
     there.parent.mkdir(parents=True)
     there.touch()
     with pytest.raises(SystemExit) as stopped:
@@ -158,22 +162,22 @@ def test_other_numbers_of_local_steps_stop_the_benchmark() -> None:
 def test_steps_are_those_of_local_training(name: str) -> None:
     """What peers are held to is what this project's clients do."""
     work: Workload = engines.WORKLOADS[name]
-    how = LocalTraining(
+    how = LocalSGDConfig(
         lr=work.lr,
         batch_size=work.batch_size,
         local_epochs=work.local_epochs,
         local_steps=work.local_steps,
     )
     for size in set(work.sizes):
-        assert work.steps_of(size) == how.steps(size, normalises=False)
+        assert work.count_steps(size) == how.count_steps(size, batch_norm=False)
     if len(set(work.sizes)) == 1:
-        assert work.steps == work.asked * work.steps_of(work.sizes[0])
+        assert work.steps == work.clients_per_round * work.count_steps(work.sizes[0])
 
 
 def test_closed_form_gradients_are_autograds() -> None:
     """The bare arithmetic of convolutions computes what training computes."""
     torch.manual_seed(0)
-    net = SmallCNN(CNN)
+    net = BareCNN(CNN)
     tensors = [net.filters, net.filter_biases, net.weights, net.biases]
     for group in tensors:
         for i, tensor in enumerate(group):
@@ -191,7 +195,7 @@ def test_closed_form_gradients_are_autograds() -> None:
     ]
     expected = torch.autograd.grad(loss, order_of_gradients)
     with torch.no_grad():
-        computed = net.gradients()
+        computed = net.compute_gradients()
     for ours, theirs in zip(computed, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
@@ -200,16 +204,16 @@ def test_closed_form_gradients_are_autograds() -> None:
 def test_workers_share_all_steps(hidden: tuple[int, ...] | None) -> None:
     """The clients' steps are divided among the workers, none is lost."""
     job = replace(CNN, hidden=hidden, clients=5)
-    work = of_round(job, 2)
+    work = build_round_work(job, 2)
     repeats = [part.args[1] for part in work]  # type: ignore[attr-defined]
     assert sum(repeats) == (15 if hidden is not None else 2 * 3)
     if hidden is None:
-        assert len(of_round(replace(job, clients=1), 2)) == 1
+        assert len(build_round_work(replace(job, clients=1), 2)) == 1
 
 
 @pytest.mark.parametrize("hidden", [None, (7, 6)])
 def test_bare_arithmetic_times_every_round(hidden: tuple[int, ...] | None) -> None:
     """In the way that no thread setting of this process depends on."""
-    times = seconds(replace(CNN, hidden=hidden, way="shared"))
+    times = measure_rounds(replace(CNN, hidden=hidden, way="shared"))
     assert len(times) == CNN.rounds
     assert all(time > 0 for time in times)

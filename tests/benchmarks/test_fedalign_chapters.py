@@ -10,37 +10,41 @@ import pytest
 import torch
 from fedquorum.records.reader import load_run
 
-from benchmarks.book.bound import bound_numbers, bound_tables
-from benchmarks.book.chapters import CHAPTERS, Sweeps
-from benchmarks.book.declared import CLAIMS
+from benchmarks.book.bound import build_bound_tables, collect_bound_numbers
+from benchmarks.book.chapters import CHAPTERS, SweepChapter
+from benchmarks.book.claims_data import CLAIMS
 from benchmarks.book.fedalign import (
-    fedalign_numbers,
-    fedalign_tables,
-    one_client_tables,
-    synth_tables,
+    build_fedalign_tables,
+    build_one_client_tables,
+    build_synth_tables,
+    collect_fedalign_numbers,
 )
-from benchmarks.book.kept import KeptRun, kept
-from benchmarks.book.local_only import _models_kept, local_only_numbers, local_only_tables
-from benchmarks.book.measured import Number
-from benchmarks.book.running import Job, jobs_of
-from client_app.evaluation import evaluate
+from benchmarks.book.job_queue import ChapterJob, list_jobs
+from benchmarks.book.local_only import (
+    _load_local_models,
+    build_local_only_tables,
+    collect_local_only_numbers,
+)
+from benchmarks.book.results import SeedStatistic
+from benchmarks.book.runs_log import LoggedRun, build_log_entry
+from client_app.evaluation import evaluate_clients
 from client_app.examples import Examples
-from server_app.report.bound import bound_terms
-from server_app.report.data import run_data, trained_model
+from server_app.report.bound import compute_bound_terms
+from server_app.report.rebuild import load_trained_model, reload_data
 from tests.builders_runs import read_rows, run_here
 
 SMALL = (
     *("rounds=4", "data.num_clients=5", "data.num_priority=2", "data.sizes=equal"),
     "data.samples_per_client=40",
 )
-FEDALIGN = [c for c in CHAPTERS if isinstance(c, Sweeps) and c.name.startswith("fedalign-")]
+FEDALIGN = [c for c in CHAPTERS if isinstance(c, SweepChapter) and c.name.startswith("fedalign-")]
 
 
-def kept_run(words: tuple[str, ...], numbers: Mapping[str, Any], rounds: int = 8) -> KeptRun:
+def kept_run(words: tuple[str, ...], numbers: Mapping[str, Any], rounds: int = 8) -> LoggedRun:
     """Return a run with these words and numbers, as if it had been measured."""
     settings = dict(word.split("=", 1) for word in words)
     strategy, seed = settings.get("strategy", "fedalign"), int(settings.get("seed", "1"))
-    return KeptRun(words, strategy, seed, rounds, "2026-01-02T00:00", "abc1234", 1.0, {}, numbers)
+    return LoggedRun(words, strategy, seed, rounds, "2026-01-02T00:00", "abc1234", 1.0, {}, numbers)
 
 
 def at_moments(values: list[float]) -> dict[str, float]:
@@ -48,9 +52,9 @@ def at_moments(values: list[float]) -> dict[str, float]:
     return dict(zip(("1", "2", "4", "8"), values, strict=True))
 
 
-def invented(job: Job) -> KeptRun:
+def make_fake_run(job: ChapterJob) -> LoggedRun:
     """Return a run of a chapter with all numbers that any of FedALIGN's chapters looks at."""
-    level = float(int(job.folder(Path()).name, 16) % 997) / 997
+    level = float(int(job.get_folder(Path()).name, 16) % 997) / 997
     by_client = ("tested", "whole", "weights", "losses", "lowest")
     numbers = {
         **{key: at_moments([level] * 4) for key in ("priority", "non_priority", "objective")},
@@ -59,18 +63,18 @@ def invented(job: Job) -> KeptRun:
         "admitted": [1],
         "others": [0, 1],
     }
-    return kept_run(job.words, numbers)
+    return kept_run(job.overrides, numbers)
 
 
 @pytest.mark.parametrize("chapter", FEDALIGN, ids=lambda chapter: chapter.name)
-def test_every_claim_finds_its_cell_once_all_runs_are_made(chapter: Sweeps) -> None:
+def test_every_claim_finds_its_cell_once_all_runs_are_made(chapter: SweepChapter) -> None:
     """Even where nothing is measured yet, the rows and columns that claims name must be there."""
-    tables = chapter.tables([invented(job) for job in jobs_of(chapter)])
+    tables = chapter.tables([make_fake_run(job) for job in list_jobs(chapter)])
     claims = [claim for claim in CLAIMS if claim.chapter == chapter.name]
     for claim in claims:
-        assert claim.place is not None
-        cell = claim.place.cell(tables)
-        assert isinstance(cell, Number), claim.claim
+        assert claim.locator is not None
+        cell = claim.locator.find(tables)
+        assert isinstance(cell, SeedStatistic), claim.claim
         assert cell.seeds, claim.claim
 
 
@@ -86,14 +90,20 @@ def test_the_training_loss_of_kept_runs() -> None:
         for name, losses in (("fedalign", (0.5, 0.25)), ("fedavg_priority", (0.75, None)))
         for seed, loss in enumerate(losses, 1)
     ]
-    tables = synth_tables(runs)
+    tables = build_synth_tables(runs)
     assert tables["objective"].rows == (
-        ("fedalign", 2, Number(2, 0), Number(1, 0), *[Number(0.375, 0.176777)] * 2),
-        ("fedavg_priority", 2, Number(2), Number(1), *[Number(0.75)] * 2),
+        (
+            "fedalign",
+            2,
+            SeedStatistic(2, 0),
+            SeedStatistic(1, 0),
+            *[SeedStatistic(0.375, 0.176777)] * 2,
+        ),
+        ("fedavg_priority", 2, SeedStatistic(2), SeedStatistic(1), *[SeedStatistic(0.75)] * 2),
     )
     ((_, *gaps),) = tables["objective_differences"].rows
-    assert gaps[-1] == Number(-0.25, None, 0, 1)
-    without = synth_tables([kept_run((*words, "strategy=fedalign", "seed=1"), accuracy)])
+    assert gaps[-1] == SeedStatistic(-0.25, None, 0, 1)
+    without = build_synth_tables([kept_run((*words, "strategy=fedalign", "seed=1"), accuracy)])
     assert without.keys().isdisjoint({"objective", "objective_differences"})
 
 
@@ -110,9 +120,9 @@ def test_admissions_are_of_the_runs_that_counted_them() -> None:
         for seed, where in enumerate(counts, 1)
     ]
     whole = ("experiment=fedalign/mnist_writers", "strategy=fedalign", "seed=1")
-    tables = fedalign_tables([*sharded, kept_run(whole, accuracy)])
+    tables = build_fedalign_tables([*sharded, kept_run(whole, accuracy)])
     assert tables["admissions"].rows == (
-        ("mnist, fedalign", 4, 12, Number(33.33), 2, 2, Number(100.0)),
+        ("mnist, fedalign", 4, 12, SeedStatistic(33.33), 2, 2, SeedStatistic(100.0)),
     )
 
 
@@ -134,18 +144,18 @@ def test_clients_that_are_better_off() -> None:
         )
         for name, values in tested.items()
     ]
-    tables = local_only_tables(runs)
+    tables = build_local_only_tables(runs)
     assert tables["better_off"].rows == (
-        ("fedalign", 1, Number(50.0), None),
-        ("fedavg_priority", 1, Number(25.0), None),
+        ("fedalign", 1, SeedStatistic(50.0), None),
+        ("fedavg_priority", 1, SeedStatistic(25.0), None),
     )
     assert tables["better_off_differences"].rows == (
-        ("fedalign - priority only", Number(25.0, None, 1, 1), None),
+        ("fedalign - priority only", SeedStatistic(25.0, None, 1, 1), None),
     )
     assert "whole" not in tables
     assert tables["over_local"].rows == (
-        ("fedalign - local_only", Number(2.5, None, 1, 1), None),
-        ("fedavg_priority - local_only", Number(-12.5, None, 0, 1), None),
+        ("fedalign - local_only", SeedStatistic(2.5, None, 1, 1), None),
+        ("fedavg_priority - local_only", SeedStatistic(-12.5, None, 0, 1), None),
     )
 
 
@@ -162,15 +172,15 @@ def test_one_gate_is_compared_with_the_other_seed_by_seed() -> None:
         for client, tested in {"0": [(0.5, 0.25), (0.75, 0.5)], "null": [(0.25, 0.5)] * 2}.items()
         for seed, (first, second) in enumerate(tested, 1)
     ]
-    ((name, *gains),) = one_client_tables(runs)["gains"].rows
+    ((name, *gains),) = build_one_client_tables(runs)["gains"].rows
     assert name == "fedalign (objective_client=0) - fedalign (objective_client=null)"
-    assert gains == [Number(37.5, 17.6777, 2, 2), Number(-12.5, 17.6777, 0, 2)]
+    assert gains == [SeedStatistic(37.5, 17.6777, 2, 2), SeedStatistic(-12.5, 17.6777, 0, 2)]
 
 
 def test_the_bounds_terms_of_kept_runs() -> None:
     """w* is of the run with the lowest F; Gamma_k = F_k(w*) - F_k*, 0 where F_k* is above."""
 
-    def run(epsilon: str, theta: float, loss: float, weights: dict[str, float]) -> KeptRun:
+    def run(epsilon: str, theta: float, loss: float, weights: dict[str, float]) -> LoggedRun:
         words = (*words_of_all, "strategy=fedalign", f"strategy.epsilon={epsilon}", "seed=1")
         numbers = {
             "theta": theta,
@@ -186,19 +196,19 @@ def test_the_bounds_terms_of_kept_runs() -> None:
     lowest = {"lowest": {"1": 0.0, "2": 0.5, "3": 0.2}}
     alone = kept_run((*words_of_all, "strategy=local_only", "seed=1"), lowest)
     open_gate = run("inf", 0.5, 0.4, {"2": 6.0, "3": 2.0})
-    tables = bound_tables([run("0.2", 0.8, 0.2, {"2": 2.0}), open_gate, alone])
+    tables = build_bound_tables([run("0.2", 0.8, 0.2, {"2": 2.0}), open_gate, alone])
     # Gamma_2 = 1.2 - 0.5, Gamma_3 = 0.1 - min(0.1, 0.2); 8 rounds.
     (_, *narrow), (_, *wide) = tables["terms"].rows
-    means = [cell.mean for cell in (*narrow[1:], *wide[1:]) if isinstance(cell, Number)]
+    means = [cell.mean for cell in (*narrow[1:], *wide[1:]) if isinstance(cell, SeedStatistic)]
     narrow_terms = [0.8, 0.4, 2 * 0.7 / 8, 0.35, 0.7, 2, 0.2]
     wide_terms = [0.5, 0.25, 6 * 0.7 / 8, 0.35, 0.7 * 6 / 8, 2, 0.4]
     assert means == pytest.approx([*narrow_terms, *wide_terms])
     ((name, theta, rho),) = tables["steps"].rows
     assert name == "fedalign (epsilon=inf) - 0.2"
-    assert isinstance(theta, Number)
-    assert isinstance(rho, Number)
+    assert isinstance(theta, SeedStatistic)
+    assert isinstance(rho, SeedStatistic)
     assert [theta.mean, rho.mean] == pytest.approx([-0.3, 0.35])
-    without = bound_tables([open_gate])["terms"].rows[0]
+    without = build_bound_tables([open_gate])["terms"].rows[0]
     assert without[4:7] == (None, None, None)
 
 
@@ -217,16 +227,21 @@ def test_the_books_terms_are_the_reports(runs: Path) -> None:
     """theta_T, rho_T and Gamma_k from the numbers kept of runs, as from the runs themselves."""
     loaded = [load_run(folder) for folder in sorted(runs.iterdir())]
     words = ("data.num_clients=5", "seed=1")
-    ours = bound_tables(
-        [kept(run, (*words, f"strategy={run.strategy}"), bound_numbers(run)) for run in loaded]
+    ours = build_bound_tables(
+        [
+            build_log_entry(run, (*words, f"strategy={run.strategy}"), collect_bound_numbers(run))
+            for run in loaded
+        ]
     )
     rows = {row[0]: row for row in ours["terms"].rows}
-    theirs = bound_terms(loaded)
+    theirs = compute_bound_terms(loaded)
     assert len(theirs) == len(rows) == 2
     for terms in theirs:
         mean_gap = np.mean(list(terms.gamma.values()))
         expected = [terms.theta, terms.theta_of_iterations, terms.rho, mean_gap]
-        told = [cell.mean for cell in rows[terms.run.strategy][2:6] if isinstance(cell, Number)]
+        told = [
+            cell.mean for cell in rows[terms.run.strategy][2:6] if isinstance(cell, SeedStatistic)
+        ]
         assert told == pytest.approx(expected, rel=1e-5)
     assert max(terms.rho for terms in theirs) > 0
 
@@ -234,21 +249,21 @@ def test_the_books_terms_are_the_reports(runs: Path) -> None:
 def test_numbers_of_runs(runs: Path) -> None:
     """F after a round, and the models that clients train alone, are those that the run measured."""
     alone = load_run(runs / "local_only")
-    data, settings = run_data(alone)
+    data, settings = reload_data(alone)
     everyone = range(data.num_clients)
-    examples = Examples(data.pool("test", everyone), torch.device("cpu"))
+    examples = Examples(data.get_pooled_split("test", everyone), torch.device("cpu"))
     measured = {
-        k: evaluate(model, *examples.of([k]), [examples.count(k)])[0].accuracy
-        for k, model in _models_kept(alone, trained_model(alone, settings, data))
+        k: evaluate_clients(model, *examples.select_clients([k]), [examples.count(k)])[0].accuracy
+        for k, model in _load_local_models(alone, load_trained_model(alone, settings, data))
     }
     last = [row for row in read_rows(alone.directory, "evaluations") if row["round"] == 4]
     assert measured == {row["client"]: row["test_accuracy"] for row in last}
-    whole = local_only_numbers(alone)["whole"]
+    whole = collect_local_only_numbers(alone)["whole"]
     assert whole.keys() == set(everyone) - set(data.priority)
     assert len(set(whole.values())) > 1
     together = load_run(runs / "fedavg_priority")
-    assert len(set(local_only_numbers(together)["whole"].values())) == 1
-    objective = fedalign_numbers(together)["objective"]
+    assert len(set(collect_local_only_numbers(together)["whole"].values())) == 1
+    objective = collect_fedalign_numbers(together)["objective"]
     for after in (1, 2):
         assert objective[after] == pytest.approx(together.rounds[after].global_loss, rel=1e-12)
     assert np.isfinite(objective[4])

@@ -2,13 +2,13 @@
 
 import pytest
 
-from benchmarks.book.cutoff import cutoff_tables
-from benchmarks.book.fedau import fedau_tables
-from benchmarks.book.kept import KeptRun
-from benchmarks.book.measured import Number
+from benchmarks.book.cutoff import build_cutoff_tables
+from benchmarks.book.fedau import build_fedau_tables
+from benchmarks.book.results import SeedStatistic
+from benchmarks.book.runs_log import LoggedRun
 
 
-def run(strategy: str, seed: int, accuracy: float, **settings: str) -> KeptRun:
+def run(strategy: str, seed: int, accuracy: float, **settings: str) -> LoggedRun:
     """Return a run of 20 rounds under Bernoulli participation, as if it had been measured."""
     words = {"experiment": "fedau/fmnist", "strategy": strategy, "seed": str(seed)} | settings
     numbers = {
@@ -20,17 +20,17 @@ def run(strategy: str, seed: int, accuracy: float, **settings: str) -> KeptRun:
         "state_bytes": 8000,
     }
     told = tuple(f"{key}={value}" for key, value in words.items())
-    return KeptRun(told, strategy, seed, 20, "2026-01-02T00:00", "abc1234", 1.0, {}, numbers)
+    return LoggedRun(told, strategy, seed, 20, "2026-01-02T00:00", "abc1234", 1.0, {}, numbers)
 
 
-def fedau(cutoff: str, seed: int, accuracy: float) -> KeptRun:
+def fedau(cutoff: str, seed: int, accuracy: float) -> LoggedRun:
     return run("fedau", seed, accuracy, **{"strategy.cutoff": cutoff})
 
 
 def test_rows_ascend_by_the_cutoff() -> None:
     """FedAU's come first; 2 stands before 10 and inf last."""
     runs = [fedau(cutoff, 1, 0.5) for cutoff in ("10", "inf", "1000", "2")]
-    tables = fedau_tables([run("average_all", 1, 0.5), *runs])
+    tables = build_fedau_tables([run("average_all", 1, 0.5), *runs])
     assert [row[0] for row in tables["test"].rows] == [
         "fedau, K = 2",
         "fedau, K = 10",
@@ -48,11 +48,11 @@ def test_cutoffs_are_compared_to_both_ends_seed_by_seed() -> None:
         *(fedau("inf", 1, 0.4), fedau("inf", 2, 0.8)),
         *(run("average_all", 1, 0.3), run("average_all", 2, 0.3)),
     ]
-    rows = {row[0]: row[1] for row in fedau_tables(runs)["differences"].rows}
+    rows = {row[0]: row[1] for row in build_fedau_tables(runs)["differences"].rows}
     means = {
         name: (round(cell.mean, 9), cell.above)
         for name, cell in rows.items()
-        if isinstance(cell, Number)
+        if isinstance(cell, SeedStatistic)
     }
     assert means == {
         "fedau, K = 1 - average_all": (-20, 0),
@@ -71,7 +71,7 @@ def test_only_the_same_participation_is_compared() -> None:
         for least in ("0.02", "0.2")
     ]
     other = run("average_all", 1, 0.3, **{"availability.minimum": "0.2"})
-    assert {row[0] for row in fedau_tables([*runs, other])["differences"].rows} == {
+    assert {row[0] for row in build_fedau_tables([*runs, other])["differences"].rows} == {
         "fedau, K = 10, p_min = 0.02 - fedau, K = inf, p_min = 0.02",
         "fedau, K = 10, p_min = 0.2 - fedau, K = inf, p_min = 0.2",
         "fedau, K = 10, p_min = 0.2 - average_all, p_min = 0.2",
@@ -83,7 +83,7 @@ def test_cutoffs_with_other_rates_are_not_compared() -> None:
     """Then it would not be the cutoff that tells them apart; with other methods it is no matter."""
     cutoff = {"strategy.cutoff": "10", "client.lr": "0.1"}
     runs = [fedau("inf", 1, 0.4), run("fedau", 1, 0.5, **cutoff), run("average_all", 1, 0.3)]
-    assert {row[0] for row in fedau_tables(runs)["differences"].rows} == {
+    assert {row[0] for row in build_fedau_tables(runs)["differences"].rows} == {
         "fedau, K = 10, lr = 0.1 - average_all",
         "fedau, K = inf - average_all",
     }
@@ -92,14 +92,14 @@ def test_cutoffs_with_other_rates_are_not_compared() -> None:
 @pytest.mark.usefixtures("real_data")
 def test_weight_errors_are_compared_to_no_cutoff_seed_by_seed() -> None:
     """The mean of the differences is that of the means; no cutoff is there unasked."""
-    tables = cutoff_tables((1, 2), (30, 60), (1,))
+    tables = build_cutoff_tables((1, 2), (30, 60), (1,))
     means = {
-        row[0]: [cell.mean for cell in row[1:3] if isinstance(cell, Number)]
+        row[0]: [cell.mean for cell in row[1:3] if isinstance(cell, SeedStatistic)]
         for row in tables["weight_error"].rows
     }
     (name, *gaps), *_ = tables["over_none"].rows
     assert name == "1 - inf"
-    found = [gap for gap in gaps if isinstance(gap, Number)]
+    found = [gap for gap in gaps if isinstance(gap, SeedStatistic)]
     expected = [a - b for a, b in zip(means["1"], means["inf"], strict=True)]
     assert [gap.mean for gap in found] == pytest.approx(expected, abs=1e-5)
     assert [gap.seeds for gap in found] == [2, 2]

@@ -15,22 +15,22 @@ from safetensors.numpy import load_file, save_file
 from benchmarks.same_bits import (
     HERE,
     Case,
-    Checkout,
-    Comparison,
-    Words,
-    choose,
-    compare,
+    CaseComparison,
+    ComparedCheckout,
+    WordTable,
     compare_case,
+    compare_facts,
     make_cases,
+    print_comparisons,
     read_facts,
-    report,
-    run_all,
+    run_cases,
+    select_cases,
     write_trace,
 )
 from benchmarks.same_bits_side import ENDING
 
 CASE = Case("one", ("rounds=2",))
-NOTHING = Words()
+NOTHING = WordTable()
 
 
 def make_run(folder: Path) -> Path:
@@ -73,14 +73,14 @@ def edit_clients(folder: Path, edit: Callable[[pa.Table], pa.Table]) -> None:
 
 
 def find_differences(
-    tmp_path: Path, change: Callable[[Path], object], now: Words = NOTHING
+    tmp_path: Path, change: Callable[[Path], object], now: WordTable = NOTHING
 ) -> list[str]:
     """Return what differs between a run and its copy that was changed."""
     before = make_run(tmp_path / "before")
     changed = Path(shutil.copytree(before, tmp_path / "now"))
     change(changed)
     facts = read_facts(before, NOTHING), read_facts(changed, now)
-    return [str(found) for found in compare(*facts, now)]
+    return [str(found) for found in compare_facts(*facts, now)]
 
 
 def change_model(run: Path) -> None:
@@ -166,7 +166,7 @@ def test_what_is_left_out_may_differ(tmp_path: Path) -> None:
         drop_column(run)
         change_zero(run)
 
-    assert find_differences(tmp_path, change, Words({"left_out": left_out})) == []
+    assert find_differences(tmp_path, change, WordTable({"left_out": left_out})) == []
 
 
 @pytest.mark.parametrize(("regret", "count"), [(0.125 * (1 + 1e-10), 0), (0.125 * (1 + 1e-8), 1)])
@@ -177,13 +177,13 @@ def test_a_tolerance_has_an_end(tmp_path: Path, regret: float, count: int) -> No
         path = run / "manifest.json"
         path.write_text(path.read_text().replace("0.125", repr(regret)))
 
-    found = find_differences(tmp_path, change, Words({"tolerated": tolerated}))
+    found = find_differences(tmp_path, change, WordTable({"tolerated": tolerated}))
     assert len(found) == count
 
 
 def test_renamings_are_followed(tmp_path: Path) -> None:
     """Of files, columns, groups of fields and texts; without them everything differs."""
-    words = Words(
+    words = WordTable(
         {
             "files": {"rounds.jsonl": "steps.jsonl", "model.safetensors": "last.safetensors"},
             "columns": {"rounds.asked": "rounds.selected", "rounds.test": "rounds.tests"},
@@ -211,7 +211,7 @@ def test_renamings_are_followed(tmp_path: Path) -> None:
 
 def test_words_of_a_case_are_renamed() -> None:
     """Settings by their longest beginning, options, commands and classes."""
-    words = Words(
+    words = WordTable(
         {
             "settings": {"client": "local", "client.lr": "rate"},
             "options": {"strategy=afl": "agnostic", "drop_in=AFL": "Agnostic"},
@@ -227,16 +227,16 @@ def test_words_of_a_case_are_renamed() -> None:
     assert words.restore_option("strategy", "agnostic") == "afl"
 
 
-def make_sides(tmp_path: Path, words: Words = NOTHING) -> list[Checkout]:
-    return [Checkout(HERE, words, tmp_path / name) for name in ("before", "now")]
+def make_sides(tmp_path: Path, words: WordTable = NOTHING) -> list[ComparedCheckout]:
+    return [ComparedCheckout(HERE, words, tmp_path / name) for name in ("before", "now")]
 
 
 def test_a_side_that_fails_differs(tmp_path: Path) -> None:
     """Even if the other fails as well: nothing was compared."""
     sides = make_sides(tmp_path)
     for side, error in zip(sides, (None, "E: no"), strict=True):
-        make_run(side.output(CASE))
-        side.output(CASE).with_name(ENDING).write_text(json.dumps({"error": error}))
+        make_run(side.get_output(CASE))
+        side.get_output(CASE).with_name(ENDING).write_text(json.dumps({"error": error}))
     [found] = compare_case(CASE, sides, NOTHING).differences
     assert str(found) == "ending: completed before, failed: E: no now"
 
@@ -244,8 +244,8 @@ def test_a_side_that_fails_differs(tmp_path: Path) -> None:
 def test_a_case_without_records_differs(tmp_path: Path) -> None:
     sides = make_sides(tmp_path)
     for side in sides:
-        side.output(CASE).mkdir(parents=True)
-        side.output(CASE).with_name(ENDING).write_text('{"error": null}')
+        side.get_output(CASE).mkdir(parents=True)
+        side.get_output(CASE).with_name(ENDING).write_text('{"error": null}')
     assert not compare_case(CASE, sides, NOTHING).both_ran
 
 
@@ -255,11 +255,11 @@ def test_the_exit_status_says_whether_anything_differs(
     """A case that is excepted may differ, but not fail."""
     before = make_run(tmp_path / "run")
     facts = read_facts(before, NOTHING)
-    differences = compare(facts, {**facts, next(iter(facts)): 1}, NOTHING)
-    words = Words({"excepted": {"one": "it counts round 1"}})
-    assert report([Comparison(CASE, [], 7)], NOTHING) == 0
-    assert report([Comparison(CASE, differences, 7)], NOTHING) == 1
-    assert report([Comparison(CASE, differences, 7)], words) == 0
+    differences = compare_facts(facts, {**facts, next(iter(facts)): 1}, NOTHING)
+    words = WordTable({"excepted": {"one": "it counts round 1"}})
+    assert print_comparisons([CaseComparison(CASE, [], 7)], NOTHING) == 0
+    assert print_comparisons([CaseComparison(CASE, differences, 7)], NOTHING) == 1
+    assert print_comparisons([CaseComparison(CASE, differences, 7)], words) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "same     one: 7 values"
     assert lines[2] == "differs  one: 7 values"
@@ -278,16 +278,19 @@ def test_every_name_has_a_case(tmp_path: Path) -> None:
     found = [case.name for case in cases]
     assert {"in_process/gone", "ray/gone", "availability/trace", "drop-in/FedAU"} <= set(found)
     assert len(found) == len(set(found))
-    assert [case.name for case in choose(cases, ["*/gone"])] == ["in_process/gone", "ray/gone"]
+    assert [case.name for case in select_cases(cases, ["*/gone"])] == [
+        "in_process/gone",
+        "ray/gone",
+    ]
     with pytest.raises(SystemExit, match="--only must name cases of --list, got nothing"):
-        choose(cases, ["nothing"])
+        select_cases(cases, ["nothing"])
 
 
 def test_the_table_of_today_is_read() -> None:
     """It says why each column, tolerance and case is excepted."""
-    words = Words.read(HERE)
-    assert all(words.section("left_out").values())
-    assert all(found["why"] for found in words.section("tolerated").values())
+    words = WordTable.read(HERE)
+    assert all(words.get_section("left_out").values())
+    assert all(found["why"] for found in words.get_section("tolerated").values())
     assert words.paths == [".", "strategies"]
 
 
@@ -300,8 +303,8 @@ def test_this_tree_is_the_same_as_itself(tmp_path: Path) -> None:
         Case("a run", (*small, "rounds=2")),
         Case("drop-in", ("FedAU",), "drop_in"),
     ]
-    words = Words.read(HERE)
-    failed, *ran = run_all(cases, make_sides(tmp_path, words), 2, words)
+    words = WordTable.read(HERE)
+    failed, *ran = run_cases(cases, make_sides(tmp_path, words), 2, words)
     assert "strategy" in failed.differences[0].before
     assert not failed.both_ran
     for found in ran:

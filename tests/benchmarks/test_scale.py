@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from fedquorum.records.writer import RunRecords
+from fedquorum.records.writer import RunWriter
 
-from benchmarks.scale import ASKED, STRATEGIES, job_of
-from conf.compose import compose_words
+from benchmarks.scale import CLIENTS_PER_ROUND, SCALE_STRATEGIES, build_job
+from conf.compose import compose_overrides
 from server_app.job import run_in_process
 
 ROUNDS = 3
@@ -46,7 +46,7 @@ def cost_of_a_round(folder: Path, strategy: str, clients: int) -> Cost:
         nonlocal calls
         calls += event in {"call", "c_call"}
 
-    def noted(self: RunRecords, record: Any, *arguments: Any) -> None:
+    def note_peak(self: RunWriter, record: Any, *arguments: Any) -> None:
         nonlocal peak
         sys.setprofile(None)
         if tracemalloc.is_tracing():
@@ -60,12 +60,12 @@ def cost_of_a_round(folder: Path, strategy: str, clients: int) -> Cost:
             gc.collect()
             tracemalloc.start()
 
-    written = RunRecords.add_round
+    written = RunWriter.add_round
     options = Namespace(rounds=100, engine="in-process", word=["engine.checkpoint_every=null"])
-    job = job_of(folder, strategy, clients, options)
-    composed = compose_words(words_of(job))
+    job = build_job(folder, strategy, clients, options)
+    composed = compose_overrides(words_of(job))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunRecords, "add_round", noted)
+        patch.setattr(RunWriter, "add_round", note_peak)
         with pytest.raises(EndedEarlyError):
             run_in_process(composed, job["records"])
     return Cost(calls, peak)
@@ -76,23 +76,23 @@ def words_of(job: dict[str, Any]) -> tuple[str, ...]:
     return tuple(word for word in job["words"] if not word.startswith("hydra."))
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_round_costs_what_it_asks(strategy: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", SCALE_STRATEGIES)
+def test_the_cost_of_a_round_depends_on_the_selected_clients(strategy: str, tmp_path: Path) -> None:
     """Ten times as many clients take no more calls, and memory for their arrays at most."""
     few, many = (cost_of_a_round(tmp_path, strategy, clients) for clients in (FEW, MANY))
     assert many.calls <= 1.05 * few.calls
     assert many.memory - few.memory <= BYTES * (MANY - FEW)
 
 
-def test_records_say_who_was_asked(tmp_path: Path) -> None:
+def test_records_list_the_selected_clients(tmp_path: Path) -> None:
     """A row for each client asked and round, and nothing of the others."""
     options = Namespace(rounds=ROUNDS, engine="in-process", word=[])
-    job = job_of(tmp_path, "fedau", FEW, options)
-    run_in_process(compose_words(words_of(job)), job["records"])
+    job = build_job(tmp_path, "fedau", FEW, options)
+    run_in_process(compose_overrides(words_of(job)), job["records"])
     records = Path(job["records"])
     rows = sum(pq.read_metadata(part).num_rows for part in (records / "clients").iterdir())
-    assert rows == ROUNDS * ASKED
+    assert rows == ROUNDS * CLIENTS_PER_ROUND
     for name in ("manifest.json", "rounds.jsonl", "config.yaml"):
         assert len((records / name).read_text()) < 30 * FEW
     admitted = json.loads((records / "manifest.json").read_text())["summary"]["admitted_rounds"]
-    assert len(admitted) <= ROUNDS * ASKED
+    assert len(admitted) <= ROUNDS * CLIENTS_PER_ROUND

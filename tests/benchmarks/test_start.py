@@ -7,13 +7,15 @@ from pathlib import Path
 import pytest
 
 from benchmarks import start
-from benchmarks.start import CASES, HERE, Taken, table, taken_by
+from benchmarks.start import CASES, HERE, ProcessTime, format_start_table, measure_process
 
 
 def test_a_table_has_smallest_and_median() -> None:
     """A row for each case and version."""
-    runs = [Taken(3.0, 6.0), Taken(1.0, 9.0), Taken(2.0, 7.0)]
-    lines = table({("--help", "before"): runs, ("--help", "now"): runs[:1]}).splitlines()
+    runs = [ProcessTime(3.0, 6.0), ProcessTime(1.0, 9.0), ProcessTime(2.0, 7.0)]
+    lines = format_start_table(
+        {("--help", "before"): runs, ("--help", "now"): runs[:1]}
+    ).splitlines()
     assert lines[2:] == [
         "| --help | before | 1.00 | 2.00 | 6.00 | 7.00 |",
         "| --help | now | 3.00 | 3.00 | 6.00 | 6.00 |",
@@ -26,11 +28,11 @@ def test_versions_take_turns(
     """So that a change of the machine's speed meets both."""
     order: list[tuple[str, Path]] = []
 
-    def taken(words: tuple[str, ...], checkout: Path) -> Taken:
+    def taken(words: tuple[str, ...], checkout: Path) -> ProcessTime:
         order.append((words[-1], checkout))
-        return Taken(1.0, 1.0)
+        return ProcessTime(1.0, 1.0)
 
-    monkeypatch.setattr(start, "taken_by", taken)
+    monkeypatch.setattr(start, "measure_process", taken)
     only = ["--only", "rounds=-1", "roundz=3"]
     monkeypatch.setattr("sys.argv", ["start.py", "--times", "2", "--baseline", "/x", *only])
     start.main()
@@ -44,15 +46,15 @@ def test_a_process_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[list[str]] = []
     run = subprocess.run
 
-    def noted(command: list[str], **how: object) -> object:
+    def note_command(command: list[str], **how: object) -> object:
         commands.append(command)
         code = "import sys, server_app; sys.exit(server_app.__file__ != sys.argv[1])"
         done = run([sys.executable, "-c", code, str(HERE / "server_app/__init__.py")], **how)  # type: ignore[call-overload]
         assert done.returncode == 0, done.stderr
         return done
 
-    monkeypatch.setattr(subprocess, "run", noted)
-    taken = taken_by(CASES["help"], HERE)
+    monkeypatch.setattr(subprocess, "run", note_command)
+    taken = measure_process(CASES["help"], HERE)
     assert commands == [[sys.executable, "-c", *CASES["help"]]]
     assert taken.cpu > 0
     assert taken.wall > 0

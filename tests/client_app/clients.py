@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 import torch
 from fedquorum.errors import DataError
-from fedquorum.flower.codec import TrainAnswer, metrics_of
+from fedquorum.flower.codec import TrainResult, to_metrics
 from numpy.typing import NDArray
 from torch import nn
 
+from client_app.cached_evaluation import CachedEvaluator
 from client_app.client import FederatedClient
-from client_app.data.base import ClientData, Part, part_of, pooled
+from client_app.data.base import ClientData, Split, build_pooled_split, select_split
 from client_app.examples import Examples
-from client_app.measurements import Measurements
-from client_app.tasks import CrossEntropy, Task
+from client_app.losses import CrossEntropy, Task
 from client_app.trainer import Trainer
-from client_app.training import LocalTraining, TrainingSetup
+from client_app.training import LocalSGDConfig, TrainingSetup
 
 CPU = torch.device("cpu")
 
@@ -30,42 +30,44 @@ def assert_one_line(read: Callable[[], object], reason: str, start: str = "") ->
     assert str(caught.value).startswith(start)
 
 
-def examples_of(
-    data: Mapping[int, ClientData], part: Part = "train", dtype: torch.dtype = torch.float32
+def get_examples(
+    data: Mapping[int, ClientData], part: Split = "train", dtype: torch.dtype = torch.float32
 ) -> Examples:
     """Return one part of these clients."""
     return Examples(
-        pooled({k: part_of(client_data, part) for k, client_data in data.items()}), CPU, dtype
+        build_pooled_split({k: select_split(client_data, part) for k, client_data in data.items()}),
+        CPU,
+        dtype,
     )
 
 
-def measurements_of(
+def make_cached_evaluator(
     data: Mapping[int, ClientData],
     model: nn.Module,
     task: Task | None = None,
     metric: str = "accuracy",
-) -> Measurements:
+) -> CachedEvaluator:
     """Return what measures ``model`` on both parts of these clients."""
-    parts: Sequence[Part] = ("train", "test")
-    examples = {part: examples_of(data, part) for part in parts}
-    return Measurements(model, examples, task or CrossEntropy(), metric)
+    parts: Sequence[Split] = ("train", "test")
+    examples = {part: get_examples(data, part) for part in parts}
+    return CachedEvaluator(model, examples, task or CrossEntropy(), metric)
 
 
-def federated_client(
-    client: int, client_data: ClientData, model: nn.Module, how: LocalTraining, seed: int
+def make_federated_client(
+    client: int, client_data: ClientData, model: nn.Module, how: LocalSGDConfig, seed: int
 ) -> FederatedClient:
     """Return a client that is alone in its process."""
     data = {client: client_data}
-    trainer = Trainer(TrainingSetup(model, examples_of(data), how, CrossEntropy(), seed=seed))
-    return FederatedClient(client, measurements_of(data, model), trainer.alone)
+    trainer = Trainer(TrainingSetup(model, get_examples(data), how, CrossEntropy(), seed=seed))
+    return FederatedClient(client, make_cached_evaluator(data, model), trainer.train_client)
 
 
-def arrays_of(model: nn.Module) -> list[NDArray[Any]]:
+def copy_arrays(model: nn.Module) -> list[NDArray[Any]]:
     """Return copies of a model's parameters and buffers."""
     return [tensor.detach().numpy().copy() for tensor in model.state_dict().values()]
 
 
-def ragged_data(
+def make_ragged_data(
     counts: Sequence[int], shape: tuple[int, ...], classes: int, seed: int = 0
 ) -> dict[int, ClientData]:
     """Return clients 0, 1, ... with so many samples to train on and 3 to test, in [0, 1)."""
@@ -78,10 +80,10 @@ def ragged_data(
     return data
 
 
-def assert_same_part(part: TrainAnswer, other: TrainAnswer, tolerance: float = 0.0) -> None:
+def assert_same_part(part: TrainResult, other: TrainResult, tolerance: float = 0.0) -> None:
     """Compare what two replies say of a client that trained, to the last bit unless told."""
     assert (part.client, part.status) == (other.client, other.status)
-    assert metrics_of(part) == pytest.approx(metrics_of(other), rel=tolerance, abs=tolerance)
+    assert to_metrics(part) == pytest.approx(to_metrics(other), rel=tolerance, abs=tolerance)
     assert part.arrays is not None
     assert other.arrays is not None
     assert list(part.arrays) == list(other.arrays)

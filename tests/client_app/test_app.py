@@ -11,32 +11,32 @@ import numpy as np
 import pytest
 import torch
 from fedquorum.flower.codec import (
-    PROTOCOL,
+    PROTOCOL_VERSION,
     EvaluateRequest,
     Status,
-    TrainAnswer,
     TrainRequest,
+    TrainResult,
     decode_evaluate_reply,
     decode_hosted_clients,
-    decode_sum,
+    decode_partial_sum,
     decode_train_reply,
     encode_arrays,
     encode_evaluate_request,
     encode_train_request,
-    metrics_of,
+    to_metrics,
 )
-from fedquorum.types import Call, Objective, Proportions
+from fedquorum.types import KnownWeights, Objective, RoundPlan
 from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 from numpy.typing import NDArray
 
 from client_app import app as client_app
-from client_app.batched import BatchedTraining
+from client_app.batched import BatchedTrainer
 from client_app.client import FederatedClient
 from client_app.data import ClientData
-from client_app.data.synth import Synth
+from client_app.data.synth import SynthData
 from client_app.models import build_model
 from client_app.node import Node
-from conf import compose
+from conf import compose_settings
 from conf.schema.data import SynthSettings
 from server_app.in_process import InProcessGrid
 from tests.client_app.clients import assert_same_part
@@ -92,7 +92,7 @@ def grid_of(num_nodes: int, overrides: str = OVERRIDES) -> InProcessGrid:
     )
 
 
-def ask(
+def send_requests(
     grid: InProcessGrid, kind: str, contents: dict[int, RecordDict] | None = None
 ) -> list[Message]:
     """Return the replies of the nodes (from 1), of all of them without contents."""
@@ -120,23 +120,23 @@ def train_request(
         record(),
         TrainRequest(
             server_round=1,
-            call=Call(clients, epsilon=epsilon, criterion="loss"),
+            plan=RoundPlan(clients, epsilon=epsilon, criterion="loss"),
             priority=tuple(k < NUM_PRIORITY for k in clients),
             objective=Objective(global_loss, 0.5),
         ),
     )
 
 
-def trained(
+def train_clients(
     num_nodes: int, epsilon: float | None = None, overrides: str = OVERRIDES
-) -> dict[int, TrainAnswer]:
+) -> dict[int, TrainResult]:
     """Return every client's part of one round's replies, with this number of nodes."""
     contents = {
         j + 1: train_request(tuple(range(j, NUM_CLIENTS, num_nodes)), epsilon)
         for j in range(min(num_nodes, NUM_CLIENTS))
     }
-    parts: dict[int, TrainAnswer] = {}
-    for reply in ask(grid_of(num_nodes, overrides), MessageType.TRAIN, contents):
+    parts: dict[int, TrainResult] = {}
+    for reply in send_requests(grid_of(num_nodes, overrides), MessageType.TRAIN, contents):
         for part in decode_train_reply(reply.content):
             assert part.client is not None
             assert part.client not in parts
@@ -144,7 +144,7 @@ def trained(
     return parts
 
 
-def arrays(part: TrainAnswer) -> dict[str, NDArray[Any]]:
+def arrays(part: TrainResult) -> dict[str, NDArray[Any]]:
     assert part.arrays is not None
     return dict(part.arrays)
 
@@ -156,10 +156,10 @@ def data_of(client: int) -> ClientData:
         sizes="equal",
         samples_per_client=SAMPLES,
     )
-    return Synth(settings, SEED).client(client)
+    return SynthData(settings, SEED).get_client(client)
 
 
-def measured(client: int, part: str) -> tuple[float, float]:
+def evaluate_broadcast(client: int, part: str) -> tuple[float, float]:
     """Return loss and accuracy of the broadcast model on a client's train or test part."""
     client_data = data_of(client)
     return sgd.measure(
@@ -182,7 +182,7 @@ def measured(client: int, part: str) -> tuple[float, float]:
 )
 def test_query(num_nodes: int, expected: list[tuple[int, ...]]) -> None:
     """Each node names its clients and nothing else, also where it has none."""
-    replies = ask(grid_of(num_nodes), MessageType.QUERY)
+    replies = send_requests(grid_of(num_nodes), MessageType.QUERY)
     assert [decode_hosted_clients(reply.content) for reply in replies] == expected
     for reply in replies:
         assert list(reply.content) == ["metrics"]
@@ -193,7 +193,7 @@ def test_query_of_a_device() -> None:
     """A node with client-id in its node config hosts that client."""
     grid = grid_of(1)
     grid._contexts[1].node_config = {"client-id": 3}
-    reply = ask(grid, MessageType.QUERY)[0]
+    reply = send_requests(grid, MessageType.QUERY)[0]
     assert decode_hosted_clients(reply.content) == (3,)
 
 
@@ -205,7 +205,10 @@ def test_query_of_a_device() -> None:
 def test_training_does_not_depend_on_the_number_of_nodes(num_nodes: int, batching: str) -> None:
     """Every client's part is the same on one node, on several, and on one of its own."""
     overrides = f"{OVERRIDES} client.batching={batching}"
-    expected, parts = trained(1, overrides=overrides), trained(num_nodes, overrides=overrides)
+    expected, parts = (
+        train_clients(1, overrides=overrides),
+        train_clients(num_nodes, overrides=overrides),
+    )
     assert sorted(expected) == sorted(parts) == list(range(NUM_CLIENTS))
     for k, part in parts.items():
         assert_same_part(part, expected[k])
@@ -214,10 +217,10 @@ def test_training_does_not_depend_on_the_number_of_nodes(num_nodes: int, batchin
 
 def test_training_reply() -> None:
     """A client's part has the model's arrays, its count, and what it measured before training."""
-    for k, part in trained(2).items():
-        loss, accuracy = measured(k, "train")
+    for k, part in train_clients(2).items():
+        loss, accuracy = evaluate_broadcast(k, "train")
         assert part.status is Status.DONE
-        assert metrics_of(part) == pytest.approx(
+        assert to_metrics(part) == pytest.approx(
             {"num-examples": len(data_of(k).y_train), "loss": loss, "accuracy": accuracy},
             abs=1e-6,
         )
@@ -227,22 +230,24 @@ def test_training_reply() -> None:
         }
 
 
-def test_clients_not_asked_do_nothing() -> None:
+def test_clients_not_selected_do_nothing() -> None:
     """Only the clients that the request names are in the reply, in its order."""
-    reply = ask(grid_of(1), MessageType.TRAIN, {1: train_request((4, 1))})[0]
+    reply = send_requests(grid_of(1), MessageType.TRAIN, {1: train_request((4, 1))})[0]
     assert [part.client for part in decode_train_reply(reply.content)] == [4, 1]
-    expected = trained(1)
+    expected = train_clients(1)
     for part in decode_train_reply(reply.content):
         assert_same_part(part, expected[part.client or 0])
 
 
-def test_silent_clients_tell_id_and_status_only() -> None:
+def test_declined_clients_send_id_and_status_only() -> None:
     """Those below the gate are in no list but that of ids and statuses."""
-    reply = ask(grid_of(1), MessageType.TRAIN, {1: train_request((0, 1, 2, 3, 4), 0.0)})[0]
+    reply = send_requests(grid_of(1), MessageType.TRAIN, {1: train_request((0, 1, 2, 3, 4), 0.0)})[
+        0
+    ]
     metrics = dict(reply.content.metric_records["metrics"])
     assert metrics.pop("client-id") == [0, 1, 2, 3, 4]
     assert metrics.pop("status") == [0, 0, 1, 1, 1]
-    assert metrics.pop("protocol") == PROTOCOL
+    assert metrics.pop("protocol") == PROTOCOL_VERSION
     assert metrics.keys() == {"num-examples", "loss", "accuracy"}
     assert all(isinstance(v, list) and len(v) == NUM_PRIORITY for v in metrics.values())
     stacked = {name: a.numpy().shape for name, a in reply.content.array_records["arrays"].items()}
@@ -250,24 +255,24 @@ def test_silent_clients_tell_id_and_status_only() -> None:
     assert sorted(reply.content) == ["arrays", "metrics"]
 
 
-def test_all_silent() -> None:
+def test_all_clients_decline() -> None:
     """A node whose clients are all silent replies without arrays."""
-    replies = ask(grid_of(1), MessageType.TRAIN, {1: train_request((2, 3), epsilon=0.0)}) + ask(
-        grid_of(1), MessageType.TRAIN, {1: train_request((2,), epsilon=0.0)}
-    )
+    replies = send_requests(
+        grid_of(1), MessageType.TRAIN, {1: train_request((2, 3), epsilon=0.0)}
+    ) + send_requests(grid_of(1), MessageType.TRAIN, {1: train_request((2,), epsilon=0.0)})
     contents = [{name: dict(record) for name, record in r.content.items()} for r in replies]
     assert contents == [
-        {"metrics": {"client-id": [2, 3], "status": [1, 1], "protocol": PROTOCOL}},
-        {"metrics": {"client-id": 2, "status": 1, "protocol": PROTOCOL}},
+        {"metrics": {"client-id": [2, 3], "status": [1, 1], "protocol": PROTOCOL_VERSION}},
+        {"metrics": {"client-id": 2, "status": 1, "protocol": PROTOCOL_VERSION}},
     ]
 
 
 def test_each_client_decides_by_its_own_loss() -> None:
     """Who joins at a node is who is within epsilon of the global loss by its own data."""
-    losses = {k: measured(k, "train")[0] for k in range(NUM_PRIORITY, NUM_CLIENTS)}
+    losses = {k: evaluate_broadcast(k, "train")[0] for k in range(NUM_PRIORITY, NUM_CLIENTS)}
     middle = sorted(losses.values())[1]
     request = train_request(tuple(losses), epsilon=0.5, global_loss=middle - 0.5 + 1e-5)
-    reply = ask(grid_of(1), MessageType.TRAIN, {1: request})[0]
+    reply = send_requests(grid_of(1), MessageType.TRAIN, {1: request})[0]
     joined = {p.client for p in decode_train_reply(reply.content) if p.status is Status.DONE}
     assert len(set(losses.values())) == 3
     assert joined == {k for k, loss in losses.items() if loss <= middle}
@@ -278,19 +283,19 @@ def test_a_failing_client_fails_alone(
     asked: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that raises is reported with its reason; the others' parts are as without it."""
-    expected = trained(1)
-    join = FederatedClient.join
+    expected = train_clients(1)
+    join = FederatedClient.evaluate_and_decide
 
     def fails_for_one(self: FederatedClient, parameters: Any, config: Any) -> Any:
         if self.client_id == 1:
             raise RuntimeError("out of battery")
         return join(self, parameters, config)
 
-    monkeypatch.setattr(FederatedClient, "join", fails_for_one)
-    reply = ask(grid_of(1), MessageType.TRAIN, {1: train_request(asked)})[0]
+    monkeypatch.setattr(FederatedClient, "evaluate_and_decide", fails_for_one)
+    reply = send_requests(grid_of(1), MessageType.TRAIN, {1: train_request(asked)})[0]
     parts = {part.client: part for part in decode_train_reply(reply.content)}
     failed = parts.pop(1)
-    assert failed == TrainAnswer(1, Status.FAILED, reason="RuntimeError: out of battery")
+    assert failed == TrainResult(1, Status.FAILED, reason="RuntimeError: out of battery")
     assert sorted(parts, key=str) == [k for k in asked if k != 1]
     for k, part in parts.items():
         assert_same_part(part, expected[k or 0])
@@ -298,24 +303,24 @@ def test_a_failing_client_fails_alone(
 
 def test_data_that_cannot_be_made_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also a client whose data cannot be loaded is a failure of that client."""
-    load = Synth.client
+    load = SynthData.get_client
 
-    def fails_for_one(self: Synth, client: int) -> ClientData:
+    def fails_for_one(self: SynthData, client: int) -> ClientData:
         if client == 4:
             raise OSError("disk is gone")
         return load(self, client)
 
-    monkeypatch.setattr(Synth, "client", fails_for_one)
-    reply = ask(grid_of(1), MessageType.TRAIN, {1: train_request((0, 4))})[0]
+    monkeypatch.setattr(SynthData, "get_client", fails_for_one)
+    reply = send_requests(grid_of(1), MessageType.TRAIN, {1: train_request((0, 4))})[0]
     one, other = decode_train_reply(reply.content)
     assert (one.client, one.status) == (0, Status.DONE)
-    assert other == TrainAnswer(4, Status.FAILED, reason="OSError: disk is gone")
+    assert other == TrainResult(4, Status.FAILED, reason="OSError: disk is gone")
 
 
 @pytest.mark.parametrize("kind", [MessageType.TRAIN, MessageType.EVALUATE])
 def test_foreign_client(kind: str) -> None:
     """A request for a client that another node hosts is refused as a whole."""
-    reply = ask(grid_of(2), kind, {2: train_request((1, 2))})[0]
+    reply = send_requests(grid_of(2), kind, {2: train_request((1, 2))})[0]
     assert reply.has_error()
     assert "clients [2] are not on this node, which hosts [1, 3]" in str(reply.error.reason)
 
@@ -329,7 +334,7 @@ def test_foreign_client(kind: str) -> None:
 )
 def test_wrong_settings(overrides: str, reason: str) -> None:
     """A run config that does not compose is an error reply that names the setting."""
-    reply = ask(grid_of(1, overrides), MessageType.QUERY)[0]
+    reply = send_requests(grid_of(1, overrides), MessageType.QUERY)[0]
     assert reply.has_error()
     assert reason in str(reply.error.reason)
 
@@ -338,10 +343,10 @@ def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asking for CUDA where there is none is an error; auto then takes the CPU."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     grid = grid_of(1, OVERRIDES.replace("client.device=cpu", "client.device=cuda"))
-    reply = ask(grid, MessageType.QUERY)[0]
+    reply = send_requests(grid, MessageType.QUERY)[0]
     assert "client.device must be auto or cpu where there is no GPU" in str(reply.error.reason)
     grid = grid_of(1, OVERRIDES.replace("client.device=cpu", "client.device=auto"))
-    assert not ask(grid, MessageType.TRAIN, {1: train_request((0,))})[0].has_error()
+    assert not send_requests(grid, MessageType.TRAIN, {1: train_request((0,))})[0].has_error()
 
 
 # --- training together -----------------------------------------------------------------------
@@ -351,15 +356,15 @@ def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """Return whom batched training trains, pass by pass."""
     whom: list[list[int]] = []
-    train_chunk = BatchedTraining.train_chunk
+    train_chunk = BatchedTrainer.train_chunk
 
-    def spied(
-        self: BatchedTraining, arrays: Any, clients: Sequence[int], chunk: Sequence[int], *of: Any
+    def note_chunk(
+        self: BatchedTrainer, arrays: Any, clients: Sequence[int], chunk: Sequence[int], *of: Any
     ) -> Any:
         whom.append([clients[place] for place in chunk])
         return train_chunk(self, arrays, clients, chunk, *of)
 
-    monkeypatch.setattr(BatchedTraining, "train_chunk", spied)
+    monkeypatch.setattr(BatchedTrainer, "train_chunk", note_chunk)
     return whom
 
 
@@ -369,19 +374,19 @@ SMALL_BATCHES = f"{OVERRIDES} client.batch_size=4"
 
 def test_clients_of_a_node_train_in_one_pass(passes: list[list[int]]) -> None:
     """All that joined at once; with client.batching=sequential one after the other."""
-    trained(2, overrides=SMALL_BATCHES)
+    train_clients(2, overrides=SMALL_BATCHES)
     assert passes == [[0, 2, 4], [1, 3]]
     passes.clear()
-    trained(2, overrides=f"{SMALL_BATCHES} client.batching=sequential")
+    train_clients(2, overrides=f"{SMALL_BATCHES} client.batching=sequential")
     assert passes == [[0], [2], [4], [1], [3]]
 
 
-def test_silent_clients_cost_no_training(passes: list[list[int]]) -> None:
+def test_declined_clients_cost_no_training(passes: list[list[int]]) -> None:
     """Who does not join is in no pass, and where nobody does there is none."""
     grid = grid_of(1, SMALL_BATCHES)
-    ask(grid, MessageType.TRAIN, {1: train_request((0, 1, 2, 3, 4), 0.0)})
+    send_requests(grid, MessageType.TRAIN, {1: train_request((0, 1, 2, 3, 4), 0.0)})
     assert passes == [[0, 1]]
-    ask(grid, MessageType.TRAIN, {1: train_request((2, 3), 0.0)})
+    send_requests(grid, MessageType.TRAIN, {1: train_request((2, 3), 0.0)})
     assert passes == [[0, 1]]
 
 
@@ -390,21 +395,21 @@ def test_a_client_that_fails_in_the_pass_fails_alone(
     asked: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When training together fails each client trains alone: the others' parts are as ever."""
-    expected = trained(1)
-    client_app._cached_node.cache_clear()
-    train_chunk = BatchedTraining.train_chunk
+    expected = train_clients(1)
+    client_app._build_node.cache_clear()
+    train_chunk = BatchedTrainer.train_chunk
 
     def fails(
-        self: BatchedTraining, arrays: Any, clients: Sequence[int], chunk: Sequence[int], *of: Any
+        self: BatchedTrainer, arrays: Any, clients: Sequence[int], chunk: Sequence[int], *of: Any
     ) -> Any:
         if any(clients[place] == 1 for place in chunk):
             raise RuntimeError("out of battery")
         return train_chunk(self, arrays, clients, chunk, *of)
 
-    monkeypatch.setattr(BatchedTraining, "train_chunk", fails)
-    reply = ask(grid_of(1), MessageType.TRAIN, {1: train_request(asked)})[0]
+    monkeypatch.setattr(BatchedTrainer, "train_chunk", fails)
+    reply = send_requests(grid_of(1), MessageType.TRAIN, {1: train_request(asked)})[0]
     parts = {part.client: part for part in decode_train_reply(reply.content)}
-    assert parts.pop(1) == TrainAnswer(1, Status.FAILED, reason="RuntimeError: out of battery")
+    assert parts.pop(1) == TrainResult(1, Status.FAILED, reason="RuntimeError: out of battery")
     assert sorted(parts, key=str) == [k for k in asked if k != 1]
     for k, part in parts.items():
         assert_same_part(part, expected[k or 0])
@@ -414,14 +419,14 @@ def test_a_client_that_fails_in_the_pass_fails_alone(
 def test_updates_that_are_not_finite_are_not_in_the_sum(batching: str) -> None:
     """A client that diverges is rejected by its node, with the reason; all of them: no sum."""
     overrides = f"{OVERRIDES} client.batching={batching} client.lr=1e38"
-    request = TrainRequest(1, Call((0, 1)), (True, True), Objective(1.0, 0.5), Proportions())
-    [reply] = ask(
+    request = TrainRequest(1, RoundPlan((0, 1)), (True, True), Objective(1.0, 0.5), KnownWeights())
+    [reply] = send_requests(
         grid_of(1, overrides), MessageType.TRAIN, {1: encode_train_request(record(), request)}
     )
     for part in decode_train_reply(reply.content):
         assert part.status is Status.REJECTED
         assert re.fullmatch(r"array '[a-z.]+' holds NaN or Inf", part.reason or "")
-    assert decode_sum(reply.content) is None
+    assert decode_partial_sum(reply.content) is None
 
 
 @pytest.mark.parametrize("batching", ["batched", "sequential"])
@@ -434,32 +439,32 @@ def test_a_node_returns_one_sum(
     A client that fails is not in it.
     """
     overrides = f"{OVERRIDES} client.batching={batching}"
-    expected = trained(1, overrides=overrides)
+    expected = train_clients(1, overrides=overrides)
     clients, factor = (0, 1, 2, 3), {0: 0.5, 1: 2.0, 2: 1.5, 3: 1.0}
     content = encode_train_request(
         record(),
         TrainRequest(
             server_round=1,
-            call=Call(clients),
+            plan=RoundPlan(clients),
             priority=tuple(k < NUM_PRIORITY for k in clients),
             objective=Objective(1.0, 0.5),
-            proportions=Proportions(factor, by_data=by_data),
+            known_weights=KnownWeights(factor, by_data=by_data),
         ),
     )
-    join = FederatedClient.join
+    join = FederatedClient.evaluate_and_decide
 
     def fails_for_one(self: FederatedClient, parameters: Any, config: Any) -> Any:
         if self.client_id == 3:
             raise RuntimeError("out of battery")
         return join(self, parameters, config)
 
-    monkeypatch.setattr(FederatedClient, "join", fails_for_one)
-    [reply] = ask(grid_of(1, overrides), MessageType.TRAIN, {1: content})
+    monkeypatch.setattr(FederatedClient, "evaluate_and_decide", fails_for_one)
+    [reply] = send_requests(grid_of(1, overrides), MessageType.TRAIN, {1: content})
     parts = decode_train_reply(reply.content)
     assert [part.client for part in parts] == list(clients)
     assert [part.status for part in parts] == [Status.DONE] * 3 + [Status.FAILED]
     assert all(part.arrays is None for part in parts)
-    total, start = decode_sum(reply.content), model()
+    total, start = decode_partial_sum(reply.content), model()
     assert total is not None
     assert total.keys() == start.keys()
     for name, one in total.items():
@@ -475,7 +480,7 @@ def test_a_node_returns_one_sum(
 
 def test_kept_models_train_one_by_one(passes: list[list[int]]) -> None:
     """Clients that keep models of their own have no model in common to train together."""
-    ask(grid_of(1), MessageType.TRAIN, {1: keeps_model_request(1, (0, 1, 2))})
+    send_requests(grid_of(1), MessageType.TRAIN, {1: keeps_model_request(1, (0, 1, 2))})
     assert passes == [[0], [1], [2]]
 
 
@@ -496,14 +501,14 @@ def test_replies_of_clients_together_and_alone(tmp_path: Path, words: str) -> No
         f"data=npz data.path={tmp_path}/data.npz data.num_clients=4 data.num_priority=2 "
         f"data.shard_size=5 client.device=cpu client.local_epochs=1 {words}"
     )
-    settings = compose("custom", overrides).settings
+    settings = compose_settings("custom", overrides).settings
     network = build_model(settings.model, (1, 16, 16), 2, settings.seed)
     received = {name: tensor.numpy() for name, tensor in network.state_dict().items()}
-    request = TrainRequest(1, Call((0, 1, 2, 3)), (False,) * 4, Objective(1.0, 0.5))
+    request = TrainRequest(1, RoundPlan((0, 1, 2, 3)), (False,) * 4, Objective(1.0, 0.5))
     content = encode_train_request(encode_arrays(received), request)
     batched, sequential = (
         decode_train_reply(
-            ask(
+            send_requests(
                 grid_of(1, f"{overrides} client.batching={batching}"),
                 MessageType.TRAIN,
                 {1: content},
@@ -529,67 +534,69 @@ def evaluate_request(
     )
 
 
-def test_evaluation_measures_what_is_asked_of_whom() -> None:
+def test_evaluation_measures_the_requested_splits_of_each_client() -> None:
     """Each client's numbers are those of its own parts; what was not asked for is NaN."""
     request = evaluate_request((0, 3), (True, False), measure_test=True)
     one, other = decode_evaluate_reply(
-        ask(grid_of(1), MessageType.EVALUATE, {1: request})[0].content
+        send_requests(grid_of(1), MessageType.EVALUATE, {1: request})[0].content
     )
     for part, k in ((one, 0), (other, 3)):
         client_data = data_of(k)
         expected: dict[str, float] = {"num-examples": len(client_data.y_train)}
         if k == 0:
-            expected |= dict(zip(("loss", "accuracy"), measured(k, "train"), strict=True))
-        test_loss, test_accuracy = measured(k, "test")
+            expected |= dict(zip(("loss", "accuracy"), evaluate_broadcast(k, "train"), strict=True))
+        test_loss, test_accuracy = evaluate_broadcast(k, "test")
         expected |= {
             "test-num-examples": len(client_data.y_test),
             "test-loss": test_loss,
             "test-accuracy": test_accuracy,
         }
         assert (part.client, part.status) == (k, Status.DONE)
-        assert metrics_of(part) == pytest.approx(expected, abs=1e-6)
+        assert to_metrics(part) == pytest.approx(expected, abs=1e-6)
 
 
 def test_evaluation_of_training_parts_only() -> None:
     """Without the test part nothing is said about any test part."""
     request = evaluate_request((1,), (True,), measure_test=False)
-    part = decode_evaluate_reply(ask(grid_of(1), MessageType.EVALUATE, {1: request})[0].content)[0]
-    assert metrics_of(part).keys() == {"num-examples", "loss", "accuracy"}
+    part = decode_evaluate_reply(
+        send_requests(grid_of(1), MessageType.EVALUATE, {1: request})[0].content
+    )[0]
+    assert to_metrics(part).keys() == {"num-examples", "loss", "accuracy"}
 
 
 def test_evaluation_between_rounds_changes_no_training() -> None:
     """A node that evaluated trains as one that did not."""
-    expected = trained(1)
+    expected = train_clients(1)
     grid = grid_of(1)
     request = evaluate_request((0, 1, 2, 3, 4), (True,) * 5, measure_test=True)
-    ask(grid, MessageType.EVALUATE, {1: request})
-    reply = ask(grid, MessageType.TRAIN, {1: train_request((0, 1, 2, 3, 4))})[0]
+    send_requests(grid, MessageType.EVALUATE, {1: request})
+    reply = send_requests(grid, MessageType.TRAIN, {1: train_request((0, 1, 2, 3, 4))})[0]
     for part in decode_train_reply(reply.content):
         assert_same_part(part, expected[part.client or 0])
 
 
 def keeps_model_request(server_round: int, clients: tuple[int, ...]) -> RecordDict:
-    call = Call(clients, keeps_model=True)
+    call = RoundPlan(clients, trains_local_model=True)
     objective, priority = Objective(1.0, 0.5), (False,) * len(clients)
     return encode_train_request(record(), TrainRequest(server_round, call, priority, objective))
 
 
 @pytest.mark.parametrize("num_nodes", [1, 2])
-def test_kept_models_stay_and_go_on(num_nodes: int) -> None:
+def test_local_models_stay_and_continue_training(num_nodes: int) -> None:
     """With keeps-model each client goes on from its last model and sends none."""
     grid = grid_of(num_nodes)
-    node = Node(compose("custom", OVERRIDES).settings)
+    node = Node(compose_settings("custom", OVERRIDES).settings)
     expected = {k: list(model().values()) for k in range(NUM_CLIENTS)}
     for server_round in (1, 2, 3):
         contents = {
             j + 1: keeps_model_request(server_round, tuple(range(j, NUM_CLIENTS, num_nodes)))
             for j in range(num_nodes)
         }
-        for reply in ask(grid, MessageType.TRAIN, contents):
+        for reply in send_requests(grid, MessageType.TRAIN, contents):
             for part in decode_train_reply(reply.content):
                 k = part.client
                 assert k is not None
-                expected[k], _, metrics = node.client(k).fit(
+                expected[k], _, metrics = node.get_client(k).fit(
                     expected[k], {"server-round": server_round}
                 )
                 assert (part.status, part.arrays) == (Status.DONE, None)
@@ -598,23 +605,25 @@ def test_kept_models_stay_and_go_on(num_nodes: int) -> None:
     kept.config_records["config"]["keeps-model"] = True
     broadcast = evaluate_request((0,), (True,), measure_test=True)
     kept_metrics, received = (
-        metrics_of(
-            decode_evaluate_reply(ask(grid, MessageType.EVALUATE, {1: content})[0].content)[0]
+        to_metrics(
+            decode_evaluate_reply(
+                send_requests(grid, MessageType.EVALUATE, {1: content})[0].content
+            )[0]
         )
         for content in (kept, broadcast)
     )
-    assert kept_metrics == node.client(0).evaluate(expected[0], {})[2]
-    assert received == node.client(0).evaluate(list(model().values()), {})[2]
+    assert kept_metrics == node.get_client(0).evaluate(expected[0], {})[2]
+    assert received == node.get_client(0).evaluate(list(model().values()), {})[2]
 
 
 def test_another_run_config_is_another_node() -> None:
     """A process that serves two runs in turn uses each one's settings."""
-    first = trained(1)
+    first = train_clients(1)
     other = OVERRIDES.replace(f"seed={SEED}", f"seed={SEED + 1}")
-    reply = ask(grid_of(1, other), MessageType.TRAIN, {1: train_request((0, 1))})[0]
+    reply = send_requests(grid_of(1, other), MessageType.TRAIN, {1: train_request((0, 1))})[0]
     changed = decode_train_reply(reply.content)[0]
     assert not np.array_equal(arrays(changed)["linear.bias"], arrays(first[0])["linear.bias"])
-    assert_same_part(trained(1)[0], first[0])
+    assert_same_part(train_clients(1)[0], first[0])
 
 
 @pytest.mark.slow

@@ -8,23 +8,23 @@ import numpy as np
 import pytest
 import torch
 from fedquorum.parameters import AUGMENTATION
-from fedquorum.streams import stream
+from fedquorum.rng import make_generator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client_app.augmentation import (
     Augmentation,
-    Recolouring,
-    augmentation,
+    ColorJitter,
+    adjust_hue,
+    build_augmentation,
     check_augmentation,
+    color_jitter,
     crop,
     flip,
-    hue_turned,
-    recolour,
-    recoloured,
+    jitter_colors,
 )
-from client_app.data.base import PixelScale
-from conf import SettingsError, compose
+from client_app.data.base import PixelNormalization
+from conf import SettingsError, compose_settings
 
 CHANGES = [name for name in AUGMENTATION.choices if name != "none"]
 MOVES = [name for name in CHANGES if name != "cifar100"]
@@ -47,7 +47,7 @@ def test_pixels_stay_in_their_image_and_channel(
 ) -> None:
     """Shape and type stay, each value is 0 or from the same image and channel; inputs stay too."""
     images = distinct(*shape).to(precision)
-    changed = augmentation(name, partial(stream, seed))(images)
+    changed = build_augmentation(name, partial(make_generator, seed))(images)
     assert (changed.shape, changed.dtype, changed.device) == (shape, precision, images.device)
     for before, after in zip(images.flatten(0, 1), changed.flatten(0, 1), strict=True):
         assert set(after.flatten().tolist()) <= {0.0, *before.flatten().tolist()}
@@ -68,7 +68,7 @@ def test_windows_and_mirroring_by_hand(name: str) -> None:
     assert len(found) == 162
     kinds = 162 if name == "crop_flip" else 81
     n = 100 * kinds
-    changed = augmentation(name, partial(stream, 0))(image.expand(n, -1, -1, -1))
+    changed = build_augmentation(name, partial(make_generator, 0))(image.expand(n, -1, -1, -1))
     counts = np.zeros((9, 9, 2))
     for one in changed.numpy():
         counts[found[one.tobytes()]] += 1
@@ -96,12 +96,12 @@ def colours(n: int, h: int = 32, w: int = 32, seed: int = 0) -> torch.Tensor:
     return images
 
 
-def scaled(pixels: torch.Tensor, precision: torch.dtype = torch.float32) -> torch.Tensor:
+def scale_pixels(pixels: torch.Tensor, precision: torch.dtype = torch.float32) -> torch.Tensor:
     """Return uint8 images as clients hold them."""
     return torch.from_numpy(pixels.numpy().astype(np.float32) / np.float32(255)).to(precision)
 
 
-def by_torchvision(pixels: torch.Tensor, what: Recolouring) -> torch.Tensor:
+def by_torchvision(pixels: torch.Tensor, what: ColorJitter) -> torch.Tensor:
     """Return uint8 images, changed one by one with torchvision."""
     from torchvision.transforms.v2 import functional as torchvision
 
@@ -124,11 +124,11 @@ def by_torchvision(pixels: torch.Tensor, what: Recolouring) -> torch.Tensor:
     return torch.stack(results)
 
 
-def every_decision(seed: int) -> Recolouring:
+def every_decision(seed: int) -> ColorJitter:
     """Return 16 images' changes, each combination of what is done or not once."""
     decisions = np.array(list(product((False, True), repeat=4)))
     rng = np.random.default_rng(seed)
-    return Recolouring(
+    return ColorJitter(
         sharpened=decisions[:, 0],
         brightness=rng.uniform(0.95, 1.05, 16).astype(np.float32),
         hue=rng.uniform(-0.05, 0.05, 16).astype(np.float32),
@@ -147,10 +147,10 @@ def test_colours_are_torchvisions(seed: int, turned: bool, precision: torch.dtyp
     if not turned:
         what = replace(what, hue=np.zeros(16, np.float32))
     pixels = colours(16, seed=seed)
-    expected = scaled(by_torchvision(pixels, what), precision)
-    images = scaled(pixels, precision)
-    result = recoloured(images, what)
-    assert torch.equal(images, scaled(pixels, precision))
+    expected = scale_pixels(by_torchvision(pixels, what), precision)
+    images = scale_pixels(pixels, precision)
+    result = jitter_colors(images, what)
+    assert torch.equal(images, scale_pixels(pixels, precision))
     differs = (result - expected).abs() > 1e-6
     # Where float32 rounds the hue otherwise a byte is one off, and more once posterized.
     assert float(differs.double().mean()) < (0.0005 if turned else 1e-12)
@@ -164,7 +164,7 @@ def test_hue_is_torchvisions(turn: float) -> None:
     grid = torch.arange(0, 256, 5, dtype=torch.uint8)
     pixels = torch.cartesian_prod(grid, grid, grid).T.reshape(1, 3, len(grid), -1)
     turn = float(np.float32(turn))
-    result = hue_turned(pixels, np.array([turn], np.float32))
+    result = adjust_hue(pixels, np.array([turn], np.float32))
     off = (result.int() - torchvision.adjust_hue(pixels, turn).int()).abs()
     assert int(off.max()) <= 1
     assert float(off.double().mean()) < 0.0002
@@ -174,7 +174,7 @@ def test_hue_is_torchvisions(turn: float) -> None:
 def test_what_is_drawn_for_colours() -> None:
     """Everything that happens or not does for half of the images; all draws are independent."""
     n = 20_000
-    what = Recolouring.drawn(n, np.random.default_rng(0))
+    what = ColorJitter.sample(n, np.random.default_rng(0))
     for done in (what.sharpened, what.hue_first, what.posterized, what.equalized):
         assert done.shape == (n,)
         assert done.dtype == np.bool_
@@ -197,7 +197,7 @@ def test_colours_stay_in_range(n: int, h: int, w: int, level: float | None) -> N
     """Whatever the size and the pixels, results are multiples of 1 / 255 from 0 to 1."""
     images = torch.rand(n, 3, h, w) if level is None else torch.full((n, 3, h, w), level)
     before = images.clone()
-    changed = augmentation("cifar100", partial(stream, n))(images)
+    changed = build_augmentation("cifar100", partial(make_generator, n))(images)
     assert (changed.shape, changed.dtype) == (images.shape, images.dtype)
     assert 0 <= float(changed.min()) <= float(changed.max()) <= 1
     torch.testing.assert_close(255 * changed, (255 * changed).round())
@@ -206,9 +206,9 @@ def test_colours_stay_in_range(n: int, h: int, w: int, level: float | None) -> N
 
 def test_colours_change_before_crop_and_flip() -> None:
     """CIFAR-100's images change colours, are cropped, and mirrored, with one stream for all."""
-    images, rng = scaled(colours(8)), stream(3, "augmentation")
-    expected = flip(crop(recolour(images, rng), rng), rng)
-    assert torch.equal(augmentation("cifar100", partial(stream, 3))(images), expected)
+    images, rng = scale_pixels(colours(8)), make_generator(3, "augmentation")
+    expected = flip(crop(color_jitter(images, rng), rng), rng)
+    assert torch.equal(build_augmentation("cifar100", partial(make_generator, 3))(images), expected)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(1e-3, 1)), min_size=3, max_size=3))
@@ -217,27 +217,31 @@ def test_the_pixels_of_normalised_images(numbers: list[tuple[float, float]]) -> 
     from torchvision.transforms.v2 import functional as torchvision
 
     mean, spread = np.array(numbers, np.float32).T.tolist()
-    scale = PixelScale(tuple(mean), tuple(spread))
+    scale = PixelNormalization(tuple(mean), tuple(spread))
     pixels = torch.arange(256, dtype=torch.uint8).reshape(1, 1, 16, 16).expand(2, 3, 16, 16)
-    found = scale.pixels(scale.inputs(scaled(pixels)))
+    found = scale.denormalize(scale.normalize(scale_pixels(pixels)))
     assert torch.equal(torchvision.to_dtype(found, torch.uint8, scale=True), pixels)
 
 
 def test_normalised_images_change_colours_as_their_pixels_do() -> None:
     """They are those images, recoloured and normalised anew; the margins of a window are zero."""
-    scale = PixelScale((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))  # CIFAR-100's
-    images, rng = scaled(colours(8)), stream(3, "augmentation")
-    expected = flip(crop(scale.inputs(recolour(images, rng)), rng), rng)
-    found = augmentation("cifar100", partial(stream, 3), scale)(scale.inputs(images))
+    scale = PixelNormalization((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))  # CIFAR-100's
+    images, rng = scale_pixels(colours(8)), make_generator(3, "augmentation")
+    expected = flip(crop(scale.normalize(color_jitter(images, rng)), rng), rng)
+    found = build_augmentation("cifar100", partial(make_generator, 3), scale)(
+        scale.normalize(images)
+    )
     assert torch.equal(found, expected)
-    check_augmentation("cifar100", scale.inputs(images), scale)
+    check_augmentation("cifar100", scale.normalize(images), scale)
 
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_the_stream_decides(name: str) -> None:
     """The same stream gives the same images, batch after batch; another one gives others."""
-    images = scaled(colours(8, 16, 16))
-    one, same, other = (augmentation(name, partial(stream, seed)) for seed in (1, 1, 2))
+    images = scale_pixels(colours(8, 16, 16))
+    one, same, other = (
+        build_augmentation(name, partial(make_generator, seed)) for seed in (1, 1, 2)
+    )
     first, second = one(images), one(images)
     assert torch.equal(first, same(images))
     assert torch.equal(second, same(images))
@@ -249,17 +253,17 @@ def test_the_stream_decides(name: str) -> None:
 def test_torchs_generator_has_no_part(name: str) -> None:
     """Changing images neither uses nor advances torch's global generator."""
     before = torch.get_rng_state()
-    augmentation(name, partial(stream, 1))(scaled(colours(4, 8, 8)))
+    build_augmentation(name, partial(make_generator, 1))(scale_pixels(colours(4, 8, 8)))
     assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_several_clients_in_one_batch(name: str) -> None:
     """Each client's images change as in a batch of its own, batch after batch."""
-    draws = [partial(stream, 1, client=k) for k in range(3)]
-    joint, alone = Augmentation(name, draws), [augmentation(name, draw) for draw in draws]
+    draws = [partial(make_generator, 1, client=k) for k in range(3)]
+    joint, alone = Augmentation(name, draws), [build_augmentation(name, draw) for draw in draws]
     for counts in ([3, 1, 4], [2, 5], [1]):
-        images = scaled(colours(sum(counts), 16, 16, seed=sum(counts)))
+        images = scale_pixels(colours(sum(counts), 16, 16, seed=sum(counts)))
         pairs = zip(alone, images.split(counts), strict=False)
         expected = torch.cat([augment(batch) for augment, batch in pairs])
         assert torch.equal(joint(images, counts), expected)
@@ -272,7 +276,7 @@ def test_none_is_the_identity() -> None:
         raise AssertionError(purpose)
 
     images = torch.rand(3, 60)
-    assert augmentation("none", none_to_draw)(images) is images
+    assert build_augmentation("none", none_to_draw)(images) is images
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -322,4 +326,4 @@ def test_only_pixels_from_0_to_1_change_colours(low: float, high: float) -> None
 )
 def test_augmentation_of_fedaus_experiments(data: str, name: str) -> None:
     """Each of FedAU's experiments augments as its published code does."""
-    assert compose(f"fedau/{data}").settings.client.augmentation == name
+    assert compose_settings(f"fedau/{data}").settings.client.augmentation == name

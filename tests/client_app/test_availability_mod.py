@@ -9,32 +9,32 @@ import numpy as np
 import pytest
 from fedquorum.client.availability import (
     AvailabilityMod,
+    AvailabilityProcess,
     Bernoulli,
+    Cooldown,
     Cyclic,
     InterleavedSine,
     Markov,
     NodeAvailability,
-    Periodic,
-    Process,
-    Resting,
+    PeriodicProcess,
     Staircase,
     Trace,
 )
-from fedquorum.client.availability.processes import moment
+from fedquorum.client.availability.processes import compute_process_state
 from fedquorum.flower.codec import (
-    PROTOCOL,
+    PROTOCOL_VERSION,
     EvaluateRequest,
     NamedArrays,
     Status,
-    TrainAnswer,
     TrainRequest,
+    TrainResult,
     decode_train_reply,
     encode_arrays,
     encode_evaluate_request,
     encode_train_reply,
     encode_train_request,
 )
-from fedquorum.types import Call, Objective
+from fedquorum.types import Objective, RoundPlan
 from flwr.app import (
     ConfigRecord,
     Context,
@@ -67,13 +67,13 @@ pytestmark = pytest.mark.usefixtures("no_node_from_before")
 
 
 def train_request(server_round: int, clients: tuple[int, ...]) -> RecordDict:
-    call = Call(clients, epsilon=1e9, criterion="loss")
+    call = RoundPlan(clients, epsilon=1e9, criterion="loss")
     priority = tuple(k < 2 for k in clients)
     request = TrainRequest(server_round, call, priority, Objective(1.0, 0.5))
     return encode_train_request(encode_arrays(MODEL), request)
 
 
-def ask(
+def send_request(
     grid: InProcessGrid, content: RecordDict, kind: str = MessageType.TRAIN, node: int = 1
 ) -> Message:
     (reply,) = grid.send_and_receive([Message(content, node, kind)])
@@ -89,12 +89,12 @@ def grid_of(num_nodes: int, overrides: str) -> InProcessGrid:
     )
 
 
-def one_round(grid: InProcessGrid, num_nodes: int, server_round: int) -> dict[int, TrainAnswer]:
+def one_round(grid: InProcessGrid, num_nodes: int, server_round: int) -> dict[int, TrainResult]:
     """Return every client's part of the nodes' replies, all asked."""
-    parts: dict[int, TrainAnswer] = {}
+    parts: dict[int, TrainResult] = {}
     for j in range(num_nodes):
         asked = tuple(range(j, NUM_CLIENTS, num_nodes))
-        reply = ask(grid, train_request(server_round, asked), node=j + 1)
+        reply = send_request(grid, train_request(server_round, asked), node=j + 1)
         of_node = decode_train_reply(reply.content)
         assert [part.client for part in of_node] == list(asked)
         parts |= {part.client: part for part in of_node if part.client is not None}
@@ -102,14 +102,16 @@ def one_round(grid: InProcessGrid, num_nodes: int, server_round: int) -> dict[in
 
 
 def there(
-    server_round: int, process: Process | None = None, clients: int = NUM_CLIENTS
+    server_round: int, process: AvailabilityProcess | None = None, clients: int = NUM_CLIENTS
 ) -> list[int]:
     """Return who is available in a round, by the process alone."""
     law = process or Bernoulli(0.5)
     return [
         k
         for k in range(clients)
-        if law.available(moment(law, seed=SEED, client=k, server_round=server_round).state)
+        if law.is_available(
+            compute_process_state(law, seed=SEED, client=k, server_round=server_round).state
+        )
     ]
 
 
@@ -126,7 +128,7 @@ def test_who_is_available_replies_as_ever(num_nodes: int) -> None:
             if k in available:
                 assert_same_part(part, expected[k])
             else:
-                assert part == TrainAnswer(k, Status.UNAVAILABLE)
+                assert part == TrainResult(k, Status.UNAVAILABLE)
         seen.add(len(available))
     assert len(seen) > 1
 
@@ -135,25 +137,25 @@ def test_an_unavailable_clients_part_is_id_and_status() -> None:
     """No list but those of ids and statuses speaks of it; alone it has nothing else at all."""
     rounds = {len(there(t)): t for t in range(1, 40)}
     grid = grid_of(1, HALF)
-    reply = ask(grid, train_request(rounds[2], (0, 1, 2, 3, 4)))
+    reply = send_request(grid, train_request(rounds[2], (0, 1, 2, 3, 4)))
     metrics = dict(reply.content.metric_records["metrics"])
     assert metrics.pop("client-id") == [0, 1, 2, 3, 4]
     statuses, number = metrics.pop("status"), metrics.pop("protocol")
-    assert number == PROTOCOL
+    assert number == PROTOCOL_VERSION
     assert statuses == [0 if k in there(rounds[2]) else 2 for k in range(5)]
     assert all(isinstance(v, list) and len(v) == 2 for v in metrics.values())
     assert reply.content.array_records["arrays"]["linear.bias"].shape == (2, 10)
     absent = next(k for k in range(5) if k not in there(rounds[2]))
-    reply = ask(grid, train_request(rounds[2], (absent,)))
+    reply = send_request(grid, train_request(rounds[2], (absent,)))
     content = {name: dict(record) for name, record in reply.content.items()}
-    assert content == {"metrics": {"client-id": absent, "status": 2, "protocol": PROTOCOL}}
+    assert content == {"metrics": {"client-id": absent, "status": 2, "protocol": PROTOCOL_VERSION}}
 
 
-def test_parts_are_in_the_order_asked() -> None:
+def test_results_are_in_the_requested_order() -> None:
     """Whatever that order is, and each part is its client's own."""
     server_round = next(t for t in range(1, 40) if len(there(t)) == 3)
     asked = (4, 1, 0, 3, 2)
-    reply = ask(grid_of(1, HALF), train_request(server_round, asked))
+    reply = send_request(grid_of(1, HALF), train_request(server_round, asked))
     parts = decode_train_reply(reply.content)
     assert [part.client for part in parts] == list(asked)
     expected = one_round(grid_of(1, OVERRIDES), 1, server_round)
@@ -169,14 +171,14 @@ def test_nobody_available(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     def join(*_: Any) -> None:
         raise AssertionError("nobody is there")
 
-    monkeypatch.setattr(FederatedClient, "join", join)
+    monkeypatch.setattr(FederatedClient, "evaluate_and_decide", join)
     path = tmp_path / "trace.csv"
     path.write_text("round,client,available\n1,0,1\n")
     grid = grid_of(1, f"{OVERRIDES} availability=trace 'availability.path={path}'")
-    reply = ask(grid, train_request(2, (0, 1, 2)))
+    reply = send_request(grid, train_request(2, (0, 1, 2)))
     content = {name: dict(record) for name, record in reply.content.items()}
     assert content == {
-        "metrics": {"client-id": [0, 1, 2], "status": [2, 2, 2], "protocol": PROTOCOL}
+        "metrics": {"client-id": [0, 1, 2], "status": [2, 2, 2], "protocol": PROTOCOL_VERSION}
     }
 
 
@@ -185,10 +187,10 @@ def test_evaluation_and_queries_pass() -> None:
     grid, always = grid_of(1, f"{HALF} availability.p=0.02"), grid_of(1, OVERRIDES)
     request = EvaluateRequest(1, tuple(range(5)), (True,) * 5, (True,) * 5)
     content = encode_evaluate_request(encode_arrays(MODEL), request)
-    got, expected = (ask(g, content, MessageType.EVALUATE).content for g in (grid, always))
+    got, expected = (send_request(g, content, MessageType.EVALUATE).content for g in (grid, always))
     assert dict(got.metric_records["metrics"]) == dict(expected.metric_records["metrics"])
     assert got.metric_records["metrics"]["status"] == [0] * 5
-    query = ask(grid, RecordDict(), MessageType.QUERY).content
+    query = send_request(grid, RecordDict(), MessageType.QUERY).content
     assert query.metric_records["metrics"]["client-id"] == [0, 1, 2, 3, 4]
     assert len(grid._contexts[1].state) == 0
 
@@ -201,9 +203,12 @@ def test_own_models_of_unavailable_clients_stay() -> None:
 
     def kept(server_round: int) -> dict[str, bytes]:
         request = TrainRequest(
-            server_round, Call((0, 1, 2, 3, 4), keeps_model=True), (False,) * 5, Objective(1, 1)
+            server_round,
+            RoundPlan((0, 1, 2, 3, 4), trains_local_model=True),
+            (False,) * 5,
+            Objective(1, 1),
         )
-        ask(grid, encode_train_request(encode_arrays(MODEL), request))
+        send_request(grid, encode_train_request(encode_arrays(MODEL), request))
         state = grid._contexts[1].state.array_records
         return {name: state[name]["linear.bias"].numpy().tobytes() for name in state}
 
@@ -216,7 +221,7 @@ def test_own_models_of_unavailable_clients_stay() -> None:
 def test_an_error_in_the_settings_is_the_nodes() -> None:
     """A trace that is not there is an error reply to the query, so the run does not start."""
     grid = grid_of(1, f"{OVERRIDES} availability=trace availability.path=/no/such.csv")
-    reply = ask(grid, RecordDict(), MessageType.QUERY)
+    reply = send_request(grid, RecordDict(), MessageType.QUERY)
     assert reply.has_error()
     assert "availability.path: a trace must be a CSV file" in str(reply.error.reason)
 
@@ -224,7 +229,7 @@ def test_an_error_in_the_settings_is_the_nodes() -> None:
 def test_always_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a process the message goes on as it is, and nothing is kept."""
     passed = []
-    mod = AvailabilityMod(client_app._availability)
+    mod = AvailabilityMod(client_app._get_availability)
     grid = grid_of(1, OVERRIDES)
     message = Message(RecordDict(), 1, MessageType.TRAIN)
 
@@ -244,7 +249,7 @@ def test_always_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
 class Foreign:
     """A ClientApp in Flower's standard form, one client per node, and what it was asked."""
 
-    process: Callable[[int], Process]
+    process: Callable[[int], AvailabilityProcess]
     asked: list[dict[str, Any]] = field(default_factory=list)
     fails: bool = False
 
@@ -290,12 +295,12 @@ def standard_request(server_round: int, **further: Any) -> RecordDict:
     "process",
     [
         *(Bernoulli(0.5), Markov(0.5, 0.5), Cyclic(0.5, 4), Trace(frozenset({2}))),
-        *(Resting(Bernoulli(0.5), 2), Periodic(0.5, Staircase(period=4))),
-        Periodic(0.6, InterleavedSine(period=4, cut=0.3)),
+        *(Cooldown(Bernoulli(0.5), 2), PeriodicProcess(0.5, Staircase(period=4))),
+        PeriodicProcess(0.6, InterleavedSine(period=4, cut=0.3)),
     ],
 )
 @pytest.mark.parametrize("kind", ["train", "train.again"])
-def test_a_standard_client_app(process: Process, kind: str) -> None:
+def test_a_standard_client_app(process: AvailabilityProcess, kind: str) -> None:
     """Available: the request and the reply are as they were; else id and status, no call."""
     foreign = Foreign(lambda _: process)
     grid = foreign.grid(num_nodes=3)
@@ -304,14 +309,14 @@ def test_a_standard_client_app(process: Process, kind: str) -> None:
         present = there(server_round, process, clients=3)
         for client in range(3):
             request = standard_request(server_round, lr=[0.1, 0.2])
-            reply = ask(grid, request, kind, node=client + 1)
+            reply = send_request(grid, request, kind, node=client + 1)
             metrics = dict(reply.content.metric_records["metrics"])
             if client in present:
                 asked.append({"server-round": server_round, "lr": [0.1, 0.2]})
                 assert metrics == {"num-examples": 7, "train_loss": 0.5}
                 assert list(reply.content) == ["arrays", "metrics"]
             else:
-                assert metrics == {"client-id": client, "status": 2, "protocol": PROTOCOL}
+                assert metrics == {"client-id": client, "status": 2, "protocol": PROTOCOL_VERSION}
                 assert list(reply.content) == ["metrics"]
     assert foreign.asked == asked
     assert 0 < len(asked) < 8 * 3
@@ -320,21 +325,21 @@ def test_a_standard_client_app(process: Process, kind: str) -> None:
 def test_our_strategies_read_the_reply_of_a_standard_client_app() -> None:
     """It decodes to the unavailable part of that client."""
     foreign = Foreign(lambda _: Trace(frozenset()))
-    reply = ask(foreign.grid(2), train_request(1, (1,)), node=2)
-    assert decode_train_reply(reply.content) == [TrainAnswer(1, Status.UNAVAILABLE)]
+    reply = send_request(foreign.grid(2), train_request(1, (1,)), node=2)
+    assert decode_train_reply(reply.content) == [TrainResult(1, Status.UNAVAILABLE)]
 
 
 def test_an_evaluation_of_a_standard_client_app_passes() -> None:
     """Also of a client that is never available."""
     foreign = Foreign(lambda _: Trace(frozenset()))
-    reply = ask(foreign.grid(), standard_request(1), MessageType.EVALUATE)
+    reply = send_request(foreign.grid(), standard_request(1), MessageType.EVALUATE)
     assert dict(reply.content.metric_records["metrics"]) == {"num-examples": 7}
 
 
 def test_a_failing_client_app_fails() -> None:
     """What it raises is its error reply, as without the mod."""
     foreign = Foreign(lambda _: Bernoulli(1.0), fails=True)
-    reply = ask(foreign.grid(), standard_request(1))
+    reply = send_request(foreign.grid(), standard_request(1))
     assert reply.has_error()
     assert "RuntimeError: out of memory" in str(reply.error.reason)
 
@@ -344,17 +349,17 @@ def test_a_request_without_a_round(config: dict[str, Any]) -> None:
     """The process needs a round to be in; without it the error says so."""
     request = standard_request(1)
     request["config"] = ConfigRecord(config)
-    reply = ask(Foreign(lambda _: Bernoulli(0.5)).grid(), request)
+    reply = send_request(Foreign(lambda _: Bernoulli(0.5)).grid(), request)
     assert "'server-round' must be a whole number >= 1 in 'config', got" in str(reply.error.reason)
 
 
 def test_a_client_of_another_node() -> None:
     """A request for a client that is not hosted here is refused, not answered for it."""
-    reply = ask(Foreign(lambda _: Bernoulli(0.5)).grid(2), train_request(1, (0, 1)))
+    reply = send_request(Foreign(lambda _: Bernoulli(0.5)).grid(2), train_request(1, (0, 1)))
     assert "clients [1] are not on this node, which hosts [0]" in str(reply.error.reason)
 
 
-def several(process: Callable[[int], Process]) -> AvailabilityMod:
+def several(process: Callable[[int], AvailabilityProcess]) -> AvailabilityMod:
     return AvailabilityMod(lambda _: NodeAvailability(SEED, (2, 4, 6), process))
 
 
@@ -377,14 +382,14 @@ def test_an_error_reply_passes_unchanged() -> None:
     assert errors[0].error.reason == "no"
 
 
-def test_the_app_gets_a_request_of_its_own() -> None:
+def test_the_app_gets_a_copy_of_the_request() -> None:
     """It has the lists of those available; the message that came in is as it was."""
     mod = several(lambda k: Trace(frozenset({1} if k != 4 else ())))
     received: list[Message] = []
 
     def app(message: Message, _: Context) -> Message:
         received.append(message)
-        silent = [TrainAnswer(k, Status.DECLINED) for k in (6, 2)]
+        silent = [TrainResult(k, Status.DECLINED) for k in (6, 2)]
         return Message(encode_train_reply(silent), reply_to=message)
 
     where = context()
@@ -424,7 +429,7 @@ def test_state_survives_in_the_context() -> None:
             "client-id": [0, 1, 2, 3, 4],
             "round": [server_round] * 5,
             "state": [
-                moment(chain, seed=SEED, client=k, server_round=server_round).state
+                compute_process_state(chain, seed=SEED, client=k, server_round=server_round).state
                 for k in range(5)
             ],
         }
@@ -456,12 +461,12 @@ def test_state_of_another_run_is_not_used() -> None:
     assert [statuses(other, t) for t in (1, 2, 3)] == expected
 
 
-def test_clients_asked_in_turn_keep_their_own_state() -> None:
+def test_clients_selected_in_turn_keep_their_state() -> None:
     """Asking for some clients leaves the others' states where they were."""
     grid = grid_of(1, CHAIN)
     expected = {t: statuses(grid, t) for t in range(1, 6)}
     other = grid_of(1, CHAIN)
     for server_round, asked in ((1, (0, 3)), (2, (1,)), (4, (3, 2)), (5, (4, 0, 1, 2, 3))):
-        reply = ask(other, train_request(server_round, asked))
+        reply = send_request(other, train_request(server_round, asked))
         for part in decode_train_reply(reply.content):
             assert int(part.status) == expected[server_round][part.client or 0]

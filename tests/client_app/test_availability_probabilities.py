@@ -6,37 +6,42 @@ from functools import cached_property
 from pathlib import Path
 
 import pytest
-from fedquorum.client.availability.periodic import InterleavedSine, Periodic, Sine, Staircase
-from fedquorum.client.availability.probabilities import class_contribution, class_rates
+from fedquorum.client.availability.periodic import InterleavedSine, PeriodicProcess, Sine, Staircase
+from fedquorum.client.availability.probabilities import (
+    sample_class_contribution,
+    sample_class_rates,
+)
 from fedquorum.client.availability.processes import (
     Bernoulli,
+    Cooldown,
     Cyclic,
     Markov,
-    RandomProcess,
-    Resting,
+    StochasticProcess,
     Trace,
 )
 from fedquorum.errors import DataError
 
-from client_app.availability import client_processes, simulated_rates
+from client_app.availability import build_processes, compute_participation_rates
 from client_app.data import ClientData, FederatedData, load_data
-from client_app.data.account import Account
-from client_app.data.base import Labels, Part, Pool, Target, Targets
-from conf import Settings, SettingsError, compose
+from client_app.data.base import Labels, PooledSplit, Split, Target, Targets
+from client_app.data.summary import DataSummary
+from conf import Settings, SettingsError, compose_settings
 from conf.schema.availability import AvailabilitySettings, RandomAvailabilitySettings
 
 CYCLIC = "availability=cyclic availability.p=0.3"
 
 
 def settings_of(overrides: str) -> Settings:
-    return compose("custom", f"data.num_clients=4 data.num_priority=2 {overrides}").settings
+    return compose_settings(
+        "custom", f"data.num_clients=4 data.num_priority=2 {overrides}"
+    ).settings
 
 
 def rates_of(settings: Settings, data: FederatedData) -> list[float]:
     """Return the share of rounds in which each client is available."""
-    rates = simulated_rates(settings, data)
+    rates = compute_participation_rates(settings, data)
     assert rates is not None
-    of_clients: list[float] = rates.mean.tolist()
+    of_clients: list[float] = rates.mean_rates.tolist()
     return of_clients
 
 
@@ -57,19 +62,19 @@ def data_of(settings: Settings) -> FederatedData:
         ("availability=bernoulli availability.p=0.3 availability.rest=0", Bernoulli(0.3)),
         (
             "availability=bernoulli availability.p=0.2 availability.rest=3",
-            Resting(Bernoulli(0.2), 3),
+            Cooldown(Bernoulli(0.2), 3),
         ),
         (
             "availability=staircase availability.p=0.3 availability.period=8 availability.low=0.5",
-            Periodic(0.3, Staircase(period=8, low=0.5)),
+            PeriodicProcess(0.3, Staircase(period=8, low=0.5)),
         ),
         (
             "availability=sine availability.p=0.3 availability.gamma=0.2 availability.phase=4",
-            Periodic(0.3, Sine(gamma=0.2, phase=4)),
+            PeriodicProcess(0.3, Sine(gamma=0.2, phase=4)),
         ),
         (
             "availability=interleaved availability.p=0.3 availability.cut=0.2",
-            Periodic(0.3, InterleavedSine(cut=0.2)),
+            PeriodicProcess(0.3, InterleavedSine(cut=0.2)),
         ),
         (
             f"{CYCLIC} availability.period=7 availability.start=inactive",
@@ -77,10 +82,10 @@ def data_of(settings: Settings) -> FederatedData:
         ),
     ],
 )
-def test_one_probability_for_all(overrides: str, expected: RandomProcess) -> None:
+def test_one_probability_for_all(overrides: str, expected: StochasticProcess) -> None:
     """A number is every client's p, and further settings are the process's parameters."""
     settings = settings_of(overrides)
-    process = client_processes(settings, data_of(settings))
+    process = build_processes(settings, data_of(settings))
     assert process is not None
     assert [process(k) for k in range(4)] == [expected] * 4
     assert rates_of(settings, data_of(settings)) == [expected.rate] * 4
@@ -89,7 +94,7 @@ def test_one_probability_for_all(overrides: str, expected: RandomProcess) -> Non
 def test_a_probability_for_each() -> None:
     """A list has the clients' p by client id."""
     settings = settings_of("availability=markov 'availability.p=[0.1, 1, 0.5, 0.02]'")
-    process = client_processes(settings, data_of(settings))
+    process = build_processes(settings, data_of(settings))
     assert process is not None
     assert [process(k) for k in (3, 1)] == [Markov(0.02), Markov(1.0)]
     assert rates_of(settings, data_of(settings)) == [0.1, 1.0, 0.5, 0.02]
@@ -102,7 +107,7 @@ class OwnLabelsOnly:
     data: FederatedData
     visible: int
 
-    def targets(self, client: int) -> tuple[Targets, Targets]:
+    def get_targets(self, client: int) -> tuple[Targets, Targets]:
         raise AssertionError("test labels are not needed")
 
     @property
@@ -110,8 +115,8 @@ class OwnLabelsOnly:
         return self.data.num_clients
 
     @property
-    def account(self) -> Account:
-        return self.data.account
+    def summary(self) -> DataSummary:
+        return self.data.summary
 
     @cached_property
     def priority(self) -> tuple[int, ...]:
@@ -133,14 +138,14 @@ class OwnLabelsOnly:
     def target(self) -> Target:
         return self.data.target
 
-    def labels(self, client: int) -> Labels:
+    def get_labels(self, client: int) -> Labels:
         assert client == self.visible
-        return self.data.labels(client)
+        return self.data.get_labels(client)
 
-    def client(self, client: int) -> ClientData:
+    def get_client(self, client: int) -> ClientData:
         raise AssertionError("inputs are not needed")
 
-    def pool(self, part: Part, clients: Sequence[int]) -> Pool:
+    def get_pooled_split(self, split: Split, clients: Sequence[int]) -> PooledSplit:
         raise AssertionError("inputs are not needed")
 
 
@@ -149,13 +154,13 @@ def test_correlated_by_default() -> None:
     words = "availability=bernoulli seed=5 availability.mean=0.3 availability.minimum=0.05"
     settings = settings_of(f"{words} availability.class_alpha=0.2")
     data = data_of(settings)
-    q = class_contribution(5, 10, 0.2)
+    q = sample_class_contribution(5, 10, 0.2)
     expected = []
     for client in range(4):
-        labels = data.client(client).y_train
+        labels = data.get_client(client).y_train
         dot = sum(q[c] * (labels == c).sum() / len(labels) for c in range(10))
         expected.append(min(max(0.3 * 10 * dot, 0.05), 1.0))
-        process = client_processes(settings, OwnLabelsOnly(data, client))
+        process = build_processes(settings, OwnLabelsOnly(data, client))
         assert process is not None
         law = process(client)
         assert isinstance(law, Bernoulli)
@@ -169,19 +174,19 @@ def test_class_rates(words: str, minimum: float) -> None:
     """FedAWE's: <nu_k, phi>, the second half of the classes half as often; the same for a seed."""
     settings = settings_of(f"availability=sine availability.p=class_rates seed=5 {words}")
     data = data_of(settings)
-    phi = class_rates(5, 10)
+    phi = sample_class_rates(5, 10)
     expected = []
     for client in range(4):
-        labels = data.client(client).y_train
+        labels = data.get_client(client).y_train
         share = [float((labels == c).mean()) for c in range(10)]
         expected.append(max(sum(s * r for s, r in zip(share, phi, strict=True)), minimum))
-    rates = simulated_rates(settings, data)
+    rates = compute_participation_rates(settings, data)
     assert rates is not None
     assert rates.p.tolist() == pytest.approx(expected, rel=1e-12)
-    assert rates.mean.tolist() == pytest.approx([0.7 * p for p in expected], rel=1e-12)
-    process = client_processes(settings, OwnLabelsOnly(data, 2))
+    assert rates.mean_rates.tolist() == pytest.approx([0.7 * p for p in expected], rel=1e-12)
+    process = build_processes(settings, OwnLabelsOnly(data, 2))
     assert process is not None
-    assert process(2) == Periodic(rates.p.tolist()[2], Sine())
+    assert process(2) == PeriodicProcess(rates.p.tolist()[2], Sine())
 
 
 def test_cyclic_rates_are_the_realised_ones() -> None:
@@ -194,7 +199,7 @@ def test_always() -> None:
     """The default: nobody has a process, and everybody's probability is 1."""
     settings = settings_of("")
     assert settings.availability.name == "always"
-    assert client_processes(settings, data_of(settings)) is None
+    assert build_processes(settings, data_of(settings)) is None
     assert rates_of(settings, data_of(settings)) == [1.0] * 4
 
 
@@ -203,19 +208,19 @@ def test_trace(tmp_path: Path) -> None:
     path = tmp_path / "who.csv"
     path.write_text("round,client,available\n1,0,1\n3,0,1\n2,1,0\n")
     settings = settings_of(f"availability=trace 'availability.path={path}'")
-    process = client_processes(settings, data_of(settings))
+    process = build_processes(settings, data_of(settings))
     assert process is not None
     assert process(0) == Trace(frozenset({1, 3}))
     assert process(1) == process(2) == Trace(frozenset())
-    assert simulated_rates(settings, data_of(settings)) is None
+    assert compute_participation_rates(settings, data_of(settings)) is None
 
 
 def test_a_missing_trace_is_found_at_once(tmp_path: Path) -> None:
     """Not only when the first client is asked."""
     settings = settings_of(f"availability=trace 'availability.path={tmp_path / 'none.csv'}'")
     with pytest.raises(DataError, match=r"none\.csv: No such file"):
-        client_processes(settings, data_of(settings))
-    assert simulated_rates(settings, data_of(settings)) is None  # a server has none
+        build_processes(settings, data_of(settings))
+    assert compute_participation_rates(settings, data_of(settings)) is None  # a server has none
 
 
 @pytest.mark.parametrize(
@@ -227,7 +232,7 @@ def test_settings_without_a_process(schema: AvailabilitySettings) -> None:
     data = data_of(settings)
     changed = Settings(**{**vars(settings), "availability": schema})
     with pytest.raises(TypeError, match="no availability process for"):
-        simulated_rates(changed, data)
+        compute_participation_rates(changed, data)
 
 
 P = (
@@ -269,5 +274,5 @@ MISTAKES = {
 def test_mistakes_are_one_line(overrides: str) -> None:
     """Setting, what is allowed, and what was given, in one line, before any work."""
     with pytest.raises(SettingsError, match=MISTAKES[overrides]) as caught:
-        compose("", overrides)
+        compose_settings("", overrides)
     assert "\n" not in str(caught.value)

@@ -5,26 +5,26 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from fedquorum.audit.check import audit
-from fedquorum.audit.explain import explain
-from fedquorum.audit.replay import read_recorded
+from fedquorum.audit.check import audit_run
+from fedquorum.audit.explain import describe_decision
+from fedquorum.audit.replay import read_audit_input
 from fedquorum.client.availability import (
     Bernoulli,
     InterleavedSine,
-    Periodic,
+    PeriodicProcess,
     Sine,
     Staircase,
 )
-from fedquorum.client.availability.periodic import Pattern
-from fedquorum.client.availability.processes import moment
+from fedquorum.client.availability.periodic import AvailabilityPattern
+from fedquorum.client.availability.processes import compute_process_state
 from safetensors.numpy import load_file
 
-from client_app.availability import simulated_rates
+from client_app.availability import compute_participation_rates
 from client_app.data import load_data
-from conf.compose import compose_words
+from conf.compose import compose_overrides
 from tests.builders_runs import read_rounds, read_rows, run_here
 from tests.integration.conftest import assert_same_rounds
-from tests.reference.fedalign import recompute
+from tests.reference.fedalign import find_mismatches
 
 ROUNDS = 12
 SMALL = ("data.sizes=equal", "data.samples_per_client=50", "client.local_epochs=2")
@@ -55,7 +55,9 @@ def test_unavailable_clients_in_the_records(tmp_path: Path, strategy: str) -> No
     ]
     process = Bernoulli(0.6)
     for row in rows:
-        there = moment(process, seed=1, client=row["client"], server_round=row["round"]).state
+        there = compute_process_state(
+            process, seed=1, client=row["client"], server_round=row["round"]
+        ).state
         assert (row["status"] == "unavailable") == (there == 0)
         if row["status"] == "unavailable":
             assert row["weight"] == 0
@@ -71,7 +73,7 @@ def test_decisions_recompute_where_non_priority_clients_come_and_go(tmp_path: Pa
     lines = [f"{t},{k},1" for t in range(1, ROUNDS + 1) for k in range(20) if k < 10 or (t + k) % 3]
     path.write_text("\n".join(["round,client,available", *lines]))
     directory = run(tmp_path / "run", "availability=trace", f"availability.path={path}")
-    found = recompute(directory)
+    found = find_mismatches(directory)
     assert found.problems == []
     assert found.gates > 0
     for row in read_rows(directory):
@@ -79,10 +81,10 @@ def test_decisions_recompute_where_non_priority_clients_come_and_go(tmp_path: Pa
         assert (row["status"] == "unavailable") == away
 
 
-def test_decisions_recompute_where_everybody_comes_and_goes(tmp_path: Path) -> None:
+def test_decisions_recompute_with_intermittent_clients(tmp_path: Path) -> None:
     """As above; F(w) is still measured on all priority clients, of which some do not train."""
     directory = run(tmp_path / "run", "availability=markov", "availability.p=0.5", "seed=2")
-    problems = recompute(directory).problems
+    problems = find_mismatches(directory).problems
     assert [text for text in problems if "global loss" not in text] == []
 
 
@@ -114,8 +116,8 @@ def test_nobody_there_is_an_empty_round(tmp_path: Path) -> None:
         (("availability=interleaved", "availability.cut=0.3"), InterleavedSine(period=4, cut=0.3)),
     ],
 )
-def test_known_rates_of_this_round(
-    tmp_path: Path, words: tuple[str, ...], pattern: Pattern
+def test_known_rates_use_the_probabilities_of_this_round(
+    tmp_path: Path, words: tuple[str, ...], pattern: AvailabilityPattern
 ) -> None:
     """Who is there follows from p_n(t) alone, a weight is 1 / (N p_n(t)), and the audit agrees."""
     p = [0.4 + 0.03 * k for k in range(20)]
@@ -124,27 +126,31 @@ def test_known_rates_of_this_round(
         *("rounds=6", "strategy=known_statistics", "engine.num_supernodes=2"),
         *(f"availability.p={p}".replace(" ", ""), "availability.period=4", *words),
     )
-    rates = [pattern.at(np.array(p), t) for t in range(6)]
+    rates = [pattern.compute_probabilities(np.array(p), t) for t in range(6)]
     rows = read_rows(directory)
     for row in rows:
         k, t = row["client"], row["round"] - 1
-        law = Periodic(p[k], pattern)
-        there = law.available(moment(law, seed=1, client=k, server_round=t + 1).state)
+        law = PeriodicProcess(p[k], pattern)
+        there = law.is_available(
+            compute_process_state(law, seed=1, client=k, server_round=t + 1).state
+        )
         assert (row["status"] == "trained") == there
         expected = 1 / rates[t][k] if rates[t][k] > 0 else 0.0
         assert row["participation_correction"] == pytest.approx(expected, rel=1e-12)
         assert row["weight"] == pytest.approx(there * expected / 20, rel=1e-12)
-    found = audit(directory)
-    assert found.problems == ()
-    assert found.rounds == 6
+    found = audit_run(directory)
+    assert found.mismatches == ()
+    assert found.num_rounds == 6
     population = pq.read_table(directory / "population.parquet").to_pydict()
     assert population["base_rate"] == p
-    assert population["participation_rate"] == pattern.mean(np.array(p)).tolist()
+    assert (
+        population["participation_rate"] == pattern.compute_mean_probabilities(np.array(p)).tolist()
+    )
     errors = [record["weight_error"] for record in read_rounds(directory)]
     cut = [float((of_round == 0).mean()) for of_round in rates]  # (0 - 1)^2 each, else 0
     assert errors == pytest.approx(cut, abs=1e-12)
     trained = next(row for row in rows if row["status"] == "trained")
-    told = explain(read_recorded(directory), trained["client"], trained["round"])
+    told = describe_decision(read_audit_input(directory), trained["client"], trained["round"])
     assert any(f"omega_n = 1 / p_n({trained['round'] - 1}) = " in line for line in told)
 
 
@@ -155,10 +161,10 @@ def test_correlated_participation_has_its_rate(tmp_path: Path) -> None:
     words = ("rounds=150", "availability=bernoulli", "availability.mean=0.4", *asked)
     fast = ("evaluation.every=200", "evaluation.clients=priority")
     directory = run(tmp_path / "run", *words, *fast)
-    settings = compose_words((*words, *SMALL)).settings
-    rates = simulated_rates(settings, load_data(settings.data, settings.seed))
+    settings = compose_overrides((*words, *SMALL)).settings
+    rates = compute_participation_rates(settings, load_data(settings.data, settings.seed))
     assert rates is not None
-    expected = rates.mean.tolist()
+    expected = rates.mean_rates.tolist()
     rows = read_rows(directory)
     for client, p in enumerate(expected):
         there = [row["status"] != "unavailable" for row in rows if row["client"] == client]

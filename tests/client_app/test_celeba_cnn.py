@@ -6,7 +6,7 @@ import torch
 from numpy.typing import NDArray
 
 from client_app.models import CelebaCNN, build_model
-from conf import SettingsError, compose
+from conf import SettingsError, compose_settings
 
 
 def test_celeba_cnn_has_leaf_s_layers() -> None:
@@ -35,7 +35,7 @@ def test_any_image_fits(shape: tuple[int, ...]) -> None:
     assert CelebaCNN(shape, 5)(torch.rand(2, *shape)).shape == (2, 5)
 
 
-def convolved(x: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[np.float64]:
+def convolve(x: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the 3x3 convolution of x (n, c, h, w), padded by 1."""
     windows = np.lib.stride_tricks.sliding_window_view(
         np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), (3, 3), axis=(2, 3)
@@ -44,7 +44,7 @@ def convolved(x: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[np
     return result
 
 
-def pooled(x: NDArray[np.float64]) -> NDArray[np.float64]:
+def pool_maxima(x: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the maxima of 2x2 blocks of x, with an edge of nothing around it."""
     _, _, h, w = x.shape
     edge = ((0, 0), (0, 0), (1, 1 + h % 2), (1, 1 + w % 2))
@@ -55,7 +55,7 @@ def pooled(x: NDArray[np.float64]) -> NDArray[np.float64]:
     return result
 
 
-def averaged(x: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+def average_windows(x: NDArray[np.float64], size: int) -> NDArray[np.float64]:
     """Return the means of overlapping windows: from floor(i h / size) to ceil((i + 1) h / size)."""
     h, w = x.shape[2:]
     rows = [slice(i * h // size, -(-(i + 1) * h // size)) for i in range(size)]
@@ -77,14 +77,14 @@ def test_aaggff_s_network_by_hand() -> None:
     h = x
     for block, groups in enumerate((32, 16, 8, 4)):
         weight, scale, shift = tensors[3 * block : 3 * block + 3]
-        h = convolved(h, weight)
+        h = convolve(h, weight)
         of_groups = h.reshape(len(h), groups, -1)
         mean = of_groups.mean(axis=2, keepdims=True)
         variance = of_groups.var(axis=2, keepdims=True)
         h = ((of_groups - mean) / np.sqrt(variance + 1e-5)).reshape(h.shape)
-        h = np.maximum(pooled(h * scale[:, None, None] + shift[:, None, None]), 0)
+        h = np.maximum(pool_maxima(h * scale[:, None, None] + shift[:, None, None]), 0)
     assert h.shape[2:] == (7, 6)
-    expected = averaged(h, 5).reshape(2, -1) @ tensors[12].T + tensors[13]
+    expected = average_windows(h, 5).reshape(2, -1) @ tensors[12].T + tensors[13]
     with torch.no_grad():
         np.testing.assert_allclose(model(torch.from_numpy(x)).numpy(), expected, rtol=1e-9)
     assert not list(model.buffers())
@@ -92,7 +92,7 @@ def test_aaggff_s_network_by_hand() -> None:
 
 def test_aaggff_s_preset_has_its_network() -> None:
     """29,569 numbers with its one logit; images need two rows, and variants a name."""
-    settings = compose("aaggff/celeba").settings.model
+    settings = compose_settings("aaggff/celeba").settings.model
     model = build_model(settings, (3, 84, 84), 1, seed=1)
     numbers = 9 * 32 * (3 + 3 * 32) + 4 * 2 * 32 + (25 * 32 + 1)
     assert sum(p.numel() for p in model.parameters()) == numbers == 29_569
@@ -100,4 +100,4 @@ def test_aaggff_s_preset_has_its_network() -> None:
     with pytest.raises(SettingsError, match="needs images of at least 2 x 2, got inputs of shape"):
         build_model(settings, (1, 2, 1), 1, seed=1)
     with pytest.raises(SettingsError, match=r"model\.variant must be one of leaf, aaggff, got 'x'"):
-        compose("custom", "model=celeba_cnn model.variant=x")
+        compose_settings("custom", "model=celeba_cnn model.variant=x")

@@ -9,21 +9,21 @@ import numpy as np
 import pytest
 import torch
 from fedquorum.flower.codec import EvaluateTask
-from fedquorum.flower.validation import evaluation_problem
-from fedquorum.streams import stream
+from fedquorum.flower.validation import find_evaluation_problem
+from fedquorum.rng import make_generator
 from numpy.typing import NDArray
 from torch import nn
 
-from client_app.batched.forward import DenseMeasuring
+from client_app.batched.forward import DenseEvaluator
 from client_app.client import FederatedClient
 from client_app.data import ClientData
 from client_app.models import LogisticRegression, SmallCNN
-from client_app.training import LocalTraining
-from tests.client_app.clients import federated_client
+from client_app.training import LocalSGDConfig
+from tests.client_app.clients import make_federated_client
 from tests.reference import sgd
 
 FEATURES, CLASSES, SEED = 5, 3, 11
-HOW = LocalTraining(lr=0.1, batch_size=4, local_epochs=2, momentum=0.5, weight_decay=0.01)
+HOW = LocalSGDConfig(lr=0.1, batch_size=4, local_epochs=2, momentum=0.5, weight_decay=0.01)
 
 
 def data(seed: int, train: int = 18, test: int = 7) -> ClientData:
@@ -37,10 +37,10 @@ def client(
     client_id: int = 2,
     model: nn.Module | None = None,
     client_data: ClientData | None = None,
-    how: LocalTraining = HOW,
+    how: LocalSGDConfig = HOW,
 ) -> FederatedClient:
     model = model or LogisticRegression((FEATURES,), CLASSES)
-    return federated_client(client_id, client_data or data(client_id), model, how, SEED)
+    return make_federated_client(client_id, client_data or data(client_id), model, how, SEED)
 
 
 def broadcast(seed: int = 0) -> list[NDArray[Any]]:
@@ -57,7 +57,9 @@ def request(round_number: int = 1, **config: Any) -> dict[str, Any]:
     return common | {key.replace("_", "-"): value for key, value in config.items()}
 
 
-def gated(criterion: str, epsilon: float, loss: float, accuracy: float) -> dict[str, Any]:
+def make_gated_request(
+    criterion: str, epsilon: float, loss: float, accuracy: float
+) -> dict[str, Any]:
     return request(
         priority=False,
         criterion=criterion,
@@ -67,33 +69,33 @@ def gated(criterion: str, epsilon: float, loss: float, accuracy: float) -> dict[
     )
 
 
-def received(client_id: int = 2) -> tuple[float, float]:
+def evaluate_broadcast(client_id: int = 2) -> tuple[float, float]:
     """Return loss and accuracy of the broadcast model on a client's training part."""
     client_data = data(client_id)
     return sgd.measure(sgd.read(broadcast()), client_data.x_train, client_data.y_train)
 
 
-def test_get_properties_tells_only_the_id() -> None:
+def test_get_properties_returns_only_the_id() -> None:
     """Asked for its properties a client gives its id and nothing else."""
     assert client(2).get_properties({"anything": 1}) == {"client-id": 2}
 
 
-LOSS, ACCURACY = received()
+LOSS, ACCURACY = evaluate_broadcast()
 TRAIN_KEYS = {"num-examples", "loss", "accuracy"}
 
 
 @pytest.mark.parametrize(
     ("config", "silent"),
     [
-        (gated("loss", 0.2, LOSS - 0.3, 0.0), True),
-        (gated("loss", 0.2, LOSS - 0.1, 1.0), False),
-        (gated("loss", 0.0, LOSS + 9.0, 0.0), True),
-        (gated("loss", math.inf, 0.0, 1.0), False),
-        (gated("loss", 0.2, math.nan, 0.0), True),
-        (gated("accuracy", 0.2, 9.0, ACCURACY + 0.3), True),
-        (gated("accuracy", 0.2, 0.0, ACCURACY + 0.1), False),
-        (gated("accuracy", 0.2, 0.0, ACCURACY + 0.2 - 1e-9), False),
-        (gated("loss", 0.0, 0.0, 1.0) | {"priority": True}, False),
+        (make_gated_request("loss", 0.2, LOSS - 0.3, 0.0), True),
+        (make_gated_request("loss", 0.2, LOSS - 0.1, 1.0), False),
+        (make_gated_request("loss", 0.0, LOSS + 9.0, 0.0), True),
+        (make_gated_request("loss", math.inf, 0.0, 1.0), False),
+        (make_gated_request("loss", 0.2, math.nan, 0.0), True),
+        (make_gated_request("accuracy", 0.2, 9.0, ACCURACY + 0.3), True),
+        (make_gated_request("accuracy", 0.2, 0.0, ACCURACY + 0.1), False),
+        (make_gated_request("accuracy", 0.2, 0.0, ACCURACY + 0.2 - 1e-9), False),
+        (make_gated_request("loss", 0.0, 0.0, 1.0) | {"priority": True}, False),
         (request(priority=False), False),
         (request(), False),
     ],
@@ -118,17 +120,17 @@ def test_fit_measures_the_received_model() -> None:
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def row_counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return how many rows were measured, client by client."""
     rows: list[int] = []
-    measure = DenseMeasuring.measure
+    measure = DenseEvaluator.evaluate
 
-    def spied(self: DenseMeasuring, state: Any, clients: Sequence[int], *rest: Any) -> Any:
+    def note_rows(self: DenseEvaluator, state: Any, clients: Sequence[int], *rest: Any) -> Any:
         found = measure(self, state, clients, *rest)
         rows.extend(one.num_examples for one in found)
         return found
 
-    monkeypatch.setattr(DenseMeasuring, "measure", spied)
+    monkeypatch.setattr(DenseEvaluator, "evaluate", note_rows)
     return rows
 
 
@@ -136,10 +138,10 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize("gate", [False, True])
 @pytest.mark.parametrize("measures", [False, True])
 def test_measuring_can_be_left_out(
-    priority: bool, gate: bool, measures: bool, measured: list[int]
+    priority: bool, gate: bool, measures: bool, row_counts: list[int]
 ) -> None:
     """Unless asked nothing is computed nor said, if there is no gate; the model is equal."""
-    config = gated("loss", math.inf, 0.0, 1.0) if gate else request()
+    config = make_gated_request("loss", math.inf, 0.0, 1.0) if gate else request()
     arrays, num_examples, metrics = client().fit(
         broadcast(), config | {"priority": priority, "measures-loss": measures}
     )
@@ -148,7 +150,7 @@ def test_measuring_can_be_left_out(
     if gate or measures:
         said |= {"loss": LOSS, "accuracy": ACCURACY}
     assert metrics == pytest.approx(said, abs=1e-6)
-    assert measured == [18] * int(gate or measures)
+    assert row_counts == [18] * int(gate or measures)
     for array, expected in zip(arrays, client().fit(broadcast(), request())[0], strict=True):
         np.testing.assert_array_equal(array, expected)
 
@@ -161,7 +163,7 @@ def test_fit_trains_by_the_formula(round_number: int) -> None:
         sgd.read(broadcast()),
         client_data.x_train,
         client_data.y_train,
-        stream(SEED, "batches", round_number=round_number, client=2),
+        make_generator(SEED, "batches", round_number=round_number, client=2),
         rates=repeat(0.1),
         batch_size=4,
         local_epochs=2,
@@ -231,7 +233,7 @@ def test_what_is_dropped_and_augmented_follows_from_round_and_client() -> None:
     rng = np.random.default_rng(0)
     x, y = rng.random((9, 1, 8, 8), dtype=np.float32), np.arange(9) % CLASSES
     images, model = ClientData(x, y, x, y), SmallCNN((1, 8, 8), CLASSES, [6], dropout=0.5)
-    how = LocalTraining(0.1, 9, 1, augmentation="crop_flip")
+    how = LocalSGDConfig(0.1, 9, 1, augmentation="crop_flip")
     state = [tensor.numpy().copy() for tensor in model.state_dict().values()]
     whom = [(1, 1), (2, 1), (1, 2)]
 
@@ -275,7 +277,7 @@ TEST_KEYS = {"test-num-examples", "test-loss", "test-accuracy"}
         ({"train-part": False, "test-part": False}, {"num-examples"}, 0),
     ],
 )
-def test_evaluate_measures_what_is_asked(
+def test_evaluate_returns_the_requested_metrics(
     config: dict[str, Any], keys: set[str], count: int
 ) -> None:
     """The metrics hold what was asked and no more, and their values are those of the formula."""
@@ -303,17 +305,17 @@ def test_a_client_without_test_rows_says_nothing_of_them() -> None:
     loss, num_examples, metrics = without.evaluate(broadcast(), {})
     assert metrics.keys() == TRAIN_KEYS
     assert (math.isnan(loss), num_examples) == (True, 0)
-    answer = without.measure(broadcast(), EvaluateTask(2))
-    assert evaluation_problem(answer) is None
+    answer = without.evaluate_task(broadcast(), EvaluateTask(2))
+    assert find_evaluation_problem(answer) is None
 
 
-def test_evaluate_touches_only_the_part_asked_for(measured: list[int]) -> None:
+def test_evaluate_touches_only_the_requested_split(row_counts: list[int]) -> None:
     """What is not asked for is not computed either."""
     federated = client()
     federated.evaluate(broadcast(), {"train-part": False, "test-part": True})
     federated.evaluate(broadcast(), {"train-part": True, "test-part": False})
     federated.evaluate(broadcast(), {"train-part": False, "test-part": False})
-    assert measured == [7, 18]
+    assert row_counts == [7, 18]
 
 
 @pytest.mark.parametrize("wrong", [np.zeros((1, 1)), np.zeros(3)])

@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from client_app.data.sources.column_kinds import (
+from client_app.data.sources.column_types import (
     DATES,
     NAMES,
-    NUMBERED,
+    ROW_NUMBERS,
     TEXTS,
     TIMES,
-    why_no_input,
+    find_exclusion_reason,
 )
 
 N = 40
@@ -26,7 +26,7 @@ LOST = pa.array([*DAYS[:3], None, *DAYS[4:]])
 
 
 def kind(values: Sequence[Any] | pa.Array, name: str = "amount") -> str | None:
-    return why_no_input(name, pa.chunked_array([pa.array(values)]))
+    return find_exclusion_reason(name, pa.chunked_array([pa.array(values)]))
 
 
 @pytest.mark.parametrize(
@@ -97,9 +97,9 @@ def test_whole_numbers_with_gaps_go_by_their_name(name: str, why: str | None) ->
 @pytest.mark.parametrize(
     ("name", "values", "why"),
     [
-        ("visit", [*range(1, N + 1), *range(1, N + 1)], NUMBERED),
+        ("visit", [*range(1, N + 1), *range(1, N + 1)], ROW_NUMBERS),
         ("visit", [*range(1, N + 1), *range(2, 2 * N + 1, 2)], None),
-        ("patient_id", [*range(1, N + 1), *range(2, 2 * N + 1, 2)], NUMBERED),
+        ("patient_id", [*range(1, N + 1), *range(2, 2 * N + 1, 2)], ROW_NUMBERS),
         ("patient_id", [*range(1, N + 1), *range(2, 2 * N, 2), 2], None),
     ],
 )
@@ -107,11 +107,11 @@ def test_each_client_may_number_its_own_rows(name: str, values: list[int], why: 
     """Then the numbers return, in the rows of another client."""
     mixed = RNG.permutation(2 * N)
     column = pa.chunked_array([pa.array(np.array(values)[mixed])])
-    assert why_no_input(name, column, np.repeat([0, 1], N)[mixed]) == why
-    assert why_no_input(name, column) is None
+    assert find_exclusion_reason(name, column, np.repeat([0, 1], N)[mixed]) == why
+    assert find_exclusion_reason(name, column) is None
 
 
 def test_few_rows_of_a_client_number_nothing() -> None:
     """Counts of 0, 1 or 2 may leave no gap by chance."""
     column = pa.chunked_array([pa.array([0, 1] * N)])
-    assert why_no_input("children", column, np.repeat(np.arange(N), 2)) is None
+    assert find_exclusion_reason("children", column, np.repeat(np.arange(N), 2)) is None

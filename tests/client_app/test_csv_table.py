@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from fedquorum.errors import DataError, SettingsError
 
-from client_app.data.sources.csv_table import Table, csv_table
-from conf.compose import compose
+from client_app.data.sources.csv_table import ClientTable, read_csv_table
+from conf.compose import compose_settings
 from conf.schema.data import CsvSettings
 
 HEADER = "where,age,job,paid,note"
@@ -28,13 +28,13 @@ def save(folder: Path, text: str | bytes = "\n".join([HEADER, *ROWS]) + "\n") ->
     return path
 
 
-def load(path: Path | str, **settings: Any) -> Table:
+def load(path: Path | str, **settings: Any) -> ClientTable:
     defaults: dict[str, Any] = {
         "client_column": "where",
         "target": "paid",
         "drop_columns": ["note"],
     }
-    return csv_table(CsvSettings(path=str(path), **defaults | settings))
+    return read_csv_table(CsvSettings(path=str(path), **defaults | settings))
 
 
 def assert_refused(path: Path | str, message: str, **settings: Any) -> None:
@@ -88,7 +88,7 @@ def test_kinds_of_columns(tmp_path: Path) -> None:
     text = "where,i,f,b,n,d,paid\na,1,1e3,true,,2020-01-02,0\na,2,-0.5,false,,2020-01-01,1\n"
     table = load(save(tmp_path, text), drop_columns=[])
     assert table.columns == ("i", "f", "b", "n")
-    assert table.columns_left_out == {"d": "dates"}
+    assert table.dropped_columns == {"d": "dates"}
     np.testing.assert_array_equal(table.numbers, [[1, 1000, 1, np.nan], [2, -0.5, 0, np.nan]])
 
 
@@ -209,7 +209,7 @@ def test_a_word_among_numbers(tmp_path: Path) -> None:
     assert load(path, drop_columns=[], columns=named).categories.tolist() == np.eye(4).tolist()
 
 
-def test_a_file_of_a_known_number_of_rows(tmp_path: Path) -> None:
+def test_a_file_with_an_expected_number_of_rows(tmp_path: Path) -> None:
     """A truncated one is one line."""
     assert len(load(save(tmp_path), expected_rows=6).labels) == 6
     assert_refused(
@@ -286,7 +286,7 @@ def test_clients_with_few_rows_are_left_out(tmp_path: Path) -> None:
     """The others' ids have no gap, their rows and the columns are as in the whole file."""
     path = save(tmp_path, "\n".join([HEADER, "east,1,pilot,no,x", *ROWS, "west,1,nurse,no,x"]))
     table = load(path, min_samples=2)
-    assert table.left_out == {"east": 1, "west": 1}
+    assert table.dropped_clients == {"east": 1, "west": 1}
     assert table.client_names == ("Delta", "north", "south")
     np.testing.assert_array_equal(table.clients, np.array([1, 2, 1, 2, 0, 0]))
     assert "job=pilot" in table.columns
@@ -300,10 +300,10 @@ def test_many_numbers_as_classes_are_doubted(tmp_path: Path, rows: int, doubts: 
     """Eleven grades of a few hundred rows may be meant as numbers; words are not."""
     lines = [f"a,{i}.5,{i % 11}" for i in range(rows)]
     table = load(save(tmp_path, "\n".join(["where,age,paid", *lines])), drop_columns=[])
-    assert len(table.doubts) == doubts
-    assert all("the 11 different numbers of paid" in doubt for doubt in table.doubts)
+    assert len(table.warnings) == doubts
+    assert all("the 11 different numbers of paid" in doubt for doubt in table.warnings)
     words = "\n".join(["where,age,paid", *(f"{line}x" for line in lines)])
-    assert not load(save(tmp_path, words), drop_columns=[]).doubts
+    assert not load(save(tmp_path, words), drop_columns=[]).warnings
 
 
 def test_a_text_is_no_class(tmp_path: Path) -> None:
@@ -411,7 +411,7 @@ def test_settings_are_checked_before_any_work(words: str) -> None:
     """What is wrong without looking at the file is one line when composing."""
     quoted = " ".join(f'"{word}"' for word in words.split())
     with pytest.raises(SettingsError) as caught:
-        compose("custom", f"data=csv {quoted}")
+        compose_settings("custom", f"data=csv {quoted}")
     assert str(caught.value) == SETTINGS[words]
 
 
@@ -419,7 +419,7 @@ def test_one_column_to_drop_is_a_list() -> None:
     """A word in place of the list is refused in one line."""
     words = "data=csv data.path=x data.client_column=a data.target=b data.drop_columns=c"
     with pytest.raises(SettingsError, match=r"data\.drop_columns") as caught:
-        compose("custom", words)
+        compose_settings("custom", words)
     assert "\n" not in str(caught.value)
 
 

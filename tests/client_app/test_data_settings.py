@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from fedquorum.errors import SettingsError
 
-from client_app.training import LocalTraining
-from conf.compose import compose
+from client_app.training import LocalSGDConfig
+from conf.compose import compose_settings
 from conf.schema.data import CsvSettings, PartitionedSettings, TorchvisionSettings
 
 PARTITIONED = ("mnist", "fmnist", "emnist", "cifar10", "cifar100", "svhn")
@@ -20,7 +20,7 @@ PARTITIONED = ("mnist", "fmnist", "emnist", "cifar10", "cifar100", "svhn")
 def test_data_sets_and_their_default_partition(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is a group of its own name, in shards, and looks where FEDQUORUM_DATA says."""
     monkeypatch.setenv("FEDQUORUM_DATA", "/somewhere")
-    data = compose("custom", f"data={name}").settings.data
+    data = compose_settings("custom", f"data={name}").settings.data
     assert isinstance(data, TorchvisionSettings)
     assert (data.name, data.partition, data.root) == (name, "shards", "/somewhere")
 
@@ -29,7 +29,7 @@ def test_data_sets_and_their_default_partition(name: str, monkeypatch: pytest.Mo
 def test_dirichlet_partition_of_every_data_set(name: str) -> None:
     """Each can be divided by Dir(alpha), by default Dir(0.1) with all of its rows."""
     words = "data.path=x.npz" if name == "npz" else ""
-    data = compose("custom", f"data={name} {words} data.partition=dirichlet").settings.data
+    data = compose_settings("custom", f"data={name} {words} data.partition=dirichlet").settings.data
     assert isinstance(data, PartitionedSettings)
     assert (data.partition, data.alpha, data.samples_per_client) == ("dirichlet", 0.1, None)
 
@@ -53,7 +53,7 @@ def test_dirichlet_partition_of_every_data_set(name: str) -> None:
 def test_values_out_of_range(words: str, message: str) -> None:
     """A wrong value is one line with the setting, what is allowed and the value."""
     with pytest.raises(SettingsError, match=f"^{re.escape(message)}$"):
-        compose("custom", f"data=fmnist {words}")
+        compose_settings("custom", f"data=fmnist {words}")
 
 
 @pytest.mark.parametrize("partition", ["shards", "dirichlet"])
@@ -61,20 +61,20 @@ def test_number_of_clients_of_a_file(partition: str) -> None:
     """Where the data does not tell it, it is 60; null is as good as nothing."""
     words = f"data=npz data.path=x.npz data.partition={partition}"
     for word in ("", "data.num_clients=null"):
-        composed = compose("custom", f"{words} {word}")
+        composed = compose_settings("custom", f"{words} {word}")
         assert composed.settings.data.num_clients == 60
         assert "num_clients: 60" in composed.to_yaml()
-    assert compose("custom", f"{words} data.num_clients=7").settings.data.num_clients == 7
+    assert compose_settings("custom", f"{words} data.num_clients=7").settings.data.num_clients == 7
 
 
-def test_number_of_clients_that_the_data_tells() -> None:
+def test_number_of_clients_is_read_from_the_data() -> None:
     """It is null until then, and may be given; nothing that depends on it is refused yet."""
     words = "data=npz data.path=x.npz data.partition=natural"
-    assert compose("custom", words).settings.data.num_clients is None
-    assert compose("custom", f"{words} data.num_clients=7").settings.data.num_clients == 7
+    assert compose_settings("custom", words).settings.data.num_clients is None
+    assert compose_settings("custom", f"{words} data.num_clients=7").settings.data.num_clients == 7
     later = "data.num_priority=999 'data.priority_weights={999: 0.5}' data.priority=[999]"
-    assert compose("custom", f"{words} {later}").settings.data.priority == [999]
-    compose("custom", f"{words} availability=bernoulli 'availability.p=[0.5, 0.5, 0.5]'")
+    assert compose_settings("custom", f"{words} {later}").settings.data.priority == [999]
+    compose_settings("custom", f"{words} availability=bernoulli 'availability.p=[0.5, 0.5, 0.5]'")
 
 
 NULL = "data.num_clients must be a whole number >= 1 where the data does not tell it, got null"
@@ -131,32 +131,32 @@ NULL = "data.num_clients must be a whole number >= 1 where the data does not tel
 def test_mistakes_in_the_number_of_clients(words: str, message: str) -> None:
     """What can be told without the data is refused without it, in one line."""
     with pytest.raises(SettingsError, match=f"^{re.escape(message)}$"):
-        compose("custom", words)
+        compose_settings("custom", words)
 
 
 def test_settings_of_the_other_partition_do_no_harm() -> None:
     """More samples than a shard has are refused only where there are shards."""
     words = "data=fmnist data.shard_size=5 data.samples_per_shard=6"
-    compose("custom", f"{words} data.partition=dirichlet")
+    compose_settings("custom", f"{words} data.partition=dirichlet")
     with pytest.raises(SettingsError, match=r"^data\.samples_per_shard must be at most"):
-        compose("custom", words)
+        compose_settings("custom", words)
 
 
 @pytest.mark.parametrize("name", ["synth", "fmnist"])
 def test_priority_of_all(name: str) -> None:
     """``data.priority=all`` is a choice of every data set, and num_priority may be anything."""
     words = f"data={name} data.priority=all data.num_clients=3 data.num_priority=9"
-    assert compose("custom", words).settings.data.priority == "all"
+    assert compose_settings("custom", words).settings.data.priority == "all"
 
 
-def test_unknown_priority() -> None:
+def test_an_invalid_priority_is_refused() -> None:
     """Another word is refused with the words there are."""
     message = (
         "data.priority must be one of heterogeneous, random, all, or a list of client ids, "
         "got 'everyone'"
     )
     with pytest.raises(SettingsError, match=f"^{re.escape(message)}$"):
-        compose("custom", "data.priority=everyone")
+        compose_settings("custom", "data.priority=everyone")
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_unknown_priority() -> None:
 )
 def test_fedau_presets(name: str, partition: str, normalize: bool) -> None:
     """FedAU's experiments: 250 clients, all with priority, classes by Dir(0.1)."""
-    data = compose(f"fedau/{name}").settings.data
+    data = compose_settings(f"fedau/{name}").settings.data
     assert isinstance(data, PartitionedSettings)
     assert (data.name, data.num_clients) == (name.partition("_")[0], 250)
     assert (data.priority, data.alpha, data.samples_per_client) == ("all", 0.1, None)
@@ -182,12 +182,12 @@ def test_fedau_presets(name: str, partition: str, normalize: bool) -> None:
 @pytest.mark.parametrize("name", ["cifar100", "cinic10"])
 def test_fedau_halves_the_rate_from_round_10000(name: str) -> None:
     """Every 1,000 rounds of the second half of 20,000."""
-    settings = compose(f"fedau/{name}").settings
+    settings = compose_settings(f"fedau/{name}").settings
     made = asdict(settings.client)
-    training = LocalTraining(
-        **{item.name: made[item.name] for item in fields(LocalTraining) if item.name in made}
+    training = LocalSGDConfig(
+        **{item.name: made[item.name] for item in fields(LocalSGDConfig) if item.name in made}
     )
-    rates = [training.learning_rate(t, 0, 5) for t in (0, 9999, 10000, 10999, 11000)]
+    rates = [training.compute_learning_rate(t, 0, 5) for t in (0, 9999, 10000, 10999, 11000)]
     assert rates == [0.1, 0.1, 0.05, 0.05, 0.025]
     assert settings.rounds == 20000
 
@@ -205,7 +205,7 @@ def test_fedau_halves_the_rate_from_round_10000(name: str) -> None:
 )
 def test_rates_of_the_strategies_on_cifar10(strategy: str, lr: float, server_lr: float) -> None:
     """Each strategy has the learning rates that the authors found for it."""
-    settings = compose("fedau/cifar10", f"strategy={strategy}").settings
+    settings = compose_settings("fedau/cifar10", f"strategy={strategy}").settings
     method: Any = settings.strategy
     assert (settings.client.lr, method.server_lr) == (lr, server_lr)
 
@@ -268,7 +268,7 @@ def test_aaggff_presets(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One local epoch, batches of 20, xavier, and the authors' rates, losses and networks."""
     published = AAGGFF[name]
     monkeypatch.setenv("FEDQUORUM_DATA", "/aaggff")
-    settings = compose(f"aaggff/{name}", "seed=77").settings
+    settings = compose_settings(f"aaggff/{name}", "seed=77").settings
     strategy, data = vars(settings.strategy), vars(settings.data)
     client, model = settings.client, asdict(settings.model)
     assert (strategy["name"], strategy["cdf"]) == (published.strategy, published.cdf)
@@ -293,16 +293,18 @@ def test_aaggff_presets_with_other_strategies(name: str, strategy: str) -> None:
     sampled = AAGGFF[name].strategy == "aaggff_d"
     refused = pytest.raises(SettingsError, match=r"strategy\.fraction must be 1 for AAggFF-S")
     with refused if sampled and strategy == "aaggff_s" else nullcontext():
-        experiment = compose(f"aaggff/{name}", f"strategy={strategy} model=logistic_regression")
+        experiment = compose_settings(
+            f"aaggff/{name}", f"strategy={strategy} model=logistic_regression"
+        )
         assert experiment.settings.strategy.name == strategy
     whole = f"strategy={strategy} strategy.fraction=1"
-    found = vars(compose(f"aaggff/{name}", whole).settings.strategy).get("cdf")
+    found = vars(compose_settings(f"aaggff/{name}", whole).settings.strategy).get("cdf")
     assert found == (AAGGFF[name].cdf if strategy.startswith("aaggff") else None)
 
 
 def test_heart_has_the_columns_of_the_authors() -> None:
     """Without slope, ca, thal and the grade; a cholesterol of 0 stays, gaps become the mean."""
-    data = compose("aaggff/heart").settings.data
+    data = compose_settings("aaggff/heart").settings.data
     assert isinstance(data, CsvSettings)
     assert (data.client_column, data.target) == ("hospital", "target")
     assert data.columns["numbers"] == [

@@ -8,7 +8,7 @@ import pytest
 from fedquorum.errors import DataError, SettingsError
 
 from client_app.data import FederatedData, load_data
-from conf.compose import compose
+from conf.compose import compose_settings
 from conf.schema.data import CsvSettings, DataSettings, NpzSettings
 from tests.client_app.clients import assert_one_line
 
@@ -45,7 +45,9 @@ def table(path: Path, **others: Any) -> CsvSettings:
 def assert_equal(one: FederatedData, other: FederatedData, client: int) -> None:
     for part in ("x_train", "y_train", "x_test", "y_test"):
         np.testing.assert_array_equal(
-            getattr(one.client(client), part), getattr(other.client(client), part), strict=True
+            getattr(one.get_client(client), part),
+            getattr(other.get_client(client), part),
+            strict=True,
         )
 
 
@@ -63,7 +65,7 @@ def test_a_device_has_what_the_simulation_has(files: Path, fill: str) -> None:
         assert data.priority == (0, 1)
         assert_equal(data, whole, k)
         assert_equal(data, load_data(derived, 3), k)
-        np.testing.assert_array_equal(data.labels(k), data.client(k).y_train)
+        np.testing.assert_array_equal(data.get_labels(k), data.get_client(k).y_train)
 
 
 def test_a_server_needs_no_file(tmp_path: Path) -> None:
@@ -71,7 +73,7 @@ def test_a_server_needs_no_file(tmp_path: Path) -> None:
     data = load_data(table(tmp_path / "none.csv", priority=[1]), 1)
     assert (data.num_clients, data.priority, data.input_shape) == (2, (1,), (4,))
     with pytest.raises(DataError, match=r"there is no such file$"):
-        data.client(1)
+        data.get_client(1)
     settings = NpzSettings(
         path=str(tmp_path / "none.npz"),
         partition="device",
@@ -106,7 +108,7 @@ def test_what_was_not_agreed_on(files: Path, old: str, new: str, message: str) -
     """A category, class or column that the others do not know is refused, with the line."""
     path = files / "a.csv"
     path.write_text(path.read_text().replace(old, new))
-    assert_one_line(lambda: load_data(table(path), 1).client(0), f"^{message}")
+    assert_one_line(lambda: load_data(table(path), 1).get_client(0), f"^{message}")
 
 
 def test_numbers_as_categories(tmp_path: Path) -> None:
@@ -117,7 +119,7 @@ def test_numbers_as_categories(tmp_path: Path) -> None:
         lines = [f"{one},0", f"2,{one}", f"{one},0", f"2,{one}"]
         (tmp_path / f"{name}.csv").write_text("\n".join(["kind,label", *lines]))
         data = load_data(table(tmp_path / f"{name}.csv", columns=columns), 1)
-        parts.append(data.client(0))
+        parts.append(data.get_client(0))
     np.testing.assert_array_equal(parts[0].x_train, parts[1].x_train)
     np.testing.assert_array_equal(parts[0].y_train, parts[1].y_train)
 
@@ -126,7 +128,7 @@ def test_one_row(tmp_path: Path) -> None:
     """It cannot be divided into a training and a test part."""
     (tmp_path / "a.csv").write_text("size,kind,label\n1,x,no\n")
     with pytest.raises(DataError, match=r"two parts need at least 2 rows, got 1$"):
-        load_data(table(tmp_path / "a.csv"), 1).client(0)
+        load_data(table(tmp_path / "a.csv"), 1).get_client(0)
 
 
 def save(path: Path, classes: int = 3, shape: tuple[int, ...] = (6, 5)) -> NpzSettings:
@@ -147,7 +149,7 @@ def save(path: Path, classes: int = 3, shape: tuple[int, ...] = (6, 5)) -> NpzSe
 def test_arrays_of_one_client(tmp_path: Path) -> None:
     """A file of one client's arrays: all rows are its own, even where it lacks a class."""
     settings = save(tmp_path / "mine.npz", classes=2)
-    client = load_data(settings, 1).client(4)
+    client = load_data(settings, 1).get_client(4)
     assert client.x_train.shape == (6, 1, 6, 5)
     assert client.y_train.tolist() == [0, 1, 0, 1, 0, 1]
     assert client.y_test.tolist() == [0, 1, 0]
@@ -156,9 +158,9 @@ def test_arrays_of_one_client(tmp_path: Path) -> None:
 def test_arrays_that_do_not_fit(tmp_path: Path) -> None:
     """More classes or another shape than agreed on are refused before training."""
     with pytest.raises(DataError, match=r"y_train must be classes from 0 to 2, got 0 to 3$"):
-        load_data(save(tmp_path / "a.npz", classes=4), 1).client(0)
+        load_data(save(tmp_path / "a.npz", classes=4), 1).get_client(0)
     with pytest.raises(DataError, match=r"of the agreed shape \(1, 6, 5\), got \(1, 7, 5\)$"):
-        load_data(save(tmp_path / "b.npz", shape=(7, 5)), 1).client(0)
+        load_data(save(tmp_path / "b.npz", shape=(7, 5)), 1).get_client(0)
 
 
 CSV = "data=csv data.path=x data.target=t"
@@ -215,7 +217,7 @@ NEEDED = "must have a value where each device has the data of its own client onl
 def test_what_has_to_be_agreed_on(words: str, message: str) -> None:
     """What no device can tell alone has to be in the settings, and to make sense."""
     with pytest.raises(SettingsError) as caught:
-        compose("custom", words)
+        compose_settings("custom", words)
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
 
@@ -227,5 +229,5 @@ def test_agreed_columns_on_the_command_line(files: Path) -> None:
         "data.num_clients=2 'data.columns={numbers: [size], categories: {kind: [x, y, null]}, "
         'classes: ["no", "yes"]}\''
     )
-    settings: DataSettings = compose("custom", words).settings.data
+    settings: DataSettings = compose_settings("custom", words).settings.data
     assert_equal(load_data(settings, 3), load_data(table(files / "a.csv"), 3), 0)

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from client_app.models import DistilBERT, build_model
-from conf import SettingsError, compose
+from conf import SettingsError, compose_settings
 
 SMALL = "model=distilbert model.layers=1 model.width=8 model.heads=2 model.dropout=0"
 
 
 def build(words: str = SMALL, num_tokens: int = 11, length: int = 7, seed: int = 1) -> DistilBERT:
-    settings = compose("custom", words).settings.model
+    settings = compose_settings("custom", words).settings.model
     model = build_model(settings, (length,), 2, seed=seed, num_tokens=num_tokens)
     assert isinstance(model, DistilBERT)
     return model

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from fedquorum import ComposedStrategy, FedALIGN, FedAU
 from fedquorum.flower.codec import decode_arrays, encode_arrays
-from fedquorum.flower.drop_in import DropIn
+from fedquorum.flower.strategies import DropInStrategy
 from flwr.app import ArrayRecord, MetricRecord
 
 from client_app import app as client_app
@@ -43,7 +43,9 @@ def grid_of(num_nodes: int) -> InProcessGrid:
     ],
     ids=["FedAU", "FedALIGN"],
 )
-def test_the_apps_clients_train_from_round_1(make: Callable[..., DropIn], num_nodes: int) -> None:
+def test_the_apps_clients_train_from_round_1(
+    make: Callable[..., DropInStrategy], num_nodes: int
+) -> None:
     """The models are, to the last bit, those of a strategy that knew the clients before."""
     strategy = make(protocol="fedquorum")
     seen: list[ArrayRecord] = []
@@ -59,13 +61,13 @@ def test_the_apps_clients_train_from_round_1(make: Callable[..., DropIn], num_no
     grid = grid_of(num_nodes)
     known = ComposedStrategy(strategy.rules, population=strategy.population)
     arrays = encode_arrays(MODEL)
-    if known.needs_initial:
+    if known.needs_initial_evaluation:
         known.aggregate_initial(grid.send_and_receive(known.configure_initial(arrays, grid)))
     for server_round in (1, 2, 3):
         arrays = train_round(known, grid, server_round, arrays) or arrays
         evaluate_round(known, grid, server_round, arrays)
         assert same(arrays, seen[server_round])
-    assert known.outcome.report.decisions == strategy.outcome.report.decisions
+    assert known.step_result.report.decisions == strategy.step_result.report.decisions
 
 
 def same(one: ArrayRecord, other: ArrayRecord) -> bool:

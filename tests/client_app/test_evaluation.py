@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from torch import nn
 
 from client_app import evaluation
-from client_app.evaluation import Measurement, evaluate
-from client_app.metrics import metrics_of
+from client_app.evaluation import ClientMetrics, evaluate_clients
+from client_app.losses import IGNORE_INDEX, CrossEntropy, SequenceCrossEntropy, SquaredError, Task
+from client_app.metrics import compute_metric
 from client_app.models import CNN, LogisticRegression
-from client_app.tasks import NO_TARGET, CrossEntropy, SequenceCrossEntropy, SquaredError, Task
 from tests.client_app.clients import EachToken
 from tests.reference import losses, sgd
 
 FEATURES, CLASSES = 6, 7
-OF_CLASSES = [name for name, one in METRICS.items() if not one.of_numbers]
-FURTHER = [name for name in OF_CLASSES if name not in evaluation.PLAIN]
+OF_CLASSES = [name for name, one in METRICS.items() if not one.is_regression]
+FURTHER = [name for name in OF_CLASSES if name not in evaluation.BASIC_METRICS]
 
 
 def problem(n: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -44,9 +44,9 @@ def weights(model: nn.Module) -> sgd.Softmax:
 
 def alone(
     model: nn.Module, x: torch.Tensor, y: torch.Tensor, task: Task | None = None, name: str = "loss"
-) -> Measurement:
+) -> ClientMetrics:
     """Return what a client measures that has these rows, all there are."""
-    (measure,) = evaluate(model, x, y, [len(y)], task=task, metric_name=name)
+    (measure,) = evaluate_clients(model, x, y, [len(y)], task=task, metric_name=name)
     return measure
 
 
@@ -54,8 +54,8 @@ def sequences(n: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return sequences of length 5, of which some targets are none, and all of the first."""
     rng = np.random.default_rng(n)
     y = rng.integers(CLASSES, size=(n, 5))
-    y[rng.random((n, 5)) < 0.3] = NO_TARGET
-    y[0] = NO_TARGET
+    y[rng.random((n, 5)) < 0.3] = IGNORE_INDEX
+    y[0] = IGNORE_INDEX
     return torch.from_numpy(rng.standard_normal((n, 5, FEATURES))), torch.from_numpy(y)
 
 
@@ -93,7 +93,7 @@ def test_evaluate_in_chunks(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None
     loss, accuracy = sgd.measure(weights(model), x, y)
     sizes: list[int] = []
     model.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
-    monkeypatch.setattr(evaluation, "BATCH", chunk)
+    monkeypatch.setattr(evaluation, "MAX_PREDICTIONS", chunk)
     measure = alone(model, torch.from_numpy(x), torch.from_numpy(y))
     assert sum(sizes) == 23
     assert max(sizes) == min(chunk, 23)
@@ -116,10 +116,10 @@ def test_evaluating_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loss and accuracy are means over all targets; few sequences at once where they are long."""
     x, y = sequences(23)
     model = EachToken(FEATURES, CLASSES)
-    monkeypatch.setattr(evaluation, "BATCH", 20)
+    monkeypatch.setattr(evaluation, "MAX_PREDICTIONS", 20)
     measure = alone(model, x, y, SequenceCrossEntropy())
     assert model.rows == [4] * 5 + [3]
-    sums = losses.sequence(model(x).detach().numpy(), y.numpy(), NO_TARGET)
+    sums = losses.sequence(model(x).detach().numpy(), y.numpy(), IGNORE_INDEX)
     assert measure.num_examples == 23
     assert measure.loss == pytest.approx(sums.loss / sums.weight, abs=1e-12)
     assert measure.accuracy == sums.correct / sums.count
@@ -134,7 +134,7 @@ def test_large_inputs_are_evaluated_few_at_once(monkeypatch: pytest.MonkeyPatch)
     model.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
     for numbers, expected in {3 * FEATURES: [3, 3, 1], 1: [1] * 7}.items():
         sizes.clear()
-        monkeypatch.setattr(evaluation, "NUMBERS", numbers)
+        monkeypatch.setattr(evaluation, "MAX_INPUT_NUMBERS", numbers)
         alone(model, x, y)
         assert sizes == expected
 
@@ -145,7 +145,7 @@ def test_evaluating_where_there_is_nothing() -> None:
     assert_nothing(alone(model_of(torch.float64), x[:0], y[:0]))
     x, y = sequences(3)
     each_token = EachToken(FEATURES, CLASSES)
-    measure = alone(each_token, x, torch.full_like(y, NO_TARGET), SequenceCrossEntropy())
+    measure = alone(each_token, x, torch.full_like(y, IGNORE_INDEX), SequenceCrossEntropy())
     assert measure.loss == 0
     assert math.isnan(measure.accuracy)
     model = nn.Linear(FEATURES, 1, dtype=torch.float64)
@@ -157,7 +157,7 @@ def test_evaluating_where_there_is_nothing() -> None:
     assert math.isnan(measurement.accuracy)
 
 
-def assert_nothing(measurement: Measurement) -> None:
+def assert_nothing(measurement: ClientMetrics) -> None:
     assert measurement.num_examples == 0
     assert math.isnan(measurement.loss)
     assert math.isnan(measurement.accuracy)
@@ -167,7 +167,7 @@ def assert_nothing(measurement: Measurement) -> None:
 # --- several clients -------------------------------------------------------------------------
 
 
-def values(measurement: Measurement) -> tuple[Any, ...]:
+def values(measurement: ClientMetrics) -> tuple[Any, ...]:
     return measurement.num_examples, measurement.loss, measurement.accuracy, measurement.metric
 
 
@@ -188,8 +188,8 @@ def test_clients_together_measure_what_each_does_alone(
     x, y = (torch.from_numpy(a) for a in problem(sum(counts)))
     model = model_of(torch.float64)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation, "BATCH", chunk)
-        together = evaluate(model, x, y, counts, metric_name=name)
+        patch.setattr(evaluation, "MAX_PREDICTIONS", chunk)
+        together = evaluate_clients(model, x, y, counts, metric_name=name)
     measured = zip(together, parts(x, counts), parts(y, counts), strict=True)
     for measure, client_x, client_y in measured:
         expected = alone(model, client_x, client_y, name=name)
@@ -201,7 +201,9 @@ def test_clients_without_a_sample() -> None:
     x, y = problem(11)
     model = model_of(torch.float64)
     counts = [0, 4, 0, 0, 7, 0]
-    measures = evaluate(model, torch.from_numpy(x), torch.from_numpy(y), counts, metric_name="f1")
+    measures = evaluate_clients(
+        model, torch.from_numpy(x), torch.from_numpy(y), counts, metric_name="f1"
+    )
     for n, measure in zip(counts, measures, strict=True):
         if n == 0:
             assert_nothing(measure)
@@ -216,17 +218,17 @@ def test_a_metric_is_of_each_clients_own_predictions(name: str) -> None:
     """It is that of the client's logits and labels alone, and differs between clients."""
     x, y = (torch.from_numpy(a) for a in problem(60))
     model = model_of(torch.float64)
-    measures = evaluate(model, x, y, [25, 35], metric_name=name)
+    measures = evaluate_clients(model, x, y, [25, 35], metric_name=name)
     logits = model(x).detach()
     expected = [
-        *metrics_of(name, logits[:25], y[:25], [25]),
-        *metrics_of(name, logits[25:], y[25:], [35]),
+        *compute_metric(name, logits[:25], y[:25], [25]),
+        *compute_metric(name, logits[25:], y[25:], [35]),
     ]
     assert [measure.metric for measure in measures] == pytest.approx(expected, abs=1e-12)
     assert expected[0] != expected[1]
 
 
-@pytest.mark.parametrize("name", sorted(evaluation.PLAIN))
+@pytest.mark.parametrize("name", sorted(evaluation.BASIC_METRICS))
 def test_accuracy_and_loss_are_no_further_metric(name: str) -> None:
     """They are measured in any case, and so the metric beside is NaN."""
     x, y = (torch.from_numpy(a) for a in problem(5))
@@ -239,7 +241,7 @@ def test_weighted_classes_of_several_clients() -> None:
     x, y = (torch.from_numpy(a) for a in problem(12))
     y[8:] = 2
     model = model_of(torch.float64)
-    first, second = evaluate(model, x, y, [8, 4], task=CrossEntropy(class_weights))
+    first, second = evaluate_clients(model, x, y, [8, 4], task=CrossEntropy(class_weights))
     table = weights(model).log_probabilities(x.numpy())
     sample_weights = class_weights.numpy()[y[:8]]
     mean = -(sample_weights * table[np.arange(8), y[:8]]).sum() / sample_weights.sum()
@@ -252,11 +254,11 @@ def test_sequences_of_several_clients() -> None:
     x, y = sequences(10)
     model = EachToken(FEATURES, CLASSES)
     for measure, rows in zip(
-        evaluate(model, x, y, [1, 9], task=SequenceCrossEntropy()),
+        evaluate_clients(model, x, y, [1, 9], task=SequenceCrossEntropy()),
         (slice(0, 1), slice(1, 10)),
         strict=True,
     ):
-        sums = losses.sequence(model(x[rows]).detach().numpy(), y[rows].numpy(), NO_TARGET)
+        sums = losses.sequence(model(x[rows]).detach().numpy(), y[rows].numpy(), IGNORE_INDEX)
         loss = sums.loss / sums.weight if sums.weight else 0.0
         accuracy = sums.correct / sums.count if sums.count else math.nan
         found = (measure.num_examples, measure.loss, measure.accuracy)
@@ -269,5 +271,5 @@ def test_one_pass_for_all_clients() -> None:
     sizes: list[int] = []
     model = model_of(torch.float64)
     model.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
-    evaluate(model, x, y, [10, 5, 15])
+    evaluate_clients(model, x, y, [10, 5, 15])
     assert sizes == [30]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from client_app.data.base import ClientRows, Pool, as_inputs
+from client_app.data.base import PooledSplit, RowIndex, to_inputs
 from client_app.examples import Examples
 
 CPU = torch.device("cpu")
@@ -25,9 +25,9 @@ each_kind = pytest.mark.parametrize("kind", KINDS)
 each_way = pytest.mark.parametrize("ready", READY)
 
 
-def pool_of(x: NDArray[Any]) -> Pool:
+def pool_of(x: NDArray[Any]) -> PooledSplit:
     rows = {k: np.asarray(numbers, dtype=np.int64) for k, numbers in ROWS.items()}
-    return Pool(x, np.arange(10) * 10, ClientRows.of(rows))
+    return PooledSplit(x, np.arange(10) * 10, RowIndex.from_mapping(rows))
 
 
 def examples_of(x: NDArray[Any], *, ready: bool, dtype: torch.dtype = torch.float32) -> Examples:
@@ -39,7 +39,7 @@ def expected_inputs(
 ) -> torch.Tensor:
     samples = x[np.asarray(ROWS[client], dtype=np.int64)]
     if dtype == torch.float32:
-        return torch.from_numpy(as_inputs(samples))
+        return torch.from_numpy(to_inputs(samples))
     scale = {np.dtype(np.uint8): 255, np.dtype(np.int16): 32768}.get(x.dtype, 1)
     first = (
         samples[:, None]
@@ -59,7 +59,7 @@ def test_each_client_has_its_rows(kind: str, ready: bool) -> None:
     examples = examples_of(x, ready=ready)
     assert frozenset(examples.clients.tolist()) == {7, 2, 5, 3}
     for client, rows in ROWS.items():
-        inputs, labels = examples.of([client])
+        inputs, labels = examples.select_clients([client])
         assert torch.equal(inputs, expected_inputs(x, client))
         assert inputs.dtype == torch.float32
         assert labels.tolist() == [10 * row for row in rows]
@@ -74,7 +74,7 @@ def test_several_clients_are_one_after_the_other(
 ) -> None:
     """In the order asked, next to each other among the rows or not."""
     examples = examples_of(KINDS[kind], ready=ready)
-    inputs, labels = examples.of(clients)
+    inputs, labels = examples.select_clients(clients)
     assert torch.equal(inputs, torch.cat([expected_inputs(KINDS[kind], k) for k in clients]))
     assert labels.tolist() == [10 * row for k in clients for row in ROWS[k]]
 
@@ -86,24 +86,24 @@ def test_rows_by_their_number(kind: str, ready: bool, dtype: torch.dtype) -> Non
     """A client's rows begin at its start; any rows of several clients are one gather."""
     examples = examples_of(KINDS[kind], ready=ready, dtype=dtype)
     chosen = [(3, 2), (7, 0), (2, 0), (3, 2), (3, 3)]
-    rows = torch.tensor([examples.start(k) + i for k, i in chosen])
+    rows = torch.tensor([examples.get_start(k) + i for k, i in chosen])
     expected = torch.stack([expected_inputs(KINDS[kind], k, dtype)[i] for k, i in chosen])
-    made = examples.inputs(rows)
+    made = examples.gather_inputs(rows)
     assert made.dtype == dtype
     assert torch.equal(made, expected)
     out = torch.full_like(made, -1.0)
-    assert examples.inputs(rows, out=out).data_ptr() == out.data_ptr()
+    assert examples.gather_inputs(rows, out=out).data_ptr() == out.data_ptr()
     assert torch.equal(out, expected)
-    assert examples.labels(rows).tolist() == [10 * ROWS[k][i] for k, i in chosen]
+    assert examples.gather_labels(rows).tolist() == [10 * ROWS[k][i] for k, i in chosen]
 
 
 def test_neighbours_are_views() -> None:
     """Ready inputs of clients next to each other are not copied, nor are labels."""
     examples = examples_of(KINDS["numbers"], ready=True)
-    whole, all_labels = examples.of([7, 2, 5, 3])
+    whole, all_labels = examples.select_clients([7, 2, 5, 3])
     for clients in ([7], [2, 5], [5, 3]):
-        inputs, labels = examples.of(clients)
-        start = examples.start(clients[0])
+        inputs, labels = examples.select_clients(clients)
+        start = examples.get_start(clients[0])
         assert inputs.data_ptr() == whole[start:].data_ptr()
         assert labels.data_ptr() == all_labels[start:].data_ptr()
 
@@ -129,10 +129,12 @@ def test_samples_of_a_file_stay_there(tmp_path: Path) -> None:
     examples = Examples(pool, CPU, kept_bytes=0)
     assert Counting.read == 0
     assert examples._pool is pool.x
-    inputs = examples.inputs(torch.tensor([examples.start(3) + 1, examples.start(2)]))
+    inputs = examples.gather_inputs(
+        torch.tensor([examples.get_start(3) + 1, examples.get_start(2)])
+    )
     assert Counting.read == 2
-    assert torch.equal(inputs, torch.from_numpy(as_inputs(x[[2, 0]])))
-    assert torch.equal(examples.of([7])[0], expected_inputs(x, 7))
+    assert torch.equal(inputs, torch.from_numpy(to_inputs(x[[2, 0]])))
+    assert torch.equal(examples.select_clients([7])[0], expected_inputs(x, 7))
     assert Counting.read == 5
 
 
@@ -147,13 +149,15 @@ def test_how_much_is_kept() -> None:
 def test_labels_of_sequences() -> None:
     """Labels may have further axes."""
     y = np.arange(30).reshape(10, 3)
-    pool = Pool(KINDS["numbers"], y, ClientRows.of({0: np.array([3, 1]), 1: np.array([7])}))
+    pool = PooledSplit(
+        KINDS["numbers"], y, RowIndex.from_mapping({0: np.array([3, 1]), 1: np.array([7])})
+    )
     examples = Examples(pool, CPU)
-    assert examples.of([1, 0])[1].tolist() == y[[7, 3, 1]].tolist()
-    assert examples.labels(torch.tensor([2])).tolist() == [y[7].tolist()]
+    assert examples.select_clients([1, 0])[1].tolist() == y[[7, 3, 1]].tolist()
+    assert examples.gather_labels(torch.tensor([2])).tolist() == [y[7].tolist()]
 
 
 def test_no_clients() -> None:
     """A process without clients has no examples."""
-    examples = Examples(Pool(KINDS["grey"], np.arange(10), ClientRows.of({})), CPU)
+    examples = Examples(PooledSplit(KINDS["grey"], np.arange(10), RowIndex.from_mapping({})), CPU)
     assert frozenset(examples.clients.tolist()) == frozenset()

@@ -20,14 +20,14 @@ from fedquorum.flower.codec import (
     encode_evaluate_request,
     encode_train_request,
 )
-from fedquorum.types import Call, Objective
+from fedquorum.types import Objective, RoundPlan
 from flwr.app import Message, RecordDict
 from PIL import Image
 
 from client_app import app as client_app
-from client_app.failures import RUNS_APPS
+from client_app.failures import SUPERNODE_MODULE
 from server_app.in_process import InProcessGrid
-from tests.cases import sampled
+from tests.cases import sample_cases
 
 SECRETS = ("Borreliosis", "Lovelace", "31415", "-27182")
 """Values of the data below, of which the server may hear none."""
@@ -106,7 +106,7 @@ BROKEN = {
 REQUESTS = {
     "query": RecordDict(),
     "train": encode_train_request(
-        encode_arrays(MODEL), TrainRequest(1, Call((2,)), (True,), Objective(1.0, 0.5))
+        encode_arrays(MODEL), TrainRequest(1, RoundPlan((2,)), (True,), Objective(1.0, 0.5))
     ),
     "evaluate": encode_evaluate_request(
         encode_arrays(MODEL), EvaluateRequest(1, (2,), (True,), (True,))
@@ -114,7 +114,7 @@ REQUESTS = {
 }
 
 
-def told(kind: str, words: str, node_config: NodeConfig) -> str:
+def get_error_reason(kind: str, words: str, node_config: NodeConfig) -> str:
     """Return the reason that a node gives for not doing as it was asked."""
     common = "data.num_clients=3 data.priority=all client.local_epochs=1 client.device=cpu"
     config = {"experiment": "custom", "overrides": f"{words} {common}", "output-dir": ""}
@@ -130,7 +130,7 @@ def told(kind: str, words: str, node_config: NodeConfig) -> str:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "has_data_path"), sampled([*product(BROKEN, REQUESTS, (True, False))], 20)
+    ("name", "kind", "has_data_path"), sample_cases([*product(BROKEN, REQUESTS, (True, False))], 20)
 )
 def test_a_device_quotes_no_data(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, kind: str, *, has_data_path: bool
@@ -140,17 +140,17 @@ def test_a_device_quotes_no_data(
     broken.write(path)
     elsewhere = {"data-path": str(path)} if has_data_path else {}
     words = f"{broken.words} data.path={tmp_path / 'nothing' if has_data_path else path}"
-    reason = told(kind, words, {**DEVICE, **elsewhere})
+    reason = get_error_reason(kind, words, {**DEVICE, **elsewhere})
     assert not [secret for secret in SECRETS if secret in reason], reason
     assert re.fullmatch(broken.told, reason), reason
     assert "Traceback" in caplog.text
 
 
 @pytest.mark.parametrize("kind", REQUESTS)
-def test_a_simulation_hears_the_text(tmp_path: Path, kind: str) -> None:
+def test_a_simulation_shows_the_error_text(tmp_path: Path, kind: str) -> None:
     """Its data belong to whoever runs it, whom the text helps."""
     BROKEN["a label of no class"].write(tmp_path / "data")
-    assert "31415" in told(kind, f"{ARRAYS} data.path={tmp_path / 'data'}", SIMULATED)
+    assert "31415" in get_error_reason(kind, f"{ARRAYS} data.path={tmp_path / 'data'}", SIMULATED)
 
 
 @pytest.mark.parametrize("kind", REQUESTS)
@@ -158,9 +158,9 @@ def test_a_supernode_of_several_clients_quotes_no_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """Its node config is that of a simulation, but Flower's module for SuperNodes is loaded."""
-    monkeypatch.setitem(sys.modules, RUNS_APPS, ModuleType(RUNS_APPS))
+    monkeypatch.setitem(sys.modules, SUPERNODE_MODULE, ModuleType(SUPERNODE_MODULE))
     BROKEN["a label of no class"].write(tmp_path / "data")
-    reason = told(kind, f"{ARRAYS} data.path={tmp_path / 'data'}", SIMULATED)
+    reason = get_error_reason(kind, f"{ARRAYS} data.path={tmp_path / 'data'}", SIMULATED)
     assert reason == "DataError: the log of the node has the text"
 
 
@@ -173,7 +173,7 @@ def test_which_flower_loads_the_module() -> None:
         ("flwr.simulation.ray_transport.ray_actor, flwr.simulation.app", False),
         ("server_app.app, server_app.in_process, server_app.ray_engine.worker", False),
     ):
-        command = [sys.executable, "-c", code.format(module, RUNS_APPS)]
+        command = [sys.executable, "-c", code.format(module, SUPERNODE_MODULE)]
         said = subprocess.run(command, capture_output=True, text=True, check=True)
         assert said.stdout.splitlines()[-1] == str(deployed), module
 
@@ -187,17 +187,17 @@ def test_which_flower_loads_the_module() -> None:
         ("client.loss=binary evaluation.metric=top5", "evaluation.metric=top5"),
     ],
 )
-def test_mistakes_in_settings_are_told(
+def test_errors_in_settings_are_reported(
     tmp_path: Path, kind: str, words: str, expected: str
 ) -> None:
     """They are the server's, and their texts have nothing of the data."""
     arrays(tmp_path / "data.npz", [[0, 1]] * 4, [0, 1, 0, 1])
     data = {"data-path": str(tmp_path / "data.npz")}
-    reason = told(kind, f"{ARRAYS} data.path=nowhere {words}", {**DEVICE, **data})
+    reason = get_error_reason(kind, f"{ARRAYS} data.path=nowhere {words}", {**DEVICE, **data})
     assert reason.startswith(expected)
 
 
 def test_a_node_config_is_not_quoted() -> None:
     """It has the path of the data, which may name a person."""
-    reason = told("query", "data=synth", {"data-path": "/home/Lovelace"})
+    reason = get_error_reason("query", "data=synth", {"data-path": "/home/Lovelace"})
     assert reason.endswith("must hold client-id, or partition-id and num-partitions, got data-path")

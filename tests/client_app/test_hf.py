@@ -12,26 +12,34 @@ from numpy.typing import NDArray
 from PIL import Image as Pillow
 
 from client_app.data import FederatedData, load_data
-from client_app.data.sources.base import LabelledArrays
-from client_app.data.sources.hf import hf_arrays
-from client_app.data.sources.text import hashed_texts
-from conf.compose import compose
+from client_app.data.sources.base import LabeledArrays
+from client_app.data.sources.hf import load_hf_arrays
+from client_app.data.sources.text import hash_texts
+from conf.compose import compose_settings
 from conf.schema.data import HfSettings, NpzSettings
-from tests.builders_hf import CLASSES, grey_images, image_rows, parquet, saved
+from tests.builders_hf import (
+    CLASSES,
+    make_gray_images,
+    make_image_rows,
+    save_splits,
+    write_parquet_splits,
+)
 from tests.client_app.clients import assert_one_line
 
 N, M = 120, 36
 LABEL = ClassLabel(names=CLASSES)
 
 
-def load(path: Path, **others: Any) -> LabelledArrays:
-    return hf_arrays(HfSettings(path=str(path), cache_dir=str(path.parent / "cache"), **others))
+def load(path: Path, **others: Any) -> LabeledArrays:
+    return load_hf_arrays(
+        HfSettings(path=str(path), cache_dir=str(path.parent / "cache"), **others)
+    )
 
 
 def of_columns(path: Path, kinds: dict[str, Any], **columns: Any) -> Path:
     """Save one split with these columns of these kinds; returns the folder."""
     rows = Dataset.from_dict(columns, features=Features(kinds))
-    return saved(path, train=rows)
+    return save_splits(path, train=rows)
 
 
 def npz(path: Path, **arrays: Any) -> Path:
@@ -50,7 +58,7 @@ def assert_same(one: FederatedData, other: FederatedData) -> None:
     for k in range(one.num_clients):
         for part in ("x_train", "y_train", "x_test", "y_test"):
             np.testing.assert_array_equal(
-                getattr(one.client(k), part), getattr(other.client(k), part), strict=True
+                getattr(one.get_client(k), part), getattr(other.get_client(k), part), strict=True
             )
 
 
@@ -61,11 +69,11 @@ def assert_same(one: FederatedData, other: FederatedData) -> None:
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write the same images in three forms."""
     folder = tmp_path_factory.mktemp("images")
-    (x_train, y_train), (x_test, y_test) = grey_images(N), grey_images(M)
+    (x_train, y_train), (x_test, y_test) = make_gray_images(N), make_gray_images(M)
     npz(folder / "x.npz", x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
-    splits = {"train": image_rows(x_train, y_train), "test": image_rows(x_test, y_test)}
-    saved(folder / "saved", **splits)
-    parquet(folder / "parquet", **splits)
+    splits = {"train": make_image_rows(x_train, y_train), "test": make_image_rows(x_test, y_test)}
+    save_splits(folder / "saved", **splits)
+    write_parquet_splits(folder / "parquet", **splits)
     return folder
 
 
@@ -95,29 +103,31 @@ def test_clients_of_a_column(tmp_path: Path) -> None:
     ours = load_data(HfSettings(path=str(path), client_column="writer", **given), 3)
     theirs = load_data(NpzSettings(path=str(arrays), **given), 3)
     assert_same(ours, theirs)
-    assert [len(ours.client(k).y_train) for k in range(3)] == [16, 8, 8]
+    assert [len(ours.get_client(k).y_train) for k in range(3)] == [16, 8, 8]
 
 
 def test_a_device_has_the_rows_of_its_client(tmp_path: Path) -> None:
     """It needs the shapes that all agreed on; others are refused, and so are texts."""
-    x, y = grey_images(9)
-    path = saved(tmp_path / "hf", train=image_rows(x, y), test=image_rows(x[:3], y[:3]))
+    x, y = make_gray_images(9)
+    path = save_splits(
+        tmp_path / "hf", train=make_image_rows(x, y), test=make_image_rows(x[:3], y[:3])
+    )
     given: dict[str, Any] = {
         "partition": "device",
         "num_clients": 4,
         "num_classes": 3,
         "input_shape": [1, 8, 8],
     }
-    client = load_data(HfSettings(path=str(path), **given), 1).client(3)
+    client = load_data(HfSettings(path=str(path), **given), 1).get_client(3)
     np.testing.assert_array_equal(client.x_train[:, 0], np.float32(x) / np.float32(255))
     assert (len(client.y_train), client.y_test.tolist()) == (9, [0, 1, 2])
     given["input_shape"] = [1, 8, 9]
     with pytest.raises(DataError, match=r"agreed shape \(1, 8, 9\), got \(1, 8, 8\)$"):
-        load_data(HfSettings(path=str(path), **given), 1).client(3)
+        load_data(HfSettings(path=str(path), **given), 1).get_client(3)
     kinds = {"text": Value("string"), "y": LABEL}
     texts = of_columns(tmp_path / "t", kinds, text=["a", "b"], y=[0, 1])
     with pytest.raises(DataError, match="not for texts"):
-        load_data(HfSettings(path=str(texts), **given), 1).client(3)
+        load_data(HfSettings(path=str(texts), **given), 1).get_client(3)
 
 
 # --- features -----------------------------------------------------------------------------------
@@ -184,10 +194,10 @@ def test_texts(tmp_path: Path) -> None:
     path = of_columns(tmp_path / "x", kinds, a=first, b=second, y=[0, 2])
     words: dict[str, Any] = {"length": 9, "vocabulary_size": 50}
     arrays = load(path, features=["a", "b"], **words)
-    np.testing.assert_array_equal(arrays.x_train, hashed_texts([first, second], 9, 50))
+    np.testing.assert_array_equal(arrays.x_train, hash_texts([first, second], 9, 50))
     assert (arrays.num_tokens, arrays.num_classes) == (50, 3)
     alone = of_columns(tmp_path / "1", {"a": kinds["a"], "y": LABEL}, a=first, y=[0, 2])
-    np.testing.assert_array_equal(load(alone, **words).x_train, hashed_texts([first], 9, 50))
+    np.testing.assert_array_equal(load(alone, **words).x_train, hash_texts([first], 9, 50))
 
 
 def pictures(path: Path, *images: Any) -> Path:
@@ -238,9 +248,9 @@ def test_folders_of_images(tmp_path: Path) -> None:
     assert (len(arrays.y_test), arrays.num_classes) == (3, 3)
 
 
-def test_images_are_read_when_they_are_asked_for(tmp_path: Path) -> None:
+def test_images_are_read_on_demand(tmp_path: Path) -> None:
     """A damaged one of another client does no harm, and is one line where it is needed."""
-    x, y = grey_images(6)
+    x, y = make_gray_images(6)
     rows = [{"bytes": b"no image"} if i == 4 else Pillow.fromarray(x[i]) for i in range(6)]
     arrays = load(pictures(tmp_path / "x", *rows))
     np.testing.assert_array_equal(arrays.x_train[:4], x[:4])
@@ -365,7 +375,7 @@ def test_what_is_wrong_with_a_column(
 
 def test_splits_that_differ(tmp_path: Path) -> None:
     """Another kind of column or other classes in the test split are refused."""
-    train = image_rows(*grey_images(3))
+    train = make_image_rows(*make_gray_images(3))
     other = ClassLabel(names=[*reversed(CLASSES)])
     numbers = Dataset.from_dict({"image": [1], "label": [0]})
     for test, reason in (
@@ -373,7 +383,7 @@ def test_splits_that_differ(tmp_path: Path) -> None:
         (numbers, "image of the test split is missing or of another kind"),
         (train.remove_columns("label"), "label of the test split is missing or of another kind"),
     ):
-        path = saved(tmp_path / reason[:30], train=train, test=test)
+        path = save_splits(tmp_path / reason[:30], train=train, test=test)
         with pytest.raises(DataError, match=reason):
             load(path)
 
@@ -383,7 +393,7 @@ def test_splits_that_differ(tmp_path: Path) -> None:
 
 def test_the_command_line_names_the_data_set() -> None:
     """``data=hf data.path=ylecun/mnist`` is 60 clients with equally many random rows."""
-    data = compose("custom", "data=hf data.path=ylecun/mnist").settings.data
+    data = compose_settings("custom", "data=hf data.path=ylecun/mnist").settings.data
     assert isinstance(data, HfSettings)
     assert (data.path, data.partition, data.num_clients) == ("ylecun/mnist", "iid", 60)
     assert (data.priority, data.download, data.revision) == ("all", True, None)
@@ -408,4 +418,4 @@ DEVICE = "must have a value where each device has the data of its own client onl
 def test_settings_that_do_not_fit(words: str, message: str) -> None:
     """Refused before any data is read, in one line."""
     with pytest.raises(SettingsError, match=f"^{re.escape(message)}"):
-        compose("custom", f"data=hf data.path=x {words}")
+        compose_settings("custom", f"data=hf data.path=x {words}")

@@ -12,28 +12,38 @@ import pytest
 from fedquorum.errors import DataError
 from huggingface_hub import HfApi
 
-from client_app.data.sources.hub import Splits, hub_splits
+from client_app.data.sources.hub import HubSplits, load_hub_splits
 from conf.schema.data import HfSettings
-from tests.builders_hf import grey_images, image_rows, in_cache, parquet, saved
+from tests.builders_hf import (
+    add_to_cache,
+    make_gray_images,
+    make_image_rows,
+    save_splits,
+    write_parquet_splits,
+)
 from tests.client_app.clients import assert_one_line
 
 OLD, NEW = "a" * 40, "b" * 40
 
 
-def load(path: Path | str, folder: Path, **others: Any) -> Splits:
-    return hub_splits(HfSettings(path=str(path), cache_dir=str(folder / "cache"), **others))
+def load(path: Path | str, folder: Path, **others: Any) -> HubSplits:
+    return load_hub_splits(HfSettings(path=str(path), cache_dir=str(folder / "cache"), **others))
 
 
 def files(folder: Path, n: int = 12) -> Path:
     """Write Parquet files with n and 6 images; returns the folder."""
-    return parquet(folder, train=image_rows(*grey_images(n)), test=image_rows(*grey_images(6)))
+    return write_parquet_splits(
+        folder,
+        train=make_image_rows(*make_gray_images(n)),
+        test=make_image_rows(*make_gray_images(6)),
+    )
 
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
     """Fill a cache with two commits of owner/tiny, of 12 and of 15 training rows."""
     for commit, n in ((OLD, 12), (NEW, 15)):
-        in_cache(tmp_path / "cache", files(tmp_path / commit, n), commit)
+        add_to_cache(tmp_path / "cache", files(tmp_path / commit, n), commit)
     return tmp_path
 
 
@@ -65,7 +75,7 @@ class Hub:
         return self._load(str(self.folder), name, **others)
 
 
-@pytest.mark.parametrize("write", [files, lambda path: saved(path, train={"a": [1]})])
+@pytest.mark.parametrize("write", [files, lambda path: save_splits(path, train={"a": [1]})])
 def test_a_folder(write: Any, tmp_path: Path, no_hub: None) -> None:
     """Saved, or of files that load_dataset reads: with its test split, if it has one."""
     splits = load(write(tmp_path / "data"), tmp_path)
@@ -85,7 +95,9 @@ def test_files_that_changed_are_read_again(tmp_path: Path) -> None:
     """The cache is of the files as they were."""
     folder = tmp_path / "data"
     assert len(load(files(folder), tmp_path).train) == 12
-    image_rows(*grey_images(9)).to_parquet(folder / "data" / "train-00000-of-00001.parquet")
+    make_image_rows(*make_gray_images(9)).to_parquet(
+        folder / "data" / "train-00000-of-00001.parquet"
+    )
     assert len(load(folder, tmp_path).train) == 9
 
 
@@ -106,7 +118,7 @@ def test_subsets_of_a_folder(tmp_path: Path) -> None:
 
 def test_splits_by_name(tmp_path: Path) -> None:
     """Another split may be the training or the test rows; an unknown one is refused."""
-    folder = saved(tmp_path / "x", a={"i": [1]}, test={"i": [2]}, validation={"i": [3]})
+    folder = save_splits(tmp_path / "x", a={"i": [1]}, test={"i": [2]}, validation={"i": [3]})
     splits = load(folder, tmp_path, train_split="a", test_split="validation")
     assert (splits.train["i"][:], splits.test["i"][:]) == ([1], [3])
     assert load(folder, tmp_path, train_split="test").test is None
@@ -161,7 +173,7 @@ def test_nowhere(words: dict[str, Any], tmp_path: Path, cache: Path, no_hub: Non
 def test_a_subset_that_the_cache_leaves_open(tmp_path: Path) -> None:
     """Of two in the cache one has to be named."""
     for subset, n in (("small", 6), ("large", 12)):
-        in_cache(tmp_path / "cache", files(tmp_path / subset, n), OLD, subset)
+        add_to_cache(tmp_path / "cache", files(tmp_path / subset, n), OLD, subset)
     assert len(load("owner/tiny", tmp_path, download=False, subset="large").train) == 12
     with pytest.raises(DataError, match=r"^data\.subset must be one of large, small, which the ca"):
         load("owner/tiny", tmp_path, download=False)
@@ -175,7 +187,7 @@ def script(folder: Path) -> Path:
 
 
 def broken(folder: Path) -> Path:
-    path = saved(folder, train={"a": [1]})
+    path = save_splits(folder, train={"a": [1]})
     (path / "train" / "state.json").write_text("{")
     return path
 
@@ -190,7 +202,7 @@ def broken(folder: Path) -> Path:
         (broken, {}, "Expecting property name"),
         (files, {"revision": "main"}, "a folder has no data.revision main"),
         (
-            lambda path: saved(path, train={"a": [1]}),
+            lambda path: save_splits(path, train={"a": [1]}),
             {"subset": "x"},
             "a saved data set has no data.subset x",
         ),

@@ -9,9 +9,9 @@ from fedquorum.errors import DataError, SettingsError
 from PIL import Image
 
 from client_app.data import load_data
-from client_app.data.sources.base import LabelledArrays
-from client_app.data.sources.image_folder import image_folder_arrays
-from conf.compose import compose
+from client_app.data.sources.base import LabeledArrays
+from client_app.data.sources.image_folder import load_image_folder_arrays
+from conf.compose import compose_settings
 from conf.schema.data import ImageFolderSettings
 from tests.client_app.clients import assert_one_line
 
@@ -36,8 +36,8 @@ def clients(tmp_path: Path) -> Path:
     return tmp_path / "images"
 
 
-def load(path: Path, **others: Any) -> LabelledArrays:
-    return image_folder_arrays(ImageFolderSettings(path=str(path), **others))
+def load(path: Path, **others: Any) -> LabeledArrays:
+    return load_image_folder_arrays(ImageFolderSettings(path=str(path), **others))
 
 
 def assert_refused(path: Path, reason: str, **others: Any) -> None:
@@ -61,19 +61,19 @@ def test_clients_by_folder(clients: Path) -> None:
     assert arrays.client_train.tolist() == [0] * 5 + [1] * 4
     data = load_data(ImageFolderSettings(path=str(clients)), 1)
     assert (data.num_clients, data.num_classes, data.input_shape) == (2, 2, (3, 5, 4))
-    client = data.client(1)
+    client = data.get_client(1)
     assert (len(client.y_train), len(client.y_test)) == (3, 1)
     seen = np.concatenate([client.x_train, client.x_test])[:, 0, 0, 0]
     assert sorted(np.rint(seen * 255).astype(int).tolist()) == [6, 7, 8, 9]
 
 
-def test_only_the_images_asked_for_are_read(clients: Path) -> None:
+def test_only_the_requested_images_are_read(clients: Path) -> None:
     """A damaged image of another client does no harm here, and is one line there."""
     (clients / "bob/dog/002.png").write_bytes(b"\x89PNG cut")
     data = load_data(ImageFolderSettings(path=str(clients)), 1)
-    assert len(data.client(0).y_train) == 4
+    assert len(data.get_client(0).y_train) == 4
     with pytest.raises(DataError, match=r"^data\.path must lead to images, got .*bob/dog/002\.png"):
-        data.client(1)
+        data.get_client(1)
 
 
 def test_training_and_test_folders(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_training_and_test_folders(tmp_path: Path) -> None:
     assert arrays.client_test is not None
     assert arrays.client_test.tolist() == [0, 0, 1, 1]
     data = load_data(ImageFolderSettings(path=str(tmp_path)), 1)
-    assert [len(data.client(k).y_test) for k in range(2)] == [2, 2]
+    assert [len(data.get_client(k).y_test) for k in range(2)] == [2, 2]
 
 
 @pytest.mark.parametrize("partition", ["iid", "quantity", "dirichlet"])
@@ -100,14 +100,18 @@ def test_divided_among_clients(tmp_path: Path, partition: str) -> None:
     data = load_data(settings, 1)
     assert (data.num_clients, data.num_classes) == (3, 3)
     train, test = (
-        [round(255 * float(v)) for k in range(3) for v in getattr(data.client(k), part)[:, 0, 0, 0]]
+        [
+            round(255 * float(v))
+            for k in range(3)
+            for v in getattr(data.get_client(k), part)[:, 0, 0, 0]
+        ]
         for part in ("x_train", "x_test")
     )
     assert not set(train) & set(test)
     assert len(set(train)) == len(train) == 48
     assert 9 <= len(set(test)) == len(test) <= 12
     for k in range(3):
-        client = data.client(k)
+        client = data.get_client(k)
         np.testing.assert_array_equal(
             client.y_train, np.rint(255 * client.x_train[:, 0, 0, 0]).astype(int) // 20
         )
@@ -145,7 +149,7 @@ def test_one_clients_images_on_a_device(clients: Path) -> None:
         assert (data.num_clients, data.num_classes, data.input_shape) == (2, 2, (3, 5, 4))
         for part in ("x_train", "y_train", "x_test", "y_test"):
             np.testing.assert_array_equal(
-                getattr(data.client(k), part), getattr(whole.client(k), part)
+                getattr(data.get_client(k), part), getattr(whole.get_client(k), part)
             )
 
 
@@ -203,4 +207,4 @@ def test_first_image_is_none(clients: Path) -> None:
 def test_mistakes_in_the_settings(words: str, message: str) -> None:
     """What can be told without the folder is refused without it."""
     with pytest.raises(SettingsError, match=f"^{message}"):
-        compose("custom", f"data=image_folder {words}")
+        compose_settings("custom", f"data=image_folder {words}")

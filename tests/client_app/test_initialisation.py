@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 from client_app.models import build_model
-from client_app.models.initialisation import initialise
-from conf import SettingsError, compose
+from client_app.models.init import initialize_weights
+from conf import SettingsError, compose_settings
 
 
 def model_with(init: str, option: str = "mlp", shape: tuple[int, ...] = (1, 30, 30)) -> nn.Module:
-    settings = compose("custom", f"model={option} model.init={init}").settings.model
+    settings = compose_settings("custom", f"model={option} model.init={init}").settings.model
     return build_model(settings, shape, 10, seed=3)
 
 
@@ -48,7 +48,7 @@ def test_recurrent_layers_and_embeddings_keep_torch_s_values() -> None:
     """As in AAggFF's authors' code: of the LSTM only the logits are drawn."""
     default, xavier = (
         build_model(
-            compose("custom", f"model=lstm model.init={init}").settings.model,
+            compose_settings("custom", f"model=lstm model.init={init}").settings.model,
             (7,),
             11,
             seed=3,
@@ -64,7 +64,7 @@ def test_recurrent_layers_and_embeddings_keep_torch_s_values() -> None:
 
 def test_layers_without_bias() -> None:
     """Their weights are drawn, and normalisations stay at scale 1 and shift 0."""
-    settings = compose("aaggff/celeba").settings.model
+    settings = compose_settings("aaggff/celeba").settings.model
     model = build_model(settings, (3, 20, 20), 1, seed=3)
     for layer in model.modules():
         if isinstance(layer, nn.Conv2d):
@@ -81,7 +81,7 @@ def test_the_default_is_the_model_s_own() -> None:
     """Nothing is changed, and nothing is drawn."""
     layer = nn.Linear(3, 2)
     before = {name: t.clone() for name, t in layer.state_dict().items()}
-    initialise(layer, "default")
+    initialize_weights(layer, "default")
     assert all(torch.equal(t, before[name]) for name, t in layer.state_dict().items())
 
 
@@ -94,8 +94,8 @@ def test_zeros_are_for_one_layer() -> None:
         model_with("zeros")
 
 
-def test_an_unknown_initialisation() -> None:
+def test_an_invalid_initialization_is_refused() -> None:
     """One line with all that there are."""
     message = "model.init must be one of default, kaiming, xavier, zeros, got 'uniform'"
     with pytest.raises(SettingsError, match=message):
-        compose("custom", "model.init=uniform")
+        compose_settings("custom", "model.init=uniform")

@@ -9,8 +9,8 @@ import pytest
 from fedquorum.errors import DataError, SettingsError
 
 from client_app.data import load_data
-from client_app.data.sources.base import LabelledArrays
-from client_app.data.sources.leaf import leaf_arrays
+from client_app.data.sources.base import LabeledArrays
+from client_app.data.sources.leaf import load_leaf_arrays
 from conf.schema.data import LeafSettings
 from tests.client_app.clients import assert_one_line
 
@@ -62,8 +62,8 @@ REDDIT: Users = {
 }
 
 
-def load(path: Path, **settings: Any) -> LabelledArrays:
-    return leaf_arrays(LeafSettings(path=str(path), **settings))
+def load(path: Path, **settings: Any) -> LabeledArrays:
+    return load_leaf_arrays(LeafSettings(path=str(path), **settings))
 
 
 def assert_refused(path: Path, reason: str) -> None:
@@ -89,7 +89,7 @@ def test_numbers_by_user(tmp_path: Path) -> None:
     assert arrays.client_train.tolist() == [1] * 7 + [0] * 5
     data = load_data(LeafSettings(path=str(tmp_path)), 1)
     assert data.num_clients == 2
-    client = data.client(0)
+    client = data.get_client(0)
     np.testing.assert_array_equal(client.x_test, np.array(parts["test"]["a"][0], np.float32))
     assert client.y_train.tolist() == parts["train"]["a"][1]
 
@@ -104,7 +104,7 @@ def test_characters_with_the_next_one(tmp_path: Path) -> None:
     assert arrays.y_train.tolist() == [3, 4]
     assert arrays.x_test[:].tolist() == [[2, 3, 4, 1]]
     assert arrays.num_tokens == arrays.num_classes == 5
-    client = load_data(LeafSettings(path=str(tmp_path)), 1).client(0)
+    client = load_data(LeafSettings(path=str(tmp_path)), 1).get_client(0)
     assert client.x_train.dtype == np.int64
 
 
@@ -144,15 +144,15 @@ def test_next_tokens_are_no_classes(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"^data\.partition must be iid, quantity or natural"):
         load_data(settings, 1)
     even = load_data(LeafSettings(path=str(tmp_path), partition="iid", num_clients=2), 1)
-    assert even.client(0).y_train.shape == (2, 4)
+    assert even.get_client(0).y_train.shape == (2, 4)
 
 
 def test_all_data_in_one_folder(tmp_path: Path) -> None:
     """Without train and test, every user's samples are divided."""
     write(tmp_path, {"a": numbers(0, 10), "b": numbers(1, 5)})
     data = load_data(LeafSettings(path=str(tmp_path)), 1)
-    assert [len(data.client(k).y_test) for k in range(2)] == [2, 1]
-    assert [len(data.client(k).y_train) for k in range(2)] == [8, 4]
+    assert [len(data.get_client(k).y_test) for k in range(2)] == [2, 1]
+    assert [len(data.get_client(k).y_train) for k in range(2)] == [8, 4]
 
 
 def test_users_with_few_samples(tmp_path: Path) -> None:

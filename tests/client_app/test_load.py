@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from client_app.data import load_data
-from client_app.data.base import Part, as_inputs, part_of
+from client_app.data.base import Split, select_split, to_inputs
 from client_app.data.partitioned import PartitionedData
-from client_app.data.synth import Synth
+from client_app.data.synth import SynthData
 from conf.schema.data import (
     CsvSettings,
     DataSettings,
@@ -45,7 +45,7 @@ def test_other_settings_get_other_data(change: dict[str, object]) -> None:
     settings = dataclasses.replace(SETTINGS, **change)  # type: ignore[arg-type]
     after = load_data(settings, 1)
     assert after is not before
-    assert isinstance(after, Synth)
+    assert isinstance(after, SynthData)
     assert after._settings == settings
 
 
@@ -53,7 +53,7 @@ def test_another_seed_gets_other_data() -> None:
     """The seed is part of what is asked for."""
     first, second = load_data(SETTINGS, 1), load_data(SETTINGS, 2)
     assert first is not second
-    assert not np.array_equal(first.client(0).x_train, second.client(0).x_train)
+    assert not np.array_equal(first.get_client(0).x_train, second.get_client(0).x_train)
 
 
 def test_only_the_last_data_is_kept() -> None:
@@ -62,7 +62,7 @@ def test_only_the_last_data_is_kept() -> None:
     load_data(SETTINGS, 2)
     again = load_data(SETTINGS, 1)
     assert again is not before
-    np.testing.assert_array_equal(again.client(2).x_train, before.client(2).x_train)
+    np.testing.assert_array_equal(again.get_client(2).x_train, before.get_client(2).x_train)
 
 
 def test_a_file_is_divided_among_clients(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_file_is_divided_among_clients(tmp_path: Path) -> None:
     data = load_data(settings, 1)
     assert isinstance(data, PartitionedData)
     assert (data.num_clients, data.input_shape, data.num_classes) == (2, (2,), 2)
-    given = np.concatenate([data.client(k).x_train for k in range(2)])
+    given = np.concatenate([data.get_client(k).x_train for k in range(2)])
     np.testing.assert_array_equal(given[np.argsort(given[:, 0])], x)
 
 
@@ -91,23 +91,23 @@ def every_kind(directory: Path) -> dict[str, DataSettings]:
 def test_pools_have_the_clients_rows(kind: str, tmp_path: Path) -> None:
     """The rows of a pool are each client's inputs and labels, in order, of those asked only."""
     data = load_data(every_kind(tmp_path)[kind], 1)
-    parts: tuple[Part, ...] = ("train", "test")
+    parts: tuple[Split, ...] = ("train", "test")
     for part in parts:
-        pool = data.pool(part, [1, 0])
+        pool = data.get_pooled_split(part, [1, 0])
         assert list(pool.rows) == [1, 0]
         for client, rows in pool.rows.items():
-            x, y = part_of(data.client(client), part)
-            np.testing.assert_array_equal(as_inputs(pool.x[rows]), x, strict=True)
+            x, y = select_split(data.get_client(client), part)
+            np.testing.assert_array_equal(to_inputs(pool.x[rows]), x, strict=True)
             np.testing.assert_array_equal(pool.y[rows], y, strict=True)
             assert len(rows) > 0
-    again = data.pool("train", [0])
-    assert np.shares_memory(again.x, data.pool("train", [0, 1]).x) is (kind == "npz")
+    again = data.get_pooled_split("train", [0])
+    assert np.shares_memory(again.x, data.get_pooled_split("train", [0, 1]).x) is (kind == "npz")
 
 
 @pytest.mark.parametrize(
     "settings", [DataSettings(name="x"), PartitionedSettings(name="x")], ids=repr
 )
-def test_unknown_settings_are_refused(settings: DataSettings) -> None:
+def test_settings_of_no_data_set_are_refused(settings: DataSettings) -> None:
     """Settings of no known data set raise and name their type."""
     with pytest.raises(TypeError, match=rf"for {type(settings).__name__}$"):
         load_data(settings, 1)

@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 import torch
-from fedquorum.streams import stream
+from fedquorum.rng import make_generator
 from torch import nn
 
-from client_app.augmentation import augmentation
-from client_app.dropout import dropouts, give_dropout
+from client_app.augmentation import build_augmentation
+from client_app.dropout import find_dropouts, replace_dropout
+from client_app.losses import BinaryCrossEntropy, CrossEntropy, SquaredError, Task
 from client_app.models import CNN, LSTM, M5, MLP, CelebaCNN, LogisticRegression, SmallCNN, TextCNN
-from client_app.randomness import draws_numbers, torch_seeded
-from client_app.tasks import BinaryCrossEntropy, CrossEntropy, SquaredError, Task
+from client_app.rng import seed_torch, uses_rng
 from client_app.training import (
     LocalModel,
-    LocalTraining,
+    LocalSGDConfig,
     TheoremLR,
-    batch_sizes,
-    normalises_batches,
+    compute_batch_sizes,
+    has_batch_norm,
 )
-from tests.client_app.clients import CPU, arrays_of
+from tests.client_app.clients import CPU, copy_arrays
 from tests.reference import torch_sgd
 
 CLASSES, T = 4, 2
@@ -133,23 +133,23 @@ KINDS = {
     "frozen": Kind(frozen, (12,), lr=0.01),
 }
 OPTIONS = {
-    "plain": LocalTraining(1.0, 8, 2),
-    "momentum": LocalTraining(1.0, 8, 2, momentum=0.9),
-    "weight decay": LocalTraining(1.0, 8, 2, weight_decay=0.1),
-    "proximal": LocalTraining(1.0, 8, 2, proximal_mu=0.5),
-    "all of them": LocalTraining(1.0, 8, 2, 0.5, 0.05, proximal_mu=0.3),
-    "steps": LocalTraining(1.0, 8, 1, lr_schedule="step", lr_decay=0.5, local_steps=7),
-    "theorem": LocalTraining(1.0, 8, 2, lr_schedule="theorem", theorem_lr=TheoremLR(5.0, 400.0)),
+    "plain": LocalSGDConfig(1.0, 8, 2),
+    "momentum": LocalSGDConfig(1.0, 8, 2, momentum=0.9),
+    "weight decay": LocalSGDConfig(1.0, 8, 2, weight_decay=0.1),
+    "proximal": LocalSGDConfig(1.0, 8, 2, proximal_mu=0.5),
+    "all of them": LocalSGDConfig(1.0, 8, 2, 0.5, 0.05, proximal_mu=0.3),
+    "steps": LocalSGDConfig(1.0, 8, 1, lr_schedule="step", lr_decay=0.5, local_steps=7),
+    "theorem": LocalSGDConfig(1.0, 8, 2, lr_schedule="theorem", theorem_lr=TheoremLR(5.0, 400.0)),
 }
 
 
 def model_of(kind: Kind, dtype: torch.dtype = torch.float64) -> nn.Module:
-    with torch_seeded(5, CPU):
+    with seed_torch(5, CPU):
         model = kind.make()
     model = model.double() if dtype == torch.float64 else model.to(dtype)
     inputs = torch.zeros((2, *kind.shape), dtype=torch.int64 if kind.tokens else dtype)
     if "torch's" not in repr(kind):
-        model = give_dropout(model, inputs)
+        model = replace_dropout(model, inputs)
     if any(isinstance(layer, nn.Conv2d) for layer in model.modules()):
         model = model.to(memory_format=torch.channels_last)
     return model
@@ -171,37 +171,37 @@ def problem(
 def by_torch(
     model: nn.Module,
     rows: tuple[torch.Tensor, torch.Tensor],
-    how: LocalTraining,
+    how: LocalSGDConfig,
     draws: Any,
     task: Task,
 ) -> None:
     x, y = rows
-    sizes = batch_sizes(len(y), how.batch_size, normalises=normalises_batches(model))
-    steps = how.steps(len(y), normalises=normalises_batches(model))
+    sizes = compute_batch_sizes(len(y), how.batch_size, batch_norm=has_batch_norm(model))
+    steps = how.count_steps(len(y), batch_norm=has_batch_norm(model))
     torch_sgd.train(
         model,
         x,
         y,
         sizes=sizes,
-        rates=[how.learning_rate(T, step, steps) for step in range(steps)],
+        rates=[how.compute_learning_rate(T, step, steps) for step in range(steps)],
         draw=draws,
-        loss=task.mean_loss,
+        loss=task.compute_mean_loss,
         momentum=how.momentum,
         weight_decay=how.weight_decay,
         mu=how.proximal_mu,
-        change=augmentation(how.augmentation, draws),
-        masked=[layer for _, layer in dropouts(model)],
-        seeded=draws_numbers(model),
+        change=build_augmentation(how.augmentation, draws),
+        masked=[layer for _, layer in find_dropouts(model)],
+        seeded=uses_rng(model),
     )
 
 
 def draws_of(client: int) -> Any:
-    return partial(stream, 9, round_number=T + 1, client=client)
+    return partial(make_generator, 9, round_number=T + 1, client=client)
 
 
 def check(
     kind: Kind,
-    how: LocalTraining,
+    how: LocalSGDConfig,
     counts: tuple[int, ...],
     dtype: torch.dtype,
     tolerance: float,
@@ -210,10 +210,10 @@ def check(
 ) -> None:
     """Compare clients that train in one model, in turn, with clients of torch's optimizer."""
     model = model_of(kind, dtype)
-    start = arrays_of(model)
+    start = copy_arrays(model)
     local = LocalModel(copy.deepcopy(model), kind.task, closed_form=closed_form)
-    local.put(start)
-    received = local.copies()
+    local.load_arrays(start)
+    received = local.copy_state()
     how = replace(how, lr=kind.lr)
     for client, n in enumerate(counts):
         x, y = problem(kind, n, client, dtype)
@@ -259,7 +259,7 @@ def test_a_step_is_that_of_torch_in_float32(kind: str, option: str) -> None:
 @pytest.mark.parametrize("kind", ["small_cnn, odd", "celeba_cnn"])
 def test_augmented_images(kind: str, name: str) -> None:
     """Both train on the same changed images."""
-    how = LocalTraining(1.0, 8, 2, momentum=0.5, augmentation=name)
+    how = LocalSGDConfig(1.0, 8, 2, momentum=0.5, augmentation=name)
     check(KINDS[kind], how, (26,), torch.float64, 1e-10)
 
 

@@ -49,7 +49,7 @@ def test_ten_thousand_clients_share_one_array(large: Path, partition: str) -> No
     tracemalloc.start()
     try:
         data = load_data(settings, 1)
-        clients = [data.client(k) for k in range(0, data.num_clients, data.num_clients // 2)]
+        clients = [data.get_client(k) for k in range(0, data.num_clients, data.num_clients // 2)]
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -68,6 +68,6 @@ def test_rows_of_natural_clients(large: Path) -> None:
     """Each of the 10,000 has its own rows, and no other's."""
     data = load_data(NpzSettings(path=str(large), partition="natural", priority="all"), 1)
     for k in (0, 1, 9_999):
-        client = data.client(k)
+        client = data.get_client(k)
         seen = sorted([*client.x_train[:, 0].tolist(), *client.x_test[:, 0].tolist()])
         assert seen == [k + i * CLIENTS for i in range(EACH)]

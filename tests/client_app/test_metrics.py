@@ -14,19 +14,19 @@ from fedquorum.metrics import METRICS
 from numpy.typing import NDArray
 
 from client_app import metrics
-from client_app.metrics import check_metric, metrics_of
-from client_app.tasks import (
-    NO_TARGET,
+from client_app.losses import (
+    IGNORE_INDEX,
     BinaryCrossEntropy,
     CrossEntropy,
     SequenceCrossEntropy,
 )
+from client_app.metrics import check_metric_for_target, compute_metric
 from conf import SettingsError
 
 
 def metric(name: str, x: torch.Tensor, y: torch.Tensor) -> float:
     """Return the metric of one client alone."""
-    (value,) = metrics_of(name, x, y, [len(y)])
+    (value,) = compute_metric(name, x, y, [len(y)])
     return value
 
 
@@ -49,11 +49,11 @@ def of_torchmetrics(name: str, x: torch.Tensor, y: torch.Tensor) -> float:
     if len(present) == 1:
         return math.nan
     chosen = present if classes > 2 else present[-1:]
-    areas = [float(binary_auroc(ranked(x, c), (y == c).long())) for c in chosen.tolist()]
+    areas = [float(binary_auroc(rank_rows(x, c), (y == c).long())) for c in chosen.tolist()]
     return float(np.mean(areas))
 
 
-def ranked(x: torch.Tensor, c: int) -> torch.Tensor:
+def rank_rows(x: torch.Tensor, c: int) -> torch.Tensor:
     """Return the ranks in [0, 1) of the rows by their odds of class c; what is tied shares one."""
     rest = torch.cat([x[:, :c], x[:, c + 1 :]], dim=1).double()
     odds = (x[:, c].double() - rest.logsumexp(dim=1)).round(decimals=9)
@@ -61,7 +61,7 @@ def ranked(x: torch.Tensor, c: int) -> torch.Tensor:
     return torch.tensor(rank) / len(x)
 
 
-def generated(
+def generate_logits(
     classes: int, dtype: torch.dtype, *, ties: bool
 ) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
     """Return logits and labels of clients, with the number of rows of each.
@@ -102,19 +102,21 @@ def test_auroc_of_two_classes_counts_pairs() -> None:
 
 @pytest.mark.parametrize("scale", [1, 5, 10, 20, 40, 1000])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_auroc_ranks_what_probabilities_no_longer_tell_apart(
-    scale: int, dtype: torch.dtype
-) -> None:
+def test_auroc_ranks_logits_whose_probabilities_are_equal(scale: int, dtype: torch.dtype) -> None:
     """A sure model's probabilities are 1 in float32; its logits still have an order."""
     rng = np.random.default_rng(0)
     y = np.array([0, 1] * 100)
     z = torch.tensor(scale * (y + rng.normal(size=200) + 1.0), dtype=torch.float32).to(dtype)
     right = pair_counting(z.double().numpy(), y == 1)
     labels = torch.tensor(y)
-    one = metrics_of("auroc", *BinaryCrossEntropy().scored(z[:, None], labels), [200])
+    one = compute_metric(
+        "auroc", *BinaryCrossEntropy().select_predictions(z[:, None], labels), [200]
+    )
     two = torch.stack([torch.zeros(200, dtype=dtype), z], dim=1)
     assert one == [right]
-    assert metrics_of("auroc", *CrossEntropy().scored(two, labels), [200]) == [right]
+    assert compute_metric("auroc", *CrossEntropy().select_predictions(two, labels), [200]) == [
+        right
+    ]
     # A third class that is never likely changes no order; of it nothing is known.
     three = torch.cat([two, torch.full((200, 1), -60000.0, dtype=dtype)], dim=1)
     areas = [pair_counting(side.double().numpy(), y == c) for c, side in enumerate((-z, z))]
@@ -124,7 +126,9 @@ def test_auroc_ranks_what_probabilities_no_longer_tell_apart(
 def test_auroc_of_a_perfect_order_is_1() -> None:
     """Of logits 20 to 39, of which all but a few have probability 1."""
     z, y = torch.arange(20, 40, dtype=torch.float32), torch.tensor([0] * 10 + [1] * 10)
-    assert metrics_of("auroc", *BinaryCrossEntropy().scored(z[:, None], y), [20]) == [1.0]
+    assert compute_metric(
+        "auroc", *BinaryCrossEntropy().select_predictions(z[:, None], y), [20]
+    ) == [1.0]
 
 
 @pytest.mark.parametrize("scale", [1.0, 30.0, 1e4, 1e30])
@@ -200,8 +204,8 @@ def test_f1_is_the_mean_over_classes() -> None:
 
 
 PLAIN = {"accuracy", "loss"}
-MEASURED = [name for name, one in METRICS.items() if name not in PLAIN and not one.of_numbers]
-OF_NUMBERS = [name for name, one in METRICS.items() if one.of_numbers]
+MEASURED = [name for name, one in METRICS.items() if name not in PLAIN and not one.is_regression]
+OF_NUMBERS = [name for name, one in METRICS.items() if one.is_regression]
 
 
 @pytest.mark.parametrize("name", MEASURED)
@@ -224,12 +228,12 @@ def test_all_clients_at_once_are_torchmetrics(
     name: str, classes: int, dtype: torch.dtype, *, ties: bool
 ) -> None:
     """One pass over all clients gives each what torchmetrics computes for the client alone."""
-    x, y, counts = generated(classes, dtype, ties=ties)
+    x, y, counts = generate_logits(classes, dtype, ties=ties)
     expected = [
         of_torchmetrics(name, client_x, client_y)
         for client_x, client_y in zip(x.split(counts), y.split(counts), strict=True)
     ]
-    values = metrics_of(name, x, y, counts)
+    values = compute_metric(name, x, y, counts)
     assert values == pytest.approx(expected, abs=1e-6, nan_ok=True)
     assert sum(math.isnan(value) for value in values) == 5 + 3 * (name == "auroc")
 
@@ -241,14 +245,14 @@ def test_a_value_has_the_same_bits_in_any_group(
     name: str, classes: int, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Alone, with all others, or with the others in another order; in any number of passes."""
-    x, y, counts = generated(classes, torch.float32, ties=False)
+    x, y, counts = generate_logits(classes, torch.float32, ties=False)
     alone = [
         metric(name, client_x, client_y)
         for client_x, client_y in zip(x.split(counts), y.split(counts), strict=True)
     ]
-    monkeypatch.setattr(metrics, "NUMBERS", at_once)
-    together = metrics_of(name, x, y, counts)
-    backwards = metrics_of(
+    monkeypatch.setattr(metrics, "MAX_SORTED_SCORES", at_once)
+    together = compute_metric(name, x, y, counts)
+    backwards = compute_metric(
         name, torch.cat(x.split(counts)[::-1]), torch.cat(y.split(counts)[::-1]), counts[::-1]
     )
     assert np.array_equal(together, alone, equal_nan=True)
@@ -265,19 +269,19 @@ def test_no_two_metrics_are_the_same() -> None:
 
 def test_a_metric_must_fit_what_is_predicted() -> None:
     """Top-5 of five classes is always 1; classes and numbers share nothing but the loss."""
-    check_metric("top5", 6, numbers=False)
+    check_metric_for_target("top5", 6, regression=False)
     for name in ("loss", *OF_NUMBERS):
-        check_metric(name, 1, numbers=True)
+        check_metric_for_target(name, 1, regression=True)
     with pytest.raises(SettingsError, match="top5 needs more than 5 classes, got 5"):
-        check_metric("top5", 5, numbers=False)
+        check_metric_for_target("top5", 5, regression=False)
     for name in ("accuracy", *MEASURED):
         message = f"must be one of rmse, mae, r2, loss where targets are numbers, got {name}"
         with pytest.raises(SettingsError, match=message):
-            check_metric(name, 1, numbers=True)
+            check_metric_for_target(name, 1, regression=True)
     for name in OF_NUMBERS:
         message = f"one of accuracy, top5, auroc, f1, loss where targets are classes, got {name}"
         with pytest.raises(SettingsError, match=message):
-            check_metric(name, 2, numbers=False)
+            check_metric_for_target(name, 2, regression=False)
 
 
 def predicted_numbers() -> tuple[torch.Tensor, torch.Tensor, list[int]]:
@@ -303,7 +307,7 @@ def test_metrics_of_numbers_are_those_of_torchmetrics(name: str) -> None:
         of_numbers_by_torchmetrics(name, client_z.squeeze(1), client_y)
         for client_z, client_y in zip(z.split(counts), y.split(counts), strict=True)
     ]
-    values = metrics_of(name, z, y, counts)
+    values = compute_metric(name, z, y, counts)
     assert values == pytest.approx(expected, rel=1e-6, nan_ok=True)
     assert sum(map(math.isnan, values)) == 2 + 2 * (name == "r2")
     assert all(METRICS[name].contains(value) for value in values)
@@ -317,8 +321,8 @@ def test_a_metric_of_numbers_has_the_same_bits_in_any_group(name: str) -> None:
         metric(name, client_z, client_y)
         for client_z, client_y in zip(z.split(counts), y.split(counts), strict=True)
     ]
-    assert np.array_equal(metrics_of(name, z, y, counts), alone, equal_nan=True)
-    backwards = metrics_of(
+    assert np.array_equal(compute_metric(name, z, y, counts), alone, equal_nan=True)
+    backwards = compute_metric(
         name, torch.cat(z.split(counts)[::-1]), torch.cat(y.split(counts)[::-1]), counts[::-1]
     )
     assert np.array_equal(backwards, alone[::-1], equal_nan=True)
@@ -351,7 +355,9 @@ def test_accuracy_of_sequences_is_torchmetrics() -> None:
 
     rng = np.random.default_rng(5)
     x = torch.tensor(rng.normal(size=(6, 7, 9)))
-    y = torch.tensor(np.where(rng.random((6, 7)) < 0.3, NO_TARGET, rng.integers(9, size=(6, 7))))
-    terms = SequenceCrossEntropy().terms(x, y)
-    expected = multiclass_accuracy(x.transpose(1, 2), y, 9, average="micro", ignore_index=NO_TARGET)
+    y = torch.tensor(np.where(rng.random((6, 7)) < 0.3, IGNORE_INDEX, rng.integers(9, size=(6, 7))))
+    terms = SequenceCrossEntropy().compute_terms(x, y)
+    expected = multiclass_accuracy(
+        x.transpose(1, 2), y, 9, average="micro", ignore_index=IGNORE_INDEX
+    )
     assert float(terms.correct.sum() / terms.count.sum()) == pytest.approx(float(expected))

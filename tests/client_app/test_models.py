@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fedquorum.aggregation import AsFloat64, like
-from fedquorum.streams import stream
-from fedquorum.summation import combined_update
+from fedquorum.aggregation import Float64View, cast_like
+from fedquorum.exact_sum import compute_weighted_sum
+from fedquorum.rng import make_generator
 from numpy.typing import NDArray
 from torch import nn
 
+from client_app.losses import CrossEntropy, SequenceCrossEntropy, Task
 from client_app.models import CNN, M5, MLP, LogisticRegression, SmallCNN, build_model
-from client_app.tasks import CrossEntropy, SequenceCrossEntropy, Task
-from client_app.training import LocalTraining, train
-from conf import SettingsError, compose
+from client_app.training import LocalSGDConfig, train_model
+from conf import SettingsError, compose_settings
 from conf.compose import options
 from conf.schema.model import (
     CnnSettings,
@@ -68,7 +68,7 @@ def test_logits(input_shape: tuple[int, ...]) -> None:
     assert logits == pytest.approx(x.numpy().reshape(4, -1) @ weight.T + bias, abs=1e-12)
 
 
-def test_unknown_model_is_refused() -> None:
+def test_settings_of_no_model_are_refused() -> None:
     """Settings of no known model raise and name their type."""
     with pytest.raises(TypeError, match="no model for ModelSettings"):
         build_model(ModelSettings(name="x"), (5,), 3, seed=1)
@@ -132,7 +132,7 @@ def test_small_cnn_has_the_papers_layers(name: str) -> None:
     assert model(torch.rand(2, *shape)).shape == (2, classes)
 
 
-def convolved(x: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[np.float64]:
+def convolve(x: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return (n, out, h, w): the 3 x 3 correlation of x (n, in, h, w) with a margin of zeros."""
     h, w = x.shape[2:]
     margin = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
@@ -145,7 +145,7 @@ def convolved(x: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[np
     return result
 
 
-def pooled(x: NDArray[np.float64]) -> NDArray[np.float64]:
+def pool_maxima(x: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the maxima of 2 x 2 blocks; an odd last row or column is left out."""
     n, c, h, w = x.shape
     blocks = x[:, :, : h // 2 * 2, : w // 2 * 2].reshape(n, c, h // 2, 2, w // 2, 2)
@@ -159,8 +159,8 @@ def test_small_cnn_by_hand() -> None:
     tensors = [tensor.numpy() for tensor in model.state_dict().values()]
     (a, a0, b, b0), *dense = tensors[:4], *zip(tensors[4::2], tensors[5::2], strict=True)
     x = np.random.default_rng(1).standard_normal((5, 2, 9, 6))
-    out = pooled(np.maximum(convolved(x, a) + a0[:, None, None], 0))
-    out = pooled(np.maximum(convolved(out, b) + b0[:, None, None], 0)).reshape(5, 64)
+    out = pool_maxima(np.maximum(convolve(x, a) + a0[:, None, None], 0))
+    out = pool_maxima(np.maximum(convolve(out, b) + b0[:, None, None], 0)).reshape(5, 64)
     for weight, bias in dense[:-1]:
         out = np.maximum(out @ weight.T + bias, 0)
     out = out @ dense[-1][0].T + dense[-1][1]
@@ -198,7 +198,7 @@ def test_dropout_comes_before_every_fully_connected_layer() -> None:
 def test_settings_of_the_small_cnn() -> None:
     """Hidden layers and dropout come from the settings; what is not allowed is refused."""
     words = "model=small_cnn 'model.hidden=[12, 7]' model.dropout=0.25"
-    model = build_model(compose("custom", words).settings.model, (1, 8, 8), 3, seed=1)
+    model = build_model(compose_settings("custom", words).settings.model, (1, 8, 8), 3, seed=1)
     assert isinstance(model, SmallCNN)
     layers = list(model.features)
     assert [layer.out_features for layer in layers if isinstance(layer, torch.nn.Linear)] == [12, 7]
@@ -212,7 +212,7 @@ def test_settings_of_the_small_cnn() -> None:
         "model.dropout=-0.1": "model.dropout must be a number >= 0 and < 1, got -0.1",
     }.items():
         with pytest.raises(SettingsError, match=message) as caught:
-            compose("custom", f"model=small_cnn {word}")
+            compose_settings("custom", f"model=small_cnn {word}")
         assert "\n" not in str(caught.value)
 
 
@@ -322,11 +322,13 @@ def test_m5_needs_sound(input_shape: tuple[int, ...], padding: int) -> None:
 
 def test_settings_of_m5() -> None:
     """The tutorial's network by default; AAggFF's preset has its authors', of 158,183 numbers."""
-    model = build_model(compose("custom", "model=m5").settings.model, (1, 8000), 10, seed=1)
+    model = build_model(
+        compose_settings("custom", "model=m5").settings.model, (1, 8000), 10, seed=1
+    )
     assert sum(p.numel() for p in model.parameters()) == (
         32 * 81 + 32 * 97 + 64 * 97 + 64 * 193 + 2 * (32 + 32 + 64 + 64) + 10 * 65
     )
-    model = build_model(compose("aaggff/speech").settings.model, (1, 16000), 35, seed=1)
+    model = build_model(compose_settings("aaggff/speech").settings.model, (1, 16000), 35, seed=1)
     assert sum(p.numel() for p in model.parameters()) == (
         64 * 81 + 64 * 193 + 128 * 193 + 256 * 385 + 2 * (64 + 64 + 128 + 256) + 35 * 257
     )
@@ -338,7 +340,7 @@ def test_settings_of_m5() -> None:
         "model.padding=2": r"one of 0, 1, got 2",
     }.items():
         with pytest.raises(SettingsError, match=rf"^{word[:-2]} must be {allowed}$"):
-            compose("custom", f"model=m5 {word}")
+            compose_settings("custom", f"model=m5 {word}")
 
 
 # option -> further words, shape of an input, size of the vocabulary, whether positions have targets
@@ -361,7 +363,7 @@ KINDS: dict[str, tuple[str, tuple[int, ...], int | None, bool]] = {
 def example(option: str) -> tuple[nn.Module, torch.Tensor, torch.Tensor, Task]:
     """Return a small model of a kind, with 20 inputs and labels, and its task."""
     words, shape, num_tokens, sequence = KINDS.get(option, ("", (1, 16, 16), None, False))
-    settings = compose("custom", f"model={option} {words}").settings.model
+    settings = compose_settings("custom", f"model={option} {words}").settings.model
     model = build_model(settings, shape, 3, seed=1, num_tokens=num_tokens, sequence=sequence)
     draw = torch.Generator().manual_seed(0)
     y = torch.randint(3, (20, *shape) if sequence else (20,), generator=draw)
@@ -379,7 +381,7 @@ def test_every_model_trains_from_its_streams_alone(option: str) -> None:
         torch.manual_seed(seed)
         before = torch.get_rng_state()
         model, x, y, task = example(option)
-        train(model, x, y, LocalTraining(0.01, 8, 1), partial(stream, 1), task=task)
+        train_model(model, x, y, LocalSGDConfig(0.01, 8, 1), partial(make_generator, 1), task=task)
         assert torch.equal(torch.get_rng_state(), before)
         results.append(model.state_dict())
     for name, tensor in results[0].items():
@@ -391,7 +393,7 @@ def test_every_parameter_learns(option: str) -> None:
     """A step changes every tensor that is trained: no part of a model is cut off."""
     model, x, y, task = example(option)
     start = {name: p.detach().clone() for name, p in model.named_parameters()}
-    train(model, x, y, LocalTraining(0.1, 20, 1), partial(stream, 1), task=task)
+    train_model(model, x, y, LocalSGDConfig(0.1, 20, 1), partial(make_generator, 1), task=task)
     idle = {name for name, p in model.named_parameters() if torch.equal(p, start[name])}
     # A bias that normalisation subtracts again, or that a softmax does not see, has no slope.
     assert all(name.endswith("bias") for name in idle)
@@ -418,7 +420,7 @@ def test_models_that_are_stacked(option: str) -> None:
         def loss(weights: dict[str, torch.Tensor]) -> torch.Tensor:
             rest = {name: tensors[name].clone() for name in tensors if name not in weights}
             outputs = torch.func.functional_call(model, {**weights, **rest}, (inputs,))
-            return task.mean_loss(outputs, labels)
+            return task.compute_mean_loss(outputs, labels)
 
         return torch.func.grad(loss)({name: tensors[name] for name in parameters})
 
@@ -441,7 +443,7 @@ def test_models_that_are_stacked(option: str) -> None:
 def test_inputs_of_another_kind_are_refused(option: str) -> None:
     """Tokens are not for models of numbers, numbers not for models of tokens, in one line."""
     words, shape, num_tokens, _ = KINDS.get(option, ("", (1, 16, 16), None, False))
-    settings = compose("custom", f"model={option} {words}").settings.model
+    settings = compose_settings("custom", f"model={option} {words}").settings.model
     if num_tokens:
         message = f"model={option} needs inputs of tokens, got data of numbers"
         with pytest.raises(SettingsError, match=message):
@@ -465,10 +467,10 @@ def test_batch_statistics_travel_and_are_averaged() -> None:
         model.load_state_dict({name: torch.from_numpy(a.copy()) for name, a in start.items()})
         x = scale * torch.rand((12, 1, 16, 16), generator=torch.Generator().manual_seed(k))
         y = torch.arange(12) % 3
-        train(model, x, y, LocalTraining(0.01, 4, 1 + k), partial(stream, k))
+        train_model(model, x, y, LocalSGDConfig(0.01, 4, 1 + k), partial(make_generator, k))
         trained.append({name: t.numpy().copy() for name, t in model.state_dict().items()})
-    update = combined_update(start, [(0.25, trained[0]), (0.75, trained[1])])
-    combined = like({name: a + update[name] for name, a in AsFloat64(start).items()}, start)
+    update = compute_weighted_sum(start, [(0.25, trained[0]), (0.75, trained[1])])
+    combined = cast_like({name: a + update[name] for name, a in Float64View(start).items()}, start)
     for name, one in trained[0].items():
         mean = 0.25 * one.astype(float) + 0.75 * trained[1][name].astype(float)
         if "num_batches" in name:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from client_app.models import build_model
-from conf import SettingsError, compose
+from conf import SettingsError, compose_settings
 
 
 class Net(nn.Module):
@@ -54,7 +54,9 @@ HERE = "tests.client_app.test_module"
 
 def build(path: str, args: str = "{features: 6}", num_outputs: int = 3) -> nn.Module:
     words = f"model=module model.path={path} 'model.args={args}'"
-    return build_model(compose("custom", words).settings.model, (2, 3), num_outputs, seed=1)
+    return build_model(
+        compose_settings("custom", words).settings.model, (2, 3), num_outputs, seed=1
+    )
 
 
 def test_a_class_with_arguments() -> None:
@@ -82,7 +84,7 @@ def test_a_model_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_function_that_makes_a_model() -> None:
     """Libraries have functions for their models: torchvision's networks for example."""
     words = "model=module model.path=torchvision.models.squeezenet1_1 'model.args={num_classes: 4}'"
-    settings = compose("custom", words).settings.model
+    settings = compose_settings("custom", words).settings.model
     model = build_model(settings, (3, 32, 32), 4, seed=1)
     assert model(torch.rand(2, 3, 32, 32)).shape == (2, 4)
 
@@ -90,7 +92,7 @@ def test_a_function_that_makes_a_model() -> None:
 def test_a_model_of_tokens() -> None:
     """It gets int64, and has an output at each position where each has a target."""
     words = f"model=module model.path={HERE}.Tagger 'model.args={{classes: 4}}'"
-    settings = compose("custom", words).settings.model
+    settings = compose_settings("custom", words).settings.model
     model = build_model(settings, (9,), 4, seed=1, num_tokens=7, sequence=True)
     assert model(torch.zeros((2, 9), dtype=torch.int64)).shape == (2, 9, 4)
     message = r"a model with outputs \(n, 4\), got .*Tagger' with \(n, 9, 4\)"
@@ -146,7 +148,7 @@ def test_what_is_no_import_path(path: str) -> None:
         "model.path must be an import path such as package.module.Class or folder/file.py:Class"
     )
     with pytest.raises(SettingsError, match=message):
-        compose("custom", f"model=module model.path={path}")
+        compose_settings("custom", f"model=module model.path={path}")
 
 
 @pytest.mark.parametrize("args", ["3", "[1, 2]", "{1: 2}"])
@@ -154,4 +156,4 @@ def test_what_are_no_arguments(args: str) -> None:
     """Arguments have names."""
     message = "model.args must be null, or a mapping such as {hidden: 200}, got "
     with pytest.raises(SettingsError, match=message):
-        compose("custom", f"model=module model.path=a.B 'model.args={args}'")
+        compose_settings("custom", f"model=module model.path=a.B 'model.args={args}'")

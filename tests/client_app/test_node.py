@@ -10,10 +10,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from client_app.data.base import Part, Pool
-from client_app.data.synth import Synth
-from client_app.node import Node, compute_device, hosted_clients
-from conf import SettingsError, compose
+from client_app.data.base import PooledSplit, Split
+from client_app.data.synth import SynthData
+from client_app.node import Node, compute_hosted_clients, resolve_device
+from conf import SettingsError, compose_settings
 
 # --- which clients a node hosts --------------------------------------------------------------
 
@@ -25,36 +25,36 @@ def test_every_client_is_on_one_node(num_nodes: int, num_clients: int) -> None:
     for j in range(num_nodes):
         config = {"partition-id": j, "num-partitions": num_nodes}
         expected = [k for k in range(num_clients) if k % num_nodes == j]
-        assert list(hosted_clients(config, num_clients)) == expected
+        assert list(compute_hosted_clients(config, num_clients)) == expected
 
 
 @pytest.mark.parametrize("client", [0, 4])
 def test_named_client(client: int) -> None:
     """A node with client-id hosts that client, whatever its partition."""
-    assert hosted_clients({"client-id": client}, 5) == (client,)
+    assert compute_hosted_clients({"client-id": client}, 5) == (client,)
     config = {"client-id": client, "partition-id": 1, "num-partitions": 2}
-    assert hosted_clients(config, 5) == (client,)
+    assert compute_hosted_clients(config, 5) == (client,)
 
 
 @pytest.mark.parametrize("client", [-1, 5, "3", 3.0, None])
 def test_impossible_client(client: object) -> None:
     """A client-id that is not one of the clients raises with range and value."""
     with pytest.raises(SettingsError) as caught:
-        hosted_clients({"client-id": client}, 5)
+        compute_hosted_clients({"client-id": client}, 5)
     assert str(caught.value) == f"client-id must be a whole number from 0 to 4, got {client!r}"
 
 
 def test_truth_is_no_client() -> None:
     """A client-id of true is refused like any other value that is no whole number."""
     with pytest.raises(SettingsError, match="client-id must be a whole number"):
-        hosted_clients({"client-id": True}, 5)
+        compute_hosted_clients({"client-id": True}, 5)
 
 
 @pytest.mark.parametrize("config", [{}, {"partition-id": 0}, {"num-partitions": 2}, {"x": 1}])
 def test_node_config_without_clients(config: dict[str, Any]) -> None:
     """A node config that says nothing about clients raises; its names are told, not its values."""
     with pytest.raises(SettingsError) as caught:
-        hosted_clients(config, 5)
+        compute_hosted_clients(config, 5)
     assert "must hold client-id, or partition-id and num-partitions" in str(caught.value)
     assert str(caught.value).endswith(f"got {''.join(config) or 'nothing'}")
 
@@ -62,7 +62,7 @@ def test_node_config_without_clients(config: dict[str, Any]) -> None:
 def test_auto_takes_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is a GPU auto means CUDA, and cpu still means the CPU."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    names = {name: compute_device(name).type for name in ("auto", "cuda", "cpu")}
+    names = {name: resolve_device(name).type for name in ("auto", "cuda", "cpu")}
     assert names == {"auto": "cuda", "cuda": "cuda", "cpu": "cpu"}
 
 
@@ -75,41 +75,41 @@ WORDS = (
 
 
 def node_of(words: str = "") -> Node:
-    return Node(compose("custom", f"{WORDS} {words}").settings)
+    return Node(compose_settings("custom", f"{WORDS} {words}").settings)
 
 
 def test_clients_are_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is there stays; others are loaded beside them, all in one array."""
     node = node_of()
     asked: list[list[int]] = []
-    pool = Synth.pool
+    pool = SynthData.get_pooled_split
 
-    def spied(self: Synth, part: Part, clients: Sequence[int]) -> Pool:
+    def note_clients(self: SynthData, part: Split, clients: Sequence[int]) -> PooledSplit:
         asked.append(list(clients))
         return pool(self, part, clients)
 
-    monkeypatch.setattr(Synth, "pool", spied)
-    node.host([3, 1])
-    node.host([1])
-    first = node.client(3)
+    monkeypatch.setattr(SynthData, "get_pooled_split", note_clients)
+    node.load_clients([3, 1])
+    node.load_clients([1])
+    first = node.get_client(3)
     assert asked == [[1, 3]] * 2
-    node.host([1, 4])
+    node.load_clients([1, 4])
     assert asked[2:] == [[1, 3, 4]] * 2
-    assert first.get_properties({}) == node.client(3).get_properties({}) == {"client-id": 3}
+    assert first.get_properties({}) == node.get_client(3).get_properties({}) == {"client-id": 3}
 
 
 def test_a_client_does_not_depend_on_who_else_is_there() -> None:
     """Alone on its node or with all others, it measures and trains the same."""
     alone, all_there, grown = node_of(), node_of(), node_of()
-    all_there.host(range(5))
-    grown.host([4])
-    grown.host([2])
+    all_there.load_clients(range(5))
+    grown.load_clients([4])
+    grown.load_clients([2])
     shapes = ((10, 60), (10,))
     rng = np.random.default_rng(0)
     arrays = [rng.normal(0, 0.1, shape).astype(np.float32) for shape in shapes]
-    expected, count, metrics = alone.client(2).fit(arrays, {"server-round": 2})
+    expected, count, metrics = alone.get_client(2).fit(arrays, {"server-round": 2})
     for node in (all_there, grown):
-        found, found_count, found_metrics = node.client(2).fit(arrays, {"server-round": 2})
+        found, found_count, found_metrics = node.get_client(2).fit(arrays, {"server-round": 2})
         assert found_count == count
         assert found_metrics == metrics
         for array, other in zip(found, expected, strict=True):
@@ -122,10 +122,10 @@ def test_the_settings_reach_training() -> None:
         "client.lr=0.3 client.momentum=0.2 client.batching=sequential evaluation.metric=f1 seed=7"
     )
     node = node_of(words)
-    node.host([0])
-    assert node.measurements.metric == "f1"
+    node.load_clients([0])
+    assert node.evaluator.metric == "f1"
     setup = node.trainer._setup
-    assert (setup.how.lr, setup.how.momentum) == (0.3, 0.2)
+    assert (setup.config.lr, setup.config.momentum) == (0.3, 0.2)
     assert (setup.seed, node.trainer._batching) == (7, "sequential")
 
 
@@ -133,7 +133,7 @@ def test_no_augmentation_of_what_is_no_image() -> None:
     """A node whose data are no images refuses an augmentation."""
     message = r"client.augmentation must be none .*inputs \(60,\)"
     with pytest.raises(SettingsError, match=message):
-        node_of("client.augmentation=crop_flip").host([0])
+        node_of("client.augmentation=crop_flip").load_clients([0])
 
 
 def test_normalised_images_change_colours(tmp_path: Path) -> None:
@@ -146,17 +146,17 @@ def test_normalised_images_change_colours(tmp_path: Path) -> None:
         "data.priority=all model=mlp client.device=cpu client.local_epochs=1"
     )
 
-    def trained(more: str) -> list[NDArray[Any]]:
-        node = Node(compose("custom", f"{words} {more}").settings)
-        node.host([0, 1])
+    def train_alone(more: str) -> list[NDArray[Any]]:
+        node = Node(compose_settings("custom", f"{words} {more}").settings)
+        node.load_clients([0, 1])
         start = [tensor.numpy().copy() for tensor in node._model.state_dict().values()]
-        return node.trainer.alone(start, 1, 0)
+        return node.trainer.train_client(start, 1, 0)
 
     normalised = "data.normalize=true client.augmentation="
-    changed = trained(normalised + "cifar100")
+    changed = train_alone(normalised + "cifar100")
     assert all(np.isfinite(array).all() for array in changed)
     for other in (normalised + "none", normalised + "crop_flip", "client.augmentation=cifar100"):
-        assert not np.array_equal(changed[0], trained(other)[0])
+        assert not np.array_equal(changed[0], train_alone(other)[0])
 
 
 def test_precision_of_products() -> None:
@@ -190,8 +190,8 @@ def test_deterministic_algorithms_are_for_a_gpu(
         def stops(*_: object) -> None:
             raise NoGpuError
 
-        monkeypatch.setattr("client_app.node.compute_device", lambda _: torch.device("cuda"))
-        monkeypatch.setattr("client_app.node.trained_model", stops)
+        monkeypatch.setattr("client_app.node.resolve_device", lambda _: torch.device("cuda"))
+        monkeypatch.setattr("client_app.node.build_trained_model", stops)
         for said, expected in ((None, ":4096:8"), (":16:8", ":16:8")):
             if said is not None:
                 monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", said)

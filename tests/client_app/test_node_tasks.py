@@ -12,19 +12,27 @@ from numpy.typing import NDArray
 
 from client_app import node
 from client_app.data import ClientData
-from client_app.data.account import Account
-from client_app.data.base import Labels, Part, Pool, Target, part_of, pooled, target_of
-from client_app.models import model_for
-from client_app.node import Node
-from client_app.tasks import (
-    NO_TARGET,
+from client_app.data.base import (
+    Labels,
+    PooledSplit,
+    Split,
+    Target,
+    build_pooled_split,
+    infer_target,
+    select_split,
+)
+from client_app.data.summary import DataSummary
+from client_app.losses import (
+    IGNORE_INDEX,
     BinaryCrossEntropy,
     CrossEntropy,
     SequenceCrossEntropy,
     SquaredError,
     build_task,
 )
-from conf import SettingsError, compose
+from client_app.models import build_model_for
+from client_app.node import Node
+from conf import SettingsError, compose_settings
 from tests.reference import losses
 
 LENGTH, TOKENS = 6, 9
@@ -45,24 +53,24 @@ class Data:
         return len(self.clients)
 
     @property
-    def account(self) -> Account:
-        return Account(self.num_clients, "", "")
+    def summary(self) -> DataSummary:
+        return DataSummary(self.num_clients, "", "")
 
     @property
     def target(self) -> Target:
-        return target_of(self.clients[0].y_train)
+        return infer_target(self.clients[0].y_train)
 
-    def client(self, client: int) -> ClientData:
+    def get_client(self, client: int) -> ClientData:
         return self.clients[client]
 
-    def labels(self, client: int) -> Labels:
+    def get_labels(self, client: int) -> Labels:
         return self.clients[client].y_train
 
-    def targets(self, client: int) -> tuple[Labels, Labels]:
+    def get_targets(self, client: int) -> tuple[Labels, Labels]:
         return self.clients[client].y_train, self.clients[client].y_test
 
-    def pool(self, part: Part, clients: Any) -> Pool:
-        return pooled({k: part_of(self.clients[k], part) for k in clients})
+    def get_pooled_split(self, split: Split, clients: Any) -> PooledSplit:
+        return build_pooled_split({k: select_split(self.clients[k], split) for k in clients})
 
 
 def data_of(kind: str) -> Data:
@@ -71,7 +79,7 @@ def data_of(kind: str) -> Data:
     def one(n: int) -> tuple[NDArray[Any], NDArray[Any]]:
         tokens = rng.integers(TOKENS, size=(n, LENGTH))
         if kind == "sequence":
-            y = np.where(rng.random((n, LENGTH)) < 0.2, NO_TARGET, rng.integers(TOKENS, size=1))
+            y = np.where(rng.random((n, LENGTH)) < 0.2, IGNORE_INDEX, rng.integers(TOKENS, size=1))
             return tokens, y
         if kind == "text":
             return tokens, (tokens == 3).any(axis=1).astype(np.int64)
@@ -87,7 +95,7 @@ def data_of(kind: str) -> Data:
 
 
 def settings_of(words: str) -> Any:
-    return compose("custom", f"strategy=fedavg client.batch_size=4 {words}").settings
+    return compose_settings("custom", f"strategy=fedavg client.batch_size=4 {words}").settings
 
 
 DISTILBERT = "model=distilbert model.layers=1 model.width=8 model.heads=2 model.init=xavier"
@@ -121,8 +129,8 @@ def test_a_client_learns_from_targets_of_every_kind(
     expected_task, outputs = CASES[kind, words]
     assert type(task) is expected_task
     client_node = Node(settings)
-    client = client_node.client(1)
-    model = model_for(settings, data)
+    client = client_node.get_client(1)
+    model = build_model_for(settings, data)
     arrays = [tensor.numpy().copy() for tensor in model.state_dict().values()]
     request = {"server-round": 1, "global-loss": 1.0, "global-accuracy": 0.5}
     trained, count, before = client.fit(arrays, request)
@@ -137,7 +145,7 @@ def test_a_client_learns_from_targets_of_every_kind(
     with torch.no_grad():
         logits = model.eval()(torch.from_numpy(x)).double()
     assert logits.shape == (*y.shape, outputs)
-    terms = task.terms(logits, torch.from_numpy(y))
+    terms = task.compute_terms(logits, torch.from_numpy(y))
     loss = float(terms.loss.sum() / terms.weight.sum())
     assert after["test-loss"] == pytest.approx(loss, rel=1e-5)
     assert after["test-num-examples"] == 8
@@ -162,7 +170,7 @@ def test_balanced_weights_are_of_all_clients() -> None:
     client_data = data.clients[0]
     logits = torch.randn(len(client_data.y_train), 2, dtype=torch.float64)
     sums = losses.cross_entropy(logits.numpy(), client_data.y_train, expected)
-    mean = float(task.mean_loss(logits, torch.from_numpy(client_data.y_train)))
+    mean = float(task.compute_mean_loss(logits, torch.from_numpy(client_data.y_train)))
     assert mean == pytest.approx(sums.loss / sums.weight)
 
 
@@ -171,9 +179,9 @@ def test_a_device_cannot_balance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node, "load_data", lambda *_: data_of("two"))
     message = "class_weights must be null or a list where a device hosts one client, got balanced"
     with pytest.raises(SettingsError, match=message):
-        Node(settings_of("client.class_weights=balanced")).hosted({"client-id": 1})
+        Node(settings_of("client.class_weights=balanced")).get_hosted_clients({"client-id": 1})
     told = Node(settings_of("'client.class_weights=[1, 2]'"))
-    assert told.hosted({"client-id": 1}) == (1,)
+    assert told.get_hosted_clients({"client-id": 1}) == (1,)
 
 
 MISTAKES = {
@@ -210,7 +218,7 @@ def test_settings_that_are_not_for_the_targets(
 ) -> None:
     """Refused in one line, by the server and by a client, before any work."""
     monkeypatch.setattr(node, "load_data", lambda *_: data_of(kind))
-    for begin in (lambda settings: model_for(settings, data_of(kind)), Node):
+    for begin in (lambda settings: build_model_for(settings, data_of(kind)), Node):
         with pytest.raises(SettingsError, match=MISTAKES[kind, words]) as caught:
             begin(settings_of(words))
         assert "\n" not in str(caught.value)
@@ -230,7 +238,7 @@ def test_a_diverged_model_has_no_metric(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(node, "load_data", lambda *_: data)
     client_node = Node(settings_of("evaluation.metric=auroc"))
     arrays = [np.full((2, 4), np.nan, np.float32), np.zeros(2, np.float32)]
-    measured = client_node.client(0).measure(arrays, EvaluateTask(0))
+    measured = client_node.get_client(0).evaluate_task(arrays, EvaluateTask(0))
     assert measured.test_num_examples > 0
     assert math.isnan(measured.test_metric)
 
@@ -242,5 +250,5 @@ def test_recurrent_models_train_alone(batching: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(node, "load_data", lambda *_: data)
     settings = settings_of(f"model=lstm client.batching={batching}")
     client_node = Node(settings)
-    client_node.host([0, 1, 2])
-    assert not client_node.trainer.trains_together()
+    client_node.load_clients([0, 1, 2])
+    assert not client_node.trainer.trains_batched()

@@ -6,24 +6,24 @@ import numpy as np
 import pytest
 from fedquorum.errors import SettingsError
 
-from client_app.data.normalised import normalised
-from client_app.data.sources.base import LabelledArrays
+from client_app.data.normalize import normalize_images
+from client_app.data.sources.base import LabeledArrays
 
 RNG = np.random.default_rng(5)
 
 
-def images(*shape: int) -> LabelledArrays:
+def images(*shape: int) -> LabeledArrays:
     """Return 40 training and 10 test images of these axes."""
     x = RNG.integers(20, 90, (50, *shape), dtype=np.uint8)
     y = np.arange(50) % 3
-    return LabelledArrays(x[:40], y[:40], x[40:], y[40:], 3)
+    return LabeledArrays(x[:40], y[:40], x[40:], y[40:], 3)
 
 
 @pytest.mark.parametrize("shape", [(6, 5), (6, 5, 3)])
 def test_every_channel_has_mean_0_and_spread_1(shape: tuple[int, ...]) -> None:
     """Of the training images; test images go by the same numbers, channels come first."""
     given = images(*shape)
-    found, scale = normalised(given, np.arange(3))
+    found, scale = normalize_images(given, np.arange(3))
     channels = shape[2] if len(shape) > 2 else 1
     assert found.x_train.shape == (40, channels, 6, 5)
     for c in range(channels):
@@ -33,7 +33,7 @@ def test_every_channel_has_mean_0_and_spread_1(shape: tuple[int, ...]) -> None:
         raw, test = (np.asarray(x).reshape(len(x), 6, 5, channels)[..., c] for x in parts)
         by_hand = (test - raw.mean()) / raw.std()
         assert scale.mean[c] == pytest.approx(raw.mean() / 255)
-        assert scale.spread[c] == pytest.approx(raw.std() / 255)
+        assert scale.std[c] == pytest.approx(raw.std() / 255)
         np.testing.assert_allclose(found.x_test[:, c], by_hand, rtol=0, atol=1e-4)
     assert given.x_train.dtype == np.uint8
 
@@ -42,20 +42,22 @@ def test_test_images_of_the_same_array_do_not_count() -> None:
     """Where clients divide one set into training and test images, only the former decide."""
     whole = images(4, 4, 3)
     training = np.array([0, 7, 8, 30])
-    found, scale = normalised(replace(whole, x_test=whole.x_train, y_test=whole.y_train), training)
+    found, scale = normalize_images(
+        replace(whole, x_test=whole.x_train, y_test=whole.y_train), training
+    )
     known = whole.x_train[training] / 255
     assert scale.mean == pytest.approx(known.mean(axis=(0, 1, 2)))
-    assert scale.spread == pytest.approx(known.std(axis=(0, 1, 2)))
+    assert scale.std == pytest.approx(known.std(axis=(0, 1, 2)))
     np.testing.assert_array_equal(found.x_test, found.x_train)
 
 
 def test_a_channel_without_spread_is_finite() -> None:
     """As of images that are all black."""
     black = replace(images(4, 4), x_train=np.zeros((40, 4, 4), np.uint8))
-    found, scale = normalised(black, np.arange(40))
+    found, scale = normalize_images(black, np.arange(40))
     assert np.isfinite(found.x_test[:]).all()
     assert not found.x_train[:].any()
-    assert (scale.mean, scale.spread) == ((0.0,), (1.0,))
+    assert (scale.mean, scale.std) == ((0.0,), (1.0,))
 
 
 def test_what_is_no_image_is_refused() -> None:
@@ -64,4 +66,4 @@ def test_what_is_no_image_is_refused() -> None:
         images(4, 4), x_train=np.zeros((40, 4), np.float32), x_test=np.zeros((10, 4), np.float32)
     )
     with pytest.raises(SettingsError, match=r"data\.normalize must be false where samples are no"):
-        normalised(floats, np.arange(40))
+        normalize_images(floats, np.arange(40))

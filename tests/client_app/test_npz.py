@@ -10,9 +10,9 @@ import pytest
 from fedquorum.errors import DataError, SettingsError
 
 from client_app.data import load_data
-from client_app.data.sources.base import LabelledArrays
-from client_app.data.sources.npz import npz_arrays
-from conf.compose import compose
+from client_app.data.sources.base import LabeledArrays
+from client_app.data.sources.npz import load_npz_arrays
+from conf.compose import compose_settings
 from conf.schema.data import NpzSettings
 from tests.client_app.clients import assert_one_line
 
@@ -32,8 +32,8 @@ def save(folder: Path, **arrays: Any) -> Path:
     return path
 
 
-def load(path: Path | str, **others: Any) -> LabelledArrays:
-    return npz_arrays(NpzSettings(path=str(path), **others))
+def load(path: Path | str, **others: Any) -> LabeledArrays:
+    return load_npz_arrays(NpzSettings(path=str(path), **others))
 
 
 def assert_refused(path: Path, reason: str, **others: Any) -> None:
@@ -87,7 +87,7 @@ def test_compressed_files_are_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(load(path).x_train, IMAGES["x_train"])
 
 
-def labelled(folder: Path, train: list[int], test: list[int]) -> Path:
+def save_labels(folder: Path, train: list[int], test: list[int]) -> Path:
     x = RNG.normal(size=(2, 3))
     labels = {"y_train": np.array(train), "y_test": np.array(test)}
     return save(folder, x_train=x[: len(train)], x_test=x[: len(test)], **labels)
@@ -101,7 +101,7 @@ def test_number_of_classes(
     tmp_path: Path, train: list[int], test: list[int], given: int | None, classes: int
 ) -> None:
     """It is that of the labels of both parts, or data.num_classes, whichever labels there are."""
-    assert load(labelled(tmp_path, train, test), num_classes=given).num_classes == classes
+    assert load(save_labels(tmp_path, train, test), num_classes=given).num_classes == classes
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_labels_out_of_range(
     tmp_path: Path, train: list[int], test: list[int], given: int | None, reason: str
 ) -> None:
     """A stray label would make a model of as many outputs, most of them of no class."""
-    assert_refused(labelled(tmp_path, train, test), reason, num_classes=given)
+    assert_refused(save_labels(tmp_path, train, test), reason, num_classes=given)
 
 
 def test_path_may_start_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,13 +132,13 @@ def test_no_path_is_refused_before_any_work() -> None:
     with pytest.raises(
         SettingsError, match=r"^data\.path must be the path of an \.npz file, got ''$"
     ):
-        compose("custom", "data=npz")
+        compose_settings("custom", "data=npz")
 
 
-def test_a_preset_is_kept_with_a_file_of_ones_own() -> None:
+def test_a_preset_is_kept_with_a_custom_file() -> None:
     """data=npz takes the place of a preset's data set, with the preset's clients and shards."""
     words = "data=npz data.path=mine.npz data.shard_size=125"
-    data = compose("fedalign/cifar10", words).settings.data
+    data = compose_settings("fedalign/cifar10", words).settings.data
     assert data == NpzSettings(
         path="mine.npz", num_clients=60, num_priority=2, shards_per_client=2, shard_size=125
     )
@@ -213,8 +213,8 @@ def test_no_test_set(tmp_path: Path) -> None:
         path=str(save(tmp_path, **train, client_train=clients)), partition="natural", num_priority=1
     )
     data = load_data(settings, 1)
-    assert [len(data.client(k).y_train) for k in range(2)] == [2, 2]
-    assert [len(data.client(k).y_test) for k in range(2)] == [1, 1]
+    assert [len(data.get_client(k).y_train) for k in range(2)] == [2, 2]
+    assert [len(data.get_client(k).y_test) for k in range(2)] == [1, 1]
 
 
 OBJECTS = np.array([[1], [1, 2], [], [3], [4], [5]], dtype=object)
@@ -290,14 +290,14 @@ def test_numbers_that_are_not_finite(tmp_path: Path, key: str, value: float) -> 
     assert_refused(save(tmp_path, **FLOATS | {key: x}), f"{key} must be finite in float32")
 
 
-def test_path_is_told_in_full() -> None:
+def test_an_error_shows_the_absolute_path() -> None:
     """The path in a message is the absolute one, so that it can be looked for."""
     with pytest.raises(DataError, match=re.escape(str(Path.cwd() / "none.npz"))):
         load("none.npz")
 
 
-def load_regression(path: Path) -> LabelledArrays:
-    return npz_arrays(NpzSettings(path=str(path), regression=True))
+def load_regression(path: Path) -> LabeledArrays:
+    return load_npz_arrays(NpzSettings(path=str(path), regression=True))
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64])

@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 from fedquorum.flower.codec import (
     Status,
-    TrainAnswer,
     TrainRequest,
+    TrainResult,
     decode_hosted_clients,
     decode_train_reply,
     encode_arrays,
     encode_train_request,
 )
-from fedquorum.types import Call, Objective
+from fedquorum.types import Objective, RoundPlan
 from flwr.app import Message, RecordDict
 
 from client_app.app import app
-from conf import compose
+from conf import compose_settings
 from server_app.in_process import InProcessGrid
 
 WORDS = "data=npz data.partition=device data.path=nowhere.npz data.num_clients=3 data.priority=all "
@@ -38,7 +38,7 @@ def write(path: Path, **change: Any) -> Path:
 
 def ask(content: RecordDict, kind: str, words: str = WORDS, **node_config: Any) -> Message:
     """Return what a node with this config answers."""
-    grid = InProcessGrid(app, compose("custom", words).run_config | {"output-dir": ""}, 1)
+    grid = InProcessGrid(app, compose_settings("custom", words).run_config | {"output-dir": ""}, 1)
     (node,) = grid.get_node_ids()
     context = grid._contexts[node]
     context.node_config = {"client-id": 2, **node_config}
@@ -48,11 +48,11 @@ def ask(content: RecordDict, kind: str, words: str = WORDS, **node_config: Any) 
 
 def train_request() -> RecordDict:
     model = {"linear.weight": np.zeros((2, 2), np.float32), "linear.bias": np.zeros(2, np.float32)}
-    request = TrainRequest(1, Call((2,)), (True,), Objective(1.0, 0.5))
+    request = TrainRequest(1, RoundPlan((2,)), (True,), Objective(1.0, 0.5))
     return encode_train_request(encode_arrays(model), request)
 
 
-def trained(reply: Message) -> TrainAnswer:
+def decode_result(reply: Message) -> TrainResult:
     (part,) = decode_train_reply(reply.content)
     return part
 
@@ -63,7 +63,7 @@ def test_a_device_reads_where_its_node_config_says(tmp_path: Path) -> None:
     reply = ask(RecordDict(), "query", **{"data-path": str(path)})
     assert decode_hosted_clients(reply.content) == (2,)
     reply = ask(train_request(), "train", **{"data-path": str(path)})
-    assert trained(reply).num_examples == 6
+    assert decode_result(reply).num_examples == 6
 
 
 def test_data_of_everybody_is_where_the_settings_say(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_what_is_wrong_with_the_data_stays_on_the_device(
     path = write(tmp_path / "own.npz", y_test=np.array([1, 77]))
     content = train_request() if kind == "train" else RecordDict()
     reply = ask(content, kind, **{"data-path": str(path)})
-    told = reply.error.reason if reply.has_error() else trained(reply).reason
+    told = reply.error.reason if reply.has_error() else decode_result(reply).reason
     assert told == "DataError: the log of the node has the text"
     assert "got 1 to 77" in caplog.text
 
@@ -89,4 +89,4 @@ def test_what_is_wrong_with_the_data_stays_on_the_device(
 def test_status_of_a_client_whose_data_is_gone(tmp_path: Path) -> None:
     """It has failed; the others of a node would go on."""
     reply = ask(train_request(), "train", **{"data-path": str(tmp_path / "gone.npz")})
-    assert trained(reply).status is Status.FAILED
+    assert decode_result(reply).status is Status.FAILED

@@ -9,7 +9,7 @@ import pytest
 from fedquorum.errors import SettingsError
 from numpy.typing import NDArray
 
-from client_app.data.partition import Shares, single_class_shards
+from client_app.data.partition import ClientSplit, partition_by_shards
 
 Labels = NDArray[np.int64]
 
@@ -36,8 +36,8 @@ def share(
     *,
     kept: int | None = None,
     seed: int = 1,
-) -> list[Shares]:
-    return single_class_shards(
+) -> list[ClientSplit]:
+    return partition_by_shards(
         train,
         test,
         num_clients=clients,

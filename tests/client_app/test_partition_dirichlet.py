@@ -8,7 +8,7 @@ import pytest
 from fedquorum.errors import SettingsError
 from numpy.typing import NDArray
 
-from client_app.data.partition import Shares, dirichlet_shares
+from client_app.data.partition import ClientSplit, partition_by_dirichlet
 
 Labels = NDArray[np.int64]
 
@@ -22,7 +22,7 @@ def random_labels(seed: int, train: int = 1000, test: int = 437) -> tuple[Labels
     return rng.choice(5, train, p=law), rng.choice(5, test, p=law)
 
 
-def balanced(classes: int, each: int) -> Labels:
+def make_balanced_labels(classes: int, each: int) -> Labels:
     """Return shuffled labels, equally many of each class."""
     return np.random.default_rng(0).permutation(np.repeat(np.arange(classes), each))
 
@@ -35,8 +35,8 @@ def share(
     alpha: float = 0.1,
     samples: int | None = None,
     seed: int = 1,
-) -> list[Shares]:
-    return dirichlet_shares(
+) -> list[ClientSplit]:
+    return partition_by_dirichlet(
         train, test, num_clients=clients, alpha=alpha, samples_per_client=samples, seed=seed
     )
 
@@ -105,7 +105,7 @@ def test_class_distributions_follow_the_law(alpha: float) -> None:
     This is E sum_c kappa_c^2 for kappa ~ Dir(alpha) over L classes; few of the rows are dealt, so
     that no class is used up.
     """
-    train, test, n = balanced(10, 2000), balanced(10, 1000), 20
+    train, test, n = make_balanced_labels(10, 2000), make_balanced_labels(10, 1000), 20
     shares = share(train, test, 200, alpha=alpha, samples=n)
     dealt = counts(train, [client_rows.train for client_rows in shares])
     same = (dealt * (dealt - 1)).sum(axis=1) / (n * (n - 1))
@@ -118,7 +118,7 @@ def test_class_distributions_follow_the_law(alpha: float) -> None:
 
 def test_small_alpha_is_concentrated() -> None:
     """Also where all rows are dealt: the most frequent class of a client falls with alpha."""
-    train, test = balanced(10, 600), balanced(10, 300)
+    train, test = make_balanced_labels(10, 600), make_balanced_labels(10, 300)
     largest = [
         np.mean(
             counts(
@@ -174,7 +174,7 @@ def test_rows_within_a_class_are_shuffled() -> None:
 
 def test_classes_may_have_gaps() -> None:
     """Labels need not be 0, 1, ..; classes that only the test set has are dealt to nobody."""
-    train, test = balanced(3, 100) * 7 + 5, np.repeat([2, 5, 12, 19, 30], 40)
+    train, test = make_balanced_labels(3, 100) * 7 + 5, np.repeat([2, 5, 12, 19, 30], 40)
     shares = share(train, test, 5, alpha=1.0)
     assert {c for client_rows in shares for c in train[client_rows.train].tolist()} == {5, 12, 19}
     assert {c for client_rows in shares for c in test[client_rows.test].tolist()} == {5, 12, 19}

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from fedquorum.errors import DataError, SettingsError
 
-from client_app.availability import client_processes
+from client_app.availability import build_processes
 from client_app.data import load_data
-from client_app.data.partition import Division, natural_shares
+from client_app.data.partition import Partition, partition_naturally
 from client_app.data.partitioned import PartitionedData
-from client_app.data.sources.base import LabelledArrays
-from conf.compose import compose
+from client_app.data.sources.base import LabeledArrays
+from conf.compose import compose_settings
 from conf.schema.data import NpzSettings
 from tests.client_app.clients import assert_one_line
 
@@ -24,9 +24,9 @@ ROWS = {-2: [1, 5, 8], 7: [0, 2, 3, 7, 10], 30: [4, 6, 9]}
 Y_TRAIN = np.arange(11) % 3
 
 
-def shares(client_test: list[int] | None, fraction: float = 0.2) -> tuple[Division, bool]:
+def shares(client_test: list[int] | None, fraction: float = 0.2) -> tuple[Partition, bool]:
     test = None if client_test is None else np.array(client_test)
-    return natural_shares(CLIENTS, Y_TRAIN, test, test_fraction=fraction, seed=1)
+    return partition_naturally(CLIENTS, Y_TRAIN, test, test_fraction=fraction, seed=1)
 
 
 @pytest.mark.parametrize("client_test", [[30, 7, -2, 7], [30, 7, -2, 7, 99]])
@@ -60,8 +60,8 @@ def test_a_client_with_one_row() -> None:
     """It cannot be trained and tested, and is named; with test rows of its own it can."""
     clients, y = np.array([4, 4, 9, 4]), np.zeros(4, dtype=np.int64)
     with pytest.raises(DataError, match=r"^data\.partition .* got 1 row of client 9 "):
-        natural_shares(clients, y, None, test_fraction=0.2, seed=1)
-    found, _ = natural_shares(clients, y, np.array([9, 4]), test_fraction=0.2, seed=1)
+        partition_naturally(clients, y, None, test_fraction=0.2, seed=1)
+    found, _ = partition_naturally(clients, y, np.array([9, 4]), test_fraction=0.2, seed=1)
     assert [share.train.tolist() for share in found] == [[0, 1, 3], [2]]
 
 
@@ -96,12 +96,12 @@ def test_clients_of_a_file(tmp_path: Path) -> None:
     data = load(save(tmp_path))
     assert (data.num_clients, data.input_shape, data.num_classes) == (3, (2,), 4)
     for client, rows in enumerate(ROWS.values()):
-        client_data = data.client(client)
+        client_data = data.get_client(client)
         np.testing.assert_array_equal(client_data.x_train, ARRAYS["x_train"][rows])
         np.testing.assert_array_equal(client_data.y_train, Y_TRAIN[rows])
-        np.testing.assert_array_equal(data.labels(client), Y_TRAIN[rows])
-    np.testing.assert_array_equal(data.client(1).x_test, ARRAYS["x_test"][[1, 3]])
-    np.testing.assert_array_equal(data.client(1).y_test, [1, 3])
+        np.testing.assert_array_equal(data.get_labels(client), Y_TRAIN[rows])
+    np.testing.assert_array_equal(data.get_client(1).x_test, ARRAYS["x_test"][[1, 3]])
+    np.testing.assert_array_equal(data.get_client(1).y_test, [1, 3])
 
 
 @pytest.mark.parametrize("client_test", [None, np.array([1, 1, 2, 3])])
@@ -111,20 +111,20 @@ def test_clients_of_a_file_without_test_rows_of_theirs(
     """The test set is left out: every client's parts are its own training rows, each once."""
     data = load(save(tmp_path, client_test=client_test), test_fraction=0.4)
     for client, rows in enumerate(ROWS.values()):
-        client_data = data.client(client)
+        client_data = data.get_client(client)
         x = np.concatenate([client_data.x_train, client_data.x_test])
         y = np.concatenate([client_data.y_train, client_data.y_test])
         order = np.argsort(x[:, 0])
         np.testing.assert_array_equal(x[order], ARRAYS["x_train"][rows])
         np.testing.assert_array_equal(y[order], Y_TRAIN[rows])
-    assert [len(data.client(k).y_test) for k in range(3)] == [1, 2, 1]
+    assert [len(data.get_client(k).y_test) for k in range(3)] == [1, 2, 1]
 
 
 def test_the_split_depends_on_the_seed(tmp_path: Path) -> None:
     """Another seed draws other test rows; the clients stay the same."""
     path = save(tmp_path, client_test=None)
-    drawn = [load(path, seed).client(1).x_test.tolist() for seed in range(8)]
-    assert drawn == [load(path, seed).client(1).x_test.tolist() for seed in range(8)]
+    drawn = [load(path, seed).get_client(1).x_test.tolist() for seed in range(8)]
+    assert drawn == [load(path, seed).get_client(1).x_test.tolist() for seed in range(8)]
     assert len({str(rows) for rows in drawn}) > 1
 
 
@@ -137,7 +137,7 @@ def test_sound(tmp_path: Path) -> None:
     sound["x_train"][1, :2] = -(2**15), 2**15 - 1
     data = load(save(tmp_path, **sound))
     assert data.input_shape == (1, 50)
-    client = data.client(0)
+    client = data.get_client(0)
     assert client.x_train.dtype == np.float32
     np.testing.assert_array_equal(client.x_train[:, 0], sound["x_train"][ROWS[-2]] / 32768)
     np.testing.assert_array_equal(client.x_test[:, 0], sound["x_test"][[2]] / 32768)
@@ -200,13 +200,13 @@ def test_priority(tmp_path: Path) -> None:
 def test_availability_of_other_clients(tmp_path: Path) -> None:
     """A list of probabilities for fewer clients than the data has is refused."""
     words = f"data=npz data.path={save(tmp_path)} data.partition=natural availability=bernoulli"
-    settings = compose("custom", f"{words} 'availability.p=[0.5, 0.5]'").settings
+    settings = compose_settings("custom", f"{words} 'availability.p=[0.5, 0.5]'").settings
     data = load_data(settings.data, 1)
     message = "availability.p must have one number for each of the 3 clients in the data, got 2"
     with pytest.raises(SettingsError, match=f"^{re.escape(message)}$"):
-        client_processes(settings, data)
-    enough = compose("custom", f"{words} 'availability.p=[0.5, 0.5, 0.5]'").settings
-    assert client_processes(enough, data) is not None
+        build_processes(settings, data)
+    enough = compose_settings("custom", f"{words} 'availability.p=[0.5, 0.5, 0.5]'").settings
+    assert build_processes(enough, data) is not None
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
@@ -241,7 +241,7 @@ def test_arrays_without_clients() -> None:
     x = np.zeros((2, 3), dtype=np.float32)
     settings = NpzSettings(path="x", partition="natural")
     with pytest.raises(DataError, match=r"^data\.partition .* data without clients$"):
-        PartitionedData(LabelledArrays(x, y, x, y, 2), settings, 1)
+        PartitionedData(LabeledArrays(x, y, x, y, 2), settings, 1)
 
 
 # --- real files ------------------------------------------------------------------------------
@@ -264,14 +264,14 @@ def test_real_mnist_by_writer(real_file: Callable[[str], Path]) -> None:
         tested = np.bincount(labels[share.test], minlength=10)
         assert (tested < np.maximum(counts, 1)).all()  # each class is trained on
         assert np.abs(tested - counts * len(share.test) / total).max() < 1.5
-    assert data.client(100).x_test.max() == 1.0
+    assert data.get_client(100).x_test.max() == 1.0
 
 
 def test_real_spoken_digits(real_file: Callable[[str], Path]) -> None:
     """6 speakers with the official split: 450 and 50 recordings of each, 45 and 5 of a digit."""
     data = load(str(real_file("spoken_digits_by_speaker.npz")), priority="all")
     assert (data.num_clients, data.input_shape, data.num_classes) == (6, (1, 8000), 10)
-    for client in map(data.client, range(6)):
+    for client in map(data.get_client, range(6)):
         assert client.x_train.shape == (450, 1, 8000)
         assert np.bincount(client.y_train).tolist() == [45] * 10
         assert np.bincount(client.y_test).tolist() == [5] * 10

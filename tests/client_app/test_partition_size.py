@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from fedquorum.errors import SettingsError
 
-from client_app.data.partition import Shares, iid_shares, quantity_shares
+from client_app.data.partition import ClientSplit, partition_by_quantity, partition_iid
 
 
-def sizes(shares: list[Shares], part: str = "train") -> list[int]:
+def sizes(shares: list[ClientSplit], part: str = "train") -> list[int]:
     return [len(getattr(share, part)) for share in shares]
 
 
-def assert_dealt_once(shares: list[Shares], train: int, test: int) -> None:
+def assert_dealt_once(shares: list[ClientSplit], train: int, test: int) -> None:
     """Check that every row has exactly one owner."""
     assert sorted(np.concatenate([s.train for s in shares]).tolist()) == list(range(train))
     assert sorted(np.concatenate([s.test for s in shares]).tolist()) == list(range(test))
@@ -20,7 +20,7 @@ def assert_dealt_once(shares: list[Shares], train: int, test: int) -> None:
 @pytest.mark.parametrize(("train", "test", "clients"), [(100, 40, 10), (103, 17, 7), (3, 3, 3)])
 def test_iid_deals_all_rows_evenly(train: int, test: int, clients: int) -> None:
     """All rows are dealt, and sizes differ by one at most."""
-    shares = iid_shares(train, test, num_clients=clients, seed=1)
+    shares = partition_iid(train, test, num_clients=clients, seed=1)
     assert_dealt_once(shares, train, test)
     for part in ("train", "test"):
         assert max(sizes(shares, part)) - min(sizes(shares, part)) <= 1
@@ -28,7 +28,7 @@ def test_iid_deals_all_rows_evenly(train: int, test: int, clients: int) -> None:
 
 def test_iid_with_a_given_size() -> None:
     """samples_per_client rows for training, different ones; all test rows."""
-    shares = iid_shares(100, 20, num_clients=5, samples_per_client=7, seed=1)
+    shares = partition_iid(100, 20, num_clients=5, samples_per_client=7, seed=1)
     assert sizes(shares) == [7] * 5
     assert sizes(shares, "test") == [4] * 5
     assert len(set(np.concatenate([s.train for s in shares]).tolist())) == 35
@@ -36,7 +36,7 @@ def test_iid_with_a_given_size() -> None:
 
 def test_iid_is_random() -> None:
     """Rows are in no order of the data's, by the seed alone."""
-    one, again, other = (iid_shares(1000, 100, num_clients=4, seed=s) for s in (1, 1, 2))
+    one, again, other = (partition_iid(1000, 100, num_clients=4, seed=s) for s in (1, 1, 2))
     np.testing.assert_array_equal(one[2].train, again[2].train)
     assert not np.array_equal(one[2].train, other[2].train)
     assert 400 < one[0].train.mean() < 600
@@ -46,7 +46,7 @@ def test_iid_is_random() -> None:
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_quantity_deals_all_rows(alpha: float, seed: int) -> None:
     """All rows are dealt, everybody has at least one to train and one to test."""
-    shares = quantity_shares(1000, 200, num_clients=20, alpha=alpha, seed=seed)
+    shares = partition_by_quantity(1000, 200, num_clients=20, alpha=alpha, seed=seed)
     assert_dealt_once(shares, 1000, 200)
     assert min(sizes(shares)) >= 1
     assert min(sizes(shares, "test")) >= 1
@@ -56,7 +56,7 @@ def test_quantity_follows_dirichlets_law() -> None:
     """Shares of the rows beyond one each have Dir(alpha)'s variance, (N - 1) / (N^2 (N a + 1))."""
     n, alpha, rows = 10, 0.5, 2_010
     drawn = [
-        (np.array(sizes(quantity_shares(rows, n, num_clients=n, alpha=alpha, seed=seed))) - 1)
+        (np.array(sizes(partition_by_quantity(rows, n, num_clients=n, alpha=alpha, seed=seed))) - 1)
         / (rows - n)
         for seed in range(60)
     ]
@@ -67,7 +67,7 @@ def test_quantity_follows_dirichlets_law() -> None:
 
 def test_quantity_tests_in_proportion() -> None:
     """A client with much to train on has much to test on."""
-    shares = quantity_shares(10_000, 1_000, num_clients=8, alpha=0.5, seed=4)
+    shares = partition_by_quantity(10_000, 1_000, num_clients=8, alpha=0.5, seed=4)
     train, test = np.array(sizes(shares)), np.array(sizes(shares, "test"))
     assert np.abs(test - train / 10).max() <= 2
     assert train.max() > 3 * train.min()
@@ -78,13 +78,13 @@ def test_more_clients_than_rows() -> None:
     message = "^data.num_clients must be at most the number of training rows and of test rows, "
     for train, test in ((3, 9), (9, 3)):
         with pytest.raises(SettingsError, match=f"{message}{train} and {test}, got 4$"):
-            iid_shares(train, test, num_clients=4, seed=1)
+            partition_iid(train, test, num_clients=4, seed=1)
         with pytest.raises(SettingsError, match=f"{message}{train} and {test}, got 4$"):
-            quantity_shares(train, test, num_clients=4, alpha=1.0, seed=1)
+            partition_by_quantity(train, test, num_clients=4, alpha=1.0, seed=1)
 
 
 def test_more_samples_than_there_are() -> None:
     """samples_per_client for all clients has to be there."""
     message = r"must be at most the number of training rows, 10, got 3 \* 4$"
     with pytest.raises(SettingsError, match=message):
-        iid_shares(10, 10, num_clients=3, samples_per_client=4, seed=1)
+        partition_iid(10, 10, num_clients=3, samples_per_client=4, seed=1)

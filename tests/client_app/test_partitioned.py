@@ -10,8 +10,8 @@ from fedquorum.errors import SettingsError
 from client_app.data import load_data
 from client_app.data.base import Samples
 from client_app.data.partitioned import PartitionedData
-from client_app.data.sources.base import LabelledArrays
-from conf.compose import compose
+from client_app.data.sources.base import LabeledArrays
+from conf.compose import compose_settings
 from conf.schema.data import NpzSettings, PartitionedSettings, TorchvisionSettings
 from tests.cases import is_long
 
@@ -33,11 +33,11 @@ def samples(kind: str, n: int) -> Samples:
     return x
 
 
-def arrays(kind: str = "grey") -> LabelledArrays:
+def arrays(kind: str = "grey") -> LabeledArrays:
     rng = np.random.default_rng(0)
     labels = (rng.permutation(np.arange(n) % 10) for n in (TRAIN, TEST))
     y_train, y_test = labels
-    return LabelledArrays(samples(kind, TRAIN), y_train, samples(kind, TEST), y_test, 10)
+    return LabeledArrays(samples(kind, TRAIN), y_train, samples(kind, TEST), y_test, 10)
 
 
 def divide(kind: str = "grey", seed: int = 1, **settings: Any) -> PartitionedData:
@@ -57,7 +57,7 @@ def test_shapes_and_types(kind: str) -> None:
     """Every client gets float32 inputs, images with channels first, and int64 labels."""
     data = divide(kind)
     assert (data.input_shape, data.num_classes, data.num_clients) == (INPUT_SHAPES[kind], 10, 10)
-    for client in map(data.client, range(10)):
+    for client in map(data.get_client, range(10)):
         for x, y, n in ((client.x_train, client.y_train, 8), (client.x_test, client.y_test, 4)):
             assert x.shape == (n, *data.input_shape)
             assert x.dtype == np.float32
@@ -70,7 +70,7 @@ def test_shapes_and_types(kind: str) -> None:
 def test_samples_and_labels_are_those_of_the_arrays(kind: str) -> None:
     """Pixels are divided by 255, floats stay; each sample has its own part's label."""
     data, given = divide(kind), arrays(kind)
-    for client in map(data.client, range(10)):
+    for client in map(data.get_client, range(10)):
         for x, y, all_x, all_y in (
             (client.x_train, client.y_train, given.x_train, given.y_train),
             (client.x_test, client.y_test, given.x_test, given.y_test),
@@ -90,14 +90,14 @@ def test_samples_and_labels_are_those_of_the_arrays(kind: str) -> None:
 @each_kind
 def test_rows_are_dealt_once(kind: str) -> None:
     """20 shards for 20 places: every training and every test row has exactly one owner."""
-    clients = list(map(divide(kind).client, range(10)))
+    clients = list(map(divide(kind).get_client, range(10)))
     for n, parts in ((TRAIN, [c.x_train for c in clients]), (TEST, [c.x_test for c in clients])):
         assert sorted(rows(np.concatenate(parts), kind)) == list(range(n))
 
 
 def test_test_classes_are_the_training_classes() -> None:
     """A client's test part has its training part's classes, in the same proportions."""
-    for client in map(divide().client, range(10)):
+    for client in map(divide().get_client, range(10)):
         train, test = (
             np.bincount(client.y_train, minlength=10),
             np.bincount(client.y_test, minlength=10),
@@ -109,17 +109,17 @@ def test_test_classes_are_the_training_classes() -> None:
 def test_a_client_may_change_its_data() -> None:
     """What a client does to its arrays stays there: the next time they are as before."""
     data = divide("floats")
-    client = data.client(3)
+    client = data.get_client(3)
     before = client.x_train.copy()
     client.x_train[:] = 0
     client.y_train[:] = 0
-    np.testing.assert_array_equal(data.client(3).x_train, before)
-    assert data.client(3).y_train.any()
+    np.testing.assert_array_equal(data.get_client(3).x_train, before)
+    assert data.get_client(3).y_train.any()
 
 
 def test_data_depends_on_the_seed() -> None:
     """The same seed gives the same clients, another seed others."""
-    first, again, other = (divide(seed=seed).client(3) for seed in (1, 1, 2))
+    first, again, other = (divide(seed=seed).get_client(3) for seed in (1, 1, 2))
     np.testing.assert_array_equal(first.x_train, again.x_train)
     np.testing.assert_array_equal(first.x_test, again.x_test)
     assert not np.array_equal(first.x_train, other.x_train)
@@ -129,7 +129,7 @@ def test_data_depends_on_the_seed() -> None:
 def test_heterogeneous_priority_is_disjoint(seed: int) -> None:
     """The two priority clients of the default share no class."""
     data = divide(seed=seed)
-    one, two = (set(data.client(k).y_train.tolist()) for k in data.priority)
+    one, two = (set(data.get_client(k).y_train.tolist()) for k in data.priority)
     assert not one & two
 
 
@@ -151,12 +151,12 @@ def test_priority_of_all() -> None:
 def test_labels_are_the_training_labels(partition: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client's labels come in the order of its training part, and no input is made for them."""
     data = divide(partition=partition, alpha=1.0)
-    expected = [data.client(k).y_train for k in range(10)]
-    monkeypatch.setattr(data, "client", None)
+    expected = [data.get_client(k).y_train for k in range(10)]
+    monkeypatch.setattr(data, "get_client", None)
     for k in range(10):
-        np.testing.assert_array_equal(data.labels(k), expected[k], strict=True)
-    data.labels(3)[:] = -1
-    np.testing.assert_array_equal(data.labels(3), expected[3])
+        np.testing.assert_array_equal(data.get_labels(k), expected[k], strict=True)
+    data.get_labels(3)[:] = -1
+    np.testing.assert_array_equal(data.get_labels(3), expected[3])
 
 
 @each_kind
@@ -165,7 +165,7 @@ def test_dirichlet_partition(kind: str) -> None:
     unused: dict[str, Any] = {"shard_size": 99, "samples_per_shard": 1}
     data = divide(kind, partition="dirichlet", alpha=1.0, **unused)
     given = arrays(kind)
-    clients = list(map(data.client, range(10)))
+    clients = list(map(data.get_client, range(10)))
     for client in clients:
         assert client.x_train.shape == (8, *data.input_shape)
         np.testing.assert_array_equal(client.y_train, given.y_train[rows(client.x_train, kind)])
@@ -175,7 +175,7 @@ def test_dirichlet_partition(kind: str) -> None:
         assert sorted(rows(np.concatenate(parts), kind)) == list(range(n))
     other = divide(kind, seed=2, partition="dirichlet", alpha=1.0)
     assert any(
-        not np.array_equal(other.labels(k), client.y_train) for k, client in enumerate(clients)
+        not np.array_equal(other.get_labels(k), client.y_train) for k, client in enumerate(clients)
     )
 
 
@@ -183,17 +183,17 @@ def test_settings_of_the_dirichlet_partition() -> None:
     """alpha and samples_per_client are those of the settings."""
     settings: dict[str, Any] = {"partition": "dirichlet", "num_clients": 4}
     small, large = (divide(**settings, alpha=alpha, seed=3) for alpha in (0.1, 1000.0))
-    classes = [[len(set(d.labels(k).tolist())) for k in range(4)] for d in (small, large)]
+    classes = [[len(set(d.get_labels(k).tolist())) for k in range(4)] for d in (small, large)]
     assert max(classes[0]) < min(classes[1])
     part = divide(**settings, alpha=1.0, samples_per_client=15)
-    assert [len(part.labels(k)) for k in range(4)] == [15] * 4
+    assert [len(part.get_labels(k)) for k in range(4)] == [15] * 4
 
 
 def test_clients_are_the_same_in_any_order() -> None:
     """What a client has does not depend on who was asked before."""
     one, two = (divide(partition="dirichlet", alpha=1.0) for _ in range(2))
-    forth = [one.client(k).x_train for k in range(10)]
-    back = [two.client(k).x_train for k in reversed(range(10))]
+    forth = [one.get_client(k).x_train for k in range(10)]
+    back = [two.get_client(k).x_train for k in reversed(range(10))]
     for a, b in zip(forth, reversed(back), strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -203,7 +203,7 @@ def test_fewer_samples_per_shard() -> None:
     whole, part = divide(), divide(samples_per_shard=1)
     assert part.priority == whole.priority
     for k in range(10):
-        full, client = whole.client(k), part.client(k)
+        full, client = whole.get_client(k), part.get_client(k)
         assert len(client.y_train) == 2
         assert set(rows(client.x_train, "grey")) <= set(rows(full.x_train, "grey"))
         assert set(client.y_train.tolist()) == set(full.y_train.tolist())
@@ -215,14 +215,14 @@ def test_fewer_samples_per_shard() -> None:
 def test_more_samples_than_a_shard_has(experiment: str) -> None:
     """samples_per_shard above shard_size is refused before any work, naming both."""
     size = {"fedalign/fmnist": 500, "fedalign/emnist": 77}[experiment]
-    settings = compose(experiment, f"data.samples_per_shard={size}").settings.data
+    settings = compose_settings(experiment, f"data.samples_per_shard={size}").settings.data
     assert isinstance(settings, PartitionedSettings)
     assert settings.samples_per_shard == size
     message = (
         rf"^data\.samples_per_shard must be at most data\.shard_size \({size}\), got {size + 1}$"
     )
     with pytest.raises(SettingsError, match=message):
-        compose(experiment, f"data.samples_per_shard={size + 1}")
+        compose_settings(experiment, f"data.samples_per_shard={size + 1}")
 
 
 @pytest.mark.parametrize(
@@ -235,11 +235,11 @@ def test_presets_fit_the_data(
     """As many images of each class as are published are enough for the preset's shards."""
     y_train, y_test = (np.repeat(np.arange(classes), n) for n in (train, test))
     x_train, x_test = (np.zeros((len(y), 1, 1), dtype=np.uint8) for y in (y_train, y_test))
-    published = LabelledArrays(x_train, y_train, x_test, y_test, classes)
-    settings = compose(experiment).settings.data
+    published = LabeledArrays(x_train, y_train, x_test, y_test, classes)
+    settings = compose_settings(experiment).settings.data
     assert isinstance(settings, TorchvisionSettings)
     data = PartitionedData(published, settings, 1)
-    assert {len(data.client(k).y_train) for k in range(60)} == {rows}
+    assert {len(data.get_client(k).y_train) for k in range(60)} == {rows}
 
 
 SVHN_TRAIN = (4948, 13861, 10585, 8497, 7458, 6882, 5727, 5595, 5045, 4659)
@@ -264,15 +264,15 @@ def test_fedau_presets_fit_the_data(
     """250 clients of different sizes share all published rows, and nearly all test rows."""
     y_train, y_test = (np.repeat(np.arange(len(n)), n) for n in (train, test))
     x_train, x_test = (np.zeros((len(y), 1, 1, 3), dtype=np.uint8) for y in (y_train, y_test))
-    published = LabelledArrays(x_train, y_train, x_test, y_test, len(train))
-    settings = compose(f"fedau/{name}").settings.data
+    published = LabeledArrays(x_train, y_train, x_test, y_test, len(train))
+    settings = compose_settings(f"fedau/{name}").settings.data
     assert isinstance(settings, PartitionedSettings)
     data = PartitionedData(published, settings, seed)
-    sizes = [len(data.labels(k)) for k in range(250)]
+    sizes = [len(data.get_labels(k)) for k in range(250)]
     assert sum(sizes) == len(y_train)
     assert min(sizes) > 0
     assert len(set(sizes)) > 1
-    given = sum(len(data.client(k).y_test) for k in range(250))
+    given = sum(len(data.get_client(k).y_test) for k in range(250))
     assert given > 0.99 * len(y_test)
 
 
@@ -286,13 +286,13 @@ def test_real_fashion_mnist(real_data: Path) -> None:
     )
     assert sorted(train.tolist()) == list(range(60_000))
     assert sorted(test.tolist()) == list(range(10_000))
-    for client in map(data.client, range(60)):
+    for client in map(data.get_client, range(60)):
         counts = np.bincount(client.y_train, minlength=10)
         assert sorted(counts[counts > 0].tolist()) in ([1000], [500, 500])
         # 1,000 test rows of a class in 12 shards: 83 or 84 each.
         assert np.abs(np.bincount(client.y_test, minlength=10) - counts / 6).max() < 2
         assert client.x_train.shape == (1000, 1, 28, 28)
-    one, two = (set(data.client(k).y_train.tolist()) for k in data.priority)
+    one, two = (set(data.get_client(k).y_train.tolist()) for k in data.priority)
     assert not one & two
 
 
@@ -303,7 +303,7 @@ def test_real_cifar10_subset(cifar10_subset: Path) -> None:
     assert (data.input_shape, data.num_classes) == ((3, 32, 32), 10)
     train = np.concatenate([share.train for share in data._shares])
     assert sorted(train.tolist()) == list(range(15_000))
-    for client in map(data.client, range(60)):
+    for client in map(data.get_client, range(60)):
         assert client.x_train.shape == (250, 3, 32, 32)
         assert client.x_test.shape == (50, 3, 32, 32)
         assert set(client.y_test.tolist()) == set(client.y_train.tolist())
@@ -332,7 +332,7 @@ def test_real_fashion_mnist_by_dirichlet(real_data: Path) -> None:
     assert sorted(test.tolist()) == list(range(10_000))
     assert data.priority == tuple(range(250))
     largest = []
-    for client in map(data.client, range(250)):
+    for client in map(data.get_client, range(250)):
         counts = np.bincount(client.y_train, minlength=10)
         assert counts.sum() == 240
         assert np.abs(np.bincount(client.y_test, minlength=10) - counts / 6).max() < 1

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from fedquorum.errors import SettingsError
 from fedquorum.flower.codec import (
-    MEASURED,
+    EVALUATION_KEYS,
     EvaluateRequest,
     Status,
     TrainRequest,
@@ -21,28 +21,28 @@ from fedquorum.flower.codec import (
     encode_evaluate_request,
     encode_train_request,
 )
-from fedquorum.types import Call, Objective
+from fedquorum.types import Objective, RoundPlan
 from flwr.app import Message, RecordDict
 
 from client_app.app import app
 from client_app.policy import (
-    COUNTED,
-    Accepted,
-    DailyUsage,
-    LeastPrivacy,
+    USAGE_FILE,
+    Allowlist,
+    DailyLimit,
     NodePolicy,
-    PerDay,
+    PrivacyRequirement,
+    UsageLog,
+    find_policy,
     load_policy,
-    policy_path,
 )
-from conf import compose
+from conf import compose_settings
 from server_app.in_process import InProcessGrid
 
 WORDS = "data=npz data.partition=device data.path=nowhere.npz data.num_clients=3 data.priority=all "
 WORDS += "data.input_shape=[2] data.num_classes=2 client.local_epochs=1"
 MODEL = {"linear.weight": np.zeros((2, 2), np.float32), "linear.bias": np.zeros(2, np.float32)}
 TRAIN = encode_train_request(
-    encode_arrays(MODEL), TrainRequest(1, Call((2,)), (True,), Objective(1.0, 0.5))
+    encode_arrays(MODEL), TrainRequest(1, RoundPlan((2,)), (True,), Objective(1.0, 0.5))
 )
 EVALUATE = encode_evaluate_request(encode_arrays(MODEL), EvaluateRequest(1, (2,), (True,), (True,)))
 
@@ -63,7 +63,7 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def ask(device: Path, content: RecordDict, kind: str, words: str = "", **config: Any) -> Message:
     """Return what a device answers whose data is in this folder."""
-    run_config = compose("custom", f"{WORDS} {words}").run_config | {"output-dir": ""}
+    run_config = compose_settings("custom", f"{WORDS} {words}").run_config | {"output-dir": ""}
     grid = InProcessGrid(app, run_config, 1)
     (node,) = grid.get_node_ids()
     data = str(device / "own.npz")
@@ -146,8 +146,8 @@ def test_a_run_that_is_allowed_trains(device: Path, text: str) -> None:
 def test_clients_that_clip() -> None:
     """A run whose clients clip to a fixed norm has all that a policy can ask for."""
     words = f"{WORDS} strategy=average_all privacy=dp_fixed_client"
-    policy = NodePolicy(LeastPrivacy(1.0, 1.0, clips_here=True))
-    assert policy.problem(compose("custom", words).settings, "custom") is None
+    policy = NodePolicy(PrivacyRequirement(1.0, 1.0, clips_here=True))
+    assert policy.find_problem(compose_settings("custom", words).settings, "custom") is None
 
 
 def test_a_policy_that_cannot_be_used_allows_nothing(
@@ -171,7 +171,7 @@ def test_metrics_that_are_withheld_do_not_leave_the_node(device: Path) -> None:
     """All others do."""
     told = ask(device, TRAIN, "train").content.metric_records["metrics"]
     measured = ask(device, EVALUATE, "evaluate").content.metric_records["metrics"]
-    policy(device, f"withhold: [{', '.join(MEASURED)}]")
+    policy(device, f"withhold: [{', '.join(EVALUATION_KEYS)}]")
     reply = ask(device, TRAIN, "train").content
     assert set(told) - set(reply.metric_records["metrics"]) == {"loss", "accuracy"}
     (trained,) = decode_train_reply(reply)
@@ -206,7 +206,7 @@ def test_the_rounds_of_a_day(device: Path) -> None:
     assert trained.reason == (
         f"its node takes no part: it trains for 2 rounds a day, and has for 2 on {today}"
     )
-    counted = device / COUNTED
+    counted = device / USAGE_FILE
     assert json.loads(counted.read_text()) == {"day": f"{today}", "rounds": 2, "examples": 12}
     counted.write_text(
         json.dumps({"day": f"{today - timedelta(days=1)}", "rounds": 2, "examples": 12})
@@ -222,20 +222,20 @@ def test_the_examples_of_a_day(device: Path) -> None:
     assert statuses == [Status.DONE, Status.DONE, Status.UNAVAILABLE]
 
 
-def test_a_count_that_has_no_place_allows_nothing(tmp_path: Path) -> None:
+def test_a_misplaced_count_allows_nothing(tmp_path: Path) -> None:
     """The message names the file."""
-    usage = DailyUsage(tmp_path / "nowhere" / COUNTED)
-    with pytest.raises(SettingsError, match=f"{COUNTED} must be a file that the node can write"):
-        usage.allow(PerDay(rounds=1))
+    usage = UsageLog(tmp_path / "nowhere" / USAGE_FILE)
+    with pytest.raises(SettingsError, match=f"{USAGE_FILE} must be a file that the node can write"):
+        usage.count_round(DailyLimit(rounds=1))
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"day": 3}', '{"hour": 1}', "null"])
 def test_a_count_that_is_damaged_begins_anew(tmp_path: Path, text: str) -> None:
     """What is in the file is of another day, or of none."""
-    (tmp_path / COUNTED).write_text(text)
-    usage = DailyUsage(tmp_path / COUNTED)
-    assert usage.allow(PerDay(rounds=1)) is None
-    assert usage.allow(PerDay(rounds=1)) is not None
+    (tmp_path / USAGE_FILE).write_text(text)
+    usage = UsageLog(tmp_path / USAGE_FILE)
+    assert usage.count_round(DailyLimit(rounds=1)) is None
+    assert usage.count_round(DailyLimit(rounds=1)) is not None
 
 
 # --- the file ------------------------------------------------------------------------------------
@@ -250,10 +250,10 @@ def test_all_of_a_policy(tmp_path: Path) -> None:
         "per_day: {rounds: 100, examples: 1000000}\n"
     )
     assert load_policy(tmp_path / "node.yaml") == NodePolicy(
-        LeastPrivacy(1.1, 2, clips_here=True),
+        PrivacyRequirement(1.1, 2, clips_here=True),
         ("loss",),
-        Accepted(("fedau/*",), ("mlp",), ("fedau",)),
-        PerDay(100, 1000000),
+        Allowlist(("fedau/*",), ("mlp",), ("fedau",)),
+        DailyLimit(100, 1000000),
     )
 
 
@@ -263,10 +263,10 @@ def test_the_example_of_the_documentation(tmp_path: Path) -> None:
     (example,) = re.findall(r"```yaml\n(privacy:.*?)```", page, re.DOTALL)
     (tmp_path / "node.yaml").write_text(example)
     found = load_policy(tmp_path / "node.yaml")
-    assert found.privacy == LeastPrivacy(1.0, 2.0, clips_here=True)
+    assert found.privacy == PrivacyRequirement(1.0, 2.0, clips_here=True)
     assert found.withhold == ("loss", "accuracy")
     assert found.accept.experiments == ("custom", "fedau/*")
-    assert found.per_day == PerDay(200, 100000)
+    assert found.per_day == DailyLimit(200, 100000)
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_the_example_of_the_documentation(tmp_path: Path) -> None:
         ("accept: {models: mlp}", "accept.models must be a list of names, got 'mlp'"),
         (
             "withhold: [num-examples]",
-            f"withhold must be a list of {', '.join(MEASURED)}, got ['num-examples']",
+            f"withhold must be a list of {', '.join(EVALUATION_KEYS)}, got ['num-examples']",
         ),
         ("!!python/object/apply:os.system [true]", "could not determine a constructor"),
     ],
@@ -309,8 +309,8 @@ def test_mistakes_in_a_policy_are_one_line(tmp_path: Path, text: str, problem: s
 def test_where_a_policy_is(tmp_path: Path) -> None:
     """Beside the data, or where the node config says."""
     data = tmp_path / "own.npz"
-    assert policy_path("", str(data)) is None
-    assert policy_path("", "") is None
+    assert find_policy("", str(data)) is None
+    assert find_policy("", "") is None
     (tmp_path / "node.yaml").touch()
-    assert policy_path("", str(data)) == tmp_path / "node.yaml"
-    assert policy_path("/etc/other.yaml", str(data)) == Path("/etc/other.yaml")
+    assert find_policy("", str(data)) == tmp_path / "node.yaml"
+    assert find_policy("/etc/other.yaml", str(data)) == Path("/etc/other.yaml")

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from client_app.data import load_data
-from client_app.data.sources.prepared import SCRIPTS
-from conf.compose import compose
+from client_app.data.sources.prepared import PREPARE_SCRIPTS
+from conf.compose import compose_settings
 from tests.client_app.clients import assert_one_line
 
 SCRIPT_FOLDER = Path(__file__).parents[2] / "examples" / "datasets"
@@ -28,13 +28,15 @@ def test_the_error_names_the_script(
     """A preset looks where FEDQUORUM_DATA says; without its file, one line says how to get it."""
     monkeypatch.setenv("FEDQUORUM_DATA", str(tmp_path))
     path = tmp_path / PRESETS[preset]
-    command = f"python examples/datasets/{SCRIPTS[path.name]} FOLDER"
+    command = f"python examples/datasets/{PREPARE_SCRIPTS[path.name]} FOLDER"
     message = rf"^data\.path must be .*, got {path}: there is no such file; {command} writes it$"
     words = "rounds=777"  # a run's settings are composed once by their words, and kept
-    assert_one_line(lambda: load_data(compose(preset, words).settings.data, 1), message)
+    assert_one_line(lambda: load_data(compose_settings(preset, words).settings.data, 1), message)
 
 
 def test_every_script_is_there() -> None:
     """Each writes the file of a preset."""
-    assert {path.name for path in SCRIPT_FOLDER.glob("prepare_*.py")} == set(SCRIPTS.values())
-    assert set(PRESETS.values()) == set(SCRIPTS)
+    assert {path.name for path in SCRIPT_FOLDER.glob("prepare_*.py")} == set(
+        PREPARE_SCRIPTS.values()
+    )
+    assert set(PRESETS.values()) == set(PREPARE_SCRIPTS)

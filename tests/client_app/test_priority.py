@@ -2,7 +2,11 @@
 
 import pytest
 
-from client_app.data.priority import heterogeneous_priority, listed_priority, random_priority
+from client_app.data.priority import (
+    parse_priority_list,
+    sample_priority,
+    select_heterogeneous_priority,
+)
 
 SEEDS = range(1, 31)
 
@@ -11,7 +15,7 @@ SEEDS = range(1, 31)
 def test_random_priority_is_a_sorted_subset(num_priority: int) -> None:
     """The asked number of different clients comes back in ascending order."""
     for seed in SEEDS:
-        chosen = random_priority(8, num_priority, seed)
+        chosen = sample_priority(8, num_priority, seed)
         assert list(chosen) == sorted(set(chosen))
         assert len(chosen) == num_priority
         assert set(chosen) <= set(range(8))
@@ -19,8 +23,8 @@ def test_random_priority_is_a_sorted_subset(num_priority: int) -> None:
 
 def test_random_priority_depends_on_the_seed_alone() -> None:
     """The same seed gives the same clients, and over 30 seeds every client is chosen once."""
-    first = [random_priority(6, 2, seed) for seed in SEEDS]
-    assert first == [random_priority(6, 2, seed) for seed in SEEDS]
+    first = [sample_priority(6, 2, seed) for seed in SEEDS]
+    assert first == [sample_priority(6, 2, seed) for seed in SEEDS]
     # A client is left out 30 times with probability (2/3)^30 < 1e-5.
     assert {k for chosen in first for k in chosen} == set(range(6))
 
@@ -28,7 +32,7 @@ def test_random_priority_depends_on_the_seed_alone() -> None:
 def test_heterogeneous_priority_is_disjoint_where_only_one_choice_is() -> None:
     """Whichever client comes first, the second is the one that shares no class with it."""
     classes = [frozenset({0, 1}), frozenset({2, 3}), frozenset({0, 2}), frozenset({1, 3})]
-    pairs = {heterogeneous_priority(classes, 2, seed) for seed in SEEDS}
+    pairs = {select_heterogeneous_priority(classes, 2, seed) for seed in SEEDS}
     assert pairs == {(0, 1), (2, 3)}
 
 
@@ -36,31 +40,31 @@ def test_heterogeneous_priority_overlaps_least_where_it_must() -> None:
     """Where no choice is disjoint the one with the smallest overlap is taken."""
     classes = [frozenset({0, 1, 2}), frozenset({0, 1, 3}), frozenset({0, 4, 5})]
     for seed in SEEDS:
-        assert 2 in heterogeneous_priority(classes, 2, seed)
+        assert 2 in select_heterogeneous_priority(classes, 2, seed)
 
 
 def test_heterogeneous_priority_counts_what_is_shared() -> None:
     """Of two clients that add equally many classes the one that shares none is taken."""
     classes = [frozenset({0, 1, 2}), frozenset({3}), frozenset({0, 3})]
-    assert {heterogeneous_priority(classes, 2, seed) for seed in SEEDS} == {(0, 1)}
+    assert {select_heterogeneous_priority(classes, 2, seed) for seed in SEEDS} == {(0, 1)}
 
 
-def test_heterogeneous_priority_goes_on_when_all_classes_are_covered() -> None:
+def test_heterogeneous_priority_continues_when_all_classes_are_covered() -> None:
     """More priority clients than disjoint ones are still all different."""
     classes = [frozenset({0, 1}), frozenset({1, 0}), frozenset({2, 3}), frozenset({3, 2})]
     for seed in SEEDS:
-        assert len(set(heterogeneous_priority(classes, 3, seed))) == 3
-    assert heterogeneous_priority(classes, 4, 1) == (0, 1, 2, 3)
+        assert len(set(select_heterogeneous_priority(classes, 3, seed))) == 3
+    assert select_heterogeneous_priority(classes, 4, 1) == (0, 1, 2, 3)
 
 
 def test_heterogeneous_priority_varies_with_the_seed() -> None:
     """Among equal candidates the seed decides, and the same seed decides the same."""
     classes = [frozenset({k}) for k in range(6)]
-    chosen = [heterogeneous_priority(classes, 2, seed) for seed in SEEDS]
-    assert chosen == [heterogeneous_priority(classes, 2, seed) for seed in SEEDS]
+    chosen = [select_heterogeneous_priority(classes, 2, seed) for seed in SEEDS]
+    assert chosen == [select_heterogeneous_priority(classes, 2, seed) for seed in SEEDS]
     assert len(set(chosen)) > 5
 
 
 def test_listed_priority_is_ascending() -> None:
     """A list of clients comes back as whole numbers in ascending order."""
-    assert listed_priority([4, 0, 2]) == (0, 2, 4)
+    assert parse_priority_list([4, 0, 2]) == (0, 2, 4)

@@ -7,15 +7,15 @@ import pytest
 from fedquorum.flower.codec import (
     NamedArrays,
     Status,
-    TrainAnswer,
     TrainRequest,
+    TrainResult,
     decode_train_reply,
     decode_train_request,
     encode_arrays,
     encode_train_reply,
     encode_train_request,
 )
-from fedquorum.types import Call, Objective
+from fedquorum.types import Objective, RoundPlan
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -24,16 +24,16 @@ from conf.schema.privacy import PrivacySettings
 from server_app.in_process import InProcessGrid
 
 MODEL: NamedArrays = {"w": np.array([1.0, 2.0], dtype=np.float32), "b": np.zeros(1, np.float32)}
-Fit = Callable[[int], TrainAnswer]
+Fit = Callable[[int], TrainResult]
 
 
-def trained(client: int, by: float) -> TrainAnswer:
+def make_result(client: int, by: float) -> TrainResult:
     """Return a client whose update is (by, 0) and 0."""
     arrays = {"w": MODEL["w"] + np.array([by, 0], np.float32), "b": MODEL["b"].copy()}
-    return TrainAnswer(client, Status.DONE, num_examples=4.0, arrays=arrays)
+    return TrainResult(client, Status.DONE, num_examples=4.0, arrays=arrays)
 
 
-def ask(fit: Fit, clients: tuple[int, ...], kind: str, **config: float) -> list[TrainAnswer]:
+def ask(fit: Fit, clients: tuple[int, ...], kind: str, **config: float) -> list[TrainResult]:
     """Return what one node with these clients replies to a train message."""
     app = ClientApp(mods=[ClippingMod(lambda _: (PrivacySettings(kind), clients))])
 
@@ -42,7 +42,7 @@ def ask(fit: Fit, clients: tuple[int, ...], kind: str, **config: float) -> list[
         _, tasks = decode_train_request(message.content, clients)
         return Message(encode_train_reply([fit(task.client) for task in tasks]), reply_to=message)
 
-    call = Call(clients)
+    call = RoundPlan(clients)
     request = TrainRequest(1, call, (True,) * len(clients), Objective(1.0, 0.5))
     content = encode_train_request(encode_arrays(MODEL), request)
     for key, value in config.items():
@@ -53,7 +53,7 @@ def ask(fit: Fit, clients: tuple[int, ...], kind: str, **config: float) -> list[
     return decode_train_reply(reply.content)
 
 
-def moved(part: TrainAnswer) -> float:
+def compute_shift(part: TrainResult) -> float:
     assert part.arrays is not None
     return float(part.arrays["w"][0] - MODEL["w"][0])
 
@@ -63,11 +63,11 @@ def moved(part: TrainAnswer) -> float:
 def test_every_client_is_clipped_alone(kind: str, clients: tuple[int, ...]) -> None:
     """Norms 0.5, 5 and 0.8 with C = 1: the long one comes to 1, the others stay."""
     lengths = {0: 0.5, 1: 5.0, 2: 0.8}
-    parts = ask(lambda k: trained(k, lengths[k]), clients, kind, clipping_norm=1.0)
+    parts = ask(lambda k: make_result(k, lengths[k]), clients, kind, clipping_norm=1.0)
     assert [part.client for part in parts] == list(clients)
     for part in parts:
         assert part.client is not None
-        assert moved(part) == pytest.approx(min(1.0, lengths[part.client]), rel=1e-6)
+        assert compute_shift(part) == pytest.approx(min(1.0, lengths[part.client]), rel=1e-6)
         if kind == "dp_adaptive_client":
             assert part.norm_bit == (lengths[part.client] > 1)
         assert part.num_examples == 4
@@ -75,20 +75,20 @@ def test_every_client_is_clipped_alone(kind: str, clients: tuple[int, ...]) -> N
 
 def test_without_privacy_nothing_happens() -> None:
     """The mod is there always; the run's settings say whether it acts."""
-    parts = ask(lambda k: trained(k, 5.0), (0, 1), "none")
-    assert [moved(part) for part in parts] == [5.0, 5.0]
+    parts = ask(lambda k: make_result(k, 5.0), (0, 1), "none")
+    assert [compute_shift(part) for part in parts] == [5.0, 5.0]
 
 
 @pytest.mark.parametrize("kind", ["dp_fixed_client", "dp_adaptive_client"])
 def test_who_did_not_train_is_as_it_was(kind: str) -> None:
     """Silence, failures with their reasons, and updates of zero have nothing to clip."""
 
-    def fit(client: int) -> TrainAnswer:
+    def fit(client: int) -> TrainResult:
         if client == 0:
-            return TrainAnswer(0, Status.DECLINED)
+            return TrainResult(0, Status.DECLINED)
         if client == 1:
-            return TrainAnswer(1, Status.FAILED, reason="no memory")
-        return trained(client, 0.0 if client == 2 else 5.0)
+            return TrainResult(1, Status.FAILED, reason="no memory")
+        return make_result(client, 0.0 if client == 2 else 5.0)
 
     parts = ask(fit, (0, 1, 2, 3), kind, clipping_norm=1.0)
     assert [(p.status, p.reason) for p in parts] == [
@@ -97,18 +97,18 @@ def test_who_did_not_train_is_as_it_was(kind: str) -> None:
         (Status.DONE, None),
         (Status.DONE, None),
     ]
-    assert [moved(part) for part in parts[2:]] == [0.0, pytest.approx(1.0)]
+    assert [compute_shift(part) for part in parts[2:]] == [0.0, pytest.approx(1.0)]
 
 
 @pytest.mark.parametrize("kind", ["dp_fixed_client", "dp_adaptive_client"])
 def test_updates_at_the_edges_of_float32(kind: str) -> None:
     """A norm that float32 has as 0 is no failure, nor is another order; Inf goes as it is."""
 
-    def fit(client: int) -> TrainAnswer:
+    def fit(client: int) -> TrainResult:
         arrays = {"b": MODEL["b"] + np.float32(1e-30), "w": MODEL["w"]}
         if client == 1:
             arrays = {"b": MODEL["b"] + np.float32(np.inf), "w": MODEL["w"]}
-        return TrainAnswer(client, Status.DONE, num_examples=4.0, arrays=arrays)
+        return TrainResult(client, Status.DONE, num_examples=4.0, arrays=arrays)
 
     tiny, infinite = ask(fit, (0, 1), kind, clipping_norm=1.0)
     assert tiny.arrays is not None
@@ -120,7 +120,7 @@ def test_updates_at_the_edges_of_float32(kind: str) -> None:
 
 def test_a_server_that_sends_no_norm_gets_no_update() -> None:
     """A client that is to clip, and is not told to what, does not send what it has."""
-    (part,) = ask(lambda k: trained(k, 5.0), (0,), "dp_fixed_client")
+    (part,) = ask(lambda k: make_result(k, 5.0), (0,), "dp_fixed_client")
     assert part.status is Status.FAILED
     assert part.reason is not None
     assert "clipping_norm" in part.reason

@@ -8,41 +8,41 @@ import pytest
 from fedquorum.errors import SettingsError
 
 from client_app import ray_address
-from client_app.ray_address import check_address, check_environment
-from conf import compose
-from server_app.submit import submit
-from tests.integration.conftest import free_port
+from client_app.ray_address import check_ray_address, check_ray_environment
+from conf import compose_settings
+from server_app.submit import submit_job
+from tests.integration.conftest import find_free_port
 
 
 @pytest.fixture
-def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def unresponsive_address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Return an address at which something listens that never answers."""
-    monkeypatch.setattr(ray_address, "LISTEN_SECONDS", 0.5)
+    monkeypatch.setattr(ray_address, "CONNECT_SECONDS", 0.5)
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
         yield f"127.0.0.1:{listening.getsockname()[1]}"
 
 
-def test_something_else_listens(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_something_else_listens(unresponsive_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray would try for minutes."""
     told = (
         r"^x must be the HOST:PORT .*, got 127\.0\.0\.1:\d+ \(what listens there is not Ray\): go"
     )
     with pytest.raises(SettingsError, match=told):
-        check_address("x", silent, "go")
+        check_ray_address("x", unresponsive_address, "go")
     monkeypatch.setenv("RAY_USE_TLS", "1")  # Ray alone has the keys
-    check_address("x", silent, "go")
+    check_ray_address("x", unresponsive_address, "go")
 
 
 def test_flowers_simulation_would_wait_for_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     """So nothing is submitted, and one line says within seconds what cannot be reached."""
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{find_free_port()}"
     monkeypatch.setenv("RAY_ADDRESS", address)
     started = time.monotonic()
     told = rf"^RAY_ADDRESS must be .* got {address} \(.*refused\): start .* stop Flower's local"
     with pytest.raises(SettingsError, match=told):
-        submit(compose("", "engine=flower"), "")
+        submit_job(compose_settings("", "engine=flower"), "")
     assert time.monotonic() - started < 5
 
 
@@ -50,4 +50,4 @@ def test_flowers_simulation_would_wait_for_minutes(monkeypatch: pytest.MonkeyPat
 def test_words_are_left_to_ray(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     """No address is tried where there is none."""
     monkeypatch.setenv("RAY_ADDRESS", address)
-    check_environment()
+    check_ray_environment()

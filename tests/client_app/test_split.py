@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from client_app.data.base import Labels
-from client_app.data.split import Rows, split_client, validation_rows
+from client_app.data.split import Rows, split_client, split_validation
 
 
 def split(
@@ -34,7 +34,7 @@ def test_every_row_is_in_one_part(seed: int, fraction: float) -> None:
 def test_a_fraction_is_the_decimal_that_was_written() -> None:
     """0.575 of 100 is 57.5, of which the even neighbour is 58; in binary it is a little less."""
     labels = np.zeros(100, dtype=np.int64)
-    for split in (split_client, validation_rows):
+    for split in (split_client, split_validation):
         assert len(split(labels, 0.575, client=0, seed=0)[1]) == 58
 
 
@@ -103,19 +103,19 @@ def test_fewer_than_two_rows(labels: list[int]) -> None:
         split(labels)
 
 
-def validated(
+def split_rows(
     labels: Labels | list[int], fraction: float = 0.25, groups: list[int] | None = None
 ) -> tuple[list[int], list[int]]:
     of_groups = None if groups is None else np.asarray(groups)
-    parts = validation_rows(np.asarray(labels), fraction, client=3, seed=1, groups=of_groups)
+    parts = split_validation(np.asarray(labels), fraction, client=3, seed=1, groups=of_groups)
     train, validation = (part.tolist() for part in parts)
     return train, validation
 
 
-def test_validation_rows_are_drawn_by_a_stream_of_their_own() -> None:
+def test_validation_rows_have_a_separate_random_stream() -> None:
     """Divided like a test part, but not into the same rows."""
     labels = np.arange(60) % 3
-    train, validation = validated(labels.tolist())
+    train, validation = split_rows(labels.tolist())
     assert sorted([*train, *validation]) == list(range(60))
     assert np.bincount(labels[validation]).tolist() == [5, 5, 5]
     assert validation != split(labels, 0.25, client=3)[1].tolist()
@@ -123,15 +123,15 @@ def test_validation_rows_are_drawn_by_a_stream_of_their_own() -> None:
 
 def test_nothing_is_validated_without_rows_to_spare() -> None:
     """A fraction of 0, a single row and a single group keep all for training."""
-    assert validated([0, 1, 1], 0.0) == ([0, 1, 2], [])
-    assert validated([1]) == ([0], [])
-    assert validated([0, 1, 1], groups=[7, 7, 7]) == ([0, 1, 2], [])
-    assert validated([]) == ([], [])
+    assert split_rows([0, 1, 1], 0.0) == ([0, 1, 2], [])
+    assert split_rows([1]) == ([0], [])
+    assert split_rows([0, 1, 1], groups=[7, 7, 7]) == ([0, 1, 2], [])
+    assert split_rows([]) == ([], [])
 
 
 def test_groups_of_rows_are_validated_together() -> None:
     """As in a division into training and test part."""
-    train, validation = validated([0, 1, 0, 1, 0, 1], 0.3, groups=[5, 5, 8, 8, 9, 9])
+    train, validation = split_rows([0, 1, 0, 1, 0, 1], 0.3, groups=[5, 5, 8, 8, 9, 9])
     assert len(validation) == 2
     assert validation[1] == validation[0] + 1
     assert validation[0] % 2 == 0

@@ -12,19 +12,19 @@ from typing import Any
 
 import pytest
 import torch
-from fedquorum.streams import stream
+from fedquorum.rng import make_generator
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from client_app.arrays import sent
-from client_app.batched import BatchedTraining
-from client_app.data.base import part_of, pooled
-from client_app.dropout import give_dropout
+from client_app.arrays import to_device
+from client_app.batched import BatchedTrainer
+from client_app.data.base import build_pooled_split, select_split
+from client_app.dropout import replace_dropout
 from client_app.examples import Examples
+from client_app.losses import CrossEntropy
 from client_app.models import CNN, LogisticRegression, SmallCNN
-from client_app.tasks import CrossEntropy
-from client_app.training import LocalModel, LocalTraining, TrainingSetup
-from tests.client_app.clients import CPU, arrays_of, ragged_data
+from client_app.training import LocalModel, LocalSGDConfig, TrainingSetup
+from tests.client_app.clients import CPU, copy_arrays, make_ragged_data
 
 META = torch.device("meta")
 SHAPE, CLASSES, SIZES = (3, 8, 8), 4, (7, 33, 20)
@@ -35,9 +35,9 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "cnn": lambda: CNN((3, 16, 16), CLASSES),
 }
 HOW = {
-    "plain": LocalTraining(0.1, 8, 2),
-    "momentum, decay, proximal": LocalTraining(0.1, 8, 2, 0.5, 0.05, proximal_mu=0.3),
-    "augmented": LocalTraining(0.1, 8, 2, augmentation="crop_flip"),
+    "plain": LocalSGDConfig(0.1, 8, 2),
+    "momentum, decay, proximal": LocalSGDConfig(0.1, 8, 2, 0.5, 0.05, proximal_mu=0.3),
+    "augmented": LocalSGDConfig(0.1, 8, 2, augmentation="crop_flip"),
 }
 
 
@@ -76,19 +76,19 @@ def problem(model: str) -> tuple[nn.Module, Examples]:
     """Return a model and examples without numbers."""
     made = MODELS[model]()
     shape = (3, 16, 16) if model == "cnn" else SHAPE
-    give_dropout(made, torch.zeros((2, *shape)))
-    data = ragged_data(SIZES, shape, CLASSES)
-    pool = pooled({k: part_of(client, "train") for k, client in data.items()})
+    replace_dropout(made, torch.zeros((2, *shape)))
+    data = make_ragged_data(SIZES, shape, CLASSES)
+    pool = build_pooled_split({k: select_split(client, "train") for k, client in data.items()})
     return made, Examples(pool, META)
 
 
-def copies_of_a_round(model: str, how: LocalTraining, steps: int) -> list[str]:
+def copies_of_a_round(model: str, how: LocalSGDConfig, steps: int) -> list[str]:
     """Return the copies that wait in a round of so many local steps, of clients together."""
     network, examples = problem(model)
-    how = LocalTraining(**{**vars(how), "local_steps": steps})
-    arrays = arrays_of(network)
+    how = LocalSGDConfig(**{**vars(how), "local_steps": steps})
+    arrays = copy_arrays(network)
     setup = TrainingSetup(network.to(META), examples, how, CrossEntropy(WEIGHTS), seed=1)
-    training = BatchedTraining(setup, memory_bytes=2**27)
+    training = BatchedTrainer(setup, memory_bytes=2**27)
     clients = range(len(SIZES))
     with waiting_copies() as found:
         training.train_chunk(arrays, clients, clients, 0)
@@ -109,9 +109,9 @@ def test_clients_that_train_alone(model: str, how: str) -> None:
     """The steps of one client wait for nothing at all."""
     network, examples = problem(model)
     local = LocalModel(network.to(META), CrossEntropy(WEIGHTS), closed_form=False)
-    x, y = examples.of([1])
+    x, y = examples.select_clients([1])
     with waiting_copies() as found:
-        local.train(x, y, HOW[how], partial(stream, 1, round_number=1, client=1))
+        local.train(x, y, HOW[how], partial(make_generator, 1, round_number=1, client=1))
     assert found == []
 
 
@@ -132,6 +132,6 @@ def test_what_is_sent_waits_for_nothing() -> None:
     """And what is there already stays what it is."""
     here = torch.ones(3)
     with waiting_copies() as found:
-        assert sent(here, META).device == META
+        assert to_device(here, META).device == META
     assert found == []
-    assert sent(here, CPU) is here
+    assert to_device(here, CPU) is here

@@ -11,18 +11,18 @@ import pytest
 import torch
 
 from client_app.data.base import ClientData, Inputs, Labels
-from client_app.data.synth import Synth
+from client_app.data.synth import SynthData
 from conf.schema.data import SynthSettings
 
 SIGMAS = 5  # of every statistical bound: a true value lies outside with probability 6e-7
 FIELDS = ("x_train", "y_train", "x_test", "y_test")
 
 
-def synth(seed: int = 1, **settings: Any) -> Synth:
-    return Synth(SynthSettings(**settings), seed)
+def synth(seed: int = 1, **settings: Any) -> SynthData:
+    return SynthData(SynthSettings(**settings), seed)
 
 
-def equal(samples: int, **settings: Any) -> Synth:
+def equal(samples: int, **settings: Any) -> SynthData:
     return synth(sizes="equal", samples_per_client=samples, **settings)
 
 
@@ -35,11 +35,11 @@ def labels_by_row(x: Inputs, y: Labels) -> dict[bytes, int]:
     return {row.tobytes(): int(label) for row, label in zip(x, y, strict=True)}
 
 
-def pool(data: Synth, part: str) -> dict[bytes, int]:
+def pool(data: SynthData, part: str) -> dict[bytes, int]:
     """Return the rows of all priority clients' ``train`` or ``test`` parts."""
     rows: dict[bytes, int] = {}
     for k in data.priority:
-        client = data.client(k)
+        client = data.get_client(k)
         rows |= labels_by_row(getattr(client, f"x_{part}"), getattr(client, f"y_{part}"))
     return rows
 
@@ -60,9 +60,9 @@ def test_data_depends_on_seed_and_client_only(noise: str, order: tuple[int, ...]
     """A client's data is the same whoever was asked before, and whoever was not."""
     settings = {"num_clients": 5, "num_priority": 2, "noise": noise}
     first, second = equal(40, **settings), equal(40, **settings)
-    expected = [first.client(k) for k in range(5)]
+    expected = [first.get_client(k) for k in range(5)]
     for k in order:
-        assert same(second.client(k), expected[k])
+        assert same(second.get_client(k), expected[k])
 
 
 @pytest.mark.parametrize("client", [0, 4])
@@ -70,7 +70,7 @@ def test_other_seed_other_data(client: int) -> None:
     """Another seed gives a priority client and another client other inputs."""
     settings = {"num_clients": 5, "num_priority": 2}
     one, two = equal(40, seed=1, **settings), equal(40, seed=2, **settings)
-    assert not np.array_equal(one.client(client).x_train, two.client(client).x_train)
+    assert not np.array_equal(one.get_client(client).x_train, two.get_client(client).x_train)
 
 
 @pytest.mark.parametrize("noise", ["additive", "flip"])
@@ -78,7 +78,7 @@ def test_alpha_changes_nothing(noise: str) -> None:
     """u_k moves all logits of a row alike, so that rows and labels are those of alpha 0."""
     settings = {"num_clients": 5, "num_priority": 3, "noise": noise}
     none, wide = equal(200, alpha=0.0, **settings), equal(200, alpha=25.0, **settings)
-    assert all(same(none.client(k), wide.client(k)) for k in range(5))
+    assert all(same(none.get_client(k), wide.get_client(k)) for k in range(5))
 
 
 def test_every_client_differs() -> None:
@@ -91,7 +91,7 @@ def test_types_and_shapes() -> None:
     """Inputs are float32 (n, 60), labels int64 (n,) from 0 to 9, for both kinds of clients."""
     for noise in ("additive", "flip"):
         data = equal(30, num_clients=3, num_priority=1, noise=noise)
-        for client in map(data.client, range(3)):
+        for client in map(data.get_client, range(3)):
             for x, y in ((client.x_train, client.y_train), (client.x_test, client.y_test)):
                 assert x.dtype == np.float32
                 assert y.dtype == np.int64
@@ -122,14 +122,14 @@ def test_equal_sizes(samples: int, test_fraction: float, train: int, test: int) 
         num_priority=2,
         irrelevant_fraction=0.0,
     )
-    for client in map(data.client, range(3)):
+    for client in map(data.get_client, range(3)):
         assert (len(client.y_train), len(client.y_test)) == (train, test)
 
 
 def test_lognormal_sizes() -> None:
     """Sizes are 50 + floor(L), ln L ~ N(4, 2^2): the share in each of four ranges fits."""
     data = synth(num_clients=401, num_priority=1, irrelevant_fraction=0.0, sizes="lognormal")
-    clients = [data.client(k) for k in range(1, 401)]
+    clients = [data.get_client(k) for k in range(1, 401)]
     extra = np.array([len(client.y_train) + len(client.y_test) - 50 for client in clients])
     assert extra.min() >= 0
     cuts = [8, 55, 404]  # about e^2, e^4, e^6: one standard deviation apart
@@ -149,7 +149,7 @@ def test_lognormal_sizes() -> None:
 def test_coordinate_variance() -> None:
     """Coordinate j of a priority client varies with j^-1.2 (relative sd sqrt(2/n))."""
     data = equal(10_000, num_clients=1, num_priority=1, test_fraction=0.01)
-    x = data.client(0).x_train.astype(np.float64)
+    x = data.get_client(0).x_train.astype(np.float64)
     ratio = x.var(axis=0, ddof=1) / np.array([1 / j**1.2 for j in range(1, 61)])
     assert np.abs(ratio - 1).max() <= SIGMAS * math.sqrt(2 / len(x))
 
@@ -157,7 +157,7 @@ def test_coordinate_variance() -> None:
 def test_coordinates_are_independent() -> None:
     """No two coordinates of a priority client correlate (sd 1/sqrt(n))."""
     data = equal(10_000, num_clients=1, num_priority=1, test_fraction=0.01)
-    x = data.client(0).x_train
+    x = data.get_client(0).x_train
     correlation = np.corrcoef(x, rowvar=False) - np.eye(60)
     assert np.abs(correlation).max() <= SIGMAS / math.sqrt(len(x))
 
@@ -167,7 +167,7 @@ def test_centers_spread_with_beta(beta: float) -> None:
     """A client's mean input, averaged over coordinates, is N(0, beta + 1/60) over clients."""
     count = 200
     data = equal(60, num_clients=count, num_priority=count, beta=beta)
-    means = np.array([data.client(k).x_train.mean() for k in range(count)])
+    means = np.array([data.get_client(k).x_train.mean() for k in range(count)])
     # The noise of 48 rows adds sum_j j^-1.2 / (60^2 * 48) < 3e-5 to the variance.
     variance = beta + 1 / 60
     assert abs(means.mean()) <= SIGMAS * math.sqrt(variance / count)
@@ -180,12 +180,12 @@ def test_alpha_cannot_be_seen() -> None:
         settings = {"num_clients": 3, "num_priority": 2, "seed": seed}
         zero, one = equal(200, alpha=0.0, **settings), equal(200, alpha=4.0, **settings)
         for k in range(3):
-            assert same(zero.client(k), one.client(k))
+            assert same(zero.get_client(k), one.get_client(k))
 
 
 def test_priority_labels_are_an_argmax_of_linear_scores() -> None:
     """Some W and b explain each of 2,500 labels: with 610 parameters noise could not be."""
-    data = equal(2500, num_clients=1, num_priority=1).client(0)
+    data = equal(2500, num_clients=1, num_priority=1).get_client(0)
     x = np.concatenate([data.x_train, data.x_test])
     y = torch.from_numpy(np.concatenate([data.y_train, data.y_test]))
     assert len(np.unique(y.numpy())) >= 3
@@ -207,7 +207,9 @@ def test_priority_labels_are_an_argmax_of_linear_scores() -> None:
 def test_classifiers_differ_between_clients() -> None:
     """With alpha = beta = 0 each client still has its own W and v, hence its own classes."""
     data = equal(500, alpha=0.0, beta=0.0, num_clients=8, num_priority=8)
-    most_common = {Counter(data.client(k).y_train.tolist()).most_common(1)[0][0] for k in range(8)}
+    most_common = {
+        Counter(data.get_client(k).y_train.tolist()).most_common(1)[0][0] for k in range(8)
+    }
     assert len(most_common) >= 3
 
 
@@ -240,15 +242,15 @@ def test_priority_of_all_leaves_no_noisy_client(noise: str) -> None:
     everyone = equal(50, num_clients=6, num_priority=2, noise=noise, priority="all")
     listed = equal(50, num_clients=6, noise=noise, priority=[0, 1, 2, 3, 4, 5])
     for k in range(6):
-        assert same(everyone.client(k), listed.client(k))
-        assert len(everyone.client(k).y_train) == 40
+        assert same(everyone.get_client(k), listed.get_client(k))
+        assert len(everyone.get_client(k).y_train) == 40
 
 
 def test_labels_are_the_training_labels() -> None:
     """Of priority clients and of the others, whose noise they include."""
     data = equal(50, num_clients=4, num_priority=2)
     for k in range(4):
-        np.testing.assert_array_equal(data.labels(k), data.client(k).y_train, strict=True)
+        np.testing.assert_array_equal(data.get_labels(k), data.get_client(k).y_train, strict=True)
 
 
 @pytest.mark.parametrize("priority", ["heterogeneous", "random", [5, 2]])
@@ -268,7 +270,7 @@ def test_without_noise_others_hold_rows_of_the_priority_clients(priority: Any, n
     assert (len(parts["train"]), len(parts["test"])) == (80, 20)
     others = set(range(6)) - set(data.priority)
     assert len(others) == 4
-    for client in map(data.client, others):
+    for client in map(data.get_client, others):
         train, test = (
             labels_by_row(client.x_train, client.y_train),
             labels_by_row(client.x_test, client.y_test),
@@ -283,7 +285,7 @@ def test_pool_smaller_than_a_client() -> None:
     data = synth(num_clients=40, num_priority=1, irrelevant_fraction=0.0)
     train = pool(data, "train")
     larger = [
-        client for client in map(data.client, range(1, 40)) if len(client.y_train) > len(train)
+        client for client in map(data.get_client, range(1, 40)) if len(client.y_train) > len(train)
     ]
     assert larger
     for client in larger:
@@ -309,23 +311,26 @@ def test_noise_levels(noise: str, skew: float, levels: list[float], priority: li
     """s_j of the four non-priority clients, in the order of their ids, as worked out by hand."""
     data = equal(10, num_clients=6, priority=priority, noise=noise, noise_skew=skew)
     others = [k for k in range(6) if k not in priority]
-    assert [data.noise_level(k) for k in others] == pytest.approx(levels, rel=1e-12)
+    assert [data.compute_noise_level(k) for k in others] == pytest.approx(levels, rel=1e-12)
 
 
 @pytest.mark.parametrize(("noise", "level"), [("additive", 1.0), ("flip", 0.0)])
 def test_noise_level_of_a_single_client(noise: str, level: float) -> None:
     """A lone non-priority client has the level of the formula's only j, without dividing by 0."""
-    assert equal(10, num_clients=3, num_priority=2, noise=noise).noise_level(2) == level
+    assert equal(10, num_clients=3, num_priority=2, noise=noise).compute_noise_level(2) == level
 
 
-def test_irrelevant_rows_may_have_a_skew_of_their_own() -> None:
+def test_irrelevant_rows_may_have_a_different_skew() -> None:
     """Labels keep theirs; without it both have one."""
     both = equal(10, num_clients=5, num_priority=1, noise_skew=1.0)
     apart = equal(10, num_clients=5, num_priority=1, noise_skew=1.0, irrelevant_skew=0.5)
     for j in range(1, 5):
-        assert both.irrelevant_level(j) == both.noise_level(j) == j / 4
-        assert (apart.noise_level(j), apart.irrelevant_level(j)) == (j / 4, (j / 4) ** 2)
-        assert len(apart.client(j).y_train) == 8 + round((j / 4) ** 2 * 8)
+        assert both.compute_irrelevant_level(j) == both.compute_noise_level(j) == j / 4
+        assert (apart.compute_noise_level(j), apart.compute_irrelevant_level(j)) == (
+            j / 4,
+            (j / 4) ** 2,
+        )
+        assert len(apart.get_client(j).y_train) == 8 + round((j / 4) ** 2 * 8)
 
 
 def test_additive_irrelevant_rows() -> None:
@@ -333,7 +338,7 @@ def test_additive_irrelevant_rows() -> None:
     data = equal(100, num_clients=5, num_priority=1, noise_skew=1.0, irrelevant_fraction=0.5)
     train, test = pool(data, "train"), pool(data, "test")
     for j, extra_train, extra_test in ((1, 10, 2), (2, 20, 5), (3, 30, 8), (4, 40, 10)):
-        client = data.client(j)
+        client = data.get_client(j)
         assert len(client.y_train) == 80 + extra_train
         assert sum(row.tobytes() not in train for row in client.x_train) == extra_train
         assert len(client.y_test) == 20 + extra_test
@@ -345,7 +350,7 @@ def test_flip_irrelevant_rows() -> None:
     data = equal(100, num_clients=5, num_priority=1, noise="flip", noise_skew=1.0)
     train, test = pool(data, "train"), pool(data, "test")
     for j, replaced_train, replaced_test in ((1, 0, 0), (2, 27, 7), (3, 53, 13), (4, 80, 20)):
-        client = data.client(j)
+        client = data.get_client(j)
         assert (len(client.y_train), len(client.y_test)) == (80, 20)
         assert sum(row.tobytes() not in train for row in client.x_train) == replaced_train
         assert sum(row.tobytes() not in test for row in client.x_test) == replaced_test
@@ -355,7 +360,7 @@ def test_flip_irrelevant_rows() -> None:
 def test_irrelevant_rows_are_standard_normal_with_uniform_labels(noise: str) -> None:
     """Irrelevant inputs are N(0, I), whatever the priority clients' are, and labels uniform."""
     data = equal(5000, num_clients=3, num_priority=1, noise=noise)
-    client, known = data.client(2), pool(data, "train")
+    client, known = data.get_client(2), pool(data, "train")
     foreign = np.array([row.tobytes() not in known for row in client.x_train])
     x, y = client.x_train[foreign].astype(np.float64), client.y_train[foreign]
     assert len(y) == 4000
@@ -366,9 +371,9 @@ def test_irrelevant_rows_are_standard_normal_with_uniform_labels(noise: str) -> 
     assert_counts(np.bincount(y, minlength=10).tolist(), [0.1] * 10)
 
 
-def shifts(data: Synth, client: int) -> list[int]:
+def shifts(data: SynthData, client: int) -> list[int]:
     """Return how often a client's labels differ from the pool's by 0, 1, .., 9 modulo 10."""
-    client_data, known = data.client(client), pool(data, "train")
+    client_data, known = data.get_client(client), pool(data, "train")
     moves = Counter(
         (int(label) - known[row.tobytes()]) % 10
         for row, label in zip(client_data.x_train, client_data.y_train, strict=True)
@@ -417,7 +422,7 @@ def test_flip_label_noise(client: int, level: float, factor: float) -> None:
 def test_test_part_has_the_same_label_noise() -> None:
     """The share of moved labels of a test part is that of the formula as well."""
     data = equal(5000, num_clients=2, num_priority=1, test_fraction=0.5, irrelevant_fraction=0.0)
-    client, known = data.client(1), pool(data, "test")
+    client, known = data.get_client(1), pool(data, "test")
     moved = sum(
         int(label) != known[row.tobytes()]
         for row, label in zip(client.x_test, client.y_test, strict=True)

@@ -11,14 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 from fedquorum.errors import DataError
 
-from client_app.data.sources.csv_table import Table, csv_table
+from client_app.data.sources.csv_table import ClientTable, read_csv_table
 from conf.schema.data import CsvSettings
 
 ROWS = {"west": ["31,baker,no", "7,smith,yes"], "east": ["1,smith,no", "2.5,,yes", "3,nurse,no"]}
 
 
-def load(path: Path | str, **settings: Any) -> Table:
-    return csv_table(CsvSettings(path=str(path), target="paid", **settings))
+def load(path: Path | str, **settings: Any) -> ClientTable:
+    return read_csv_table(CsvSettings(path=str(path), target="paid", **settings))
 
 
 def folder_of(tmp_path: Path, **rows: list[str]) -> Path:
@@ -29,7 +29,7 @@ def folder_of(tmp_path: Path, **rows: list[str]) -> Path:
     return folder
 
 
-def assert_same(one: Table, other: Table) -> None:
+def assert_same(one: ClientTable, other: ClientTable) -> None:
     assert (one.client_names, one.classes, one.columns) == (
         other.client_names,
         other.classes,
@@ -89,7 +89,7 @@ def test_parquet_is_read_like_csv(tmp_path: Path) -> None:
     assert_same(load(path, client_column="town"), load(text, client_column="town"))
 
 
-def test_a_place_in_several_files(tmp_path: Path) -> None:
+def test_an_error_in_several_files_shows_file_and_line(tmp_path: Path) -> None:
     """The line in its file is told, and which file it is."""
     folder = folder_of(tmp_path, north=["1,smith,no", "", "inf,smith,yes"])
     with pytest.raises(DataError, match=r"age is inf in line 4 of north\.csv$"):

@@ -11,9 +11,9 @@ import pytest
 from fedquorum.errors import SettingsError
 
 from client_app.data import load_data
-from client_app.data.base import part_of
+from client_app.data.base import select_split
 from client_app.data.tabular import TabularData
-from conf.compose import compose
+from conf.compose import compose_settings
 from conf.schema.data import CsvSettings
 
 SIZES = {"a": 40, "b": 25, "c": 2}
@@ -60,7 +60,7 @@ def test_shapes_and_types(tmp_path: Path) -> None:
     assert data._table.columns == ("row", "size", "sparse", "kind=x", "kind=y", "kind=z", "kind=")
     assert data.priority == (0, 1, 2)
     for client, n in enumerate(SIZES.values()):
-        client_data = data.client(client)
+        client_data = data.get_client(client)
         assert client_data.x_train.dtype == np.float32
         assert client_data.y_train.dtype == np.int64
         assert len(client_data.y_test) == max(round(0.2 * n), 1)
@@ -71,7 +71,7 @@ def test_shapes_and_types(tmp_path: Path) -> None:
             assert x.shape == (len(y), 7)
             assert x.flags.c_contiguous
             assert np.isfinite(x).all()
-        np.testing.assert_array_equal(data.labels(client), client_data.y_train)
+        np.testing.assert_array_equal(data.get_labels(client), client_data.y_train)
 
 
 def test_no_row_is_in_two_parts(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_no_row_is_in_two_parts(tmp_path: Path) -> None:
     for client, (train, test) in enumerate(rows_of(data)):
         assert not set(train) & set(test)
         assert {cells["client"][row] for row in [*train, *test]} == {"abc"[client]}
-        client_data = data.client(client)
+        client_data = data.get_client(client)
         assert client_data.y_train.tolist() == [int(cells["label"][row]) for row in train]
         assert client_data.y_test.tolist() == [int(cells["label"][row]) for row in test]
         seen += [*train, *test]
@@ -97,7 +97,7 @@ def test_numbers_are_scaled_by_the_training_part(tmp_path: Path, seed: int, fill
     path = save(tmp_path)
     data, cells = load(path, seed, imputation=fill), raw(path)
     for client, (train, test) in enumerate(rows_of(data)):
-        client_data = data.client(client)
+        client_data = data.get_client(client)
         for column, name in enumerate(("row", "size")):
             known = [float(cells[name][row]) for row in train if cells[name][row]]
             median = (
@@ -121,13 +121,13 @@ def test_test_rows_do_not_matter_for_the_scale(tmp_path: Path) -> None:
     """A test row that becomes an outlier changes nothing but itself."""
     path = save(tmp_path)
     data = load(path)
-    before = data.client(0)
+    before = data.get_client(0)
     row = int(data._rows[0].test[0])
     lines = path.read_text().split("\n")
     cells = lines[1 + row].split(",")
     lines[1 + row] = ",".join([*cells[:2], "1e6", *cells[3:]])
     path.write_text("\n".join(lines))
-    after = load(path, num_clients=3).client(0)  # other settings, so that it is read anew
+    after = load(path, num_clients=3).get_client(0)  # other settings, so that it is read anew
     np.testing.assert_array_equal(after.x_train, before.x_train)
     np.testing.assert_array_equal(after.x_test[1:], before.x_test[1:])
     assert after.x_test[0, 1] > 1000
@@ -141,13 +141,13 @@ def test_validation_rows_are_taken_from_training(tmp_path: Path) -> None:
         np.testing.assert_array_equal(after.test, before.test)
         assert sorted([*after.train, *after.validation]) == before.train.tolist()
         assert len(after.validation) == (round(0.25 * len(before.train)) if client < 2 else 0)
-        part = data.pool("validation", [client])
+        part = data.get_pooled_split("validation", [client])
         assert part.rows.counts.tolist() == [len(after.validation)]
         assert part.y[part.rows[client]].tolist() == data._table.labels[after.validation].tolist()
-        x_train, _ = part_of(data.client(client), "train")
+        x_train, _ = select_split(data.get_client(client), "train")
         if client < 2:
             np.testing.assert_allclose(x_train[:, :2].std(axis=0), 1, atol=1e-6)
-    assert not len(whole.pool("validation", [0, 1, 2]).y)
+    assert not len(whole.get_pooled_split("validation", [0, 1, 2]).y)
 
 
 def test_a_constant_column_is_0(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_constant_column_is_0(tmp_path: Path) -> None:
     data = load(path)
     column = data._table.columns.index("same")
     for client in range(3):
-        client_data = data.client(client)
+        client_data = data.get_client(client)
         assert not client_data.x_train[:, column].any()
         assert not client_data.x_test[:, column].any()
 
@@ -177,7 +177,7 @@ def test_a_constant_column_keeps_what_differs_in_the_test_part(tmp_path: Path) -
         )
     )
     data = load(path, num_clients=3)
-    client = data.client(0)
+    client = data.get_client(0)
     column = data._table.columns.index("same")
     np.testing.assert_allclose(client.x_test[:, column], [2.5, *[0] * (len(client.x_test) - 1)])
 
@@ -189,13 +189,13 @@ def test_a_column_without_numbers_is_0(tmp_path: Path, fill: str) -> None:
     data = load(path, imputation=fill)
     column = data._table.columns.index("sparse")
     for client in (1, 2):
-        assert not data.client(client).x_train[:, column].any()
+        assert not data.get_client(client).x_train[:, column].any()
     row = int(data._rows[1].test[0])
     lines = path.read_text().split("\n")
     cells = lines[1 + row].split(",")
     lines[1 + row] = ",".join([*cells[:3], "9", *cells[4:]])
     path.write_text("\n".join(lines))
-    assert not load(path, num_clients=3, imputation=fill).client(1).x_test[:, column].any()
+    assert not load(path, num_clients=3, imputation=fill).get_client(1).x_test[:, column].any()
 
 
 def test_one_hot_columns_are_the_same_for_all(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_one_hot_columns_are_the_same_for_all(tmp_path: Path) -> None:
     path = save(tmp_path)
     data, cells = load(path), raw(path)
     for client, (train, test) in enumerate(rows_of(data)):
-        client_data = data.client(client)
+        client_data = data.get_client(client)
         for x, rows in ((client_data.x_train, train), (client_data.x_test, test)):
             expected = [
                 [cells["kind"][row] == kind for kind in ("x", "y", "z", "")] for row in rows
@@ -214,18 +214,18 @@ def test_one_hot_columns_are_the_same_for_all(tmp_path: Path) -> None:
 def test_a_client_may_change_its_data(tmp_path: Path) -> None:
     """What a client does to its arrays stays there: the next time they are as before."""
     data = load(save(tmp_path))
-    client = data.client(0)
+    client = data.get_client(0)
     before = client.x_train.copy()
     client.x_train[:] = 0
     client.y_train[:] = -1
-    np.testing.assert_array_equal(data.client(0).x_train, before)
-    assert data.labels(0).min() >= 0
+    np.testing.assert_array_equal(data.get_client(0).x_train, before)
+    assert data.get_labels(0).min() >= 0
 
 
 def test_data_depends_on_the_seed(tmp_path: Path) -> None:
     """Another seed draws other test rows of the same clients."""
     path = save(tmp_path)
-    first, again, other = (load(path, seed).client(0).x_test for seed in (1, 1, 2))
+    first, again, other = (load(path, seed).get_client(0).x_test for seed in (1, 1, 2))
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first, other)
 
@@ -233,7 +233,7 @@ def test_data_depends_on_the_seed(tmp_path: Path) -> None:
 def test_test_fraction(tmp_path: Path) -> None:
     """As much as the setting says is for testing."""
     data = load(save(tmp_path), test_fraction=0.5)
-    assert [len(data.client(k).y_test) for k in range(3)] == [20, 12, 1]
+    assert [len(data.get_client(k).y_test) for k in range(3)] == [20, 12, 1]
 
 
 def test_priority(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_slow_libraries_are_not_needed(tmp_path: Path) -> None:
 
 def real(experiment: str, file: Path) -> TabularData:
     words = f"strategy=fedavg data.path={file}"
-    data = load_data(compose(experiment, words).settings.data, 1)
+    data = load_data(compose_settings(experiment, words).settings.data, 1)
     assert isinstance(data, TabularData)
     return data
 
@@ -294,7 +294,7 @@ def test_real_berka(berka_file: Path) -> None:
     assert [c for c in data._table.columns if "=" in c] == [
         f"frequency=POPLATEK {word}" for word in ("MESICNE", "PO OBRATU", "TYDNE")
     ]
-    clients = [data.client(k) for k in range(7)]
+    clients = [data.get_client(k) for k in range(7)]
     sizes = [len(client.y_train) + len(client.y_test) for client in clients]
     assert sum(sizes) == 621
     assert sum(int(client.y_train.sum() + client.y_test.sum()) for client in clients) == 75
@@ -316,7 +316,7 @@ def test_real_heart(real_file: Callable[[str], Path]) -> None:
     np.testing.assert_array_equal(
         data._table.categories.sum(axis=0), [46, 174, 204, 496, 551, 179, 188, 2]
     )
-    clients = [data.client(k) for k in range(4)]
+    clients = [data.get_client(k) for k in range(4)]
     assert [len(client.y_train) + len(client.y_test) for client in clients] == [303, 294, 123, 200]
     positive = [int(client.y_train.sum() + client.y_test.sum()) for client in clients]
     assert positive == [139, 106, 115, 149]

@@ -10,15 +10,15 @@ import pytest
 from fedquorum.errors import DataError, SettingsError
 
 from client_app.data import load_data
-from client_app.data.sources.base import LabelledArrays
-from client_app.data.sources.text import text_arrays
+from client_app.data.sources.base import LabeledArrays
+from client_app.data.sources.text import load_text_arrays
 from client_app.data.sources.vocabulary import (
     Vocabulary,
-    common_tokens,
-    hashed_id,
-    words,
+    hash_token,
+    select_common_tokens,
+    split_words,
 )
-from conf.compose import compose
+from conf.compose import compose_settings
 from conf.schema.data import TextSettings
 from tests.client_app.clients import assert_one_line
 
@@ -74,10 +74,10 @@ def roles(path: Path, **others: Any) -> TextSettings:
     return TextSettings(**given)
 
 
-def trained_on_all(settings: TextSettings) -> LabelledArrays:
-    arrays = text_arrays(settings)
-    assert arrays.of_training is not None
-    return arrays.of_training(np.arange(len(arrays.y_train)))
+def trained_on_all(settings: TextSettings) -> LabeledArrays:
+    arrays = load_text_arrays(settings)
+    assert arrays.build_for_training is not None
+    return arrays.build_for_training(np.arange(len(arrays.y_train)))
 
 
 def rows(x: Any) -> list[list[int]]:
@@ -87,32 +87,32 @@ def rows(x: Any) -> list[list[int]]:
 
 def test_words_of_a_text() -> None:
     """Words are in lower case, with their apostrophes; punctuation stands alone."""
-    assert words("Don't eat IT, doctor!") == ["don't", "eat", "it", ",", "doctor", "!"]
-    assert words("  ") == []
+    assert split_words("Don't eat IT, doctor!") == ["don't", "eat", "it", ",", "doctor", "!"]
+    assert split_words("  ") == []
 
 
 def test_common_tokens_first() -> None:
     """The most common first, of equally common ones the alphabet's first; no more than asked."""
-    assert common_tokens("abcbcc", 9) == ["c", "b", "a"]
-    assert common_tokens("ba", 1) == ["a"]
+    assert select_common_tokens("abcbcc", 9) == ["c", "b", "a"]
+    assert select_common_tokens("ba", 1) == ["a"]
     vocabulary = Vocabulary(["c", "b"])
-    assert (vocabulary.ids("cbx"), len(vocabulary)) == ([2, 3, 1], 4)
+    assert (vocabulary.encode("cbx"), len(vocabulary)) == ([2, 3, 1], 4)
 
 
 def test_hashes_depend_on_the_word_alone() -> None:
     """A number is never that of padding, the unknown or the separator, and is the same always."""
-    numbers = [hashed_id(f"word {i}", 50) for i in range(2000)]
+    numbers = [hash_token(f"word {i}", 50) for i in range(2000)]
     assert set(numbers) == set(range(3, 50))
     check = 0xCBF43926  # the published check value of CRC-32
-    assert hashed_id("123456789", 10_000) == 3 + check % 9_997
+    assert hash_token("123456789", 10_000) == 3 + check % 9_997
 
 
 def test_pairs_of_texts(tmp_path: Path) -> None:
     """Both texts in hashed words with a separator between, cut to half of the length, padded."""
-    arrays = text_arrays(pairs(save(tmp_path, f"{HEADER}\n{PAIRS}")))
+    arrays = load_text_arrays(pairs(save(tmp_path, f"{HEADER}\n{PAIRS}")))
 
     def number(word: str) -> int:
-        return hashed_id(word, 1000)
+        return hash_token(word, 1000)
 
     assert rows(arrays.x_train)[0] == [
         *map(number, ("is", "it", ",")),
@@ -134,8 +134,8 @@ def test_pairs_of_texts(tmp_path: Path) -> None:
 def test_header_of_a_file_without(tmp_path: Path) -> None:
     """data.header names the columns, and does no harm where the first line has them."""
     header = HEADER.split(",")
-    with_header = text_arrays(pairs(save(tmp_path, f"{HEADER}\n{PAIRS}"), header=header))
-    without = text_arrays(pairs(save(tmp_path, PAIRS), header=header))
+    with_header = load_text_arrays(pairs(save(tmp_path, f"{HEADER}\n{PAIRS}"), header=header))
+    without = load_text_arrays(pairs(save(tmp_path, PAIRS), header=header))
     assert len(without.y_train) == 8
     assert rows(with_header.x_train) == rows(without.x_train)
     assert with_header.y_train.tolist() == without.y_train.tolist()
@@ -150,7 +150,7 @@ def test_pairs_of_one_question_stay_together(tmp_path: Path, seed: int, partitio
     data = load_data(settings, seed)
     sides: dict[str, set[int]] = {"train": set(), "test": set()}
     for k in range(2):
-        client = data.client(k)
+        client = data.get_client(k)
         sides["train"] |= set(client.x_train[:, 0].tolist())
         sides["test"] |= set(client.x_test[:, 0].tolist())
         assert client.x_train.dtype == np.int64
@@ -159,7 +159,7 @@ def test_pairs_of_one_question_stay_together(tmp_path: Path, seed: int, partitio
     assert not sides["train"] & sides["test"]
 
 
-def test_words_of_the_validation_part_are_unknown(tmp_path: Path) -> None:
+def test_the_vocabulary_excludes_validation_texts(tmp_path: Path) -> None:
     """The vocabulary is of what clients train on; groups of texts are validated together."""
     text = "town,words\n" + "".join(f"a,word{i} word{i}\n" for i in range(30))
     settings = TextSettings(
@@ -170,7 +170,9 @@ def test_words_of_the_validation_part_are_unknown(tmp_path: Path) -> None:
         validation_fraction=0.5,
     )
     data = load_data(settings, 1)
-    sizes = [len(data.pool(part, [0]).rows[0]) for part in ("train", "test", "validation")]
+    sizes = [
+        len(data.get_pooled_split(part, [0]).rows[0]) for part in ("train", "test", "validation")
+    ]
     assert sizes[2] == round(0.5 * (sizes[0] + sizes[2]))
     settings.validation_fraction = 0.0
     assert data.num_classes < load_data(settings, 1).num_classes
@@ -207,7 +209,7 @@ def test_roles_with_one_piece(tmp_path: Path) -> None:
         load_data(roles(path), 1)
     data = load_data(roles(path, min_samples=2), 1)
     assert (data.num_clients, data.input_shape) == (1, (4,))
-    assert (len(data.client(0).y_train), len(data.client(0).y_test)) == (1, 1)
+    assert (len(data.get_client(0).y_train), len(data.get_client(0).y_test)) == (1, 1)
 
 
 @pytest.mark.parametrize("tokens", ["characters", "words"])
@@ -219,7 +221,7 @@ def test_numbers_follow_from_what_is_trained_on(tmp_path: Path, tokens: str, see
     settings = roles(save(tmp_path, text), tokens=tokens, min_samples=3)
     data = load_data(settings, seed)
     assert data.num_clients == 1
-    client = data.client(0)
+    client = data.get_client(0)
     trained = {*client.x_train.ravel().tolist(), *client.y_train.ravel().tolist()} - {0, -100}
     assert trained == set(range(2, data.num_classes))
     assert data.num_tokens == data.num_classes < 2 + len(signs)
@@ -233,30 +235,32 @@ def test_numbers_follow_from_what_is_trained_on(tmp_path: Path, tokens: str, see
 def test_a_text_of_another_length(tmp_path: Path) -> None:
     """A truncated file of a known number of rows, or another's, is one line."""
     path = save(tmp_path, ROLES)
-    assert text_arrays(roles(path, expected_rows=3)).client_train is not None
+    assert load_text_arrays(roles(path, expected_rows=3)).client_train is not None
     with pytest.raises(DataError, match=r"file of data\.expected_rows 4, got .*texts\.csv of 3$"):
-        text_arrays(roles(path, expected_rows=4))
+        load_text_arrays(roles(path, expected_rows=4))
 
 
-def test_known_classes(tmp_path: Path) -> None:
+def test_given_classes_are_used(tmp_path: Path) -> None:
     """Classes that are known are those, whichever there are; a label out of range is one line."""
     path = save(tmp_path, f"{HEADER}\n{PAIRS}")
-    arrays = text_arrays(pairs(path, classes=["2", "1", "0"]))
+    arrays = load_text_arrays(pairs(path, classes=["2", "1", "0"]))
     assert (arrays.num_classes, arrays.y_train.tolist()) == (3, [1, 2, 1, 2, 2, 1, 2, 1])
     with pytest.raises(DataError, match=r"column of 1, 2 in .*, got label, which is 0 in row 2$"):
-        text_arrays(pairs(path, classes=["1", "2"]))
+        load_text_arrays(pairs(path, classes=["1", "2"]))
 
 
 def test_numbers_are_no_classes(tmp_path: Path) -> None:
     """A target that is not whole is one line, with its row."""
     path = save(tmp_path, f"{HEADER}\n{PAIRS}".replace("Eat,1", "Eat,0.5"))
     with pytest.raises(DataError, match=r"column of classes in .*, which is 0\.5 in row 3$"):
-        text_arrays(pairs(path))
+        load_text_arrays(pairs(path))
 
 
 def test_compressed_file(tmp_path: Path) -> None:
     """A file that ends in .gz is read as it is."""
-    one, two = (text_arrays(roles(save(tmp_path, ROLES, f"t.csv{end}"))) for end in ("", ".gz"))
+    one, two = (
+        load_text_arrays(roles(save(tmp_path, ROLES, f"t.csv{end}"))) for end in ("", ".gz")
+    )
     assert rows(one.x_train) == rows(two.x_train)
 
 
@@ -272,7 +276,7 @@ def test_compressed_file(tmp_path: Path) -> None:
 def test_missing_column(tmp_path: Path, others: dict[str, Any], message: str) -> None:
     """A column that is not there is one line with those that are."""
     with pytest.raises(DataError, match=message):
-        text_arrays(roles(save(tmp_path, ROLES), **others))
+        load_text_arrays(roles(save(tmp_path, ROLES), **others))
 
 
 @pytest.mark.parametrize(
@@ -287,26 +291,26 @@ def test_missing_column(tmp_path: Path, others: dict[str, Any], message: str) ->
 )
 def test_damaged_file(tmp_path: Path, text: str, message: str) -> None:
     """Gaps, no rows, and rows cut short are one line."""
-    assert_one_line(lambda: text_arrays(roles(save(tmp_path, text))), message)
+    assert_one_line(lambda: load_text_arrays(roles(save(tmp_path, text))), message)
 
 
 def test_no_file_and_foreign_file(tmp_path: Path) -> None:
     """A path that leads nowhere and bytes that are no text are one line."""
     with pytest.raises(DataError, match=r"there is no such file$"):
-        text_arrays(roles(tmp_path / "none.csv"))
+        load_text_arrays(roles(tmp_path / "none.csv"))
     path = tmp_path / "texts.csv"
     path.write_bytes(b"role,text\nLEAR,\xff\xfe\nFOOL,x\n")
     with pytest.raises(DataError, match=r"text is not in UTF-8$"):
-        text_arrays(roles(path))
+        load_text_arrays(roles(path))
     (tmp_path / "cut.csv.gz").write_bytes(save(tmp_path, ROLES, "t.csv.gz").read_bytes()[:30])
     with pytest.raises(DataError, match=r"^data\.path must be a \.csv file, got "):
-        text_arrays(roles(tmp_path / "cut.csv.gz"))
+        load_text_arrays(roles(tmp_path / "cut.csv.gz"))
 
 
 def test_target_of_one_value(tmp_path: Path) -> None:
     """One class for all rows is nothing to learn."""
     with pytest.raises(DataError, match=r"data\.target must be a column of different values"):
-        text_arrays(pairs(save(tmp_path, "doctor,one,two,label\n1,a,b,0\n1,c,d,0\n")))
+        load_text_arrays(pairs(save(tmp_path, "doctor,one,two,label\n1,a,b,0\n1,c,d,0\n")))
 
 
 @pytest.mark.parametrize(
@@ -333,11 +337,11 @@ def test_target_of_one_value(tmp_path: Path) -> None:
 def test_mistakes_in_the_settings(words_: str, message: str) -> None:
     """What can be told without the file is refused without it."""
     with pytest.raises(SettingsError, match=message) as caught:
-        compose("custom", f"data=text {words_}")
+        compose_settings("custom", f"data=text {words_}")
     assert "\n" not in str(caught.value)
 
 
-def of(arrays: LabelledArrays) -> tuple[int, int]:
+def of(arrays: LabeledArrays) -> tuple[int, int]:
     assert arrays.client_train is not None
     return len(arrays.y_train), len(set(arrays.client_train.tolist()))
 
@@ -347,13 +351,13 @@ def test_real_medical_question_pairs(
 ) -> None:
     """3,048 pairs of 11 doctors; both pairs of a question are on one side."""
     monkeypatch.setenv("FEDQUORUM_DATA", str(real_file("mqp.csv").parent))
-    settings = compose("custom", "data=mqp seed=91").settings.data
+    settings = compose_settings("custom", "data=mqp seed=91").settings.data
     assert isinstance(settings, TextSettings)
-    assert of(text_arrays(settings)) == (3048, 11)
+    assert of(load_text_arrays(settings)) == (3048, 11)
     data = load_data(settings, 1)
-    total = [len(data.client(k).y_train) + len(data.client(k).y_test) for k in range(11)]
+    total = [len(data.get_client(k).y_train) + len(data.get_client(k).y_test) for k in range(11)]
     assert sum(total) == 3048
-    for client in map(data.client, range(11)):
+    for client in map(data.get_client, range(11)):
         assert 0.17 < len(client.y_test) / (len(client.y_train) + len(client.y_test)) < 0.23
         assert set(client.y_test.tolist()) == {0, 1}
 
@@ -363,9 +367,9 @@ def test_real_shakespeare(
 ) -> None:
     """The text of all roles, by character: every target is the next input."""
     monkeypatch.setenv("FEDQUORUM_DATA", str(real_file("tinyshakespeare_by_role.csv.gz").parent))
-    settings = compose("custom", "data=shakespeare seed=92").settings.data
+    settings = compose_settings("custom", "data=shakespeare seed=92").settings.data
     assert isinstance(settings, TextSettings)
-    arrays = text_arrays(settings)
+    arrays = load_text_arrays(settings)
     assert of(arrays)[1] == 299
     x, y = np.asarray(arrays.x_train[:]), arrays.y_train
     inside = x[:, 1:] > 0

@@ -8,9 +8,9 @@ import pytest
 from fedquorum.errors import DataError
 
 from client_app.data import load_data
-from client_app.data.sources.tokenizer import tokenized_texts
-from client_app.models import DistilBERT, model_for
-from conf import SettingsError, compose
+from client_app.data.sources.tokenizer import tokenize_texts
+from client_app.models import DistilBERT, build_model_for
+from conf import SettingsError, compose_settings
 
 WORDS = [
     *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_pairs_of_texts(folder: Path) -> None:
     """Marks around both, words in pieces, padding behind; the longer text is cut first."""
     texts = [["Is it, doctor?", "eating", "unheard"], ["no", "I eat", "no"]]
-    x, count = tokenized_texts(texts, 7, str(folder))
+    x, count = tokenize_texts(texts, 7, str(folder))
     assert count == 15
     assert x.dtype == np.int32
     assert x.tolist() == [
@@ -50,7 +50,7 @@ def test_pairs_of_texts(folder: Path) -> None:
         [2, 13, 14, 3, 12, 13, 3],
         [2, 1, 3, 10, 3, 0, 0],
     ]
-    alone, _ = tokenized_texts(texts[:1], 5, str(folder))
+    alone, _ = tokenize_texts(texts[:1], 5, str(folder))
     assert alone.tolist() == [[2, 5, 6, 7, 3], [2, 13, 14, 3, 0], [2, 1, 3, 0, 0]]
 
 
@@ -61,12 +61,12 @@ def test_the_preset_with_published_weights(folder: Path, tmp_path: Path) -> None
     words = f"model=distilbert model.pretrained={folder} data.tokenizer={folder}"
     small = f"model.layers=1 model.width=8 model.heads=2 data.path={path} data.expected_rows=null"
     with pytest.raises(SettingsError, match=r"model\.init must be default where model\.pretrained"):
-        compose("aaggff/mqp", f"{words} {small}")
-    settings = compose("aaggff/mqp", f"{words} {small} model.init=default").settings
+        compose_settings("aaggff/mqp", f"{words} {small}")
+    settings = compose_settings("aaggff/mqp", f"{words} {small} model.init=default").settings
     assert (settings.client.lr, settings.client.weight_decay) == (0.00316, 0.01)
     data = load_data(settings.data, settings.seed)
     assert (data.input_shape, data.num_tokens) == ((200,), 15)
-    model = model_for(settings, data)
+    model = build_model_for(settings, data)
     assert isinstance(model, DistilBERT)
     transformers = pytest.importorskip("transformers")
 
@@ -90,19 +90,19 @@ def test_what_is_no_tokenizer(folder: Path, tmp_path: Path) -> None:
         (other, "its padding is 14, not 0"),
     ):
         with pytest.raises(DataError, match=reason) as caught:
-            tokenized_texts([["no"]], 9, str(path))
+            tokenize_texts([["no"]], 9, str(path))
         assert str(caught.value).startswith("data.tokenizer must be a folder with a tokenizer of")
         assert "\n" not in str(caught.value)
     message = r"data\.length must be at least 5 for 2 texts and the 3 marks .*, got 4"
     with pytest.raises(DataError, match=message):
-        tokenized_texts([["no"], ["no"]], 4, str(folder))
+        tokenize_texts([["no"], ["no"]], 4, str(folder))
 
 
 def test_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     """One line that says what to install."""
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(DataError, match=r"pip install transformers\), got 'x'"):
-        tokenized_texts([["no"]], 9, "x")
+        tokenize_texts([["no"]], 9, "x")
 
 
 @pytest.mark.parametrize(
@@ -112,4 +112,4 @@ def test_where_there_is_no_tokenizer(words: str) -> None:
     """Next words have a vocabulary of their own, and more than two texts are no pair."""
     given = f"data=text data.path=x data.client_column=c data.tokenizer=x {words}"
     with pytest.raises(SettingsError, match=r"^data\.tokenizer must be null where .*, got 'x'$"):
-        compose("custom", given)
+        compose_settings("custom", given)

@@ -11,7 +11,7 @@ import pytest
 from fedquorum.errors import DataError
 from numpy.typing import NDArray
 
-from client_app.data.sources.base import LabelledArrays
+from client_app.data.sources.base import LabeledArrays
 from conf.schema.data import TorchvisionSettings
 from tests.reference.idx import write_idx
 
@@ -171,13 +171,15 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Writer:
     return write_files
 
 
-def load(name: str, root: Path, *, download: bool = False) -> LabelledArrays:
-    from client_app.data.sources.torchvision import torchvision_arrays
+def load(name: str, root: Path, *, download: bool = False) -> LabeledArrays:
+    from client_app.data.sources.torchvision import load_torchvision_arrays
 
-    return torchvision_arrays(TorchvisionSettings(name=name, root=str(root), download=download))
+    return load_torchvision_arrays(
+        TorchvisionSettings(name=name, root=str(root), download=download)
+    )
 
 
-def assert_those_of_the_files(arrays: LabelledArrays, name: str) -> None:
+def assert_those_of_the_files(arrays: LabeledArrays, name: str) -> None:
     assert arrays.num_classes == CLASSES[name]
     parts = ((arrays.x_train, arrays.y_train), (arrays.x_test, arrays.y_test))
     for part, (x, y) in enumerate(parts):

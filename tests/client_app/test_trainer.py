@@ -10,24 +10,24 @@ import torch
 from torch import nn
 
 from client_app import trainer as module
-from client_app.dropout import give_dropout
+from client_app.dropout import replace_dropout
+from client_app.losses import CrossEntropy
 from client_app.models import MLP, SmallCNN
-from client_app.tasks import CrossEntropy
 from client_app.trainer import Trainer
-from client_app.training import LocalTraining, TrainingSetup
+from client_app.training import LocalSGDConfig, TrainingSetup
 from tests.cases import is_long
-from tests.client_app.clients import arrays_of, examples_of, ragged_data
+from tests.client_app.clients import copy_arrays, get_examples, make_ragged_data
 
 CLASSES, SHAPE = 3, (1, 8, 8)
 COUNTS = [9, 14, 5, 20]
-HOW = LocalTraining(0.05, 4, 2, momentum=0.5)
+HOW = LocalSGDConfig(0.05, 4, 2, momentum=0.5)
 EVERYONE = range(len(COUNTS))
 
 
 def trainer(
-    model: nn.Module, batching: str = "auto", how: LocalTraining = HOW, **options: Any
+    model: nn.Module, batching: str = "auto", how: LocalSGDConfig = HOW, **options: Any
 ) -> Trainer:
-    examples = examples_of(ragged_data(COUNTS, SHAPE, CLASSES))
+    examples = get_examples(make_ragged_data(COUNTS, SHAPE, CLASSES))
     compiled = options.pop("compiled", False)
     setup = TrainingSetup(model, examples, how, CrossEntropy(), seed=3, compiled=compiled)
     return Trainer(setup, batching=batching, **options)
@@ -35,16 +35,16 @@ def trainer(
 
 def small_cnn(dropout: float = 0.0) -> nn.Module:
     torch.manual_seed(1)
-    return give_dropout(SmallCNN(SHAPE, CLASSES, (6,), dropout), torch.zeros(2, *SHAPE))
+    return replace_dropout(SmallCNN(SHAPE, CLASSES, (6,), dropout), torch.zeros(2, *SHAPE))
 
 
-def test_alone_returns_arrays_of_its_own() -> None:
+def test_sequential_training_returns_copies() -> None:
     """What the shared model does later does not change them."""
     model = small_cnn()
-    local_trainer, start = trainer(model), arrays_of(model)
-    first = local_trainer.alone(start, 0, 0)
+    local_trainer, start = trainer(model), copy_arrays(model)
+    first = local_trainer.train_client(start, 0, 0)
     kept = [array.copy() for array in first]
-    local_trainer.alone(start, 1, 0)
+    local_trainer.train_client(start, 1, 0)
     for array, before in zip(first, kept, strict=True):
         np.testing.assert_array_equal(array, before)
         assert array.flags.c_contiguous
@@ -56,13 +56,15 @@ def test_each_is_alone(make: Any, cores: int) -> None:
     """It yields the bits of ``alone`` in the order asked, for any number of cores."""
     torch.manual_seed(0)
     model = make()
-    start, clients = arrays_of(model), [3, 0, 2, 1, 3, 0]
+    start, clients = copy_arrays(model), [3, 0, 2, 1, 3, 0]
     local_trainer = trainer(model, cores=cores)
     for _ in range(2):  # in models that trained before, too
         for found, client in zip(each(local_trainer, start, clients), clients, strict=True):
-            for array, expected in zip(found, trainer(model).alone(start, client, 1), strict=True):
+            for array, expected in zip(
+                found, trainer(model).train_client(start, client, 1), strict=True
+            ):
                 np.testing.assert_array_equal(array, expected, strict=True)
-    for array, before in zip(arrays_of(model), start, strict=True):
+    for array, before in zip(copy_arrays(model), start, strict=True):
         np.testing.assert_array_equal(array, before)
 
 
@@ -79,12 +81,12 @@ def test_each_is_alone(make: Any, cores: int) -> None:
     ],
 )
 def test_clients_may_start_from_different_models(
-    make: Any, batching: str, how: LocalTraining
+    make: Any, batching: str, how: LocalSGDConfig
 ) -> None:
     """Each trains as if its start were the model received: to the bit, by vmap to rounding."""
     torch.manual_seed(2)
     models = [make() for _ in range(3)]
-    received, *others = map(arrays_of, models)
+    received, *others = map(copy_arrays, models)
     starts = {3: others[0], 1: others[1], 2: others[0]}
     clients = [3, 0, 2, 1]
     local_trainer = trainer(models[0], batching, how=how)
@@ -92,7 +94,7 @@ def test_clients_may_start_from_different_models(
     tolerance = 1e-6 if batching == "batched" else 0.0
     found = each(local_trainer, received, clients, starts=starts)
     for arrays, client in zip(found, clients, strict=True):
-        alone = local_trainer.alone(starts.get(client, received), client, 1)
+        alone = local_trainer.train_client(starts.get(client, received), client, 1)
         for array, expected in zip(arrays, alone, strict=True):
             np.testing.assert_allclose(array, expected, rtol=0, atol=tolerance)
     for array, kept in zip((a for arrays in others for a in arrays), before, strict=True):
@@ -105,11 +107,11 @@ def each(
     """Return each client's arrays, or its exception, in the order of the clients."""
     found: dict[int, Any] = {}
 
-    def copied(places: list[int], models: list[torch.Tensor]) -> list[list[Any]]:
+    def copy_models(places: list[int], models: list[torch.Tensor]) -> list[list[Any]]:
         assert all(len(model) == len(places) for model in models)
         return [[model[i].numpy().copy() for model in models] for i in range(len(places))]
 
-    for places, result in local_trainer.each(start, clients, t, copied, **options):
+    for places, result in local_trainer.train_clients(start, clients, t, copy_models, **options):
         assert not found.keys() & set(places)
         each_of = [result] * len(places) if isinstance(result, Exception) else result
         found |= dict(zip(places, each_of, strict=True))
@@ -121,21 +123,23 @@ def each(
 def test_a_client_that_fails_takes_no_other_with_it(make: Any, cores: int) -> None:
     """Its exception stands in its place, and ``alone`` raises it."""
     model = make()
-    local_trainer, start = trainer(model, cores=cores), arrays_of(model)
+    local_trainer, start = trainer(model, cores=cores), copy_arrays(model)
     first, failed, last = each(local_trainer, start, [2, 77, 1], 0)
     assert isinstance(failed, KeyError)
     with pytest.raises(KeyError, match="77"):
-        local_trainer.alone(start, 77, 0)
+        local_trainer.train_client(start, 77, 0)
     for found, client in ((first, 2), (last, 1)):
         assert isinstance(found, list)
-        for array, expected in zip(found, local_trainer.alone(start, client, 0), strict=True):
+        for array, expected in zip(
+            found, local_trainer.train_client(start, client, 0), strict=True
+        ):
             np.testing.assert_array_equal(array, expected)
 
 
 def test_a_model_is_valid_while_it_is_used() -> None:
     """While a consumer looks at a model no other client trains in its memory."""
     model = small_cnn()
-    local_trainer, start = trainer(model, cores=2), arrays_of(model)
+    local_trainer, start = trainer(model, cores=2), copy_arrays(model)
 
     def stays(_: list[int], models: list[torch.Tensor]) -> bool:
         seen = [tensor.clone() for tensor in models]
@@ -143,7 +147,8 @@ def test_a_model_is_valid_while_it_is_used() -> None:
         return all(map(torch.equal, models, seen))
 
     assert all(
-        result is True for _, result in local_trainer.each(start, [3, 0, 2, 1] * 3, 1, stays)
+        result is True
+        for _, result in local_trainer.train_clients(start, [3, 0, 2, 1] * 3, 1, stays)
     )
 
 
@@ -151,12 +156,14 @@ def test_a_model_is_valid_while_it_is_used() -> None:
 def test_a_closed_form_trains_together(batching: str) -> None:
     """On every device; with ``sequential`` one client after the other, by the same path."""
     model = MLP(SHAPE, CLASSES, 7)
-    assert trainer(model, batching).trains_together()
-    assert not trainer(model, "sequential").trains_together()
-    assert {trainer(model, way).way for way in (batching, "sequential")} == {"batched, closed form"}
-    local_trainer, start = trainer(model, "sequential"), arrays_of(model)
+    assert trainer(model, batching).trains_batched()
+    assert not trainer(model, "sequential").trains_batched()
+    assert {trainer(model, way).mode for way in (batching, "sequential")} == {
+        "batched, closed form"
+    }
+    local_trainer, start = trainer(model, "sequential"), copy_arrays(model)
     together = each(trainer(model, batching), start, [0, 1, 2, 3], 2)
-    for found, expected in zip(local_trainer.alone(start, 1, 2), together[1], strict=True):
+    for found, expected in zip(local_trainer.train_client(start, 1, 2), together[1], strict=True):
         np.testing.assert_array_equal(found, expected)
 
 
@@ -177,9 +184,9 @@ def test_the_device_decides_for_other_models(
     """Where there is no closed form a GPU trains clients together and a CPU each alone."""
     set_device(device, monkeypatch)
     local_trainer = trainer(small_cnn(), batching)
-    assert local_trainer.trains_together() is expected
+    assert local_trainer.trains_batched() is expected
     alone = "alone, closed form" if device == "cpu" else "alone, autograd"
-    assert local_trainer.way == ("batched, autograd" if expected else alone)
+    assert local_trainer.mode == ("batched, autograd" if expected else alone)
 
 
 def set_device(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,8 +225,8 @@ def test_what_cannot_be_batched_trains_alone(
     """Whatever the setting and the device are."""
     set_device("cuda", monkeypatch)
     local_trainer = trainer(make(), batching)
-    assert not local_trainer.trains_together()
-    assert local_trainer.way == "alone, autograd"
+    assert not local_trainer.trains_batched()
+    assert local_trainer.mode == "alone, autograd"
 
 
 class Branching(nn.Module):
@@ -245,21 +252,21 @@ def test_what_vmap_cannot_run_trains_alone(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(module, "log", lambda _, text, *rest: said.append(text % rest))
     model = Branching()
     local_trainer = trainer(model)
-    assert not local_trainer.trains_together()
-    assert not local_trainer.trains_together()
+    assert not local_trainer.trains_batched()
+    assert not local_trainer.trains_batched()
     (line,) = said
     assert "Branching cannot be batched" in line
-    assert local_trainer.alone(arrays_of(model), 0, 0)[0].shape == (CLASSES, 64)
+    assert local_trainer.train_client(copy_arrays(model), 0, 0)[0].shape == (CLASSES, 64)
 
 
 def test_trying_changes_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """A trainer that tried whether vmap can run a model gives the models of one that did not."""
     model = small_cnn(0.3)
-    tried, fresh, start = trainer(model), trainer(model), arrays_of(model)
+    tried, fresh, start = trainer(model), trainer(model), copy_arrays(model)
     set_device("cuda", monkeypatch)
-    assert tried.trains_together()
+    assert tried.trains_batched()
 
-    assert fresh.trains_together()
+    assert fresh.trains_batched()
     for found, expected in zip(
         *(each(local_trainer, start, [0, 1], 2) for local_trainer in (tried, fresh)), strict=True
     ):
@@ -276,7 +283,7 @@ def test_trying_changes_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_compiled_training_is_as_ever(make: Any) -> None:
     """The same models to 1e-5 after a round, alone and together, with batches of two sizes."""
     model = make()
-    start = arrays_of(model)
+    start = copy_arrays(model)
     expected = each(trainer(model), start, [0, 2])
     for batching in ("batched", "sequential"):
         found = each(trainer(model, batching, compiled=True), start, [0, 2])

@@ -11,29 +11,29 @@ import pytest
 import torch
 from fedquorum.errors import DataError
 from fedquorum.parameters import AUGMENTATION
-from fedquorum.streams import stream
+from fedquorum.rng import make_generator
 from numpy.typing import NDArray
 from torch import nn
 
-from client_app.augmentation import augmentation
-from client_app.evaluation import evaluate
-from client_app.models import LogisticRegression, SmallCNN
-from client_app.randomness import Draws, torch_seeded
-from client_app.tasks import (
-    NO_TARGET,
+from client_app.augmentation import build_augmentation
+from client_app.evaluation import evaluate_clients
+from client_app.losses import (
+    IGNORE_INDEX,
     BinaryCrossEntropy,
     CrossEntropy,
     SequenceCrossEntropy,
     SquaredError,
     Task,
 )
-from client_app.training import LocalTraining, TheoremLR, batch_sizes, train
-from conf import SettingsError, compose
+from client_app.models import LogisticRegression, SmallCNN
+from client_app.rng import RngFactory, seed_torch
+from client_app.training import LocalSGDConfig, TheoremLR, compute_batch_sizes, train_model
+from conf import SettingsError, compose_settings
 from tests.client_app.clients import EachToken
 from tests.reference import losses, sgd
 
 FEATURES, CLASSES = 6, 4
-DRAWS = partial(stream, 8)
+DRAWS = partial(make_generator, 8)
 
 
 def problem(n: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -54,19 +54,19 @@ def weights(model: nn.Module) -> sgd.Softmax:
 
 
 HOW = {
-    "plain": LocalTraining(0.1, 5, 3, 0.0, 0.0),
-    "one epoch, batches of one": LocalTraining(0.05, 1, 1, 0.0, 0.0),
-    "momentum": LocalTraining(0.1, 5, 4, 0.9, 0.0),
-    "weight decay": LocalTraining(0.1, 5, 3, 0.0, 0.3),
-    "momentum and weight decay": LocalTraining(0.2, 7, 3, 0.7, 0.05),
-    "batch larger than the data": LocalTraining(0.1, 100, 3, 0.5, 0.0),
-    "no remainder": LocalTraining(0.1, 23, 2, 0.0, 0.0),
-    "proximal": LocalTraining(0.1, 5, 3, proximal_mu=1.0),
-    "proximal, momentum, decay": LocalTraining(0.1, 5, 3, 0.5, 0.1, proximal_mu=0.3),
+    "plain": LocalSGDConfig(0.1, 5, 3, 0.0, 0.0),
+    "one epoch, batches of one": LocalSGDConfig(0.05, 1, 1, 0.0, 0.0),
+    "momentum": LocalSGDConfig(0.1, 5, 4, 0.9, 0.0),
+    "weight decay": LocalSGDConfig(0.1, 5, 3, 0.0, 0.3),
+    "momentum and weight decay": LocalSGDConfig(0.2, 7, 3, 0.7, 0.05),
+    "batch larger than the data": LocalSGDConfig(0.1, 100, 3, 0.5, 0.0),
+    "no remainder": LocalSGDConfig(0.1, 23, 2, 0.0, 0.0),
+    "proximal": LocalSGDConfig(0.1, 5, 3, proximal_mu=1.0),
+    "proximal, momentum, decay": LocalSGDConfig(0.1, 5, 3, 0.5, 0.1, proximal_mu=0.3),
 }
 
 
-def options(how: LocalTraining) -> dict[str, Any]:
+def options(how: LocalSGDConfig) -> dict[str, Any]:
     names = ("batch_size", "local_epochs", "momentum", "weight_decay")
     return {name: getattr(how, name) for name in names} | {"mu": how.proximal_mu}
 
@@ -75,14 +75,16 @@ def options(how: LocalTraining) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("precision", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)]
 )
-def test_train_is_the_formula(how: LocalTraining, precision: torch.dtype, tolerance: float) -> None:
+def test_train_is_the_formula(
+    how: LocalSGDConfig, precision: torch.dtype, tolerance: float
+) -> None:
     """Training equals SGD written from the formula, over the same random batches."""
     x, y = problem(23)
     model = model_of(precision)
     expected = sgd.train(
-        weights(model), x, y, stream(8, "batches"), rates=repeat(how.lr), **options(how)
+        weights(model), x, y, make_generator(8, "batches"), rates=repeat(how.lr), **options(how)
     )
-    train(
+    train_model(
         model,
         torch.from_numpy(x).to(precision),
         torch.from_numpy(y),
@@ -94,36 +96,36 @@ def test_train_is_the_formula(how: LocalTraining, precision: torch.dtype, tolera
     np.testing.assert_allclose(trained.bias, expected.bias, rtol=0, atol=tolerance)
 
 
-SCHEDULES: dict[str, tuple[LocalTraining, Callable[[int, int], float]]] = {
+SCHEDULES: dict[str, tuple[LocalSGDConfig, Callable[[int, int], float]]] = {
     # round t, step i of 6 (23 samples, batches of 8, 2 epochs) -> rate, by hand
     "step": (
-        LocalTraining(0.2, 8, 2, lr_schedule="step", lr_decay=0.5, lr_decay_every=3),
+        LocalSGDConfig(0.2, 8, 2, lr_schedule="step", lr_decay=0.5, lr_decay_every=3),
         lambda t, i: {0: 0.2, 2: 0.2, 3: 0.1, 7: 0.05}[t],
     ),
     "step, from round 2": (
-        LocalTraining(
+        LocalSGDConfig(
             0.2, 8, 2, lr_schedule="step", lr_decay=0.5, lr_decay_every=1, lr_decay_from=2
         ),
         lambda t, i: {0: 0.2, 2: 0.2, 3: 0.1, 7: 0.00625}[t],
     ),
     "exponential": (
-        LocalTraining(0.2, 8, 2, lr_schedule="exponential", lr_decay=0.5, lr_decay_every=2),
+        LocalSGDConfig(0.2, 8, 2, lr_schedule="exponential", lr_decay=0.5, lr_decay_every=2),
         lambda t, i: 0.2 * 2 ** (-t / 2),
     ),
     "inverse_sqrt": (
-        LocalTraining(0.2, 8, 2, lr_schedule="inverse_sqrt", lr_decay_every=10),
+        LocalSGDConfig(0.2, 8, 2, lr_schedule="inverse_sqrt", lr_decay_every=10),
         lambda t, i: {0: 0.2, 2: 0.2 / 1.2**0.5, 3: 0.2 / 1.3**0.5, 7: 0.2 / 1.7**0.5}[t],
     ),
     "theorem, gamma from L": (
-        LocalTraining(9.9, 8, 2, lr_schedule="theorem", theorem_lr=TheoremLR(0.5, 2.0)),
+        LocalSGDConfig(9.9, 8, 2, lr_schedule="theorem", theorem_lr=TheoremLR(0.5, 2.0)),
         lambda t, i: 2 / (0.5 * (6 * t + i + 32)),
     ),
     "theorem, gamma from the steps": (
-        LocalTraining(9.9, 8, 2, lr_schedule="theorem", theorem_lr=TheoremLR(mu=4.0)),
+        LocalSGDConfig(9.9, 8, 2, lr_schedule="theorem", theorem_lr=TheoremLR(mu=4.0)),
         lambda t, i: 2 / (4 * (6 * t + i + 6)),
     ),
     "theorem, 4 local steps": (
-        LocalTraining(
+        LocalSGDConfig(
             9.9, 8, 2, lr_schedule="theorem", theorem_lr=TheoremLR(mu=4.0), local_steps=4
         ),
         lambda t, i: 2 / (4 * (4 * t + i + 4)) if i < 4 else 0.0,
@@ -142,17 +144,17 @@ def test_learning_rate_schedules(name: str, t: int) -> None:
         weights(model),
         x,
         y,
-        stream(8, "batches"),
+        make_generator(8, "batches"),
         rates=[rate(t, i) for i in range(6)],
         **options(how),
     )
-    train(model, torch.from_numpy(x), torch.from_numpy(y), how, DRAWS, t=t)
+    train_model(model, torch.from_numpy(x), torch.from_numpy(y), how, DRAWS, t=t)
     np.testing.assert_allclose(weights(model).weight, expected.weight, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("how", HOW.values(), ids=list(HOW))
 @pytest.mark.parametrize("local_steps", [1, 4, 5, 7, 13])
-def test_local_steps_are_the_formula(how: LocalTraining, local_steps: int) -> None:
+def test_local_steps_are_the_formula(how: LocalSGDConfig, local_steps: int) -> None:
     """I steps are the first I of enough epochs: in the reference the others have rate 0."""
     x, y = problem(23)
     model = model_of(torch.float64)
@@ -160,25 +162,25 @@ def test_local_steps_are_the_formula(how: LocalTraining, local_steps: int) -> No
         weights(model),
         x,
         y,
-        stream(8, "batches"),
+        make_generator(8, "batches"),
         rates=chain(repeat(how.lr, local_steps), repeat(0.0)),
         **options(replace(how, local_epochs=local_steps)),
     )
     how = replace(how, local_steps=local_steps)
-    train(model, torch.from_numpy(x), torch.from_numpy(y), how, DRAWS)
+    train_model(model, torch.from_numpy(x), torch.from_numpy(y), how, DRAWS)
     trained = weights(model)
     np.testing.assert_allclose(trained.weight, expected.weight, rtol=0, atol=1e-10)
     np.testing.assert_allclose(trained.bias, expected.bias, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("how", HOW.values(), ids=list(HOW))
-def test_the_steps_of_the_epochs_are_the_epochs(how: LocalTraining) -> None:
+def test_the_steps_of_the_epochs_are_the_epochs(how: LocalSGDConfig) -> None:
     """As many steps as E epochs have give the model of E epochs, to the last bit."""
     x, y = (torch.from_numpy(a) for a in problem(23))
     ends = []
-    for one in (how, replace(how, local_epochs=99, local_steps=how.steps(23))):
+    for one in (how, replace(how, local_epochs=99, local_steps=how.count_steps(23))):
         model = model_of(torch.float32)
-        train(model, x.float(), y, one, DRAWS)
+        train_model(model, x.float(), y, one, DRAWS)
         ends.append(weights(model))
     np.testing.assert_array_equal(ends[0].weight, ends[1].weight)
     np.testing.assert_array_equal(ends[0].bias, ends[1].bias)
@@ -198,16 +200,16 @@ class Spy(nn.Module):
         return logits
 
 
-def rows_of(n: int, how: LocalTraining) -> list[list[int]]:
+def rows_of(n: int, how: LocalSGDConfig) -> list[list[int]]:
     """Return the samples of each batch that a client with n samples trains on."""
     spy = Spy(1)
-    train(spy, torch.arange(float(n))[:, None], torch.zeros(n, dtype=torch.int64), how, DRAWS)
+    train_model(spy, torch.arange(float(n))[:, None], torch.zeros(n, dtype=torch.int64), how, DRAWS)
     return [batch.flatten().int().tolist() for batch in spy.batches]
 
 
 def test_local_steps_go_through_fresh_permutations() -> None:
     """When all samples were used the next permutation begins, and it is another one."""
-    batches = rows_of(23, LocalTraining(0.1, 5, 1, local_steps=12))
+    batches = rows_of(23, LocalSGDConfig(0.1, 5, 1, local_steps=12))
     assert [len(rows) for rows in batches] == [5, 5, 5, 5, 3] * 2 + [5, 5]
     first, second = (
         [row for rows in part for row in rows] for part in (batches[:5], batches[5:10])
@@ -220,7 +222,7 @@ def test_local_steps_go_through_fresh_permutations() -> None:
 @pytest.mark.parametrize("n", [1, 3])
 def test_fewer_samples_than_a_batch(n: int) -> None:
     """A client with fewer samples than a batch takes each of its steps on all it has."""
-    batches = rows_of(n, LocalTraining(0.1, 16, 1, local_steps=5))
+    batches = rows_of(n, LocalSGDConfig(0.1, 16, 1, local_steps=5))
     assert [sorted(rows) for rows in batches] == [list(range(n))] * 5
 
 
@@ -228,14 +230,14 @@ def test_fewer_samples_than_a_batch(n: int) -> None:
 def test_augmentation_is_for_training_only(name: str) -> None:
     """A model trains on changed batches and is evaluated on the images as they are."""
     x, y = torch.rand(7, 3, 6, 5), torch.arange(7) % CLASSES
-    how = LocalTraining(0.1, 3, 2, augmentation=name)
+    how = LocalSGDConfig(0.1, 3, 2, augmentation=name)
     spy, plain = Spy(90), Spy(90)
-    evaluate(spy, x, y, [len(y)])
+    evaluate_clients(spy, x, y, [len(y)])
     assert torch.equal(spy.batches.pop(), x)
-    train(plain, x, y, replace(how, augmentation="none"), DRAWS)
+    train_model(plain, x, y, replace(how, augmentation="none"), DRAWS)
     images, labels = x.clone(), y.clone()
-    train(spy, images, labels, how, DRAWS)
-    augment = augmentation(name, DRAWS)
+    train_model(spy, images, labels, how, DRAWS)
+    augment = build_augmentation(name, DRAWS)
     for changed, batch in zip(spy.batches, plain.batches, strict=True):
         assert torch.equal(changed, augment(batch))
     assert torch.equal(images, x)
@@ -243,16 +245,16 @@ def test_augmentation_is_for_training_only(name: str) -> None:
 
 
 def cnn(dropout: float) -> SmallCNN:
-    with torch_seeded(5, torch.device("cpu")):
+    with seed_torch(5, torch.device("cpu")):
         return SmallCNN((1, 8, 8), CLASSES, (16,), dropout)
 
 
 IMAGES, LABELS = torch.linspace(0, 1, 9 * 64).reshape(9, 1, 8, 8), torch.arange(9) % CLASSES
 
 
-def trained_cnn(dropout: float, draws: Draws = DRAWS) -> torch.Tensor:
+def trained_cnn(dropout: float, draws: RngFactory = DRAWS) -> torch.Tensor:
     model = cnn(dropout)
-    train(model, IMAGES, LABELS, LocalTraining(0.1, 4, 2), draws)
+    train_model(model, IMAGES, LABELS, LocalSGDConfig(0.1, 4, 2), draws)
     return model.logits.weight.detach()
 
 
@@ -271,7 +273,7 @@ def test_dropout_differs_between_clients_and_rounds(key: dict[str, int]) -> None
     """Another client or round drops other numbers, with the same batches."""
 
     def draws(purpose: str) -> np.random.Generator:
-        return stream(8, purpose, **(key if purpose == "dropout" else {}))
+        return make_generator(8, purpose, **(key if purpose == "dropout" else {}))
 
     assert not torch.equal(trained_cnn(0.5, draws), trained_cnn(0.5))
     assert torch.equal(trained_cnn(0.0, draws), trained_cnn(0.0))
@@ -281,43 +283,43 @@ def test_a_failure_in_training_puts_the_generator_back() -> None:
     """A model that raises while dropout is seeded leaves torch's generator as it was."""
     before = torch.get_rng_state()
     with pytest.raises(RuntimeError, match="shape"):
-        train(cnn(0.5), torch.zeros(2, 1, 20, 20), LABELS[:2], HOW["plain"], DRAWS)
+        train_model(cnn(0.5), torch.zeros(2, 1, 20, 20), LABELS[:2], HOW["plain"], DRAWS)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize(
     ("how", "dropout", "purposes"),
     [
-        (LocalTraining(0.1, 4, 2), 0.0, {"batches"}),
-        (LocalTraining(0.1, 4, 2), 0.2, {"batches", "dropout"}),
-        (LocalTraining(0.1, 4, 2, augmentation="crop_flip"), 0.0, {"batches", "augmentation"}),
+        (LocalSGDConfig(0.1, 4, 2), 0.0, {"batches"}),
+        (LocalSGDConfig(0.1, 4, 2), 0.2, {"batches", "dropout"}),
+        (LocalSGDConfig(0.1, 4, 2, augmentation="crop_flip"), 0.0, {"batches", "augmentation"}),
     ],
 )
 def test_only_what_is_needed_is_drawn(
-    how: LocalTraining, dropout: float, purposes: set[str]
+    how: LocalSGDConfig, dropout: float, purposes: set[str]
 ) -> None:
     """A model without dropout and a training without augmentation do not pay for them."""
     asked: list[str] = []
 
     def draws(purpose: str) -> np.random.Generator:
         asked.append(purpose)
-        return stream(1, purpose)
+        return make_generator(1, purpose)
 
-    train(cnn(dropout), IMAGES, LABELS, how, draws)
+    train_model(cnn(dropout), IMAGES, LABELS, how, draws)
     assert sorted(asked) == sorted(purposes)
 
 
 def test_settings_of_local_training() -> None:
     """Local steps are null unless set; what is not allowed is refused in one line."""
-    client = compose("custom").settings.client
+    client = compose_settings("custom").settings.client
     assert (client.local_steps, client.augmentation) == (None, "none")
-    assert compose("custom", "client.local_steps=5").settings.client.local_steps == 5
+    assert compose_settings("custom", "client.local_steps=5").settings.client.local_steps == 5
     for words, message in {
         "client.local_steps=0": "client.local_steps must be a whole number >= 1, got 0",
         "client.augmentation=mix": "client.augmentation must be one of none, crop, crop_flip, cif",
     }.items():
         with pytest.raises(SettingsError, match=message):
-            compose("custom", words)
+            compose_settings("custom", words)
 
 
 def test_momentum_starts_at_zero_in_every_call() -> None:
@@ -328,12 +330,12 @@ def test_momentum_starts_at_zero_in_every_call() -> None:
     start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     for _ in range(2):
         model.load_state_dict(start)
-        train(
+        train_model(
             model,
             torch.from_numpy(x),
             torch.from_numpy(y),
             HOW["momentum"],
-            partial(stream, 1),
+            partial(make_generator, 1),
         )
         ends.append(weights(model))
     np.testing.assert_array_equal(ends[0].weight, ends[1].weight)
@@ -352,9 +354,11 @@ def test_train_works_in_training_mode_and_evaluate_does_not() -> None:
     x, y = problem(4)
     model = Spy((FEATURES,), CLASSES).double()
     inputs, labels = torch.from_numpy(x), torch.from_numpy(y)
-    evaluate(model, inputs, labels, [len(labels)])
-    train(model, inputs, labels, LocalTraining(0.1, 2, 1, 0.0, 0.0), partial(stream, 1))
-    evaluate(model, inputs, labels, [len(labels)])
+    evaluate_clients(model, inputs, labels, [len(labels)])
+    train_model(
+        model, inputs, labels, LocalSGDConfig(0.1, 2, 1, 0.0, 0.0), partial(make_generator, 1)
+    )
+    evaluate_clients(model, inputs, labels, [len(labels)])
     assert modes == [False, True, True, False]
 
 
@@ -376,7 +380,7 @@ TASKS: dict[str, tuple[Task, int, Callable[[Any, Any], NDArray[np.float64]]]] = 
     "sequence": (
         SequenceCrossEntropy(),
         CLASSES,
-        partial(losses.sequence_slope, no_target=NO_TARGET),
+        partial(losses.sequence_slope, no_target=IGNORE_INDEX),
     ),
     "number": (SquaredError(), 1, losses.squared_error_slope),
 }
@@ -390,8 +394,8 @@ def task_problem(name: str, n: int) -> tuple[NDArray[np.float64], NDArray[Any]]:
         return x, rng.standard_normal(n)
     y = rng.integers(2 if name.startswith("binary") else CLASSES, size=shape)
     if name == "sequence":
-        y[rng.random(shape) < 0.3] = NO_TARGET
-        y[0] = NO_TARGET
+        y[rng.random(shape) < 0.3] = IGNORE_INDEX
+        y[0] = IGNORE_INDEX
     return x, y
 
 
@@ -403,7 +407,7 @@ def test_every_task_trains_by_its_formula(name: str) -> None:
     model = EachToken(FEATURES, CLASSES)
     model.linear = nn.Linear(FEATURES, outputs, dtype=torch.float64)
     weight, bias = (p.detach().numpy().copy() for p in model.parameters())
-    rng = stream(8, "batches")
+    rng = make_generator(8, "batches")
     for _ in range(3):
         order = rng.permutation(23)
         for start in range(0, 23, 5):
@@ -411,8 +415,8 @@ def test_every_task_trains_by_its_formula(name: str) -> None:
             error = slope(x[rows] @ weight.T + bias, y[rows]).reshape(-1, outputs)
             weight -= 0.1 * error.T @ x[rows].reshape(-1, FEATURES)
             bias -= 0.1 * error.sum(axis=0)
-    how = LocalTraining(0.1, 5, 3)
-    train(model, torch.from_numpy(x), torch.from_numpy(y), how, DRAWS, task=task)
+    how = LocalSGDConfig(0.1, 5, 3)
+    train_model(model, torch.from_numpy(x), torch.from_numpy(y), how, DRAWS, task=task)
     trained = [p.detach().numpy() for p in model.parameters()]
     np.testing.assert_allclose(trained[0], weight, rtol=0, atol=1e-12)
     np.testing.assert_allclose(trained[1], bias, rtol=0, atol=1e-12)
@@ -432,16 +436,16 @@ def test_every_task_trains_by_its_formula(name: str) -> None:
 )
 def test_batch_sizes(n: int, batch_size: int, plain: list[int], normalised: list[int]) -> None:
     """Full batches and the rest; of a model that normalises batches none is of one sample."""
-    how = LocalTraining(0.1, batch_size, 3)
-    assert batch_sizes(n, batch_size) == plain
-    assert how.steps(n) == 3 * len(plain)
+    how = LocalSGDConfig(0.1, batch_size, 3)
+    assert compute_batch_sizes(n, batch_size) == plain
+    assert how.count_steps(n) == 3 * len(plain)
     if normalised:
-        assert batch_sizes(n, batch_size, normalises=True) == normalised
-        assert how.steps(n, normalises=True) == 3 * len(normalised)
+        assert compute_batch_sizes(n, batch_size, batch_norm=True) == normalised
+        assert how.count_steps(n, batch_norm=True) == 3 * len(normalised)
         return
     message = f"at least 2 training samples, got client.batch_size={batch_size} and {n} of the"
     with pytest.raises(DataError, match=message):
-        batch_sizes(n, batch_size, normalises=True)
+        compute_batch_sizes(n, batch_size, batch_norm=True)
 
 
 class Normalised(Spy):
@@ -460,7 +464,7 @@ def test_batch_normalisation_leaves_out_a_last_batch_of_one() -> None:
     """Of 21 samples in batches of 5 one is left out of each epoch, another each time."""
     spy = Normalised()
     x, y = torch.arange(21.0)[:, None], torch.zeros(21, dtype=torch.int64)
-    train(spy, x, y, LocalTraining(0.1, 5, 3), DRAWS)
+    train_model(spy, x, y, LocalSGDConfig(0.1, 5, 3), DRAWS)
     batches = [batch.flatten().int().tolist() for batch in spy.batches]
     assert [len(rows) for rows in batches] == [5] * 12
     left_out = []
@@ -470,9 +474,9 @@ def test_batch_normalisation_leaves_out_a_last_batch_of_one() -> None:
         left_out.append((set(range(21)) - set(rows)).pop())
     assert len(set(left_out)) > 1
     with pytest.raises(DataError, match="batch normalisation"):
-        train(spy, x[:1], y[:1], LocalTraining(0.1, 5, 3), DRAWS)
+        train_model(spy, x[:1], y[:1], LocalSGDConfig(0.1, 5, 3), DRAWS)
 
 
 def test_without_normalisation_a_batch_of_one_is_trained_on() -> None:
     """Every sample is in every epoch."""
-    assert [len(rows) for rows in rows_of(21, LocalTraining(0.1, 5, 1))] == [5, 5, 5, 5, 1]
+    assert [len(rows) for rows in rows_of(21, LocalSGDConfig(0.1, 5, 1))] == [5, 5, 5, 5, 1]

@@ -2,16 +2,16 @@
 
 import pytest
 from fedquorum.errors import SettingsError
-from fedquorum.streams import stream
+from fedquorum.rng import make_generator
 
-from client_app.data.unseen import unseen_clients
+from client_app.data.held_out import select_held_out_clients
 from conf.schema.data import DataSettings
 
 
 def drawn(fraction: float, *, priority: object = "all", seed: int = 1, **given: object) -> set[int]:
     settings = DataSettings("x", priority=priority, holdout_client_fraction=fraction, **given)  # type: ignore[arg-type]
     has_priority = range(20) if priority == "all" else (0, 1, 2)
-    return {*unseen_clients(settings, 20, has_priority, seed)}
+    return {*select_held_out_clients(settings, 20, has_priority, seed)}
 
 
 def test_a_fraction_of_all_clients_never_trains() -> None:
@@ -21,8 +21,8 @@ def test_a_fraction_of_all_clients_never_trains() -> None:
     assert drawn(0.5) == drawn(0.5) != drawn(0.5, seed=2)
     # 0.575 of 100 is 57.5, and 57.49999999999999 in binary.
     settings = DataSettings("x", priority="all", holdout_client_fraction=0.575)
-    assert len(unseen_clients(settings, 100, range(100), 1)) == 58
-    assert drawn(0.25) == {*stream(1, "unseen").permutation(20)[:5].tolist()}
+    assert len(select_held_out_clients(settings, 100, range(100), 1)) == 58
+    assert drawn(0.25) == {*make_generator(1, "unseen").permutation(20)[:5].tolist()}
 
 
 def test_priority_clients_always_train() -> None:

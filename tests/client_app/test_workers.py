@@ -14,8 +14,13 @@ import torch
 
 from client_app import node
 from client_app.node import Node
-from client_app.workers import Workers, available_cores, keep_memory, torch_threads
-from conf import compose
+from client_app.workers import (
+    WorkerPool,
+    count_available_cores,
+    retain_freed_memory,
+    use_torch_threads,
+)
+from conf import compose_settings
 
 COUNTS = (1, 2, 3)
 
@@ -38,8 +43,8 @@ def test_results_come_in_the_order_of_the_items(count: int, ahead: int) -> None:
         time.sleep(0.002 * (7 - item))
         return item * item
 
-    assert list(Workers(count).map(work, range(8), ahead=ahead)) == [i * i for i in range(8)]
-    assert list(Workers(count).map(work, [], ahead=ahead)) == []
+    assert list(WorkerPool(count).map(work, range(8), prefetch=ahead)) == [i * i for i in range(8)]
+    assert list(WorkerPool(count).map(work, [], prefetch=ahead)) == []
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -51,7 +56,7 @@ def test_an_exception_is_a_value(count: int) -> None:
             raise ValueError(f"item {item}")
         return item
 
-    results = list(Workers(count).map(work, range(6), ahead=3))
+    results = list(WorkerPool(count).map(work, range(6), prefetch=3))
     assert [str(r) if isinstance(r, ValueError) else r for r in results] == [
         *(0, "item 1", 2, 3, "item 4", 5)
     ]
@@ -62,7 +67,7 @@ def test_look_ahead_is_bounded(count: int) -> None:
     """Never more items are begun than consumed ones and ``ahead`` together."""
     ahead, most = 3, 0
     begun: list[int] = []
-    results = Workers(count).map(begun.append, range(20), ahead=ahead)
+    results = WorkerPool(count).map(begun.append, range(20), prefetch=ahead)
     for consumed, _ in enumerate(results):
         time.sleep(0.001)
         most = max(most, len(begun) - consumed)
@@ -78,7 +83,7 @@ def test_workers_run_side_by_side_and_last() -> None:
         meeting.wait()
         return threading.current_thread().name
 
-    names = [{*Workers(2).map(met, [0, 1], ahead=2)} for _ in range(2)]
+    names = [{*WorkerPool(2).map(met, [0, 1], prefetch=2)} for _ in range(2)]
     assert len(names[0]) == 2
     assert names[0] == names[1]
     assert threading.current_thread().name not in names[0]
@@ -89,7 +94,9 @@ def test_workers_run_side_by_side_and_last() -> None:
 def test_torch_threads_of_a_worker(count: int, threads: int) -> None:
     """A worker has its number whatever the caller has meanwhile; the caller keeps its own."""
     seen = []
-    for number in Workers(count, threads).map(lambda _: torch.get_num_threads(), range(6), ahead=2):
+    for number in WorkerPool(count, threads).map(
+        lambda _: torch.get_num_threads(), range(6), prefetch=2
+    ):
         seen.append(number)
         assert torch.get_num_threads() == 2
     assert seen == [threads] * 6
@@ -112,16 +119,16 @@ def test_a_product_in_a_worker_takes_its_threads(count: int, threads: int) -> No
             a @ a
         return time.thread_time() - start
 
-    workers = Workers(count, threads)
-    list(workers.map(work, [0, 1], ahead=2))
+    workers = WorkerPool(count, threads)
+    list(workers.map(work, [0, 1], prefetch=2))
     start = time.process_time()
-    spent = [s for s in workers.map(work, [0, 1], ahead=2) if isinstance(s, float)]
+    spent = [s for s in workers.map(work, [0, 1], prefetch=2) if isinstance(s, float)]
     ratio = (time.process_time() - start) / sum(spent)
     assert (ratio > 1.5) is (threads > 1)
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_closing_early_waits_for_what_was_begun(count: int) -> None:
+def test_closing_early_waits_for_started_tasks(count: int) -> None:
     """After it is closed nothing runs that could still change what results refer to."""
     running: list[int] = []
 
@@ -131,7 +138,7 @@ def test_closing_early_waits_for_what_was_begun(count: int) -> None:
         running.remove(item)
         return item
 
-    results = Workers(count).map(work, range(9), ahead=4)
+    results = WorkerPool(count).map(work, range(9), prefetch=4)
     assert next(results) == 0
     results.close()  # type: ignore[attr-defined]
     assert running == []
@@ -141,17 +148,17 @@ def test_a_worker_inside_a_worker() -> None:
     """It works in the thread it is in, so that workers never wait for each other."""
 
     def outer(_: int) -> list[object]:
-        inner = Workers(2).map(lambda _: threading.current_thread().name, range(3), ahead=2)
+        inner = WorkerPool(2).map(lambda _: threading.current_thread().name, range(3), prefetch=2)
         return [threading.current_thread().name, *inner]
 
-    for names in Workers(2).map(outer, range(4), ahead=4):
+    for names in WorkerPool(2).map(outer, range(4), prefetch=4):
         assert isinstance(names, list)
         assert len(set(names)) == 1
 
 
 def test_a_failure_gives_the_threads_back() -> None:
     """What raises inside leaves the number of threads as it was."""
-    with pytest.raises(ValueError, match="inside"), torch_threads(1):
+    with pytest.raises(ValueError, match="inside"), use_torch_threads(1):
         raise ValueError("inside")
     assert torch.get_num_threads() == 2
 
@@ -159,7 +166,7 @@ def test_a_failure_gives_the_threads_back() -> None:
 @pytest.mark.slow
 def test_available_cores() -> None:
     """One worker where torch was given one thread; never more than cores."""
-    assert 1 <= available_cores() <= len(os.sched_getaffinity(0))
+    assert 1 <= count_available_cores() <= len(os.sched_getaffinity(0))
     code = "from client_app.workers import available_cores; print(available_cores())"
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -243,19 +250,19 @@ class Musl:
 def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is no glibc, or another system, nothing is called."""
     monkeypatch.setattr(ctypes, "CDLL", lambda _: Musl())
-    assert keep_memory.__wrapped__() is False
+    assert retain_freed_memory.__wrapped__() is False
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(ctypes, "CDLL", None)
-    assert keep_memory.__wrapped__() is False
+    assert retain_freed_memory.__wrapped__() is False
 
 
 @pytest.mark.parametrize("keeps", [True, False])
 def test_the_setting(keeps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node keeps memory unless client.retain_memory is false."""
     calls: list[Any] = []
-    monkeypatch.setattr(node, "keep_memory", lambda: calls.append(1))
+    monkeypatch.setattr(node, "retain_freed_memory", lambda: calls.append(1))
     words = "data=synth data.num_clients=2 data.num_priority=1 client.device=cpu"
     overrides = f"{words} client.retain_memory={str(keeps).lower()}"
-    Node(compose("custom", overrides).settings)
-    assert compose("custom", words).settings.client.retain_memory
+    Node(compose_settings("custom", overrides).settings)
+    assert compose_settings("custom", words).settings.client.retain_memory
     assert calls == [1] * keeps

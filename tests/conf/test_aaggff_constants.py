@@ -2,7 +2,7 @@
 
 import pytest
 
-from conf.compose import compose
+from conf.compose import compose_settings
 
 PARAMETERS = {
     "afl": "step_size",
@@ -26,11 +26,11 @@ def test_the_authors_constants(experiments: tuple[str, ...]) -> None:
     """Stand-ins have those of what they stand for, heart disease those of Berka."""
     for experiment in experiments:
         for (strategy, key), value in zip(PARAMETERS.items(), CONSTANTS[experiments], strict=True):
-            composed = compose(f"aaggff/{experiment}", f"strategy={strategy}")
+            composed = compose_settings(f"aaggff/{experiment}", f"strategy={strategy}")
             assert getattr(composed.settings.strategy, key) == value, (experiment, strategy)
 
 
 def test_a_value_of_the_users_own_wins() -> None:
     """It stands on the command line."""
-    composed = compose("aaggff/mqp", "strategy=term strategy.tilt=2")
+    composed = compose_settings("aaggff/mqp", "strategy=term strategy.tilt=2")
     assert vars(composed.settings.strategy)["tilt"] == 2

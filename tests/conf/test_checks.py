@@ -3,7 +3,7 @@
 import pytest
 from fedquorum.errors import SettingsError
 
-from conf.compose import compose_words
+from conf.compose import compose_overrides
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from conf.compose import compose_words
 def test_no_setting_holds_a_password(words: tuple[str, ...], setting: str) -> None:
     """Settings are recorded and sent to clients; the error tells where it belongs, and not what."""
     with pytest.raises(SettingsError) as refused:
-        compose_words(words)
+        compose_overrides(words)
     assert str(refused.value).startswith(f"{setting} must have no password")
     assert ":***@" in str(refused.value)
     assert "hunter2" not in str(refused.value)
@@ -30,4 +30,4 @@ def test_no_setting_holds_a_password(words: tuple[str, ...], setting: str) -> No
 @pytest.mark.parametrize("uri", ["http://localhost:5000", "https://user@example.org/a:b", "a:b@c"])
 def test_a_uri_without_a_password_is_allowed(uri: str) -> None:
     """A port, a user's name, a path."""
-    assert compose_words(("tracker=mlflow", f"tracker.uri='{uri}'")).settings.tracker.name
+    assert compose_overrides(("tracker=mlflow", f"tracker.uri='{uri}'")).settings.tracker.name

@@ -9,16 +9,16 @@ import pytest
 import yaml
 from hydra.core.config_store import ConfigStore
 
-from conf import SettingsError, compose
+from conf import SettingsError, compose_settings
 from conf.compose import (
     GROUPS,
     PARTS,
-    Composed,
-    _composed,
-    compose_words,
-    composed_job,
+    ComposedConfig,
+    _composed_configs,
+    compose_job,
+    compose_overrides,
     options,
-    settings_of,
+    settings_from_yaml,
     split_overrides,
 )
 
@@ -26,7 +26,7 @@ from conf.compose import (
 @pytest.mark.parametrize("experiment", options("experiment"))
 def test_every_experiment_composes(experiment: str) -> None:
     """Each preset is complete, with the strategy of its family."""
-    composed = compose(experiment)
+    composed = compose_settings(experiment)
     assert composed.experiment == experiment
     family = experiment.partition("/")[0].replace("custom", "fedalign")
     family = family.replace("power_of_choice", "composed")
@@ -42,14 +42,14 @@ def test_every_strategy_composes_with_any_experiment(experiment: str, strategy: 
     words += " strategy.path=package.Rule" if strategy == "custom" else ""
     if strategy == "aaggff_s" and experiment == "fedalign/fmnist_partial":
         with pytest.raises(SettingsError, match=r"^strategy\.fraction must be 1 for AAggFF-S"):
-            compose(experiment, words)
+            compose_settings(experiment, words)
         words += " strategy.fraction=1"
-    assert compose(experiment, words).settings.strategy.name == strategy
+    assert compose_settings(experiment, words).settings.strategy.name == strategy
 
 
 def test_the_default_experiment() -> None:
     """Without words: FedALIGN on SYNTH(1,1), low additive noise, 20 clients, 10 with priority."""
-    settings = compose().settings
+    settings = compose_settings().settings
     assert settings.strategy.name == "fedalign"
     assert asdict(settings.strategy)["epsilon"] == 0.2
     data = settings.data
@@ -61,10 +61,10 @@ def test_presets_hold_the_papers_values() -> None:
     """Epsilon 0.2 / 0.2 / 0.4 for the noise levels; Fashion-MNIST by accuracy, 0.2 then 0."""
     epsilons = {}
     for level in ("low", "medium", "high"):
-        strategy = compose(f"fedalign/synth_{level}").settings.strategy
+        strategy = compose_settings(f"fedalign/synth_{level}").settings.strategy
         epsilons[level] = asdict(strategy)["epsilon"]
     assert epsilons == {"low": 0.2, "medium": 0.2, "high": 0.4}
-    fmnist = compose("fedalign/fmnist").settings
+    fmnist = compose_settings("fedalign/fmnist").settings
     gate = asdict(fmnist.strategy)
     assert (gate["criterion"], gate["epsilon_schedule"]) == ("accuracy", "step")
     assert (fmnist.data.num_clients, fmnist.data.num_priority) == (60, 2)
@@ -74,30 +74,30 @@ def test_presets_hold_the_papers_values() -> None:
 def test_another_synth_is_that_of_its_chapter() -> None:
     """The preset says in a word what the chapter of the book measures."""
     for strategy in ("fedalign", "fedavg_priority", "fedavg"):
-        preset = compose("fedalign/synth_other", f"strategy={strategy}")
+        preset = compose_settings("fedalign/synth_other", f"strategy={strategy}")
         words = f"strategy={strategy} data.alpha=0.5 data.beta=0.5"
-        assert preset.settings == compose("fedalign/synth_low", words).settings
+        assert preset.settings == compose_settings("fedalign/synth_low", words).settings
 
 
 def test_overrides_win_over_the_preset() -> None:
     """The last word is the command line's."""
-    strategy = compose("fedalign/synth_high", "strategy.epsilon=inf").settings.strategy
+    strategy = compose_settings("fedalign/synth_high", "strategy.epsilon=inf").settings.strategy
     assert math.isinf(asdict(strategy)["epsilon"])
-    assert compose("", "strategy=fedavg").settings.strategy.name == "fedavg"
+    assert compose_settings("", "strategy=fedavg").settings.strategy.name == "fedavg"
 
 
 def test_what_is_sent_to_clients_composes_to_the_same() -> None:
     """The run config of a composed job gives the same settings on a client."""
-    first = compose("fedalign/synth_high", "seed=7 'data.priority=[0, 3, 5]'")
-    _composed.clear()  # as on another machine
-    again = compose(**first.run_config)
+    first = compose_settings("fedalign/synth_high", "seed=7 'data.priority=[0, 3, 5]'")
+    _composed_configs.clear()  # as on another machine
+    again = compose_settings(**first.run_config)
     assert again.settings == first.settings
     assert again.experiment == first.experiment
 
 
 def test_config_yaml_is_complete_and_plain(tmp_path: Path) -> None:
     """The resolved settings are plain YAML, readable without this project."""
-    text = compose("", "strategy.epsilon=inf").to_yaml()
+    text = compose_settings("", "strategy.epsilon=inf").to_yaml()
     loaded = yaml.safe_load(text)
     assert loaded["strategy"]["epsilon"] == math.inf
     assert loaded["data"]["num_clients"] == 20
@@ -107,8 +107,8 @@ def test_config_yaml_is_complete_and_plain(tmp_path: Path) -> None:
 @pytest.mark.parametrize("experiment", options("experiment"))
 def test_settings_come_back_from_the_records(experiment: str) -> None:
     """What a run wrote down is read as the settings that it had, whatever a preset says now."""
-    composed = compose(experiment, "seed=7 strategy.server_lr=0.5")
-    assert settings_of(composed.to_yaml()) == composed.settings
+    composed = compose_settings(experiment, "seed=7 strategy.server_lr=0.5")
+    assert settings_from_yaml(composed.to_yaml()) == composed.settings
 
 
 @pytest.mark.parametrize(
@@ -124,15 +124,15 @@ def test_settings_come_back_from_the_records(experiment: str) -> None:
 )
 def test_options_of_every_group_come_back(overrides: str) -> None:
     """Settings that only one option of a group has are read as that option's."""
-    composed = compose("", overrides)
-    assert settings_of(composed.to_yaml()) == composed.settings
+    composed = compose_settings("", overrides)
+    assert settings_from_yaml(composed.to_yaml()) == composed.settings
 
 
 def test_a_setting_newer_than_a_record_is_the_default() -> None:
     """What a record does not name is read as if it had not been set."""
-    written = yaml.safe_load(compose("aaggff/berka").to_yaml())
+    written = yaml.safe_load(compose_settings("aaggff/berka").to_yaml())
     del written["evaluation"]["metric"], written["availability"], written["client"]["proximal_mu"]
-    settings = settings_of(yaml.safe_dump(written))
+    settings = settings_from_yaml(yaml.safe_dump(written))
     assert (settings.evaluation.metric, settings.availability.name) == ("accuracy", "always")
     assert settings.client.proximal_mu == 0.0
 
@@ -151,16 +151,16 @@ def test_a_setting_newer_than_a_record_is_the_default() -> None:
 def test_records_that_are_no_settings_are_one_line(text: str, problem: str) -> None:
     """The setting, what is allowed and what is there."""
     with pytest.raises(SettingsError, match=f"^{problem}") as caught:
-        settings_of(text)
+        settings_from_yaml(text)
     assert "\n" not in str(caught.value)
 
 
 def test_data_root_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """FEDQUORUM_DATA is the data folder; a setting wins over it."""
     monkeypatch.setenv("FEDQUORUM_DATA", "/somewhere")
-    root = yaml.safe_load(compose("fedalign/fmnist", "seed=101").to_yaml())["data"]["root"]
+    root = yaml.safe_load(compose_settings("fedalign/fmnist", "seed=101").to_yaml())["data"]["root"]
     assert root == "/somewhere"
-    text = compose("fedalign/fmnist", "seed=101 data.root=/mine").to_yaml()
+    text = compose_settings("fedalign/fmnist", "seed=101 data.root=/mine").to_yaml()
     assert yaml.safe_load(text)["data"]["root"] == "/mine"
 
 
@@ -304,7 +304,7 @@ MISTAKES = {
 def test_mistakes_are_one_line(overrides: str) -> None:
     """Setting, what is allowed, and what was given, in one line, before any work."""
     with pytest.raises(SettingsError, match=MISTAKES[overrides]) as caught:
-        compose("", overrides)
+        compose_settings("", overrides)
     assert "\n" not in str(caught.value)
 
 
@@ -351,7 +351,7 @@ NEARLY = {
 def test_a_mistyped_name_is_answered_with_the_nearest(overrides: str) -> None:
     """In one line, at its end; a name like no other has no such answer."""
     with pytest.raises(SettingsError) as caught:
-        compose("", overrides)
+        compose_settings("", overrides)
     begin, end = NEARLY[overrides]
     assert str(caught.value).startswith(begin)
     assert str(caught.value).endswith(end)
@@ -421,7 +421,7 @@ MISPLACED = {
 def test_a_dot_for_a_slash_is_answered_with_the_word(overrides: str) -> None:
     """In one line, which ends with what to type: groups within groups, and names of options."""
     with pytest.raises(SettingsError) as caught:
-        compose("", overrides)
+        compose_settings("", overrides)
     told = str(caught.value)
     assert told.endswith(MISPLACED[overrides])
     assert "\n" not in told
@@ -431,7 +431,9 @@ def test_a_dot_for_a_slash_is_answered_with_the_word(overrides: str) -> None:
 def test_the_name_of_the_chosen_option_may_be_repeated() -> None:
     """It changes nothing."""
     words = "strategy=composed strategy.selection.name=epsilon_gate data.name=synth"
-    assert compose("", words).settings == compose("", "strategy=composed").settings
+    assert (
+        compose_settings("", words).settings == compose_settings("", "strategy=composed").settings
+    )
 
 
 def test_splitting_is_a_shells() -> None:
@@ -443,8 +445,8 @@ def test_a_copy_of_the_store_is_the_store_and_stays_as_it_is() -> None:
     """Hydra copies the schemas for every composition: no value that is set reaches the store."""
     store = ConfigStore.instance()
     assert copy.deepcopy(store) is store
-    assert compose("", "rounds=7 strategy.epsilon=3").settings.rounds == 7
-    assert compose("", "seed=5").settings.rounds != 7
+    assert compose_settings("", "rounds=7 strategy.epsilon=3").settings.rounds == 7
+    assert compose_settings("", "seed=5").settings.rounds != 7
 
 
 @pytest.mark.parametrize(
@@ -470,7 +472,7 @@ def test_a_copy_of_the_store_is_the_store_and_stays_as_it_is() -> None:
 def test_values_changed_in_a_copy_are_as_hydra_changes_them(words: tuple[str, ...]) -> None:
     """Runs of a study differ in values alone, for which Hydra does not compose again."""
     told = []
-    for known, extra in ((compose_words, ()), (_by_hydra, ("hydra.job.name=other",))):
+    for known, extra in ((compose_overrides, ()), (_by_hydra, ("hydra.job.name=other",))):
         try:
             told.append(known((*words, *extra)).to_yaml())
         except SettingsError as error:
@@ -478,6 +480,6 @@ def test_values_changed_in_a_copy_are_as_hydra_changes_them(words: tuple[str, ..
     assert told[0] == told[1]
 
 
-def _by_hydra(words: tuple[str, ...]) -> Composed:
-    with composed_job(words):
-        return compose_words(words)
+def _by_hydra(words: tuple[str, ...]) -> ComposedConfig:
+    with compose_job(words):
+        return compose_overrides(words)

@@ -5,7 +5,7 @@ import shlex
 import pytest
 from fedquorum.errors import SettingsError
 
-from conf.compose import parse_word
+from conf.compose import parse_override
 
 BEGIN = "{name} must be a value in Hydra's grammar, got {word!r}: "
 QUOTES = "a value with other characters than letters, digits and . _ - / + needs quotes of its own"
@@ -37,7 +37,7 @@ MISTAKES = {
 def test_a_word_outside_the_grammar(word: str) -> None:
     """The setting, the word, what is wrong with it, in one line without Hydra's own words."""
     with pytest.raises(SettingsError) as caught:
-        parse_word(word)
+        parse_override(word)
     begin = BEGIN.format(name=word.partition("=")[0], word=word)
     assert str(caught.value) == begin + MISTAKES[word]
 
@@ -49,4 +49,4 @@ def test_a_word_outside_the_grammar(word: str) -> None:
 def test_hydra_reads_the_word_to_type(word: str) -> None:
     """What the message says to type is a setting of the same name, as a shell splits it."""
     (typed,) = shlex.split(MISTAKES[word].rpartition(" type ")[2])
-    assert parse_word(typed).key_or_group == word.partition("=")[0]
+    assert parse_override(typed).key_or_group == word.partition("=")[0]

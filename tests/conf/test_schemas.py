@@ -5,24 +5,31 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 import pytest
-from fedquorum.named import ALL_SELECTIONS, ALL_WEIGHTINGS, CUSTOM, NAMED, NONE, build
+from fedquorum.named import (
+    ALL_SELECTIONS,
+    ALL_WEIGHTINGS,
+    CUSTOM,
+    NAMED_STRATEGIES,
+    NONE,
+    build_rules,
+)
 from fedquorum.parameters import POSITIVE
 from fedquorum.participation import PARTICIPATIONS
-from fedquorum.rule import Rule, RunFacts, parameter, parameters_of
+from fedquorum.rule import Rule, RunContext, get_parameters, parameter
 from fedquorum.server_optimizer import SERVER_OPTIMIZERS
 from hydra import compose as hydra_compose
 from hydra import initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
-from conf.compose import GROUPS, PARTS, compose, options
-from conf.schema.derived import make_schema, settings_of_rule
-from conf.schema.register import BASES, OPTIONS
-from conf.schema.rules import rules_of
+from conf.compose import GROUPS, PARTS, compose_settings, options
+from conf.schema.from_rules import derive_settings, make_schema
+from conf.schema.register import BASE_SCHEMAS, OPTION_SCHEMAS
+from conf.schema.rules import rules_from_settings
 from conf.schema.strategy import StrategySettings
 
 RULES: dict[str, dict[str, Any]] = {
-    "strategy": NAMED,
+    "strategy": NAMED_STRATEGIES,
     "strategy/selection": ALL_SELECTIONS,
     "strategy/weighting": ALL_WEIGHTINGS,
     "strategy/participation": PARTICIPATIONS,
@@ -42,21 +49,21 @@ def test_every_row_of_a_table_is_an_option(group: str) -> None:
 def test_a_rules_parameters_are_its_settings(group: str, key: str) -> None:
     """With their defaults and ranges; a strategy has those of all its parts."""
     rule = RULES[group][key]
-    declared = rule.parameters if group == "strategy" else parameters_of(rule)
-    settings = {item.name: item for item in fields(OPTIONS[group][key])}
+    declared = rule.parameters if group == "strategy" else get_parameters(rule)
+    settings = {item.name: item for item in fields(OPTION_SCHEMAS[group][key])}
     for item in declared:
         assert settings[item.name].default == item.default
         assert settings[item.name].metadata["allowed"] == item.metadata["allowed"]
     others = {"name", "fraction", "priority_samples", "server_lr", "lr_schedule"}
     assert settings.keys() - {item.name for item in declared} <= others
     assert settings["name"].default == key
-    assert OPTIONS[group][key].__doc__ == rule.summary
+    assert OPTION_SCHEMAS[group][key].__doc__ == rule.summary
 
 
-@pytest.mark.parametrize("key", NAMED)
+@pytest.mark.parametrize("key", NAMED_STRATEGIES)
 def test_the_settings_of_all_strategies(key: str) -> None:
     """Everybody samples; who draws and who aggregates can be told so, others cannot."""
-    names = {item.name for item in fields(OPTIONS["strategy"][key])}
+    names = {item.name for item in fields(OPTION_SCHEMAS["strategy"][key])}
     assert "fraction" in names
     assert ("priority_samples" in names) == (key in {"fedalign", "fedavg", "fedavg_priority"})
     assert ("server_lr" in names) == (key != "local_only")
@@ -70,7 +77,7 @@ def test_annotations_may_be_strings() -> None:
         key = "power"
         a: "float | None" = parameter(None, POSITIVE)
 
-    [(name, kind, item)] = settings_of_rule(Power)
+    [(name, kind, item)] = derive_settings(Power)
     assert (name, kind, item.default) == ("a", float | None, None)
 
 
@@ -92,7 +99,7 @@ def test_options_are_what_hydra_finds() -> None:
 
 def test_no_file_repeats_its_schema() -> None:
     """A YAML file of a group sets something: its option is not in the store as well."""
-    for group, stored in OPTIONS.items():
+    for group, stored in OPTION_SCHEMAS.items():
         assert len(options(group)) == len({*options(group)})
         files = {*options(group)} - {*stored}
         allowed = {
@@ -103,16 +110,16 @@ def test_no_file_repeats_its_schema() -> None:
             },
         }
         assert files == allowed.get(group, set())
-    for base in BASES.values():
+    for base in BASE_SCHEMAS.values():
         assert all(item.default is not MISSING for item in fields(base))
 
 
-@pytest.mark.parametrize("key", NAMED)
+@pytest.mark.parametrize("key", NAMED_STRATEGIES)
 def test_the_rules_of_the_settings_are_those_of_the_name(key: str) -> None:
     """Nothing set: what the library makes of the strategy's name alone, of 100 rounds."""
-    settings = compose("custom", f"strategy={key} rounds=100 seed=5").settings
-    facts = RunFacts(num_rounds=100, seed=5)
-    assert rules_of(settings) == build({"name": key}, {"name": "sgd"}, facts)
+    settings = compose_settings("custom", f"strategy={key} rounds=100 seed=5").settings
+    facts = RunContext(num_rounds=100, seed=5)
+    assert rules_from_settings(settings) == build_rules({"name": key}, {"name": "sgd"}, facts)
 
 
 def test_a_custom_rule_is_not_imported_to_compose() -> None:
@@ -123,7 +130,7 @@ def test_a_custom_rule_is_not_imported_to_compose() -> None:
         "'strategy.weighting.args={power: 2.0}' "
         "server_optimizer=custom server_optimizer.path=/nowhere/step.py:Step"
     )
-    settings = compose("", words).settings
+    settings = compose_settings("", words).settings
     written = OmegaConf.structured(settings)
     assert written.strategy.weighting.path == "./nowhere.py:Weighting"
     assert written.strategy.weighting.args == {"power": 2.0}
@@ -134,12 +141,12 @@ def test_a_custom_rule_is_not_imported_to_compose() -> None:
 )
 def test_a_composition_with_a_bound_may_be_private(words: str) -> None:
     """The average over all, also corrected by FedAU with a cutoff, as the named strategies."""
-    settings = compose(
+    settings = compose_settings(
         "",
         "strategy=composed strategy/selection=everyone strategy/weighting=average_all "
         f"privacy=dp_fixed_server {words}",
     ).settings
-    assert rules_of(settings).largest_share(4) == (5 / 4 if words else 1 / 4)
+    assert rules_from_settings(settings).compute_max_share(4) == (5 / 4 if words else 1 / 4)
 
 
 @pytest.mark.parametrize("name", options("strategy"))
@@ -149,5 +156,5 @@ def test_settings_can_be_sent_to_another_process(name: str) -> None:
         "custom": "strategy.path=fedquorum.weighting.TiltedLoss",
         "known_statistics": "availability=bernoulli",
     }
-    settings = compose("custom", f"strategy={name} {words.get(name, '')}").settings
+    settings = compose_settings("custom", f"strategy={name} {words.get(name, '')}").settings
     assert pickle.loads(pickle.dumps(settings)) == settings  # noqa: S301 - made a line above

@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.builders_kubernetes import ROOT, image
+from tests.builders_kubernetes import ROOT, read_containerfile
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 BUILD = [
@@ -59,13 +59,15 @@ def test_everything_comes_from_one_index_or_from_none() -> None:
     for command, lock in zip(commands[:2], LOCKS, strict=True):
         assert "--require-hashes" in command
         assert command[-2:] == ["-r", f"deploy/{lock}"]
-        assert str(Path(image().workdir, "deploy", lock)) in image().copied
+        assert (
+            str(Path(read_containerfile().workdir, "deploy", lock)) in read_containerfile().copied
+        )
     # Without isolation, a package that is built asks no index for what builds it.
     assert all("--no-build-isolation" in command for command in commands[1:])
     assert {"--no-index", "--no-deps"} <= set(commands[2])
 
 
-def locked(name: str) -> dict[str, str]:
+def read_locked_versions(name: str) -> dict[str, str]:
     """Return the versions in a lock file, in which each has at least one hash."""
     text = (ROOT / "deploy" / name).read_text()
     versions: dict[str, str] = {}
@@ -83,7 +85,7 @@ def locked(name: str) -> dict[str, str]:
 @pytest.mark.parametrize("name", LOCKS)
 def test_a_lock_has_what_the_project_needs(name: str) -> None:
     """After a change in pyproject.toml the locks are made again: docs/deployment.md says how."""
-    versions = locked(name)
+    versions = read_locked_versions(name)
     for requirement in map(Requirement, LOCKS[name]):
         assert versions[canonicalize_name(requirement.name)] in requirement.specifier, requirement
 
@@ -99,7 +101,7 @@ def test_the_guide_says_how_locks_are_made() -> None:
 @pytest.mark.slow
 def test_a_sweep_runs_with_what_the_image_has(tmp_path: Path) -> None:
     """``-m`` needs the plugins of Hydra, which nothing imports."""
-    made = image()
+    made = read_containerfile()
     for inside, source in made.copied.items():
         if Path(inside).is_relative_to(made.workdir):
             target = tmp_path / "app" / Path(inside).relative_to(made.workdir)

@@ -15,34 +15,34 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
-from conf.compose import compose_words
-from server_app.nodes import read_nodes
+from conf.compose import compose_overrides
+from server_app.node_keys import read_node_keys
 from tests.builders_kubernetes import (
     FOLDER,
     ROOT,
     Manifest,
-    containers,
-    documents,
-    files_of,
-    image,
-    kustomized,
-    mounted_files,
-    named,
-    pod_of,
+    build_kustomization,
+    find_manifest,
+    get_containers,
+    get_data_files,
+    get_mounted_files,
+    get_pod_spec,
+    read_containerfile,
+    read_manifests,
 )
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-RUN = kustomized(FOLDER / "run")
-MANIFESTS = [*kustomized(FOLDER), *RUN, *documents(FOLDER / "namespace.yaml")]
-OWNERS = [manifest for manifest in MANIFESTS if containers(manifest)]
+RUN = build_kustomization(FOLDER / "run")
+MANIFESTS = [*build_kustomization(FOLDER), *RUN, *read_manifests(FOLDER / "namespace.yaml")]
+OWNERS = [manifest for manifest in MANIFESTS if get_containers(manifest)]
 CONTAINERS = [
     pytest.param(owner, container, id=f"{owner['metadata']['name']}-{container['name']}")
     for owner in OWNERS
-    for container in containers(owner)
+    for container in get_containers(owner)
 ]
-SUPERLINK = named(MANIFESTS, "Deployment", "superlink")
-SUPERNODE = named(MANIFESTS, "StatefulSet", "supernode")
-JOB = named(MANIFESTS, "Job", "run")
+SUPERLINK = find_manifest(MANIFESTS, "Deployment", "superlink")
+SUPERNODE = find_manifest(MANIFESTS, "StatefulSet", "supernode")
+JOB = find_manifest(MANIFESTS, "Job", "run")
 NODES = SUPERNODE["spec"]["replicas"]
 VERSIONS = ("1.28", kubernetes_validate.latest_version())
 """Of Kubernetes: the oldest of docs/kubernetes.md, and the newest known."""
@@ -67,7 +67,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> list[Manifest]:
 
 def container(owner: Manifest, name: str) -> Manifest:
     """Return one container of a manifest's pods."""
-    (found,) = [each for each in containers(owner) if each["name"] == name]
+    (found,) = [each for each in get_containers(owner) if each["name"] == name]
     return found
 
 
@@ -111,7 +111,7 @@ def test_every_file_is_used() -> None:
     """By a kustomization, or it is one; the namespace is applied by itself, for good reason."""
     used = {Path("namespace.yaml")}
     for path in FOLDER.rglob("kustomization.yaml"):
-        (said,) = documents(path)
+        (said,) = read_manifests(path)
         used.add(path.relative_to(FOLDER))
         names = [*said.get("resources", ())]
         names += [name for each in said.get("configMapGenerator", ()) for name in each["files"]]
@@ -125,8 +125,8 @@ def test_every_file_is_used() -> None:
 @pytest.mark.parametrize("owner", OWNERS, ids=name_of)
 def test_pods_have_no_privileges(owner: Manifest) -> None:
     """Not root, the user of the image, the runtime's seccomp profile, nothing of the machine."""
-    pod = pod_of(owner)
-    user = image().user
+    pod = get_pod_spec(owner)
+    user = read_containerfile().user
     assert user > 0
     security = pod["securityContext"]
     assert security["runAsNonRoot"] is True
@@ -153,7 +153,7 @@ def test_containers_have_no_privileges(owner: Manifest, manifest: Manifest) -> N
 
 def test_the_namespace_refuses_privileges() -> None:
     """The API server enforces the strictest standard there; everything is in that namespace."""
-    (namespace,) = documents(FOLDER / "namespace.yaml")
+    (namespace,) = read_manifests(FOLDER / "namespace.yaml")
     labels = namespace["metadata"]["labels"]
     assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
     assert {each["metadata"].get("namespace") for each in MANIFESTS} == {
@@ -170,15 +170,15 @@ def test_every_mount_has_a_volume(owner: Manifest, made: list[Manifest]) -> None
     """No volume is left over, each Secret, ConfigMap and claim exists, with the files mounted."""
     known = [*MANIFESTS, *made]
     templates = owner["spec"].get("volumeClaimTemplates", ())
-    volumes = {volume["name"]: volume for volume in pod_of(owner)["volumes"]}
+    volumes = {volume["name"]: volume for volume in get_pod_spec(owner)["volumes"]}
     volumes |= {template["metadata"]["name"]: {} for template in templates}
-    mounted = [mount for each in containers(owner) for mount in each["volumeMounts"]]
+    mounted = [mount for each in get_containers(owner) for mount in each["volumeMounts"]]
     assert {mount["name"] for mount in mounted} == volumes.keys()
     for volume in volumes.values():
         if "persistentVolumeClaim" in volume:
             claim = volume["persistentVolumeClaim"]["claimName"]
-            assert named(known, "PersistentVolumeClaim", claim)
-        files = mounted_files(volume, known)
+            assert find_manifest(known, "PersistentVolumeClaim", claim)
+        files = get_mounted_files(volume, known)
         assert bool(files) == bool({"configMap", "secret", "projected"} & volume.keys())
         for mount in mounted:
             if files and mount["name"] == volume["name"]:
@@ -189,10 +189,10 @@ def test_every_mount_has_a_volume(owner: Manifest, made: list[Manifest]) -> None
 
 def mounted_at(owner: Manifest, name: str, known: list[Manifest]) -> set[str]:
     """Return the paths of the files of Secrets and ConfigMaps that a container sees."""
-    volumes = {volume["name"]: volume for volume in pod_of(owner)["volumes"]}
+    volumes = {volume["name"]: volume for volume in get_pod_spec(owner)["volumes"]}
     seen: set[str] = set()
     for mount in container(owner, name)["volumeMounts"]:
-        files = mounted_files(volumes.get(mount["name"], {}), known)
+        files = get_mounted_files(volumes.get(mount["name"], {}), known)
         if "subPath" in mount or "subPathExpr" in mount:
             seen.add(mount["mountPath"])
         else:
@@ -230,9 +230,11 @@ def test_who_sees_which_key(made: list[Manifest]) -> None:
 
 def test_keys_fit_to_each_other(made: list[Manifest], tmp_path: Path) -> None:
     """The server's file has for each client the public half of the key that its pod mounts."""
-    keys = files_of(named(made, "Secret", "supernode-keys"))
-    (tmp_path / "nodes").write_bytes(files_of(named(made, "ConfigMap", "nodes"))["nodes"])
-    clients = read_nodes(str(tmp_path / "nodes"), NODES)
+    keys = get_data_files(find_manifest(made, "Secret", "supernode-keys"))
+    (tmp_path / "nodes").write_bytes(
+        get_data_files(find_manifest(made, "ConfigMap", "nodes"))["nodes"]
+    )
+    clients = read_node_keys(str(tmp_path / "nodes"), NODES)
     assert sorted(clients.values()) == [{client} for client in range(NODES)]
     lines = (tmp_path / "nodes").read_text().splitlines()
     assert len(keys) == len(lines) == NODES
@@ -250,11 +252,15 @@ def test_more_nodes_keep_the_keys_of_the_others(tmp_path: Path) -> None:
     (tmp_path / "made" / "keys" / "node-1.pub").write_text(device.read_text())
     after = kubernetes(tmp_path / "made", "--nodes", "3")
     for kind, name in (("Secret", "superlink-tls"), ("ConfigMap", "superlink-ca")):
-        assert named(before, kind, name) == named(after, kind, name)
-    keys = [files_of(named(each, "Secret", "supernode-keys")) for each in (before, after)]
+        assert find_manifest(before, kind, name) == find_manifest(after, kind, name)
+    keys = [
+        get_data_files(find_manifest(each, "Secret", "supernode-keys")) for each in (before, after)
+    ]
     assert [sorted(each) for each in keys] == [["node-0"], ["node-0", "node-2"]]
     assert keys[0]["node-0"] == keys[1]["node-0"]
-    nodes = files_of(named(after, "ConfigMap", "nodes"))["nodes"].decode().splitlines()
+    nodes = (
+        get_data_files(find_manifest(after, "ConfigMap", "nodes"))["nodes"].decode().splitlines()
+    )
     assert nodes[1] == f"1 {device.read_text().strip()}"
     assert len(nodes) == 3
     assert stat.S_IMODE((tmp_path / "made" / "keys" / "node-0").stat().st_mode) == 0o600
@@ -262,7 +268,7 @@ def test_more_nodes_keep_the_keys_of_the_others(tmp_path: Path) -> None:
 
 def test_the_certificate_has_the_names_that_are_connected_to(made: list[Manifest]) -> None:
     """Those of the Services, and what the proxy expects of the SuperLink behind it."""
-    pem = files_of(named(made, "Secret", "superlink-tls"))["server.pem"]
+    pem = get_data_files(find_manifest(made, "Secret", "superlink-tls"))["server.pem"]
     names = x509.load_pem_x509_certificate(pem).extensions.get_extension_for_class(
         x509.SubjectAlternativeName
     )
@@ -278,7 +284,7 @@ def test_the_certificate_has_the_names_that_are_connected_to(made: list[Manifest
 # --- who reaches whom ------------------------------------------------------------------------
 
 
-def test_services_and_probes_ask_at_ports_that_are_open() -> None:
+def test_services_and_probes_use_open_ports() -> None:
     """Each port of the proxy's configuration has a Service, and is a port of its container."""
     proxy = container(SUPERLINK, "proxy")
     listens = re.findall(r"listen (\d+) ssl;", (FOLDER / "nginx.conf").read_text())
@@ -293,7 +299,7 @@ def test_services_and_probes_ask_at_ports_that_are_open() -> None:
     served = {name: [port["port"] for port in spec["ports"]] for name, spec in services.items()}
     assert served == {"superlink": [9443], "superlink-control": [9444]}
     assert sorted(open_ports) == [9443, 9444]
-    for each in (each for owner in OWNERS for each in containers(owner)):
+    for each in (each for owner in OWNERS for each in get_containers(owner)):
         ports = {port["containerPort"] for port in each.get("ports", ())}
         probes = [probe for key, probe in each.items() if key.endswith("Probe")]
         for probe in probes:
@@ -315,7 +321,7 @@ def test_everybody_connects_to_the_service_for_them() -> None:
     assert (used, connections["default"]) == ("local", "deployment")
 
 
-def allowed(direction: str, component: str) -> set[tuple[str, int]]:
+def list_allowed_peers(direction: str, component: str) -> set[tuple[str, int]]:
     """Return with whom network policies let a component talk, by component and port."""
     peer = {"ingress": "from", "egress": "to"}[direction]
     found: set[tuple[str, int]] = set()
@@ -332,13 +338,15 @@ def allowed(direction: str, component: str) -> set[tuple[str, int]]:
 
 def test_the_network_lets_pass_what_is_needed() -> None:
     """All else is denied, a node's way to the Control API and to other nodes among it."""
-    denied = named(MANIFESTS, "NetworkPolicy", "nothing-else")["spec"]
+    denied = find_manifest(MANIFESTS, "NetworkPolicy", "nothing-else")["spec"]
     assert denied == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
-    assert allowed("ingress", "superlink") == {("supernode", 9443), ("run", 9444)}
-    assert allowed("egress", "superlink") == set()
-    assert allowed("egress", "supernode") == {("superlink", 9443), ("kube-system", 53)}
-    assert allowed("egress", "run") == {("superlink", 9444), ("kube-system", 53)}
-    assert allowed("ingress", "supernode") == allowed("ingress", "run") == set()
+    assert list_allowed_peers("ingress", "superlink") == {("supernode", 9443), ("run", 9444)}
+    assert list_allowed_peers("egress", "superlink") == set()
+    assert list_allowed_peers("egress", "supernode") == {("superlink", 9443), ("kube-system", 53)}
+    assert list_allowed_peers("egress", "run") == {("superlink", 9444), ("kube-system", 53)}
+    assert (
+        list_allowed_peers("ingress", "supernode") == list_allowed_peers("ingress", "run") == set()
+    )
 
 
 # --- commands --------------------------------------------------------------------------------
@@ -348,17 +356,17 @@ def test_the_network_lets_pass_what_is_needed() -> None:
 def test_every_command_is_in_its_image(owner: Manifest, manifest: Manifest) -> None:
     """A script of deploy/ with all settings that it needs, or a program that is there anyway."""
     command = manifest["command"][0]
-    if manifest["image"].startswith("docker.io/library/nginx:"):
+    if manifest["read_containerfile"].startswith("docker.io/library/nginx:"):
         assert command == "nginx"
         return
-    assert manifest["image"] == container(SUPERNODE, "supernode")["image"]
-    script = image().copied.get(f"/usr/local/bin/{command}")
+    assert manifest["read_containerfile"] == container(SUPERNODE, "supernode")["read_containerfile"]
+    script = read_containerfile().copied.get(f"/usr/local/bin/{command}")
     if script is None:
         assert command in {"sh", *PROJECT["project"]["scripts"]}
         return
     assert os.access(script, os.X_OK)
     needed = re.findall(r'^: "\$\{(\w+):\?', script.read_text(), re.MULTILINE)
-    assert set(needed) <= {*environment(manifest), *image().env}
+    assert set(needed) <= {*environment(manifest), *read_containerfile().env}
 
 
 @pytest.mark.slow
@@ -388,7 +396,7 @@ def test_every_flag_of_the_scripts_exists(script: str, program: str) -> None:
 def test_the_run_fits_to_the_nodes() -> None:
     """The Job's settings are valid, of as many clients as there are nodes, bound to their keys."""
     run = container(JOB, "run")
-    composed = compose_words(tuple(run["args"]))
+    composed = compose_overrides(tuple(run["args"]))
     settings = composed.settings
     assert settings.data.num_clients == NODES
     assert (settings.engine.name, settings.engine.superlink) == ("flower", "deployment")
@@ -400,10 +408,10 @@ def test_the_run_fits_to_the_nodes() -> None:
     assert [mount["name"] for mount in mounts if mount["mountPath"] == state] == ["state"]
 
 
-def test_images_are_named_in_one_place() -> None:
+def test_all_images_match_the_containerfile() -> None:
     """That of the Containerfile for server, nodes and runs; none without a version."""
-    names = {each["image"] for owner in OWNERS for each in containers(owner)}
-    (changes,) = documents(FOLDER / "image" / "kustomization.yaml")
+    names = {each["read_containerfile"] for owner in OWNERS for each in get_containers(owner)}
+    (changes,) = read_manifests(FOLDER / "image" / "kustomization.yaml")
     (ours,) = changes["images"]
     assert names == {f"{ours['newName']}:{ours['newTag']}", "docker.io/library/nginx:1.28"}
     assert ours["newTag"] == PROJECT["project"]["version"].partition(".dev")[0]
@@ -411,7 +419,7 @@ def test_images_are_named_in_one_place() -> None:
 
 def test_the_image_has_the_whole_app() -> None:
     """All packages that are installed, and every file that a run submits."""
-    app = image()
+    app = read_containerfile()
     copied = [Path(path).relative_to(app.workdir) for path in app.copied if app.workdir in path]
     tools = PROJECT["tool"]
     needed = [*tools["hatch"]["build"]["targets"]["wheel"]["packages"], "pyproject.toml"]

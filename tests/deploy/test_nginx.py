@@ -16,7 +16,7 @@ from threading import Event, Thread
 
 import pytest
 
-from tests.integration.conftest import free_port, wait_for
+from tests.integration.conftest import find_free_port, wait_for
 from tests.integration.deployed import DEPLOY, KEYS
 
 AT_ONCE, RATE = 64, 100
@@ -147,7 +147,7 @@ def listening(handler: type[BaseHTTPRequestHandler], tls: Path) -> Iterator[int]
 @pytest.fixture
 def proxy(nginx: str, tmp_path: Path, tls: Path) -> Iterator[Proxy]:
     """Return a running nginx with deploy/nginx.conf."""
-    superlink, port = SuperLink(), free_port()
+    superlink, port = SuperLink(), find_free_port()
     context = ssl.create_default_context(cafile=str(tls / "ca.pem"))
     with listening(superlink.handler(), tls) as behind:
         path = written("nginx.conf", tmp_path, tls, {"9443": port, "8000": behind})
@@ -180,17 +180,17 @@ def test_what_passes_the_proxy(proxy: Proxy) -> None:
 
 
 @pytest.mark.slow
-def test_one_address_has_so_many_requests_at_once(proxy: Proxy) -> None:
+def test_concurrent_requests_per_address_are_limited(proxy: Proxy) -> None:
     """The others are refused at once, in a way after which a node tries again."""
     asked = AT_ONCE + 6
     with ThreadPoolExecutor(asked) as threads:
         statuses = [threads.submit(proxy.ask, "/v1/fleet/wait") for _ in range(asked)]
 
-        def settled() -> bool:
+        def is_settled() -> bool:
             refused = sum(status.done() for status in statuses)
             return refused + proxy.superlink.waiting == asked
 
-        wait_for("all are refused or wait", settled, 30)
+        wait_for("all are refused or wait", is_settled, 30)
         proxy.superlink.release.set()
         found = [status.result() for status in statuses]
     assert set(found) == {200, 503}

@@ -130,7 +130,7 @@ def test_messages_are_handled_by_forks_of_one_process(start: Start, tmp_path: Pa
     assert supernode.imports == 1
 
 
-def test_forks_draw_numbers_of_their_own(start: Start) -> None:
+def test_forks_draw_different_numbers(start: Start) -> None:
     """NumPy's state is the same in all forks, unless it is seeded there."""
     supernode = start()
     assert len({supernode("flwr-clientapp")["drawn"] for _ in range(3)}) == 3

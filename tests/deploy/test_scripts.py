@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 from flwr.common.config import parse_config_args
 
-from conf import compose
+from conf import compose_settings
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 SCRIPTS = ("superlink.sh", "supernode.sh", "register.sh")
@@ -172,7 +172,7 @@ def test_mistakes_are_one_line(tmp_path: Path, told: str, words: str) -> None:
         ("tls", b"no folder", "exists already and is not overwritten: give another name, .*"),
     ],
 )
-def test_files_of_others_are_told_in_one_line(
+def test_invalid_files_are_reported_in_one_line(
     tmp_path: Path, place: str, content: bytes, told: str
 ) -> None:
     """Whatever is wrong in the folder that manifests are made from."""
@@ -250,7 +250,7 @@ def test_the_run_of_the_guide() -> None:
     show_the_last_word = 'flwr() { printf %s "${@: -1}"; }\n'
     printed = subprocess.check_output(["bash", "-c", show_the_last_word + block], text=True)
     given = parse_config_args([printed])
-    settings = compose(given["experiment"], given["overrides"]).settings
+    settings = compose_settings(given["experiment"], given["overrides"]).settings
     assert (settings.data.name, settings.data.num_clients) == ("npz", 5)
     assert settings.engine.node_keys == "/etc/fedquorum/nodes"
 

@@ -17,7 +17,7 @@ THRESHOLD = 20
 """Ten times the exposure that ``systemd-analyze security`` may find."""
 
 
-def installed(unit: str, folder: Path) -> Path:
+def install_unit(unit: str, folder: Path) -> Path:
     """Return a unit as it is installed: an instance of a template, with a command that exists."""
     text = (DEPLOY / unit).read_text().replace("/opt/fedquorum/", f"{DEPLOY}/")
     path = folder / f"fedquorum-{unit.replace('@', '@3')}"
@@ -35,7 +35,7 @@ def exposure(systemd_analyze: str, unit: Path) -> subprocess.CompletedProcess[st
 @pytest.mark.parametrize("unit", UNITS)
 def test_units_are_exposed_little(systemd_analyze: str, tmp_path: Path, unit: str) -> None:
     """Below 2.0 of 10."""
-    judged = exposure(systemd_analyze, installed(unit, tmp_path))
+    judged = exposure(systemd_analyze, install_unit(unit, tmp_path))
     assert judged.returncode == 0, judged.stdout + judged.stderr
     print(judged.stdout.splitlines()[-1])
 
@@ -45,7 +45,7 @@ def test_without_its_directives_a_unit_is_exposed(
     systemd_analyze: str, tmp_path: Path, unit: str
 ) -> None:
     """So the judgement above can fail."""
-    path = installed(unit, tmp_path)
+    path = install_unit(unit, tmp_path)
     path.write_text(re.sub(r"(?ms)^# What the service and its runs.*?^$", "", path.read_text()))
     assert exposure(systemd_analyze, path).returncode != 0
 
@@ -54,7 +54,7 @@ def test_without_its_directives_a_unit_is_exposed(
 def test_systemd_knows_every_directive(systemd_analyze: str, tmp_path: Path, unit: str) -> None:
     """It warns of unknown ones, and of values that it cannot read."""
     command = [systemd_analyze, "verify", "--man=no", "--recursive-errors=no"]
-    path = installed(unit, tmp_path)
+    path = install_unit(unit, tmp_path)
     said = subprocess.run([*command, str(path)], capture_output=True, text=True, check=False)
     assert (said.returncode, said.stdout, said.stderr) == (0, "", "")
     path.write_text(path.read_text().replace("PrivateTmp=yes", "PrivateTemp=yes"))

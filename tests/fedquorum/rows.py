@@ -10,19 +10,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from fedquorum.contrib import Echo, PowerOfChoice, Satisfaction
+from fedquorum.contrib import FedAWEWeighting, MaxFLWeighting, PowerOfChoice
 from fedquorum.named import ALL_WEIGHTINGS
 from fedquorum.participation import (
-    EmpiricalRates,
-    KnownRates,
-    MeanInterval,
+    EmpiricalCorrection,
+    FedAUCorrection,
+    KnownRatesCorrection,
 )
 from fedquorum.rule import Rule
 from fedquorum.selection import (
     AfterWarmup,
-    Alone,
+    AllClients,
     EpsilonGate,
-    Everyone,
+    LocalModelSelection,
     PriorityOnly,
     Sampling,
     Selection,
@@ -35,23 +35,23 @@ from fedquorum.server_optimizer import (
     Yogi,
 )
 from fedquorum.types import (
+    AggregationWeights,
+    ClientUpdates,
     FloatArray,
-    Responses,
-    Weights,
 )
 from fedquorum.weighting import (
-    AgnosticMixing,
+    AAggFFDWeighting,
+    AAggFFSWeighting,
+    AFLWeighting,
     AverageAll,
     AverageParticipating,
     DataFraction,
-    DoublyRobustMixing,
-    GradientProjection,
-    LossHeadroom,
-    LossPower,
-    MinNorm,
-    NewtonMixing,
-    NoWeight,
-    TiltedLoss,
+    FedGPWeighting,
+    FedMGDAWeighting,
+    PropFairWeighting,
+    QFedAvgWeighting,
+    TERMWeighting,
+    ZeroWeighting,
 )
 
 SIZE = 9
@@ -63,34 +63,34 @@ RATES = (0.9, 0.5, 0.4, 0.3, 0.5, 1.0, 0.25, 0.8, 0.6)
 Options = Mapping[str, Any]
 
 
-def one(weights: Weights, given: Responses) -> float:
+def expect_one(weights: AggregationWeights, given: ClientUpdates) -> float:
     """Return the sum of weights on the simplex."""
     return float(len(given.client) > 0)
 
 
-def share_of_known(weights: Weights, given: Responses) -> float:
+def expect_registered_fraction(weights: AggregationWeights, given: ClientUpdates) -> float:
     """Return the share of the known clients that take part."""
-    return len(given.client) / len(given.known)
+    return len(given.client) / len(given.registered)
 
 
-def nothing(weights: Weights, given: Responses) -> float:
+def expect_zero(weights: AggregationWeights, given: ClientUpdates) -> float:
     """Return the sum of weights where no update counts."""
     return 0.0
 
 
-def mean_echo(weights: Weights, given: Responses) -> float:
+def expect_mean_echo(weights: AggregationWeights, given: ClientUpdates) -> float:
     """Return sum_k (t - tau_k) / n over the n clients that take part, its estimate of 1 / p_k."""
     return sum(weights.omega[k] for k in given.client.tolist()) / max(1, len(given.client))
 
 
-def one_unless_hopeless(weights: Weights, given: Responses) -> float:
+def expect_one_unless_hopeless(weights: AggregationWeights, given: ClientUpdates) -> float:
     """Return the sum of weights that are all 0 where no client is near its requirement."""
-    return float(weights.factor.any())
+    return float(weights.numerator.any())
 
 
-def corrected_share(weights: Weights, given: Responses) -> float:
+def expect_corrected_fraction(weights: AggregationWeights, given: ClientUpdates) -> float:
     """Return sum_k omega_k / N over the clients that take part."""
-    return sum(weights.omega[k] for k in given.client.tolist()) / len(given.known)
+    return sum(weights.omega[k] for k in given.client.tolist()) / len(given.registered)
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Refusal:
     allowed: str
     refused: frozenset[str] | None = None
 
-    def refuses(self, key: str) -> bool:
+    def contains(self, key: str) -> bool:
         """Say whether this key is refused."""
         return key != self.allowed if self.refused is None else key in self.refused
 
@@ -140,7 +140,7 @@ class PlayedRound:
     updates: FloatArray
 
 
-def projected_factors(played: PlayedRound) -> FloatArray:
+def compute_projected_factors(played: PlayedRound) -> FloatArray:
     """Return FedGP's factors with beta = 1/2, or 0 where no source is there, shape (5,)."""
     data, there, priority = played.data, played.there, played.priority
     target = (data * there * priority) @ played.updates
@@ -150,7 +150,7 @@ def projected_factors(played: PlayedRound) -> FloatArray:
     return np.where(priority > 0, (1 - beta) * data, beta / max(sources, 1) * along)
 
 
-def logistic_slope(loss: FloatArray) -> FloatArray:
+def compute_logistic_slope(loss: FloatArray) -> FloatArray:
     """Return MaxFL's q where everybody requires a loss of 1, shape (5,)."""
     slope: FloatArray = np.exp(loss - 1.0) / (1.0 + np.exp(loss - 1.0)) ** 2
     return slope
@@ -188,7 +188,7 @@ class Row:
     variants: tuple[Options, ...] = ()
     refused: Options = field(default_factory=dict)
     supplied: Options = field(default_factory=dict)
-    total: Callable[[Weights, Responses], float] = one
+    total: Callable[[AggregationWeights, ClientUpdates], float] = expect_one
     refused_with: tuple[Refusal, ...] = ()
     factor: Factor | None = None
 
@@ -217,7 +217,7 @@ ROWS = (
         },
         {"num_rounds": 10},
     ),
-    Row(Everyone, ({"sampling": Sampling(0.5, seed=3)},)),
+    Row(AllClients, ({"sampling": Sampling(0.5, seed=3)},)),
     Row(
         AfterWarmup,
         ({"warmup_fraction": 0.2}, {"warmup_rounds": 3, "sampling": Sampling(0.5, seed=3)}),
@@ -225,7 +225,7 @@ ROWS = (
         {"num_rounds": 10},
     ),
     Row(PriorityOnly, ({"sampling": Sampling(0.5, seed=3)},)),
-    Row(Alone),
+    Row(LocalModelSelection),
     Row(
         PowerOfChoice,
         ({"losses": "told"}, {"candidates": 6, "sampling": Sampling(0.5, seed=3)}),
@@ -234,16 +234,16 @@ ROWS = (
     ),
     Row(DataFraction, factor=("D_k", lambda played: played.data)),
     Row(AverageParticipating, refused_with=(NOT_CORRECTED,), factor=EQUAL),
-    Row(AverageAll, total=share_of_known, factor=EQUAL),
+    Row(AverageAll, total=expect_registered_fraction, factor=EQUAL),
     Row(
-        NewtonMixing,
+        AAggFFSWeighting,
         ({"cdf": "weibull", "c2": 1.0}, {"variant": "authors_code"}),
         {"cdf": "cauchy", "variant": "code", **MIXING_RANGE},
         refused_with=(NOT_CORRECTED, ALL_CLIENTS),
         factor=MIXED,
     ),
     Row(
-        DoublyRobustMixing,
+        AAggFFDWeighting,
         (
             {"cdf": "frechet", "baseline_response": "running"},
             {"cdf": "logistic", "baseline_response": "running"},
@@ -253,21 +253,21 @@ ROWS = (
         factor=MIXED,
     ),
     Row(
-        LossPower,
+        QFedAvgWeighting,
         ({"q": 0.5}, {"q": 8.0}),
         {"q": -1.0, "lipschitz": 0.0},
         refused_with=(NOT_CORRECTED,),
         factor=("w_k F_k^q", lambda played: played.data * played.loss),
     ),
     Row(
-        TiltedLoss,
+        TERMWeighting,
         ({"tilt": 0.7}, {"tilt": -0.7}, {"prior": "uniform"}),
         {"tilt": math.inf, "prior": "equal"},
         refused_with=(NOT_CORRECTED,),
         factor=("w_k exp(lambda F_k)", lambda played: played.data * np.exp(played.loss)),
     ),
     Row(
-        LossHeadroom,
+        PropFairWeighting,
         ({"bound": 2.0},),
         {"bound": 0.0, "epsilon": 0.0},
         refused_with=(NOT_CORRECTED,),
@@ -276,9 +276,9 @@ ROWS = (
             lambda played: played.data / np.maximum(3.0 - played.loss, 0.2),
         ),
     ),
-    Row(AgnosticMixing, ({"step_size": 0.05},), {"step_size": 0.0}, factor=MIXED),
+    Row(AFLWeighting, ({"step_size": 0.05},), {"step_size": 0.0}, factor=MIXED),
     Row(
-        MinNorm,
+        FedMGDAWeighting,
         ({"max_deviation": 0.2},),
         {"max_deviation": 1.5},
         refused_with=(NOT_CORRECTED, PLAIN_STEP, NO_GATE),
@@ -288,50 +288,50 @@ ROWS = (
         ),
     ),
     Row(
-        GradientProjection,
+        FedGPWeighting,
         ({"beta": 0.0}, {"beta": 1.0}),
         {"beta": 1.5},
         refused_with=(NOT_CORRECTED, NO_GATE),
         factor=(
-            GradientProjection.factor,
-            projected_factors,
+            FedGPWeighting.numerator,
+            compute_projected_factors,
         ),
     ),
-    Row(NoWeight, total=nothing),
+    Row(ZeroWeighting, total=expect_zero),
     Row(
-        Echo,
+        FedAWEWeighting,
         ({"echo_cap": 2.0}, {"clip": 0.5}),
         {"clip": 0.0, "echo_cap": 0, "memory_dir": ""},
-        total=mean_echo,
+        total=expect_mean_echo,
         refused_with=(NOT_CORRECTED, ALL_CLIENTS, PLAIN_STEP),
         factor=("t - tau_k", lambda played: played.echo),
     ),
     Row(
-        Satisfaction,
+        MaxFLWeighting,
         ({"slope": 0.5}, {"requirement": RHO}),
         {"requirement": {0: "high"}, "slope": 0.0, "offset": -1.0},
         {"requirement": 1.0},
-        total=one_unless_hopeless,
+        total=expect_one_unless_hopeless,
         refused_with=(NOT_CORRECTED,),
-        factor=("q_k", lambda played: logistic_slope(played.loss)),
+        factor=("q_k", lambda played: compute_logistic_slope(played.loss)),
     ),
     Row(
-        MeanInterval,
+        FedAUCorrection,
         ({"cutoff": 1}, {"cutoff": 2.0}),
         {"cutoff": 0},
-        total=corrected_share,
+        total=expect_corrected_fraction,
     ),
     Row(
-        EmpiricalRates,
+        EmpiricalCorrection,
         ({"max_weight": 1.0}, {"max_weight": 2.5}),
         {"max_weight": 0.5},
-        total=corrected_share,
+        total=expect_corrected_fraction,
     ),
     Row(
-        KnownRates,
+        KnownRatesCorrection,
         ({"probabilities": RATES},),
         {"probabilities": (0.5, 0.0)},
-        total=corrected_share,
+        total=expect_corrected_fraction,
     ),
     Row(SGD),
     Row(Momentum, ({"momentum": 0.0},), {"momentum": 1.0}),
@@ -341,9 +341,9 @@ ROWS = (
 )
 
 
-def rows_of(kind: type[Any]) -> list[Row]:
+def select_rows(kind: type[Any]) -> list[Row]:
     return [row for row in ROWS if issubclass(row.rule, kind)]
 
 
 WEIGHTING_ROWS = {row.rule.key: row for row in ROWS if row.rule in ALL_WEIGHTINGS.values()}
-SELECTION_ROWS = {row.rule.key: row for row in rows_of(Selection)}
+SELECTION_ROWS = {row.rule.key: row for row in select_rows(Selection)}

@@ -5,17 +5,17 @@ from typing import Any
 import numpy as np
 import pytest
 from fedquorum.aggregation import (
-    AsFloat64,
-    averaged,
-    inner_products,
-    is_statistic,
-    length,
-    like,
-    server_step,
+    Float64View,
+    apply_server_step,
+    average_buffer,
+    cast_like,
+    compute_inner_products,
+    compute_update_norm,
+    is_buffer,
 )
+from fedquorum.exact_sum import compute_weighted_sum
 from fedquorum.flower.codec import NamedArrays
 from fedquorum.server_optimizer import SGD, Adam, Momentum, ServerOptimizer
-from fedquorum.summation import combined_update
 
 
 def test_dtypes_come_back() -> None:
@@ -25,7 +25,7 @@ def test_dtypes_come_back() -> None:
         "v": np.ones(2, dtype=np.float16),
         "n": np.ones((), dtype=np.int64),
     }
-    back = like(AsFloat64(model), model)
+    back = cast_like(Float64View(model), model)
     assert {name: array.dtype for name, array in back.items()} == {
         name: array.dtype for name, array in model.items()
     }
@@ -34,14 +34,16 @@ def test_dtypes_come_back() -> None:
 def test_counters_are_rounded_not_cut() -> None:
     """A whole-number buffer moves to the nearest whole number of its weighted mean."""
     model: NamedArrays = {"n": np.array(10, dtype=np.int64)}
-    moved = like({"n": np.array(12.7)}, model)
+    moved = cast_like({"n": np.array(12.7)}, model)
     assert moved["n"] == 13
     assert moved["n"].dtype == np.int64
 
 
 def test_truth_values_are_rounded_too() -> None:
     """A mask stays where most of the weight says so; it is not true wherever one client's is."""
-    moved = like({"mask": np.array([0.1, 0.9, 1e-9])}, {"mask": np.array([False, True, False])})
+    moved = cast_like(
+        {"mask": np.array([0.1, 0.9, 1e-9])}, {"mask": np.array([False, True, False])}
+    )
     assert moved["mask"].tolist() == [False, True, False]
     assert moved["mask"].dtype == np.bool_
 
@@ -73,23 +75,23 @@ def test_inner_products_of_updates(monkeypatch: pytest.MonkeyPatch) -> None:
             for arrays in clients
         ]
     )
-    whole = inner_products(model, clients)
+    whole = compute_inner_products(model, clients)
     np.testing.assert_allclose(whole, updates @ updates.T, rtol=1e-12)
-    monkeypatch.setattr("fedquorum.aggregation.BLOCK", 4)
-    np.testing.assert_allclose(inner_products(model, clients), whole, rtol=1e-12)
+    monkeypatch.setattr("fedquorum.aggregation.BLOCK_LENGTH", 4)
+    np.testing.assert_allclose(compute_inner_products(model, clients), whole, rtol=1e-12)
 
 
 def test_statistics_stay_between_the_clients_and_the_servers() -> None:
     """Counters and running variances are averaged, so that no weights make a variance negative."""
     whole, real = np.array(3), np.array([1.0])
-    assert is_statistic("bn.num_batches_tracked", whole)
-    assert is_statistic("layer.bn.running_var", real)
-    assert is_statistic("bn.num_batches_tracked", real)
-    assert not is_statistic("layer.bn.weight", real)
+    assert is_buffer("bn.num_batches_tracked", whole)
+    assert is_buffer("layer.bn.running_var", real)
+    assert is_buffer("bn.num_batches_tracked", real)
+    assert not is_buffer("layer.bn.weight", real)
     server, clients = 1.0, np.array([0.01, 0.02])
     for weights in (np.array([5.0, 3.0]), np.array([0.1, 0.2])):
         update = np.array([float(weights @ (clients - server))])
-        moved = averaged(np.array([server]), update, float(weights.sum()))
+        moved = average_buffer(np.array([server]), update, float(weights.sum()))
         assert 0.01 <= moved[0] <= 1.0
 
 
@@ -119,8 +121,8 @@ def test_no_step_takes_statistics_out_of_the_range(
             }
             for _ in weights
         ]
-        update = combined_update(model, zip(weights, clients, strict=True))
-        state, moved = server_step(optimizer, state, model, update, sum(weights))
+        update = compute_weighted_sum(model, zip(weights, clients, strict=True))
+        state, moved = apply_server_step(optimizer, state, model, update, sum(weights))
         if moved is None:  # trained arrays may leave the finite numbers
             break
         for name in ("bn.running_mean", "bn.running_var", "bn.num_batches_tracked"):
@@ -134,7 +136,7 @@ def test_no_step_takes_statistics_out_of_the_range(
 
 def test_neither_rounding_nor_noise_makes_a_variance_negative() -> None:
     """A mean may be negative, and so may a variance that was."""
-    moved = server_step(
+    moved = apply_server_step(
         SGD(),
         None,
         STATISTICS,
@@ -150,7 +152,9 @@ def test_neither_rounding_nor_noise_makes_a_variance_negative() -> None:
     assert moved["bn.running_mean"].tolist() == [-1.0, 0.0, 1.0]
     assert moved["bn.running_var"].tolist() == [0.0, 0.0, 1.5]
     wrong = {**STATISTICS, "bn.running_var": np.full(3, -2.0, np.float32)}
-    still = server_step(SGD(), None, wrong, {k: np.zeros(a.shape) for k, a in wrong.items()}, 1.0)
+    still = apply_server_step(
+        SGD(), None, wrong, {k: np.zeros(a.shape) for k, a in wrong.items()}, 1.0
+    )
     assert still[1] is not None
     assert still[1]["bn.running_var"].tolist() == [-2.0] * 3
 
@@ -161,6 +165,6 @@ def test_the_length_of_an_update_of_any_size(size: float) -> None:
     model = {"w": np.zeros(2), "v": np.zeros(1), "n": np.zeros(1, np.int64), "e": np.zeros(0)}
     update = {"w": size * np.array([2.0, -3.0]), "v": np.array([6 * size])}
     whole = {"n": np.array([1e300]), "e": np.zeros(0)}
-    assert length(model, update | whole) == pytest.approx(7 * size, rel=1e-12)
-    assert length(model, {"w": np.zeros(2), "v": np.zeros(1)} | whole) == 0.0
-    assert length(model, update | {"v": np.array([np.inf])} | whole) == np.inf
+    assert compute_update_norm(model, update | whole) == pytest.approx(7 * size, rel=1e-12)
+    assert compute_update_norm(model, {"w": np.zeros(2), "v": np.zeros(1)} | whole) == 0.0
+    assert compute_update_norm(model, update | {"v": np.array([np.inf])} | whole) == np.inf

@@ -16,38 +16,45 @@ from typing import Any
 import numpy as np
 import pytest
 from fedquorum import ComposedStrategy
-from fedquorum.aggregation import server_step
-from fedquorum.composition import LastUpdates, Rules
+from fedquorum.aggregation import apply_server_step
+from fedquorum.composition import RuleSet, UpdateMemoryConfig
 from fedquorum.contrib import PowerOfChoice
+from fedquorum.decisions import ClientEvaluation
 from fedquorum.errors import ParameterError
 from fedquorum.flower.codec import (
     NamedArrays,
     Status,
-    TrainAnswer,
+    TrainResult,
     TrainTask,
     decode_arrays,
     encode_arrays,
 )
 from fedquorum.named import ALL_SELECTIONS, ALL_WEIGHTINGS, CUSTOM, NONE
 from fedquorum.participation import PARTICIPATIONS
-from fedquorum.report import ClientEvaluation
-from fedquorum.round import decide
-from fedquorum.rule import RunFacts
+from fedquorum.round import decide_round
+from fedquorum.rule import RunContext
 from fedquorum.selection import EpsilonGate
 from fedquorum.server_optimizer import SERVER_OPTIMIZERS
 from fedquorum.server_state import ServerState
 from fedquorum.types import FloatArray, Population
 
 from conf.compose import PARTS, options
-from tests.builders import OBJECTIVE, absent, answers, corrected, silent, trained
-from tests.builders_flower import grid_of, scripted_app, train_round
-from tests.cases import sampled
+from tests.builders import (
+    OBJECTIVE,
+    build_corrected_weighting,
+    make_declined_outcome,
+    make_round_outcomes,
+    make_trained_outcome,
+    make_unavailable_outcome,
+)
+from tests.builders_flower import make_grid, make_scripted_app, train_round
+from tests.cases import sample_cases
 from tests.fedquorum.rows import SELECTION_ROWS, WEIGHTING_ROWS, PlayedRound
 from tests.reference import fedawe
 from tests.reference import server_optimizers as reference
 
 # Clients 0 and 1 have priority. Client 4 is never aligned, and says so; 3 no longer is in round 3.
-POPULATION = Population.of(5, [0, 1])
+POPULATION = Population.from_size(5, [0, 1])
 DATA = np.array([10.0, 10.0, 20.0, 40.0, 100.0])
 LOSS = np.array([1.0, 1.0, 0.9, 1.1, 2.5])
 LOSS_OF_3_IN_ROUND_3 = 0.1
@@ -66,7 +73,7 @@ BY_LOSS = PowerOfChoice(losses="told")  # all clients, as the fraction is 1
 GIVEN = {GATE.key: GATE, BY_LOSS.key: BY_LOSS}
 Combination = tuple[str, str, str, str]
 
-SELECTED = [key for key, rule in ALL_SELECTIONS.items() if not rule.keeps_models]
+SELECTED = [key for key, rule in ALL_SELECTIONS.items() if not rule.trains_local_models]
 WEIGHED = [key for key, rule in ALL_WEIGHTINGS.items() if rule.aggregates]
 CORRECTED = [NONE, *PARTICIPATIONS]
 OPTIMIZERS = [*SERVER_OPTIMIZERS]
@@ -83,7 +90,7 @@ def refusal(selection: str, weighting: str, correction: str, optimizer: str) -> 
             ("selection", SELECTION_ROWS[selection]),
         )
         for one in row.refused_with
-        if one.refuses(part[one.part])
+        if one.contains(part[one.part])
     ]
     # A correction is made first, of the weighting alone.
     for one, rule in sorted(refused, key=lambda pair: pair[0].part != "participation"):
@@ -94,7 +101,7 @@ def refusal(selection: str, weighting: str, correction: str, optimizer: str) -> 
 COMBINATIONS: list[Combination] = [*product(SELECTED, WEIGHED, CORRECTED, OPTIMIZERS)]
 ALLOWED = [one for one in COMBINATIONS if refusal(*one) is None]
 REFUSED = [one for one in COMBINATIONS if refusal(*one) is not None]
-SAMPLE, REFUSED_SAMPLE = sampled(ALLOWED, 60), sampled(REFUSED, 40)
+SAMPLE, REFUSED_SAMPLE = sample_cases(ALLOWED, 60), sample_cases(REFUSED, 40)
 # FedAU by hand: client 1, away in round 1 and back in round 2, has had one interval of 2 rounds.
 OMEGA: Mapping[str, tuple[Mapping[int, float], ...]] = {
     "none": ({}, {}, {}),
@@ -123,26 +130,26 @@ def test_a_sample_has_every_part() -> None:
             assert {one[position] for one in part} == {one[position] for one in whole}
 
 
-def rules_of(selection: str, weighting: str, correction: str, optimizer: str) -> Rules:
+def rules_of(selection: str, weighting: str, correction: str, optimizer: str) -> RuleSet:
     """Return the rules of a combination, the learning rate ``ETA``."""
     base = ALL_WEIGHTINGS[weighting](**WEIGHTING_ROWS[weighting].supplied)
     rates = {"probabilities": RATES} if correction == "known_statistics" else {}
-    return Rules(
+    return RuleSet(
         GIVEN.get(selection) or ALL_SELECTIONS[selection](),
-        corrected(base, correction, **rates),
-        SERVER_OPTIMIZERS[optimizer].at(ETA, {}, RunFacts()),
+        build_corrected_weighting(base, correction, **rates),
+        SERVER_OPTIMIZERS[optimizer].with_learning_rate(ETA, {}, RunContext()),
     )
 
 
-def answer(client: int, task: TrainTask, arrays: NamedArrays, *, everybody: bool) -> TrainAnswer:
+def answer(client: int, task: TrainTask, arrays: NamedArrays, *, everybody: bool) -> TrainResult:
     """Train as the script says: away, silent by the client's half of the gate, or moved."""
     turn = task.server_round - 1
     if client not in PRESENT[turn] and not everybody:
-        return TrainAnswer(client, Status.UNAVAILABLE)
+        return TrainResult(client, Status.UNAVAILABLE)
     loss = losses(turn)[client]
     if task.epsilon is not None and client > 1 and loss > task.objective.loss + task.epsilon:
-        return TrainAnswer(client, Status.DECLINED)
-    return TrainAnswer(
+        return TrainResult(client, Status.DECLINED)
+    return TrainResult(
         client,
         Status.DONE,
         num_examples=DATA[client],
@@ -175,7 +182,7 @@ def weights_by_words(combination: Combination, turn: int, mixing: FloatArray | N
         "the known priority clients": are({0, 1}),
         "the priority clients and the others last known to be aligned": are({0, 1} | ALIGNED[turn]),
     }
-    there = whom[selection.covers] * (1.0 if name == "aaggff_s" else are(PRESENT[turn]))
+    there = whom[selection.population_text] * (1.0 if name == "aaggff_s" else are(PRESENT[turn]))
     admitted = "the clients admitted in the round"
     whom |= {admitted: there, f"the priority clients among {admitted}": there * are({0, 1})}
     loss, omega = losses(turn), np.array([OMEGA[correction][turn].get(k, 1.0) for k in range(5)])
@@ -184,16 +191,18 @@ def weights_by_words(combination: Combination, turn: int, mixing: FloatArray | N
     assert factor is not None, "its row says what an update's weight is proportional to"
     played = PlayedRound(DATA, loss, p, there, are({0, 1}), ECHO[turn], DELTA[turn])
     written, number = factor[0], factor[1](played)
-    words = re.sub(r"^(omega_k|\(1 / p_k\)) ?", "", weighting.factor) or "1"
+    words = re.sub(r"^(omega_k|\(1 / p_k\)) ?", "", weighting.numerator) or "1"
     assert words == written
-    assert (words != weighting.factor) == (correction != "none")
+    assert (words != weighting.numerator) == (correction != "none")
     amounts = {
         "the number of": np.ones(5),
         "the training data of": DATA,
         "the sum of p over": p,
         "the sum of the same over": number,
     }
-    found = re.fullmatch(f"({'|'.join(amounts)}) ({'|'.join(whom)})(, which is 1)?", rules.divisor)
+    found = re.fullmatch(
+        f"({'|'.join(amounts)}) ({'|'.join(whom)})(, which is 1)?", rules.denominator
+    )
     assert found is not None
     total = float((amounts[found[1]] * whom[found[2]]).sum())
     if found[3]:
@@ -206,7 +215,7 @@ def moved_from_starts() -> list[list[float]]:
     devices = fedawe.Federation(MODEL["w"].tolist(), 5, server_lr=ETA)
     path = []
     for there in PRESENT:
-        devices.round(there, lambda k, t, x: (np.array(x) + DELTA[t, k]).tolist())
+        devices.run_round(there, lambda k, t, x: (np.array(x) + DELTA[t, k]).tolist())
         path.append(devices.w)
     return path
 
@@ -223,7 +232,7 @@ def moved_by(optimizer: str, sums: list[FloatArray]) -> list[list[float]]:
                 path.append(x)
         else:
             beta1 = 0.0 if optimizer == "adagrad" else 0.9
-            path = reference.adaptive(
+            path = reference.compute_adaptive_path(
                 optimizer, deltas, x=start, eta=ETA, beta1=beta1, beta2=0.99, tau=1e-3
             )
         paths.append(path)
@@ -235,8 +244,8 @@ def test_three_rounds_of_every_combination(combination: Combination) -> None:
     """c_k is what the words of the rules say, and the model moves by sum_k c_k Delta_k."""
     _, weighting, _, optimizer = combination
     strategy = ComposedStrategy(rules_of(*combination), population=POPULATION)
-    app = scripted_app(5, partial(answer, everybody=weighting == "aaggff_s"))
-    grid, arrays = grid_of(app, 5), encode_arrays(MODEL)
+    app = make_scripted_app(5, partial(answer, everybody=weighting == "aaggff_s"))
+    grid, arrays = make_grid(app, 5), encode_arrays(MODEL)
     # Also where no rule needs F(w_0): the priority clients then have told how much data they have.
     messages = strategy.configure_initial(arrays, grid)
     strategy.aggregate_initial(grid.send_and_receive(messages))
@@ -245,7 +254,7 @@ def test_three_rounds_of_every_combination(combination: Combination) -> None:
         moved = train_round(strategy, grid, turn + 1, arrays)
         assert moved is not None
         arrays = moved
-        report = strategy.outcome.report
+        report = strategy.step_result.report
         weight = np.zeros(5)
         weight[[d.client for d in report.decisions]] = [d.weight for d in report.decisions]
         expected = weights_by_words(combination, turn, report.mixing)
@@ -270,7 +279,7 @@ def test_a_divisor_that_is_fixed_does_not_depend_on_who_is_there() -> None:
     for combination in ALLOWED:
         _, weighting, correction, _ = combination
         fixed = correction != "none" or weighting == "average_all"
-        assert ("in the round" in rules_of(*combination).divisor) != fixed
+        assert ("in the round" in rules_of(*combination).denominator) != fixed
 
 
 # --- goes on -------------------------------------------------------------------------------------
@@ -279,7 +288,7 @@ def test_a_divisor_that_is_fixed_does_not_depend_on_who_is_there() -> None:
 NOTHING = (math.nan, math.nan, math.nan)
 
 
-def gone_on(rules: Rules, seed: int, written: Collection[int] = ()) -> list[dict[str, bytes]]:
+def gone_on(rules: RuleSet, seed: int, written: Collection[int] = ()) -> list[dict[str, bytes]]:
     """Return weights, p and state of eight rounds, to the bit; clients join in any order.
 
     Before the rounds in ``written`` the state is written down, and goes on from what was written,
@@ -287,59 +296,59 @@ def gone_on(rules: Rules, seed: int, written: Collection[int] = ()) -> list[dict
     """
     rng = np.random.default_rng(seed)
     there_from = rng.permutation([0, 0, 1, 2, 4])  # the round in which each client joins
-    fixed = rules.weighting.fixed_population
-    population = Population.of_joiners([0, 1])
+    fixed = rules.weighting.requires_fixed_population
+    population = Population.open([0, 1])
     state, model, found = ServerState.initial(rules, population), MODEL, []
     for t in range(8):
         if t in written and t > 0:
-            arrays = state.arrays(rules, None, population.ascending)
+            arrays = state.to_arrays(rules, None, population.sorted_clients)
             copied = {name: array.copy() for name, array in arrays.items()}
-            state = ServerState.of_arrays(copied, rules, population, model)
+            state = ServerState.from_arrays(copied, rules, population, model)
         known = [k for k in range(5) if fixed or there_from[k] <= t]
-        joined = population.joined_by(known)
-        state, population = state.grown(rules, population, joined), joined
+        joined = population.with_clients(known)
+        state, population = state.with_clients(rules, population, joined), joined
         present = {k for k in known if rng.random() < 0.7}
-        told = replace(state.rounds.told, present=frozenset(known))
-        call = rules.call(t, population, told)
+        told = replace(state.round_state.reports, available=frozenset(known))
+        call = rules.plan_round(t, population, told)
         loss, updates = LOSS * rng.uniform(0.8, 1.2, 5), rng.normal(size=(5, 2))
         each = [
-            absent(k)
+            make_unavailable_outcome(k)
             if k not in present
-            else silent(k)
+            else make_declined_outcome(k)
             if loss[k] > 2.0
-            else trained(k, data=DATA[k], loss=loss[k])
+            else make_trained_outcome(k, data=DATA[k], loss=loss[k])
             for k in call.clients
         ]
-        usable = [answer.client for answer in each if answer.usable]
-        decided = decide(
+        usable = [answer.client for answer in each if answer.is_usable]
+        decided = decide_round(
             rules,
             population,
-            state.rounds,
+            state.round_state,
             server_round=t + 1,
-            call=call,
+            plan=call,
             objective=OBJECTIVE,
-            answers=answers(*each, known=known, updates=updates[usable]),
+            outcomes=make_round_outcomes(*each, known=known, updates=updates[usable]),
         )
         update = {"w": np.asarray(decided.weight @ updates[usable])}
         total = float(decided.weight.sum())
-        optimizer, moved = server_step(
+        optimizer, moved = apply_server_step(
             rules.server_optimizer, state.optimizer, model, update, total
         )
         assert moved is not None
         model = moved
-        state = replace(state, rounds=decided.following, optimizer=optimizer)
+        state = replace(state, round_state=decided.next_state, optimizer=optimizer)
         measured = [
-            ClientEvaluation(k, population.priority_weight(k), DATA[k], loss[k], 0.5, *NOTHING)
+            ClientEvaluation(k, population.get_priority_weight(k), DATA[k], loss[k], 0.5, *NOTHING)
             for k in sorted(present)
         ]
         state = state.with_evaluations(rules, measured)
-        after = {**state.arrays(rules, None, np.array(known)), **model, "weight": decided.weight}
+        after = {**state.to_arrays(rules, None, np.array(known)), **model, "weight": decided.weight}
         found.append({name: array.tobytes() for name, array in after.items()})
     return found
 
 
 @pytest.mark.parametrize("combination", SAMPLE, ids=" ".join)
-def test_a_state_goes_on_from_what_was_written_of_it(combination: Combination) -> None:
+def test_a_state_resumes_from_its_arrays(combination: Combination) -> None:
     """After any rounds, whoever has joined: what is kept of a client stays that client's."""
     rules = rules_of(*combination)
     for seed in range(3):
@@ -358,7 +367,7 @@ WITH_STATISTICS: NamedArrays = {
 }
 
 
-def measuring(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
+def measuring(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
     """Train as in any round, away in every other one, and measure something each time."""
     turn = (task.server_round - 1) % 3
     moved = answer(client, replace(task, server_round=turn + 1), arrays, everybody=False)
@@ -382,23 +391,23 @@ def test_statistics_stay_between_those_that_were_sent(
     rules = rules_of(*combination)
     if remembers and rules.hooks.client_start is not None:
         with pytest.raises(ParameterError, match="memory must be None with fedawe"):
-            replace(rules, memory=LastUpdates())
+            replace(rules, memory=UpdateMemoryConfig())
         return
-    fast = SERVER_OPTIMIZERS[combination[3]].at(3.0, {}, RunFacts())
+    fast = SERVER_OPTIMIZERS[combination[3]].with_learning_rate(3.0, {}, RunContext())
     rules = replace(
         rules,
         server_optimizer=fast,
-        memory=LastUpdates(moves_alone=True) if remembers else None,
+        memory=UpdateMemoryConfig(steps_without_updates=True) if remembers else None,
     )
     sent: list[Mapping[str, Any]] = []
 
-    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
         trained = measuring(client, task, arrays)
         sent.extend([] if trained.arrays is None else [trained.arrays])
         return trained
 
     strategy = ComposedStrategy(rules, population=POPULATION)
-    grid, model = grid_of(scripted_app(5, fit, dict(enumerate(LOSS))), 2), WITH_STATISTICS
+    grid, model = make_grid(make_scripted_app(5, fit, dict(enumerate(LOSS))), 2), WITH_STATISTICS
     for server_round in range(1, 8):
         sent.clear()
         after = train_round(strategy, grid, server_round, encode_arrays(model))

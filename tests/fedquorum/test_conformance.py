@@ -19,43 +19,43 @@ from fedquorum.participation import (
     PARTICIPATIONS,
     Participation,
 )
-from fedquorum.rule import Question, Rule, RunFacts, parameters_of
+from fedquorum.rule import Goal, Rule, RunContext, get_parameters
 from fedquorum.selection import (
-    Alone,
-    Everyone,
+    AllClients,
+    LocalModelSelection,
     Selection,
 )
 from fedquorum.server_optimizer import (
     SERVER_OPTIMIZERS,
     ServerOptimizer,
 )
-from fedquorum.state import from_arrays, grown, to_arrays
+from fedquorum.state_arrays import expand_state, from_arrays, to_arrays
 from fedquorum.types import (
-    Call,
+    AggregationWeights,
+    ClientReports,
+    ClientUpdates,
     FloatArray,
     IntArray,
     Objective,
     Population,
-    Responses,
-    Told,
-    Weights,
+    RoundPlan,
 )
 from fedquorum.weighting import (
-    AgnosticMixing,
+    AAggFFDWeighting,
+    AFLWeighting,
     AverageAll,
     AverageParticipating,
     DataFraction,
-    DoublyRobustMixing,
     Weighting,
 )
 
 from tests.builders import (
     assert_on_the_simplex,
-    decided,
-    responses,
+    decide_first_round,
+    make_client_updates,
     weigh_rounds,
 )
-from tests.fedquorum.rows import DATA, HEARD, RATES, ROWS, SIZE, Row, one, rows_of
+from tests.fedquorum.rows import DATA, HEARD, RATES, ROWS, SIZE, Row, expect_one, select_rows
 
 TABLES = (ALL_SELECTIONS, ALL_WEIGHTINGS, PARTICIPATIONS, SERVER_OPTIMIZERS)
 
@@ -68,7 +68,7 @@ def test_every_rule_has_one_row() -> None:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.rule.__name__)
 def test_a_parameter_is_refused_outside_its_range(row: Row) -> None:
     """Each has an allowed default; the refusal names it, what is allowed and what was given."""
-    declared = parameters_of(row.rule)
+    declared = get_parameters(row.rule)
     assert {item.name for item in declared} == row.refused.keys()
     for item in declared:
         allowed, value = item.metadata["allowed"], row.refused[item.name]
@@ -108,8 +108,8 @@ def test_a_rule_says_what_it_is(rule: Rule) -> None:
 @made
 def test_a_rule_is_made_of_its_parameters_and_the_run(rule: Any) -> None:
     """``of`` is the one way by which settings become rules."""
-    options = {item.name: getattr(rule, item.name) for item in parameters_of(type(rule))}
-    facts = RunFacts(num_rounds=10, rates=dict(enumerate(RATES)), clients=tuple(range(SIZE)))
+    options = {item.name: getattr(rule, item.name) for item in get_parameters(type(rule))}
+    facts = RunContext(num_rounds=10, rates=dict(enumerate(RATES)), clients=tuple(range(SIZE)))
     again = type(rule).of(options, facts)
     for name, value in options.items():
         given = getattr(again, name)
@@ -122,15 +122,15 @@ def test_a_rule_is_made_of_its_parameters_and_the_run(rule: Any) -> None:
 def corrections() -> list[tuple[Row, Weighting[Any]]]:
     """Return every correction of every weighting that has a form over a fixed population."""
     return [
-        (row, replace(rule, base=base.over_known()))
+        (row, replace(rule, base=base.with_fixed_denominator()))
         for row in ROWS
         if row.rule in PARTICIPATIONS.values()
         for rule in row.made[-1:]
-        for base in (DataFraction(), AgnosticMixing(0.05), DoublyRobustMixing())
+        for base in (DataFraction(), AFLWeighting(0.05), AAggFFDWeighting())
     ]
 
 
-WEIGHINGS = [(row, rule) for row in rows_of(Weighting) for rule in row.made]
+WEIGHINGS = [(row, rule) for row in select_rows(Weighting) for rule in row.made]
 FULL = [*WEIGHINGS, *corrections()]
 ALL = [(row, rule, SIZE) for row, rule in FULL] + [
     (row, rule, HEARD) for row, rule in FULL if not rule.needs_everyone
@@ -140,7 +140,7 @@ conforming = pytest.mark.parametrize(
 )
 
 
-def rounds_of(count: int, heard: int, *, seed: int = 0, spread: float = 1.0) -> list[Responses]:
+def rounds_of(count: int, heard: int, *, seed: int = 0, spread: float = 1.0) -> list[ClientUpdates]:
     """Return what samples of clients answer: losses, data that stays, updates in R^12."""
     rng = np.random.default_rng(seed)
     level, data = rng.normal(size=SIZE), rng.integers(1, 100, SIZE)
@@ -148,7 +148,7 @@ def rounds_of(count: int, heard: int, *, seed: int = 0, spread: float = 1.0) -> 
     for _ in range(count):
         client = np.sort(rng.choice(SIZE, heard, replace=False))
         history.append(
-            responses(
+            make_client_updates(
                 np.exp(spread * (level[client] + 0.2 * rng.normal(size=heard))),
                 client=client.tolist(),
                 data=data[client],
@@ -161,12 +161,12 @@ def rounds_of(count: int, heard: int, *, seed: int = 0, spread: float = 1.0) -> 
 
 
 def play(
-    rule: Weighting[Any], history: list[Responses], state: Any = None
-) -> tuple[Any, list[Weights]]:
+    rule: Weighting[Any], history: list[ClientUpdates], state: Any = None
+) -> tuple[Any, list[AggregationWeights]]:
     return weigh_rounds(rule, history, SIZE, state=state)
 
 
-def on_heard(weights: Weights, given: Responses) -> FloatArray:
+def restrict_to_reporting(weights: AggregationWeights, given: ClientUpdates) -> FloatArray:
     """Return p of the clients heard: not all rules' weights are p, and some tell no p."""
     if weights.mixing is None or weights.mixing[given.client].sum() == 0:
         return weights.weight
@@ -186,10 +186,12 @@ def test_on_the_simplex_or_what_the_divisor_says(
         if weights.mixing is not None:
             assert weights.mixing.shape == (SIZE,)
             assert_on_the_simplex(weights.mixing)
-        if row.total is one:
-            assert_on_the_simplex(on_heard(weights, given))
+        if row.total is expect_one:
+            assert_on_the_simplex(restrict_to_reporting(weights, given))
             if weights.update_norm is None:
-                np.testing.assert_allclose(weights.weight, on_heard(weights, given), atol=1e-12)
+                np.testing.assert_allclose(
+                    weights.weight, restrict_to_reporting(weights, given), atol=1e-12
+                )
         elif getattr(rule, "base", None) in (None, AverageAll()):
             np.testing.assert_allclose(weights.weight.sum(), row.total(weights, given), rtol=1e-12)
 
@@ -208,7 +210,7 @@ def test_finite_for_losses_of_any_size(row: Row, rule: Weighting[Any], heard: in
         [1e-12, *[0.0] * (heard - 1)],
     ]
     history = [
-        responses(
+        make_client_updates(
             losses,
             known=SIZE,
             updates=rng.normal(size=(heard, 4)) * scale,
@@ -220,11 +222,11 @@ def test_finite_for_losses_of_any_size(row: Row, rule: Weighting[Any], heard: in
     for weights, given in zip(play(rule, history)[1], history, strict=True):
         assert np.isfinite(weights.weight).all()
         assert weights.mixing is None or np.isfinite(weights.mixing).all()
-        if row.total is one:
-            assert_on_the_simplex(on_heard(weights, given))
+        if row.total is expect_one:
+            assert_on_the_simplex(restrict_to_reporting(weights, given))
 
 
-def under_other_names(given: Responses, name: IntArray) -> tuple[Responses, IntArray]:
+def under_other_names(given: ClientUpdates, name: IntArray) -> tuple[ClientUpdates, IntArray]:
     """Return responses where client k is called name[k], and the order of the old in the new."""
     order = np.argsort(name[given.client])
     assert given.gram is not None
@@ -237,14 +239,14 @@ def under_other_names(given: Responses, name: IntArray) -> tuple[Responses, IntA
         loss=given.loss[order],
         accuracy=given.accuracy[order],
         gram=lambda: gram,
-        examples={int(name[k]): data for k, data in given.examples.items()},
+        reported_examples={int(name[k]): data for k, data in given.reported_examples.items()},
     ), order
 
 
 def with_other_names(rule: Any, name: IntArray) -> Weighting[Any]:
     """Return a rule whose parameters by client are those of the clients' new names."""
     changes: dict[str, Any] = {}
-    for item in parameters_of(type(rule)):
+    for item in get_parameters(type(rule)):
         value = getattr(rule, item.name)
         if isinstance(value, tuple) and len(value) == SIZE:
             changes[item.name] = tuple(value[k] for k in np.argsort(name).tolist())
@@ -260,40 +262,42 @@ def test_what_nodes_multiply_by_is_what_the_server_divides(
 
     Nodes add up what they multiplied by one and single updates are multiplied by the other.
     """
-    state = rule.init(Population.of(SIZE))
+    state = rule.init(Population.from_size(SIZE))
     for given in rounds_of(6, heard):
         clients = given.client.tolist()
-        call = Call(tuple(clients))
-        proportions = rule.proportions(state, call)
+        call = RoundPlan(tuple(clients))
+        proportions = rule.compute_known_weights(state, call)
         state, weights = rule.weigh(state, call, given, np.ones(len(clients)))
-        if weights.divisor > 0:
-            quotients = [factor / weights.divisor for factor in weights.factor.tolist()]
+        if weights.denominator > 0:
+            quotients = [factor / weights.denominator for factor in weights.numerator.tolist()]
             assert weights.weight.tolist() == quotients
         if proportions is not None:
             data = given.num_examples.tolist()
-            known = [proportions.factor(*each) for each in zip(clients, data, strict=True)]
-            assert known == weights.factor.tolist()
+            known = [
+                proportions.compute_numerator(*each) for each in zip(clients, data, strict=True)
+            ]
+            assert known == weights.numerator.tolist()
             assert min(known) > 0
 
 
-def test_some_weights_are_known_before_training() -> None:
+def test_some_weights_are_computed_before_training() -> None:
     """Those that follow from who is asked and how much data there is; no rule that looks at losses.
 
     Otherwise the test above would compare nothing.
     """
-    call = Call(tuple(range(SIZE)))
+    call = RoundPlan(tuple(range(SIZE)))
     known = {
         type(rule).__name__
         for _, rule in FULL
-        if rule.proportions(rule.init(Population.of(SIZE)), call) is not None
+        if rule.proportions(rule.init(Population.from_size(SIZE)), call) is not None
     }
     assert known == {
         "DataFraction",
         "AverageParticipating",
         "AverageAll",
-        "MeanInterval",
-        "EmpiricalRates",
-        "KnownRates",
+        "FedAUCorrection",
+        "EmpiricalCorrection",
+        "KnownRatesCorrection",
     }
 
 
@@ -318,7 +322,7 @@ def saved_and_restored(rule: Weighting[Any], state: Any) -> Any:
     np.savez(buffer, allow_pickle=False, **to_arrays(state, "w"))
     buffer.seek(0)
     read = dict(np.load(buffer, allow_pickle=False).items())
-    return from_arrays(rule.init(Population.of(SIZE)), "w", read)
+    return from_arrays(rule.init(Population.from_size(SIZE)), "w", read)
 
 
 @conforming
@@ -342,7 +346,7 @@ def test_no_look_into_the_future(row: Row, rule: Weighting[Any], heard: int) -> 
         for first, same in zip(told[:cut], changed[:cut], strict=True):
             assert first.weight.tolist() == same.weight.tolist()
             assert first.decision_loss == same.decision_loss
-        if rule.by_data or rule.needs_losses:
+        if rule.weights_by_data or rule.needs_losses:
             assert told[cut].weight.tolist() != changed[cut].weight.tolist()
 
 
@@ -359,17 +363,19 @@ def test_the_state_passed_in_is_not_changed(row: Row, rule: Weighting[Any], hear
 
 
 @conforming
-def test_nobody_heard(row: Row, rule: Weighting[Any], heard: int) -> None:
+def test_a_round_without_updates(row: Row, rule: Weighting[Any], heard: int) -> None:
     """A round without answers has no weights; to a rule without omega it is as if it was not."""
     history = rounds_of(4, heard, seed=8)
     state, _ = play(rule, history[:3])
-    call = Call(tuple(range(heard)))
-    nobody = responses([], known=SIZE, updates=np.zeros((0, 12)), examples=history[0].examples)
+    call = RoundPlan(tuple(range(heard)))
+    nobody = make_client_updates(
+        [], known=SIZE, updates=np.zeros((0, 12)), examples=history[0].reported_examples
+    )
     after, weights = rule.weigh(state, call, nobody, np.zeros(0))
     assert weights.weight.shape == (0,)
     refused, weights = rule.weigh(after, call, history[3], np.zeros(heard))
     assert weights.weight.tolist() == [0.0] * heard
-    if rule.question is not Question.PARTICIPATION:
+    if rule.goal is not Goal.PARTICIPATION:
         expected, got = (play(rule, history[3:], s)[1][0] for s in (state, refused))
         assert expected.weight.tolist() == got.weight.tolist()
 
@@ -380,10 +386,10 @@ def test_who_is_not_admitted_does_not_count(row: Row, rule: Weighting[Any], hear
     (given,) = rounds_of(1, heard, seed=9)
     share = np.ones(heard)
     share[1] = 0.0
-    call = Call(tuple(given.client.tolist()))
-    _, weights = rule.weigh(rule.init(Population.of(SIZE)), call, given, share)
+    call = RoundPlan(tuple(given.client.tolist()))
+    _, weights = rule.weigh(rule.init(Population.from_size(SIZE)), call, given, share)
     assert weights.weight[1] == 0
-    if row.total is one and weights.update_norm is None:
+    if row.total is expect_one and weights.update_norm is None:
         assert_on_the_simplex(weights.weight)
 
 
@@ -394,11 +400,13 @@ GROWING = [rule for _, rule in FULL if not rule.fixed_population]
 def test_who_joins_changes_nothing_for_the_others(rule: Weighting[Any]) -> None:
     """A state grows with the population, where K need not stay: newcomers begin from nothing."""
     before = Population((1, 2, 4, 5, 7, 8), frozenset({1}))
-    after, clients = before.joined_by([0, 3, 6]), before.ascending.tolist()
+    after, clients = before.with_clients([0, 3, 6]), before.sorted_clients.tolist()
     rng = np.random.default_rng(11)
 
-    def weighed(state: Any, client: list[int], known: list[int]) -> tuple[Any, Weights]:
-        given = responses(
+    def weigh_once(
+        state: Any, client: list[int], known: list[int]
+    ) -> tuple[Any, AggregationWeights]:
+        given = make_client_updates(
             rng.lognormal(size=len(client)),
             client=client,
             data=DATA[client],
@@ -406,41 +414,41 @@ def test_who_joins_changes_nothing_for_the_others(rule: Weighting[Any]) -> None:
             updates=rng.normal(size=(len(client), 12)),
             examples=dict(enumerate(DATA.tolist())),
         )
-        return rule.weigh(state, Call(tuple(known)), given, np.ones(len(client)))
+        return rule.weigh(state, RoundPlan(tuple(known)), given, np.ones(len(client)))
 
     state = rule.init(before)
     for turn in range(4):
-        state, _ = weighed(state, [k for k in clients if (k + turn) % 3], clients)
-    places = np.searchsorted(after.ascending, before.ascending)
-    larger = grown(state, rule.init(after), len(clients), places)
+        state, _ = weigh_once(state, [k for k in clients if (k + turn) % 3], clients)
+    places = np.searchsorted(after.sorted_clients, before.sorted_clients)
+    larger = expand_state(state, rule.init(after), len(clients), places)
     drawn = rng.bit_generator.state
-    _, expected = weighed(state, clients[:4], clients)
+    _, expected = weigh_once(state, clients[:4], clients)
     rng.bit_generator.state = drawn
-    _, got = weighed(larger, clients[:4], clients)
+    _, got = weigh_once(larger, clients[:4], clients)
     assert got.weight.tolist() == expected.weight.tolist()
     fresh, joined = to_arrays(rule.init(after), "w"), to_arrays(larger, "w")
     for name, array in fresh.items():
         if array.ndim:  # a number is of all clients
             np.testing.assert_array_equal(joined[name][[0, 3, 6]], array[[0, 3, 6]])
     everyone = list(after.clients)
-    _, weights = weighed(larger, sorted(everyone), sorted(everyone))
+    _, weights = weigh_once(larger, sorted(everyone), sorted(everyone))
     assert np.isfinite(weights.weight).all()
 
 
 @pytest.mark.parametrize("rule", [rule for _, rule in FULL], ids=repr)
 def test_a_weighting_says_what_others_need_to_know(rule: Weighting[Any]) -> None:
     """Question, factor, divisor, lateness, and either the largest share or why there is none."""
-    assert isinstance(rule.question, Question)
-    assert rule.factor
-    assert rule.divisor.format(whom="the clients")
-    assert rule.late.endswith(".")
+    assert isinstance(rule.goal, Goal)
+    assert rule.numerator
+    assert rule.denominator.format(whom="the clients")
+    assert rule.late_reply_effect.endswith(".")
     assert 0 < rule.tolerance <= 1e-6
-    if rule.unbounded:
+    if rule.dp_unsupported_reason:
         with pytest.raises(ParameterError, match="weighting must be one whose shares are bounded"):
-            Weighting.largest_share(rule, 10)
+            Weighting.compute_max_share(rule, 10)
     else:
-        assert 0 < rule.largest_share(10) < math.inf
-    bound = rule.regret_bound(10, SIZE, 1.0)
+        assert 0 < rule.compute_max_share(10) < math.inf
+    bound = rule.compute_regret_bound(10, SIZE, 1.0)
     assert bound is None or 0 < bound.value < math.inf
 
 
@@ -448,14 +456,16 @@ def test_a_weighting_says_what_others_need_to_know(rule: Weighting[Any]) -> None
 def test_a_weight_is_explained_with_its_number(rule: Weighting[Any]) -> None:
     """For every client, in lines of which one ends in the weight that the rule gave."""
     (given,) = rounds_of(1, SIZE, seed=12)
-    made = decided(rule, given, SIZE, Everyone() if rule.aggregates else Alone())
+    made = decide_first_round(
+        rule, given, SIZE, AllClients() if rule.aggregates else LocalModelSelection()
+    )
     assert made.weights is not None
     for place in range(SIZE):
         lines = list(rule.explain(made, place))
         assert lines
         assert all("\n" not in line for line in lines)
-        weight, recorded = made.weights.weight[place], made.recorded[place]
-        if rule.not_recorded and recorded.mixing_coefficient is not None:
+        weight, recorded = made.weights.weight[place], made.recorded_decisions[place]
+        if rule.unreplayable and recorded.mixing_coefficient is not None:
             assert lines[-1].endswith(
                 f"{recorded.mixing_coefficient:.6g} / {recorded.update_norm:.6g}"
             )
@@ -463,7 +473,7 @@ def test_a_weight_is_explained_with_its_number(rule: Weighting[Any]) -> None:
             assert lines[-1].endswith(f"= {weight:.6g}") or f"= {weight:.6g}" in lines[0]
         else:
             assert lines[0].startswith("c_k = 0")
-    assert list(rule.check_recorded(made)) == []
+    assert list(rule.check_unreplayable(made)) == []
 
 
 UNDECIDED = [
@@ -486,7 +496,7 @@ def test_a_weight_that_could_not_be_decided_is_not_explained(rule: Weighting[Any
     What a correction for participation knows of the client does not depend on the weights.
     """
     (given,) = rounds_of(1, SIZE, seed=12)
-    made = replace(decided(rule, given, SIZE), weights=None, following=None)
+    made = replace(decide_first_round(rule, given, SIZE), weights=None, next_state=None)
     lines = [line for place in range(SIZE) for line in rule.explain(made, place)]
     assert len(lines) == (SIZE if isinstance(rule, Participation) else 0)
     assert all(line.startswith("omega_n ") for line in lines)
@@ -494,13 +504,13 @@ def test_a_weight_that_could_not_be_decided_is_not_explained(rule: Weighting[Any
 
 # --- selections ---------------------------------------------------------------------------------
 
-ASKING = [rule for row in rows_of(Selection) for rule in row.made]
+ASKING = [rule for row in select_rows(Selection) for rule in row.made]
 asking = pytest.mark.parametrize("rule", ASKING, ids=repr)
-CLIENTS = Population.of(SIZE, [0, 2, 5])
+CLIENTS = Population.from_size(SIZE, [0, 2, 5])
 
 
-def call_of(rule: Selection, t: int) -> Call:
-    return rule.call(t, CLIENTS, Told(dict(enumerate(DATA.tolist()))))
+def call_of(rule: Selection, t: int) -> RoundPlan:
+    return rule.plan(t, CLIENTS, ClientReports(dict(enumerate(DATA.tolist()))))
 
 
 @asking
@@ -510,9 +520,11 @@ def test_a_call_is_a_function_of_the_round(rule: Selection) -> None:
     assert [call_of(rule, t) for t in reversed(range(10))] == calls[::-1]
     for call in calls:
         assert [*call.clients] == sorted(set(call.clients))
-        assert set(call.clients) <= (set(CLIENTS.clients) if call.pool is None else call.pool)
-        assert call.keeps_model == rule.keeps_models
-        assert (call.epsilon is not None) == rule.gated
+        assert set(call.clients) <= (
+            set(CLIENTS.clients) if call.eligible is None else call.eligible
+        )
+        assert call.trains_local_model == rule.trains_local_models
+        assert (call.epsilon is not None) == rule.has_gate
 
 
 @asking
@@ -522,24 +534,24 @@ def test_a_share_is_whole_or_has_a_reason(rule: Selection, loss: float) -> None:
     call = call_of(rule, 9)
     weights = CLIENTS.priority_weights[list(call.clients)]
     n = len(call.clients)
-    given = responses(np.full(n, loss), client=call.clients, priority=weights)
+    given = make_client_updates(np.full(n, loss), client=call.clients, priority=weights)
     for objective in (Objective(1.0, 0.5), Objective(math.nan, math.nan)):
         admission = rule.admit(call, objective, given)
-        assert admission.share.shape == (n,)
-        assert np.all((admission.share >= 0) & (admission.share <= 1))
-        assert admission.share[weights == 1].tolist() == [1.0] * int((weights == 1).sum())
-        assert [why is None for why in admission.reason] == (admission.share == 1).tolist()
+        assert admission.fraction.shape == (n,)
+        assert np.all((admission.fraction >= 0) & (admission.fraction <= 1))
+        assert admission.fraction[weights == 1].tolist() == [1.0] * int((weights == 1).sum())
+        assert [why is None for why in admission.reason] == (admission.fraction == 1).tolist()
 
 
 @asking
-def test_a_selection_says_whom_it_asks_and_covers(rule: Selection) -> None:
+def test_a_selection_describes_whom_it_selects_and_covers(rule: Selection) -> None:
     """In words: its divisor, whether it asks all, and why it does not ask a client."""
-    assert rule.covers
-    assert isinstance(rule.unbounded, str)
+    assert rule.population_text
+    assert isinstance(rule.dp_unsupported_reason, str)
     for t in range(3):
         call = call_of(rule, t)
         for client in CLIENTS.clients:
-            asked = rule.explain_call(t, CLIENTS, call, client)
+            asked = rule.explain_selection(t, CLIENTS, call, client)
             assert asked.startswith("yes; " if client in call.clients else "no; ")
 
 
@@ -547,14 +559,14 @@ def test_a_selection_says_whom_it_asks_and_covers(rule: Selection) -> None:
 def test_an_admission_is_explained_with_its_numbers(rule: Selection) -> None:
     """Whole, in part or not at all, of every client that sent an update."""
     (given,) = rounds_of(1, SIZE, seed=13)
-    made = decided(DataFraction(), given, SIZE, rule)
+    made = decide_first_round(DataFraction(), given, SIZE, rule)
     for place in range(SIZE):
         assert rule.explain_admission(made, place).split(",")[0].split(";")[0] in ("whole", "no")
 
 
 # --- server optimizers --------------------------------------------------------------------------
 
-STEPPING = [rule for row in rows_of(ServerOptimizer) for rule in row.made]
+STEPPING = [rule for row in select_rows(ServerOptimizer) for rule in row.made]
 stepping = pytest.mark.parametrize("rule", STEPPING, ids=repr)
 START = {"a.w": np.array([[0.5, -1.0], [2.0, 0.0]]), "b": np.array([3.0])}
 
@@ -595,7 +607,7 @@ def test_a_step_is_pure_and_finite(rule: ServerOptimizer[Any]) -> None:
 
 
 @stepping
-def test_an_optimizer_goes_on_from_its_state_as_arrays(rule: ServerOptimizer[Any]) -> None:
+def test_an_optimizer_resumes_from_its_state_as_arrays(rule: ServerOptimizer[Any]) -> None:
     """Written down and read, it takes the same next steps, to the last bit."""
     updates = updates_of(2)
     state, _ = steps(rule, updates[:3])
@@ -622,18 +634,18 @@ def test_coordinates_and_names_do_not_matter(rule: ServerOptimizer[Any]) -> None
 @stepping
 def test_a_learning_rate_is_positive(rule: Any) -> None:
     """It comes from the strategy, and is refused by its name in Python."""
-    assert type(rule).at(0.25, {}, RunFacts()).learning_rate == 0.25
+    assert type(rule).at(0.25, {}, RunContext()).learning_rate == 0.25
     with pytest.raises(ParameterError, match=r"learning_rate must be a number > 0, got 0\.0"):
         replace(rule, learning_rate=0.0)
 
 
-@pytest.mark.parametrize("rule", [row.made[0] for row in rows_of(ServerOptimizer)], ids=repr)
+@pytest.mark.parametrize("rule", [row.made[0] for row in select_rows(ServerOptimizer)], ids=repr)
 def test_only_a_step_along_the_update_says_so(rule: ServerOptimizer[Any]) -> None:
-    """``follows_update``: the step is the learning rate times the update, in every round."""
+    """``is_linear``: the step is the learning rate times the update, in every round."""
     updates = updates_of(4)
     _, path = steps(rule, updates)
     follows = [
         np.allclose(after["b"] - before["b"], rule.learning_rate * update["b"], rtol=1e-9)
         for before, after, update in zip([START, *path[:-1]], path, updates, strict=True)
     ]
-    assert all(follows) == rule.follows_update
+    assert all(follows) == rule.is_linear

@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fedquorum.described import described, plain
+from fedquorum.described import to_builtins, to_settings
 from fedquorum.errors import ParameterError
-from fedquorum.imports import no_rule_at
-from fedquorum.named import NAMED, Named, build
-from fedquorum.participation import MeanInterval
-from fedquorum.rule import RunFacts
+from fedquorum.imports import refuse_import
+from fedquorum.named import NAMED_STRATEGIES, StrategyEntry, build_rules
+from fedquorum.participation import FedAUCorrection
+from fedquorum.rule import RunContext
 from fedquorum.selection import EpsilonGate, Sampling
 from fedquorum.server_optimizer import SERVER_OPTIMIZERS
-from fedquorum.weighting import AgnosticMixing, AverageAll
+from fedquorum.weighting import AFLWeighting, AverageAll
 
-FACTS = RunFacts(num_rounds=7, seed=3)
+FACTS = RunContext(num_rounds=7, seed=3)
 OPTIONS: dict[str, dict[str, Any]] = {
     "fedalign": {"epsilon": 0.5, "warmup_rounds": 2},
     "fedau": {"cutoff": 50},
@@ -28,7 +28,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 TOGETHER = [
-    *((key, "sgd") for key in NAMED if key != "local_only"),
+    *((key, "sgd") for key in NAMED_STRATEGIES if key != "local_only"),
     *(("fedau", optimizer) for optimizer in SERVER_OPTIMIZERS),
 ]
 
@@ -36,37 +36,37 @@ TOGETHER = [
 @pytest.mark.parametrize(("key", "optimizer"), TOGETHER)
 def test_every_named_strategy_is_built_again(key: str, optimizer: str) -> None:
     """With its parameters, its sampling and every server optimizer."""
-    rules = NAMED[key].rules(
+    rules = NAMED_STRATEGIES[key].build_rules(
         OPTIONS.get(key, {}),
         FACTS,
         sampling=Sampling(1.0, seed=3, minimum=4),
-        server_optimizer=SERVER_OPTIMIZERS[optimizer].at(0.25, {}, FACTS),
+        server_optimizer=SERVER_OPTIMIZERS[optimizer].with_learning_rate(0.25, {}, FACTS),
     )
-    settings = described(NAMED[key], OPTIONS.get(key, {}), rules)
+    settings = to_settings(NAMED_STRATEGIES[key], OPTIONS.get(key, {}), rules)
     strategy, server_optimizer = settings["strategy"], settings["server_optimizer"]
-    assert build(strategy, server_optimizer, FACTS, custom=no_rule_at) == rules
+    assert build_rules(strategy, server_optimizer, FACTS, importer=refuse_import) == rules
 
 
 def test_a_strategy_in_no_table_is_described_by_its_parts() -> None:
     """Those of the library by their keys, so that nothing is imported."""
-    mine = Named("mine", "A gate with another weighting.", AverageAll, EpsilonGate)
+    mine = StrategyEntry("mine", "A gate with another weighting.", AverageAll, EpsilonGate)
     sampling, optimizer = Sampling(0.5, seed=3), SERVER_OPTIMIZERS["sgd"]()
-    rules = mine.rules({"epsilon": 2.0}, FACTS, sampling=sampling, server_optimizer=optimizer)
-    settings = described(mine, {"epsilon": 2.0}, rules)
+    rules = mine.build_rules({"epsilon": 2.0}, FACTS, sampling=sampling, server_optimizer=optimizer)
+    settings = to_settings(mine, {"epsilon": 2.0}, rules)
     assert settings["strategy"]["name"] == "composed"
     strategy, server_optimizer = settings["strategy"], settings["server_optimizer"]
-    assert build(strategy, server_optimizer, FACTS, custom=no_rule_at) == rules
+    assert build_rules(strategy, server_optimizer, FACTS, importer=refuse_import) == rules
 
 
 def test_a_correction_is_described_with_its_parameters() -> None:
     """Those that were given, and the others by their defaults."""
-    mine = Named("mine", "Another weighting.", AgnosticMixing, participation=MeanInterval)
+    mine = StrategyEntry("mine", "Another weighting.", AFLWeighting, participation=FedAUCorrection)
     options = {"cutoff": 20.0}
     optimizer = SERVER_OPTIMIZERS["sgd"]()
-    rules = mine.rules(options, FACTS, sampling=Sampling(), server_optimizer=optimizer)
-    told = described(mine, options, rules)["strategy"]["participation"]
+    rules = mine.build_rules(options, FACTS, sampling=Sampling(), server_optimizer=optimizer)
+    told = to_settings(mine, options, rules)["strategy"]["participation"]
     assert told == {"name": "fedau", "cutoff": 20.0}
-    told = described(mine, {}, rules)["strategy"]["participation"]
+    told = to_settings(mine, {}, rules)["strategy"]["participation"]
     assert told == {"name": "fedau", "cutoff": math.inf}
 
 
@@ -76,10 +76,10 @@ def test_a_rule_of_the_users_program_is_described_by_its_file(
     """No other program could import it from ``__main__``."""
     own = type("Mine", (AverageAll,), {"__module__": "__main__", "key": "mine"})
     monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
-    mine = Named("mine", "A weighting of one's own.", own)
+    mine = StrategyEntry("mine", "A weighting of one's own.", own)
     optimizer = SERVER_OPTIMIZERS["sgd"]()
-    rules = mine.rules({}, FACTS, sampling=Sampling(), server_optimizer=optimizer)
-    assert described(mine, {}, rules)["strategy"]["weighting"] == {
+    rules = mine.build_rules({}, FACTS, sampling=Sampling(), server_optimizer=optimizer)
+    assert to_settings(mine, {}, rules)["strategy"]["weighting"] == {
         "name": "custom",
         "path": f"{__file__}:Mine",
         "args": {},
@@ -88,16 +88,16 @@ def test_a_rule_of_the_users_program_is_described_by_its_file(
 
 def test_a_memory_in_no_table_has_no_settings() -> None:
     """It is refused, before anything is written."""
-    kept = NAMED["mifa"]
-    mine = Named("mine", "Another memory.", kept.weighting, memory=kept.memory)
+    kept = NAMED_STRATEGIES["mifa"]
+    mine = StrategyEntry("mine", "Another memory.", kept.weighting, memory=kept.memory)
     optimizer = SERVER_OPTIMIZERS["sgd"]()
-    rules = mine.rules({}, FACTS, sampling=Sampling(), server_optimizer=optimizer)
+    rules = mine.build_rules({}, FACTS, sampling=Sampling(), server_optimizer=optimizer)
     with pytest.raises(ParameterError, match="records must be None for a strategy with a memory"):
-        described(mine, {}, rules)
+        to_settings(mine, {}, rules)
 
 
 def test_numbers_of_numpy_become_pythons() -> None:
     """At any depth; YAML knows no others."""
-    value = plain({"a": (np.float64(0.5), 1, None, "text")})
+    value = to_builtins({"a": (np.float64(0.5), 1, None, "text")})
     assert value == {"a": [0.5, 1, None, "text"]}
     assert type(value["a"][0]) is float

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from fedquorum.equality import nan_equals_nan, same
+from fedquorum.equality import is_same, nan_equals_nan
 
 
 def another_nan() -> float:
@@ -36,9 +36,9 @@ class Measured:
 )
 def test_nan_is_the_same_as_another_nan(value: Any) -> None:
     """Wherever it stands; a number in its place is another value."""
-    assert same(value(another_nan()), value(another_nan()))
-    assert not same(value(another_nan()), value(0.0))
-    assert not same(value(0.0), value(another_nan()))
+    assert is_same(value(another_nan()), value(another_nan()))
+    assert not is_same(value(another_nan()), value(0.0))
+    assert not is_same(value(0.0), value(another_nan()))
 
 
 @pytest.mark.parametrize(
@@ -53,14 +53,14 @@ def test_nan_is_the_same_as_another_nan(value: Any) -> None:
     ],
 )
 def test_other_values_differ(one: Any, other: Any) -> None:
-    assert not same(one, other)
+    assert not is_same(one, other)
 
 
 def test_what_is_equal_stays_equal() -> None:
     """Numbers of different types, and mappings in another order."""
-    assert same(1, 1.0)
-    assert same({"a": 1, "b": [2]}, {"b": [2.0], "a": 1})
-    assert same(math.inf, math.inf)
+    assert is_same(1, 1.0)
+    assert is_same({"a": 1, "b": [2]}, {"b": [2.0], "a": 1})
+    assert is_same(math.inf, math.inf)
 
 
 def test_a_dataclass_with_nan() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import fedquorum
 import pytest
 from fedquorum.errors import ParameterError
-from fedquorum.imports import no_rule_at, object_at, rule_at
-from fedquorum.rule import RunFacts
+from fedquorum.imports import import_object, import_rule, refuse_import
+from fedquorum.rule import RunContext
 from fedquorum.weighting import Weighting
 
 from tests.fedquorum.records.made import FIXTURES
@@ -81,7 +81,7 @@ ALLOWED = (
 
 def own(path: str, **arguments: Any) -> Any:
     """Return the weighting at an import path."""
-    return rule_at(Weighting, {"path": path, "args": arguments}, RunFacts())
+    return import_rule(Weighting, {"path": path, "args": arguments}, RunContext())
 
 
 def test_a_rule_is_loaded_from_its_file_once(
@@ -142,7 +142,7 @@ def test_a_file_that_failed_is_loaded_again(tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="not yet"):
         own(f"{file}:number")
     file.write_text("number = 1  # and now")
-    assert object_at(f"{file}:number") == 1
+    assert import_object(f"{file}:number") == 1
 
 
 def test_records_do_not_make_code_run() -> None:
@@ -152,4 +152,4 @@ def test_records_do_not_make_code_run() -> None:
         "trust=True in Python, imports it), got 'os.system'"
     )
     with pytest.raises(ParameterError, match=re.escape(message)):
-        no_rule_at(Weighting, {"path": "os.system"}, RunFacts())
+        refuse_import(Weighting, {"path": "os.system"}, RunContext())

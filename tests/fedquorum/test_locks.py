@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from fedquorum.locks import Holder, holder, lock, lock_directory
+from fedquorum.locks import LockHolder, find_holder, lock, lock_directory
 
 
 @pytest.fixture(params=[True, False], ids=["by descriptor", "by file"])
@@ -43,11 +43,11 @@ def test_an_interruption_leaves_no_lock(directory: Path, monkeypatch: pytest.Mon
     """Nobody could release it: the descriptor was never returned."""
     opened = []
 
-    def interrupted(descriptor: int, **_: bool) -> NoReturn:
+    def note_and_interrupt(descriptor: int, **_: bool) -> NoReturn:
         opened.append(descriptor)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedquorum.locks.lock_descriptor", interrupted)
+    monkeypatch.setattr("fedquorum.locks.lock_descriptor", note_and_interrupt)
     with pytest.raises(KeyboardInterrupt):
         lock_directory(directory)
     with pytest.raises(OSError, match="Bad file descriptor"):
@@ -69,13 +69,13 @@ with lock(Path(sys.argv[1])):
 def test_a_lock_names_its_holder_and_is_gone_afterwards(tmp_path: Path) -> None:
     """While it is held the file has the process and its host; afterwards there is no file."""
     path = tmp_path / "job.lock"
-    assert holder(path) is None
+    assert find_holder(path) is None
     with lock(path):
-        assert holder(path) == Holder(os.getpid(), platform.node())
+        assert find_holder(path) == LockHolder(os.getpid(), platform.node())
         with pytest.raises(BlockingIOError), lock(path, wait=False):
             pass
-        assert holder(path) == Holder(os.getpid(), platform.node())
-    assert holder(path) is None
+        assert find_holder(path) == LockHolder(os.getpid(), platform.node())
+    assert find_holder(path) is None
     assert not path.exists()
 
 
@@ -95,9 +95,9 @@ def test_a_killed_process_holds_nothing(tmp_path: Path) -> None:
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
-        assert holder(path) == Holder(process.pid, platform.node())
+        assert find_holder(path) == LockHolder(process.pid, platform.node())
         process.kill()
-    assert holder(path) is None
+    assert find_holder(path) is None
     assert path.exists()
     with lock(path, wait=False):
-        assert holder(path) == Holder(os.getpid(), platform.node())
+        assert find_holder(path) == LockHolder(os.getpid(), platform.node())

@@ -3,16 +3,29 @@
 from typing import Any
 
 import pytest
-from fedquorum.composition import LastUpdates, Rules
+from fedquorum.composition import RuleSet, UpdateMemoryConfig
 from fedquorum.errors import ParameterError
-from fedquorum.named import ALL_SELECTIONS, ALL_WEIGHTINGS, COMPOSED, CUSTOM, NAMED, NONE, build
-from fedquorum.participation import PARTICIPATIONS, EmpiricalRates, KnownRates, MeanInterval
-from fedquorum.rule import Question, RunFacts, parameters_of
+from fedquorum.named import (
+    ALL_SELECTIONS,
+    ALL_WEIGHTINGS,
+    COMPOSED,
+    CUSTOM,
+    NAMED_STRATEGIES,
+    NONE,
+    build_rules,
+)
+from fedquorum.participation import (
+    PARTICIPATIONS,
+    EmpiricalCorrection,
+    FedAUCorrection,
+    KnownRatesCorrection,
+)
+from fedquorum.rule import Goal, RunContext, get_parameters
 from fedquorum.selection import (
     AfterWarmup,
-    Alone,
+    AllClients,
     EpsilonGate,
-    Everyone,
+    LocalModelSelection,
     PriorityOnly,
     Sampling,
 )
@@ -21,60 +34,62 @@ from fedquorum.weighting import (
     AverageAll,
     AverageParticipating,
     DataFraction,
-    LossPower,
-    NoWeight,
-    TiltedLoss,
+    QFedAvgWeighting,
+    TERMWeighting,
+    ZeroWeighting,
 )
 
-FACTS = RunFacts(num_rounds=10, seed=3, rates={0: 0.5, 1: 1.0}, clients=(0, 1))
+FACTS = RunContext(num_rounds=10, seed=3, rates={0: 0.5, 1: 1.0}, clients=(0, 1))
 EVERYONE = Sampling(seed=3)
 PLAIN = {"name": "sgd"}
 
 
-def built(name: str, **options: Any) -> Rules:
-    return build({"name": name, **options}, PLAIN, FACTS)
+def built(name: str, **options: Any) -> RuleSet:
+    return build_rules({"name": name, **options}, PLAIN, FACTS)
 
 
 OPTIONS: dict[str, dict[str, Any]] = {"maxfl": {"requirement": 1.0}}
 """What a strategy without defaults for all it needs is given."""
 
 EXPECTED = {
-    "fedalign": Rules(EpsilonGate(num_rounds=10, sampling=EVERYONE), DataFraction()),
-    "fedavg": Rules(AfterWarmup(10, sampling=EVERYONE), DataFraction()),
-    "fedavg_priority": Rules(PriorityOnly(EVERYONE), DataFraction()),
-    "local_only": Rules(Alone(EVERYONE), NoWeight()),
-    "fedau": Rules(Everyone(EVERYONE), MeanInterval()),
-    "empirical": Rules(Everyone(EVERYONE), EmpiricalRates()),
-    "known_statistics": Rules(Everyone(EVERYONE), KnownRates({0: 0.5, 1: 1.0})),
-    "fedvarp": Rules(Everyone(EVERYONE), AverageParticipating(), memory=LastUpdates()),
-    "mifa": Rules(Everyone(EVERYONE), AverageAll(), memory=LastUpdates(moves_alone=True)),
+    "fedalign": RuleSet(EpsilonGate(num_rounds=10, sampling=EVERYONE), DataFraction()),
+    "fedavg": RuleSet(AfterWarmup(10, sampling=EVERYONE), DataFraction()),
+    "fedavg_priority": RuleSet(PriorityOnly(EVERYONE), DataFraction()),
+    "local_only": RuleSet(LocalModelSelection(EVERYONE), ZeroWeighting()),
+    "fedau": RuleSet(AllClients(EVERYONE), FedAUCorrection()),
+    "empirical": RuleSet(AllClients(EVERYONE), EmpiricalCorrection()),
+    "known_statistics": RuleSet(AllClients(EVERYONE), KnownRatesCorrection({0: 0.5, 1: 1.0})),
+    "fedvarp": RuleSet(AllClients(EVERYONE), AverageParticipating(), memory=UpdateMemoryConfig()),
+    "mifa": RuleSet(
+        AllClients(EVERYONE), AverageAll(), memory=UpdateMemoryConfig(steps_without_updates=True)
+    ),
 } | {
-    key: Rules(Everyone(EVERYONE), rule(**OPTIONS.get(key, {})))
+    key: RuleSet(AllClients(EVERYONE), rule(**OPTIONS.get(key, {})))
     for key, rule in ALL_WEIGHTINGS.items()
-    if rule.strategy
+    if rule.is_strategy
 }
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", NAMED_STRATEGIES)
 def test_a_named_strategy_is_its_rules(name: str) -> None:
     """With all defaults; none is left out here, and every option is a rule's parameter."""
-    assert EXPECTED.keys() == NAMED.keys()
+    assert EXPECTED.keys() == NAMED_STRATEGIES.keys()
     assert built(name, **OPTIONS.get(name, {})) == EXPECTED[name]
-    named = NAMED[name]
+    named = NAMED_STRATEGIES[name]
     assert named.key == name
     assert named.summary.endswith(".")
-    assert isinstance(named.answers, Question)
-    assert set(named.parameters) == {i for part in named.parts for i in parameters_of(part)}
+    assert isinstance(named.goal, Goal)
+    assert set(named.parameters) == {i for part in named.rule_classes for i in get_parameters(part)}
 
 
 def test_the_papers_own_methods_are_no_baselines() -> None:
     """One for each question that is not the average."""
-    answers = {key: named.answers for key, named in NAMED.items() if not named.baseline}
+    answers = {key: named.goal for key, named in NAMED_STRATEGIES.items() if not named.is_baseline}
     assert answers == {
-        "fedalign": Question.PRIORITY,
-        "fedau": Question.PARTICIPATION,
-        "aaggff_s": Question.FAIRNESS,
-        "aaggff_d": Question.FAIRNESS,
+        "fedalign": Goal.PRIORITY,
+        "fedau": Goal.PARTICIPATION,
+        "aaggff_s": Goal.FAIRNESS,
+        "aaggff_d": Goal.FAIRNESS,
     }
 
 
@@ -84,18 +99,22 @@ def test_options_reach_the_rule_that_has_them() -> None:
     sampling = Sampling(0.5, seed=3)
     assert rules.selection == EpsilonGate(10, 0.5, warmup_rounds=2, sampling=sampling)
     assert rules.server_optimizer == SGD(0.25)
-    assert built("fedau", cutoff=7).weighting == MeanInterval(7)
-    assert built("mifa", memory_dir="y").memory == LastUpdates("y", moves_alone=True)
-    assert built("known_statistics", probabilities=[0.1, 0.2]).weighting == KnownRates([0.1, 0.2])
+    assert built("fedau", cutoff=7).weighting == FedAUCorrection(7)
+    assert built("mifa", memory_dir="y").memory == UpdateMemoryConfig(
+        "y", steps_without_updates=True
+    )
+    assert built("known_statistics", probabilities=[0.1, 0.2]).weighting == KnownRatesCorrection(
+        [0.1, 0.2]
+    )
     drawn = built("fedavg", priority_samples=4, warmup_fraction=0.5).selection
     assert drawn == AfterWarmup(10, 0.5, sampling=Sampling(1.0, 4, 3))
 
 
 def test_a_server_optimizer_has_its_own_learning_rate_by_default() -> None:
     """``server_lr`` changes it, whatever the optimizer."""
-    adam = build({"name": "fedavg"}, {"name": "adam", "beta1": 0.5}, FACTS).server_optimizer
+    adam = build_rules({"name": "fedavg"}, {"name": "adam", "beta1": 0.5}, FACTS).server_optimizer
     assert adam == Adam(0.01, beta1=0.5)
-    faster = build({"name": "fedavg", "server_lr": 0.1}, {"name": "adam"}, FACTS)
+    faster = build_rules({"name": "fedavg", "server_lr": 0.1}, {"name": "adam"}, FACTS)
     assert faster.server_optimizer == Adam(0.1)
 
 
@@ -110,22 +129,22 @@ def test_a_composed_strategy_is_built_of_its_parts() -> None:
     """Each with its own options; the correction is of the weighting."""
     rules = built(COMPOSED, **COMPOSITION, fraction=0.5)
     assert rules.selection == EpsilonGate(10, 0.5, sampling=Sampling(0.5, seed=3))
-    assert rules.weighting == MeanInterval(7, base=DataFraction().over_known())
+    assert rules.weighting == FedAUCorrection(7, base=DataFraction().with_fixed_denominator())
     plain = built(COMPOSED, **{**COMPOSITION, "participation": {"name": "none"}})
     assert plain.weighting == DataFraction()
 
 
-def test_parts_of_ones_own_come_by_their_path() -> None:
+def test_custom_parts_are_imported_by_their_path() -> None:
     """A weighting alone or as a part, a selection and a server optimizer."""
     path = {"path": "fedquorum.weighting.TiltedLoss", "args": {"tilt": 2.0}}
-    assert built(CUSTOM, **path) == Rules(Everyone(EVERYONE), TiltedLoss(2.0))
+    assert built(CUSTOM, **path) == RuleSet(AllClients(EVERYONE), TERMWeighting(2.0))
     selection = {"name": CUSTOM, "path": "fedquorum.selection.PriorityOnly", "args": {}}
     weighting = {"name": CUSTOM, **path}
     none = {"name": "none"}
     rules = built(COMPOSED, selection=selection, weighting=weighting, participation=none)
-    assert rules == Rules(PriorityOnly(EVERYONE), TiltedLoss(2.0))
+    assert rules == RuleSet(PriorityOnly(EVERYONE), TERMWeighting(2.0))
     optimizer = {"name": CUSTOM, "path": "fedquorum.server_optimizer.Adam", "args": {"tau": 0.5}}
-    fedavg_rules = build({"name": "fedavg", "server_lr": 0.5}, optimizer, FACTS)
+    fedavg_rules = build_rules({"name": "fedavg", "server_lr": 0.5}, optimizer, FACTS)
     assert fedavg_rules.server_optimizer == Adam(0.5, tau=0.5)
 
 
@@ -164,7 +183,7 @@ def test_what_cannot_be_built_is_refused_by_name(
 ) -> None:
     """The parameter as it is set, what is allowed, and the nearest name for a mistyped one."""
     with pytest.raises(ParameterError) as caught:
-        build(options, PLAIN, FACTS)
+        build_rules(options, PLAIN, FACTS)
     assert caught.value.parameter == parameter
     assert caught.value.reason.startswith(hint)
 
@@ -172,13 +191,13 @@ def test_what_cannot_be_built_is_refused_by_name(
 def test_a_mistyped_server_optimizer_is_refused_by_name() -> None:
     """As any other part."""
     with pytest.raises(ParameterError, match=r"server_optimizer must be .*did you mean adam\?"):
-        build({"name": "fedavg"}, {"name": "adan"}, FACTS)
+        build_rules({"name": "fedavg"}, {"name": "adan"}, FACTS)
 
 
 def test_every_part_can_be_chosen() -> None:
     """The tables of parts are what a composed strategy is built from."""
     for key, rule in ALL_SELECTIONS.items():
-        if not rule.keeps_models:
+        if not rule.trains_local_models:
             uncorrected = {"participation": {"name": NONE}} if key == "power_of_choice" else {}
             parts = {**COMPOSITION, "selection": {"name": key}, **uncorrected}
             assert isinstance(built(COMPOSED, **parts).selection, rule)
@@ -187,14 +206,14 @@ def test_every_part_can_be_chosen() -> None:
         assert isinstance(built(COMPOSED, **parts).weighting, correction)
     for key, optimizer in SERVER_OPTIMIZERS.items():
         assert isinstance(
-            build({"name": "fedavg"}, {"name": key}, FACTS).server_optimizer, optimizer
+            build_rules({"name": "fedavg"}, {"name": key}, FACTS).server_optimizer, optimizer
         )
-    assert isinstance(built("qfedavg", q=2.0).weighting, LossPower)
+    assert isinstance(built("qfedavg", q=2.0).weighting, QFedAvgWeighting)
 
 
 def test_names_for_people_are_unique() -> None:
     """The published name where the summary begins with one, otherwise the key in words."""
-    titles = {key: named.title for key, named in NAMED.items()}
+    titles = {key: named.title for key, named in NAMED_STRATEGIES.items()}
     assert len(set(titles.values())) == len(titles)
     chosen = [titles[key] for key in ("fedavg", "fedavg_priority", "aaggff_s", "known_statistics")]
     assert chosen == ["FedAvg", "FedAvg on priority clients", "AAggFF-S", "known statistics"]

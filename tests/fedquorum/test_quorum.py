@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from fedquorum.errors import ParameterError
-from fedquorum.quorum import Quorum, Tally
+from fedquorum.quorum import Quorum, ReplyCounter
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +15,7 @@ def is_met(
     quorum: Quorum, asked: Collection[int], replied: Collection[int], priority: Collection[int]
 ) -> bool:
     """Say whether these replies are a quorum, one coming after the other."""
-    tally = Tally(quorum, asked, priority)
+    tally = ReplyCounter(quorum, asked, priority)
     before = tally.add(())
     for client in replied:
         now = tally.add([client])
@@ -40,17 +40,20 @@ def test_the_number_of_replies(size: float | None, asked: int, needed: int) -> N
 )
 def test_a_share_is_the_decimal_that_was_written(size: float, asked: int, needed: int) -> None:
     """0.55 * 100 is 55.00000000000001 in binary, and yet 55 replies are 0.55 of 100."""
-    assert Quorum(size).required(range(asked), range(asked))[1] == needed
-    assert Quorum(size, of="priority").required(range(2 * asked), range(asked))[1] == needed
+    assert Quorum(size).find_required_replies(range(asked), range(asked))[1] == needed
+    assert (
+        Quorum(size, counts="priority").find_required_replies(range(2 * asked), range(asked))[1]
+        == needed
+    )
 
 
 def test_priority_clients_alone() -> None:
     """Volunteers are not waited for, and do not stand in for a priority client."""
-    quorum = Quorum(None, of="priority")
+    quorum = Quorum(None, counts="priority")
     assert not quorum.waits_for_all
     assert not is_met(quorum, range(10), [0, 3, 4, 5, 6, 7, 8, 9], [0, 1])
     assert is_met(quorum, range(10), [0, 1], [0, 1])
-    half = Quorum(0.5, of="priority")
+    half = Quorum(0.5, counts="priority")
     assert is_met(half, range(10), [1], [0, 1])
     assert not is_met(half, range(10), [2, 3], [0, 1])
     # A round that asks none of them waits for those that it asks.
@@ -69,7 +72,7 @@ def test_everybody_is_always_enough(
     asked: set[int], replied: set[int], priority: set[int], size: float | None, of: str
 ) -> None:
     """Of any quorum; more replies never make it fewer; clients not asked do not count."""
-    quorum = Quorum(size, of=of)
+    quorum = Quorum(size, counts=of)
     assert is_met(quorum, asked, asked, priority)
     before = is_met(quorum, asked, replied & asked, priority)
     assert is_met(quorum, asked, replied, priority) == before

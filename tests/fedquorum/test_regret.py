@@ -5,21 +5,21 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from fedquorum import regret as regret_module
+from fedquorum import compute_regret as regret_module
 from fedquorum.errors import SolverError
 from fedquorum.regret import (
-    best_fixed_mixing,
+    compute_best_fixed_weights,
+    compute_regret,
+    compute_regret_bound_d,
+    compute_regret_bound_s,
     kl_divergence,
-    regret,
-    regret_bound_d,
-    regret_bound_s,
 )
-from fedquorum.responses import decision_loss, doubly_robust
+from fedquorum.responses import compute_decision_loss, estimate_doubly_robust
 from fedquorum.types import FloatArray, Population
-from fedquorum.weighting import NewtonMixing
-from fedquorum.weighting.aaggff_d import linearised_gradient, lipschitz_d
-from fedquorum.weighting.aaggff_s import lipschitz_s
-from fedquorum.weighting.exponentiated_gradient import exponentiated_gradient
+from fedquorum.weighting import AAggFFSWeighting
+from fedquorum.weighting.aaggff_d import compute_linearized_gradient, compute_lipschitz_d
+from fedquorum.weighting.aaggff_s import compute_lipschitz_s
+from fedquorum.weighting.exponentiated_gradient import compute_exponentiated_gradient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -79,7 +79,7 @@ def brute_force(table: FloatArray) -> float:
 def test_best_fixed_against_another_method(rounds: int, size: int, scale: float) -> None:
     """The loss is that of a method that shares nothing with it, and its gap is below 1e-9."""
     table = scale * np.random.default_rng([rounds, size]).random((rounds, size))
-    best = best_fixed_mixing(table)
+    best = compute_best_fixed_weights(table)
     assert best.gap <= 1e-9 * max(1.0, scale * rounds)
     assert best.loss == pytest.approx(brute_force(table), abs=1e-3)
     assert best.loss <= brute_force(table) + 1e-9
@@ -90,9 +90,11 @@ def test_best_fixed_against_another_method(rounds: int, size: int, scale: float)
 def test_best_fixed_of_two_by_hand() -> None:
     """n_A log(1 + p) + n_B log(2 - p) is largest at p = (2 n_A - n_B) / (n_A + n_B)."""
     table = np.array([[1.0, 0.0]] * 7 + [[0.0, 1.0]] * 5)
-    np.testing.assert_allclose(best_fixed_mixing(table).mixing, [9 / 12, 3 / 12], atol=1e-7)
+    np.testing.assert_allclose(
+        compute_best_fixed_weights(table).mixing, [9 / 12, 3 / 12], atol=1e-7
+    )
     table = np.array([[1.0, 0.0]] * 9 + [[0.0, 1.0]] * 3)
-    np.testing.assert_allclose(best_fixed_mixing(table).mixing, [1, 0], atol=1e-7)
+    np.testing.assert_allclose(compute_best_fixed_weights(table).mixing, [1, 0], atol=1e-7)
 
 
 @given(st.integers(0, 10**6), st.integers(1, 30), st.integers(1, 12))
@@ -101,7 +103,7 @@ def test_the_gap_certifies(seed: int, rounds: int, size: int) -> None:
     """No p has a loss below that of the best less its gap, whatever the responses' scale."""
     rng = np.random.default_rng(seed)
     table = 10.0 ** rng.uniform(-6, 6) * rng.random((rounds, size)) ** 3
-    best = best_fixed_mixing(table)
+    best = compute_best_fixed_weights(table)
     assert best.loss == pytest.approx(-np.log1p(table @ best.mixing).sum(), rel=1e-9, abs=1e-12)
     for other in rng.dirichlet(np.full(size, 0.3), 100):
         assert -np.log1p(table @ other).sum() >= best.loss - best.gap - 1e-9
@@ -116,9 +118,9 @@ def test_best_fixed_of_many_clients_and_negative_responses() -> None:
     for row in table:
         sample = rng.choice(size, asked, replace=False)
         sampled = asked / size * level[sample]
-        row[:] = doubly_robust(sampled, sample, size, asked / size, float(sampled.mean()))
+        row[:] = estimate_doubly_robust(sampled, sample, size, asked / size, float(sampled.mean()))
     assert table.min() < 0
-    best = best_fixed_mixing(table)
+    best = compute_best_fixed_weights(table)
     gradient = -(table / (1 + table @ best.mixing)[:, None]).sum(axis=0)
     assert gradient @ best.mixing - gradient.min() <= 1e-9 * max(1, np.abs(gradient).max())
 
@@ -126,14 +128,16 @@ def test_best_fixed_of_many_clients_and_negative_responses() -> None:
 @pytest.mark.parametrize("table", [np.zeros((5, 4)), np.full((5, 4), 0.3), np.zeros((0, 3))])
 def test_best_fixed_where_all_are_the_same(table: FloatArray) -> None:
     """Equal responses, or none, leave the uniform p."""
-    assert best_fixed_mixing(table).mixing.tolist() == [1 / table.shape[1]] * table.shape[1]
+    assert (
+        compute_best_fixed_weights(table).mixing.tolist() == [1 / table.shape[1]] * table.shape[1]
+    )
 
 
 def test_regret_is_the_difference() -> None:
     """What was lost over what the best fixed p would have lost."""
     table = np.array([[1.0, 0.0]] * 4)
-    held = np.array([decision_loss(np.full(2, 0.5), r) for r in table])
-    got, best = regret(held, table)
+    held = np.array([compute_decision_loss(np.full(2, 0.5), r) for r in table])
+    got, best = compute_regret(held, table)
     assert got == pytest.approx(4 * math.log(2 / 1.5))
     assert best.loss == pytest.approx(-4 * math.log(2))
 
@@ -141,16 +145,16 @@ def test_regret_is_the_difference() -> None:
 def test_impossible_responses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other shapes, NaN, responses without a logarithm, and failure to converge are refused."""
     with pytest.raises(ValueError, match=r"must be finite numbers of shape \(T, K\), got \(3,\)"):
-        best_fixed_mixing(np.zeros(3))
+        compute_best_fixed_weights(np.zeros(3))
     with pytest.raises(ValueError, match="must be finite"):
-        best_fixed_mixing(np.array([[math.nan, 1.0]]))
+        compute_best_fixed_weights(np.array([[math.nan, 1.0]]))
     with pytest.raises(ValueError, match="must be positive for the uniform p"):
-        best_fixed_mixing(np.array([[-2.0, -1.0]]))
+        compute_best_fixed_weights(np.array([[-2.0, -1.0]]))
     with pytest.raises(ValueError, match="2 decision losses, but responses of 3 rounds"):
-        regret(np.zeros(2), np.zeros((3, 2)))
+        compute_regret(np.zeros(2), np.zeros((3, 2)))
     monkeypatch.setattr(regret_module, "_minimize", lambda columns, mixing: mixing)
     with pytest.raises(SolverError, match="the best fixed p was found to a gap of"):
-        best_fixed_mixing(np.array([[1.0, 0.0]]))
+        compute_best_fixed_weights(np.array([[1.0, 0.0]]))
 
 
 def test_kl_divergence() -> None:
@@ -168,12 +172,12 @@ def drive_s(
     size: int, rounds: int, adversary: Adversary, c2: float | None
 ) -> tuple[FloatArray, FloatArray]:
     """Return AAggFF-S's decision losses (T,) and the responses (T, K) it was given."""
-    rule, high = NewtonMixing(c2=c2), 1 / size if c2 is None else c2
-    state = rule.init(Population.of(size))
+    rule, high = AAggFFSWeighting(c2=c2), 1 / size if c2 is None else c2
+    state = rule.init(Population.from_size(size))
     losses, table = [], []
     for t in range(rounds):
         response = adversary(t, state.mixing, high)
-        losses.append(decision_loss(state.mixing, response))
+        losses.append(compute_decision_loss(state.mixing, response))
         table.append(response)
         state = rule._step(state, response)
     return np.array(losses), np.array(table)
@@ -185,14 +189,16 @@ def drive_s(
 def test_bound_of_s(size: int, rounds: int, adversary: Adversary, c2: float | None) -> None:
     """Random or against the p held: the regret of AAggFF-S stays below its bound."""
     losses, table = drive_s(size, rounds, adversary, c2)
-    got, _ = regret(losses, table)
-    bound = regret_bound_s(rounds, size, lipschitz_s(0.0, 1 / size if c2 is None else c2))
+    got, _ = compute_regret(losses, table)
+    bound = compute_regret_bound_s(
+        rounds, size, compute_lipschitz_s(0.0, 1 / size if c2 is None else c2)
+    )
     assert got <= bound
 
 
 def test_regret_of_s_grows_slower_than_the_rounds() -> None:
     """Twice the rounds give less than twice the regret, as a logarithm does."""
-    short, long = (regret(*drive_s(5, t, alternating, 1.0))[0] for t in (150, 600))
+    short, long = (compute_regret(*drive_s(5, t, alternating, 1.0))[0] for t in (150, 600))
     assert 0 < long < 2 * short
 
 
@@ -205,21 +211,21 @@ def drive_d(
     """
     rng = np.random.default_rng([2, size, asked])
     fraction = asked / size
-    lipschitz = lipschitz_d(0.0, c2, fraction)
+    lipschitz = compute_lipschitz_d(0.0, c2, fraction)
     mixing, total = np.full(size, 1 / size), np.zeros(size)
     losses, table, linear = [], [], 0.0
     for t in range(rounds):
         sample = np.sort(rng.choice(size, asked, replace=False))
         sampled = adversary(t, mixing, c2)[sample]
         rbar = float(sampled.mean())
-        response = doubly_robust(sampled, sample, size, fraction, rbar)
-        losses.append(decision_loss(mixing, response))
+        response = estimate_doubly_robust(sampled, sample, size, fraction, rbar)
+        losses.append(compute_decision_loss(mixing, response))
         table.append(response)
-        gradient = linearised_gradient(mixing, response, rbar)
+        gradient = compute_linearized_gradient(mixing, response, rbar)
         linear += float(gradient @ mixing)
         total += gradient
         step = math.sqrt(math.log(size) / (t + 2)) / lipschitz
-        mixing = exponentiated_gradient(None, -step * total)
+        mixing = compute_exponentiated_gradient(None, -step * total)
     return np.array(losses), np.array(table), linear - float(total.min())
 
 
@@ -229,9 +235,11 @@ def test_bound_of_d(size: int, asked: int, adversary: Adversary) -> None:
     """The regret on the linearised losses, and here on the decision losses, is below the bound."""
     rounds = 200
     losses, table, linear = drive_d(size, rounds, adversary, asked, asked / size)
-    bound = regret_bound_d(rounds, size, lipschitz_d(0.0, asked / size, asked / size))
+    bound = compute_regret_bound_d(
+        rounds, size, compute_lipschitz_d(0.0, asked / size, asked / size)
+    )
     assert linear <= bound
-    assert regret(losses, table)[0] <= bound
+    assert compute_regret(losses, table)[0] <= bound
 
 
 @pytest.mark.slow
@@ -244,7 +252,7 @@ def test_the_bound_of_d_is_not_one_on_the_decision_losses() -> None:
     """
     from scipy.optimize import minimize_scalar
 
-    size, rounds, lipschitz = 10, 100_000, lipschitz_d(0.0, 1.0, 1.0)
+    size, rounds, lipschitz = 10, 100_000, compute_lipschitz_d(0.0, 1.0, 1.0)
     one = np.arange(size) == 0
     responses = {True: one.astype(np.float64), False: (~one).astype(np.float64)}
     mixing, total, linear, lost, given_to_one = np.full(size, 0.1), np.zeros(size), 0.0, 0.0, 0
@@ -252,19 +260,19 @@ def test_the_bound_of_d_is_not_one_on_the_decision_losses() -> None:
         behind = bool(mixing[0] < 0.5)
         given_to_one += behind
         response = responses[behind]
-        lost += decision_loss(mixing, response)
-        gradient = linearised_gradient(mixing, response, 0.1 if behind else 0.9)
+        lost += compute_decision_loss(mixing, response)
+        gradient = compute_linearized_gradient(mixing, response, 0.1 if behind else 0.9)
         linear += float(gradient @ mixing)
         total += gradient
         step = math.sqrt(math.log(size) / (t + 2)) / lipschitz
-        mixing = exponentiated_gradient(None, -step * total)
+        mixing = compute_exponentiated_gradient(None, -step * total)
     others = rounds - given_to_one
     best = minimize_scalar(
         lambda a: -given_to_one * math.log1p(a) - others * math.log1p(1 - a),
         bounds=(0, 1),
         method="bounded",
     )
-    bound = regret_bound_d(rounds, size, lipschitz)
+    bound = compute_regret_bound_d(rounds, size, lipschitz)
     assert linear - total.min() <= bound
     assert lost - best.fun > 1.05 * bound
 
@@ -287,7 +295,7 @@ def test_a_start_where_the_logarithm_ends() -> None:
     250 (4 - 6 a) = 6 (1 + 50 a), a = 994 / 1800.
     """
     gain, loss = np.repeat([50.0, 0.0], 200), np.repeat([-3.0, 3.0], 200)
-    best = best_fixed_mixing(np.vstack([*[gain] * 5, loss]))
+    best = compute_best_fixed_weights(np.vstack([*[gain] * 5, loss]))
     held = 994 / 1800
     assert best.mixing[:200].sum() == pytest.approx(held, abs=1e-6)
     expected = -5 * math.log1p(50 * held) - math.log(4 - 6 * held)
@@ -302,7 +310,7 @@ def stay_uniform(quadratic: FloatArray, linear: FloatArray, *, gap: float) -> Fl
 def test_a_step_beyond_the_logarithm_is_shortened() -> None:
     """50 log(1 + 10 a) + log(2 - 2 a) is largest at a = 499 / 510; a full step goes too far."""
     table = np.array([[10.0, 0.0]] * 50 + [[-1.0, 1.0]])
-    best = best_fixed_mixing(table)
+    best = compute_best_fixed_weights(table)
     np.testing.assert_allclose(best.mixing, [499 / 510, 11 / 510], rtol=1e-9)
     assert best.gap <= 1e-9
 
@@ -316,4 +324,4 @@ def test_no_answer_that_is_not_good_enough(
     """After too few steps, or where no step gets nearer, the gap is too large: an error."""
     monkeypatch.setattr(regret_module, part, broken)
     with pytest.raises(SolverError, match="the best fixed p was found to a gap of"):
-        best_fixed_mixing(np.random.default_rng(2).random((20, 5)))
+        compute_best_fixed_weights(np.random.default_rng(2).random((20, 5)))

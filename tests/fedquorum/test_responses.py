@@ -10,24 +10,24 @@ import pytest
 from fedquorum.errors import ParameterError
 from fedquorum.parameters import CDF
 from fedquorum.responses import (
-    bounded_responses,
-    cdf_value,
-    decision_loss,
-    doubly_robust,
-    heard,
-    positions,
-    published_value,
-    relative_losses,
-    response_range,
-    scattered,
+    compute_authors_cdf,
+    compute_bounded_responses,
+    compute_cdf,
+    compute_decision_loss,
+    compute_relative_losses,
+    compute_reported_mask,
+    estimate_doubly_robust,
+    find_client_indices,
+    resolve_response_range,
+    scatter,
 )
-from fedquorum.types import Call, FloatArray
-from fedquorum.weighting import DoublyRobustMixing, NewtonMixing
+from fedquorum.types import FloatArray, RoundPlan
+from fedquorum.weighting import AAggFFDWeighting, AAggFFSWeighting
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tests.builders import responses
+from tests.builders import make_client_updates
 from tests.reference import aaggff
 
 LOSSES = hnp.arrays(np.float64, st.integers(1, 30), elements=st.floats(1e-12, 1e6))
@@ -39,8 +39,8 @@ def test_the_authors_transforms_are_the_cdfs_but_for_the_normal_one(cdf: str) ->
     x = np.array([0.0, 0.3, 1.0, 2.5, 40.0])
     expected = [(1 + math.erfc((value - 1) / math.sqrt(2))) / 2 for value in x]
     if cdf != "normal":
-        expected = cdf_value(cdf, x).tolist()
-    np.testing.assert_allclose(published_value(cdf, x), expected, rtol=1e-14)
+        expected = compute_cdf(cdf, x).tolist()
+    np.testing.assert_allclose(compute_authors_cdf(cdf, x), expected, rtol=1e-14)
 
 
 def test_every_transform_has_a_reference() -> None:
@@ -54,25 +54,25 @@ def test_transforms_are_those_of_the_reference(cdf: str) -> None:
     """To 1e-13 of the value in 40 digits, from 0 to deep in the tail."""
     x = np.concatenate([[0.0], np.logspace(-12, 2, 200), [1e6]])
     expected = [float(aaggff.CDFS[cdf](mpmath.mpf(float(v)))) for v in x]
-    np.testing.assert_allclose(cdf_value(cdf, x), expected, rtol=1e-13, atol=1e-300)
+    np.testing.assert_allclose(compute_cdf(cdf, x), expected, rtol=1e-13, atol=1e-300)
 
 
 @pytest.mark.parametrize("cdf", CDF.choices)
 def test_transforms_are_distribution_functions(cdf: str) -> None:
     """They increase, strictly where floats can tell, and stay inside [0, 1]."""
-    value = cdf_value(cdf, np.linspace(0.0, 5.0, 2001))
+    value = compute_cdf(cdf, np.linspace(0.0, 5.0, 2001))
     assert np.all(np.diff(value) >= 0)
     assert np.all(np.diff(value[400:1200]) > 0)
-    ends = cdf_value(cdf, np.array([0.0, 1e-300, 1e6, 1e300]))
+    ends = compute_cdf(cdf, np.array([0.0, 1e-300, 1e6, 1e300]))
     assert np.all((ends >= 0) & (ends <= 1))
     assert ends[-1] == 1.0
 
 
-def test_an_unknown_transform_is_an_error() -> None:
+def test_an_invalid_transform_is_refused() -> None:
     """A name that does not exist raises, in the function and with the range in the rules."""
     with pytest.raises(KeyError, match="cauchy"):
-        cdf_value("cauchy", np.ones(1))
-    for rule in (NewtonMixing, DoublyRobustMixing):
+        compute_cdf("cauchy", np.ones(1))
+    for rule in (AAggFFSWeighting, AAggFFDWeighting):
         with pytest.raises(ParameterError, match=r"cdf must be one of weibull, .*, got 'cauchy'"):
             rule(cdf="cauchy")
 
@@ -82,7 +82,7 @@ def test_responses_stay_in_their_range_in_the_order_of_the_losses(
     loss: FloatArray, cdf: str
 ) -> None:
     """r is in [C1, C2] for losses from 1e-12 to 1e6, and a larger loss has no smaller r."""
-    response = bounded_responses(loss, cdf, 0.25, 0.75)
+    response = compute_bounded_responses(loss, cdf, 0.25, 0.75)
     assert np.all((response >= 0.25) & (response <= 0.75))
     assert np.all(np.diff(response[np.argsort(loss)]) >= 0)
 
@@ -91,24 +91,24 @@ def test_responses_stay_in_their_range_in_the_order_of_the_losses(
 def test_responses_have_no_unit(loss: FloatArray, unit: float) -> None:
     """Losses in another unit give the same responses: only the ratio to the mean counts."""
     np.testing.assert_allclose(
-        bounded_responses(unit * loss, "logistic", 0.0, 1.0),
-        bounded_responses(loss, "logistic", 0.0, 1.0),
+        compute_bounded_responses(unit * loss, "logistic", 0.0, 1.0),
+        compute_bounded_responses(loss, "logistic", 0.0, 1.0),
         rtol=1e-12,
     )
 
 
 def test_relative_losses() -> None:
     """F / mean F; 1 where all are 0; no overflow of the sum; nobody gives nobody."""
-    assert relative_losses(np.array([1.0, 3.0])).tolist() == [0.5, 1.5]
-    assert relative_losses(np.zeros(3)).tolist() == [1.0, 1.0, 1.0]
-    np.testing.assert_allclose(relative_losses(np.full(4, 1.5e308)), np.ones(4))
-    assert relative_losses(np.zeros(0)).shape == (0,)
+    assert compute_relative_losses(np.array([1.0, 3.0])).tolist() == [0.5, 1.5]
+    assert compute_relative_losses(np.zeros(3)).tolist() == [1.0, 1.0, 1.0]
+    np.testing.assert_allclose(compute_relative_losses(np.full(4, 1.5e308)), np.ones(4))
+    assert compute_relative_losses(np.zeros(0)).shape == (0,)
 
 
 def test_decision_loss() -> None:
     """-log(1 + <p, r>), and inf where the logarithm has no value."""
-    assert decision_loss(np.array([0.5, 0.5]), np.array([0.2, 0.4])) == -math.log1p(0.3)
-    assert decision_loss(np.array([1.0, 0.0]), np.array([-1.0, 9.0])) == math.inf
+    assert compute_decision_loss(np.array([0.5, 0.5]), np.array([0.2, 0.4])) == -math.log1p(0.3)
+    assert compute_decision_loss(np.array([1.0, 0.0]), np.array([-1.0, 9.0])) == math.inf
 
 
 # --- the doubly robust estimate ---------------------------------------------------------------
@@ -121,7 +121,7 @@ def expected_estimate(response: FloatArray, m: int, rbar: float | None) -> Float
     samples = [np.array(s) for s in itertools.combinations(range(k), m)]
     for sample in samples:
         sampled = response[sample]
-        total += doubly_robust(
+        total += estimate_doubly_robust(
             sampled, sample, k, m / k, float(sampled.mean()) if rbar is None else rbar
         )
     return total / len(samples)
@@ -148,15 +148,15 @@ def test_the_samples_own_mean_shrinks(m: int) -> None:
         assert kept == 0
 
 
-def test_all_heard_is_the_response_itself() -> None:
+def test_with_all_reporting_the_estimate_is_the_response() -> None:
     """With C = 1 the estimate is r, to the last bit."""
-    estimate = doubly_robust(RESPONSE, np.arange(6), 6, 1.0, float(RESPONSE.mean()))
+    estimate = estimate_doubly_robust(RESPONSE, np.arange(6), 6, 1.0, float(RESPONSE.mean()))
     assert estimate.tolist() == RESPONSE.tolist()
 
 
-def test_who_was_not_heard_has_rbar() -> None:
+def test_clients_that_did_not_report_have_rbar() -> None:
     """r~_i = rbar off the sample, and rbar + (r_i - rbar) / C on it."""
-    estimate = doubly_robust(np.array([0.5]), np.array([2]), 4, 0.25, 0.1)
+    estimate = estimate_doubly_robust(np.array([0.5]), np.array([2]), 4, 0.25, 0.1)
     np.testing.assert_allclose(estimate, [0.1, 0.1, 1.7, 0.1])
 
 
@@ -165,10 +165,10 @@ def test_who_was_not_heard_has_rbar() -> None:
 
 def test_response_range() -> None:
     """By default 0 and the rule's C2; C1 must stay below C2, given or default."""
-    assert response_range(None, None, 0.25) == (0.0, 0.25)
-    assert response_range(0.1, 2.0, 0.25) == (0.1, 2.0)
+    assert resolve_response_range(None, None, 0.25) == (0.0, 0.25)
+    assert resolve_response_range(0.1, 2.0, 0.25) == (0.1, 2.0)
     with pytest.raises(ParameterError, match=r"c2 must be a number > 0\.5, got 0\.25"):
-        response_range(0.5, None, 0.25)
+        resolve_response_range(0.5, None, 0.25)
 
 
 @pytest.mark.parametrize(
@@ -179,21 +179,25 @@ def test_response_range() -> None:
         ({"c1": 0.5, "c2": 0.5}, r"c2 must be a number > 0\.5, got 0\.5"),
     ],
 )
-@pytest.mark.parametrize("rule", [NewtonMixing, DoublyRobustMixing])
+@pytest.mark.parametrize("rule", [AAggFFSWeighting, AAggFFDWeighting])
 def test_impossible_ranges(
-    rule: type[NewtonMixing | DoublyRobustMixing], changed: dict[str, float], message: str
+    rule: type[AAggFFSWeighting | AAggFFDWeighting], changed: dict[str, float], message: str
 ) -> None:
     """A range that is none is refused when the rule is made."""
     with pytest.raises(ParameterError, match=message):
         rule(**changed)  # type: ignore[arg-type]
 
 
-def test_heard_needs_a_share_and_a_loss() -> None:
+def test_reporting_needs_a_fraction_and_a_loss() -> None:
     """Updates not admitted, or without a loss, do not count."""
-    got = heard(Call((0, 1, 2)), responses([1.0, math.nan, 2.0]), np.array([1.0, 1.0, 0.0]))
+    got = compute_reported_mask(
+        RoundPlan((0, 1, 2)), make_client_updates([1.0, math.nan, 2.0]), np.array([1.0, 1.0, 0.0])
+    )
     assert got.tolist() == [True, False, False]
-    assert heard(Call((0,)), responses([]), np.zeros(0)).shape == (0,)
-    spread = scattered(np.array([7.0]), got)
+    assert compute_reported_mask(RoundPlan((0,)), make_client_updates([]), np.zeros(0)).shape == (
+        0,
+    )
+    spread = scatter(np.array([7.0]), got)
     assert spread[0] == 7.0
     assert np.isnan(spread[1:]).all()
 
@@ -201,13 +205,27 @@ def test_heard_needs_a_share_and_a_loss() -> None:
 def test_no_losses_at_all_is_a_configuration_error() -> None:
     """Where no client measures, a rule that weighs by losses says so instead of stalling."""
     with pytest.raises(ValueError, match="loss of the model it received, but none was sent"):
-        heard(Call((0, 1)), responses([math.nan, math.nan]), np.ones(2))
+        compute_reported_mask(
+            RoundPlan((0, 1)), make_client_updates([math.nan, math.nan]), np.ones(2)
+        )
     with pytest.raises(ValueError, match="but the call does not ask for it"):
-        heard(Call((0, 1), measures_loss=False), responses([1.0, 2.0]), np.ones(2))
+        compute_reported_mask(
+            RoundPlan((0, 1), requests_loss=False), make_client_updates([1.0, 2.0]), np.ones(2)
+        )
 
 
 def test_positions() -> None:
     """Where the responses' clients are among all clients."""
-    assert positions(np.array([3, 5, 9]), responses([1.0] * 3)).tolist() == [0, 0, 0]
-    assert positions(np.array([0, 1, 2]), responses([1.0] * 3)).tolist() == [0, 1, 2]
-    assert positions(np.array([-4, 0, 1, 7]), responses([1.0] * 2)).tolist() == [1, 2]
+    assert find_client_indices(np.array([3, 5, 9]), make_client_updates([1.0] * 3)).tolist() == [
+        0,
+        0,
+        0,
+    ]
+    assert find_client_indices(np.array([0, 1, 2]), make_client_updates([1.0] * 3)).tolist() == [
+        0,
+        1,
+        2,
+    ]
+    assert find_client_indices(
+        np.array([-4, 0, 1, 7]), make_client_updates([1.0] * 2)
+    ).tolist() == [1, 2]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from fedquorum.flower.codec import NamedArrays
-from fedquorum.robustness import Robustness, clipped
+from fedquorum.robustness import Robustness, clip_update
 
 
 def test_the_norm_is_over_all_floating_arrays() -> None:
@@ -14,9 +14,9 @@ def test_the_norm_is_over_all_floating_arrays() -> None:
         "b": np.full(1, -4.0, np.float32),
         "n": np.array(90),
     }
-    whole, norm = clipped(model, other, 5.0)
+    whole, norm = clip_update(model, other, 5.0)
     assert (whole, norm) == (other, 5.0)
-    shorter, norm = clipped(model, other, 4.0)
+    shorter, norm = clip_update(model, other, 4.0)
     assert norm == 5.0
     np.testing.assert_allclose(shorter["w"], [1 + 2.4, 1.0])
     np.testing.assert_allclose(shorter["b"], [-3.2])
@@ -25,8 +25,8 @@ def test_the_norm_is_over_all_floating_arrays() -> None:
 
 def test_a_cap_leaves_the_weights_of_all_others() -> None:
     weight = np.array([0.5, 0.2, 0.3])
-    assert Robustness(max_weight=0.3).cap(weight).tolist() == [0.3, 0.2, 0.3]
-    assert Robustness().cap(weight) is weight
+    assert Robustness(max_weight=0.3).cap_weights(weight).tolist() == [0.3, 0.2, 0.3]
+    assert Robustness().cap_weights(weight) is weight
 
 
 def test_a_clipped_update_has_a_note() -> None:

@@ -6,32 +6,32 @@ from typing import Any, NoReturn
 
 import numpy as np
 import pytest
-from fedquorum.composition import Rules
+from fedquorum.composition import RuleSet
+from fedquorum.decisions import ClientDecision
 from fedquorum.errors import SolverError
-from fedquorum.report import ClientDecision
 from fedquorum.robustness import Robustness
 from fedquorum.round import (
     NO_OBJECTIVE,
     NOT_FINITE,
     NOT_SOLVED,
-    ClientAnswer,
-    Round,
+    ClientOutcome,
+    RoundDecision,
     RoundState,
     admit,
-    answered_objective,
-    decide,
+    compute_objective,
+    decide_round,
 )
-from fedquorum.selection import EpsilonGate, Everyone, Sampling
-from fedquorum.state import to_arrays
-from fedquorum.types import Call, Objective, Population, Told
+from fedquorum.selection import AllClients, EpsilonGate, Sampling
+from fedquorum.state_arrays import to_arrays
+from fedquorum.types import ClientReports, Objective, Population, RoundPlan
 from fedquorum.weighting import (
-    AgnosticMixing,
+    AFLWeighting,
     AverageAll,
     DataFraction,
-    KnownData,
-    LossPower,
-    MinNorm,
-    TiltedLoss,
+    FedMGDAWeighting,
+    PopulationDataFraction,
+    QFedAvgWeighting,
+    TERMWeighting,
     Weighting,
 )
 
@@ -39,41 +39,41 @@ from tests.builders import (
     FIVE,
     GATE,
     OBJECTIVE,
-    absent,
-    answers,
-    corrected,
-    play,
-    played,
-    present,
-    responses,
-    silent,
-    trained,
+    build_corrected_weighting,
+    compute_round_weights,
+    decide_rounds,
+    make_client_updates,
+    make_declined_outcome,
+    make_round_outcomes,
+    make_trained_outcome,
+    make_unavailable_outcome,
+    parse_presence,
 )
 
-FEDAU = corrected(DataFraction(), "fedau")
-POPULATION = Population.of(3, [0])
+FEDAU = build_corrected_weighting(DataFraction(), "fedau")
+POPULATION = Population.from_size(3, [0])
 
 
-def decided(
+def make_first_decision(
     weighting: Weighting[Any],
-    *each: ClientAnswer,
-    call: Call | None = None,
+    *each: ClientOutcome,
+    call: RoundPlan | None = None,
     objective: Objective | None = OBJECTIVE,
     state: RoundState | None = None,
     **options: Any,
-) -> Round:
+) -> RoundDecision:
     """Return round 1 of three clients, of which the first has priority."""
-    rules = Rules(Everyone(), weighting)
+    rules = RuleSet(AllClients(), weighting)
     begin = RoundState.initial(rules, POPULATION) if state is None else state
     updates = options.pop("updates", None)
-    return decide(
+    return decide_round(
         rules,
         POPULATION,
         begin,
         server_round=1,
-        call=call or Call((0, 1, 2)),
+        plan=call or RoundPlan((0, 1, 2)),
         objective=objective,
-        answers=answers(*each, known=3, updates=updates),
+        outcomes=make_round_outcomes(*each, known=3, updates=updates),
         **options,
     )
 
@@ -83,56 +83,68 @@ def decided(
 
 def test_no_priority_update() -> None:
     """p_k is undefined, so nothing counts, and that is the reason of each; not with fixed p_k."""
-    call = Call((0, 1), epsilon=5.0)
-    others = responses([1.0, 1.0], priority=0.0)
-    plain, fixed = Rules(GATE, DataFraction()), Rules(GATE, FEDAU)
+    call = RoundPlan((0, 1), epsilon=5.0)
+    others = make_client_updates([1.0, 1.0], priority=0.0)
+    plain, fixed = RuleSet(GATE, DataFraction()), RuleSet(GATE, FEDAU)
     got = admit(plain, call, OBJECTIVE, others)
     assert got.reason == ("no priority client's update arrived, so p_k is undefined",) * 2
-    assert got.share.tolist() == [0.0, 0.0]
+    assert got.fraction.tolist() == [0.0, 0.0]
     assert admit(fixed, call, OBJECTIVE, others).reason == (None, None)
-    one = responses([1.0, 1.0], priority=[1.0, 0.0])
+    one = make_client_updates([1.0, 1.0], priority=[1.0, 0.0])
     assert admit(plain, call, OBJECTIVE, one).reason == (None, None)
 
 
 def test_a_round_without_priority_updates() -> None:
     """Without a fixed divisor p_k is undefined and nothing counts; with one the others do."""
-    presence = present(5, "0123", "23")
-    plain, _ = played(DataFraction(), FIVE, presence, GATE)
+    presence = parse_presence(5, "0123", "23")
+    plain, _ = compute_round_weights(DataFraction(), FIVE, presence, GATE)
     assert plain[1].tolist() == [0.0] * 5
-    fixed, _ = played(FEDAU, FIVE, presence, GATE)
+    fixed, _ = compute_round_weights(FEDAU, FIVE, presence, GATE)
     np.testing.assert_allclose(fixed[1], [0, 0, 0.2, 0.4, 0])
 
 
 # --- whom a fixed divisor covers ----------------------------------------------------------------
 
 
-def test_who_was_last_known_to_be_aligned_stays_in_the_divisor() -> None:
+def test_last_aligned_clients_stay_in_the_denominator() -> None:
     """Clients 2 and 3 enter A^ when they are first admitted, and stay while they are away."""
-    presence = present(5, "01", "012", "014", "013", "01", "4")
-    weight, _ = played(FEDAU, FIVE, presence, GATE)
+    presence = parse_presence(5, "01", "012", "014", "013", "01", "4")
+    weight, _ = compute_round_weights(FEDAU, FIVE, presence, GATE)
     np.testing.assert_allclose(weight[:5, 0], 30 / np.array([40, 60, 60, 100, 100]))
     assert weight[:, 4].tolist() == [0.0] * 6
 
 
-def test_who_falls_silent_leaves_the_divisor() -> None:
+def test_a_declining_client_leaves_the_denominator() -> None:
     """A silent answer is knowledge: not aligned. So is a closed gate, of everybody."""
-    rules = Rules(GATE, FEDAU)
+    rules = RuleSet(GATE, FEDAU)
     state = RoundState.initial(rules, FIVE.population)
-    priority = (trained(0, data=30, loss=1.0), trained(1, data=10, loss=1.2))
-    aligned = (trained(2, data=20, loss=0.9), trained(3, data=40, loss=1.1))
+    priority = (
+        make_trained_outcome(0, data=30, loss=1.0),
+        make_trained_outcome(1, data=10, loss=1.2),
+    )
+    aligned = (
+        make_trained_outcome(2, data=20, loss=0.9),
+        make_trained_outcome(3, data=40, loss=1.1),
+    )
     seen = []
-    for others, epsilon in ((aligned, 0.5), ((silent(2),), 0.5), ((), 0.5), ((), 0.0), ((), 0.5)):
-        state = decide(
+    for others, epsilon in (
+        (aligned, 0.5),
+        ((make_declined_outcome(2),), 0.5),
+        ((), 0.5),
+        ((), 0.0),
+        ((), 0.5),
+    ):
+        state = decide_round(
             rules,
             FIVE.population,
             state,
             server_round=1,
-            call=Call(tuple(range(5)), epsilon=epsilon),
+            plan=RoundPlan(tuple(range(5)), epsilon=epsilon),
             objective=OBJECTIVE,
-            answers=answers(*priority, *others, known=5),
-        ).following
-        assert state.covered is not None
-        seen.append(state.covered.tolist())
+            outcomes=make_round_outcomes(*priority, *others, known=5),
+        ).next_state
+        assert state.admitted_fractions is not None
+        seen.append(state.admitted_fractions.tolist())
     assert seen == [
         [1, 1, 1, 1, 0],
         [1, 1, 0, 1, 0],
@@ -144,73 +156,84 @@ def test_who_falls_silent_leaves_the_divisor() -> None:
 
 def test_a_round_without_an_objective_says_nothing_of_anybody() -> None:
     """Where F(w_t) is unknown nobody is refused for good: who was aligned stays covered."""
-    rules = Rules(GATE, FEDAU)
+    rules = RuleSet(GATE, FEDAU)
     state = RoundState.initial(rules, FIVE.population)
-    state = replace(state, covered=np.array([1.0, 1.0, 1.0, 0.0, 0.0]))
-    one = decide(
+    state = replace(state, admitted_fractions=np.array([1.0, 1.0, 1.0, 0.0, 0.0]))
+    one = decide_round(
         rules,
         FIVE.population,
         state,
         server_round=1,
-        call=Call(tuple(range(5)), epsilon=0.5),
+        plan=RoundPlan(tuple(range(5)), epsilon=0.5),
         objective=NO_OBJECTIVE,
-        answers=answers(silent(2), trained(3, loss=1.0), known=5),
+        outcomes=make_round_outcomes(
+            make_declined_outcome(2), make_trained_outcome(3, loss=1.0), known=5
+        ),
     )
-    assert one.following.covered is not None
-    assert one.following.covered.tolist() == [1, 1, 1, 0, 0]
+    assert one.next_state.admitted_fractions is not None
+    assert one.next_state.admitted_fractions.tolist() == [1, 1, 1, 0, 0]
 
 
 def test_nobody_is_covered_where_the_divisor_is_of_the_round() -> None:
     """Without a fixed divisor, or without a gate, nothing of it is remembered."""
-    for rules in (Rules(GATE, DataFraction()), Rules(Everyone(), FEDAU)):
-        assert all(one.following.covered is None for one in play(rules, FIVE, np.ones((3, 5))))
+    for rules in (RuleSet(GATE, DataFraction()), RuleSet(AllClients(), FEDAU)):
+        assert all(
+            one.next_state.admitted_fractions is None
+            for one in decide_rounds(rules, FIVE, np.ones((3, 5)))
+        )
 
 
 def test_priority_weights_are_covered_to_their_share() -> None:
     """lambda_k = 0.5 is half covered while its client has not been inside the gate."""
     population = Population((0, 1), frozenset({0, 1}), {1: 0.5})
-    rules = Rules(GATE, FEDAU)
-    one = decide(
+    rules = RuleSet(GATE, FEDAU)
+    one = decide_round(
         rules,
         population,
-        replace(RoundState.initial(rules, population), told=Told({1: 20.0})),
+        replace(RoundState.initial(rules, population), reports=ClientReports({1: 20.0})),
         server_round=1,
-        call=Call((0, 1), epsilon=0.1),
+        plan=RoundPlan((0, 1), epsilon=0.1),
         objective=OBJECTIVE,
-        answers=answers(trained(0, data=10, loss=1.0), absent(1), known=2),
+        outcomes=make_round_outcomes(
+            make_trained_outcome(0, data=10, loss=1.0), make_unavailable_outcome(1), known=2
+        ),
     )
     assert one.weight.tolist() == [0.5]
     assert one.report.inclusion_mass == 0.0
 
 
-def test_a_silent_client_is_covered_to_its_priority_weight() -> None:
+def test_a_declined_client_is_admitted_up_to_its_priority_weight() -> None:
     """It was inside the gate, and is no longer; what lambda_k gives it stays."""
     population = Population((0, 1), frozenset({0, 1}), {1: 0.5})
-    rules = Rules(GATE, FEDAU)
-    state = replace(RoundState.initial(rules, population), told=Told({1: 20.0}))
+    rules = RuleSet(GATE, FEDAU)
+    state = replace(RoundState.initial(rules, population), reports=ClientReports({1: 20.0}))
     covered = []
-    for second in (trained(1, data=20, loss=1.0), silent(1)):
-        one = decide(
+    for second in (make_trained_outcome(1, data=20, loss=1.0), make_declined_outcome(1)):
+        one = decide_round(
             rules,
             population,
             state,
             server_round=1,
-            call=Call((0, 1), epsilon=0.1),
+            plan=RoundPlan((0, 1), epsilon=0.1),
             objective=OBJECTIVE,
-            answers=answers(trained(0, data=10, loss=1.0), second, known=2),
+            outcomes=make_round_outcomes(
+                make_trained_outcome(0, data=10, loss=1.0), second, known=2
+            ),
         )
-        state = one.following
-        assert state.covered is not None
-        covered.append(state.covered.tolist())
+        state = one.next_state
+        assert state.admitted_fractions is not None
+        covered.append(state.admitted_fractions.tolist())
     assert covered == [[1.0, 1.0], [1.0, 0.5]]
 
 
 def test_a_pool_is_covered_without_a_gate() -> None:
     """Where only priority clients are asked, the divisor is of these, present or not."""
-    weighting = KnownData()
-    state = RoundState(weighting.init(POPULATION), told=Told({0: 10.0, 1: 30.0, 2: 60.0}))
-    call = Call((0,), pool=frozenset({0}))
-    one = decided(weighting, trained(0, data=10), call=call, state=state)
+    weighting = PopulationDataFraction()
+    state = RoundState(
+        weighting.init(POPULATION), reports=ClientReports({0: 10.0, 1: 30.0, 2: 60.0})
+    )
+    call = RoundPlan((0,), eligible=frozenset({0}))
+    one = make_first_decision(weighting, make_trained_outcome(0, data=10), call=call, state=state)
     assert one.weight.tolist() == [1.0]
 
 
@@ -221,30 +244,30 @@ def test_the_objective_of_the_answers() -> None:
     """By lambda_k D_k over the priority clients that answered with a finite loss."""
     population = Population((0, 1, 2, 3), frozenset({0, 1, 3}), {1: 0.5})
     usable = [
-        trained(0, data=10, loss=1.0),
-        trained(1, data=20, loss=4.0),
-        trained(2, data=99, loss=9.0),
-        trained(3, data=50, loss=math.inf),
+        make_trained_outcome(0, data=10, loss=1.0),
+        make_trained_outcome(1, data=20, loss=4.0),
+        make_trained_outcome(2, data=99, loss=9.0),
+        make_trained_outcome(3, data=50, loss=math.inf),
     ]
-    got = answered_objective(population, usable)
+    got = compute_objective(population, usable)
     assert (got.loss, got.accuracy) == (2.5, 0.5)
-    alone = answered_objective(population, usable[2:])
+    alone = compute_objective(population, usable[2:])
     assert math.isnan(alone.loss)
     assert alone.accuracy == 0.5  # each is the mean of its own finite values
-    one = decided(DataFraction(), *usable[:2], objective=None)
+    one = make_first_decision(DataFraction(), *usable[:2], objective=None)
     assert one.report.objective.loss == 1.0
 
 
 # --- what is reported ---------------------------------------------------------------------------
 
 
-def test_every_client_asked_has_a_decision() -> None:
+def test_every_selected_client_has_a_decision() -> None:
     """Ascending, with its status, its numbers where it trained, and its weight."""
-    one = decided(
-        LossPower(),
-        trained(2, data=30, loss=1.0),
-        ClientAnswer(0, "rejected", "array 'w' has another shape"),
-        absent(1),
+    one = make_first_decision(
+        QFedAvgWeighting(),
+        make_trained_outcome(2, data=30, loss=1.0),
+        ClientOutcome(0, "rejected", "array 'w' has another shape"),
+        make_unavailable_outcome(1),
     )
     assert one.report.decisions == (
         ClientDecision(0, True, "rejected", "array 'w' has another shape", mixing_coefficient=0.0),
@@ -261,24 +284,24 @@ def test_every_client_asked_has_a_decision() -> None:
             weight=1.0,
         ),
     )
-    assert (one.clients, one.report.admitted, one.report.empty) == ((2,), 1, False)
-    assert one.decided.recorded == one.report.decisions[2:]
-    assert one.decided.divisor == "the sum of the same over the clients admitted in the round"
+    assert (one.clients, one.report.num_admitted, one.report.is_empty) == ((2,), 1, False)
+    assert one.trace.recorded_decisions == one.report.decisions[2:]
+    assert one.trace.denominator == "the sum of the same over the clients admitted in the round"
 
 
 def test_a_refusal_has_its_reason_and_a_note_is_kept() -> None:
     """The gate's reason wins over what there is to tell of the reply."""
-    rules = Rules(EpsilonGate(num_rounds=1), DataFraction())
-    noted = replace(trained(1, loss=0.1), note="clipped")
-    fine = replace(trained(0, loss=1.0), note="clipped")
-    one = decide(
+    rules = RuleSet(EpsilonGate(num_rounds=1), DataFraction())
+    noted = replace(make_trained_outcome(1, loss=0.1), note="clipped")
+    fine = replace(make_trained_outcome(0, loss=1.0), note="clipped")
+    one = decide_round(
         rules,
         POPULATION,
         RoundState.initial(rules, POPULATION),
         server_round=1,
-        call=Call((0, 1), epsilon=0.2),
+        plan=RoundPlan((0, 1), epsilon=0.2),
         objective=OBJECTIVE,
-        answers=answers(fine, noted, known=3),
+        outcomes=make_round_outcomes(fine, noted, known=3),
     )
     assert [d.reason for d in one.report.decisions] == [
         "clipped",
@@ -290,46 +313,52 @@ def test_a_refusal_has_its_reason_and_a_note_is_kept() -> None:
 
 def test_a_bound_on_one_client_caps_its_weight() -> None:
     """The report, the step and the note have the capped weight; the rule's own stays known."""
-    one = decided(
+    one = make_first_decision(
         DataFraction(),
-        trained(0, data=10),
-        trained(1, data=30),
+        make_trained_outcome(0, data=10),
+        make_trained_outcome(1, data=30),
         robustness=Robustness(max_weight=0.5),
     )
     assert one.weight.tolist() == [0.25, 0.5]
     assert one.report.decisions[1].weight == 0.5
     assert one.report.decisions[1].reason == "weight 0.75 capped at 0.5"
-    assert one.decided.weights is not None
-    assert one.decided.weights.weight.tolist() == [0.25, 0.75]
-    assert one.decided.capped == 0.5
+    assert one.trace.weights is not None
+    assert one.trace.weights.weight.tolist() == [0.25, 0.75]
+    assert one.trace.weight_cap == 0.5
 
 
 def test_draws_are_reported_of_the_clients_drawn() -> None:
     """Three draws of two priority clients; the others have none."""
-    population = Population.of(4, [0, 1])
-    rules = Rules(Everyone(Sampling(priority_samples=3, seed=1)), DataFraction())
-    state = replace(RoundState.initial(rules, population), told=Told({0: 10.0, 1: 10.0}))
-    call = rules.call(0, population, state.told)
-    assert call.draws is not None
-    one = decide(
+    population = Population.from_size(4, [0, 1])
+    rules = RuleSet(AllClients(Sampling(priority_samples=3, seed=1)), DataFraction())
+    state = replace(
+        RoundState.initial(rules, population), reports=ClientReports({0: 10.0, 1: 10.0})
+    )
+    call = rules.plan_round(0, population, state.reports)
+    assert call.replacement_sample is not None
+    one = decide_round(
         rules,
         population,
         state,
         server_round=1,
-        call=call,
+        plan=call,
         objective=OBJECTIVE,
-        answers=answers(*(trained(k) for k in call.clients), known=4),
+        outcomes=make_round_outcomes(*(make_trained_outcome(k) for k in call.clients), known=4),
     )
     drawn = {d.client: d.num_draws for d in one.report.decisions}
-    assert {k: n for k, n in drawn.items() if n is not None} == dict(call.draws.count)
+    assert {k: n for k, n in drawn.items() if n is not None} == dict(call.replacement_sample.counts)
     assert drawn[3] is None
 
 
 def test_the_divergence_from_the_data_needs_the_data_of_all() -> None:
     """KL(p || w), once every client has told how much data it has."""
-    part = decided(AgnosticMixing(), trained(0, loss=1.0), trained(1, loss=1.0))
+    part = make_first_decision(
+        AFLWeighting(), make_trained_outcome(0, loss=1.0), make_trained_outcome(1, loss=1.0)
+    )
     assert part.report.divergence is None
-    whole = decided(AgnosticMixing(), *(trained(k, loss=1.0) for k in range(3)))
+    whole = make_first_decision(
+        AFLWeighting(), *(make_trained_outcome(k, loss=1.0) for k in range(3))
+    )
     assert whole.report.divergence == pytest.approx(0.0, abs=1e-12)
     assert whole.report.mixing is not None
 
@@ -339,54 +368,65 @@ def test_the_divergence_from_the_data_needs_the_data_of_all() -> None:
 
 def test_clients_are_remembered_by_what_they_said() -> None:
     """D_k and F_k as last told, of whoever was heard; a loss that was not told stays."""
-    first = decided(DataFraction(), trained(0, data=10, loss=1.0), trained(2, data=5, loss=2.0))
-    assert first.following.told == Told({0: 10.0, 2: 5.0}, {0: 1.0, 2: 2.0})
-    second = decided(DataFraction(), trained(2, data=6), silent(0), state=first.following)
-    assert second.following.told == Told({0: 10.0, 2: 6.0}, {0: 1.0, 2: 2.0})
+    first = make_first_decision(
+        DataFraction(),
+        make_trained_outcome(0, data=10, loss=1.0),
+        make_trained_outcome(2, data=5, loss=2.0),
+    )
+    assert first.next_state.reports == ClientReports({0: 10.0, 2: 5.0}, {0: 1.0, 2: 2.0})
+    second = make_first_decision(
+        DataFraction(),
+        make_trained_outcome(2, data=6),
+        make_declined_outcome(0),
+        state=first.next_state,
+    )
+    assert second.next_state.reports == ClientReports({0: 10.0, 2: 6.0}, {0: 1.0, 2: 2.0})
 
 
 def test_a_round_changes_no_state_that_it_was_given() -> None:
     """The round before and the one after are two values."""
-    rules = Rules(GATE, corrected(AgnosticMixing(), "fedau"))
-    rounds = list(play(rules, FIVE, np.ones((2, 5))))
+    rules = RuleSet(GATE, build_corrected_weighting(AFLWeighting(), "fedau"))
+    rounds = list(decide_rounds(rules, FIVE, np.ones((2, 5))))
     begin = RoundState.initial(rules, FIVE.population)
     kept = {name: array.copy() for name, array in to_arrays(begin.weighting, "w").items()}
-    for name, array in to_arrays(rounds[0].before.weighting, "w").items():
+    for name, array in to_arrays(rounds[0].previous_state.weighting, "w").items():
         np.testing.assert_array_equal(array, kept[name])
-    assert rounds[1].before is rounds[0].following
-    assert rounds[0].before.covered is None
+    assert rounds[1].previous_state is rounds[0].next_state
+    assert rounds[0].previous_state.admitted_fractions is None
 
 
 def test_the_first_state_of_nobody_is_empty() -> None:
     """Where clients are to join, no rule has a state before the first does."""
-    rules = Rules(Everyone(), corrected(AverageAll(), "fedau"))
-    assert RoundState.initial(rules, Population.of_joiners()).weighting is None
+    rules = RuleSet(AllClients(), build_corrected_weighting(AverageAll(), "fedau"))
+    assert RoundState.initial(rules, Population.open()).weighting is None
     assert RoundState.initial(rules, POPULATION).weighting.omega.tolist() == [1.0] * 3
 
 
 def test_who_joins_is_covered_with_priority_alone() -> None:
     """Of the others nobody knows yet whether they are aligned; who was there stays what it was."""
-    rules = Rules(GATE, FEDAU)
-    (first,) = play(rules, FIVE, present(5, "012"))
-    assert first.following.covered is not None
-    assert first.following.covered.tolist() == [1.0, 1.0, 1.0, 0.0, 0.0]
+    rules = RuleSet(GATE, FEDAU)
+    (first,) = decide_rounds(rules, FIVE, parse_presence(5, "012"))
+    assert first.next_state.admitted_fractions is not None
+    assert first.next_state.admitted_fractions.tolist() == [1.0, 1.0, 1.0, 0.0, 0.0]
     after = Population(tuple(range(7)), frozenset({0, 1, 6}))
-    larger = first.following.grown(rules, FIVE.population, after)
-    assert larger.covered is not None
-    assert larger.covered.tolist() == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0]
-    assert larger.told == first.following.told
+    larger = first.next_state.with_clients(rules, FIVE.population, after)
+    assert larger.admitted_fractions is not None
+    assert larger.admitted_fractions.tolist() == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0]
+    assert larger.reports == first.next_state.reports
 
 
 def test_who_joins_between_others_takes_nobodys_state() -> None:
     """Each client keeps what is known of it where the ids are no longer next to each other."""
-    rules = Rules(GATE, FEDAU)
+    rules = RuleSet(GATE, FEDAU)
     before = Population((0, 2, 4), frozenset({0}))
-    state = replace(RoundState.initial(rules, before), covered=np.array([1.0, 0.0, 0.25]))
+    state = replace(
+        RoundState.initial(rules, before), admitted_fractions=np.array([1.0, 0.0, 0.25])
+    )
     omega = replace(state.weighting, omega=np.array([2.0, 3.0, 5.0]))
     after = Population((0, 1, 2, 3, 4), frozenset({0, 3}))
-    larger = replace(state, weighting=omega).grown(rules, before, after)
-    assert larger.covered is not None
-    assert larger.covered.tolist() == [1.0, 0.0, 0.0, 1.0, 0.25]
+    larger = replace(state, weighting=omega).with_clients(rules, before, after)
+    assert larger.admitted_fractions is not None
+    assert larger.admitted_fractions.tolist() == [1.0, 0.0, 0.0, 1.0, 0.25]
     assert larger.weighting.client.tolist() == [0, 1, 2, 3, 4]
     assert larger.weighting.omega.tolist() == [2.0, 1.0, 3.0, 1.0, 5.0]
 
@@ -396,22 +436,27 @@ def test_who_joins_between_others_takes_nobodys_state() -> None:
 
 def test_a_refused_round_counts_nothing_and_changes_nothing() -> None:
     """The decisions stay readable, without a weight; the state is the one before."""
-    weighting = corrected(AverageAll(), "fedau")
-    one = decided(weighting, trained(0), absent(1), trained(2, data=20))
+    weighting = build_corrected_weighting(AverageAll(), "fedau")
+    one = make_first_decision(
+        weighting,
+        make_trained_outcome(0),
+        make_unavailable_outcome(1),
+        make_trained_outcome(2, data=20),
+    )
     assert one.weight.tolist() == [1 / 3, 1 / 3]
-    refused = one.refused(NOT_FINITE)
+    refused = one.reject(NOT_FINITE)
     assert refused.weight.tolist() == [0.0, 0.0]
-    assert refused.following is one.before
-    assert one.following is not one.before
+    assert refused.next_state is one.previous_state
+    assert one.next_state is not one.previous_state
     assert [(d.status, d.reason, d.weight) for d in refused.report.decisions] == [
         ("rejected", NOT_FINITE, 0.0),
         ("unavailable", "no reply", 0.0),
         ("rejected", NOT_FINITE, 0.0),
     ]
     assert [d.num_examples for d in refused.report.decisions] == [10, None, 20]
-    assert refused.report.empty
-    assert not one.report.empty
-    assert (one.report.refused, refused.report.refused) == (None, NOT_FINITE)
+    assert refused.report.is_empty
+    assert not one.report.is_empty
+    assert (one.report.rejection_reason, refused.report.rejection_reason) == (None, NOT_FINITE)
 
 
 def test_a_round_whose_weights_are_not_found_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -421,32 +466,38 @@ def test_a_round_whose_weights_are_not_found_is_refused(monkeypatch: pytest.Monk
         raise SolverError("the quadratic program of 2 clients was not solved")
 
     updates = np.array([[1.0, 0.0], [0.0, 2.0]])
-    each = (trained(0, loss=1.0), absent(1), trained(2, data=30, loss=1.0))
-    monkeypatch.setattr(MinNorm, "weigh", fails)
-    one = decided(MinNorm(), *each, updates=updates)
+    each = (
+        make_trained_outcome(0, loss=1.0),
+        make_unavailable_outcome(1),
+        make_trained_outcome(2, data=30, loss=1.0),
+    )
+    monkeypatch.setattr(FedMGDAWeighting, "weigh", fails)
+    one = make_first_decision(FedMGDAWeighting(), *each, updates=updates)
     reason = f"{NOT_SOLVED}: the quadratic program of 2 clients was not solved"
     assert [(d.status, d.reason, d.weight) for d in one.report.decisions] == [
         ("rejected", reason, 0.0),
         ("unavailable", "no reply", 0.0),
         ("rejected", reason, 0.0),
     ]
-    assert one.report.empty
-    assert one.report.refused == NOT_SOLVED
-    assert one.following is one.before
+    assert one.report.is_empty
+    assert one.report.rejection_reason == NOT_SOLVED
+    assert one.next_state is one.previous_state
 
 
 def test_a_client_that_was_refused_already_keeps_its_reason() -> None:
     """Only updates that counted are refused for what they made of the model."""
-    rules = Rules(EpsilonGate(num_rounds=1), DataFraction())
-    one = decide(
+    rules = RuleSet(EpsilonGate(num_rounds=1), DataFraction())
+    one = decide_round(
         rules,
         POPULATION,
         RoundState.initial(rules, POPULATION),
         server_round=1,
-        call=Call((0, 1), epsilon=0.2),
+        plan=RoundPlan((0, 1), epsilon=0.2),
         objective=OBJECTIVE,
-        answers=answers(trained(0, loss=1.0), trained(1, loss=0.1), known=3),
-    ).refused(NOT_FINITE)
+        outcomes=make_round_outcomes(
+            make_trained_outcome(0, loss=1.0), make_trained_outcome(1, loss=0.1), known=3
+        ),
+    ).reject(NOT_FINITE)
     assert [d.reason for d in one.report.decisions] == [
         NOT_FINITE,
         "loss 0.1 < global 1 - epsilon 0.2",
@@ -459,17 +510,17 @@ def test_a_client_that_was_refused_already_keeps_its_reason() -> None:
 def test_weights_that_cannot_be_decided_are_none() -> None:
     """Without the updates, as in an audit: all else is decided, and the state stays."""
     updates = np.array([[1.0, 0.0], [0.0, 2.0]])
-    each = (trained(0, loss=1.0), trained(1, data=30, loss=1.0))
-    whole = decided(MinNorm(), *each, updates=updates)
-    assert whole.decided.weights is not None
+    each = (make_trained_outcome(0, loss=1.0), make_trained_outcome(1, data=30, loss=1.0))
+    whole = make_first_decision(FedMGDAWeighting(), *each, updates=updates)
+    assert whole.trace.weights is not None
     np.testing.assert_allclose(whole.weight, [0.5, 0.25], atol=1e-7)
     assert [d.update_norm for d in whole.report.decisions] == [1.0, 2.0]
-    blind = decided(MinNorm(), *each, weighs=False)
-    assert blind.decided.weights is None
-    assert blind.decided.following is None
+    blind = make_first_decision(FedMGDAWeighting(), *each, weighs=False)
+    assert blind.trace.weights is None
+    assert blind.trace.next_state is None
     assert blind.weight.tolist() == [0.0, 0.0]
-    assert blind.following.weighting is blind.before.weighting
-    assert blind.following.told == whole.following.told
+    assert blind.next_state.weighting is blind.previous_state.weighting
+    assert blind.next_state.reports == whole.next_state.reports
     assert [d.status for d in blind.report.decisions] == ["trained", "trained"]
     assert blind.report.mixing is None
 
@@ -477,6 +528,6 @@ def test_weights_that_cannot_be_decided_are_none() -> None:
 def test_a_rule_that_lacks_what_it_needs_raises() -> None:
     """Inner products for the one, losses for the other: the round is not decided."""
     with pytest.raises(ValueError, match="needs the inner products of the updates"):
-        decided(MinNorm(), trained(0), trained(1))
+        make_first_decision(FedMGDAWeighting(), make_trained_outcome(0), make_trained_outcome(1))
     with pytest.raises(ValueError, match="loss of the model it received, but none was sent"):
-        decided(TiltedLoss(), trained(0), trained(1))
+        make_first_decision(TERMWeighting(), make_trained_outcome(0), make_trained_outcome(1))

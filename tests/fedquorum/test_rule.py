@@ -4,16 +4,16 @@ import pickle
 from dataclasses import dataclass
 
 import pytest
-from fedquorum.errors import FedQuorumError, ParameterError, did_you_mean, one_line
-from fedquorum.parameters import COUNT, POSITIVE
+from fedquorum.errors import FedQuorumError, ParameterError, suggest_name, to_one_line
+from fedquorum.parameters import POSITIVE, POSITIVE_INT
 from fedquorum.rule import (
     Rule,
-    RunFacts,
+    RunContext,
     check_parameters,
+    get_parameters,
+    index_by_key,
+    injected_value,
     parameter,
-    parameters_of,
-    supplied,
-    table,
 )
 
 
@@ -24,14 +24,14 @@ class Scale(Rule):
     key = "scale"
 
     factor: float = parameter(1.0, POSITIVE)
-    limit: int | None = parameter(None, COUNT)
-    rounds: int = supplied(COUNT, default=5)
+    limit: int | None = parameter(None, POSITIVE_INT)
+    rounds: int = injected_value(POSITIVE_INT, default=5)
     words: str = "free"
 
 
 def test_parameters_are_the_fields_declared_as_such() -> None:
     """What the run or another part supplies has a range, but is no parameter."""
-    assert [item.name for item in parameters_of(Scale)] == ["factor", "limit"]
+    assert [item.name for item in get_parameters(Scale)] == ["factor", "limit"]
 
 
 @pytest.mark.parametrize(
@@ -51,12 +51,12 @@ def test_every_field_with_a_range_is_checked(changed: dict[str, object], message
     assert Scale(limit=None).limit is None
 
 
-def test_what_is_no_rule_is_checked_alike() -> None:
+def test_other_dataclasses_are_checked_like_rules() -> None:
     """Other dataclasses declare their fields the same way, and ask for the check."""
 
     @dataclass(frozen=True)
     class Part:
-        size: int = parameter(0, COUNT)
+        size: int = parameter(0, POSITIVE_INT)
 
     with pytest.raises(ParameterError, match="size must be a whole number >= 1, got 0"):
         check_parameters(Part())
@@ -64,7 +64,7 @@ def test_what_is_no_rule_is_checked_alike() -> None:
 
 def test_a_rule_of_its_options() -> None:
     """By default the run's facts are not needed."""
-    assert Scale.of({"factor": 2.0}, RunFacts()) == Scale(2.0)
+    assert Scale.from_options({"factor": 2.0}, RunContext()) == Scale(2.0)
 
 
 def test_a_table_has_each_key_once() -> None:
@@ -78,11 +78,11 @@ def test_a_table_has_each_key_once() -> None:
 
         key = "scale"
 
-    assert table([Scale]) == {"scale": Scale}
+    assert index_by_key([Scale]) == {"scale": Scale}
     with pytest.raises(ValueError, match="Nameless needs a key of its own, got ''"):
-        table([Nameless])
+        index_by_key([Nameless])
     with pytest.raises(ValueError, match="Another needs a key of its own, got 'scale'"):
-        table([Scale, Another])
+        index_by_key([Scale, Another])
 
 
 # --- errors -------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ def test_a_parameter_error_keeps_its_parts() -> None:
     """The settings tell it by their own names; it survives a process boundary."""
     error = ParameterError("server_lr", "a number > 0", 0.0, "the model must move")
     assert str(error) == "server_lr must be a number > 0 (the model must move), got 0.0"
-    assert error.told_of("strategy.server_lr").startswith("strategy.server_lr must be a number")
+    assert error.format_for("strategy.server_lr").startswith("strategy.server_lr must be a number")
     again = pickle.loads(pickle.dumps(error))  # noqa: S301
     assert (again.parameter, again.allowed, again.got, again.reason) == (
         "server_lr",
@@ -106,18 +106,18 @@ def test_a_parameter_error_keeps_its_parts() -> None:
 
 def test_the_nearest_name_is_suggested() -> None:
     """And nothing where none is near."""
-    assert did_you_mean("fedua", ["fedau", "fedavg"]) == "did you mean fedau?"
-    assert did_you_mean("xyz", ["fedau", "fedavg"]) == ""
-    assert did_you_mean("", ["fedau"]) == ""
+    assert suggest_name("fedua", ["fedau", "fedavg"]) == "did you mean fedau?"
+    assert suggest_name("xyz", ["fedau", "fedavg"]) == ""
+    assert suggest_name("", ["fedau"]) == ""
 
 
 def test_a_name_in_several_folders_is_suggested_in_all() -> None:
     """Whoever leaves out the folder sees which there are, however alike another name is."""
     known = ["fedalign/synth", "fedavg/synth", "q/synth", "synths"]
-    assert did_you_mean("synth", known[1:2]) == "did you mean fedavg/synth?"
-    assert did_you_mean("synth", known) == "did you mean fedalign/synth, fedavg/synth or q/synth?"
+    assert suggest_name("synth", known[1:2]) == "did you mean fedavg/synth?"
+    assert suggest_name("synth", known) == "did you mean fedalign/synth, fedavg/synth or q/synth?"
 
 
 def test_what_libraries_say_becomes_one_line() -> None:
     """Whatever white space is in it."""
-    assert one_line(ValueError("a\n  b\tc")) == "a b c"
+    assert to_one_line(ValueError("a\n  b\tc")) == "a b c"

@@ -11,14 +11,14 @@ import pytest
 from fedquorum.errors import RunError
 from fedquorum.flower.codec import NamedArrays
 from fedquorum.scratch import (
-    LEAST_MEMORY,
+    MIN_MEMORY,
     ReplyStore,
-    allocate,
-    allowed,
     check_space,
-    free_disk,
-    gigabytes,
-    machine_memory,
+    format_bytes,
+    get_free_disk,
+    get_memory_limit,
+    get_total_memory,
+    preallocate,
 )
 
 ARRAYS: NamedArrays = {
@@ -45,19 +45,19 @@ def test_a_container_may_have_less_memory(
     path = tmp_path / "memory.max"
     if limit is not None:
         path.write_text(limit)
-    monkeypatch.setattr("fedquorum.scratch.CONTAINER_LIMITS", (path,))
+    monkeypatch.setattr("fedquorum.scratch.CONTAINER_LIMIT_FILES", (path,))
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert machine_memory() == (4096 if counts else physical)
+    assert get_total_memory() == (4096 if counts else physical)
 
 
 def test_the_space_of_a_folder_that_is_still_to_be_made(tmp_path: Path) -> None:
     """It is that of the folder above it."""
-    assert free_disk(tmp_path / "a" / "b") > 0
+    assert get_free_disk(tmp_path / "a" / "b") > 0
 
 
 def test_sizes_in_words() -> None:
     """Three digits are enough."""
-    assert gigabytes(4_000_000_000) == "4 GB"
+    assert format_bytes(4_000_000_000) == "4 GB"
 
 
 @pytest.mark.parametrize("posix", [True, False])
@@ -71,15 +71,15 @@ def test_space_is_taken_from_the_disk(
     with (tmp_path / "file").open("w+b") as file:
         os.ftruncate(file.fileno(), 2 * size)
         assert os.fstat(file.fileno()).st_blocks == 0
-        allocate(file.fileno(), size, size)
+        preallocate(file.fileno(), size, size)
         assert size <= os.fstat(file.fileno()).st_blocks * 512 < 2 * size
     assert (tmp_path / "file").read_bytes() == bytes(2 * size)
 
 
-def test_a_system_that_does_not_tell_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_that_does_not_report_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as Windows: a small machine is assumed."""
     monkeypatch.delattr(os, "sysconf")
-    assert machine_memory() == LEAST_MEMORY
+    assert get_total_memory() == MIN_MEMORY
 
 
 def test_updates_beyond_the_bound_are_views_of_files(
@@ -88,7 +88,7 @@ def test_updates_beyond_the_bound_are_views_of_files(
     """They read as those in memory do, and the files have no names."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     store = ReplyStore(2 * SIZE)
-    kept = [store.kept(ARRAYS) for _ in range(4)]
+    kept = [store.store(ARRAYS) for _ in range(4)]
     assert [in_memory(arrays) for arrays in kept] == [True, True, False, False]
     assert list(tmp_path.iterdir()) == []
     for arrays in kept[2:]:
@@ -102,7 +102,7 @@ def test_updates_beyond_the_bound_are_views_of_files(
 def test_many_updates_share_a_file() -> None:
     """A process may have about a thousand files open."""
     store, before = ReplyStore(0), len([*Path("/proc/self/fd").iterdir()])
-    kept = [store.kept(ARRAYS) for _ in range(100)]
+    kept = [store.store(ARRAYS) for _ in range(100)]
     assert len([*Path("/proc/self/fd").iterdir()]) - before <= 2
     assert not any(map(in_memory, kept))
 
@@ -111,7 +111,7 @@ def test_an_update_larger_than_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has one of its size; the next one begins another."""
     monkeypatch.setattr("fedquorum.scratch.FILE_BYTES", 100)
     store = ReplyStore(0)
-    for arrays in (store.kept(ARRAYS) for _ in range(2)):
+    for arrays in (store.store(ARRAYS) for _ in range(2)):
         np.testing.assert_array_equal(arrays["columns"], ARRAYS["columns"])
 
 
@@ -123,12 +123,12 @@ def test_a_full_disk_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(RunError, match=r"^reply_memory must .* GB are needed \(No space left"):
-        ReplyStore(0).kept(ARRAYS)
+        ReplyStore(0).store(ARRAYS)
 
 
 def test_a_round_that_cannot_be_kept_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory and disk together must hold all models; the figures say what is missing."""
-    monkeypatch.setattr("fedquorum.scratch.free_disk", lambda folder: 3 * 10**9)
+    monkeypatch.setattr("fedquorum.scratch.get_free_disk", lambda folder: 3 * 10**9)
     model = {"w": np.broadcast_to(np.float32(0), (25 * 10**7,))}  # 1 GB
     check_space(7 * 10**9, 10, model)
     with pytest.raises(RunError) as error:
@@ -142,5 +142,5 @@ def test_a_round_that_cannot_be_kept_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 def test_the_default_is_half_of_the_memory() -> None:
     """Nothing is in files where half of the machine's memory is enough."""
-    assert allowed(None) == machine_memory() // 2
-    assert allowed(0) == 0
+    assert get_memory_limit(None) == get_total_memory() // 2
+    assert get_memory_limit(0) == 0

@@ -6,25 +6,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fedquorum.composition import Rules
+from fedquorum.composition import RuleSet
 from fedquorum.contrib import PowerOfChoice
+from fedquorum.decisions import ClientEvaluation
 from fedquorum.errors import StateError
-from fedquorum.report import ClientEvaluation
 from fedquorum.round import RoundState
 from fedquorum.server_optimizer import Adam
 from fedquorum.server_state import ServerState
-from fedquorum.state import StateArrays
-from fedquorum.types import Objective, Population, Told
-from fedquorum.virtual_clock import Clock, OnItsWay
+from fedquorum.state_arrays import StateArrays
+from fedquorum.types import ClientReports, Objective, Population
+from fedquorum.virtual_clock import Clock, PendingReply
 from fedquorum.weighting import AverageAll
 from numpy.typing import NDArray
 
 POPULATION = Population((0, 1, 2, 3), frozenset({0, 2}), {2: 0.25})
 MODEL = {"w": np.arange(3.0)}
-RULES = Rules(PowerOfChoice(), AverageAll(), Adam())
+RULES = RuleSet(PowerOfChoice(), AverageAll(), Adam())
 
 
-def measured(client: int, weight: float) -> ClientEvaluation:
+def make_evaluation(client: int, weight: float) -> ClientEvaluation:
     """Return what a client last measured of the objective."""
     nothing = math.nan
     return ClientEvaluation(client, weight, 10.0, 0.5, 0.75, nothing, nothing, nothing)
@@ -34,12 +34,12 @@ FULL = ServerState(
     RoundState(
         None,
         np.array([1.0, 0.0, 0.25, 1.0]),
-        Told({0: 5.0, 3: 7.0}, losses={3: 2.0}, measured={0: 1.0, 2: 0.5}),
+        ClientReports({0: 5.0, 3: 7.0}, losses={3: 2.0}, evaluated_losses={0: 1.0, 2: 0.5}),
     ),
     RULES.server_optimizer.init(MODEL),
     Objective(1.5, 0.25, (2,), (0, 3)),
-    {0: measured(0, 1.0), 2: measured(2, 0.25)},
-    Clock(12.5, (OnItsWay(3, 1, 10.0, 4.0), OnItsWay(4, 2, 11.0, 2.5))),
+    {0: make_evaluation(0, 1.0), 2: make_evaluation(2, 0.25)},
+    Clock(12.5, (PendingReply(3, 1, 10.0, 4.0), PendingReply(4, 2, 11.0, 2.5))),
     0.125,
 )
 """A state with all that there can be; some of it is of no use to these rules."""
@@ -47,12 +47,12 @@ FULL = ServerState(
 
 def arrays_of(state: ServerState) -> StateArrays:
     """Return a state as arrays, with three known clients."""
-    return state.arrays(RULES, None, np.arange(3))
+    return state.to_arrays(RULES, None, np.arange(3))
 
 
 def again(arrays: StateArrays) -> ServerState:
     """Return the state that arrays describe."""
-    return ServerState.of_arrays(arrays, RULES, POPULATION, MODEL)
+    return ServerState.from_arrays(arrays, RULES, POPULATION, MODEL)
 
 
 @pytest.mark.parametrize("state", [ServerState.initial(RULES, POPULATION), FULL])
@@ -62,7 +62,7 @@ def test_a_state_comes_back_as_it_was(state: ServerState) -> None:
     found = again(arrays)
     for name in ("objective", "measured", "clock", "clipping_norm"):
         assert getattr(found, name) == getattr(state, name)
-    assert found.rounds.told == state.rounds.told
+    assert found.round_state.reports == state.round_state.reports
     assert (found.optimizer is None) == (state.optimizer is None)
     written = arrays_of(found)
     assert written.keys() == arrays.keys()

@@ -7,16 +7,20 @@ import piqp
 import pytest
 from fedquorum import simplex
 from fedquorum.errors import SolverError
-from fedquorum.simplex import minimise_quadratic, project, restricted
+from fedquorum.simplex import minimize_quadratic, project, renormalize
 from fedquorum.types import FloatArray
 
 
-def test_nothing_weighs_where_those_heard_hold_no_mass() -> None:
+def test_all_weights_are_zero_where_reporting_clients_hold_no_mass() -> None:
     """Only clients with p = 0 answer: no update counts, instead of a division by 0."""
     counts = np.array([True, True, False])
-    assert restricted(np.array([0.0, 0.0, 1.0]), np.ones(3), counts).tolist() == [0, 0, 0]
-    assert restricted(np.array([1e-16, 0, 1]), np.ones(3), counts, 1e-9).tolist() == [0, 0, 0]
-    assert restricted(np.array([0.125, 0.375, 0.5]), np.ones(3), counts).tolist() == [0.25, 0.75, 0]
+    assert renormalize(np.array([0.0, 0.0, 1.0]), np.ones(3), counts).tolist() == [0, 0, 0]
+    assert renormalize(np.array([1e-16, 0, 1]), np.ones(3), counts, 1e-9).tolist() == [0, 0, 0]
+    assert renormalize(np.array([0.125, 0.375, 0.5]), np.ones(3), counts).tolist() == [
+        0.25,
+        0.75,
+        0,
+    ]
 
 
 def convex(size: int, rank: int, rng: np.random.Generator) -> FloatArray:
@@ -33,7 +37,7 @@ def test_quadratic_programs(size: int, rank: int, boxed: bool) -> None:
         quadratic, linear = convex(size, rank, rng), rng.normal(size=size)
         centre = rng.dirichlet(np.ones(size))
         low, high = np.maximum(centre - 0.1, 0), np.minimum(centre + 0.1, 1)
-        got = minimise_quadratic(
+        got = minimize_quadratic(
             quadratic, linear, low=low if boxed else None, high=high if boxed else None
         )
         assert got.sum() == pytest.approx(1, abs=1e-14)
@@ -57,7 +61,7 @@ def test_quadratic_program_against_scipy() -> None:
 
     rng = np.random.default_rng(7)
     quadratic, linear = convex(8, 10, rng), rng.normal(size=8)
-    got = minimise_quadratic(quadratic, linear)
+    got = minimize_quadratic(quadratic, linear)
     other = minimize(
         lambda p: linear @ p + p @ quadratic @ p / 2,
         np.full(8, 1 / 8),
@@ -73,7 +77,7 @@ def test_quadratic_program_against_scipy() -> None:
 def test_a_box_of_one_point_is_its_point() -> None:
     """low = high needs no solver."""
     point = np.array([0.2, 0.8])
-    assert minimise_quadratic(np.eye(2), np.ones(2), low=point, high=point).tolist() == [0.2, 0.8]
+    assert minimize_quadratic(np.eye(2), np.ones(2), low=point, high=point).tolist() == [0.2, 0.8]
 
 
 def test_a_failed_solver_is_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,14 +88,14 @@ def test_a_failed_solver_is_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(simplex, "_solve", status)
     with pytest.raises(SolverError, match=r"2 clients was not solved: .*NUMERICS"):
-        minimise_quadratic(np.eye(2), np.zeros(2))
+        minimize_quadratic(np.eye(2), np.zeros(2))
 
     def wrong(*_: object) -> tuple[FloatArray, piqp.Status]:
         return np.array([0.6, 0.4]), piqp.PIQP_SOLVED
 
     monkeypatch.setattr(simplex, "_solve", wrong)
     with pytest.raises(SolverError, match=r"solved to a gap of 0\.12, not to 1e-10"):
-        minimise_quadratic(np.eye(2), np.zeros(2))
+        minimize_quadratic(np.eye(2), np.zeros(2))
 
 
 @pytest.mark.parametrize("spread", [1e-12, 1e-9, 1e-7, 1e-5, 1e-3])
@@ -106,7 +110,7 @@ def test_directions_that_hardly_differ(spread: float) -> None:
         data /= data.sum()
         for deviation in (1e-4, 0.1, 0.5, 1.0):
             low, high = np.maximum(data - deviation, 0.0), np.minimum(data + deviation, 1.0)
-            found = minimise_quadratic(
+            found = minimize_quadratic(
                 directions @ directions.T, np.zeros(size), low=low, high=high
             )
             assert found.sum() == pytest.approx(1, abs=1e-12)
@@ -116,9 +120,9 @@ def test_directions_that_hardly_differ(spread: float) -> None:
 def test_infeasible_and_meaningless_programs_raise() -> None:
     """A box without a point on the simplex, or NaN, is no answer."""
     with pytest.raises(SolverError, match="not solved"):
-        minimise_quadratic(np.eye(2), np.zeros(2), low=np.zeros(2), high=np.full(2, 0.2))
+        minimize_quadratic(np.eye(2), np.zeros(2), low=np.zeros(2), high=np.full(2, 0.2))
     with pytest.raises(SolverError, match="not solved"):
-        minimise_quadratic(np.eye(2), np.array([math.nan, 0.0]))
+        minimize_quadratic(np.eye(2), np.array([math.nan, 0.0]))
 
 
 @pytest.mark.parametrize("mass", [1.0, 0.3])

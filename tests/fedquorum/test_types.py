@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from fedquorum.types import ByClient, Population
+from fedquorum.types import PerClient, Population
 
-from tests.cases import sampled
+from tests.cases import sample_cases
 
 
 def test_population_refuses_nonsense() -> None:
@@ -18,50 +18,50 @@ def test_population_refuses_nonsense() -> None:
     with pytest.raises(ValueError, match=r"got 1.5 for client 0"):
         Population((0, 1), frozenset({0}), {0: 1.5})
     with pytest.raises(ValueError, match=r"^unseen clients \[1\] are among the clients$"):
-        Population((0, 1), frozenset({0}), unseen=(2, 1))
+        Population((0, 1), frozenset({0}), held_out=(2, 1))
 
 
 def test_clients_are_ascending_in_whichever_order_they_join() -> None:
     """So that who is sampled follows from the clients, and not from who came first."""
-    population = Population.of_joiners([2]).joined_by([5, 2]).joined_by([7, 0])
+    population = Population.open([2]).with_clients([5, 2]).with_clients([7, 0])
     assert population.clients == (0, 2, 5, 7)
-    assert population.others == (0, 5, 7)
+    assert population.non_priority_clients == (0, 5, 7)
 
 
 def test_clients_that_join_get_the_priority_they_are_named_for() -> None:
     """All, or those that are awaited; who is there already stays what it was."""
-    everyone = Population.of_joiners().joined_by([2, 0])
+    everyone = Population.open().with_clients([2, 0])
     assert (everyone.clients, everyone.priority_clients) == ((0, 2), (0, 2))
-    named = Population.of_joiners([0, 5]).joined_by([0, 1])
-    assert (named.priority_clients, named.others) == ((0,), (1,))
-    later = named.joined_by([5, 1])
+    named = Population.open([0, 5]).with_clients([0, 1])
+    assert (named.priority_clients, named.non_priority_clients) == ((0,), (1,))
+    later = named.with_clients([5, 1])
     assert (later.clients, later.priority_clients) == ((0, 1, 5), (0, 5))
-    assert later.joined_by([0, 5]) is later
+    assert later.with_clients([0, 5]) is later
 
 
 def test_arrays_are_ascending_by_client_whatever_the_order() -> None:
     """lambda_k of the clients ascending: 1 with priority, 0 without, or the weight given."""
     population = Population((7, 1, 4), frozenset({7, 4}), {4: 0.25})
-    assert population.ascending.tolist() == [1, 4, 7]
+    assert population.sorted_clients.tolist() == [1, 4, 7]
     assert population.priority_weights.tolist() == [0.0, 0.25, 1.0]
 
 
-@pytest.mark.parametrize("seed", sampled(range(100), 20))
+@pytest.mark.parametrize("seed", sample_cases(range(100), 20))
 def test_numbers_by_client_are_those_of_a_dict(seed: int) -> None:
     """Read one by one, as a whole, for many clients at once, and after any changes."""
     rng = np.random.default_rng(seed)
     expected: dict[int, float] = {}
-    numbers = ByClient()
+    numbers = PerClient()
     for _ in range(5):
         clients = rng.choice(30, int(rng.integers(0, 12)), replace=False).tolist()
         changes = {client: float(rng.random()) for client in clients}
         before, expected = dict(numbers), {**expected, **changes}
-        numbers, earlier = numbers.updated(changes), numbers
+        numbers, earlier = numbers.merge(changes), numbers
         assert dict(earlier) == before
         assert numbers == expected
         assert list(numbers) == sorted(expected)
         assert [numbers.get(k) for k in range(-1, 31)] == [expected.get(k) for k in range(-1, 31)]
         asked = rng.permutation(32)
         wanted = [expected.get(k, -1.0) for k in asked.tolist()]
-        assert numbers.at(asked, -1.0).tolist() == wanted
-        assert ByClient.of(expected) == numbers == ByClient.of(numbers)
+        assert numbers.get_array(asked, -1.0).tolist() == wanted
+        assert PerClient.from_mapping(expected) == numbers == PerClient.from_mapping(numbers)

@@ -54,7 +54,7 @@ class Shell:
 
 
 @contextmanager
-def started(*command: str, cwd: Path, **variables: str) -> Iterator[subprocess.Popen[str]]:
+def start_command(*command: str, cwd: Path, **variables: str) -> Iterator[subprocess.Popen[str]]:
     """Start a command of this environment in a session of its own; kill what is left at the end."""
     # A shell starts background jobs with SIGINT ignored, which children inherit; a handler is
     # reset to the default in them.
@@ -81,7 +81,7 @@ def shell(tmp_path: Path) -> Shell:
     return Shell(tmp_path)
 
 
-def lines_of_rounds(run: Path) -> bytes:
+def read_round_lines(run: Path) -> bytes:
     """Return rounds.jsonl byte by byte, with 0 for what the clock and the wire measure."""
     content = (run / "rounds.jsonl").read_bytes()
     return re.sub(rb'"(duration_seconds|bytes_down|bytes_up)": [-+.e\d]+', rb'"\1": 0', content)
@@ -89,7 +89,7 @@ def lines_of_rounds(run: Path) -> bytes:
 
 def assert_same_bits(one: Path, other: Path, rounds: int) -> None:
     """Compare two runs' rounds and their models, byte by byte."""
-    first, second = (lines_of_rounds(run).splitlines() for run in (one, other))
+    first, second = (read_round_lines(run).splitlines() for run in (one, other))
     assert len(first) == len(second) == rounds
     for left, right in zip(first, second, strict=True):
         assert left == right
@@ -115,9 +115,9 @@ def assert_same_rounds(one: Path, other: Path, tolerance: float = 1e-5) -> None:
 
 
 @contextmanager
-def breaking_off(monkeypatch: pytest.MonkeyPatch, in_round: int) -> Iterator[None]:
+def interrupt_at_round(monkeypatch: pytest.MonkeyPatch, in_round: int) -> Iterator[None]:
     """Let a run break off in a round, before that has any effect."""
-    play = server_app.loop._round
+    play = server_app.loop._run_round
 
     def until(parts: Any, arrays: Any, server_round: int) -> Any:
         if server_round == in_round:
@@ -125,7 +125,7 @@ def breaking_off(monkeypatch: pytest.MonkeyPatch, in_round: int) -> Iterator[Non
         return play(parts, arrays, server_round)
 
     with monkeypatch.context() as patch:
-        patch.setattr(server_app.loop, "_round", until)
+        patch.setattr(server_app.loop, "_run_round", until)
         with pytest.raises(KeyboardInterrupt):
             yield
 
@@ -136,17 +136,17 @@ def assert_same_run(one: Path, other: Path) -> None:
     manifests = [json.loads((run / "manifest.json").read_text()) for run in (one, other)]
     for key in ("status", "rounds_completed", "summary", "overrides", "experiment", "error"):
         assert manifests[0][key] == manifests[1][key], key
-    assert scalars(one) == scalars(other)
+    assert read_scalars(one) == read_scalars(other)
 
 
-def scalars(run: Path) -> dict[str, list[tuple[int, float]]]:
+def read_scalars(run: Path) -> dict[str, list[tuple[int, float]]]:
     """Return all scalars of the TensorBoard events as they were written: tag, steps, values."""
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
     from tensorboard.util import tensor_util
 
     found: dict[str, list[tuple[int, float]]] = {}
     # By the numbers in their names, the time and one within the process: 9 is before 10.
-    for path in sorted((run / "tensorboard").iterdir(), key=_numbers):
+    for path in sorted((run / "tensorboard").iterdir(), key=_read_numbers):
         for event in EventFileLoader(str(path)).Load():
             for value in event.summary.value:
                 number = tensor_util.make_ndarray(value.tensor).item()
@@ -154,7 +154,7 @@ def scalars(run: Path) -> dict[str, list[tuple[int, float]]]:
     return found
 
 
-def _numbers(path: Path) -> list[int]:
+def _read_numbers(path: Path) -> list[int]:
     return [int(digits) for digits in re.findall(r"\d+", path.name)]
 
 
@@ -168,7 +168,7 @@ def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def results_directory(stdout: str) -> Path:
+def find_results_directory(stdout: str) -> Path:
     """Return the directory that a run prints at its end."""
     lines = [line for line in stdout.splitlines() if line.startswith("Results in ")]
     return Path(lines[-1].removeprefix("Results in ").strip())
@@ -193,12 +193,12 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def local_superlink(home: Path) -> Iterator[dict[str, str]]:
+def start_local_superlink(home: Path) -> Iterator[dict[str, str]]:
     """Return the environment of a SuperLink that no other test has; it is stopped at the end.
 
     A SuperLink keeps the working directory and the environment of whoever started it.
     """
-    http, control = free_port(), free_port()
+    http, control = find_free_port(), find_free_port()
     yield {
         "FLWR_HOME": str(home),
         "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(http),
@@ -215,7 +215,7 @@ def local_superlink(home: Path) -> Iterator[dict[str, str]]:
 @pytest.fixture(scope="module")
 def flower_env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Give a module a Flower home and ports of its own; its SuperLink is stopped at the end."""
-    with local_superlink(tmp_path_factory.mktemp("flwr-home")) as variables:
+    with start_local_superlink(tmp_path_factory.mktemp("flwr-home")) as variables:
         yield variables
 
 
@@ -233,7 +233,7 @@ def wait_for(what: str, condition: Callable[[], bool], timeout: float) -> None:
         time.sleep(0.2)
 
 
-def free_port() -> int:
+def find_free_port() -> int:
     """Return a port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -243,13 +243,13 @@ def free_port() -> int:
 def stop_superlink(port: int) -> None:
     """Stop the SuperLink on ``port``, the one that our first run started, and wait for its end."""
     pattern = f"flower-superlink .*--port {port} "
-    for pid in running(pattern):
+    for pid in find_processes(pattern):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
-    wait_for(f"the end of the SuperLink on port {port}", lambda: not running(pattern), 30)
+    wait_for(f"the end of the SuperLink on port {port}", lambda: not find_processes(pattern), 30)
 
 
-def running(pattern: str) -> dict[int, str]:
+def find_processes(pattern: str) -> dict[int, str]:
     """Return the command lines that match a pattern, by process; small machines lack ``pgrep``."""
     found: dict[int, str] = {}
     for process in psutil.process_iter():

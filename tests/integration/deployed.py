@@ -32,7 +32,7 @@ from tests.integration.conftest import (
     Outcome,
     Shell,
     assert_same_bits,
-    free_port,
+    find_free_port,
     wait_for,
 )
 
@@ -71,7 +71,7 @@ class Deployment:
         With all its children, as systemd ends those of a service that died.
         """
         if name in self.processes:
-            self.signal(name, signal.SIGKILL)
+            self.send_signal(name, signal.SIGKILL)
             self.processes[name].wait(30)
         with self.log(name).open("ab") as log:
             self.processes[name] = subprocess.Popen(
@@ -89,16 +89,16 @@ class Deployment:
         tls = self.folder / "tls"
         words = [str(DEPLOY / "superlink.sh")]
         self.start("superlink", words, TLS=tls, STATE=self.folder / "state", PORT=self.port)
-        wait_for("the SuperLink answers", lambda: _healthy(self.port, tls / "ca.pem"), 60)
+        wait_for("the SuperLink answers", lambda: _is_healthy(self.port, tls / "ca.pem"), 60)
 
-    def end_superlink(self, number: signal.Signals) -> None:
+    def stop_superlink(self, number: signal.Signals) -> None:
         """Send a signal to the SuperLink and all processes below it, as systemd does, and wait."""
         superlink = self.processes["superlink"]
-        pids = [superlink.pid, *descendants(superlink.pid)]
+        pids = [superlink.pid, *find_descendants(superlink.pid)]
         for pid in pids:
             os.kill(pid, number)
         superlink.wait(60)
-        wait_for("their end", lambda: not any(map(_lives, pids)), 60)
+        wait_for("their end", lambda: not any(map(_is_alive, pids)), 60)
 
     def start_node(
         self,
@@ -119,10 +119,10 @@ class Deployment:
             FLWR_HOME=home / "flwr",
             SUPERLINK=f"127.0.0.1:{port or self.port}",
             CA=ca or self.folder / "tls" / "ca.pem",
-            KEY=self.key(name),
+            KEY=self.make_key(name),
             CLIENT=client,
             DATA=data or "unused.npz",
-            PORT=free_port(),
+            PORT=find_free_port(),
             PRELOAD=int(preload),
         )
 
@@ -134,13 +134,13 @@ class Deployment:
         home.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, str(script), "--superlink", f"127.0.0.1:{self.port}"]
         command += ["--root-certificates", str(self.folder / "tls" / "ca.pem")]
-        command += ["--auth-supernode-private-key", str(self.key(name))]
+        command += ["--auth-supernode-private-key", str(self.make_key(name))]
         command += ["--node-config", f"client-id={client}", "--host", "127.0.0.1"]
-        command += ["--port", str(free_port()), *words]
+        command += ["--port", str(find_free_port()), *words]
         path = f"{ROOT}{os.pathsep}{ROOT / 'strategies'}"
         return self.start(name, command, FLWR_HOME=home, PYTHONPATH=path)
 
-    def signal(self, name: str, number: signal.Signals) -> None:
+    def send_signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a process that was started, and to its children."""
         with suppress(ProcessLookupError):  # its own session: its children and no others
             os.killpg(self.processes[name].pid, number)
@@ -149,55 +149,55 @@ class Deployment:
         """Return the file with what a process printed."""
         return self.folder / f"{name}.log"
 
-    def key(self, name: str) -> Path:
+    def make_key(self, name: str) -> Path:
         """Return the path of a node's private key, made when first asked for."""
         path = self.folder / "keys" / name
         if not path.exists():
             KEYS["make_node"](path)
         return path
 
-    def public_key(self, name: str) -> str:
+    def read_public_key(self, name: str) -> str:
         """Return a node's public key, one line."""
-        return self.key(name).with_name(f"{name}.pub").read_text().strip()
+        return self.make_key(name).with_name(f"{name}.pub").read_text().strip()
 
-    def flwr(self, *words: str) -> Outcome:
+    def run_flwr(self, *words: str) -> Outcome:
         """Run Flower's command as the operator of the server."""
         return Shell(self.folder, self.env)("flwr", *words)
 
     def register(self, name: str) -> None:
         """Let the node with this name's key in."""
-        public = self.key(name).with_name(f"{name}.pub")
-        done = self.flwr("supernode", "register", str(public), "deployment", "--name", name)
+        public = self.make_key(name).with_name(f"{name}.pub")
+        done = self.run_flwr("supernode", "register", str(public), "deployment", "--name", name)
         assert done.status == 0, done.stdout + done.stderr
 
     def register_clients(self, names: Sequence[str]) -> None:
         """Let nodes in and write the server's file: the first is client 0, and so on."""
-        lines = [f"{client} {self.public_key(name)}" for client, name in enumerate(names)]
+        lines = [f"{client} {self.read_public_key(name)}" for client, name in enumerate(names)]
         done = Shell(self.folder, self.env)("python", "-c", REGISTER, *names)
         assert done.status == 0, done.stdout + done.stderr
         self.nodes.write_text("\n".join(["# clients and keys", *lines, ""]))
 
     def run(self, name: str, overrides: str, *words: str) -> Outcome:
-        """Run the app of this repository on the deployment with ``flwr run``."""
+        """Run the app of this repository on the deployment with ``run_flwr run``."""
         config = f'experiment="custom" overrides="{overrides}" output-dir="{self.folder / name}"'
-        return self.flwr("run", str(ROOT), "deployment", *words, "--run-config", config)
+        return self.run_flwr("run", str(ROOT), "deployment", *words, "--run-config", config)
 
     def stop(self) -> None:
         """End every process that was started, the SuperLink last, and whatever it left."""
         for name, process in reversed(self.processes.items()):
             process.terminate()
-            self.signal(name, signal.SIGCONT)  # one that is frozen ends too
+            self.send_signal(name, signal.SIGCONT)  # one that is frozen ends too
         for name, process in reversed(self.processes.items()):
             with suppress(subprocess.TimeoutExpired):
                 process.wait(30)
-            self.signal(name, signal.SIGKILL)
+            self.send_signal(name, signal.SIGKILL)
             process.wait(30)
 
 
 @contextmanager
-def deployed(folder: Path) -> Iterator[Deployment]:
+def start_deployment(folder: Path) -> Iterator[Deployment]:
     """Give a SuperLink with TLS and authentication; all that was started is stopped at the end."""
-    port = free_port()
+    port = find_free_port()
     make_certificates(folder / "tls")
     (folder / "home").mkdir()
     (folder / "home" / "config.toml").write_text(
@@ -230,22 +230,22 @@ def make_certificates(folder: Path) -> None:
     KEYS["make_server"](folder, ["127.0.0.1"])
 
 
-def descendants(pid: int) -> Iterator[int]:
+def find_descendants(pid: int) -> Iterator[int]:
     """Yield the processes that a process has started, and those that they have."""
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in map(int, path.read_text().split()):
             yield child
-            yield from descendants(child)
+            yield from find_descendants(child)
 
 
-def _lives(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     with suppress(FileNotFoundError):
         # Behind the name, which may have any characters, the state: Z has ended.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
 
 
-def _healthy(port: int, ca: Path) -> bool:
+def _is_healthy(port: int, ca: Path) -> bool:
     """Return whether the SuperLink answers, over TLS by its certificate."""
     context = ssl.create_default_context(cafile=str(ca))
     with suppress(URLError, ConnectionError, TimeoutError):
@@ -255,7 +255,7 @@ def _healthy(port: int, ca: Path) -> bool:
     return False
 
 
-def data_of(client: int) -> dict[str, Any]:
+def make_client_data(client: int) -> dict[str, Any]:
     """Return one client's own data: three classes, shifted by its id."""
     rng = np.random.default_rng(client)
     x = rng.normal(0.3 * client, 1.0, (40 + 10 * client, 8)).astype(np.float32)
@@ -265,7 +265,7 @@ def data_of(client: int) -> dict[str, Any]:
 
 def write_all(path: Path, clients: int) -> None:
     """Write the data of all clients into one file, which says whose each row is."""
-    parts = [data_of(client) for client in range(clients)]
+    parts = [make_client_data(client) for client in range(clients)]
     arrays: dict[str, Any] = {
         key: np.concatenate([part[key] for part in parts]) for key in parts[0]
     }

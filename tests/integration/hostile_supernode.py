@@ -18,18 +18,18 @@ from flwr.supercore.object_store import ObjectStore
 from flwr.supernode import start_client_internal
 from flwr.supernode.cli import flower_supernode
 
-from tests.builders_objects import Objects, could_be_honest, is_taken, with_one_spoilt
+from tests.builders_objects import Objects, corrupt_one_object, is_taken, is_valid_reply
 
 NUMBERS = itertools.count()
 push_messages = start_client_internal._push_messages
 
 
-def spoilt(objects: Objects, number: int) -> Objects:
+def corrupt_objects(objects: Objects, number: int) -> Objects:
     """Return objects of which one is spoilt, and that the SuperLink takes."""
     rng = np.random.default_rng([7, number])
     while True:
-        found = with_one_spoilt(objects, rng)
-        if is_taken(found) and not could_be_honest(found):
+        found = corrupt_one_object(objects, rng)
+        if is_taken(found) and not is_valid_reply(found):
             return found
 
 
@@ -49,7 +49,7 @@ def push_spoilt(
             each.object_id: object_store.get(each.object_id) or b""
             for each in iterate_object_tree(tree)  # those inside of others first
         }
-        objects = spoilt(Objects(tree.object_id, contents, tree), number)
+        objects = corrupt_objects(Objects(tree.object_id, contents, tree), number)
         message.metadata.__dict__["_message_id"] = objects.root
         names, session = send(message, objects.tree, seconds)
         for name in names:

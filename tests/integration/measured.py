@@ -23,7 +23,7 @@ class Usage:
     resident: int
 
     @classmethod
-    def of(cls, pid: int) -> "Usage | None":
+    def from_pid(cls, pid: int) -> "Usage | None":
         """Return the usage of a process, None if it has ended."""
         with suppress(FileNotFoundError, ProcessLookupError):
             # Behind the name, which may have any characters, fields 3 and on; see proc(5).
@@ -56,7 +56,7 @@ class Run:
         self._read = 0
         self._rounds = 0
 
-    def rounds(self) -> int:
+    def count_rounds(self) -> int:
         """Return how many rounds are recorded."""
         with suppress(FileNotFoundError), (self.directory / "rounds.jsonl").open("rb") as file:
             file.seek(self._read)
@@ -70,27 +70,27 @@ class Run:
 
         By default in the run's.
         """
-        sizes = [*_sizes(directory or self.directory)]
-        usage = Usage.of(pid)
+        sizes = [*_measure_sizes(directory or self.directory)]
+        usage = Usage.from_pid(pid)
         if usage is None:
             return None
-        return Sample(self.rounds(), usage, len(sizes), sum(sizes), _pace())
+        return Sample(self.count_rounds(), usage, len(sizes), sum(sizes), _read_pace())
 
 
-def _sizes(directory: Path) -> Iterator[int]:
+def _measure_sizes(directory: Path) -> Iterator[int]:
     for path in directory.rglob("*"):
         with suppress(FileNotFoundError):  # removed meanwhile
             if path.is_file():
                 yield path.stat().st_size
 
 
-def _pace() -> float:
+def _read_pace() -> float:
     started = time.process_time()
     sum(number * number for number in range(20_000))
     return time.process_time() - started
 
 
-def watched(process: subprocess.Popen[bytes], run: Run, interval: float) -> list[Sample]:
+def watch_run(process: subprocess.Popen[bytes], run: Run, interval: float) -> list[Sample]:
     """Return samples of a run, from its first round until its process ends."""
     samples = []
     while process.poll() is None:
@@ -123,7 +123,7 @@ class Block:
         )
 
 
-def blocks(samples: Sequence[Sample], count: int) -> list[Block]:
+def split_blocks(samples: Sequence[Sample], count: int) -> list[Block]:
     """Return the rounds of a run in so many blocks, each from one sample to another.
 
     Memory is the median of a block, and the number of files the most that was seen in it.
@@ -147,7 +147,9 @@ def blocks(samples: Sequence[Sample], count: int) -> list[Block]:
     return found
 
 
-def grown(found: Sequence[Block], value: Callable[[Block], float]) -> tuple[float, float]:
+def compare_first_and_last(
+    found: Sequence[Block], value: Callable[[Block], float]
+) -> tuple[float, float]:
     """Return the median of a value over the first blocks and over the last, a third of them each.
 
     The first block is left out: what a run uses later is imported and made in it.

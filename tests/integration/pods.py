@@ -22,11 +22,11 @@ from pathlib import Path
 from tests.builders_kubernetes import (
     Image,
     Manifest,
-    containers,
-    expanded,
-    image,
-    mounted_files,
-    pod_of,
+    expand_variables,
+    get_containers,
+    get_mounted_files,
+    get_pod_spec,
+    read_containerfile,
 )
 from tests.integration.conftest import wait_for
 
@@ -40,17 +40,17 @@ INDEX = "apps.kubernetes.io/pod-index"
 PROBE = str(Path(__file__).with_name("probe.py"))
 
 
-def tool(name: str) -> str:
+def find_tool(name: str) -> str:
     """Return the path of a program of this machine."""
     return str(shutil.which(name, path=PATH))
 
 
-def missing() -> list[str]:
+def list_missing() -> list[str]:
     """Return what pods need and this machine lacks."""
     lacking = [name for name in TOOLS if shutil.which(name, path=PATH) is None]
     if lacking:
         return lacking
-    tried = subprocess.run([tool("unshare"), "-Urn", "true"], capture_output=True, check=False)
+    tried = subprocess.run([find_tool("unshare"), "-Urn", "true"], capture_output=True, check=False)
     return [] if tried.returncode == 0 else ["user namespaces"]
 
 
@@ -63,9 +63,19 @@ class Network:
     @classmethod
     def make(cls, inside: "Network | None" = None) -> "Network":
         """Make a namespace, of the users of another one or with users of its own."""
-        unshare = [tool("unshare"), "--net", *([] if inside else ["--user", "--map-root-user"])]
+        unshare = [
+            find_tool("unshare"),
+            "--net",
+            *([] if inside else ["--user", "--map-root-user"]),
+        ]
         holder = subprocess.Popen(
-            [*(inside.entered() if inside else ()), *unshare, "sh", "-c", "echo; read end"],
+            [
+                *(inside.get_command_prefix() if inside else ()),
+                *unshare,
+                "sh",
+                "-c",
+                "echo; read end",
+            ],
             stdin=subprocess.PIPE,  # closed when this process ends, however it ends
             stdout=subprocess.PIPE,
         )
@@ -73,15 +83,17 @@ class Network:
         assert holder.stdout.readline()  # it is there
         return cls(holder)
 
-    def entered(self) -> list[str]:
+    def get_command_prefix(self) -> list[str]:
         """Return the words before a command that is to run here."""
         where = ["--target", str(self.holder.pid), "--user", "--preserve-credentials", "--net"]
-        return [tool("nsenter"), *where]
+        return [find_tool("nsenter"), *where]
 
-    def ip(self, *commands: str) -> None:
+    def run_ip(self, *commands: str) -> None:
         """Configure the network."""
         for words in commands:
-            subprocess.run([*self.entered(), tool("ip"), *words.split()], check=True)
+            subprocess.run(
+                [*self.get_command_prefix(), find_tool("ip"), *words.split()], check=True
+            )
 
     def close(self) -> None:
         """End what keeps it alive."""
@@ -124,13 +136,13 @@ class Pod:
 
     def start(self, name: str, *arguments: str) -> Container:
         """Start one of its containers; ``arguments`` follow those of the manifest."""
-        manifest = self.container(name)
+        manifest = self.get_container(name)
         words = [*manifest["command"], *manifest.get("args", ()), *arguments]
         told, tell = os.pipe()
         with self.log(name).open("ab") as log:
             process = subprocess.Popen(
-                [*self._sandbox(manifest), "--info-fd", str(tell), *words],
-                env=self._environment(manifest),
+                [*self._build_sandbox(manifest), "--info-fd", str(tell), *words],
+                env=self._build_environment(manifest),
                 pass_fds=(tell,),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -145,10 +157,10 @@ class Pod:
 
     def run(self, name: str, *words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         """Run a command as one of its containers, which is what ``kubectl exec`` is for."""
-        manifest = self.container(name)
+        manifest = self.get_container(name)
         return subprocess.run(
-            [*self._sandbox(manifest), *words],
-            env=self._environment(manifest),
+            [*self._build_sandbox(manifest), *words],
+            env=self._build_environment(manifest),
             input=stdin,
             capture_output=True,
             check=False,
@@ -158,12 +170,12 @@ class Pod:
         """Return the file with what a container printed."""
         return self.folder / f"{self.name}.{name}.log"
 
-    def container(self, name: str) -> Manifest:
+    def get_container(self, name: str) -> Manifest:
         """Return what the manifest says of a container."""
-        (found,) = [each for each in containers(self.owner) if each["name"] == name]
+        (found,) = [each for each in get_containers(self.owner) if each["name"] == name]
         return found
 
-    def passes(self, name: str, probe: Manifest) -> bool:
+    def is_passing(self, name: str, probe: Manifest) -> bool:
         """Say whether a probe of a container succeeds."""
         if "exec" in probe:
             return self.run(name, *probe["exec"]["command"]).returncode == 0
@@ -171,27 +183,27 @@ class Pod:
             (key, probe[key]) for key in ("grpc", "httpGet", "tcpSocket") if key in probe
         ]
         words = [kind, self.address, str(where["port"]), where.get("path", "/")]
-        made = [*self.network.entered(), sys.executable, PROBE, *words]
+        made = [*self.network.get_command_prefix(), sys.executable, PROBE, *words]
         return subprocess.run(made, capture_output=True, check=False).returncode == 0
 
     def wait_until_ready(self, seconds: float = 90) -> None:
         """Wait until all probes of the containers that were started succeed."""
         for name in self.started:
-            for key, probe in self.container(name).items():
+            for key, probe in self.get_container(name).items():
                 if key.endswith("Probe"):
                     what = f"{key} of {name} in {self.name}"
-                    wait_for(what, partial(self._lives_and_passes, name, probe), seconds)
+                    wait_for(what, partial(self._is_alive_and_passing, name, probe), seconds)
 
-    def _lives_and_passes(self, name: str, probe: Manifest) -> bool:
+    def _is_alive_and_passing(self, name: str, probe: Manifest) -> bool:
         assert self.started[name].process.poll() is None, self.log(name).read_text()
-        return self.passes(name, probe)
+        return self.is_passing(name, probe)
 
     def stop(self) -> dict[str, int]:
         """End its containers, the last first, and return their statuses."""
-        seconds = pod_of(self.owner)["terminationGracePeriodSeconds"]
+        seconds = get_pod_spec(self.owner)["terminationGracePeriodSeconds"]
         return {name: running.stop(seconds) for name, running in reversed(self.started.items())}
 
-    def _environment(self, manifest: Manifest) -> dict[str, str]:
+    def _build_environment(self, manifest: Manifest) -> dict[str, str]:
         env = {"PATH": f"{SCRIPTS}:{sys.prefix}/bin:/usr/bin:/bin:/usr/sbin"}
         if _is_ours(manifest):
             env |= self.image.env
@@ -206,10 +218,15 @@ class Pod:
                 env[variable["name"]] = self.labels[label]
         return env
 
-    def _sandbox(self, manifest: Manifest) -> list[str]:
+    def _build_sandbox(self, manifest: Manifest) -> list[str]:
         """Return the command that makes of this machine the container, for another command."""
-        user, security = pod_of(self.owner)["securityContext"], manifest["securityContext"]
-        words = [*self.network.entered(), tool("bwrap"), "--die-with-parent", "--as-pid-1"]
+        user, security = get_pod_spec(self.owner)["securityContext"], manifest["securityContext"]
+        words = [
+            *self.network.get_command_prefix(),
+            find_tool("bwrap"),
+            "--die-with-parent",
+            "--as-pid-1",
+        ]
         words += ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
         words += ["--uid", str(user["runAsUser"]), "--gid", str(user["runAsGroup"])]
         words += ["--hostname", self.name, "--proc", "/proc", "--dev", "/dev"]
@@ -219,13 +236,15 @@ class Pod:
             words += ["--symlink", f"usr/{link}", f"/{link}"]
         seen = {Path(place): Path(place) for place in ("/usr", "/etc/ld.so.cache", "/etc/ssl")}
         seen |= {Path("/etc", name): self.folder / "etc" / name for name in ("hosts", "passwd")}
-        words += _bound("--ro-bind", seen)
-        env = self._environment(manifest)
+        words += _build_binds("--ro-bind", seen)
+        env = self._build_environment(manifest)
         # A folder before what is mounted in it.
         for mount in sorted(manifest["volumeMounts"], key=lambda mount: str(mount["mountPath"])):
-            place = mount.get("subPath") or expanded(mount.get("subPathExpr", ""), env)
+            place = mount.get("subPath") or expand_variables(mount.get("subPathExpr", ""), env)
             how = "--ro-bind" if mount.get("readOnly") else "--bind"
-            words += _bound(how, {Path(mount["mountPath"]): self.volumes[mount["name"]] / place})
+            words += _build_binds(
+                how, {Path(mount["mountPath"]): self.volumes[mount["name"]] / place}
+            )
         workdir = "/"
         # These may be below a folder that the manifest mounts, as /tmp.
         seen = {Path(place): Path(place) for place in (sys.prefix, sys.base_prefix)}
@@ -234,7 +253,7 @@ class Pod:
             words += ["--dir", workdir]
             seen |= {Path(SCRIPTS): self.folder / "image" / "bin"}
             seen |= {Path(self.image.workdir): self.folder / "image" / "app"}
-        words += _bound("--ro-bind", seen)
+        words += _build_binds("--ro-bind", seen)
         if security["readOnlyRootFilesystem"]:
             words += ["--remount-ro", "/"]
         return [*words, "--chdir", manifest.get("workingDir", workdir)]
@@ -242,10 +261,10 @@ class Pod:
 
 def _is_ours(manifest: Manifest) -> bool:
     """Say whether a container has the image of deploy/Containerfile."""
-    return "fedquorum" in manifest["image"]
+    return "fedquorum" in manifest["read_containerfile"]
 
 
-def _bound(how: str, places: dict[Path, Path]) -> list[str]:
+def _build_binds(how: str, places: dict[Path, Path]) -> list[str]:
     return [word for inside, here in places.items() for word in (how, str(here), str(inside))]
 
 
@@ -256,43 +275,43 @@ class Cluster:
     folder: Path
     manifests: Sequence[Manifest]
     network: Network
-    image: Image = field(default_factory=image)
+    image: Image = field(default_factory=read_containerfile)
     pods: list[Pod] = field(default_factory=list)
 
-    def pod(self, owner: Manifest, index: int = 0) -> Pod:
+    def make_pod(self, owner: Manifest, index: int = 0) -> Pod:
         """Return a pod of a Deployment, a StatefulSet or a Job, with a network and volumes."""
         name, number = f"{owner['metadata']['name']}-{index}", len(self.pods) + 2
         network, address = Network.make(self.network), f"{NETWORK}.{number}"
-        self.network.ip(
+        self.network.run_ip(
             f"link add pod{number} type veth peer name eth0 netns {network.holder.pid}",
             f"link set pod{number} master pods up",
         )
-        network.ip("link set lo up", f"addr add {address}/24 dev eth0", "link set eth0 up")
+        network.run_ip("link set lo up", f"addr add {address}/24 dev eth0", "link set eth0 up")
         labels = {**owner["spec"]["template"]["metadata"]["labels"], INDEX: str(index)}
-        volumes = self._volumes(owner, name)
+        volumes = self._make_volumes(owner, name)
         made = Pod(self.folder, name, owner, labels, self.image, network, address, volumes)
         self.pods.append(made)
         self._write_names()
         return made
 
-    def claim(self, name: str) -> Path:
+    def get_claim_folder(self, name: str) -> Path:
         """Return the folder of a persistent volume."""
         path = self.folder / "claims" / name
         path.mkdir(parents=True, exist_ok=True)
         return path
 
-    def _volumes(self, owner: Manifest, pod: str) -> dict[str, Path]:
+    def _make_volumes(self, owner: Manifest, pod: str) -> dict[str, Path]:
         """Return a folder for each volume of a pod, with the files that it begins with."""
         templates = owner["spec"].get("volumeClaimTemplates", ())
         names = [template["metadata"]["name"] for template in templates]
-        made = {name: self.claim(f"{name}-{pod}") for name in names}
-        for volume in pod_of(owner)["volumes"]:
+        made = {name: self.get_claim_folder(f"{name}-{pod}") for name in names}
+        for volume in get_pod_spec(owner)["volumes"]:
             if "persistentVolumeClaim" in volume:
-                path = self.claim(volume["persistentVolumeClaim"]["claimName"])
+                path = self.get_claim_folder(volume["persistentVolumeClaim"]["claimName"])
             else:
                 path = self.folder / "volumes" / pod / volume["name"]
                 path.mkdir(parents=True)
-                for name, content in mounted_files(volume, self.manifests).items():
+                for name, content in get_mounted_files(volume, self.manifests).items():
                     (path / name).parent.mkdir(exist_ok=True)
                     (path / name).write_bytes(content)
             made[volume["name"]] = path
@@ -312,7 +331,7 @@ class Cluster:
 
 
 @contextmanager
-def cluster(folder: Path, manifests: Sequence[Manifest]) -> Iterator[Cluster]:
+def open_cluster(folder: Path, manifests: Sequence[Manifest]) -> Iterator[Cluster]:
     """Give a cluster without pods; all that is started in it is ended with it."""
     network = Network.make()
     made = Cluster(folder, manifests, network)
@@ -323,7 +342,7 @@ def cluster(folder: Path, manifests: Sequence[Manifest]) -> Iterator[Cluster]:
         f"fedquorum:x:{user}:{user}::{made.image.env['HOME']}:/bin/sh\n"
     )
     try:
-        network.ip(
+        network.run_ip(
             "link set lo up",
             "link add pods type bridge",
             f"addr add {NETWORK}.1/24 dev pods",

@@ -24,7 +24,7 @@ SECONDS = 0.5
 push_messages = start_client_internal._push_messages
 
 
-def inflated(stored: Message, object_store: ObjectStore) -> Message:
+def pull_inflated_message(stored: Message, object_store: ObjectStore) -> Message:
     """Return a message with its content, which leaves the store."""
     name = stored.metadata.message_id
     tree = object_store.get_object_tree(name)
@@ -45,7 +45,7 @@ def answer_and_push(state: Any, object_store: ObjectStore, *args: Any, **ways: A
     for stored in state.get_messages_legacy(is_reply=False):
         if not object_store.get(stored.metadata.message_id):
             continue  # of a run that was stopped before its content came
-        message = inflated(stored, object_store)
+        message = pull_inflated_message(stored, object_store)
         state.record_message_processing_start(message.metadata.message_id)
         run = state.get_run(message.metadata.run_id)
         context = state.get_run_series_context(run.series_id)

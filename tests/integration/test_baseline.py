@@ -17,10 +17,10 @@ from datasets import ClassLabel, Dataset, Features, Image
 from flwr.app import Context, RecordDict
 from PIL import Image as Pillow
 
-from conf.compose import compose
+from conf.compose import compose_settings
 from server_app.in_process import InProcessGrid
-from tests.builders_hf import parquet
-from tests.cases import sampled
+from tests.builders_hf import write_parquet_splits
+from tests.cases import sample_cases
 
 ROOT = Path(__file__).parents[2]
 BASELINE = ROOT / "examples" / "baseline" / "fedau"
@@ -112,7 +112,7 @@ def test_rates_are_those_of_the_app_s_preset(strategy: str) -> None:
     """Each strategy has what the authors found for it on CIFAR-10."""
     path = BASELINE / "conf" / f"{strategy}.toml"
     given = CONFIG | (tomllib.loads(path.read_text()) if path.exists() else {})
-    settings: Any = compose("fedau/cifar10", f"strategy={strategy}").settings
+    settings: Any = compose_settings("fedau/cifar10", f"strategy={strategy}").settings
     assert given["strategy"] == strategy
     assert (given["lr"], given["server-lr"]) == (settings.client.lr, settings.strategy.server_lr)
     for key, value in {
@@ -154,7 +154,9 @@ def clothes(n: int) -> Dataset:
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Write a data set like Fashion-MNIST; returns the configuration of a small run on it."""
-    folder = parquet(tmp_path_factory.mktemp("data"), train=clothes(300), test=clothes(100))
+    folder = write_parquet_splits(
+        tmp_path_factory.mktemp("data"), train=clothes(300), test=clothes(100)
+    )
     small = {"num-clients": 4, "num-server-rounds": 8, "evaluate-every": 4, "lr": 0.03}
     of_data = {"dataset": "fashion_mnist", "data-dir": str(folder), "alpha": 10.0}
     return CONFIG | small | of_data | {"mean-availability": 0.6}
@@ -170,7 +172,7 @@ def run(fedau: Any, config: dict[str, Any]) -> dict[str, dict[str, float]]:
     return found
 
 
-@pytest.mark.parametrize("strategy", sampled(STRATEGIES, 2))
+@pytest.mark.parametrize("strategy", sample_cases(STRATEGIES, 2))
 def test_the_baseline_learns(
     strategy: str, fedau: Any, config: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -192,19 +194,19 @@ def test_availability_follows_the_classes(kind: str, seed: int, fedau: Any) -> N
         fedau("utils").availability_of("often", labels[0], 0.1, seed)
 
 
-def test_every_row_goes_to_one_client(fedau: Any, config: dict[str, Any]) -> None:
+def test_every_row_belongs_to_one_client(fedau: Any, config: dict[str, Any]) -> None:
     """Shares follow the classes, nobody is without a row, and the seed decides."""
     partitioner = fedau("dataset").ClassSharePartitioner
     rows = Dataset.from_dict({"label": np.arange(300) % 10, "row": range(300)})
 
-    def divided(seed: int, alpha: float) -> list[list[int]]:
+    def split_rows(seed: int, alpha: float) -> list[list[int]]:
         made = partitioner(40, "label", alpha, seed)
         made.dataset = rows
         return [made.load_partition(k)["row"][:] for k in range(40)]
 
-    parts = divided(1, 0.1)
+    parts = split_rows(1, 0.1)
     assert sorted(row for part in parts for row in part) == [*range(300)]
     assert all(parts)
-    assert divided(1, 0.1) == parts != divided(2, 0.1)
-    classes = [len({row % 10 for row in part}) for part in divided(1, 1000.0)]
+    assert split_rows(1, 0.1) == parts != split_rows(2, 0.1)
+    classes = [len({row % 10 for row in part}) for part in split_rows(1, 1000.0)]
     assert np.mean([len({row % 10 for row in part}) for part in parts]) < np.mean(classes)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import decisions, engines
+from benchmarks import decision_time, engines
 from tests.cases import is_long
 
 SMALL = 1_000  # clients, of the decisions in the normal suite
@@ -41,7 +41,7 @@ def test_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["in_process_batched", "bare_arithmetic"]
     workload = "flute_mnist" if is_long() else "synth"
     words = ["--workload", workload, "--rounds", "2", "--pairs", "1", "--only", *names]
-    monkeypatch.setattr(engines.Bare, "TRIALS", 1)
+    monkeypatch.setattr(engines.BareArithmetic, "TRIALS", 1)
     in_process, bare = results_of(tmp_path, monkeypatch, engines, *words)
     assert [in_process["name"], bare["name"]] == names
     (ratio,) = json.loads((tmp_path / "results.json").read_text())["ratios"]
@@ -57,10 +57,12 @@ def test_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_decisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every rule, with time and memory of one decision; with ``--long`` up to a million clients."""
     largest = 1_000_000 if is_long() else SMALL
-    cases = [(name, rule, min(size, largest), part) for name, rule, size, part in decisions.CASES]
-    monkeypatch.setattr(decisions, "CASES", tuple(dict.fromkeys(cases)))
-    results = results_of(tmp_path, monkeypatch, decisions, "--rounds", "1")
-    assert len(results) == len(decisions.CASES)
+    cases = [
+        (name, rule, min(size, largest), part) for name, rule, size, part in decision_time.CASES
+    ]
+    monkeypatch.setattr(decision_time, "CASES", tuple(dict.fromkeys(cases)))
+    results = results_of(tmp_path, monkeypatch, decision_time, "--rounds", "1")
+    assert len(results) == len(decision_time.CASES)
     names = {result["name"] for result in results}
     assert f"AAggFF-D, K = {largest}, heard {largest // 100}" in names
     assert all(result["peak_memory_mb"] >= 0 for result in results)

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fedquorum.audit.command_line import ending
+from fedquorum.audit.command_line import format_summary_line
 
 from tests.builders_runs import run_here
-from tests.integration.conftest import ROOT, Shell, assert_same_bits, local_superlink
-from tests.reference.fedalign import recompute
+from tests.integration.conftest import ROOT, Shell, assert_same_bits, start_local_superlink
+from tests.reference.fedalign import find_mismatches
 
 pytestmark = [pytest.mark.slow, pytest.mark.flower]
 
@@ -38,7 +38,7 @@ sys.exit(main(["audit", sys.argv[1]]) or main(["report", sys.argv[1], "--output"
 
 
 @pytest.fixture(scope="module")
-def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+def bundle_shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     """Return a shell in a folder with the bundle's files, whose processes lack this checkout.
 
     Python imports ``sitecustomize`` when it starts, after the paths of editable installs are there.
@@ -46,7 +46,7 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     folder = tmp_path_factory.mktemp("bundle")
     (folder / "site").mkdir()
     (folder / "site" / "sitecustomize.py").write_text(WITHOUT_THIS_CHECKOUT)
-    with local_superlink(folder / "home") as variables:
+    with start_local_superlink(folder / "home") as variables:
         shell = Shell(folder, {**variables, "PYTHONPATH": str(folder / "site")})
         assert shell("flwr", "build", "--app", str(ROOT)).status == 0
         (bundle,) = folder.glob("*.fab")
@@ -56,11 +56,11 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 
 
 @pytest.fixture(scope="module")
-def run(unpacked: Shell) -> Path:
+def run(bundle_shell: Shell) -> Path:
     """Return what the main job left behind."""
-    run = unpacked.cwd.parent / "run"
+    run = bundle_shell.cwd.parent / "run"
     config = f'overrides="{" ".join(OVERRIDES)}" output-dir="{run}"'
-    done = unpacked("flwr", "run", ".", "--stream", "--run-config", config)
+    done = bundle_shell("flwr", "run", ".", "--stream", "--run-config", config)
     assert done.status == 0, done.stderr
     assert f"Results in {run}" in done.stdout, done.stdout + done.stderr
     return run
@@ -73,15 +73,15 @@ def python(shell: Shell, program: str, *words: str) -> str:
     return done.stdout
 
 
-def test_this_checkout_is_missing_there(unpacked: Shell) -> None:
+def test_this_checkout_is_missing_there(bundle_shell: Shell) -> None:
     """So that the other tests show what they say."""
     program = "import server_app, fedquorum; print(server_app.__file__, fedquorum.__file__)"
-    files = python(unpacked, program).split()
+    files = python(bundle_shell, program).split()
     assert files == [
-        str(unpacked.cwd / "server_app" / "__init__.py"),
-        str(unpacked.cwd / "strategies" / "fedquorum" / "__init__.py"),
+        str(bundle_shell.cwd / "server_app" / "__init__.py"),
+        str(bundle_shell.cwd / "strategies" / "fedquorum" / "__init__.py"),
     ]
-    elsewhere = Shell(unpacked.cwd.parent / "site", unpacked.env)
+    elsewhere = Shell(bundle_shell.cwd.parent / "site", bundle_shell.env)
     done = elsewhere(Path(sys.executable).name, "-c", "import fedquorum")
     assert "No module named 'fedquorum'" in done.stderr
 
@@ -94,16 +94,16 @@ def test_the_main_job_gives_the_same_bits(run: Path, tmp_path: Path) -> None:
     manifest = json.loads((run / "manifest.json").read_text())
     assert (manifest["status"], manifest["engine"]) == ("completed", "flower")
     assert_same_bits(run, run_here(tmp_path / "in-process", *OVERRIDES), ROUNDS)
-    assert recompute(run).problems == []
+    assert find_mismatches(run).problems == []
 
 
-def test_the_report_and_the_audit_run(unpacked: Shell, run: Path) -> None:
+def test_the_report_and_the_audit_run(bundle_shell: Shell, run: Path) -> None:
     """The pages have their templates, styles and scripts."""
-    printed = python(unpacked, READ, str(run))
-    assert ending(0) in printed
+    printed = python(bundle_shell, READ, str(run))
+    assert format_summary_line(0) in printed
     assert "script-src" in printed
     assert "Clients now" in printed
-    (page,) = (unpacked.cwd / "report").glob("*.html")
+    (page,) = (bundle_shell.cwd / "report").glob("*.html")
     text = page.read_text()
     assert "<h1>FedQuorum report</h1>" in text
     assert "<style>\n" in text

@@ -12,15 +12,15 @@ from safetensors.numpy import load_file
 
 from tests.builders_runs import read_rows
 from tests.cases import is_long
-from tests.integration.conftest import BIN, Shell, results_directory
+from tests.integration.conftest import BIN, Shell, find_results_directory
 
 SMALL = ("data.sizes=equal", "data.samples_per_client=20", "client.local_epochs=1")
 
 
-def test_a_run_tells_where_its_results_are(shell: Shell) -> None:
+def test_a_run_prints_where_its_results_are(shell: Shell) -> None:
     """The absolute path is printed, and all records are there."""
     done = shell("fedquorum", "rounds=2", "hydra.run.dir=here")
-    run = results_directory(done.stdout)
+    run = find_results_directory(done.stdout)
     assert run == shell.cwd / "here"
     names = {path.name for path in run.iterdir()}
     assert names == {

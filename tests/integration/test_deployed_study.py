@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 
 from server_app.job import SweepUnfinished
-from server_app.study.command_line import study_here
-from server_app.sweep_jobs import CONFIG_FILE, SweepFolder, complete_rounds
+from server_app.study.command_line import start_study
+from server_app.sweep_jobs import CONFIG_FILE, SweepFolder, read_complete_rounds
 from tests.builders_runs import read_rows, run_here
 from tests.cases import is_long
-from tests.integration.deployed import Deployment, data_of, deployed, write_all
+from tests.integration.deployed import Deployment, make_client_data, start_deployment, write_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.flower]
 
@@ -44,13 +44,13 @@ def deployment(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Deployment]:
     """Return devices with their data and policies; this process is the operator's."""
-    with deployed(tmp_path_factory.mktemp("study")) as made:
+    with start_deployment(tmp_path_factory.mktemp("study")) as made:
         names = [f"node-{client}" for client in range(CLIENTS)]
         made.register_clients(names)
         for client, name in enumerate(names):
             home = made.folder / "devices" / name
             home.mkdir(parents=True)
-            np.savez(home / "rows.npz", **data_of(client))
+            np.savez(home / "rows.npz", **make_client_data(client))
             (home / "node.yaml").write_text(POLICIES.get(client, ""))
             config = f'client-id={client} data-path="{home / "rows.npz"}"'
             made.start_script(name, client, NODE, "--isolation", "process", "--node-config", config)
@@ -66,7 +66,7 @@ def simulate(study: Path, strategy: str, seed: int, data: Path) -> None:
         f"experiment=custom data.validation_fraction=0.2 strategy={strategy} seed={seed}".split()
     )
     study.mkdir(exist_ok=True)
-    job = SweepFolder(study).job((*words, *ON_DEVICES.split()), "", SEEDS)
+    job = SweepFolder(study).get_job((*words, *ON_DEVICES.split()), "", SEEDS)
     settings = (job.directory / CONFIG_FILE).read_text()
     run_here(job.directory, *words, *SHARED.split(), "data.partition=natural", f"data.path={data}")
     (job.directory / CONFIG_FILE).write_text(settings)
@@ -79,7 +79,7 @@ def interrupted_after_a_round(run: Path) -> Iterator[None]:
 
     def watch() -> None:
         while not ended.wait(0.05):
-            if complete_rounds(run):
+            if read_complete_rounds(run):
                 os.kill(os.getpid(), signal.SIGINT)
                 return
 
@@ -103,9 +103,9 @@ def test_a_study_of_devices(deployment: Deployment, capfd: pytest.CaptureFixture
     words = f"goal=average methods=[qfedavg] trials=0 budget={2 * SEEDS}runs {ON_DEVICES}"
     arguments = [*words.split(), f"output={study}"]
     with interrupted_after_a_round(study / "0"):
-        study_here(arguments)
+        start_study(arguments)
     assert not (study / "study.json").exists()
-    study_here(arguments)
+    start_study(arguments)
     answer = json.loads((study / "study.json").read_text())
     assert_decided(answer)
     assert answer["spent"]["spent"] == answer["spent"]["amount"] == 2 * SEEDS * ROUNDS
@@ -142,7 +142,9 @@ def assert_withheld(rows: list[dict[str, Any]]) -> None:
 
 def assert_no_row_in(*folders: Path) -> None:
     """Check that no input of any client is in what the server keeps."""
-    parts = [data_of(client)[key] for client in range(CLIENTS) for key in ("x_train", "x_test")]
+    parts = [
+        make_client_data(client)[key] for client in range(CLIENTS) for key in ("x_train", "x_test")
+    ]
     inputs = [row.tobytes() for part in parts for row in part]
     files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
     assert {"study.json", "superlink.db", "model.safetensors"} <= {path.name for path in files}

@@ -9,20 +9,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fedquorum.audit.check import audit
-from fedquorum.records.directory import manifest_in
+from fedquorum.audit.check import audit_run
+from fedquorum.records.run_dir import read_manifest_or_empty
 
-from conf import compose
+from conf import compose_settings
 from server_app.job import run_in_process
 from tests.builders_runs import read_rows
 from tests.cases import is_long
-from tests.integration.conftest import BIN, Shell, free_port, wait_for
+from tests.integration.conftest import BIN, Shell, find_free_port, wait_for
 from tests.integration.deployed import (
     Deployment,
     assert_same_run,
-    data_of,
-    deployed,
     make_certificates,
+    make_client_data,
+    start_deployment,
     write_all,
 )
 
@@ -53,26 +53,26 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
     That is registered at the SuperLink, says it is client 0, and is in no line of the server's
     file.
     """
-    with deployed(tmp_path_factory.mktemp("deployment")) as made:
+    with start_deployment(tmp_path_factory.mktemp("deployment")) as made:
         names = [f"node-{client}" for client in range(CLIENTS)]
         made.register_clients(names)
         made.register("uninvited")
         for name, client in [*zip(names, range(CLIENTS), strict=True), ("uninvited", 0)]:
             data = made.folder / f"data of {name}.npz"
-            np.savez(data, **data_of(client))
+            np.savez(data, **make_client_data(client))
             made.start_node(name, client, data=data, preload=name != "node-0")
         yield made
 
 
 @pytest.fixture(scope="module")
-def simulated(tmp_path_factory: pytest.TempPathFactory) -> Simulated:
+def simulation(tmp_path_factory: pytest.TempPathFactory) -> Simulated:
     """Return what runs a strategy's job in process, on the data of all devices in one file."""
     folder = tmp_path_factory.mktemp("simulated")
     write_all(folder / "all.npz", CLIENTS)
 
     def simulate(name: str) -> Path:
         words = f"{RUN} {STRATEGIES[name]} data.partition=natural data.path={folder}/all.npz"
-        run_in_process(compose("custom", words), str(folder / name))
+        run_in_process(compose_settings("custom", words), str(folder / name))
         return folder / name
 
     return simulate
@@ -85,15 +85,15 @@ def statuses(run: Path, client: int) -> list[str]:
 
 
 def test_fedalign_as_in_the_simulation(
-    deployment: Deployment, simulated: Simulated, ssh_keygen: str
+    deployment: Deployment, simulation: Simulated, ssh_keygen: str
 ) -> None:
     """Same numbers on devices as in process; the uninvited node is named, and not asked."""
     overrides = f"{ON_DEVICES} {STRATEGIES['fedalign']} engine.node_keys={deployment.nodes}"
     done = deployment.run("fedalign", overrides, "--stream")
     assert done.status == 0, done.stderr
-    assert_same_run(deployment.folder / "fedalign", simulated("fedalign"))
+    assert_same_run(deployment.folder / "fedalign", simulation("fedalign"))
     assert statuses(deployment.folder / "fedalign", 2) == ["trained", "declined"]
-    fingerprint = key_fingerprint(ssh_keygen, deployment.key("uninvited"))
+    fingerprint = key_fingerprint(ssh_keygen, deployment.make_key("uninvited"))
     assert f"with key {fingerprint} is of no client of this run" in done.stdout
     assert "RUN" not in deployment.log("uninvited").read_text()
 
@@ -101,7 +101,7 @@ def test_fedalign_as_in_the_simulation(
 @pytest.mark.skipif(not is_long(), reason="only with --long")
 @pytest.mark.parametrize("strategy", ["fedau", "aaggff_s"])
 def test_others_as_in_the_simulation(
-    deployment: Deployment, simulated: Simulated, strategy: str
+    deployment: Deployment, simulation: Simulated, strategy: str
 ) -> None:
     """``engine=flower engine.superlink=NAME`` submits to the deployment: same numbers there."""
     words = f"experiment=custom {ON_DEVICES} {STRATEGIES[strategy]} engine=flower".split()
@@ -112,7 +112,7 @@ def test_others_as_in_the_simulation(
     ]
     done = Shell(deployment.folder, deployment.env)("fedquorum", *words)
     assert done.status == 0, done.stdout + done.stderr
-    assert_same_run(deployment.folder / strategy, simulated(strategy))
+    assert_same_run(deployment.folder / strategy, simulation(strategy))
     if strategy == "fedau":
         assert set(statuses(deployment.folder / strategy, 2)) == {"trained", "unavailable"}
 
@@ -127,21 +127,21 @@ def test_a_quorum_does_not_wait_for_a_frozen_node(deployment: Deployment) -> Non
     begun = f"[RUN {submitted['run-id']}, ROUND train 1]"
     log = deployment.log("node-2")
     wait_for("client 2 is asked", lambda: begun in log.read_text(errors="replace"), 120)
-    deployment.signal("node-2", signal.SIGSTOP)
+    deployment.send_signal("node-2", signal.SIGSTOP)
     try:
         wait_for("the run ends", lambda: status_of(run) not in {None, "running"}, 180)
     finally:
-        deployment.signal("node-2", signal.SIGCONT)
+        deployment.send_signal("node-2", signal.SIGCONT)
     assert status_of(run) == "completed"
     assert statuses(run, 2) == ["late", "busy"]
     for client in set(range(CLIENTS)) - {2}:
         assert statuses(run, client) == ["trained", "trained"]
-    assert not audit(run).problems
+    assert not audit_run(run).mismatches
 
 
 def status_of(run: Path) -> str | None:
     """Return what the run's manifest says, None before there is one."""
-    return manifest_in(run).get("status")
+    return read_manifest_or_empty(run).get("status")
 
 
 def test_without_a_registered_key_no_node_gets_in(deployment: Deployment) -> None:
@@ -149,14 +149,14 @@ def test_without_a_registered_key_no_node_gets_in(deployment: Deployment) -> Non
     refused = [deployment.start_node("unregistered", 1)]
     command = [str(BIN / "flower-supernode"), "--superlink", f"127.0.0.1:{deployment.port}"]
     command += ["--root-certificates", str(deployment.folder / "tls" / "ca.pem")]
-    command += ["--node-config", "client-id=1", "--port", str(free_port())]
+    command += ["--node-config", "client-id=1", "--port", str(find_free_port())]
     refused.append(deployment.start("keyless", command, FLWR_HOME=deployment.folder / "keyless"))
     assert all(node.wait(60) != 0 for node in refused)
     for name in ("unregistered", "keyless"):
         log = deployment.log(name).read_text()
         assert "Failed to initialize the connection to the SuperLink" in log
     listed = json.loads(
-        deployment.flwr("supernode", "list", "deployment", "--format", "json").stdout
+        deployment.run_flwr("supernode", "list", "deployment", "--format", "json").stdout
     )
     assert len(listed["nodes"]) == CLIENTS + 1
 

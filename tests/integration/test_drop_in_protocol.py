@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.builders_runs import run_here
-from tests.integration.conftest import ROOT, Outcome, free_port, lines_of_rounds
-from tests.integration.deployed import Deployment, deployed
+from tests.integration.conftest import ROOT, Outcome, find_free_port, read_round_lines
+from tests.integration.deployed import Deployment, start_deployment
 
 pytestmark = [pytest.mark.slow, pytest.mark.flower]
 
@@ -68,7 +68,7 @@ def app(clone: Path) -> Path:
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """Return a SuperLink with two SuperNodes, each of which hosts half of the clients."""
-    with deployed(tmp_path_factory.mktemp("deployment")) as made:
+    with start_deployment(tmp_path_factory.mktemp("deployment")) as made:
         for number in range(NODES):
             name = f"node-{number}"
             made.register(name)
@@ -76,9 +76,9 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
             home.mkdir(parents=True)
             words = ["--superlink", f"127.0.0.1:{made.port}", "--host", "127.0.0.1"]
             words += ["--root-certificates", str(made.folder / "tls" / "ca.pem")]
-            words += ["--auth-supernode-private-key", str(made.key(name))]
+            words += ["--auth-supernode-private-key", str(made.make_key(name))]
             words += ["--node-config", f"partition-id={number} num-partitions={NODES}"]
-            words += ["--port", str(free_port())]
+            words += ["--port", str(find_free_port())]
             path = f"{ROOT}{os.pathsep}{ROOT / 'strategies'}"
             made.start(name, [sys.executable, str(NODE), *words], FLWR_HOME=home, PYTHONPATH=path)
         yield made
@@ -88,7 +88,7 @@ def run(deployment: Deployment, app: Path, protocol: str) -> Outcome:
     """Run the app with a protocol, its records in a folder of this name."""
     config = f'experiment="custom" overrides="{" ".join(WORDS)}" protocol="{protocol}"'
     config += f' output-dir="{deployment.folder / protocol}"'
-    return deployment.flwr("run", str(app), "deployment", "--stream", "--run-config", config)
+    return deployment.run_flwr("run", str(app), "deployment", "--stream", "--run-config", config)
 
 
 def test_the_keyword_makes_the_apps_run(deployment: Deployment, app: Path, tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_the_keyword_makes_the_apps_run(deployment: Deployment, app: Path, tmp_p
     )
     assert (found / "manifest.json").is_file(), done.stdout[-4000:] + done.stderr[-2000:]
     assert json.loads((found / "manifest.json").read_text())["status"] == "completed"
-    assert lines_of_rounds(found) == lines_of_rounds(expected)
+    assert read_round_lines(found) == read_round_lines(expected)
     for table in ("clients", "evaluations"):
         assert pq.read_table(found / table).equals(pq.read_table(expected / table)), table
     names = [path / "model.safetensors" for path in (found, expected)]

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fedquorum.audit.command_line import ending
+from fedquorum.audit.command_line import format_summary_line
 
 from tests.integration.conftest import ROOT
 
@@ -70,7 +70,7 @@ sys.exit(audit(["."]))
 """
 
 
-def test_a_killed_server_goes_on_in_an_app_of_its_own(tmp_path: Path) -> None:
+def test_a_killed_server_resumes_in_a_separate_app(tmp_path: Path) -> None:
     """The model and the audit trail have the bits of a run that nobody killed."""
     library = str(ROOT / "strategies")
     program = FOREIGN.format(absent=ABSENT, here=str(tmp_path), library=library)
@@ -92,7 +92,7 @@ def test_a_killed_server_goes_on_in_an_app_of_its_own(tmp_path: Path) -> None:
     assert json.loads((killed / "manifest.json").read_text())["status"] == "running"
     done = foreign(0)
     assert done.returncode == 0, done.stderr[-4000:]
-    assert done.stdout.count("9 of 9 rounds") == done.stdout.count(ending(0)) == 2
+    assert done.stdout.count("9 of 9 rounds") == done.stdout.count(format_summary_line(0)) == 2
     (resumed,) = json.loads((killed / "manifest.json").read_text())["resumed"]
     assert 0 < resumed["round"] < 6
     names = ("model.safetensors", "population.parquet")

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fedquorum.audit.check import audit
-from fedquorum.named import NAMED
-from fedquorum.records.checkpoint import Checkpoints
+from fedquorum.audit.check import audit_run
+from fedquorum.named import NAMED_STRATEGIES
+from fedquorum.records.checkpoint import CheckpointStore
 from safetensors.numpy import load_file
 
 import server_app.command_line
@@ -24,14 +24,14 @@ import server_app.in_process
 import server_app.loop
 from tests.builders import NEEDED_WORDS
 from tests.builders_flower import ScriptedGrid
-from tests.builders_runs import few_clients, read_lines, read_rows, run_here
+from tests.builders_runs import make_client_overrides, read_lines, read_rows, run_here
 from tests.cases import is_long
 from tests.integration.conftest import BIN, wait_for
-from tests.integration.deployed import Cable, Deployment, assert_same_run, deployed
+from tests.integration.deployed import Cable, Deployment, assert_same_run, start_deployment
 
 FAST = (
     "rounds=12",
-    *few_clients(4, 2),
+    *make_client_overrides(4, 2),
     "engine.num_supernodes=4",
     "engine.startup_clients=3",
     "engine.startup_timeout=0.5",
@@ -51,17 +51,17 @@ MUTE: Mapping[int, set[int]] = {
 
 def with_grid(monkeypatch: pytest.MonkeyPatch, **script: Any) -> None:
     """Have runs in process made on a scripted grid, which knows the round."""
-    play = server_app.loop._round
+    play = server_app.loop._run_round
 
     def in_round(parts: Any, arrays: Any, server_round: int) -> Any:
         parts.grid.inner.server_round = server_round
         return play(parts, arrays, server_round)
 
-    monkeypatch.setattr("server_app.loop._round", in_round)
+    monkeypatch.setattr("server_app.loop._run_round", in_round)
     monkeypatch.setattr("server_app.in_process.InProcessGrid", partial(ScriptedGrid, **script))
 
 
-@pytest.mark.parametrize("strategy", sorted({*NAMED, "composed"}))
+@pytest.mark.parametrize("strategy", sorted({*NAMED_STRATEGIES, "composed"}))
 def test_every_strategy_under_faults(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
 ) -> None:
@@ -111,7 +111,7 @@ def test_who_misses_the_measuring_counts_with_the_last_loss(
     with_quorum = lines("quorum", "engine.quorum=0.5")
     assert [line["stale_clients"] for line in with_quorum] == [[], [], [], [1], [1], []]
     assert all(math.isfinite(line["global_loss"]) for line in with_quorum)
-    assert not audit(tmp_path / "quorum").problems
+    assert not audit_run(tmp_path / "quorum").mismatches
     rows = read_rows(tmp_path / "quorum", "evaluations")
     lost = {row["client"]: row for row in rows if row["round"] == 2}
     here = {row["client"]: row for row in rows if row["round"] == 3}
@@ -125,7 +125,7 @@ def test_who_misses_the_measuring_counts_with_the_last_loss(
     without = lines("all")
     assert [line["stale_clients"] for line in without] == [[]] * 6
     assert [line["unmeasured"] for line in without] == [[], [], [], [1], [1], []]
-    assert not audit(tmp_path / "all").problems
+    assert not audit_run(tmp_path / "all").mismatches
     assert without[3]["global_loss"] == pytest.approx(here[0]["loss"], rel=1e-12)
     # What stands in is in the checkpoints.
     lines("resumed", "engine.quorum=0.5", "rounds=3", "engine.checkpoint_every=1")
@@ -207,7 +207,7 @@ class Nodes:
         self.made.start_node(NAMES[client], client, port=port)
 
     def signal(self, client: int, number: signal.Signals) -> None:
-        self.made.signal(NAMES[client], number)
+        self.made.send_signal(NAMES[client], number)
 
     def kill(self, client: int) -> None:
         assert self.made.processes[NAMES[client]].poll() is None
@@ -247,7 +247,7 @@ class RealRun:
         text = path.read_text() if path.exists() else ""
         return [json.loads(line) for line in text.split("\n")[:-1]]
 
-    def became(self) -> dict[tuple[int, int], str]:
+    def read_statuses(self) -> dict[tuple[int, int], str]:
         """Return what became of the clients, by round and client."""
         rows = read_rows(self.directory)
         for row in rows:
@@ -302,16 +302,16 @@ class RealRun:
         wait_for("all three train", all_trained, GUARD)
         return found()[0]
 
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         return bool(self.manifest()["status"] != "running")
 
     def stop(self) -> None:
         """Stop it by Flower's command, and wait for its records."""
-        stopped = self._made.flwr("stop", self.id, "deployment")
+        stopped = self._made.run_flwr("stop", self.id, "deployment")
         assert stopped.status == 0, stopped.stdout + stopped.stderr
-        wait_for("the end", self.ended, GUARD)
+        wait_for("the end", self.has_ended, GUARD)
 
-    def tell(self) -> None:
+    def print_rounds(self) -> None:
         """Print what became of the rounds, for ``pytest -s``."""
         for line in self.rounds():
             print(
@@ -329,7 +329,7 @@ def test_real_nodes_under_faults(tmp_path: Path) -> None:
 
     With ``--long`` the killed one knocks until it is let in; then one is too slow, and all die.
     """
-    with deployed(tmp_path) as made, Cable(made.port) as cable:
+    with start_deployment(tmp_path) as made, Cable(made.port) as cable:
         nodes = Nodes(made, cable)
         made.register_clients(NAMES)
         nodes.start(0)
@@ -355,12 +355,12 @@ def test_real_nodes_under_faults(tmp_path: Path) -> None:
             nodes.start(1)
         back = run.all_trained(nodes)
         run.stop()
-        run.tell()
+        run.print_rounds()
         print(f"started again {nodes.restarts} times")
         if is_long():
             too_slow_and_then_dead(nodes)
 
-    manifest, became = run.manifest(), run.became()
+    manifest, became = run.manifest(), run.read_statuses()
     assert manifest["status"] == "interrupted"
     assert manifest["rounds_completed"] == len(run.rounds()) >= back > max(broken.values())
     assert [became[1, client] for client in range(3)] == ["trained", "trained", "unavailable"]
@@ -368,7 +368,7 @@ def test_real_nodes_under_faults(tmp_path: Path) -> None:
         assert [became[server_round, client] for client in range(3)] == ["trained"] * 3
     assert {client: became[n, client] for client, n in broken.items()} == {1: "failed", 2: "failed"}
     assert {became[n, 0] for n in range(1, len(run.rounds()) + 1)} == {"trained"}
-    newest = Checkpoints(run.directory).newest().checkpoint
+    newest = CheckpointStore(run.directory).find_newest().checkpoint
     assert newest is not None
     assert len(run.rounds()) - newest.server_round in (0, 1)  # it may end between the two
     assert all(np.isfinite(array).all() for array in newest.model.values())
@@ -387,9 +387,9 @@ def too_slow_and_then_dead(nodes: Nodes) -> None:
     nodes.signal(0, signal.SIGCONT)
     killed = run.while_they_train({c: partial(nodes.kill, c) for c in (1, 2)}, after=1)
     nodes.kill(0)
-    wait_for("the end", run.ended, GUARD)
-    run.tell()
-    manifest, became, lines = run.manifest(), run.became(), run.rounds()
+    wait_for("the end", run.has_ended, GUARD)
+    run.print_rounds()
+    manifest, became, lines = run.manifest(), run.read_statuses(), run.rounds()
     assert (manifest["status"], manifest["rounds_completed"]) == ("completed", rounds)
     assert became[1, 0] == "failed"
     assert {became[server_round, client] for client, server_round in killed.items()} == {"failed"}
@@ -408,14 +408,14 @@ def too_slow_and_then_dead(nodes: Nodes) -> None:
 def test_a_superlink_that_is_started_again(tmp_path: Path, number: signal.Signals) -> None:
     """In the midst of a run: no recorded round is lost, nodes come back, ``resume`` goes on."""
     settings = "rounds=5 evaluation.every=1 engine.checkpoint_every=1"
-    with deployed(tmp_path) as made, Cable(made.port) as cable:
+    with start_deployment(tmp_path) as made, Cable(made.port) as cable:
         nodes = Nodes(made, cable)
         made.register_clients(NAMES)
         for client in range(len(NAMES)):
             nodes.start(client)
         run = RealRun(made, "run", f"{settings} engine.startup_timeout=120")
         wait_for("two rounds", lambda: len(run.rounds()) > 1, GUARD)
-        run.while_they_train({0: partial(made.end_superlink, number)}, after=2)
+        run.while_they_train({0: partial(made.stop_superlink, number)}, after=2)
         ended, recorded = run.manifest(), (run.directory / "rounds.jsonl").read_bytes()
         made.start_superlink()
         words = (f"resume={run.directory}", "engine=flower", "engine.superlink=deployment")
@@ -427,7 +427,7 @@ def test_a_superlink_that_is_started_again(tmp_path: Path, number: signal.Signal
 
         wait_for("the resumed run ends", over, GUARD)
         assert resumed.returncode == 0
-        listed = made.flwr("list", "deployment", "--format", "json").stdout
+        listed = made.run_flwr("list", "deployment", "--format", "json").stdout
         told = {each["run-id"]: each["status"] for each in json.loads(listed)["runs"]}
         print(f"{number.name}: {ended['status']}, to Flower {told[run.id]}")
         print(f"nodes started again {nodes.restarts} times")

@@ -19,11 +19,11 @@ from tests.integration.conftest import (
     Outcome,
     Shell,
     assert_same_bits,
-    free_port,
-    local_superlink,
+    find_free_port,
+    start_local_superlink,
     wait_for,
 )
-from tests.reference.fedalign import recompute
+from tests.reference.fedalign import find_mismatches
 
 pytestmark = [pytest.mark.slow, pytest.mark.flower]
 
@@ -67,7 +67,7 @@ def test_what_clients_keep_survives_between_rounds(kept: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("engine", ["in-process", "flower"] if is_long() else ["in-process"])
-def test_what_only_clients_had_cannot_go_on(flower: Shell, kept: Path, engine: str) -> None:
+def test_models_that_only_clients_had_cannot_resume(flower: Shell, kept: Path, engine: str) -> None:
     """The models of local-only clients are lost with a run on Ray; going on says so in one line."""
     refused = flower("fedquorum", f"resume={kept}", "rounds=5", f"engine={engine}")
     assert refused.status == 1
@@ -83,7 +83,7 @@ def swept(flower: Shell) -> Outcome:
     """Interrupt a sweep on Ray in the second of three jobs, which is in the folder ``swept``."""
     jobs = f"rounds=1,{STOPPED_ROUNDS},{STOPPED_ROUNDS + 1}"
     words = ["-m", "engine=flower", jobs, *STOPPED, "hydra.sweep.dir=swept"]
-    return interrupted(flower, words, flower.cwd / "swept" / "1" / "rounds.jsonl", 2)
+    return interrupt_command(flower, words, flower.cwd / "swept" / "1" / "rounds.jsonl", 2)
 
 
 @pytest.fixture(scope="module", params=["in a sweep", "alone"] if is_long() else ["in a sweep"])
@@ -93,7 +93,7 @@ def stopped_run(request: pytest.FixtureRequest, flower: Shell) -> Path:
     if request.param == "alone":
         run = flower.cwd / "stopped-alone"
         words = ["engine=flower", f"rounds={STOPPED_ROUNDS}", *STOPPED, f"hydra.run.dir={run.name}"]
-        assert interrupted(flower, words, run / "rounds.jsonl", 2).status == 130
+        assert interrupt_command(flower, words, run / "rounds.jsonl", 2).status == 130
     else:
         request.getfixturevalue("swept")
     assert_readable(run)
@@ -103,7 +103,7 @@ def stopped_run(request: pytest.FixtureRequest, flower: Shell) -> Path:
 
 
 @pytest.mark.parametrize("engine", ["flower", "in-process"])
-def test_a_stopped_run_goes_on(
+def test_a_stopped_run_resumes(
     flower: Shell, stopped_run: Path, never_stopped: Path, engine: str
 ) -> None:
     """``resume`` of a run on Ray, there or in process: the bits of one never stopped."""
@@ -117,10 +117,10 @@ def test_a_stopped_run_goes_on(
     assert f"Continuing after round {going_on['round']} of the run in {run}" in done.stdout
     assert (manifest["status"], manifest["rounds_completed"]) == ("completed", STOPPED_ROUNDS)
     assert_same_bits(run, never_stopped, STOPPED_ROUNDS)
-    assert recompute(run).problems == []
+    assert find_mismatches(run).problems == []
 
 
-def test_the_flower_engine_tells_when_the_run_died(flower: Shell) -> None:
+def test_the_flower_engine_reports_a_failed_run(flower: Shell) -> None:
     """The command exits with 1 and says why, where ``flwr run --stream`` exits with 0."""
     missing = "data.root must be a folder with the four files of Fashion-MNIST"
     words = ["experiment=fedalign/fmnist", f"data.root={flower.cwd}/none", "data.download=false"]
@@ -149,8 +149,8 @@ def test_a_mistake_in_the_settings_is_the_last_line(flower: Shell) -> None:
 
 def test_a_ray_cluster_that_is_gone(tmp_path: Path) -> None:
     """Ray would wait for it for minutes, and let nobody say a word meanwhile."""
-    address = f"127.0.0.1:{free_port()}"
-    with local_superlink(tmp_path / "home") as variables:
+    address = f"127.0.0.1:{find_free_port()}"
+    with start_local_superlink(tmp_path / "home") as variables:
         shell = Shell(tmp_path, {**variables, "RAY_ADDRESS": address})
         config = run_config(shell, "run", "rounds=1")
         done = shell("flwr", "run", str(ROOT), "--stream", "--run-config", config)
@@ -184,7 +184,7 @@ def test_flwr_stop_leaves_readable_records(flower: Shell) -> None:
     assert_readable(run)
 
 
-def interrupted(shell: Shell, words: Sequence[str], rounds: Path, after: int) -> Outcome:
+def interrupt_command(shell: Shell, words: Sequence[str], rounds: Path, after: int) -> Outcome:
     """Press Ctrl-C when the file ``rounds`` has ``after`` lines."""
     # A shell starts background jobs with SIGINT ignored, which children inherit.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -17,27 +17,27 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from fedquorum.audit.check import audit
+from fedquorum.audit.check import audit_run
 from fedquorum.errors import ParameterError, SettingsError
-from fedquorum.flower.codec import TrainAnswer, TrainTask
-from fedquorum.named import ALL_SELECTIONS, ALL_WEIGHTINGS, build
-from fedquorum.parameters import Cutoff, Number, OneOf, RequiredLoss
+from fedquorum.flower.codec import TrainResult, TrainTask
+from fedquorum.named import ALL_SELECTIONS, ALL_WEIGHTINGS, build_rules
+from fedquorum.parameters import Cutoff, Interval, LossRequirement, OneOf
 from fedquorum.participation import PARTICIPATIONS
-from fedquorum.rule import Rule, RunFacts, parameters_of
+from fedquorum.rng import make_generator
+from fedquorum.rule import Rule, RunContext, get_parameters
 from fedquorum.server_optimizer import SERVER_OPTIMIZERS
-from fedquorum.streams import stream
 
 import client_app.app
 from client_app.arrays import Arrays
+from client_app.cached_evaluation import CachedEvaluator
 from client_app.client import FederatedClient
-from client_app.evaluation import Measurement
-from client_app.measurements import Measurements
+from client_app.evaluation import ClientMetrics
 from client_app.trainer import Trainer
-from conf.compose import compose_words
-from server_app.loop import run
+from conf.compose import compose_overrides
+from server_app.loop import run_rounds
 from tests.builders_flower import ScriptedGrid
-from tests.cases import sampled
-from tests.integration.conftest import assert_same_bits, breaking_off
+from tests.cases import sample_cases
+from tests.integration.conftest import assert_same_bits, interrupt_at_round
 
 CLIENTS, ROUNDS = 6, 6
 CASES, SAMPLE, PARTS = 2000, 200, 8
@@ -85,9 +85,9 @@ def draw(number: int, attempt: int) -> Case | None:
     joining_round = int(one(1, rng.integers(2, ROUNDS)))
     if joining_round == 1 and one(True, False):  # by the data of all priority clients
         strategy["priority_samples"] = 3
-    facts = RunFacts(ROUNDS, rates=dict.fromkeys(range(CLIENTS), 0.5), clients=(*range(CLIENTS),))
+    facts = RunContext(ROUNDS, rates=dict.fromkeys(range(CLIENTS), 0.5), clients=(*range(CLIENTS),))
     try:
-        build(strategy, {"name": optimizer}, facts)
+        build_rules(strategy, {"name": optimizer}, facts)
     except ParameterError:
         return None
     words = (
@@ -142,19 +142,22 @@ WITH_ANOTHER = ("c1",)
 def options_of(rule: type[Rule] | None, rng: np.random.Generator) -> dict[str, Any]:
     """Return values within their ranges for some parameters of a rule."""
     found: dict[str, Any] = {}
-    for parameter in () if rule is None else parameters_of(rule):
-        allowed, needed = parameter.metadata["allowed"], parameter.name in (rule or Rule).needed
+    for parameter in () if rule is None else get_parameters(rule):
+        allowed, needed = (
+            parameter.metadata["allowed"],
+            parameter.name in (rule or Rule).required_options,
+        )
         if parameter.name in WITH_ANOTHER or (not needed and rng.random() < 0.5):
             continue
         if isinstance(allowed, OneOf):
             found[parameter.name] = allowed.choices[rng.integers(len(allowed.choices))]
-        elif isinstance(allowed, Number):
+        elif isinstance(allowed, Interval):
             low, high = max(float(allowed.low), -2.0), min(float(allowed.high), 3.0)
             drawn = low + (high - low) * rng.uniform(0.05, 0.9)
             found[parameter.name] = round(drawn) if allowed.integer else round(drawn, 3)
         elif isinstance(allowed, Cutoff):
             found[parameter.name] = (math.inf, 1, 2, 3)[rng.integers(4)]
-        elif isinstance(allowed, RequiredLoss):
+        elif isinstance(allowed, LossRequirement):
             found[parameter.name] = (1.0, 0.5, [0.5, 2.0, 1.0, 0.7, 0.2, 3.0])[rng.integers(3)]
     return found
 
@@ -186,37 +189,37 @@ def spoil(monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
 
     What goes wrong follows from the client and the round or the model, not from its node.
     """
-    measure, join = Measurements.measure, FederatedClient.join
-    train: Callable[..., Any] = Trainer.each
+    measure, join = CachedEvaluator.evaluate, FederatedClient.evaluate_and_decide
+    train: Callable[..., Any] = Trainer.train_clients
 
-    def wild(self: Measurements, arrays: Arrays, part: Any, client: int) -> Measurement:
+    def wild(self: CachedEvaluator, arrays: Arrays, part: Any, client: int) -> ClientMetrics:
         measured = measure(self, arrays, part, client)
         digest = zlib.crc32(b"".join(array.tobytes() for array in arrays))
-        rng = stream(case.number, "wild", digest, client)
+        rng = make_generator(case.number, "wild", digest, client)
         if rng.random() > 0.15 or not measured.num_examples:
             return measured
         return replace(measured, loss=float(rng.choice(WILD)))
 
-    def fails(self: FederatedClient, parameters: Arrays, task: TrainTask) -> TrainAnswer:
-        if stream(case.number, "fails", task.server_round, self.client_id).random() < 0.08:
+    def fails(self: FederatedClient, parameters: Arrays, task: TrainTask) -> TrainResult:
+        if make_generator(case.number, "fails", task.server_round, self.client_id).random() < 0.08:
             raise RuntimeError("out of battery")
         return join(self, parameters, task)
 
     def spoilt(
         self: Trainer, arrays: Arrays, clients: Sequence[int], t: int, use: Any, **further: Any
     ) -> Iterable[Any]:
-        def used(places: list[int], models: list[torch.Tensor]) -> Any:
+        def spoil_and_use(places: list[int], models: list[torch.Tensor]) -> Any:
             for i, place in enumerate(places):
-                rng = stream(case.number, "spoilt", t, clients[place])
+                rng = make_generator(case.number, "spoilt", t, clients[place])
                 if rng.random() < 0.1:
                     models[0][i].flatten()[0:1] = float(rng.choice(SPOILT))
             return use(places, models)
 
-        yield from train(self, arrays, clients, t, used, **further)
+        yield from train(self, arrays, clients, t, spoil_and_use, **further)
 
-    monkeypatch.setattr(Measurements, "measure", wild)
-    monkeypatch.setattr(FederatedClient, "join", fails)
-    monkeypatch.setattr(Trainer, "each", spoilt)
+    monkeypatch.setattr(CachedEvaluator, "evaluate", wild)
+    monkeypatch.setattr(FederatedClient, "evaluate_and_decide", fails)
+    monkeypatch.setattr(Trainer, "train_clients", spoilt)
 
 
 # --- a run ---------------------------------------------------------------------------------------
@@ -226,7 +229,7 @@ def play(
     case: Case, directory: Path, num_nodes: int, *, resume: bool = False, after: int = 0
 ) -> Path:
     """Run a case from the round after ``after``."""
-    composed = compose_words((*SMALL, f"seed={case.number}", *case.words))
+    composed = compose_overrides((*SMALL, f"seed={case.number}", *case.words))
     engine = replace(composed.settings.engine, num_supernodes=num_nodes)
     resumed = str(directory) if resume else None
     composed = replace(composed, settings=replace(composed.settings, engine=engine, resume=resumed))
@@ -234,11 +237,11 @@ def play(
     away = dict.fromkeys(range(case.joining_round - 1), late)  # while the round before is the last
     grid = ScriptedGrid(client_app.app.app, composed.run_config, num_nodes, away=away)
     grid.server_round = after
-    run(grid, composed, str(directory), engine=grid.engine)
+    run_rounds(grid, composed, str(directory), engine=grid.engine)
     return directory
 
 
-def accepted(number: int, directory: Path) -> Case:
+def run_first_valid_case(number: int, directory: Path) -> Case:
     """Return the first case of a number whose rules go together, and run it whole."""
     for attempt in range(10_000):
         case = draw(number, attempt)
@@ -262,23 +265,23 @@ def accepted(number: int, directory: Path) -> Case:
 @pytest.mark.parametrize("part", range(PARTS))
 def test_any_run_is_audited_and_continued(part: int, tmp_path: Path) -> None:
     """By the audit without a problem; with the same bits, on another number of nodes."""
-    for number in sampled(range(CASES), SAMPLE, seed=1)[part::PARTS]:
+    for number in sample_cases(range(CASES), SAMPLE, seed=1)[part::PARTS]:
         check(number, tmp_path / str(number))
 
 
 def problems(directory: Path) -> list[str]:
     """Return what the audit finds wrong."""
-    return [str(problem) for problem in audit(directory).problems]
+    return [str(problem) for problem in audit_run(directory).mismatches]
 
 
 def check(number: int, folder: Path) -> None:
     """Play a case whole and in two legs, and audit both."""
-    case = accepted(number, folder)
+    case = run_first_valid_case(number, folder)
     whole, stopped = folder / "whole", folder / "stopped"
     assert problems(whole) == [], case
     with pytest.MonkeyPatch.context() as patch:
         spoil(patch, case)
-        with breaking_off(patch, case.last_round + 1):
+        with interrupt_at_round(patch, case.last_round + 1):
             play(case, stopped, case.nodes[0])
         play(case, stopped, case.nodes[1], resume=True, after=case.last_round)
     assert problems(stopped) == [], case

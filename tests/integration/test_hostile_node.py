@@ -5,14 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fedquorum.audit.check import audit
-from fedquorum.records.directory import manifest_in
+from fedquorum.audit.check import audit_run
+from fedquorum.records.run_dir import read_manifest_or_empty
 from safetensors.numpy import load_file
 
 from tests.builders_runs import read_rows
 from tests.cases import is_long
 from tests.integration.conftest import wait_for
-from tests.integration.deployed import deployed
+from tests.integration.deployed import start_deployment
 
 HOSTILE = Path(__file__).with_name("hostile_supernode.py")
 ROUNDS = 10
@@ -28,7 +28,7 @@ WORDS = (
 @pytest.mark.skipif(not is_long(), reason="only with --long")
 def test_a_node_that_pushes_spoilt_objects(tmp_path: Path) -> None:
     """Its spoilt replies are rejected with a reason, its honest ones and those of others count."""
-    with deployed(tmp_path) as made:
+    with start_deployment(tmp_path) as made:
         made.register_clients(NAMES)
         for client, name in enumerate(NAMES[:2]):
             made.start_node(name, client)
@@ -37,17 +37,17 @@ def test_a_node_that_pushes_spoilt_objects(tmp_path: Path) -> None:
         submitted = made.run("run", f"{WORDS} engine.node_keys={made.nodes}", "--format", "json")
         assert json.loads(submitted.stdout)["success"], submitted.stdout + submitted.stderr
         ended = ("completed", "failed", "interrupted")
-        wait_for("the run ends", lambda: manifest_in(run).get("status") in ended, 900)
+        wait_for("the run ends", lambda: read_manifest_or_empty(run).get("status") in ended, 900)
         pushed = made.log("node-2").read_text(errors="replace").count(" spoilt")
 
-    assert manifest_in(run)["status"] == "completed"
+    assert read_manifest_or_empty(run)["status"] == "completed"
     rows = read_rows(run)
     spoilt = [row for row in rows if row["client"] == 2 and row["status"] != "trained"]
     assert {row["status"] for row in rows if row["client"] != 2} == {"trained"}
     assert {row["status"] for row in spoilt} <= {"failed", "rejected"}
     assert all(row["reason"] and row["reason"].isprintable() for row in spoilt)
     assert ROUNDS // 3 <= len(spoilt) <= pushed
-    assert not audit(run).problems
+    assert not audit_run(run).mismatches
     model = load_file(run / "model.safetensors")
     assert all(np.isfinite(array).all() for array in model.values())
     print("\n", *(f"{row['round']}: {row['reason']}\n" for row in spoilt))

@@ -23,18 +23,18 @@ from fedquorum.records.reader import load_run
 from fedquorum.records.values import NUMBER
 
 from server_app.commands import main
-from server_app.report.watch import Watch
-from server_app.resuming import resumed_words
+from server_app.report.watch import RunWatcher
+from server_app.resume import merge_resumed_overrides
 from tests.builders_hostile import tamper
-from tests.builders_runs import few_clients, run_here
-from tests.cases import is_long, sampled
+from tests.builders_runs import make_client_overrides, run_here
+from tests.cases import is_long, sample_cases
 
 DIRECTORIES = 500
 SECONDS = 60  # for all that one reader does with one directory
 WORDS = (
     "rounds=3",
     "engine.checkpoint_every=1",
-    *few_clients(4, 2, samples=20),
+    *make_client_overrides(4, 2, samples=20),
     "availability=bernoulli",
     "availability.p=0.8",
 )
@@ -96,9 +96,9 @@ def outcome(read: Callable[[], object]) -> str:
     return told
 
 
-def go_on(directory: Path) -> None:
+def resume_directory(directory: Path) -> None:
     """Do what ``fedquorum resume=DIR`` does."""
-    run_here(directory, *resumed_words([f"resume={directory}"]))
+    run_here(directory, *merge_resumed_overrides([f"resume={directory}"]))
 
 
 @pytest.mark.slow
@@ -108,7 +108,7 @@ def test_a_directory_of_somebody_else_is_one_line(
     """Loaded, audited, watched, reported beside a good run, and resumed."""
     outcomes: dict[str, Counter[str]] = {}
     ways: Counter[str] = Counter()
-    seeds = sampled(range(DIRECTORIES), 28)
+    seeds = sample_cases(range(DIRECTORIES), 28)
     size = 50 if is_long() else len(seeds)
     for batch in (seeds[i : i + size] for i in range(0, len(seeds), size)):
         folder = tmp_path / "batch"
@@ -121,12 +121,12 @@ def test_a_directory_of_somebody_else_is_one_line(
             for name, read in readers.items():
                 kind = "read" if outcome(partial(read, directory)) == "read" else "one line"
                 outcomes.setdefault(name, Counter())[kind] += 1
-            outcomes.setdefault("audit", Counter())[audited(directory, capsys)] += 1
-        left_out = reported(folder, tmp_path / "report", capsys)
+            outcomes.setdefault("audit", Counter())[run_audit(directory, capsys)] += 1
+        left_out = count_excluded_runs(folder, tmp_path / "report", capsys)
         outcomes.setdefault("report", Counter())["one line"] += left_out
         outcomes["report"]["read"] += len(batch) - left_out
         for seed in batch:
-            told = outcome(partial(go_on, folder / str(seed)))
+            told = outcome(partial(resume_directory, folder / str(seed)))
             kind = "goes on" if told == "read" else "one line"
             outcomes.setdefault("resume", Counter())[kind] += 1
         assert_unhurt(outside)
@@ -152,9 +152,9 @@ def test_any_number_can_be_read(
             fill(directory, number, seed)
             assert outcome(partial(load_run, directory)) == "read"
             assert outcome(partial(watch, directory)) == "read"
-            assert audited(directory, capsys) in ("does not fit", "one line")
+            assert run_audit(directory, capsys) in ("does not fit", "one line")
     (folder / "gate").rename(folder / "good")
-    assert reported(folder, tmp_path / "report", capsys) == 0
+    assert count_excluded_runs(folder, tmp_path / "report", capsys) == 0
 
 
 NUMBERS = (1e300, -1e300, 1.7e308, 5e-324, math.inf, -math.inf, math.nan)
@@ -162,7 +162,7 @@ NUMBERS = (1e300, -1e300, 1.7e308, 5e-324, math.inf, -math.inf, math.nan)
 
 def fill(directory: Path, number: float, seed: int) -> None:
     """Put a number at every place of a run's records where one may stand."""
-    given = NUMBER.written(number)
+    given = NUMBER.to_json(number)
     lines = [json.loads(line) for line in (directory / "rounds.jsonl").read_text().splitlines()]
     for line in lines:
         filled = {name: given for name, value in line.items() if isinstance(value, float)}
@@ -189,7 +189,7 @@ def watch(directory: Path) -> None:
     RunError
         With that line.
     """
-    watched = Watch(directory)
+    watched = RunWatcher(directory)
     watched.draw()
     assert watched.metrics is not None
     assert "the records cannot be drawn" not in watched.content
@@ -199,7 +199,7 @@ def watch(directory: Path) -> None:
         raise RunError(problems[0])
 
 
-def audited(directory: Path, capsys: pytest.CaptureFixture[str]) -> str:
+def run_audit(directory: Path, capsys: pytest.CaptureFixture[str]) -> str:
     """Return what came of ``fedquorum audit``."""
     capsys.readouterr()
     found: list[int] = []
@@ -214,7 +214,7 @@ def audited(directory: Path, capsys: pytest.CaptureFixture[str]) -> str:
     return "fits" if found == [0] else "does not fit"
 
 
-def reported(folder: Path, output: Path, capsys: pytest.CaptureFixture[str]) -> int:
+def count_excluded_runs(folder: Path, output: Path, capsys: pytest.CaptureFixture[str]) -> int:
     """Return how many runs a report leaves out; the good one is in it."""
     capsys.readouterr()
     assert main(["report", str(folder), "--output", str(output)]) == 0

@@ -12,21 +12,21 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from fedquorum.audit.check import audit
-from fedquorum.audit.explain import explain
-from fedquorum.audit.replay import read_recorded
+from fedquorum.audit.check import audit_run
+from fedquorum.audit.explain import describe_decision
+from fedquorum.audit.replay import read_audit_input
 from safetensors.numpy import load_file
 
 from client_app.data import load_data
 from conf import SettingsError
-from conf.compose import compose, options
+from conf.compose import compose_settings, options
 from server_app.api.result import RunResult
 from tests.builders_runs import read_rounds, read_rows
 from tests.builders_runs import run_here as run
 from tests.cases import is_long
 from tests.integration.conftest import ROOT, assert_same_bits
 from tests.reference import fedau
-from tests.reference.fedalign import recompute
+from tests.reference.fedalign import find_mismatches
 from tests.reference.idx import write_idx
 
 SHORT = ("rounds=20", "strategy.warmup_fraction=0.2")
@@ -55,7 +55,7 @@ def test_every_decision_recomputes_from_the_records(
     tmp_path: Path, overrides: tuple[str, ...]
 ) -> None:
     """Admissions, weights, theta, thresholds and counts follow from the records alone."""
-    found = recompute(run(tmp_path / "run", *SHORT, *overrides))
+    found = find_mismatches(run(tmp_path / "run", *SHORT, *overrides))
     assert found.problems == []
     assert found.weights >= 20 * 5
     assert found.gates > 0
@@ -66,16 +66,16 @@ def test_the_example_of_the_documentation(tmp_path: Path) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/records.md").read_text(), re.DOTALL)
     directory = run(tmp_path / "run", *SHORT)
 
-    def recomputed() -> bool:
+    def can_recompute() -> bool:
         done = subprocess.run(
             [sys.executable, "-c", code, str(directory)], capture_output=True, check=False
         )
         return done.returncode == 0
 
-    assert recomputed()
+    assert can_recompute()
     path = directory / "rounds.jsonl"
     path.write_text(path.read_text().replace('"theta": 0.8', '"theta": 0.7'))
-    assert not recomputed()
+    assert not can_recompute()
 
 
 def test_the_recomputation_notices_a_changed_record(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_the_recomputation_notices_a_changed_record(tmp_path: Path) -> None:
     changed["global_loss"] -= 0.5
     lines[10] = json.dumps(changed)
     path.write_text("\n".join(lines) + "\n")
-    assert any("round 11" in problem for problem in recompute(directory).problems)
+    assert any("round 11" in problem for problem in find_mismatches(directory).problems)
 
 
 def test_the_seed_decides(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_fashion_mnist(tmp_path: Path, real_data: Path) -> None:
     directory = run(
         tmp_path / "run", "experiment=fedalign/fmnist", f"data.root={real_data}", "rounds=12"
     )
-    found = recompute(directory)
+    found = find_mismatches(directory)
     assert found.problems == []
     assert found.gates > 0
     rounds = read_rounds(directory)
@@ -128,7 +128,7 @@ def test_every_fedalign_preset_runs_two_rounds(
     """
     words = [f"experiment={experiment}", "rounds=2", "strategy.warmup_rounds=1"]
     words.append("client.local_epochs=1")
-    data = compose(experiment).settings.data.name
+    data = compose_settings(experiment).settings.data.name
     if data == "fmnist":
         words.append(f"data.root={real_data}")
     elif data == "emnist":
@@ -142,7 +142,7 @@ def test_every_fedalign_preset_runs_two_rounds(
         few = ["data.num_clients=6", "data.num_priority=2", "data.shard_size=20"]
         words += ["data.shard_size=125"] if is_long() else few
     directory = run(tmp_path / "run", *words)
-    found = recompute(directory)
+    found = find_mismatches(directory)
     assert found.problems == []
     assert found.weights > 0
     first, second = read_rounds(directory)
@@ -170,7 +170,7 @@ def test_fedau_runs_under_every_process(tmp_path: Path, availability: str, real_
         rows = [row for row in table if row["client"] == client]
         history = [row["status"] == "trained" for row in rows]
         assert len(history) == 12
-        expected = fedau.omegas(history, 4)
+        expected = fedau.compute_omegas(history, 4)
         for row, omega in zip(rows, expected, strict=False):
             assert row["participation_correction"] == pytest.approx(float(omega), rel=1e-12)
             weight = float(omega) / 250 if row["status"] == "trained" else 0.0
@@ -225,7 +225,7 @@ def test_priority_and_choice_have_the_same_bits_on_one_node_and_on_four(
         for n in ("1", "4")
     )
     assert_same_bits(one, four, 4)
-    assert [str(problem) for problem in audit(four).problems] == []
+    assert [str(problem) for problem in audit_run(four).mismatches] == []
     weights = pq.read_table(one / "clients")["weight"].to_pylist()
     if "strategy=fedgp" in words:
         assert 0 < sum(weight > 0 for weight in weights) <= 4 * 20
@@ -407,13 +407,15 @@ def test_the_auroc_of_a_sure_model_is_that_of_its_logits(tmp_path: Path, real_da
     words = (f"data.path={real_data / 'heart_uci.csv'}", *strategy, *model)
     directory = run(tmp_path / "run", "experiment=aaggff/heart", *words)
     result = RunResult.read(directory)
-    data = load_data(compose("aaggff/heart", " ".join(words)).settings.data, result.records.seed)
+    data = load_data(
+        compose_settings("aaggff/heart", " ".join(words)).settings.data, result.records.seed
+    )
     last = result.evaluations.query("round == 40").set_index("client")["test_metric"]
     largest = 0.0
     for client in range(data.num_clients):
-        part = data.client(client)
+        part = data.get_client(client)
         with torch.no_grad():
-            z = result.model()(torch.tensor(part.x_test)).double().numpy()
+            z = result.load_model()(torch.tensor(part.x_test)).double().numpy()
         score = z[:, 0] if z.shape[1] == 1 else z[:, 1] - z[:, 0]
         ahead = score[part.y_test == 1][:, None] - score[part.y_test == 0]
         assert last[client] == pytest.approx(((ahead > 0) + 0.5 * (ahead == 0)).mean(), abs=1e-9)
@@ -467,8 +469,10 @@ def test_the_servers_rate_follows_the_clients(tmp_path: Path) -> None:
     run(parts, *FOLLOWED, "rounds=2", "engine.stop_after_round=1")
     run(parts, *FOLLOWED, "rounds=2", f"resume={parts}")
     assert_same_bits(parts, whole, rounds=2)
-    assert audit(parts).problems == ()
-    (line,) = [x for x in explain(read_recorded(parts), 0, 2) if x.startswith("server's")]
+    assert audit_run(parts).mismatches == ()
+    (line,) = [
+        x for x in describe_decision(read_audit_input(parts), 0, 2) if x.startswith("server's")
+    ]
     assert line == "server's learning rate: server_lr lr_0 / lr_t = 1 x 2 = 2"
 
 
@@ -491,7 +495,7 @@ def write_emnist(root: Path, rows_per_class: tuple[int, int]) -> None:
         write_idx(folder / f"emnist-balanced-{part}-labels-idx1-ubyte", labels)
 
 
-def test_only_priority_clients_are_evaluated_where_asked(tmp_path: Path) -> None:
+def test_only_priority_clients_are_evaluated_on_request(tmp_path: Path) -> None:
     """evaluation.clients=priority: non-priority clients report nothing; every n: nulls between."""
     directory = run(
         tmp_path / "run", "rounds=5", "evaluation.clients=priority", "evaluation.every=2"

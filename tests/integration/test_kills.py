@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from fedquorum.records.checkpoint import Checkpoints
+from fedquorum.records.checkpoint import CheckpointStore
 
-from conf.compose import compose_words
+from conf.compose import compose_overrides
 from server_app.job import run_in_process
 from tests.cases import is_long
 from tests.integration.conftest import assert_same_run
@@ -43,7 +43,7 @@ def begin(directory: Path) -> multiprocessing.process.BaseProcess:
         ["client_app.app", "server_app.app", "torch.utils.tensorboard"]
     )
     process = processes.Process(
-        target=run_in_process, args=(compose_words(words), str(directory)), daemon=True
+        target=run_in_process, args=(compose_overrides(words), str(directory)), daemon=True
     )
     process.start()
     return process
@@ -96,7 +96,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
                 rows = rounds_of_table(directory, table)
                 assert len(rows) == len(set(rows))
                 assert {server_round for server_round, _ in rows} <= set(range(1, len(done) + 2))
-            found = Checkpoints(directory).newest().checkpoint
+            found = CheckpointStore(directory).find_newest().checkpoint
             kept = 0 if found is None else found.server_round
             assert 0 <= len(done) - kept <= EVERY
             killed_after.append(len(done))

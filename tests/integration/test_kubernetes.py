@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conf import compose
+from conf import compose_settings
 from server_app.job import run_in_process
-from tests.builders_kubernetes import FOLDER, kustomized, named
+from tests.builders_kubernetes import FOLDER, build_kustomization, find_manifest
 from tests.cases import is_long
 from tests.integration.conftest import wait_for
-from tests.integration.deployed import KEYS, assert_same_run, data_of, write_all
-from tests.integration.pods import Cluster, Pod, cluster
+from tests.integration.deployed import KEYS, assert_same_run, make_client_data, write_all
+from tests.integration.pods import Cluster, Pod, open_cluster
 
 pytestmark = [
     pytest.mark.slow,
@@ -58,21 +58,21 @@ class Running:
 def running(sandboxes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """Return the server and the nodes, ready, each node with its own data."""
     folder = tmp_path_factory.mktemp("kubernetes")
-    manifests = [*kustomized(FOLDER), *kustomized(FOLDER / "run")]
-    supernode = named(manifests, "StatefulSet", "supernode")
+    manifests = [*build_kustomization(FOLDER), *build_kustomization(FOLDER / "run")]
+    supernode = find_manifest(manifests, "StatefulSet", "supernode")
     replicas = supernode["spec"]["replicas"]
     manifests += KEYS["make_kubernetes"](folder / "made", replicas, [])["items"]
-    with cluster(folder, manifests) as made:
-        link = made.pod(named(manifests, "Deployment", "superlink"))
+    with open_cluster(folder, manifests) as made:
+        link = made.make_pod(find_manifest(manifests, "Deployment", "superlink"))
         for name in ("superlink", "proxy", "register"):
             link.start(name)
-        nodes = [made.pod(supernode, index) for index in range(replicas)]
+        nodes = [made.make_pod(supernode, index) for index in range(replicas)]
         waiting = [node.start("data").process for node in nodes]
         link.wait_until_ready()
         for client, node in enumerate(nodes):
             assert waiting[client].poll() is None
             data = io.BytesIO()
-            np.savez(data, **data_of(client))
+            np.savez(data, **make_client_data(client))
             copied = node.run("data", "sh", "-c", COPY, stdin=data.getvalue())
             assert copied.returncode == 0, copied.stderr
         for process, node in zip(waiting, nodes, strict=True):
@@ -86,25 +86,25 @@ def running(sandboxes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 def test_a_run_as_in_the_simulation(running: Running, tmp_path: Path) -> None:
     """The Job ends well, its log is the run's, and the server's volume has the records."""
-    job = running.cluster.pod(named(list(running.cluster.manifests), "Job", "run"))
+    job = running.cluster.make_pod(find_manifest(list(running.cluster.manifests), "Job", "run"))
     status = job.start("run", "rounds=1", *SETTINGS).process.wait(300)
     log = job.log("run").read_text()
     assert status == 0, log + running.superlink.log("superlink").read_text()
     assert "of no client of this run" not in log
-    (run,) = (running.cluster.claim("superlink-state") / "outputs" / "custom").iterdir()
+    (run,) = (running.cluster.get_claim_folder("superlink-state") / "outputs" / "custom").iterdir()
     assert f"Results in /var/lib/fedquorum/outputs/custom/{run.name}" in log
     write_all(tmp_path / "all.npz", len(running.nodes))
     words = f"{RUN} data.partition=natural data.path={tmp_path}/all.npz"
-    run_in_process(compose("custom", words), str(tmp_path / "simulated"))
+    run_in_process(compose_settings("custom", words), str(tmp_path / "simulated"))
     assert_same_run(run, tmp_path / "simulated")
     assert json.loads((run / "manifest.json").read_text())["engine"] == "flower"
 
 
 def test_a_job_that_is_deleted_stops_its_run(running: Running) -> None:
     """In its grace period; the records say so."""
-    outputs = running.cluster.claim("superlink-state") / "outputs" / "custom"
+    outputs = running.cluster.get_claim_folder("superlink-state") / "outputs" / "custom"
     before = set(outputs.iterdir())
-    job = running.cluster.pod(named(list(running.cluster.manifests), "Job", "run"), 1)
+    job = running.cluster.make_pod(find_manifest(list(running.cluster.manifests), "Job", "run"), 1)
     job.start("run", "rounds=1000", *SETTINGS)
     found = f"{len(running.nodes)} of {len(running.nodes)} clients found"
     wait_for("the run", lambda: found in job.log("run").read_text(), 180)
@@ -138,7 +138,7 @@ def test_nothing_but_volumes_can_be_written(running: Running) -> None:
     ):
         said = pod.run(name, "sh", "-c", tried, "sh", *image, *mounted, *written)
         assert said.stdout.decode().split() == [str(running.cluster.image.user), *written]
-        for mount in pod.container(name)["volumeMounts"]:
+        for mount in pod.get_container(name)["volumeMounts"]:
             there = pod.run(name, "test", "-e", mount["mountPath"])
             assert there.returncode == 0, mount
 
@@ -178,7 +178,7 @@ def test_a_new_line_lets_a_node_in(running: Running) -> None:
         assert log.read_text().count(f"client {client}: registered\n") == 1
 
 
-def test_pods_end_when_they_are_told(running: Running) -> None:
+def test_pods_stop_on_request(running: Running) -> None:
     """Within their grace period and by themselves; a node signs off."""
     pods = [*running.nodes, running.superlink]
     assert [pod.stop() for pod in pods] == [

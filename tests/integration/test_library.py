@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.integration.conftest import BIN, ROOT
-from tests.reference.fedau import omegas
+from tests.reference.fedau import compute_omegas
 
 LIBRARY = ROOT / "strategies"
 REQUIRED = ("cryptography", "filelock", "flwr", "numpy", "piqp", "scipy")
@@ -161,7 +161,7 @@ def in_library(names: Iterable[str]) -> set[str]:
     return {name for name in names if name.startswith("fedquorum/")}
 
 
-def needed(names: tuple[str, ...]) -> Iterator[Distribution]:
+def find_requirements(names: tuple[str, ...]) -> Iterator[Distribution]:
     """Yield these distributions of this environment, and all that they require."""
     found: dict[str, Distribution] = {}
     waiting = [*names]
@@ -183,7 +183,7 @@ def bare_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bare")
     venv.create(folder, symlinks=True)
     (packages,) = folder.glob("lib/python*/site-packages")
-    for installed in needed(REQUIRED):
+    for installed in find_requirements(REQUIRED):
         for name in {file.parts[0] for file in installed.files or []} - {"..", "__pycache__"}:
             link = packages / name
             if not link.exists():
@@ -272,6 +272,6 @@ def test_a_foreign_app_runs_in_a_bare_environment(bare_python: Path, tmp_path: P
     expected = 0.0
     for client in range(CLIENTS):
         history = [(server_round, client) in trained for server_round in range(1, ROUNDS + 1)]
-        weights = zip(history, omegas(history, cutoff=float("inf")), strict=False)
+        weights = zip(history, compute_omegas(history, cutoff=float("inf")), strict=False)
         expected += sum(float(omega) / CLIENTS for there, omega in weights if there)
     assert printed["model"] == pytest.approx([expected] * 3)

@@ -15,7 +15,7 @@ from fedquorum.types import FloatArray, IntArray
 
 from tests.builders_runs import read_lines, run_here
 from tests.cases import is_long
-from tests.integration.conftest import assert_same_bits, lines_of_rounds
+from tests.integration.conftest import assert_same_bits, read_round_lines
 
 pytestmark = pytest.mark.slow
 
@@ -86,7 +86,7 @@ def test_the_limit_changes_nothing(runs: Runs, limit: Sequence[str], plain: Sequ
     assert_same_bits(runs.of(tuple(limit)), runs.of(tuple(plain)), ROUNDS)
 
 
-def uncorrected(
+def skip_correction(
     response: FloatArray, position: IntArray, num_clients: int, fraction: float, rbar: float
 ) -> FloatArray:
     """Return the responses as they are, of all clients."""
@@ -102,7 +102,7 @@ def test_responses_of_everyone_need_no_correction(
     """AAggFF-D with C = 1 decides by the responses themselves."""
     corrected = runs.of(("strategy=aaggff_d", "strategy.fraction=1.0"))
     with monkeypatch.context() as patch:
-        patch.setattr("fedquorum.weighting.aaggff_d.doubly_robust", uncorrected)
+        patch.setattr("fedquorum.weighting.aaggff_d.estimate_doubly_robust", skip_correction)
         plain = runs.of(("strategy=aaggff_d",))
     assert_same_bits(corrected, plain, ROUNDS)
 
@@ -120,4 +120,4 @@ def test_the_methods_differ(runs: Runs) -> None:
     ]
     found = [runs.of(words) for words in methods]
     assert len({(run / "model.safetensors").read_bytes() for run in found}) == len(methods)
-    assert len({lines_of_rounds(run) for run in found}) == len(methods)
+    assert len({read_round_lines(run) for run in found}) == len(methods)

@@ -16,16 +16,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from fedquorum.audit.check import audit
-from fedquorum.records.directory import manifest_in
+from fedquorum.audit.check import audit_run
 from fedquorum.records.reader import load_run
-from fedquorum.records.tables import TAIL_ROWS
+from fedquorum.records.run_dir import read_manifest_or_empty
+from fedquorum.records.tables import MIN_FILE_ROWS
 
 from tests.builders_runs import read_rows
 from tests.cases import is_long
 from tests.integration.conftest import BIN, wait_for
-from tests.integration.deployed import Deployment, deployed, descendants
-from tests.integration.measured import MEGABYTE, Block, Run, Sample, Usage, blocks, grown, watched
+from tests.integration.deployed import Deployment, find_descendants, start_deployment
+from tests.integration.measured import (
+    MEGABYTE,
+    Block,
+    Run,
+    Sample,
+    Usage,
+    compare_first_and_last,
+    split_blocks,
+    watch_run,
+)
 
 BLOCKS = 20 if is_long() else 10
 # Work that a round repeats for each earlier one makes the last third of a run five times the first.
@@ -37,7 +46,7 @@ KEPT_BYTES = (48 if is_long() else 16) * MEGABYTE
 BYTES_A_ROUND = 3000
 BYTES_A_FILE = 20_000  # of a file of a table, 10,000 say what its columns are
 # Of two tables with at most 10 rows a round, and 12 others.
-FILES = 2 * (10 * (20_000 if is_long() else 400) // TAIL_ROWS + 1) + 12
+FILES = 2 * (10 * (20_000 if is_long() else 400) // MIN_FILE_ROWS + 1) + 12
 
 OF_ALL = (
     *("data.num_clients=10", "data.num_priority=5", "data.sizes=equal"),
@@ -54,9 +63,9 @@ SHORT = ("rounds=400", "engine.checkpoint_every=10")
 
 def check(found: list[Block], total: int) -> None:
     """Refuse a run that slowed down, grew, or left too much behind."""
-    before, after = grown(found, lambda block: block.work)
+    before, after = compare_first_and_last(found, lambda block: block.work)
     assert after < SLOWER * before, "a round takes longer and longer"
-    before, after = grown(found, lambda block: block.resident)
+    before, after = compare_first_and_last(found, lambda block: block.resident)
     assert after - before < KEPT_BYTES, "the process grows"
     assert max(block.files for block in found) <= FILES, "there are more and more files"
     most = BYTES_A_ROUND * total + BYTES_A_FILE * found[-1].files
@@ -71,7 +80,7 @@ def made(work: float = 0.0, kept: int = 0, files: float = 0.0) -> list[Block]:
         cpu = samples[-1].usage.cpu + 0.005 + work * number
         usage = Usage(cpu, first.usage.resident + kept * number)
         samples.append(Sample(number, usage, round(10 + files * number), 900 * number, 1e-3))
-    return blocks(samples, 10)
+    return split_blocks(samples, 10)
 
 
 @pytest.mark.parametrize(
@@ -101,11 +110,11 @@ def test_a_long_run_in_process(tmp_path: Path, name: str) -> None:
         command = [str(BIN / "fedquorum"), *words]
         with subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log) as process:
             try:
-                samples = watched(process, Run(directory), 0.25 if is_long() else 0.1)
+                samples = watch_run(process, Run(directory), 0.25 if is_long() else 0.1)
             finally:
                 process.kill()
     assert process.returncode == 0, (tmp_path / "log").read_text()[-2000:]
-    found = blocks(samples, BLOCKS)
+    found = split_blocks(samples, BLOCKS)
     print(f"\n{name}: round, time of a processor a round, memory, files", *found, sep="\n")
     total = load_run(directory).rounds[-1].round
     assert json.loads((directory / "manifest.json").read_text())["rounds_completed"] == total
@@ -155,7 +164,7 @@ class Restless:
                 self._start(client)
         if now > self._next and len(here) > CLIENTS // 2:
             client, kind = self._rng.choice(here), next(self._kinds)
-            self.made.signal(_name(client), kind)
+            self.made.send_signal(_name(client), kind)
             self.gone[kind] += 1
             self._back[client] = now + AWAY[kind]
             self._next = now + EVERY
@@ -171,7 +180,7 @@ def _name(client: int) -> str:
 
 def _server_of(superlink: int) -> int | None:
     """Return the process of the ServerApp, which is below the SuperLink."""
-    for pid in descendants(superlink):
+    for pid in find_descendants(superlink):
         if b"flwr-serverapp" in Path(f"/proc/{pid}/cmdline").read_bytes():
             return pid
     return None
@@ -187,17 +196,17 @@ def test_a_long_run_on_nodes_that_come_and_go(tmp_path: Path) -> None:
     """
     of_app: list[Sample] = []
     of_link: list[Sample] = []
-    with deployed(tmp_path) as made:
+    with start_deployment(tmp_path) as made:
         nodes = Restless(made)
         nodes.start()
         run = Run(tmp_path / "run")
         submitted = made.run("run", f"{DEPLOYED} engine.node_keys={made.nodes}", "--format", "json")
         assert json.loads(submitted.stdout)["success"], submitted.stdout + submitted.stderr
-        wait_for("the run begins", lambda: run.rounds() > 0, 300)
+        wait_for("the run begins", lambda: run.count_rounds() > 0, 300)
         superlink = made.processes["superlink"].pid
         server = _server_of(superlink)
         assert server is not None
-        while manifest_in(run.directory)["status"] == "running":
+        while read_manifest_or_empty(run.directory)["status"] == "running":
             time.sleep(1)
             nodes.look()
             for pid, folder, samples in (
@@ -207,7 +216,7 @@ def test_a_long_run_on_nodes_that_come_and_go(tmp_path: Path) -> None:
                 if sample := run.sample(pid, folder):
                     samples.append(sample)
 
-    assert manifest_in(run.directory)["status"] == "completed"
+    assert read_manifest_or_empty(run.directory)["status"] == "completed"
     lines = load_run(run.directory).rounds
     assert [line.round for line in lines] == [*range(1, ROUNDS + 1)]
     rows = read_rows(run.directory)
@@ -215,11 +224,11 @@ def test_a_long_run_on_nodes_that_come_and_go(tmp_path: Path) -> None:
     print(f"\n{nodes.gone}, {statuses}")
     for name, samples in (("the ServerApp", of_app), ("the SuperLink", of_link)):
         print(f"{name}: round, time of a processor a round, memory, files")
-        print(*blocks(samples, BLOCKS), sep="\n")
+        print(*split_blocks(samples, BLOCKS), sep="\n")
     assert min(nodes.gone[kind] for kind in AWAY) > 0
     assert statuses.keys() >= {"trained", "unavailable", "failed"}
     assert all(row["reason"] for row in rows if row["status"] in ("unavailable", "failed"))
     for part in (rows[: len(rows) // 4], rows[-len(rows) // 4 :]):
         assert {row["client"] for row in part if row["status"] == "trained"} == {*range(CLIENTS)}
-    assert not audit(run.directory).problems
-    check(blocks(of_app, BLOCKS), ROUNDS)
+    assert not audit_run(run.directory).mismatches
+    check(split_blocks(of_app, BLOCKS), ROUNDS)

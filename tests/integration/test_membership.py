@@ -17,19 +17,25 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
-from fedquorum import Communication, ComposedStrategy, Population
+from fedquorum import ComposedStrategy, NativeProtocol, Population
 from fedquorum.flower.codec import (
     NamedArrays,
     Status,
-    TrainAnswer,
+    TrainResult,
     TrainTask,
     encode_arrays,
 )
 from fedquorum.privacy import GaussianMechanism
 
-from conf import compose
-from server_app.privacy import PrivacySpent, mechanism_of
-from tests.builders_flower import evaluate_round, grid_of, named, scripted_app, train_round
+from conf import compose_settings
+from server_app.privacy import PrivacySpent, build_mechanism
+from tests.builders_flower import (
+    build_named_strategy,
+    evaluate_round,
+    make_grid,
+    make_scripted_app,
+    train_round,
+)
 from tests.cases import is_long
 
 N = 4
@@ -51,23 +57,23 @@ STEPS = {"w": SERVER_LR, "norm.running_mean": 1.0}
 # --- the client that is there or not --------------------------------------------------------------
 
 
-def present(array: str, arrays: NamedArrays) -> TrainAnswer:
+def make_member_result(array: str, arrays: NamedArrays) -> TrainResult:
     """Return a client that moves the first number of one array further than the norm allows."""
     moved = arrays[array].copy()
     moved[0] += 1e3
     return answer({**arrays, array: moved}, norm_bit=1.0)
 
 
-def silent(array: str, arrays: NamedArrays) -> TrainAnswer:
-    return TrainAnswer(0, Status.UNAVAILABLE)
+def make_declined_result(array: str, arrays: NamedArrays) -> TrainResult:
+    return TrainResult(0, Status.UNAVAILABLE)
 
 
-def unusable(array: str, arrays: NamedArrays) -> TrainAnswer:
+def make_unusable_result(array: str, arrays: NamedArrays) -> TrainResult:
     return answer({**arrays, array: np.full(3, np.nan, dtype=np.float32)}, norm_bit=0.0)
 
 
-def answer(arrays: NamedArrays, norm_bit: float = 0.0) -> TrainAnswer:
-    return TrainAnswer(0, Status.DONE, num_examples=10, norm_bit=norm_bit, arrays=arrays)
+def answer(arrays: NamedArrays, norm_bit: float = 0.0) -> TrainResult:
+    return TrainResult(0, Status.DONE, num_examples=10, norm_bit=norm_bit, arrays=arrays)
 
 
 # --- one run, and what a node learns from it ------------------------------------------------------
@@ -89,17 +95,19 @@ class Seen:
 
 
 def play(
-    strategy: ComposedStrategy, client: Callable[[str, NamedArrays], TrainAnswer], array: str
+    strategy: ComposedStrategy, client: Callable[[str, NamedArrays], TrainResult], array: str
 ) -> Seen:
     """Play a run; client 0, with priority, has a loss of 5 where it is there and of 1 elsewhere."""
     seen = Seen()
 
-    def fit(k: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
+    def fit(k: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
         if k == SPY:
             seen.note(task, arrays)
         return client(array, arrays) if k == 0 else replace(answer(arrays), client=k)
 
-    grid = grid_of(scripted_app(N, fit, {0: 5.0 if client is present else 1.0}), 1)
+    grid = make_grid(
+        make_scripted_app(N, fit, {0: 5.0 if client is make_member_result else 1.0}), 1
+    )
     arrays = encode_arrays(MODEL)
     for server_round in range(1, ROUNDS + 1):
         arrays = train_round(strategy, grid, server_round, arrays) or arrays
@@ -120,7 +128,7 @@ def says_yes(seen: Seen, accounted: GaussianMechanism, array: str) -> bool:
         shift = STEPS[array] * norm / N
         moved = float(seen.models[t + 1][array][0]) - float(seen.models[t][array][0])
         evidence += likelihood(moved, shift, accounted.update_multiplier * shift)
-        following, moving = seen.norms[t + 1], accounted.moving
+        following, moving = seen.norms[t + 1], accounted.adaptive_norm
         if following is not None and moving is not None:
             votes = -N * math.log(following / norm) / moving.learning_rate
             # The other three are below the norm, client 0 above it or not there.
@@ -158,23 +166,23 @@ def _bound(right: int, wrong: int, runs: int) -> float:
 def attack(
     kind: str,
     array: str,
-    without: Callable[[str, NamedArrays], TrainAnswer],
+    without: Callable[[str, NamedArrays], TrainResult],
     noise: Sequence[float],
 ) -> list[float]:
     """Return the lower bound on epsilon with these shares of the noise that is accounted for."""
     words = f"strategy=average_all privacy={kind} privacy.noise_multiplier={MULTIPLIER}"
     if "adaptive" in kind:
         words += " privacy.clipped_count_stddev=4"
-    accounted = mechanism_of(compose("custom", words).settings.privacy, N)
+    accounted = build_mechanism(compose_settings("custom", words).settings.privacy, N)
     assert accounted is not None
     bounds = []
     for share in noise:
         made = mechanism_with(accounted, share)
 
         def strategy(mechanism: GaussianMechanism = made) -> ComposedStrategy:
-            population = Population.of(N, {0})
-            communication = Communication(privacy=mechanism)
-            return named(
+            population = Population.from_size(N, {0})
+            communication = NativeProtocol(privacy=mechanism)
+            return build_named_strategy(
                 "average_all", population, communication=communication, server_lr=SERVER_LR
             )
 
@@ -183,7 +191,7 @@ def attack(
             RUNS
             // plays
             * sum(says_yes(play(strategy(), client, array), accounted, array) for _ in range(plays))
-            for client in (present, without)
+            for client in (make_member_result, without)
         )
         bounds.append(lower_bound(yes_with, yes_without, RUNS))
     return bounds
@@ -191,11 +199,11 @@ def attack(
 
 def mechanism_with(accounted: GaussianMechanism, share: float) -> GaussianMechanism:
     """Return the mechanism with a share of its noise, and of that of its count."""
-    moving = accounted.moving
+    moving = accounted.adaptive_norm
     if moving is not None:
         moving = replace(moving, count_stddev=share * moving.count_stddev)
     multiplier = share * accounted.noise_multiplier
-    return replace(accounted, noise_multiplier=multiplier, moving=moving)
+    return replace(accounted, noise_multiplier=multiplier, adaptive_norm=moving)
 
 
 def epsilon() -> float:
@@ -206,14 +214,14 @@ def epsilon() -> float:
 @pytest.mark.parametrize(
     ("kind", "array", "without"),
     [
-        ("dp_fixed_client", "w", silent),
-        ("dp_adaptive_client", "norm.running_mean", unusable),
-        ("dp_fixed_server", "norm.running_mean", unusable),
-        ("dp_adaptive_server", "w", silent),
+        ("dp_fixed_client", "w", make_declined_result),
+        ("dp_adaptive_client", "norm.running_mean", make_unusable_result),
+        ("dp_fixed_server", "norm.running_mean", make_unusable_result),
+        ("dp_adaptive_server", "w", make_declined_result),
     ][: None if is_long() else 2],
 )
-def test_membership_cannot_be_told_better_than_accounted(
-    kind: str, array: str, without: Callable[[str, NamedArrays], TrainAnswer]
+def test_membership_cannot_be_inferred_better_than_accounted(
+    kind: str, array: str, without: Callable[[str, NamedArrays], TrainResult]
 ) -> None:
     """The bound stays below epsilon; with a tenth of the noise, or none, it is above it.
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from fedquorum.audit.command_line import ending
+from fedquorum.audit.command_line import format_summary_line
 
-from tests.builders_runs import few_clients
+from tests.builders_runs import make_client_overrides
 from tests.cases import is_long
-from tests.integration.conftest import ROOT, Outcome, Shell, results_directory
+from tests.integration.conftest import ROOT, Outcome, Shell, find_results_directory
 
 GUIDE = (ROOT / "docs" / "own-rule.md").read_text()
 BLOCKS = dict(re.findall(r"^`(\S+)`\n\n```\w+\n(.*?)```", GUIDE, re.DOTALL | re.MULTILINE))
@@ -25,9 +25,9 @@ GOLDEN = "tests/fedquorum/weighting/test_one_plus_loss.py"
 DOCUMENTS = {
     *("SECURITY.md", "docs/composition.md", "docs/methods.md", "docs/scale.md", "docs/stability.md")
 }
-LAST = {TABLE: r"^ {8}NoWeight,\n", ROWS: r"^ {4}Row\(NoWeight.*\),\n"}
+LAST = {TABLE: r"^ {8}ZeroWeighting,\n", ROWS: r"^ {4}Row\(ZeroWeighting.*\),\n"}
 """The last rows of weightings in the tables, in front of the new one."""
-SMALL = ("rounds=3", *few_clients(4, 2, samples=20), "strategy.fraction=0.5")
+SMALL = ("rounds=3", *make_client_overrides(4, 2, samples=20), "strategy.fraction=0.5")
 
 
 def follow(folder: Path) -> None:
@@ -61,7 +61,7 @@ def copy(clone: Path) -> Path:
 
 
 @pytest.fixture
-def told(copy: Path, tmp_path: Path) -> Shell:
+def copy_shell(copy: Path, tmp_path: Path) -> Shell:
     """Return a shell in an empty folder, whose commands are those of the copy."""
     return Shell(tmp_path, {"PYTHONPATH": os.pathsep.join(map(str, (copy, copy / "strategies")))})
 
@@ -94,7 +94,7 @@ def in_one_process(shell: Shell, *commands: Sequence[str]) -> list[Outcome]:
     return [Outcome(*outcome) for outcome in json.loads(done.stdout)]
 
 
-def test_four_places(copy: Path) -> None:
+def test_a_new_rule_needs_four_edits(copy: Path) -> None:
     """One file, one row and one row of tests, each with its import, and one golden test."""
     places = dict(places_touched(copy))
     print(*(f"{lines} lines in {name}" for name, lines in places.items()), sep="\n")
@@ -104,9 +104,9 @@ def test_four_places(copy: Path) -> None:
 
 
 @pytest.mark.slow
-def test_its_rows_in_the_documents_are_written(copy: Path, told: Shell) -> None:
+def test_its_rows_in_the_documents_are_written(copy: Path, copy_shell: Shell) -> None:
     """One command writes them, and writes nothing else."""
-    done = told("python", "-m", "docs.tables")
+    done = copy_shell("python", "-m", "docs.tables")
     assert done.status == 0, done.stderr
     assert set(done.stdout.split()) == DOCUMENTS
     for name in DOCUMENTS:
@@ -131,11 +131,11 @@ def test_its_rows_in_the_documents_are_written(copy: Path, told: Shell) -> None:
         ("strategy=composed", "strategy/weighting=one_plus_loss", "strategy.weighting.a=0.5"),
     ],
 )
-def test_it_runs_and_is_decided_again(told: Shell, words: tuple[str, ...]) -> None:
+def test_it_runs_and_is_decided_again(copy_shell: Shell, words: tuple[str, ...]) -> None:
     """By its name and as a part, the audit agrees with it, and one decision is explained."""
     audit = ("audit", "run")
     done, audited, *explained = in_one_process(
-        told,
+        copy_shell,
         (*words, *SMALL, "hydra.run.dir=run"),
         audit,
         *((*audit, "--round", "2", "--client", str(client)) for client in range(4)),
@@ -143,7 +143,7 @@ def test_it_runs_and_is_decided_again(told: Shell, words: tuple[str, ...]) -> No
     assert done.status == 0, done.stderr
     assert audited.status == 0, audited.stdout + audited.stderr
     assert "completed: 3 of 3 rounds" in audited.stdout
-    assert ending(0) in audited.stdout
+    assert format_summary_line(0) in audited.stdout
     assert [one.status for one in explained] == [0] * 4
     weights = [one.stdout for one in explained if "c_k = " in one.stdout]
     assert weights
@@ -151,9 +151,9 @@ def test_it_runs_and_is_decided_again(told: Shell, words: tuple[str, ...]) -> No
 
 
 @pytest.mark.slow
-def test_its_settings_are_in_the_help(told: Shell) -> None:
+def test_its_settings_are_in_the_help(copy_shell: Shell) -> None:
     """It is an option of both groups, and its parameter a setting with its default."""
-    done = told("fedquorum", "--help", "strategy=one_plus_loss")
+    done = copy_shell("fedquorum", "--help", "strategy=one_plus_loss")
     assert done.status == 0, done.stderr
     options, settings = done.stdout.split("Settings and their values for these words:")
     assert options.count("one_plus_loss") == 2
@@ -173,9 +173,9 @@ MISTAKES = {
 
 
 @pytest.mark.slow
-def test_mistakes_are_answered(told: Shell) -> None:
+def test_mistakes_are_answered(copy_shell: Shell) -> None:
     """Its name mistyped with the nearest one, its parameter out of range with the range."""
-    answers = in_one_process(told, *MISTAKES)
+    answers = in_one_process(copy_shell, *MISTAKES)
     for done, said in zip(answers, MISTAKES.values(), strict=True):
         assert done.status == 1
         assert done.stderr.strip().endswith(said)
@@ -186,9 +186,9 @@ PYTHON = """
 import fedquorum
 from fedquorum.errors import ParameterError
 from fedquorum.named import build
-from fedquorum.rule import RunFacts
+from fedquorum.rule import RunContext
 
-rules = build({"name": "one_plus_loss", "a": 0.5, "fraction": 0.5}, {"name": "sgd"}, RunFacts())
+rules = build({"name": "one_plus_loss", "a": 0.5, "fraction": 0.5}, {"name": "sgd"}, RunContext())
 print(rules.weighting, rules.selection.sampling.fraction)
 print(fedquorum.strategy("one_plus_loss", a=0.25).rules.weighting)
 try:
@@ -199,9 +199,9 @@ except ParameterError as error:
 
 
 @pytest.mark.slow
-def test_it_is_in_the_library(told: Shell) -> None:
+def test_it_is_in_the_library(copy_shell: Shell) -> None:
     """Python builds it by the same path, and as a strategy for Flower's ClientApps."""
-    done = told("python", "-c", PYTHON)
+    done = copy_shell("python", "-c", PYTHON)
     assert done.status == 0, done.stderr
     built, strategy, mistake = done.stdout.splitlines()
     assert built == "OnePlusLoss(a=0.5) 0.5"
@@ -282,7 +282,7 @@ def test_rules_outside_of_the_repository(shell: Shell, words: tuple[str, ...]) -
     (shell.cwd / "rules" / "steps.py").write_text(STEPS)
     done = shell("fedquorum", *words, *SMALL)
     assert done.status == 0, done.stderr
-    audit = ("fedquorum", "audit", str(results_directory(done.stdout)))
+    audit = ("fedquorum", "audit", str(find_results_directory(done.stdout)))
     assert "--trust" in shell(*audit).stderr
     audited = shell(*audit, "--trust")
-    assert ending(0) in audited.stdout, audited.stdout + audited.stderr
+    assert format_summary_line(0) in audited.stdout, audited.stdout + audited.stderr

@@ -11,7 +11,7 @@ from fedquorum.errors import DataError
 from PIL import Image
 
 from server_app.clients_table.command_line import main as show_clients
-from tests.builders_hf import grey_images, image_rows, saved
+from tests.builders_hf import make_gray_images, make_image_rows, save_splits
 from tests.builders_runs import read_rounds, read_rows, run_here
 
 QUICK = ("experiment=custom", "strategy=fedavg", "rounds=2", "client.local_epochs=1")
@@ -146,9 +146,9 @@ def test_a_data_set_of_hugging_face(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A folder is all that is needed, and the run is that of the same arrays in an .npz file."""
-    (x, y), (x_test, y_test) = grey_images(90), grey_images(30)
-    rows = {"train": image_rows(x, y), "test": image_rows(x_test, y_test)}
-    folder = saved(tmp_path / "data", **rows)
+    (x, y), (x_test, y_test) = make_gray_images(90), make_gray_images(30)
+    rows = {"train": make_image_rows(x, y), "test": make_image_rows(x_test, y_test)}
+    folder = save_splits(tmp_path / "data", **rows)
     arrays = tmp_path / "mine.npz"
     np.savez(arrays, allow_pickle=False, x_train=x, y_train=y, x_test=x_test, y_test=y_test)
     words = ("data.partition=dirichlet", "data.num_clients=4", "data.alpha=5", "data.priority=all")

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from fedquorum.records import tables
-from fedquorum.records.checkpoint import Checkpoints
+from fedquorum.records.checkpoint import CheckpointStore
 
-from tests.builders_disk import Disk, restored
-from tests.builders_runs import assert_same_results, few_clients, run_here
-from tests.cases import sampled
-from tests.integration.conftest import breaking_off
+from tests.builders_disk import Disk, restore_image
+from tests.builders_runs import assert_same_results, make_client_overrides, run_here
+from tests.cases import sample_cases
+from tests.integration.conftest import interrupt_at_round
 
 WORDS = (
     "strategy=fedvarp",
@@ -22,7 +22,7 @@ WORDS = (
     "availability.p=0.5",
     "rounds=5",
     "engine.checkpoint_every=1",
-    *few_clients(4, 2, samples=20),
+    *make_client_overrides(4, 2, samples=20),
 )
 SAMPLE = 8
 
@@ -32,7 +32,7 @@ def run(directory: Path, *words: str) -> Path:
     return run_here(directory, *WORDS, *words)
 
 
-def claimed(directory: Path) -> set[int]:
+def find_claimed_rounds(directory: Path) -> set[int]:
     """Return the rounds of which there is a checkpoint with its checksum."""
     checksums = (directory / "checkpoints").glob("*.sha256")
     whole = [path for path in checksums if path.read_text().strip()]
@@ -47,20 +47,22 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("begun", ["anew", "resumed"])
 @pytest.mark.slow
-def test_after_every_cut_a_run_goes_on(
+def test_a_run_resumes_after_every_power_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Path, begun: str
 ) -> None:
     """Cut anywhere, a run resumes from a checkpoint that it claims to have, to the same end."""
-    monkeypatch.setattr(tables, "TAIL_ROWS", 5)  # so that a table has several files and a small one
+    monkeypatch.setattr(
+        tables, "MIN_FILE_ROWS", 5
+    )  # so that a table has several files and a small one
     disk = Disk(tmp_path / "disk")
     disk.root.mkdir()
     words: tuple[str, ...] = ()
     if begun == "resumed":
-        with breaking_off(monkeypatch, in_round=4):
+        with interrupt_at_round(monkeypatch, in_round=4):
             run(disk.root / "run")
         words = (f"resume={disk.root / 'run'}",)
     with monkeypatch.context() as patch:
-        disk.under(patch)
+        disk.watch_changes(patch)
         for path in (disk.root, *disk.root.rglob("*")):  # what is there already, is on the disk
             descriptor = os.open(path, os.O_RDONLY)
             os.fsync(descriptor)
@@ -72,11 +74,11 @@ def test_after_every_cut_a_run_goes_on(
     images = [image for image in disk.images if any(p == "run/manifest.json" for p, _ in image)]
     resumed = []
     # By their numbers: of tuples, as images are, a sample has every value, here nearly all of them.
-    for number in sampled(range(len(images)), SAMPLE):
-        directory = restored(images[number], tmp_path / "cut" / f"{begun}{number}") / "run"
-        found = Checkpoints(directory).newest()
+    for number in sample_cases(range(len(images)), SAMPLE):
+        directory = restore_image(images[number], tmp_path / "cut" / f"{begun}{number}") / "run"
+        found = CheckpointStore(directory).find_newest()
         newest = None if found.checkpoint is None else found.checkpoint.server_round
-        assert newest == max(claimed(directory), default=None)
+        assert newest == max(find_claimed_rounds(directory), default=None)
         resumed.append(newest)
         run(directory, f"resume={directory}")
         assert_same_results(whole, directory)
@@ -89,7 +91,7 @@ def test_after_every_cut_a_run_goes_on(
     # Before the run was one there is no checkpoint, and nothing was done yet.
     for number, image in enumerate(disk.images.keys() - set(images)):
         assert not any(path.endswith(".sha256") for path, _ in image)
-        directory = restored(image, tmp_path / "cut" / f"none{number}") / "run"
+        directory = restore_image(image, tmp_path / "cut" / f"none{number}") / "run"
         if directory.is_dir():
             run(directory, f"resume={directory}")
             assert_same_results(whole, directory)

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fedquorum.audit.command_line import ending
+from fedquorum.audit.command_line import format_summary_line
 
 import fedquorum_app
-from conf.words import words_of
+from conf.overrides import to_overrides
 from fedquorum_app import RunResult, SweepResult
 from tests.integration.conftest import ROOT
 
@@ -35,7 +35,7 @@ def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert isinstance(result, RunResult)
     assert result.settings["strategy.name"] == "fedau"
     told = capsys.readouterr().out
-    assert f"20 rounds and 400 client answers replayed: {ending(0)}" in told
+    assert f"20 rounds and 400 client answers replayed: {format_summary_line(0)}" in told
     assert "round 20, client 3 (" in told
     assert Path("participation.png").is_file()
 
@@ -54,7 +54,7 @@ def test_the_ways_to_give_settings_are_the_same() -> None:
     called: list[set[str]] = []
 
     def run(*words: str, **settings: Any) -> None:
-        called.append({*words, *words_of(settings)})
+        called.append({*words, *to_overrides(settings)})
 
     run_block("settings", run=run)
     first, *others = called

@@ -19,7 +19,7 @@ from flwr.serverapp.strategy import Result
 
 from server_app.in_process import InProcessGrid
 from tests.cases import is_long
-from tests.integration.conftest import ROOT, Outcome, Shell, local_superlink
+from tests.integration.conftest import ROOT, Outcome, Shell, start_local_superlink
 
 QUICKSTART = ROOT / "examples" / "quickstart"
 README = (QUICKSTART / "README.md").read_text()
@@ -158,7 +158,7 @@ def assert_ran(done: Outcome, name: str, clients: int) -> None:
 
 
 @pytest.fixture
-def imported() -> Iterator[None]:
+def clean_imports() -> Iterator[None]:
     """Forget an app's modules and the path to them at the end."""
     before, path = set(sys.modules), [*sys.path]
     yield
@@ -168,7 +168,7 @@ def imported() -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("imported")
+@pytest.mark.usefixtures("clean_imports")
 def test_the_pytorch_quickstart_runs(
     make: Make, tmp_path: Path, cifar10_subset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,7 +211,7 @@ def bare(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tupl
     script = "\n".join(["set -e", *COMMANDS[:2]])
     subprocess.run(["bash", "-c", script], cwd=folder, env=environment, check=True)
     seconds = time.monotonic() - begin
-    with local_superlink(tmp_path_factory.mktemp("bare-home")) as variables:
+    with start_local_superlink(tmp_path_factory.mktemp("bare-home")) as variables:
         path = f"{folder / 'venv' / 'bin'}:{os.environ['PATH']}"
         yield Shell(folder, {**variables, "PATH": path}), seconds
 

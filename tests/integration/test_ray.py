@@ -13,23 +13,23 @@ from typing import Any
 
 import pytest
 import ray
-from fedquorum.audit.check import audit
+from fedquorum.audit.check import audit_run
 from fedquorum.errors import RunError
 from ray.cluster_utils import Cluster
 
 import server_app.loop
-from conf.compose import compose_words
+from conf.compose import compose_overrides
 from server_app.job import run_on_ray
-from server_app.provenance import code_facts
-from server_app.ray_engine.cluster import joined
+from server_app.provenance import collect_code_facts
+from server_app.ray_engine.cluster import join_cluster
 from tests.builders_runs import read_lines, read_rows, run_here
 from tests.cases import is_long
 from tests.integration.conftest import (
     Shell,
     assert_same_bits,
-    lines_of_rounds,
-    running,
-    started,
+    find_processes,
+    read_round_lines,
+    start_command,
     wait_for,
 )
 
@@ -82,7 +82,7 @@ def cluster(folder: Path) -> Iterator[Cluster]:
         made = Cluster(initialize_head=True, head_node_args={"include_dashboard": False})
         made.add_node()
         signal.signal(signal.SIGTERM, handler)
-        with joined(made.address):
+        with join_cluster(made.address):
             yield made
         made.shutdown()
 
@@ -93,7 +93,7 @@ def run(cluster: Cluster) -> Callable[..., Path]:
 
     def go(directory: Path, *words: str, hooks: Hooks | None = None) -> Path:
         with acting(hooks or {}):
-            run_on_ray(compose_words(("engine=ray", *words)), str(directory))
+            run_on_ray(compose_overrides(("engine=ray", *words)), str(directory))
         return directory
 
     return go
@@ -109,15 +109,15 @@ def in_process(directory: Path, *words: str, hooks: Hooks | None = None) -> Path
 @contextmanager
 def acting(hooks: Hooks) -> Iterator[None]:
     """Act at the beginning of rounds."""
-    play = server_app.loop._round
+    play = server_app.loop._run_round
 
-    def hooked(parts: Any, arrays: Any, server_round: int) -> Any:
+    def run_hook(parts: Any, arrays: Any, server_round: int) -> Any:
         if server_round in hooks:
             hooks[server_round](parts.grid.inner)
         return play(parts, arrays, server_round)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(server_app.loop, "_round", hooked)
+        patch.setattr(server_app.loop, "_run_round", run_hook)
         yield
 
 
@@ -181,7 +181,7 @@ def test_a_worker_that_is_killed(tmp_path: Path, run: Callable[..., Path]) -> No
             assert reason.startswith("the worker of its node was lost: The actor is dead because")
         else:
             assert status == "trained", (server_round, client, reason)
-    assert audit(directory).problems == ()
+    assert audit_run(directory).mismatches == ()
 
 
 def test_a_quorum_does_not_wait_for_a_slow_worker(tmp_path: Path, run: Callable[..., Path]) -> None:
@@ -215,7 +215,7 @@ def test_a_quorum_does_not_wait_for_a_slow_worker(tmp_path: Path, run: Callable[
     lines = read_lines(directory)
     late = [reply for line in lines for reply in line["late_replies"]]
     assert {reply["client"] for reply in late} >= {1, 3, 19}
-    assert audit(directory).problems == ()
+    assert audit_run(directory).mismatches == ()
 
 
 def interrupt(_: Any) -> None:
@@ -250,8 +250,8 @@ def test_workers_with_other_code(
     tmp_path: Path, run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One line, before there is a directory."""
-    facts = {**code_facts(), "numpy": "0.1"}
-    monkeypatch.setattr("server_app.ray_engine.engine.code_facts", lambda: facts)
+    facts = {**collect_code_facts(), "numpy": "0.1"}
+    monkeypatch.setattr("server_app.ray_engine.engine.collect_code_facts", lambda: facts)
     told = r"^all workers must have the code of the run's process: numpy is \S+ on \S+, and 0\.1 th"
     with pytest.raises(RunError, match=told):
         run(tmp_path / "run", *FAST, "engine.workers=1")
@@ -277,7 +277,7 @@ def test_a_machine_that_is_lost(tmp_path: Path, cluster: Cluster, run: Callable[
     for (server_round, client), (status, reason) in statuses(directory).items():
         failed = (server_round, client % 3) == (3, lost[0])
         assert status == ("failed" if failed else "trained"), (server_round, client, reason)
-    assert audit(directory).problems == ()
+    assert audit_run(directory).mismatches == ()
 
 
 def test_ctrl_c_leaves_nothing_behind(
@@ -288,16 +288,16 @@ def test_ctrl_c_leaves_nothing_behind(
     lines = directory / "rounds.jsonl"
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     words = ["engine=ray", "engine.workers=2", "rounds=100000", f"hydra.run.dir={directory}"]
-    with started("fedquorum", *FAST, *words, cwd=tmp_path, RAY_TMPDIR=str(files)) as process:
+    with start_command("fedquorum", *FAST, *words, cwd=tmp_path, RAY_TMPDIR=str(files)) as process:
         try:
             wait_for("a round", lambda: has_text(lines), 120)
-            assert running(re.escape(str(files)))
+            assert find_processes(re.escape(str(files)))
         finally:
             os.killpg(process.pid, signal.SIGINT)  # as a terminal does
             _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
     assert "fedquorum: interrupted; the records hold all complete rounds" in stderr
-    assert running(re.escape(str(files))) == {}
+    assert find_processes(re.escape(str(files))) == {}
     manifest = manifest_of(directory)
     assert manifest["status"] == "interrupted"
     assert manifest["rounds_completed"] == len(lines.read_text().splitlines())
@@ -330,7 +330,7 @@ def test_a_sweep_of_tasks(cluster: Cluster, tmp_path: Path) -> None:
     def run_until(rounds: Sequence[int]) -> str:
         """Interrupt the sweep when each job has so many rounds."""
         command = ("fedquorum", *words, f"hydra.sweep.dir={sweep}")
-        with started(*command, cwd=tmp_path, RAY_ADDRESS=cluster.address) as process:
+        with start_command(*command, cwd=tmp_path, RAY_ADDRESS=cluster.address) as process:
             done = [job / "rounds.jsonl" for job in jobs]
             wait_for(
                 "two jobs at work",
@@ -356,6 +356,6 @@ def test_a_sweep_of_tasks(cluster: Cluster, tmp_path: Path) -> None:
         tmp_path / "alone", *words_of_all, f"seed={later + 1}", f"rounds={rounds + 1}"
     )
     assert (
-        lines_of_rounds(jobs[later]).splitlines()[:rounds]
-        == (lines_of_rounds(alone).splitlines()[:rounds])
+        read_round_lines(jobs[later]).splitlines()[:rounds]
+        == (read_round_lines(alone).splitlines()[:rounds])
     )

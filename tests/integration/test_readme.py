@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from fedquorum import FedAU
 from fedquorum.audit.command_line import audit_runs
-from fedquorum.audit.explain import explain
-from fedquorum.audit.replay import read_recorded
+from fedquorum.audit.explain import describe_decision
+from fedquorum.audit.replay import read_audit_input
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -118,7 +118,7 @@ def test_the_decision_is_explained_as_shown(tmp_path: Path) -> None:
     tenth of a percent in round 3, and by a tenth in round 10.
     """
     run = run_here(tmp_path / "run", "rounds=20")
-    told = "\n".join(explain(read_recorded(run), client=10, number=3)) + "\n"
+    told = "\n".join(describe_decision(read_audit_input(run), client=10, number=3)) + "\n"
     assert NUMBER.sub("#", told) == NUMBER.sub("#", EXPLANATION)
     numbers, shown = ([float(n) for n in NUMBER.findall(text)] for text in (told, EXPLANATION))
     assert numbers == pytest.approx(shown, rel=1e-2)

@@ -80,14 +80,14 @@ def run_until_killed(directory: Path, words: tuple[str, ...], in_round: int, dat
     The server that forks it began with the environment of some other test.
     """
     os.environ["FEDQUORUM_DATA"] = data
-    play = server_app.loop._round
+    play = server_app.loop._run_round
 
-    def until(parts: Any, arrays: Any, server_round: int) -> Any:
+    def until(context: Any, arrays: Any, server_round: int) -> Any:
         if server_round == in_round:
             os.kill(os.getpid(), signal.SIGKILL)
-        return play(parts, arrays, server_round)
+        return play(context, arrays, server_round)
 
-    server_app.loop._round = until
+    server_app.loop._run_round = until
     run_here(directory, *words)
 
 
@@ -108,10 +108,10 @@ def test_killed_and_resumed(tmp_path: Path, whole: Whole, preset: str) -> None:
 @pytest.fixture(scope="module")
 def cnn_run(tmp_path_factory: pytest.TempPathFactory, real_data: Path) -> Path:
     """Return the run of the small CNN in one thread, on one node."""
-    return threaded(tmp_path_factory.mktemp("cnn"), 1, 1)
+    return run_with_threads(tmp_path_factory.mktemp("cnn"), 1, 1)
 
 
-def threaded(folder: Path, threads: int, nodes: int) -> Path:
+def run_with_threads(folder: Path, threads: int, nodes: int) -> Path:
     """Run the small CNN in a process of its own, whose torch has so many threads."""
     shell = Shell(folder, {"OMP_NUM_THREADS": str(threads)})
     words = (*CNN, f"engine.num_supernodes={nodes}", "hydra.run.dir=run")
@@ -124,7 +124,7 @@ def threaded(folder: Path, threads: int, nodes: int) -> Path:
 @pytest.mark.parametrize(("threads", "nodes"), [(1, 2), (2, 1), (2, 2)] if is_long() else [(2, 2)])
 def test_convolutions(tmp_path: Path, cnn_run: Path, threads: int, nodes: int) -> None:
     """The preset's network, whose clients train each alone, divided among the threads."""
-    assert_same_bits(threaded(tmp_path, threads, nodes), cnn_run, CNN_ROUNDS)
+    assert_same_bits(run_with_threads(tmp_path, threads, nodes), cnn_run, CNN_ROUNDS)
 
 
 @pytest.mark.slow

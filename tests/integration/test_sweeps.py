@@ -9,12 +9,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.builders_runs import few_clients, run_here
-from tests.integration.conftest import Shell, assert_same_bits, running, started, wait_for
+from tests.builders_runs import make_client_overrides, run_here
+from tests.integration.conftest import (
+    Shell,
+    assert_same_bits,
+    find_processes,
+    start_command,
+    wait_for,
+)
 
 pytestmark = pytest.mark.slow
 
-SMALL = (*few_clients(4, 2, samples=20), "hydra.sweep.dir=sweep")
+SMALL = (*make_client_overrides(4, 2, samples=20), "hydra.sweep.dir=sweep")
 
 
 def status(run: Path) -> str:
@@ -50,7 +56,7 @@ def test_a_killed_process_and_an_interrupted_sweep(shell: Shell) -> None:
     """A kill costs its job a second attempt; Ctrl-C ends what runs and leaves the rest."""
     words = ("engine.jobs=2", "rounds=2,100000,100001", *SMALL)
     sweep = shell.cwd / "sweep"
-    with started("fedquorum", "-m", *words, cwd=shell.cwd) as process:
+    with start_command("fedquorum", "-m", *words, cwd=shell.cwd) as process:
         at_work = [sweep / job / "rounds.jsonl" for job in "12"]
         wait_for(
             "two jobs at work",
@@ -77,7 +83,9 @@ def test_a_killed_process_and_an_interrupted_sweep(shell: Shell) -> None:
     assert status(sweep / "1") == "interrupted"
     rounds = [json.loads(line)["round"] for line in at_work[0].read_text().splitlines()]
     assert rounds == list(range(1, len(rounds) + 1))
-    wait_for("no process left", lambda: not group(process.pid) & running("joblib").keys(), 180)
+    wait_for(
+        "no process left", lambda: not group(process.pid) & find_processes("joblib").keys(), 180
+    )
 
 
 def test_a_job_that_slurm_takes_the_machine_from(shell: Shell) -> None:
@@ -86,7 +94,7 @@ def test_a_job_that_slurm_takes_the_machine_from(shell: Shell) -> None:
     sweep = shell.cwd / "sweep"
     job = sweep / "0"
     slurm = ("hydra/launcher=submitit_local", "hydra.launcher.timeout_min=60")
-    with started(
+    with start_command(
         "fedquorum", "-m", *slurm, *words, "seed=1,2", SMALL[-1], cwd=shell.cwd
     ) as process:
         lines = job / "rounds.jsonl"

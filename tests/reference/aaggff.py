@@ -28,7 +28,7 @@ CDFS: dict[str, Callable[[Real], Real]] = {
 }
 
 
-def responses(losses: Sequence[float], cdf: str, c1: Real, c2: Real) -> list[Real]:
+def compute_responses(losses: Sequence[float], cdf: str, c1: Real, c2: Real) -> list[Real]:
     """Return C1 + (C2 - C1) CDF(F_i / mean F)."""
     exact = [mpmath.mpf(float(loss)) for loss in losses]
     mean = sum(exact) / len(exact)
@@ -37,7 +37,7 @@ def responses(losses: Sequence[float], cdf: str, c1: Real, c2: Real) -> list[Rea
     ]
 
 
-def newton_trajectory(
+def compute_newton_trajectory(
     rounds: Sequence[dict[int, float]],
     num_clients: int,
     cdf: str,
@@ -53,7 +53,7 @@ def newton_trajectory(
     low = mpmath.mpf(c1)
     high = 1 / mpmath.mpf(num_clients) if c2 is None else mpmath.mpf(c2)
     lipschitz = high / (1 + low)
-    number = _long if extended else _same
+    number = _to_long_double if extended else _return_number
     alpha, beta = number(4 * num_clients * lipschitz), number(1 / (4 * lipschitz))
     hessian = np.array([[number(mpmath.mpf(0))] * num_clients] * num_clients)
     for i in range(num_clients):
@@ -63,23 +63,25 @@ def newton_trajectory(
     support = np.ones(num_clients, dtype=np.bool_)
     trajectory = []
     for losses in rounds:
-        heard = dict(zip(losses, responses(list(losses.values()), cdf, low, high), strict=True))
+        heard = dict(
+            zip(losses, compute_responses(list(losses.values()), cdf, low, high), strict=True)
+        )
         mean = sum(heard.values()) / len(heard)
         response = np.array([number(heard.get(k, mean)) for k in range(num_clients)])
         gradient = -response / (1 + mixing @ response)
         hessian = hessian + beta * np.outer(gradient, gradient)
         linear = linear + gradient - beta * gradient * (gradient @ mixing)
-        mixing, support = _quadratic_program(hessian, linear, support)
+        mixing, support = _solve_quadratic_program(hessian, linear, support)
         trajectory.append([float(p) for p in mixing])
     return np.array(trajectory)
 
 
-def published_normal(x: Real) -> Real:
+def compute_published_cdf(x: Real) -> Real:
     """Return what the authors' code has in the place of the normal CDF."""
     return (1 + mpmath.erfc((x - 1) / mpmath.sqrt(2))) / 2
 
 
-def published_trajectory(
+def compute_published_trajectory(
     rounds: Sequence[dict[int, float]], num_clients: int, cdf: str
 ) -> NDArray[np.float64]:
     """Return p after every round by AAggFF-S as in the authors' code, shape (T, K).
@@ -90,7 +92,7 @@ def published_trajectory(
     """
     size = mpmath.mpf(num_clients)
     alpha, beta = mpmath.mpf(4), size / 4
-    value = published_normal if cdf == "normal" else CDFS[cdf]
+    value = compute_published_cdf if cdf == "normal" else CDFS[cdf]
     zero = mpmath.mpf(0)
     identity = np.array(
         [[mpmath.mpf(int(i == j)) for j in range(num_clients)] for i in range(num_clients)]
@@ -106,20 +108,22 @@ def published_trajectory(
         gradient = -response / (mixing @ response + 1)
         total = total + gradient
         hessian = hessian + np.outer(gradient, gradient)
-        mixing, support = _quadratic_program(alpha * identity + beta * hessian, total, support)
+        mixing, support = _solve_quadratic_program(
+            alpha * identity + beta * hessian, total, support
+        )
         trajectory.append([float(p) for p in mixing])
     return np.array(trajectory)
 
 
-def _same(x: Real) -> Real:
+def _return_number(x: Real) -> Real:
     return x
 
 
-def _long(x: Real) -> Real:
+def _to_long_double(x: Real) -> Real:
     return np.longdouble(mpmath.nstr(x, 30))
 
 
-def _quadratic_program(
+def _solve_quadratic_program(
     hessian: Vector, linear: Vector, support: NDArray[np.bool_]
 ) -> tuple[Vector, NDArray[np.bool_]]:
     """Return argmin <b, p> + p^T H p / 2 on the simplex and its support, starting from a guess.
@@ -178,7 +182,9 @@ def follow_the_leader_trajectory(
     means: list[Real] = []
     trajectory, losses_held = [], []
     for losses in rounds:
-        heard = dict(zip(losses, responses(list(losses.values()), cdf, low, high), strict=True))
+        heard = dict(
+            zip(losses, compute_responses(list(losses.values()), cdf, low, high), strict=True)
+        )
         mean = sum(heard.values()) / len(heard)
         rbar = mean
         if running:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 
-def omegas(history: Sequence[bool], cap: float) -> list[Fraction]:
+def compute_capped_omegas(history: Sequence[bool], cap: float) -> list[Fraction]:
     """Return omega of a client in rounds 0, 1, ..., were it to take part in each.
 
     Round t is its (t + 1)-th, and its visits are those of ``history`` before round t and this one.
@@ -21,7 +21,7 @@ def omegas(history: Sequence[bool], cap: float) -> list[Fraction]:
     return result
 
 
-def expected(p: Fraction, t: int) -> Fraction:
+def compute_expected_omega(p: Fraction, t: int) -> Fraction:
     """Return E[I(t) omega(t)] over all histories of a client there with p in every round."""
     total = Fraction(0)
     for outcome in range(2**t):

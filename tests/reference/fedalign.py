@@ -30,7 +30,7 @@ def read_run(directory: Path) -> tuple[dict[str, Any], list[dict[str, Any]], lis
     return config, rounds, pq.read_table(directory / "clients").to_pylist()
 
 
-def threshold(strategy: dict[str, Any], t: int, total: int) -> float:
+def compute_threshold(strategy: dict[str, Any], t: int, total: int) -> float:
     """Return eps_t of the schedule, written out."""
     epsilon = float(strategy["epsilon"])
     u = Fraction(t, max(total - 1, 1))
@@ -50,14 +50,14 @@ def threshold(strategy: dict[str, Any], t: int, total: int) -> float:
     raise ValueError(strategy["epsilon_schedule"])
 
 
-def warmup_rounds(strategy: dict[str, Any], total: int) -> Fraction:
+def compute_warmup_rounds(strategy: dict[str, Any], total: int) -> Fraction:
     """Return the number of warm-up rounds, not rounded up yet."""
-    if strategy["warmup_rounds"] is not None:
-        return Fraction(strategy["warmup_rounds"])
+    if strategy["compute_warmup_rounds"] is not None:
+        return Fraction(strategy["compute_warmup_rounds"])
     return Fraction(str(strategy["warmup_fraction"])) * total
 
 
-def priority_weight(config: dict[str, Any], row: dict[str, Any]) -> Fraction:
+def get_priority_weight(config: dict[str, Any], row: dict[str, Any]) -> Fraction:
     """Return lambda_k: what the settings say of this client, else 1 with priority and 0 without."""
     weights = config["data"]["priority_weights"] or {}
     if row["client"] in weights:
@@ -65,24 +65,24 @@ def priority_weight(config: dict[str, Any], row: dict[str, Any]) -> Fraction:
     return Fraction(int(row["priority"]))
 
 
-def _evaluations(directory: Path) -> list[dict[str, Any]]:
+def _read_evaluations(directory: Path) -> list[dict[str, Any]]:
     """Return what the priority clients measured, of the model after each round."""
     return [r for r in pq.read_table(directory / "evaluations").to_pylist() if r["priority"]]
 
 
-def recompute(directory: Path) -> Recomputed:
+def find_mismatches(directory: Path) -> Recomputed:
     """Return every admission, weight, theta and count of a FedALIGN run that does not fit."""
     config, rounds, rows = read_run(directory)
     strategy, total = config["strategy"], config["rounds"]
-    evaluations = _evaluations(directory)
+    evaluations = _read_evaluations(directory)
     examples = {r["client"]: r["num_examples"] for r in evaluations}
     problems: list[str] = []
     gates = weights = 0
     for record in rounds:
         t = record["round"] - 1
         here = sorted((r for r in rows if r["round"] == t + 1), key=lambda r: r["client"])
-        warmup = t < warmup_rounds(strategy, total)
-        epsilon = 0.0 if warmup else threshold(strategy, t, total)
+        warmup = t < compute_warmup_rounds(strategy, total)
+        epsilon = 0.0 if warmup else compute_threshold(strategy, t, total)
         recorded = math.inf if record["epsilon"] == "inf" else record["epsilon"]
         if not math.isclose(recorded, epsilon, rel_tol=1e-12):
             problems.append(f"round {t + 1}: epsilon {record['epsilon']} should be {epsilon}")
@@ -95,24 +95,24 @@ def recompute(directory: Path) -> Recomputed:
                 if row["weight"] != 0 or row["loss"] is not None:
                     problems.append(f"{where}: not trained, but counts")
                 continue
-            weight = priority_weight(config, row)
-            inside = _inside(strategy["criterion"], epsilon, record, row)
+            weight = get_priority_weight(config, row)
+            inside = _is_inside(strategy["criterion"], epsilon, record, row)
             gates += weight < 1
             share[row["client"]] = weight + (1 - weight) * int(inside)
             if (share[row["client"]] > 0) != (row["status"] == "trained"):
                 problems.append(f"{where}: admitted should be {inside}")
-        problems += _weight_problems(config, here, share, record, examples)
+        problems += _find_weight_problems(config, here, share, record, examples)
         asked = [r for r in here if r["priority"] and r["client"] in share]
         one = strategy.get("objective_client")
         everybody = [r for r in evaluations if r["round"] == t and one in (None, r["client"])]
         measured = asked if strategy["objective_clients"] == "sampled" else everybody
-        problems += _loss_problems(config, measured, record)
+        problems += _find_loss_problems(config, measured, record)
         weights += len(here)
         problems += _count_problems(here, record)
     return Recomputed(problems, gates, weights)
 
 
-def _inside(criterion: str, epsilon: float, record: dict[str, Any], row: dict[str, Any]) -> bool:
+def _is_inside(criterion: str, epsilon: float, record: dict[str, Any], row: dict[str, Any]) -> bool:
     """|F_k - F| <= eps, both halves, closed at eps = 0."""
     if epsilon == 0:
         return False
@@ -123,7 +123,7 @@ def _inside(criterion: str, epsilon: float, record: dict[str, Any], row: dict[st
     return bool(low <= row["accuracy"] <= high)
 
 
-def _weight_problems(
+def _find_weight_problems(
     config: dict[str, Any],
     here: list[dict[str, Any]],
     share: dict[int, Fraction],
@@ -137,7 +137,7 @@ def _weight_problems(
     """
     number = record["round"]
     trained = [r for r in here if r["client"] in share]
-    base = sum((priority_weight(config, r) * r["num_examples"] for r in trained), Fraction(0))
+    base = sum((get_priority_weight(config, r) * r["num_examples"] for r in trained), Fraction(0))
     if base == 0:
         return [f"round {number}: weights without priority data"] if any(share.values()) else []
     p = {r["client"]: r["num_examples"] / base for r in trained}
@@ -162,11 +162,11 @@ def _weight_problems(
     return problems
 
 
-def _loss_problems(
+def _find_loss_problems(
     config: dict[str, Any], measured: list[dict[str, Any]], record: dict[str, Any]
 ) -> list[str]:
     """F = sum lambda_k D_k F_k / sum lambda_i D_i over the priority clients that measure it."""
-    data = [priority_weight(config, r) * r["num_examples"] for r in measured]
+    data = [get_priority_weight(config, r) * r["num_examples"] for r in measured]
     loss = sum(float(d / sum(data)) * r["loss"] for d, r in zip(data, measured, strict=True))
     if math.isclose(loss, record["global_loss"], rel_tol=1e-6):
         return []

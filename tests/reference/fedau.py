@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 
-def omegas(history: Sequence[bool], cutoff: float) -> list[Fraction]:
+def compute_omegas(history: Sequence[bool], cutoff: float) -> list[Fraction]:
     """Return omega_0 .. omega_T of one client that took part in round t where history[t].
 
     omega_t is the mean of the intervals that ended before round t: an interval ends with the

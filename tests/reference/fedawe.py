@@ -40,7 +40,7 @@ class Federation:
     def __post_init__(self) -> None:
         self.devices = [Device(list(self.w)) for _ in range(self.count)]
 
-    def round(self, active: Collection[int], train: Train) -> dict[int, float]:
+    def run_round(self, active: Collection[int], train: Train) -> dict[int, float]:
         """Play round t; return the echo of each device that was active."""
         echoes: dict[int, float] = {}
         innovations: dict[int, Model] = {}
@@ -56,10 +56,10 @@ class Federation:
 
     def _gossip(self, echoes: dict[int, float], innovations: dict[int, Model]) -> None:
         n = len(echoes)
-        echoed = self._mean([[echoes[k] * v for v in innovations[k]] for k in echoes])
+        echoed = self._compute_mean([[echoes[k] * v for v in innovations[k]] for k in echoes])
         norm = math.sqrt(math.fsum(v * v for v in echoed))
         factor = self.server_lr * (min(1.0, self.clip / norm) if norm > 0 else 1.0)
-        base = self._mean([self.devices[k].x for k in echoes])
+        base = self._compute_mean([self.devices[k].x for k in echoes])
         self.w = [b + factor * v for b, v in zip(base, echoed, strict=True)]
         for k in echoes:
             self.devices[k] = Device(list(self.w), self.t)
@@ -68,14 +68,14 @@ class Federation:
     @property
     def mean(self) -> Model:
         """The mean of the devices' models, over all devices."""
-        return self._mean([device.x for device in self.devices])
+        return self._compute_mean([device.x for device in self.devices])
 
     @staticmethod
-    def _mean(models: Sequence[Model]) -> Model:
+    def _compute_mean(models: Sequence[Model]) -> Model:
         return [math.fsum(values) / len(models) for values in zip(*models, strict=True)]
 
 
-def quadratic(targets: Sequence[float], lr: float, steps: int = 1) -> Train:
+def make_quadratic_descent(targets: Sequence[float], lr: float, steps: int = 1) -> Train:
     """Return gradient descent on F_k(x) = |x - u_k|^2 / 2."""
 
     def train(client: int, t: int, x: Model) -> Model:
@@ -86,7 +86,7 @@ def quadratic(targets: Sequence[float], lr: float, steps: int = 1) -> Train:
     return train
 
 
-def draws(rates: Sequence[float], rounds: int, seed: int) -> Iterable[list[int]]:
+def draw_active(rates: Sequence[float], rounds: int, seed: int) -> Iterable[list[int]]:
     """Yield who is active, each device with its rate, independently in every round."""
     rng = Random(seed)
     for _ in range(rounds):
@@ -102,14 +102,14 @@ class TimeMeans:
     mean: float
 
 
-def two_clients(lr: float, rounds: int, seed: int = 0) -> TimeMeans:
+def run_two_clients(lr: float, rounds: int, seed: int = 0) -> TimeMeans:
     """Return what u = (0, 100) and p = (0.9, 0.1) lead to; a fair method leads to 50."""
     targets, rates = (0.0, 100.0), (0.9, 0.1)
     ours, plain = Federation([50.0], 2), 50.0
-    train = quadratic(targets, lr)
+    train = make_quadratic_descent(targets, lr)
     sums = [0.0, 0.0, 0.0]
-    for t, active in enumerate(draws(rates, rounds, seed)):
-        ours.round(active, train)
+    for t, active in enumerate(draw_active(rates, rounds, seed)):
+        ours.run_round(active, train)
         if active:
             plain = math.fsum(train(k, t, [plain])[0] for k in active) / len(active)
         if t >= rounds // 2:

@@ -14,28 +14,28 @@ def dot(a: Vector, b: Vector) -> float:
     return math.fsum(x * y for x, y in zip(a, b, strict=True))
 
 
-def scaled(a: Vector, factor: float) -> Vector:
+def scale(a: Vector, factor: float) -> Vector:
     """Return ``factor`` a."""
     return [factor * x for x in a]
 
 
-def total(vectors: list[Vector], size: int) -> Vector:
+def sum_vectors(vectors: list[Vector], size: int) -> Vector:
     """Return the sum of vectors of this size."""
     return [math.fsum(v[i] for v in vectors) for i in range(size)]
 
 
-def target(updates: list[Vector], data: list[float]) -> Vector:
+def compute_target(updates: list[Vector], data: list[float]) -> Vector:
     """Return g_T, the mean of the priority clients' updates by data."""
     share = [d / math.fsum(data) for d in data]
-    return total([scaled(u, s) for u, s in zip(updates, share, strict=True)], len(updates[0]))
+    return sum_vectors([scale(u, s) for u, s in zip(updates, share, strict=True)], len(updates[0]))
 
 
-def projected(onto: Vector, vector: Vector) -> Vector:
+def project_onto(onto: Vector, vector: Vector) -> Vector:
     """Return the projection of ``onto`` on the half-line along ``vector``, 0 behind it."""
     length = dot(vector, vector)
     if length == 0.0:
         return [0.0] * len(vector)
-    return scaled(vector, max(dot(onto, vector), 0.0) / length)
+    return scale(vector, max(dot(onto, vector), 0.0) / length)
 
 
 def step(g_target: Vector, sources: list[Vector], beta: float) -> Vector:
@@ -44,6 +44,6 @@ def step(g_target: Vector, sources: list[Vector], beta: float) -> Vector:
         return g_target
     terms = []
     for source in sources:
-        helped = projected(g_target, source)
+        helped = project_onto(g_target, source)
         terms.append([(1 - beta) * t + beta * h for t, h in zip(g_target, helped, strict=True)])
-    return scaled(total(terms, len(g_target)), 1 / len(sources))
+    return scale(sum_vectors(terms, len(g_target)), 1 / len(sources))

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 
-def weights(gaps: Sequence[str], slope: int, offset: str, *, terms: int = 80) -> list[Fraction]:
+def compute_weights(
+    gaps: Sequence[str], slope: int, offset: str, *, terms: int = 80
+) -> list[Fraction]:
     """Return q_k / (sum of q + e), q = s (1 - s) with s = 1 / (1 + exp(-slope gap)), as fractions.
 
     ``gaps``: F_k - rho_k as decimal texts. exp by ``terms`` terms of its series, with which an
@@ -22,7 +24,7 @@ def weights(gaps: Sequence[str], slope: int, offset: str, *, terms: int = 80) ->
     return [each / total for each in q]
 
 
-def appeal(
+def measure_appeal(
     losses: Sequence[float],
     required: Sequence[float],
     ours: Sequence[float],

@@ -6,7 +6,7 @@ Shares no code with ``fedquorum``.
 import math
 
 
-def selection_probability(data: list[float], drawn: list[int]) -> float:
+def compute_selection_probability(data: list[float], drawn: list[int]) -> float:
     """Return the probability of drawing these clients in this order, without replacement."""
     left, probability = dict(enumerate(data)), 1.0
     for client in drawn:
@@ -15,7 +15,7 @@ def selection_probability(data: list[float], drawn: list[int]) -> float:
     return probability
 
 
-def chosen(drawn: list[int], losses: dict[int, float], count: int) -> set[int]:
+def select_largest_losses(drawn: list[int], losses: dict[int, float], count: int) -> set[int]:
     """Return the clients with the largest losses: repeatedly the first with the largest one left.
 
     ``drawn`` are the candidates in the order of drawing; one without a loss is none.

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 
-def adaptive(
+def compute_adaptive_path(
     kind: str,
     deltas: Sequence[float],
     *,

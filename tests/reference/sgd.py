@@ -44,7 +44,7 @@ def measure(model: Softmax, x: NDArray[Any], y: Integers) -> tuple[float, float]
     return float(sum(losses) / len(y)), sum(correct) / len(y)
 
 
-def gradient(model: Softmax, x: Floats, y: Integers) -> Softmax:
+def compute_gradient(model: Softmax, x: Floats, y: Integers) -> Softmax:
     """Return the gradient of the batch's mean cross entropy: (softmax - onehot)^T x / n."""
     error = np.exp(model.log_probabilities(x))
     error[np.arange(len(y)), y] -= 1.0
@@ -77,7 +77,7 @@ def train(
         order = rng.permutation(len(y))
         for start in range(0, len(y), batch_size):
             rows = order[start : start + batch_size]
-            slope = gradient(Softmax(weight, bias), x[rows], y[rows])
+            slope = compute_gradient(Softmax(weight, bias), x[rows], y[rows])
             pull_weight, pull_bias = mu * (weight - model.weight), mu * (bias - model.bias)
             v_weight = momentum * v_weight + slope.weight + weight_decay * weight + pull_weight
             v_bias = momentum * v_bias + slope.bias + weight_decay * bias + pull_bias

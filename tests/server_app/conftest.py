@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from fedquorum.locks import lock
-from fedquorum.records.directory import remove_unfinished
+from fedquorum.records.run_dir import remove_unfinished
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig, OmegaConf
 
-from conf.compose import compose_words
+from conf.compose import compose_overrides
 from server_app.job import LOCK_FILE
 
 Do = Callable[[Path, tuple[str, ...]], None]
@@ -46,12 +46,12 @@ class ScriptedLauncher(Launcher):
         return []
 
 
-def leave_run(
+def write_run(
     directory: Path, words: Sequence[str], status: str = "completed", rounds: int = 2
 ) -> None:
     """Leave the records of a run, as far as a sweep reads them."""
     directory.mkdir(exist_ok=True)
-    (directory / "config.yaml").write_text(compose_words(tuple(words)).to_yaml())
+    (directory / "config.yaml").write_text(compose_overrides(tuple(words)).to_yaml())
     (directory / "manifest.json").write_text(json.dumps({"status": status, "error": "it broke"}))
     lines = [
         {"round": r, "global_loss": 1 / r, "test": None, "admitted": 3, "selected": 4}
@@ -74,4 +74,4 @@ def sweep_config(tmp_path: Path) -> DictConfig:
 @pytest.fixture
 def launcher(tmp_path: Path) -> ScriptedLauncher:
     """Return a launcher whose jobs all complete."""
-    return ScriptedLauncher(tmp_path / "sweep", leave_run)
+    return ScriptedLauncher(tmp_path / "sweep", write_run)

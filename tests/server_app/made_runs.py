@@ -4,33 +4,33 @@ from pathlib import Path
 
 from fedquorum.records.reader import Run, load_run
 
-from tests.builders_runs import few_clients, run_here
+from tests.builders_runs import make_client_overrides, run_here
 from tests.fedquorum.records.made import (
-    accuracy,
     change_round,
     change_table,
-    line,
     load_all,
+    make_accuracy,
+    make_round_line,
     make_run,
     write_population,
     write_table,
 )
 
 __all__ = [
-    "accuracy",
     "change_round",
     "change_table",
-    "line",
     "load_all",
+    "make_accuracy",
+    "make_real_run",
+    "make_round_line",
     "make_run",
-    "real_run",
     "write_population",
     "write_table",
 ]
 
-SMALL = ("rounds=5", *few_clients(8, 4))
+SMALL = ("rounds=5", *make_client_overrides(8, 4))
 
 
-def real_run(directory: Path, *words: str) -> Run:
+def make_real_run(directory: Path, *words: str) -> Run:
     """Train for a moment, in this process."""
     return load_run(run_here(directory, *SMALL, *words))

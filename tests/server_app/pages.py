@@ -44,7 +44,7 @@ class _Text(HTMLParser):
             self.parts.append(re.sub(r"\s+", " ", data))
 
 
-def text_of(page: str) -> str:
+def read_page_text(page: str) -> str:
     """Return what a page of HTML says, without what its scripts draw."""
     reader = _Text()
     reader.feed(page)
@@ -60,7 +60,7 @@ def expect(found: "Locator") -> "LocatorAssertions":
     return expect(found)
 
 
-def problems_of(page: "Page") -> list[str]:
+def collect_problems(page: "Page") -> list[str]:
     """Return a list to which every error and warning of a page is added as it happens."""
     problems: list[str] = []
     page.on("pageerror", lambda error: problems.append(str(error)))

@@ -5,7 +5,7 @@ from logging import INFO, WARNING
 from typing import Any, cast
 
 import pytest
-from flwr.app import Context, RecordDict
+from flwr.app import Context, RecordDict, UserConfig
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
@@ -27,8 +27,8 @@ def test_flower_logs_no_line_for_a_round(
             log(INFO, text)
         log(WARNING, STEPS[1])
 
-    monkeypatch.setattr(app, "run", run)
-    config = {"experiment": "fedalign/synth_low", "overrides": "", "output-dir": ""}
+    monkeypatch.setattr(app, "run_rounds", run)
+    config: UserConfig = {"experiment": "fedalign/synth_low", "overrides": "", "output-dir": ""}
     app.main(cast("Grid", object()), Context(0, 0, {}, RecordDict(), config))
     assert caplog.messages == [*OTHERS, STEPS[1]]
     log(INFO, STEPS[0])  # of another run in this process

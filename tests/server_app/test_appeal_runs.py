@@ -9,23 +9,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fedquorum.audit.check import audit
-from fedquorum.audit.explain import explain
-from fedquorum.audit.replay import read_recorded
+from fedquorum.audit.check import audit_run
+from fedquorum.audit.explain import describe_decision
+from fedquorum.audit.replay import read_audit_input
 from fedquorum.contrib import find_requirement
-from fedquorum.contrib.requirements import recorded_requirements
-from fedquorum.equality import same
+from fedquorum.contrib.requirements import read_recorded_requirements
+from fedquorum.equality import is_same
 from fedquorum.errors import FedQuorumError, SettingsError
 from safetensors.numpy import load_file
 
-from conf.compose import compose_words
-from conf.schema.rules import requiring_settings
+from conf.compose import compose_overrides
+from conf.schema.rules import get_requirement_settings
 from server_app.build import build_population
-from server_app.clients_table.rows import client_rows
+from server_app.clients_table.rows import build_client_rows
 from server_app.report.command_line import main as report
 from tests.builders_runs import read_lines, read_rows
 from tests.reference import maxfl as reference
-from tests.server_app.made_runs import SMALL, real_run
+from tests.server_app.made_runs import SMALL, make_real_run
 
 UNSEEN = ("data.holdout_client_fraction=0.25",)
 
@@ -34,10 +34,10 @@ UNSEEN = ("data.holdout_client_fraction=0.25",)
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a run of local_only, and two that are measured by it."""
     folder = tmp_path_factory.mktemp("appeal")
-    real_run(folder / "local", "strategy=local_only")
+    make_real_run(folder / "local", "strategy=local_only")
     required = (f"evaluation.requirement={folder / 'local'}", *UNSEEN)
-    real_run(folder / "fedavg", "strategy=fedavg", *required)
-    real_run(
+    make_real_run(folder / "fedavg", "strategy=fedavg", *required)
+    make_real_run(
         folder / "maxfl", "strategy=maxfl", f"strategy.requirement={folder / 'local'}", *UNSEEN
     )
     return folder
@@ -66,9 +66,9 @@ def test_unseen_clients_never_train_and_are_evaluated(runs: Path, name: str) -> 
         of_group = [row for row in tested if row["client"] in chosen]
         expected = np.mean(values(of_group, "test_accuracy"))
         assert groups[group]["average"] == pytest.approx(expected)
-    found = audit(runs / name)
-    assert [str(problem) for problem in found.problems] == []
-    (line,) = explain(read_recorded(runs / name), min(unseen), 2)
+    found = audit_run(runs / name)
+    assert [str(problem) for problem in found.mismatches] == []
+    (line,) = describe_decision(read_audit_input(runs / name), min(unseen), 2)
     assert "never trains" in line
 
 
@@ -79,7 +79,7 @@ def test_appeal_follows_from_the_records_of_both_runs(runs: Path, name: str) -> 
         row["client"]: row for row in read_rows(runs / "local", "evaluations") if row["round"] == 5
     }
     assert all(row["loss"] > 0 for row in local.values())
-    held = recorded_requirements(runs / name)
+    held = read_recorded_requirements(runs / name)
     assert dict(held.columns["requirement"]) == {
         client: row["loss"] for client, row in local.items()
     }
@@ -87,7 +87,7 @@ def test_appeal_follows_from_the_records_of_both_runs(runs: Path, name: str) -> 
     for group in ("held_out", "all"):
         of_group = [row for row in tested if row["held_out"] == (group == "held_out")]
         alone = [local[row["client"]] for row in of_group]
-        share, accuracy = reference.appeal(
+        share, accuracy = reference.measure_appeal(
             values(of_group, "loss"),
             values(alone, "loss"),
             values(of_group, "test_accuracy"),
@@ -100,17 +100,17 @@ def test_appeal_follows_from_the_records_of_both_runs(runs: Path, name: str) -> 
 
 def test_maxfls_weights_follow_from_the_local_losses(runs: Path) -> None:
     """In every round, against the reference."""
-    held = recorded_requirements(runs / "maxfl").columns["requirement"]
+    held = read_recorded_requirements(runs / "maxfl").columns["requirement"]
     for number in range(1, 6):
         found = [row for row in read_rows(runs / "maxfl") if row["round"] == number]
         gaps = [repr(row["loss"] - held[row["client"]]) for row in found]
-        expected = [float(weight) for weight in reference.weights(gaps, 1, "0")]
+        expected = [float(weight) for weight in reference.compute_weights(gaps, 1, "0")]
         np.testing.assert_allclose(values(found, "weight"), expected, rtol=1e-9)
 
 
 def test_measuring_appeal_changes_no_bit_of_the_model(runs: Path, tmp_path: Path) -> None:
     """The training losses of clients without priority are in no objective and no state."""
-    real_run(tmp_path / "run", "strategy=fedavg", *UNSEEN)
+    make_real_run(tmp_path / "run", "strategy=fedavg", *UNSEEN)
     with_it, without = (
         load_file(directory / "model.safetensors")
         for directory in (runs / "fedavg", tmp_path / "run")
@@ -119,14 +119,14 @@ def test_measuring_appeal_changes_no_bit_of_the_model(runs: Path, tmp_path: Path
     assert all("appeal" not in test["all"] for test in groups_of(tmp_path / "run"))
 
 
-def test_a_run_goes_on_with_the_requirements_it_began_with(runs: Path, tmp_path: Path) -> None:
+def test_a_run_resumes_with_its_initial_requirements(runs: Path, tmp_path: Path) -> None:
     """From its records: the run that they were read from may be gone. Nodes change no bit."""
     local = tmp_path / "local"
     shutil.copytree(runs / "local", local)
     words = ("strategy=maxfl", f"strategy.requirement={local}", *UNSEEN)
-    real_run(tmp_path / "stopped", *words, "rounds=2", "engine.num_supernodes=3")
+    make_real_run(tmp_path / "stopped", *words, "rounds=2", "engine.num_supernodes=3")
     shutil.rmtree(local)
-    real_run(tmp_path / "stopped", *words, f"resume={tmp_path / 'stopped'}")
+    make_real_run(tmp_path / "stopped", *words, f"resume={tmp_path / 'stopped'}")
     first, other = (
         load_file(d / "model.safetensors") for d in (runs / "maxfl", tmp_path / "stopped")
     )
@@ -134,7 +134,7 @@ def test_a_run_goes_on_with_the_requirements_it_began_with(runs: Path, tmp_path:
     assert groups_of(tmp_path / "stopped") == groups_of(runs / "maxfl")
 
 
-def test_the_report_tells_of_both(runs: Path, tmp_path: Path) -> None:
+def test_the_report_shows_held_out_clients_and_appeal(runs: Path, tmp_path: Path) -> None:
     """Unseen clients are a line of the tables; appeal is in CSV and page."""
     report([str(runs), "--output", str(tmp_path)])
     with (tmp_path / "table.csv").open() as file:
@@ -152,12 +152,12 @@ def test_the_report_tells_of_both(runs: Path, tmp_path: Path) -> None:
 def test_two_settings_may_agree_on_who_has_no_requirement() -> None:
     """NaN in both is no contradiction; NaN and a number are."""
     words = ("strategy=maxfl", "strategy.requirement=[0.5,nan]")
-    settings = compose_words((*words, "evaluation.requirement=[0.5,nan]")).settings
-    place, value = find_requirement(requiring_settings(settings))
+    settings = compose_overrides((*words, "evaluation.requirement=[0.5,nan]")).settings
+    place, value = find_requirement(get_requirement_settings(settings))
     assert place == "evaluation.requirement"
-    assert same(value, [0.5, math.nan])
+    assert is_same(value, [0.5, math.nan])
     with pytest.raises(SettingsError, match=r"strategy\.requirement must be null or that of"):
-        compose_words((*words, "evaluation.requirement=[0.5,2]"))
+        compose_overrides((*words, "evaluation.requirement=[0.5,2]"))
 
 
 @pytest.mark.parametrize(
@@ -197,17 +197,17 @@ def test_what_cannot_be_is_refused_in_one_line(
 ) -> None:
     """With the setting, before anything is written."""
     with pytest.raises(FedQuorumError, match=message) as caught:
-        real_run(tmp_path / "run", *(word.replace("{runs}", str(runs)) for word in words))
+        make_real_run(tmp_path / "run", *(word.replace("{runs}", str(runs)) for word in words))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
 
 
 def test_the_clients_table_says_who_never_trains() -> None:
     """As the run draws them."""
-    settings = compose_words((*SMALL, *UNSEEN)).settings
+    settings = compose_overrides((*SMALL, *UNSEEN)).settings
     from client_app.data import load_data
 
     population = build_population(settings, load_data(settings.data, settings.seed))
-    unseen = [row.client for row in client_rows(settings) if row.held_out]
-    assert tuple(unseen) == population.unseen
+    unseen = [row.client for row in build_client_rows(settings) if row.held_out]
+    assert tuple(unseen) == population.held_out
     assert not set(unseen) & population.priority

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from fedquorum.audit.command_line import ending
-from fedquorum.audit.explain import explain
-from fedquorum.audit.replay import read_recorded
+from fedquorum.audit.command_line import format_summary_line
+from fedquorum.audit.explain import describe_decision
+from fedquorum.audit.replay import read_audit_input
 
 from server_app.commands import main
-from tests.server_app.made_runs import change_table, real_run
+from tests.server_app.made_runs import change_table, make_real_run
 
 WORDS = {"fedalign": ("strategy.epsilon=0.4",), "qfedavg": ("strategy=qfedavg",)}
 
@@ -27,13 +27,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
     def run(name: str) -> Path:
         if not (folder / name).exists():
-            real_run(folder / name, *WORDS[name])
+            make_real_run(folder / name, *WORDS[name])
         return folder / name
 
     return run
 
 
-def test_the_command_tells_what_it_did(
+def test_the_command_reports_what_it_checked(
     runs: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Status 0 where all fits, and a line for what the records cannot show."""
@@ -44,7 +44,7 @@ def test_the_command_tells_what_it_did(
     assert lines[0] == run
     assert lines[1].startswith("  fedalign, seed 1, completed: 5 of 5 rounds and ")
     assert lines[2].startswith("  not in the records: ")
-    assert lines[-1] == f"  {ending(0)}"
+    assert lines[-1] == f"  {format_summary_line(0)}"
 
 
 def halve(rows: list[dict[str, Any]]) -> None:
@@ -64,7 +64,7 @@ def test_the_command_ends_with_1_where_something_does_not_fit(
     lines = capsys.readouterr().out.splitlines()
     assert sum(text.startswith("  mismatch: ") for text in lines) == 20
     assert any(text.startswith("  ... and ") for text in lines)
-    assert f"  {ending(0)}" in lines
+    assert f"  {format_summary_line(0)}" in lines
 
 
 def test_the_command_explains_one_decision(
@@ -75,7 +75,7 @@ def test_the_command_explains_one_decision(
     capsys.readouterr()
     assert main(words) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines == list(explain(read_recorded(runs("qfedavg")), 3, 2))
+    assert lines == list(describe_decision(read_audit_input(runs("qfedavg")), 3, 2))
 
 
 @pytest.mark.parametrize(
@@ -119,9 +119,9 @@ def test_rules_that_records_name_are_not_imported(
     runs: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Unless whoever asks says so; the other runs are decided again."""
-    (tmp_path / "rules.py").write_text("from fedquorum.weighting import TiltedLoss as Tilted\n")
+    (tmp_path / "rules.py").write_text("from fedquorum.weighting import TERMWeighting as Tilted\n")
     rule = ("strategy=custom", f"strategy.path={tmp_path}/rules.py:Tilted")
-    real_run(tmp_path / "a", *rule, "strategy.args={tilt: 1.0}")
+    make_real_run(tmp_path / "a", *rule, "strategy.args={tilt: 1.0}")
     shutil.copytree(runs("qfedavg"), tmp_path / "b")
     file = str(tmp_path / "rules.py")
     (imported,) = [name for name, m in sys.modules.items() if vars(m).get("__file__") == file]
@@ -134,7 +134,7 @@ def test_rules_that_records_name_are_not_imported(
     assert "--trust" in line
     assert imported not in sys.modules
     assert told.out.splitlines()[0] == str(tmp_path / "b")
-    assert told.out.splitlines()[-1] == f"  {ending(0)}"
+    assert told.out.splitlines()[-1] == f"  {format_summary_line(0)}"
     assert main(["audit", str(tmp_path), "--trust"]) == 0
     assert imported in sys.modules
 

@@ -12,8 +12,8 @@ from fedquorum.records.reader import find_runs, load_run
 from safetensors.numpy import load_file, save_file
 
 from client_app.data import load_data
-from conf.compose import compose_words
-from server_app.report.bound import BoundTerms, bound_terms, theta_of_iterations
+from conf.compose import compose_overrides
+from server_app.report.bound import BoundTerms, compute_bound_terms, compute_theta_of_iterations
 from server_app.report.command_line import main
 from tests.builders_runs import read_rows, run_here
 from tests.reference import sgd
@@ -40,17 +40,17 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def terms_of(folder: Path) -> dict[str, BoundTerms]:
-    terms = bound_terms([load_run(directory) for directory in find_runs([folder])])
+    terms = compute_bound_terms([load_run(directory) for directory in find_runs([folder])])
     return {one.run.strategy: one for one in terms}
 
 
 def training_losses(run: Path) -> list[float]:
     """Return F_k of a run's last model, computed independently."""
-    settings = compose_words(WORDS).settings
+    settings = compose_overrides(WORDS).settings
     data = load_data(settings.data, settings.seed)
     saved = load_file(run / "model.safetensors")
     model = sgd.read([saved["linear.weight"], saved["linear.bias"]])
-    clients = [data.client(k) for k in range(6)]
+    clients = [data.get_client(k) for k in range(6)]
     return [sgd.measure(model, client.x_train, client.y_train)[0] for client in clients]
 
 
@@ -84,16 +84,16 @@ def test_what_is_admitted_is_paid_for(runs: Path) -> None:
     """FedAvg on the priority clients has theta 1 and rho 0, on all the least theta."""
     terms = terms_of(runs)
     assert (terms["fedavg_priority"].theta, terms["fedavg_priority"].rho) == (1.0, 0.0)
-    assert terms["fedavg_priority"].admitted == {}
+    assert terms["fedavg_priority"].admitted_rounds == {}
     assert terms["fedavg"].theta < 1
     assert terms["fedavg"].rho >= terms["fedalign"].rho > 0
-    assert terms["fedavg"].admitted == dict.fromkeys(range(2, 6), 5)  # one of 6 is warm-up
+    assert terms["fedavg"].admitted_rounds == dict.fromkeys(range(2, 6), 5)  # one of 6 is warm-up
 
 
 def test_without_local_only_runs_there_are_no_terms(runs: Path) -> None:
     """Nothing is claimed where no local optimum is known."""
     loaded = [load_run(runs / name) for name in ("fedalign", "fedavg")]
-    assert bound_terms(loaded) == ()
+    assert compute_bound_terms(loaded) == ()
 
 
 @pytest.mark.slow
@@ -170,6 +170,6 @@ def test_theta_by_its_equation() -> None:
     thetas, steps = [1.0, 0.5, 0.25], 4
     total = steps * len(thetas)
     summed = sum(thetas[i // steps] for i in range(1, total))
-    assert theta_of_iterations(thetas, steps) == pytest.approx(summed / (total + steps - 2))
-    assert theta_of_iterations([1.0] * 10, 2) == pytest.approx(19 / 20)
-    assert math.isnan(theta_of_iterations([1.0], 1))
+    assert compute_theta_of_iterations(thetas, steps) == pytest.approx(summed / (total + steps - 2))
+    assert compute_theta_of_iterations([1.0] * 10, 2) == pytest.approx(19 / 20)
+    assert math.isnan(compute_theta_of_iterations([1.0], 1))

@@ -5,15 +5,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fedquorum import ComposedStrategy, Population, Robustness
-from fedquorum.client.availability.rates import SimulatedRates
-from fedquorum.composition import Rules
-from fedquorum.named import ALL_WEIGHTINGS, NAMED, build
-from fedquorum.rule import RunFacts
+from fedquorum.client.availability.rates import ParticipationRates
+from fedquorum.composition import RuleSet
+from fedquorum.named import ALL_WEIGHTINGS, NAMED_STRATEGIES, build_rules
+from fedquorum.rule import RunContext
 from fedquorum.selection import Sampling
-from fedquorum.weighting import TiltedLoss
+from fedquorum.weighting import TERMWeighting
 
 from conf import SettingsError
-from conf.compose import compose_words
+from conf.compose import compose_overrides
 from server_app.build import build_strategy
 from tests.builders import NEEDED_WORDS
 from tests.builders_runs import run_here
@@ -29,11 +29,11 @@ def no_rule() -> int:
 
 def built(*words: str, clients: int = 4, rates: list[float] | None = None) -> ComposedStrategy:
     """Return the strategy of these words, for so many clients."""
-    known = None if rates is None else SimulatedRates(np.array(rates))
-    return build_strategy(compose_words(words).settings, Population.of(clients), known)
+    known = None if rates is None else ParticipationRates(np.array(rates))
+    return build_strategy(compose_overrides(words).settings, Population.from_size(clients), known)
 
 
-def custom_rules(path: str, args: str = "{}") -> Rules:
+def custom_rules(path: str, args: str = "{}") -> RuleSet:
     """Return the rules of a custom weighting, on half of the clients."""
     rule = ("strategy=custom", f"strategy.path={path}", f"strategy.args={args}")
     return built(*rule, "strategy.fraction=0.5", "strategy.server_lr=0.25", "seed=9").rules
@@ -64,16 +64,20 @@ def test_bounds_reach_the_strategy() -> None:
     strategy = built(*bounds, "strategy=fedau", clients=2)
     assert strategy.communication.robustness == Robustness(2.5, 0.25)
     with pytest.raises(SettingsError, match=r"robustness\.max_weight must be a number > 0, got 0"):
-        compose_words(("robustness.max_weight=0",))
+        compose_overrides(("robustness.max_weight=0",))
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", NAMED_STRATEGIES)
 def test_a_strategy_is_what_the_library_makes_of_its_settings(name: str) -> None:
     """The settings, the run's rounds and seed, the clients and their rates, and nothing else."""
     rates = [0.5, 0.25, 1.0, 0.125]
-    facts = RunFacts(7, 9, dict(enumerate(rates)), (0, 1, 2, 3))
-    options = {"requirement": 1} if "requirement" in NAMED[name].weighting.needed else {}
-    expected = build({"name": name, **options}, {"name": "sgd"}, facts)
+    facts = RunContext(7, 9, dict(enumerate(rates)), (0, 1, 2, 3))
+    options = (
+        {"requirement": 1}
+        if "requirement" in NAMED_STRATEGIES[name].weighting.required_options
+        else {}
+    )
+    expected = build_rules({"name": name, **options}, {"name": "sgd"}, facts)
     needed = NEEDED_WORDS.get(name, ())
     words = ("experiment=custom", f"strategy={name}", "rounds=7", "seed=9", *needed)
     assert built(*words, rates=rates).rules == expected
@@ -82,9 +86,9 @@ def test_a_strategy_is_what_the_library_makes_of_its_settings(name: str) -> None
 @pytest.mark.parametrize("path", ["fedquorum.weighting.TiltedLoss", "{folder}/rules.py:Tilted"])
 def test_a_custom_rule_is_built_by_its_path(tmp_path: Path, path: str) -> None:
     """With its arguments, and what all strategies have that sample clients."""
-    (tmp_path / "rules.py").write_text("from fedquorum.weighting import TiltedLoss as Tilted\n")
+    (tmp_path / "rules.py").write_text("from fedquorum.weighting import TERMWeighting as Tilted\n")
     rules = custom_rules(path.format(folder=tmp_path), "{tilt: 2.0}")
-    assert rules.weighting == TiltedLoss(2.0)
+    assert rules.weighting == TERMWeighting(2.0)
     assert rules.selection.sampling == Sampling(0.5, None, 9)
     assert rules.server_optimizer.learning_rate == 0.25
 
@@ -164,7 +168,7 @@ def test_a_mistake_in_a_part_names_the_part() -> None:
         built(*words)
     parts = ("strategy=composed", "strategy/selection=alone", "strategy/weighting=term")
     with pytest.raises(SettingsError, match=r"^strategy/selection must be alone where the weight"):
-        compose_words(parts)
+        compose_overrides(parts)
 
 
 def test_a_custom_rule_is_imported_before_any_data(tmp_path: Path) -> None:
@@ -180,11 +184,11 @@ def test_a_custom_rule_without_a_bound_is_not_private() -> None:
     with pytest.raises(SettingsError, match=r"none with strategy=custom \(losses decide"):
         built(*words, "strategy.path=fedquorum.weighting.TiltedLoss")
     rules = built(*words, "strategy.path=fedquorum.weighting.AverageAll").rules
-    assert rules.largest_share(4) == 0.25
+    assert rules.compute_max_share(4) == 0.25
 
 
 @pytest.mark.parametrize("given", ["null", "[0.5, 0.5]", "[0.5, 2.0, 0.5, 0.5]", "{0: 0.5}"])
-def test_rates_that_are_not_known(given: str) -> None:
+def test_rates_that_are_not_given_are_refused(given: str) -> None:
     """One line with the setting, of the strategy and of a part."""
     for place, words in (
         ("strategy", ("strategy=known_statistics",)),
@@ -211,7 +215,7 @@ def test_every_weighting_is_a_part() -> None:
     for key, rule in ALL_WEIGHTINGS.items():
         selection = "everyone" if rule.aggregates else "alone"
         parts = [f"strategy/selection={selection}", f"strategy/weighting={key}"]
-        requires = "requirement" in rule.needed
+        requires = "requirement" in rule.required_options
         parts += ["strategy.weighting.requirement=1"] if requires else []
-        expected = rule.of({"requirement": 1} if requires else {}, RunFacts())
+        expected = rule.from_options({"requirement": 1} if requires else {}, RunContext())
         assert built("strategy=composed", *parts).rules.weighting == expected

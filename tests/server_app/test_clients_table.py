@@ -8,10 +8,10 @@ import pytest
 from PIL import Image
 
 from client_app.data import load_data
-from conf.compose import compose
+from conf.compose import compose_settings
 from server_app.clients_table.command_line import main
-from server_app.clients_table.rows import client_rows, remarks
-from server_app.clients_table.show import clients_figure, in_all, terminal_table
+from server_app.clients_table.rows import build_client_rows, find_data_warnings
+from server_app.clients_table.show import build_clients_table, draw_clients_figure, format_totals
 from tests.snapshot import Snapshot
 
 
@@ -46,11 +46,11 @@ def test_table_file_and_picture(
     output = tmp_path / "out"
     monkeypatch.setenv("COLUMNS", "80")
     assert main([*words, "--output", str(output)]) == 0
-    data = load_data(compose("custom", " ".join(words[1:])).settings.data, 1)
+    data = load_data(compose_settings("custom", " ".join(words[1:])).settings.data, 1)
     rows = read(output / "clients.csv")
     assert len(rows) == 6
     for client, row in enumerate(rows):
-        client_data = data.client(client)
+        client_data = data.get_client(client)
         assert int(row["client"]) == client
         assert (row["priority"] == "1") == (client in data.priority)
         assert (int(row["train"]), int(row["test"])) == (
@@ -86,11 +86,11 @@ def test_how_often_clients_are_there(tmp_path: Path) -> None:
         f"{save(tmp_path)} data.partition=dirichlet data.alpha=0.5 data.priority=all "
         "availability=bernoulli"
     )
-    settings = compose("", words).settings
-    rows = client_rows(settings)
-    assert all(row.available is not None and 0.02 <= row.available <= 1 for row in rows)
-    assert len({row.available for row in rows}) > 2
-    header = [column.header for column in terminal_table(rows, "title").columns]
+    settings = compose_settings("", words).settings
+    rows = build_client_rows(settings)
+    assert all(row.availability is not None and 0.02 <= row.availability <= 1 for row in rows)
+    assert len({row.availability for row in rows}) > 2
+    header = [column.header for column in build_clients_table(rows, "title").columns]
     assert header == [
         *("client", "priority", "training", "test", "classes", "available"),
         *("class 0", "class 1", "class 2"),
@@ -104,12 +104,12 @@ def test_many_clients_and_classes(tmp_path: Path) -> None:
     path = tmp_path / "many.npz"
     np.savez(path, allow_pickle=False, x_train=x, y_train=y, x_test=x, y_test=y)
     words = f"data=npz data.path={path} data.partition=iid data.num_clients=150 data.priority=all"
-    rows = client_rows(compose("custom", words).settings)
-    table = terminal_table(rows, "title")
+    rows = build_client_rows(compose_settings("custom", words).settings)
+    table = build_clients_table(rows, "title")
     assert table.row_count == 50
-    assert in_all(rows).endswith("; the first 50 are shown")
+    assert format_totals(rows).endswith("; the first 50 are shown")
     assert [c.header for c in table.columns][-1] == "classes"
-    heat_map = clients_figure(rows, "title").axes[0].images[0]
+    heat_map = draw_clients_figure(rows, "title").axes[0].images[0]
     shown = heat_map.get_array()
     assert shown is not None
     assert shown.shape == (150, 20)
@@ -138,13 +138,13 @@ def test_targets_that_are_no_classes(tmp_path: Path) -> None:
 def test_what_may_surprise(tmp_path: Path) -> None:
     """Clients with one class, or with less than a batch, are named before the run."""
     words = f"{save(tmp_path)} data.shard_size=10 data.shards_per_client=1"
-    rows = client_rows(compose("", words).settings)
-    few, single, untested = remarks(rows, 32)
+    rows = build_client_rows(compose_settings("", words).settings)
+    few, single, untested = find_data_warnings(rows, 32)
     assert all(told.startswith("6 clients (0, 1, 2, 3, 4, 5) have ") for told in (few, single))
     assert "fewer training samples" in few
     assert "one class in training" in single
     assert "one class in testing" in untested
-    assert remarks(rows, 10) == [single, untested]
+    assert find_data_warnings(rows, 10) == [single, untested]
 
 
 @pytest.mark.parametrize(

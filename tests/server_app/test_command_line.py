@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fedquorum.named import NAMED
+from fedquorum.named import NAMED_STRATEGIES
 from fedquorum.records.round_record import RoundRecord
 from fedquorum.server_optimizer import SERVER_OPTIMIZERS
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -20,10 +20,10 @@ from hydra.experimental.callback import Callback
 
 from server_app.command_line import main
 from server_app.display import Display
-from tests.builders_runs import few_clients
+from tests.builders_runs import make_client_overrides
 from tests.integration.conftest import assert_same_rounds
 
-SMALL = ("rounds=2", *few_clients(4, 2, samples=20))
+SMALL = ("rounds=2", *make_client_overrides(4, 2, samples=20))
 Command = Callable[..., int]
 SLOW = ("torch", "flwr", "pyarrow", "pandas", "scipy", "matplotlib", "client_app.app")
 """What takes long to import, and says nothing about settings."""
@@ -142,7 +142,15 @@ def test_the_help_has_every_option_and_the_settings(
     options, settings = capsys.readouterr().out.split(
         "Settings and their values for these words:\n"
     )
-    for name in (*NAMED, *SERVER_OPTIMIZERS, "composed", "custom", "cifar10", "mlp", "ray"):
+    for name in (
+        *NAMED_STRATEGIES,
+        *SERVER_OPTIMIZERS,
+        "composed",
+        "custom",
+        "cifar10",
+        "mlp",
+        "ray",
+    ):
         assert re.search(rf"(?<![\w/-]){name}(?![\w/-])", options), name
     assert settings.startswith("strategy:\n  name: term\n")
     assert "\n  tilt: 2.0\n" in settings
@@ -166,12 +174,12 @@ def test_help_and_mistakes_wait_for_no_slow_import(words: list[str], status: int
 
 
 @pytest.fixture
-def composed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+def composed_overrides(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Return the words of each composition, while runs do nothing."""
     compositions: list[list[str]] = []
     load = ConfigLoaderImpl.load_configuration
 
-    def noted(
+    def note_load(
         self: ConfigLoaderImpl,
         config_name: str | None,
         overrides: list[str],
@@ -181,7 +189,7 @@ def composed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         compositions.append(overrides)
         return load(self, config_name, overrides, *rest, **more)
 
-    monkeypatch.setattr(ConfigLoaderImpl, "load_configuration", noted)
+    monkeypatch.setattr(ConfigLoaderImpl, "load_configuration", note_load)
     module = sys.modules["conf.compose"]
     monkeypatch.setattr(module, "_composed", {})
     module._of_options.cache_clear()
@@ -198,15 +206,15 @@ def composed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     ],
 )
 def test_settings_are_composed_once(
-    command: Command, composed: list[list[str]], words: list[str]
+    command: Command, composed_overrides: list[list[str]], words: list[str]
 ) -> None:
     """Hydra's own command would compose them twice, and the check of the words before it once."""
     assert command(*words) == 0
-    assert composed == [[word for word in words if word != "--help"]]
+    assert composed_overrides == [[word for word in words if word != "--help"]]
 
 
 def test_hydras_callbacks_are_called(
-    command: Command, composed: list[list[str]], monkeypatch: pytest.MonkeyPatch
+    command: Command, composed_overrides: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Around a single run, as by Hydra's own command."""
     called: list[str] = []
@@ -225,7 +233,7 @@ def test_hydra_has_a_text_for_every_flag() -> None:
 
 
 def test_hydras_mode_can_be_a_sweep(
-    command: Command, composed: list[list[str]], capsys: pytest.CaptureFixture[str]
+    command: Command, composed_overrides: list[list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The word does what ``-m`` does."""
     command("hydra.mode=MULTIRUN", "hydra.sweep.dir=here")
@@ -280,7 +288,7 @@ def test_what_fits_a_swept_group_only(command: Command, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_sweep_with_failures_goes_on_where_it_ended(
+def test_a_sweep_with_failures_resumes_where_it_ended(
     command: Command, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """Bad values and missing data fail their own jobs; the line at the end runs only the rest."""
@@ -310,7 +318,7 @@ def test_a_sweep_with_failures_goes_on_where_it_ended(
 
 
 @pytest.mark.slow
-def test_an_interrupted_job_goes_on_from_its_checkpoint(
+def test_an_interrupted_job_resumes_from_its_checkpoint(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same command takes it up after its last checkpoint; the rounds are as in one go."""

@@ -9,17 +9,17 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from fedquorum.audit.check import audit
+from fedquorum.audit.check import audit_run
 from fedquorum.errors import ParameterError
-from fedquorum.named import ALL_SELECTIONS, ALL_WEIGHTINGS, COMPOSED, NONE, build
+from fedquorum.named import ALL_SELECTIONS, ALL_WEIGHTINGS, COMPOSED, NONE, build_rules
 from fedquorum.participation import PARTICIPATIONS
-from fedquorum.rule import RunFacts
+from fedquorum.rule import RunContext
 from fedquorum.server_optimizer import SERVER_OPTIMIZERS
 
 from conf import SettingsError
-from conf.compose import compose_words
-from tests.cases import sampled
-from tests.server_app.made_runs import real_run
+from conf.compose import compose_overrides
+from tests.cases import sample_cases
+from tests.server_app.made_runs import make_real_run
 
 Combination = tuple[str, str, str, str]
 
@@ -36,7 +36,7 @@ def refusal(combination: Combination) -> ParameterError | None:
     parts = {"selection": selection, "weighting": weighting, "participation": participation}
     options = {part: {"name": name} for part, name in parts.items()}
     try:
-        build({"name": COMPOSED, **options}, {"name": optimizer}, RunFacts(num_rounds=3))
+        build_rules({"name": COMPOSED, **options}, {"name": optimizer}, RunContext(num_rounds=3))
     except ParameterError as error:
         return error
     return None
@@ -67,7 +67,7 @@ REFUSED = {str(why): one for one, why in WHY.items() if why is not None}
 def words(combination: Combination) -> tuple[str, ...]:
     """Return the command line of a combination."""
     selection, weighting, participation, optimizer = combination
-    everyone = ALL_WEIGHTINGS[weighting].needs_everyone
+    everyone = ALL_WEIGHTINGS[weighting].requires_full_participation
     return (
         "strategy=composed",
         f"strategy/selection={selection}",
@@ -76,10 +76,10 @@ def words(combination: Combination) -> tuple[str, ...]:
         f"server_optimizer={optimizer}",
         *SMALL,
         *(() if everyone else COMING_AND_GOING),
-        *(("strategy.selection.epsilon=1",) if ALL_SELECTIONS[selection].gated else ()),
+        *(("strategy.selection.epsilon=1",) if ALL_SELECTIONS[selection].has_gate else ()),
         *(
             ("evaluation.requirement=1",)
-            if "requirement" in ALL_WEIGHTINGS[weighting].needed
+            if "requirement" in ALL_WEIGHTINGS[weighting].required_options
             else ()
         ),
     )
@@ -92,21 +92,21 @@ def test_every_part_is_run() -> None:
         assert {(r[end], r[3]) for r in RUNS} == {(one[end], one[3]) for one in ALLOWED}
 
 
-@pytest.mark.parametrize("combination", sampled(RUNS, 24), ids="-".join)
+@pytest.mark.parametrize("combination", sample_cases(RUNS, 24), ids="-".join)
 def test_three_rounds_of_every_combination_follow_from_their_records(
     tmp_path: Path, combination: Combination
 ) -> None:
     """On SYNTH, with clients that come and go: the run completes and the audit finds nothing."""
-    found = audit(real_run(tmp_path / "run", *words(combination)).directory)
-    assert [str(problem) for problem in found.problems] == []
-    assert (found.run.status, found.rounds) == ("completed", 3)
+    found = audit_run(make_real_run(tmp_path / "run", *words(combination)).directory)
+    assert [str(problem) for problem in found.mismatches] == []
+    assert (found.run.status, found.num_rounds) == ("completed", 3)
 
 
 @pytest.mark.parametrize("why", REFUSED)
 def test_what_makes_no_sense_is_refused_before_any_work(why: str) -> None:
     """One line with the setting's name and the reason, from the settings alone."""
     with pytest.raises(SettingsError) as caught:
-        compose_words(words(REFUSED[why]))
+        compose_overrides(words(REFUSED[why]))
     assert str(caught.value).removeprefix("strategy/") == why
     assert str(caught.value).startswith(("strategy/", "server_optimizer "))
     assert "\n" not in str(caught.value)

@@ -5,15 +5,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from fedquorum.audit.check import audit
+from fedquorum.audit.check import audit_run
 from fedquorum.errors import SettingsError
 from fedquorum.types import FloatArray
 
 from client_app.data import load_data
-from conf.compose import compose_words
-from conf.schema.rules import rules_of
+from conf.compose import compose_overrides
+from conf.schema.rules import rules_from_settings
 from server_app.build import build_population
-from server_app.counted_rates import counted_rates
+from server_app.counted_rates import compute_counted_rates
 from tests.builders_runs import read_rounds, read_rows, run_here
 from tests.fedquorum.records.made import load_all
 
@@ -60,14 +60,14 @@ def test_the_mean_sum_of_weights_is_1_under_every_fraction(
     if strategy == "known_statistics":
         assert last == pytest.approx(0.0, abs=1e-12)
     assert last <= 3 * (1 - rate) / (300 * rate)
-    assert audit(directory).problems == ()
+    assert audit_run(directory).mismatches == ()
 
 
 def test_a_change_with_time_and_a_sample_make_one_rate(tmp_path: Path) -> None:
     """omega is 1 / (p_n(t) q_n); on three nodes too, and the audit finds the same."""
     words = (KNOWN, "strategy.fraction=0.25", "availability=interleaved", "availability.period=4")
     directory = run(tmp_path / "run", *words, "rounds=6", "engine.num_supernodes=3")
-    assert audit(directory).problems == ()
+    assert audit_run(directory).mismatches == ()
     for row in read_rows(directory):
         g = 1 - 0.3 * (1 - np.sin(2 * np.pi * ((row["round"] - 1) % 4) / 4))
         assert row["participation_correction"] == pytest.approx(
@@ -90,7 +90,7 @@ def test_clients_that_the_selection_leaves_out_count_in_no_error(tmp_path: Path)
     assert {row["participation_correction"] for row in read_rows(directory)} == {4.0}
     rates = pq.read_table(directory / "population.parquet")["participation_rate"].to_pylist()
     assert rates == [0.25] * 4 + [None] * 6
-    assert audit(directory).problems == ()
+    assert audit_run(directory).mismatches == ()
 
 
 @pytest.mark.slow
@@ -116,37 +116,37 @@ def test_rates_under_a_quorum_are_counted_ahead(
     A client that counts in a rare round counts the more then: over 400 rounds the mean sum is
     known to a fifth, and how often a client counts to 0.15, at most 5 standard errors.
     """
-    monkeypatch.setattr("server_app.counted_rates.ROUNDS_AHEAD", 3_000)
+    monkeypatch.setattr("server_app.counted_rates.NUM_SIMULATED_ROUNDS", 3_000)
     few = ("rounds=400", "evaluation.every=400", "evaluation.clients=priority")
     directory = run(tmp_path / "run", KNOWN, *words, *few, there=there)
     statuses = {row["status"] for row in read_rows(directory)}
     assert statuses & {"late", "failed"}
     assert weights(directory, 400).sum(axis=1).mean() == pytest.approx(1.0, abs=0.2)
     assert read_rounds(directory)[-1]["weight_error"] == pytest.approx(0.0, abs=1e-12)
-    assert audit(directory).problems == ()
+    assert audit_run(directory).mismatches == ()
     rates = np.array(pq.read_table(directory / "population.parquet")["participation_rate"])
     assert len(set(rates.tolist())) > 5
     counted = (weights(directory, 400) > 0).mean(axis=0)
     assert np.abs(counted - rates).max() < 0.15
 
 
-def test_of_estimates_the_error_is_unknown_where_lateness_decides(tmp_path: Path) -> None:
+def test_the_error_of_estimates_is_undefined_where_lateness_decides(tmp_path: Path) -> None:
     """FedAU needs no rates, so nothing is played ahead for it."""
     directory = run(tmp_path / "run", "strategy=fedau", *QUORUM, "rounds=3")
     assert [r["weight_error"] for r in read_rounds(directory)] == [None] * 3
-    assert audit(directory).problems == ()
+    assert audit_run(directory).mismatches == ()
     assert load_all(directory)
 
 
 def test_without_lateness_the_rates_are_exact() -> None:
     """If no reply misses the deadline, or all reply at once, nobody is late."""
     for words in (("response_time=lognormal",), ("engine.quorum=0.5",), ()):
-        composed = compose_words((*TEN, *HALF, KNOWN, *words)).settings
+        composed = compose_overrides((*TEN, *HALF, KNOWN, *words)).settings
         data = load_data(composed.data, composed.seed)
         population = build_population(composed, data)
-        rates = counted_rates(composed, rules_of(composed), population, data)
+        rates = compute_counted_rates(composed, rules_from_settings(composed), population, data)
         assert rates is not None
-        assert rates.at(0).tolist() == [0.5] * 10
+        assert rates.get_rates(0).tolist() == [0.5] * 10
 
 
 @pytest.mark.parametrize(
@@ -162,11 +162,11 @@ def test_rates_that_cannot_be_counted_ahead_are_refused(
 ) -> None:
     """At once and in one line; given rates are taken."""
     with pytest.raises(SettingsError, match=reason) as caught:
-        compose_words((*TEN, *HALF, KNOWN, *words))
+        compose_overrides((*TEN, *HALF, KNOWN, *words))
     assert str(caught.value).startswith("strategy.probabilities must be the rates of being counted")
     assert "\n" not in str(caught.value)
     given = f"strategy.probabilities={[0.3] * 10}".replace(" ", "")
-    compose_words((*TEN, *HALF, KNOWN, *words, given))
+    compose_overrides((*TEN, *HALF, KNOWN, *words, given))
 
 
 def test_a_warm_up_and_changing_times_are_refused(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_warm_up_and_changing_times_are_refused(tmp_path: Path) -> None:
     parts = ("selection=after_warmup", "weighting=average_all", "participation=known_statistics")
     words = ("strategy=composed", *(f"strategy/{part}" for part in parts), *QUORUM)
     with pytest.raises(SettingsError, match=r"^strategy\.participation\.probabilities .*warm-up"):
-        compose_words((*TEN, *HALF, *words, "strategy.selection.warmup_rounds=2"))
+        compose_overrides((*TEN, *HALF, *words, "strategy.selection.warmup_rounds=2"))
     times = tmp_path / "times.csv"
     lines = ["round,client,seconds", *(f"1,{k},{k + 1}" for k in range(10)), "5,3,90"]
     times.write_text("\n".join(lines))
@@ -184,7 +184,7 @@ def test_a_warm_up_and_changing_times_are_refused(tmp_path: Path) -> None:
     run(tmp_path / "patient", KNOWN, *trace, "rounds=1")
 
 
-def test_a_client_that_is_never_asked_or_in_time_is_refused(tmp_path: Path) -> None:
+def test_a_client_that_is_never_selected_or_in_time_is_refused(tmp_path: Path) -> None:
     """In one line, by the setting that lets it count."""
     few = ("data.priority=[0,1]", "strategy.fraction=0.05", "rounds=1")
     with pytest.raises(SettingsError, match=r"^strategy\.fraction must be so large .*, got 0\.05$"):

@@ -8,37 +8,37 @@ from functools import reduce
 from io import StringIO
 
 import pytest
+from fedquorum.decisions import ClientEvaluation
 from fedquorum.records.round_record import RoundRecord
-from fedquorum.report import ClientEvaluation
-from fedquorum.rule import Question
+from fedquorum.rule import Goal
 from rich.console import Console
 from rich.table import Table
 
 from server_app.display import (
-    About,
     Display,
-    Totals,
-    describe,
-    final_table,
-    narrowed,
-    time_left,
+    DisplaySpec,
+    RunTotals,
+    build_final_table,
+    fit_to_console,
+    format_round,
+    format_time_left,
 )
-from tests.fedquorum.records.made import recorded, report
+from tests.fedquorum.records.made import make_round_record, report
 
 NAN = math.nan
-PLAIN = About("accuracy", Question.AVERAGE, 4)
+PLAIN = DisplaySpec("accuracy", Goal.AVERAGE, 4)
 
 
 def record_of(
     number: int, evaluations: list[ClientEvaluation], metric: str = "accuracy"
 ) -> RoundRecord:
-    return recorded(report(number), None, evaluations, metric=metric)
+    return make_round_record(report(number), None, evaluations, metric=metric)
 
 
 def shown(
     evaluations: list[ClientEvaluation],
     metric: str,
-    question: Question = Question.AVERAGE,
+    question: Goal = Goal.AVERAGE,
     counted: Mapping[int, int] | None = None,
 ) -> tuple[str, dict[str, list[str]]]:
     """Return the words of a round, and the cells of the final table by the name of their row.
@@ -46,14 +46,16 @@ def shown(
     The cells of the row "" are the headings.
     """
     record = record_of(1, evaluations, metric)
-    about, text = About(metric, question, 4), StringIO()
-    totals = Totals().after(record)
-    Console(file=text, width=120).print(final_table(totals, "title", about, counted=counted))
+    about, text = DisplaySpec(metric, question, 4), StringIO()
+    totals = RunTotals().add_round(record)
+    Console(file=text, width=120).print(
+        build_final_table(totals, "title", about, admission_counts=counted)
+    )
     lines = [re.split("[│┃]", line) for line in text.getvalue().splitlines()]
     rows = {
         cells[1].strip(): [cell.strip() for cell in cells[2:-1]] for cells in lines if cells[1:]
     }
-    return describe(vars(record), about), rows
+    return format_round(vars(record), about), rows
 
 
 def client(
@@ -99,34 +101,34 @@ TWO_GROUPS = [client(0, 1.0, 0.25), client(1, 1.0, 0.5), client(2, 1.0, 1.0, pri
 @pytest.mark.parametrize(
     ("question", "headings", "first"),
     [
-        (Question.PRIORITY, ["priority", "non-priority", "all"], "37.5%"),
-        (Question.AVERAGE, ["priority", "non-priority", "all"], "37.5%"),
-        (Question.FAIRNESS, ["all"], "58.3%"),
-        (Question.PARTICIPATION, ["all"], "58.3%"),
+        (Goal.PRIORITY, ["priority", "non-priority", "all"], "37.5%"),
+        (Goal.AVERAGE, ["priority", "non-priority", "all"], "37.5%"),
+        (Goal.FAIRNESS, ["all"], "58.3%"),
+        (Goal.PARTICIPATION, ["all"], "58.3%"),
     ],
 )
 def test_the_groups_are_those_that_the_method_is_about(
-    question: Question, headings: list[str], first: str
+    question: Goal, headings: list[str], first: str
 ) -> None:
     """A round's line has the number that the table begins with."""
     words, rows = shown(TWO_GROUPS, "accuracy", question)
     assert rows[""] == headings
     assert rows["test accuracy, by data"][0] == first
     assert f"test accuracy {first}" in words
-    assert ("standard deviation" in rows) == (question is Question.FAIRNESS)
-    assert ("clients whose updates counted" in rows) == (question is Question.PARTICIPATION)
+    assert ("standard deviation" in rows) == (question is Goal.FAIRNESS)
+    assert ("clients whose updates counted" in rows) == (question is Goal.PARTICIPATION)
 
 
-def test_fairness_is_told_by_the_spread() -> None:
+def test_fairness_is_shown_as_the_spread() -> None:
     """Worst and best 10 %, standard deviation and Gini: of 0.25, 0.5 and 1, 0.286."""
-    _, rows = shown(TWO_GROUPS, "accuracy", Question.FAIRNESS)
+    _, rows = shown(TWO_GROUPS, "accuracy", Goal.FAIRNESS)
     names = ("worst 10 %", "best 10 %", "standard deviation", "Gini")
     assert [rows[name] for name in names] == [["25.0%"], ["100.0%"], ["31.2%"], ["28.6%"]]
 
 
-def test_participation_is_told_by_the_clients_rounds() -> None:
+def test_participation_is_shown_as_rounds_per_client() -> None:
     """Of 4 clients one never counted; the median is the lower of two."""
-    _, rows = shown(TWO_GROUPS, "accuracy", Question.PARTICIPATION, {0: 3, 1: 1, 2: 1})
+    _, rows = shown(TWO_GROUPS, "accuracy", Goal.PARTICIPATION, {0: 3, 1: 1, 2: 1})
     assert rows["clients whose updates counted"] == ["3 of 4"]
     often = [
         rows[f"rounds of the {which} client"] for which in ("rarest", "median", "most frequent")
@@ -144,10 +146,10 @@ def test_the_table_is_of_all_rounds() -> None:
     third = replace(
         second, theta=None, global_loss=NAN, test=None, duration_seconds=6.0, bytes_down=10**6
     )
-    totals = reduce(Totals.after, (first, second, third), Totals())
+    totals = reduce(RunTotals.add_round, (first, second, third), RunTotals())
     text = StringIO()
-    about = About("accuracy", Question.PRIORITY)
-    Console(file=text, width=120).print(final_table(totals, "title", about))
+    about = DisplaySpec("accuracy", Goal.PRIORITY)
+    Console(file=text, width=120).print(build_final_table(totals, "title", about))
     cells = [line.split("│") for line in text.getvalue().splitlines() if "│" in line]
     assert {row[1].strip(): row[2].strip() for row in cells} == {
         "test accuracy, by data": "25.0%",
@@ -168,20 +170,23 @@ def test_the_table_is_of_all_rounds() -> None:
 def test_a_round_in_a_few_words() -> None:
     """What was not measured is left out, whether it is NaN in memory or null in a file."""
     measured = vars(record_of(1, [client(0, 1.0, 0.875)]))
-    assert describe(measured, PLAIN) == "loss 1.2500  test accuracy 87.5%  admitted 1 of 3 selected"
+    assert (
+        format_round(measured, PLAIN)
+        == "loss 1.2500  test accuracy 87.5%  admitted 1 of 3 selected"
+    )
     for nothing in (NAN, None):
         unknown = {**measured, "global_loss": nothing, "test": None}
-        assert describe(unknown, PLAIN) == "admitted 1 of 3 selected"
+        assert format_round(unknown, PLAIN) == "admitted 1 of 3 selected"
     unknown = {**measured, "test": {"priority": {"accuracy": None}}}
-    assert describe(unknown, PLAIN) == "loss 1.2500  test accuracy -  admitted 1 of 3 selected"
+    assert format_round(unknown, PLAIN) == "loss 1.2500  test accuracy -  admitted 1 of 3 selected"
 
 
-def test_updates_are_told_by_priority_where_that_is_compared() -> None:
+def test_updates_are_shown_by_priority_where_that_is_compared() -> None:
     """Of 4 updates in 2 rounds, client 2's one is that of a client without priority."""
     first = replace(record_of(1, TWO_GROUPS), admitted=3)
-    totals = reduce(Totals.after, (first, replace(first, round=2, admitted=1)), Totals())
-    about = About("accuracy", Question.PRIORITY, 3, frozenset({0, 1}))
-    table = final_table(totals, "title", about, counted={0: 2, 1: 1, 2: 1})
+    totals = reduce(RunTotals.add_round, (first, replace(first, round=2, admitted=1)), RunTotals())
+    about = DisplaySpec("accuracy", Goal.PRIORITY, 3, frozenset({0, 1}))
+    table = build_final_table(totals, "title", about, admission_counts={0: 2, 1: 1, 2: 1})
     names, *groups = (list(column.cells) for column in table.columns)
     row = names.index("updates admitted per round")
     assert [group[row] for group in groups] == ["1.5", "0.5", "2.0"]
@@ -216,7 +221,7 @@ def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> No
     with Display(terminal, 3, "run", PLAIN) as display:
         for server_round in (1, 2, 3):
             display.show(record_of(server_round, []))
-    told = describe(vars(record_of(1, [])), PLAIN)
+    told = format_round(vars(record_of(1, [])), PLAIN)
     assert out.getvalue().splitlines() == [f"run  round {t}/3  {told}" for t in (1, 3)]
 
 
@@ -232,7 +237,7 @@ def test_a_narrow_table_loses_its_last_columns(width: int, left_out: str) -> Non
     table.add_row("a" * 10, "b" * 10, "c" * 10)
     out = StringIO()
     console = Console(file=out, width=width)
-    assert narrowed(table, console, keep=1) == left_out
+    assert fit_to_console(table, console, keep=1) == left_out
     assert len(table.columns) == 3 - (left_out.count(",") + 1 if left_out else 0)
     console.print(table)
     cells = [cell for column in table.columns for cell in column.cells]
@@ -250,7 +255,7 @@ def test_a_narrow_table_loses_its_last_columns(width: int, left_out: str) -> Non
 )
 def test_the_time_left(seconds: float, fraction: float, left: str) -> None:
     """As the time so far; nothing is said where nothing tells."""
-    assert time_left(seconds, fraction) == left
+    assert format_time_left(seconds, fraction) == left
 
 
 def test_plain_lines_have_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +270,7 @@ def test_plain_lines_have_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None
     with Display(Console(file=out), 10, "run", PLAIN) as display:
         for server_round in (6, 7, 8, 9, 10):
             display.show(record_of(server_round, []))
-    line = f"run  round {{}}/10  {describe(vars(record_of(6, [])), PLAIN)}"
+    line = f"run  round {{}}/10  {format_round(vars(record_of(6, [])), PLAIN)}"
     assert out.getvalue().splitlines() == [
         line.format(6),
         f"{line.format(7)}  0:00:24 left",

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fedquorum.audit.check import audit
+from fedquorum.audit.check import audit_run
 from fedquorum.errors import RunError
-from fedquorum.flower.codec import EvaluateAnswer, EvaluateTask
+from fedquorum.flower.codec import EvaluateResult, EvaluateTask
 
 import client_app.app
 from client_app.arrays import Arrays
 from client_app.client import FederatedClient
-from tests.builders_runs import few_clients, read_rounds, read_rows, run_here
+from tests.builders_runs import make_client_overrides, read_rounds, read_rows, run_here
 
 SIZES = {"all large": (30, 30, 30, 30), "one small": (30, 30, 30, 2)}
 GATED = (
@@ -47,7 +47,7 @@ CHOOSING = (
     "seed=963",
 )
 FAILING = (
-    *few_clients(4, 2),
+    *make_client_overrides(4, 2),
     "engine.checkpoint_every=1",
     "rounds=4",
 )
@@ -81,7 +81,7 @@ def test_a_client_without_validation_rows_takes_nobodys_evaluation_with_it(
     for nodes in (1, 2, 4):
         directory = tmp_path / str(nodes)
         found.append(run(directory, *GATED, f"data.path={path}", f"engine.num_supernodes={nodes}"))
-        assert audit(directory).problems == ()
+        assert audit_run(directory).mismatches == ()
     one, *others = found
     assert [line["admitted"] for line in one] == [2, 4, 4, 4, 4]
     assert all(line["test"]["all"] and line["validation"]["all"] for line in one)
@@ -93,7 +93,7 @@ def test_a_client_without_validation_rows_takes_nobodys_evaluation_with_it(
     assert without == ([3] if sizes == "one small" else [])
 
 
-def test_power_of_choice_asks_the_same_clients_on_any_number_of_nodes(tmp_path: Path) -> None:
+def test_power_of_choice_selects_the_same_clients_on_any_number_of_nodes(tmp_path: Path) -> None:
     """Only one of the clients that measure F_k measures its test part beside."""
     found = [
         run(tmp_path / str(nodes), *CHOOSING, f"engine.num_supernodes={nodes}")
@@ -108,16 +108,16 @@ Failing = Callable[[int, EvaluateTask], bool]
 
 def fail(monkeypatch: pytest.MonkeyPatch, failing: Failing) -> None:
     """Have clients fail to measure."""
-    measure = FederatedClient.measure
+    measure = FederatedClient.evaluate_task
 
     def failing_measure(
         client: FederatedClient, parameters: Arrays, task: EvaluateTask
-    ) -> EvaluateAnswer:
+    ) -> EvaluateResult:
         if failing(client.client_id, task):
             raise ArithmeticError("no such number")
         return measure(client, parameters, task)
 
-    monkeypatch.setattr(FederatedClient, "measure", failing_measure)
+    monkeypatch.setattr(FederatedClient, "evaluate_task", failing_measure)
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 4])
@@ -149,7 +149,7 @@ def test_a_reply_that_cannot_be_made_is_an_evaluation_that_fails(
 ) -> None:
     """Of any number of clients; FedAvg needs no F, and its run ends as well."""
 
-    def broken(answers: Sequence[EvaluateAnswer]) -> None:
+    def broken(answers: Sequence[EvaluateResult]) -> None:
         raise TypeError("All values in a list must be of the same valid type")
 
     monkeypatch.setattr(client_app.app, "encode_evaluate_reply", broken)
@@ -173,7 +173,7 @@ def test_a_priority_client_whose_evaluation_fails_is_named(
     rows = read_rows(tmp_path / "whole", "evaluations")
     (left,) = (row for row in rows if (row["round"], row["client"]) == (2, second))
     assert found[2]["global_loss"] == pytest.approx(left["loss"], rel=1e-12)
-    assert audit(tmp_path / "whole").problems == ()
+    assert audit_run(tmp_path / "whole").mismatches == ()
     directory = tmp_path / "resumed"
     run(directory, *words, "engine.stop_after_round=2")
     assert run(directory, f"resume={directory}", *words) == found

@@ -30,7 +30,7 @@ def counting_app() -> ClientApp:
     return app
 
 
-def ask(grid: InProcessGrid, node: int, **told: Any) -> Message:
+def make_query(grid: InProcessGrid, node: int, **told: Any) -> Message:
     content = RecordDict({"config": ConfigRecord(told)})
     return Message(content, node, MessageType.QUERY)
 
@@ -41,7 +41,7 @@ def test_each_node_keeps_its_own_state() -> None:
     first, second = grid.get_node_ids()
     answers = []
     for node in (first, first, second):
-        (reply,) = grid.send_and_receive([ask(grid, node)])
+        (reply,) = grid.send_and_receive([make_query(grid, node)])
         answers.append(dict(reply.content.config_records["answer"]))
         assert reply.metadata.src_node_id == node
     assert [a["calls"] for a in answers] == [1, 2, 1]
@@ -51,12 +51,12 @@ def test_each_node_keeps_its_own_state() -> None:
 def test_states_come_back_and_what_is_none_is_refused() -> None:
     """A checkpoint may be from anybody."""
     grid = InProcessGrid(counting_app(), {}, 2)
-    list(grid.send_and_receive([ask(grid, 1)]))
+    list(grid.send_and_receive([make_query(grid, 1)]))
     other = InProcessGrid(counting_app(), {}, 2)
-    other.restore_node_states(grid.node_states())
+    other.restore_node_states(grid.get_node_states())
     calls = []
     for node in (1, 2):
-        (reply,) = other.send_and_receive([ask(other, node)])
+        (reply,) = other.send_and_receive([make_query(other, node)])
         calls.append(reply.content.config_records["answer"]["calls"])
     assert calls == [2, 1]
     garbage = np.frombuffer(b"\xff" * 9, dtype=np.uint8)
@@ -68,7 +68,7 @@ def test_states_come_back_and_what_is_none_is_refused() -> None:
 def test_a_client_app_that_raises_becomes_an_error_reply() -> None:
     """As in Flower's simulation, the server sees an error and goes on."""
     grid = InProcessGrid(counting_app(), {}, 1)
-    (reply,) = grid.send_and_receive([ask(grid, 1, fail=True)])
+    (reply,) = grid.send_and_receive([make_query(grid, 1, fail=True)])
     assert reply.has_error()
     assert reply.error.reason == "ValueError: as told"
 
@@ -76,7 +76,7 @@ def test_a_client_app_that_raises_becomes_an_error_reply() -> None:
 def test_push_and_pull() -> None:
     """Answers wait until they are pulled, and are handed out once."""
     grid = InProcessGrid(counting_app(), {}, 1)
-    ids = list(grid.push_messages([ask(grid, 1)]))
+    ids = list(grid.push_messages([make_query(grid, 1)]))
     assert len(list(grid.pull_messages(ids))) == 1
     assert list(grid.pull_messages(ids)) == []
 
@@ -84,7 +84,7 @@ def test_push_and_pull() -> None:
 def test_nodes_beyond_the_timeout_are_left_out() -> None:
     """Nodes answer one after the other; those not reached in time do not answer."""
     grid = InProcessGrid(counting_app(), {}, 3)
-    messages = [ask(grid, node, sleep=0.2) for node in grid.get_node_ids()]
+    messages = [make_query(grid, node, sleep=0.2) for node in grid.get_node_ids()]
     assert len(list(grid.send_and_receive(messages, timeout=0.1))) == 1
 
 
@@ -95,4 +95,4 @@ def test_run_information() -> None:
     grid.set_run(grid.run)
     assert [node.node_id for node in grid.get_nodes()] == [1]
     with pytest.raises(KeyError):
-        grid.push_messages([ask(grid, 9)])
+        grid.push_messages([make_query(grid, 9)])

@@ -5,25 +5,25 @@ from io import StringIO
 
 import numpy as np
 import pytest
-from fedquorum.records.checkpoint import Checkpoints
+from fedquorum.records.checkpoint import CheckpointStore
 from fedquorum.records.reader import Run
 from fedquorum.records.round_record import MEAN_GROUP
-from fedquorum.rule import Question
+from fedquorum.rule import Goal
 from rich.console import Console
 from safetensors.numpy import load_file
 
-from server_app.display import About, Totals, final_table
-from server_app.report.chart_parts import methods_of, models_tested
-from server_app.report.groups import group_runs
-from server_app.report.measures import client_measures, measured_groups
-from tests.server_app.made_runs import real_run
+from server_app.display import DisplaySpec, RunTotals, build_final_table
+from server_app.report.chart_helpers import name_tested_models, select_plotted_methods
+from server_app.report.final_metrics import compute_client_metrics, list_evaluated_groups
+from server_app.report.seed_groups import group_runs
+from tests.server_app.made_runs import make_real_run
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Return a run in which some clients start from older models than others."""
     words = ("strategy=fedawe", "availability=bernoulli", "availability.p=0.5", "client.lr=0.01")
-    return real_run(tmp_path_factory.mktemp("run"), *words, "evaluation.every=2")
+    return make_real_run(tmp_path_factory.mktemp("run"), *words, "evaluation.every=2")
 
 
 def test_both_are_measured_where_test_parts_are(run: Run) -> None:
@@ -41,7 +41,7 @@ def test_both_are_measured_where_test_parts_are(run: Run) -> None:
 
 def test_both_are_saved(run: Run) -> None:
     """The mean is that of the models that the last checkpoint holds, client by client."""
-    found = Checkpoints(run.directory).newest().checkpoint
+    found = CheckpointStore(run.directory).find_newest().checkpoint
     assert found is not None
     state, model = found.strategy, load_file(run.directory / "model.safetensors")
     numbers = state["weighting.t"] + 1 - state["weighting.age"]
@@ -55,19 +55,19 @@ def test_both_are_saved(run: Run) -> None:
 
 def test_both_are_in_the_tables_and_charts(run: Run) -> None:
     """The final table, the report's rows, and a chart of its own."""
-    totals = Totals()
+    totals = RunTotals()
     for record in run.rounds:
-        totals = totals.after(record)
+        totals = totals.add_round(record)
     text = StringIO()
-    about = About("accuracy", Question.AVERAGE)
-    Console(file=text, width=120).print(final_table(totals, "title", about))
+    about = DisplaySpec("accuracy", Goal.AVERAGE)
+    Console(file=text, width=120).print(build_final_table(totals, "title", about))
     assert "mean-model" in text.getvalue()
     (group,) = group_runs([run])
-    assert measured_groups(group)[-1] == MEAN_GROUP
+    assert list_evaluated_groups(group)[-1] == MEAN_GROUP
     last = run.rounds[-1].test
     assert last is not None
     mean = last[MEAN_GROUP]
     assert mean is not None
-    assert client_measures(run, MEAN_GROUP)["test"] == mean["accuracy"]
+    assert compute_client_metrics(run, MEAN_GROUP)["test"] == mean["accuracy"]
     assert not math.isnan(mean["accuracy"])
-    assert models_tested(methods_of([group]))[MEAN_GROUP] == "mean model"
+    assert name_tested_models(select_plotted_methods([group]))[MEAN_GROUP] == "mean model"

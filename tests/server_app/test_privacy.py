@@ -12,47 +12,52 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fedquorum import Communication, ComposedStrategy, Population
+from fedquorum import ComposedStrategy, NativeProtocol, Population
 from fedquorum.client.availability import Sine
-from fedquorum.client.availability.rates import SimulatedRates
+from fedquorum.client.availability.rates import ParticipationRates
 from fedquorum.errors import ParameterError, RunError
-from fedquorum.flower.asked import summing
+from fedquorum.flower.asked import get_streaming_weights
 from fedquorum.flower.codec import (
     NamedArrays,
     Status,
-    TrainAnswer,
+    TrainResult,
     TrainTask,
     decode_arrays,
     encode_arrays,
     encode_train_reply,
 )
-from fedquorum.flower.standard import StandardProtocol
+from fedquorum.flower.standard_protocol import StandardProtocol
 from fedquorum.privacy import GaussianMechanism
 from fedquorum.records.reader import load_run
-from fedquorum.rule import Question
-from fedquorum.types import Told
+from fedquorum.rule import Goal
+from fedquorum.types import ClientReports
 from flwr.app import Message, RecordDict
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideAdaptiveClipping, FedAvg
 from rich.console import Console
 from safetensors.numpy import load_file
 
 from client_app.data import load_data
-from conf import SettingsError, compose
+from conf import SettingsError, compose_settings
 from conf.compose import options
 from conf.schema.privacy import PrivacySettings
-from server_app.build import build_strategy, initial_arrays
-from server_app.display import About, Totals, final_table
+from server_app.build import build_initial_arrays, build_strategy
+from server_app.display import DisplaySpec, RunTotals, build_final_table
 from server_app.job import run_in_process
-from server_app.privacy import PrivacySpent, check_private, mechanism_of, spent_before
-from server_app.report.groups import group_runs
-from server_app.report.tables import privacy_table
+from server_app.privacy import (
+    PrivacySpent,
+    build_mechanism,
+    check_private_model,
+    compute_privacy_spent,
+)
+from server_app.report.seed_groups import group_runs
+from server_app.report.tables import build_privacy_table
 from tests.builders_flower import (
     ScriptedGrid,
+    build_named_strategy,
     evaluate_round,
-    grid_of,
-    moved,
-    named,
-    scripted_app,
+    make_grid,
+    make_scripted_app,
+    make_train_result,
     train_round,
 )
 from tests.integration.conftest import assert_same_rounds
@@ -74,28 +79,30 @@ KINDS = ("dp_fixed_server", "dp_fixed_client", "dp_adaptive_server", "dp_adaptiv
 
 
 def settings(kind: str, words: str = "") -> PrivacySettings:
-    return compose("custom", f"strategy=average_all privacy={kind} {words}").settings.privacy
+    return compose_settings(
+        "custom", f"strategy=average_all privacy={kind} {words}"
+    ).settings.privacy
 
 
-def update(client: int, length: float, **metrics: Any) -> TrainAnswer:
+def update(client: int, length: float, **metrics: Any) -> TrainResult:
     """Return a client whose update has this L2 norm, in a direction of its own."""
     rng = np.random.default_rng(client)
     direction = rng.normal(size=SIZE)
     moved = START["w"] + length * direction / np.linalg.norm(direction)
     arrays = {"w": moved.astype(np.float32), "b": START["b"].copy()}
-    return TrainAnswer(client, Status.DONE, num_examples=10, arrays=arrays, **metrics)
+    return TrainResult(client, Status.DONE, num_examples=10, arrays=arrays, **metrics)
 
 
 def play(
     strategy: ComposedStrategy,
-    fit: Callable[[int], TrainAnswer],
+    fit: Callable[[int], TrainResult],
     *,
     nodes: int = 2,
     change: Callable[[list[Message]], list[Message]] = lambda replies: replies,
     start: NamedArrays = START,
 ) -> NamedArrays:
     """Play round 1 and return the new model; a private strategy has one after every round."""
-    grid = grid_of(scripted_app(4, lambda k, task, arrays: fit(k)), nodes)
+    grid = make_grid(make_scripted_app(4, lambda k, task, arrays: fit(k)), nodes)
     arrays = train_round(strategy, grid, model=encode_arrays(start), change=change)
     assert arrays is not None
     return decode_arrays(arrays)
@@ -109,8 +116,10 @@ def private(
     **inner: Any,
 ) -> ComposedStrategy:
     """Return a strategy of the clients EVERYONE, with the mechanism of the settings or another."""
-    privacy = mechanism or mechanism_of(settings(kind, words), 4)
-    return named(name, EVERYONE, communication=Communication(privacy=privacy), **inner)
+    privacy = mechanism or build_mechanism(settings(kind, words), 4)
+    return build_named_strategy(
+        name, EVERYONE, communication=NativeProtocol(privacy=privacy), **inner
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -134,7 +143,7 @@ def test_without_noise_and_with_a_huge_norm_nothing_changes(
 
 def run(directory: Path, words: str) -> None:
     experiment, _, overrides = SHORT.partition(" ")
-    composed = compose(experiment.partition("=")[2], f"{overrides} {words}")
+    composed = compose_settings(experiment.partition("=")[2], f"{overrides} {words}")
     run_in_process(composed, str(directory))
 
 
@@ -144,10 +153,10 @@ def test_clients_clip(tmp_path: Path, kind: str) -> None:
     norm = "initial_clipping_norm" if "adaptive" in kind else "clipping_norm"
     words = f"strategy=average_all rounds=1 engine.num_supernodes=2 privacy={kind}"
     words = f"{words} privacy.noise_multiplier=0 privacy.{norm}=0.01"
-    composed = compose("custom", f"{SHORT.partition(' ')[2]} {words}")
+    composed = compose_settings("custom", f"{SHORT.partition(' ')[2]} {words}")
     run_in_process(composed, str(tmp_path / "run"))
     data = load_data(composed.settings.data, composed.settings.seed)
-    start = decode_arrays(initial_arrays(composed.settings, data))
+    start = decode_arrays(build_initial_arrays(composed.settings, data))
     end = load_file(tmp_path / "run" / "model.safetensors")
     step = math.sqrt(sum(float(((end[name] - a) ** 2).sum()) for name, a in start.items()))
     assert 0.001 < step <= 0.01 * (1 + 1e-5)
@@ -182,34 +191,34 @@ def test_noise_is_scaled_to_the_most_that_one_client_counts(
     """Standard deviation noise_multiplier * C * c, with c the largest coefficient of the rule."""
     words = "privacy.noise_multiplier=2 privacy.clipping_norm=0.5"
     strategy = private("dp_fixed_server", words, name, **options)
-    assert strategy.rules.largest_share(4) == pytest.approx(share)
+    assert strategy.rules.compute_max_share(4) == pytest.approx(share)
     got = play(strategy, lambda k: update(k, 1e-6))
     assert np.std(got["w"]) == pytest.approx(2 * 0.5 * share, rel=0.05)
     assert abs(np.mean(got["w"])) < 0.05 * share
 
 
-def unchanged(client: int) -> TrainAnswer:
-    return TrainAnswer(client, Status.DONE, num_examples=10, arrays=dict(START))
+def make_unchanged_result(client: int) -> TrainResult:
+    return TrainResult(client, Status.DONE, num_examples=10, arrays=dict(START))
 
 
-def unavailable(client: int) -> TrainAnswer:
-    return TrainAnswer(client, Status.UNAVAILABLE)
+def unavailable(client: int) -> TrainResult:
+    return TrainResult(client, Status.UNAVAILABLE)
 
 
-def not_finite(client: int) -> TrainAnswer:
+def not_finite(client: int) -> TrainResult:
     arrays = {"w": np.full(SIZE, np.nan, dtype=np.float32), "b": START["b"]}
-    return TrainAnswer(client, Status.DONE, num_examples=10, arrays=arrays)
+    return TrainResult(client, Status.DONE, num_examples=10, arrays=arrays)
 
 
-@pytest.mark.parametrize("fit", [unchanged, unavailable, not_finite])
+@pytest.mark.parametrize("fit", [make_unchanged_result, unavailable, not_finite])
 @pytest.mark.parametrize("kind", KINDS)
 def test_noise_does_not_depend_on_what_comes_back(
-    kind: str, fit: Callable[[int], TrainAnswer]
+    kind: str, fit: Callable[[int], TrainResult]
 ) -> None:
     """Updates of zero, nobody there, nothing usable: the same noise, and the model moves."""
     norm = "initial_clipping_norm" if "adaptive" in kind else "clipping_norm"
     words = f"privacy.noise_multiplier=0.1 privacy.{norm}=0.5"
-    mechanism = mechanism_of(settings(kind, words), 4)
+    mechanism = build_mechanism(settings(kind, words), 4)
     assert mechanism is not None
     got = play(private(kind, mechanism=mechanism), lambda k: replace(fit(k), norm_bit=0.0))
     deviation = mechanism.update_multiplier * 0.5 / 4
@@ -217,8 +226,8 @@ def test_noise_does_not_depend_on_what_comes_back(
     assert not np.array_equal(got["b"], START["b"])
 
 
-@pytest.mark.parametrize("fit", [unchanged, lambda k: update(k, 1e-6)])
-def test_running_statistics_have_noise_of_their_step(fit: Callable[[int], TrainAnswer]) -> None:
+@pytest.mark.parametrize("fit", [make_unchanged_result, lambda k: update(k, 1e-6)])
+def test_running_statistics_have_noise_of_their_step(fit: Callable[[int], TrainResult]) -> None:
     """They move by the whole mean, not by server_lr of it: z C / N, trained arrays server_lr times.
 
     With weights whose sum is above 1 the statistics are not divided by it, which would tell how
@@ -226,7 +235,7 @@ def test_running_statistics_have_noise_of_their_step(fit: Callable[[int], TrainA
     """
     start = {"w": START["w"], "norm.running_mean": np.zeros(SIZE, dtype=np.float32)}
 
-    def answer(client: int) -> TrainAnswer:
+    def answer(client: int) -> TrainResult:
         arrays = {"w": (fit(client).arrays or {})["w"], "norm.running_mean": start["w"]}
         return replace(fit(client), arrays=arrays)
 
@@ -244,8 +253,8 @@ def test_noise_makes_no_variance_negative() -> None:
     """What it would take below 0 becomes 0, which tells nothing more."""
     start = {"w": START["w"], "norm.running_var": np.full(SIZE, 0.01, dtype=np.float32)}
 
-    def answer(client: int) -> TrainAnswer:
-        return TrainAnswer(client, Status.DONE, num_examples=10, arrays=start)
+    def answer(client: int) -> TrainResult:
+        return TrainResult(client, Status.DONE, num_examples=10, arrays=start)
 
     words = "privacy.noise_multiplier=2 privacy.clipping_norm=0.5"
     got = play(private("dp_fixed_server", words), answer, start=start)["norm.running_var"]
@@ -257,9 +266,9 @@ def test_arrays_in_another_order() -> None:
     """Two arrays of one shape, exchanged in the reply: each is clipped as what it is named."""
     start = {"w": np.zeros(SIZE, np.float32), "v": np.full(SIZE, 3.0, np.float32)}
 
-    def answer(client: int) -> TrainAnswer:
+    def answer(client: int) -> TrainResult:
         arrays = {"v": start["v"], "w": start["w"] + np.float32(0.1)}
-        return TrainAnswer(client, Status.DONE, num_examples=10, arrays=arrays)
+        return TrainResult(client, Status.DONE, num_examples=10, arrays=arrays)
 
     words = "privacy.noise_multiplier=0 privacy.clipping_norm=0.25"
     got = play(private("dp_fixed_server", words), answer, start=start)
@@ -273,25 +282,25 @@ def test_an_update_whose_norm_float32_cannot_hold(kind: str) -> None:
     """1e-30 squared is 0 in float32: the round goes on, in which the update counts for nothing."""
     start = {"w": np.zeros(SIZE, np.float32)}
 
-    def answer(client: int) -> TrainAnswer:
+    def answer(client: int) -> TrainResult:
         arrays = {"w": np.full(SIZE, 1e-30, np.float32)}
-        return TrainAnswer(client, Status.DONE, num_examples=10, norm_bit=0.0, arrays=arrays)
+        return TrainResult(client, Status.DONE, num_examples=10, norm_bit=0.0, arrays=arrays)
 
     strategy = private(kind, "privacy.noise_multiplier=0")
     got = play(strategy, answer, start=start)
     assert np.all(np.abs(got["w"]) <= 2e-30)
-    assert strategy.outcome.report.count("trained") == 4
+    assert strategy.step_result.report.count("trained") == 4
 
 
-def told(strategy: ComposedStrategy) -> list[TrainTask]:
+def collect_tasks(strategy: ComposedStrategy) -> list[TrainTask]:
     """Play two rounds with an evaluation between them; return what each client was told."""
     tasks: list[TrainTask] = []
 
-    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
         tasks.append(task)
-        return moved(client, 0.1)
+        return make_train_result(client, 0.1)
 
-    grid = grid_of(scripted_app(4, fit), 2)
+    grid = make_grid(make_scripted_app(4, fit), 2)
     arrays = train_round(strategy, grid)
     assert arrays is not None
     evaluate_round(strategy, grid, 1, arrays)
@@ -302,10 +311,10 @@ def told(strategy: ComposedStrategy) -> list[TrainTask]:
 def configs_sent(kind: str, length: float, loss: float) -> list[tuple[str, dict[str, str]]]:
     """Return the configs of two private rounds with such updates and such losses."""
 
-    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
         return update(client, length, loss=loss, norm_bit=float(length > 0.1))
 
-    grid = ScriptedGrid(scripted_app(4, fit, dict.fromkeys(range(4), loss)), {}, 2)
+    grid = ScriptedGrid(make_scripted_app(4, fit, dict.fromkeys(range(4), loss)), {}, 2)
     strategy = private(kind, "privacy.noise_multiplier=0")
     for server_round in (1, 2):
         arrays = train_round(strategy, grid, server_round, encode_arrays(START))
@@ -345,20 +354,20 @@ def test_populations_and_protocols_that_are_not_private() -> None:
     with pytest.raises(ParameterError, match="privacy must be None with StandardProtocol"):
         StandardProtocol(privacy=mechanism)
     with pytest.raises(ParameterError, match=r"privacy must be None .*by its client's data"):
-        named("fedavg", 4, communication=Communication(privacy=mechanism))
+        build_named_strategy("fedavg", 4, communication=NativeProtocol(privacy=mechanism))
 
 
 def test_the_exact_objective_is_sent_to_nobody() -> None:
     """F of the priority clients is measured, for the records, and no private round tells it."""
-    plain = told(named("average_all", EVERYONE))
+    plain = collect_tasks(build_named_strategy("average_all", EVERYONE))
     assert [task.objective.loss for task in plain] == [1.0] * 4
     strategy = private("dp_fixed_server")
-    private_tasks = told(strategy)
+    private_tasks = collect_tasks(strategy)
     assert len(private_tasks) == 4
     for task in private_tasks:
         assert math.isnan(task.objective.loss)
         assert math.isnan(task.objective.accuracy)
-    assert strategy.outcome.report.objective.loss == 1.0
+    assert strategy.step_result.report.objective.loss == 1.0
 
 
 def test_noise_does_not_follow_from_the_seed(tmp_path: Path) -> None:
@@ -375,7 +384,7 @@ def norms_of(strategy: ComposedStrategy, rounds: int, **metrics: float) -> list[
     norms = []
     for _ in range(rounds):
         play(strategy, lambda k: update(k, 1.0, **metrics))
-        norms.append(float(strategy.state()["clipping"]))
+        norms.append(float(strategy.get_state()["clipping"]))
     return norms
 
 
@@ -398,7 +407,7 @@ def test_what_clients_say_moves_the_norm_where_they_clip() -> None:
 
 @pytest.mark.parametrize("kind", ["dp_adaptive_server", "dp_adaptive_client"])
 @pytest.mark.parametrize("extra", [[0] * 300, [7] * 300, [1] * 300])
-def test_only_clients_that_were_asked_vote_and_once(kind: str, extra: list[int]) -> None:
+def test_only_selected_clients_vote_and_only_once(kind: str, extra: list[int]) -> None:
     """One node adds 300 parts to its reply: its client does not vote, and the others decide."""
 
     def change(replies: list[Message]) -> list[Message]:
@@ -411,7 +420,7 @@ def test_only_clients_that_were_asked_vote_and_once(kind: str, extra: list[int])
     play(strategy, lambda k: update(k, 1.0, norm_bit=1.0), nodes=4, change=change)
     # Three votes that the norm is too small, and at most one that it is not.
     most, least = (0.5 * math.exp(-0.2 * share / 4) for share in (-1.5, -1.0))
-    assert least * (1 - 1e-9) <= float(strategy.state()["clipping"]) <= most * (1 + 1e-9)
+    assert least * (1 - 1e-9) <= float(strategy.get_state()["clipping"]) <= most * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("bit", [None, math.nan, math.inf, 0.5, -1e9])
@@ -421,19 +430,19 @@ def test_a_vote_is_yes_or_no(bit: float | None) -> None:
     strategy = private("dp_adaptive_client", words)
     votes = {0: bit, 1: 0.0, 2: 0.0, 3: 1.0}
     play(strategy, lambda k: update(k, 0.1, norm_bit=votes[k]))
-    first, *others = strategy.outcome.report.decisions
+    first, *others = strategy.step_result.report.decisions
     assert first.status == "failed"
     assert first.reason == "norm_bit is missing: its update may not be clipped"
     assert {d.status for d in others} == {"trained"}
-    assert float(strategy.state()["clipping"]) == pytest.approx(0.5 * math.exp(-0.2 * 0.5 / 4))
+    assert float(strategy.get_state()["clipping"]) == pytest.approx(0.5 * math.exp(-0.2 * 0.5 / 4))
 
 
-def test_the_norm_goes_on_from_a_checkpoint() -> None:
+def test_the_norm_resumes_from_a_checkpoint() -> None:
     """A strategy restored from a state clips to the same norm."""
     words = "privacy.noise_multiplier=0 privacy.initial_clipping_norm=0.5"
     strategy, other = private("dp_adaptive_server", words), private("dp_adaptive_server", words)
     before = norms_of(strategy, 2)
-    other.restore(strategy.state(), START)
+    other.restore(strategy.get_state(), START)
     assert norms_of(strategy, 2) == norms_of(other, 2) != before
 
 
@@ -469,16 +478,18 @@ def test_flower_still_moves_the_norm_the_other_way() -> None:
 def test_what_cannot_be_used_stops_nothing() -> None:
     """Errors, NaN, updates of zero: rejected as ever, and the others count."""
 
-    def fit(client: int) -> TrainAnswer:
+    def fit(client: int) -> TrainResult:
         if client == 1:
-            return TrainAnswer(1, Status.FAILED, reason="no memory")
-        return {2: not_finite, 3: unchanged}.get(client, lambda k: update(k, 5.0))(client)
+            return TrainResult(1, Status.FAILED, reason="no memory")
+        return {2: not_finite, 3: make_unchanged_result}.get(client, lambda k: update(k, 5.0))(
+            client
+        )
 
     words = "privacy.noise_multiplier=0 privacy.clipping_norm=1"
     strategy = private("dp_fixed_server", words)
     got = play(strategy, fit)
     assert np.linalg.norm(got["w"]) == pytest.approx(1 / 4, rel=1e-4)
-    decisions = [(d.status, d.reason) for d in strategy.outcome.report.decisions]
+    decisions = [(d.status, d.reason) for d in strategy.step_result.report.decisions]
     assert decisions == [
         ("trained", None),
         ("failed", "no memory"),
@@ -494,7 +505,7 @@ def test_an_error_reply_and_one_that_cannot_be_read() -> None:
         replies[0].content = RecordDict()
         return replies
 
-    def fit(client: int) -> TrainAnswer:
+    def fit(client: int) -> TrainResult:
         if client == 1:
             raise RuntimeError("broke")
         return update(client, 5.0)
@@ -503,17 +514,17 @@ def test_an_error_reply_and_one_that_cannot_be_read() -> None:
     strategy = private("dp_fixed_server", words)
     got = play(strategy, fit, nodes=4, change=change)
     assert np.linalg.norm(got["w"]) == pytest.approx(np.linalg.norm([0.25, 0.25]), rel=0.05)
-    statuses = [d.status for d in strategy.outcome.report.decisions]
+    statuses = [d.status for d in strategy.step_result.report.decisions]
     assert statuses == ["rejected", "failed", "trained", "trained"]
 
 
 def test_a_weight_above_the_bound_releases_noise_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Should a rule break its word, the noise would be too little for its round."""
     strategy = private("dp_fixed_server", "privacy.noise_multiplier=1e-6")
-    monkeypatch.setattr(type(strategy.rules.weighting), "largest_share", lambda self, n: 0.1)
+    monkeypatch.setattr(type(strategy.rules.weighting), "compute_max_share", lambda self, n: 0.1)
     got = play(strategy, lambda k: update(k, 1.0))
     assert np.linalg.norm(got["w"]) < 1e-3
-    reasons = {d.reason for d in strategy.outcome.report.decisions}
+    reasons = {d.reason for d in strategy.step_result.report.decisions}
     assert reasons == {"an update would count for more than the noise is made for"}
 
 
@@ -531,14 +542,14 @@ BOUND = {"fedau": " strategy.cutoff=50", "empirical": " strategy.max_weight=8"}
 def test_rules_that_bound_what_one_client_counts(strategy: str) -> None:
     """The most that one update can count is known, and updates come one by one."""
     words = f"strategy={strategy} privacy=dp_fixed_server{BOUND.get(strategy, '')}"
-    composed = compose("custom", words).settings
-    built = build_strategy(composed, Population.of(20, {0}), SimulatedRates(np.ones(20)))
-    assert built.rules.largest_share(20) == SHARES[strategy]
+    composed = compose_settings("custom", words).settings
+    built = build_strategy(composed, Population.from_size(20, {0}), ParticipationRates(np.ones(20)))
+    assert built.rules.compute_max_share(20) == SHARES[strategy]
     partial = built.communication.partial_aggregation
     assert partial  # as without privacy: but no round is summed at the nodes
-    call = built.rules.call(0, built.population, Told())
+    call = built.rules.plan_round(0, built.population, ClientReports())
     weighting = built.rules.weighting.init(built.population)
-    assert summing(built.rules, built.communication, weighting, call) is None
+    assert get_streaming_weights(built.rules, built.communication, weighting, call) is None
 
 
 def test_rates_that_change_with_time_have_no_bound() -> None:
@@ -549,9 +560,9 @@ def test_rates_that_change_with_time_have_no_bound() -> None:
     )
     with pytest.raises(SettingsError, match=message):
         build_strategy(
-            compose("custom", words).settings,
-            Population.of(20, {0}),
-            SimulatedRates(np.ones(20), Sine()),
+            compose_settings("custom", words).settings,
+            Population.from_size(20, {0}),
+            ParticipationRates(np.ones(20), Sine()),
         )
 
 
@@ -564,7 +575,9 @@ def test_all_other_rules_say_why_they_cannot_be_private(strategy: str) -> None:
     message = f"privacy must be none with strategy={strategy} ("
 
     def built() -> ComposedStrategy:
-        return build_strategy(compose("custom", words).settings, Population.of(20, {0}), None)
+        return build_strategy(
+            compose_settings("custom", words).settings, Population.from_size(20, {0}), None
+        )
 
     with pytest.raises(SettingsError, match=re.escape(message)) as refused:
         built()
@@ -587,7 +600,7 @@ def test_all_other_rules_say_why_they_cannot_be_private(strategy: str) -> None:
 def test_settings_that_are_not_private(words: str, message: str) -> None:
     """What would break the bound is refused before any work."""
     with pytest.raises(SettingsError, match=re.escape(message)):
-        compose("custom", f"privacy=dp_fixed_server {words}")
+        compose_settings("custom", f"privacy=dp_fixed_server {words}")
 
 
 def test_noise_that_the_count_cannot_have() -> None:
@@ -602,10 +615,10 @@ def test_models_with_whole_numbers_are_refused() -> None:
     with pytest.raises(
         SettingsError, match=r"^privacy must be none \(whole numbers, as in 'count'"
     ):
-        check_private(settings("dp_fixed_server"), model)
-    check_private(compose("custom", "strategy=average_all").settings.privacy, model)
+        check_private_model(settings("dp_fixed_server"), model)
+    check_private_model(compose_settings("custom", "strategy=average_all").settings.privacy, model)
     with pytest.raises(ParameterError, match="whole numbers"):
-        play(private("dp_fixed_server"), unchanged, start=model)
+        play(private("dp_fixed_server"), make_unchanged_result, start=model)
 
 
 # --- what it costs ------------------------------------------------------------------------------
@@ -627,9 +640,9 @@ def test_epsilon_is_that_of_the_librarys_accountants(multiplier: float, releases
 def test_epsilon_of_nothing_and_without_noise() -> None:
     """No release costs nothing, one without noise everything."""
     assert PrivacySpent("dp_fixed_server", 1.0, 1e-5).epsilon == 0.0
-    spent = PrivacySpent("dp_fixed_server", 0.0, 1e-5).after_release()
+    spent = PrivacySpent("dp_fixed_server", 0.0, 1e-5).add_release()
     assert spent.epsilon == math.inf
-    assert spent.as_dict()["epsilon"] == "inf"
+    assert spent.to_dict()["epsilon"] == "inf"
 
 
 @pytest.mark.parametrize(
@@ -638,7 +651,7 @@ def test_epsilon_of_nothing_and_without_noise() -> None:
 )
 def test_delta(words: str, clients: int, delta: float) -> None:
     """Well below one over the number of clients, unless the settings say another."""
-    spent = spent_before(settings("dp_fixed_server", words), clients, {}, rounds=0)
+    spent = compute_privacy_spent(settings("dp_fixed_server", words), clients, {}, rounds=0)
     assert spent is not None
     assert spent.delta == pytest.approx(delta)
 
@@ -653,9 +666,11 @@ def test_a_manifest_that_does_not_count_enough() -> None:
     )
     for manifest in (*uncounted, {"privacy": {"releases": "many"}}):
         with pytest.raises(RunError, match="resume must be a run whose manifest counts"):
-            spent_before(settings("dp_fixed_server"), 20, manifest, rounds=3)
-    assert spent_before(PrivacySettings(), 20, {}, rounds=3) is None
-    goes_on = spent_before(settings("dp_fixed_server"), 20, {"privacy": {"releases": 5}}, rounds=3)
+            compute_privacy_spent(settings("dp_fixed_server"), 20, manifest, rounds=3)
+    assert compute_privacy_spent(PrivacySettings(), 20, {}, rounds=3) is None
+    goes_on = compute_privacy_spent(
+        settings("dp_fixed_server"), 20, {"privacy": {"releases": 5}}, rounds=3
+    )
     assert goes_on is not None
     assert goes_on.releases == 5
 
@@ -672,24 +687,24 @@ def test_a_run_records_what_it_costs(tmp_path: Path) -> None:
     run(tmp_path / "run", words)
     spent = PrivacySpent("dp_fixed_server", 2.0, 1e-5, 3)
     facts = manifest_of(tmp_path / "run")["privacy"]
-    assert facts == spent.as_dict()
+    assert facts == spent.to_dict()
     assert facts.items() >= {"releases": 3, "delta": 1e-5, "sampling_rate": 1.0}.items()
     loaded = load_run(tmp_path / "run")
     assert {0} == {record.admitted for record in loaded.rounds}
     text = StringIO()
-    totals = reduce(Totals.after, loaded.rounds, Totals())
-    about = About("accuracy", Question.AVERAGE)
-    Console(file=text, width=120).print(final_table(totals, "title", about, loaded.privacy))
+    totals = reduce(RunTotals.add_round, loaded.rounds, RunTotals())
+    about = DisplaySpec("accuracy", Goal.AVERAGE)
+    Console(file=text, width=120).print(build_final_table(totals, "title", about, loaded.privacy))
     (line,) = [line for line in text.getvalue().splitlines() if "epsilon" in line]
     assert line.split("│")[1].strip() == "epsilon for delta 1e-05"
     assert line.split("│")[-2].strip() == f"{spent.epsilon:.4g}"
-    table = privacy_table(group_runs([loaded]), "custom")
+    table = build_privacy_table(group_runs([loaded]), "custom")
     ((_, seed, *cells),) = table.rows
     epsilon = f"{spent.epsilon:.6g}"
     assert [seed, *cells] == ["1", "dp_fixed_server", "2", "1", "3", "1e-05", epsilon]
     run(tmp_path / "plain", "strategy=average_all")
     assert "privacy" not in manifest_of(tmp_path / "plain")
-    assert privacy_table(group_runs([load_run(tmp_path / "plain")]), "custom").rows == ()
+    assert build_privacy_table(group_runs([load_run(tmp_path / "plain")]), "custom").rows == ()
 
 
 @pytest.mark.parametrize("kind", ["dp_fixed_server", "dp_adaptive_client"])
@@ -702,13 +717,13 @@ def test_rounds_that_are_repeated_count(
         words += " privacy.noise_multiplier=0.2"
     with monkeypatch.context() as patch:
 
-        def evaluated(self: ComposedStrategy, server_round: int, *others: Any) -> Any:
+        def interrupt_evaluation(self: ComposedStrategy, server_round: int, *others: Any) -> Any:
             if server_round == 3:
                 raise KeyboardInterrupt
             return original(self, server_round, *others)
 
         original = ComposedStrategy.configure_evaluate
-        patch.setattr(ComposedStrategy, "configure_evaluate", evaluated)
+        patch.setattr(ComposedStrategy, "configure_evaluate", interrupt_evaluation)
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path / "run", words)
     assert manifest_of(tmp_path / "run")["privacy"]["releases"] == 3
@@ -727,11 +742,11 @@ def test_a_release_counts_before_anybody_is_sent_it(
     counted: list[int] = []
     original = ComposedStrategy.configure_evaluate
 
-    def evaluated(self: ComposedStrategy, *args: Any) -> Any:
+    def note_releases(self: ComposedStrategy, *args: Any) -> Any:
         counted.append(manifest_of(tmp_path / "run")["privacy"]["releases"])
         return original(self, *args)
 
-    monkeypatch.setattr(ComposedStrategy, "configure_evaluate", evaluated)
+    monkeypatch.setattr(ComposedStrategy, "configure_evaluate", note_releases)
     run(tmp_path / "run", "strategy=average_all privacy=dp_fixed_server")
     assert counted == [1, 2, 3]
 

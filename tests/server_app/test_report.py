@@ -8,25 +8,25 @@ from pathlib import Path
 import pytest
 
 from server_app.report.command_line import main
-from server_app.report.experiment import experiments_of
-from server_app.report.groups import (
+from server_app.report.experiment import build_experiments
+from server_app.report.final_metrics import get_last_test_metric
+from server_app.report.page import render_report_page
+from server_app.report.seed_groups import (
     Statistic,
+    format_mean_sd,
+    get_test_metric,
     group_runs,
-    mean_sd,
-    metric_after_round,
-    paired,
+    subtract_by_seed,
 )
-from server_app.report.measures import last_measured
-from server_app.report.page import page
-from server_app.report.tables import summarize, terminal_table
+from server_app.report.tables import build_overview_table, summarize_groups
 from tests.fedquorum.records.made import (
-    accuracy,
-    line,
     load_all,
+    make_accuracy,
+    make_round_line,
     make_run,
     write_table,
 )
-from tests.server_app.pages import text_of
+from tests.server_app.pages import read_page_text
 from tests.snapshot import Snapshot
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -46,24 +46,26 @@ def test_mean_and_sample_deviation_over_seeds(tmp_path: Path) -> None:
         make_run(
             tmp_path / str(seed),
             [
-                line(1, admitted=1, theta=1.0, global_loss=2.0 + value, test=accuracy(0.1)),
-                line(2, admitted=3, theta=0.5, test=accuracy(value)),
+                make_round_line(
+                    1, admitted=1, theta=1.0, global_loss=2.0 + value, test=make_accuracy(0.1)
+                ),
+                make_round_line(2, admitted=3, theta=0.5, test=make_accuracy(value)),
             ],
             seed=seed,
         )
     (group,) = group_runs(load_all(tmp_path))
-    priority, others, everyone = summarize([group])
+    priority, others, everyone = summarize_groups([group])
     assert others.clients == "non_priority"
     assert (priority.clients, everyone.clients) == ("priority", "all")
     for name, mean, sd in (("test", 0.6, 0.1), ("worst", 0.3, 0.05)):
-        found = priority.statistic(name)
+        found = priority.compute_statistic(name)
         assert found is not None
         assert (found.mean, found.sd) == pytest.approx((mean, sd))
-    assert everyone.statistic("test") == Statistic(0.25, 0.0)
-    assert priority.statistic("admitted") == Statistic(2.0, 0.0)
-    assert priority.statistic("theta") == Statistic(0.75, 0.0)
+    assert everyone.compute_statistic("test") == Statistic(0.25, 0.0)
+    assert priority.compute_statistic("admitted") == Statistic(2.0, 0.0)
+    assert priority.compute_statistic("theta") == Statistic(0.75, 0.0)
     assert (sorted(priority.by_seed), priority.rounds) == ([1, 2, 3], (2, 2))
-    curve = group.curve(lambda record: record.global_loss)
+    curve = group.compute_curve(lambda record: record.global_loss)
     assert curve.rounds == (1, 2)
     assert curve.statistics[0].mean == pytest.approx(2.6)
     assert curve.statistics[0].sd == pytest.approx(0.1)
@@ -71,19 +73,26 @@ def test_mean_and_sample_deviation_over_seeds(tmp_path: Path) -> None:
 
 def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
     """The standard deviation of one value is not 0 but unknown."""
-    make_run(tmp_path / "run", [line(1)])
-    row, *_ = summarize(group_runs(load_all(tmp_path)))
-    assert row.statistic("test") == Statistic(0.5, None)
+    make_run(tmp_path / "run", [make_round_line(1)])
+    row, *_ = summarize_groups(group_runs(load_all(tmp_path)))
+    assert row.compute_statistic("test") == Statistic(0.5, None)
 
 
 def test_strategies_and_settings_are_kept_apart(tmp_path: Path) -> None:
     """Only seed, engine and device may differ in a group; what tells two apart is its name."""
-    make_run(tmp_path / "a", [line(1)], seed=1, settings="lr: 0.1\nengine: {name: flower}\n")
-    make_run(tmp_path / "b", [line(1)], seed=2, settings="lr: 0.1\nengine: {name: in-process}\n")
+    make_run(
+        tmp_path / "a", [make_round_line(1)], seed=1, settings="lr: 0.1\nengine: {name: flower}\n"
+    )
+    make_run(
+        tmp_path / "b",
+        [make_round_line(1)],
+        seed=2,
+        settings="lr: 0.1\nengine: {name: in-process}\n",
+    )
     resumed = "lr: 0.1\nresume: /elsewhere\nclient: {batching: sequential}\n"
-    make_run(tmp_path / "resumed", [line(1)], seed=3, settings=resumed)
-    make_run(tmp_path / "c", [line(1)], seed=1, settings="lr: 0.2\n")
-    make_run(tmp_path / "d", [line(1)], seed=1, settings="lr: 0.1\n", strategy="fedavg")
+    make_run(tmp_path / "resumed", [make_round_line(1)], seed=3, settings=resumed)
+    make_run(tmp_path / "c", [make_round_line(1)], seed=1, settings="lr: 0.2\n")
+    make_run(tmp_path / "d", [make_round_line(1)], seed=1, settings="lr: 0.1\n", strategy="fedavg")
     groups = group_runs(load_all(tmp_path))
     assert [(group.label, len(group.runs)) for group in groups] == [
         ("fedalign/synth_low, fedalign (lr=0.1)", 3),
@@ -95,23 +104,25 @@ def test_strategies_and_settings_are_kept_apart(tmp_path: Path) -> None:
 def test_each_seed_counts_once_and_completed_runs_come_first(tmp_path: Path) -> None:
     """Of two runs with one seed the later counts; an unfinished run is shown, not averaged."""
     old, new = "2026-01-01T00:00:00+00:00", "2026-01-02T00:00:00+00:00"
-    make_run(tmp_path / "a", [line(1, test=accuracy(0.9))], seed=1, started=new)
-    make_run(tmp_path / "b", [line(1, test=accuracy(0.1))], seed=1, started=old)
-    make_run(tmp_path / "c", [line(1, test=accuracy(0.3))], seed=2, status="interrupted")
-    row, *_ = summarize(group_runs(load_all(tmp_path)))
+    make_run(tmp_path / "a", [make_round_line(1, test=make_accuracy(0.9))], seed=1, started=new)
+    make_run(tmp_path / "b", [make_round_line(1, test=make_accuracy(0.1))], seed=1, started=old)
+    make_run(
+        tmp_path / "c", [make_round_line(1, test=make_accuracy(0.3))], seed=2, status="interrupted"
+    )
+    row, *_ = summarize_groups(group_runs(load_all(tmp_path)))
     assert row.statuses == {"completed": 2, "interrupted": 1}
     assert list(row.by_seed) == [1]
-    assert row.statistic("test") == Statistic(0.9, None)
+    assert row.compute_statistic("test") == Statistic(0.9, None)
 
 
 def test_without_a_completed_run_the_unfinished_ones_count(tmp_path: Path) -> None:
     """A report of running or interrupted runs is not empty, and says how far they are."""
-    make_run(tmp_path / "a", [line(1), line(2)], seed=1, status="running")
-    make_run(tmp_path / "b", [line(1)], seed=2, status="interrupted")
+    make_run(tmp_path / "a", [make_round_line(1), make_round_line(2)], seed=1, status="running")
+    make_run(tmp_path / "b", [make_round_line(1)], seed=2, status="interrupted")
     make_run(tmp_path / "c", [], seed=3, status="failed")
-    row, *_ = summarize(group_runs(load_all(tmp_path)))
+    row, *_ = summarize_groups(group_runs(load_all(tmp_path)))
     assert (list(row.by_seed), row.rounds) == ([1, 2], (1, 2))
-    assert row.group.unfinished == "interrupted, running"
+    assert row.group.unfinished_statuses == "interrupted, running"
 
 
 def test_null_values_are_left_out(tmp_path: Path) -> None:
@@ -119,52 +130,52 @@ def test_null_values_are_left_out(tmp_path: Path) -> None:
     make_run(
         tmp_path / "run",
         [
-            line(1, test=accuracy(0.4, None), theta=None),
-            line(2, test=accuracy(0.6, None), global_loss=None),
-            line(3, test=None, epsilon="inf", global_loss="inf", theta=0.5),
+            make_round_line(1, test=make_accuracy(0.4, None), theta=None),
+            make_round_line(2, test=make_accuracy(0.6, None), global_loss=None),
+            make_round_line(3, test=None, epsilon="inf", global_loss="inf", theta=0.5),
         ],
     )
     (group,) = group_runs(load_all(tmp_path))
-    (row,) = summarize([group])
+    (row,) = summarize_groups([group])
     assert row.clients == "priority"
-    assert row.statistic("test") == Statistic(0.6, None)
-    assert row.statistic("gini") is None
-    theta = row.statistic("theta")
+    assert row.compute_statistic("test") == Statistic(0.6, None)
+    assert row.compute_statistic("gini") is None
+    theta = row.compute_statistic("theta")
     assert theta is not None
     assert theta.mean == pytest.approx((0.8 + 0.5) / 2)
-    curve = group.curve(lambda record: metric_after_round(record, "priority", "accuracy"))
+    curve = group.compute_curve(lambda record: get_test_metric(record, "priority", "accuracy"))
     assert curve.rounds == (1, 2)
-    assert group.curve(lambda record: record.global_loss).rounds == (1,)
+    assert group.compute_curve(lambda record: record.global_loss).rounds == (1,)
 
 
 def test_a_curve_has_only_rounds_that_every_seed_has(tmp_path: Path) -> None:
     """A mean over fewer seeds is not drawn."""
-    make_run(tmp_path / "a", [line(1), line(2), line(3)], seed=1)
-    make_run(tmp_path / "b", [line(1), line(2, global_loss=None)], seed=2)
+    make_run(tmp_path / "a", [make_round_line(1), make_round_line(2), make_round_line(3)], seed=1)
+    make_run(tmp_path / "b", [make_round_line(1), make_round_line(2, global_loss=None)], seed=2)
     (group,) = group_runs(load_all(tmp_path))
-    assert group.curve(lambda record: record.global_loss).rounds == (1,)
+    assert group.compute_curve(lambda record: record.global_loss).rounds == (1,)
 
 
 def test_pairs_are_those_of_common_seeds(tmp_path: Path) -> None:
     """Seeds that only one of the groups has are left out."""
     for strategy, values in (("fedau", {1: 0.5, 2: 0.7, 3: 0.9}), ("mifa", {2: 0.4, 3: 1.0, 4: 0})):
         for seed, value in values.items():
-            rounds = [line(1, global_loss=value)]
+            rounds = [make_round_line(1, global_loss=value)]
             make_run(tmp_path / strategy / str(seed), rounds, seed=seed, strategy=strategy)
     one, other = group_runs(load_all(tmp_path))
-    gaps = paired(one, other, lambda run: run.rounds[-1].global_loss)
+    gaps = subtract_by_seed(one, other, lambda run: run.rounds[-1].global_loss)
     assert gaps == pytest.approx([0.3, -0.1])
-    assert mean_sd(gaps) == "0.10 ± 0.28"
-    assert mean_sd([math.nan]) == "-"
-    assert mean_sd([1.0], digits=1) == "1.0"
+    assert format_mean_sd(gaps) == "0.10 ± 0.28"
+    assert format_mean_sd([math.nan]) == "-"
+    assert format_mean_sd([1.0], digits=1) == "1.0"
 
 
 def test_values_of_settings_are_in_their_order(tmp_path: Path) -> None:
     """2 comes before 10 and inf last, as in the papers' figures; whole numbers have no point."""
     for name, cutoff in (("a", "10.0"), ("b", "inf"), ("c", "2.0")):
         settings = f"strategy:\n  cutoff: {cutoff.replace('inf', '.inf')}\n"
-        make_run(tmp_path / name, [line(1)], settings=settings, strategy="fedau")
-    assert [group.method for group in group_runs(load_all(tmp_path))] == [
+        make_run(tmp_path / name, [make_round_line(1)], settings=settings, strategy="fedau")
+    assert [group.method_name for group in group_runs(load_all(tmp_path))] == [
         "fedau (cutoff=2)",
         "fedau (cutoff=10)",
         "fedau (cutoff=inf)",
@@ -178,8 +189,8 @@ def test_settings_that_change_no_result_make_no_group(tmp_path: Path) -> None:
     ):
         threads = "" if "threads_per_op" in words else "  threads_per_op: 1\n"
         settings = f"client:\n  lr: 0.1\n  {words}\n{threads}"
-        make_run(tmp_path / str(seed), [line(1)], settings=settings, seed=seed)
-    groups = {group.method: len(group.runs) for group in group_runs(load_all(tmp_path))}
+        make_run(tmp_path / str(seed), [make_round_line(1)], settings=settings, seed=seed)
+    groups = {group.method_name: len(group.runs) for group in group_runs(load_all(tmp_path))}
     assert groups == {
         "fedalign (client.threads_per_op=1)": 2,
         "fedalign (client.threads_per_op=2)": 1,
@@ -193,8 +204,8 @@ def test_what_an_option_implies_is_not_in_a_name(tmp_path: Path) -> None:
         ("b", "name: cyclic\n  p: 0.1\n  period: 100"),
         ("c", "name: cyclic\n  p: 0.1\n  period: 50"),
     ):
-        make_run(tmp_path / name, [line(1)], settings=f"availability:\n  {words}\n")
-    methods = {group.method for group in group_runs(load_all(tmp_path))}
+        make_run(tmp_path / name, [make_round_line(1)], settings=f"availability:\n  {words}\n")
+    methods = {group.method_name for group in group_runs(load_all(tmp_path))}
     assert methods == {
         "fedalign (bernoulli)",
         "fedalign (cyclic, availability.period=50)",
@@ -214,11 +225,11 @@ def test_what_the_page_says(tmp_path: Path, snapshot: Snapshot) -> None:
             told = {"strategy": name, "rounds": 2, "status": status}
             if status == "failed":
                 told["error"] = "ValueError: <no>"
-            rounds = [line(n, test=accuracy(ahead + 0.1 * seed)) for n in (1, 2)]
+            rounds = [make_round_line(n, test=make_accuracy(ahead + 0.1 * seed)) for n in (1, 2)]
             run = tmp_path / name / str(seed)
             make_run(run, rounds[: 1 + (seed < 3)], seed=seed, settings=settings, **told)
-    experiments = experiments_of(group_runs(load_all(tmp_path)))
-    text = text_of(page(experiments, {}, ("what could not be read",)))
+    experiments = build_experiments(group_runs(load_all(tmp_path)))
+    text = read_page_text(render_report_page(experiments, {}, ("what could not be read",)))
     snapshot("report/page.txt", text.replace(str(tmp_path), "runs"))
 
 
@@ -226,7 +237,11 @@ def test_what_the_page_says(tmp_path: Path, snapshot: Snapshot) -> None:
 def test_writes_page_tables_and_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The command prints the table and absolute paths, and the files hold what they should."""
     for seed, value in ((1, 0.5), (2, 0.7)):
-        make_run(tmp_path / "runs" / str(seed), [line(1, test=accuracy(value))], seed=seed)
+        make_run(
+            tmp_path / "runs" / str(seed),
+            [make_round_line(1, test=make_accuracy(value))],
+            seed=seed,
+        )
     output = tmp_path / "made" / "here"
     assert main([str(tmp_path / "runs"), "--output", str(output)]) == 0
     printed = capsys.readouterr()
@@ -255,7 +270,7 @@ def test_writes_page_tables_and_figures(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.slow
 def test_the_same_runs_give_the_same_files(tmp_path: Path) -> None:
     """A report made again differs in no byte, so that it can be kept under version control."""
-    run = make_run(tmp_path / "run", [line(1), line(2)])
+    run = make_run(tmp_path / "run", [make_round_line(1), make_round_line(2)])
     for name in ("one", "two"):
         main([str(run), "--output", str(tmp_path / name)])
     files = [path for path in (tmp_path / "one").rglob("*") if path.is_file()]
@@ -272,17 +287,17 @@ def test_a_run_without_rounds_is_reported(tmp_path: Path) -> None:
     (row,) = table_csv(tmp_path / "table.csv")
     assert (row["failed"], row["seeds"], row["rounds_max"]) == ("1", "0", "0")
     assert row["test_mean"] == ""
-    text = text_of((tmp_path / "report.html").read_text())
+    text = read_page_text((tmp_path / "report.html").read_text())
     assert "failed, 0 of 7 rounds" in text
     assert "(ValueError: <no>)" in text
 
 
-def test_damaged_runs_are_left_out_and_told(
+def test_damaged_runs_are_excluded_and_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One line for each, on the page too; a folder of another program is no reason to stop."""
-    make_run(tmp_path / "runs" / "good", [line(1)])
-    torn = make_run(tmp_path / "runs" / "torn", [line(1)])
+    make_run(tmp_path / "runs" / "good", [make_round_line(1)])
+    torn = make_run(tmp_path / "runs" / "torn", [make_round_line(1)])
     (torn / "clients").mkdir()
     (torn / "clients" / "part-00000.parquet").write_bytes(b"PAR1 and no more")
     (torn / "clients" / "part-00001.part").write_bytes(b"never finished")
@@ -295,7 +310,7 @@ def test_damaged_runs_are_left_out_and_told(
     assert lines[0] == f"fedquorum report: left out: {foreign}/manifest.json: format is missing"
     part = torn / "clients" / "part-00000.parquet"
     assert lines[1].startswith(f"fedquorum report: left out: {part}: ")
-    text = text_of((tmp_path / "report" / "report.html").read_text())
+    text = read_page_text((tmp_path / "report" / "report.html").read_text())
     assert f"{foreign}/manifest.json: format is missing" in text
     (row,) = {row["runs"] for row in table_csv(tmp_path / "report" / "table.csv")}
     assert row == "1"
@@ -305,7 +320,7 @@ def test_damaged_runs_alone_are_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without a run that can be read the status is 1, after a line for each."""
-    run = make_run(tmp_path / "run", [line(1)])
+    run = make_run(tmp_path / "run", [make_round_line(1)])
     (run / "config.yaml").unlink()
     assert main([str(run), "--output", str(tmp_path / "report")]) == 1
     first, last = capsys.readouterr().err.splitlines()
@@ -316,19 +331,19 @@ def test_damaged_runs_alone_are_an_error(
 
 def test_an_incomplete_part_of_a_table_is_ignored(tmp_path: Path) -> None:
     """What a killed process was writing ends in .part: the rows before it are read."""
-    run = make_run(tmp_path / "run", [line(1)], status="running")
+    run = make_run(tmp_path / "run", [make_round_line(1)], status="running")
     rows = [{"round": 1, "client": 0, "priority": True, "loss": 0.5}]
     write_table(run, "evaluations", rows)
     (run / "evaluations" / "part-00001.part").write_bytes(b"never finished")
-    row, *_ = summarize(group_runs(load_all(tmp_path)))
-    assert row.statistic("largest_training_loss") == Statistic(0.5, None)
+    row, *_ = summarize_groups(group_runs(load_all(tmp_path)))
+    assert row.compute_statistic("largest_training_loss") == Statistic(0.5, None)
 
 
 def test_settings_with_brackets_are_not_markup(tmp_path: Path) -> None:
     """A list in a setting is printed as it is, not read as a style."""
     for name in ("red", "blue"):
-        make_run(tmp_path / name, [line(1)], settings=f"drop: '[{name}]'\n")
-    table = terminal_table(summarize(group_runs(load_all(tmp_path))))
+        make_run(tmp_path / name, [make_round_line(1)], settings=f"drop: '[{name}]'\n")
+    table = build_overview_table(summarize_groups(group_runs(load_all(tmp_path))))
     cells = list(table.columns[0].cells)
     assert cells == [
         "fedalign/synth_low\nFedALIGN\ndrop \\[blue]",
@@ -353,7 +368,7 @@ def test_an_output_that_is_a_file_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Where nothing can be written, one line names the option and the path."""
-    run = make_run(tmp_path / "run", [line(1)])
+    run = make_run(tmp_path / "run", [make_round_line(1)])
     (tmp_path / "file").write_text("")
     assert main([str(run), "--output", str(tmp_path / "file")]) == 1
     error = capsys.readouterr().err
@@ -364,7 +379,7 @@ def test_an_output_that_is_a_file_is_refused(
 def test_figures_for_a_paper(tmp_path: Path) -> None:
     """As wide as asked for, in TrueType, the same bytes again; no PDF is written otherwise."""
     test = {"all": {"accuracy": 0.5}}
-    make_run(tmp_path / "run", [line(n, test=test) for n in (1, 2)])
+    make_run(tmp_path / "run", [make_round_line(n, test=test) for n in (1, 2)])
     for folder, words in (
         ("a", ["--paper-width", "3.3"]),
         ("b", ["--paper-width=3.3"]),
@@ -395,12 +410,12 @@ def test_a_number_that_the_last_model_lacks_is_not_that_of_an_earlier_one(tmp_pa
     make_run(
         tmp_path / "run",
         [
-            line(1, test={"priority": group, "non_priority": None, "all": group}),
-            line(2, test={"priority": last, "non_priority": None, "all": last}),
-            line(3, test=None),
+            make_round_line(1, test={"priority": group, "non_priority": None, "all": group}),
+            make_round_line(2, test={"priority": last, "non_priority": None, "all": last}),
+            make_round_line(3, test=None),
         ],
     )
     (run,) = load_all(tmp_path)
-    assert math.isnan(last_measured(run, "all", "gini"))
-    assert last_measured(run, "all", "average") == math.inf
-    assert last_measured(run, "all", "accuracy") == 0.5
+    assert math.isnan(get_last_test_metric(run, "all", "gini"))
+    assert get_last_test_metric(run, "all", "average") == math.inf
+    assert get_last_test_metric(run, "all", "accuracy") == 0.5

@@ -10,37 +10,43 @@ import numpy as np
 import pytest
 from matplotlib.collections import LineCollection
 
-from server_app.report.charts import (
-    ANY,
-    COLOURS,
+from server_app.report.chart_spec import (
+    METHOD_COLORS,
+    NO_BOUNDS,
     NUM_DASHES,
     Chart,
     GridChart,
-    Level,
     Line,
     LineChart,
     Panel,
-    band,
-    barred,
-    end_names,
+    ReferenceLine,
+    compute_band,
+    compute_log_ticks,
+    compute_y_limits,
+    get_line_style,
     has_bands,
-    log_ticks,
-    look,
-    thinned,
-    y_ends,
+    place_end_labels,
+    sample_indices,
+    select_bar_points,
 )
-from server_app.report.client_charts import MAX_ROWS, STATUS_COLOURS
-from server_app.report.experiment import experiments_of
-from server_app.report.figures import draw, parts_for_paper
-from server_app.report.groups import group_runs
-from server_app.report.interactive import panel_figure, specification
-from server_app.report.published import published_values
-from tests.fedquorum.records.made import line, load_all, make_run, write_population, write_table
+from server_app.report.client_charts import MAX_ROWS, STATUS_COLORS
+from server_app.report.experiment import build_experiments
+from server_app.report.matplotlib_charts import draw_figure, split_for_paper
+from server_app.report.plotly_charts import build_panel_figure, build_plotly_spec
+from server_app.report.published import find_published_results
+from server_app.report.seed_groups import group_runs
+from tests.fedquorum.records.made import (
+    load_all,
+    make_round_line,
+    make_run,
+    write_population,
+    write_table,
+)
 
 
 def charts(directory: Path) -> dict[str, Chart]:
     """Return the charts of the one experiment below a folder, by name."""
-    (one,) = experiments_of(group_runs(load_all(directory)))
+    (one,) = build_experiments(group_runs(load_all(directory)))
     return {chart.name: chart for chart in one.charts}
 
 
@@ -56,7 +62,7 @@ def grid_chart(found: dict[str, Chart], name: str) -> GridChart:
     return chart
 
 
-def measured(value: float, **others: Any) -> dict[str, Any]:
+def make_test_metrics(value: float, **others: Any) -> dict[str, Any]:
     """Return ``test`` of a population in which all have priority."""
     values = {"loss": 1.0, "accuracy": value, "worst": value / 2, "worst10": value / 2} | others
     return {"priority": values, "non_priority": None, "all": values}
@@ -68,26 +74,36 @@ def measured(value: float, **others: Any) -> dict[str, Any]:
 def test_curves_are_means_and_bands_standard_deviations(tmp_path: Path) -> None:
     """Percent for accuracies, nats for losses; without a second seed there is no band."""
     for seed, value in ((1, 0.5), (2, 0.7)):
-        rounds = [line(n, test=measured(value), global_loss=value) for n in (1, 2)]
+        rounds = [
+            make_round_line(n, test=make_test_metrics(value), global_loss=value) for n in (1, 2)
+        ]
         make_run(tmp_path / str(seed), rounds, seed=seed)
-    make_run(tmp_path / "other", [line(n, test=measured(0.2)) for n in (1, 2)], strategy="fedavg")
+    make_run(
+        tmp_path / "other",
+        [make_round_line(n, test=make_test_metrics(0.2)) for n in (1, 2)],
+        strategy="fedavg",
+    )
     first, loss, _ = line_chart(charts(tmp_path), "training").panels
     assert (first.title, first.y_label) == ("all clients", "test accuracy, %")
     assert "nats" in loss.y_label
     ours, other = first.lines
     np.testing.assert_allclose(ours.x, [1, 2])
     np.testing.assert_allclose(ours.y, [60, 60])
-    assert ours.spread is not None
-    np.testing.assert_allclose(ours.spread, [math.sqrt(200)] * 2)
+    assert ours.half_width is not None
+    np.testing.assert_allclose(ours.half_width, [math.sqrt(200)] * 2)
     np.testing.assert_allclose(other.y, [20, 20])
-    assert other.spread is None
+    assert other.half_width is None
     assert (ours.label, other.label) == ("FedALIGN", "FedAvg")
 
 
 def test_bands_end_where_values_do(tmp_path: Path) -> None:
     """No accuracy above 100 %, no count below 0, and no band to minus infinity on a log scale."""
     for seed, accuracy, admitted, seconds in ((1, 0.99, 0, 0.01), (2, 0.6, 4, 2.0)):
-        rounds = [line(1, test=measured(accuracy), admitted=admitted, duration_seconds=seconds)]
+        rounds = [
+            make_round_line(
+                1, test=make_test_metrics(accuracy), admitted=admitted, duration_seconds=seconds
+            )
+        ]
         make_run(tmp_path / str(seed), rounds, seed=seed)
     found = charts(tmp_path)
     for name, place, low, high in (
@@ -96,15 +112,15 @@ def test_bands_end_where_values_do(tmp_path: Path) -> None:
         ("costs", 2, 1.005 / 2, 1.005 + 0.995 * math.sqrt(2)),
     ):
         panel = line_chart(found, name).panels[place]
-        ends = band(panel.lines[0], panel)
+        ends = compute_band(panel.lines[0], panel)
         np.testing.assert_allclose(ends, [[low], [high]])
 
 
 def test_losses_of_predicted_numbers_are_no_nats(tmp_path: Path) -> None:
     """They are squared errors, and the metric is in the unit of what is predicted."""
     settings = "data:\n  regression: true\nevaluation:\n  metric: rmse\n"
-    test = measured(0.5, rmse=2.0) | {"non_priority": None}
-    make_run(tmp_path / "run", [line(1, test=test)], settings=settings)
+    test = make_test_metrics(0.5, rmse=2.0) | {"non_priority": None}
+    make_run(tmp_path / "run", [make_round_line(1, test=test)], settings=settings)
     chart = line_chart(charts(tmp_path), "training")
     labels = [panel.y_label for panel in chart.panels]
     assert "test RMSE, unit of the target" in labels
@@ -115,8 +131,8 @@ def test_losses_of_predicted_numbers_are_no_nats(tmp_path: Path) -> None:
 
 def test_priority_and_other_clients_have_their_own_panels(tmp_path: Path) -> None:
     """Where there are non-priority clients, they stand beside those with priority."""
-    test = measured(0.5) | {"non_priority": {"accuracy": 0.25, "worst": 0.1}}
-    make_run(tmp_path / "run", [line(1, test=test)])
+    test = make_test_metrics(0.5) | {"non_priority": {"accuracy": 0.25, "worst": 0.1}}
+    make_run(tmp_path / "run", [make_round_line(1, test=test)])
     one, other, *_ = line_chart(charts(tmp_path), "training").panels
     assert (one.title, other.title) == ("priority clients", "non-priority clients")
     np.testing.assert_allclose(other.lines[0].y, [25])
@@ -124,21 +140,23 @@ def test_priority_and_other_clients_have_their_own_panels(tmp_path: Path) -> Non
 
 def test_what_is_not_completed_is_said_in_the_legend(tmp_path: Path) -> None:
     """A run that was broken off is drawn under its status."""
-    make_run(tmp_path / "run", [line(1)], status="interrupted")
+    make_run(tmp_path / "run", [make_round_line(1)], status="interrupted")
     (panel, *_) = line_chart(charts(tmp_path), "training").panels
     assert panel.lines[0].label == "FedALIGN [interrupted]"
 
 
 def test_a_rule_without_a_gate_has_no_inclusion_mass(tmp_path: Path) -> None:
     """Where all admit the same number in every round there is no chart of admission at all."""
-    plain = line(1, epsilon=None, inclusion_mass=0.0, theta=1.0, test=measured(0.5))
+    plain = make_round_line(
+        1, epsilon=None, inclusion_mass=0.0, theta=1.0, test=make_test_metrics(0.5)
+    )
     make_run(tmp_path / "a" / "run", [plain], strategy="fedavg")
     assert set(charts(tmp_path / "a")) == {"training", "costs"}
     other = plain | {"round": 2, "admitted": 2, "trained": 2}
     make_run(tmp_path / "b" / "run", [plain, other], strategy="fedau")
     (panel,) = line_chart(charts(tmp_path / "b"), "admission").panels
     assert panel.y_label == "updates admitted, a round"
-    make_run(tmp_path / "c" / "run", [line(1)])
+    make_run(tmp_path / "c" / "run", [make_round_line(1)])
     labels = [p.y_label for p in line_chart(charts(tmp_path / "c"), "admission").panels]
     assert labels == ["updates admitted, a round", "inclusion mass A", "theta = 1 / (1 + A)"]
 
@@ -146,8 +164,8 @@ def test_a_rule_without_a_gate_has_no_inclusion_mass(tmp_path: Path) -> None:
 def test_colours_belong_to_methods(tmp_path: Path) -> None:
     """A method looks the same in every panel, also where others are not drawn."""
     plain = {"epsilon": None, "inclusion_mass": None, "theta": None}
-    make_run(tmp_path / "a", [line(1, **plain)], strategy="afl")
-    make_run(tmp_path / "b", [line(1)], strategy="fedalign")
+    make_run(tmp_path / "a", [make_round_line(1, **plain)], strategy="afl")
+    make_run(tmp_path / "b", [make_round_line(1)], strategy="fedalign")
     both, mass, _ = line_chart(charts(tmp_path), "admission").panels
     assert [one.label for one in both.lines] == ["AFL", "FedALIGN"]
     assert [one.label for one in mass.lines] == ["FedALIGN"]
@@ -157,7 +175,8 @@ def test_colours_belong_to_methods(tmp_path: Path) -> None:
 def test_decision_losses_are_those_of_rules_that_decide(tmp_path: Path) -> None:
     """The sum over rounds and KL are drawn where they are recorded."""
     rounds = [
-        line(n, decision_loss=-0.1, decision_loss_sum=-0.1 * n, kl_to_data=0.5) for n in (1, 2)
+        make_round_line(n, decision_loss=-0.1, decision_loss_sum=-0.1 * n, kl_to_data=0.5)
+        for n in (1, 2)
     ]
     make_run(tmp_path / "run", rounds, strategy="aaggff_s")
     total, divergence = line_chart(charts(tmp_path), "decisions").panels
@@ -167,11 +186,11 @@ def test_decision_losses_are_those_of_rules_that_decide(tmp_path: Path) -> None:
 
 def test_bytes_are_in_a_unit_that_can_be_read(tmp_path: Path) -> None:
     """kB for small models, MB for large ones."""
-    make_run(tmp_path / "a" / "run", [line(1, bytes_down=2_000, bytes_up=3_000)])
+    make_run(tmp_path / "a" / "run", [make_round_line(1, bytes_down=2_000, bytes_up=3_000)])
     down, up, seconds = line_chart(charts(tmp_path / "a"), "costs").panels
     assert (down.y_label, down.lines[0].y[0]) == ("kB to the nodes, a round", 2.0)
     assert (up.lines[0].y[0], seconds.lines[0].y[0]) == (3.0, 0.1)
-    make_run(tmp_path / "b" / "run", [line(1, bytes_down=2_000, bytes_up=3_000_000)])
+    make_run(tmp_path / "b" / "run", [make_round_line(1, bytes_down=2_000, bytes_up=3_000_000)])
     down, *_ = line_chart(charts(tmp_path / "b"), "costs").panels
     assert (down.y_label, down.lines[0].y[0]) == ("MB to the nodes, a round", 0.002)
 
@@ -192,14 +211,14 @@ def write_clients(run: Path, rows: list[tuple[int, int, bool, str]], **columns: 
 
 def test_the_raster_shows_who_took_part_when(tmp_path: Path) -> None:
     """Rows are clients, those with priority first, columns rounds; who was not asked is blank."""
-    run = make_run(tmp_path / "run", [line(1), line(2)])
+    run = make_run(tmp_path / "run", [make_round_line(1), make_round_line(2)])
     write_clients(
         run,
         [(1, 2, True, "trained"), (2, 2, True, "failed"), (2, 0, False, "declined")],
     )
     chart = grid_chart(charts(tmp_path), "participation")
     (layer,) = chart.layers
-    names = [name for name, _ in STATUS_COLOURS]
+    names = [name for name, _ in STATUS_COLORS]
     assert (layer.rows, layer.columns, layer.divider) == (("2", "0"), ("1", "2"), 1)
     assert [[names[code] for code in row] for row in layer.values] == [
         ["trained", "failed"],
@@ -210,7 +229,7 @@ def test_the_raster_shows_who_took_part_when(tmp_path: Path) -> None:
 def test_the_same_raster_is_drawn_once(tmp_path: Path) -> None:
     """Methods that met the same availability share a picture, under all their names."""
     for strategy, status in (("fedau", "trained"), ("mifa", "trained"), ("fedvarp", "failed")):
-        run = make_run(tmp_path / strategy, [line(1)], strategy=strategy)
+        run = make_run(tmp_path / strategy, [make_round_line(1)], strategy=strategy)
         write_clients(run, [(1, 0, True, status)])
     layers = grid_chart(charts(tmp_path), "participation").layers
     assert [layer.label for layer in layers] == ["FedAU, seed 1; MIFA, seed 1", "FedVarp, seed 1"]
@@ -218,7 +237,7 @@ def test_the_same_raster_is_drawn_once(tmp_path: Path) -> None:
 
 def test_a_long_raster_is_thinned_and_says_so(tmp_path: Path) -> None:
     """Thousands of clients or rounds stay within a page's size."""
-    run = make_run(tmp_path / "run", [line(1)])
+    run = make_run(tmp_path / "run", [make_round_line(1)])
     write_clients(run, [(1, k, True, "trained") for k in range(2000)])
     chart = grid_chart(charts(tmp_path), "participation")
     assert len(chart.layers[0].rows) <= MAX_ROWS + 1
@@ -227,18 +246,24 @@ def test_a_long_raster_is_thinned_and_says_so(tmp_path: Path) -> None:
 
 def test_mixing_coefficients_are_a_table_over_rounds(tmp_path: Path) -> None:
     """p of each client and round; rules without p have no such chart."""
-    run = make_run(tmp_path / "a" / "run", [line(1), line(2)], strategy="aaggff_d")
+    run = make_run(
+        tmp_path / "a" / "run", [make_round_line(1), make_round_line(2)], strategy="aaggff_d"
+    )
     write_clients(run, [(1, 0, True, "trained"), (2, 1, True, "trained")], mixing_coefficient=0.25)
     (layer,) = grid_chart(charts(tmp_path / "a"), "mixing").layers
     np.testing.assert_array_equal(layer.values, [[0.25, math.nan], [math.nan, 0.25]])
-    other = make_run(tmp_path / "b" / "run", [line(1)], strategy="fedavg")
+    other = make_run(tmp_path / "b" / "run", [make_round_line(1)], strategy="fedavg")
     write_clients(other, [(1, 0, True, "trained")])
     assert "mixing" not in charts(tmp_path / "b")
 
 
 def test_omega_is_drawn_against_the_simulations_rates(tmp_path: Path) -> None:
     """The last omega of each client over 1 / p_n, where p_n is on record."""
-    run = make_run(tmp_path / "run", [line(1), line(2, weight_error=0.5)], strategy="fedau")
+    run = make_run(
+        tmp_path / "run",
+        [make_round_line(1), make_round_line(2, weight_error=0.5)],
+        strategy="fedau",
+    )
     rows = [
         {
             "round": t,
@@ -257,7 +282,7 @@ def test_omega_is_drawn_against_the_simulations_rates(tmp_path: Path) -> None:
     (points,) = estimates.lines
     np.testing.assert_allclose(points.x, [2, 4])
     np.testing.assert_allclose(points.y, [3, 1])
-    assert (points.points, estimates.diagonal, points.hover) == (
+    assert (points.markers_only, estimates.has_diagonal, points.hover_texts) == (
         True,
         True,
         ["client 0", "client 1"],
@@ -270,7 +295,7 @@ def test_omega_is_drawn_of_every_rule_that_estimates_it(
     tmp_path: Path, strategy: str, drawn: bool
 ) -> None:
     """A composed rule may have FedAU's omega; one that was given p_n has nothing to compare."""
-    run = make_run(tmp_path / "run", [line(1, weight_error=0.5)], strategy=strategy)
+    run = make_run(tmp_path / "run", [make_round_line(1, weight_error=0.5)], strategy=strategy)
     row = {"round": 1, "client": 0, "priority": True, "status": "trained", "weight": 0.1}
     write_table(run, "clients", [row | {"participation_correction": 3.0}])
     write_population(run, rates=[0.5], priority=[True])
@@ -280,7 +305,9 @@ def test_omega_is_drawn_of_every_rule_that_estimates_it(
 def test_the_distribution_ranks_the_clients_values(tmp_path: Path) -> None:
     """Of the last evaluation, ascending, mean over seeds at each rank; tenths and Gini told."""
     for seed, shift in ((1, 0.0), (2, 0.2)):
-        run = make_run(tmp_path / str(seed), [line(1, test=measured(0.5))], seed=seed)
+        run = make_run(
+            tmp_path / str(seed), [make_round_line(1, test=make_test_metrics(0.5))], seed=seed
+        )
         write_table(
             run,
             "evaluations",
@@ -299,11 +326,11 @@ def test_the_distribution_ranks_the_clients_values(tmp_path: Path) -> None:
     (curve,) = panel.lines
     assert (curve.x[0], curve.x[-1]) == (0.0, 100.0)
     np.testing.assert_allclose(curve.y[[0, -1]], [30, 70])
-    assert curve.spread is not None
-    np.testing.assert_allclose(curve.spread, math.sqrt(200), rtol=1e-12)
-    assert panel.shaded == ((0.0, 10.0), (90.0, 100.0))
+    assert curve.half_width is not None
+    np.testing.assert_allclose(curve.half_width, math.sqrt(200), rtol=1e-12)
+    assert panel.shaded_ranges == ((0.0, 10.0), (90.0, 100.0))
     gini = (0.4 / (2 * 0.8) + 0.4 / (2 * 1.2)) / 2
-    assert curve.hover[0] == f"worst 10 % 30.0, best 10 % 70.0, Gini {100 * gini:.2f} %"
+    assert curve.hover_texts[0] == f"worst 10 % 30.0, best 10 % 70.0, Gini {100 * gini:.2f} %"
 
 
 # --- sweeps -----------------------------------------------------------------------------------
@@ -313,29 +340,42 @@ def sweep(directory: Path, **of_epsilon: float) -> None:
     for epsilon, value in of_epsilon.items():
         number = epsilon.removeprefix("e").replace("_", ".")
         settings = f"strategy:\n  name: fedalign\n  epsilon: {number}\n"
-        make_run(directory / epsilon, [line(1, test=measured(value))], settings=settings)
+        make_run(
+            directory / epsilon,
+            [make_round_line(1, test=make_test_metrics(value))],
+            settings=settings,
+        )
 
 
 def test_a_swept_setting_is_a_curve_with_infinity_at_its_end(tmp_path: Path) -> None:
     """Values stand in their order; methods without the setting are levels."""
     sweep(tmp_path, **{"e.inf": 0.3, "e0_2": 0.5, "e0": 0.4})
     plain = "strategy:\n  name: fedavg\n"
-    make_run(tmp_path / "b", [line(1, test=measured(0.1))], settings=plain, strategy="fedavg")
+    make_run(
+        tmp_path / "b",
+        [make_round_line(1, test=make_test_metrics(0.1))],
+        settings=plain,
+        strategy="fedavg",
+    )
     chart = line_chart(charts(tmp_path), "sweep-strategy-epsilon")
     panel = chart.panels[0]
     assert panel.x_ticks is not None
-    assert panel.x_ticks.texts == ("0", "0.2", "inf")
+    assert panel.x_ticks.labels == ("0", "0.2", "inf")
     (curve,) = panel.lines
     np.testing.assert_allclose(curve.x, [0, 1, 2])
     np.testing.assert_allclose(curve.y, [40, 50, 30])
-    assert [(level.label, level.y) for level in panel.levels] == [("FedAvg", 10.0)]
+    assert [(level.label, level.y) for level in panel.reference_lines] == [("FedAvg", 10.0)]
 
 
 def test_two_swept_settings_are_a_heat_map_too(tmp_path: Path) -> None:
     """Each value in its cell, blank where there is no run; a curve for each value of the other."""
     for epsilon, lr, value in ((0.1, 1, 0.1), (0.1, 2, 0.2), (0.3, 1, 0.3)):
         settings = f"strategy:\n  name: fedalign\n  epsilon: {epsilon}\nclient:\n  lr: {lr}\n"
-        make_run(tmp_path / f"{epsilon}_{lr}", [line(1, test=measured(value))], settings=settings)
+        make_run(
+            tmp_path / f"{epsilon}_{lr}",
+            [make_round_line(1, test=make_test_metrics(value))],
+            settings=settings,
+        )
     found = charts(tmp_path)
     chart = grid_chart(found, "heat-fedalign")
     layer = chart.layers[0]
@@ -351,7 +391,7 @@ def test_methods_alone_are_no_sweep(tmp_path: Path) -> None:
     """Strategies differ in many settings without any of them being swept."""
     for strategy in ("fedalign", "fedavg"):
         settings = f"strategy:\n  name: {strategy}\n"
-        make_run(tmp_path / strategy, [line(1)], settings=settings, strategy=strategy)
+        make_run(tmp_path / strategy, [make_round_line(1)], settings=settings, strategy=strategy)
     assert not any(name.startswith(("sweep", "heat")) for name in charts(tmp_path))
 
 
@@ -366,12 +406,12 @@ def test_a_published_number_is_of_the_same_data_method_and_process() -> None:
         "strategy.cutoff": math.inf,
         "availability.name": "cyclic",
     }
-    (one,) = published_values("fedau/cifar10", settings)
+    (one,) = find_published_results("fedau/cifar10", settings)
     assert one.values == {"test": pytest.approx(0.763)}
     assert "Wang and Ji" in one.source
-    assert published_values("fedau/cifar10", settings | {"data.name": "npz"}) == ()
-    assert published_values("fedau/fmnist", settings) == ()
-    (other,) = published_values("fedau/cifar10", settings | {"strategy.cutoff": 50.0})
+    assert find_published_results("fedau/cifar10", settings | {"data.name": "npz"}) == ()
+    assert find_published_results("fedau/fmnist", settings) == ()
+    (other,) = find_published_results("fedau/cifar10", settings | {"strategy.cutoff": 50.0})
     assert other.values == {"test": pytest.approx(0.766)}
 
 
@@ -380,17 +420,17 @@ def test_published_numbers_are_levels_of_their_methods(tmp_path: Path) -> None:
     settings = "strategy:\n  name: term\nevaluation:\n  metric: auroc\n"
     make_run(
         tmp_path / "run",
-        [line(1, test=measured(0.5, auroc=0.6))],
+        [make_round_line(1, test=make_test_metrics(0.5, auroc=0.6))],
         settings=settings,
         strategy="term",
         experiment="aaggff/berka",
     )
     chart = line_chart(charts(tmp_path), "training")
     auroc, *others = chart.panels
-    (level,) = auroc.levels
+    (level,) = auroc.reference_lines
     assert level.y == pytest.approx(80.11)
     assert (level.style, level.label) == (0, "TERM")
-    assert all(panel.levels == () for panel in others)
+    assert all(panel.reference_lines == () for panel in others)
     assert "Hahn, Kim and Lee" in chart.note
 
 
@@ -413,21 +453,21 @@ def chart_of(*panels: Panel) -> LineChart:
 
 def test_styles_differ_also_in_grey() -> None:
     """Neighbours have other dashes; no two of the first 32 look the same."""
-    looks = [look(style) for style in range(len(COLOURS) * NUM_DASHES)]
+    looks = [get_line_style(style) for style in range(len(METHOD_COLORS) * NUM_DASHES)]
     assert len(set(looks)) == len(looks)
-    assert all(one[1] != other[1] for one, other in pairwise(looks[: len(COLOURS)]))
+    assert all(one[1] != other[1] for one, other in pairwise(looks[: len(METHOD_COLORS)]))
 
 
 def test_bands_are_of_few_lines() -> None:
     """Four would hide each other: there spreads are bars, and no two lines have one together."""
     few = Panel("", "round", "y", lines_of(1, 2, 3))
     assert has_bands(few)
-    assert all(len(barred(few, line)) == 0 for line in few.lines)
+    assert all(len(select_bar_points(few, line)) == 0 for line in few.lines)
     many = Panel("", "round", "y", lines_of(1, 2, 3, 4))
     assert not has_bands(many)
-    places = np.concatenate([barred(many, line) for line in many.lines])
+    places = np.concatenate([select_bar_points(many, line) for line in many.lines])
     assert len(np.unique(places)) == len(places) >= 12
-    assert all(len(barred(many, line)) >= 3 for line in many.lines)
+    assert all(len(select_bar_points(many, line)) >= 3 for line in many.lines)
 
 
 @pytest.mark.parametrize(("lines", "rounds"), [(16, 30), (4, 4), (5, 3), (4, 1)])
@@ -435,24 +475,24 @@ def test_every_line_has_a_bar(lines: int, rounds: int) -> None:
     """However many there are, and however few points they have."""
     panel = Panel("", "round", "y", lines_of(*range(lines), rounds=rounds))
     for one in panel.lines:
-        places = barred(panel, one)
+        places = select_bar_points(panel, one)
         assert len(places) >= 1
         assert 0 <= places.min() <= places.max() < rounds
 
 
 def test_a_sweep_has_a_bar_at_every_point() -> None:
     """Also of a single line."""
-    panel = Panel("", "K", "y", lines_of(1, rounds=4), bars=True)
-    assert barred(panel, panel.lines[0]).tolist() == [0, 1, 2, 3]
+    panel = Panel("", "K", "y", lines_of(1, rounds=4), has_bars=True)
+    assert select_bar_points(panel, panel.lines[0]).tolist() == [0, 1, 2, 3]
 
 
 def test_an_axis_has_room_for_all_that_is_drawn() -> None:
     """Lines, bands and levels; where all is the same number there is an axis still."""
-    panel = Panel("", "x", "y", lines_of(4, spread=1.0), (Level("z", 1, 7.0, ""),))
-    low, high = y_ends(panel)
+    panel = Panel("", "x", "y", lines_of(4, spread=1.0), (ReferenceLine("z", 1, 7.0, ""),))
+    low, high = compute_y_limits(panel)
     assert -1.5 < low < -1.0
     assert 7.0 < high < 7.5
-    low, high = y_ends(Panel("", "x", "y", lines_of(0, spread=None)))
+    low, high = compute_y_limits(Panel("", "x", "y", lines_of(0, spread=None)))
     assert low < 0.0 < high
 
 
@@ -461,41 +501,41 @@ def test_a_diverged_run_is_drawn(log: str, end: float) -> None:
     """Whatever its numbers."""
     x, first = np.array([1.0, 2.0]), 1.0 if log else -end
     lines = (Line("a", 0, x, np.array([first, end])), Line("b", 1, x, np.array([end, end])))
-    panel = Panel("", "x", "y", lines, log=log, bounds=ANY)
-    assert all(map(math.isfinite, y_ends(panel)))
-    assert len(specification(chart_of(panel))["panels"]) == 1
-    draw(chart_of(panel))
+    panel = Panel("", "x", "y", lines, log_axes=log, bounds=NO_BOUNDS)
+    assert all(map(math.isfinite, compute_y_limits(panel)))
+    assert len(build_plotly_spec(chart_of(panel))["panels"]) == 1
+    draw_figure(chart_of(panel))
 
 
 @pytest.mark.parametrize("end", [2.5, 50.0, 5e6])
 def test_a_log_scale_has_ticks_whatever_its_range(end: float) -> None:
     """At 1, 2 and 5, or powers of 10, or else Plotly's."""
     y = np.array([1.2, end])
-    panel = Panel("", "x", "y", (Line("a", 0, y, y),), log="xy")
-    ticks = log_ticks(math.log10(1.2), math.log10(end))
+    panel = Panel("", "x", "y", (Line("a", 0, y, y),), log_axes="xy")
+    ticks = compute_log_ticks(math.log10(1.2), math.log10(end))
     assert all(1.2 <= tick <= end for tick in ticks)
-    axis = panel_figure(chart_of(panel), panel).layout.yaxis
+    axis = build_panel_figure(chart_of(panel), panel).layout.yaxis
     assert axis.type == "log"
     assert (axis.tickvals is None) == (end == 2.5)
     assert 10 ** axis.range[0] < 1.2 < end < 10 ** axis.range[1]
-    assert draw(chart_of(panel)).axes[0].get_yscale() == "log"
+    assert draw_figure(chart_of(panel)).axes[0].get_yscale() == "log"
 
 
 def test_a_logarithmic_axis_of_the_least_number_there_is_has_ticks() -> None:
     """Powers of 10 below it are 0, which has no logarithm."""
-    ticks = log_ticks(-324.0, -300.0)
+    ticks = compute_log_ticks(-324.0, -300.0)
     assert all(tick > 0 for tick in ticks)
     assert ticks
 
 
 def test_lines_have_their_names_at_their_ends() -> None:
     """Near where they end, in their order, without lying over each other."""
-    panel = Panel("", "round", "y", lines_of(10, 9.9, 1), (Level("level", 3, 5.0, "text"),))
-    names = end_names(chart_of(panel), panel, letters=20, room=20)
-    places = {name.label: name.place for name in names}
+    panel = Panel("", "round", "y", lines_of(10, 9.9, 1), (ReferenceLine("level", 3, 5.0, "text"),))
+    names = place_end_labels(chart_of(panel), panel, line_letters=20, height_in_lines=20)
+    places = {name.label: name.position for name in names}
     assert places["c"] < places["level"] < places["b"] < places["a"]
     assert places["a"] - places["b"] == pytest.approx(1 / 20)
-    low, high = y_ends(panel)
+    low, high = compute_y_limits(panel)
     assert places["c"] == pytest.approx((1 - low) / (high - low))
 
 
@@ -504,8 +544,8 @@ def test_names_leave_out_what_all_begin_with() -> None:
     x = np.array([1.0, 2.0])
     labels = ("FedALIGN, epsilon 0.1", "FedALIGN, epsilon falls to 0 at half")
     panel = Panel("", "", "", tuple(Line(label, k, x, x + k) for k, label in enumerate(labels)))
-    names = end_names(chart_of(panel), panel, letters=12, room=20)
-    assert [name.text for name in names] == [
+    names = place_end_labels(chart_of(panel), panel, line_letters=12, height_in_lines=20)
+    assert [name.text_lines for name in names] == [
         ("epsilon 0.1",),
         ("epsilon", "falls to 0", "at half"),
     ]
@@ -514,29 +554,29 @@ def test_names_leave_out_what_all_begin_with() -> None:
 def test_names_without_room_are_left_to_the_legend() -> None:
     """As with very many methods, or where all lines end in one place."""
     panel = Panel("", "", "", lines_of(*range(16)))
-    assert end_names(chart_of(panel), panel, letters=20, room=15) == []
-    apart = replace(panel, named=False)
-    assert end_names(chart_of(apart), apart, letters=20, room=50) == []
+    assert place_end_labels(chart_of(panel), panel, line_letters=20, height_in_lines=15) == []
+    apart = replace(panel, has_line_names=False)
+    assert place_end_labels(chart_of(apart), apart, line_letters=20, height_in_lines=50) == []
 
 
 def test_names_stand_beside_both_drawings() -> None:
     """The page's script hides those of hidden methods; on paper they replace a legend."""
     chart = chart_of(Panel("", "round", "y", lines_of(10, 1)))
-    (panel,) = specification(chart)["panels"]
+    (panel,) = build_plotly_spec(chart)["panels"]
     written = {one["name"]: one["text"] for one in panel["layout"]["annotations"]}
     assert written == {"a": "a", "b": "b"}
-    drawn = draw(chart)
+    drawn = draw_figure(chart)
     assert [text.get_text() for text in drawn.axes[0].texts] == ["a", "b"]
     assert drawn.legends == []
-    without = chart_of(replace(chart.panels[0], named=False))
-    assert len(draw(without).legends) == 1
+    without = chart_of(replace(chart.panels[0], has_line_names=False))
+    assert len(draw_figure(without).legends) == 1
 
 
 def test_a_method_alone_has_no_name_at_its_end(tmp_path: Path) -> None:
     """The legend says it."""
-    make_run(tmp_path / "run", [line(n) for n in (1, 2)])
+    make_run(tmp_path / "run", [make_round_line(n) for n in (1, 2)])
     chart = line_chart(charts(tmp_path), "training")
-    shown = specification(chart)
+    shown = build_plotly_spec(chart)
     assert [entry["label"] for entry in shown["legend"]] == ["FedALIGN"]
     assert all("annotations" not in panel["layout"] for panel in shown["panels"])
 
@@ -544,18 +584,24 @@ def test_a_method_alone_has_no_name_at_its_end(tmp_path: Path) -> None:
 def test_both_drawings_have_the_same_lines(tmp_path: Path) -> None:
     """The page's plots and the picture show the same curves and bands."""
     for seed, value in ((1, 0.5), (2, 0.7)):
-        rounds = [line(n, test=measured(value), global_loss=value) for n in (1, 2)]
+        rounds = [
+            make_round_line(n, test=make_test_metrics(value), global_loss=value) for n in (1, 2)
+        ]
         make_run(tmp_path / str(seed), rounds, seed=seed)
-    make_run(tmp_path / "other", [line(n, test=measured(0.2)) for n in (1, 2)], strategy="fedavg")
+    make_run(
+        tmp_path / "other",
+        [make_round_line(n, test=make_test_metrics(0.2)) for n in (1, 2)],
+        strategy="fedavg",
+    )
     chart = line_chart(charts(tmp_path), "training")
-    figures = [panel_figure(chart, panel) for panel in chart.panels]
+    figures = [build_panel_figure(chart, panel) for panel in chart.panels]
     for panel, figure in zip(chart.panels, figures, strict=True):
         assert len([t for t in figure.data if t.fill is None]) == len(panel.lines)
     bands = [trace for trace in figures[0].data if trace.fill == "toself"]
     assert {trace.legendgroup for trace in bands} == {"FedALIGN"}
-    legend = specification(chart)["legend"]
+    legend = build_plotly_spec(chart)["legend"]
     assert [entry["label"] for entry in legend] == ["FedALIGN", "FedAvg"]
-    axes = draw(chart).axes
+    axes = draw_figure(chart).axes
     drawn = [np.asarray(one.get_ydata(), dtype=np.float64) for one in axes[0].lines]
     np.testing.assert_allclose(drawn, [[60, 60], [20, 20]])
     assert len(axes[0].collections) == 1
@@ -563,11 +609,11 @@ def test_both_drawings_have_the_same_lines(tmp_path: Path) -> None:
 
 def test_bars_are_in_both_drawings() -> None:
     """Within the bounds of the panel."""
-    panel = Panel("", "K", "y", lines_of(1, rounds=2, spread=5.0), bars=True, bounds=(0.0, 3.0))
-    (trace,) = panel_figure(chart_of(panel), panel).data
+    panel = Panel("", "K", "y", lines_of(1, rounds=2, spread=5.0), has_bars=True, bounds=(0.0, 3.0))
+    (trace,) = build_panel_figure(chart_of(panel), panel).data
     np.testing.assert_allclose(trace.error_y.array, [3.0, 2.0])
     np.testing.assert_allclose(trace.error_y.arrayminus, [0.0, 1.0])
-    (bars,) = draw(chart_of(panel)).axes[0].collections
+    (bars,) = draw_figure(chart_of(panel)).axes[0].collections
     assert isinstance(bars, LineCollection)
     assert [one.tolist() for one in bars.get_segments()] == [
         [[1.0, 0.0], [1.0, 3.0]],
@@ -580,23 +626,23 @@ def test_a_narrow_paper_has_a_file_for_each_panel() -> None:
     chart = chart_of(
         *(Panel(title, "round", "test accuracy, %", lines_of(1, 2)) for title in ("all", "some"))
     )
-    names = [name for name, _ in parts_for_paper(chart, 3.3)]
+    names = [name for name, _ in split_for_paper(chart, 3.3)]
     assert names == ["one_1_test-accuracy-all", "one_2_test-accuracy-some"]
-    ((name, whole),) = parts_for_paper(chart, 6.9)
+    ((name, whole),) = split_for_paper(chart, 6.9)
     assert (name, whole) == ("one", chart)
-    width, height = draw(chart, 6.9).get_size_inches()
+    width, height = draw_figure(chart, 6.9).get_size_inches()
     assert width == pytest.approx(6.9)
     assert height < 3.0
-    _, height = draw(chart_of(chart.panels[0]), 6.9).get_size_inches()
+    _, height = draw_figure(chart_of(chart.panels[0]), 6.9).get_size_inches()
     assert height < 4.0  # a panel alone is not higher than on a screen
 
 
 def test_choices_are_several_tables(tmp_path: Path) -> None:
     """The legend has the statuses that there are, and no others."""
     for strategy, status in (("fedau", "trained"), ("mifa", "failed")):
-        run = make_run(tmp_path / strategy, [line(1)], strategy=strategy)
+        run = make_run(tmp_path / strategy, [make_round_line(1)], strategy=strategy)
         write_clients(run, [(1, 0, True, status)])
-    shown = specification(grid_chart(charts(tmp_path), "participation"))
+    shown = build_plotly_spec(grid_chart(charts(tmp_path), "participation"))
     assert shown["choices"] == ["FedAU, seed 1", "MIFA, seed 1"]
     assert [entry["label"] for entry in shown["legend"]] == ["trained", "failed"]
     assert len(shown["panels"]) == 2
@@ -606,9 +652,9 @@ def test_words_in_settings_are_not_markup(tmp_path: Path) -> None:
     """Plotly reads HTML in names: a setting with a sign of it is shown as it is."""
     for name in ("<b>", "<i>"):
         settings = f"data:\n  drop: '{name}'\n"
-        make_run(tmp_path / name.strip("<>"), [line(1)], settings=settings)
+        make_run(tmp_path / name.strip("<>"), [make_round_line(1)], settings=settings)
     chart = line_chart(charts(tmp_path), "training")
-    figures = [panel_figure(chart, panel) for panel in chart.panels]
+    figures = [build_panel_figure(chart, panel) for panel in chart.panels]
     names = {trace.name for figure in figures for trace in figure.data}
     assert names == {"FedALIGN, drop &lt;b&gt;", "FedALIGN, drop &lt;i&gt;"}
     written = {one.text for figure in figures for one in figure.layout.annotations}
@@ -618,7 +664,7 @@ def test_words_in_settings_are_not_markup(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("count", "most"), [(0, 5), (1, 5), (5, 5), (6, 5), (1000, 7)])
 def test_thinning_keeps_both_ends(count: int, most: int) -> None:
     """Never more than asked for, but for the last; nothing is picked twice."""
-    places = thinned(count, most)
+    places = sample_indices(count, most)
     assert len(places) <= most + 1
     assert len(set(places.tolist())) == len(places)
     if count:

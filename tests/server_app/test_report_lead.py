@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from server_app.report.groups import group_runs
-from server_app.report.lead import lead
-from server_app.report.tables import summarize
-from tests.fedquorum.records.made import line, load_all, make_run
+from server_app.report.headline import format_headline
+from server_app.report.seed_groups import group_runs
+from server_app.report.tables import summarize_groups
+from tests.fedquorum.records.made import load_all, make_round_line, make_run
 from tests.snapshot import Snapshot
 
 
@@ -17,12 +17,12 @@ def make(folder: Path, strategy: str, *accuracies: float, **settings: Any) -> No
         values = {"accuracy": accuracy, "worst10": accuracy / 2}
         test = dict.fromkeys(("all", "priority", "non_priority"), values)
         made = folder / f"{strategy}{seed}{len(list(folder.iterdir()))}"
-        make_run(made, [line(1, test=test)], strategy=strategy, seed=seed, **settings)
+        make_run(made, [make_round_line(1, test=test)], strategy=strategy, seed=seed, **settings)
 
 
 def said(folder: Path) -> list[str]:
     """Return the sentences of all paragraphs."""
-    paragraphs = lead(summarize(group_runs(load_all(folder))))
+    paragraphs = format_headline(summarize_groups(group_runs(load_all(folder))))
     return [sentence for sentences in paragraphs for sentence in sentences]
 
 
@@ -59,7 +59,7 @@ def test_lower_is_better_for_a_loss(tmp_path: Path) -> None:
         values = {"accuracy": 0.5, "loss": loss}
         test = {"all": values, "priority": values, "non_priority": values | {"loss": 9.0}}
         made = tmp_path / strategy
-        make_run(made, [line(1, test=test)], strategy=strategy, settings=settings)
+        make_run(made, [make_round_line(1, test=test)], strategy=strategy, settings=settings)
     first, second, few = said(tmp_path)
     assert "lowest test loss on the priority clients" in first
     assert first.endswith("FedALIGN: 0.750 nats (1 seed).")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from server_app.report.command_line import main
-from tests.fedquorum.records.made import line, make_run, write_population, write_table
-from tests.server_app.pages import expect, problems_of
+from tests.fedquorum.records.made import make_round_line, make_run, write_population, write_table
+from tests.server_app.pages import collect_problems, expect
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -38,7 +38,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for epsilon, third in ((0.1, "declined"), (0.2, "rejected")):
         for seed in (1, 2):
             settings = f"strategy:\n  name: fedalign\n  epsilon: {epsilon}\n"
-            rounds = [line(n, global_loss=seed / n) for n in (1, 2, 3)]
+            rounds = [make_round_line(n, global_loss=seed / n) for n in (1, 2, 3)]
             run = make_run(folder / f"{epsilon}_{seed}", rounds, seed=seed, settings=settings)
             write_table(
                 run,
@@ -50,7 +50,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 ],
             )
             write_population(run, rates=[1.0] * 4, priority=[True, True, False, False])
-    rounds = [line(n, global_loss=2.0) for n in (1, 2, 3)]
+    rounds = [make_round_line(n, global_loss=2.0) for n in (1, 2, 3)]
     script = "strategy:\n  name: fedavg\n  note: '</script><script>alert(1)</script>'\n"
     make_run(folder / "avg", rounds, settings=script, strategy="fedavg", status="interrupted")
     output = folder / "report"
@@ -59,11 +59,11 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def opened(report: Path, browser: "Browser") -> Iterator[Opened]:
+def report_page(report: Path, browser: "Browser") -> Iterator[Opened]:
     """Open the page with JavaScript and draw every plot."""
     context = browser.new_context(offline=True)
     page = context.new_page()
-    found = Opened(page, problems_of(page))
+    found = Opened(page, collect_problems(page))
     found.page.on("request", lambda request: found.requests.append(request.url))
     found.page.goto(report.as_uri())
     for name in PLOTS:
@@ -88,16 +88,18 @@ def curves(page: "Page", panel: int) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_page_opens_alone_and_without_errors(opened: Opened, report: Path) -> None:
+def test_the_page_opens_alone_and_without_errors(report_page: Opened, report: Path) -> None:
     """No error, no warning, and nothing is asked of anybody but the file itself."""
-    assert opened.problems == []
-    asked = [url for url in opened.requests if not url.startswith(("data:", "blob:"))]
+    assert report_page.problems == []
+    asked = [url for url in report_page.requests if not url.startswith(("data:", "blob:"))]
     assert asked == [report.as_uri()]
 
 
-def test_no_button_sends_the_data_away(opened: Opened) -> None:
+def test_no_button_sends_the_data_away(report_page: Opened) -> None:
     """Plotly's own would offer to upload the figure to a server of its maker."""
-    titles = opened.page.locator(".modebar-btn").evaluate_all("a => a.map(b => b.dataset.title)")
+    titles = report_page.page.locator(".modebar-btn").evaluate_all(
+        "a => a.map(b => b.dataset.title)"
+    )
     assert "Download plot as a PNG" in titles
     assert not [title for title in titles if "share" in title.lower() or "cloud" in title.lower()]
 
@@ -121,21 +123,21 @@ def test_a_narrow_window_has_one_panel_below_the_other(report: Path, browser: "B
     page.close()
 
 
-def test_every_plot_is_drawn(opened: Opened) -> None:
+def test_every_plot_is_drawn(report_page: Opened) -> None:
     """Each has its axes' names with units in place of the picture that was there before."""
-    plots = opened.page.locator("figure[data-plot] .plots")
+    plots = report_page.page.locator("figure[data-plot] .plots")
     drawn = [str(plot.get_attribute("id")) for plot in plots.all()]
     assert drawn == [f"fedalign-synth-low_{name}" for name in PLOTS]
-    assert opened.page.locator("figure img").count() == 0
-    titles = opened.page.locator(f"{of('training')} .infolayer text").all_text_contents()
+    assert report_page.page.locator("figure img").count() == 0
+    titles = report_page.page.locator(f"{of('training')} .infolayer text").all_text_contents()
     assert "training loss F(w), nats" in titles
     assert "test accuracy, %" in titles
     assert "priority clients" in titles
 
 
-def test_a_click_on_the_legend_hides_a_method_in_all_panels(opened: Opened) -> None:
+def test_a_click_on_the_legend_hides_a_method_in_all_panels(report_page: Opened) -> None:
     """Its curves, bands and names go, the others stay; a second click brings them back."""
-    page = opened.page
+    page = report_page.page
     before = [curves(page, panel) for panel in range(4)]
     names = page.locator(f"{of('training')} .annotation")
     written = names.count()
@@ -152,9 +154,9 @@ def test_a_click_on_the_legend_hides_a_method_in_all_panels(opened: Opened) -> N
     assert [curves(page, panel) for panel in range(4)] == before
 
 
-def test_a_double_click_hides_all_others(opened: Opened) -> None:
+def test_a_double_click_hides_all_others(report_page: Opened) -> None:
     """And another one shows them again."""
-    legend = opened.page.locator(f"{of('training')} .legend")
+    legend = report_page.page.locator(f"{of('training')} .legend")
     entry = legend.get_by_role("button", name="epsilon 0.2")
     shown = legend.locator("[aria-pressed=true]")
     entry.dblclick()
@@ -164,9 +166,9 @@ def test_a_double_click_hides_all_others(opened: Opened) -> None:
     expect(shown).to_have_count(3)
 
 
-def test_hovering_tells_what_became_of_a_client(opened: Opened) -> None:
+def test_hovering_shows_the_status_of_a_client(report_page: Opened) -> None:
     """The raster of the method that is chosen names the status, not its number."""
-    plot = opened.page.locator(of("participation"))
+    plot = report_page.page.locator(of("participation"))
     choice = plot.locator("select")
     names = choice.locator("option").all_text_contents()
     assert names == ["FedALIGN, epsilon 0.1, seed 1", "FedALIGN, epsilon 0.2, seed 1"]
@@ -180,7 +182,7 @@ def test_hovering_tells_what_became_of_a_client(opened: Opened) -> None:
         plot.scroll_into_view_if_needed()
         box = plot.locator(".nsewdrag").bounding_box()
         assert box is not None
-        opened.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + share * box["height"])
+        report_page.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + share * box["height"])
         expect(plot.locator(".hovertext")).to_have_text(told)
 
 

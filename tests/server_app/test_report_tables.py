@@ -10,24 +10,29 @@ from typing import Any
 import pytest
 from fedquorum.records.reader import load_run
 
-from server_app.report.groups import ascending, brief, group_runs, word
-from server_app.report.measures import OF_CLIENTS, OF_RUN, largest_training_loss
+from server_app.report.final_metrics import CLIENT_METRICS, RUN_METRICS, find_max_training_loss
+from server_app.report.seed_groups import (
+    abbreviate_name,
+    format_setting_value,
+    get_value_sort_key,
+    group_runs,
+)
 from server_app.report.tables import (
     Row,
     TextTable,
-    costs_table,
-    differences,
-    differences_table,
-    fairness_table,
-    latex,
-    markdown,
-    settings_table,
-    summarize,
-    summary_table,
-    write_csv,
+    build_costs_table,
+    build_differences_table,
+    build_fairness_table,
+    build_settings_table,
+    build_summary_table,
+    compute_method_differences,
+    format_latex,
+    format_markdown,
+    summarize_groups,
     write_differences_csv,
+    write_summary_csv,
 )
-from tests.fedquorum.records.made import line, load_all, make_run, write_table
+from tests.fedquorum.records.made import load_all, make_round_line, make_run, write_table
 
 
 def test_values_of_a_setting_ascend() -> None:
@@ -35,7 +40,7 @@ def test_values_of_a_setting_ascend() -> None:
     values = ["word", "nan", "inf", "10", "2", "-inf", "1e-3"]
     for start in range(len(values)):
         turned = values[start:] + values[:start]
-        found = sorted(turned, key=ascending)
+        found = sorted(turned, key=get_value_sort_key)
         assert found == ["-inf", "1e-3", "2", "10", "inf", "nan", "word"]
 
 
@@ -63,12 +68,12 @@ def methods(tmp_path: Path, **of_strategy: tuple[float, ...]) -> list[Row]:
         for seed, average in enumerate(averages, start=1):
             make_run(
                 tmp_path / strategy / str(seed),
-                [line(1, test=spread(average))],
+                [make_round_line(1, test=spread(average))],
                 seed=seed,
                 strategy=strategy,
                 settings=f"strategy:\n  name: {strategy}\n",
             )
-    return list(summarize(group_runs(load_all(tmp_path))))
+    return list(summarize_groups(group_runs(load_all(tmp_path))))
 
 
 def cells(row: tuple[str, ...], headings: tuple[str, ...]) -> dict[str, str]:
@@ -78,7 +83,7 @@ def cells(row: tuple[str, ...], headings: tuple[str, ...]) -> dict[str, str]:
 def test_every_strategy_has_all_fairness_columns(tmp_path: Path) -> None:
     """Average, worst and best, tenths, Gini, sd, Jain, left out: in percent but for Jain."""
     rows = methods(tmp_path, fedau=(0.5, 0.7), mifa=(0.4, 0.4))
-    table = fairness_table(rows, "fedau/fmnist")
+    table = build_fairness_table(rows, "fedau/fmnist")
     assert table.title.startswith("fedau/fmnist: accuracy, %")
     first, second = (cells(row, table.headings) for row in table.rows)
     assert first == {
@@ -103,9 +108,11 @@ def test_every_strategy_has_all_fairness_columns(tmp_path: Path) -> None:
 def test_the_first_table_compares_methods_on_the_same_clients(tmp_path: Path) -> None:
     """Rows of one group of clients stand together; a run that was broken off is marked."""
     test = dict.fromkeys(("priority", "non_priority", "all"), spread(0.5)["all"])
-    make_run(tmp_path / "a", [line(1, test=test)], strategy="fedalign")
-    make_run(tmp_path / "b", [line(1, test=test)], strategy="fedavg", status="interrupted")
-    table = summary_table(summarize(group_runs(load_all(tmp_path))), "x")
+    make_run(tmp_path / "a", [make_round_line(1, test=test)], strategy="fedalign")
+    make_run(
+        tmp_path / "b", [make_round_line(1, test=test)], strategy="fedavg", status="interrupted"
+    )
+    table = build_summary_table(summarize_groups(group_runs(load_all(tmp_path))), "x")
     assert table.title.startswith("x: test accuracy, %")
     assert [row[:2] for row in table.rows] == [
         (name, clients)
@@ -118,8 +125,8 @@ def test_the_first_table_compares_methods_on_the_same_clients(tmp_path: Path) ->
 def test_the_metric_is_named_and_losses_are_in_nats(tmp_path: Path) -> None:
     """The table says which metric is spread; of a loss nothing is a percentage but the Gini."""
     settings = "evaluation:\n  metric: loss\n"
-    make_run(tmp_path / "run", [line(1, test=spread(0.5, loss=1.25))], settings=settings)
-    table = fairness_table(summarize(group_runs(load_all(tmp_path))), "x")
+    make_run(tmp_path / "run", [make_round_line(1, test=spread(0.5, loss=1.25))], settings=settings)
+    table = build_fairness_table(summarize_groups(group_runs(load_all(tmp_path))), "x")
     assert table.title.startswith("x: loss, nats")
     (row,) = (cells(row, table.headings) for row in table.rows)
     assert row["test loss, nats, by data"] == "1.250"
@@ -129,9 +136,11 @@ def test_the_metric_is_named_and_losses_are_in_nats(tmp_path: Path) -> None:
 def test_the_weighted_metric_is_the_one_configured(tmp_path: Path) -> None:
     """With AUROC the mean by data is of AUROC, and not of the accuracy beside it."""
     settings = "evaluation:\n  metric: auroc\n"
-    make_run(tmp_path / "run", [line(1, test=spread(0.5, auroc=0.75))], settings=settings)
-    (row,) = summarize(group_runs(load_all(tmp_path)))
-    found = row.statistic("test")
+    make_run(
+        tmp_path / "run", [make_round_line(1, test=spread(0.5, auroc=0.75))], settings=settings
+    )
+    (row,) = summarize_groups(group_runs(load_all(tmp_path)))
+    found = row.compute_statistic("test")
     assert found is not None
     assert found.mean == 0.75
 
@@ -149,13 +158,13 @@ def test_the_regret_stands_where_there_is_one(
 ) -> None:
     """AAggFF's regret and its bound are columns; the bound says where it is not proven."""
     mixing = {"regret": 0.5, "regret_bound": 3.0, **proven}
-    make_run(tmp_path / "a", [line(1, test=spread(0.5))], strategy="aaggff_s")
+    make_run(tmp_path / "a", [make_round_line(1, test=spread(0.5))], strategy="aaggff_s")
     manifest = tmp_path / "a" / "manifest.json"
     manifest.write_text(
         json.dumps(json.loads(manifest.read_text()) | {"summary": {"mixing": mixing}})
     )
-    make_run(tmp_path / "b", [line(1, test=spread(0.5))], strategy="term")
-    table = fairness_table(summarize(group_runs(load_all(tmp_path))), "x")
+    make_run(tmp_path / "b", [make_round_line(1, test=spread(0.5))], strategy="term")
+    table = build_fairness_table(summarize_groups(group_runs(load_all(tmp_path))), "x")
     ours, other = (cells(row, table.headings) for row in table.rows)
     assert (ours["regret"], ours["regret bound"]) == ("0.500", words)
     assert (other["regret"], other["regret bound"]) == ("-", "-")
@@ -163,7 +172,7 @@ def test_the_regret_stands_where_there_is_one(
 
 def test_the_largest_training_loss_is_of_the_last_model_that_all_measured(tmp_path: Path) -> None:
     """Earlier losses, those of a part of the clients, other clients' and nulls do not count."""
-    run = make_run(tmp_path / "run", [line(1), line(2)])
+    run = make_run(tmp_path / "run", [make_round_line(1), make_round_line(2)])
     rows = [
         {"round": number, "client": client, "priority": priority, "loss": loss}
         for number, client, priority, loss in (
@@ -176,19 +185,19 @@ def test_the_largest_training_loss_is_of_the_last_model_that_all_measured(tmp_pa
         )
     ]
     write_table(run, "evaluations", rows)
-    assert largest_training_loss(load_run(run)) == 0.75
+    assert find_max_training_loss(load_run(run)) == 0.75
     write_table(run, "evaluations", [row for row in rows if row["round"] != 1])
-    assert math.isnan(largest_training_loss(load_run(run)))
+    assert math.isnan(find_max_training_loss(load_run(run)))
 
 
 def test_without_measurements_there_is_no_largest_loss(tmp_path: Path) -> None:
     """A run without the table, with an empty one, or without training losses has none."""
-    run = make_run(tmp_path / "run", [line(1)])
-    assert math.isnan(largest_training_loss(load_run(run)))
+    run = make_run(tmp_path / "run", [make_round_line(1)])
+    assert math.isnan(find_max_training_loss(load_run(run)))
     write_table(run, "evaluations", [])
-    assert math.isnan(largest_training_loss(load_run(run)))
+    assert math.isnan(find_max_training_loss(load_run(run)))
     write_table(run, "evaluations", [{"round": 1, "client": 0, "priority": False, "loss": 1.0}])
-    assert math.isnan(largest_training_loss(load_run(run)))
+    assert math.isnan(find_max_training_loss(load_run(run)))
 
 
 # --- paired differences -----------------------------------------------------------------------
@@ -197,18 +206,18 @@ def test_without_measurements_there_is_no_largest_loss(tmp_path: Path) -> None:
 def test_differences_are_paired_by_seed(tmp_path: Path) -> None:
     """0.1, 0.2 and -0.1 over the common seeds: mean 0.0667, sd 0.1528, above 0 in 2 of 3."""
     rows = methods(tmp_path, fedau=(0.5, 0.7, 0.4, 0.9), mifa=(0.4, 0.5, 0.5))
-    (pair,) = differences(rows)
+    (pair,) = compute_method_differences(rows)
     assert (pair.one.group.strategy, pair.other.group.strategy) == ("fedau", "mifa")
     assert sorted(pair.by_seed) == [1, 2, 3]
-    found = pair.statistic("average")
+    found = pair.compute_statistic("average")
     assert found is not None
     assert found.mean == pytest.approx(0.2 / 3)
     assert found.sd == pytest.approx(
         math.sqrt(((0.1 - 0.2 / 3) ** 2 + (0.2 - 0.2 / 3) ** 2 + (-0.1 - 0.2 / 3) ** 2) / 2)
     )
-    assert pair.above("average") == (2, 3)
-    assert pair.above("largest_training_loss") == (0, 0)
-    table = differences_table([pair], "x")
+    assert pair.count_above("average") == (2, 3)
+    assert pair.count_above("largest_training_loss") == (0, 0)
+    table = build_differences_table([pair], "x")
     row = cells(table.rows[0], table.headings)
     assert row["difference"] == "FedAU minus MIFA"
     assert row["average, unweighted"] == "6.67 ± 15.28 (2/3)"
@@ -218,7 +227,9 @@ def test_differences_are_paired_by_seed(tmp_path: Path) -> None:
 def test_our_methods_are_compared_with_each_of_the_others(tmp_path: Path) -> None:
     """AAggFF-S against all baselines, and no baseline against another."""
     rows = methods(tmp_path, afl=(0.5,), aaggff_s=(0.5,), fedavg=(0.5,), term=(0.5,))
-    pairs = [(p.one.group.strategy, p.other.group.strategy) for p in differences(rows)]
+    pairs = [
+        (p.one.group.strategy, p.other.group.strategy) for p in compute_method_differences(rows)
+    ]
     assert pairs == [("aaggff_s", other) for other in ("afl", "fedavg", "term")]
 
 
@@ -226,9 +237,9 @@ def test_variants_of_one_method_are_compared_with_the_first(tmp_path: Path) -> N
     """A sweep over epsilon is told as differences to its smallest value."""
     for epsilon in ("0.1", "0.2", ".inf"):
         settings = f"strategy:\n  name: fedalign\n  epsilon: {epsilon}\n"
-        make_run(tmp_path / epsilon, [line(1)], settings=settings)
-    pairs = differences(summarize(group_runs(load_all(tmp_path))))
-    assert {(p.one.group.method, p.other.group.method) for p in pairs} == {
+        make_run(tmp_path / epsilon, [make_round_line(1)], settings=settings)
+    pairs = compute_method_differences(summarize_groups(group_runs(load_all(tmp_path))))
+    assert {(p.one.group.method_name, p.other.group.method_name) for p in pairs} == {
         ("fedalign (epsilon=0.2)", "fedalign (epsilon=0.1)"),
         ("fedalign (epsilon=inf)", "fedalign (epsilon=0.1)"),
     }
@@ -239,9 +250,16 @@ def test_runs_on_different_data_are_not_compared(tmp_path: Path) -> None:
     for strategy in ("fedau", "mifa"):
         for process in ("bernoulli", "cyclic"):
             settings = f"strategy:\n  name: {strategy}\navailability:\n  name: {process}\n"
-            make_run(tmp_path / strategy / process, [line(1)], settings=settings, strategy=strategy)
+            make_run(
+                tmp_path / strategy / process,
+                [make_round_line(1)],
+                settings=settings,
+                strategy=strategy,
+            )
     pairs = [
-        p for p in differences(summarize(group_runs(load_all(tmp_path)))) if p.one.clients == "all"
+        p
+        for p in compute_method_differences(summarize_groups(group_runs(load_all(tmp_path))))
+        if p.one.clients == "all"
     ]
     assert [(p.one.group.variant, p.other.group.variant) for p in pairs] == [
         (("availability.name=bernoulli",), ("availability.name=bernoulli",)),
@@ -251,9 +269,9 @@ def test_runs_on_different_data_are_not_compared(tmp_path: Path) -> None:
 
 def test_without_a_common_seed_there_is_no_difference(tmp_path: Path) -> None:
     """Different seeds are different data."""
-    make_run(tmp_path / "a", [line(1)], seed=1, strategy="fedau")
-    make_run(tmp_path / "b", [line(1)], seed=2, strategy="mifa")
-    assert differences(summarize(group_runs(load_all(tmp_path)))) == ()
+    make_run(tmp_path / "a", [make_round_line(1)], seed=1, strategy="fedau")
+    make_run(tmp_path / "b", [make_round_line(1)], seed=2, strategy="mifa")
+    assert compute_method_differences(summarize_groups(group_runs(load_all(tmp_path)))) == ()
 
 
 # --- formats ----------------------------------------------------------------------------------
@@ -262,13 +280,13 @@ def test_without_a_common_seed_there_is_no_difference(tmp_path: Path) -> None:
 def test_csv_has_every_measure_in_full(tmp_path: Path) -> None:
     """Fractions, not percent, to the last digit; sd empty for one seed."""
     rows = methods(tmp_path, fedau=(1 / 3,), mifa=(0.1, 0.2))
-    write_csv(rows, tmp_path / "table.csv")
-    write_differences_csv(differences(rows), tmp_path / "differences.csv")
+    write_summary_csv(rows, tmp_path / "table.csv")
+    write_differences_csv(compute_method_differences(rows), tmp_path / "differences.csv")
     with (tmp_path / "table.csv").open(newline="") as file:
         one, two = csv.DictReader(file)
-    assert {f"{name}_{part}" for name in (*OF_CLIENTS, *OF_RUN) for part in ("mean", "sd")} <= set(
-        one
-    )
+    assert {
+        f"{name}_{part}" for name in (*CLIENT_METRICS, *RUN_METRICS) for part in ("mean", "sd")
+    } <= set(one)
     assert (float(one["average_mean"]), one["average_sd"]) == (1 / 3, "")
     assert float(two["average_sd"]) == pytest.approx(math.sqrt(0.005))
     assert (one["metric"], one["clients"], one["left_out_mean"]) == ("accuracy", "all", "1.0")
@@ -280,8 +298,8 @@ def test_csv_has_every_measure_in_full(tmp_path: Path) -> None:
 
 def test_markdown_is_a_table_per_title(tmp_path: Path) -> None:
     """Headings, a rule and a line a row; what would end a cell is escaped."""
-    table = summary_table(methods(tmp_path, fedau=(0.5,)), "a|b")
-    title, empty, headings, rule, row = markdown([table]).splitlines()
+    table = build_summary_table(methods(tmp_path, fedau=(0.5,)), "a|b")
+    title, empty, headings, rule, row = format_markdown([table]).splitlines()
     assert (title, empty) == (f"### {table.title}", "")
     assert headings.startswith("| method | clients | seeds | mean by data |")
     assert rule == "|" + " --- |" * len(table.headings)
@@ -290,8 +308,8 @@ def test_markdown_is_a_table_per_title(tmp_path: Path) -> None:
 
 def test_latex_escapes_what_latex_reads(tmp_path: Path) -> None:
     """Percent signs, underscores and the sign for plus or minus; as many columns as headings."""
-    table = summary_table(methods(tmp_path, aaggff_s=(0.5, 0.7)), "aaggff/berka_1")
-    text = latex([table])
+    table = build_summary_table(methods(tmp_path, aaggff_s=(0.5, 0.7)), "aaggff/berka_1")
+    text = format_latex([table])
     assert r"AAggFF-S & all & 2 & 60.00 $\pm$ 14.14 &" in text
     assert r"\caption{aaggff/berka\_1: test accuracy, \%" in text
     assert r"\begin{tabular}{ll" + "r" * (len(table.headings) - 2) + "}" in text
@@ -302,7 +320,7 @@ def test_latex_escapes_what_latex_reads(tmp_path: Path) -> None:
 def test_latex_has_no_markup_of_a_record() -> None:
     """Every character that LaTeX obeys is written; headings may be the same."""
     text = r"\input{a}~^&%$#_<>"
-    written = latex([TextTable(text, (text, "b", "b"), ((text, "", "1"),))])
+    written = format_latex([TextTable(text, (text, "b", "b"), ((text, "", "1"),))])
     escaped = (
         r"\textbackslash{}input\{a\}\textasciitilde{}\textasciicircum{}\&\%\$\#\_"
         r"\textless{}\textgreater{}"
@@ -318,18 +336,20 @@ def test_settings_that_differ_and_no_others(tmp_path: Path) -> None:
     for strategy, setting, lr in (("fedau", "cutoff: 50", 0.1), ("mifa", "memory_dir: null", 0.05)):
         client = f"client:\n  lr: {lr}\n  batch_size: 16\n"
         settings = f"rounds: 1\n{client}strategy:\n  name: {strategy}\n  {setting}\n"
-        make_run(tmp_path / strategy, [line(1)], settings=settings, strategy=strategy)
-    table = settings_table(group_runs(load_all(tmp_path)), "x")
+        make_run(tmp_path / strategy, [make_round_line(1)], settings=settings, strategy=strategy)
+    table = build_settings_table(group_runs(load_all(tmp_path)), "x")
     assert table.rows == (
         ("FedAU", "client.lr=0.1 strategy.name=fedau"),
         ("MIFA", "client.lr=0.05 strategy.name=mifa"),
     )
 
 
-def test_costs_are_told_once_for_a_method(tmp_path: Path) -> None:
+def test_costs_are_listed_once_per_method(tmp_path: Path) -> None:
     """Bytes both ways in MB a round, not for each group of clients again."""
-    make_run(tmp_path / "run", [line(1, bytes_down=1_500_000, bytes_up=500_000, theta=None)])
-    table = costs_table(summarize(group_runs(load_all(tmp_path))), "x")
+    make_run(
+        tmp_path / "run", [make_round_line(1, bytes_down=1_500_000, bytes_up=500_000, theta=None)]
+    )
+    table = build_costs_table(summarize_groups(group_runs(load_all(tmp_path))), "x")
     (row,) = (cells(row, table.headings) for row in table.rows)
     assert row["MB a round, both ways"] == "2.000"
     assert "theta_T" not in row
@@ -341,8 +361,12 @@ def test_costs_are_told_once_for_a_method(tmp_path: Path) -> None:
 @pytest.mark.parametrize("first", ["=", "+", "-", "@"])
 def test_no_cell_of_a_csv_file_is_a_formula(tmp_path: Path, first: str) -> None:
     """Spreadsheets run what begins so, which names in records can; numbers stay numbers."""
-    make_run(tmp_path / "run", [line(1, global_loss=-2.0)], experiment=f"{first}cmd|' /C calc'!A0")
-    write_csv(summarize(group_runs(load_all(tmp_path))), tmp_path / "table.csv")
+    make_run(
+        tmp_path / "run",
+        [make_round_line(1, global_loss=-2.0)],
+        experiment=f"{first}cmd|' /C calc'!A0",
+    )
+    write_summary_csv(summarize_groups(group_runs(load_all(tmp_path))), tmp_path / "table.csv")
     with (tmp_path / "table.csv").open(newline="") as file:
         row, *_ = csv.DictReader(file)
     assert row["experiment"] == f"'{first}cmd|' /C calc'!A0"
@@ -353,7 +377,7 @@ def test_markdown_has_no_markup_of_a_record(tmp_path: Path) -> None:
     """HTML, links, images and code of a name are shown as they are written, on one line."""
     text = "<img src=x onerror=alert(1)>[a](javascript:b)`c`|d\\e"
     table = TextTable(text, (text,), ((text + "\n# f",),))
-    written = markdown([table])
+    written = format_markdown([table])
     for character in "<>[]`|\\":
         unescaped = re.findall(rf"(?<!\\)(?:\\\\)*{re.escape(character)}", written)
         assert not unescaped or character in "|\\"
@@ -363,16 +387,20 @@ def test_markdown_has_no_markup_of_a_record(tmp_path: Path) -> None:
 
 def test_a_chart_has_room_for_every_name() -> None:
     """A long one is cut, and differs from another long one."""
-    names = [brief("x" * length) for length in (120, 121, 5000)]
+    names = [abbreviate_name("x" * length) for length in (120, 121, 5000)]
     assert names[0] == "x" * 120
     assert len(set(names)) == 3
     assert max(map(len, names)) < 140
-    assert word(1e300) == "1e+300"
+    assert format_setting_value(1e300) == "1e+300"
 
 
 def test_a_password_of_an_older_run_is_masked(tmp_path: Path) -> None:
     """Versions before allowed one in tracker.uri; no report repeats it."""
     uri = "https://user:hunter2@example.org/a"
-    make_run(tmp_path / "run", [line(1)], settings=f"tracker: {{name: mlflow, uri: '{uri}'}}\n")
+    make_run(
+        tmp_path / "run",
+        [make_round_line(1)],
+        settings=f"tracker: {{name: mlflow, uri: '{uri}'}}\n",
+    )
     (run,) = load_all(tmp_path)
-    assert word(run.settings["tracker.uri"]) == "https://user:***@example.org/a"
+    assert format_setting_value(run.settings["tracker.uri"]) == "https://user:***@example.org/a"

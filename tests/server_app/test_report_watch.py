@@ -17,18 +17,18 @@ from fedquorum.records.reader import load_run
 from fedquorum.records.tables import CLIENTS_SCHEMA
 
 from server_app.report import watch as watch_module
-from server_app.report.clients_now import ClientsNow
-from server_app.report.watch import DRAWING_SHARE, Watch
+from server_app.report.client_status import ClientStatusTable
+from server_app.report.watch import MAX_DRAWING_FRACTION, RunWatcher
 from tests.builders_runs import run_here
 from tests.fedquorum.records.made import (
-    append_rounds,
-    line,
+    add_rounds,
+    make_round_line,
     make_run,
     write_part,
     write_population,
 )
 from tests.server_app.made_runs import SMALL
-from tests.server_app.pages import text_of
+from tests.server_app.pages import read_page_text
 from tests.snapshot import Snapshot
 
 HOUR = 3600.0
@@ -40,20 +40,20 @@ def running(directory: Path, *lines: dict[str, Any], **manifest: Any) -> Path:
     return make_run(directory, lines, **fields)
 
 
-def drawn(root: Path) -> Watch:
+def drawn(root: Path) -> RunWatcher:
     """Return a folder's runs as they are drawn now."""
-    watch = Watch(root)
+    watch = RunWatcher(root)
     watch.draw()
     return watch
 
 
-def paragraphs(watch: Watch, kind: str) -> list[str]:
+def paragraphs(watch: RunWatcher, kind: str) -> list[str]:
     """Return the page's lines of a kind: progress or warning."""
     found = re.findall(rf'<p class="{kind}">(.*?)</p>', watch.content, re.DOTALL)
     return [unescape(text) for text in found]
 
 
-def metric(watch: Watch, name: str) -> float:
+def metric(watch: RunWatcher, name: str) -> float:
     """Return a metric without labels."""
     assert watch.metrics is not None
     found = re.search(rf"^fedquorum_{name} (.*)$", watch.metrics.decode(), re.MULTILINE)
@@ -75,7 +75,7 @@ def test_a_run_is_watched_before_it_has_written_anything(tmp_path: Path) -> None
     """First there is an empty folder, then a manifest, then rounds, at last an end."""
     run = tmp_path / "run"
     run.mkdir()
-    watch = Watch(run)
+    watch = RunWatcher(run)
     assert paragraphs(watch, "progress") == ["Reading the records ..."]
     watch.draw()
     (expected,) = paragraphs(watch, "warning")
@@ -87,7 +87,7 @@ def test_a_run_is_watched_before_it_has_written_anything(tmp_path: Path) -> None
     watch.draw()
     title = "fedalign/synth_low, FedALIGN, seed 1"
     assert paragraphs(watch, "progress") == [f"{title}: no round yet of 10"]
-    append_rounds(run, line(1))
+    add_rounds(run, make_round_line(1))
     watch.draw()
     facts = "round 1 of 10, 0.1 s a round, about 0:00:01 left"
     assert paragraphs(watch, "progress") == [f"{title}: {facts}"]
@@ -105,18 +105,18 @@ def test_nothing_is_read_or_drawn_without_new_records(
     """And of several runs only the one that has grown is read."""
     read: list[str] = []
 
-    def counted(directory: Path) -> Any:
+    def note_read(directory: Path) -> Any:
         read.append(directory.name)
         return load_run(directory)
 
-    monkeypatch.setattr(watch_module, "load_run", counted)
+    monkeypatch.setattr(watch_module, "load_run", note_read)
     for name in "ab":
-        running(tmp_path / name, line(1))
+        running(tmp_path / name, make_round_line(1))
     watch = drawn(tmp_path)
     before = watch.content
     watch.draw()
     assert watch.content is before
-    append_rounds(tmp_path / "a", line(2))
+    add_rounds(tmp_path / "a", make_round_line(2))
     watch.draw()
     assert watch.content is not before
     write_part(tmp_path / "b", 0, [{"round": 1, "client": 0}])
@@ -126,20 +126,20 @@ def test_nothing_is_read_or_drawn_without_new_records(
 
 def test_a_torn_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
     """As where a look falls into a write."""
-    run = running(tmp_path / "run", line(1))
+    run = running(tmp_path / "run", make_round_line(1))
     whole = (run / "rounds.jsonl").read_text()
-    append_rounds(run, torn='{"round": 2, "epsilon"')
+    add_rounds(run, torn='{"round": 2, "epsilon"')
     watch = drawn(run)
     assert (metric(watch, "round"), paragraphs(watch, "warning")) == (1, [])
     (run / "rounds.jsonl").write_text(whole)
-    append_rounds(run, line(2))
+    add_rounds(run, make_round_line(2))
     watch.draw()
     assert metric(watch, "round") == 2
 
 
 def test_a_resumed_run_is_read_anew(tmp_path: Path) -> None:
     """The rounds and rows behind its checkpoint are gone."""
-    run = running(tmp_path / "run", line(1), line(2), line(3))
+    run = running(tmp_path / "run", make_round_line(1), make_round_line(2), make_round_line(3))
     write_part(run, 0, [{"round": 1, "client": 0}])
     second = write_part(run, 1, [{"round": 3, "client": 0, "status": "late"}])
     watch = drawn(run)
@@ -147,7 +147,7 @@ def test_a_resumed_run_is_read_anew(tmp_path: Path) -> None:
     first, *_ = (run / "rounds.jsonl").read_bytes().splitlines(keepends=True)
     os.truncate(run / "rounds.jsonl", len(first))
     second.unlink()
-    append_rounds(run, line(2, global_loss=9.0))
+    add_rounds(run, make_round_line(2, global_loss=9.0))
     watch.draw()
     assert (metric(watch, "round"), metric(watch, "global_loss")) == (2, 9.0)
     assert "<td>late</td>" not in watch.content
@@ -165,8 +165,8 @@ def test_drawing_takes_a_share_of_the_time(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(time, "thread_time", lambda: next(work))
     monkeypatch.setattr(time, "sleep", pause)
     with pytest.raises(KeyboardInterrupt):
-        Watch(tmp_path).keep_drawing()
-    assert pauses == [1.0, pytest.approx(3.0 / DRAWING_SHARE)]
+        RunWatcher(tmp_path).draw_forever()
+    assert pauses == [1.0, pytest.approx(3.0 / MAX_DRAWING_FRACTION)]
 
 
 @pytest.mark.slow
@@ -174,7 +174,7 @@ def test_a_run_of_100_000_rounds(tmp_path: Path) -> None:
     """Curves have at most 401 points, and without new records a look takes no time."""
     rounds = 100_000
     run = running(tmp_path / "run", rounds=2 * rounds)
-    first, _, last = json.dumps(line(0)).partition("0")
+    first, _, last = json.dumps(make_round_line(0)).partition("0")
     lines = (f"{first}{number}{last}\n" for number in range(1, rounds + 1))
     (run / "rounds.jsonl").write_text("".join(lines))
     watch = drawn(run)
@@ -190,7 +190,7 @@ def test_a_run_is_watched_to_its_end(tmp_path: Path) -> None:
     """A short real run, looked at from another thread while it goes on."""
     directory, ended = tmp_path / "run", threading.Event()
     directory.mkdir()
-    watch, seen = Watch(tmp_path), set[str]()
+    watch, seen = RunWatcher(tmp_path), set[str]()
 
     def look() -> None:
         while not ended.is_set():
@@ -211,27 +211,27 @@ def test_a_run_is_watched_to_its_end(tmp_path: Path) -> None:
     assert (paragraphs(watch, "progress"), paragraphs(watch, "warning")) == ([], [])
     assert metric(watch, "round") == written.rounds[-1].round == 30
     assert metric(watch, r'bytes_total{direction="up"}') == sum(r.bytes_up for r in written.rounds)
-    assert list(ClientsNow(written).table["round"]) == [30] * 8
+    assert list(ClientStatusTable(written).table["round"]) == [30] * 8
 
 
 @pytest.mark.parametrize(
     ("status", "age", "killed"),
     [("running", 30.0, False), ("running", 2 * HOUR, True), ("completed", 2 * HOUR, False)],
 )
-def test_a_killed_run_is_told(tmp_path: Path, status: str, age: float, killed: bool) -> None:
+def test_a_killed_run_is_reported(tmp_path: Path, status: str, age: float, killed: bool) -> None:
     """Its manifest says ``running`` for ever, but its rounds do not go on."""
-    run = running(tmp_path / "run", line(1, duration_seconds=1.0), status=status)
+    run = running(tmp_path / "run", make_round_line(1, duration_seconds=1.0), status=status)
     make_old(run, age)
     told = " ".join(paragraphs(drawn(run), "progress"))
     assert ("perhaps killed: fedquorum resume=DIR" in told) == killed
     assert ("nothing recorded since 20" in told) == killed
 
 
-def test_that_a_run_was_killed_is_told_without_new_records(
+def test_a_killed_run_is_reported_without_new_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The page is drawn again once a run has been silent for too long."""
-    watch = drawn(running(tmp_path / "run", line(1)))
+    watch = drawn(running(tmp_path / "run", make_round_line(1)))
     assert "perhaps killed" not in watch.content
     monkeypatch.setattr(time, "time", lambda now=time.time: now() + HOUR)
     watch.draw()
@@ -240,14 +240,14 @@ def test_that_a_run_was_killed_is_told_without_new_records(
 
 def test_a_run_of_slow_rounds_is_not_taken_for_killed(tmp_path: Path) -> None:
     """What is long is measured by its rounds."""
-    run = running(tmp_path / "run", line(1, duration_seconds=HOUR))
+    run = running(tmp_path / "run", make_round_line(1, duration_seconds=HOUR))
     make_old(run, 2 * HOUR)
     assert "perhaps killed" not in drawn(run).content
 
 
 def test_numbers_without_measure_do_no_harm(tmp_path: Path) -> None:
     """A run of more rounds than there is time for has no time left to tell."""
-    run = running(tmp_path / "run", line(1, duration_seconds=1e99), rounds=10**12)
+    run = running(tmp_path / "run", make_round_line(1, duration_seconds=1e99), rounds=10**12)
     (progress,) = paragraphs(drawn(run), "progress")
     assert progress.endswith("round 1 of 1,000,000,000,000, 1e+99 s a round")
 
@@ -263,7 +263,9 @@ def test_all_runs_are_on_the_page_and_the_newest_has_its_clients(tmp_path: Path)
         folders, (4, 1, 2, 3), (days[0], days[3], *days[1:3]), strict=True
     ):
         status = "running" if name.startswith("sweep") else "completed"
-        run = make_run(tmp_path / name, [line(1)], seed=seed, status=status, started=started)
+        run = make_run(
+            tmp_path / name, [make_round_line(1)], seed=seed, status=status, started=started
+        )
         write_part(run, 0, [{"round": 1, "client": 0}])
     watch = drawn(tmp_path)
     assert "4 runs, 1 experiment." in watch.content
@@ -283,8 +285,8 @@ def test_all_runs_are_on_the_page_and_the_newest_has_its_clients(tmp_path: Path)
 @pytest.mark.parametrize("name", ["manifest.json", "config.yaml", "rounds.jsonl", "clients"])
 def test_a_record_that_cannot_be_read_is_one_line(tmp_path: Path, name: str) -> None:
     """It names the file; the other runs are drawn."""
-    running(tmp_path / "good", line(1), seed=7)
-    bad = running(tmp_path / "bad", line(1))
+    running(tmp_path / "good", make_round_line(1), seed=7)
+    bad = running(tmp_path / "bad", make_round_line(1))
     if name == "clients":
         (bad / name).mkdir()
         (bad / name / "part-00000.parquet").write_bytes(b"PAR1 and no more")
@@ -301,9 +303,9 @@ def test_a_record_that_cannot_be_read_is_one_line(tmp_path: Path, name: str) -> 
 
 def test_no_link_is_followed(tmp_path: Path) -> None:
     """Neither to a run, nor from a run's folder."""
-    other = running(tmp_path / "other", line(1))
+    other = running(tmp_path / "other", make_round_line(1))
     part = write_part(other, 0, [{"round": 1, "client": 5}])
-    run = running(tmp_path / "runs" / "run", line(1))
+    run = running(tmp_path / "runs" / "run", make_round_line(1))
     (tmp_path / "runs" / "linked").symlink_to(other)
     assert "1 run, 1 experiment." in drawn(tmp_path / "runs").content
     (run / "clients").mkdir()
@@ -325,16 +327,16 @@ def test_a_pipe_does_not_block(tmp_path: Path) -> None:
 
 def test_what_nobody_foresaw_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And drawing goes on with the next records."""
-    run = running(tmp_path / "run", line(1))
+    run = running(tmp_path / "run", make_round_line(1))
 
     def fail(_: Any) -> None:
         raise ZeroDivisionError("secret")
 
     with monkeypatch.context() as patched:
-        patched.setattr(watch_module, "experiments_of", fail)
+        patched.setattr(watch_module, "build_experiments", fail)
         watch = drawn(run)
     assert paragraphs(watch, "warning") == ["the records cannot be drawn (ZeroDivisionError)"]
-    append_rounds(run, line(2))
+    add_rounds(run, make_round_line(2))
     watch.draw()
     assert paragraphs(watch, "warning") == []
 
@@ -342,10 +344,12 @@ def test_what_nobody_foresaw_is_one_line(tmp_path: Path, monkeypatch: pytest.Mon
 # --- clients now --------------------------------------------------------------------------------
 
 
-def test_what_became_of_each_client_last(tmp_path: Path) -> None:
+def test_the_last_status_of_each_client(tmp_path: Path) -> None:
     """Of each its last row counts; those that never train are not there."""
     late = [{"round": 1, "client": 2, "reply_seconds": 12.345}]
-    run = running(tmp_path / "run", line(1), line(3, late=1, late_replies=late))
+    run = running(
+        tmp_path / "run", make_round_line(1), make_round_line(3, late=1, late_replies=late)
+    )
     write_part(run, 0, [{"round": 1, "client": 2}, {"round": 1, "client": 0, "priority": True}])
     rows: list[dict[str, Any]] = [
         {"round": 2, "client": 2, "status": "late", "reply_seconds": 2.5},
@@ -355,7 +359,7 @@ def test_what_became_of_each_client_last(tmp_path: Path) -> None:
     ]
     write_part(run, 1, rows)
     write_population(run, rates=[1.0] * 4, priority=[True, False, False, False])
-    table = ClientsNow(load_run(run)).text_table("x")
+    table = ClientStatusTable(load_run(run)).to_text_table("x")
     assert table.title == "x: 2 of 4 clients connected, 1 unavailable, 1 not asked yet"
     assert table.headings == (
         *("client", "priority", "status", "in round", "reason", "last trained", "late in rounds"),
@@ -372,18 +376,18 @@ def test_what_became_of_each_client_last(tmp_path: Path) -> None:
 
 def test_what_the_page_says_of_clients(tmp_path: Path, snapshot: Snapshot) -> None:
     """What became of its clients, below all that any report has."""
-    run = running(tmp_path / "run", line(1), line(2))
+    run = running(tmp_path / "run", make_round_line(1), make_round_line(2))
     write_part(run, 0, [{"round": 2, "client": 0}, {"round": 2, "client": 1, "status": "late"}])
     *_, clients = drawn(run).content.partition('<section id="clients-now">')
-    snapshot("report/watched.txt", text_of(clients))
+    snapshot("report/watched.txt", read_page_text(clients))
 
 
 def test_clients_before_the_first_round(tmp_path: Path) -> None:
     """Nobody is known, then all are, and none was asked."""
     run = running(tmp_path / "run")
-    assert ClientsNow(load_run(run)).text_table("x").rows == ()
+    assert ClientStatusTable(load_run(run)).to_text_table("x").rows == ()
     write_population(run, rates=[1.0] * 2, priority=[True, False])
-    table = ClientsNow(load_run(run)).text_table("x")
+    table = ClientStatusTable(load_run(run)).to_text_table("x")
     assert table.rows == (
         ("0", "yes", "not asked yet", "-", "-"),
         ("1", "", "not asked yet", "-", "-"),
@@ -393,7 +397,7 @@ def test_clients_before_the_first_round(tmp_path: Path) -> None:
 
 def test_of_many_clients_those_that_matter_are_shown(tmp_path: Path) -> None:
     """100,000 of them; the failed and late ones come first, and the title says how many."""
-    run = running(tmp_path / "run", line(1))
+    run = running(tmp_path / "run", make_round_line(1))
     count = 100_000
     columns: dict[str, Any] = {f.name: pa.nulls(count, f.type) for f in CLIENTS_SCHEMA}
     status = np.full(count, "trained", dtype=object)
@@ -407,7 +411,7 @@ def test_of_many_clients_those_that_matter_are_shown(tmp_path: Path) -> None:
     }
     (run / "clients").mkdir()
     pq.write_table(pa.table(columns, CLIENTS_SCHEMA), run / "clients" / "part-00000.parquet")
-    table = ClientsNow(load_run(run)).text_table("x")
+    table = ClientStatusTable(load_run(run)).to_text_table("x")
     assert "100,000 of 100,000 clients connected; 500 are shown" in table.title
     assert [row[0] for row in table.rows[:3]] == ["90000", "70000", "0"]
     assert len(table.rows) == 500

@@ -10,14 +10,14 @@ import pytest
 
 from server_app.report.watch_server import WatchServer
 from tests.fedquorum.records.made import (
-    accuracy,
-    append_rounds,
-    line,
+    add_rounds,
+    make_accuracy,
+    make_round_line,
     make_run,
     write_part,
     write_population,
 )
-from tests.server_app.pages import expect, problems_of
+from tests.server_app.pages import collect_problems, expect
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -33,7 +33,7 @@ RANGE = "node => node.layout.xaxis.range"
 
 
 @dataclass
-class Followed:
+class WatchedPage:
     """A page with the runs of a folder, and what went wrong there."""
 
     folder: Path
@@ -42,7 +42,7 @@ class Followed:
     page: "Page"
     problems: list[str]
 
-    def go_on(self, number: int) -> None:
+    def advance_to_round(self, number: int) -> None:
         """Let the run end a round in which client 1 fails, and draw it."""
         end_round(self.run, number)
         self.server.watch.draw()
@@ -50,21 +50,21 @@ class Followed:
 
 def end_round(run: Path, number: int) -> None:
     """Write a round in which client 1 fails, and says so with markup."""
-    record = line(
+    record = make_round_line(
         number,
         global_loss=2 / number,
-        test=accuracy(1 - 0.5 / number),
+        test=make_accuracy(1 - 0.5 / number),
         failed=1,
         simulated_seconds=2.5 * number,
     )
-    append_rounds(run, record)
+    add_rounds(run, record)
     asked = {"round": number, "priority": True}
     failed = {"status": "failed", "reason": f"ValueError: {HOSTILE}"}
     write_part(run, number, [asked | {"client": 0}, asked | {"client": 1} | failed])
 
 
 @pytest.fixture
-def followed(tmp_path: Path, browser: "Browser") -> Iterator[Followed]:
+def watched_page(tmp_path: Path, browser: "Browser") -> Iterator[WatchedPage]:
     """Serve a folder with a run of two rounds that goes on and an older one, and open the page."""
     run = make_run(
         tmp_path / "newest",
@@ -77,28 +77,30 @@ def followed(tmp_path: Path, browser: "Browser") -> Iterator[Followed]:
     write_population(run, rates=[1.0] * 60, priority=[True] * 60)
     for number in (1, 2):
         end_round(run, number)
-    make_run(tmp_path / "older", [line(1), line(2)], rounds=2, strategy="fedavg")
+    make_run(
+        tmp_path / "older", [make_round_line(1), make_round_line(2)], rounds=2, strategy="fedavg"
+    )
     context = browser.new_context(viewport={"width": 1000, "height": 700})
     with WatchServer(tmp_path, 0) as server:
         server.watch.draw()
         serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         serving.start()
         page = context.new_page()
-        problems = problems_of(page)
+        problems = collect_problems(page)
         page.goto(server.url)
         page.locator(CURVES).first.wait_for()
-        yield Followed(tmp_path, run, server, page, problems)
+        yield WatchedPage(tmp_path, run, server, page, problems)
         context.close()
         server.shutdown()
         serving.join()
 
 
-def test_the_page_follows_a_run(followed: Followed) -> None:
+def test_the_page_follows_a_run(watched_page: WatchedPage) -> None:
     """Numbers, charts and clients change by themselves, and all else stays as the reader left it.
 
     The name of the experiment, and what a client's node says, are shown as text.
     """
-    page = followed.page
+    page = watched_page.page
     dialogs: list[str] = []
     page.on("dialog", lambda dialog: dialogs.append(dialog.message))
     progress = page.locator(".progress")
@@ -115,7 +117,7 @@ def test_the_page_follows_a_run(followed: Followed) -> None:
     height = clients.evaluate(TOP)
     first = page.locator("#clients-now tbody tr").first
     row = first.element_handle()
-    followed.go_on(3)
+    watched_page.advance_to_round(3)
     expect(progress).to_contain_text("round 3 of 40")
     page.wait_for_function(
         "([path, before]) => document.querySelector(path).getAttribute('d') !== before",
@@ -131,12 +133,12 @@ def test_the_page_follows_a_run(followed: Followed) -> None:
     reason = f"ValueError: {HOSTILE}"
     expect(page.get_by_role("cell", name=reason, exact=True)).to_have_count(1)
     assert page.locator("main img, td script, h2 script").count() == 0
-    assert (dialogs, followed.problems) == ([], [])
+    assert (dialogs, watched_page.problems) == ([], [])
 
 
-def test_a_zoom_and_a_hidden_method_stay(followed: Followed) -> None:
+def test_a_zoom_and_a_hidden_method_stay(watched_page: WatchedPage) -> None:
     """Until the reader changes them; a method that begins is drawn beside the others."""
-    page = followed.page
+    page = watched_page.page
     panel = page.locator(f"{TRAINING} .plot").first
     panel.scroll_into_view_if_needed()
     box = panel.locator(".nsewdrag").bounding_box()
@@ -149,39 +151,44 @@ def test_a_zoom_and_a_hidden_method_stay(followed: Followed) -> None:
     legend = page.locator(f"{TRAINING} .legend button")
     expect(legend).to_have_count(1)
     make_run(
-        followed.folder / "other",
-        [line(1), line(2)],
+        watched_page.folder / "other",
+        [make_round_line(1), make_round_line(2)],
         status="running",
         experiment=HOSTILE,
         strategy="fedavg",
         settings="strategy:\n  name: fedavg\n",
     )
-    followed.go_on(3)
+    watched_page.advance_to_round(3)
     expect(legend).to_have_count(2)
     assert panel.evaluate(RANGE) == zoomed
     entry = page.locator(f"{TRAINING} .legend").get_by_role("button", name="FedAvg")
     entry.click()
     expect(entry).to_have_attribute("aria-pressed", "false")
-    followed.go_on(4)
+    watched_page.advance_to_round(4)
     expect(page.locator(".progress").first).to_contain_text("round 4 of 40")
     expect(entry).to_have_attribute("aria-pressed", "false")
-    assert followed.problems == []
+    assert watched_page.problems == []
 
 
-def test_runs_that_begin_later_are_shown(followed: Followed) -> None:
+def test_runs_that_begin_later_are_shown(watched_page: WatchedPage) -> None:
     """Those of another experiment have a section of their own; clients are of the newest run."""
-    page = followed.page
+    page = watched_page.page
     sections = page.locator("main > section > h2")
     expect(sections).to_have_text([HOSTILE, "fedalign/synth_low", "Clients now"])
     started = "2026-01-03T00:00:00+00:00"
     later = make_run(
-        followed.folder / "later", [], status="running", started=started, seed=5, experiment="zeta"
+        watched_page.folder / "later",
+        [],
+        status="running",
+        started=started,
+        seed=5,
+        experiment="zeta",
     )
-    followed.server.watch.draw()
+    watched_page.server.watch.draw()
     expect(sections).to_have_text([HOSTILE, "fedalign/synth_low", "zeta"])
-    append_rounds(later, line(1))
+    add_rounds(later, make_round_line(1))
     write_part(later, 0, [{"round": 1, "client": 0}])
-    followed.server.watch.draw()
+    watched_page.server.watch.draw()
     expect(sections).to_have_text([HOSTILE, "fedalign/synth_low", "zeta", "Clients now"])
     expect(page.locator("#clients-now caption")).to_contain_text("zeta, FedALIGN, seed 5: 1 of 1")
     chart = page.locator("#zeta_training")
@@ -189,8 +196,8 @@ def test_runs_that_begin_later_are_shown(followed: Followed) -> None:
     expect(chart.locator(".main-svg").first).to_be_visible()
     page.set_viewport_size({"width": 400, "height": 800})
     page.wait_for_function("() => document.documentElement.scrollWidth === 400")
-    assert followed.problems == []
-    followed.server.shutdown()
-    followed.server.server_close()
+    assert watched_page.problems == []
+    watched_page.server.shutdown()
+    watched_page.server.server_close()
     expect(page.locator("#lost")).to_contain_text("No answer since ")
     expect(sections).to_have_count(4)

@@ -21,12 +21,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from server_app.report import watch as watch_module
 from server_app.report import watch_server
 from server_app.report.command_line import main
-from server_app.report.watch import Watch
+from server_app.report.watch import RunWatcher
 from server_app.report.watch_server import WatchServer
 from tests.fedquorum.records.made import (
-    accuracy,
-    append_rounds,
-    line,
+    add_rounds,
+    make_accuracy,
+    make_round_line,
     make_run,
     write_part,
     write_population,
@@ -73,7 +73,7 @@ class Client:
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """Return a run that goes on, of one round."""
-    return make_run(tmp_path / "runs" / "run", [line(1)], status="running", rounds=10)
+    return make_run(tmp_path / "runs" / "run", [make_round_line(1)], status="running", rounds=10)
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def client(run: Path) -> Iterator[Client]:
 
 
 @pytest.mark.parametrize("path", ["/", "/content", "/content?a=b", "/plotly.js", "/metrics"])
-def test_every_answer_tells_the_browser_to_trust_nothing(client: Client, path: str) -> None:
+def test_every_response_makes_the_browser_trust_nothing(client: Client, path: str) -> None:
     """No script but the page's, nothing from elsewhere, in no frame; HEAD has the same headers."""
     status, headers, text = client.ask(path)
     assert status == 200
@@ -221,7 +221,7 @@ def test_the_content_grows_with_the_run(client: Client, run: Path) -> None:
     """An answer never waits for a drawing: it is what was drawn last."""
     first = client.ask("/content")
     assert "round 1 of 10" in first[2]
-    append_rounds(run, line(2))
+    add_rounds(run, make_round_line(2))
     tag = {"If-None-Match": first[1]["ETag"]}
     assert client.ask("/content", **tag)[0] == 304
     client.server.watch.draw()
@@ -237,7 +237,7 @@ def test_a_request_that_fails_is_one_line(
     def fail(*_: Any) -> None:
         raise ZeroDivisionError("secret")
 
-    monkeypatch.setattr(watch_server._Handler, "_answer", fail)
+    monkeypatch.setattr(watch_server._Handler, "_build_response", fail)
     client.send(b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n")
     assert capfd.readouterr().err == "fedquorum report: a request failed: ZeroDivisionError\n"
 
@@ -248,15 +248,15 @@ def test_a_request_that_fails_is_one_line(
 def test_the_metrics_are_those_of_the_records(client: Client, run: Path) -> None:
     """By Prometheus' own parser."""
     late = [{"round": 1, "client": 1, "reply_seconds": 1.0}]
-    append_rounds(
+    add_rounds(
         run,
-        line(
+        make_round_line(
             2,
             simulated_seconds=7.5,
             late=2,
             late_replies=late,
             duration_seconds=1.5,
-            test=accuracy(0.75),
+            test=make_accuracy(0.75),
         ),
     )
     write_population(run, rates=[1.0] * 3, priority=[True, False, False])
@@ -320,11 +320,11 @@ def test_hostile_labels_are_escaped(client: Client, run: Path) -> None:
     assert ("fedquorum", frozenset()) not in found
 
 
-def test_a_metric_that_is_no_accuracy_has_a_name_of_its_own(client: Client, run: Path) -> None:
+def test_a_metric_other_than_accuracy_is_named(client: Client, run: Path) -> None:
     """The spread over clients is of ``evaluation.metric``."""
     (run / "config.yaml").write_text("evaluation:\n  metric: auroc\n")
     test = {"all": {"loss": 1.0, "accuracy": 0.5, "auroc": 0.9, "worst": 0.8}}
-    append_rounds(run, line(2, test=test))
+    add_rounds(run, make_round_line(2, test=test))
     found = {key: value for key, value in client.samples().items() if "statistic" in dict(key[1])}
     everyone = {("clients", "all")}
     assert found == {
@@ -337,7 +337,7 @@ def test_a_metric_that_is_no_accuracy_has_a_name_of_its_own(client: Client, run:
 
 def test_a_folder_without_runs_has_metrics(tmp_path: Path) -> None:
     """So that Prometheus may begin before the first run; not before the records are read."""
-    watch = Watch(tmp_path)
+    watch = RunWatcher(tmp_path)
     assert watch.metrics is None
     watch.draw()
     assert watch.metrics is not None
@@ -375,7 +375,10 @@ def test_without_prometheus_the_page_remains(
     [
         (["--watch", "a", "b"], "give only one of DIR and --watch DIR"),
         (["a", "--port", "1"], "--port needs --watch DIR, whose page it serves"),
-        (["--watch", "a", "--paper-width", "3"], "--paper-width needs a DIR with runs, whose figures it "),
+        (
+            ["--watch", "a", "--paper-width", "3"],
+            "--paper-width needs a DIR with runs, whose figures it ",
+        ),
         (["--watch", "a", "--port", "65536"], "expected a whole number from 0 to 65535"),
         (["--watch", "a", "--port", "http"], "expected a whole number from 0 to 65535, got 'http'"),
         ([], "give a DIR with runs, or --watch DIR"),

@@ -5,21 +5,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fedquorum.audit.check import audit
+from fedquorum.audit.check import audit_run
 from fedquorum.errors import SettingsError
-from fedquorum.named import NAMED
+from fedquorum.named import NAMED_STRATEGIES
 
 from client_app.node import Node
-from conf.compose import compose_words
-from server_app.report.charts import LineChart
-from server_app.report.experiment import experiments_of
-from server_app.report.groups import group_runs
+from conf.compose import compose_overrides
+from server_app.report.chart_spec import LineChart
+from server_app.report.experiment import build_experiments
+from server_app.report.seed_groups import group_runs
 from tests.builders import NEEDED_WORDS
-from tests.builders_runs import few_clients, read_rounds, read_rows, run_here
+from tests.builders_runs import make_client_overrides, read_rounds, read_rows, run_here
 from tests.fedquorum.records.made import change_round, change_table, load_all
 
 SLOW = (
-    *few_clients(8, 3),
+    *make_client_overrides(8, 3),
     "response_time=lognormal",
     "engine.quorum=0.5",
     "engine.grace_seconds=1",
@@ -60,7 +60,7 @@ def test_who_is_late_does_not_depend_on_the_nodes(tmp_path: Path) -> None:
         run_here(tmp_path / "resumed", *resumed, "engine.quorum=0.6", "rounds=13")
 
 
-@pytest.mark.parametrize("strategy", sorted(NAMED))
+@pytest.mark.parametrize("strategy", sorted(NAMED_STRATEGIES))
 def test_every_strategy_with_late_and_absent_clients(tmp_path: Path, strategy: str) -> None:
     """Late updates count nowhere, nobody who is not there is late, and the audit fits."""
     words = [f"strategy={strategy}", "engine.quorum_clients=priority", "rounds=8"]
@@ -77,9 +77,9 @@ def test_every_strategy_with_late_and_absent_clients(tmp_path: Path, strategy: s
         assert (row["reply_seconds"] is None) == (row["status"] in ("unavailable", "busy"))
         assert row["weight"] == 0.0 or row["status"] in ("trained", "rejected")
     assert sum(line["late"] for line in found) > 0
-    checked = audit(tmp_path / "run")
-    assert not checked.problems
-    assert checked.rounds == 8
+    checked = audit_run(tmp_path / "run")
+    assert not checked.mismatches
+    assert checked.num_rounds == 8
 
 
 def test_a_deadline_in_simulated_seconds(tmp_path: Path) -> None:
@@ -91,14 +91,14 @@ def test_a_deadline_in_simulated_seconds(tmp_path: Path) -> None:
     failed = [row for row in read_rows(tmp_path / "run") if row["status"] == "failed"]
     assert {row["reason"] for row in failed} == {"no reply in time"}
     assert all(row["reply_seconds"] > 12 for row in failed)
-    assert not audit(tmp_path / "run").problems
+    assert not audit_run(tmp_path / "run").mismatches
 
 
 def test_a_reply_without_seconds_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node that does not take part in the simulation cannot be early or late."""
-    monkeypatch.setattr(Node, "response_times", lambda *_: None)
+    monkeypatch.setattr(Node, "get_response_times", lambda *_: None)
     found = run(tmp_path / "run", *FEDAVG, "rounds=2")
     assert [line["rejected"] for line in found] == [8, 8]
     assert {row["reason"] for row in read_rows(tmp_path / "run")} == {
@@ -125,7 +125,7 @@ def test_the_audit_lets_the_clock_go_again(
     """A status, or seconds, that do not go together are found."""
     run(tmp_path / "run", *FEDAVG, "rounds=4")
     change_table(tmp_path / "run", "clients", change)
-    texts = " ".join(str(problem) for problem in audit(tmp_path / "run").problems)
+    texts = " ".join(str(problem) for problem in audit_run(tmp_path / "run").mismatches)
     assert "simulated seconds" in texts or "busy" in texts
 
 
@@ -133,7 +133,7 @@ def test_the_audit_finds_another_clock(tmp_path: Path) -> None:
     """The clock after a round follows from the seconds of its clients."""
     run(tmp_path / "run", *FEDAVG, "rounds=4")
     change_round(tmp_path / "run", 3, simulated_seconds=1.0)
-    texts = [str(problem) for problem in audit(tmp_path / "run").problems]
+    texts = [str(problem) for problem in audit_run(tmp_path / "run").mismatches]
     assert any(text.startswith("round 3: simulated_seconds is 1.0") for text in texts)
 
 
@@ -142,7 +142,7 @@ def test_the_report_draws_simulated_seconds(tmp_path: Path) -> None:
     for seed in (1, 2):
         run(tmp_path / f"{seed}", "strategy=fedavg", f"seed={seed}")
         run(tmp_path / f"{seed}all", "strategy=fedavg", f"seed={seed}", "engine.quorum=null")
-    (experiment,) = experiments_of(group_runs(load_all(tmp_path)))
+    (experiment,) = build_experiments(group_runs(load_all(tmp_path)))
     assert len(experiment.groups) == 2
     (chart,) = [chart for chart in experiment.charts if chart.name == "time"]
     assert isinstance(chart, LineChart)
@@ -166,4 +166,4 @@ def test_the_report_draws_simulated_seconds(tmp_path: Path) -> None:
 def test_mistakes(words: tuple[str, ...], problem: str) -> None:
     """They are refused before anything starts, with what is allowed."""
     with pytest.raises(SettingsError, match=problem):
-        compose_words((*SLOW, *words))
+        compose_overrides((*SLOW, *words))

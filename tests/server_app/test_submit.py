@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from fedquorum.errors import RunError
 
-from conf import compose
-from conf.compose import quoted
-from server_app.submit import submit, with_absolute_paths
+from conf import compose_settings
+from conf.compose import quote
+from server_app.submit import make_paths_absolute, submit_job
 
 # Starts a run, which goes on until flwr stop, and then writes how it ended.
 FLWR = """#!{python}
@@ -52,7 +52,7 @@ def flwr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "flwr"
     path.write_text(FLWR.format(python=sys.executable))
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr("server_app.submit._flwr", lambda: str(path))
+    monkeypatch.setattr("server_app.submit._find_flwr", lambda: str(path))
     (tmp_path / "status.json").write_text(
         json.dumps({"status": "finished:completed", "status-details": ""})
     )
@@ -63,7 +63,9 @@ def flwr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_run_that_completes(flwr: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Settings and absolute paths go along, Flower's output is passed on."""
-    submit(compose("", "engine=flower engine.num_supernodes=3 rounds=7"), str(flwr / "run"))
+    submit_job(
+        compose_settings("", "engine=flower engine.num_supernodes=3 rounds=7"), str(flwr / "run")
+    )
     command, listing = (flwr / "calls.txt").read_text().splitlines()
     config = tomllib.loads((flwr / "config.toml").read_text(encoding="utf-8"))
     assert config["output-dir"] == str(flwr / "run")
@@ -82,7 +84,7 @@ def test_flower_does_not_install_what_is_there(
     monkeypatch.delenv(name, raising=False)
     if given is not None:
         monkeypatch.setenv(name, given)
-    submit(compose("", "engine=flower"), str(flwr / "run"))
+    submit_job(compose_settings("", "engine=flower"), str(flwr / "run"))
     environment = json.loads((flwr / "environment.json").read_text())
     assert environment[name] == (given or "1")
 
@@ -90,10 +92,10 @@ def test_flower_does_not_install_what_is_there(
 def test_words_with_quotes(flwr: Path) -> None:
     """A path in quotes, as of ``resume``, and a mapping arrive as they are."""
     folder = flwr / "it's \N{SNOWMAN} \N{ROCKET}"
-    words = f'engine=flower "resume={quoted(str(folder))}" "data.priority_weights={{0: 0.5}}"'
-    submit(compose("", words), str(flwr / "run"))
+    words = f'engine=flower "resume={quote(str(folder))}" "data.priority_weights={{0: 0.5}}"'
+    submit_job(compose_settings("", words), str(flwr / "run"))
     config = tomllib.loads((flwr / "config.toml").read_text(encoding="utf-8"))
-    settings = compose(config["experiment"], config["overrides"]).settings
+    settings = compose_settings(config["experiment"], config["overrides"]).settings
     assert settings.resume == str(folder)
     assert settings.data.priority_weights == {0: 0.5}
 
@@ -104,7 +106,7 @@ def test_a_run_that_failed(flwr: Path) -> None:
         json.dumps({"status": "finished:failed", "status-details": "out of luck"})
     )
     with pytest.raises(RunError, match="run 77 ended as finished:failed: out of luck"):
-        submit(compose("", "engine=flower"), str(flwr / "run"))
+        submit_job(compose_settings("", "engine=flower"), str(flwr / "run"))
 
 
 def interrupt_when_started(flwr: Path) -> threading.Thread:
@@ -126,7 +128,7 @@ def test_ctrl_c_stops_the_flower_run(flwr: Path, capsys: pytest.CaptureFixture[s
     (flwr / "goes-on").touch()
     thread = interrupt_when_started(flwr)
     with pytest.raises(KeyboardInterrupt):
-        submit(compose("", "engine=flower"), str(flwr / "run"))
+        submit_job(compose_settings("", "engine=flower"), str(flwr / "run"))
     thread.join()
     assert (flwr / "calls.txt").read_text().splitlines()[1:] == ["stop 77"]
     assert capsys.readouterr().err == "fedquorum: stopped the Flower run 77\n"
@@ -138,7 +140,7 @@ def test_a_run_that_cannot_be_stopped(flwr: Path, capsys: pytest.CaptureFixture[
     (flwr / "unstoppable").touch()
     thread = interrupt_when_started(flwr)
     with pytest.raises(KeyboardInterrupt):
-        submit(compose("", "engine=flower"), str(flwr / "run"))
+        submit_job(compose_settings("", "engine=flower"), str(flwr / "run"))
     thread.join()
     assert capsys.readouterr().err == (
         "fedquorum: the Flower run 77 goes on, flwr stop failed: no such run\n"
@@ -148,9 +150,11 @@ def test_a_run_that_cannot_be_stopped(flwr: Path, capsys: pytest.CaptureFixture[
 def test_paths_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The SuperLink has another working directory; addresses of servers stay what they are."""
     monkeypatch.chdir(tmp_path)
-    local = with_absolute_paths(compose("", "tracker=mlflow tracker.uri=runs.db"))
+    local = make_paths_absolute(compose_settings("", "tracker=mlflow tracker.uri=runs.db"))
     assert f"tracker.uri={tmp_path / 'runs.db'}" in local.overrides
-    server = with_absolute_paths(compose("", "tracker=mlflow tracker.uri=http://host:5000"))
+    server = make_paths_absolute(
+        compose_settings("", "tracker=mlflow tracker.uri=http://host:5000")
+    )
     assert "tracker.uri=http://host:5000" in server.overrides
     assert not any(
         word.endswith("host:5000") and str(tmp_path) in word for word in server.overrides
@@ -160,13 +164,13 @@ def test_paths_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_an_id_on_a_hub_is_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder of that name is one."""
     monkeypatch.chdir(tmp_path)
-    composed = compose("custom", "data=hf data.path=ylecun/mnist data.cache_dir=cache")
-    found = asdict(with_absolute_paths(composed).settings.data)
+    composed = compose_settings("custom", "data=hf data.path=ylecun/mnist data.cache_dir=cache")
+    found = asdict(make_paths_absolute(composed).settings.data)
     assert (found["path"], found["cache_dir"]) == ("ylecun/mnist", f"{tmp_path}/cache")
-    address = compose("custom", "data=hf 'data.path=\"hf://ylecun/mnist\"'")
-    assert asdict(with_absolute_paths(address).settings.data)["path"] == "hf://ylecun/mnist"
+    address = compose_settings("custom", "data=hf 'data.path=\"hf://ylecun/mnist\"'")
+    assert asdict(make_paths_absolute(address).settings.data)["path"] == "hf://ylecun/mnist"
     (tmp_path / "ylecun" / "mnist").mkdir(parents=True)
-    found = asdict(with_absolute_paths(composed).settings.data)
+    found = asdict(make_paths_absolute(composed).settings.data)
     assert found["path"] == f"{tmp_path}/ylecun/mnist"
 
 
@@ -175,7 +179,7 @@ def test_a_folder_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     folder = tmp_path / "a, {b} = 'c' [d]"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    found = with_absolute_paths(compose("", "data=fmnist data.root=here")).settings.data
+    found = make_paths_absolute(compose_settings("", "data=fmnist data.root=here")).settings.data
     assert asdict(found)["root"] == f"{folder}/here"
 
 
@@ -195,11 +199,13 @@ def test_paths_of_custom_rules_and_models_are_absolute(
         "server_optimizer=custom model=module"
     )
     words = " ".join((groups, *(f"{key}={path}" for key, path in given.items())))
-    settings = with_absolute_paths(compose("", words)).settings
+    settings = make_paths_absolute(compose_settings("", words)).settings
     strategy, optimizer = asdict(settings.strategy), asdict(settings.server_optimizer)
     assert strategy["selection"]["path"] == f"{tmp_path}/mine.py:Selection"
     assert strategy["weighting"]["path"] == "package.rules.Weighting"
     assert optimizer["path"] == f"{tmp_path}/steps/mine.py:Step"
     assert asdict(settings.model)["path"] == f"{tmp_path}/nets.py:Net"
-    single = with_absolute_paths(compose("", "strategy=custom strategy.path=a/b.py:C")).settings
+    single = make_paths_absolute(
+        compose_settings("", "strategy=custom strategy.path=a/b.py:C")
+    ).settings
     assert asdict(single.strategy)["path"] == f"{tmp_path}/a/b.py:C"

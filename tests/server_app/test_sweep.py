@@ -13,8 +13,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from server_app.job import SweepUnfinished
-from server_app.sweep import choices_of, run_grid
-from tests.server_app.conftest import ScriptedLauncher, leave_run
+from server_app.sweep import expand_sweep_override, run_grid
+from tests.server_app.conftest import ScriptedLauncher, write_run
 
 pytestmark = pytest.mark.slow  # each composes the settings of several jobs
 
@@ -71,7 +71,7 @@ def test_a_glob_is_of_the_options() -> None:
 
     [override] = OverridesParser.create().parse_overrides(["strategy=glob(*au)"])
     override.config_loader = cast("ConfigLoader", Loader())
-    assert choices_of(override) == ["strategy=fedau"]
+    assert expand_sweep_override(override) == ["strategy=fedau"]
 
 
 def test_a_failed_job_does_not_stop_the_others(
@@ -85,7 +85,7 @@ def test_a_failed_job_does_not_stop_the_others(
         if "seed=2" in words:
             (directory / "error.txt").write_text("no such thing\n\nTraceback ...\n")
         else:
-            leave_run(directory, words)
+            write_run(directory, words)
 
     launcher.do = do
     with pytest.raises(SweepUnfinished) as end:
@@ -101,7 +101,7 @@ def test_a_failed_job_does_not_stop_the_others(
     ]
     assert "2 of 6 jobs completed" in told.out
 
-    launcher.do = leave_run
+    launcher.do = write_run
     run(sweep_config, launcher, "seed=1,2,3", "rounds=2")
     assert launcher.launched[1:] == [[2]]
     assert "job 2 (seed=2) is taken up again: no such thing" in capsys.readouterr().out
@@ -115,12 +115,12 @@ def test_a_killed_process_costs_its_own_job_only(
 
     def do(directory: Path, words: tuple[str, ...]) -> None:
         attempts.append(words)
-        leave_run(directory, words, "running")
+        write_run(directory, words, "running")
         if words == ("seed=2",):
             if attempts.count(words) == 1:  # with the others, not alone
-                leave_run(directory.with_name("0"), ("seed=1",), "running")
+                write_run(directory.with_name("0"), ("seed=1",), "running")
             raise RuntimeError("a worker was killed")
-        leave_run(directory, words)
+        write_run(directory, words)
 
     launcher.do = do
     with pytest.raises(SweepUnfinished):
@@ -152,9 +152,9 @@ def test_an_interruption_leaves_the_others_undone(
 
     def do(directory: Path, words: tuple[str, ...]) -> None:
         if words == ("seed=2",):
-            leave_run(directory, words, "interrupted", rounds=7)
+            write_run(directory, words, "interrupted", rounds=7)
             raise KeyboardInterrupt
-        leave_run(directory, words)
+        write_run(directory, words)
 
     launcher.do = do
     with pytest.raises(SweepUnfinished) as end:
@@ -164,7 +164,7 @@ def test_an_interruption_leaves_the_others_undone(
     assert "1 of 3 jobs completed" in told.out
     assert told.err == "fedquorum: interrupted; the records hold all complete rounds\n"
 
-    launcher.do = leave_run
+    launcher.do = write_run
     run(sweep_config, launcher, "seed=1,2,3")
     assert launcher.launched[1:] == [[1, 2]]
     assert (
@@ -184,7 +184,7 @@ def test_two_sweeps_do_not_share_a_folder(
         pytest.raises(RunError, match=r"must not be in use by another sweep, got .*sweep$"),
     ):
         run(sweep_config, launcher, "seed=1")
-    leave_run(folder / "0", ("seed=1",), "running")
+    write_run(folder / "0", ("seed=1",), "running")
     with lock(folder / "0" / "job.lock"), pytest.raises(RunError, match="job 0 is still running"):
         run(sweep_config, launcher, "seed=1")
     assert launcher.launched == []
@@ -229,7 +229,7 @@ def test_words_of_every_kind(sweep_config: DictConfig, launcher: ScriptedLaunche
 
     def do(directory: Path, words: tuple[str, ...]) -> None:
         seen.append(words)
-        leave_run(directory, words)
+        write_run(directory, words)
 
     launcher.do = do
     run(

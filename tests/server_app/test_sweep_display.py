@@ -8,10 +8,10 @@ import pytest
 from fedquorum.locks import lock
 from rich.console import Console
 
-from conf.compose import compose_words
+from conf.compose import compose_overrides
 from server_app.sweep_display import SweepDisplay
 from server_app.sweep_jobs import Job
-from tests.server_app.conftest import leave_run
+from tests.server_app.conftest import write_run
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def jobs(tmp_path: Path) -> list[Job]:
     """Return three jobs of four rounds."""
     words = [("rounds=4", f"seed={seed}") for seed in (1, 2, 3)]
     return [
-        Job(number, job_words, job_words[1], tmp_path / str(number), compose_words(job_words))
+        Job(number, job_words, job_words[1], tmp_path / str(number), compose_overrides(job_words))
         for number, job_words in enumerate(words)
     ]
 
@@ -37,16 +37,16 @@ def test_plain_lines(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server_app.sweep_display.POLL_SECONDS", 3600.0)
     with SweepDisplay(console) as display:
         display.add(jobs, completed_before=2, total=5)
-        leave_run(jobs[0].directory, jobs[0].words, "running", rounds=2)
+        write_run(jobs[0].directory, jobs[0].overrides, "running", rounds=2)
         with lock(jobs[0].directory / "job.lock"):
             display.show()
             assert shown(console) == []
             now = 20.0
             display.show()
-        leave_run(jobs[0].directory, jobs[0].words, rounds=4)
+        write_run(jobs[0].directory, jobs[0].overrides, rounds=4)
         jobs[1].directory.mkdir()
-        jobs[1].fail("no data")
-        leave_run(jobs[2].directory, jobs[2].words, "interrupted", rounds=1)
+        jobs[1].mark_failed("no data")
+        write_run(jobs[2].directory, jobs[2].overrides, "interrupted", rounds=1)
     assert shown(console) == [
         "[2/5] 1 running, 0:01:40 left  job 0 round 2/4",
         "[3/5] job 0 (seed=1) completed  loss 0.2500  admitted 3 of 4 selected",
@@ -61,7 +61,7 @@ def test_a_budget_ends_a_study(jobs: list[Job], monkeypatch: pytest.MonkeyPatch)
     now = 0.0
     monkeypatch.setattr("server_app.sweep_display.time.monotonic", lambda: now)
     monkeypatch.setattr("server_app.sweep_display.POLL_SECONDS", 3600.0)
-    trial = replace(jobs[0], until=2)
+    trial = replace(jobs[0], stop_after=2)
     with SweepDisplay(console) as display:
         display.left = lambda: "56 rounds left"
         now = 40.0
@@ -69,12 +69,12 @@ def test_a_budget_ends_a_study(jobs: list[Job], monkeypatch: pytest.MonkeyPatch)
         assert shown(console) == []
         now = 0.0
         display.add([trial, jobs[1]], completed_before=0, total=2)
-        leave_run(trial.directory, trial.words, "interrupted", rounds=2)
-        leave_run(jobs[1].directory, jobs[1].words, "running", rounds=1)
+        write_run(trial.directory, trial.overrides, "interrupted", rounds=2)
+        write_run(jobs[1].directory, jobs[1].overrides, "running", rounds=1)
         with lock(jobs[1].directory / "job.lock"):
             now = 20.0
             display.show()
-        leave_run(jobs[1].directory, jobs[1].words, rounds=4)
+        write_run(jobs[1].directory, jobs[1].overrides, rounds=4)
     assert shown(console) == [
         "[1] job 0 (seed=1) round 2 of 4  loss 0.5000  admitted 3 of 4 selected",
         "[2] job 1 (seed=2) completed  loss 0.2500  admitted 3 of 4 selected",
@@ -88,7 +88,7 @@ def test_the_live_line_of_a_study(jobs: list[Job]) -> None:
     with SweepDisplay(console) as display:
         display.left = lambda: "12:30 min left"
         display.add(jobs[:1], completed_before=0, total=1)
-        leave_run(jobs[0].directory, jobs[0].words, rounds=4)
+        write_run(jobs[0].directory, jobs[0].overrides, rounds=4)
         display.show()
         display._progress.refresh()
     assert "study" in out.getvalue()
@@ -103,14 +103,14 @@ def test_the_time_left_is_of_the_rounds_run_here(
     now = 0.0
     monkeypatch.setattr("server_app.sweep_display.time.monotonic", lambda: now)
     monkeypatch.setattr("server_app.sweep_display.POLL_SECONDS", 3600.0)
-    leave_run(jobs[0].directory, jobs[0].words, "interrupted", rounds=2)
-    jobs[0].put_back()
+    write_run(jobs[0].directory, jobs[0].overrides, "interrupted", rounds=2)
+    jobs[0].mark_todo()
     refused = Job(3, ("rounds=0",), "rounds=0", jobs[0].directory.with_name("3"), None)
-    refused.fail("rounds must be a whole number >= 1, got 0")
+    refused.mark_failed("rounds must be a whole number >= 1, got 0")
     with SweepDisplay(console) as display:
         display.add([refused, *jobs[:2]], completed_before=0, total=3)
         (jobs[0].directory / "job.todo").unlink()
-        leave_run(jobs[0].directory, jobs[0].words, "running", rounds=3)
+        write_run(jobs[0].directory, jobs[0].overrides, "running", rounds=3)
         with lock(jobs[0].directory / "job.lock"):
             display.show()
             now = 20.0
@@ -124,12 +124,12 @@ def test_a_job_that_begins_anew_is_read_anew(jobs: list[Job]) -> None:
     console = Console(file=io.StringIO())
     with SweepDisplay(console) as display:
         display.add(jobs[:1], completed_before=0, total=1)
-        leave_run(jobs[0].directory, jobs[0].words, "running", rounds=4)
+        write_run(jobs[0].directory, jobs[0].overrides, "running", rounds=4)
         with lock(jobs[0].directory / "job.lock"):
             display.show()
-            leave_run(jobs[0].directory, jobs[0].words, "running", rounds=1)
+            write_run(jobs[0].directory, jobs[0].overrides, "running", rounds=1)
             display.show()
-        leave_run(jobs[0].directory, jobs[0].words, "completed", rounds=2)
+        write_run(jobs[0].directory, jobs[0].overrides, "completed", rounds=2)
     assert shown(console)[-1].endswith("completed  loss 0.5000  admitted 3 of 4 selected")
 
 
@@ -139,7 +139,7 @@ def test_live_lines_on_a_terminal(jobs: list[Job]) -> None:
     console = Console(file=out, force_terminal=True, width=120, color_system=None)
     with SweepDisplay(console) as display:
         display.add(jobs, completed_before=0, total=3)
-        leave_run(jobs[1].directory, jobs[1].words, "running", rounds=2)
+        write_run(jobs[1].directory, jobs[1].overrides, "running", rounds=2)
         with lock(jobs[1].directory / "job.lock"):
             display.show()
             display._progress.refresh()

@@ -9,16 +9,16 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fedquorum.composition import Rules
+from fedquorum.composition import RuleSet
 from fedquorum.errors import RunError, SettingsError
-from fedquorum.records.observer import Observer
-from fedquorum.selection import Everyone
+from fedquorum.records.callback import RunCallback
+from fedquorum.selection import AllClients
 from fedquorum.weighting import DataFraction
 from torch.utils.tensorboard import FileWriter
 
 import server_app.trackers
-from conf import compose
-from server_app.recording import run_records
+from conf import compose_settings
+from server_app.recording import create_run_writer
 from server_app.trackers import TensorBoard, Trackers
 from tests.fedquorum.records.made import add
 from tests.integration.conftest import ROOT
@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # MLflow takes a second to import, as W&B does, which every w
 # MLflow uses what SQLAlchemy 2.1 says it will drop.
 pytestmark = pytest.mark.filterwarnings("ignore:The ..noload.. loader strategy:DeprecationWarning")
 
-RULES = Rules(Everyone(), DataFraction())
+RULES = RuleSet(AllClients(), DataFraction())
 
 
 def events_of(run: Path) -> Any:
@@ -68,10 +68,10 @@ def mlflow_runs(database: Path, experiment: str) -> "list[Run]":
     return list(client.search_runs([found.experiment_id]))
 
 
-def test_mlflow_is_told_all_of_a_run(tmp_path: Path, database: Path) -> None:
+def test_mlflow_receives_all_of_a_run(tmp_path: Path, database: Path) -> None:
     """Parameters are the settings, steps the rounds, tags the records; into an SQLite file."""
-    composed = compose("", f"tracker=mlflow tracker.uri={database} strategy.epsilon=inf")
-    with run_records(tmp_path / "run", composed, RULES, engine="in-process") as records:
+    composed = compose_settings("", f"tracker=mlflow tracker.uri={database} strategy.epsilon=inf")
+    with create_run_writer(tmp_path / "run", composed, RULES, engine="in-process") as records:
         add(records, 1)
         add(records, 2)
     (run,) = mlflow_runs(database, "fedalign/synth_low")
@@ -95,10 +95,12 @@ def test_mlflow_knows_how_a_run_ended(
     tmp_path: Path, database: Path, error: BaseException, status: str
 ) -> None:
     """An interrupted run is killed, a failed one failed; the experiment may have another name."""
-    composed = compose("", f"tracker=mlflow tracker.uri={database} tracker.experiment={status}")
+    composed = compose_settings(
+        "", f"tracker=mlflow tracker.uri={database} tracker.experiment={status}"
+    )
 
     def end() -> None:
-        with run_records(tmp_path / "run", composed, RULES, engine="in-process") as records:
+        with create_run_writer(tmp_path / "run", composed, RULES, engine="in-process") as records:
             add(records, 1)
             raise error
 
@@ -113,8 +115,8 @@ def test_wandb_offline(tmp_path: Path) -> None:
     """All stays in the run's folder, for ``wandb sync``, and TensorBoard is written as always."""
     import wandb
 
-    composed = compose("", "tracker=wandb tracker.project=mine")
-    with run_records(tmp_path / "run", composed, RULES, engine="in-process") as records:
+    composed = compose_settings("", "tracker=wandb tracker.project=mine")
+    with create_run_writer(tmp_path / "run", composed, RULES, engine="in-process") as records:
         add(records, 1)
     wandb.teardown()  # as at the end of a process: what writes has written
     (written,) = (tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb")
@@ -148,9 +150,11 @@ def test_tensorboard_writes_once_a_second(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def test_tensorboard_is_part_of_the_records(tmp_path: Path) -> None:
     """Every number of a round, on the disk when a checkpoint notes how long the file is."""
-    with run_records(tmp_path / "run", compose(), RULES, engine="in-process") as records:
+    with create_run_writer(
+        tmp_path / "run", compose_settings(), RULES, engine="in-process"
+    ) as records:
         add(records, 1)
-        position = records.position()
+        position = records.flush_and_get_offsets()
         (name,) = (name for name in position if name.startswith("tensorboard/"))
         events = events_of(tmp_path / "run")
         assert [event.value for event in events.Scalars("round/global_loss")] == [1.25]
@@ -168,7 +172,9 @@ def test_a_tracker_that_is_not_installed(
     """One line with the command that installs it, before the run has a folder."""
     monkeypatch.setattr("server_app.trackers.find_spec", lambda _: None)
     with pytest.raises(SettingsError) as told:
-        run_records(tmp_path / "run", compose("", f"tracker={name}"), RULES, engine="in-process")
+        create_run_writer(
+            tmp_path / "run", compose_settings("", f"tracker={name}"), RULES, engine="in-process"
+        )
     assert str(told.value) == (
         f"tracker must be tensorboard where {name} is not installed (pip install {package}), "
         f"got {name}"
@@ -179,12 +185,12 @@ def test_a_tracker_that_is_not_installed(
 def test_a_tracker_that_cannot_begin(tmp_path: Path) -> None:
     """A database that is none is one line."""
     (tmp_path / "mlflow.db").write_text("no database, but some text " * 100)
-    composed = compose("", f"tracker=mlflow tracker.uri={tmp_path / 'mlflow.db'}")
+    composed = compose_settings("", f"tracker=mlflow tracker.uri={tmp_path / 'mlflow.db'}")
     with pytest.raises(RunError, match="tracker=mlflow cannot begin: DatabaseError"):
-        run_records(tmp_path / "run", composed, RULES, engine="in-process")
+        create_run_writer(tmp_path / "run", composed, RULES, engine="in-process")
 
 
-class Told(Observer):
+class FailingTracker(RunCallback):
     """A tracker that keeps what it is told, and breaks down in round ``breaks``."""
 
     def __init__(self, breaks: int = 0) -> None:
@@ -205,7 +211,7 @@ class Told(Observer):
 
 def test_a_tracker_that_breaks_down_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     """The others and the run go on; one line tells of it."""
-    good, bad, late = Told(), Told(breaks=2), Told(breaks=-1)
+    good, bad, late = FailingTracker(), FailingTracker(breaks=2), FailingTracker(breaks=-1)
     trackers = Trackers([bad, late, good])
     for server_round in (1, 2, 3):
         trackers.log_round(server_round, {})
@@ -221,7 +227,7 @@ def test_a_tracker_that_breaks_down_is_left_out(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.slow
-def test_nothing_is_imported_unless_asked_for() -> None:
+def test_trackers_are_imported_only_on_demand() -> None:
     """Neither trackers nor Optuna are loaded by those who do without them."""
     code = (
         "import sys, server_app.command_line, server_app.loop, server_app.sweep, "

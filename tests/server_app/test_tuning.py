@@ -9,27 +9,27 @@ from fedquorum.errors import SettingsError
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 
-from conf.compose import compose_words
+from conf.compose import compose_overrides
 from server_app.job import SweepUnfinished
 from server_app.tuning import Tuning, tune
-from tests.server_app.conftest import ScriptedLauncher, leave_run
+from tests.server_app.conftest import ScriptedLauncher, write_run
 
 pytestmark = pytest.mark.slow  # each composes the settings of several jobs
 
 WORDS = ("rounds=2", "strategy=choice(fedavg)", "client.lr=tag(log,interval(0.01,1))")
 
 
-def validated(value: float) -> dict[str, Any]:
+def make_validation_summary(value: float) -> dict[str, Any]:
     """Return the summary of validation parts, with a few numbers that are this one."""
     return {"validation": {"all": dict.fromkeys(("accuracy", "loss", "worst10", "gini"), value)}}
 
 
 def leave_parabola(directory: Path, words: tuple[str, ...]) -> None:
     """Leave a run whose global loss is (lr - 0.3)^2, measured before its last round."""
-    leave_run(directory, words)
-    lr = compose_words(words).settings.client.lr
+    write_run(directory, words)
+    lr = compose_overrides(words).settings.client.lr
     lines: list[dict[str, Any]] = [
-        {"round": 1, "global_loss": (lr - 0.3) ** 2, "test": None} | validated(lr),
+        {"round": 1, "global_loss": (lr - 0.3) ** 2, "test": None} | make_validation_summary(lr),
         {"round": 2, "global_loss": None, "test": None, "validation": None},
     ]
     text = "".join(json.dumps({**line, "admitted": 1, "selected": 1}) + "\n" for line in lines)
@@ -65,20 +65,20 @@ def test_the_best_of_all_trials(
     assert f"best of 6 jobs: job {result['best']} (client.lr=" in capsys.readouterr().out
 
 
-def test_an_interrupted_tuning_goes_on(
+def test_an_interrupted_tuning_resumes(
     sweep_config: DictConfig, launcher: ScriptedLauncher, tmp_path: Path
 ) -> None:
     """The same command asks for the same values and finds them run; the end is the same."""
     launcher.do = leave_parabola
     expected = run(sweep_config, launcher, *WORDS)
 
-    def interrupted(directory: Path, words: tuple[str, ...]) -> None:
+    def interrupt_third(directory: Path, words: tuple[str, ...]) -> None:
         if directory.name == "3":
             raise KeyboardInterrupt
         leave_parabola(directory, words)
 
     sweep_config.hydra.sweep.dir = str(tmp_path / "again")
-    again = ScriptedLauncher(tmp_path / "again", interrupted)
+    again = ScriptedLauncher(tmp_path / "again", interrupt_third)
     with pytest.raises(SweepUnfinished) as end:
         run(sweep_config, again, *WORDS)
     assert end.value.code == 130
@@ -182,9 +182,9 @@ def test_an_objective_that_is_not_measured(
 )
 def test_the_better_end_of_an_objective(objective: str, direction: str) -> None:
     """Of a statistic over clients it is that of the metric; of inequality it is down."""
-    settings = compose_words(("experiment=custom", "data.validation_fraction=0.2")).settings
-    assert Tuning(1, objective, None, 1).settled(settings).direction == direction
-    assert Tuning(1, objective, "minimize", 1).settled(settings).direction == "minimize"
+    settings = compose_overrides(("experiment=custom", "data.validation_fraction=0.2")).settings
+    assert Tuning(1, objective, None, 1).resolve(settings).direction == direction
+    assert Tuning(1, objective, "minimize", 1).resolve(settings).direction == "minimize"
 
 
 def test_tuning_never_looks_at_test_parts(

@@ -9,14 +9,21 @@ import numpy as np
 from fedquorum.errors import SettingsError
 from numpy.typing import NDArray
 
-from client_app.data.base import ClientRows, Labels
+from client_app.data.base import Labels, RowIndex
 from client_app.data.split import Rows
 
-__all__ = ["Division", "Rows", "Shares", "check_rows", "deal_rows", "rows_by_class"]
+__all__ = [
+    "ClientSplit",
+    "Partition",
+    "Rows",
+    "check_rows",
+    "group_rows_by_class",
+    "partition_rows",
+]
 
 
 @dataclass(frozen=True)
-class Shares:
+class ClientSplit:
     """The rows of one client in the training and in the test set.
 
     Rows for validation are of the training set, and none of ``train``.
@@ -28,26 +35,28 @@ class Shares:
 
 
 @dataclass(frozen=True, eq=False)
-class Division(Sequence[Shares]):
+class Partition(Sequence[ClientSplit]):
     """The shares of all clients, by client id from 0, without an object for each."""
 
-    train: ClientRows
-    test: ClientRows
-    validation: ClientRows
-    left_out: Mapping[str, int] = field(default_factory=dict)
+    train: RowIndex
+    test: RowIndex
+    validation: RowIndex
+    dropped_clients: Mapping[str, int] = field(default_factory=dict)
     """The clients that have fewer rows than were asked for, and how many they have."""
 
     @classmethod
-    def of(cls, shares: Sequence[Shares], left_out: Mapping[str, int] | None = None) -> Self:
+    def from_splits(
+        cls, splits: Sequence[ClientSplit], dropped_clients: Mapping[str, int] | None = None
+    ) -> Self:
         """Return the shares in arrays."""
         return cls(
-            ClientRows.of({k: share.train for k, share in enumerate(shares)}),
-            ClientRows.of({k: share.test for k, share in enumerate(shares)}),
-            ClientRows.of({k: share.validation for k, share in enumerate(shares)}),
-            left_out or {},
+            RowIndex.from_mapping({k: share.train for k, share in enumerate(splits)}),
+            RowIndex.from_mapping({k: share.test for k, share in enumerate(splits)}),
+            RowIndex.from_mapping({k: share.validation for k, share in enumerate(splits)}),
+            dropped_clients or {},
         )
 
-    def validated(self, split: Callable[[int, Rows], tuple[Rows, Rows]]) -> Self:
+    def with_validation(self, split: Callable[[int, Rows], tuple[Rows, Rows]]) -> Self:
         """Return the shares with a validation part of each training part.
 
         ``split`` returns, of a client's id and n, the positions in its n training rows of those to
@@ -57,21 +66,23 @@ class Division(Sequence[Shares]):
         for client, rows in self.train.items():
             kept, taken = split(client, rows)
             train[client], validation[client] = rows[kept], rows[taken]
-        return replace(self, train=ClientRows.of(train), validation=ClientRows.of(validation))
+        return replace(
+            self, train=RowIndex.from_mapping(train), validation=RowIndex.from_mapping(validation)
+        )
 
     @overload
-    def __getitem__(self, client: int) -> Shares: ...
+    def __getitem__(self, client: int) -> ClientSplit: ...
 
     @overload
-    def __getitem__(self, client: slice) -> "list[Shares]": ...
+    def __getitem__(self, client: slice) -> "list[ClientSplit]": ...
 
-    def __getitem__(self, client: int | slice) -> "Shares | list[Shares]":
+    def __getitem__(self, client: int | slice) -> "ClientSplit | list[ClientSplit]":
         if isinstance(client, slice):
             return [self[k] for k in range(len(self))[client]]
         if not -len(self) <= client < len(self):
             raise IndexError(client)
         k = client % len(self)
-        return Shares(self.train[k], self.test[k], self.validation[k])
+        return ClientSplit(self.train[k], self.test[k], self.validation[k])
 
     def __len__(self) -> int:
         return len(self.train)
@@ -92,13 +103,13 @@ def check_rows(num_clients: int, samples_per_client: int, num_train: int) -> Non
         )
 
 
-def rows_by_class(labels: Labels, rng: np.random.Generator) -> dict[int, Rows]:
+def group_rows_by_class(labels: Labels, rng: np.random.Generator) -> dict[int, Rows]:
     """Return the rows of each class that there is, in random order."""
     shuffled = rng.permutation(len(labels))
     return {int(c): shuffled[labels[shuffled] == c] for c in np.unique(labels)}
 
 
-def deal_rows(partitioner: Any, rows: Rows, **columns: NDArray[Any]) -> list[Rows]:
+def partition_rows(partitioner: Any, rows: Rows, **columns: NDArray[Any]) -> list[Rows]:
     """Return the rows that a partitioner of ``flwr_datasets`` deals to each client.
 
     Parameters

@@ -2,16 +2,22 @@
 
 import numpy as np
 from fedquorum.errors import SettingsError
-from fedquorum.streams import derived_seed, stream
+from fedquorum.rng import derive_seed, make_generator
 from numpy.typing import NDArray
 
 from client_app.data.base import Labels
-from client_app.data.partition.base import Rows, Shares, check_rows, deal_rows, rows_by_class
+from client_app.data.partition.base import (
+    ClientSplit,
+    Rows,
+    check_rows,
+    group_rows_by_class,
+    partition_rows,
+)
 
 Counts = NDArray[np.int64]
 
 
-def dirichlet_shares(
+def partition_by_dirichlet(
     train_labels: Labels,
     test_labels: Labels,
     *,
@@ -19,7 +25,7 @@ def dirichlet_shares(
     alpha: float,
     samples_per_client: int | None = None,
     seed: int,
-) -> list[Shares]:
+) -> list[ClientSplit]:
     """Give every client equally many training rows, their classes by kappa_n ~ Dir(alpha).
 
     The training rows are dealt by ``flwr_datasets.partitioner.InnerDirichletPartitioner``: row by
@@ -54,17 +60,19 @@ def dirichlet_shares(
     """
     size = samples_per_client or len(train_labels) // num_clients
     check_rows(num_clients, size, len(train_labels))
-    train = _training_rows(train_labels, [size] * num_clients, alpha, seed)
+    train = _assign_training_rows(train_labels, [size] * num_clients, alpha, seed)
     test: list[list[Rows]] = [[] for _ in train]
-    for c, rows in rows_by_class(test_labels, stream(seed, "dirichlet-test")).items():
+    for c, rows in group_rows_by_class(test_labels, make_generator(seed, "dirichlet-test")).items():
         dealt = np.array(
             [np.count_nonzero(train_labels[rows_of_client] == c) for rows_of_client in train]
         )
         total = int(np.count_nonzero(train_labels == c))
-        for test_of_client, part in zip(test, _proportional(rows, dealt, total), strict=True):
+        for test_of_client, part in zip(
+            test, _split_proportionally(rows, dealt, total), strict=True
+        ):
             test_of_client.append(part)
     shares = [
-        Shares(train_rows, np.concatenate(parts))
+        ClientSplit(train_rows, np.concatenate(parts))
         for train_rows, parts in zip(train, test, strict=True)
     ]
     for client, share in enumerate(shares):
@@ -77,9 +85,9 @@ def dirichlet_shares(
     return shares
 
 
-def _training_rows(labels: Labels, sizes: list[int], alpha: float, seed: int) -> list[Rows]:
+def _assign_training_rows(labels: Labels, sizes: list[int], alpha: float, seed: int) -> list[Rows]:
     """Return so many rows for each client."""
-    order = stream(seed, "dirichlet-train").permutation(len(labels))
+    order = make_generator(seed, "dirichlet-train").permutation(len(labels))
     # Imported when asked for: it takes seconds to load.
     from flwr_datasets.partitioner import InnerDirichletPartitioner
 
@@ -88,13 +96,13 @@ def _training_rows(labels: Labels, sizes: list[int], alpha: float, seed: int) ->
         partition_by="label",
         alpha=float(alpha),
         shuffle=False,
-        seed=derived_seed(seed, "dirichlet-partitioner"),
+        seed=derive_seed(seed, "dirichlet-partitioner"),
     )
     # It takes classes to be 0, 1, .. without gaps.
     _, codes = np.unique(labels[order], return_inverse=True)
     try:
         with np.errstate(invalid="ignore"):
-            return deal_rows(partitioner, order, label=codes)
+            return partition_rows(partitioner, order, label=codes)
     except ValueError as error:  # "Probabilities contain NaN"
         raise SettingsError(
             "data.alpha must be large enough for every client to have a class that is not used "
@@ -102,7 +110,7 @@ def _training_rows(labels: Labels, sizes: list[int], alpha: float, seed: int) ->
         ) from error
 
 
-def _proportional(rows: Rows, dealt: Counts, total: int) -> list[Rows]:
+def _split_proportionally(rows: Rows, counts: Counts, total: int) -> list[Rows]:
     """Return for each client the share dealt (N,) / total of ``rows``."""
-    ends = len(rows) * np.cumsum(dealt) // max(total, 1)
+    ends = len(rows) * np.cumsum(counts) // max(total, 1)
     return np.split(rows[: ends[-1]], ends[:-1])

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 from fedquorum.errors import DataError
 
-from client_app.data.base import ClientRows, Labels
-from client_app.data.partition.base import Division, Shares
+from client_app.data.base import Labels, RowIndex
+from client_app.data.partition.base import ClientSplit, Partition
 from client_app.data.split import split_client
 
 ClientOfRow = Labels
 
 
-def natural_shares(
+def partition_naturally(
     client_train: ClientOfRow,
     y_train: Labels,
     client_test: ClientOfRow | None,
@@ -22,7 +22,7 @@ def natural_shares(
     min_samples: int | None = None,
     groups: Labels | None = None,
     names: Sequence[str] | None = None,
-) -> tuple[Division, bool]:
+) -> tuple[Partition, bool]:
     """Give every client that the training set names its own rows.
 
     The ids of ``client_train``, ascending, become clients 0, 1, .. If the test set has rows of
@@ -66,47 +66,47 @@ def natural_shares(
     ids, counts = np.unique(client_train, return_counts=True)
     left_out: dict[str, int] = {}
 
-    def called(client: int) -> str:
+    def get_client_name(client: int) -> str:
         return str(client if names is None else names[client])
 
     if min_samples is not None:
         few = counts < min_samples
         pairs = zip(ids[few].tolist(), counts[few].tolist(), strict=True)
-        left_out = {called(client): count for client, count in pairs}
+        left_out = {get_client_name(client): count for client, count in pairs}
         ids = ids[~few]
         if not len(ids):
             raise DataError(
                 "data.min_samples must be at most the number of rows of the largest client, "
                 f"{counts.max()}, got {min_samples}"
             )
-    train = _rows_of(ids, client_train)
+    train = _group_rows(ids, client_train)
     if client_test is not None and np.isin(ids, client_test).any():
-        test = _rows_of(ids, client_test)
+        test = _group_rows(ids, client_test)
         if not test.counts.all():
             name = ids[test.counts == 0][0]
             raise DataError(
                 "data.partition must be another than natural where client_test has some clients "
                 f"of client_train only (it must have all or none), got no {name}"
             )
-        nothing = ClientRows.of({k: np.zeros(0, dtype=np.int64) for k in train})
-        return Division(train, test, nothing, left_out), False
+        nothing = RowIndex.from_mapping({k: np.zeros(0, dtype=np.int64) for k in train})
+        return Partition(train, test, nothing, left_out), False
     shares = []
     for client, (name, rows) in enumerate(zip(ids, train.values(), strict=True)):
         client_groups = None if groups is None else groups[rows]
         if len(rows) == 1 or (client_groups is not None and len(np.unique(client_groups)) == 1):
             raise DataError(
                 "data.partition must be another than natural where a client has fewer than 2 rows "
-                f"to divide into a training and a test part, got 1 row of client {called(name)} "
+                f"to divide into a training and a test part, got 1 row of client {get_client_name(name)} "
                 "(data.min_samples=2 leaves such clients out)"
             )
         for_training, for_testing = split_client(
             y_train[rows], test_fraction, client=client, seed=seed, groups=client_groups
         )
-        shares.append(Shares(rows[for_training], rows[for_testing]))
-    return Division.of(shares, left_out), True
+        shares.append(ClientSplit(rows[for_training], rows[for_testing]))
+    return Partition.from_splits(shares, left_out), True
 
 
-def _rows_of(ids: ClientOfRow, client_of_row: ClientOfRow) -> ClientRows:
+def _group_rows(ids: ClientOfRow, client_of_row: ClientOfRow) -> RowIndex:
     """Return the rows of each of ``ids``, ascending, as those of clients 0, 1, .."""
     order = np.argsort(client_of_row, kind="stable")
     ordered = client_of_row[order]
@@ -114,4 +114,4 @@ def _rows_of(ids: ClientOfRow, client_of_row: ClientOfRow) -> ClientRows:
     counts = ends - starts
     if counts.sum() < len(order):  # rows of others are left out
         order = order[np.isin(ordered, ids)]
-    return ClientRows(np.arange(len(ids)), counts, order)
+    return RowIndex(np.arange(len(ids)), counts, order)

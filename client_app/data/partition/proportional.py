@@ -2,16 +2,16 @@
 
 import numpy as np
 from fedquorum.errors import SettingsError
-from fedquorum.streams import stream
+from fedquorum.rng import make_generator
 from numpy.typing import NDArray
 
 from client_app.data.base import Labels
-from client_app.data.partition.base import Rows, Shares, rows_by_class
+from client_app.data.partition.base import ClientSplit, Rows, group_rows_by_class
 
 
-def proportional_shares(
+def partition_proportionally(
     train_labels: Labels, test_labels: Labels, *, num_clients: int, alpha: float, seed: int
-) -> list[Shares]:
+) -> list[ClientSplit]:
     """Give client n of the rows of class c the share kappa_n,c / sum_m kappa_m,c.
 
     kappa_n ~ Dir(alpha) over the L classes, shape (L,), drawn for each client. Every row is dealt,
@@ -32,7 +32,7 @@ def proportional_shares(
     statistics in federated averaging (ICLR 2024).
     """
     classes = np.unique(train_labels)
-    kappa = stream(seed, "proportional-classes").dirichlet(
+    kappa = make_generator(seed, "proportional-classes").dirichlet(
         np.full(len(classes), float(alpha)), num_clients
     )  # (N, L)
     total = np.maximum(kappa.sum(axis=0), np.finfo(float).tiny)
@@ -40,7 +40,7 @@ def proportional_shares(
     ends[-1] = 1.0
     place = {int(c): i for i, c in enumerate(classes)}
     train, test = (
-        _dealt(labels, ends, place, seed, f"proportional-{part}")
+        _assign_rows(labels, ends, place, seed, f"proportional-{part}")
         for part, labels in (("train", train_labels), ("test", test_labels))
     )
     for client, (rows, tested) in enumerate(zip(train, test, strict=True)):
@@ -50,17 +50,17 @@ def proportional_shares(
                 f"client to have training and test rows, got {num_clients} and {alpha}: client "
                 f"{client} has {len(rows)} and {len(tested)}"
             )
-    return [Shares(rows, tested) for rows, tested in zip(train, test, strict=True)]
+    return [ClientSplit(rows, tested) for rows, tested in zip(train, test, strict=True)]
 
 
-def _dealt(
-    labels: Labels, ends: NDArray[np.float64], place: dict[int, int], seed: int, purpose: str
+def _assign_rows(
+    labels: Labels, ends: NDArray[np.float64], class_index: dict[int, int], seed: int, purpose: str
 ) -> list[Rows]:
     """Return each client's rows, those of each class between its neighbours' ends."""
     parts: list[list[Rows]] = [[np.zeros(0, dtype=np.int64)] for _ in ends]
-    for c, rows in rows_by_class(labels, stream(seed, purpose)).items():
-        if c in place:
-            cuts = np.floor(len(rows) * ends[:-1, place[c]]).astype(np.int64)
+    for c, rows in group_rows_by_class(labels, make_generator(seed, purpose)).items():
+        if c in class_index:
+            cuts = np.floor(len(rows) * ends[:-1, class_index[c]]).astype(np.int64)
             for found, part in zip(parts, np.split(rows, cuts), strict=True):
                 found.append(part)
     return [np.concatenate(found) for found in parts]

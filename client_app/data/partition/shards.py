@@ -4,13 +4,13 @@ import warnings
 
 import numpy as np
 from fedquorum.errors import SettingsError
-from fedquorum.streams import derived_seed, stream
+from fedquorum.rng import derive_seed, make_generator
 
 from client_app.data.base import Labels
-from client_app.data.partition.base import Rows, Shares, rows_by_class
+from client_app.data.partition.base import ClientSplit, Rows, group_rows_by_class
 
 
-def single_class_shards(
+def partition_by_shards(
     train_labels: Labels,
     test_labels: Labels,
     *,
@@ -19,7 +19,7 @@ def single_class_shards(
     shard_size: int,
     samples_per_shard: int | None = None,
     seed: int,
-) -> list[Shares]:
+) -> list[ClientSplit]:
     """Give every client ``shards_per_client`` random shards of one class each.
 
     The shards are dealt by ``flwr_datasets.partitioner.ShardPartitioner``. It cuts the data
@@ -36,9 +36,9 @@ def single_class_shards(
         If there are fewer shards than the clients need, or a shard's share of the test rows
         would be empty.
     """
-    rng = stream(seed, "shards")
-    train_rows = rows_by_class(train_labels, rng)
-    test_rows = rows_by_class(test_labels, rng)
+    rng = make_generator(seed, "shards")
+    train_rows = group_rows_by_class(train_labels, rng)
+    test_rows = group_rows_by_class(test_labels, rng)
     kept = {c: rows[: len(rows) // shard_size * shard_size] for c, rows in train_rows.items()}
     available = sum(len(rows) for rows in kept.values()) // shard_size
     needed = num_clients * shards_per_client
@@ -74,7 +74,7 @@ def single_class_shards(
         num_shards_per_partition=shards_per_client,
         shard_size=shard_size,
         shuffle=False,
-        seed=derived_seed(seed, "shard-partitioner"),
+        seed=derive_seed(seed, "shard-partitioner"),
     )
     partitioner.dataset = Dataset.from_dict(
         {"label": train_labels[order], "row": order, "shard": shard_of_row}
@@ -85,17 +85,17 @@ def single_class_shards(
             "ignore", message="Specifying null_placement", category=FutureWarning
         )
         parts = [partitioner.load_partition(client).to_dict() for client in range(num_clients)]
-    return [_shares(part, test_parts, shard_size, samples_per_shard) for part in parts]
+    return [_build_client_split(part, test_parts, shard_size, samples_per_shard) for part in parts]
 
 
-def _shares(
+def _build_client_split(
     part: dict[str, list[int]],
     test_parts: dict[int, list[Rows]],
     shard_size: int,
     samples_per_shard: int | None,
-) -> Shares:
+) -> ClientSplit:
     shards = sorted(set(zip(part["label"], part["shard"], strict=True)))
     test = np.concatenate([test_parts[c][shard] for c, shard in shards])
     # (shards_per_client, shard_size): the rows of a shard are dealt in one piece
     train = np.array(part["row"], dtype=np.int64).reshape(-1, shard_size)
-    return Shares(train[:, :samples_per_shard].reshape(-1), test)
+    return ClientSplit(train[:, :samples_per_shard].reshape(-1), test)

@@ -4,20 +4,20 @@ from typing import Any
 
 import numpy as np
 from fedquorum.errors import SettingsError
-from fedquorum.streams import stream
+from fedquorum.rng import make_generator
 from numpy.typing import NDArray
 
-from client_app.data.partition.base import Rows, Shares, check_rows, deal_rows
+from client_app.data.partition.base import ClientSplit, Rows, check_rows, partition_rows
 
 
-def iid_shares(
+def partition_iid(
     num_train: int,
     num_test: int,
     *,
     num_clients: int,
     samples_per_client: int | None = None,
     seed: int,
-) -> list[Shares]:
+) -> list[ClientSplit]:
     """Give every client equally many random rows, dealt by ``flwr_datasets``' IidPartitioner.
 
     Without ``samples_per_client`` all rows are dealt, and some clients have one more than others;
@@ -31,17 +31,17 @@ def iid_shares(
     # Imported when asked for: it takes seconds to load.
     from flwr_datasets.partitioner import IidPartitioner
 
-    return _dealt(
-        stream(seed, "iid-train").permutation(num_train)[:used],
-        stream(seed, "iid-test").permutation(num_test),
+    return _build_client_splits(
+        make_generator(seed, "iid-train").permutation(num_train)[:used],
+        make_generator(seed, "iid-test").permutation(num_test),
         IidPartitioner(num_clients),
         IidPartitioner(num_clients),
     )
 
 
-def quantity_shares(
+def partition_by_quantity(
     num_train: int, num_test: int, *, num_clients: int, alpha: float, seed: int
-) -> list[Shares]:
+) -> list[ClientSplit]:
     """Give every client random rows, as many as its share of all, q ~ Dir(alpha) (N,).
 
     Every client has one row of the training and of the test set. The others, n - N and m - N,
@@ -59,16 +59,16 @@ def quantity_shares(
     _check_clients(num_clients, num_train, num_test)
     from flwr_datasets.partitioner import SizePartitioner
 
-    q = stream(seed, "quantity").dirichlet(np.full(num_clients, alpha))
-    return _dealt(
-        stream(seed, "quantity-train").permutation(num_train),
-        stream(seed, "quantity-test").permutation(num_test),
-        SizePartitioner(_sizes(q, num_train)),
-        SizePartitioner(_sizes(q, num_test)),
+    q = make_generator(seed, "quantity").dirichlet(np.full(num_clients, alpha))
+    return _build_client_splits(
+        make_generator(seed, "quantity-train").permutation(num_train),
+        make_generator(seed, "quantity-test").permutation(num_test),
+        SizePartitioner(_compute_sizes(q, num_train)),
+        SizePartitioner(_compute_sizes(q, num_test)),
     )
 
 
-def _sizes(q: NDArray[np.float64], total: int) -> list[int]:
+def _compute_sizes(q: NDArray[np.float64], total: int) -> list[int]:
     """Return sizes (N,) of at least 1 that add up to ``total``."""
     exact = (total - len(q)) * q
     sizes = np.floor(exact).astype(np.int64)
@@ -85,6 +85,8 @@ def _check_clients(num_clients: int, num_train: int, num_test: int) -> None:
         )
 
 
-def _dealt(train: Rows, test: Rows, train_partitioner: Any, test_partitioner: Any) -> list[Shares]:
-    parts = deal_rows(train_partitioner, train), deal_rows(test_partitioner, test)
-    return [Shares(*client_rows) for client_rows in zip(*parts, strict=True)]
+def _build_client_splits(
+    train: Rows, test: Rows, train_partitioner: Any, test_partitioner: Any
+) -> list[ClientSplit]:
+    parts = partition_rows(train_partitioner, train), partition_rows(test_partitioner, test)
+    return [ClientSplit(*client_rows) for client_rows in zip(*parts, strict=True)]

@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from client_app.data.base import Collection, Labels, Samples, Targets
+from client_app.data.base import Labels, LazyArray, Samples, Targets
 from client_app.data.split import Rows
 
-NO_TARGET = -100
+IGNORED_TARGET = -100
 """The target of a position of a sequence at which nothing is to be predicted."""
 
 
 @dataclass(frozen=True)
-class LabelledArrays:
+class LabeledArrays:
     """One data set as it is published: n training and m test samples, each with its target.
 
     ``x_train`` (n, ...) and ``x_test`` (m, ...) are images as read, uint8 (n, height, width) or
@@ -32,7 +32,7 @@ class LabelledArrays:
     once more, and test rows are taken out of the training rows before these are used. Rows of
     ``groups`` (n,), int64, with the same number then stay together.
 
-    Where the arrays depend on what is trained on, as a vocabulary does, ``of_training`` returns
+    Where the arrays depend on what is trained on, as a vocabulary does, ``build_for_training`` returns
     those of the training rows that clients have, with the same rows.
 
     Raises
@@ -41,9 +41,9 @@ class LabelledArrays:
         If the parts do not fit together.
     """
 
-    x_train: Samples | Collection
+    x_train: Samples | LazyArray
     y_train: Targets
-    x_test: Samples | Collection
+    x_test: Samples | LazyArray
     y_test: Targets
     num_classes: int
     client_train: Labels | None = None
@@ -52,7 +52,7 @@ class LabelledArrays:
     pooled: bool = False
     groups: Labels | None = None
     client_names: tuple[str, ...] | None = None
-    of_training: "Callable[[Rows], LabelledArrays] | None" = None
+    build_for_training: "Callable[[Rows], LabeledArrays] | None" = None
 
     @property
     def has_classes(self) -> bool:
@@ -103,7 +103,7 @@ class LabelledArrays:
                 f"{self.y_test.dtype} {self.y_test.shape}"
             )
 
-    def _check_targets(self, part: str, y: Targets) -> None:
+    def _check_targets(self, split: str, y: Targets) -> None:
         if y.dtype != np.int64:
             return
         if self.num_classes < len(("one", "other")):
@@ -111,17 +111,17 @@ class LabelledArrays:
         if y.ndim == 1:
             known = y
         else:
-            known = y[y != NO_TARGET]
+            known = y[y != IGNORED_TARGET]
             if not known.size:
-                raise ValueError(f"y_{part} must have a target, got {NO_TARGET} everywhere")
+                raise ValueError(f"y_{split} must have a target, got {IGNORED_TARGET} everywhere")
         if known.min() < 0 or known.max() >= self.num_classes:
             raise ValueError(
-                f"y_{part} must be classes from 0 to {self.num_classes - 1}, got "
+                f"y_{split} must be classes from 0 to {self.num_classes - 1}, got "
                 f"{known.min()} to {known.max()}"
             )
 
 
-def count_classes(given: int | None, *parts: Labels) -> int:
+def count_classes(num_classes: int | None, *parts: Labels) -> int:
     """Return the number of classes, as given or as the labels >= 0 of all parts tell.
 
     Raises
@@ -130,8 +130,8 @@ def count_classes(given: int | None, *parts: Labels) -> int:
         If it is not given and a class below the highest label has no sample: then a label that is
         out of range would pass for a class.
     """
-    if given is not None:
-        return given
+    if num_classes is not None:
+        return num_classes
     classes = np.unique(np.concatenate(parts))
     for wanted, label in enumerate(classes):
         if label != wanted:
@@ -142,8 +142,8 @@ def count_classes(given: int | None, *parts: Labels) -> int:
     return len(classes)
 
 
-def pooled_arrays(
-    x: Samples | Collection, y: Targets, num_classes: int, **others: Any
-) -> LabelledArrays:
+def build_pooled_arrays(
+    x: Samples | LazyArray, y: Targets, num_classes: int, **others: Any
+) -> LabeledArrays:
     """Return data without a test set."""
-    return LabelledArrays(x, y, x, y, num_classes, pooled=True, **others)
+    return LabeledArrays(x, y, x, y, num_classes, pooled=True, **others)

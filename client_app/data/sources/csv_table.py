@@ -7,26 +7,26 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from fedquorum.errors import DataError, did_you_mean, one_line
-from fedquorum.intake import shown
+from fedquorum.errors import DataError, suggest_name, to_one_line
+from fedquorum.sanitize import sanitize
 from numpy.typing import NDArray
 
 from client_app.data.base import Inputs, Labels, Targets
-from client_app.data.sources.column_kinds import ENOUGH_ROWS, why_no_input
-from client_app.data.sources.table_files import TableFiles, is_number, read_files
+from client_app.data.sources.column_types import MIN_ROWS, find_exclusion_reason
+from client_app.data.sources.table_files import TableFiles, is_number_type, read_files
 from conf.schema.data import CsvSettings
 
-FEW_CLASSES = 10
-ROWS_OF_A_CLASS = 100
+MAX_CLASSES_UNQUESTIONED = 10
+MIN_ROWS_PER_CLASS = 100
 """More classes than the one, with fewer rows each than the other, may be meant as numbers."""
 
-MOST_NAMED = 5
+MAX_NAMED_CLIENTS = 5
 
 Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Agreed:
+class TableSchema:
     """The columns and classes that all clients of a table share: ``data.columns``.
 
     Attributes
@@ -44,24 +44,24 @@ class Agreed:
     classes: tuple[str, ...]
 
     @classmethod
-    def of_settings(cls, columns: Any) -> "Agreed":
+    def from_settings(cls, columns: Any) -> "TableSchema":
         """Return the columns in ``data.columns``, which ``conf.schema.checks`` has checked."""
         return cls(
             tuple(columns.get("numbers", [])),
             {
-                name: tuple(None if value is None else _word(value) for value in values)
+                name: tuple(None if value is None else _format_cell(value) for value in values)
                 for name, values in columns.get("categories", {}).items()
             },
-            tuple(_word(value) for value in columns.get("classes", [])),
+            tuple(_format_cell(value) for value in columns.get("classes", [])),
         )
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """The kinds of columns in words."""
         categories = [f"{name}: {len(known)}" for name, known in self.categories.items()]
         kinds = {"numbers": list(self.numbers), "categories": categories}
         return ", ".join(
-            f"{len(names)} column{'' if len(names) == 1 else 's'} of {kind} ({_such(names)})"
+            f"{len(names)} column{'' if len(names) == 1 else 's'} of {kind} ({_format_names(names)})"
             for kind, names in kinds.items()
             if names
         )
@@ -77,13 +77,13 @@ class Agreed:
         return (*self.numbers, *flags)
 
 
-def _word(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     """Return a cell as text: whole numbers without a point, whichever way they are written."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 @dataclass(frozen=True)
-class Table:
+class ClientTable:
     """n rows with p numbers and q flags of 0 or 1, and the client of each row.
 
     Attributes
@@ -102,15 +102,15 @@ class Table:
         (n, q), 1 where the row has this category of this column.
     columns : tuple of str
         The names of the p and then of the q columns, those as ``column=category``.
-    agreed : Agreed
+    schema : Agreed
         The same in the form of ``data.columns``.
     target : str
         The name of the column that is predicted.
-    left_out : mapping of str to int
+    dropped_clients : mapping of str to int
         The clients with fewer rows than ``data.min_samples``, and how many they have.
-    columns_left_out : mapping of str to str
+    dropped_columns : mapping of str to str
         The columns that were taken for no inputs, and why.
-    doubts : tuple of str
+    warnings : tuple of str
         What may be meant otherwise than it was taken.
     """
 
@@ -121,23 +121,23 @@ class Table:
     numbers: Numbers
     categories: Inputs
     columns: tuple[str, ...]
-    agreed: Agreed
+    schema: TableSchema
     target: str = ""
-    left_out: Mapping[str, int] = field(default_factory=dict)
-    columns_left_out: Mapping[str, str] = field(default_factory=dict)
-    doubts: tuple[str, ...] = ()
+    dropped_clients: Mapping[str, int] = field(default_factory=dict)
+    dropped_columns: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
-    def with_at_least(self, rows: int) -> "Table":
+    def drop_small_clients(self, min_rows: int) -> "ClientTable":
         """Return the rows of clients with enough rows, and the clients left out."""
         counts = np.bincount(self.clients, minlength=len(self.client_names))
         few = {
             name: int(count)
             for name, count in zip(self.client_names, counts, strict=True)
-            if count < rows
+            if count < min_rows
         }
         if not few:
             return self
-        kept = (counts >= rows)[self.clients]
+        kept = (counts >= min_rows)[self.clients]
         return replace(
             self,
             clients=np.unique(self.clients[kept], return_inverse=True)[1].astype(np.int64),
@@ -145,11 +145,11 @@ class Table:
             labels=self.labels[kept],
             numbers=self.numbers[kept],
             categories=self.categories[kept],
-            left_out=few,
+            dropped_clients=few,
         )
 
 
-def csv_table(settings: CsvSettings) -> Table:
+def read_csv_table(settings: CsvSettings) -> ClientTable:
     """Return the table of ``data.path``, CSV files in UTF-8 with a header and commas, or Parquet.
 
     Several files are a folder, or a pattern; see ``read_files``. A cell is missing if it is empty
@@ -159,7 +159,7 @@ def csv_table(settings: CsvSettings) -> Table:
     A column of categories becomes one of 0 and 1 for each category in the whole file, ascending,
     and if cells are missing a last one for these, ``column=``. What is 0 in a column of
     ``data.zero_as_missing`` is missing. Dates, long texts and names of rows are left out, see
-    ``why_no_input``, unless ``data.columns`` names them.
+    ``find_exclusion_reason``, unless ``data.columns`` names them.
 
     Clients and classes are the distinct values of ``data.client_column`` and ``data.target``,
     ascending: numbers as numbers, all else as text. Both columns, and those of
@@ -187,19 +187,19 @@ def csv_table(settings: CsvSettings) -> Table:
     except Exception as error:
         raise DataError(
             "data.path must be a .csv file with a header or a .parquet file, or a folder of such, "
-            f"got {path}: {shown(one_line(error))}"
+            f"got {path}: {sanitize(to_one_line(error))}"
         ) from None
-    return _Columns(files, table).table(settings)
+    return _TableReader(files, table).build_table(settings)
 
 
-def _meant(name: str, names: Sequence[str]) -> str:
+def _suggest_column(name: str, names: Sequence[str]) -> str:
     """Return " (...)" with the column that was perhaps meant, "" if none is alike."""
-    hint = did_you_mean(name, names)
+    hint = suggest_name(name, names)
     return f" ({hint})" if hint else ""
 
 
 @dataclass(frozen=True)
-class _Columns:
+class _TableReader:
     """A table as read, and where from."""
 
     files: TableFiles
@@ -210,31 +210,31 @@ class _Columns:
         """What ``data.path`` says, for messages."""
         return self.files.path
 
-    def table(self, settings: CsvSettings) -> Table:
+    def build_table(self, settings: CsvSettings) -> ClientTable:
         client_column = settings.client_column
-        by_file = client_column == "" and self.files.several
+        by_file = client_column == "" and self.files.has_several
         for key, names in (
             ("client_column", [] if client_column is None or by_file else [client_column]),
             ("target", [settings.target]),
             ("drop_columns", settings.drop_columns),
         ):
-            self._check(key, names, self.arrow.schema.names)
+            self._check_names(key, names, self.arrow.schema.names)
         client_names: tuple[str, ...] = ("",)
         clients = np.zeros(self.arrow.num_rows, dtype=np.int64)
         if by_file:
-            client_names, clients = self.files.names, self.files.file_of_row
+            client_names, clients = self.files.names, self.files.file_indices
         elif client_column is not None:
-            client_names, clients = self._distinct("client_column", client_column)
-        no_inputs = self._no_inputs(settings, clients)
-        agreed = self._agreed(settings, no_inputs)
-        labels = self._target(settings, agreed)
+            client_names, clients = self._find_distinct("client_column", client_column)
+        no_inputs = self._find_excluded_columns(settings, clients)
+        agreed = self._build_schema(settings, no_inputs)
+        labels = self._read_target(settings, agreed)
         if len(agreed.classes) == 1:
             raise DataError(
                 f"data.target must be a column of different values in {self.path}, got "
                 f"{settings.target}, which is always {agreed.classes[0]}"
             )
-        numbers, categories = self._inputs(settings, agreed)
-        table = Table(
+        numbers, categories = self._read_inputs(settings, agreed)
+        table = ClientTable(
             clients,
             client_names,
             labels,
@@ -244,19 +244,19 @@ class _Columns:
             agreed.columns,
             agreed,
             settings.target,
-            columns_left_out=no_inputs,
-            doubts=self._doubts(settings.target, agreed),
+            dropped_columns=no_inputs,
+            warnings=self._find_warnings(settings.target, agreed),
         )
-        return table if client_column is None else self._of_clients(table, settings)
+        return table if client_column is None else self._drop_small_clients(table, settings)
 
-    def _of_clients(self, table: Table, settings: CsvSettings) -> Table:
+    def _drop_small_clients(self, table: ClientTable, settings: CsvSettings) -> ClientTable:
         """Return the table without the clients of whom ``data.min_samples`` asks for more rows."""
-        kept = table.with_at_least(settings.min_samples or 1)
+        kept = table.drop_small_clients(settings.min_samples or 1)
         counts = np.bincount(kept.clients)
         if not len(counts):
             raise DataError(
                 "data.min_samples must be at most the number of rows of the largest client, "
-                f"{max(table.left_out.values(), default=max(np.bincount(table.clients)))}, got "
+                f"{max(table.dropped_clients.values(), default=max(np.bincount(table.clients)))}, got "
                 f"{settings.min_samples}"
             )
         alone = [name for name, n in zip(kept.client_names, counts, strict=True) if n == 1]
@@ -264,29 +264,30 @@ class _Columns:
             raise DataError(
                 f"data.min_samples must be at least 2 where clients have a single row of "
                 f"{self.path} (one row is for training, another for testing), got null; 2 leaves "
-                f"out {_such(alone)}"
+                f"out {_format_names(alone)}"
             )
         return kept
 
-    def _no_inputs(self, settings: CsvSettings, clients: Labels) -> dict[str, str]:
+    def _find_excluded_columns(self, settings: CsvSettings, clients: Labels) -> dict[str, str]:
         """Return the columns that are taken for no inputs, and why; none where all are agreed."""
         if settings.columns is not None:
             return {}
         found = {
-            name: why_no_input(name, self.arrow[name], clients) for name in self._others(settings)
+            name: find_exclusion_reason(name, self.arrow[name], clients)
+            for name in self._list_candidates(settings)
         }
         return {name: why for name, why in found.items() if why is not None}
 
-    def _others(self, settings: CsvSettings) -> list[str]:
+    def _list_candidates(self, settings: CsvSettings) -> list[str]:
         """Return the columns that nobody said to be no inputs."""
         others = {settings.client_column, settings.target, *settings.drop_columns}
         return [name for name in self.arrow.schema.names if name not in others]
 
-    def _doubts(self, target: str, agreed: Agreed) -> tuple[str, ...]:
+    def _find_warnings(self, target: str, schema: TableSchema) -> tuple[str, ...]:
         """Return what the target may be meant for, if it is of many whole numbers."""
-        count, rows = len(agreed.classes), self.arrow.num_rows
-        few = count <= FEW_CLASSES or rows >= ROWS_OF_A_CLASS * count
-        if few or not is_number(self.arrow.schema.field(target).type):
+        count, rows = len(schema.classes), self.arrow.num_rows
+        few = count <= MAX_CLASSES_UNQUESTIONED or rows >= MIN_ROWS_PER_CLASS * count
+        if few or not is_number_type(self.arrow.schema.field(target).type):
             return ()
         doubt = (
             f"the {count} different numbers of {target} are taken as classes, in {rows:,} rows; "
@@ -294,74 +295,78 @@ class _Columns:
         )
         return (doubt,)
 
-    def _check(self, key: str, wanted: Sequence[str], names: Sequence[str]) -> None:
+    def _check_names(self, key: str, wanted: Sequence[str], names: Sequence[str]) -> None:
         for name in wanted:
             if name not in names:
                 kind = "columns of numbers" if key == "zero_as_missing" else "columns"
                 raise DataError(
                     f"data.{key} must be one of the {kind} of {self.path}, which are "
-                    f"{', '.join(names) or 'none'}, got {name!r}{_meant(name, names)}"
+                    f"{', '.join(names) or 'none'}, got {name!r}{_suggest_column(name, names)}"
                 )
 
-    def _distinct(self, key: str, name: str) -> tuple[tuple[str, ...], Labels]:
+    def _find_distinct(self, key: str, name: str) -> tuple[tuple[str, ...], Labels]:
         """Return the distinct values of a column without missing ones, and their positions."""
         values = self.arrow[name].to_pylist()
         if None in values:
             raise DataError(
                 f"data.{key} must be a column without missing values, got {name}, which is missing "
-                f"in {self._place(values.index(None))} of {self.path}"
+                f"in {self._describe_row(values.index(None))} of {self.path}"
             )
         distinct = sorted(set(values))
         position = {value: i for i, value in enumerate(distinct)}
-        return tuple(map(_word, distinct)), np.array([position[v] for v in values], dtype=np.int64)
+        return tuple(map(_format_cell, distinct)), np.array(
+            [position[v] for v in values], dtype=np.int64
+        )
 
-    def _target(self, settings: CsvSettings, agreed: Agreed) -> Targets:
+    def _read_target(self, settings: CsvSettings, schema: TableSchema) -> Targets:
         """Return the position of the target among the classes, or the target."""
         name = settings.target
         if settings.regression:
-            if not is_number(self.arrow.schema.field(name).type):
+            if not is_number_type(self.arrow.schema.field(name).type):
                 raise DataError(
                     f"data.target must be a column of numbers in {self.path} where data.regression "
                     f"is true, got {name}"
                 )
-            numbers = self._numbers(name, zero_as_missing=False)
+            numbers = self._read_numbers(name, zero_as_missing=False)
             if np.isnan(numbers).any():
-                self._distinct("target", name)  # says where one is missing
+                self._find_distinct("target", name)  # says where one is missing
             return numbers.astype(np.float32)
-        values = [None if one is None else _word(one) for one in self.arrow[name].to_pylist()]
-        return self._positions("target", name, values, agreed.classes)
+        values = [
+            None if one is None else _format_cell(one) for one in self.arrow[name].to_pylist()
+        ]
+        return self._find_indices("target", name, values, schema.classes)
 
-    def _agreed(self, settings: CsvSettings, no_inputs: Mapping[str, str]) -> Agreed:
+    def _build_schema(self, settings: CsvSettings, excluded: Mapping[str, str]) -> TableSchema:
         """Return what the settings say of columns and classes, or what the file has."""
         if settings.columns is not None:
-            return Agreed.of_settings(settings.columns)
-        names = [name for name in self._others(settings) if name not in no_inputs]
+            return TableSchema.from_settings(settings.columns)
+        names = [name for name in self._list_candidates(settings) if name not in excluded]
         if not names:
-            taken = "".join(f", {name} has {why}" for name, why in no_inputs.items())
+            taken = "".join(f", {name} has {why}" for name, why in excluded.items())
             raise DataError(
                 f"data.drop_columns must leave columns of {self.path} as inputs, got none{taken}"
             )
         self._check_kinds(names)
-        of_numbers = [name for name in names if is_number(self.arrow.schema.field(name).type)]
+        of_numbers = [name for name in names if is_number_type(self.arrow.schema.field(name).type)]
         categories: dict[str, tuple[str | None, ...]] = {}
         for name in names:
             if name not in of_numbers:
-                values = self._text(name)
+                values = self._read_text(name)
                 self._check_category(name, values)
                 known = sorted({one for one in values if one is not None})
                 categories[name] = (*known, *([None] if None in values else []))
         classes: tuple[str, ...] = ()
         if not settings.regression:
             self._check_classes(settings.target)
-            classes, _ = self._distinct("target", settings.target)
-        return Agreed(tuple(of_numbers), categories, classes)
+            classes, _ = self._find_distinct("target", settings.target)
+        return TableSchema(tuple(of_numbers), categories, classes)
 
     def _check_kinds(self, names: Sequence[str]) -> None:
         """Refuse the columns of a Parquet file that a table of numbers and words cannot have."""
         for name in names:
             kind = self.arrow.schema.field(name).type
             # Words of a CSV file that are not in UTF-8 are binary, and refused by name later.
-            if not (is_number(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind)):
+            if not (is_number_type(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind)):
                 raise DataError(
                     f"data.drop_columns must have the columns of {self.path} that are neither "
                     f"numbers nor words, got none of {name}, which is of type {kind}"
@@ -371,8 +376,10 @@ class _Columns:
         """Refuse what is no class: numbers that are not whole, or a value for nearly every row."""
         column = self.arrow[name]
         different = len(column.unique())
-        if len(column) >= ENOUGH_ROWS and different > len(column) / 2:
-            numbers = " (data.regression=true predicts numbers)" if is_number(column.type) else ""
+        if len(column) >= MIN_ROWS and different > len(column) / 2:
+            numbers = (
+                " (data.regression=true predicts numbers)" if is_number_type(column.type) else ""
+            )
             raise DataError(
                 f"data.target must be a column of classes in {self.path}, got {name}, which has "
                 f"{different} different values in {len(column)} rows{numbers}"
@@ -384,10 +391,10 @@ class _Columns:
                 raise DataError(
                     f"data.target must be a column of classes in {self.path} where "
                     f"data.regression is false, got {name}, which is {value:g} in "
-                    f"{self._place(row)} (data.regression=true predicts numbers)"
+                    f"{self._describe_row(row)} (data.regression=true predicts numbers)"
                 )
 
-    def _positions(
+    def _find_indices(
         self, key: str, name: str, values: Sequence[str | None], known: Sequence[str | None]
     ) -> Labels:
         """Return the position of each cell of a column among the known values."""
@@ -395,7 +402,7 @@ class _Columns:
         for row, value in enumerate(values):
             if value not in position:
                 place, words = (
-                    self._place(row),
+                    self._describe_row(row),
                     ", ".join("null" if v is None else v for v in known),
                 )
                 raise DataError(
@@ -405,23 +412,25 @@ class _Columns:
                 )
         return np.array([position[value] for value in values], dtype=np.int64)
 
-    def _inputs(self, settings: CsvSettings, agreed: Agreed) -> tuple[Numbers, Inputs]:
-        self._check("columns", [*agreed.numbers, *agreed.categories], self.arrow.schema.names)
-        self._check("zero_as_missing", settings.zero_as_missing, agreed.numbers)
-        numbers = np.empty((self.arrow.num_rows, len(agreed.numbers)))
-        for i, name in enumerate(agreed.numbers):
-            if not is_number(self.arrow.schema.field(name).type):
+    def _read_inputs(self, settings: CsvSettings, schema: TableSchema) -> tuple[Numbers, Inputs]:
+        self._check_names("columns", [*schema.numbers, *schema.categories], self.arrow.schema.names)
+        self._check_names("zero_as_missing", settings.zero_as_missing, schema.numbers)
+        numbers = np.empty((self.arrow.num_rows, len(schema.numbers)))
+        for i, name in enumerate(schema.numbers):
+            if not is_number_type(self.arrow.schema.field(name).type):
                 raise DataError(
                     f"data.columns must have columns of numbers in {self.path} as numbers, got "
-                    f"{name}, where {self._not_a_number(name)}"
+                    f"{name}, where {self._describe_non_number(name)}"
                 )
-            numbers[:, i] = self._numbers(name, zero_as_missing=name in settings.zero_as_missing)
+            numbers[:, i] = self._read_numbers(
+                name, zero_as_missing=name in settings.zero_as_missing
+            )
         flags = np.zeros(
-            (self.arrow.num_rows, len(agreed.columns) - len(agreed.numbers)), np.float32
+            (self.arrow.num_rows, len(schema.columns) - len(schema.numbers)), np.float32
         )
         first = 0
-        for name, known in agreed.categories.items():
-            column = self._positions("columns", name, self._text(name), known)
+        for name, known in schema.categories.items():
+            column = self._find_indices("columns", name, self._read_text(name), known)
             flags[np.arange(len(column)), first + column] = 1
             first += len(known)
         return numbers, flags
@@ -429,26 +438,26 @@ class _Columns:
     def _check_category(self, name: str, values: Sequence[str | None]) -> None:
         """Refuse a column of numbers in which a word would make each number a category."""
         known = [value for value in values if value is not None]
-        of_numbers = sum(map(_reads_as_number, known))
+        of_numbers = sum(map(_is_numeric_text, known))
         if of_numbers > len(known) / 2:
             raise DataError(
                 f"data.path must be a .csv file whose columns are either numbers or categories, "
-                f"got {self.path}: {name} has {of_numbers} numbers, and {self._not_a_number(name)} "
+                f"got {self.path}: {name} has {of_numbers} numbers, and {self._describe_non_number(name)} "
                 "(correct it, leave the column out by data.drop_columns, or name all columns in "
                 "data.columns)"
             )
 
-    def _place(self, row: int) -> str:
-        return self.files.place(row)
+    def _describe_row(self, row: int) -> str:
+        return self.files.describe_row(row)
 
-    def _not_a_number(self, name: str) -> str:
+    def _describe_non_number(self, name: str) -> str:
         """Say which cell of a column is no number, and where."""
-        for row, value in enumerate(self._text(name)):
-            if value is not None and not _reads_as_number(value):
-                return f"{self._place(row)} has {value!r}"
+        for row, value in enumerate(self._read_text(name)):
+            if value is not None and not _is_numeric_text(value):
+                return f"{self._describe_row(row)} has {value!r}"
         return "cells are of several kinds"
 
-    def _numbers(self, name: str, *, zero_as_missing: bool) -> Numbers:
+    def _read_numbers(self, name: str, *, zero_as_missing: bool) -> Numbers:
         column = self.arrow[name]
         missing = column.is_null().to_numpy()
         values = np.where(missing, np.nan, column.cast(pa.float64(), safe=False).to_numpy())
@@ -458,30 +467,30 @@ class _Columns:
             row = int(np.argmax(wrong))
             raise DataError(
                 f"data.path must be a .csv file of numbers that are finite in float32, got "
-                f"{self.path}: {name} is {values[row]:g} in {self._place(row)}"
+                f"{self.path}: {name} is {values[row]:g} in {self._describe_row(row)}"
             )
         if zero_as_missing:
             values[values == 0] = np.nan
         return values
 
-    def _text(self, name: str) -> list[str | None]:
+    def _read_text(self, name: str) -> list[str | None]:
         try:
             values: list[str | None] = self.arrow[name].cast(pa.string()).to_pylist()
         except pa.ArrowInvalid as error:
             raise DataError(
                 f"data.path must be a .csv file in UTF-8, got {self.path}: {name}: "
-                f"{one_line(error)}"
+                f"{to_one_line(error)}"
             ) from None
         return values
 
 
-def _such(names: Sequence[str]) -> str:
+def _format_names(names: Sequence[str]) -> str:
     """Return the clients that a message names, the first of many."""
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return ", ".join(names[:MOST_NAMED]) + more
+    more = f" and {len(names) - MAX_NAMED_CLIENTS} more" if len(names) > MAX_NAMED_CLIENTS else ""
+    return ", ".join(names[:MAX_NAMED_CLIENTS]) + more
 
 
-def _reads_as_number(value: str) -> bool:
+def _is_numeric_text(value: str) -> bool:
     try:
         float(value)
     except ValueError:

@@ -8,22 +8,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Array2D, Array3D, Array4D, Array5D, ClassLabel, Image, LargeList, List, Value
-from fedquorum.errors import DataError, one_line
+from fedquorum.errors import DataError, to_one_line
 from numpy.typing import NDArray
 
-from client_app.data.base import Collection, Labels, Samples, Targets
-from client_app.data.sources.base import LabelledArrays, count_classes, pooled_arrays
-from client_app.data.sources.checked import labels_of, numbers_of, samples_of
-from client_app.data.sources.files import pixels_of
-from client_app.data.sources.hub import Splits, hub_splits
-from client_app.data.sources.text import hashed_texts
+from client_app.data.base import Labels, LazyArray, Samples, Targets
+from client_app.data.sources.base import LabeledArrays, build_pooled_arrays, count_classes
+from client_app.data.sources.hub import HubSplits, load_hub_splits
+from client_app.data.sources.media import to_pixels
+from client_app.data.sources.text import hash_texts
+from client_app.data.sources.validate import validate_inputs, validate_labels, validate_numbers
 from conf.schema.data import HfSettings
 
-ARRAYS = (Array2D, Array3D, Array4D, Array5D)
-KINDS = {Image: "image", ClassLabel: "class", **dict.fromkeys(ARRAYS, "array")}
-INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
-VALUES = {
-    "number": {*INTEGERS, "float16", "float32", "float64", "bool"},
+ARRAY_FEATURES = (Array2D, Array3D, Array4D, Array5D)
+FEATURE_KINDS = {Image: "image", ClassLabel: "class", **dict.fromkeys(ARRAY_FEATURES, "array")}
+INTEGER_DTYPES = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+VALUE_DTYPES = {
+    "number": {*INTEGER_DTYPES, "float16", "float32", "float64", "bool"},
     "text": {"string", "large_string"},
 }
 GREY_MODES = ("L", "1")
@@ -31,7 +31,7 @@ IMAGE_AXES = (3, 4)
 """Numbers of axes of uint8 images (n, height, width), and with channels."""
 
 
-def hf_arrays(settings: HfSettings) -> LabelledArrays:
+def load_hf_arrays(settings: HfSettings) -> LabeledArrays:
     """Return the columns of ``data.path`` that ``data.features`` and ``data.target`` name.
 
     Features are one column of images, uint8 (n, height, width) of grey ones or (n, height, width,
@@ -50,15 +50,15 @@ def hf_arrays(settings: HfSettings) -> LabelledArrays:
     DataError
         If there is no such data set, or it has no such columns.
     """
-    splits = hub_splits(settings)
+    splits = load_hub_splits(settings)
     try:
-        return _arrays(splits, settings)
+        return _build_arrays(splits, settings)
     except DataError:
         raise
     except Exception as error:  # for a damaged file the library raises what it pleases
         raise DataError(
             "data.path must be a data set of Hugging Face with features and a target, got "
-            f"{settings.path}: {one_line(error)}"
+            f"{settings.path}: {to_one_line(error)}"
         ) from None
 
 
@@ -71,21 +71,21 @@ class _Columns:
     target: str
 
 
-def _arrays(splits: Splits, settings: HfSettings) -> LabelledArrays:
-    columns = _columns(splits.train.features, settings)
+def _build_arrays(splits: HubSplits, settings: HfSettings) -> LabeledArrays:
+    columns = _select_columns(splits.train.features, settings)
     parts = [splits.train, *([] if splits.test is None else [splits.test])]
     for part in parts[1:]:
-        _check_alike(splits.train.features, part.features, columns, settings)
-    x = [_inputs(part, columns, settings) for part in parts]
-    y, num_classes = _targets(parts, columns.target, settings)
+        _check_same_columns(splits.train.features, part.features, columns, settings)
+    x = [_read_inputs(part, columns, settings) for part in parts]
+    y, num_classes = _read_targets(parts, columns.target, settings)
     clients: list[Labels | None] = [None] * len(parts)
     names: tuple[str, ...] | None = None
     if settings.client_column is not None:
-        distinct, found = _positions(parts, settings.client_column)
+        distinct, found = _find_indices(parts, settings.client_column)
         clients, names = [*found], tuple(map(str, distinct))
     num_tokens = settings.vocabulary_size if columns.kind == "text" else None
     if splits.test is None:
-        return pooled_arrays(
+        return build_pooled_arrays(
             x[0],
             y[0],
             num_classes,
@@ -93,7 +93,7 @@ def _arrays(splits: Splits, settings: HfSettings) -> LabelledArrays:
             client_names=names,
             num_tokens=num_tokens,
         )
-    return LabelledArrays(
+    return LabeledArrays(
         x[0],
         y[0],
         x[1],
@@ -109,17 +109,19 @@ def _arrays(splits: Splits, settings: HfSettings) -> LabelledArrays:
 # --- columns ------------------------------------------------------------------------------------
 
 
-def _kind(feature: Any) -> str:
+def _infer_kind(feature: Any) -> str:
     """Return what a column holds: image, array, number, text, class, or something else."""
     if isinstance(feature, List | LargeList):
-        return "array" if _kind(feature.feature) in {"array", "number"} else "other"
+        return "array" if _infer_kind(feature.feature) in {"array", "number"} else "other"
     if isinstance(feature, Value):
-        return next((kind for kind, names in VALUES.items() if feature.dtype in names), "other")
-    return KINDS.get(type(feature), "other")
+        return next(
+            (kind for kind, names in VALUE_DTYPES.items() if feature.dtype in names), "other"
+        )
+    return FEATURE_KINDS.get(type(feature), "other")
 
 
-def _columns(features: Any, settings: HfSettings) -> _Columns:
-    kinds = {name: _kind(feature) for name, feature in features.items()}
+def _select_columns(features: Any, settings: HfSettings) -> _Columns:
+    kinds = {name: _infer_kind(feature) for name, feature in features.items()}
     named = {
         "features": settings.features or (),
         "target": [settings.target] if settings.target else (),
@@ -128,13 +130,13 @@ def _columns(features: Any, settings: HfSettings) -> _Columns:
     for key, names in named.items():
         for name in names:
             if name not in kinds:
-                raise _refused(key, "of the columns", features, settings, repr(name))
+                raise _build_column_error(key, "of the columns", features, settings, repr(name))
     others = {name: kind for name, kind in kinds.items() if name != settings.client_column}
     target = settings.target
     if target is None:
         classes = [name for name, kind in others.items() if kind == "class"]
         if len(classes) != 1:
-            raise _refused(
+            raise _build_column_error(
                 "target",
                 "named unless one column alone is a ClassLabel",
                 features,
@@ -143,13 +145,13 @@ def _columns(features: Any, settings: HfSettings) -> _Columns:
             )
         target = classes[0]
     del others[target]
-    chosen = tuple(settings.features or _found(others))
+    chosen = tuple(settings.features or _find_default_features(others))
     together = {kinds[name] for name in chosen}
     kind = together.pop() if len(together) == 1 else "other"
     if kind not in {"image", "array", "number", "text"} or (
         len(chosen) > 1 and kind in {"image", "array"}
     ):
-        raise _refused(
+        raise _build_column_error(
             "features",
             "one column of images, arrays or lists of numbers, or any columns of numbers or of "
             "texts (to be named unless there is one candidate alone)",
@@ -160,7 +162,7 @@ def _columns(features: Any, settings: HfSettings) -> _Columns:
     return _Columns(chosen, kind, target)
 
 
-def _found(kinds: dict[str, str]) -> Sequence[str]:
+def _find_default_features(kinds: dict[str, str]) -> Sequence[str]:
     """Return the features that there are if there is no choice, else none."""
     wide = [name for name, kind in kinds.items() if kind in {"image", "array"}]
     if wide or "number" in kinds.values():
@@ -169,24 +171,28 @@ def _found(kinds: dict[str, str]) -> Sequence[str]:
     return texts if len(texts) == 1 else ()
 
 
-def _refused(key: str, allowed: str, features: Any, settings: HfSettings, got: str) -> DataError:
-    columns = ", ".join(f"{name} ({_words(feature)})" for name, feature in features.items())
+def _build_column_error(
+    key: str, allowed: str, features: Any, settings: HfSettings, got: str
+) -> DataError:
+    columns = ", ".join(
+        f"{name} ({_describe_feature(feature)})" for name, feature in features.items()
+    )
     return DataError(
         f"data.{key} must be {allowed}; the columns of {settings.path} are {columns}; got {got}"
     )
 
 
-def _words(feature: Any) -> str:
+def _describe_feature(feature: Any) -> str:
     return feature.dtype if isinstance(feature, Value) else type(feature).__name__
 
 
-def _check_alike(train: Any, test: Any, columns: _Columns, settings: HfSettings) -> None:
+def _check_same_columns(train: Any, test: Any, columns: _Columns, settings: HfSettings) -> None:
     """Refuse a test split whose columns, or the names of whose classes, are others."""
     used = [*columns.features, columns.target]
     for name in [*used, settings.client_column] if settings.client_column else used:
-        if name not in test or _kind(test[name]) != _kind(train[name]):
+        if name not in test or _infer_kind(test[name]) != _infer_kind(train[name]):
             raise ValueError(f"{name} of the test split is missing or of another kind")
-    if _kind(train[columns.target]) == "class":
+    if _infer_kind(train[columns.target]) == "class":
         names = train[columns.target].names, test[columns.target].names
         if names[0] != names[1]:
             raise ValueError(f"{columns.target} has other classes in the test split")
@@ -216,7 +222,7 @@ class HubImages:
         self._path = settings.path
         self._fit = "exact" if settings.image_size is None else "stretch"
         self._grey_only = settings.image_mode is None
-        first = self._decoded(0, self._rows[0][column])
+        first = self._decode(0, self._rows[0][column])
         height, width = settings.image_size or (first.height, first.width)
         self._mode = settings.image_mode or ("L" if first.mode in GREY_MODES else "RGB")
         self._size = (int(height), int(width))
@@ -232,43 +238,43 @@ class HubImages:
         pixels = np.empty((len(chosen), *self.shape[1:]), dtype=np.uint8)
         files = self._rows[chosen.tolist()][self._column]
         for place, (row, file) in enumerate(zip(chosen.tolist(), files, strict=True)):
-            pixels[place] = self._pixels(row, self._decoded(row, file))
+            pixels[place] = self._convert_pixels(row, self._decode(row, file))
         return pixels
 
-    def _decoded(self, row: int, file: Any) -> Any:
+    def _decode(self, row: int, file: Any) -> Any:
         try:
             return Image().decode_example(file)
         except Exception as error:  # for a damaged file PIL raises what it pleases
             raise DataError(
-                f"data.path must lead to images, got {self._place(row)}, which is none: "
-                f"{one_line(error)}"
+                f"data.path must lead to images, got {self._describe_row(row)}, which is none: "
+                f"{to_one_line(error)}"
             ) from None
 
-    def _pixels(self, row: int, image: Any) -> NDArray[np.uint8]:
+    def _convert_pixels(self, row: int, image: Any) -> NDArray[np.uint8]:
         if self._grey_only and self._mode == "L" and image.mode not in GREY_MODES:
             raise DataError(
                 "data.image_mode must be L or RGB where not all images are like the first, which "
-                f"is grey, got {self._place(row)} of Pillow's mode {image.mode}"
+                f"is grey, got {self._describe_row(row)} of Pillow's mode {image.mode}"
             )
-        return pixels_of(
+        return to_pixels(
             image.convert(self._mode),
             image.mode,
             self._size,
             self._fit,
             setting="data.path",
-            place=self._place(row),
+            location=self._describe_row(row),
         )
 
-    def _place(self, row: int) -> str:
+    def _describe_row(self, row: int) -> str:
         return f"row {row} of {self._column} of {self._path}"
 
 
-def _inputs(rows: Any, columns: _Columns, settings: HfSettings) -> Samples | Collection:
-    read: dict[str, Callable[[], Samples | Collection]] = {
+def _read_inputs(rows: Any, columns: _Columns, settings: HfSettings) -> Samples | LazyArray:
+    read: dict[str, Callable[[], Samples | LazyArray]] = {
         "image": lambda: HubImages(rows, columns.features[0], settings),
-        "array": lambda: _array(rows, columns.features[0]),
-        "number": lambda: _table(rows, columns.features),
-        "text": lambda: _tokens(rows, columns.features, settings),
+        "array": lambda: _read_array(rows, columns.features[0]),
+        "number": lambda: _read_table(rows, columns.features),
+        "text": lambda: _read_tokens(rows, columns.features, settings),
     }
     return read[columns.kind]()
 
@@ -284,7 +290,7 @@ def _read(rows: Any, column: str) -> pa.Array:
     return found
 
 
-def _array(rows: Any, column: str) -> Samples:
+def _read_array(rows: Any, column: str) -> Samples:
     """Return arrays, or lists of one length, as an array (n, ...)."""
     found = _read(rows, column)
     shape = [len(found)]
@@ -298,56 +304,58 @@ def _array(rows: Any, column: str) -> Samples:
         found = found.flatten()
         if found.null_count:
             raise ValueError(f"{column} has lists with missing values")
-    x = _numpy(found).reshape(shape)
+    x = _to_numpy(found).reshape(shape)
     if x.dtype != np.uint8 or x.ndim not in IMAGE_AXES:
         x = x.astype(np.float32)
-    return samples_of(column, x)
+    return validate_inputs(column, x)
 
 
-def _table(rows: Any, columns: Sequence[str]) -> Samples:
-    numbers = [_numpy(_read(rows, name)).astype(np.float32) for name in columns]
-    return samples_of(", ".join(columns), np.stack(numbers, axis=1))
+def _read_table(rows: Any, columns: Sequence[str]) -> Samples:
+    numbers = [_to_numpy(_read(rows, name)).astype(np.float32) for name in columns]
+    return validate_inputs(", ".join(columns), np.stack(numbers, axis=1))
 
 
-def _numpy(found: pa.Array) -> NDArray[Any]:
-    numbers: NDArray[Any] = found.to_numpy(zero_copy_only=False)
+def _to_numpy(column: pa.Array) -> NDArray[Any]:
+    numbers: NDArray[Any] = column.to_numpy(zero_copy_only=False)
     return numbers
 
 
-def _tokens(rows: Any, columns: Sequence[str], settings: HfSettings) -> Samples:
+def _read_tokens(rows: Any, columns: Sequence[str], settings: HfSettings) -> Samples:
     if settings.partition == "device":
         raise ValueError("data.partition=device is for numbers and images, not for texts")
     texts = [_read(rows, name).to_pylist() for name in columns]
-    return hashed_texts(texts, settings.length, settings.vocabulary_size)
+    return hash_texts(texts, settings.length, settings.vocabulary_size)
 
 
 # --- targets and clients ------------------------------------------------------------------------
 
 
-def _targets(parts: Sequence[Any], target: str, settings: HfSettings) -> tuple[list[Targets], int]:
+def _read_targets(
+    splits: Sequence[Any], target: str, settings: HfSettings
+) -> tuple[list[Targets], int]:
     """Return the targets of all parts, and how many classes there are."""
-    feature = parts[0].features[target]
-    if _kind(feature) == "text" and not settings.regression:
+    feature = splits[0].features[target]
+    if _infer_kind(feature) == "text" and not settings.regression:
         if settings.partition == "device":
             raise ValueError(f"{target} must be a ClassLabel with data.partition=device, not text")
-        words, labels = _positions(parts, target)
+        words, labels = _find_indices(splits, target)
         return [*labels], settings.num_classes or len(words)
-    checked = numbers_of if settings.regression else labels_of
-    y = [checked(target, _whole(_numpy(_read(part, target)))) for part in parts]
+    checked = validate_numbers if settings.regression else validate_labels
+    y = [checked(target, _to_integers(_to_numpy(_read(part, target)))) for part in splits]
     if settings.regression:
         return y, 1
     named = feature.num_classes if isinstance(feature, ClassLabel) else None
     return y, count_classes(settings.num_classes or named, *y)
 
 
-def _whole(values: NDArray[Any]) -> NDArray[Any]:
+def _to_integers(values: NDArray[Any]) -> NDArray[Any]:
     """Return false and true as 0 and 1."""
     return values.astype(np.int64) if values.dtype == np.bool_ else values
 
 
-def _positions(parts: Sequence[Any], column: str) -> tuple[list[Any], list[Labels]]:
+def _find_indices(splits: Sequence[Any], column: str) -> tuple[list[Any], list[Labels]]:
     """Return the distinct values of a column in all parts, ascending, and which each row has."""
-    values = [_read(part, column).to_pylist() for part in parts]
+    values = [_read(part, column).to_pylist() for part in splits]
     distinct = sorted({value for part in values for value in part})
     position = {value: i for i, value in enumerate(distinct)}
     return distinct, [

@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from fedquorum.errors import DataError, one_line
+from fedquorum.errors import DataError, to_one_line
 
 from client_app.data.base import Labels
-from client_app.data.sources.base import LabelledArrays, pooled_arrays
-from client_app.data.sources.files import ImageFiles, image_size
+from client_app.data.sources.base import LabeledArrays, build_pooled_arrays
+from client_app.data.sources.media import ImageFiles, read_image_size
 from conf.schema.data import ImageFolderSettings
 
-PARTS = ("train", "test")
+SPLIT_FOLDERS = ("train", "test")
 
 
-def image_folder_arrays(settings: ImageFolderSettings) -> LabelledArrays:
+def load_image_folder_arrays(settings: ImageFolderSettings) -> LabeledArrays:
     """Return the images of ``data.path``, uint8 (n, height, width, 3), read when asked for.
 
     Images are ``client/class/name.png`` with ``data.partition`` natural and ``class/name.png`` with
@@ -38,43 +38,44 @@ def image_folder_arrays(settings: ImageFolderSettings) -> LabelledArrays:
     except (OSError, ValueError) as error:
         raise DataError(
             f"data.path must be a folder with images as {wanted}, or train/{wanted} and "
-            f"test/{wanted}, got {path}: {one_line(error)}"
+            f"test/{wanted}, got {path}: {to_one_line(error)}"
         ) from None
 
 
 @dataclass(frozen=True)
-class _Part:
+class _Split:
     paths: list[Path]
     classes: list[str]
     clients: list[str]
 
 
-def _read(path: Path, settings: ImageFolderSettings, *, natural: bool) -> LabelledArrays:
+def _read(path: Path, settings: ImageFolderSettings, *, natural: bool) -> LabeledArrays:
     if not path.is_dir():
         raise ValueError("there is no such folder")
-    divided = [folder.name for folder in _folders(path)] == sorted(PARTS)
+    divided = [folder.name for folder in _list_folders(path)] == sorted(SPLIT_FOLDERS)
     parts = [
-        _part(path / part if divided else path, natural=natural) for part in PARTS[: 1 + divided]
+        _read_split(path / part if divided else path, natural=natural)
+        for part in SPLIT_FOLDERS[: 1 + divided]
     ]
     classes = settings.classes or sorted({name for part in parts for name in part.classes})
     foreign = sorted({name for part in parts for name in part.classes} - set(classes))
     if foreign:
         raise ValueError(f"data.classes has no {foreign[0]}, but there is a folder of it")
-    height, width = settings.image_size or image_size(parts[0].paths[0])
+    height, width = settings.image_size or read_image_size(parts[0].paths[0])
     fit = "exact" if settings.image_size is None else "stretch"
     names = sorted({name for part in parts for name in part.clients})
     samples = [ImageFiles(part.paths, (height, width), fit=fit) for part in parts]
-    labels = [positions(part.classes, classes) for part in parts]
-    clients = [positions(part.clients, names) if natural else None for part in parts]
+    labels = [find_name_indices(part.classes, classes) for part in parts]
+    clients = [find_name_indices(part.clients, names) if natural else None for part in parts]
     if not divided:
-        return pooled_arrays(
+        return build_pooled_arrays(
             samples[0],
             labels[0],
             len(classes),
             client_train=clients[0],
             client_names=tuple(names),
         )
-    return LabelledArrays(
+    return LabeledArrays(
         samples[0],
         labels[0],
         samples[1],
@@ -86,10 +87,10 @@ def _read(path: Path, settings: ImageFolderSettings, *, natural: bool) -> Labell
     )
 
 
-def _part(folder: Path, *, natural: bool) -> _Part:
-    part = _Part([], [], [])
-    for client in _folders(folder) if natural else [folder]:
-        paths, classes = images_by_class(client)
+def _read_split(folder: Path, *, natural: bool) -> _Split:
+    part = _Split([], [], [])
+    for client in _list_folders(folder) if natural else [folder]:
+        paths, classes = list_images_by_class(client)
         part.paths.extend(paths)
         part.classes.extend(classes)
         part.clients.extend([client.name] * len(paths))
@@ -99,7 +100,7 @@ def _part(folder: Path, *, natural: bool) -> _Part:
     return part
 
 
-def images_by_class(folder: Path) -> tuple[list[Path], list[str]]:
+def list_images_by_class(folder: Path) -> tuple[list[Path], list[str]]:
     """Return the images ``class/name.png`` of a folder, ascending, and the class of each.
 
     Raises
@@ -109,8 +110,8 @@ def images_by_class(folder: Path) -> tuple[list[Path], list[str]]:
     """
     paths: list[Path] = []
     classes: list[str] = []
-    for class_folder in _folders(folder):
-        images, inner = _images(class_folder), _folders(class_folder)
+    for class_folder in _list_folders(folder):
+        images, inner = _list_images(class_folder), _list_folders(class_folder)
         if inner or not images:
             kind = f"has the folder {inner[0].name}" if inner else "has no images"
             raise ValueError(f"{class_folder} {kind}")
@@ -123,21 +124,21 @@ def images_by_class(folder: Path) -> tuple[list[Path], list[str]]:
 
 
 def _check_no_images(folder: Path) -> None:
-    for path in _images(folder):
+    for path in _list_images(folder):
         raise ValueError(f"{path} is in no folder of a class")
 
 
-def _images(folder: Path) -> list[Path]:
+def _list_images(folder: Path) -> list[Path]:
     from torchvision.datasets.folder import IMG_EXTENSIONS
 
     return sorted(p for p in folder.iterdir() if p.suffix.lower() in IMG_EXTENSIONS)
 
 
-def _folders(folder: Path) -> list[Path]:
+def _list_folders(folder: Path) -> list[Path]:
     return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
-def positions(values: Sequence[str], names: Sequence[str]) -> Labels:
+def find_name_indices(values: Sequence[str], names: Sequence[str]) -> Labels:
     """Return which of the names each value is, int64 (n,)."""
     position = {name: i for i, name in enumerate(names)}
     return np.array([position[value] for value in values], dtype=np.int64)

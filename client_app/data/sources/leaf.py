@@ -8,24 +8,29 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fedquorum.errors import DataError, one_line
+from fedquorum.errors import DataError, to_one_line
 from numpy.typing import NDArray
 
 from client_app.data.base import Targets
 from client_app.data.sources.base import (
-    NO_TARGET,
-    LabelledArrays,
+    IGNORED_TARGET,
+    LabeledArrays,
+    build_pooled_arrays,
     count_classes,
-    pooled_arrays,
 )
-from client_app.data.sources.vocabulary import PADDING, UNKNOWN, Vocabulary, common_tokens
+from client_app.data.sources.vocabulary import (
+    PADDING_ID,
+    UNKNOWN_ID,
+    Vocabulary,
+    select_common_tokens,
+)
 from conf.schema.data import LeafSettings
 
-KEYS = ("users", "num_samples", "user_data")
+LEAF_KEYS = ("users", "num_samples", "user_data")
 LEAF_PADDING = "<PAD>"
 
 
-def leaf_arrays(settings: LeafSettings) -> LabelledArrays:
+def load_leaf_arrays(settings: LeafSettings) -> LabeledArrays:
     """Return the samples of the JSON files below ``data.path``, user by user.
 
     The folder has ``train`` and ``test``, each with JSON files of ``users``, ``num_samples`` and
@@ -54,12 +59,12 @@ def leaf_arrays(settings: LeafSettings) -> LabelledArrays:
     except Exception as error:  # of foreign JSON anything may be expected
         raise DataError(
             "data.path must be a folder with LEAF's JSON files, in train and test or all in one, "
-            f"got {path}: {one_line(error) or type(error).__name__}"
+            f"got {path}: {to_one_line(error) or type(error).__name__}"
         ) from None
 
 
 @dataclass(frozen=True)
-class _Part:
+class _Split:
     """Samples and what they are labelled with, and each one's user."""
 
     x: list[Any]
@@ -67,16 +72,16 @@ class _Part:
     users: list[str]
 
 
-def _read(path: Path, settings: LeafSettings) -> LabelledArrays:
+def _read(path: Path, settings: LeafSettings) -> LabeledArrays:
     if not path.is_dir():
         raise ValueError("there is no such folder")
     if not (path / "train").is_dir():
-        return _arrays([_part(path)], settings)
-    return _arrays([_part(path / "train"), _part(path / "test")], settings)
+        return _build_arrays([_read_split(path)], settings)
+    return _build_arrays([_read_split(path / "train"), _read_split(path / "test")], settings)
 
 
-def _part(folder: Path) -> _Part:
-    part = _Part([], [], [])
+def _read_split(folder: Path) -> _Split:
+    part = _Split([], [], [])
     files = sorted(folder.glob("*.json"))
     if not files:
         raise ValueError(f"{folder} has no JSON files")
@@ -84,8 +89,8 @@ def _part(folder: Path) -> _Part:
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
         except ValueError as error:
-            raise ValueError(f"{file} is no JSON: {one_line(error)}") from None
-        missing = [key for key in KEYS if not isinstance(content, dict) or key not in content]
+            raise ValueError(f"{file} is no JSON: {to_one_line(error)}") from None
+        missing = [key for key in LEAF_KEYS if not isinstance(content, dict) or key not in content]
         if missing:
             raise ValueError(f"{file} lacks {', '.join(missing)}")
         if len(set(content["users"])) < len(content["users"]):
@@ -99,7 +104,7 @@ def _part(folder: Path) -> _Part:
                     f"{file} must have {count} samples of user {user}, got {len(data['x'])} with "
                     f"{len(data['y'])} labels"
                 )
-            x, y = _flat(data["x"], data["y"])
+            x, y = _flatten_user(data["x"], data["y"])
             part.x.extend(x)
             part.y.extend(y)
             part.users.extend([str(user)] * len(x))
@@ -108,7 +113,7 @@ def _part(folder: Path) -> _Part:
     return part
 
 
-def _flat(x: list[Any], y: list[Any]) -> tuple[list[Any], list[Any]]:
+def _flatten_user(x: list[Any], y: list[Any]) -> tuple[list[Any], list[Any]]:
     """Return a user's samples; of comments the sequences, as (tokens, targets, counts)."""
     if not y or not isinstance(y[0], dict):
         return x, y
@@ -118,78 +123,78 @@ def _flat(x: list[Any], y: list[Any]) -> tuple[list[Any], list[Any]]:
     return tokens, list(zip(targets, counts, strict=True))
 
 
-def _arrays(parts: Sequence[_Part], settings: LeafSettings) -> LabelledArrays:
-    names = {user: i for i, user in enumerate(sorted({u for part in parts for u in part.users}))}
-    clients = [np.array([names[u] for u in part.users], dtype=np.int64) for part in parts]
+def _build_arrays(splits: Sequence[_Split], settings: LeafSettings) -> LabeledArrays:
+    names = {user: i for i, user in enumerate(sorted({u for part in splits for u in part.users}))}
+    clients = [np.array([names[u] for u in part.users], dtype=np.int64) for part in splits]
     num_tokens: int | None = None
-    if isinstance(parts[0].y[0], tuple):
+    if isinstance(splits[0].y[0], tuple):
         words = Vocabulary(
-            common_tokens(
-                (token for s in parts[0].x for token in s if token != LEAF_PADDING),
+            select_common_tokens(
+                (token for s in splits[0].x for token in s if token != LEAF_PADDING),
                 settings.vocabulary_size - 2,
             )
         )
-        samples = [_sequences(part, words) for part in parts]
+        samples = [_encode_sequences(part, words) for part in splits]
         num_tokens = num_classes = len(words)
-    elif isinstance(parts[0].x[0], str):
-        characters = Vocabulary(sorted(_characters(parts[0])))
-        samples = [_texts(part, characters) for part in parts]
+    elif isinstance(splits[0].x[0], str):
+        characters = Vocabulary(sorted(_collect_characters(splits[0])))
+        samples = [_encode_texts(part, characters) for part in splits]
         num_tokens = num_classes = len(characters)
     else:
-        samples = [_numbers(part) for part in parts]
+        samples = [_encode_numbers(part) for part in splits]
         num_classes = count_classes(settings.num_classes, *(y for _, y in samples))
     others: dict[str, Any] = {
         "client_train": clients[0],
         "client_names": tuple(names),
         "num_tokens": num_tokens,
     }
-    if len(parts) == 1:
-        return pooled_arrays(*samples[0], num_classes, **others)
-    return LabelledArrays(*samples[0], *samples[1], num_classes, client_test=clients[1], **others)
+    if len(splits) == 1:
+        return build_pooled_arrays(*samples[0], num_classes, **others)
+    return LabeledArrays(*samples[0], *samples[1], num_classes, client_test=clients[1], **others)
 
 
-def _numbers(part: _Part) -> tuple[NDArray[Any], Targets]:
-    x = np.array(part.x, dtype=np.float32)
-    wrong = [label for label in part.y if isinstance(label, float) and not label.is_integer()]
+def _encode_numbers(split: _Split) -> tuple[NDArray[Any], Targets]:
+    x = np.array(split.x, dtype=np.float32)
+    wrong = [label for label in split.y if isinstance(label, float) and not label.is_integer()]
     if wrong:
         raise ValueError(f"labels must be whole numbers, got {wrong[0]}")
-    labels = np.array([int(label) for label in part.y], dtype=np.int64)
+    labels = np.array([int(label) for label in split.y], dtype=np.int64)
     if x.ndim == 1 or not np.isfinite(x).all():
         raise ValueError("samples must be lists of equally many finite numbers, texts or comments")
     return x, labels
 
 
-def _characters(part: _Part) -> set[str]:
+def _collect_characters(split: _Split) -> set[str]:
     found = Counter[str]()
-    for text in (*part.x, *part.y):
+    for text in (*split.x, *split.y):
         found.update(text)
     return set(found)
 
 
-def _texts(part: _Part, characters: Vocabulary) -> tuple[NDArray[Any], Targets]:
-    _check_lengths(part.x)
-    wrong = [label for label in part.y if len(label) != 1]
+def _encode_texts(split: _Split, vocabulary: Vocabulary) -> tuple[NDArray[Any], Targets]:
+    _check_lengths(split.x)
+    wrong = [label for label in split.y if len(label) != 1]
     if wrong:
         raise ValueError(f"the label of a text must be one character, got {wrong[0]!r}")
-    next_ones = np.array([characters.ids([label])[0] for label in part.y], dtype=np.int64)
-    return np.array([characters.ids(text) for text in part.x], dtype=np.int32), next_ones
+    next_ones = np.array([vocabulary.encode([label])[0] for label in split.y], dtype=np.int64)
+    return np.array([vocabulary.encode(text) for text in split.x], dtype=np.int32), next_ones
 
 
-def _sequences(part: _Part, words: Vocabulary) -> tuple[NDArray[Any], Targets]:
-    _check_lengths(part.x)
+def _encode_sequences(split: _Split, vocabulary: Vocabulary) -> tuple[NDArray[Any], Targets]:
+    _check_lengths(split.x)
     padded = (
-        [PADDING if token == LEAF_PADDING else words.id(token) for token in sequence]
-        for sequence in part.x
+        [PADDING_ID if token == LEAF_PADDING else vocabulary.get_id(token) for token in sequence]
+        for sequence in split.x
     )
     x = np.array(list(padded), dtype=np.int32)
-    y = np.array([words.ids(targets) for targets, _ in part.y], dtype=np.int64)
-    counts = np.array([counted for _, counted in part.y], dtype=np.int64)
+    y = np.array([vocabulary.encode(targets) for targets, _ in split.y], dtype=np.int64)
+    counts = np.array([counted for _, counted in split.y], dtype=np.int64)
     if not x.shape == y.shape == counts.shape:
         raise ValueError(
             f"tokens, target_tokens and count_tokens must be equally long, got {x.shape}, "
             f"{y.shape} and {counts.shape}"
         )
-    y[(counts == 0) | (y == UNKNOWN)] = NO_TARGET
+    y[(counts == 0) | (y == UNKNOWN_ID)] = IGNORED_TARGET
     return x, y
 
 

@@ -7,27 +7,27 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from fedquorum.errors import DataError, one_line
+from fedquorum.errors import DataError, to_one_line
 from numpy.typing import NDArray
 
-from client_app.data.sources.base import LabelledArrays, count_classes
-from client_app.data.sources.checked import (
+from client_app.data.sources.base import LabeledArrays, count_classes
+from client_app.data.sources.prepared import describe_missing_file
+from client_app.data.sources.validate import (
     CHUNK_BYTES,
-    labels_of,
-    numbers_of,
-    samples_of,
-    whole_numbers,
+    validate_inputs,
+    validate_integers,
+    validate_labels,
+    validate_numbers,
 )
-from client_app.data.sources.prepared import missing_file
 from conf.schema.data import NpzSettings
 
-KEYS = ("x_train", "y_train")
-TEST_KEYS = ("x_test", "y_test")
-LOCAL_HEADER = 30
+NPZ_KEYS = ("x_train", "y_train")
+NPZ_TEST_KEYS = ("x_test", "y_test")
+LOCAL_HEADER_BYTES = 30
 """Bytes of a zip file before the name of a member; its length and that of extras end them."""
 
 
-def npz_arrays(settings: NpzSettings) -> LabelledArrays:
+def load_npz_arrays(settings: NpzSettings) -> LabeledArrays:
     """Return the arrays of ``data.path``.
 
     Inputs of a file that ``numpy.savez`` wrote are mapped: they are read when a client needs them,
@@ -53,25 +53,25 @@ def npz_arrays(settings: NpzSettings) -> LabelledArrays:
     """
     path = Path(settings.path).expanduser().resolve()
     natural = settings.partition == "natural"
-    wanted = (*KEYS, "client_train") if natural else KEYS
+    wanted = (*NPZ_KEYS, "client_train") if natural else NPZ_KEYS
     try:
         return _read(path, wanted, settings)
     except Exception as error:  # for a damaged file NumPy raises what it pleases
         raise DataError(
             f"data.path must be an .npz file with {', '.join(wanted)}, perhaps x_test and y_test, "
-            f"got {path}: {one_line(error)}"
+            f"got {path}: {to_one_line(error)}"
         ) from None
 
 
-def _read(path: Path, wanted: Sequence[str], settings: NpzSettings) -> LabelledArrays:
+def _read(path: Path, wanted: Sequence[str], settings: NpzSettings) -> LabeledArrays:
     if not path.is_file():
-        raise ValueError(missing_file(path))
+        raise ValueError(describe_missing_file(path))
     if not zipfile.is_zipfile(path):
         raise ValueError("it is no .npz file")
     with np.load(path, allow_pickle=False) as archive:
-        pooled = not any(key in archive.files for key in TEST_KEYS)
+        pooled = not any(key in archive.files for key in NPZ_TEST_KEYS)
         missing = [
-            key for key in (*wanted, *(() if pooled else TEST_KEYS)) if key not in archive.files
+            key for key in (*wanted, *(() if pooled else NPZ_TEST_KEYS)) if key not in archive.files
         ]
         if missing:
             raise ValueError(
@@ -79,22 +79,22 @@ def _read(path: Path, wanted: Sequence[str], settings: NpzSettings) -> LabelledA
             )
         parts = ("train",) if pooled else ("train", "test")
         y = [np.asarray(archive[f"y_{part}"]) for part in parts]
-        x = [_mapped(path, archive, f"x_{part}") for part in parts]
+        x = [_map_array(path, archive, f"x_{part}") for part in parts]
         clients: dict[str, Any] = {
-            key: whole_numbers(key, np.asarray(archive[key]))
+            key: validate_integers(key, np.asarray(archive[key]))
             for key in (f"client_{part}" for part in parts)
             if "client_train" in wanted and key in archive.files
         }
-    kind = numbers_of if settings.regression else labels_of
+    kind = validate_numbers if settings.regression else validate_labels
     labels = [kind(f"y_{part}", found) for part, found in zip(parts, y, strict=True)]
     num_classes = 1 if settings.regression else count_classes(settings.num_classes, *labels)
-    samples = [samples_of(f"x_{part}", found) for part, found in zip(parts, x, strict=True)]
-    return LabelledArrays(
+    samples = [validate_inputs(f"x_{part}", found) for part, found in zip(parts, x, strict=True)]
+    return LabeledArrays(
         samples[0], labels[0], samples[-1], labels[-1], num_classes, pooled=pooled, **clients
     )
 
 
-def _mapped(path: Path, archive: Any, key: str) -> NDArray[Any]:
+def _map_array(path: Path, archive: Any, key: str) -> NDArray[Any]:
     """Return an array of an archive, mapped where its bytes are in the file as they are."""
     if f"{key}.npy" not in archive.zip.namelist():
         return np.asarray(archive[key])
@@ -103,7 +103,7 @@ def _mapped(path: Path, archive: Any, key: str) -> NDArray[Any]:
         return np.asarray(archive[key])
     with path.open("rb") as file:
         file.seek(member.header_offset)
-        lengths = file.read(LOCAL_HEADER)[-4:]
+        lengths = file.read(LOCAL_HEADER_BYTES)[-4:]
         start = file.tell() + sum(int.from_bytes(lengths[i : i + 2], "little") for i in (0, 2))
         file.seek(start)
         crc, left = 0, member.file_size

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-SCRIPTS = {
+PREPARE_SCRIPTS = {
     "berka_loans.csv": "prepare_berka.py",
     "celeba.npz": "prepare_celeba.py",
     "cinic10.npz": "prepare_cinic10.py",
@@ -13,8 +13,8 @@ SCRIPTS = {
 """Which script writes the file that a preset names."""
 
 
-def missing_file(path: Path) -> str:
+def describe_missing_file(path: Path) -> str:
     """Return in words that a file is missing, and the script that writes it if there is one."""
-    if path.name not in SCRIPTS:
+    if path.name not in PREPARE_SCRIPTS:
         return "there is no such file"
-    return f"there is no such file; python examples/datasets/{SCRIPTS[path.name]} FOLDER writes it"
+    return f"there is no such file; python examples/datasets/{PREPARE_SCRIPTS[path.name]} FOLDER writes it"

@@ -14,13 +14,13 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from client_app.data.base import Labels
-from client_app.data.sources.prepared import missing_file
+from client_app.data.sources.prepared import describe_missing_file
 
-MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "NULL", "null")
-HEADER = 1
-PARQUET = ".parquet"
-SUFFIXES = (".csv", PARQUET)
-SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+MISSING_VALUES = ("", "?", "NA", "N/A", "NaN", "nan", "NULL", "null")
+NUM_HEADER_LINES = 1
+PARQUET_SUFFIX = ".parquet"
+TABLE_SUFFIXES = (".csv", PARQUET_SUFFIX)
+FOREIGN_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 """What other tables have between their columns."""
 
 
@@ -43,7 +43,7 @@ class TableFiles:
     counts: tuple[int, ...]
 
     @property
-    def several(self) -> bool:
+    def has_several(self) -> bool:
         """Whether the path means files, of which there may be one, rather than being one."""
         return self.files != (self.path,)
 
@@ -53,7 +53,7 @@ class TableFiles:
         return tuple(file.stem for file in self.files)
 
     @property
-    def file_of_row(self) -> Labels:
+    def file_indices(self) -> Labels:
         """The place in ``files`` of each row's file, (n,)."""
         return np.repeat(np.arange(len(self.files), dtype=np.int64), self.counts)
 
@@ -62,20 +62,20 @@ class TableFiles:
         if rows not in {None, sum(self.counts)}:
             raise ValueError(f"it must have data.expected_rows {rows}, got {sum(self.counts)}")
 
-    def place(self, row: int) -> str:
+    def describe_row(self, row: int) -> str:
         """Return where a row is, by its line from 1; empty lines of a CSV file are no rows."""
         before = np.cumsum((0, *self.counts))
         file = int(np.searchsorted(before, row, side="right")) - 1
-        place = _place(self.files[file], row - int(before[file]))
+        place = _describe_row(self.files[file], row - int(before[file]))
         return place if len(self.files) == 1 else f"{place} of {self.files[file].name}"
 
 
-def _place(file: Path, row: int) -> str:
-    if file.suffix == PARQUET:
+def _describe_row(file: Path, row: int) -> str:
+    if file.suffix == PARQUET_SUFFIX:
         return f"row {row + 1}"
     with file.open(encoding="utf-8", errors="replace") as lines:
         filled = (number for number, line in enumerate(lines, 1) if line.strip("\n"))
-        return f"line {next(islice(filled, HEADER + row, None))}"
+        return f"line {next(islice(filled, NUM_HEADER_LINES + row, None))}"
 
 
 def read_files(path: Path) -> tuple[TableFiles, Any]:
@@ -90,8 +90,8 @@ def read_files(path: Path) -> tuple[TableFiles, Any]:
     ValueError
         If there are no such files, or they are no table.
     """
-    files = _files(path)
-    tables = [_read(file) if file == path else _read_one_of(file) for file in files]
+    files = _find_files(path)
+    tables = [_read(file) if file == path else _read_named(file) for file in files]
     names = tables[0].column_names
     for file, table in zip(files, tables, strict=True):
         if other := set(table.column_names) ^ set(names):
@@ -99,25 +99,25 @@ def read_files(path: Path) -> tuple[TableFiles, Any]:
                 f"all files must have the same columns, got {min(other)} in one of "
                 f"{files[0].name} and {file.name} only"
             )
-    together = pa.table({name: _column([table[name] for table in tables]) for name in names})
+    together = pa.table({name: _merge_column([table[name] for table in tables]) for name in names})
     return TableFiles(path, files, tuple(map(len, tables))), together
 
 
-def _files(path: Path) -> tuple[Path, ...]:
+def _find_files(path: Path) -> tuple[Path, ...]:
     if path.is_file():
         return (path,)
     pattern = path / "*" if path.is_dir() else path
     matching = Path(path.anchor).glob(str(pattern.relative_to(path.anchor)))
-    found = sorted(file for file in matching if file.suffix in SUFFIXES)
+    found = sorted(file for file in matching if file.suffix in TABLE_SUFFIXES)
     if not found:
-        raise ValueError(missing_file(path))
+        raise ValueError(describe_missing_file(path))
     repeated = [stem for stem, count in Counter(file.stem for file in found).items() if count > 1]
     if repeated:
         raise ValueError(f"there are several files called {repeated[0]}")
     return tuple(found)
 
 
-def _read_one_of(file: Path) -> Any:
+def _read_named(file: Path) -> Any:
     """Return the table of one of several files, which errors name."""
     try:
         return _read(file)
@@ -126,7 +126,7 @@ def _read_one_of(file: Path) -> Any:
 
 
 def _read(file: Path) -> Any:
-    table = _of_parquet(file) if file.suffix == PARQUET else _of_csv(file)
+    table = _read_parquet(file) if file.suffix == PARQUET_SUFFIX else _read_csv(file)
     names = table.schema.names
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
@@ -138,7 +138,7 @@ def _read(file: Path) -> Any:
     return table
 
 
-def _of_csv(file: Path) -> Any:
+def _read_csv(file: Path) -> Any:
     _check_header(file)
     # One block, so that the kind of a column follows from all its cells; one thread, so that
     # messages have the row.
@@ -146,7 +146,9 @@ def _of_csv(file: Path) -> Any:
     return csv.read_csv(
         file,
         read_options=csv.ReadOptions(use_threads=False, block_size=block),
-        convert_options=csv.ConvertOptions(null_values=list(MISSING), strings_can_be_null=True),
+        convert_options=csv.ConvertOptions(
+            null_values=list(MISSING_VALUES), strings_can_be_null=True
+        ),
     )
 
 
@@ -154,7 +156,7 @@ def _check_header(file: Path) -> None:
     """Raise ValueError for a table as spreadsheets in many countries save it."""
     with file.open(encoding="utf-8", errors="replace") as lines:
         header = lines.readline()
-    for sign, name in SEPARATORS.items():
+    for sign, name in FOREIGN_SEPARATORS.items():
         if sign in header and "," not in header:
             raise ValueError(
                 f"its columns must be separated by commas, got {name} in the header (numbers need "
@@ -162,13 +164,13 @@ def _check_header(file: Path) -> None:
             )
 
 
-def _of_parquet(file: Path) -> Any:
+def _read_parquet(file: Path) -> Any:
     """Return a Parquet table with the kinds of columns that a CSV file has."""
     table = pq.ParquetFile(file).read()
-    return pa.table({name: _plain(table[name]) for name in table.column_names})
+    return pa.table({name: _convert_column(table[name]) for name in table.column_names})
 
 
-def _plain(column: Any) -> Any:
+def _convert_column(column: Any) -> Any:
     """Return a column of Parquet as one of CSV: words, numbers, and null for what is missing."""
     types = pa.types
     if types.is_dictionary(column.type):
@@ -178,25 +180,25 @@ def _plain(column: Any) -> Any:
     if types.is_decimal(column.type) or types.is_float16(column.type):
         column = column.cast(pa.float64())
     if types.is_string(column.type):
-        missing = pc.is_in(column, value_set=pa.array(MISSING))
+        missing = pc.is_in(column, value_set=pa.array(MISSING_VALUES))
         return pc.if_else(missing, pa.scalar(None, pa.string()), column)
     if types.is_floating(column.type):
         return pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
     return column
 
 
-def _column(parts: Sequence[Any]) -> Any:
+def _merge_column(columns: Sequence[Any]) -> Any:
     """Return a column of all files, in the one kind that holds what each has."""
-    kinds = {part.type for part in parts} - {pa.null()}
+    kinds = {part.type for part in columns} - {pa.null()}
     if len(kinds) > 1:
-        common = pa.float64() if all(map(is_number, kinds)) else pa.string()
-        parts = [part.cast(common) for part in parts]
+        common = pa.float64() if all(map(is_number_type, kinds)) else pa.string()
+        columns = [part.cast(common) for part in columns]
     elif kinds:
-        parts = [part.cast(*kinds) for part in parts]
-    return pa.chunked_array([chunk for part in parts for chunk in part.chunks], parts[0].type)
+        columns = [part.cast(*kinds) for part in columns]
+    return pa.chunked_array([chunk for part in columns for chunk in part.chunks], columns[0].type)
 
 
-def is_number(kind: Any) -> bool:
+def is_number_type(kind: Any) -> bool:
     """Say whether a kind of column holds numbers; true and false are 1 and 0."""
     types = pa.types
     return any(

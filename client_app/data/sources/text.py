@@ -7,26 +7,26 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from fedquorum.errors import DataError, one_line
+from fedquorum.errors import DataError, to_one_line
 from numpy.typing import NDArray
 from pyarrow import csv
 
 from client_app.data.base import Labels
-from client_app.data.sources.base import NO_TARGET, LabelledArrays, pooled_arrays
-from client_app.data.sources.tokenizer import tokenized_texts
+from client_app.data.sources.base import IGNORED_TARGET, LabeledArrays, build_pooled_arrays
+from client_app.data.sources.tokenizer import tokenize_texts
 from client_app.data.sources.vocabulary import (
-    PADDING,
-    SEPARATOR,
-    UNKNOWN,
+    PADDING_ID,
+    SEPARATOR_ID,
+    UNKNOWN_ID,
     Vocabulary,
-    hashed_id,
-    words,
+    hash_token,
+    split_words,
 )
 from client_app.data.split import Rows
 from conf.schema.data import TextSettings
 
 
-def text_arrays(settings: TextSettings) -> LabelledArrays:
+def load_text_arrays(settings: TextSettings) -> LabeledArrays:
     """Return the texts of ``data.path``, a CSV file in UTF-8, which may be compressed (.gz).
 
     Its first line names the columns, or ``data.header`` does. Clients are the values of
@@ -34,8 +34,8 @@ def text_arrays(settings: TextSettings) -> LabelledArrays:
 
     With a ``data.target`` a row is one sample: the words of the texts of ``data.text_columns``,
     with a separator in between, int32 (n, length), cut or padded to ``data.length`` (of several
-    texts each to an equal part of it). Words are in lower case and hashed, see ``hashed_id``; with
-    ``data.tokenizer`` they are the tokens of a published model, see ``tokenized_texts``.
+    texts each to an equal part of it). Words are in lower case and hashed, see ``hash_token``; with
+    ``data.tokenizer`` they are the tokens of a published model, see ``tokenize_texts``.
     Classes are ``data.classes``, or the distinct values of the target, ascending. Rows with the
     same value of ``data.group_column`` stay together, so that a text in two rows is not tested on
     after being trained on.
@@ -52,7 +52,7 @@ def text_arrays(settings: TextSettings) -> LabelledArrays:
         If there is no such file, or no such texts in it.
     """
     path = Path(settings.path).expanduser().resolve()
-    table = _table(path, settings.header)
+    table = _load_table(path, settings.header)
     if settings.expected_rows not in {None, table.num_rows}:
         raise DataError(
             f"data.path must be a .csv file of data.expected_rows {settings.expected_rows}, got "
@@ -72,20 +72,20 @@ def text_arrays(settings: TextSettings) -> LabelledArrays:
                     f"{', '.join(table.column_names)}, got {name!r}"
                 )
             _check_complete(table, key, name, path)
-    names, clients = _distinct(table, settings.client_column)
+    names, clients = _find_distinct(table, settings.client_column)
     client_names = tuple(map(str, names))
     texts = [[str(text) for text in table[name].to_pylist()] for name in settings.text_columns]
     if settings.target is None:
-        arrays = _next_tokens(texts[0], clients, settings)
+        arrays = _build_next_tokens(texts[0], clients, settings)
         return replace(arrays, client_names=client_names)
-    classes, labels = _classes(table, settings.target, settings.classes, path)
-    groups = _distinct(table, settings.group_column)[1] if settings.group_column else None
+    classes, labels = _read_classes(table, settings.target, settings.classes, path)
+    groups = _find_distinct(table, settings.group_column)[1] if settings.group_column else None
     if settings.tokenizer is None:
         num_tokens = settings.vocabulary_size
-        x = hashed_texts(texts, settings.length, num_tokens)
+        x = hash_texts(texts, settings.length, num_tokens)
     else:
-        x, num_tokens = tokenized_texts(texts, settings.length, settings.tokenizer)
-    return pooled_arrays(
+        x, num_tokens = tokenize_texts(texts, settings.length, settings.tokenizer)
+    return build_pooled_arrays(
         x,
         labels,
         len(classes),
@@ -96,11 +96,13 @@ def text_arrays(settings: TextSettings) -> LabelledArrays:
     )
 
 
-def _table(path: Path, header: Sequence[str]) -> Any:
+def _load_table(path: Path, header: Sequence[str]) -> Any:
     try:
         return _read(path, header)
     except Exception as error:
-        raise DataError(f"data.path must be a .csv file, got {path}: {one_line(error)}") from None
+        raise DataError(
+            f"data.path must be a .csv file, got {path}: {to_one_line(error)}"
+        ) from None
 
 
 def _read(path: Path, header: Sequence[str]) -> Any:
@@ -129,15 +131,15 @@ def _check_complete(table: Any, key: str, name: str, path: Path) -> None:
         )
 
 
-def _distinct(table: Any, name: str) -> tuple[list[Any], Labels]:
+def _find_distinct(table: Any, name: str) -> tuple[list[Any], Labels]:
     values = table[name].to_pylist()
     distinct = sorted(set(values))
     position = {value: i for i, value in enumerate(distinct)}
     return distinct, np.array([position[value] for value in values], dtype=np.int64)
 
 
-def _classes(
-    table: Any, name: str, agreed: Sequence[str] | None, path: Path
+def _read_classes(
+    table: Any, name: str, allowed: Sequence[str] | None, path: Path
 ) -> tuple[Sequence[Any], Labels]:
     """Return the classes, and which of them each row has."""
     for row, value in enumerate(table[name].to_pylist(), 1):
@@ -146,17 +148,17 @@ def _classes(
                 f"data.target must be a column of classes in {path}, got {name}, which is "
                 f"{value:g} in row {row}"
             )
-    classes, labels = _distinct(table, name)
-    if agreed is not None:
-        foreign = [value for value in classes if str(value) not in agreed]
+    classes, labels = _find_distinct(table, name)
+    if allowed is not None:
+        foreign = [value for value in classes if str(value) not in allowed]
         if foreign:
             raise DataError(
-                f"data.target must be a column of {', '.join(agreed)} in {path} (data.classes), "
+                f"data.target must be a column of {', '.join(allowed)} in {path} (data.classes), "
                 f"got {name}, which is {foreign[0]} in row "
                 f"{1 + int(np.argmax(labels == classes.index(foreign[0])))}"
             )
-        positions = np.array([agreed.index(str(value)) for value in classes], dtype=np.int64)
-        return agreed, positions[labels]
+        positions = np.array([allowed.index(str(value)) for value in classes], dtype=np.int64)
+        return allowed, positions[labels]
     if len(classes) == 1:
         raise DataError(
             f"data.target must be a column of different values in {path}, got {name}, which is "
@@ -165,7 +167,7 @@ def _classes(
     return classes, labels
 
 
-def hashed_texts(texts: Sequence[Sequence[str]], length: int, size: int) -> NDArray[np.int32]:
+def hash_texts(texts: Sequence[Sequence[str]], length: int, size: int) -> NDArray[np.int32]:
     """Return the hashed words of all rows, (n, length), with 0 after the last one.
 
     Parameters
@@ -175,37 +177,39 @@ def hashed_texts(texts: Sequence[Sequence[str]], length: int, size: int) -> NDAr
     length : int
         Number of tokens of a row.
     size : int
-        Number of different tokens; see ``hashed_id``.
+        Number of different tokens; see ``hash_token``.
     """
     # Every text but the last is followed by a separator.
     words_each = (length - (len(texts) - 1)) // len(texts)
-    x = np.full((len(texts[0]), length), PADDING, dtype=np.int32)
+    x = np.full((len(texts[0]), length), PADDING_ID, dtype=np.int32)
     for row, parts in enumerate(zip(*texts, strict=True)):
         ids: list[int] = []
         for part in parts:
-            ids += [SEPARATOR] * bool(ids) + [
-                hashed_id(word, size) for word in words(part)[:words_each]
+            ids += [SEPARATOR_ID] * bool(ids) + [
+                hash_token(word, size) for word in split_words(part)[:words_each]
             ]
         x[row, : len(ids)] = ids
     return x
 
 
-def _next_tokens(texts: Sequence[str], clients: Labels, settings: TextSettings) -> LabelledArrays:
+def _build_next_tokens(
+    texts: Sequence[str], clients: Labels, settings: TextSettings
+) -> LabeledArrays:
     by_characters = settings.tokens == "characters"
-    tokens = [[*(text if by_characters else words(text)), "\n"] for text in texts]
+    tokens = [[*(text if by_characters else split_words(text)), "\n"] for text in texts]
     known = Vocabulary(sorted(set().union(*tokens)))
     pieces, targets, owners = [], [], []
     for client in range(int(clients.max()) + 1):
-        lines = [known.ids(tokens[row]) for row in np.flatnonzero(clients == client)]
+        lines = [known.encode(tokens[row]) for row in np.flatnonzero(clients == client)]
         sequence = np.array([i for line in lines for i in line], dtype=np.int64)
         count = -(-(len(sequence) - 1) // settings.length)
-        x = np.full(count * settings.length, PADDING, dtype=np.int32)
-        y = np.full(count * settings.length, NO_TARGET, dtype=np.int64)
+        x = np.full(count * settings.length, PADDING_ID, dtype=np.int32)
+        y = np.full(count * settings.length, IGNORED_TARGET, dtype=np.int64)
         x[: len(sequence) - 1], y[: len(sequence) - 1] = sequence[:-1], sequence[1:]
         pieces.append(x.reshape(count, settings.length))
         targets.append(y.reshape(count, settings.length))
         owners.append(np.full(count, client, dtype=np.int64))
-    whole = pooled_arrays(
+    whole = build_pooled_arrays(
         np.concatenate(pieces),
         np.concatenate(targets),
         len(known),
@@ -213,25 +217,25 @@ def _next_tokens(texts: Sequence[str], clients: Labels, settings: TextSettings) 
         num_tokens=len(known),
     )
     limit = len(known) if by_characters else settings.vocabulary_size
-    return replace(whole, of_training=lambda rows: _renumbered(whole, rows, limit))
+    return replace(whole, build_for_training=lambda rows: _renumber_tokens(whole, rows, limit))
 
 
-def _renumbered(arrays: LabelledArrays, rows: Rows, limit: int) -> LabelledArrays:
+def _renumber_tokens(arrays: LabeledArrays, rows: Rows, limit: int) -> LabeledArrays:
     """Return the arrays with numbers below ``limit`` for the most common tokens of these rows."""
     first, following = arrays.x_train[rows][:, 0], arrays.y_train[rows]
-    trained_on = np.concatenate([first, following[following != NO_TARGET]])
+    trained_on = np.concatenate([first, following[following != IGNORED_TARGET]])
     counts = np.bincount(trained_on, minlength=arrays.num_classes)
-    tokens = np.arange(UNKNOWN + 1, arrays.num_classes)
+    tokens = np.arange(UNKNOWN_ID + 1, arrays.num_classes)
     order = tokens[np.argsort(-counts[tokens], kind="stable")]
-    kept = order[counts[order] > 0][: limit - (UNKNOWN + 1)]
-    numbers = np.full(arrays.num_classes, UNKNOWN, dtype=np.int64)
-    numbers[PADDING] = PADDING
-    numbers[kept] = np.arange(UNKNOWN + 1, UNKNOWN + 1 + len(kept))
-    known = np.where(arrays.y_train == NO_TARGET, UNKNOWN, arrays.y_train)
+    kept = order[counts[order] > 0][: limit - (UNKNOWN_ID + 1)]
+    numbers = np.full(arrays.num_classes, UNKNOWN_ID, dtype=np.int64)
+    numbers[PADDING_ID] = PADDING_ID
+    numbers[kept] = np.arange(UNKNOWN_ID + 1, UNKNOWN_ID + 1 + len(kept))
+    known = np.where(arrays.y_train == IGNORED_TARGET, UNKNOWN_ID, arrays.y_train)
     y = numbers[known]
-    y[y == UNKNOWN] = NO_TARGET
-    size = UNKNOWN + 1 + len(kept)
-    return pooled_arrays(
+    y[y == UNKNOWN_ID] = IGNORED_TARGET
+    size = UNKNOWN_ID + 1 + len(kept)
+    return build_pooled_arrays(
         numbers[arrays.x_train[:]].astype(np.int32),
         y,
         size,

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fedquorum.errors import DataError, one_line
+from fedquorum.errors import DataError, to_one_line
 from numpy.typing import NDArray
 
-from client_app.data.sources.vocabulary import PADDING
+from client_app.data.sources.vocabulary import PADDING_ID
 
 
-def tokenized_texts(
+def tokenize_texts(
     texts: Sequence[Sequence[str]], length: int, folder: str
 ) -> tuple[NDArray[np.int32], int]:
     """Return the tokens of all rows, (n, length), 0 after the last one, and the vocabulary's size.
@@ -33,7 +33,7 @@ def tokenized_texts(
         If transformers is not installed, the folder has no tokenizer whose padding is 0, or its
         marks fill a row.
     """
-    tokenizer = _tokenizer(folder)
+    tokenizer = _load_tokenizer(folder)
     marks = tokenizer.num_special_tokens_to_add(pair=len(texts) > 1)
     if length < marks + len(texts):
         raise DataError(
@@ -44,7 +44,7 @@ def tokenized_texts(
     return np.array(encoded["input_ids"], dtype=np.int32), len(tokenizer)
 
 
-def _tokenizer(folder: str) -> Any:
+def _load_tokenizer(folder: str) -> Any:
     try:
         from transformers import AutoTokenizer
     except ImportError:
@@ -59,7 +59,7 @@ def _tokenizer(folder: str) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
     except Exception as error:  # of foreign files anything may be expected
-        raise DataError(f"{wanted}: {one_line(error)}") from None
-    if tokenizer.pad_token_id != PADDING:
-        raise DataError(f"{wanted}: its padding is {tokenizer.pad_token_id}, not {PADDING}")
+        raise DataError(f"{wanted}: {to_one_line(error)}") from None
+    if tokenizer.pad_token_id != PADDING_ID:
+        raise DataError(f"{wanted}: its padding is {tokenizer.pad_token_id}, not {PADDING_ID}")
     return tokenizer

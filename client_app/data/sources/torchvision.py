@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fedquorum.errors import DataError, one_line
+from fedquorum.errors import DataError, to_one_line
 from torchvision.datasets import CIFAR10, CIFAR100, EMNIST, MNIST, SVHN, FashionMNIST
 
-from client_app.data.sources.base import LabelledArrays
+from client_app.data.sources.base import LabeledArrays
 from conf.schema.data import TorchvisionSettings
 
 GREY, COLOUR = (28, 28), (32, 32, 3)
 
 
-def _svhn(root: Path, *, train: bool, download: bool) -> SVHN:
+def _load_svhn(root: Path, *, train: bool, download: bool) -> SVHN:
     return SVHN(root, split="train" if train else "test", download=download)
 
 
@@ -35,14 +35,14 @@ class _Dataset:
     axes: tuple[int, ...]
     labels: str = "targets"
 
-    def read(self, root: Path, *, download: bool) -> LabelledArrays:
+    def read(self, root: Path, *, download: bool) -> LabeledArrays:
         parts = [self.create(root, train=train, download=download) for train in (True, False)]
         images = [np.asarray(part.data).transpose(self.axes) for part in parts]
         labels = [np.asarray(getattr(part, self.labels), dtype=np.int64) for part in parts]
         for x in images:
             if x.shape[1:] != self.shape:
                 raise ValueError(f"images must be {self.shape}, got {x.shape[1:]}")
-        return LabelledArrays(images[0], labels[0], images[1], labels[1], self.num_classes)
+        return LabeledArrays(images[0], labels[0], images[1], labels[1], self.num_classes)
 
 
 _DATASETS = {
@@ -64,7 +64,7 @@ _DATASETS = {
         CIFAR100, "the three files of CIFAR-100 in cifar-100-python", 100, COLOUR, (0, 1, 2, 3)
     ),
     "svhn": _Dataset(
-        _svhn,
+        _load_svhn,
         "train_32x32.mat and test_32x32.mat of SVHN",
         10,
         COLOUR,
@@ -74,13 +74,13 @@ _DATASETS = {
 }
 
 
-def without_download(error: Exception) -> str:
+def format_download_error(error: Exception) -> str:
     """Return torchvision's error for missing files, with our setting instead of its keyword."""
     ours = ": type data.download=true to download it"
-    return one_line(error).replace(". You can use download=True to download it", ours)
+    return to_one_line(error).replace(". You can use download=True to download it", ours)
 
 
-def torchvision_arrays(settings: TorchvisionSettings) -> LabelledArrays:
+def load_torchvision_arrays(settings: TorchvisionSettings) -> LabeledArrays:
     """Return all images, upright, uint8: grey (n, 28, 28) or in colour (n, 32, 32, 3).
 
     ``mnist``: MNIST, 10 digits, 60,000 and 10,000 grey images. ``fmnist``: Fashion-MNIST, 10
@@ -105,12 +105,12 @@ def torchvision_arrays(settings: TorchvisionSettings) -> LabelledArrays:
         if not settings.download:
             raise DataError(
                 f"data.root must be a folder with {dataset.files} (data.download is false), "
-                f"got {root}: {without_download(error)}"
+                f"got {root}: {format_download_error(error)}"
             ) from None
     try:
         return dataset.read(root, download=True)
     except Exception as error:
         raise DataError(
             f"data.root must be a folder with {dataset.files}, or they must be downloadable to it, "
-            f"got {root}: {one_line(error)}"
+            f"got {root}: {to_one_line(error)}"
         ) from None

@@ -5,19 +5,19 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-PADDING = 0
-UNKNOWN = 1
-SEPARATOR = 2
-RESERVED = 3
+PADDING_ID = 0
+UNKNOWN_ID = 1
+SEPARATOR_ID = 2
+NUM_RESERVED_IDS = 3
 _WORD = re.compile(r"\w+(?:'\w+)*|[^\w\s]")
 
 
-def words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """Return the words and punctuation marks of a text, in lower case."""
     return _WORD.findall(text.lower())
 
 
-def common_tokens(tokens: Iterable[str], size: int) -> list[str]:
+def select_common_tokens(tokens: Iterable[str], size: int) -> list[str]:
     """Return the ``size`` most common tokens, of equally common ones the alphabet's first."""
     counts = Counter(tokens)
     return sorted(counts, key=lambda token: (-counts[token], token))[:size]
@@ -39,19 +39,19 @@ class Vocabulary:
         """Return how many numbers there are, with 0 and 1."""
         return 2 + len(self._ids)
 
-    def id(self, token: str) -> int:
+    def get_id(self, token: str) -> int:
         """Return the number of a token."""
-        return self._ids.get(token, UNKNOWN)
+        return self._ids.get(token, UNKNOWN_ID)
 
-    def ids(self, tokens: Iterable[str]) -> list[int]:
+    def encode(self, tokens: Iterable[str]) -> list[int]:
         """Return the numbers of tokens."""
-        return [self.id(token) for token in tokens]
+        return [self.get_id(token) for token in tokens]
 
 
-def hashed_id(token: str, size: int) -> int:
+def hash_token(token: str, size: int) -> int:
     """Return a number in 3 .. size - 1 that follows from the token alone, by CRC-32.
 
     No vocabulary has to be agreed on, or learned from what clients say; different tokens may share
     a number. 0 is padding, 1 unused, 2 separates texts.
     """
-    return RESERVED + zlib.crc32(token.encode()) % (size - RESERVED)
+    return NUM_RESERVED_IDS + zlib.crc32(token.encode()) % (size - NUM_RESERVED_IDS)

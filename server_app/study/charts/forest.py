@@ -5,25 +5,25 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from server_app.report.interactive import (
+from server_app.report.plotly_charts import (
     AXIS,
-    GREY,
+    GRAY,
     LAYOUT,
-    plain_text,
-    transparent,
+    add_opacity,
+    escape_html,
 )
-from server_app.study.answer import Answer, MethodResult
-from server_app.study.charts.parts import (
+from server_app.study.charts.helpers import (
     DARK,
     StudyChart,
-    baseline_of,
-    colour_of,
-    padded,
-    write,
+    add_text,
+    expand_range,
+    get_baseline,
+    get_method_color,
 )
-from server_app.study.decision import Comparison
-from server_app.study.tables import ranked
-from server_app.study.words import percent, title, unit_of
+from server_app.study.paired_statistics import PairedDifference
+from server_app.study.result import MethodResult, StudyResult
+from server_app.study.tables import rank_methods
+from server_app.study.text import format_method_name, format_percent, get_unit
 
 TRANSLUCENT = "rgba(255, 255, 255, 0.75)"
 ROW, FOREST_ENDS = 58, 120
@@ -33,38 +33,40 @@ NAME_UP, SEEDS_UP, CLIENTS_UP = 0.34, 0.04, -0.24
 """Within a row, of which the lines are 1 apart."""
 
 
-def seed_differences(answer: Answer, method: MethodResult) -> list[float]:
+def compute_differences_by_seed(result: StudyResult, method: MethodResult) -> list[float]:
     """Return by how much a method is better than the baseline in each seed that both have."""
-    sign = unit_of(answer).sign
-    baseline = {run.seed: run.score for run in baseline_of(answer).runs}
+    sign = get_unit(result).sign
+    baseline = {run.seed: run.score for run in get_baseline(result).runs}
     return [sign * (run.score - baseline[run.seed]) for run in method.runs if run.seed in baseline]
 
 
-def forest_chart(answer: Answer) -> StudyChart:
+def build_forest_chart(result: StudyResult) -> StudyChart:
     """Return the forest plot: of each method the difference from the baseline, with intervals.
 
     Before there are enough seeds for intervals it has the single seeds alone.
     """
-    unit, baseline = unit_of(answer), title(answer.baseline)
-    rows = _forest_rows(answer)
-    low, high = (unit.factor * end for end in _extent(rows, answer.min_effect))
-    drawn = go.Figure([trace for place, row in enumerate(rows) for trace in row.traces(-place)])
+    unit, baseline = get_unit(result), format_method_name(result.baseline)
+    rows = _build_forest_rows(result)
+    low, high = (unit.factor * end for end in _compute_x_limits(rows, result.min_effect))
+    drawn = go.Figure(
+        [trace for place, row in enumerate(rows) for trace in row.build_traces(-place)]
+    )
     for place, row in enumerate(rows):
-        write(drawn, 0, NAME_UP - place, row.heading, xref="paper", bgcolor=TRANSLUCENT)
-    write(drawn, 0, 1, plain_text(baseline), yref="paper", xanchor="center", yanchor="bottom")
+        add_text(drawn, 0, NAME_UP - place, row.heading, xref="paper", bgcolor=TRANSLUCENT)
+    add_text(drawn, 0, 1, escape_html(baseline), yref="paper", xanchor="center", yanchor="bottom")
     drawn.update_layout(
         LAYOUT,
         height=ROW * len(rows) + FOREST_ENDS,
         margin={"t": 24, "b": 70, "l": 12, "r": 12},
         showlegend=False,
-        shapes=_zero_and_margin(answer.min_effect * unit.factor),
+        shapes=_build_margin_shapes(result.min_effect * unit.factor),
     )
     in_unit = f", {unit.unit}" if unit.unit else ""
-    label = plain_text(f"{unit.metric}: better than {baseline} by …{in_unit}")
+    label = escape_html(f"{unit.metric}: better than {baseline} by …{in_unit}")
     drawn.update_xaxes(AXIS, range=[low, high], title={"text": label, "standoff": 6})
     drawn.update_yaxes(visible=False, range=[0.6 - len(rows), 0.6], fixedrange=True)
     heading = f"How much better than {baseline}"
-    return StudyChart("differences", heading, _forest_note(answer), drawn)
+    return StudyChart("differences", heading, _format_forest_note(result), drawn)
 
 
 @dataclass(frozen=True)
@@ -75,84 +77,94 @@ class _ForestRow:
     ----------
     heading : str
         Its name and numbers, as Plotly reads it.
-    colour : str
+    color : str
         Its colour.
     factor : float
         What turns differences into the axis's unit.
-    single : sequence of float
+    seed_values : sequence of float
         The difference in each seed.
     over_seeds, over_clients : Comparison or None
         The intervals, as far as there are any.
     """
 
     heading: str
-    colour: str
+    color: str
     factor: float
-    single: Sequence[float]
-    over_seeds: Comparison | None
-    over_clients: Comparison | None
+    seed_values: Sequence[float]
+    over_seeds: PairedDifference | None
+    over_clients: PairedDifference | None
 
     @property
-    def numbers(self) -> list[float]:
+    def values(self) -> list[float]:
         """All that the row has to have room for."""
         intervals = (one for one in (self.over_seeds, self.over_clients) if one is not None)
-        return [*self.single, *(end for one in intervals for end in (one.low, one.high))]
+        return [*self.seed_values, *(end for one in intervals for end in (one.low, one.high))]
 
-    def traces(self, y: float) -> Iterator[go.Scatter]:
+    def build_traces(self, y: float) -> Iterator[go.Scatter]:
         """Yield what is drawn of the row, which lies at ``y``."""
         if self.over_clients is not None:
-            yield _thin(self.over_clients, self.factor, y + CLIENTS_UP, self.colour)
+            yield _draw_thin_interval(self.over_clients, self.factor, y + CLIENTS_UP, self.color)
         if self.over_seeds is not None:
-            yield _thick(self.over_seeds, self.factor, y + SEEDS_UP, self.colour)
-        yield _dots(self.single, self.factor, y + SEEDS_UP, self.colour)
+            yield _draw_thick_interval(self.over_seeds, self.factor, y + SEEDS_UP, self.color)
+        yield _draw_seed_dots(self.seed_values, self.factor, y + SEEDS_UP, self.color)
 
 
-def _forest_rows(answer: Answer) -> list[_ForestRow]:
-    unit = unit_of(answer)
-    over_seeds = _by_method(() if answer.decision is None else answer.decision.comparisons)
-    over_clients = _by_method(answer.over_clients)
+def _build_forest_rows(result: StudyResult) -> list[_ForestRow]:
+    unit = get_unit(result)
+    over_seeds = _group_by_method(() if result.decision is None else result.decision.differences)
+    over_clients = _group_by_method(result.over_clients)
     rows = []
-    for method in ranked(answer):
-        if method.name != answer.baseline:
-            one, heading = over_seeds.get(method.name), f"<b>{plain_text(title(method.name))}</b>"
+    for method in rank_methods(result):
+        if method.name != result.baseline:
+            one, heading = (
+                over_seeds.get(method.name),
+                f"<b>{escape_html(format_method_name(method.name))}</b>",
+            )
             if one is not None:
-                ends = unit.interval(one.low, one.high, signed=True)
-                heading += f"  {unit.number(one.difference, signed=True)} ({ends})"
-            single, colour = seed_differences(answer, method), colour_of(answer, method.name)
+                ends = unit.format_interval(one.low, one.high, signed=True)
+                heading += f"  {unit.format_number(one.difference, signed=True)} ({ends})"
+            single, colour = (
+                compute_differences_by_seed(result, method),
+                get_method_color(result, method.name),
+            )
             clients = over_clients.get(method.name)
             rows.append(_ForestRow(heading, colour, unit.factor, single, one, clients))
     return rows
 
 
-def _extent(rows: Sequence[_ForestRow], margin: float) -> tuple[float, float]:
+def _compute_x_limits(rows: Sequence[_ForestRow], margin: float) -> tuple[float, float]:
     """Return the ends of the axis: all rows, 0 and the margin, and a little more."""
-    seen = [margin, -margin, *(number for row in rows for number in row.numbers)]
-    return padded(min(seen), max(seen))
+    seen = [margin, -margin, *(number for row in rows for number in row.values)]
+    return expand_range(min(seen), max(seen))
 
 
-def _by_method(comparisons: Sequence[Comparison]) -> dict[str, Comparison]:
+def _group_by_method(comparisons: Sequence[PairedDifference]) -> dict[str, PairedDifference]:
     return {one.method: one for one in comparisons}
 
 
-def _thick(one: Comparison, factor: float, y: float, colour: str) -> go.Scatter:
+def _draw_thick_interval(
+    interval: PairedDifference, factor: float, y: float, color: str
+) -> go.Scatter:
     return go.Scatter(
-        x=[factor * one.low, factor * one.difference, factor * one.high],
+        x=[factor * interval.low, factor * interval.difference, factor * interval.high],
         y=[y] * 3,
         mode="lines+markers",
-        line={"color": transparent(colour, 0.45), "width": 7},
-        marker={"color": colour, "size": [0, 13, 0], "symbol": "square", "opacity": 1},
+        line={"color": add_opacity(color, 0.45), "width": 7},
+        marker={"color": color, "size": [0, 13, 0], "symbol": "square", "opacity": 1},
         hovertemplate="over seeds: %{x:.4g}<extra></extra>",
     )
 
 
-def _thin(one: Comparison, factor: float, y: float, colour: str) -> go.Scatter:
+def _draw_thin_interval(
+    interval: PairedDifference, factor: float, y: float, color: str
+) -> go.Scatter:
     return go.Scatter(
-        x=[factor * one.low, factor * one.difference, factor * one.high],
+        x=[factor * interval.low, factor * interval.difference, factor * interval.high],
         y=[y] * 3,
         mode="lines+markers",
-        line={"color": colour, "width": 1.2},
+        line={"color": color, "width": 1.2},
         marker={
-            "color": colour,
+            "color": color,
             "size": [9, 7, 9],
             "symbol": ["line-ns-open", "diamond-open", "line-ns-open"],
         },
@@ -160,31 +172,33 @@ def _thin(one: Comparison, factor: float, y: float, colour: str) -> go.Scatter:
     )
 
 
-def _dots(differences: Sequence[float], factor: float, y: float, colour: str) -> go.Scatter:
+def _draw_seed_dots(
+    differences: Sequence[float], factor: float, y: float, color: str
+) -> go.Scatter:
     return go.Scatter(
         x=[factor * one for one in differences],
         y=[y] * len(differences),
         mode="markers",
-        marker={"color": "white", "size": 6, "line": {"color": colour, "width": 1.5}},
+        marker={"color": "white", "size": 6, "line": {"color": color, "width": 1.5}},
         hovertemplate="one seed: %{x:.4g}<extra></extra>",
     )
 
 
-def _zero_and_margin(margin: float) -> list[dict[str, object]]:
+def _build_margin_shapes(margin: float) -> list[dict[str, object]]:
     across = {"yref": "paper", "y0": 0, "y1": 1, "layer": "below"}
     band = {"type": "rect", "x0": -margin, "x1": margin, **across, "line": {"width": 0}}
     zero = {"type": "line", "x0": 0, "x1": 0, **across, "line": {"color": DARK, "width": 1}}
-    return [{**band, "fillcolor": GREY, "opacity": 0.7}, zero]
+    return [{**band, "fillcolor": GRAY, "opacity": 0.7}, zero]
 
 
-def _forest_note(answer: Answer) -> str:
-    level, unit = percent(answer.confidence), unit_of(answer)
-    shaded = f"Shaded: differences within the margin of {unit.amount(answer.min_effect)}."
+def _format_forest_note(result: StudyResult) -> str:
+    level, unit = format_percent(result.confidence), get_unit(result)
+    shaded = f"Shaded: differences within the margin of {unit.format_amount(result.min_effect)}."
     dots = "Dots: single seeds, each method beside the baseline with the same seed."
-    if answer.decision is None:
+    if result.decision is None:
         return f"{dots} {shaded} There are too few seeds for intervals."
     clients = ""
-    if answer.over_clients:
+    if result.over_clients:
         clients = (
             f" Thin: {level} interval over the clients of these divisions of the data, which is "
             "another question."

@@ -6,40 +6,40 @@ from collections.abc import Sequence
 import numpy as np
 import plotly.graph_objects as go
 
-from server_app.report.interactive import (
+from server_app.report.label_layout import MARKER_RADIUS, PixelBox, choose_label_sides
+from server_app.report.plotly_charts import (
     AXIS,
     LAYOUT,
-    plain_text,
+    escape_html,
 )
-from server_app.report.placing import MARK, Box, sides
-from server_app.study.answer import Answer
-from server_app.study.charts.parts import (
+from server_app.study.charts.helpers import (
     BOTTOM,
-    HEIGHT,
+    CHART_HEIGHT,
     MIDDLE,
     TOP,
     StudyChart,
-    colour_of,
+    get_method_color,
 )
-from server_app.study.tables import ALL, WORST, mean_measure
-from server_app.study.words import compared, title, unit_of
+from server_app.study.result import StudyResult
+from server_app.study.tables import ALL, WORST, average_measure
+from server_app.study.text import format_method_name, get_compared_methods, get_unit
 
 CHART_WIDTH, CHART_SPACE = 310, 80
 """Pixels on a telephone: labels that fit there fit everywhere."""
 
-MOST_NAMES = 3
+MAX_NAMES_PER_LABEL = 3
 
 
-def trade_off(answer: Answer) -> dict[str, tuple[float, float]]:
+def compute_trade_off(result: StudyResult) -> dict[str, tuple[float, float]]:
     """Return mean over clients and worst 10 % of each method that has both, mean over seeds."""
     points = {
-        method.name: (mean_measure(method.runs, ALL), mean_measure(method.runs, WORST))
-        for method in compared(answer)
+        method.name: (average_measure(method.runs, ALL), average_measure(method.runs, WORST))
+        for method in get_compared_methods(result)
     }
     return {name: point for name, point in points.items() if not any(map(math.isnan, point))}
 
 
-def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
+def find_pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
     """Return the points that no other is at least as good as in both, and better in one.
 
     Parameters
@@ -61,41 +61,43 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
     return sorted(kept, key=points.__getitem__)
 
 
-def trade_off_chart(answer: Answer) -> StudyChart:
+def build_trade_off_chart(result: StudyResult) -> StudyChart:
     """Return the mean over all clients against the worst 10 %, with the Pareto front."""
-    unit, found = unit_of(answer), trade_off(answer)
+    unit, found = get_unit(result), compute_trade_off(result)
     names = list(found)
     x, y = (unit.factor * np.array(axis) for axis in zip(*found.values(), strict=True))
     towards = unit.sign * np.column_stack([x, y])
-    front = pareto_front([(float(a), float(b)) for a, b in towards])
-    texts = [title(name) for name in names]
-    x_range, y_range = (_padded(axis, unit.sign) for axis in (x, y))
+    front = find_pareto_front([(float(a), float(b)) for a, b in towards])
+    texts = [format_method_name(name) for name in names]
+    x_range, y_range = (_pad_axis(axis, unit.sign) for axis in (x, y))
     pixels = [
-        (_pixels(a, x_range, CHART_WIDTH), _pixels(b, y_range, HEIGHT - CHART_SPACE))
+        (_to_pixels(a, x_range, CHART_WIDTH), _to_pixels(b, y_range, CHART_HEIGHT - CHART_SPACE))
         for a, b in zip(x, y, strict=True)
     ]
-    labels = _together(pixels, texts)
-    lines = _steps([pixels[i] for i in front])
-    placed = sides([pixels[i] for i in labels], list(labels.values()), CHART_WIDTH, lines)
+    labels = _merge_labels(pixels, texts)
+    lines = _compute_front_boxes([pixels[i] for i in front])
+    placed = choose_label_sides(
+        [pixels[i] for i in labels], list(labels.values()), CHART_WIDTH, lines
+    )
     positions = dict(zip(labels, placed, strict=True))
-    drawn = go.Figure(_staircase(x[front], y[front], x_range, y_range))
+    drawn = go.Figure(_draw_front(x[front], y[front], x_range, y_range))
     drawn.add_trace(
         go.Scatter(
             x=x,
             y=y,
             mode="markers+text",
-            text=[plain_text(labels.get(place, "")) for place in range(len(texts))],
+            text=[escape_html(labels.get(place, "")) for place in range(len(texts))],
             textposition=[positions.get(place, "middle right") for place in range(len(texts))],
-            hovertext=[plain_text(text) for text in texts],
-            marker={"color": [colour_of(answer, name) for name in names], "size": 10},
+            hovertext=[escape_html(text) for text in texts],
+            marker={"color": [get_method_color(result, name) for name in names], "size": 10},
             hovertemplate="%{hovertext}: %{x:.4g}, worst 10 %: %{y:.4g}<extra></extra>",
         )
     )
-    in_unit = answer.measured.title.partition(", ")[2]
+    in_unit = result.metric_info.title.partition(", ")[2]
     named = f"{unit.metric}{f', {in_unit}' if in_unit else ''}"
     drawn.update_layout(
         LAYOUT,
-        height=HEIGHT,
+        height=CHART_HEIGHT,
         margin={"t": TOP, "b": BOTTOM, "l": 60, "r": 12},
         showlegend=False,
     )
@@ -103,7 +105,7 @@ def trade_off_chart(answer: Answer) -> StudyChart:
         (drawn.update_xaxes, f"{named}: mean over all clients", x_range),
         (drawn.update_yaxes, f"{named}: worst 10 % of clients", y_range),
     ):
-        update(AXIS, range=ends, title={"text": plain_text(text), "standoff": 6})
+        update(AXIS, range=ends, title={"text": escape_html(text), "standoff": 6})
     note = (
         "Means over seeds; further up and to the right is better. No method beats one on the grey "
         "line, the Pareto front, in both."
@@ -111,30 +113,32 @@ def trade_off_chart(answer: Answer) -> StudyChart:
     return StudyChart("trade-off", "All clients against the worst", note, drawn)
 
 
-def _together(points: Sequence[tuple[float, float]], names: Sequence[str]) -> dict[int, str]:
+def _merge_labels(points: Sequence[tuple[float, float]], names: Sequence[str]) -> dict[int, str]:
     """Return the labels of points by their positions; points in one place share the first one's."""
     of: dict[int, list[str]] = {}
     for place, (point, name) in enumerate(zip(points, names, strict=True)):
-        near = (first for first in of if math.dist(points[first], point) < MARK)
+        near = (first for first in of if math.dist(points[first], point) < MARKER_RADIUS)
         of.setdefault(next(near, place), []).append(name)
     return {
-        first: ", ".join(same) if len(same) <= MOST_NAMES else f"{same[0]}, {len(same) - 1} others"
+        first: ", ".join(same)
+        if len(same) <= MAX_NAMES_PER_LABEL
+        else f"{same[0]}, {len(same) - 1} others"
         for first, same in of.items()
     }
 
 
-def _padded(values: np.ndarray, sign: float) -> list[float]:
+def _pad_axis(values: np.ndarray, sign: float) -> list[float]:
     """Return an axis with room for labels, from worse to better."""
     low, high = float(values.min()), float(values.max())
     pad = 0.2 * (high - low) or 1.0
     return [low - pad, high + pad] if sign > 0 else [high + pad, low - pad]
 
 
-def _pixels(value: float, ends: Sequence[float], length: float) -> float:
+def _to_pixels(value: float, ends: Sequence[float], length: float) -> float:
     return length * (value - ends[0]) / (ends[1] - ends[0])
 
 
-def _staircase(
+def _draw_front(
     x: np.ndarray, y: np.ndarray, x_range: Sequence[float], y_range: Sequence[float]
 ) -> go.Scatter:
     """Return the border of what is worse than a point of the front, worst x first."""
@@ -147,7 +151,7 @@ def _staircase(
     )
 
 
-def _steps(front: Sequence[tuple[float, float]]) -> list[Box]:
+def _compute_front_boxes(front: Sequence[tuple[float, float]]) -> list[PixelBox]:
     """Return where the staircase of these points runs, in pixels."""
     before, after = [(0.0, 0.0), *front[:-1]], [*front[1:], (0.0, 0.0)]
     across = [(left, y, x, y) for (left, _), (x, y) in zip(before, front, strict=True)]

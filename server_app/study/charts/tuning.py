@@ -4,35 +4,35 @@ from collections.abc import Iterator, Mapping
 
 import plotly.graph_objects as go
 
-from server_app.naming import setting_words
-from server_app.report.interactive import (
+from server_app.names import format_setting
+from server_app.report.plotly_charts import (
     AXIS,
     LAYOUT,
-    plain_text,
+    escape_html,
 )
-from server_app.study.answer import Answer, MethodResult, Trial
-from server_app.study.charts.parts import (
+from server_app.study.charts.helpers import (
     MIDDLE,
     StudyChart,
-    colour_of,
-    padded,
+    expand_range,
+    get_method_color,
 )
-from server_app.study.words import compared, title, unit_of
+from server_app.study.result import MethodResult, StudyResult, Trial
+from server_app.study.text import format_method_name, get_compared_methods, get_unit
 
 TUNING_HEIGHT = 250  # pixels
-PALE = "#C4C4C4"
+PRUNED_COLOR = "#C4C4C4"
 
 
-def tuning_charts(answer: Answer) -> Iterator[StudyChart]:
+def build_tuning_charts(result: StudyResult) -> Iterator[StudyChart]:
     """Yield, for each method, the score on validation parts of all trials, the best one strong."""
-    shown = [m for m in compared(answer) if any(trial.curve for trial in m.trials)]
+    shown = [m for m in get_compared_methods(result) if any(trial.curve for trial in m.trials)]
     values = [v for m in shown for trial in m.trials for _, v in trial.curve]
     if not values:
         return
-    unit = unit_of(answer)
-    ends = padded(min(values) * unit.factor, max(values) * unit.factor)
+    unit = get_unit(result)
+    ends = expand_range(min(values) * unit.factor, max(values) * unit.factor)
     for method in shown:
-        drawn = go.Figure([*_trials(answer, method)])
+        drawn = go.Figure([*_draw_trials(result, method)])
         drawn.update_layout(
             LAYOUT,
             height=TUNING_HEIGHT,
@@ -43,46 +43,46 @@ def tuning_charts(answer: Answer) -> Iterator[StudyChart]:
         drawn.update_xaxes(AXIS, title={"text": "round", "standoff": 4})
         drawn.update_yaxes(AXIS, range=ends)
         yield StudyChart(
-            f"tuning-{answer.methods.index(method)}",
-            title(method.name),
-            _tuning_note(method),
+            f"tuning-{result.methods.index(method)}",
+            format_method_name(method.name),
+            _format_tuning_note(method),
             drawn,
             small=True,
         )
 
 
-def _trials(answer: Answer, method: MethodResult) -> Iterator[go.Scatter]:
+def _draw_trials(result: StudyResult, method: MethodResult) -> Iterator[go.Scatter]:
     """Yield the trials' curves, those that matter more later, so on top."""
-    best = best_trial(method)
+    best = find_best_trial(method)
 
     def weight(trial: Trial) -> int:
         return 2 if trial is best else int(trial.status == "completed")
 
-    looks = ({"color": PALE, "width": 1}, {"color": MIDDLE, "width": 1.2})
-    strong = {"color": colour_of(answer, method.name), "width": 3}
+    looks = ({"color": PRUNED_COLOR, "width": 1}, {"color": MIDDLE, "width": 1.2})
+    strong = {"color": get_method_color(result, method.name), "width": 3}
     for trial in sorted(method.trials, key=weight):
-        values = ", ".join(map(setting_words, trial.words)) or "as set"
-        yield _trial(trial, (*looks, strong)[weight(trial)], values, unit_of(answer).factor)
+        values = ", ".join(map(format_setting, trial.words)) or "as set"
+        yield _draw_trial(trial, (*looks, strong)[weight(trial)], values, get_unit(result).factor)
 
 
-def _trial(trial: Trial, line: Mapping[str, object], values: str, factor: float) -> go.Scatter:
+def _draw_trial(trial: Trial, line: Mapping[str, object], values: str, factor: float) -> go.Scatter:
     return go.Scatter(
         x=[number for number, _ in trial.curve],
         y=[factor * score for _, score in trial.curve],
         mode="lines" if len(trial.curve) > 1 else "markers",
         line=line,
         marker={"color": line["color"]},
-        text=plain_text(f"{values} ({trial.status})"),
+        text=escape_html(f"{values} ({trial.status})"),
         hovertemplate="%{text}<br>round %{x}: %{y:.4g}<extra></extra>",
     )
 
 
-def best_trial(method: MethodResult) -> Trial | None:
+def find_best_trial(method: MethodResult) -> Trial | None:
     """Return the trial whose values the method was compared with."""
     return next((trial for trial in method.trials if trial.words == method.tuned), None)
 
 
-def _tuning_note(method: MethodResult) -> str:
+def _format_tuning_note(method: MethodResult) -> str:
     count = len(method.trials)
     said = [f"{count} trial{'s' if count != 1 else ''}"]
     said += [
@@ -90,5 +90,5 @@ def _tuning_note(method: MethodResult) -> str:
         for status in ("pruned", "failed")
         if (number := sum(trial.status == status for trial in method.trials))
     ]
-    best = ", ".join(map(setting_words, method.tuned)) or "the settings as they were"
+    best = ", ".join(map(format_setting, method.tuned)) or "the settings as they were"
     return f"{', '.join(said)}. Best: {best}."

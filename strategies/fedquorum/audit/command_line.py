@@ -7,28 +7,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import FedQuorumError, RunError
-from ..intake import shown
-from ..records.needed import check_installed
+from ..records.needed import check_audit_packages
+from ..sanitize import sanitize
 
 if TYPE_CHECKING:
-    from .check import Audit
+    from .check import AuditResult
 
 EXIT_ERROR = 1
-SHOWN_PROBLEMS = 20
-LONGEST_LINE = 1000
+MAX_MISMATCHES_SHOWN = 20
+MAX_LINE_LENGTH = 1000
 
 PROGRAM = "fedquorum-audit"
 
-Tell = Callable[[object], None]
+Printer = Callable[[object], None]
 """Prints one line to standard error."""
 
 
-def main(words: Sequence[str] | None = None, *, program: str = PROGRAM) -> int:
+def main(argv: Sequence[str] | None = None, *, program: str = PROGRAM) -> int:
     """Audit runs, or explain a decision; return 1 after a mismatch or an error, otherwise 0.
 
     Parameters
     ----------
-    words : sequence of str, optional
+    argv : sequence of str, optional
         The words after the command's name; by default those of the process.
     program : str
         The command's name. The app has this command as ``fedquorum audit``.
@@ -36,15 +36,15 @@ def main(words: Sequence[str] | None = None, *, program: str = PROGRAM) -> int:
 
     def tell(text: object) -> None:
         """Print one line to standard error, whatever a record has put into it."""
-        print(f"{program}: {shown(text, LONGEST_LINE)}", file=sys.stderr)
+        print(f"{program}: {sanitize(text, MAX_LINE_LENGTH)}", file=sys.stderr)
 
-    parser = _parser(program)
-    arguments = parser.parse_args(words)
+    parser = _build_parser(program)
+    arguments = parser.parse_args(argv)
     one_decision = (arguments.client, arguments.round)
     if (arguments.client is None) != (arguments.round is None):
         parser.error("--client and --round go together: type --client K --round T")
     try:
-        check_installed()
+        check_audit_packages()
         if arguments.client is None:
             return audit_runs(arguments.directory, tell, trust=arguments.trust)
         explain_decision(arguments.directory, *one_decision, trust=arguments.trust)
@@ -54,7 +54,7 @@ def main(words: Sequence[str] | None = None, *, program: str = PROGRAM) -> int:
     return 0
 
 
-def audit_runs(directory: Path, tell: Tell, *, trust: bool = False) -> int:
+def audit_runs(directory: Path, print_error: Printer, *, trust: bool = False) -> int:
     """Replay every decision of all runs in or below ``directory`` and print the mismatches.
 
     Returns 1 if there is a mismatch, or a run cannot be replayed, otherwise 0.
@@ -63,7 +63,7 @@ def audit_runs(directory: Path, tell: Tell, *, trust: bool = False) -> int:
     ----------
     directory : Path
         A run, or a folder with runs.
-    tell : callable
+    print_error : callable
         Prints one line to standard error.
     trust : bool
         Whether to import rules that the runs name by import path, and so to run their code.
@@ -74,15 +74,15 @@ def audit_runs(directory: Path, tell: Tell, *, trust: bool = False) -> int:
         If there is no run.
     """
     from ..records.reader import find_runs
-    from .check import audit
+    from .check import audit_run
 
     status = 0
-    for run in find_runs([directory], tell):
+    for run in find_runs([directory], print_error):
         try:
-            problems = _tell_audit(audit(run, trust=trust))
+            problems = _print_audit(audit_run(run, trust=trust))
         except FedQuorumError as error:
             problems = 1
-            tell(error)
+            print_error(error)
         status = EXIT_ERROR if problems else status
     return status
 
@@ -107,38 +107,38 @@ def explain_decision(
         If ``directory`` is not one run, or has no such client or round.
     """
     from ..records.reader import find_runs
-    from .explain import explain
-    from .replay import read_recorded, refusing_damage
+    from .explain import describe_decision
+    from .replay import convert_damage_errors, read_audit_input
 
     runs = find_runs([directory])
     if len(runs) > 1:
         raise RunError(f"--client and --round need a single run, got {directory} with {len(runs)}")
-    with refusing_damage(runs[0]):
-        recorded = read_recorded(runs[0], trust=trust)
-        _print(explain(recorded, client, server_round))
+    with convert_damage_errors(runs[0]):
+        recorded = read_audit_input(runs[0], trust=trust)
+        _print_lines(describe_decision(recorded, client, server_round))
 
 
-def _tell_audit(audited: "Audit") -> int:
+def _print_audit(result: "AuditResult") -> int:
     """Print an audit and return the number of mismatches."""
-    run, problems = audited.run, audited.problems
+    run, problems = result.run, result.mismatches
     summary = (
-        f"  {run.strategy}, seed {run.seed}, {run.status}: {audited.rounds} of {len(run.rounds)} "
-        f"rounds and {audited.decisions} client answers replayed"
+        f"  {run.strategy}, seed {run.seed}, {run.status}: {result.num_rounds} of {len(run.rounds)} "
+        f"rounds and {result.num_decisions} client answers replayed"
     )
     lines = [
         str(run.directory),
         summary,
-        *(f"  not in the records: {text}" for text in audited.unknown),
-        *(f"  mismatch: {problem}" for problem in problems[:SHOWN_PROBLEMS]),
+        *(f"  not in the records: {text}" for text in result.unverifiable),
+        *(f"  mismatch: {problem}" for problem in problems[:MAX_MISMATCHES_SHOWN]),
     ]
-    if len(problems) > SHOWN_PROBLEMS:
-        lines.append(f"  ... and {len(problems) - SHOWN_PROBLEMS} more")
-    lines.append(f"  {ending(len(problems))}")
-    _print(lines)
+    if len(problems) > MAX_MISMATCHES_SHOWN:
+        lines.append(f"  ... and {len(problems) - MAX_MISMATCHES_SHOWN} more")
+    lines.append(f"  {format_summary_line(len(problems))}")
+    _print_lines(lines)
     return len(problems)
 
 
-def ending(mismatches: int) -> str:
+def format_summary_line(mismatches: int) -> str:
     """Return the last line of an audit.
 
     Parameters
@@ -151,14 +151,14 @@ def ending(mismatches: int) -> str:
     return f"{mismatches} mismatch{'es' if mismatches > 1 else ''}"
 
 
-def _print(lines: Iterable[str]) -> None:
+def _print_lines(lines: Iterable[str]) -> None:
     """Print lines, whatever a record has put into them; their indentation stays."""
     for line in lines:
         indentation = line[: len(line) - len(line.lstrip(" "))]
-        print(indentation + shown(line, LONGEST_LINE))
+        print(indentation + sanitize(line, MAX_LINE_LENGTH))
 
 
-def _parser(program: str = PROGRAM) -> argparse.ArgumentParser:
+def _build_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=program,
         description="Replay every decision of a run from its records and report any mismatch (exit "

@@ -5,13 +5,13 @@ The rules supply the sentences and formulas; the records supply the numbers.
 
 from collections.abc import Iterator
 
-from ..composition import Rules
+from ..composition import RuleSet
 from ..errors import RunError
-from ..words import digits
-from .replay import Recorded, Replayed, Row, UndecidableError, replay
+from ..formatting import format_number
+from .replay import AuditInput, ReplayedRound, TableRow, UndecidableError, replay_rounds
 
 
-def explain(recorded: Recorded, client: int, number: int) -> tuple[str, ...]:
+def describe_decision(recorded: AuditInput, client: int, number: int) -> tuple[str, ...]:
     """Return the lines that explain the decision about a client in a round.
 
     Raises
@@ -20,7 +20,7 @@ def explain(recorded: Recorded, client: int, number: int) -> tuple[str, ...]:
         If there is no such client or round, or the rules refuse the records of an earlier round.
     """
     population, rounds = recorded.population, len(recorded.run.rounds)
-    if client in population.unseen:
+    if client in population.held_out:
         return (f"client {client} never trains: it is a held-out client, which is only evaluated",)
     if client not in population.clients:
         raise RunError(
@@ -30,9 +30,9 @@ def explain(recorded: Recorded, client: int, number: int) -> tuple[str, ...]:
     if not 1 <= number <= rounds:
         raise RunError(f"round must be from 1 to {rounds}, the run's rounds, got {number}")
     try:
-        for replayed in replay(recorded):
+        for replayed in replay_rounds(recorded):
             if replayed.record.round == number:
-                return tuple(_lines(recorded, replayed, client))
+                return tuple(_format_lines(recorded, replayed, client))
     except UndecidableError as error:
         raise RunError(
             f"round {error.number}: the rules refuse what is recorded: {error}"
@@ -40,7 +40,7 @@ def explain(recorded: Recorded, client: int, number: int) -> tuple[str, ...]:
     raise RunError(f"clients/ has no rows of round {number}")
 
 
-def _lines(recorded: Recorded, replayed: Replayed, client: int) -> Iterator[str]:
+def _format_lines(recorded: AuditInput, replayed: ReplayedRound, client: int) -> Iterator[str]:
     number, population, rules = replayed.record.round, replayed.population, replayed.rules
     yield (
         f"round {number}, client {client} "
@@ -48,53 +48,56 @@ def _lines(recorded: Recorded, replayed: Replayed, client: int) -> Iterator[str]
         f"{recorded.run.strategy}"
     )
     if client not in population.clients:
-        yield f"asked: no; it joined in round {recorded.joined[client]}"
+        yield f"asked: no; it joined in round {recorded.joined_rounds[client]}"
         return
-    asked = rules.selection.explain_call(number - 1, population, replayed.call, client)
+    asked = rules.selection.explain_selection(number - 1, population, replayed.plan, client)
     yield f"asked: {asked}"
     row = next((row for row in replayed.rows if row["client"] == client), None)
     if row is None:
         return
-    yield f"answered: {_answer(row)}"
-    clients = replayed.round.clients
+    yield f"answered: {_describe_outcome(row)}"
+    clients = replayed.decision.clients
     if client not in clients:
         yield "weight: 0; the server received no usable update"
         return
-    place, decided = clients.index(client), replayed.round.decided
+    place, decided = clients.index(client), replayed.decision.trace
     yield f"admitted: {rules.selection.explain_admission(decided, place)}"
-    if decided.share[place] == 0.0:
-        yield f"weight: 0; the server refused the update; recorded {digits(row['weight'])}"
+    if decided.admitted_fraction[place] == 0.0:
+        yield f"weight: 0; the server refused the update; recorded {format_number(row['weight'])}"
         return
-    if replayed.refused is not None:
-        yield f"weight: 0; {row['reason'] or replayed.refused}; recorded {digits(row['weight'])}"
+    if replayed.refusal is not None:
+        yield f"weight: 0; {row['reason'] or replayed.refusal}; recorded {format_number(row['weight'])}"
         return
     for line in rules.weighting.explain(decided, place):
         yield f"weight: {line}"
-    if decided.capped is not None:
-        yield f"weight: at most robustness.max_weight = {decided.capped:g}"
-    yield from _server_rate(rules, number)
-    yield f"weight recorded: {digits(row['weight'])}"
+    if decided.weight_cap is not None:
+        yield f"weight: at most robustness.max_weight = {decided.weight_cap:g}"
+    yield from _explain_server_lr(rules, number)
+    yield f"weight recorded: {format_number(row['weight'])}"
 
 
-def _server_rate(rules: Rules, number: int) -> Iterator[str]:
+def _explain_server_lr(rules: RuleSet, number: int) -> Iterator[str]:
     """Yield eta_t of the round, where it is not the same in all rounds."""
-    if rules.server_rate.schedule == "constant":
+    if rules.server_lr_schedule.schedule == "constant":
         return
-    first, factor = rules.server_optimizer.learning_rate, rules.server_rate.factor(number - 1)
+    first, factor = (
+        rules.server_optimizer.learning_rate,
+        rules.server_lr_schedule.compute_factor(number - 1),
+    )
     yield (
-        f"server's learning rate: server_lr lr_0 / lr_t = {digits(first)} x {digits(factor)} = "
-        f"{digits(first * factor)}"
+        f"server's learning rate: server_lr lr_0 / lr_t = {format_number(first)} x {format_number(factor)} = "
+        f"{format_number(first * factor)}"
     )
 
 
-def _answer(row: Row) -> str:
+def _describe_outcome(row: TableRow) -> str:
     reason = "" if row["reason"] is None else f": {row['reason']}"
     if row["status"] == "declined":
         return "declined; the client's side of the gate refused, so it reports no loss"
     if row["num_examples"] is None:
         return f"{row['status']}{reason}"
     measured = [
-        f"{name} {digits(row[key])}"
+        f"{name} {format_number(row[key])}"
         for name, key in (("loss F_k", "loss"), ("accuracy", "accuracy"))
         if row[key] is not None
     ]

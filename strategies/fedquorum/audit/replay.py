@@ -2,7 +2,7 @@
 
 The rules are pure: their decisions follow from the settings, the clients' answers, and the state
 after earlier rounds. ``replay`` builds the rules from ``config.yaml``. For each round, it passes
-the answers in ``clients/`` and the objective from ``evaluations/`` to ``fedquorum.round.decide``,
+the answers in ``clients/`` and the objective from ``evaluations/`` to ``fedquorum.round.decide_round``,
 which the strategy also uses. It needs no data, no model and no client.
 """
 
@@ -18,41 +18,49 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..client.availability.periodic import pattern_of
-from ..client.availability.rates import SimulatedRates
-from ..composition import Rules
-from ..contrib import recorded_hooks
-from ..errors import FedQuorumError, ParameterError, RunError
-from ..hooks import NO_HOOKS, Hooks
-from ..imports import no_rule_at, rule_at
-from ..intake import shown
-from ..named import build
-from ..records.folder import RunFolder
-from ..records.reader import POPULATION, Run, load_run, read_population, read_table
-from ..records.round_record import RoundRecord
-from ..report import (
+from ..client.availability.periodic import build_pattern
+from ..client.availability.rates import ParticipationRates
+from ..composition import RuleSet
+from ..contrib import restore_appeal_hooks
+from ..decisions import (
     ClientDecision,
     ClientEvaluation,
-    TrainReport,
-    priority_objective,
-    told_after,
+    RoundReport,
+    compute_priority_objective,
+    update_reports,
 )
+from ..errors import FedQuorumError, ParameterError, RunError
+from ..hooks import NO_HOOKS, Hooks
+from ..imports import import_rule, refuse_import
+from ..named import build_rules
+from ..records.reader import POPULATION_FILE, Run, load_run, read_population, read_table
+from ..records.round_record import RoundRecord
+from ..records.safe_files import SafeRunDir
 from ..robustness import Robustness
 from ..round import (
     NOT_SOLVED,
-    ClientAnswer,
-    Round,
-    RoundAnswers,
+    ClientOutcome,
+    RoundDecision,
+    RoundOutcomes,
     RoundState,
-    decide,
+    decide_round,
 )
-from ..rule import RunFacts
-from ..schedules import ClientRate
-from ..types import Call, Draws, FloatArray, IntArray, Objective, Population, Told
+from ..rule import RunContext
+from ..sanitize import sanitize
+from ..schedules import ClientLRSchedule
+from ..types import (
+    ClientReports,
+    FloatArray,
+    IntArray,
+    Objective,
+    Population,
+    ReplacementSample,
+    RoundPlan,
+)
 
-Row = Mapping[str, Any]
+TableRow = Mapping[str, Any]
 
-DROP_IN = "drop_in"
+DROP_IN_KEY = "drop_in"
 """The settings of a run whose strategy ran in another app."""
 
 
@@ -61,10 +69,10 @@ class RowsByRound:
     """A table sorted by round and client that makes its rows on demand, round by round."""
 
     table: pa.Table
-    places: Mapping[int, tuple[int, int]]
+    row_ranges: Mapping[int, tuple[int, int]]
 
     @classmethod
-    def of(cls, table: pa.Table) -> "RowsByRound":
+    def from_table(cls, table: pa.Table) -> "RowsByRound":
         """Return the rows of a table with the columns ``round`` and ``client``."""
         ordered = table.sort_by([("round", "ascending"), ("client", "ascending")])
         places, begin = {}, 0
@@ -73,20 +81,20 @@ class RowsByRound:
             begin += found["counts"]
         return cls(ordered, places)
 
-    def __getitem__(self, number: int) -> Sequence[Row]:
+    def __getitem__(self, number: int) -> Sequence[TableRow]:
         """Return the rows of a round, ascending by client; none where there are none."""
-        begin, count = self.places.get(number, (0, 0))
+        begin, count = self.row_ranges.get(number, (0, 0))
         rows: list[dict[str, Any]] = self.table.slice(begin, count).to_pylist()
-        return [_with_data(row) for row in rows]
+        return [_fill_num_examples(row) for row in rows]
 
 
-def _with_data(row: dict[str, Any]) -> Row:
+def _fill_num_examples(row: dict[str, Any]) -> TableRow:
     """Return a row with the amount of data that is no whole number at its usual place."""
     return row if row.get("data_weight") is None else {**row, "num_examples": row["data_weight"]}
 
 
 @dataclass(frozen=True)
-class Recorded:
+class AuditInput:
     """The records of a run's decisions.
 
     Parameters
@@ -95,17 +103,17 @@ class Recorded:
         Manifest, settings, and rounds.
     population : Population
         All clients.
-    rates : SimulatedRates or None
+    rates : ParticipationRates or None
         How often each client took part, if a simulation knew it.
-    rows : RowsByRound
+    client_rows : RowsByRound
         The rows of ``clients/``.
-    evaluated : RowsByRound
-        The rows of ``evaluations/``; round 0 is the first model.
+    evaluation_rows : RowsByRound
+        The rows of ``get_evaluations/``; round 0 is the first model.
     summary : mapping
         The manifest's summary, empty during the run.
-    trusted : bool
+    trusts_code : bool
         Whether to import rules that the settings name by import path.
-    joined : mapping of int to int
+    joined_rounds : mapping of int to int
         The first round of every client; empty if all were known from the start.
     hooks : Hooks
         What the run added to the hooks of its rules.
@@ -113,40 +121,42 @@ class Recorded:
 
     run: Run
     population: Population
-    rates: SimulatedRates | None
-    rows: RowsByRound
-    evaluated: RowsByRound
+    rates: ParticipationRates | None
+    client_rows: RowsByRound
+    evaluation_rows: RowsByRound
     summary: Mapping[str, Any] = field(default_factory=dict)
-    trusted: bool = False
-    joined: Mapping[int, int] = field(default_factory=dict)
+    trusts_code: bool = False
+    joined_rounds: Mapping[int, int] = field(default_factory=dict)
     hooks: Hooks = NO_HOOKS
 
     @property
-    def standard(self) -> bool:
+    def is_standard(self) -> bool:
         """Whether the clients use Flower's standard protocol, and decide and measure nothing."""
-        return self.run.settings.get(f"{DROP_IN}.protocol") == "standard"
+        return self.run.settings.get(f"{DROP_IN_KEY}.protocol") == "standard"
 
-    def rates_in(self, number: int) -> FloatArray | None:
+    def get_rates(self, number: int) -> FloatArray | None:
         """Return the probability that a round counts each client, shape (N,), if known."""
-        return None if self.rates is None else self.rates.at(number - 1)
+        return None if self.rates is None else self.rates.get_rates(number - 1)
 
-    def population_in(self, number: int) -> Population:
+    def get_population(self, number: int) -> Population:
         """Return the population of a round."""
-        if not self.joined:
+        if not self.joined_rounds:
             return self.population
         everyone = self.population
-        there = tuple(k for k in everyone.clients if self.joined[k] <= number)
+        there = tuple(k for k in everyone.clients if self.joined_rounds[k] <= number)
         return replace(
-            everyone, clients=there, priority=everyone.priority.intersection(there), joins=True
+            everyone, clients=there, priority=everyone.priority.intersection(there), is_open=True
         )
 
-    def evaluations(self, number: int) -> tuple[ClientEvaluation, ...]:
+    def get_evaluations(self, number: int) -> tuple[ClientEvaluation, ...]:
         """Return the clients' measurements of the model after a round."""
-        return tuple(_evaluation(row, self.population) for row in self.evaluated[number])
+        return tuple(
+            _build_evaluation(row, self.population) for row in self.evaluation_rows[number]
+        )
 
 
 @dataclass(frozen=True)
-class Replayed:
+class ReplayedRound:
     """One replayed round.
 
     Parameters
@@ -159,45 +169,45 @@ class Replayed:
         The population of the round.
     rows : sequence
         The round's rows of the clients table.
-    call : Call
+    plan : Call
         The clients that the selection asks.
-    called_by_rule : bool
-        Whether the selection made ``call``. False if its draws need data that the records lack;
-        ``call`` is then the recorded one.
+    plan_matches_rule : bool
+        Whether the selection made ``plan``. False if its draws need data that the records lack;
+        ``plan`` is then the recorded one.
     objective : Objective
         F and its accuracy, from the evaluations after the previous round.
-    round : Round
+    decision : Round
         The decisions.
-    decidable : bool
+    is_decidable : bool
         Whether the records determine the weights.
-    refused : str or None
+    refusal : str or None
         The reason for refusing the whole round; None if it was not refused.
     """
 
     record: RoundRecord
-    rules: Rules
+    rules: RuleSet
     population: Population
-    rows: Sequence[Row]
-    call: Call
-    called_by_rule: bool
+    rows: Sequence[TableRow]
+    plan: RoundPlan
+    plan_matches_rule: bool
     objective: Objective
-    round: Round
-    decidable: bool
-    refused: str | None = None
+    decision: RoundDecision
+    is_decidable: bool
+    refusal: str | None = None
 
     @property
-    def report(self) -> TrainReport:
+    def report(self) -> RoundReport:
         """Every decision of the round."""
-        return self.round.report
+        return self.decision.report
 
     @property
-    def statuses_known(self) -> bool:
+    def has_known_statuses(self) -> bool:
         """Whether the records determine what became of each usable update.
 
         They do not if the server refused weights that they do not determine: an update that had
         none is not among those refused.
         """
-        return self.decidable or self.refused in (None, NOT_SOLVED)
+        return self.is_decidable or self.refusal in (None, NOT_SOLVED)
 
 
 class UndecidableError(Exception):
@@ -209,7 +219,7 @@ class UndecidableError(Exception):
 
 
 @contextmanager
-def refusing_damage(directory: Path) -> Iterator[None]:
+def convert_damage_errors(directory: Path) -> Iterator[None]:
     """Raise RunError, with the run's name, for errors that only contradictory records can cause.
 
     The reader checks each record by itself. This context covers records that do not fit together,
@@ -222,11 +232,11 @@ def refusing_damage(directory: Path) -> Iterator[None]:
         raise
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise RunError(
-            f"{directory}: cannot be replayed: {type(error).__name__}: {shown(error)}"
+            f"{directory}: cannot be replayed: {type(error).__name__}: {sanitize(error)}"
         ) from None
 
 
-def read_recorded(directory: Path, *, trust: bool = False) -> Recorded:
+def read_audit_input(directory: Path, *, trust: bool = False) -> AuditInput:
     """Return the records of a run.
 
     Parameters
@@ -242,7 +252,7 @@ def read_recorded(directory: Path, *, trust: bool = False) -> Recorded:
         If a record is missing or damaged, or the run has no finished round.
     """
     run = load_run(directory)
-    table = {name: column.to_pylist() for name, column in _population(run).items()}
+    table = {name: column.to_pylist() for name, column in _read_population_columns(run).items()}
     _refuse_contradictions(run, table)
     clients = table["client"]
     joined = table["joined_round"]
@@ -254,26 +264,26 @@ def read_recorded(directory: Path, *, trust: bool = False) -> Recorded:
             tuple(k for k in clients if k not in unseen),
             frozenset(weights),
             {k: weight for k, weight in weights.items() if weight != 1.0},
-            unseen=tuple(sorted(unseen)),
+            held_out=tuple(sorted(unseen)),
         )
     except ValueError as error:
         raise RunError(f"{run.directory}/population.parquet: {error}") from None
-    return Recorded(
+    return AuditInput(
         run=run,
         population=population,
-        rates=_rates(run, table),
-        joined={} if None in joined else dict(zip(clients, joined, strict=True)),
-        rows=RowsByRound.of(read_table(run.directory / "clients")),
-        evaluated=RowsByRound.of(read_table(run.directory / "evaluations")),
+        rates=_read_rates(run, table),
+        joined_rounds={} if None in joined else dict(zip(clients, joined, strict=True)),
+        client_rows=RowsByRound.from_table(read_table(run.directory / "clients")),
+        evaluation_rows=RowsByRound.from_table(read_table(run.directory / "evaluations")),
         summary=run.summary,
-        trusted=trust,
-        hooks=recorded_hooks(table),
+        trusts_code=trust,
+        hooks=restore_appeal_hooks(table),
     )
 
 
 def _refuse_contradictions(run: Run, table: Mapping[str, Sequence[Any]]) -> None:
     """Refuse a table of clients that says something of some clients alone, or two things of one."""
-    place = f"{run.directory / POPULATION}"
+    place = f"{run.directory / POPULATION_FILE}"
     for name in ("base_rate", "joined_round"):  # of the rates of being counted some may lack
         values = table[name]
         if None in values and any(value is not None for value in values):
@@ -287,23 +297,25 @@ def _refuse_contradictions(run: Run, table: Mapping[str, Sequence[Any]]) -> None
             )
 
 
-def _rates(run: Run, table: Mapping[str, Sequence[Any]]) -> SimulatedRates | None:
+def _read_rates(run: Run, table: Mapping[str, Sequence[Any]]) -> ParticipationRates | None:
     """Return how often each client was available, None where nobody knew it."""
     found, base = table["participation_rate"], table["base_rate"]
     rates = found if None in base else base
     if None in rates:
         return None
     try:
-        pattern = pattern_of(run.config.get("availability") or {})
+        pattern = build_pattern(run.config.get("availability") or {})
     except (AttributeError, ParameterError) as error:
         raise RunError(f"{run.directory}/config.yaml: availability: {error}") from None
-    known = SimulatedRates(np.array(rates, dtype=np.float64), pattern)
+    known = ParticipationRates(np.array(rates, dtype=np.float64), pattern)
     counted = np.array([math.nan if rate is None else rate for rate in found])
-    there = known.available > 0
-    return replace(known, counted=np.divide(counted, known.available, where=there, out=there * 1.0))
+    there = known.availability > 0
+    return replace(
+        known, counted=np.divide(counted, known.availability, where=there, out=there * 1.0)
+    )
 
 
-def rules_of(recorded: Recorded, config: Mapping[str, Any]) -> Rules:
+def build_recorded_rules(recorded: AuditInput, config: Mapping[str, Any]) -> RuleSet:
     """Return the rules of a run, or of one of its legs, from the settings.
 
     Raises
@@ -313,41 +325,41 @@ def rules_of(recorded: Recorded, config: Mapping[str, Any]) -> Rules:
     """
     optimizer = config.get("server_optimizer", {"name": "sgd"})
     try:
-        facts = _facts(recorded, config)
-        custom = rule_at if recorded.trusted else no_rule_at
-        return build(config["strategy"], optimizer, facts, custom=custom)
+        facts = _build_run_context(recorded, config)
+        custom = import_rule if recorded.trusts_code else refuse_import
+        return build_rules(config["strategy"], optimizer, facts, importer=custom)
     except KeyError as error:
         raise RunError(f"{recorded.run.directory}/config.yaml: {error} is missing") from None
     except ParameterError as error:
         setting = error.parameter
         if not setting.startswith("server_optimizer"):
             setting = f"strategy.{setting}"
-        text = error.told_of(setting)
+        text = error.format_for(setting)
         raise RunError(f"{recorded.run.directory}/config.yaml: {text}") from None
     except (AttributeError, ArithmeticError, TypeError, ValueError) as error:
         raise RunError(f"{recorded.run.directory}/config.yaml: {error}") from None
 
 
-def _facts(recorded: Recorded, config: Mapping[str, Any]) -> RunFacts:
+def _build_run_context(recorded: AuditInput, config: Mapping[str, Any]) -> RunContext:
     """Return what the rules take from the run; a drop-in strategy was told all that it knew."""
     rates = recorded.rates
     seed = int(config.get("seed", recorded.run.seed))
-    if DROP_IN in config:
-        return RunFacts(num_rounds=config[DROP_IN].get("num_rounds"), seed=seed)
-    return RunFacts(
+    if DROP_IN_KEY in config:
+        return RunContext(num_rounds=config[DROP_IN_KEY].get("num_rounds"), seed=seed)
+    return RunContext(
         num_rounds=int(config.get("rounds") or len(recorded.run.rounds)),
         seed=seed,
         rates=None if rates is None else rates.by_client,
         clients=recorded.population.clients,
         hooks=recorded.hooks,
         pattern=None if rates is None else rates.pattern,
-        client_rate=ClientRate.of(config.get("client") or {}),
+        client_lr_schedule=ClientLRSchedule.from_settings(config.get("client") or {}),
         priority=recorded.population.priority,
-        counted=_counted(recorded),
+        counted=_get_counted_rates(recorded),
     )
 
 
-def _counted(recorded: Recorded) -> Mapping[int, float] | None:
+def _get_counted_rates(recorded: AuditInput) -> Mapping[int, float] | None:
     """Return the probability that an available client counts, if a virtual clock decides on it.
 
     Without a virtual clock it follows from the selection.
@@ -358,7 +370,7 @@ def _counted(recorded: Recorded) -> Mapping[int, float] | None:
     return recorded.rates.counted_by_client
 
 
-def replay(recorded: Recorded) -> Iterator[Replayed]:
+def replay_rounds(recorded: AuditInput) -> Iterator[ReplayedRound]:
     """Yield the decisions of every round for which the clients table has rows.
 
     Raises
@@ -367,22 +379,22 @@ def replay(recorded: Recorded) -> Iterator[Replayed]:
         If the rules refuse the records of a round.
     """
     run = recorded.run
-    leg = run.leg_of(1)
-    rules = rules_of(recorded, leg.config)
-    before = recorded.population_in(0)
+    leg = run.find_leg(1)
+    rules = build_recorded_rules(recorded, leg.config)
+    before = recorded.get_population(0)
     state = RoundState.initial(rules, before)
     for record in run.rounds:
-        if run.leg_of(record.round) is not leg:
-            leg = run.leg_of(record.round)
-            rules = rules_of(recorded, leg.config)
-        population = recorded.population_in(record.round)
+        if run.find_leg(record.round) is not leg:
+            leg = run.find_leg(record.round)
+            rules = build_recorded_rules(recorded, leg.config)
+        population = recorded.get_population(record.round)
         if population.clients != before.clients:
-            state, before = state.grown(rules, before, population), population
-        evaluations = recorded.evaluations(record.round - 1)
+            state, before = state.with_clients(rules, before, population), population
+        evaluations = recorded.get_evaluations(record.round - 1)
         everyone = rules.hooks.before_round is not None
-        told = told_after(state.told, evaluations, everyone=everyone)
-        state = replace(state, told=told)
-        rows = recorded.rows[record.round]
+        told = update_reports(state.reports, evaluations, all_clients=everyone)
+        state = replace(state, reports=told)
+        rows = recorded.client_rows[record.round]
         if not rows and record.selected > 0:
             return
         try:
@@ -390,83 +402,87 @@ def replay(recorded: Recorded) -> Iterator[Replayed]:
         except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
             raise UndecidableError(record.round, str(error)) from None
         yield replayed
-        state = replayed.round.following
+        state = replayed.decision.next_state
 
 
 def _replay_round(
-    recorded: Recorded,
-    rules: Rules,
+    recorded: AuditInput,
+    rules: RuleSet,
     record: RoundRecord,
-    rows: Sequence[Row],
+    rows: Sequence[TableRow],
     state: RoundState,
-) -> Replayed:
-    population = recorded.population_in(record.round)
-    call, by_rule = _call(rules, record, rows, population, _told(recorded, record, state.told))
-    call = replace(call, clients_decide=not recorded.standard)
+) -> ReplayedRound:
+    population = recorded.get_population(record.round)
+    call, by_rule = _plan_round(
+        rules, record, rows, population, _add_available_clients(recorded, record, state.reports)
+    )
+    call = replace(call, clients_apply_gate=not recorded.is_standard)
     refused = record.refused
     decidable = not rules.weighting.needs_updates
-    decided = decide(
+    decided = decide_round(
         rules,
         population,
         state,
         server_round=record.round,
-        call=call,
+        plan=call,
         objective=(
             None
-            if recorded.standard
+            if recorded.is_standard
             else Objective(
                 record.global_loss, record.global_accuracy, record.stale_clients, record.unmeasured
             )
         ),
-        answers=_answers(rows, population, record),
-        robustness=Robustness(max_weight=_max_weight(recorded.run, record.round)),
-        weighs=decidable and refused != NOT_SOLVED,
+        outcomes=_build_outcomes(rows, population, record),
+        robustness=Robustness(max_weight=_get_max_weight(recorded.run, record.round)),
+        compute_weights=decidable and refused != NOT_SOLVED,
     )
-    recorded_decisions = tuple(_decision(row) for row in rows if _usable(row))
-    decided = replace(decided, decided=replace(decided.decided, recorded=recorded_decisions))
+    recorded_decisions = tuple(_build_decision(row) for row in rows if _is_usable(row))
+    decided = replace(decided, trace=replace(decided.trace, recorded_decisions=recorded_decisions))
     if refused is not None:
-        decided = decided.refused(refused)
-    return Replayed(
+        decided = decided.reject(refused)
+    return ReplayedRound(
         record=record,
         rules=rules,
         population=population,
         rows=rows,
-        call=call,
-        called_by_rule=by_rule,
+        plan=call,
+        plan_matches_rule=by_rule,
         objective=(
             decided.report.objective
-            if recorded.standard
-            else _objective(rules, recorded, record, call)
+            if recorded.is_standard
+            else _compute_objective(rules, recorded, record, call)
         ),
-        round=decided,
-        decidable=decidable,
-        refused=refused,
+        decision=decided,
+        is_decidable=decidable,
+        refusal=refused,
     )
 
 
-def _told(recorded: Recorded, record: RoundRecord, told: Told) -> Told:
+def _add_available_clients(
+    recorded: AuditInput, record: RoundRecord, reports: ClientReports
+) -> ClientReports:
     """Return what the selection was told; where clients may join, also who was connected."""
-    if not recorded.joined:
-        return told
-    there = frozenset(recorded.population_in(record.round).clients)
-    return replace(told, present=there.difference(record.disconnected))
+    if not recorded.joined_rounds:
+        return reports
+    there = frozenset(recorded.get_population(record.round).clients)
+    return replace(reports, available=there.difference(record.disconnected))
 
 
-def _max_weight(run: Run, number: int) -> float | None:
-    value: float | None = run.leg_of(number).settings.get("robustness.max_weight")
+def _get_max_weight(run: Run, number: int) -> float | None:
+    value: float | None = run.find_leg(number).settings.get("robustness.max_weight")
     return value
 
 
-def _call(
-    rules: Rules,
+def _plan_round(
+    rules: RuleSet,
     record: RoundRecord,
-    rows: Sequence[Row],
+    rows: Sequence[TableRow],
     population: Population,
-    told: Told,
-) -> tuple[Call, bool]:
+    reports: ClientReports,
+) -> tuple[RoundPlan, bool]:
     draws = record.priority_data
     if draws is not None:
-        data = sum(told.examples.get(k, 0.0) for k in population.priority)
+        data = sum(reports.num_examples.get(k, 0.0) for k in population.priority)
         if not math.isclose(data, draws, rel_tol=1e-9):
             # Some priority client came late: what the server knew of it then is not recorded.
             count = {
@@ -474,72 +490,81 @@ def _call(
             }
             clients = tuple(row["client"] for row in rows)
             criterion = getattr(rules.selection, "criterion", "loss")
-            drawn = Draws(count, draws)
-            call = Call(clients, record.epsilon, criterion, drawn, t=record.round - 1)
+            drawn = ReplacementSample(count, draws)
+            call = RoundPlan(clients, record.epsilon, criterion, drawn, t=record.round - 1)
             return call, False
-    return rules.call(record.round - 1, population, told), True
+    return rules.plan_round(record.round - 1, population, reports), True
 
 
-def _objective(rules: Rules, recorded: Recorded, record: RoundRecord, call: Call) -> Objective:
+def _compute_objective(
+    rules: RuleSet, recorded: AuditInput, record: RoundRecord, plan: RoundPlan
+) -> Objective:
     """Return F(w_t), of the clients that the round asks where the selection says so."""
-    asked = frozenset(call.clients)
+    asked = frozenset(plan.clients)
     # Where clients join, whom the round would ask was not settled when they measured.
     # Candidates measure before the round chooses among them.
     selection = rules.selection
     chosen = rules.needs_objective and selection.samples_objective
-    needed = chosen and rules.hooks.before_round is None and not recorded.joined
-    evaluations = recorded.evaluations(record.round - 1)
-    compared = selection.compared(frozenset(e.client for e in evaluations))
-    return priority_objective(
+    needed = chosen and rules.hooks.before_round is None and not recorded.joined_rounds
+    evaluations = recorded.get_evaluations(record.round - 1)
+    compared = selection.select_objective_clients(frozenset(e.client for e in evaluations))
+    return compute_priority_objective(
         [e for e in evaluations if e.client in compared and (not needed or e.client in asked)],
-        [_last_measured(recorded, client, record.round - 1) for client in record.stale_clients],
+        [
+            _find_last_evaluation(recorded, client, record.round - 1)
+            for client in record.stale_clients
+        ],
     )
 
 
-def _last_measured(recorded: Recorded, client: int, before: int) -> ClientEvaluation:
+def _find_last_evaluation(recorded: AuditInput, client: int, before: int) -> ClientEvaluation:
     """Return what a client measured last before an evaluation that it missed."""
-    for number in sorted((n for n in recorded.evaluated.places if n < before), reverse=True):
-        for evaluation in recorded.evaluations(number):
-            if evaluation.client == client and evaluation.measured:
+    for number in sorted(
+        (n for n in recorded.evaluation_rows.row_ranges if n < before), reverse=True
+    ):
+        for evaluation in recorded.get_evaluations(number):
+            if evaluation.client == client and evaluation.has_objective_loss:
                 return evaluation
     raise ValueError(f"client {client} is stale, but has measured nothing before round {before}")
 
 
-def _usable(row: Row) -> bool:
+def _is_usable(row: TableRow) -> bool:
     return row["num_examples"] is not None
 
 
-def _answers(rows: Sequence[Row], population: Population, record: RoundRecord) -> RoundAnswers:
+def _build_outcomes(
+    rows: Sequence[TableRow], population: Population, record: RoundRecord
+) -> RoundOutcomes:
     """Return what came back, of which the updates' inner products have their norms alone."""
-    norms = [row["update_norm"] for row in rows if _usable(row)]
+    norms = [row["update_norm"] for row in rows if _is_usable(row)]
     squared = np.square([math.nan if norm is None else norm for norm in norms])
-    return RoundAnswers(
+    return RoundOutcomes(
         tuple(
-            ClientAnswer(
+            ClientOutcome(
                 row["client"],
                 "trained",
                 num_examples=row["num_examples"],
                 loss=row["loss"],
                 accuracy=row["accuracy"],
             )
-            if _usable(row)
-            else ClientAnswer(row["client"], row["status"], row["reason"])
+            if _is_usable(row)
+            else ClientOutcome(row["client"], row["status"], row["reason"])
             for row in rows
         ),
-        known=_known(population, record),
+        registered=_get_registered_clients(population, record),
         gram=lambda: np.diag(squared),
-        unknown=record.unregistered,
+        unregistered=record.unregistered,
     )
 
 
-def _known(population: Population, record: RoundRecord) -> IntArray:
+def _get_registered_clients(population: Population, record: RoundRecord) -> IntArray:
     """Return the clients whose nodes the server had met."""
     if not record.unregistered:
-        return population.ascending
-    return np.setdiff1d(population.ascending, np.array(record.unregistered, dtype=np.int64))
+        return population.sorted_clients
+    return np.setdiff1d(population.sorted_clients, np.array(record.unregistered, dtype=np.int64))
 
 
-def _decision(row: Row) -> ClientDecision:
+def _build_decision(row: TableRow) -> ClientDecision:
     """Return what is recorded of a client whose update reached the rules."""
     return ClientDecision(
         row["client"],
@@ -558,13 +583,13 @@ def _decision(row: Row) -> ClientDecision:
     )
 
 
-def _evaluation(row: Row, population: Population) -> ClientEvaluation:
+def _build_evaluation(row: TableRow, population: Population) -> ClientEvaluation:
     def value(name: str) -> float:
         return math.nan if row[name] is None else float(row[name])
 
     return ClientEvaluation(
         client=row["client"],
-        priority_weight=population.priority_weight(row["client"]),
+        priority_weight=population.get_priority_weight(row["client"]),
         num_examples=value("num_examples"),
         loss=value("loss"),
         accuracy=value("accuracy"),
@@ -576,18 +601,18 @@ def _evaluation(row: Row, population: Population) -> ClientEvaluation:
         validation_loss=value("validation_loss"),
         validation_accuracy=value("validation_accuracy"),
         validation_metric=value("validation_metric"),
-        held_out=row["client"] in population.unseen,
+        held_out=row["client"] in population.held_out,
     )
 
 
-def _population(run: Run) -> Mapping[str, pa.ChunkedArray]:
+def _read_population_columns(run: Run) -> Mapping[str, pa.ChunkedArray]:
     """Return the columns of the table of clients."""
     directory = run.directory
-    if RunFolder(directory).identity(POPULATION) is None:
+    if SafeRunDir(directory).get_file_id(POPULATION_FILE) is None:
         if not run.rounds:
             raise RunError(f"{directory} has no finished round: there is nothing to replay")
         raise RunError(
-            f"expected a file of a run, got {directory / POPULATION} (No such file or directory)"
+            f"expected a file of a run, got {directory / POPULATION_FILE} (No such file or directory)"
         )
     table = read_population(directory)
     return {name: table[name] for name in table.column_names}

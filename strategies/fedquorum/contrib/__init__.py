@@ -10,39 +10,41 @@ They reach the round by ``fedquorum.hooks``, and nothing else knows them:
 
 from typing import Any
 
-from ..hooks import ReportedNumbers
-from ..rule import table
+from ..hooks import ReportedMetrics
+from ..rule import index_by_key
 from ..selection.base import Selection
 from ..weighting.base import Weighting
-from .fedawe import Echo
+from .fedawe import FedAWEWeighting
 from .maxfl import (
-    APPEAL_NUMBERS,
+    APPEAL_METRICS,
     CLIENT_COLUMNS,
-    Satisfaction,
+    MaxFLWeighting,
+    collect_requirements,
     find_requirement,
-    given_requirements,
-    recorded_hooks,
+    restore_appeal_hooks,
 )
 from .power_of_choice import PowerOfChoice
 
-CONTRIB_WEIGHTINGS: dict[str, type[Weighting[Any]]] = table((Echo, Satisfaction))
+CONTRIB_WEIGHTINGS: dict[str, type[Weighting[Any]]] = index_by_key(
+    (FedAWEWeighting, MaxFLWeighting)
+)
 """The weightings of this package by their keys."""
 
-CONTRIB_SELECTIONS: dict[str, type[Selection]] = table((PowerOfChoice,))
+CONTRIB_SELECTIONS: dict[str, type[Selection]] = index_by_key((PowerOfChoice,))
 """The selections of this package by their keys."""
 
-REPORTED_NUMBERS: tuple[ReportedNumbers, ...] = (APPEAL_NUMBERS,)
+REPORTED_METRICS: tuple[ReportedMetrics, ...] = (APPEAL_METRICS,)
 """What reports of this package add to the records of a round."""
 
 __all__ = [
     "CLIENT_COLUMNS",
     "CONTRIB_SELECTIONS",
     "CONTRIB_WEIGHTINGS",
-    "REPORTED_NUMBERS",
-    "Echo",
+    "REPORTED_METRICS",
+    "FedAWEWeighting",
+    "MaxFLWeighting",
     "PowerOfChoice",
-    "Satisfaction",
+    "collect_requirements",
     "find_requirement",
-    "given_requirements",
-    "recorded_hooks",
+    "restore_appeal_hooks",
 ]

@@ -9,27 +9,41 @@ from typing import Any
 
 import numpy as np
 
-from ..aggregation import AsFloat64, like, measured, trained
+from ..aggregation import Float64View, cast_like, select_buffers, select_trainable
+from ..decisions import DecisionTrace
 from ..description import RuleDescription
 from ..errors import ParameterError, RunError, StateError
+from ..exact_sum import compute_weighted_sum
+from ..formatting import find_population_index, format_number
 from ..hooks import Hooks, Model
-from ..parameters import CUTOFF, POSITIVE, FolderPath
-from ..report import Decided
-from ..responses import positions
-from ..rule import Question, parameter
-from ..scratch import UnnamedFile, free_disk, gigabytes, machine_memory, room
-from ..search import Among
+from ..parameters import CUTOFF, POSITIVE, DirectoryPath
+from ..responses import find_client_indices
+from ..rule import Goal, parameter
+from ..scratch import (
+    ScratchFile,
+    compute_aligned_size,
+    format_bytes,
+    get_free_disk,
+    get_total_memory,
+)
+from ..search import Choices
 from ..selection.base import Selection
 from ..server_optimizer.base import ServerOptimizer
-from ..state import StateArrays, array_like
-from ..summation import combined_update
-from ..types import ByClient, Call, FloatArray, IntArray, Population, Responses, Weights
+from ..state_arrays import StateArrays, expect_array
+from ..types import (
+    AggregationWeights,
+    ClientUpdates,
+    FloatArray,
+    IntArray,
+    PerClient,
+    Population,
+    RoundPlan,
+)
 from ..weighting.base import Weighting
-from ..words import digits, place_in
 
 
 @dataclass(frozen=True)
-class EchoState:
+class FedAWEState:
     """The time since each client's last participation, shapes (N,).
 
     ``age`` is t - tau_k >= 1, where tau_k is the last round in which client k took part. ``t`` is
@@ -42,13 +56,13 @@ class EchoState:
     t: int = 0
 
     @property
-    def start(self) -> IntArray:
+    def start_index(self) -> IntArray:
         """The number tau_k + 1 of the model from which each client trains next, shape (N,)."""
         return self.t + 1 - self.age
 
 
 @dataclass(frozen=True)
-class Echo(Weighting[EchoState]):
+class FedAWEWeighting(Weighting[FedAWEState]):
     """Weight d_k = w_k - x_k by c_k = (t - tau_k) / |S_t|, tau_k the last round with client k.
 
     Client k trains from x_k = w_{tau_k + 1}, the model after round tau_k, and not from w_t. With
@@ -62,7 +76,7 @@ class Echo(Weighting[EchoState]):
     part in the last of R rounds, its echoes in these rounds sum to R (Proposition 1).
 
     The result of the method is the mean of x_k over all N clients
-    (``ComposedStrategy.mean_start``), since w_t is closer to the clients that often take part.
+    (``ComposedStrategy.compute_mean_start_model``), since w_t is closer to the clients that often take part.
 
     A client takes part if its update counts; a client that fails or sends no usable update was
     away. A client that is first known in round t0 starts from w_{t0}, with tau_k = t0 - 1.
@@ -116,19 +130,19 @@ class Echo(Weighting[EchoState]):
             "different messages"
         ),
     )
-    question = Question.PARTICIPATION
+    goal = Goal.PARTICIPATION
     needs_losses = False
-    factor = "t - tau_k"
-    divisor = "the number of {whom}"
-    late = "It did not take part, and continues from the model that it started from."
-    unbounded = (
+    numerator = "t - tau_k"
+    denominator = "the number of {whom}"
+    late_reply_effect = "It did not take part, and continues from the model that it started from."
+    dp_unsupported_reason = (
         "the model becomes the mean of the available clients' start models: availability alone "
         "decides it"
     )
 
     clip: float | None = parameter(None, POSITIVE)
-    echo_cap: float = parameter(math.inf, CUTOFF, Among((5, 20, 100, math.inf)))
-    memory_dir: str | None = parameter(None, FolderPath())
+    echo_cap: float = parameter(math.inf, CUTOFF, Choices((5, 20, 100, math.inf)))
+    memory_dir: str | None = parameter(None, DirectoryPath())
 
     @property
     def hooks(self) -> Hooks:
@@ -137,30 +151,34 @@ class Echo(Weighting[EchoState]):
         longest = math.inf if self.clip is None else self.clip
         return Hooks(client_start=partial(ModelHistory, folder, longest))
 
-    def init(self, population: Population) -> EchoState:
+    def init(self, population: Population) -> FedAWEState:
         """Return the state before round 0, with x_k = w_0 and tau_k = -1 for all clients."""
-        clients = population.ascending
-        return EchoState(clients, np.ones(len(clients), dtype=np.int64))
+        clients = population.sorted_clients
+        return FedAWEState(clients, np.ones(len(clients), dtype=np.int64))
 
     def weigh(
-        self, state: EchoState, call: Call, responses: Responses, share: FloatArray
-    ) -> tuple[EchoState, Weights]:
+        self,
+        state: FedAWEState,
+        plan: RoundPlan,
+        updates: ClientUpdates,
+        admitted_fraction: FloatArray,
+    ) -> tuple[FedAWEState, AggregationWeights]:
         """Return (t - tau_k) / (number of participants), and the state after round t."""
-        position = positions(state.client, responses)
-        known = np.isin(state.client, responses.known)
+        position = find_client_indices(state.client, updates)
+        known = np.isin(state.client, updates.registered)
         echo = np.minimum(state.age, self.echo_cap).astype(np.float64)
         age = np.where(known, state.age + 1, 1)
-        age[position[share > 0]] = 1
-        weights = Weights(
-            share * echo[position],
-            float(share.sum()),
-            omega=ByClient(state.client[known], echo[known]),
+        age[position[admitted_fraction > 0]] = 1
+        weights = AggregationWeights(
+            admitted_fraction * echo[position],
+            float(admitted_fraction.sum()),
+            omega=PerClient(state.client[known], echo[known]),
         )
-        return EchoState(state.client, age, state.t + 1), weights
+        return FedAWEState(state.client, age, state.t + 1), weights
 
     def check_with(self, selection: Selection, server_optimizer: ServerOptimizer[Any]) -> None:
         """Refuse gates, groups of clients, and steps in other directions than the update's."""
-        if not (selection.asks_all and selection.admits_all):
+        if not (selection.selects_all and selection.admits_all):
             raise ParameterError(
                 "selection",
                 f"everyone with the weighting {self.key}",
@@ -168,7 +186,7 @@ class Echo(Weighting[EchoState]):
                 "clients measure the different models that they start from, and all of them "
                 "share in the mean",
             )
-        if not server_optimizer.follows_update:
+        if not server_optimizer.is_linear:
             raise ParameterError(
                 "server_optimizer",
                 f"sgd with the weighting {self.key}",
@@ -176,17 +194,19 @@ class Echo(Weighting[EchoState]):
                 "every round begins at another mean of past models, which is no path of one model",
             )
 
-    def over_known(self) -> Weighting[Any]:
+    def with_fixed_denominator(self) -> Weighting[Any]:
         """Refuse a further correction for participation."""
-        raise self.uncorrectable("an update counts for the rounds that its client was away already")
+        raise self.build_correction_error(
+            "an update counts for the rounds that its client was away already"
+        )
 
-    def explain(self, decided: Decided, place: int) -> Iterator[str]:
+    def explain(self, trace: DecisionTrace, index: int) -> Iterator[str]:
         """Yield tau_k, the model from which client k started, and its echo."""
-        if decided.weights is None:
+        if trace.weights is None:
             return
-        state: EchoState = decided.state
-        age = int(state.age[place_in(state.client, decided, place)])
-        tau, count = state.t - age, float(decided.share.sum())
+        state: FedAWEState = trace.state
+        age = int(state.age[find_population_index(state.client, trace, index)])
+        tau, count = state.t - age, float(trace.admitted_fraction.sum())
         yield (
             f"tau_k = {tau}, the last round in which the client took part, or the round before it "
             f"was known; now t = {state.t}, both from 0. It trained from w_{tau + 1}, and c_k "
@@ -196,8 +216,8 @@ class Echo(Weighting[EchoState]):
         if age > self.echo_cap:
             terms, numbers = "min(t - tau_k, echo_cap)", f"min({age}, {self.echo_cap:g})"
         yield (
-            f"c_k = ({terms}) / |S_t| = {numbers} / {digits(count)} = "
-            f"{digits(decided.weights.weight[place])}"
+            f"c_k = ({terms}) / |S_t| = {numbers} / {format_number(count)} = "
+            f"{format_number(trace.weights.weight[index])}"
         )
 
 
@@ -205,7 +225,7 @@ class ModelHistory:
     """The models w_i from which clients will start in later rounds, each stored once.
 
     There are at most as many as clients, and mostly far fewer: those who took part in the same
-    round last share one. See ``fedquorum.hooks.ClientStart``.
+    round last share one. See ``fedquorum.hooks.StartModelStore``.
 
     Parameters
     ----------
@@ -225,14 +245,14 @@ class ModelHistory:
         """The size of the models in bytes, in files or not."""
         return sum(array.nbytes for model in self._models.values() for array in model.values())
 
-    def start_models(
-        self, state: EchoState, model: Model, population: Population
+    def prepare_start_models(
+        self, state: FedAWEState, model: Model, population: Population
     ) -> "ClientStartModels":
         """Return the start models of a round, and forget those that no client needs any more.
 
         Parameters
         ----------
-        state : EchoState
+        get_state : FedAWEState
             The state before the round.
         model : mapping
             The present model w_t.
@@ -244,23 +264,23 @@ class ModelHistory:
         RunError
             If there is no room for the present model.
         """
-        numbers = state.start.tolist()
+        numbers = state.start_index.tolist()
         needed = set(numbers)
         self._models = {i: kept for i, kept in self._models.items() if i in needed}
         if state.t in needed and state.t not in self._models:
-            self._models[state.t] = self._stored(model)
-        number_of = dict(zip(population.ascending.tolist(), numbers, strict=True))
+            self._models[state.t] = self._store_model(model)
+        number_of = dict(zip(population.sorted_clients.tolist(), numbers, strict=True))
         return ClientStartModels(dict(self._models), number_of, self._longest)
 
-    def mean_model(self, state: EchoState, model: Model, population: Population) -> Model:
+    def compute_mean_model(self, state: FedAWEState, model: Model, population: Population) -> Model:
         """Return (1 / N) sum_k x_k over all clients, x_k the model from which k starts next.
 
-        The arguments and what it raises are those of ``start_models``.
+        The arguments and what it raises are those of ``prepare_start_models``.
         """
-        models = self.start_models(state, model, population).models
-        return mean_start_model(state.start, models, model)
+        models = self.prepare_start_models(state, model, population).models
+        return compute_mean_start_model(state.start_index, models, model)
 
-    def state(self) -> StateArrays:
+    def get_state(self) -> StateArrays:
         """Return the models as named arrays, their own: not for keeping, to be written."""
         return {
             f"{i}.{name}": array
@@ -269,7 +289,7 @@ class ModelHistory:
         }
 
     def restore(self, arrays: StateArrays, model: Model) -> None:
-        """Restore what ``state`` returned, for a model of the same form.
+        """Restore what ``get_state`` returned, for a model of the same form.
 
         Raises
         ------
@@ -281,23 +301,24 @@ class ModelHistory:
             raise StateError(f"past models are numbered, got {', '.join(numbers)}")
         for number in numbers:
             found = {
-                name: array_like(array, f"{number}.{name}", arrays) for name, array in model.items()
+                name: expect_array(array, f"{number}.{name}", arrays)
+                for name, array in model.items()
             }
-            self._models[int(number)] = self._stored(found)
+            self._models[int(number)] = self._store_model(found)
 
-    def _stored(self, model: Model) -> Model:
+    def _store_model(self, model: Model) -> Model:
         """Return a copy of a model, in a file if there is a folder for it."""
-        size, folder = sum(map(room, model.values())), self._directory
-        if size > (machine_memory() - self.nbytes if folder is None else free_disk(folder)):
-            raise self._no_room(size)
+        size, folder = sum(map(compute_aligned_size, model.values())), self._directory
+        if size > (get_total_memory() - self.nbytes if folder is None else get_free_disk(folder)):
+            raise self._build_space_error(size)
         if folder is None:
             return dict(model)
         try:
-            return UnnamedFile(max(size, 1), folder).moved(model, size)
+            return ScratchFile(max(size, 1), folder).store(model, size)
         except OSError as error:
-            raise self._no_room(size, f": {error.strerror}") from None
+            raise self._build_space_error(size, f": {error.strerror}") from None
 
-    def _no_room(self, size: int, reason: str = "") -> RunError:
+    def _build_space_error(self, size: int, reason: str = "") -> RunError:
         folder, count = self._directory, len(self._models) + 1
         allowed = (
             "set where this machine's memory does not hold"
@@ -306,7 +327,7 @@ class ModelHistory:
         )
         return RunError(
             f"strategy.memory_dir must be {allowed} the models from which clients start: {count} "
-            f"of {gigabytes(size)}, got {folder}{reason}"
+            f"of {format_bytes(size)}, got {folder}{reason}"
         )
 
 
@@ -318,56 +339,56 @@ class ClientStartModels:
     ----------
     models : mapping of int to mapping
         The models by their numbers.
-    number_of : mapping of int to int
+    index_by_client : mapping of int to int
         The number of each client's, by client id.
-    longest : float
+    max_norm : float
         The largest norm of D.
     """
 
     models: Mapping[int, Model]
-    number_of: Mapping[int, int]
-    longest: float = math.inf
+    index_by_client: Mapping[int, int]
+    max_norm: float = math.inf
 
-    def of(self, client: int) -> Model:
+    def get_model(self, client: int) -> Model:
         """Return the model that a client starts from."""
-        return self.models[self.number_of[client]]
+        return self.models[self.index_by_client[client]]
 
     def combine(
-        self, model: Model, updates: Sequence[tuple[int, float, Model]], divisor: float
+        self, model: Model, updates: Sequence[tuple[int, float, Model]], denominator: float
     ) -> tuple[Mapping[str, FloatArray], Mapping[str, FloatArray]]:
-        """Return B and D of a round in float64, D shortened if it is longer than ``longest``.
+        """Return B and D of a round in float64, D shortened if it is longer than ``max_norm``.
 
         B = (1 / n) sum_k x_k is over the n clients that took part. D = sum_k a_k (w_k - x_k) /
         divisor has the arrays that are trained. Of counters and running statistics, which no echo
         may make negative, it is what leads to the mean of the w_k.
 
-        All sums are over one grid (``fedquorum.summation``), so that neither the clients' order nor
+        All sums are over one grid (``fedquorum.exact_sum``), so that neither the clients' order nor
         their grouping changes a bit. Where all start from ``model``, B is ``model`` exactly.
         """
         n = float(len(updates))
-        of_training = trained(model)
+        of_training = select_trainable(model)
 
         def chosen(arrays: Model) -> Model:
             return {name: arrays[name] for name in of_training}
 
-        starts = [chosen(self.of(client)) for client, _, _ in updates]
-        away = combined_update(of_training, [(1.0, start) for start in starts], n)
+        starts = [chosen(self.get_model(client)) for client, _, _ in updates]
+        away = compute_weighted_sum(of_training, [(1.0, start) for start in starts], n)
         echoed = [(factor, chosen(arrays)) for _, factor, arrays in updates]
         step = clip_by_norm(
-            combined_update(of_training, echoed, divisor, starts=starts), self.longest
+            compute_weighted_sum(of_training, echoed, denominator, starts=starts), self.max_norm
         )
-        statistics = measured(model)
-        means = combined_update(
+        statistics = select_buffers(model)
+        means = compute_weighted_sum(
             statistics,
             [(1.0, {name: arrays[name] for name in statistics}) for _, _, arrays in updates],
             n,
         )
-        present = AsFloat64(model)
+        present = Float64View(model)
         anchor = {name: present[name] + away[name] for name in of_training}
         return anchor, {**step, **means}
 
 
-def mean_start_model(number: IntArray, models: Mapping[int, Model], model: Model) -> Model:
+def compute_mean_start_model(number: IntArray, models: Mapping[int, Model], model: Model) -> Model:
     """Return (1 / N) sum_k x_k, x_k the model with the ``number`` of client k.
 
     Parameters
@@ -384,13 +405,13 @@ def mean_start_model(number: IntArray, models: Mapping[int, Model], model: Model
         (float(count), models[i])
         for i, count in zip(numbers.tolist(), counts.tolist(), strict=True)
     ]
-    update = combined_update(model, factored, float(len(number)))
-    return like({name: a + update[name] for name, a in AsFloat64(model).items()}, model)
+    update = compute_weighted_sum(model, factored, float(len(number)))
+    return cast_like({name: a + update[name] for name, a in Float64View(model).items()}, model)
 
 
-def clip_by_norm(update: dict[str, FloatArray], longest: float) -> dict[str, FloatArray]:
-    """Return an update scaled to the norm ``longest`` where it is longer."""
+def clip_by_norm(update: dict[str, FloatArray], max_norm: float) -> dict[str, FloatArray]:
+    """Return an update scaled to the norm ``max_norm`` where it is longer."""
     norm = math.sqrt(math.fsum(float(np.vdot(u, u)) for u in update.values()))
-    if norm <= longest:
+    if norm <= max_norm:
         return update
-    return {name: u * (longest / norm) for name, u in update.items()}
+    return {name: u * (max_norm / norm) for name, u in update.items()}

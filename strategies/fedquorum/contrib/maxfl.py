@@ -14,26 +14,34 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from ..decisions import DecisionTrace
 from ..description import SUM_BY_LOSSES, RuleDescription
-from ..equality import same
+from ..equality import is_same
 from ..errors import ParameterError, SettingsError
-from ..hooks import Hooks, ReportedNumbers
+from ..formatting import format_number
+from ..hooks import Hooks, ReportedMetrics
 from ..parameters import NON_NEGATIVE, POSITIVE, REQUIREMENT
-from ..report import Decided
-from ..responses import heard
-from ..rule import Question, RunFacts, parameter
-from ..types import ByClient, Call, FloatArray, IntArray, Population, Responses, Weights
-from ..weighting.base import BY_LOSSES, Weighting
-from ..words import digits
+from ..responses import compute_reported_mask
+from ..rule import Goal, RunContext, parameter
+from ..types import (
+    AggregationWeights,
+    ClientUpdates,
+    FloatArray,
+    IntArray,
+    PerClient,
+    Population,
+    RoundPlan,
+)
+from ..weighting.base import WEIGHTS_DEPEND_ON_LOSSES, Weighting
 
 REQUIREMENT_COLUMN, LOCAL_ACCURACY_COLUMN = "requirement", "local_accuracy"
 
 CLIENT_COLUMNS = {REQUIREMENT_COLUMN: "it has none", LOCAL_ACCURACY_COLUMN: "not known"}
 """The columns of ``population.parquet`` for requirements, and what their nulls mean."""
 
-APPEAL_NUMBERS = ReportedNumbers(
+APPEAL_METRICS = ReportedMetrics(
     key="appeal",
-    words={
+    labels={
         "appeal": "clients satisfied",
         "preferred_accuracy": "accuracy of preferred models",
     },
@@ -50,7 +58,7 @@ NO_REQUIREMENT = "the client has no requirement, and maxfl weights by requiremen
 
 
 @dataclass(frozen=True)
-class Satisfaction(Weighting[None]):
+class MaxFLWeighting(Weighting[None]):
     """Weight client k by c_k = s_k q_k / (sum_j s_j q_j + e), q_k = sigma(z_k) (1 - sigma(z_k)).
 
     The sum is over the clients heard, z_k = slope (F_k - rho_k), sigma(z) = 1 / (1 + exp(-z)), and
@@ -111,10 +119,10 @@ class Satisfaction(Weighting[None]):
         ),
         secure_sum=SUM_BY_LOSSES,
     )
-    question = Question.APPEAL
-    unbounded = BY_LOSSES
-    factor = "q_k"
-    needed: ClassVar[Mapping[str, tuple[str, str]]] = {
+    goal = Goal.APPEAL
+    dp_unsupported_reason = WEIGHTS_DEPEND_ON_LOSSES
+    numerator = "q_k"
+    required_options: ClassVar[Mapping[str, tuple[str, str]]] = {
         "requirement": (
             REQUIREMENT.describe(),
             "a client is satisfied if its loss is below its requirement",
@@ -126,39 +134,39 @@ class Satisfaction(Weighting[None]):
     offset: float = parameter(0.0, NON_NEGATIVE)
 
     @classmethod
-    def of(cls, options: Mapping[str, Any], facts: RunFacts) -> Self:
+    def from_options(cls, options: Mapping[str, Any], context: RunContext) -> Self:
         """Return the rule, with the requirements of the run if it has any."""
         given = options.get("requirement")
-        found = facts.hooks.columns.get(REQUIREMENT_COLUMN, given)
+        found = context.hooks.columns.get(REQUIREMENT_COLUMN, given)
         rule = cls(**{**options, "requirement": found})
-        clients = np.array(facts.clients, dtype=np.int64)
-        if len(clients) and not np.isfinite(rule.requirements(clients)).any():
+        clients = np.array(context.clients, dtype=np.int64)
+        if len(clients) and not np.isfinite(rule.get_requirements(clients)).any():
             reason = "of its clients none has one"
             raise ParameterError("requirement", REQUIREMENT.describe(), given, reason)
         return rule
 
     @property
-    def divisor(self) -> str:
+    def denominator(self) -> str:
         """The divisor of q, in words."""
         return f"the sum of the same over {{whom}}{f' + {self.offset:g}' if self.offset else ''}"
 
     @cached_property
-    def _by_client(self) -> ByClient:
+    def _losses_by_client(self) -> PerClient:
         given = self.requirement
         if isinstance(given, Sequence) and not isinstance(given, str):
             given = dict(enumerate(given))
-        return ByClient.of(given) if isinstance(given, Mapping) else ByClient()
+        return PerClient.from_mapping(given) if isinstance(given, Mapping) else PerClient()
 
-    def requirements(self, clients: IntArray) -> FloatArray:
+    def get_requirements(self, clients: IntArray) -> FloatArray:
         """Return rho of these clients, NaN for a client without one, shape (n,)."""
         given = self.requirement
         if isinstance(given, int | float):
             return np.full(len(clients), float(given))
-        return self._by_client.at(clients, math.nan)
+        return self._losses_by_client.get_array(clients, math.nan)
 
-    def over_known(self) -> Weighting[Any]:
+    def with_fixed_denominator(self) -> Weighting[Any]:
         """Refuse a correction for participation."""
-        raise self.uncorrectable(
+        raise self.build_correction_error(
             "it weights by the losses of a round, and absent clients report none"
         )
 
@@ -176,8 +184,8 @@ class Satisfaction(Weighting[None]):
             raise ParameterError("requirement", allowed, self.requirement, reason)
 
     def weigh(
-        self, state: None, call: Call, responses: Responses, share: FloatArray
-    ) -> tuple[None, Weights]:
+        self, state: None, plan: RoundPlan, updates: ClientUpdates, admitted_fraction: FloatArray
+    ) -> tuple[None, AggregationWeights]:
         """Return c_k, and a reason for each client without a requirement.
 
         Raises
@@ -185,46 +193,50 @@ class Satisfaction(Weighting[None]):
         ValueError
             If the clients did not measure the model that they received.
         """
-        rho = self.requirements(responses.client)
-        counts = heard(call, responses, share)
+        rho = self.get_requirements(updates.client)
+        counts = compute_reported_mask(plan, updates, admitted_fraction)
         known = counts & np.isfinite(rho)
         with np.errstate(over="ignore"):  # an infinite z has the q of any large one, 0
-            z = self.slope * np.where(known, responses.loss - rho, math.inf)
-        factor = share * satisfaction_slope(z)
+            z = self.slope * np.where(known, updates.loss - rho, math.inf)
+        factor = admitted_fraction * compute_satisfaction_slope(z)
         total = float(factor.sum())
-        without = responses.client[counts & np.isnan(rho)].tolist()
+        without = updates.client[counts & np.isnan(rho)].tolist()
         divisor = total + self.offset if total > 0.0 else 0.0
-        return None, Weights(factor, divisor, reason=dict.fromkeys(without, NO_REQUIREMENT))
+        return None, AggregationWeights(
+            factor, divisor, reason=dict.fromkeys(without, NO_REQUIREMENT)
+        )
 
-    def explain(self, decided: Decided, place: int) -> Iterator[str]:
+    def explain(self, trace: DecisionTrace, index: int) -> Iterator[str]:
         """Yield z, q and the weight with their numbers."""
-        weights, responses = decided.weights, decided.responses
+        weights, responses = trace.weights, trace.updates
         if weights is None:
             return
-        rho = float(self.requirements(responses.client)[place])
+        rho = float(self.get_requirements(responses.client)[index])
         if math.isnan(rho):
             yield f"c_k = 0; {NO_REQUIREMENT}"
             return
-        loss = float(responses.loss[place])
+        loss = float(responses.loss[index])
         yield (
-            f"z_k = slope (F_k - rho_k) = {self.slope:g} x ({digits(loss)} - {digits(rho)}) = "
-            f"{digits(self.slope * (loss - rho))}"
+            f"z_k = slope (F_k - rho_k) = {self.slope:g} x ({format_number(loss)} - {format_number(rho)}) = "
+            f"{format_number(self.slope * (loss - rho))}"
         )
         yield (
             f"c_k = s_k q_k / (sum of s_j q_j + {self.offset:g}), q_k = u / (1 + u)^2, "
-            f"u = exp(-|z_k|): {digits(weights.factor[place])} / {digits(weights.divisor)} = "
-            f"{digits(weights.weight[place])}"
+            f"u = exp(-|z_k|): {format_number(weights.numerator[index])} / {format_number(weights.denominator)} = "
+            f"{format_number(weights.weight[index])}"
         )
 
 
-def satisfaction_slope(z: FloatArray) -> FloatArray:
+def compute_satisfaction_slope(z: FloatArray) -> FloatArray:
     """Return sigma(z) (1 - sigma(z)) = u / (1 + u)^2, u = exp(-|z|), in [0, 1/4], elementwise."""
     u = np.exp(-np.abs(z))
     slope: FloatArray = u / np.square(1.0 + u)
     return slope
 
 
-def appeal_hooks(loss: Mapping[int, float], accuracy: Mapping[int, float] | None = None) -> Hooks:
+def build_appeal_hooks(
+    loss: Mapping[int, float], accuracy: Mapping[int, float] | None = None
+) -> Hooks:
     """Return the hooks of a run with requirements: their columns, and the appeal of its models.
 
     Parameters
@@ -236,13 +248,13 @@ def appeal_hooks(loss: Mapping[int, float], accuracy: Mapping[int, float] | None
         The test accuracy of each client's local model, if it is known.
     """
     columns = {
-        REQUIREMENT_COLUMN: ByClient.of(loss),
-        LOCAL_ACCURACY_COLUMN: ByClient.of(accuracy or {}),
+        REQUIREMENT_COLUMN: PerClient.from_mapping(loss),
+        LOCAL_ACCURACY_COLUMN: PerClient.from_mapping(accuracy or {}),
     }
     return Hooks(columns=columns, report=report_appeal)
 
 
-def recorded_hooks(population: Mapping[str, Sequence[Any]]) -> Hooks:
+def restore_appeal_hooks(population: Mapping[str, Sequence[Any]]) -> Hooks:
     """Return the hooks of a run from its table of clients, column by column."""
 
     def by_client(name: str) -> dict[int, float]:
@@ -250,10 +262,10 @@ def recorded_hooks(population: Mapping[str, Sequence[Any]]) -> Hooks:
         return {client: value for client, value in rows if value is not None}
 
     losses = by_client(REQUIREMENT_COLUMN)
-    return appeal_hooks(losses, by_client(LOCAL_ACCURACY_COLUMN)) if losses else Hooks()
+    return build_appeal_hooks(losses, by_client(LOCAL_ACCURACY_COLUMN)) if losses else Hooks()
 
 
-def given_requirements(nodes: Mapping[str, Any]) -> dict[str, Any]:
+def collect_requirements(nodes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the requirements in the settings of an evaluation and of rules, by dotted key."""
     values = {
         f"{place}.requirement": getattr(node, "requirement", None) for place, node in nodes.items()
@@ -269,25 +281,25 @@ def find_requirement(nodes: Mapping[str, Any]) -> tuple[str, Any]:
     SettingsError
         If two settings contradict each other: a run has one requirement of each client.
     """
-    first, *others = given_requirements(nodes).items() or [("evaluation.requirement", None)]
+    first, *others = collect_requirements(nodes).items() or [("evaluation.requirement", None)]
     for key, other in others:
-        if not same(other, first[1]):
+        if not is_same(other, first[1]):
             place, value = first
             raise SettingsError(f"{key} must be null or that of {place} ({value}), got {other}")
     return first
 
 
-def report_appeal(tested: Mapping[str, FloatArray]) -> Mapping[str, float]:
-    """Return the appeal and the preferred accuracy of a group of clients; see ``hooks.Report``."""
-    loss, requirement = tested["training_loss"], tested[REQUIREMENT_COLUMN]
-    accuracies = tested["accuracy"], tested[LOCAL_ACCURACY_COLUMN]
+def report_appeal(numbers: Mapping[str, FloatArray]) -> Mapping[str, float]:
+    """Return the appeal and the preferred accuracy of a group of clients; see ``hooks.GroupReport``."""
+    loss, requirement = numbers["training_loss"], numbers[REQUIREMENT_COLUMN]
+    accuracies = numbers["accuracy"], numbers[LOCAL_ACCURACY_COLUMN]
     return {
-        "appeal": appeal(loss, requirement),
-        "preferred_accuracy": preferred_accuracy(loss, requirement, *accuracies),
+        "appeal": compute_appeal(loss, requirement),
+        "preferred_accuracy": compute_preferred_accuracy(loss, requirement, *accuracies),
     }
 
 
-def appeal(loss: FloatArray, requirement: FloatArray) -> float:
+def compute_appeal(loss: FloatArray, requirement: FloatArray) -> float:
     """Return GM-appeal, the share of the clients with F_k(w) < rho_k, in [0, 1].
 
     A tie does not satisfy (our choice). The share leaves out clients without a loss or a
@@ -304,7 +316,7 @@ def appeal(loss: FloatArray, requirement: FloatArray) -> float:
     return float((loss[known] < requirement[known]).mean()) if known.any() else np.nan
 
 
-def preferred_accuracy(
+def compute_preferred_accuracy(
     loss: FloatArray, requirement: FloatArray, accuracy: FloatArray, local_accuracy: FloatArray
 ) -> float:
     """Return the mean test accuracy of the model that each client prefers, in [0, 1].

@@ -10,26 +10,26 @@ from ..description import RuleDescription
 from ..equality import nan_equals_nan
 from ..errors import ParameterError
 from ..hooks import Candidates, Hooks
-from ..parameters import CHOSEN_BY, COUNT
+from ..parameters import LOSS_SOURCES, POSITIVE_INT
+from ..rng import make_generator
 from ..rule import parameter
 from ..selection.base import Selection
 from ..selection.sampling import Sampling
-from ..streams import stream
-from ..types import ByClient, Call, FloatArray, IntArray, Population, Told
+from ..types import ClientReports, FloatArray, IntArray, PerClient, Population, RoundPlan
 
 
 @nan_equals_nan
 @dataclass(frozen=True)
-class CallByLosses(Call):
+class LossRankedPlan(RoundPlan):
     """A call to the candidates with the largest losses.
 
-    ``candidates`` has each candidate's loss, NaN if unknown, in the order of drawing.
+    ``candidate_losses`` has each candidate's loss, NaN if unknown, in the order of drawing.
     """
 
-    candidates: Mapping[int, float] = field(default_factory=dict)
+    candidate_losses: Mapping[int, float] = field(default_factory=dict)
 
     @property
-    def settled(self) -> bool:
+    def is_final(self) -> bool:
         """Whether no message before the round can change the call: losses can."""
         return False
 
@@ -83,10 +83,10 @@ class PowerOfChoice(Selection):
         secure_sum="only with the losses in the clear",
     )
     needs_objective = False
-    unbounded = "the clients' losses decide which clients are asked"
+    dp_unsupported_reason = "the clients' losses decide which clients are asked"
 
-    candidates: int | None = parameter(None, COUNT)
-    losses: str = parameter("measured", CHOSEN_BY)
+    candidates: int | None = parameter(None, POSITIVE_INT)
+    losses: str = parameter("measured", LOSS_SOURCES)
     sampling: Sampling = field(default_factory=Sampling)
 
     def __post_init__(self) -> None:
@@ -108,8 +108,8 @@ class PowerOfChoice(Selection):
 
     def check_population(self, population: Population) -> None:
         """Refuse a number of candidates below m or above the number of clients."""
-        group = _group(population)
-        asked, given = self._asked(population, group), self.candidates
+        group = _get_candidate_pool(population)
+        asked, given = self._compute_num_selected(population, group), self.candidates
         if given is not None and not asked <= given <= len(group):
             raise ParameterError(
                 "candidates",
@@ -118,56 +118,70 @@ class PowerOfChoice(Selection):
                 "fraction says how many are asked",
             )
 
-    def candidates_of(self, t: int, population: Population, told: Told) -> Candidates:
+    def select_candidates(
+        self, t: int, population: Population, reports: ClientReports
+    ) -> Candidates:
         """Return all candidates of round t, with those that measure its model first.
 
         Before round 1 all clients measure it, and with it report their amounts of data.
         """
-        priority, drawn, _ = self._drawn(t, population, told)
+        priority, drawn, _ = self._draw_candidates(t, population, reports)
         measuring = () if self.needs_reports else drawn
         if t == 0:
-            measuring = tuple(population.ascending.tolist())
+            measuring = tuple(population.sorted_clients.tolist())
         return Candidates(tuple(sorted((*priority, *drawn))), measuring)
 
-    def call(self, t: int, population: Population, told: Told) -> CallByLosses:
+    def plan(self, t: int, population: Population, reports: ClientReports) -> LossRankedPlan:
         """Return a call to the candidates with the largest losses, and to priority clients."""
-        priority, drawn, asked = self._drawn(t, population, told)
-        candidates = self._losses(drawn, told)
-        chosen = _largest(candidates, asked)
-        return CallByLosses(tuple(sorted((*priority, *chosen))), candidates=candidates)
+        priority, drawn, asked = self._draw_candidates(t, population, reports)
+        candidates = self._get_candidate_losses(drawn, reports)
+        chosen = _select_largest(candidates, asked)
+        return LossRankedPlan(tuple(sorted((*priority, *chosen))), candidate_losses=candidates)
 
-    def _drawn(
-        self, t: int, population: Population, told: Told
+    def _draw_candidates(
+        self, t: int, population: Population, reports: ClientReports
     ) -> tuple[tuple[int, ...], tuple[int, ...], int]:
         """Return the priority clients asked, the candidates in the order of drawing, and m."""
-        rng = stream(self.sampling.seed, "selection", t)
-        group, priority = _group(population), population.priority_clients
-        if told.present is not None:
-            group = tuple(k for k in group if k in told.present)
-            priority = tuple(k for k in priority if k in told.present)
-        priority = self.sampling.fraction_of(priority, rng, at_least=1) if population.others else ()
-        asked = self._asked(population, group)
+        rng = make_generator(self.sampling.seed, "selection", t)
+        group, priority = _get_candidate_pool(population), population.priority_clients
+        if reports.available is not None:
+            group = tuple(k for k in group if k in reports.available)
+            priority = tuple(k for k in priority if k in reports.available)
+        priority = (
+            self.sampling.sample_fraction(priority, rng, at_least=1)
+            if population.non_priority_clients
+            else ()
+        )
+        asked = self._compute_num_selected(population, group)
         count = max(asked, 2 * asked if self.candidates is None else self.candidates)
         clients = np.array(group, dtype=np.int64)
-        order = _drawing_order(ByClient.of(told.examples).at(clients, math.nan), rng)
+        order = _draw_order(
+            PerClient.from_mapping(reports.num_examples).get_array(clients, math.nan), rng
+        )
         return priority, tuple(clients[order[:count]].tolist()), asked
 
-    def _asked(self, population: Population, group: tuple[int, ...]) -> int:
+    def _compute_num_selected(self, population: Population, group: tuple[int, ...]) -> int:
         """Return m of the clients in the group."""
-        return self.sampling.size(len(group), at_least=0 if population.others else 1)
+        return self.sampling.compute_sample_size(
+            len(group), at_least=0 if population.non_priority_clients else 1
+        )
 
-    def _losses(self, drawn: tuple[int, ...], told: Told) -> dict[int, float]:
+    def _get_candidate_losses(
+        self, drawn: tuple[int, ...], reports: ClientReports
+    ) -> dict[int, float]:
         """Return the loss that counts of each candidate, in the order of drawing."""
-        known, nothing = told.losses, math.inf
+        known, nothing = reports.losses, math.inf
         if not self.needs_reports:
-            known, nothing = told.measured, math.nan
+            known, nothing = reports.evaluated_losses, math.nan
         return {k: float(known.get(k, nothing)) for k in drawn}
 
-    def explain_call(self, t: int, population: Population, call: Call, client: int) -> str:
+    def explain_selection(
+        self, t: int, population: Population, plan: RoundPlan, client: int
+    ) -> str:
         """Return the client's ranks in the draw and by loss, or that it was not drawn."""
-        candidates = call.candidates if isinstance(call, CallByLosses) else {}
-        if population.others and client in population.priority:
-            return self.sampling.explain(t, call, client, "priority clients are asked", population)
+        candidates = plan.candidate_losses if isinstance(plan, LossRankedPlan) else {}
+        if population.non_priority_clients and client in population.priority:
+            return self.sampling.explain(t, plan, client, "priority clients are asked", population)
         seed = f'(seed {self.sampling.seed}, "selection", round {t + 1})'
         drawn = f"of {len(candidates)} candidates drawn by their data from {seed}"
         if client not in candidates:
@@ -175,8 +189,8 @@ class PowerOfChoice(Selection):
         place, loss = [*candidates].index(client) + 1, candidates[client]
         if math.isnan(loss):
             return f"no; number {place} {drawn}, but it reported no loss"
-        ranked = _largest(candidates, len(candidates))
-        asked = [k for k in ranked if k in call.clients]
+        ranked = _select_largest(candidates, len(candidates))
+        asked = [k for k in ranked if k in plan.clients]
         return (
             f"{'yes' if client in asked else 'no'}; number {place} {drawn}; its loss F_k = "
             f"{loss:.6g} is number {ranked.index(client) + 1} by size, and the largest "
@@ -184,12 +198,12 @@ class PowerOfChoice(Selection):
         )
 
 
-def _group(population: Population) -> tuple[int, ...]:
+def _get_candidate_pool(population: Population) -> tuple[int, ...]:
     """Return the clients to choose among, ascending: those without priority, or all."""
-    return tuple(sorted(population.others or population.clients))
+    return tuple(sorted(population.non_priority_clients or population.clients))
 
 
-def _drawing_order(data: FloatArray, rng: np.random.Generator) -> IntArray:
+def _draw_order(data: FloatArray, rng: np.random.Generator) -> IntArray:
     """Return the places of clients in the order in which they are drawn by their data.
 
     The keys E_k / D_k with E_k exponential: the smallest is that of client k with probability
@@ -205,7 +219,7 @@ def _drawing_order(data: FloatArray, rng: np.random.Generator) -> IntArray:
     return order[np.isfinite(keys[order])]
 
 
-def _largest(candidates: Mapping[int, float], count: int) -> list[int]:
+def _select_largest(candidates: Mapping[int, float], count: int) -> list[int]:
     """Return the clients with the largest losses, at most so many, ties as they were drawn."""
     known = [client for client, loss in candidates.items() if not math.isnan(loss)]
     return sorted(known, key=lambda client: -candidates[client])[:count]

@@ -9,15 +9,15 @@ import pyarrow as pa
 
 from ..errors import ParameterError, RunError, SettingsError
 from ..hooks import Hooks
-from ..imports import no_rule_at
-from ..named import build
-from ..records.folder import RunFolder
-from ..records.reader import POPULATION, Run, load_run, read_population, read_table
-from ..records.settings import differences
-from ..rule import RunFacts
-from .maxfl import appeal_hooks, find_requirement, recorded_hooks
+from ..imports import refuse_import
+from ..named import build_rules
+from ..records.reader import POPULATION_FILE, Run, load_run, read_population, read_table
+from ..records.safe_files import SafeRunDir
+from ..records.settings import find_setting_changes
+from ..rule import RunContext
+from .maxfl import build_appeal_hooks, find_requirement, restore_appeal_hooks
 
-NOT_OF_ROWS = frozenset(
+ROW_NEUTRAL_SETTINGS = frozenset(
     {
         *("data.priority_weights", "data.holdout_client_fraction"),
         *("data.root", "data.path", "data.download", "data.cache_dir"),
@@ -25,11 +25,11 @@ NOT_OF_ROWS = frozenset(
 )
 """Settings of the data that change no client's rows: who counts, and where the files lie."""
 
-COMPARED = ("seed", "client.loss", "client.class_weights")
+COMPARED_SETTINGS = ("seed", "client.loss", "client.class_weights")
 """Settings beside the data's that must agree for two training losses to be comparable."""
 
 
-def run_requirements(
+def load_run_requirements(
     nodes: Mapping[str, Any],
     settings: Mapping[str, Any],
     num_clients: int,
@@ -60,15 +60,15 @@ def run_requirements(
     if given is None:
         return Hooks()
     if resume is not None:
-        recorded = recorded_requirements(resume)
+        recorded = read_recorded_requirements(resume)
         if recorded.columns:
             return recorded
     if isinstance(given, str):
-        return local_requirements(Path(given).expanduser(), settings)
-    return appeal_hooks(_by_client(place, given, num_clients))
+        return load_local_requirements(Path(given).expanduser(), settings)
+    return build_appeal_hooks(_convert_to_mapping(place, given, num_clients))
 
 
-def local_requirements(directory: Path, settings: Mapping[str, Any]) -> Hooks:
+def load_local_requirements(directory: Path, settings: Mapping[str, Any]) -> Hooks:
     """Return the requirements from a run in which each client trained a local model.
 
     rho_k is the training loss of k's model in its last evaluation, beside its test accuracy then.
@@ -88,21 +88,21 @@ def local_requirements(directory: Path, settings: Mapping[str, Any]) -> Hooks:
         a model, or nobody measured a training loss.
     """
     run = load_run(directory)
-    _check_alone(run)
+    _check_local_only(run)
     _check_same_clients(run, settings)
-    found = _last_measured(read_table(run.directory / "evaluations"))
+    found = _find_last_evaluations(read_table(run.directory / "evaluations"))
     if not found:
         raise RunError(
             f"{run.directory}: expected the training losses of the clients' models in "
             "evaluations/, got none that is finite"
         )
-    return appeal_hooks(
+    return build_appeal_hooks(
         {client: loss for client, (loss, _) in found.items()},
         {client: accuracy for client, (_, accuracy) in found.items()},
     )
 
 
-def recorded_requirements(directory: Path) -> Hooks:
+def read_recorded_requirements(directory: Path) -> Hooks:
     """Return the requirements that a run's records have.
 
     Raises
@@ -110,40 +110,43 @@ def recorded_requirements(directory: Path) -> Hooks:
     RunError
         If the table of clients is damaged.
     """
-    if RunFolder(directory).identity(POPULATION) is None:
+    if SafeRunDir(directory).get_file_id(POPULATION_FILE) is None:
         return Hooks()
     table = read_population(directory)
-    return recorded_hooks({name: table[name].to_pylist() for name in table.column_names})
+    return restore_appeal_hooks({name: table[name].to_pylist() for name in table.column_names})
 
 
-def _by_client(place: str, given: Any, num_clients: int) -> dict[int, float]:
+def _convert_to_mapping(setting: str, given: Any, num_clients: int) -> dict[int, float]:
     if isinstance(given, Mapping):
         unknown = sorted(set(given) - set(range(num_clients)), key=str)
         if unknown:
             raise SettingsError(
-                f"{place} must name client ids from 0 to {num_clients - 1}, got {unknown[0]}"
+                f"{setting} must name client ids from 0 to {num_clients - 1}, got {unknown[0]}"
             )
         return {client: float(loss) for client, loss in given.items()}
     if not isinstance(given, Sequence):
         return dict.fromkeys(range(num_clients), float(given))
     if len(given) != num_clients:
         raise SettingsError(
-            f"{place} must have one number for each of the {num_clients} clients in the data, got "
+            f"{setting} must have one number for each of the {num_clients} clients in the data, got "
             f"{len(given)}"
         )
     return dict(enumerate(map(float, given)))
 
 
-def _check_alone(run: Run) -> None:
+def _check_local_only(run: Run) -> None:
     try:
-        rules = build(
-            run.config["strategy"], {"name": "sgd"}, RunFacts(num_rounds=1), custom=no_rule_at
+        rules = build_rules(
+            run.config["strategy"],
+            {"name": "sgd"},
+            RunContext(num_rounds=1),
+            importer=refuse_import,
         )
     except KeyError as error:
         raise RunError(f"{run.directory}/config.yaml: {error} is missing") from None
     except (ParameterError, TypeError) as error:
         raise RunError(f"{run.directory}/config.yaml: {error}") from None
-    if not rules.keeps_models:
+    if not rules.trains_local_models:
         raise RunError(
             f"{run.directory}: expected a run of local_only, in which every client trains a model "
             f"of its own, got one of {run.strategy}"
@@ -153,18 +156,20 @@ def _check_alone(run: Run) -> None:
 
 
 def _check_same_clients(run: Run, settings: Mapping[str, Any]) -> None:
-    for key, then, now in differences(run.settings, settings, _tells_rows):
+    for key, then, now in find_setting_changes(run.settings, settings, _determines_rows):
         raise RunError(
             f"{run.directory}: expected a run of the same clients, got one with {key}={then} where "
             f"this run has {now}"
         )
 
 
-def _tells_rows(setting: str) -> bool:
-    return setting in COMPARED or (setting.startswith("data.") and setting not in NOT_OF_ROWS)
+def _determines_rows(setting: str) -> bool:
+    return setting in COMPARED_SETTINGS or (
+        setting.startswith("data.") and setting not in ROW_NEUTRAL_SETTINGS
+    )
 
 
-def _last_measured(table: pa.Table) -> dict[int, tuple[float, float]]:
+def _find_last_evaluations(table: pa.Table) -> dict[int, tuple[float, float]]:
     """Return each client's training loss and test accuracy in the last round that has its loss."""
     found: dict[int, tuple[float, float]] = {}
     names = ("round", "client", "loss", "test_accuracy")

@@ -5,19 +5,19 @@ from dataclasses import dataclass, field, replace
 
 from flwr.app import Message, RecordDict
 
-from ..round import ClientAnswer
+from ..exact_sum import UNSUMMABLE_REASON, ExactAccumulator
+from ..round import ClientOutcome
 from ..scratch import ReplyStore
-from ..summation import NOT_SUMMED, UpdateTotal
-from ..types import Proportions
-from .asked import Asked
-from .codec import TrainAnswer, without_arrays
-from .communication import Communication
-from .exchange import Exchange
-from .replies import Answers, Intake, WeightedSum, refuse_unusable_sum
+from ..types import KnownWeights
+from .asked import RoundContext
+from .codec import TrainResult, drop_arrays
+from .communication import NativeProtocol
+from .exchange import NodeSession
+from .replies import NodeSum, ReplyHandler, ReplyResults, reject_unusable_sum
 
 
 @dataclass
-class Arriving(Intake[TrainAnswer]):
+class UpdateReceiver(ReplyHandler[TrainResult]):
     """Judges the updates of a round as they come; adds them up where its weights are known.
 
     What was added or cannot be used is dropped, so that memory does not grow with the number of
@@ -25,125 +25,143 @@ class Arriving(Intake[TrainAnswer]):
 
     Parameters
     ----------
-    asked : Asked
+    context : Asked
         The round.
-    exchange : Exchange
+    session : Exchange
         Which says what became of each client.
     communication : Communication
         The strategy's.
     """
 
-    asked: Asked
-    exchange: Exchange
-    communication: Communication
-    total: UpdateTotal | None = field(init=False, default=None)
+    context: RoundContext
+    session: NodeSession
+    communication: NativeProtocol
+    total: ExactAccumulator | None = field(init=False, default=None)
     _store: ReplyStore = field(init=False)
 
     def __post_init__(self) -> None:
         self._store = ReplyStore(self.communication.reply_memory)
-        if self.asked.proportions is not None:
-            self.total = UpdateTotal(self.asked.model, self.asked.bins)
+        if self.context.known_weights is not None:
+            self.total = ExactAccumulator(self.context.model, self.context.bins)
 
-    def told(self, content: RecordDict) -> RecordDict:
+    def trim_reply(self, content: RecordDict) -> RecordDict:
         """Return the metrics alone, or all of the reply where they are made of all."""
-        return content if self.communication.reads_replies else without_arrays(content)
+        return content if self.communication.needs_full_replies else drop_arrays(content)
 
-    def take(self, node: int, asked: Sequence[int], answers: Answers[TrainAnswer]) -> None:
+    def handle(
+        self, node: int, selected: Sequence[int], results: ReplyResults[TrainResult]
+    ) -> None:
         """Validate a node's reply for its clients."""
-        node_sum = answers.sums.get(node)
+        node_sum = results.node_sums.get(node)
         summed: tuple[int, ...] = ()
         if node_sum is not None:
-            self._refuse_unusable(node_sum, answers)
+            self._reject_unusable_sum(node_sum, results)
             summed = node_sum.clients
-        there = [client for client in asked if client in answers.parts]
+        there = [client for client in selected if client in results.by_client]
         for client in there:
-            answers.judged[client] = self._judged(client, answers, in_sum=client in summed)
-        if self.total is None or self.asked.proportions is None:
-            _drop(node, [client for client in there if not answers.judged[client].usable], answers)
+            results.outcomes[client] = self._validate_update(
+                client, results, in_sum=client in summed
+            )
+        if self.total is None or self.context.known_weights is None:
+            _drop_arrays(
+                node,
+                [client for client in there if not results.outcomes[client].is_usable],
+                results,
+            )
             return
-        factors = _factors(self.asked.proportions, there, answers)
-        _add(self.total, factors, node_sum, answers)
-        _drop(node, there, answers)
+        factors = _compute_numerators(self.context.known_weights, there, results)
+        _add_updates(self.total, factors, node_sum, results)
+        _drop_arrays(node, there, results)
 
-    def _refuse_unusable(self, node_sum: WeightedSum, answers: Answers[TrainAnswer]) -> None:
-        proportions = self.asked.proportions if self.asked.nodes_sum else None
-        limits = self.exchange.limits
-        model, bins = self.asked.model, self.asked.bins
-        refuse_unusable_sum(node_sum, answers, model, proportions, limits=limits, bins=bins)
+    def _reject_unusable_sum(self, node_sum: NodeSum, results: ReplyResults[TrainResult]) -> None:
+        proportions = self.context.known_weights if self.context.nodes_aggregate else None
+        limits = self.session.limits
+        model, bins = self.context.model, self.context.bins
+        reject_unusable_sum(node_sum, results, model, proportions, limits=limits, bins=bins)
 
-    def _judged(self, client: int, answers: Answers[TrainAnswer], *, in_sum: bool) -> ClientAnswer:
+    def _validate_update(
+        self, client: int, results: ReplyResults[TrainResult], *, in_sum: bool
+    ) -> ClientOutcome:
         """Return what a client replied; a usable update is then clipped, and like the model."""
-        model = None if self.asked.call.keeps_model or in_sum else self.asked.model
-        answer = self.exchange.client_answer(client, answers, model)
-        if not answer.usable:
+        model = None if self.context.plan.trains_local_model or in_sum else self.context.model
+        answer = self.session.get_client_outcome(client, results, model)
+        if not answer.is_usable:
             return answer
-        self._keep(client, answers)
-        if self._fits(answer, answers.parts[client]):
+        self._store_update(client, results)
+        if self._can_add(answer, results.by_client[client]):
             return answer
-        return ClientAnswer(client, "rejected", NOT_SUMMED, seconds=answer.seconds)
+        return ClientOutcome(client, "rejected", UNSUMMABLE_REASON, seconds=answer.seconds)
 
-    def _keep(self, client: int, answers: Answers[TrainAnswer]) -> None:
+    def _store_update(self, client: int, results: ReplyResults[TrainResult]) -> None:
         """Bring an update into the order of the model's, and clip it if it is too long.
 
         Where all are needed it may go to a file. Only usable ones do, which have the model's size.
         """
-        part, model = answers.parts[client], self.asked.start_of(client)
+        part, model = results.by_client[client], self.context.get_start_model(client)
         if part.arrays is None:
             return
         ordered = {name: part.arrays[name] for name in model}
-        if self.total is None and not self.communication.reads_replies:
-            ordered = self._store.kept(ordered)
+        if self.total is None and not self.communication.needs_full_replies:
+            ordered = self._store.store(ordered)
         arrays, note = self.communication.robustness.clip(model, ordered)
-        answers.parts[client] = replace(part, arrays=arrays)
+        results.by_client[client] = replace(part, arrays=arrays)
         if note is not None:
-            answers.note(client, note)
+            results.note(client, note)
 
-    def _fits(self, answer: ClientAnswer, part: TrainAnswer) -> bool:
+    def _can_add(self, outcome: ClientOutcome, result: TrainResult) -> bool:
         """Return whether a single update can be added, where updates are added up as they come."""
-        if self.total is None or self.asked.proportions is None or part.arrays is None:
+        if self.total is None or self.context.known_weights is None or result.arrays is None:
             return True
-        factor = self.asked.proportions.factor(answer.client, answer.num_examples or 0.0)
-        return self.total.fits(factor, part.arrays)
+        factor = self.context.known_weights.compute_numerator(
+            outcome.client, outcome.num_examples or 0.0
+        )
+        return self.total.can_add(factor, result.arrays)
 
 
-def received(
-    replies: Iterable[Message], asked: Asked, exchange: Exchange, communication: Communication
-) -> Answers[TrainAnswer]:
+def receive_updates(
+    replies: Iterable[Message],
+    context: RoundContext,
+    session: NodeSession,
+    communication: NativeProtocol,
+) -> ReplyResults[TrainResult]:
     """Return the nodes' replies to train messages, by client."""
-    arriving = Arriving(asked, exchange, communication)
-    answers = exchange.train_answers(
-        replies, asked.asked_at, asked.server_round, asked.model, arriving
+    arriving = UpdateReceiver(context, session, communication)
+    answers = session.collect_train_results(
+        replies, context.clients_by_node, context.server_round, context.model, arriving
     )
     answers.total = arriving.total
     return answers
 
 
-def _factors(
-    proportions: Proportions, clients: Sequence[int], answers: Answers[TrainAnswer]
+def _compute_numerators(
+    known_weights: KnownWeights, clients: Sequence[int], results: ReplyResults[TrainResult]
 ) -> dict[int, float]:
     """Return a_k of the clients whose updates can be used."""
-    usable = [answers.judged[client] for client in clients if answers.judged[client].usable]
-    return {one.client: proportions.factor(one.client, one.num_examples or 0.0) for one in usable}
+    usable = [results.outcomes[client] for client in clients if results.outcomes[client].is_usable]
+    return {
+        one.client: known_weights.compute_numerator(one.client, one.num_examples or 0.0)
+        for one in usable
+    }
 
 
-def _add(
-    total: UpdateTotal,
-    factors: dict[int, float],
-    node_sum: WeightedSum | None,
-    answers: Answers[TrainAnswer],
+def _add_updates(
+    total: ExactAccumulator,
+    numerators: dict[int, float],
+    node_sum: NodeSum | None,
+    results: ReplyResults[TrainResult],
 ) -> None:
     """Add the usable updates of a node, each alone or all as the sum that it sent."""
-    for client, factor in factors.items():
-        arrays = answers.parts[client].arrays
+    for client, factor in numerators.items():
+        arrays = results.by_client[client].arrays
         if arrays is not None and factor != 0.0:
             total.add_model(factor, arrays)
-    if node_sum is not None and any(map(factors.get, node_sum.clients)):
-        total.add_sums(node_sum.updates)
+    if node_sum is not None and any(map(numerators.get, node_sum.clients)):
+        total.merge(node_sum.updates)
 
 
-def _drop(node: int, clients: Sequence[int], answers: Answers[TrainAnswer]) -> None:
+def _drop_arrays(node: int, clients: Sequence[int], results: ReplyResults[TrainResult]) -> None:
     """Forget the arrays of a node's reply, but not whose updates it summed."""
     for client in clients:
-        answers.parts[client] = replace(answers.parts[client], arrays=None)
-    if node in answers.sums:
-        answers.sums[node] = replace(answers.sums[node], updates={})
+        results.by_client[client] = replace(results.by_client[client], arrays=None)
+    if node in results.node_sums:
+        results.node_sums[node] = replace(results.node_sums[node], updates={})

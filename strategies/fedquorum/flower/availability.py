@@ -8,18 +8,18 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message, MessageType
 from flwr.clientapp.typing import ClientAppCallable
 
-from ..client.availability.processes import Moment, Process, moment
+from ..client.availability.processes import AvailabilityProcess, ProcessState, compute_process_state
 from .codec import (
     CLIENT_ID,
     Status,
-    TrainAnswer,
-    decode_asked,
+    TrainResult,
+    add_unavailable,
+    decode_selected_clients,
     encode_train_reply,
-    select_clients,
-    with_unavailable,
+    filter_clients,
 )
 
-STATE = "availability"
+STATE_RECORD = "availability"
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class NodeAvailability:
 
     seed: int
     hosted: Sequence[int]
-    process: Callable[[int], Process]
+    process: Callable[[int], AvailabilityProcess]
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class AvailabilityMod:
 
     Parameters
     ----------
-    of_node : callable
+    get_node_availability : callable
         Takes a node's context and returns the availability of its clients; None if all are always
         available.
 
@@ -69,72 +69,72 @@ class AvailabilityMod:
         If a request has no ``server-round``, or asks a client of another node.
     """
 
-    of_node: Callable[[Context], NodeAvailability | None]
+    get_node_availability: Callable[[Context], NodeAvailability | None]
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Answer one message."""
-        node = self.of_node(context) if is_train(message) else None
+        node = self.get_node_availability(context) if is_train_message(message) else None
         if node is None:
             return call_next(message, context)
-        server_round, asked = decode_asked(message.content, node.hosted)
-        unavailable = _unavailable(node, context, server_round, asked)
+        server_round, asked = decode_selected_clients(message.content, node.hosted)
+        unavailable = _find_unavailable(node, context, server_round, asked)
         if not unavailable:
             return call_next(message, context)
         if len(unavailable) == len(asked):
-            absent = [TrainAnswer(k, Status.UNAVAILABLE) for k in asked]
+            absent = [TrainResult(k, Status.UNAVAILABLE) for k in asked]
             return Message(encode_train_reply(absent), reply_to=message)
         request = copy(message)
-        request.content = select_clients(
+        request.content = filter_clients(
             message.content, asked, [k for k in asked if k not in unavailable]
         )
         reply = call_next(request, context)
         if not reply.has_error():
-            reply.content = with_unavailable(reply.content, asked, unavailable)
+            reply.content = add_unavailable(reply.content, asked, unavailable)
         return reply
 
 
-def category_of(message: Message) -> str:
+def get_base_message_type(message: Message) -> str:
     """Return the type of a message, without the name of a ClientApp's function."""
     return message.metadata.message_type.partition(".")[0]
 
 
-def is_train(message: Message) -> bool:
+def is_train_message(message: Message) -> bool:
     """Say whether a message asks for training."""
-    return category_of(message) == MessageType.TRAIN
+    return get_base_message_type(message) == MessageType.TRAIN
 
 
-def _unavailable(
-    node: NodeAvailability, context: Context, server_round: int, asked: Sequence[int]
+def _find_unavailable(
+    node: NodeAvailability, context: Context, server_round: int, selected: Sequence[int]
 ) -> frozenset[int]:
     """Return who of those asked is not available, and keep where their processes are."""
-    moments = _load(context)
+    moments = _load_moments(context)
     absent = set()
-    for client in asked:
+    for client in selected:
         process = node.process(client)
-        moments[client] = moment(
+        moments[client] = compute_process_state(
             process,
             seed=node.seed,
             client=client,
             server_round=server_round,
             last=moments.get(client),
         )
-        if not process.available(moments[client].state):
+        if not process.is_available(moments[client].state):
             absent.add(client)
-    _save(context, moments)
+    _save_moments(context, moments)
     return frozenset(absent)
 
 
-def _load(context: Context) -> dict[int, Moment]:
+def _load_moments(context: Context) -> dict[int, ProcessState]:
     """Return the moments of this run; what another run left here is of other settings."""
-    record: Mapping[str, Any] = context.state.config_records.get(STATE) or {}
+    record: Mapping[str, Any] = context.state.config_records.get(STATE_RECORD) or {}
     if record.get("run") != context.run_id:
         return {}
     kept = zip(record[CLIENT_ID], record["round"], record["state"], strict=True)
-    return {client: Moment(server_round, state) for client, server_round, state in kept}
+    return {client: ProcessState(server_round, state) for client, server_round, state in kept}
 
 
-def _save(context: Context, moments: Mapping[int, Moment]) -> None:
-    context.state[STATE] = ConfigRecord(
+def _save_moments(context: Context, moments: Mapping[int, ProcessState]) -> None:
+    context.state[STATE_RECORD] = ConfigRecord(
         {
             "run": context.run_id,
             CLIENT_ID: list(moments),

@@ -9,40 +9,40 @@ from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
-from ..composition import Rules
+from ..composition import RuleSet
+from ..decisions import RoundReport
 from ..errors import ParameterError
 from ..parameters import (
-    COUNT,
     EVALUATED_CLIENTS,
     FAIRNESS_METRIC,
-    NON_NEGATIVE_COUNT,
+    NON_NEGATIVE_INT,
     POSITIVE,
+    POSITIVE_INT,
 )
 from ..privacy import GaussianMechanism
 from ..quorum import Quorum
-from ..report import TrainReport
 from ..robustness import Robustness
 from ..rule import check_parameters, parameter
 from ..types import Population
 from .codec import (
-    EvaluateAnswer,
     EvaluateRequest,
+    EvaluateResult,
     NamedArrays,
-    TrainAnswer,
     TrainRequest,
+    TrainResult,
     decode_evaluate_reply,
     decode_train_reply,
     encode_evaluate_request,
     encode_train_request,
 )
-from .directory import ClientDirectory, ClientsOfKeys
-from .validation import Limits, largest_reply
+from .nodes import ClientsByKey, NodeRegistry
+from .validation import Limits, compute_max_reply_bytes
 
-REAL_TIMEOUT = 3600.0  # seconds, where ``round_timeout`` is in simulated ones
+WALL_CLOCK_TIMEOUT = 3600.0  # seconds, where ``round_timeout`` is in simulated ones
 
 
 @dataclass(frozen=True)
-class Communication:
+class NativeProtocol:
     """Communicate with nodes that follow this project's protocol.
 
     Parameters
@@ -76,9 +76,9 @@ class Communication:
         Bounds on the influence of one client; by default only validation limits it.
     privacy : GaussianMechanism, optional
         The mechanism that makes the models differentially private; by default there is none.
-    clients_of_keys : mapping of str to frozenset of int, optional
+    clients_by_key : mapping of str to frozenset of int, optional
         The clients of each node's public key, by the key's fingerprint. By default the server
-        believes each node about the clients that it hosts. See ``ClientDirectory``.
+        believes each node about the clients that it hosts. See ``NodeRegistry``.
     quorum : Quorum
         The number of replies that closes a round; by default all.
     virtual_clock : bool
@@ -97,23 +97,23 @@ class Communication:
 
     round_timeout: float = parameter(3600.0, POSITIVE)
     startup_timeout: float = parameter(300.0, POSITIVE)
-    startup_clients: int | None = parameter(None, COUNT)
+    startup_clients: int | None = parameter(None, POSITIVE_INT)
     evaluated_clients: str = parameter("all", EVALUATED_CLIENTS)
     evaluated_training: bool = False
     partial_aggregation: bool = True
-    evaluate_every: int = parameter(1, COUNT)
-    last_round: int | None = parameter(None, COUNT)
+    evaluate_every: int = parameter(1, POSITIVE_INT)
+    last_round: int | None = parameter(None, POSITIVE_INT)
     metric: str = parameter("accuracy", FAIRNESS_METRIC)
     robustness: Robustness = field(default_factory=Robustness)
     privacy: GaussianMechanism | None = None
-    clients_of_keys: ClientsOfKeys | None = None
+    clients_by_key: ClientsByKey | None = None
     quorum: Quorum = field(default_factory=Quorum)
     virtual_clock: bool = False
-    reply_memory: int | None = parameter(None, NON_NEGATIVE_COUNT)
+    reply_memory: int | None = parameter(None, NON_NEGATIVE_INT)
 
     def __post_init__(self) -> None:
         check_parameters(self)
-        if self.privacy is not None and (self.grows or not self.follows_protocol):
+        if self.privacy is not None and (self.is_dynamic or not self.is_native):
             raise ParameterError(
                 "privacy",
                 f"None with {type(self).__name__}",
@@ -123,28 +123,30 @@ class Communication:
 
     # What ``StandardProtocol`` does otherwise, for ClientApps written for Flower's strategies.
 
-    follows_protocol: ClassVar[bool] = True
+    is_native: ClassVar[bool] = True
 
-    def check_rules(self, rules: Rules) -> None:
+    def check_rules(self, rules: RuleSet) -> None:
         """Raise ParameterError for rules that such clients cannot serve."""
-        if self.privacy is not None and rules.unbounded:
-            raise ParameterError("privacy", "None", self.privacy, rules.unbounded)
+        if self.privacy is not None and rules.dp_unsupported_reason:
+            raise ParameterError("privacy", "None", self.privacy, rules.dp_unsupported_reason)
 
-    def directory(self, population: Population, rules: Rules) -> ClientDirectory:
+    def build_node_registry(self, population: Population, rules: RuleSet) -> NodeRegistry:
         """Return the directory that finds out which node hosts which client."""
-        return ClientDirectory(population.hosted, self.clients_of_keys, unseen=population.unseen)
+        return NodeRegistry(
+            population.hosted_clients, self.clients_by_key, held_out=population.held_out
+        )
 
-    def meet(
-        self, directory: ClientDirectory, grid: Grid, *, first: bool, evaluating: bool = False
+    def wait_for_clients(
+        self, registry: NodeRegistry, grid: Grid, *, first: bool, evaluating: bool = False
     ) -> None:
         """Note which clients are connected; before the first round, wait for them."""
         if first:
-            directory.wait(grid, self.startup_timeout, self.startup_clients)
+            registry.wait(grid, self.startup_timeout, self.startup_clients)
             return
-        for problem in directory.refresh(grid):
+        for problem in registry.refresh(grid):
             log(WARNING, "A node cannot take part: %s", problem)
 
-    def check_ids(self, grid: Grid, population: Population) -> None:
+    def check_client_ids(self, grid: Grid, population: Population) -> None:
         """Refuse a grid that cannot tell which node is which client."""
 
     @property
@@ -155,75 +157,77 @@ class Communication:
     @property
     def reply_timeout(self) -> float:
         """Seconds to wait for replies, by the wall clock."""
-        return REAL_TIMEOUT if self.virtual_clock else self.round_timeout
+        return WALL_CLOCK_TIMEOUT if self.virtual_clock else self.round_timeout
 
     @property
-    def reads_replies(self) -> bool:
+    def needs_full_replies(self) -> bool:
         """Whether the metrics of training need whole replies."""
         return False
 
     @property
-    def grows(self) -> bool:
+    def is_dynamic(self) -> bool:
         """Whether the population consists of the connected clients."""
         return False
 
-    def present(self, directory: ClientDirectory) -> frozenset[int] | None:
+    def get_available_clients(self, registry: NodeRegistry) -> frozenset[int] | None:
         """Return the clients to sample from; None for all, connected or not."""
         return None
 
-    def train_content(self, arrays: ArrayRecord, request: TrainRequest) -> RecordDict:
+    def build_train_content(self, arrays: ArrayRecord, request: TrainRequest) -> RecordDict:
         """Return the content of a train message."""
         return encode_train_request(arrays, request)
 
-    def evaluate_content(self, arrays: ArrayRecord, request: EvaluateRequest) -> RecordDict:
+    def build_evaluate_content(self, arrays: ArrayRecord, request: EvaluateRequest) -> RecordDict:
         """Return the content of an evaluate message."""
         return encode_evaluate_request(arrays, request)
 
-    def tests_after(self, server_round: int) -> bool:
+    def is_test_round(self, server_round: int) -> bool:
         """Say whether the test parts are evaluated after a round."""
         return server_round % self.evaluate_every == 0 or server_round == self.last_round
 
-    def tested(
-        self, population: Population, directory: ClientDirectory, server_round: int
+    def select_test_clients(
+        self, population: Population, registry: NodeRegistry, server_round: int
     ) -> tuple[int, ...]:
         """Return the clients whose test parts are evaluated after a round."""
-        if not self.tests_after(server_round):
+        if not self.is_test_round(server_round):
             return ()
         everyone = self.evaluated_clients == "all"
         chosen = population.clients if everyone else population.priority_clients
-        return tuple(sorted((*chosen, *population.unseen))) if population.unseen else chosen
+        return tuple(sorted((*chosen, *population.held_out))) if population.held_out else chosen
 
-    def measured(self, population: Population, tested: tuple[int, ...]) -> tuple[int, ...]:
+    def select_objective_clients(
+        self, population: Population, test_clients: tuple[int, ...]
+    ) -> tuple[int, ...]:
         """Return the tested clients whose training parts are measured as well."""
         return population.priority_clients
 
-    def limits(self, rules: Rules) -> Limits:
+    def build_limits(self, rules: RuleSet) -> Limits:
         """Return the allowed ranges of the numbers in a train reply."""
         return Limits(needs_loss=rules.needs_losses)
 
-    def largest_reply(self, num_clients: int, model: NamedArrays | None) -> int:
+    def get_max_reply_bytes(self, num_clients: int, model: NamedArrays | None) -> int:
         """Return the largest size in bytes of a reply for ``num_clients``, with models if given."""
-        return largest_reply(num_clients, model)
+        return compute_max_reply_bytes(num_clients, model)
 
-    def read_train(self, content: RecordDict, limits: Limits) -> list[TrainAnswer]:
+    def read_train_reply(self, content: RecordDict, limits: Limits) -> list[TrainResult]:
         """Return the answers in a reply to a train message."""
         return decode_train_reply(content)
 
-    def read_evaluate(self, content: RecordDict) -> list[EvaluateAnswer]:
+    def read_evaluate_reply(self, content: RecordDict) -> list[EvaluateResult]:
         """Return the answers in a reply to an evaluate message."""
         return decode_evaluate_reply(content)
 
-    def train_metrics(
-        self, report: TrainReport, contents: Sequence[RecordDict]
+    def aggregate_train_metrics(
+        self, report: RoundReport, contents: Sequence[RecordDict]
     ) -> MetricRecord | None:
         """Return the metrics of a round's training, over the usable replies."""
-        return None if report.empty else MetricRecord({"admitted": report.admitted})
+        return None if report.is_empty else MetricRecord({"admitted": report.num_admitted})
 
-    def evaluate_metrics(self, contents: Sequence[RecordDict]) -> MetricRecord | None:
+    def aggregate_evaluate_metrics(self, contents: Sequence[RecordDict]) -> MetricRecord | None:
         """Return the metrics of an evaluation beside the objective."""
         return None
 
-    def loss_key_of(self, content: RecordDict) -> str | None:
+    def find_loss_key(self, content: RecordDict) -> str | None:
         """Return the key of the loss in a reply, None if the protocol has only one."""
         return None
 
@@ -233,13 +237,13 @@ class Communication:
         return ()
 
     @property
-    def other_form(self) -> str:
+    def other_protocol_hint(self) -> str:
         """What the replies are in that this protocol cannot read, and what to set then."""
         return ""
 
-    def hint(self, reason: str) -> str:
+    def get_hint(self, reason: str) -> str:
         """Return which setting to change if no reply has the expected form."""
         return ""
 
-    def summary(self) -> None:
+    def log_summary(self) -> None:
         """Log the settings of the communication that differ from the defaults."""

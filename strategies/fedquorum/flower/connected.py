@@ -6,20 +6,20 @@ from dataclasses import dataclass
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
-from ..composition import Rules
-from ..parameters import FRACTION, NON_NEGATIVE_COUNT
+from ..composition import RuleSet
+from ..parameters import FRACTION, NON_NEGATIVE_INT
+from ..rng import make_generator
 from ..rounding import round_down_in_binary
 from ..rule import parameter
-from ..streams import stream
 from ..types import Population
-from .codec import EvaluateAnswer, OtherFormError, TrainAnswer, names_protocol
-from .communication import Communication
-from .directory import SET_STANDARD, ClientDirectory
+from .codec import EvaluateResult, ProtocolMismatchError, TrainResult, has_protocol_version
+from .communication import NativeProtocol
+from .nodes import SET_STANDARD, NodeRegistry
 from .validation import Limits
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConnectedNodes(Communication):
+class DynamicProtocol(NativeProtocol):
     """Communicate in this project's protocol with the clients of all connected nodes.
 
     A node says which clients it hosts, and each of them counts as a node does in Flower's own
@@ -35,7 +35,7 @@ class ConnectedNodes(Communication):
     min_available_nodes : int, optional
         How many clients must be connected for a round to begin; the strategy waits without limit.
         By default every client of the population must be there, for ``startup_timeout``.
-    largest_id : int, optional
+    max_client_id : int, optional
         The largest id of a client that joins; by default it may be any number.
     round_timeout, startup_timeout, startup_clients, robustness, evaluated_clients, clients_of_keys
         As in ``Communication``; so is ``quorum``.
@@ -47,90 +47,92 @@ class ConnectedNodes(Communication):
     """
 
     fraction_evaluate: float = parameter(1.0, FRACTION)
-    min_evaluate_nodes: int = parameter(2, NON_NEGATIVE_COUNT)
-    min_available_nodes: int | None = parameter(None, NON_NEGATIVE_COUNT)
-    largest_id: int | None = parameter(None, NON_NEGATIVE_COUNT)
+    min_evaluate_nodes: int = parameter(2, NON_NEGATIVE_INT)
+    min_available_nodes: int | None = parameter(None, NON_NEGATIVE_INT)
+    max_client_id: int | None = parameter(None, NON_NEGATIVE_INT)
 
     @property
-    def grows(self) -> bool:
+    def is_dynamic(self) -> bool:
         """Whether the population consists of the connected clients."""
         return self.min_available_nodes is not None
 
-    def directory(self, population: Population, rules: Rules) -> ClientDirectory:
+    def build_node_registry(self, population: Population, rules: RuleSet) -> NodeRegistry:
         """Return the directory of nodes that say which clients they host."""
-        return ClientDirectory(
-            None if self.grows else population.hosted,
-            self.clients_of_keys,
-            awaited=population.awaited or (),
-            refuses=self.refusal(rules),
+        return NodeRegistry(
+            None if self.is_dynamic else population.hosted_clients,
+            self.clients_by_key,
+            required=population.required or (),
+            get_refusal=self.build_join_check(rules),
         )
 
-    def refusal(self, rules: Rules) -> Callable[[int], str]:
+    def build_join_check(self, rules: RuleSet) -> Callable[[int], str]:
         """Return a function that gives the reason why a client cannot join; empty if it can."""
 
         def refuses(client: int) -> str:
-            if self.largest_id is not None and client > self.largest_id:
-                return f"client ids are at most {self.largest_id}, for which records have room"
-            return rules.weighting.refuses(client)
+            if self.max_client_id is not None and client > self.max_client_id:
+                return f"client ids are at most {self.max_client_id}, for which records have room"
+            return rules.weighting.find_rejection_reason(client)
 
         return refuses
 
-    def meet(
-        self, directory: ClientDirectory, grid: Grid, *, first: bool, evaluating: bool = False
+    def wait_for_clients(
+        self, registry: NodeRegistry, grid: Grid, *, first: bool, evaluating: bool = False
     ) -> None:
         """Note which nodes are connected, and wait for as many clients as there must be."""
         at_least = self.min_available_nodes
         if at_least is None:
-            super().meet(directory, grid, first=first)
+            super().wait_for_clients(registry, grid, first=first)
             return
         if evaluating:
             at_least = max(at_least, self.min_evaluate_nodes)
         if first or not evaluating or self.fraction_evaluate > 0:
-            directory.wait_for_nodes(grid, at_least, first=first)
+            registry.wait_for_nodes(grid, at_least, first=first)
 
-    def present(self, directory: ClientDirectory) -> frozenset[int] | None:
+    def get_available_clients(self, registry: NodeRegistry) -> frozenset[int] | None:
         """Return the connected clients, from which a round samples.
 
         None, all of them, where the rules keep the clients that they began with: one that is away
         then counts as one that was asked and did not answer.
         """
-        return directory.connected if directory.joins else None
+        return registry.connected_clients if registry.is_open else None
 
-    def tested(
-        self, population: Population, directory: ClientDirectory, server_round: int
+    def select_test_clients(
+        self, population: Population, registry: NodeRegistry, server_round: int
     ) -> tuple[int, ...]:
         """Return the share of the clients that evaluates, from the round alone."""
-        clients = super().tested(population, directory, server_round)
-        if self.grows:
-            clients = tuple(k for k in clients if k in directory.connected)
+        clients = super().select_test_clients(population, registry, server_round)
+        if self.is_dynamic:
+            clients = tuple(k for k in clients if k in registry.connected_clients)
         size = round_down_in_binary(self.fraction_evaluate, len(clients))
         size = max(size, self.min_evaluate_nodes)
         size = min(size, len(clients)) if self.fraction_evaluate > 0 else 0
-        drawn = stream(0, "evaluation", server_round).permutation(len(clients))[:size]
+        drawn = make_generator(0, "evaluation", server_round).permutation(len(clients))[:size]
         return tuple(sorted(clients[i] for i in drawn.tolist()))
 
-    def measured(self, population: Population, tested: tuple[int, ...]) -> tuple[int, ...]:
+    def select_objective_clients(
+        self, population: Population, test_clients: tuple[int, ...]
+    ) -> tuple[int, ...]:
         """Return the tested priority clients, whose training parts are measured as well."""
-        return tuple(k for k in tested if k in population.priority)
+        return tuple(k for k in test_clients if k in population.priority)
 
-    def read_train(self, content: RecordDict, limits: Limits) -> list[TrainAnswer]:
+    def read_train_reply(self, content: RecordDict, limits: Limits) -> list[TrainResult]:
         """Return the answers in a reply to a train message."""
-        _check_form(content)
-        return super().read_train(content, limits)
+        _check_native_reply(content)
+        return super().read_train_reply(content, limits)
 
-    def read_evaluate(self, content: RecordDict) -> list[EvaluateAnswer]:
+    def read_evaluate_reply(self, content: RecordDict) -> list[EvaluateResult]:
         """Return the answers in a reply to an evaluate message."""
-        _check_form(content)
-        return super().read_evaluate(content)
+        _check_native_reply(content)
+        return super().read_evaluate_reply(content)
 
     @property
-    def other_form(self) -> str:
+    def other_protocol_hint(self) -> str:
         """What the replies are in that this protocol cannot read, and what to set then."""
         return f"Flower's standard form. {SET_STANDARD}"
 
 
-def _check_form(content: RecordDict) -> None:
-    if not names_protocol(content):
-        raise OtherFormError(
+def _check_native_reply(content: RecordDict) -> None:
+    if not has_protocol_version(content):
+        raise ProtocolMismatchError(
             "its reply is in Flower's standard form, and not in FedQuorum's protocol"
         )

@@ -9,33 +9,33 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, Metadata, 
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
-from ..composition import Rules
+from ..composition import RuleSet
+from ..decisions import LateReply, RoundReport
 from ..errors import ProtocolError
-from ..quorum import Tally
-from ..report import LateReply, TrainReport
-from ..round import ClientAnswer
+from ..quorum import ReplyCounter
+from ..round import ClientOutcome
 from ..types import Population
-from ..virtual_clock import LATE, NO_REPLY, REPLIED
+from ..virtual_clock import LATE_REASON, NO_REPLY_REASON, REPLY_STATUSES
 from ..weighting import Weighting
 from .codec import (
-    EvaluateAnswer,
     EvaluateRequest,
+    EvaluateResult,
     NamedArrays,
     Status,
-    TrainAnswer,
-    absent_clients,
+    TrainResult,
     add_user_config,
     count_bytes,
+    find_unavailable_clients,
 )
-from .communication import Communication
-from .measuring import Measuring
-from .notices import Notices
-from .replies import Answers, Intake, check_evaluated, collect
-from .validation import Sent, form_problem, seconds_problem, value_problem
+from .communication import NativeProtocol
+from .measuring import EvaluationPlan
+from .notices import RoundLogger
+from .replies import ReplyHandler, ReplyResults, check_evaluation, collect_results
+from .validation import ExpectedReply, find_form_problem, find_seconds_problem, find_value_problem
 from .waiting import Arrival, WaitingGrid
 
-OVERHEAD = 2
-OVERHEAD_BYTES = 2**20
+MAX_OVERHEAD_FACTOR = 2
+MAX_OVERHEAD_BYTES = 2**20
 """A message weighs at most so many times its payload, and so much more."""
 
 
@@ -46,12 +46,12 @@ class Traffic:
     bytes_down: int = 0
     bytes_up: int = 0
 
-    def plus(self, down: int = 0, up: int = 0) -> "Traffic":
+    def add_bytes(self, down: int = 0, up: int = 0) -> "Traffic":
         """Return it with more bytes."""
         return Traffic(self.bytes_down + down, self.bytes_up + up)
 
 
-class Exchange:
+class NodeSession:
     """Send a strategy's requests to the nodes that host its clients, and sort the replies.
 
     Parameters
@@ -64,86 +64,92 @@ class Exchange:
         The strategy's rules.
     """
 
-    def __init__(self, communication: Communication, population: Population, rules: Rules) -> None:
+    def __init__(
+        self, communication: NativeProtocol, population: Population, rules: RuleSet
+    ) -> None:
         self._communication = communication
         self._rules = rules
-        self.limits = communication.limits(rules)
-        self._notices = Notices(communication, rules)
+        self.limits = communication.build_limits(rules)
+        self._logger = RoundLogger(communication, rules)
         self._pushed: dict[str, Mapping[int, Metadata]] = {}
         self._started = False
-        self.directory = communication.directory(population, rules)
+        self.registry = communication.build_node_registry(population, rules)
         self.traffic = Traffic()
         self.has_trained = False
-        self._evaluating: Mapping[int, tuple[int, ...]] = {}
-        self._measuring: frozenset[int] = frozenset()
+        self._evaluation_clients_by_node: Mapping[int, tuple[int, ...]] = {}
+        self._evaluation_clients: frozenset[int] = frozenset()
         self._grid: WaitingGrid | None = None
-        self._busy: frozenset[int] = frozenset()
-        self._tally = Tally(communication.quorum, (), ())
-        self._asked_at: Mapping[int, tuple[int, ...]] = {}
-        self._asked_in: dict[int, Mapping[int, tuple[int, ...]]] = {}
+        self._busy_clients: frozenset[int] = frozenset()
+        self._reply_counter = ReplyCounter(communication.quorum, (), ())
+        self._clients_by_node: Mapping[int, tuple[int, ...]] = {}
+        self._clients_by_round: dict[int, Mapping[int, tuple[int, ...]]] = {}
 
     @property
-    def present(self) -> frozenset[int] | None:
+    def available_clients(self) -> frozenset[int] | None:
         """The clients from which a round samples; None for all."""
-        return self._communication.present(self.directory)
+        return self._communication.get_available_clients(self.registry)
 
-    def away(self, population: Population) -> tuple[int, ...]:
+    def find_disconnected(self, population: Population) -> tuple[int, ...]:
         """Return the clients that the round does not sample among, as they are not connected."""
-        present = self.present
+        present = self.available_clients
         return () if present is None else tuple(sorted({*population.clients} - present))
 
-    def meet(self, grid: Grid, population: Population, *, evaluating: bool = False) -> Population:
+    def update_population(
+        self, grid: Grid, population: Population, *, evaluating: bool = False
+    ) -> Population:
         """Note which nodes are connected; return the population, with the clients that joined."""
         first = not self._started
-        self._communication.meet(self.directory, grid, first=first, evaluating=evaluating)
+        self._communication.wait_for_clients(
+            self.registry, grid, first=first, evaluating=evaluating
+        )
         joined = population
-        if population.joins:
-            joined = population.joined_by(self.directory.known.tolist())
+        if population.is_open:
+            joined = population.with_clients(self.registry.registered.tolist())
         if first:
-            self._communication.check_ids(grid, joined)
-            self._close(joined)
+            self._communication.check_client_ids(grid, joined)
+            self._close_registry(joined)
         self._started = True
         return joined
 
-    def seat(self, nodes: Mapping[int, int], population: Population) -> None:
+    def restore_assignments(self, nodes: Mapping[int, int], population: Population) -> None:
         """Restore the earlier clients, each with its node if nodes have no other identity."""
-        self.directory.seat(nodes)
-        self._close(population)
+        self.registry.restore_assignments(nodes)
+        self._close_registry(population)
 
-    def _close(self, population: Population) -> None:
+    def _close_registry(self, population: Population) -> None:
         """Take no further clients where the rules keep those that they began with."""
-        if self._rules.weighting.fixed_population and self._communication.grows:
-            name = _name(self._rules.weighting)
-            self.directory.close(
+        if self._rules.weighting.requires_fixed_population and self._communication.is_dynamic:
+            name = _get_rule_name(self._rules.weighting)
+            self.registry.close(
                 f"{name} keeps the {len(population.clients)} clients that it began with"
             )
 
-    def messages(
+    def build_messages(
         self,
         contents: Mapping[int, RecordDict],
         message_type: str,
         server_round: int,
-        extra: ConfigRecord,
+        user_config: ConfigRecord,
     ) -> list[Message]:
-        """Return one message for each node; ``extra`` is the user's own config."""
+        """Return one message for each node; ``user_config`` is the user's own config."""
         messages = {}
         for node, content in contents.items():
-            add_user_config(content, extra)
-            self.traffic = self.traffic.plus(down=count_bytes(content))
-            group = _group(message_type, server_round)
+            add_user_config(content, user_config)
+            self.traffic = self.traffic.add_bytes(down=count_bytes(content))
+            group = _build_group_id(message_type, server_round)
             messages[node] = Message(content, node, message_type, group_id=group)
         # A grid writes a message's id into its metadata when it pushes the message.
         self._pushed[message_type] = {node: m.metadata for node, m in messages.items()}
         return list(messages.values())
 
-    def _sent(self, message_type: str, server_round: int) -> Sent:
-        return Sent(
-            _group(message_type, server_round),
+    def _build_expected_reply(self, message_type: str, server_round: int) -> ExpectedReply:
+        return ExpectedReply(
+            _build_group_id(message_type, server_round),
             self._pushed.get(message_type, {}),
-            any_group=not self._communication.follows_protocol,
+            allows_any_group=not self._communication.is_native,
         )
 
-    def reach(
+    def route_clients(
         self, grid: Grid, clients: Iterable[int], busy: Collection[int] = ()
     ) -> dict[int, tuple[int, ...]]:
         """Return the nodes that can be asked for ``clients``, each with its share.
@@ -152,17 +158,17 @@ class Exchange:
         a message of an earlier round: it handles one at a time.
         """
         wanted = set(clients)
-        asked_at = self.directory.by_node(sorted(wanted.difference(busy)))
-        nodes = grid.busy if isinstance(grid, WaitingGrid) else frozenset()
+        asked_at = self.registry.group_by_node(sorted(wanted.difference(busy)))
+        nodes = grid.busy_nodes if isinstance(grid, WaitingGrid) else frozenset()
         waiting = {k for node in nodes for k in asked_at.pop(node, ())}
-        self._busy = frozenset(waiting | wanted.intersection(busy))
+        self._busy_clients = frozenset(waiting | wanted.intersection(busy))
         return asked_at
 
-    def expect(
+    def prepare_replies(
         self,
         grid: Grid,
-        asked: Collection[int],
-        asked_at: Mapping[int, tuple[int, ...]],
+        selected: Collection[int],
+        clients_by_node: Mapping[int, tuple[int, ...]],
         model: NamedArrays | None,
         *,
         priority: frozenset[int],
@@ -171,15 +177,15 @@ class Exchange:
 
         What a message weighs beside its payload is left to the check of the payload.
         """
-        self._tally = Tally(self._communication.quorum, asked, priority)
-        self._asked_at = asked_at
+        self._reply_counter = ReplyCounter(self._communication.quorum, selected, priority)
+        self._clients_by_node = clients_by_node
         self._grid = grid if isinstance(grid, WaitingGrid) else None
         if self._grid is None:
             return
-        largest = self._communication.largest_reply
+        largest = self._communication.get_max_reply_bytes
         limits = {
-            node: OVERHEAD_BYTES + OVERHEAD * largest(len(clients), model)
-            for node, clients in asked_at.items()
+            node: MAX_OVERHEAD_BYTES + MAX_OVERHEAD_FACTOR * largest(len(clients), model)
+            for node, clients in clients_by_node.items()
         }
         self._grid.limit_replies(limits)
 
@@ -188,80 +194,89 @@ class Exchange:
 
         A client that is unavailable has not replied, whatever its node says for it.
         """
-        absent = absent_clients(arrival.message.content)
-        return self._tally.add(set(self._asked_at.get(arrival.node, ())) - absent)
+        absent = find_unavailable_clients(arrival.message.content)
+        return self._reply_counter.add(set(self._clients_by_node.get(arrival.node, ())) - absent)
 
-    def note_late_replies(self, server_round: int) -> tuple[LateReply, ...]:
+    def collect_late_replies(self, server_round: int) -> tuple[LateReply, ...]:
         """Return the replies to earlier rounds that have come since the last time."""
         if self._grid is None:
             return ()
         late = []
-        for arrival in self._grid.late_arrivals():
+        for arrival in self._grid.take_late_arrivals():
             message_type, _, number = arrival.message.metadata.group_id.partition(" ")
             if message_type == MessageType.TRAIN:
-                clients = self._asked_in.get(int(number), {}).get(arrival.node, ())
+                clients = self._clients_by_round.get(int(number), {}).get(arrival.node, ())
                 late += [LateReply(int(number), k, arrival.seconds) for k in clients]
-        if not self._grid.busy:
-            self._asked_in.clear()
+        if not self._grid.busy_nodes:
+            self._clients_by_round.clear()
         if self._grid.closed_early:
-            self._asked_in[server_round] = self._asked_at
+            self._clients_by_round[server_round] = self._clients_by_node
         return tuple(late)
 
-    def evaluate_messages(
+    def build_evaluate_messages(
         self,
         server_round: int,
         grid: Grid,
         arrays: ArrayRecord,
-        measuring: Measuring,
+        evaluation_plan: EvaluationPlan,
         *,
         priority: frozenset[int],
-        extra: ConfigRecord,
+        user_config: ConfigRecord,
     ) -> list[Message]:
         """Return the messages that ask for test metrics, and for losses on training parts."""
-        tested, measured = frozenset(measuring.tested), measuring.trained_on
-        self._measuring = tested | measured
-        self._evaluating = self.reach(grid, self._measuring)
-        self.expect(grid, self._measuring, self._evaluating, None, priority=priority)
+        tested, measured = (
+            frozenset(evaluation_plan.test_clients),
+            evaluation_plan.train_split_clients,
+        )
+        self._evaluation_clients = tested | measured
+        self._evaluation_clients_by_node = self.route_clients(grid, self._evaluation_clients)
+        self.prepare_replies(
+            grid,
+            self._evaluation_clients,
+            self._evaluation_clients_by_node,
+            None,
+            priority=priority,
+        )
         requests = {
             node: EvaluateRequest(
                 server_round,
                 clients,
                 train=tuple(k in measured for k in clients),
                 test=tuple(k in tested for k in clients),
-                keeps_model=measuring.keeps_model,
+                evaluates_local_model=evaluation_plan.evaluates_local_model,
             )
-            for node, clients in self._evaluating.items()
+            for node, clients in self._evaluation_clients_by_node.items()
         }
         contents = {
-            node: self._communication.evaluate_content(arrays, request)
+            node: self._communication.build_evaluate_content(arrays, request)
             for node, request in requests.items()
         }
-        return self.messages(contents, MessageType.EVALUATE, server_round, extra)
+        return self.build_messages(contents, MessageType.EVALUATE, server_round, user_config)
 
-    def train_answers(
+    def collect_train_results(
         self,
         replies: Iterable[Message],
-        asked_at: Mapping[int, tuple[int, ...]],
+        clients_by_node: Mapping[int, tuple[int, ...]],
         server_round: int,
         model: NamedArrays,
-        intake: Intake[TrainAnswer],
-    ) -> Answers[TrainAnswer]:
+        handler: ReplyHandler[TrainResult],
+    ) -> ReplyResults[TrainResult]:
         """Return the nodes' answers to train messages, by client."""
-        answers = collect(
+        answers = collect_results(
             replies,
-            asked_at,
-            self._sent(MessageType.TRAIN, server_round),
-            lambda content: self._communication.read_train(content, self.limits),
-            TrainAnswer,
-            largest=lambda count: self._communication.largest_reply(count, model),
-            intake=intake,
+            clients_by_node,
+            self._build_expected_reply(MessageType.TRAIN, server_round),
+            lambda content: self._communication.read_train_reply(content, self.limits),
+            TrainResult,
+            max_bytes=lambda count: self._communication.get_max_reply_bytes(count, model),
+            handler=handler,
         )
-        self.traffic = self.traffic.plus(up=answers.num_bytes)
+        self.traffic = self.traffic.add_bytes(up=answers.num_bytes)
         return answers
 
-    def evaluate_answers(
+    def collect_evaluate_results(
         self, replies: Iterable[Message], server_round: int
-    ) -> Answers[EvaluateAnswer]:
+    ) -> ReplyResults[EvaluateResult]:
         """Return the nodes' answers to evaluate messages, by client.
 
         Raises
@@ -269,68 +284,74 @@ class Exchange:
         RunError
             In this project's protocol, if the evaluation failed at every node that was asked.
         """
-        answers = collect(
+        answers = collect_results(
             replies,
-            self._evaluating,
-            self._sent(MessageType.EVALUATE, server_round),
-            self._communication.read_evaluate,
-            EvaluateAnswer,
-            largest=lambda count: self._communication.largest_reply(count, None),
+            self._evaluation_clients_by_node,
+            self._build_expected_reply(MessageType.EVALUATE, server_round),
+            self._communication.read_evaluate_reply,
+            EvaluateResult,
+            max_bytes=lambda count: self._communication.get_max_reply_bytes(count, None),
         )
-        self.traffic = self.traffic.plus(up=answers.num_bytes)
-        if self._communication.follows_protocol:
+        self.traffic = self.traffic.add_bytes(up=answers.num_bytes)
+        if self._communication.is_native:
             model = f"the model after round {server_round}" if server_round else "the first model"
             metric = self._communication.metric
-            check_evaluated(answers, self._evaluating, self._measuring, model=model, metric=metric)
+            check_evaluation(
+                answers,
+                self._evaluation_clients_by_node,
+                self._evaluation_clients,
+                model=model,
+                metric=metric,
+            )
         return answers
 
-    def client_answer(
+    def get_client_outcome(
         self,
         client: int,
-        answers: Answers[TrainAnswer],
+        results: ReplyResults[TrainResult],
         model: NamedArrays | None,
-    ) -> ClientAnswer:
+    ) -> ClientOutcome:
         """Return the answer of a client asked, before any rule uses it."""
-        answer = self._judged(client, answers, model)
-        if answer.status not in REPLIED:
+        answer = self._validate_result(client, results, model)
+        if answer.status not in REPLY_STATUSES:
             return answer
-        seconds = self._seconds(client, answers)
-        problem = seconds_problem(seconds) if self._communication.virtual_clock else None
+        seconds = self._get_seconds(client, results)
+        problem = find_seconds_problem(seconds) if self._communication.virtual_clock else None
         if problem is not None:
-            return ClientAnswer(client, "rejected", answer.reason or problem)
+            return ClientOutcome(client, "rejected", answer.reason or problem)
         return replace(answer, seconds=seconds)
 
-    def _seconds(self, client: int, answers: Answers[TrainAnswer]) -> float | None:
+    def _get_seconds(self, client: int, results: ReplyResults[TrainResult]) -> float | None:
         """Return how long a reply took, None where time decides nothing."""
         if self._communication.virtual_clock:
-            part = answers.parts.get(client)
+            part = results.by_client.get(client)
             return None if part is None else part.seconds
-        node = self.directory.node_of(client)
+        node = self.registry.find_node(client)
         if self._grid is None or node is None or not self._communication.closes_early:
             return None
         return self._grid.seconds.get(node)
 
-    def _judged(
-        self, client: int, answers: Answers[TrainAnswer], model: NamedArrays | None
-    ) -> ClientAnswer:
+    def _validate_result(
+        self, client: int, results: ReplyResults[TrainResult], model: NamedArrays | None
+    ) -> ClientOutcome:
         """Return what became of a client asked, whenever its reply came."""
-        if client in answers.malformed:
-            return ClientAnswer(client, "rejected", answers.malformed[client])
-        part = answers.parts.get(client)
+        if client in results.malformed:
+            return ClientOutcome(client, "rejected", results.malformed[client])
+        part = results.by_client.get(client)
         if part is None:
-            return ClientAnswer(client, *self._silence(client))
+            return ClientOutcome(client, *self._explain_missing_reply(client))
         if part.status is not Status.DONE:
             reason = part.reason
             if part.status is Status.FAILED:
                 reason = reason or "it failed and gave no reason"
-            return ClientAnswer(client, part.status.name.lower(), reason)
-        problem = form_problem(part, model, self.limits)
+            return ClientOutcome(client, part.status.name.lower(), reason)
+        problem = find_form_problem(part, model, self.limits)
         if problem is not None:
-            answers.malformed[client] = problem
-        problem = problem or value_problem(part, self.limits)
+            results.malformed[client] = problem
+        problem = problem or find_value_problem(part, self.limits)
         if problem is not None:
-            return ClientAnswer(client, "rejected", problem)
-        return ClientAnswer(
+            return ClientOutcome(client, "rejected", problem)
+        return ClientOutcome(
             client,
             "trained",
             num_examples=part.num_examples,
@@ -338,17 +359,17 @@ class Exchange:
             accuracy=part.accuracy,
         )
 
-    def _silence(self, client: int) -> tuple[str, str]:
+    def _explain_missing_reply(self, client: int) -> tuple[str, str]:
         """Return the status of a client of whom nothing came, and why."""
-        if self.directory.node_of(client) is None:
+        if self.registry.find_node(client) is None:
             return "unavailable", "its node is not connected"
-        if client in self._busy:
+        if client in self._busy_clients:
             return "busy", "its node still has the message of an earlier round"
         if self._grid is not None and self._grid.closed_early:
-            return "late", LATE
-        return "failed", NO_REPLY
+            return "late", LATE_REASON
+        return "failed", NO_REPLY_REASON
 
-    def tell(self, report: TrainReport, answers: Answers[TrainAnswer]) -> None:
+    def log_round(self, report: RoundReport, results: ReplyResults[TrainResult]) -> None:
         """Log the result of a round if no records are kept.
 
         Raises
@@ -359,14 +380,14 @@ class Exchange:
             have.
         """
         first = not self.has_trained
-        self.has_trained = self.has_trained or bool(answers.in_form)
-        if first and answers.in_form == {False}:
+        self.has_trained = self.has_trained or bool(results.form_matches)
+        if first and results.form_matches == {False}:
             raise ProtocolError(
                 f"every client that trained in round {report.server_round} replied in "
-                f"{self._communication.other_form}"
+                f"{self._communication.other_protocol_hint}"
             )
-        if not self._communication.follows_protocol:
-            self._notices.after(report, answers)
+        if not self._communication.is_native:
+            self._logger.log_round(report, results)
 
 
 @dataclass(frozen=True)
@@ -379,16 +400,18 @@ class Connection:
         The protocol.
     population : Population
         All clients and which of them have priority.
-    exchange : Exchange
+    session : Exchange
         What is sent to their nodes, and what comes back.
     """
 
-    communication: Communication
+    communication: NativeProtocol
     population: Population
-    exchange: Exchange
+    session: NodeSession
 
     @classmethod
-    def of(cls, rules: Rules, population: Population, communication: Communication) -> Self:
+    def from_rules(
+        cls, rules: RuleSet, population: Population, communication: NativeProtocol
+    ) -> Self:
         """Return a connection on which nothing was said yet.
 
         Raises
@@ -397,29 +420,29 @@ class Connection:
             If clients of the protocol cannot serve the rules.
         """
         communication.check_rules(rules)
-        return cls(communication, population, Exchange(communication, population, rules))
+        return cls(communication, population, NodeSession(communication, population, rules))
 
-    def summary(self, rules: Rules) -> None:
+    def log_summary(self, rules: RuleSet) -> None:
         """Log the clients, how the strategy speaks with them, and its rules."""
         population = self.population
         if population.clients:
             log(INFO, "\t├──> Clients: %d", len(population.clients))
-        if population.others:
+        if population.non_priority_clients:
             log(INFO, "\t├──> Priority: %s", list(population.priority_clients))
-        self.communication.summary()
+        self.communication.log_summary()
         log(INFO, "\t├──> Selection: %s", rules.selection)
         log(INFO, "\t├──> Weighting: %s", rules.weighting)
-        log(INFO, "\t├──> Divisor: %s", rules.divisor)
+        log(INFO, "\t├──> Divisor: %s", rules.denominator)
         log(INFO, "\t├──> Server optimizer: %s", rules.server_optimizer)
-        log(INFO, "\t└──> Server learning rate: %s", rules.server_rate.schedule)
+        log(INFO, "\t└──> Server learning rate: %s", rules.server_lr_schedule.schedule)
 
 
-def _name(weighting: Weighting[Any]) -> str:
+def _get_rule_name(weighting: Weighting[Any]) -> str:
     """Return the name by which users know a rule."""
     name, colon, _ = weighting.summary.partition(":")
     return name if colon else type(weighting).__name__
 
 
-def _group(message_type: str, server_round: int) -> str:
+def _build_group_id(message_type: str, server_round: int) -> str:
     """Return what a reply must name to be one to the messages of this step."""
     return f"{message_type} {server_round}"

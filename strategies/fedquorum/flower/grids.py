@@ -12,24 +12,24 @@ from flwr.serverapp import Grid
 if TYPE_CHECKING:
     from flwr.superlink.grid import HttpGrid
 
-MODULE = "flwr.superlink.grid"
+GRID_MODULE = "flwr.superlink.grid"
 
 
-def is_http(grid: Grid) -> "TypeGuard[HttpGrid]":
+def is_http_grid(grid: Grid) -> "TypeGuard[HttpGrid]":
     """Say whether a grid is Flower's connection to a SuperLink."""
-    return _is(grid, "HttpGrid")
+    return _is_grid(grid, "HttpGrid")
 
 
-def is_in_memory(grid: Grid) -> bool:
+def is_in_memory_grid(grid: Grid) -> bool:
     """Say whether a grid is that of Flower's simulation."""
-    return _is(grid, "InMemoryGrid")
+    return _is_grid(grid, "InMemoryGrid")
 
 
-def is_flowers(grid: Grid) -> bool:
+def is_flower_grid(grid: Grid) -> bool:
     """Say whether a grid is one of these two."""
-    return is_http(grid) or is_in_memory(grid)
+    return is_http_grid(grid) or is_in_memory_grid(grid)
 
 
-def _is(grid: Grid, name: str) -> bool:
-    module = sys.modules.get(MODULE)
+def _is_grid(grid: Grid, name: str) -> bool:
+    module = sys.modules.get(GRID_MODULE)
     return module is not None and isinstance(grid, getattr(module, name))

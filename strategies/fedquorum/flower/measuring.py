@@ -4,140 +4,148 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ..composition import Rules
+from ..composition import RuleSet
+from ..decisions import ClientEvaluation, compute_priority_objective
 from ..hooks import Candidates
-from ..report import ClientEvaluation, priority_objective
 from ..server_state import ServerState
-from ..types import Call, Population, Told
-from .codec import EvaluateAnswer
-from .communication import Communication
-from .replies import Answers, usable_evaluations
+from ..types import ClientReports, Population, RoundPlan
+from .codec import EvaluateResult
+from .communication import NativeProtocol
+from .replies import ReplyResults, select_usable_evaluations
 from .validation import MAX_LOSS
 
 
 @dataclass(frozen=True)
-class Measuring:
+class EvaluationPlan:
     """The clients that measure a model, and the parts that they measure, ascending by client id.
 
     Parameters
     ----------
-    tested : tuple of int
+    test_clients : tuple of int
         The clients whose test part is measured.
-    measured : tuple of int
+    objective_clients : tuple of int
         The clients whose training part is measured for the objective.
-    recorded : tuple of int
+    recorded_clients : tuple of int
         The clients whose training part is measured for the records alone.
-    keeps_model : bool
+    evaluates_local_model : bool
         Whether each measures its own model instead.
     """
 
-    tested: tuple[int, ...] = ()
-    measured: tuple[int, ...] = ()
-    recorded: tuple[int, ...] = ()
-    keeps_model: bool = False
+    test_clients: tuple[int, ...] = ()
+    objective_clients: tuple[int, ...] = ()
+    recorded_clients: tuple[int, ...] = ()
+    evaluates_local_model: bool = False
 
     @property
-    def trained_on(self) -> frozenset[int]:
+    def train_split_clients(self) -> frozenset[int]:
         """The clients whose training parts are measured."""
-        return frozenset((*self.measured, *self.recorded))
+        return frozenset((*self.objective_clients, *self.recorded_clients))
 
     @classmethod
-    def first(cls, population: Population, rules: Rules) -> "Measuring":
+    def for_initial_model(cls, population: Population, rules: RuleSet) -> "EvaluationPlan":
         """Return the clients that measure the first model."""
         before = rules.hooks.before_round
         if before is None:
-            return cls(measured=population.priority_clients)
-        return cls(measured=before.candidates_of(0, population, Told()).measuring)
+            return cls(objective_clients=population.priority_clients)
+        return cls(
+            objective_clients=before.select_candidates(
+                0, population, ClientReports()
+            ).evaluating_clients
+        )
 
     @classmethod
-    def after(
+    def for_next_round(
         cls,
         population: Population,
-        communication: Communication,
-        tested: tuple[int, ...],
-        following: Candidates,
+        communication: NativeProtocol,
+        test_clients: tuple[int, ...],
+        candidates: Candidates,
         *,
-        rules: Rules,
-        present: frozenset[int] | None = None,
-    ) -> "Measuring":
-        """Return the clients that measure the model with which the round ``following`` begins.
+        rules: RuleSet,
+        available: frozenset[int] | None = None,
+    ) -> "EvaluationPlan":
+        """Return the clients that measure the model with which the round ``candidates`` begins.
 
         Where the rules need F(w_{t+1}), it is the mean by data over the priority clients that this
-        round will ask, or over all of them, connected if ``present`` says who is: the selection's
+        round will ask, or over all of them, connected if ``available`` says who is: the selection's
         ``samples_objective`` says which. Otherwise all priority clients are asked for it together
-        with the test metrics. The candidates of ``following`` that measure first do so too. With
+        with the test metrics. The candidates of ``candidates`` that measure first do so too. With
         ``evaluated_training`` all clients tested measure their training part; what the others
         measure is in no objective and no rule's state.
         """
         measured: tuple[int, ...] = ()
         if rules.needs_objective:
-            measured = _of_objective(population, following, rules, present)
-        elif tested:
-            measured = communication.measured(population, tested)
-        if following.measuring:
-            measured = tuple(sorted({*measured, *following.measuring}))
-        recorded = tested if communication.evaluated_training else ()
-        return cls(tested, measured, recorded, rules.keeps_models)
+            measured = _select_objective_clients(population, candidates, rules, available)
+        elif test_clients:
+            measured = communication.select_objective_clients(population, test_clients)
+        if candidates.evaluating_clients:
+            measured = tuple(sorted({*measured, *candidates.evaluating_clients}))
+        recorded = test_clients if communication.evaluated_training else ()
+        return cls(test_clients, measured, recorded, rules.trains_local_models)
 
 
-def candidates_of(
+def find_candidates(
     server_round: int,
     population: Population,
-    told: Told,
-    rules: Rules,
-    call: Callable[[int], Call],
+    reports: ClientReports,
+    rules: RuleSet,
+    plan_round: Callable[[int], RoundPlan],
 ) -> Candidates:
     """Return whom a round may ask, as far as that is known before its model is measured.
 
-    Without a hook ``before_round`` that is whom ``call`` asks.
+    Without a hook ``before_round`` that is whom ``plan_round`` asks.
     """
     before = rules.hooks.before_round
     if before is None:
-        return Candidates(call(server_round).clients)
-    return before.candidates_of(server_round - 1, population, told)
+        return Candidates(plan_round(server_round).clients)
+    return before.select_candidates(server_round - 1, population, reports)
 
 
-def _of_objective(
-    population: Population, following: Candidates, rules: Rules, present: frozenset[int] | None
+def _select_objective_clients(
+    population: Population, candidates: Candidates, rules: RuleSet, available: frozenset[int] | None
 ) -> tuple[int, ...]:
     """Return the priority clients whose F_k make up F(w) of a round, ascending."""
     if rules.selection.samples_objective:
-        return tuple(k for k in following.clients if k in population.priority)
-    return tuple(k for k in population.priority_clients if present is None or k in present)
+        return tuple(k for k in candidates.clients if k in population.priority)
+    return tuple(k for k in population.priority_clients if available is None or k in available)
 
 
-def client_evaluations(
-    answers: Answers[EvaluateAnswer], population: Population, metric: str = "accuracy"
+def build_client_evaluations(
+    results: ReplyResults[EvaluateResult], population: Population, metric: str = "accuracy"
 ) -> tuple[ClientEvaluation, ...]:
     """Return the clients' measurements; ``metric`` is the metric beside loss and accuracy."""
-    usable = usable_evaluations(answers, metric=metric)
-    return tuple(_evaluation(k, answer, population) for k, answer in usable.items())
+    usable = select_usable_evaluations(results, metric=metric)
+    return tuple(_build_evaluation(k, answer, population) for k, answer in usable.items())
 
 
-def with_objective(
+def update_objective(
     state: ServerState,
-    asked: frozenset[int],
+    selected: frozenset[int],
     evaluations: Sequence[ClientEvaluation],
     *,
-    stands_in: bool,
+    reuse_last: bool,
 ) -> ServerState:
     """Return the state with F over the priority clients that were asked for it, and who missed it.
 
-    With ``stands_in``, what each measured last is kept, and stands in for it where it misses a
+    With ``reuse_last``, what each measured last is kept, and stands in for it where it misses a
     later measuring.
     """
-    heard = [e for e in evaluations if e.client in asked]
-    known = state.measured
-    objective = priority_objective(heard, [known[k] for k in asked & known.keys()])
-    counted = {*(e.client for e in heard if e.measured), *objective.stale}
-    objective = replace(objective, unmeasured=tuple(sorted(asked - counted)))
-    if stands_in:
-        newest = [e for e in evaluations if e.measured and (e.client in asked or e.client in known)]
+    heard = [e for e in evaluations if e.client in selected]
+    known = state.last_evaluations
+    objective = compute_priority_objective(heard, [known[k] for k in selected & known.keys()])
+    counted = {*(e.client for e in heard if e.has_objective_loss), *objective.stale_clients}
+    objective = replace(objective, missing_clients=tuple(sorted(selected - counted)))
+    if reuse_last:
+        newest = [
+            e
+            for e in evaluations
+            if e.has_objective_loss and (e.client in selected or e.client in known)
+        ]
         known = {**known, **{e.client: e for e in newest}}
-    return replace(state, objective=objective, measured=known)
+    return replace(state, objective=objective, last_evaluations=known)
 
 
-def _counted(loss: float) -> float:
+def _clamp_loss(loss: float) -> float:
     """Return a loss as it counts: above any that an update may report, it is infinite.
 
     Sums of such numbers could leave the range of floats.
@@ -145,25 +153,27 @@ def _counted(loss: float) -> float:
     return math.inf if loss > MAX_LOSS else loss
 
 
-def _defined(metric: float) -> float:
+def _sanitize_metric(metric: float) -> float:
     """Return a metric as it counts: NaN where it is so large that means of it could overflow."""
     return metric if abs(metric) <= MAX_LOSS else math.nan
 
 
-def _evaluation(client: int, answer: EvaluateAnswer, population: Population) -> ClientEvaluation:
+def _build_evaluation(
+    client: int, result: EvaluateResult, population: Population
+) -> ClientEvaluation:
     return ClientEvaluation(
         client=client,
-        priority_weight=population.priority_weight(client),
-        num_examples=float(answer.num_examples or math.nan),
-        loss=_counted(answer.loss),
-        accuracy=answer.accuracy,
-        test_num_examples=answer.test_num_examples,
-        test_loss=_counted(answer.test_loss),
-        test_accuracy=answer.test_accuracy,
-        test_metric=_defined(answer.test_metric),
-        validation_num_examples=answer.validation_num_examples,
-        validation_loss=_counted(answer.validation_loss),
-        validation_accuracy=answer.validation_accuracy,
-        validation_metric=_defined(answer.validation_metric),
-        held_out=client in population.unseen,
+        priority_weight=population.get_priority_weight(client),
+        num_examples=float(result.num_examples or math.nan),
+        loss=_clamp_loss(result.loss),
+        accuracy=result.accuracy,
+        test_num_examples=result.test_num_examples,
+        test_loss=_clamp_loss(result.test_loss),
+        test_accuracy=result.test_accuracy,
+        test_metric=_sanitize_metric(result.test_metric),
+        validation_num_examples=result.validation_num_examples,
+        validation_loss=_clamp_loss(result.validation_loss),
+        validation_accuracy=result.validation_accuracy,
+        validation_metric=_sanitize_metric(result.validation_metric),
+        held_out=client in population.held_out,
     )

@@ -6,20 +6,20 @@ from logging import INFO, WARNING
 
 from flwr.common.logger import log
 
-from ..composition import Rules
+from ..composition import RuleSet
+from ..decisions import ClientDecision, RoundReport
 from ..errors import ProtocolError
-from ..report import ClientDecision, TrainReport
 from ..selection.epsilon_gate import NO_LOSS
-from .codec import FOUND, Status, TrainAnswer, is_in_protocol
-from .communication import Communication
-from .directory import SET_FEDQUORUM
-from .replies import Answers
+from .codec import FOUND_KEYS_PREFIX, Status, TrainResult, is_native_reply
+from .communication import NativeProtocol
+from .nodes import SET_FEDQUORUM
+from .replies import ReplyResults
 
-AT_LEAST_TWO = 2
+MIN_REPLIES = 2
 _NUMBER = re.compile(r"[-+]?(\d[\d.,e+-]*|\binf\b|\bnan\b)")
 
 
-class Notices:
+class RoundLogger:
     """Logs each kind of trouble once as a warning, and stops a run that cannot learn anything.
 
     Parameters
@@ -30,13 +30,13 @@ class Notices:
         The strategy's rules.
     """
 
-    def __init__(self, communication: Communication, rules: Rules) -> None:
+    def __init__(self, communication: NativeProtocol, rules: RuleSet) -> None:
         self._communication = communication
-        self._reads_loss = rules.needs_losses or rules.selection.gated
+        self._reads_loss = rules.needs_losses or rules.selection.has_gate
         self._warned: set[str] = set()
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
-    def after(self, report: TrainReport, answers: Answers[TrainAnswer]) -> None:
+    def log_round(self, report: RoundReport, results: ReplyResults[TrainResult]) -> None:
         """Log how many updates count, and why the others do not.
 
         Raises
@@ -49,23 +49,23 @@ class Notices:
             return
         told = (report.count("trained"), len(report.decisions))
         log(INFO, "aggregate_train: %d of %d updates count", *told)
-        self._warn_of_protocol(answers)
-        self._tell_loss_key(report, answers)
+        self._warn_about_protocol(results)
+        self._log_loss_key(report, results)
         refused = [d for d in report.decisions if d.status == "rejected" and d.num_examples is None]
-        self._warn(refused)
+        self._warn_about_rejected(refused)
         for decision in report.decisions:
             if decision.status != "trained" and decision not in refused:
                 words = (decision.client, decision.status, decision.reason)
                 log(INFO, "\t> Client %d %s: %s", *words)
         usable = any(decision.num_examples is not None for decision in report.decisions)
         if report.server_round == 1 and not usable:
-            self._stop_without_form(refused, answers)
+            self._stop_if_malformed(refused, results)
 
-    def _warn_of_protocol(self, answers: Answers[TrainAnswer]) -> None:
+    def _warn_about_protocol(self, results: ReplyResults[TrainResult]) -> None:
         """Warn once that a reply of this project's ClientApp counts as one in the standard form."""
-        for client, part in answers.parts.items():
-            if part.status is Status.DONE and is_in_protocol(answers.contents[client]):
-                self._once(
+        for client, part in results.by_client.items():
+            if part.status is Status.DONE and is_native_reply(results.contents[client]):
+                self._log_once(
                     WARNING,
                     "A reply is in FedQuorum's protocol, for one client, and counts as one in "
                     "Flower's standard form. For nodes of several clients, and clients that decide "
@@ -73,49 +73,49 @@ class Notices:
                 )
                 return
 
-    def _tell_loss_key(self, report: TrainReport, answers: Answers[TrainAnswer]) -> None:
+    def _log_loss_key(self, report: RoundReport, results: ReplyResults[TrainResult]) -> None:
         """Log where the loss is found, or warn that a gate lacks what it compares."""
-        keys = map(self._communication.loss_key_of, answers.contents.values())
+        keys = map(self._communication.find_loss_key, results.contents.values())
         taken = next(filter(None, keys), None) if self._reads_loss else None
         if taken is not None:
-            self._once(INFO, f"The clients' loss is taken from '{taken}'")
+            self._log_once(INFO, f"The clients' loss is taken from '{taken}'")
             return
         keys_sought = self._communication.loss_keys
         if keys_sought and any(d.reason == NO_LOSS for d in report.decisions):
             sought = " or ".join(f"'{key}'" for key in keys_sought)
-            self._once(
+            self._log_once(
                 WARNING,
                 f"No client reports a loss, {sought}: the gate admits priority clients alone"
-                f"{self._communication.hint(sought)}",
+                f"{self._communication.get_hint(sought)}",
             )
 
-    def _warn(self, refused: list[ClientDecision]) -> None:
+    def _warn_about_rejected(self, rejected: list[ClientDecision]) -> None:
         """Log how many replies cannot be used, by the reason: a warning the first time."""
-        for reason, count in Counter(_kind(d.reason) for d in refused).items():
-            example = next(d.reason for d in refused if _kind(d.reason) == reason)
+        for reason, count in Counter(_normalize_reason(d.reason) for d in rejected).items():
+            example = next(d.reason for d in rejected if _normalize_reason(d.reason) == reason)
             level = INFO if reason in self._warned else WARNING
             self._warned.add(reason)
             log(level, "\t> %d updates rejected: %s", count, example)
 
-    def _stop_without_form(
-        self, refused: list[ClientDecision], answers: Answers[TrainAnswer]
+    def _stop_if_malformed(
+        self, rejected: list[ClientDecision], results: ReplyResults[TrainResult]
     ) -> None:
-        reasons = {answers.malformed.get(decision.client, "") for decision in refused}
-        kinds = {reason.partition(FOUND)[0] for reason in reasons}
-        if len(refused) < AT_LEAST_TWO or len(kinds) > 1 or "" in reasons:
+        reasons = {results.malformed.get(decision.client, "") for decision in rejected}
+        kinds = {reason.partition(FOUND_KEYS_PREFIX)[0] for reason in reasons}
+        if len(rejected) < MIN_REPLIES or len(kinds) > 1 or "" in reasons:
             return
         reason = min(reasons)
         raise ProtocolError(
-            f"none of the {len(refused)} replies of round 1 can be used: {reason}"
-            f"{self._communication.hint(kinds.pop())}"
+            f"none of the {len(rejected)} replies of round 1 can be used: {reason}"
+            f"{self._communication.get_hint(kinds.pop())}"
         )
 
-    def _once(self, level: int, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
+    def _log_once(self, level: int, text: str) -> None:
+        if text not in self._logged:
+            self._logged.add(text)
             log(level, text)
 
 
-def _kind(reason: str | None) -> str:
+def _normalize_reason(reason: str | None) -> str:
     """Return a reason without its numbers, the same for each client and round."""
-    return _NUMBER.sub("#", (reason or "").partition(FOUND)[0])
+    return _NUMBER.sub("#", (reason or "").partition(FOUND_KEYS_PREFIX)[0])

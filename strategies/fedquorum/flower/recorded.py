@@ -14,21 +14,21 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from ..described import described, plain
+from ..described import to_builtins, to_settings
 from ..errors import RunError
-from ..records.checkpoint import Checkpoint, Checkpoints, check_unchanged
-from ..records.directory import MANIFEST, holds_a_run, may_start
-from ..records.identity import RunIdentity
-from ..records.legs import DROP_IN_MAY_CHANGE
-from ..records.provenance import commit, versions
-from ..records.reader import no_run, read_manifest
-from ..records.round_record import round_record
+from ..records.checkpoint import Checkpoint, CheckpointStore, check_unchanged
+from ..records.identity import RunInfo
+from ..records.legs import CHANGEABLE_DROP_IN_OPTIONS
+from ..records.provenance import find_commit, get_versions
+from ..records.reader import explain_not_a_run, read_manifest
+from ..records.round_record import build_round_record
+from ..records.run_dir import MANIFEST_FILE, can_start_run, run_exists_error
 from ..records.runner import Runner, resume_strategy
-from ..records.settings import dump_settings, flat_settings
-from ..records.writer import RunRecords
-from ..state import StateArrays
+from ..records.settings import dump_settings, flatten_settings
+from ..records.writer import RunWriter
+from ..state_arrays import StateArrays
 from .codec import decode_arrays, encode_arrays
-from .grids import is_flowers
+from .grids import is_flower_grid
 
 EXPERIMENT = ENGINE = "drop-in"
 """What the manifest says where no preset and no engine of the app made the run."""
@@ -48,21 +48,21 @@ _KEYWORDS = {
 """The keywords whose settings have other names."""
 
 
-def settings_of(
+def build_strategy_settings(
     strategy: Any, parameters: Mapping[str, Any], *, num_rounds: int | None
 ) -> dict[str, Any]:
     """Return the settings of a drop-in strategy, from which the audit makes its rules again.
 
     Parameters
     ----------
-    strategy : DropIn
+    strategy : DropInStrategy
         The strategy.
     parameters : mapping
         The parameters that its rules were given.
     num_rounds : int, optional
         T, which schedules refer to.
     """
-    communication, priority = strategy.communication, strategy.population.awaited
+    communication, priority = strategy.communication, strategy.population.required
     names = (
         *("client_ids", "weighted_by_key", "loss_key", "accuracy_key", "arrayrecord_key"),
         *("configrecord_key", "fraction_evaluate", "min_evaluate_nodes", "max_reply_bytes"),
@@ -74,14 +74,14 @@ def settings_of(
     facts = {"protocol": strategy.protocol, "num_rounds": num_rounds, "priority": everyone}
     return {
         "seed": strategy.rules.selection.sampling.seed,
-        **described(strategy.declared, parameters, strategy.rules),
-        "robustness": plain(asdict(communication.robustness)),
-        "drop_in": plain({**facts, **told}),
+        **to_settings(strategy.entry, parameters, strategy.rules),
+        "robustness": to_builtins(asdict(communication.robustness)),
+        "drop_in": to_builtins({**facts, **told}),
     }
 
 
 @dataclass(frozen=True)
-class Recording:
+class RunRecorder:
     """The records of a drop-in strategy's run.
 
     Parameters
@@ -90,13 +90,13 @@ class Recording:
         The folder of the run.
     settings : mapping
         The strategy's settings.
-    goes_on : bool
+    resume : bool
         Whether there is a run in it, with which to go on.
     """
 
     directory: Path
     settings: Mapping[str, Any]
-    goes_on: bool
+    resume: bool
 
     def start(
         self,
@@ -116,105 +116,108 @@ class Recording:
             go on with this strategy.
         """
         settings = {**self.settings, "rounds": num_rounds}
-        begun = self._begun(settings)
+        begun = self._find_checkpoint(settings)
         if begun is not None and begun.model:
             if begun.server_round > 0:
                 resume_strategy(strategy, begun, decode_arrays(initial_arrays))
             initial_arrays = encode_arrays(begun.model)
-        with RunRecords(
+        with RunWriter(
             self.directory,
-            _identity(settings),
+            _build_identity(settings),
             dump_settings(settings),
-            regret_bound=strategy.rules.regret_bound,
+            regret_bound=strategy.rules.compute_regret_bound,
             resumed=begun,
         ) as records:
             log(INFO, "Records in %s", self.directory)
-            run = RecordedRun(strategy, records, settings, initial_arrays, begun)
-            if is_flowers(grid):
-                grid = strategy.waiting(grid)
+            run = RecordingStrategy(strategy, records, settings, initial_arrays, begun)
+            if is_flower_grid(grid):
+                grid = strategy.build_waiting_grid(grid)
             try:
                 return run.start(grid, initial_arrays, num_rounds, *args, **kwargs)
             finally:
                 run.save_model()
 
-    def _begun(self, settings: Mapping[str, Any]) -> Checkpoint | None:
+    def _find_checkpoint(self, settings: Mapping[str, Any]) -> Checkpoint | None:
         """Return what the run goes on from, None for a new one."""
-        if not self.goes_on:
-            if (self.directory / MANIFEST).exists():
-                raise RunError(f"{holds_a_run(self.directory)} (resume_from=FOLDER)")
+        if not self.resume:
+            if (self.directory / MANIFEST_FILE).exists():
+                raise RunError(f"{run_exists_error(self.directory)} (resume_from=FOLDER)")
             return None
-        if may_start(self.directory):
+        if can_start_run(self.directory):
             log(INFO, "Nothing was done yet in %s: the run starts", self.directory)
             return None
         try:
             engine = read_manifest(self.directory).get("engine")
         except RunError as error:
             raise RunError(
-                f"resume_from must be the folder of a run, got {no_run(self.directory, error)}"
+                f"resume_from must be the folder of a run, got {explain_not_a_run(self.directory, error)}"
             ) from None
         if engine != ENGINE:
             raise RunError(
                 f"resume_from must be the folder of a run of a drop-in strategy, got one of the "
                 f"app, with which `fedquorum resume={self.directory}` goes on"
             )
-        checkpoints = Checkpoints(self.directory)
-        found = checkpoints.newest()
+        checkpoints = CheckpointStore(self.directory)
+        found = checkpoints.find_newest()
         for problem in found.problems:
             log(WARNING, "Not used: %s", problem)
         if found.checkpoint is None:
-            return checkpoints.beginning()
-        before, now = _keywords(found.checkpoint.settings), _keywords(flat_settings(settings))
+            return checkpoints.build_initial()
+        before, now = (
+            _to_keywords(found.checkpoint.settings),
+            _to_keywords(flatten_settings(settings)),
+        )
         # First what decides which other keywords there are.
         check_unchanged(*({"protocol": one.get("protocol")} for one in (before, now)))
-        check_unchanged(before, now, free=DROP_IN_MAY_CHANGE)
+        check_unchanged(before, now, changeable_prefixes=CHANGEABLE_DROP_IN_OPTIONS)
         log(INFO, "Continuing after round %d of the run", found.checkpoint.server_round)
         return found.checkpoint
 
 
-class RecordedRun(Strategy):
+class RecordingStrategy(Strategy):
     """Record the decisions of a drop-in strategy, between Flower's loop and the strategy.
 
     Rounds that the records have already are passed over: nobody is asked in them.
 
     Parameters
     ----------
-    strategy : DropIn
+    strategy : DropInStrategy
         The strategy.
-    records : RunRecords
+    records : RunWriter
         Where to write.
     settings : mapping
         All settings of the run.
     arrays : ArrayRecord
         The model that the run begins or goes on with.
-    begun : Checkpoint, optional
+    checkpoint : Checkpoint, optional
         What the run goes on from.
     """
 
     def __init__(
         self,
         strategy: Any,
-        records: RunRecords,
+        records: RunWriter,
         settings: Mapping[str, Any],
         arrays: ArrayRecord,
-        begun: Checkpoint | None,
+        checkpoint: Checkpoint | None,
     ) -> None:
         self._strategy = strategy
         self._records = records
         self._arrays = self._evaluated = arrays
-        self._after = 0 if begun is None else begun.server_round
-        self._joined = {} if begun is None else _joined(begun)
-        record = partial(round_record, rates=None, metric="accuracy", all_evaluated=True)
+        self._last_recorded_round = 0 if checkpoint is None else checkpoint.server_round
+        self._joined_rounds = {} if checkpoint is None else _read_joined_rounds(checkpoint)
+        record = partial(build_round_record, rates=None, metric="accuracy", all_evaluated=True)
         self._runner = Runner(
             records,
             strategy,
             record,
-            flat_settings(settings),
-            after=self._after,
-            last=settings["rounds"],
-            state=self._state,
+            flatten_settings(settings),
+            start_after_round=self._last_recorded_round,
+            last_round=settings["rounds"],
+            get_state=self._get_state,
         )
-        self._runner.begin(self._model)
-        if self._joined:
+        self._runner.start(self._get_model)
+        if self._joined_rounds:
             self._save_population()
 
     def summary(self) -> None:
@@ -225,15 +228,17 @@ class RecordedRun(Strategy):
         """Run the rounds that are left; ``evaluate_fn`` is asked in these alone."""
         bound = inspect.signature(Strategy.start).bind(self, grid, initial_arrays, *args, **kwargs)
         given: EvaluateFn | None = bound.arguments.get("evaluate_fn")
-        if given is not None and self._after > 0:
-            bound.arguments["evaluate_fn"] = self._of_rounds_left(given)
+        if given is not None and self._last_recorded_round > 0:
+            bound.arguments["evaluate_fn"] = self._wrap_evaluate(given)
         self._runner.open_round()  # the first one has the measurements of the first model
-        self._initial = self._strategy.measure_initial(initial_arrays, grid)
+        self._initial = self._strategy.evaluate_initial(initial_arrays, grid)
         return Strategy.start(*bound.args, **bound.kwargs)
 
-    def _of_rounds_left(self, evaluate: EvaluateFn) -> EvaluateFn:
+    def _wrap_evaluate(self, evaluate: EvaluateFn) -> EvaluateFn:
         def evaluate_fn(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-            return evaluate(server_round, arrays) if server_round > self._after else None
+            return (
+                evaluate(server_round, arrays) if server_round > self._last_recorded_round else None
+            )
 
         return evaluate_fn
 
@@ -243,23 +248,23 @@ class RecordedRun(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return the strategy's train messages."""
-        if server_round <= self._after:
+        if server_round <= self._last_recorded_round:
             return []
-        if server_round > self._after + 1:
+        if server_round > self._last_recorded_round + 1:
             self._runner.open_round()
         messages: Iterable[Message] = self._strategy.configure_train(
             server_round, arrays, config, grid
         )
-        self._away = self._strategy.outcome.away
-        self._meet(server_round)
+        self._disconnected = self._strategy.step_result.disconnected
+        self._note_joined(server_round)
         return messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Return the strategy's result; a resumed run first returns the model of its last round."""
-        if server_round <= self._after:
-            return (self._arrays if server_round == self._after else None), None
+        if server_round <= self._last_recorded_round:
+            return (self._arrays if server_round == self._last_recorded_round else None), None
         decided: tuple[ArrayRecord | None, MetricRecord | None] = self._strategy.aggregate_train(
             server_round, replies
         )
@@ -269,7 +274,7 @@ class RecordedRun(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return the strategy's evaluate messages, and keep the model that they evaluate."""
-        if server_round <= self._after:
+        if server_round <= self._last_recorded_round:
             return []
         self._evaluated = arrays
         messages: Iterable[Message] = self._strategy.configure_evaluate(
@@ -281,57 +286,57 @@ class RecordedRun(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Read the replies as the strategy does, and write the round down."""
-        if server_round <= self._after:
+        if server_round <= self._last_recorded_round:
             return None
         metrics: MetricRecord | None = self._strategy.aggregate_evaluate(server_round, replies)
         self._arrays = self._evaluated
-        self._meet(server_round + 1)
-        initial = self._initial if server_round == self._after + 1 else ()
-        self._runner.close_round(self._model, initial, away=self._away)
+        self._note_joined(server_round + 1)
+        initial = self._initial if server_round == self._last_recorded_round + 1 else ()
+        self._runner.close_round(self._get_model, initial, away=self._disconnected)
         return metrics
 
     # --- what is written ---------------------------------------------------------------------
 
     def save_model(self) -> None:
         """Write the last model."""
-        self._records.save_model(self._model())
+        self._records.save_model(self._get_model())
 
-    def _meet(self, server_round: int) -> None:
+    def _note_joined(self, server_round: int) -> None:
         """Note who takes part from a round on."""
-        new = [k for k in self._strategy.population.clients if k not in self._joined]
+        new = [k for k in self._strategy.population.clients if k not in self._joined_rounds]
         if new:
-            self._joined |= dict.fromkeys(new, server_round)
+            self._joined_rounds |= dict.fromkeys(new, server_round)
             self._save_population()
 
     def _save_population(self) -> None:
-        self._records.save_population(self._strategy.population, None, self._joined)
+        self._records.save_population(self._strategy.population, None, self._joined_rounds)
 
-    def _model(self) -> StateArrays:
+    def _get_model(self) -> StateArrays:
         return decode_arrays(self._arrays)
 
-    def _state(self) -> StateArrays:
-        return {**self._strategy.state(), **_joined_arrays(self._joined)}
+    def _get_state(self) -> StateArrays:
+        return {**self._strategy.get_state(), **_encode_joined_rounds(self._joined_rounds)}
 
 
-def _joined_arrays(joined: Mapping[int, int]) -> StateArrays:
+def _encode_joined_rounds(joined_rounds: Mapping[int, int]) -> StateArrays:
     return {
-        "joined.client": np.array([*joined], dtype=np.int64),
-        "joined.round": np.array([*joined.values()], dtype=np.int64),
+        "joined.client": np.array([*joined_rounds], dtype=np.int64),
+        "joined.round": np.array([*joined_rounds.values()], dtype=np.int64),
     }
 
 
-def _joined(begun: Checkpoint) -> dict[int, int]:
+def _read_joined_rounds(checkpoint: Checkpoint) -> dict[int, int]:
     """Return the first round of every client that there was."""
-    if begun.server_round == 0:
+    if checkpoint.server_round == 0:
         return {}
     try:
-        clients, rounds = (begun.strategy[f"joined.{name}"] for name in ("client", "round"))
+        clients, rounds = (checkpoint.strategy[f"joined.{name}"] for name in ("client", "round"))
     except KeyError as error:
         raise RunError(f"the checkpoint does not fit the strategy: {error} is missing") from None
     return dict(zip(clients.tolist(), rounds.tolist(), strict=True))
 
 
-def _keywords(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _to_keywords(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings, which are by dotted key, by the keywords of the constructors."""
     return {
         _KEYWORDS.get(key, key.partition(".")[2] or key if "robust" not in key else key): value
@@ -339,8 +344,8 @@ def _keywords(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _identity(settings: Mapping[str, Any]) -> RunIdentity:
-    return RunIdentity(
+def _build_identity(settings: Mapping[str, Any]) -> RunInfo:
+    return RunInfo(
         experiment=EXPERIMENT,
         overrides=(),
         strategy=settings["strategy"]["name"],
@@ -349,6 +354,6 @@ def _identity(settings: Mapping[str, Any]) -> RunIdentity:
         device="",
         rounds=settings["rounds"],
         source=str(SOURCE),
-        commit=commit(SOURCE),
-        packages=versions(PACKAGES),
+        commit=find_commit(SOURCE),
+        packages=get_versions(PACKAGES),
     )

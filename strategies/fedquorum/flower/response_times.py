@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from flwr.app import Context, Message
 from flwr.clientapp.typing import ClientAppCallable
 
-from ..client.response_times import ResponseTimes
-from .availability import is_train
-from .codec import decode_asked, with_seconds
+from ..client.latency import LatencyModel
+from .availability import is_train_message
+from .codec import add_response_times, decode_selected_clients
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,13 @@ class NodeResponseTimes:
         The run's seed, >= 0.
     hosted : sequence of int
         The ids of the node's clients.
-    times : ResponseTimes
+    times : LatencyModel
         The simulated times.
     """
 
     seed: int
     hosted: Sequence[int]
-    times: ResponseTimes
+    times: LatencyModel
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class ResponseTimeMod:
 
     Parameters
     ----------
-    of_node : callable
+    get_node_response_times : callable
         Takes a node's context and returns the response times of its clients; None without any.
 
     Raises
@@ -49,16 +49,16 @@ class ResponseTimeMod:
         If a request has no ``server-round``, or asks a client of another node.
     """
 
-    of_node: Callable[[Context], NodeResponseTimes | None]
+    get_node_response_times: Callable[[Context], NodeResponseTimes | None]
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Answer one message."""
-        node = self.of_node(context) if is_train(message) else None
+        node = self.get_node_response_times(context) if is_train_message(message) else None
         if node is None:
             return call_next(message, context)
-        server_round, asked = decode_asked(message.content, node.hosted)
+        server_round, asked = decode_selected_clients(message.content, node.hosted)
         reply = call_next(message, context)
         if not reply.has_error():
-            times = {k: node.times.seconds(node.seed, k, server_round) for k in asked}
-            reply.content = with_seconds(reply.content, times)
+            times = {k: node.times.get_seconds(node.seed, k, server_round) for k in asked}
+            reply.content = add_response_times(reply.content, times)
         return reply

@@ -7,12 +7,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ..composition import Rules
+from ..composition import RuleSet
 from ..errors import StateError
-from ..hooks import ClientStart, StartModels
-from ..memory import UpdateMemory, check_room
-from ..state import StateArrays
+from ..hooks import StartModels, StartModelStore
+from ..state_arrays import StateArrays
 from ..types import Population
+from ..update_memory import UpdateMemory, check_capacity
 from .codec import NamedArrays
 
 UPDATES, STARTS = "memory.", "starts."
@@ -20,39 +20,39 @@ UPDATES, STARTS = "memory.", "starts."
 
 
 @dataclass
-class Memory:
+class ServerMemory:
     """The clients' last updates, and the models that they start from; mostly neither."""
 
-    rules: Rules
+    rules: RuleSet
     updates: UpdateMemory | None = None
-    client_start: ClientStart | None = field(init=False, default=None)
+    client_start: StartModelStore | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         make = self.rules.hooks.client_start
         self.client_start = None if make is None else make()
 
     @property
-    def moves_alone(self) -> bool:
+    def steps_without_updates(self) -> bool:
         """Whether the model moves in a round without any update."""
-        return self.rules.memory is not None and self.rules.memory.moves_alone
+        return self.rules.memory is not None and self.rules.memory.steps_without_updates
 
     @property
     def nbytes(self) -> int:
         """The size of the memory in bytes."""
         return sum(part.nbytes for part in (self.updates, self.client_start) if part is not None)
 
-    def of(self, model: NamedArrays, population: Population) -> UpdateMemory | None:
+    def get_update_memory(self, model: NamedArrays, population: Population) -> UpdateMemory | None:
         """Return the memory of updates, with room for all clients."""
         if self.rules.memory is None:
             return None
         if self.updates is None:
             self.updates = UpdateMemory(
-                population.clients, model, _folder(self.rules.memory.memory_dir)
+                population.clients, model, _to_path(self.rules.memory.memory_dir)
             )
-        self.updates.grow(population.clients)
+        self.updates.add_clients(population.clients)
         return self.updates
 
-    def check(self, model: NamedArrays, population: Population) -> None:
+    def check_capacity(self, model: NamedArrays, population: Population) -> None:
         """Refuse a memory that does not fit, before any client trains.
 
         Raises
@@ -62,14 +62,16 @@ class Memory:
         """
         kept = self.rules.memory
         if kept is not None and self.updates is None and population.clients:
-            check_room(len(population.clients), model, _folder(kept.memory_dir))
+            check_capacity(len(population.clients), model, _to_path(kept.memory_dir))
 
-    def starts(self, state: Any, model: NamedArrays, population: Population) -> StartModels | None:
+    def get_start_models(
+        self, state: Any, model: NamedArrays, population: Population
+    ) -> StartModels | None:
         """Return the models that the clients of a round start from; None for the one given.
 
         Parameters
         ----------
-        state : Any
+        get_state : Any
             The weighting's state before the round.
         model : mapping
             The present model.
@@ -83,22 +85,22 @@ class Memory:
         """
         if self.client_start is None or not population.clients:
             return None
-        return self.client_start.start_models(state, model, population)
+        return self.client_start.prepare_start_models(state, model, population)
 
-    def mean_start(
+    def compute_mean_start_model(
         self, state: Any, model: NamedArrays, population: Population
     ) -> NamedArrays | None:
         """Return the mean of the models that all clients start from next, None for the one given.
 
-        The arguments and what it raises are those of ``starts``.
+        The arguments and what it raises are those of ``get_start_models``.
         """
         if self.client_start is None or not population.clients:
             return None
-        return dict(self.client_start.mean_model(state, model, population))
+        return dict(self.client_start.compute_mean_model(state, model, population))
 
-    def state(self) -> StateArrays:
+    def get_state(self) -> StateArrays:
         """Return the models as named arrays, their own: not for keeping, to be written."""
-        models = {} if self.client_start is None else self.client_start.state()
+        models = {} if self.client_start is None else self.client_start.get_state()
         return {f"{STARTS}{name}": array for name, array in models.items()}
 
     def restore(
@@ -111,21 +113,21 @@ class Memory:
         StateError
             If no rule keeps them.
         """
-        if updates := _below(UPDATES, state):
-            memory = self.of(model, population)
+        if updates := _select_by_prefix(UPDATES, state):
+            memory = self.get_update_memory(model, population)
             if memory is None:
                 raise StateError("'memory' is of a strategy that keeps the clients' updates")
             memory.restore(updates)
-        if models := _below(STARTS, state):
+        if models := _select_by_prefix(STARTS, state):
             if self.client_start is None:
                 raise StateError("'starts' is of a strategy whose clients start from past models")
             self.client_start.restore(models, model)
 
 
-def _folder(path: str | None) -> Path | None:
+def _to_path(path: str | None) -> Path | None:
     return None if path is None else Path(path)
 
 
-def _below(prefix: str, state: Mapping[str, NDArray[Any]]) -> StateArrays:
+def _select_by_prefix(prefix: str, state: Mapping[str, NDArray[Any]]) -> StateArrays:
     """Return the arrays whose names begin with ``prefix``, without it."""
     return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}

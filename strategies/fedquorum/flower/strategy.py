@@ -23,43 +23,43 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
-from ..composition import Rules
+from ..composition import RuleSet
+from ..decisions import ClientEvaluation, RoundReport
 from ..errors import StateError
-from ..report import ClientEvaluation, TrainReport
-from ..round import NO_OBJECTIVE, decide
+from ..round import NO_OBJECTIVE, decide_round
 from ..server_state import ServerState
-from ..state import StateArrays
-from ..types import Call, Population
-from .arriving import received
-from .asked import Asked, begun, train_requests
+from ..state_arrays import StateArrays
+from ..types import Population, RoundPlan
+from .arriving import receive_updates
+from .asked import RoundContext, build_train_requests, start_round
 from .codec import (
     NamedArrays,
     encode_arrays,
     encode_objective,
     view_arrays,
 )
-from .communication import Communication
-from .exchange import Connection, Exchange, Traffic
-from .grids import is_flowers
-from .measuring import Measuring, candidates_of, client_evaluations, with_objective
-from .replies import usable_evaluations
-from .server_memory import Memory
+from .communication import NativeProtocol
+from .exchange import Connection, NodeSession, Traffic
+from .grids import is_flower_grid
+from .measuring import EvaluationPlan, build_client_evaluations, find_candidates, update_objective
+from .replies import select_usable_evaluations
+from .server_memory import ServerMemory
 from .training import (
-    clip_privately,
-    moved,
-    replied_in_time,
-    round_answers,
+    apply_round,
+    build_round_outcomes,
+    clip_updates,
+    close_round,
 )
 from .waiting import Arrival, WaitingGrid
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StepResult:
     """The decisions and measurements of a strategy's last step.
 
     Parameters
     ----------
-    last_report : TrainReport or None
+    last_report : RoundReport or None
         The decisions of the last aggregated round; ``report`` raises an error if it is None.
     evaluations : tuple of ClientEvaluation
         The clients' measurements of the last evaluation, ascending by client id.
@@ -67,18 +67,18 @@ class Outcome:
         Payload bytes since the strategy was created.
     state_bytes : int
         Bytes that the server keeps between rounds beside the model.
-    away : tuple of int
+    disconnected : tuple of int
         The clients that are not connected, so that the round does not sample them.
     """
 
-    last_report: TrainReport | None = None
+    last_report: RoundReport | None = None
     evaluations: tuple[ClientEvaluation, ...] = ()
     traffic: Traffic = field(default_factory=Traffic)
     state_bytes: int = 0
-    away: tuple[int, ...] = ()
+    disconnected: tuple[int, ...] = ()
 
     @property
-    def report(self) -> TrainReport:
+    def report(self) -> RoundReport:
         """The decisions of the last round.
 
         Raises
@@ -110,23 +110,25 @@ class ComposedStrategy(Strategy):
     """
 
     def __init__(
-        self, rules: Rules, *, population: Population, communication: Communication | None = None
+        self, rules: RuleSet, *, population: Population, communication: NativeProtocol | None = None
     ) -> None:
         self.rules = rules
-        self._outcome = Outcome()
-        self._connect(Connection.of(rules, population, communication or Communication()))
+        self._step_result = StepResult()
+        self._reset_state(
+            Connection.from_rules(rules, population, communication or NativeProtocol())
+        )
 
-    def _connect(self, connection: Connection) -> None:
+    def _reset_state(self, connection: Connection) -> None:
         """Begin with these clients, who nobody has heard of yet."""
         self._connection = connection
         self._state = ServerState.initial(self.rules, connection.population)
-        self._memory = Memory(self.rules)
-        self._next: tuple[int, Call] | None = None
-        self._asked: Asked | None = None
-        self._measured: frozenset[int] = frozenset()
+        self._memory = ServerMemory(self.rules)
+        self._next_plan: tuple[int, RoundPlan] | None = None
+        self._context: RoundContext | None = None
+        self._objective_clients: frozenset[int] = frozenset()
 
     @property
-    def communication(self) -> Communication:
+    def communication(self) -> NativeProtocol:
         """The protocol with the nodes."""
         return self._connection.communication
 
@@ -136,32 +138,32 @@ class ComposedStrategy(Strategy):
         return self._connection.population
 
     @property
-    def _exchange(self) -> Exchange:
-        return self._connection.exchange
+    def _session(self) -> NodeSession:
+        return self._connection.session
 
     # --- what a run loop reads, writes down and goes on from ---------------------------------
 
     @property
-    def outcome(self) -> Outcome:
+    def step_result(self) -> StepResult:
         """The decisions and measurements of the last step."""
         return replace(
-            self._outcome,
-            traffic=self._exchange.traffic,
+            self._step_result,
+            traffic=self._session.traffic,
             state_bytes=self._memory.nbytes + self._state.nbytes,
-            away=self._exchange.away(self.population),
+            disconnected=self._session.find_disconnected(self.population),
         )
 
-    def state(self) -> StateArrays:
+    def get_state(self) -> StateArrays:
         """Return the state that the strategy keeps between rounds beside the model, by array name.
 
         The arrays may be the strategy's: write them before the next round, and do not change them.
         """
-        known = self._exchange.directory.known
-        arrays = self._state.arrays(self.rules, self._memory.updates, known)
-        return {**arrays, **self._memory.state()}
+        known = self._session.registry.registered
+        arrays = self._state.to_arrays(self.rules, self._memory.updates, known)
+        return {**arrays, **self._memory.get_state()}
 
     def restore(self, state: Mapping[str, NDArray[Any]], model: NamedArrays) -> None:
-        """Continue from the state and the model after a round, as ``state`` returned it.
+        """Continue from the state and the model after a round, as ``get_state`` returned it.
 
         The next round waits for the clients, as the first one does.
 
@@ -170,73 +172,73 @@ class ComposedStrategy(Strategy):
         StateError
             If the state belongs to other rules, other clients or another model.
         """
-        self._state = ServerState.of_arrays(state, self.rules, self.population, model)
+        self._state = ServerState.from_arrays(state, self.rules, self.population, model)
         self._memory.restore(state, model, self.population)
-        self._exchange.directory.remember(state["known"].tolist())
-        self._next = None
+        self._session.registry.mark_registered(state["known"].tolist())
+        self._next_plan = None
 
-    def mean_start(self, arrays: ArrayRecord) -> ArrayRecord | None:
+    def compute_mean_start_model(self, arrays: ArrayRecord) -> ArrayRecord | None:
         """Return the mean of the models from which all clients start after a round.
 
         ``arrays`` is the model after that round. The result is None if all clients start from it.
         """
-        weighting, model = self._state.rounds.weighting, view_arrays(arrays)
-        mean = self._memory.mean_start(weighting, model, self.population)
+        weighting, model = self._state.round_state.weighting, view_arrays(arrays)
+        mean = self._memory.compute_mean_start_model(weighting, model, self.population)
         return None if mean is None else encode_arrays(mean)
 
     def summary(self) -> None:
         """Log the parts of the strategy."""
-        self._connection.summary(self.rules)
+        self._connection.log_summary(self.rules)
 
     # --- before round 1 ----------------------------------------------------------------------
 
     @property
-    def needs_initial(self) -> bool:
+    def needs_initial_evaluation(self) -> bool:
         """Whether ``configure_initial`` has yet to measure F(w_0)."""
-        first = self.rules.measures_first and self.communication.follows_protocol
-        return first and not self._state.rounds.told.examples
+        first = self.rules.needs_initial_evaluation and self.communication.is_native
+        return first and not self._state.round_state.reports.num_examples
 
     def configure_initial(self, arrays: ArrayRecord, grid: Grid) -> Iterable[Message]:
         """Return the messages that measure F(w_0) and the clients' amounts of data."""
-        self._meet(grid)
-        measuring = Measuring.first(self.population, self.rules)
-        return self._evaluate_messages(0, grid, arrays, measuring, ConfigRecord())
+        self._update_population(grid)
+        measuring = EvaluationPlan.for_initial_model(self.population, self.rules)
+        return self._build_evaluate_messages(0, grid, arrays, measuring, ConfigRecord())
 
     def aggregate_initial(self, replies: Iterable[Message]) -> None:
         """Keep F(w_0), over the clients of round 1 if F is over the clients asked."""
-        evaluations = self._evaluations(0, replies)
+        evaluations = self._read_evaluations(0, replies)
         selection = self.rules.selection
         sampled = selection.samples_objective and self.rules.hooks.before_round is None
-        if sampled and self._state.rounds.told.examples:
-            self._measured &= frozenset(self._call(1).clients)
-        self._keep(evaluations)
+        if sampled and self._state.round_state.reports.num_examples:
+            self._objective_clients &= frozenset(self._plan_round(1).clients)
+        self._store_evaluations(evaluations)
 
-    def measure_initial(self, arrays: ArrayRecord, grid: Grid) -> tuple[ClientEvaluation, ...]:
+    def evaluate_initial(self, arrays: ArrayRecord, grid: Grid) -> tuple[ClientEvaluation, ...]:
         """Measure F(w_0) if that is needed; return what the clients measured."""
-        if not self.needs_initial:
+        if not self.needs_initial_evaluation:
             return ()
         messages = self.configure_initial(arrays, grid)
         timeout = self.communication.reply_timeout
         self.aggregate_initial(grid.send_and_receive(messages, timeout=timeout))
-        return self._outcome.evaluations
+        return self._step_result.evaluations
 
-    def waiting(self, grid: Grid) -> WaitingGrid:
+    def build_waiting_grid(self, grid: Grid) -> WaitingGrid:
         """Return a grid that waits for the strategy's quorum."""
         enough = self._is_quorum if self.communication.closes_early else None
-        grace, once = self.communication.quorum.grace_seconds, _read_once(type(self))
-        return WaitingGrid(grid, enough=enough, grace=grace, one_by_one=once)
+        grace, once = self.communication.quorum.grace_seconds, _should_read_once(type(self))
+        return WaitingGrid(grid, is_quorum=enough, grace_seconds=grace, one_by_one=once)
 
     def _is_quorum(self, arrival: Arrival) -> bool:
-        return self._exchange.is_quorum(arrival)
+        return self._session.is_quorum(arrival)
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **kwargs: Any) -> Result:
         """Run all rounds, as ``flwr.serverapp.strategy.Strategy.start`` does.
 
         A ``WaitingGrid`` replaces the wait of Flower's own grids for replies.
         """
-        if is_flowers(grid):
-            grid = self.waiting(grid)
-        self.measure_initial(initial_arrays, grid)
+        if is_flower_grid(grid):
+            grid = self.build_waiting_grid(grid)
+        self.evaluate_initial(initial_arrays, grid)
         return super().start(grid, initial_arrays, *args, **kwargs)
 
     # --- training ----------------------------------------------------------------------------
@@ -245,57 +247,63 @@ class ComposedStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return one train message for each node that hosts a client asked in this round."""
-        self._meet(grid)
-        call = self._call(server_round)
+        self._update_population(grid)
+        call = self._plan_round(server_round)
         model, priority = view_arrays(arrays), self.population.priority
         connection, kept = self._connection, self._memory
-        self._asked = asked = begun(
+        self._context = asked = start_round(
             server_round, call, model, grid, connection, state=self._state, memory=kept
         )
-        self._exchange.expect(grid, call.clients, asked.asked_at, model, priority=priority)
-        sampled = (len(asked.asked_at), len(self._exchange.directory.nodes))
+        self._session.prepare_replies(
+            grid, call.clients, asked.clients_by_node, model, priority=priority
+        )
+        sampled = (len(asked.clients_by_node), len(self._session.registry.nodes))
         log(INFO, "configure_train: Sampled %d nodes (out of %d)", *sampled)
         contents = {
-            node: self.communication.train_content(arrays, request)
-            for node, request in train_requests(asked, self._state.objective, priority).items()
+            node: self.communication.build_train_content(arrays, request)
+            for node, request in build_train_requests(
+                asked, self._state.objective, priority
+            ).items()
         }
-        return self._exchange.messages(contents, MessageType.TRAIN, server_round, config)
+        return self._session.build_messages(contents, MessageType.TRAIN, server_round, config)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Weigh and combine the updates, and step; return no model if no update counted."""
-        asked = self._in_progress(server_round)
+        asked = self._get_round_context(server_round)
         population, communication, state = self.population, self.communication, self._state
-        answers = received(replies, asked, self._exchange, communication)
-        closing = replied_in_time(
-            asked, answers, self._exchange, communication, state.clock, priority=population.priority
+        answers = receive_updates(replies, asked, self._session, communication)
+        closing = close_round(
+            asked, answers, self._session, communication, state.clock, priority=population.priority
         )
-        clipped = clip_privately(closing.answers, answers, asked)
+        clipped = clip_updates(closing.outcomes, answers, asked)
         # In the standard protocol the clients' answers tell F(w_t).
-        objective = state.objective or NO_OBJECTIVE if communication.follows_protocol else None
-        decided = decide(
+        objective = state.objective or NO_OBJECTIVE if communication.is_native else None
+        decided = decide_round(
             self.rules,
             population,
-            state.rounds,
+            state.round_state,
             server_round=server_round,
-            call=asked.call,
+            plan=asked.plan,
             objective=objective,
-            answers=round_answers(clipped.each, asked, answers, self._exchange),
+            outcomes=build_round_outcomes(clipped.outcomes, asked, answers, self._session),
             robustness=communication.robustness,
         )
         kept, before = self._memory, state.optimizer
-        after = moved(asked, answers, decided, before, memory=kept, population=population)
-        decided = after.decided
-        state = replace(state, rounds=decided.following, optimizer=after.optimizer)
-        norm = asked.next_norm(clipped.votes)
+        after = apply_round(asked, answers, decided, before, memory=kept, population=population)
+        decided = after.decision
+        state = replace(state, round_state=decided.next_state, optimizer=after.optimizer_state)
+        norm = asked.compute_next_norm(clipped.clip_indicators)
         self._state = replace(state, clock=closing.clock, clipping_norm=norm)
         simulated = closing.clock.now if communication.virtual_clock else None
-        report = replace(decided.report, late=closing.late, simulated_seconds=simulated)
-        self._outcome = replace(self._outcome, last_report=report)
-        self._exchange.tell(decided.report, answers)
+        report = replace(
+            decided.report, late_replies=closing.late_replies, simulated_seconds=simulated
+        )
+        self._step_result = replace(self._step_result, last_report=report)
+        self._session.log_round(decided.report, answers)
         contents = [answers.contents[k] for k in decided.clients]
-        metrics = communication.train_metrics(decided.report, contents)
+        metrics = communication.aggregate_train_metrics(decided.report, contents)
         return None if after.model is None else encode_arrays(after.model), metrics
 
     # --- evaluation --------------------------------------------------------------------------
@@ -303,91 +311,103 @@ class ComposedStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return the messages that ask for F_k(w_{t+1}) and test metrics; see ``Measuring``."""
+        """Return the messages that ask for F_k(w_{t+1}) and test metrics; see ``EvaluationPlan``."""
         communication = self.communication
-        if communication.grows:
-            self._meet(grid, evaluating=True)
-        tested = communication.tested(self.population, self._exchange.directory, server_round)
-        measuring = Measuring(tested)
-        if communication.follows_protocol:
-            population, rules, present = self.population, self.rules, self._exchange.present
-            told = replace(self._state.rounds.told, present=present)
-            following = candidates_of(server_round + 1, population, told, rules, self._call)
-            measuring = Measuring.after(
-                population, communication, tested, following, rules=rules, present=present
+        if communication.is_dynamic:
+            self._update_population(grid, evaluating=True)
+        tested = communication.select_test_clients(
+            self.population, self._session.registry, server_round
+        )
+        measuring = EvaluationPlan(tested)
+        if communication.is_native:
+            population, rules, present = (
+                self.population,
+                self.rules,
+                self._session.available_clients,
             )
-        return self._evaluate_messages(server_round, grid, arrays, measuring, config)
+            told = replace(self._state.round_state.reports, available=present)
+            following = find_candidates(server_round + 1, population, told, rules, self._plan_round)
+            measuring = EvaluationPlan.for_next_round(
+                population, communication, tested, following, rules=rules, available=present
+            )
+        return self._build_evaluate_messages(server_round, grid, arrays, measuring, config)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Keep the measurements and F(w_{t+1}), which the next round broadcasts."""
-        if not self.communication.follows_protocol:
-            answers = self._exchange.evaluate_answers(replies, server_round)
-            usable = usable_evaluations(answers, any_weight=True)
-            return self.communication.evaluate_metrics([answers.contents[k] for k in usable])
-        self._keep(self._evaluations(server_round, replies))
+        if not self.communication.is_native:
+            answers = self._session.collect_evaluate_results(replies, server_round)
+            usable = select_usable_evaluations(answers, any_weight=True)
+            return self.communication.aggregate_evaluate_metrics(
+                [answers.contents[k] for k in usable]
+            )
+        self._store_evaluations(self._read_evaluations(server_round, replies))
         objective = self._state.objective or NO_OBJECTIVE
         return None if math.isnan(objective.loss) else encode_objective(objective)
 
-    def _evaluations(
+    def _read_evaluations(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ClientEvaluation, ...]:
         """Return what the clients measured, and remember their amounts of data."""
-        answers = self._exchange.evaluate_answers(replies, server_round)
-        evaluations = client_evaluations(answers, self.population, self.communication.metric)
+        answers = self._session.collect_evaluate_results(replies, server_round)
+        evaluations = build_client_evaluations(answers, self.population, self.communication.metric)
         self._state = self._state.with_evaluations(self.rules, evaluations)
         return evaluations
 
-    def _keep(self, evaluations: tuple[ClientEvaluation, ...]) -> None:
+    def _store_evaluations(self, evaluations: tuple[ClientEvaluation, ...]) -> None:
         """Keep F of those that were asked for it."""
         stands_in = self.communication.closes_early
-        self._state = with_objective(self._state, self._measured, evaluations, stands_in=stands_in)
-        self._outcome = replace(self._outcome, evaluations=evaluations)
+        self._state = update_objective(
+            self._state, self._objective_clients, evaluations, reuse_last=stands_in
+        )
+        self._step_result = replace(self._step_result, evaluations=evaluations)
 
-    def _in_progress(self, server_round: int) -> Asked:
+    def _get_round_context(self, server_round: int) -> RoundContext:
         """Return what a round was started with."""
-        if self._asked is None or self._asked.server_round != server_round:
+        if self._context is None or self._context.server_round != server_round:
             raise StateError(f"round {server_round} was not configured")
-        return self._asked
+        return self._context
 
     # --- parts -------------------------------------------------------------------------------
 
-    def _meet(self, grid: Grid, *, evaluating: bool = False) -> None:
+    def _update_population(self, grid: Grid, *, evaluating: bool = False) -> None:
         """Note which clients are connected, and take up those that are new."""
-        population = self._exchange.meet(grid, self.population, evaluating=evaluating)
+        population = self._session.update_population(grid, self.population, evaluating=evaluating)
         if population is not self.population:
-            self._state = self._state.grown(self.rules, self.population, population)
+            self._state = self._state.with_clients(self.rules, self.population, population)
             self._connection = replace(self._connection, population=population)
-            self._next = None
+            self._next_plan = None
 
-    def _call(self, server_round: int) -> Call:
+    def _plan_round(self, server_round: int) -> RoundPlan:
         """Return whom a round asks."""
-        if self._next is not None and self._next[0] == server_round:
-            return self._next[1]
-        told = replace(self._state.rounds.told, present=self._exchange.present)
-        call = self.rules.call(server_round - 1, self.population, told)
-        call = replace(call, clients_decide=self.communication.follows_protocol)
-        if call.settled and told.present is None:  # else what it follows from may change
-            self._next = server_round, call
+        if self._next_plan is not None and self._next_plan[0] == server_round:
+            return self._next_plan[1]
+        told = replace(self._state.round_state.reports, available=self._session.available_clients)
+        call = self.rules.plan_round(server_round - 1, self.population, told)
+        call = replace(call, clients_apply_gate=self.communication.is_native)
+        if call.is_final and told.available is None:  # else what it follows from may change
+            self._next_plan = server_round, call
         return call
 
-    def _evaluate_messages(
+    def _build_evaluate_messages(
         self,
         server_round: int,
         grid: Grid,
         arrays: ArrayRecord,
-        measuring: Measuring,
-        extra: ConfigRecord,
+        evaluation_plan: EvaluationPlan,
+        user_config: ConfigRecord,
     ) -> list[Message]:
         priority = self.population.priority
-        self._measured = self.rules.selection.compared(priority.intersection(measuring.measured))
-        return self._exchange.evaluate_messages(
-            server_round, grid, arrays, measuring, priority=priority, extra=extra
+        self._objective_clients = self.rules.selection.select_objective_clients(
+            priority.intersection(evaluation_plan.objective_clients)
+        )
+        return self._session.build_evaluate_messages(
+            server_round, grid, arrays, evaluation_plan, priority=priority, user_config=user_config
         )
 
 
-def _read_once(kind: type[Strategy]) -> bool:
+def _should_read_once(kind: type[Strategy]) -> bool:
     """Say whether replies are read once: the methods of a user's subclass may read them as well."""
     methods = (kind.aggregate_train, kind.aggregate_evaluate)
     return all(method.__module__.rpartition(".")[0] == __package__ for method in methods)

@@ -10,41 +10,41 @@ import numpy as np
 from flwr.common.logger import log
 from numpy.typing import NDArray
 
-from ..aggregation import inner_products, length, server_step
-from ..composition import Rules
+from ..aggregation import apply_server_step, compute_inner_products, compute_update_norm
+from ..composition import RuleSet
 from ..errors import ParameterError
-from ..memory import UpdateMemory
-from ..privacy import Protection
-from ..robustness import clipped
-from ..round import NOT_FINITE, TOO_HEAVY, ClientAnswer, Round, RoundAnswers
-from ..summation import combined_update
+from ..exact_sum import compute_weighted_sum
+from ..privacy import RoundMechanism
+from ..robustness import clip_update
+from ..round import NOT_FINITE, WEIGHT_EXCEEDS_BOUND, ClientOutcome, RoundDecision, RoundOutcomes
 from ..types import FloatArray, Population
-from ..virtual_clock import Clock, Closing, close
-from .asked import Asked
-from .codec import NORM_BIT, NamedArrays, TrainAnswer
-from .communication import Communication
-from .exchange import Exchange
-from .replies import Answers
-from .server_memory import Memory
+from ..update_memory import UpdateMemory
+from ..virtual_clock import Clock, RoundClosing, close_virtual_round
+from .asked import RoundContext
+from .codec import NORM_BIT, NamedArrays, TrainResult
+from .communication import NativeProtocol
+from .exchange import NodeSession
+from .replies import ReplyResults
+from .server_memory import ServerMemory
 
 
-def replied_in_time(
-    asked: Asked,
-    answers: Answers[TrainAnswer],
-    exchange: Exchange,
-    communication: Communication,
+def close_round(
+    context: RoundContext,
+    results: ReplyResults[TrainResult],
+    session: NodeSession,
+    communication: NativeProtocol,
     clock: Clock,
     *,
     priority: frozenset[int],
-) -> Closing:
+) -> RoundClosing:
     """Return the replies that were in time, and late replies to earlier rounds."""
-    each = client_answers(asked, answers, exchange)
-    late = exchange.note_late_replies(asked.server_round)
+    each = build_client_outcomes(context, results, session)
+    late = session.collect_late_replies(context.server_round)
     if not communication.virtual_clock:
-        return Closing(clock, each, late)
-    return close(
+        return RoundClosing(clock, each, late)
+    return close_virtual_round(
         clock,
-        asked.server_round,
+        context.server_round,
         each,
         communication.quorum,
         priority=priority,
@@ -52,99 +52,101 @@ def replied_in_time(
     )
 
 
-def client_answers(
-    asked: Asked,
-    answers: Answers[TrainAnswer],
-    exchange: Exchange,
-) -> tuple[ClientAnswer, ...]:
+def build_client_outcomes(
+    context: RoundContext,
+    results: ReplyResults[TrainResult],
+    session: NodeSession,
+) -> tuple[ClientOutcome, ...]:
     """Return the answer of every client asked, ascending by client id."""
     each = []
-    for client in sorted(asked.call.clients):
-        answer = answers.judged.get(client) or exchange.client_answer(client, answers, None)
-        note = answers.notes.get(client)
+    for client in sorted(context.plan.clients):
+        answer = results.outcomes.get(client) or session.get_client_outcome(client, results, None)
+        note = results.notes.get(client)
         each.append(answer if note is None else replace(answer, note=note))
     return tuple(each)
 
 
 @dataclass(frozen=True)
-class Clipped:
+class ClippedOutcomes:
     """The answers of all clients asked, and whether each usable update needed no clipping."""
 
-    each: tuple[ClientAnswer, ...]
-    votes: tuple[bool, ...] = ()
+    outcomes: tuple[ClientOutcome, ...]
+    clip_indicators: tuple[bool, ...] = ()
 
 
-def clip_privately(
-    each: tuple[ClientAnswer, ...],
-    answers: Answers[TrainAnswer],
-    asked: Asked,
-) -> Clipped:
+def clip_updates(
+    outcomes: tuple[ClientOutcome, ...],
+    results: ReplyResults[TrainResult],
+    context: RoundContext,
+) -> ClippedOutcomes:
     """Clip every usable update for differential privacy; each client has one vote on the norm."""
-    protection = asked.protection
+    protection = context.round_mechanism
     if protection is None:
-        return Clipped(each)
-    judged = [_with_vote(answer, answers, protection) for answer in each]
+        return ClippedOutcomes(outcomes)
+    judged = [_require_clip_indicator(answer, results, protection) for answer in outcomes]
     votes = []
     for answer in judged:
-        if not answer.usable:
+        if not answer.is_usable:
             continue
-        part = answers.parts[answer.client]
-        arrays, length = clipped(asked.model, part.arrays or {}, protection.norm)
-        answers.parts[answer.client] = replace(part, arrays=arrays)
-        needs_vote = protection.mechanism.needs_vote
+        part = results.by_client[answer.client]
+        arrays, length = clip_update(context.model, part.arrays or {}, protection.norm)
+        results.by_client[answer.client] = replace(part, arrays=arrays)
+        needs_vote = protection.mechanism.needs_clip_indicator
         votes.append(part.norm_bit == 0 if needs_vote else length <= protection.norm)
-    return Clipped(tuple(judged), tuple(votes))
+    return ClippedOutcomes(tuple(judged), tuple(votes))
 
 
-def _with_vote(
-    answer: ClientAnswer, answers: Answers[TrainAnswer], protection: Protection
-) -> ClientAnswer:
+def _require_clip_indicator(
+    outcome: ClientOutcome, results: ReplyResults[TrainResult], round_mechanism: RoundMechanism
+) -> ClientOutcome:
     """Return the answer, failed if it has to say whether the client clipped and does not."""
-    needs_vote = answer.usable and protection.mechanism.needs_vote
-    if not needs_vote or answers.parts[answer.client].norm_bit in {0, 1}:
-        return answer
+    needs_vote = outcome.is_usable and round_mechanism.mechanism.needs_clip_indicator
+    if not needs_vote or results.by_client[outcome.client].norm_bit in {0, 1}:
+        return outcome
     reason = f"{NORM_BIT} is missing: its update may not be clipped"
-    return ClientAnswer(answer.client, "failed", reason, seconds=answer.seconds)
+    return ClientOutcome(outcome.client, "failed", reason, seconds=outcome.seconds)
 
 
-def round_answers(
-    each: tuple[ClientAnswer, ...],
-    asked: Asked,
-    answers: Answers[TrainAnswer],
-    exchange: Exchange,
-) -> RoundAnswers:
+def build_round_outcomes(
+    outcomes: tuple[ClientOutcome, ...],
+    context: RoundContext,
+    results: ReplyResults[TrainResult],
+    session: NodeSession,
+) -> RoundOutcomes:
     """Return the answers of a round in the form that the rules use."""
-    usable = [answer.client for answer in each if answer.usable]
-    return RoundAnswers(
-        each,
-        known=exchange.directory.known,
-        gram=lambda: inner_products(asked.model, [answers.parts[k].arrays or {} for k in usable]),
-        unknown=exchange.directory.unknown,
+    usable = [answer.client for answer in outcomes if answer.is_usable]
+    return RoundOutcomes(
+        outcomes,
+        registered=session.registry.registered,
+        gram=lambda: compute_inner_products(
+            context.model, [results.by_client[k].arrays or {} for k in usable]
+        ),
+        unregistered=session.registry.unregistered,
     )
 
 
 @dataclass(frozen=True)
-class Step:
+class ServerStep:
     """The server's step: the model after it, None where it would not be finite.
 
     ``update_norm`` is |sum_k c_k Delta_k|, if the rules measure the updates' own norms.
     """
 
     model: NamedArrays | None
-    optimizer: Any
-    models: tuple[tuple[int, float, Mapping[str, NDArray[Any]]], ...]
+    optimizer_state: Any
+    client_models: tuple[tuple[int, float, Mapping[str, NDArray[Any]]], ...]
     update_norm: float | None = None
 
 
-def take_step(
-    asked: Asked,
-    answers: Answers[TrainAnswer],
-    decided: Round,
-    rules: Rules,
-    optimizer: Any,
+def step_model(
+    context: RoundContext,
+    results: ReplyResults[TrainResult],
+    decision: RoundDecision,
+    rules: RuleSet,
+    optimizer_state: Any,
     *,
     memory: UpdateMemory | None,
-) -> Step:
+) -> ServerStep:
     """Combine the updates that count and move the model by them; nothing is remembered yet.
 
     In a private round the combined update gets noise, and statistics move by all of it: a divisor
@@ -152,114 +154,123 @@ def take_step(
 
     Parameters
     ----------
-    asked : Asked
+    context : Asked
         The round.
-    answers : Answers
+    results : Answers
         The updates, single ones and sums.
-    decided : Round
+    decision : Round
         How much each counts.
     rules : Rules
         The rules, of which the server optimizer moves the model.
-    optimizer : Any
+    optimizer_state : Any
         The server optimizer's state.
     memory : UpdateMemory, optional
         The clients' last updates.
     """
-    weight_of = dict(zip(decided.clients, decided.weight.tolist(), strict=True))
+    weight_of = dict(zip(decision.clients, decision.weight.tolist(), strict=True))
     models = tuple(
-        (client, weight, answers.parts[client].arrays or {})
+        (client, weight, results.by_client[client].arrays or {})
         for client, weight in weight_of.items()
-        if weight != 0.0 and answers.total is None
+        if weight != 0.0 and results.total is None
     )
     anchor: Mapping[str, FloatArray] | None = None
     update: Mapping[str, FloatArray]
-    if asked.starts is not None and models:
-        anchor, update = asked.starts.combine(asked.model, *_factored(decided, models))
-    elif memory is None and not decided.report.empty:
-        update = _combined(asked, answers, decided, models)
+    if context.start_models is not None and models:
+        anchor, update = context.start_models.combine(
+            context.model, *_attach_numerators(decision, models)
+        )
+    elif memory is None and not decision.report.is_empty:
+        update = _combine_updates(context, results, decision, models)
     elif memory is None:
-        update = {name: np.zeros(array.shape) for name, array in asked.model.items()}
+        update = {name: np.zeros(array.shape) for name, array in context.model.items()}
     else:
-        update = memory.step(asked.model, models, len(decided.decided.responses.known))
-    total = math.fsum(decided.weight.tolist())
-    weights = decided.decided.weights
+        update = memory.step(context.model, models, len(decision.trace.updates.registered))
+    total = math.fsum(decision.weight.tolist())
+    weights = decision.trace.weights
     measures = memory is None and weights is not None and weights.update_norm is not None
-    norm = length(asked.model, update) if measures else None
+    norm = compute_update_norm(context.model, update) if measures else None
     if anchor is not None:
         total = 1.0
-    if asked.protection is not None:
-        update, total = asked.protection.noised(update), 1.0
-    mover = rules.optimizer_in(asked.server_round - 1)
-    state, moved = server_step(mover, optimizer, asked.model, update, total, anchor=anchor)
-    return Step(moved, state, models, norm)
+    if context.round_mechanism is not None:
+        update, total = context.round_mechanism.add_noise(update), 1.0
+    mover = rules.get_optimizer_at(context.server_round - 1)
+    state, moved = apply_server_step(
+        mover, optimizer_state, context.model, update, total, anchor=anchor
+    )
+    return ServerStep(moved, state, models, norm)
 
 
-def _factored(
-    decided: Round, models: Sequence[tuple[int, float, Mapping[str, NDArray[Any]]]]
+def _attach_numerators(
+    decision: RoundDecision, models: Sequence[tuple[int, float, Mapping[str, NDArray[Any]]]]
 ) -> tuple[list[tuple[int, float, Mapping[str, NDArray[Any]]]], float]:
     """Return each client's a_k with its model, and B."""
-    factors, divisor = decided.factors
-    factor_of = dict(zip(decided.clients, factors.tolist(), strict=True))
+    factors, divisor = decision.numerators_and_denominator
+    factor_of = dict(zip(decision.clients, factors.tolist(), strict=True))
     return [(client, factor_of[client], arrays) for client, _, arrays in models], divisor
 
 
 @dataclass(frozen=True)
-class Moved:
+class AppliedRound:
     """The model after a round, None where it stays; the round, and the optimizer's state."""
 
     model: NamedArrays | None
-    decided: Round
-    optimizer: Any
+    decision: RoundDecision
+    optimizer_state: Any
 
 
-def moved(
-    asked: Asked,
-    answers: Answers[TrainAnswer],
-    decided: Round,
-    optimizer: Any,
+def apply_round(
+    context: RoundContext,
+    results: ReplyResults[TrainResult],
+    decision: RoundDecision,
+    optimizer_state: Any,
     *,
-    memory: Memory,
+    memory: ServerMemory,
     population: Population,
-) -> Moved:
+) -> AppliedRound:
     """Take the server's step and remember the updates; a refused round changes nothing.
 
     With differential privacy the model moves in every round, by noise alone where nothing counts.
     """
-    protection = asked.protection
-    if protection is not None and not protection.bounds(decided.weight):
-        decided = decided.refused(TOO_HEAVY)
-    if decided.report.empty and not memory.moves_alone and protection is None:
-        if asked.call.clients and not asked.call.keeps_model:
+    protection = context.round_mechanism
+    if protection is not None and not protection.covers(decision.weight):
+        decision = decision.reject(WEIGHT_EXCEEDS_BOUND)
+    if decision.report.is_empty and not memory.steps_without_updates and protection is None:
+        if context.plan.clients and not context.plan.trains_local_model:
             log(
-                WARNING, "Round %d: no update counted, the model stays the same", asked.server_round
+                WARNING,
+                "Round %d: no update counted, the model stays the same",
+                context.server_round,
             )
-        return Moved(None, decided, optimizer)
-    kept = memory.of(asked.model, population)
-    step = take_step(asked, answers, decided, memory.rules, optimizer, memory=kept)
+        return AppliedRound(None, decision, optimizer_state)
+    kept = memory.get_update_memory(context.model, population)
+    step = step_model(context, results, decision, memory.rules, optimizer_state, memory=kept)
     if step.model is None:
-        log(WARNING, "Round %d: %s and stays", asked.server_round, NOT_FINITE)
-        return Moved(None, decided.refused(NOT_FINITE), optimizer)
+        log(WARNING, "Round %d: %s and stays", context.server_round, NOT_FINITE)
+        return AppliedRound(None, decision.reject(NOT_FINITE), optimizer_state)
     if kept is not None:
-        kept.remember(asked.model, step.models)
-    decided = replace(decided, report=replace(decided.report, update_norm=step.update_norm))
-    return Moved(step.model, decided, step.optimizer)
+        kept.store_updates(context.model, step.client_models)
+    decision = replace(decision, report=replace(decision.report, update_norm=step.update_norm))
+    return AppliedRound(step.model, decision, step.optimizer_state)
 
 
-def _combined(
-    asked: Asked,
-    answers: Answers[TrainAnswer],
-    decided: Round,
+def _combine_updates(
+    context: RoundContext,
+    results: ReplyResults[TrainResult],
+    decision: RoundDecision,
     models: Sequence[tuple[int, float, Mapping[str, NDArray[Any]]]],
 ) -> dict[str, FloatArray]:
     """Return sum_k a_k Delta_k / B over single updates and the sums of nodes."""
-    factors, divisor = decided.factors
-    if answers.total is None or asked.proportions is None:
-        singles, _ = _factored(decided, models)
-        return combined_update(asked.model, [one[1:] for one in singles], divisor)
-    data = decided.decided.responses.num_examples.tolist()
-    known = [asked.proportions.factor(*one) for one in zip(decided.clients, data, strict=True)]
+    factors, divisor = decision.numerators_and_denominator
+    if results.total is None or context.known_weights is None:
+        singles, _ = _attach_numerators(decision, models)
+        return compute_weighted_sum(context.model, [one[1:] for one in singles], divisor)
+    data = decision.trace.updates.num_examples.tolist()
+    known = [
+        context.known_weights.compute_numerator(*one)
+        for one in zip(decision.clients, data, strict=True)
+    ]
     if known != factors.tolist():
         raise ParameterError(
             "proportions", "to the bit the factors that weigh returns", known, repr(factors)
         )
-    return answers.total.over(divisor)
+    return results.total.divide_by(divisor)

@@ -12,10 +12,10 @@ import numpy as np
 from flwr.app import Message, Metadata
 from numpy.typing import NDArray
 
-from ..intake import abbreviated
+from ..exact_sum import MAX_VALUE, ExponentBins, PartialSums
 from ..metrics import METRICS
-from ..summation import MAX_VALUE, Bins, UpdateSums
-from .codec import EvaluateAnswer, Status, TrainAnswer, count_bytes
+from ..sanitize import abbreviate
+from .codec import EvaluateResult, Status, TrainResult, count_bytes
 
 MAX_NUM_EXAMPLES = 10**12
 MAX_LOSS = 1e15
@@ -24,38 +24,40 @@ BYTES_PER_REPLY = 2**20
 
 
 @dataclass(frozen=True)
-class Sent:
+class ExpectedReply:
     """The names that the replies of one exchange must have.
 
     Parameters
     ----------
-    group : str
+    group_id : str
         The group of the exchange's messages.
-    messages : mapping of int to Metadata
+    sent_metadata : mapping of int to Metadata
         The metadata of the message pushed to each node, which has its id once it was pushed.
-    any_group : bool
+    allows_any_group : bool
         Whether a reply without a group passes: a subclass that rebuilds the messages of a
         standard strategy makes them without.
     """
 
-    group: str
-    messages: Mapping[int, Metadata] = field(default_factory=dict)
-    any_group: bool = False
+    group_id: str
+    sent_metadata: Mapping[int, Metadata] = field(default_factory=dict)
+    allows_any_group: bool = False
 
 
-def origin_problem(reply: Message, sent: Sent) -> str | None:
+def find_origin_problem(reply: Message, expected_reply: ExpectedReply) -> str | None:
     """Return why a reply is none to the message that its node was sent, None if it may be."""
     told = reply.metadata
-    if told.group_id != sent.group and (told.group_id or not sent.any_group):
-        return f"a reply to '{told.group_id}', asked was '{sent.group}'"
-    pushed = sent.messages.get(told.src_node_id)
+    if told.group_id != expected_reply.group_id and (
+        told.group_id or not expected_reply.allows_any_group
+    ):
+        return f"a reply to '{told.group_id}', asked was '{expected_reply.group_id}'"
+    pushed = expected_reply.sent_metadata.get(told.src_node_id)
     expected = "" if pushed is None else pushed.message_id
     if expected and told.reply_to_message_id and told.reply_to_message_id != expected:
         return "a reply to another message than the one that its node was sent"
     return None
 
 
-def size_problem(reply: Message, max_bytes: int) -> str | None:
+def find_size_problem(reply: Message, max_bytes: int) -> str | None:
     """Return why a reply is too large to be read, None if it is not."""
     if reply.has_error():
         return None
@@ -65,7 +67,7 @@ def size_problem(reply: Message, max_bytes: int) -> str | None:
     )
 
 
-def largest_reply(num_clients: int, model: Mapping[str, NDArray[Any]] | None) -> int:
+def compute_max_reply_bytes(num_clients: int, model: Mapping[str, NDArray[Any]] | None) -> int:
     """Return how many bytes a reply for so many clients can have, with models where given.
 
     A sum of the updates has two parts in float64, whatever the model's numbers are.
@@ -99,8 +101,8 @@ class Limits:
     any_float: bool = False
 
 
-def update_problem(
-    answer: TrainAnswer, model: Mapping[str, NDArray[Any]] | None, limits: Limits | None = None
+def find_update_problem(
+    result: TrainResult, model: Mapping[str, NDArray[Any]] | None, limits: Limits | None = None
 ) -> str | None:
     """Return why a trained client's answer cannot be used, or None if it can.
 
@@ -111,33 +113,33 @@ def update_problem(
     be no arrays.
     """
     limits = limits or Limits()
-    return form_problem(answer, model, limits) or value_problem(answer, limits)
+    return find_form_problem(result, model, limits) or find_value_problem(result, limits)
 
 
-def form_problem(
-    answer: TrainAnswer, model: Mapping[str, NDArray[Any]] | None, limits: Limits
+def find_form_problem(
+    result: TrainResult, model: Mapping[str, NDArray[Any]] | None, limits: Limits
 ) -> str | None:
     """Return a missing or excess part of an answer, which its app would repeat in every round."""
-    if answer.num_examples is None:
+    if result.num_examples is None:
         return "num-examples is missing"
-    if limits.needs_loss and answer.loss is None:
+    if limits.needs_loss and result.loss is None:
         return "loss is missing"
     if model is None:
-        return None if answer.arrays is None else "arrays, though none were asked for"
-    return _arrays_problem(answer.arrays, model, any_float=limits.any_float)
+        return None if result.arrays is None else "arrays, though none were asked for"
+    return _find_array_problem(result.arrays, model, any_float=limits.any_float)
 
 
-def value_problem(answer: TrainAnswer, limits: Limits) -> str | None:
+def find_value_problem(result: TrainResult, limits: Limits) -> str | None:
     """Return which number of an answer of the right form is none that can be used."""
-    weight = _weight_problem if limits.any_weight else _num_examples_problem
+    weight = _find_weight_problem if limits.any_weight else _find_num_examples_problem
     return (
-        weight(answer.num_examples)
-        or _measured_problem(answer, limits)
-        or numbers_problem(answer.arrays or {})
+        weight(result.num_examples)
+        or _find_metric_problem(result, limits)
+        or find_number_problem(result.arrays or {})
     )
 
 
-def seconds_problem(seconds: float | None) -> str | None:
+def find_seconds_problem(seconds: float | None) -> str | None:
     """Return why a simulated response time cannot be used, or None if it can."""
     if seconds is None:
         return "its reply says no simulated seconds"
@@ -146,30 +148,32 @@ def seconds_problem(seconds: float | None) -> str | None:
     return None
 
 
-def sum_problem(sums: UpdateSums, model: Mapping[str, NDArray[Any]], bins: Bins) -> str | None:
+def find_sum_problem(
+    sums: PartialSums, model: Mapping[str, NDArray[Any]], bins: ExponentBins
+) -> str | None:
     """Return why a node's sums of updates cannot be used, or None if they can.
 
     They must be of the model's arrays, in float64, and of a size that sums in their bins can have.
     """
     unknown = sums.keys() - model.keys()
     if unknown:
-        return f"sums of arrays {abbreviated(sorted(unknown))}, none of the model's"
+        return f"sums of arrays {abbreviate(sorted(unknown))}, none of the model's"
     for name, one in sums.items():
         if not bins.lowest <= one.index <= bins.highest:
             limits = f"[{bins.lowest}, {bins.highest}]"
             return f"the sum of array '{name}' is in bin {one.index}, not in {limits}"
         expected = {name: np.broadcast_to(np.float64(0), model[name].shape)}
         for index, part in ((one.index, one.high), (one.index - 1, one.low)):
-            problem = _arrays_problem({name: part}, expected) or _values_problem(
-                name, part, bins.largest_sum(index)
+            problem = _find_array_problem({name: part}, expected) or _find_range_problem(
+                name, part, bins.compute_max_sum(index)
             )
             if problem is not None:
                 return problem
     return None
 
 
-def evaluation_problem(
-    answer: EvaluateAnswer, *, any_weight: bool = False, metric: str = "accuracy"
+def find_evaluation_problem(
+    result: EvaluateResult, *, any_weight: bool = False, metric: str = "accuracy"
 ) -> str | None:
     """Return why a client's evaluation cannot be used, or None if it can.
 
@@ -178,20 +182,20 @@ def evaluation_problem(
     NaN, and the metric in its range or NaN. With ``any_weight`` num-examples may be any finite
     number >= 0.
     """
-    if answer.status is not Status.DONE:
-        return answer.reason or answer.status.name.lower()
-    weight = _weight_problem if any_weight else _num_examples_problem
-    problem = weight(answer.num_examples)
+    if result.status is not Status.DONE:
+        return result.reason or result.status.name.lower()
+    weight = _find_weight_problem if any_weight else _find_num_examples_problem
+    problem = weight(result.num_examples)
     for prefix, count in (
-        ("test-", answer.test_num_examples),
-        ("validation-", answer.validation_num_examples),
+        ("test-", result.test_num_examples),
+        ("validation-", result.validation_num_examples),
     ):
         if not math.isnan(count):
-            problem = problem or _num_examples_problem(count, prefix)
+            problem = problem or _find_num_examples_problem(count, prefix)
     for prefix, loss, accuracy in (
-        ("", answer.loss, answer.accuracy),
-        ("test-", answer.test_loss, answer.test_accuracy),
-        ("validation-", answer.validation_loss, answer.validation_accuracy),
+        ("", result.loss, result.accuracy),
+        ("test-", result.test_loss, result.test_accuracy),
+        ("validation-", result.validation_loss, result.validation_accuracy),
     ):
         if loss < 0:
             problem = problem or f"{prefix}loss is {loss}, not >= 0"
@@ -199,8 +203,8 @@ def evaluation_problem(
             problem = problem or f"{prefix}accuracy is {accuracy}, not in [0, 1]"
     measured = METRICS[metric]
     for prefix, value in (
-        ("test-", answer.test_metric),
-        ("validation-", answer.validation_metric),
+        ("test-", result.test_metric),
+        ("validation-", result.validation_metric),
     ):
         if not measured.contains(value):
             limits = f"[{measured.low:g}, {measured.high:g}]"
@@ -208,7 +212,7 @@ def evaluation_problem(
     return problem
 
 
-def _num_examples_problem(value: float | None, prefix: str = "") -> str | None:
+def _find_num_examples_problem(value: float | None, prefix: str = "") -> str | None:
     if value is None:
         return "num-examples is missing"
     if not (1 <= value <= MAX_NUM_EXAMPLES and value == int(value)):
@@ -216,7 +220,7 @@ def _num_examples_problem(value: float | None, prefix: str = "") -> str | None:
     return None
 
 
-def _weight_problem(value: float | None) -> str | None:
+def _find_weight_problem(value: float | None) -> str | None:
     if value is None:
         return "num-examples is missing"
     if not (math.isfinite(value) and value >= 0):
@@ -224,8 +228,8 @@ def _weight_problem(value: float | None) -> str | None:
     return None
 
 
-def _measured_problem(answer: TrainAnswer, limits: Limits) -> str | None:
-    loss, accuracy = answer.loss, answer.accuracy
+def _find_metric_problem(result: TrainResult, limits: Limits) -> str | None:
+    loss, accuracy = result.loss, result.accuracy
     if loss is not None and not limits.any_loss and not 0 <= loss <= MAX_LOSS:
         return f"loss is {loss}, not in [0, {MAX_LOSS:.0e}]"
     if accuracy is not None and not limits.any_accuracy and not 0 <= accuracy <= 1:
@@ -233,7 +237,7 @@ def _measured_problem(answer: TrainAnswer, limits: Limits) -> str | None:
     return None
 
 
-def _arrays_problem(
+def _find_array_problem(
     arrays: Mapping[str, NDArray[Any]] | None,
     model: Mapping[str, NDArray[Any]],
     *,
@@ -242,7 +246,7 @@ def _arrays_problem(
     if arrays is None:
         return "no arrays in the reply"
     if arrays.keys() != model.keys():
-        return _names_problem(arrays, model)
+        return _describe_name_problem(arrays, model)
     for name, expected in model.items():
         given = arrays[name]
         if given.shape != expected.shape:
@@ -253,26 +257,26 @@ def _arrays_problem(
     return None
 
 
-def _names_problem(arrays: Mapping[str, Any], model: Mapping[str, Any]) -> str:
+def _describe_name_problem(arrays: Mapping[str, Any], model: Mapping[str, Any]) -> str:
     unknown, missing = arrays.keys() - model.keys(), model.keys() - arrays.keys()
     told = [
-        f"arrays {abbreviated(sorted(unknown))} are none of the model's" if unknown else "",
-        f"the model's arrays {abbreviated(sorted(missing))} are missing" if missing else "",
+        f"arrays {abbreviate(sorted(unknown))} are none of the model's" if unknown else "",
+        f"the model's arrays {abbreviate(sorted(missing))} are missing" if missing else "",
     ]
     return ", ".join(filter(None, told))
 
 
-def numbers_problem(arrays: Mapping[str, NDArray[Any]]) -> str | None:
+def find_number_problem(arrays: Mapping[str, NDArray[Any]]) -> str | None:
     """Return which array of a model has a number that cannot be used, None if none has."""
-    return next(filter(None, map(_values_problem, arrays, arrays.values())), None)
+    return next(filter(None, map(_find_range_problem, arrays, arrays.values())), None)
 
 
-def _values_problem(name: str, given: NDArray[Any], largest: float = MAX_VALUE) -> str | None:
-    if given.size == 0:
+def _find_range_problem(name: str, array: NDArray[Any], max_value: float = MAX_VALUE) -> str | None:
+    if array.size == 0:
         return None
-    low, high = float(given.min()), float(given.max())
+    low, high = float(array.min()), float(array.max())
     if not (math.isfinite(low) and math.isfinite(high)):
         return f"array '{name}' holds NaN or Inf"
-    if max(-low, high) > largest:
-        return f"array '{name}' holds values up to {max(-low, high):.3g}, not {largest:.0e}"
+    if max(-low, high) > max_value:
+        return f"array '{name}' holds values up to {max(-low, high):.3g}, not {max_value:.0e}"
     return None

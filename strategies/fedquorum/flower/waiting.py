@@ -29,15 +29,15 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
-from ..intake import LONGEST_REASON, shown
-from .grids import is_flowers, is_http
-from .stored_replies import LARGEST_REPLY, StoredReplies, UnreadableReplyError
+from ..sanitize import MAX_REASON_LENGTH, sanitize
+from .grids import is_flower_grid, is_http_grid
+from .superlink_reader import MAX_REPLY_BYTES, ReplyReader, UnreadableReplyError
 
-FIRST_SECONDS = 0.02
-LONGEST_SECONDS = 1.0
-GROWTH = 1.5
-QUERY_BYTES = 2**24  # of a reply to a message that is sent outside of an exchange
-MARGIN_SECONDS = 1.0  # messages expire a little later, or the SuperLink would call them lost
+MIN_POLL_SECONDS = 0.02
+MAX_POLL_SECONDS = 1.0
+POLL_GROWTH = 1.5
+MAX_QUERY_BYTES = 2**24  # of a reply to a message that is sent outside of an exchange
+EXPIRY_MARGIN_SECONDS = 1.0  # messages expire a little later, or the SuperLink would call them lost
 
 
 @dataclass(frozen=True)
@@ -52,49 +52,49 @@ class Arrival:
         The reply, or an error that says why there is none.
     seconds : float
         Seconds from sending the message to the reply's arrival.
-    arrived : float
+    arrived_at : float
         Time of arrival, by the monotonic clock.
     """
 
     node: int
     message: Message
     seconds: float
-    arrived: float
+    arrived_at: float
 
 
 @dataclass(frozen=True)
-class Unanswered:
+class PendingMessage:
     """A message that awaits its reply, without its content.
 
-    ``sent`` and ``until`` are the times of sending and of expiry, by the monotonic clock;
-    ``largest`` is the largest allowed size of the reply, in bytes.
+    ``sent_at`` and ``expires_at`` are the times of sending and of expiry, by the monotonic clock;
+    ``max_bytes`` is the largest allowed size of the reply, in bytes.
     """
 
     message: Message
-    sent: float
-    until: float
-    largest: int
+    sent_at: float
+    expires_at: float
+    max_bytes: int
 
     @property
     def node(self) -> int:
         """The node to which the message was sent."""
         return int(self.message.metadata.dst_node_id)
 
-    def arrival(self, reply: Message | Exception, arrived: float) -> Arrival:
+    def build_arrival(self, reply: Message | Exception, arrived_at: float) -> Arrival:
         """Return a reply as an arrival, with this node and this message as its origin."""
-        seconds = arrived - self.sent
-        problem = self._problem(reply)
+        seconds = arrived_at - self.sent_at
+        problem = self._find_problem(reply)
         if problem is not None or isinstance(reply, Exception):
             answer: RecordDict | Error = Error(ErrorCode.UNKNOWN, problem)
         else:
             answer = reply.error if reply.has_error() else reply.content
-        return Arrival(self.node, Message(answer, reply_to=self.message), seconds, arrived)
+        return Arrival(self.node, Message(answer, reply_to=self.message), seconds, arrived_at)
 
-    def _problem(self, reply: Message | Exception) -> str | None:
+    def _find_problem(self, reply: Message | Exception) -> str | None:
         """Return why a reply cannot be used, None if it can."""
         if isinstance(reply, Exception):
             reason = str(reply) if isinstance(reply, UnreadableReplyError) else repr(reply)
-            return shown(f"the reply cannot be used: {reason}", LONGEST_REASON)
+            return sanitize(f"the reply cannot be used: {reason}", MAX_REASON_LENGTH)
         if reply.has_error() or isinstance(reply.content, RecordDict):
             return None
         return f"the reply's content is a {type(reply.content).__name__}"
@@ -118,10 +118,10 @@ class WaitingGrid(Grid):
     ----------
     grid : Grid
         The grid that carries messages and replies.
-    enough : callable, optional
+    is_quorum : callable, optional
         Called with every reply of an exchange, as it comes, except errors; returns whether the
         replies so far are a quorum. By default an exchange waits for all replies.
-    grace : float
+    grace_seconds : float
         Seconds to wait for further replies after the quorum.
     one_by_one : bool
         Whether ``send_and_receive`` yields each reply once, as it comes. By default it returns a
@@ -139,25 +139,25 @@ class WaitingGrid(Grid):
         self,
         grid: Grid,
         *,
-        enough: Callable[[Arrival], bool] | None = None,
-        grace: float = 0.0,
+        is_quorum: Callable[[Arrival], bool] | None = None,
+        grace_seconds: float = 0.0,
         one_by_one: bool = False,
     ) -> None:
         self._one_by_one = one_by_one
-        self._grid = inner_grid(grid)
-        self._enough = enough
-        self._grace = grace
+        self._grid = unwrap_grid(grid)
+        self._quorum_check = is_quorum
+        self._grace_seconds = grace_seconds
         self.closed_early = False
         self.seconds: dict[int, float] = {}
-        self._arrived = queue.SimpleQueue[tuple[str, Message | Exception, float]]()
-        self._unanswered: dict[str, Unanswered] = {}
-        self._largest: dict[int, int] = {}
-        self._late: list[Arrival] = []
+        self._arrival_queue = queue.SimpleQueue[tuple[str, Message | Exception, float]]()
+        self._pending: dict[str, PendingMessage] = {}
+        self._max_bytes: dict[int, int] = {}
+        self._late_arrivals: list[Arrival] = []
         self._pushed: set[str] = set()  # outside of exchanges
-        self._kept: dict[str, Message] = {}  # replies to those
-        self._stored: StoredReplies | None = None
-        if is_http(self._grid):
-            self._stored = StoredReplies(self._grid, self._deliver)
+        self._stored_replies: dict[str, Message] = {}  # replies to those
+        self._reply_reader: ReplyReader | None = None
+        if is_http_grid(self._grid):
+            self._reply_reader = ReplyReader(self._grid, self._deliver)
 
     @property
     def inner(self) -> Grid:
@@ -165,23 +165,23 @@ class WaitingGrid(Grid):
         return self._grid
 
     @property
-    def busy(self) -> frozenset[int]:
+    def busy_nodes(self) -> frozenset[int]:
         """The nodes with a message of an earlier exchange that has not expired."""
         now = time.monotonic()
         return frozenset(
             message.node
-            for key, message in self._unanswered.items()
-            if message.until > now and key not in self._pushed
+            for key, message in self._pending.items()
+            if message.expires_at > now and key not in self._pushed
         )
 
-    def late_arrivals(self) -> list[Arrival]:
+    def take_late_arrivals(self) -> list[Arrival]:
         """Return each reply once that came after the end of its exchange."""
-        late, self._late = self._late, []
+        late, self._late_arrivals = self._late_arrivals, []
         return late
 
-    def limit_replies(self, largest: Mapping[int, int]) -> None:
+    def limit_replies(self, max_bytes: Mapping[int, int]) -> None:
         """Limit the size of these nodes' replies, from the next exchange on."""
-        self._largest = dict(largest)
+        self._max_bytes = dict(max_bytes)
 
     # --- exchanges ---------------------------------------------------------------------------
 
@@ -192,10 +192,10 @@ class WaitingGrid(Grid):
 
         With ``one_by_one`` a reply takes memory only as long as its reader keeps it.
         """
-        replies = map(attrgetter("message"), self._exchange(messages, timeout))
+        replies = map(attrgetter("message"), self._send_and_stream(messages, timeout))
         return replies if self._one_by_one else list(replies)
 
-    def exchange(
+    def send_and_collect(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[Arrival]:
         """Send messages and return the replies that came in time, in the order of arrival.
@@ -207,54 +207,56 @@ class WaitingGrid(Grid):
         timeout : float, optional
             Seconds until the deadline, when the messages expire. By default there is none.
         """
-        return list(self._exchange(messages, timeout))
+        return list(self._send_and_stream(messages, timeout))
 
-    def _exchange(self, messages: Iterable[Message], timeout: float | None) -> Iterator[Arrival]:
+    def _send_and_stream(
+        self, messages: Iterable[Message], timeout: float | None
+    ) -> Iterator[Arrival]:
         """Send messages at once and yield the replies as they come."""
         self.closed_early, self.seconds = False, {}
         started = time.monotonic()
         deadline = math.inf if timeout is None else started + timeout
-        if not self._waits_itself:
+        if not self._can_wait:
             replies = self._grid.send_and_receive(messages, timeout=timeout)
-            arrivals = map(_arrival, replies, repeat(started))
-            return map(self._noted, arrivals)
-        waiting = self._push(messages, timeout, deadline)
-        return map(self._noted, self._arrivals(waiting, deadline))
+            arrivals = map(_build_arrival, replies, repeat(started))
+            return map(self._note_seconds, arrivals)
+        waiting = self._push_in_time(messages, timeout, deadline)
+        return map(self._note_seconds, self._wait_for_arrivals(waiting, deadline))
 
-    def _noted(self, arrival: Arrival) -> Arrival:
+    def _note_seconds(self, arrival: Arrival) -> Arrival:
         """Return an arrival once its time is noted; unlike a loop, ``map`` keeps none."""
         self.seconds[arrival.node] = arrival.seconds
         return arrival
 
-    def _arrivals(self, waiting: set[str], deadline: float) -> Iterator[Arrival]:
+    def _wait_for_arrivals(self, waiting: set[str], deadline: float) -> Iterator[Arrival]:
         """Yield the replies to these messages until the exchange closes."""
         if not waiting:
             return
         closes = deadline
-        with self._polling():
-            while waiting and (arrived := self._next(closes)) is not None:
+        with self._start_polling():
+            while waiting and (arrived := self._get_next(closes)) is not None:
                 key, arrival = arrived
                 # What came while the reader was at work on another reply may be late.
-                if key not in waiting or arrival.arrived > closes:
-                    self._keep(key, arrival)
+                if key not in waiting or arrival.arrived_at > closes:
+                    self._store_arrival(key, arrival)
                     continue
                 waiting.remove(key)
                 if closes == deadline and self._is_quorum(arrival):
-                    closes = min(deadline, time.monotonic() + self._grace)
+                    closes = min(deadline, time.monotonic() + self._grace_seconds)
                 yield arrival
                 del arrived, arrival  # before the next is waited for: one reply at a time
         self.closed_early = bool(waiting) and closes < deadline
 
     def _is_quorum(self, arrival: Arrival) -> bool:
-        if self._enough is None or arrival.message.has_error():
+        if self._quorum_check is None or arrival.message.has_error():
             return False
-        return self._enough(arrival)
+        return self._quorum_check(arrival)
 
     @property
-    def _waits_itself(self) -> bool:
-        return is_flowers(self._grid) or isinstance(self._grid, AwaitableGrid)
+    def _can_wait(self) -> bool:
+        return is_flower_grid(self._grid) or isinstance(self._grid, AwaitableGrid)
 
-    def _push(
+    def _push_in_time(
         self, messages: Iterable[Message], timeout: float | None, deadline: float
     ) -> set[str]:
         """Send messages; return the ids of those that the SuperLink took.
@@ -263,18 +265,18 @@ class WaitingGrid(Grid):
         """
         given = list(messages)
         if timeout is not None:
-            expires = time.time() + timeout + MARGIN_SECONDS
+            expires = time.time() + timeout + EXPIRY_MARGIN_SECONDS
             for message in given:  # Flower counts from when a message was made
                 message.metadata.ttl = expires - message.metadata.created_at
         try:
-            return {key for key in self._sent(given, deadline, self._largest) if key}
+            return {key for key in self._send(given, deadline, self._max_bytes) if key}
         except Exception:  # each grid has errors of its own
             if time.monotonic() < deadline:
                 raise
             return set()
 
-    def _sent(
-        self, messages: Sequence[Message], until: float, largest: Mapping[int, int]
+    def _send(
+        self, messages: Sequence[Message], expires_at: float, max_bytes: Mapping[int, int]
     ) -> list[str]:
         """Send messages; return their ids in their order, empty for those that were not taken."""
         sent = time.monotonic()
@@ -285,21 +287,21 @@ class WaitingGrid(Grid):
             keys.append(key if key in taken else "")
             if key in taken:
                 shell = make_message(metadata=message.metadata, content=RecordDict())
-                allowed = largest.get(message.metadata.dst_node_id, LARGEST_REPLY)
-                self._unanswered[key] = Unanswered(shell, sent, until, allowed)
+                allowed = max_bytes.get(message.metadata.dst_node_id, MAX_REPLY_BYTES)
+                self._pending[key] = PendingMessage(shell, sent, expires_at, allowed)
         return keys
 
-    def _keep(self, key: str, arrival: Arrival) -> None:
+    def _store_arrival(self, key: str, arrival: Arrival) -> None:
         """Keep a reply that belongs to no exchange in progress."""
         if key in self._pushed:
             self._pushed.remove(key)
-            self._kept[key] = arrival.message
+            self._stored_replies[key] = arrival.message
         else:
             # When it came is all that counts.
             shell = make_message(metadata=arrival.message.metadata, content=RecordDict())
-            self._late.append(replace(arrival, message=shell))
+            self._late_arrivals.append(replace(arrival, message=shell))
 
-    def _next(self, closes: float) -> tuple[str, Arrival] | None:
+    def _get_next(self, closes: float) -> tuple[str, Arrival] | None:
         """Return the next reply, None if none came before the exchange closes.
 
         Raises
@@ -308,60 +310,62 @@ class WaitingGrid(Grid):
             If the SuperLink cannot be asked any more.
         """
         while True:
-            self._await(closes)
+            self._wait_for_reply(closes)
             left = closes - time.monotonic()
             try:
                 wait = None if left == math.inf else max(0.0, left)
-                key, reply, arrived = self._arrived.get(timeout=wait)
+                key, reply, arrived = self._arrival_queue.get(timeout=wait)
             except queue.Empty:
                 return None
             if key == "" and isinstance(reply, Exception):
                 raise reply
-            if (message := self._unanswered.pop(key, None)) is not None:
-                return key, message.arrival(reply, arrived)
+            if (message := self._pending.pop(key, None)) is not None:
+                return key, message.build_arrival(reply, arrived)
 
-    def _await(self, closes: float) -> None:
+    def _wait_for_reply(self, closes: float) -> None:
         """Let a grid that can wait for the next reply do so, until the exchange closes."""
-        while isinstance(self._grid, AwaitableGrid) and self._arrived.empty():
+        while isinstance(self._grid, AwaitableGrid) and self._arrival_queue.empty():
             left = closes - time.monotonic()
             if left <= 0:
                 return
-            self._grid.wait(self._unanswered, min(left, LONGEST_SECONDS))
-            self._look(self._unanswered)
+            self._grid.wait(self._pending, min(left, MAX_POLL_SECONDS))
+            self._check_replies(self._pending)
 
     def _deliver(self, key: str, reply: Message | Exception) -> None:
-        self._arrived.put((key, reply, time.monotonic()))
+        self._arrival_queue.put((key, reply, time.monotonic()))
 
     # --- messages outside of exchanges -------------------------------------------------------
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send messages without waiting for replies; return their ids, empty if not taken."""
-        if not self._waits_itself:
+        if not self._can_wait:
             return self._grid.push_messages(messages)
         given = list(messages)
-        keys = self._sent(given, math.inf, {m.metadata.dst_node_id: QUERY_BYTES for m in given})
+        keys = self._send(given, math.inf, {m.metadata.dst_node_id: MAX_QUERY_BYTES for m in given})
         self._pushed.update(filter(None, keys))
         return keys
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Return the replies to these messages that have arrived."""
-        if not self._waits_itself:
+        if not self._can_wait:
             return self._grid.pull_messages(message_ids)
-        self._look(self._unanswered)
-        while (arrived := self._next(0.0)) is not None:
-            self._keep(*arrived)
-        return [self._kept.pop(key) for key in message_ids if key in self._kept]
+        self._check_replies(self._pending)
+        while (arrived := self._get_next(0.0)) is not None:
+            self._store_arrival(*arrived)
+        return [self._stored_replies.pop(key) for key in message_ids if key in self._stored_replies]
 
     # --- looking for replies -----------------------------------------------------------------
 
     @contextmanager
-    def _polling(self) -> Iterator[None]:
+    def _start_polling(self) -> Iterator[None]:
         """Look for replies meanwhile, in a thread that is left behind if it cannot be ended."""
         now = time.monotonic()
-        expired = {k: m.until for k, m in self._unanswered.items() if m.until <= now}
-        self._unanswered = {k: m for k, m in self._unanswered.items() if k not in expired}
-        if self._stored is not None:
-            self._stored.forget({k: until + 2 * MARGIN_SECONDS for k, until in expired.items()})
+        expired = {k: m.expires_at for k, m in self._pending.items() if m.expires_at <= now}
+        self._pending = {k: m for k, m in self._pending.items() if k not in expired}
+        if self._reply_reader is not None:
+            self._reply_reader.discard_expired(
+                {k: until + 2 * EXPIRY_MARGIN_SECONDS for k, until in expired.items()}
+            )
         if isinstance(self._grid, AwaitableGrid):
             yield
             return
@@ -373,31 +377,31 @@ class WaitingGrid(Grid):
         finally:
             ended.set()
 
-    def _poll(self, ended: threading.Event) -> None:
+    def _poll(self, stop_event: threading.Event) -> None:
         """Look for replies in ever longer intervals, and in short ones again after each reply."""
-        interval, before = FIRST_SECONDS, len(self._unanswered)
-        while not ended.is_set():
-            unanswered = dict(self._unanswered)
+        interval, before = MIN_POLL_SECONDS, len(self._pending)
+        while not stop_event.is_set():
+            unanswered = dict(self._pending)
             if len(unanswered) < before:
-                interval = FIRST_SECONDS
+                interval = MIN_POLL_SECONDS
             before = len(unanswered)
             try:
-                self._look(unanswered)
+                self._check_replies(unanswered)
             except Exception as error:  # of the connection to the SuperLink
-                if not ended.is_set():
+                if not stop_event.is_set():
                     self._deliver("", error)
                 return
-            ended.wait(interval)
-            interval = min(GROWTH * interval, LONGEST_SECONDS)
+            stop_event.wait(interval)
+            interval = min(POLL_GROWTH * interval, MAX_POLL_SECONDS)
 
-    def _look(self, unanswered: Mapping[str, Unanswered]) -> None:
-        if self._stored is not None:
-            self._stored.poll(
-                {key: message.until for key, message in unanswered.items()},
-                {key: message.largest for key, message in unanswered.items()},
+    def _check_replies(self, pending: Mapping[str, PendingMessage]) -> None:
+        if self._reply_reader is not None:
+            self._reply_reader.poll(
+                {key: message.expires_at for key, message in pending.items()},
+                {key: message.max_bytes for key, message in pending.items()},
             )
-        elif unanswered:
-            for reply in self._grid.pull_messages(list(unanswered)):
+        elif pending:
+            for reply in self._grid.pull_messages(list(pending)):
                 self._deliver(reply.metadata.reply_to_message_id, reply)
 
     # --- what goes through unchanged ---------------------------------------------------------
@@ -431,11 +435,11 @@ class WaitingGrid(Grid):
         return self._grid.get_nodes()
 
 
-def inner_grid(grid: Grid) -> Grid:
+def unwrap_grid(grid: Grid) -> Grid:
     """Return the grid inside a ``WaitingGrid``, and any other grid unchanged."""
     return grid.inner if isinstance(grid, WaitingGrid) else grid
 
 
-def _arrival(reply: Message, started: float) -> Arrival:
+def _build_arrival(reply: Message, started: float) -> Arrival:
     now = time.monotonic()
     return Arrival(reply.metadata.src_node_id, reply, now - started, now)

@@ -2,21 +2,21 @@
 
 from typing import Any
 
-from ..rule import table
+from ..rule import index_by_key
 from .base import Participation
-from .empirical import EmpiricalRates
-from .fedau import MeanInterval
-from .known_rates import KnownRates
+from .empirical import EmpiricalCorrection
+from .fedau import FedAUCorrection
+from .known_rates import KnownRatesCorrection
 
-PARTICIPATIONS: dict[str, type[Participation[Any]]] = table(
-    (MeanInterval, EmpiricalRates, KnownRates)
+PARTICIPATIONS: dict[str, type[Participation[Any]]] = index_by_key(
+    (FedAUCorrection, EmpiricalCorrection, KnownRatesCorrection)
 )
 """All corrections for participation by their keys."""
 
 __all__ = [
     "PARTICIPATIONS",
-    "EmpiricalRates",
-    "KnownRates",
-    "MeanInterval",
+    "EmpiricalCorrection",
+    "FedAUCorrection",
+    "KnownRatesCorrection",
     "Participation",
 ]

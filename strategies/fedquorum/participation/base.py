@@ -4,16 +4,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
+from ..decisions import DecisionTrace
 from ..errors import ParameterError
+from ..formatting import format_number
 from ..regret import Bound
-from ..report import Decided
-from ..rule import Question, RunFacts
+from ..rule import Goal, RunContext
 from ..selection.base import Selection
 from ..server_optimizer.base import ServerOptimizer
-from ..types import Call, Proportions, StateT
+from ..types import KnownWeights, RoundPlan, StateT
 from ..weighting.average import AverageAll
 from ..weighting.base import Weighting
-from ..words import digits
 
 
 @dataclass(frozen=True)
@@ -23,14 +23,14 @@ class Participation(Weighting[StateT]):
     Parameters
     ----------
     base : Weighting
-        The weighting b_n / B over a fixed population; by default 1 / N. ``correcting`` derives it
+        The weighting b_n / B over a fixed population; by default 1 / N. ``wrap`` derives it
         from any weighting that has such a form.
 
     Attributes
     ----------
     symbol : str
-        The symbol of omega_n in ``factor``.
-    given_rates : bool
+        The symbol of omega_n in ``numerator``.
+    uses_known_rates : bool
         Whether omega_n is given rather than estimated.
 
     Raises
@@ -39,23 +39,23 @@ class Participation(Weighting[StateT]):
         If the base divides by the weights of the clients present.
     """
 
-    question = Question.PARTICIPATION
-    strategy = False
-    fixed_divisor = True
+    goal = Goal.PARTICIPATION
+    is_strategy = False
+    has_fixed_denominator = True
     symbol: ClassVar[str] = "omega_k"
-    given_rates: ClassVar[bool] = False
+    uses_known_rates: ClassVar[bool] = False
 
     base: Weighting[Any] = field(default_factory=AverageAll, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.base.fixed_divisor:
+        if not self.base.has_fixed_denominator:
             raise ParameterError(
                 "base", "a weighting over a fixed population, as over_known() returns it", self.base
             )
 
     @classmethod
-    def correcting(cls, base: Weighting[Any], options: Mapping[str, Any], facts: RunFacts) -> Self:
+    def wrap(cls, base: Weighting[Any], options: Mapping[str, Any], context: RunContext) -> Self:
         """Return the correction of a weighting.
 
         Raises
@@ -64,12 +64,12 @@ class Participation(Weighting[StateT]):
             If that weighting has no form over a fixed population, with the reason.
         """
         try:
-            over_known = base.over_known()
+            over_known = base.with_fixed_denominator()
         except ParameterError as error:
             raise ParameterError(
                 error.parameter, error.allowed, cls.key or cls.__name__, error.reason
             ) from None
-        return cls.of({**options, "base": over_known}, facts)
+        return cls.from_options({**options, "base": over_known}, context)
 
     def check_with(self, selection: Selection, server_optimizer: ServerOptimizer[Any]) -> None:
         """Refuse a selection by losses."""
@@ -88,19 +88,19 @@ class Participation(Weighting[StateT]):
         return self.base.needs_losses
 
     @property
-    def fixed_population(self) -> bool:
+    def requires_fixed_population(self) -> bool:
         """Whether the base needs a fixed population."""
-        return self.base.fixed_population
+        return self.base.requires_fixed_population
 
     @property
-    def factor(self) -> str:
+    def numerator(self) -> str:
         """The formula to which c_n is proportional."""
-        return self.symbol if self.base.factor == "1" else f"{self.symbol} {self.base.factor}"
+        return self.symbol if self.base.numerator == "1" else f"{self.symbol} {self.base.numerator}"
 
     @property
-    def divisor(self) -> str:
+    def denominator(self) -> str:
         """The base's divisor, in words."""
-        return self.base.divisor
+        return self.base.denominator
 
     @property
     def tolerance(self) -> float:
@@ -108,40 +108,42 @@ class Participation(Weighting[StateT]):
         return self.base.tolerance
 
     @property
-    def unbounded(self) -> str:
+    def dp_unsupported_reason(self) -> str:
         """The reason why the base's share has no bound; empty if it has one."""
-        return self.base.unbounded
+        return self.base.dp_unsupported_reason
 
-    def refuses(self, client: int) -> str:
+    def find_rejection_reason(self, client: int) -> str:
         """Return why the base has no weight for a client."""
-        return self.base.refuses(client)
+        return self.base.find_rejection_reason(client)
 
-    def regret_bound(self, rounds: int, clients: int, fraction: float) -> Bound | None:
+    def compute_regret_bound(self, rounds: int, clients: int, fraction: float) -> Bound | None:
         """Return the base's bound, since the base decides p in the same way."""
-        return self.base.regret_bound(rounds, clients, fraction)
+        return self.base.compute_regret_bound(rounds, clients, fraction)
 
-    def over_known(self) -> Weighting[Any]:
+    def with_fixed_denominator(self) -> Weighting[Any]:
         """Refuse a second correction."""
-        raise self.uncorrectable("participation must be corrected for once")
+        raise self.build_correction_error("participation must be corrected for once")
 
-    def explain(self, decided: Decided, place: int) -> Iterator[str]:
+    def explain(self, trace: DecisionTrace, index: int) -> Iterator[str]:
         """Yield how omega multiplies the weight over a fixed population."""
-        if decided.weights is None:
+        if trace.weights is None:
             return
-        omega = decided.weights.omega[int(decided.responses.client[place])]
-        weight = decided.weights.weight[place]
+        omega = trace.weights.omega[int(trace.updates.client[index])]
+        weight = trace.weights.weight[index]
         yield (
-            f"c_n = {self.factor} / ({decided.divisor}) = {digits(omega)} x "
-            f"{digits(weight / omega)} = {digits(weight)}"
+            f"c_n = {self.numerator} / ({trace.denominator}) = {format_number(omega)} x "
+            f"{format_number(weight / omega)} = {format_number(weight)}"
         )
 
-    def _corrected(self, omega: Mapping[int, float], state: Any, call: Call) -> Proportions | None:
+    def _compute_corrected_weights(
+        self, omega: Mapping[int, float], state: Any, plan: RoundPlan
+    ) -> KnownWeights | None:
         """Return what omega_n b_n is proportional to, None where b_n is open before training."""
-        proportions = self.base.proportions(state, call)
+        proportions = self.base.compute_known_weights(state, plan)
         if proportions is None:
             return None
-        both = omega.keys() | proportions.of_client.keys()
-        return Proportions(
-            {k: omega.get(k, 1.0) * proportions.of_client.get(k, 1.0) for k in both},
+        both = omega.keys() | proportions.by_client.keys()
+        return KnownWeights(
+            {k: omega.get(k, 1.0) * proportions.by_client.get(k, 1.0) for k in both},
             proportions.by_data,
         )

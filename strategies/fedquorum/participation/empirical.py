@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from ..decisions import DecisionTrace
 from ..description import SUM_BY_PARTICIPATION, RuleDescription
+from ..formatting import find_population_index, format_number
 from ..parameters import OMEGA_CAP
-from ..report import Decided
 from ..rule import parameter
-from ..search import Among
+from ..search import Choices
 from ..types import BoolArray, FloatArray, IntArray, Population
-from ..words import digits, place_in
-from .counted import Counted
+from .counting import CountingCorrection
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class RoundCounts:
 
 
 @dataclass(frozen=True)
-class EmpiricalRates(Counted[RoundCounts]):
+class EmpiricalCorrection(CountingCorrection[RoundCounts]):
     """Weight participants by c_n = omega_n b_n / B with omega_n = n_n / t_n.
 
     n_n is the number of client n's rounds, and t_n the number of them in which it took part. Both
     include this round: with the counts BEFORE the round, omega_n = (rounds + 1) / (taken + 1). b_n
-    / B is the base's weight over a fixed population, by default 1 / N. ``Counted`` defines which
+    / B is the base's weight over a fixed population, by default 1 / N. ``CountingCorrection`` defines which
     rounds count for a client.
 
     If client n takes part with probability p in every round, its expected weight in round t (from
@@ -83,15 +83,15 @@ class EmpiricalRates(Counted[RoundCounts]):
         bound_needs="with a finite `strategy.max_weight`",
         secure_sum=SUM_BY_PARTICIPATION,
     )
-    bound = "max_weight"
+    limit_parameter = "max_weight"
 
-    max_weight: float = parameter(math.inf, OMEGA_CAP, Among((2.0, 5.0, 20.0, math.inf)))
+    max_weight: float = parameter(math.inf, OMEGA_CAP, Choices((2.0, 5.0, 20.0, math.inf)))
 
     def init(self, population: Population) -> RoundCounts:
         """Return the state before round 0, with no counted rounds."""
         n = len(population.clients)
         return RoundCounts(
-            client=population.ascending,
+            client=population.sorted_clients,
             rounds=np.zeros(n, dtype=np.int64),
             taken=np.zeros(n, dtype=np.int64),
             base=self.base.init(population),
@@ -102,19 +102,19 @@ class EmpiricalRates(Counted[RoundCounts]):
         omega: FloatArray = (state.rounds + 1) / (state.taken + 1)
         return np.minimum(omega, self.max_weight)
 
-    def count(self, state: RoundCounts, counted: BoolArray, took_part: BoolArray) -> RoundCounts:
+    def count(self, state: RoundCounts, counted: BoolArray, participated: BoolArray) -> RoundCounts:
         """Return the counts after one more round."""
         return replace(
-            state, rounds=state.rounds + counted, taken=state.taken + (counted & took_part)
+            state, rounds=state.rounds + counted, taken=state.taken + (counted & participated)
         )
 
-    def explain(self, decided: Decided, place: int) -> Iterator[str]:
+    def explain(self, trace: DecisionTrace, index: int) -> Iterator[str]:
         """Yield the two counts, and how omega multiplies the base's weight."""
-        state = decided.state
-        i = place_in(state.client, decided, place)
+        state = trace.state
+        i = find_population_index(state.client, trace, index)
         omega = self.estimate(state)[i]
         yield (
             f"omega_n is {state.rounds[i] + 1} rounds / {state.taken[i] + 1} in which the client "
-            f"took part, this one included (max_weight {self.max_weight:g}): {digits(omega)}"
+            f"took part, this one included (max_weight {self.max_weight:g}): {format_number(omega)}"
         )
-        yield from super().explain(decided, place)
+        yield from super().explain(trace, index)

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from ..decisions import DecisionTrace
 from ..description import SUM_BY_PARTICIPATION, RuleDescription
+from ..formatting import find_population_index, format_number
 from ..parameters import CUTOFF
-from ..report import Decided
 from ..rule import parameter
-from ..search import Among
+from ..search import Choices
 from ..types import BoolArray, FloatArray, IntArray, Population
-from ..words import digits, place_in
-from .counted import Counted
+from .counting import CountingCorrection
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class FedAUState:
 
 
 @dataclass(frozen=True)
-class MeanInterval(Counted[FedAUState]):
+class FedAUCorrection(CountingCorrection[FedAUState]):
     """Weight participants by c_n = omega_t^n b_n / B; by default b_n / B = 1 / N.
 
     omega_t^n is the mean length of the intervals between the rounds BEFORE t in which client n
@@ -46,7 +46,7 @@ class MeanInterval(Counted[FedAUState]):
     same, however often it takes part. The correction is unbiased because the divisor belongs to a
     fixed population: N known clients, or the base's B (``Weighting.over_known``).
 
-    ``Counted`` defines which rounds count for a client.
+    ``CountingCorrection`` defines which rounds count for a client.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class MeanInterval(Counted[FedAUState]):
         K, a whole number >= 1, or inf. With K = 1 all clients have the same weight (the average
         over all).
     base : Weighting
-        The weighting to correct. With ``KnownData``, FedAU inside FedALIGN is
+        The weighting to correct. With ``PopulationDataFraction``, FedAU inside FedALIGN is
         p_k omega_k / (1 + A^).
 
     Raises
@@ -83,16 +83,16 @@ class MeanInterval(Counted[FedAUState]):
         bound_needs="with a finite `strategy.cutoff` K",
         secure_sum=SUM_BY_PARTICIPATION,
     )
-    baseline = False
-    bound = "cutoff"
+    is_baseline = False
+    limit_parameter = "cutoff"
 
-    cutoff: float = parameter(math.inf, CUTOFF, Among((10, 50, 200, math.inf)))
+    cutoff: float = parameter(math.inf, CUTOFF, Choices((10, 50, 200, math.inf)))
 
     def init(self, population: Population) -> FedAUState:
         """Return the state before round 0, with no intervals and all omega_n = 1."""
         n = len(population.clients)
         return FedAUState(
-            client=population.ascending,
+            client=population.sorted_clients,
             intervals=np.zeros(n, dtype=np.int64),
             rounds=np.zeros(n, dtype=np.int64),
             omega=np.ones(n),
@@ -103,22 +103,22 @@ class MeanInterval(Counted[FedAUState]):
         """Return the mean length of each client's intervals so far."""
         return state.omega
 
-    def explain(self, decided: Decided, place: int) -> Iterator[str]:
+    def explain(self, trace: DecisionTrace, index: int) -> Iterator[str]:
         """Yield the estimate of omega, and how it multiplies the base's weight."""
-        state = decided.state
-        i = place_in(state.client, decided, place)
+        state = trace.state
+        i = find_population_index(state.client, trace, index)
         yield (
             f"omega_n is the mean length of the M = {state.intervals[i]} intervals that ended "
-            f"before this round (K = {self.cutoff:g}): {digits(state.omega[i])}"
+            f"before this round (K = {self.cutoff:g}): {format_number(state.omega[i])}"
             + (" (no interval yet, so 1)" if state.intervals[i] == 0 else "")
         )
-        yield from super().explain(decided, place)
+        yield from super().explain(trace, index)
 
-    def count(self, state: FedAUState, counted: BoolArray, took_part: BoolArray) -> FedAUState:
+    def count(self, state: FedAUState, counted: BoolArray, participated: BoolArray) -> FedAUState:
         """Return the state one round later; an interval ends if its client took part."""
         intervals, omega = state.intervals.copy(), state.omega.copy()
         rounds = state.rounds + counted
-        ends = took_part if math.isinf(self.cutoff) else took_part | (rounds == self.cutoff)
+        ends = participated if math.isinf(self.cutoff) else participated | (rounds == self.cutoff)
         ended = np.flatnonzero(counted & ends)  # few clients, where few of many are asked
         seen, length = intervals[ended], rounds[ended]
         omega[ended] = (seen * omega[ended] + length) / (seen + 1)

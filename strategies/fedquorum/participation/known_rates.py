@@ -7,20 +7,28 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from ..decisions import DecisionTrace
 from ..description import SUM_BY_PARTICIPATION, RuleDescription
 from ..errors import ParameterError
+from ..formatting import format_number
 from ..parameters import PROBABILITY, Range
-from ..report import Decided
-from ..rule import RatePattern, RunFacts, parameter
+from ..rule import RatePattern, RunContext, parameter
 from ..selection.base import Selection
 from ..server_optimizer.base import ServerOptimizer
-from ..types import ByClient, Call, FloatArray, Population, Proportions, Responses, Weights
-from ..words import digits
+from ..types import (
+    AggregationWeights,
+    ClientUpdates,
+    FloatArray,
+    KnownWeights,
+    PerClient,
+    Population,
+    RoundPlan,
+)
 from .base import Participation
 
 
 @dataclass(frozen=True)
-class Rates(Range):
+class RateValues(Range):
     """A rate p_n for each client."""
 
     def describe(self) -> str:
@@ -36,11 +44,11 @@ class Rates(Range):
         return all(map(PROBABILITY.contains, value))
 
 
-RATES = Rates()
+RATES = RateValues()
 
 
 @dataclass(frozen=True)
-class KnownRates(Participation[Any]):
+class KnownRatesCorrection(Participation[Any]):
     """Weight participants by c_n = omega_n b_n / B with given omega_n = 1 / p_n.
 
     b_n / B is the base's weight over a fixed population (``Weighting.over_known``). The default
@@ -91,31 +99,31 @@ class KnownRates(Participation[Any]):
         secure_sum=SUM_BY_PARTICIPATION,
     )
     symbol = "(1 / p_k)"
-    given_rates = True
-    needed: ClassVar[Mapping[str, tuple[str, str]]] = {
+    uses_known_rates = True
+    required_options: ClassVar[Mapping[str, tuple[str, str]]] = {
         "probabilities": (RATES.describe(), "nobody else knows them")
     }
-    late = "It did not take part; its rate is that of being in time."
+    late_reply_effect = "It did not take part; its rate is that of being in time."
 
     probabilities: Any = parameter(None, RATES)
     pattern: RatePattern | None = field(default=None, kw_only=True)
-    counted: ByClient | None = field(default=None, kw_only=True)
+    counted: PerClient | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_possible()
 
     @classmethod
-    def of(cls, options: Mapping[str, Any], facts: RunFacts) -> Self:
+    def from_options(cls, options: Mapping[str, Any], context: RunContext) -> Self:
         """Return the rule with the given rates, or else with the simulation's rates."""
         if options.get("probabilities") is None:
-            counted = None if facts.counted is None else ByClient.of(facts.counted)
+            counted = None if context.counted is None else PerClient.from_mapping(context.counted)
             if counted is not None and np.all(counted.numbers == 1.0):
                 counted = None
-            of_simulation = {"pattern": facts.pattern, "counted": counted}
-            options = {**options, "probabilities": facts.rates, **of_simulation}
+            of_simulation = {"pattern": context.pattern, "counted": counted}
+            options = {**options, "probabilities": context.rates, **of_simulation}
         rule = cls(**options)
-        if not facts.clients:
+        if not context.clients:
             return rule
         if rule.probabilities is None:
             raise ParameterError(
@@ -124,7 +132,7 @@ class KnownRates(Participation[Any]):
                 None,
                 "nobody knows the rates otherwise: the availability does not tell them",
             )
-        for client in facts.clients:
+        for client in context.clients:
             PROBABILITY.check(f"probabilities[{client}]", rule.rates.get(client))
         return rule
 
@@ -137,77 +145,87 @@ class KnownRates(Participation[Any]):
         """Refuse a selection of which nobody can tell with which probability it asks a client."""
         super().check_with(selection, server_optimizer)
         if not selection.declares_probabilities:
-            raise selection.undeclared(self.key)
+            raise selection.build_undeclared_error(self.key)
 
     @cached_property
-    def rates(self) -> ByClient:
+    def rates(self) -> PerClient:
         """The rates by client id, as given: before ``pattern`` and ``counted``."""
         given = self.probabilities or {}
-        return ByClient.of(given if isinstance(given, Mapping) else dict(enumerate(given)))
+        return PerClient.from_mapping(
+            given if isinstance(given, Mapping) else dict(enumerate(given))
+        )
 
-    def omega(self, t: int) -> ByClient:
+    def compute_omega(self, t: int) -> PerClient:
         """Return 1 / p_n(t) in round t (from 0), by client id; 0 if p_n(t) is 0."""
         rates = self.rates.numbers
         if self.pattern is not None:
-            rates = self.pattern.at(rates, t)
+            rates = self.pattern.compute_probabilities(rates, t)
         if self.counted is not None:
-            rates = rates * self.counted.at(self.rates.clients, 1.0)
+            rates = rates * self.counted.get_array(self.rates.clients, 1.0)
         inverse = np.divide(1.0, rates, out=np.zeros(len(rates)), where=rates > 0)
-        return ByClient(self.rates.clients, inverse)
+        return PerClient(self.rates.clients, inverse)
 
     @property
-    def unbounded(self) -> str:
+    def dp_unsupported_reason(self) -> str:
         """The reason why an update's share has no bound; empty if it has one."""
         if self.pattern is not None:
             return "of rates that change with time no bound is worked out"
-        return self.base.unbounded
+        return self.base.dp_unsupported_reason
 
-    def refuses(self, client: int) -> str:
+    def find_rejection_reason(self, client: int) -> str:
         """Return the reason to refuse a client without a rate; empty for a client with one."""
         return "" if client in self.rates else "as probabilities has no rate for it"
 
-    def largest_share(self, num_clients: int) -> float:
+    def compute_max_share(self, num_clients: int) -> float:
         """Return the largest 1 / p_n times the base's largest share."""
-        return max(self.omega(0).values(), default=1.0) * self.base.largest_share(num_clients)
+        return max(self.compute_omega(0).values(), default=1.0) * self.base.compute_max_share(
+            num_clients
+        )
 
     def init(self, population: Population) -> Any:
         """Return the base's state before the first round."""
         return self.base.init(population)
 
-    def proportions(self, state: Any, call: Call) -> Proportions | None:
+    def compute_known_weights(self, state: Any, plan: RoundPlan) -> KnownWeights | None:
         """Return omega_n times the base's proportions."""
-        omega = self.omega(call.t).at(np.array(call.clients, dtype=np.int64), 1.0)
-        return self._corrected(dict(zip(call.clients, omega.tolist(), strict=True)), state, call)
+        omega = self.compute_omega(plan.t).get_array(np.array(plan.clients, dtype=np.int64), 1.0)
+        return self._compute_corrected_weights(
+            dict(zip(plan.clients, omega.tolist(), strict=True)), state, plan
+        )
 
     def weigh(
-        self, state: Any, call: Call, responses: Responses, share: FloatArray
-    ) -> tuple[Any, Weights]:
+        self, state: Any, plan: RoundPlan, updates: ClientUpdates, admitted_fraction: FloatArray
+    ) -> tuple[Any, AggregationWeights]:
         """Return omega_n b_n / B."""
-        following, weights = self.base.weigh(state, call, responses, share)
-        omega = self.omega(call.t)
-        factor = omega.at(responses.client, 1.0)
-        of_known = ByClient(responses.known, omega.at(responses.known, 1.0))
-        return following, replace(weights, factor=factor * weights.factor, omega=of_known)
+        following, weights = self.base.weigh(state, plan, updates, admitted_fraction)
+        omega = self.compute_omega(plan.t)
+        factor = omega.get_array(updates.client, 1.0)
+        of_known = PerClient(updates.registered, omega.get_array(updates.registered, 1.0))
+        return following, replace(weights, numerator=factor * weights.numerator, omega=of_known)
 
-    def explain(self, decided: Decided, place: int) -> Iterator[str]:
+    def explain(self, trace: DecisionTrace, index: int) -> Iterator[str]:
         """Yield omega, and how it multiplies the base's weight."""
-        client, t = int(decided.responses.client[place]), decided.call.t
-        omega = self.omega(t).get(client, 1.0)
+        client, t = int(trace.updates.client[index]), trace.plan.t
+        omega = self.compute_omega(t).get(client, 1.0)
         rate = "p_n" if self.pattern is None else f"p_n({t})"
         if omega == 0.0:
             yield f"{rate} = 0: the client cannot take part in this round, so omega_n = 0"
             return
         asked = None if self.counted is None else self.counted.get(client)
         if asked is not None:
-            rate = f"({rate} x {digits(asked)}, the probability that it counts while available)"
-        yield f"omega_n = {f'1 / {rate}' if client in self.rates else '1'} = {digits(omega)}"
-        yield from super().explain(decided, place)
+            rate = (
+                f"({rate} x {format_number(asked)}, the probability that it counts while available)"
+            )
+        yield f"omega_n = {f'1 / {rate}' if client in self.rates else '1'} = {format_number(omega)}"
+        yield from super().explain(trace, index)
 
     def _check_possible(self) -> None:
         """Raise ParameterError for the first client that never takes part."""
         if self.pattern is None:
             return
-        never = self.rates.clients[self.pattern.largest(self.rates.numbers) == 0.0]
+        never = self.rates.clients[
+            self.pattern.compute_max_probabilities(self.rates.numbers) == 0.0
+        ]
         for client in never.tolist():
             raise ParameterError(
                 f"probabilities[{client}]",

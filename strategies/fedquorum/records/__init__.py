@@ -16,9 +16,9 @@ The folder of a run holds
 An interrupted or failed run keeps all of these up to its last complete round. A resumed run
 continues them from its checkpoint.
 
-``writer`` has ``RunRecords``, ``reader`` has ``Run`` and ``load_run``; ``round_record`` and
+``writer`` has ``RunWriter``, ``reader`` has ``Run`` and ``load_run``; ``round_record`` and
 ``tables`` define a line and a row.
 
 The modules do not depend on the configuration or on the training: settings are a mapping, the
-identity of a run is a ``RunIdentity``, and an ``Observer`` receives the rounds as they end.
+identity of a run is a ``RunInfo``, and an ``RunCallback`` receives the rounds as they end.
 """

@@ -25,21 +25,21 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from ..equality import same
+from ..equality import is_same
 from ..errors import RunError
-from ..intake import shown
-from ..state import StateArrays
-from .files import replacing, sync
-from .folder import TABLES, RunFolder
-from .legs import GROWING
+from ..sanitize import sanitize
+from ..state_arrays import StateArrays
+from .files import atomic_write, fsync
+from .legs import EXTENDABLE_SETTINGS
+from .safe_files import TABLE_NAMES, SafeRunDir
 
-KEPT = 2
-SECONDS_BETWEEN = 1.0  # at least, between two checkpoints that nobody has asked for
-SHARE_OF_TIME = 0.05  # that they may take
-FOLDER = "checkpoints"
-_NAME = re.compile(r"round-(\d{6,18})\.safetensors", re.ASCII)
-_WITHOUT = "tensorboard/"  # what the names of files begin with that a run can do without
-_PARTS = ("model", "strategy", "summary", "nodes")
+NUM_KEPT = 2
+MIN_SECONDS_BETWEEN = 1.0  # at least, between two checkpoints that nobody has asked for
+MAX_TIME_FRACTION = 0.05  # that they may take
+CHECKPOINTS_DIR = "checkpoints"
+_FILE_PATTERN = re.compile(r"round-(\d{6,18})\.safetensors", re.ASCII)
+_OPTIONAL_PREFIX = "tensorboard/"  # what the names of files begin with that a run can do without
+_STATE_FIELDS = ("model", "strategy", "summary", "nodes")
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Checkpoint:
     model : mapping
         The model's arrays, in the order of its ``state_dict``.
     strategy, summary : mapping
-        What ``ComposedStrategy.state`` and ``RunRecords.summary_state`` returned.
+        What ``ComposedStrategy.state`` and ``RunWriter.get_summary_state`` returned.
     nodes : mapping
         What the nodes keep, where the run started them itself; empty otherwise.
     records : mapping
@@ -72,14 +72,14 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Found:
+class CheckpointSearch:
     """The newest usable checkpoint, if any, and the problems of newer ones."""
 
     checkpoint: Checkpoint | None
     problems: tuple[str, ...]
 
 
-class Checkpoints:
+class CheckpointStore:
     """The checkpoints of one run; the last two are kept.
 
     Parameters
@@ -90,7 +90,7 @@ class Checkpoints:
 
     def __init__(self, run: Path) -> None:
         self._run = run
-        self._folder = run / FOLDER
+        self._folder = run / CHECKPOINTS_DIR
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write one, on the disk when this returns, and remove those before the last two.
@@ -100,7 +100,7 @@ class Checkpoints:
         RunError
             If it cannot be written; those before stay as they were.
         """
-        path = self._path(checkpoint.server_round)
+        path = self._get_path(checkpoint.server_round)
         metadata = {
             "round": checkpoint.server_round,
             "model": list(checkpoint.model),
@@ -109,24 +109,24 @@ class Checkpoints:
         }
         tensors = {
             f"{part}/{name}": np.ascontiguousarray(array).reshape(array.shape)
-            for part in _PARTS
+            for part in _STATE_FIELDS
             for name, array in getattr(checkpoint, part).items()
         }
         try:
             if not self._folder.is_dir():
                 self._folder.mkdir()
-                sync(self._run)
+                fsync(self._run)
         except OSError as error:
             raise RunError(f"{self._folder} cannot be made: {error.strerror}") from None
-        with replacing(path, synced=True) as part:
+        with atomic_write(path, durable=True) as part:
             save_file(tensors, part, {"checkpoint": json.dumps(metadata)})
-            digest = _sha256(part)
-        with replacing(path.with_suffix(".sha256"), synced=True) as part:
+            digest = _compute_sha256(part)
+        with atomic_write(path.with_suffix(".sha256"), durable=True) as part:
             part.write_text(f"{digest}  {path.name}\n")
-        for earlier in self._rounds()[KEPT:]:
+        for earlier in self._list_rounds()[NUM_KEPT:]:
             self._remove(earlier)
 
-    def newest(self) -> Found:
+    def find_newest(self) -> CheckpointSearch:
         """Return the newest checkpoint with a correct checksum and complete records.
 
         Raises
@@ -137,17 +137,17 @@ class Checkpoints:
         """
         problems: list[str] = []
         damaged = False
-        for server_round in self._rounds():
+        for server_round in self._list_rounds():
             try:
-                return Found(self._load(server_round), tuple(problems))
-            except _DamagedError as error:
+                return CheckpointSearch(self._load(server_round), tuple(problems))
+            except _CorruptCheckpointError as error:
                 problems.append(str(error))
-                damaged = damaged or not isinstance(error, _UnfinishedError)
+                damaged = damaged or not isinstance(error, _UnfinishedCheckpointError)
         if damaged:
             raise RunError(f"no checkpoint of {self._run} can be used: {'; '.join(problems)}")
-        return Found(None, tuple(problems))
+        return CheckpointSearch(None, tuple(problems))
 
-    def beginning(self) -> Checkpoint:
+    def build_initial(self) -> Checkpoint:
         """Return the empty start of a run without a checkpoint.
 
         Raises
@@ -161,123 +161,131 @@ class Checkpoints:
             raise RunError(f"resume needs a checkpoint, and the run in {self._run} wrote none")
         return Checkpoint(0, {}, {}, {}, {}, {}, {})
 
-    def forget_after(self, server_round: int) -> None:
+    def delete_after(self, server_round: int) -> None:
         """Remove the checkpoints of later rounds, which the resumed run writes again."""
-        for later in self._rounds():
+        for later in self._list_rounds():
             if later > server_round:
                 self._remove(later)
 
-    def _path(self, server_round: int) -> Path:
+    def _get_path(self, server_round: int) -> Path:
         return self._folder / f"round-{server_round:06d}.safetensors"
 
-    def _rounds(self) -> list[int]:
+    def _list_rounds(self) -> list[int]:
         """Return the rounds of which there is a checkpoint, latest first."""
         if self._folder.is_symlink():
             raise RunError(f"{self._folder} must be a folder of the run, got a link")
         files = self._folder.iterdir() if self._folder.is_dir() else ()
-        found = (_NAME.fullmatch(file.name) for file in files)
+        found = (_FILE_PATTERN.fullmatch(file.name) for file in files)
         return sorted((int(match[1]) for match in found if match), reverse=True)
 
     def _remove(self, server_round: int) -> None:
-        path = self._path(server_round)
+        path = self._get_path(server_round)
         path.with_suffix(".sha256").unlink(missing_ok=True)
         path.unlink(missing_ok=True)
 
     def _load(self, server_round: int) -> Checkpoint:
-        path = self._path(server_round)
-        self._check_sum(path)
+        path = self._get_path(server_round)
+        self._check_digest(path)
         try:
             with safe_open(path, framework="numpy") as file:
                 metadata = json.loads(file.metadata()["checkpoint"])
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-            found = _checkpoint(server_round, metadata, tensors)
-            lacking = [*self._lacking(found.records)]
-        except _DamagedError as error:
-            raise _DamagedError(f"{path.name} {error}") from None
-        except _UNREADABLE as error:
-            raise _DamagedError(f"{path.name} cannot be read ({shown(error)})") from None
+            found = _build_checkpoint(server_round, metadata, tensors)
+            lacking = [*self._find_missing_records(found.records)]
+        except _CorruptCheckpointError as error:
+            raise _CorruptCheckpointError(f"{path.name} {error}") from None
+        except _READ_ERRORS as error:
+            raise _CorruptCheckpointError(
+                f"{path.name} cannot be read ({sanitize(error)})"
+            ) from None
         for part in lacking:
-            raise _DamagedError(f"{path.name} goes with {part}, there are less")
+            raise _CorruptCheckpointError(f"{path.name} goes with {part}, there are less")
         return found
 
-    def _lacking(self, records: Mapping[str, int]) -> Iterator[str]:
+    def _find_missing_records(self, records: Mapping[str, int]) -> Iterator[str]:
         """Yield what the records lack of what a checkpoint goes with, without which it is none."""
         from .parquet import count_rows  # here, since whoever reads a manifest needs no Arrow
 
-        run = RunFolder(self._run)
+        run = SafeRunDir(self._run)
         for name, size in records.items():
-            if name in TABLES:
+            if name in TABLE_NAMES:
                 if count_rows(run, name) < size:
                     yield f"{size} rows of {name}"
-            elif not name.startswith(_WITHOUT):
-                with run.opened(*name.split("/")) as file:
+            elif not name.startswith(_OPTIONAL_PREFIX):
+                with run.open(*name.split("/")) as file:
                     if file is None or os.fstat(file.fileno()).st_size < size:
                         yield f"{size} bytes of {name}"
 
-    def _check_sum(self, path: Path) -> None:
+    def _check_digest(self, path: Path) -> None:
         """Compare the checksum; neither file may be a link, or anything else than a file."""
-        run = RunFolder(self._run)
+        run = SafeRunDir(self._run)
         try:
-            expected = (run.content(FOLDER, path.with_suffix(".sha256").name) or b"").split()[0]
-            with run.opened(FOLDER, path.name) as file:
+            expected = (run.read(CHECKPOINTS_DIR, path.with_suffix(".sha256").name) or b"").split()[
+                0
+            ]
+            with run.open(CHECKPOINTS_DIR, path.name) as file:
                 digest = "" if file is None else hashlib.file_digest(file, "sha256").hexdigest()
         except RunError as error:
-            raise _DamagedError(str(error)) from None
+            raise _CorruptCheckpointError(str(error)) from None
         except (OSError, IndexError):
-            raise _UnfinishedError(f"{path.name} has no checksum") from None
+            raise _UnfinishedCheckpointError(f"{path.name} has no checksum") from None
         if digest.encode() != expected:
-            raise _DamagedError(f"{path.name} is damaged (its SHA-256 is not the one recorded)")
+            raise _CorruptCheckpointError(
+                f"{path.name} is damaged (its SHA-256 is not the one recorded)"
+            )
 
 
 def is_checkpoint(name: str) -> bool:
     """Say whether a file's name is that of a checkpoint, or of its checksum."""
-    return _NAME.fullmatch(re.sub(r"\.sha256$", ".safetensors", name)) is not None
+    return _FILE_PATTERN.fullmatch(re.sub(r"\.sha256$", ".safetensors", name)) is not None
 
 
-class Pace:
+class CheckpointPacer:
     """The pace of automatic checkpoints, which limits the time that they take."""
 
     def __init__(self) -> None:
         self._next = 0.0
 
     @property
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """Whether it is time for one."""
         return time.monotonic() >= self._next
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
+    def measure_write(self) -> Iterator[None]:
         """Time the writing of one."""
         started = time.monotonic()
         yield
         ended = time.monotonic()
-        self._next = ended + max(SECONDS_BETWEEN, (ended - started) / SHARE_OF_TIME)
+        self._next = ended + max(MIN_SECONDS_BETWEEN, (ended - started) / MAX_TIME_FRACTION)
 
 
-class _DamagedError(Exception):
+class _CorruptCheckpointError(Exception):
     """Why a checkpoint cannot be used."""
 
 
-class _UnfinishedError(_DamagedError):
+class _UnfinishedCheckpointError(_CorruptCheckpointError):
     """A checkpoint was never claimed to be whole."""
 
 
-_UNREADABLE = (
+_READ_ERRORS = (
     *(OSError, RunError, SafetensorError, RecursionError),
     *(KeyError, TypeError, ValueError, AttributeError),
 )
 """What comes of a file that is no checkpoint, or holds other things than one does."""
 
 
-def _checkpoint(server_round: int, metadata: Mapping[str, Any], tensors: StateArrays) -> Checkpoint:
+def _build_checkpoint(
+    server_round: int, metadata: Mapping[str, Any], tensors: StateArrays
+) -> Checkpoint:
     """Return the checkpoint of a round from what its file holds."""
     records, settings = dict(metadata["records"]), dict(metadata["settings"])
     if metadata["round"] != server_round:
-        raise _DamagedError(f"is of round {metadata['round']!r}")
+        raise _CorruptCheckpointError(f"is of round {metadata['round']!r}")
     if not all(isinstance(size, int) for size in records.values()):
-        raise _DamagedError("has files whose lengths are no whole numbers")
+        raise _CorruptCheckpointError("has files whose lengths are no whole numbers")
     named = (key.partition("/") for key in tensors)
-    arrays: dict[str, dict[str, NDArray[Any]]] = {part: {} for part in _PARTS}
+    arrays: dict[str, dict[str, NDArray[Any]]] = {part: {} for part in _STATE_FIELDS}
     for part, slash, name in named:
         arrays[part][name] = tensors[f"{part}{slash}{name}"]
     model = {name: arrays["model"][name] for name in metadata["model"]}
@@ -292,7 +300,7 @@ def _checkpoint(server_round: int, metadata: Mapping[str, Any], tensors: StateAr
     )
 
 
-def _sha256(path: Path) -> str:
+def _compute_sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -301,7 +309,10 @@ def _sha256(path: Path) -> str:
 
 
 def check_unchanged(
-    before: Mapping[str, Any], settings: Mapping[str, Any], *, free: tuple[str, ...] = ()
+    before: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    *,
+    changeable_prefixes: tuple[str, ...] = (),
 ) -> None:
     """Compare the settings of a run with those of its continuation.
 
@@ -310,8 +321,8 @@ def check_unchanged(
     Parameters
     ----------
     before, settings : mapping
-        By dotted key, as ``flat_settings`` returns them.
-    free : tuple of str
+        By dotted key, as ``flatten_settings`` returns them.
+    changeable_prefixes : tuple of str
         What the keys begin with that may change.
 
     Raises
@@ -321,12 +332,14 @@ def check_unchanged(
     """
     for key in sorted(before.keys() | settings.keys()):
         old, new = before.get(key), settings.get(key)
-        if key in GROWING and isinstance(old, int) and isinstance(new, int):
+        if key in EXTENDABLE_SETTINGS and isinstance(old, int) and isinstance(new, int):
             if new < old:
                 raise RunError(f"{key} must be at least {old}, as in the run so far, got {new}")
-        elif not same(old, new) and not key.startswith(free):
-            raise RunError(f"{key} must be {_shown(old)}, as in the run so far, got {_shown(new)}")
+        elif not is_same(old, new) and not key.startswith(changeable_prefixes):
+            raise RunError(
+                f"{key} must be {_format_value(old)}, as in the run so far, got {_format_value(new)}"
+            )
 
 
-def _shown(value: Any) -> str:
-    return "null" if value is None else shown(value)
+def _format_value(value: Any) -> str:
+    return "null" if value is None else sanitize(value)

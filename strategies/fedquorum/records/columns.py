@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import RunError
-from .values import LARGEST_COUNT
+from .values import MAX_COUNT
 
-LARGEST_INT32 = 2**31 - 1
+MAX_INT32 = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """One column of a table.
 
     Parameters
@@ -28,7 +28,7 @@ class Column:
         Its name.
     type : pa.DataType
         The type of its values.
-    null : str
+    null_meaning : str
         What it says that a value is null; empty if none may be.
     low, high : float
         The least and the greatest number. NaN is in every range.
@@ -36,14 +36,14 @@ class Column:
 
     name: str
     type: pa.DataType
-    null: str = ""
+    null_meaning: str = ""
     low: float = -math.inf
     high: float = math.inf
 
     @property
     def field(self) -> pa.Field:
         """The column as Arrow describes it."""
-        return pa.field(self.name, self.type, nullable=bool(self.null))
+        return pa.field(self.name, self.type, nullable=bool(self.null_meaning))
 
     @property
     def is_text(self) -> bool:
@@ -58,7 +58,7 @@ class Column:
         RunError
             If one is null and may not be, or a number is outside its range.
         """
-        if values.null_count and not self.null:
+        if values.null_count and not self.null_meaning:
             raise RunError(f"expected {self.name} in every row")
         if (self.low, self.high) == (-math.inf, math.inf):
             return
@@ -73,16 +73,16 @@ class Column:
             )
 
 
-Columns = tuple[Column, ...]
+TableColumns = tuple[TableColumn, ...]
 """The columns of a table."""
 
 
-def schema_of(columns: Sequence[Column]) -> pa.Schema:
+def build_schema(columns: Sequence[TableColumn]) -> pa.Schema:
     """Return columns as Arrow describes them."""
     return pa.schema([column.field for column in columns])
 
 
-def table_of(columns: Sequence[Column], values: Mapping[str, Any]) -> pa.Table:
+def build_table(columns: Sequence[TableColumn], values: Mapping[str, Any]) -> pa.Table:
     """Return a table that a reader takes.
 
     Parameters
@@ -97,10 +97,10 @@ def table_of(columns: Sequence[Column], values: Mapping[str, Any]) -> pa.Table:
     RunError
         If a column does not hold its values.
     """
-    return checked(columns, pa.table(dict(values), schema=schema_of(columns)))
+    return validate_columns(columns, pa.table(dict(values), schema=build_schema(columns)))
 
 
-def checked(columns: Sequence[Column], table: pa.Table) -> pa.Table:
+def validate_columns(columns: Sequence[TableColumn], table: pa.Table) -> pa.Table:
     """Return a table once each column holds its values.
 
     Raises
@@ -113,26 +113,26 @@ def checked(columns: Sequence[Column], table: pa.Table) -> pa.Table:
     return table
 
 
-def count(name: str, null: str = "", *, high: float = LARGEST_COUNT) -> Column:
+def int_column(name: str, null_meaning: str = "", *, high: float = MAX_COUNT) -> TableColumn:
     """Return a column of whole numbers >= 0, in 32 bits where these are enough."""
-    return Column(name, pa.int32() if high <= LARGEST_INT32 else pa.int64(), null, 0, high)
+    return TableColumn(name, pa.int32() if high <= MAX_INT32 else pa.int64(), null_meaning, 0, high)
 
 
-def number(name: str, null: str = "") -> Column:
+def float_column(name: str, null_meaning: str = "") -> TableColumn:
     """Return a column of any numbers."""
-    return Column(name, pa.float64(), null)
+    return TableColumn(name, pa.float64(), null_meaning)
 
 
-def share(name: str, null: str = "") -> Column:
+def fraction_column(name: str, null_meaning: str = "") -> TableColumn:
     """Return a column of numbers from 0 to 1."""
-    return Column(name, pa.float64(), null, 0.0, 1.0)
+    return TableColumn(name, pa.float64(), null_meaning, 0.0, 1.0)
 
 
-def text(name: str, null: str = "") -> Column:
+def text_column(name: str, null_meaning: str = "") -> TableColumn:
     """Return a column of texts."""
-    return Column(name, pa.string(), null)
+    return TableColumn(name, pa.string(), null_meaning)
 
 
-def flag(name: str, null: str = "") -> Column:
+def bool_column(name: str, null_meaning: str = "") -> TableColumn:
     """Return a column of truth values."""
-    return Column(name, pa.bool_(), null)
+    return TableColumn(name, pa.bool_(), null_meaning)

@@ -7,12 +7,12 @@ import numpy as np
 
 from ..types import FloatArray
 
-SPREAD = ("average", "worst", "best", "worst10", "best10", "gini", "std", "jain")
+DISPERSION_KEYS = ("average", "worst", "best", "worst10", "best10", "gini", "std", "jain")
 """What ``spread`` tells of a metric over clients."""
 
 
 @np.errstate(over="ignore", invalid="ignore")  # beyond the largest number, or inf - inf
-def spread(
+def compute_dispersion(
     values: Sequence[float] | FloatArray, *, higher_is_better: bool = True
 ) -> dict[str, float]:
     """Return the spread of one metric over n clients, all in the metric's unit except gini, jain.
@@ -41,15 +41,15 @@ def spread(
         raise ValueError("the spread of no values is not defined")
     x = np.sort(np.asarray(values, dtype=np.float64))
     if np.isnan(x).any():
-        return dict.fromkeys(SPREAD, math.nan)
-    scaled, exponent = _scaled(x)
+        return dict.fromkeys(DISPERSION_KEYS, math.nan)
+    scaled, exponent = _scale_to_unit(x)
     tenth = max(1, len(x) // 10)
     low, high = ("worst", "best") if higher_is_better else ("best", "worst")
     average, lowest, highest = (
         float(np.ldexp(part.mean(), exponent)) for part in (scaled, scaled[:tenth], scaled[-tenth:])
     )
     finite = bool(np.isfinite(x).all())
-    gini, jain = _of_shares(scaled) if finite and x[0] >= 0 else (math.nan, math.nan)
+    gini, jain = _compute_gini_and_jain(scaled) if finite and x[0] >= 0 else (math.nan, math.nan)
     return {
         "average": average,
         low: float(x[0]),
@@ -62,7 +62,7 @@ def spread(
     }
 
 
-def _scaled(x: FloatArray) -> tuple[FloatArray, int]:
+def _scale_to_unit(x: FloatArray) -> tuple[FloatArray, int]:
     """Return x / 2^e and e, so that no finite value is above 1 and no square overflows or is lost.
 
     A power of two changes no bit of what is computed of the values.
@@ -71,7 +71,7 @@ def _scaled(x: FloatArray) -> tuple[FloatArray, int]:
     return np.ldexp(x, -exponent), exponent
 
 
-def _of_shares(x: FloatArray) -> tuple[float, float]:
+def _compute_gini_and_jain(x: FloatArray) -> tuple[float, float]:
     """Return gini and jain of values (n,) from 0 to 1, ascending."""
     n, total, squares = len(x), float(x.sum()), float((x * x).sum())
     if total == 0:
@@ -81,9 +81,9 @@ def _of_shares(x: FloatArray) -> tuple[float, float]:
     return max(0.0, float(ranks @ x) / (n * total)), total * total / (n * squares)
 
 
-def spread_by_rows(
+def compute_weighted_dispersion(
     values: Sequence[float] | FloatArray,
-    rows: Sequence[float] | FloatArray,
+    num_rows: Sequence[float] | FloatArray,
     *,
     higher_is_better: bool = True,
 ) -> dict[str, float]:
@@ -95,14 +95,14 @@ def spread_by_rows(
     ----------
     values : sequence of float
         One value per client, shape (n,), at least one.
-    rows : sequence of float
+    num_rows : sequence of float
         How many test rows each client has, shape (n,), with a positive sum.
 
     References
     ----------
     As the authors of AAggFF log them: github.com/vaseline555/AAggFF, src/server/fedavgserver.py.
     """
-    x, weight = np.asarray(values, dtype=np.float64), np.asarray(rows, dtype=np.float64)
+    x, weight = np.asarray(values, dtype=np.float64), np.asarray(num_rows, dtype=np.float64)
     order = np.argsort(x, kind="stable")
     tenth = max(1, len(x) // 10)
     low, high = ("worst10", "best10") if higher_is_better else ("best10", "worst10")
@@ -114,17 +114,17 @@ def weighted_mean(
     values: Sequence[float] | FloatArray, weights: Sequence[float] | FloatArray
 ) -> float:
     """Return sum w x / sum w, NaN where the weights sum to 0."""
-    total = sum_of(weights)
+    total = exact_sum(weights)
     if total == 0:
         return math.nan
     x, weight = np.asarray(values, dtype=np.float64), np.asarray(weights, dtype=np.float64)
-    scaled, exponent = _scaled(x)
+    scaled, exponent = _scale_to_unit(x)
     with np.errstate(over="ignore", invalid="ignore"):  # no data and an infinite loss: NaN
         products = weight * scaled
-        return float(np.ldexp(sum_of(products.tolist()) / total, exponent))
+        return float(np.ldexp(exact_sum(products.tolist()) / total, exponent))
 
 
-def sum_of(values: Iterable[float]) -> float:
+def exact_sum(values: Iterable[float]) -> float:
     """Return the sum, rounded once; infinite or NaN where it is not among the numbers."""
     terms = list(values)
     try:
@@ -134,6 +134,6 @@ def sum_of(values: Iterable[float]) -> float:
             return float(np.sum(np.asarray(terms, dtype=np.float64)))
 
 
-def mean_of(values: Sequence[float]) -> float | None:
+def exact_mean(values: Sequence[float]) -> float | None:
     """Return the mean, infinite or NaN as the sum; None of no values."""
-    return sum_of(values) / len(values) if values else None
+    return exact_sum(values) / len(values) if values else None

@@ -11,14 +11,14 @@ from ..errors import RunError
 
 
 @contextmanager
-def replacing(path: Path, *, synced: bool = False) -> Iterator[Path]:
+def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """Yield another name to write to; the file becomes ``path`` when that succeeded.
 
     Parameters
     ----------
     path : Path
         What to make or replace.
-    synced : bool
+    durable : bool
         Whether the content is on the disk before the name is, for what must survive a power cut.
 
     Raises
@@ -30,24 +30,24 @@ def replacing(path: Path, *, synced: bool = False) -> Iterator[Path]:
     part = path.with_name(f".{path.name}.part")
     try:
         yield part
-        if synced:
-            sync(part)
+        if durable:
+            fsync(part)
         part.replace(path)
-        if synced:
-            sync(path.parent)
+        if durable:
+            fsync(path.parent)
     except (OSError, SafetensorError) as error:
-        raise cannot_write(path, error) from None
+        raise cannot_write_error(path, error) from None
     finally:
         part.unlink(missing_ok=True)
 
 
-def cannot_write(path: Path, error: Exception) -> RunError:
+def cannot_write_error(path: Path, error: Exception) -> RunError:
     """Return the one line that says so."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return RunError(f"{path} cannot be written: {reason}")
 
 
-def sync(path: Path) -> None:
+def fsync(path: Path) -> None:
     """Bring a file's content, or the names in a folder, to the disk."""
     if not hasattr(os, "O_DIRECTORY") and path.is_dir():
         return  # Windows has no such thing
@@ -58,10 +58,10 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def sync_above(path: Path) -> None:
+def fsync_parents(path: Path) -> None:
     """Bring the names of a folder and of all folders above it to the disk, up to its mount."""
     for folder in path.parents:
         with suppress(OSError):  # another user's, or of a file system that syncs no folders
-            sync(folder)
+            fsync(folder)
         if os.path.ismount(folder):
             return

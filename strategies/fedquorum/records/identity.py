@@ -6,7 +6,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class RunIdentity:
+class RunInfo:
     """The identity of a run, and of its code.
 
     Parameters

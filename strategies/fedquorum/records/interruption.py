@@ -5,12 +5,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_NAMES = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2")
-PUT_OFF = tuple(signal.Signals[name] for name in _NAMES if hasattr(signal, name))
+_SIGNAL_NAMES = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2")
+DEFERRED_SIGNALS = tuple(signal.Signals[name] for name in _SIGNAL_NAMES if hasattr(signal, name))
 
 
 @contextmanager
-def uninterrupted() -> Iterator[None]:
+def defer_signals() -> Iterator[None]:
     """Delay signals, so that related records are written together.
 
     An exception in the midst of it could also leave a lock of a library held for ever. Signals
@@ -22,7 +22,7 @@ def uninterrupted() -> Iterator[None]:
     arrived: list[int] = []
     before = {
         number: signal.signal(number, lambda number, _: arrived.append(number))
-        for number in PUT_OFF
+        for number in DEFERRED_SIGNALS
     }
     try:
         yield

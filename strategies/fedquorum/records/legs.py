@@ -9,19 +9,21 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from ..equality import same
-from .settings import flat_settings
+from ..equality import is_same
+from .settings import flatten_settings
 
-MAY_CHANGE = ("engine.", "tracker.", "resume", "client.retain_memory")
+CHANGEABLE_PREFIXES = ("engine.", "tracker.", "resume", "client.retain_memory")
 """What the settings begin with that a resume of the app may change, beside ``rounds``."""
 
-DROP_IN_MAY_CHANGE = ("reply_memory", "max_reply_bytes")
+CHANGEABLE_DROP_IN_OPTIONS = ("reply_memory", "max_reply_bytes")
 """The keywords that a resume of a drop-in strategy may change."""
 
-GROWING = ("rounds", "num_rounds")
+EXTENDABLE_SETTINGS = ("rounds", "num_rounds")
 """How many rounds there are to be, for the run and for a drop-in strategy's schedules."""
 
-_OF_DROP_IN = tuple(f"drop_in.{name}" for name in (*DROP_IN_MAY_CHANGE, "num_rounds"))
+_CHANGEABLE_DROP_IN_SETTINGS = tuple(
+    f"drop_in.{name}" for name in (*CHANGEABLE_DROP_IN_OPTIONS, "num_rounds")
+)
 
 
 @dataclass(frozen=True)
@@ -40,9 +42,9 @@ class Resume:
     before: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def refused(self) -> tuple[str, ...]:
+    def forbidden_changes(self) -> tuple[str, ...]:
         """The settings in ``before`` that no resume changes."""
-        free = (*MAY_CHANGE, *_OF_DROP_IN)
+        free = (*CHANGEABLE_PREFIXES, *_CHANGEABLE_DROP_IN_SETTINGS)
         return tuple(k for k in self.before if k != "rounds" and not k.startswith(free))
 
 
@@ -52,39 +54,39 @@ class Leg:
 
     Parameters
     ----------
-    first : int
+    first_round : int
         The first round, from 1.
     config : mapping
         All settings of these rounds, nested.
     """
 
-    first: int
+    first_round: int
     config: Mapping[str, Any]
 
     @cached_property
     def settings(self) -> Mapping[str, Any]:
         """All settings of these rounds by dotted key."""
-        return flat_settings(self.config)
+        return flatten_settings(self.config)
 
     @property
-    def planned(self) -> tuple[Any, ...]:
+    def planned_rounds(self) -> tuple[Any, ...]:
         """How many rounds were planned, for the run and for a drop-in strategy's schedules."""
         return tuple(self.settings.get(key) for key in ("rounds", "drop_in.num_rounds"))
 
 
-def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+def find_changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that had another value before, by dotted key, with that value.
 
     Parameters
     ----------
     before, now : mapping
-        By dotted key, as ``flat_settings`` returns them. A setting that one of them lacks, because
+        By dotted key, as ``flatten_settings`` returns them. A setting that one of them lacks, because
         another option does not have it, is left out.
     """
-    return {key: before[key] for key in now if key in before and not same(before[key], now[key])}
+    return {key: before[key] for key in now if key in before and not is_same(before[key], now[key])}
 
 
-def legs_of(config: Mapping[str, Any], resumed: Sequence[Resume]) -> tuple[Leg, ...]:
+def build_legs(config: Mapping[str, Any], resumed: Sequence[Resume]) -> tuple[Leg, ...]:
     """Return the legs of a run that have rounds left, ascending, each with its settings.
 
     A round belongs to the last leg that began before it: a resume repeats all rounds after its
@@ -106,12 +108,12 @@ def legs_of(config: Mapping[str, Any], resumed: Sequence[Resume]) -> tuple[Leg, 
             break
         if resume.before:
             legs.append(Leg(resume.round + 1, config))
-            config = _with_settings(config, resume.before)
+            config = _replace_settings(config, resume.before)
         end = resume.round
     return (Leg(1, config), *reversed(legs))
 
 
-def _with_settings(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+def _replace_settings(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return nested settings with other values, which are by dotted key."""
     changed: dict[str, Any] = dict(config)
     inner: dict[str, dict[str, Any]] = {}
@@ -123,5 +125,5 @@ def _with_settings(config: Mapping[str, Any], settings: Mapping[str, Any]) -> di
             changed[name] = value
     for name, values in inner.items():
         held = changed.get(name)
-        changed[name] = _with_settings(held if isinstance(held, Mapping) else {}, values)
+        changed[name] = _replace_settings(held if isinstance(held, Mapping) else {}, values)
     return changed

@@ -4,11 +4,11 @@ from importlib.util import find_spec
 
 from ..errors import RunError
 
-PACKAGES = {"pyarrow": "pyarrow", "safetensors": "safetensors", "yaml": "pyyaml"}
+AUDIT_PACKAGES = {"pyarrow": "pyarrow", "safetensors": "safetensors", "yaml": "pyyaml"}
 """The modules of the extra, and the packages that have them."""
 
 
-def check_installed() -> None:
+def check_audit_packages() -> None:
     """Raise an error if the packages for writing and reading records are missing.
 
     Raises
@@ -16,7 +16,7 @@ def check_installed() -> None:
     RunError
         With what to install.
     """
-    missing = [package for module, package in PACKAGES.items() if find_spec(module) is None]
+    missing = [package for module, package in AUDIT_PACKAGES.items() if find_spec(module) is None]
     if missing:
         raise RunError(
             f"run records need {', '.join(missing)}, which the extra audit brings: "

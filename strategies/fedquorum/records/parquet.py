@@ -11,18 +11,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..errors import RunError, one_line
-from .columns import Column
-from .folder import RunFolder, table_file
+from ..errors import RunError, to_one_line
+from .columns import TableColumn
+from .safe_files import SafeRunDir, format_table_file
 
-MOST_ROWS = 20_000_000  # of one file
-MOST_BYTES = 2**30  # of one file, unpacked
+MAX_READ_ROWS = 20_000_000  # of one file
+MAX_UNPACKED_BYTES = 2**30  # of one file, unpacked
 
 
-def read_file(
-    run: RunFolder,
+def read_parquet_file(
+    run: SafeRunDir,
     names: Sequence[str],
-    columns: Sequence[Column],
+    columns: Sequence[TableColumn],
     wanted: Sequence[str] | None = None,
 ) -> pa.Table:
     """Return a Parquet file of a run, with the types and within the ranges of ``columns``.
@@ -31,7 +31,7 @@ def read_file(
 
     Parameters
     ----------
-    run : RunFolder
+    run : SafeRunDir
         The run's directory.
     names : sequence of str
         The file's folders below it, and its name.
@@ -46,16 +46,16 @@ def read_file(
         If there is no such file, or it is a link, damaged, too large, or not such a table.
     """
     path = run.path.joinpath(*names)
-    with run.opened(*names) as file:
+    with run.open(*names) as file:
         if file is None:
             raise RunError(f"expected a file of a run, got {path} (No such file or directory)")
         try:
-            return _read(file, [c for c in columns if wanted is None or c.name in wanted])
+            return _read_table(file, [c for c in columns if wanted is None or c.name in wanted])
         except (pa.ArrowException, OSError, ValueError, KeyError, RunError) as error:
-            raise RunError(f"{path}: {one_line(error)}") from None
+            raise RunError(f"{path}: {to_one_line(error)}") from None
 
 
-def count_rows(run: RunFolder, table: str) -> int:
+def count_rows(run: SafeRunDir, table: str) -> int:
     """Return how many rows of a table there are before the first file that is missing or damaged.
 
     Raises
@@ -64,10 +64,10 @@ def count_rows(run: RunFolder, table: str) -> int:
         If the folder or a file is a link, or cannot be read.
     """
     rows = 0
-    for number, name in enumerate(run.parts(table)):
-        if name != table_file(number):
+    for number, name in enumerate(run.list_table_files(table)):
+        if name != format_table_file(number):
             break
-        with run.opened(table, name) as file:
+        with run.open(table, name) as file:
             try:
                 rows += 0 if file is None else pq.read_metadata(file).num_rows
             except (pa.ArrowException, OSError):
@@ -105,14 +105,14 @@ def _check_size(metadata: Any) -> None:
     groups = [metadata.row_group(place) for place in range(metadata.num_row_groups)]
     size = sum(group.total_byte_size for group in groups)
     rows = max(metadata.num_rows, sum(group.num_rows for group in groups))
-    if rows > MOST_ROWS or size > MOST_BYTES:
+    if rows > MAX_READ_ROWS or size > MAX_UNPACKED_BYTES:
         raise RunError(
-            f"expected at most {MOST_ROWS:,} rows and {MOST_BYTES // 2**20} MiB, got "
+            f"expected at most {MAX_READ_ROWS:,} rows and {MAX_UNPACKED_BYTES // 2**20} MiB, got "
             f"{rows:,} rows and {size // 2**20} MiB"
         )
 
 
-def _read(file: BinaryIO, wanted: Sequence[Column]) -> pa.Table:
+def _read_table(file: BinaryIO, wanted: Sequence[TableColumn]) -> pa.Table:
     found = pq.read_schema(file).names
     if len(set(found)) < len(found):
         raise RunError("expected columns with different names")
@@ -121,10 +121,10 @@ def _read(file: BinaryIO, wanted: Sequence[Column]) -> pa.Table:
         raise RunError(f"expected a column {missing[0]}")
     texts = [column.name for column in wanted if column.is_text]
     table = read_columns(file, [column.name for column in wanted], texts)
-    return pa.table({column.name: _values(table[column.name], column) for column in wanted})
+    return pa.table({column.name: _cast_values(table[column.name], column) for column in wanted})
 
 
-def _values(given: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
+def _cast_values(given: pa.ChunkedArray, column: TableColumn) -> pa.ChunkedArray:
     """Return what a file has for a column, in the column's type."""
     if column.is_text:
         _check_length(given, column.name)
@@ -141,5 +141,7 @@ def _check_length(column: pa.ChunkedArray, name: str) -> None:
             raise RunError(f"expected texts in {name}, got {chunk.type}")
         lengths = pc.binary_length(chunk.dictionary).cast(pa.int64())
         length += pc.sum(lengths.take(chunk.indices)).as_py() or 0
-    if length > MOST_BYTES:
-        raise RunError(f"expected at most {MOST_BYTES // 2**20} MiB of texts in {name}, got more")
+    if length > MAX_UNPACKED_BYTES:
+        raise RunError(
+            f"expected at most {MAX_UNPACKED_BYTES // 2**20} MiB of texts in {name}, got more"
+        )

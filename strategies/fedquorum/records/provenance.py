@@ -9,15 +9,15 @@ from pathlib import Path
 
 from .. import __version__
 
-GIT_SECONDS = 10.0
+GIT_TIMEOUT_SECONDS = 10.0
 
 
-def now() -> str:
+def get_utc_time() -> str:
     """Return the time in UTC, ISO 8601, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def versions(packages: Iterable[str]) -> dict[str, str | None]:
+def get_versions(packages: Iterable[str]) -> dict[str, str | None]:
     """Return the versions of this library and of distributions, None of one not installed.
 
     The library's is its own word: an app may carry it along, installed or not.
@@ -31,7 +31,7 @@ def versions(packages: Iterable[str]) -> dict[str, str | None]:
     return found
 
 
-def commit(source: Path, code: Sequence[str] = (".",)) -> str | None:
+def find_commit(source: Path, code: Sequence[str] = (".",)) -> str | None:
     """Return the git commit of a checkout, with "-dirty" if code was changed; None outside git.
 
     Parameters
@@ -49,7 +49,7 @@ def commit(source: Path, code: Sequence[str] = (".",)) -> str | None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=GIT_SECONDS,
+        timeout=GIT_TIMEOUT_SECONDS,
     )
     try:
         found = git(["git", "rev-parse", "HEAD"]).stdout.strip()

@@ -14,41 +14,40 @@ from typing import Any
 import pyarrow as pa
 
 from ..equality import nan_equals_nan
-from ..errors import RunError, one_line
-from ..intake import shown
-from .columns import schema_of
-from .folder import TABLES, RunFolder
-from .legs import Leg, Resume, legs_of
-from .parquet import read_file
+from ..errors import RunError, to_one_line
+from ..sanitize import sanitize
+from .columns import build_schema
+from .legs import Leg, Resume, build_legs
+from .parquet import read_parquet_file
 from .round_record import RoundRecord
-from .settings import DamagedSettingsError, flat_settings, load_settings
+from .safe_files import TABLE_NAMES, SafeRunDir
+from .settings import CorruptSettingsError, flatten_settings, load_settings
 from .summary import read_summary
-from .tables import COLUMNS
-from .tables import POPULATION as POPULATION_COLUMNS
+from .tables import COLUMNS_BY_TABLE, POPULATION_COLUMNS
 from .values import (
     COUNT,
-    DamagedError,
-    given,
+    CorruptRecordError,
+    describe_value,
+    get_field,
     read_list,
     read_name,
+    read_nonnegative_int,
     read_object,
     read_text,
-    read_whole,
-    told,
 )
 
 __all__ = ["Run", "find_runs", "load_run", "read_runs"]
 
-FORMAT = 1
+FORMAT_VERSION = 1
 """The version of the records, checkpoints included, which is that of no release."""
 
-MANIFEST = "manifest.json"
-CONFIG = "config.yaml"
-ROUNDS = "rounds.jsonl"
-POPULATION = "population.parquet"
-LONGEST_LINE = 16 * 2**20
-LONGEST_ERROR = 2000
-STATUSES = ("completed", "running", "interrupted", "failed")
+MANIFEST_FILE = "manifest.json"
+RUN_CONFIG_FILE = "config.yaml"
+ROUNDS_FILE = "rounds.jsonl"
+POPULATION_FILE = "population.parquet"
+MAX_LINE_BYTES = 16 * 2**20
+MAX_ERROR_LENGTH = 2000
+RUN_STATUSES = ("completed", "running", "interrupted", "failed")
 
 
 @nan_equals_nan
@@ -107,15 +106,15 @@ class Run:
     @cached_property
     def legs(self) -> tuple[Leg, ...]:
         """The legs of the run, of which each has the settings that decided its rounds."""
-        return legs_of(self.config, self.resumed)
+        return build_legs(self.config, self.resumed)
 
-    def leg_of(self, number: int) -> Leg:
+    def find_leg(self, number: int) -> Leg:
         """Return the leg to which a round belongs, the first one for round 0."""
-        return next((leg for leg in reversed(self.legs) if leg.first <= number), self.legs[0])
+        return next((leg for leg in reversed(self.legs) if leg.first_round <= number), self.legs[0])
 
 
 def find_runs(
-    directories: Iterable[Path], tell: Callable[[RunError], object] | None = None
+    directories: Iterable[Path], on_error: Callable[[RunError], object] | None = None
 ) -> tuple[Path, ...]:
     """Return the folders of all runs in or below ``directories``, each once, sorted.
 
@@ -125,7 +124,7 @@ def find_runs(
     ----------
     directories : iterable of Path
         Folders with runs, or runs.
-    tell : callable, optional
+    on_error : callable, optional
         Called with the error of each folder that cannot be read, which is left out. By default the
         function raises the error.
 
@@ -136,7 +135,7 @@ def find_runs(
     """
     found: set[Path] = set()
     for directory in directories:
-        below = set(_runs_below(directory, tell or _refuse))
+        below = set(_find_runs_below(directory, on_error or _raise_error))
         if not below:
             raise RunError(f"expected a folder with runs (manifest.json) in it, got {directory}")
         found |= below
@@ -174,7 +173,7 @@ def read_runs(
     return tuple(runs), tuple(problems)
 
 
-def _runs_below(directory: Path, tell: Callable[[RunError], object]) -> Iterable[Path]:
+def _find_runs_below(directory: Path, on_error: Callable[[RunError], object]) -> Iterable[Path]:
     root = directory.resolve()
 
     def unreadable(error: OSError) -> None:
@@ -182,15 +181,15 @@ def _runs_below(directory: Path, tell: Callable[[RunError], object]) -> Iterable
         problem = RunError(f"expected a folder that can be read, got {reason}")
         if Path(error.filename) == root:
             raise problem from None
-        tell(problem)
+        on_error(problem)
 
     for folder, subfolders, files in os.walk(root, onerror=unreadable):
-        if MANIFEST in files:
+        if MANIFEST_FILE in files:
             subfolders.clear()
             yield Path(folder)
 
 
-def _refuse(error: RunError) -> None:
+def _raise_error(error: RunError) -> None:
     raise error
 
 
@@ -204,13 +203,13 @@ def load_run(directory: Path) -> Run:
     RunError
         If a file is missing or damaged; the message names the file, and the line if there is one.
     """
-    run = RunFolder(directory.resolve())
-    manifest = checked_manifest(_content(run, MANIFEST), run.path / MANIFEST)
+    run = SafeRunDir(directory.resolve())
+    manifest = parse_manifest(_read_required_file(run, MANIFEST_FILE), run.path / MANIFEST_FILE)
     config = _load_config(run)
     return Run(
         directory=run.path,
         config=config,
-        settings={shown(key): value for key, value in flat_settings(config).items()},
+        settings={sanitize(key): value for key, value in flatten_settings(config).items()},
         rounds=tuple(_load_rounds(run)),
         **manifest,
     )
@@ -224,16 +223,16 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     RunError
         If the manifest is missing or damaged.
     """
-    run = RunFolder(directory)
-    content, path = _content(run, MANIFEST), run.path / MANIFEST
-    checked_manifest(content, path)
+    run = SafeRunDir(directory)
+    content, path = _read_required_file(run, MANIFEST_FILE), run.path / MANIFEST_FILE
+    parse_manifest(content, path)
     manifest: dict[str, Any] = {"arithmetic": {}, **json.loads(content)}
     if not isinstance(manifest["arithmetic"], dict):
         raise RunError(f"{path}: arithmetic must be a dict, got {manifest['arithmetic']!r}")
     return manifest
 
 
-def checked_manifest(content: bytes, path: Path) -> dict[str, Any]:
+def parse_manifest(content: bytes, path: Path) -> dict[str, Any]:
     """Return the fields of ``Run`` that a manifest has.
 
     Parameters
@@ -260,55 +259,55 @@ def checked_manifest(content: bytes, path: Path) -> dict[str, Any]:
         fields = read_object(manifest)
         _check_format(fields)
         kept: dict[str, Any] = {
-            name: _name(fields, name) for name in ("experiment", "strategy", "started")
+            name: _read_name_field(fields, name) for name in ("experiment", "strategy", "started")
         }
         kept |= {
-            "seed": read_whole(given(fields, "seed"), "seed"),
-            "status": _status(fields),
-            "overrides": _texts(fields, "overrides"),
-            "planned": COUNT.of(fields, "rounds"),
-            "error": shown(fields.get("error") or "", LONGEST_ERROR),
+            "seed": read_nonnegative_int(get_field(fields, "seed"), "seed"),
+            "status": _read_status_field(fields),
+            "overrides": _read_texts_field(fields, "overrides"),
+            "planned": COUNT.read_field(fields, "rounds"),
+            "error": sanitize(fields.get("error") or "", MAX_ERROR_LENGTH),
             "summary": read_summary(fields.get("summary") or {}),
             "privacy": read_object(fields.get("privacy") or {}, "privacy"),
-            "resumed": tuple(map(_resume, read_list(given(fields, "resumed"), "resumed"))),
+            "resumed": tuple(map(_read_resume, read_list(get_field(fields, "resumed"), "resumed"))),
         }
-    except DamagedError as error:
+    except CorruptRecordError as error:
         raise RunError(f"{path}: {error}") from None
     return kept
 
 
 def _check_format(fields: Mapping[str, Any]) -> None:
-    if given(fields, "format") != FORMAT:
-        raise DamagedError(
-            f"format must be {FORMAT}, that of the records that this version reads, got "
-            f"{told(fields['format'])}: read them with the version that wrote them"
+    if get_field(fields, "format") != FORMAT_VERSION:
+        raise CorruptRecordError(
+            f"format must be {FORMAT_VERSION}, that of the records that this version reads, got "
+            f"{describe_value(fields['format'])}: read them with the version that wrote them"
         )
 
 
-def _load_config(run: RunFolder) -> dict[str, Any]:
-    path = run.path / CONFIG
+def _load_config(run: SafeRunDir) -> dict[str, Any]:
+    path = run.path / RUN_CONFIG_FILE
     try:
-        return load_settings(_content(run, CONFIG).decode())
+        return load_settings(_read_required_file(run, RUN_CONFIG_FILE).decode())
     except UnicodeDecodeError:
         raise RunError(f"{path}: expected YAML in UTF-8") from None
-    except DamagedSettingsError as problem:
+    except CorruptSettingsError as problem:
         line = "" if problem.line is None else f", line {problem.line}"
         raise RunError(f"{path}{line}: {problem}") from None
 
 
-def _load_rounds(run: RunFolder) -> Iterable[RoundRecord]:
-    path = run.path / ROUNDS
-    with run.opened(ROUNDS) as file:
+def _load_rounds(run: SafeRunDir) -> Iterable[RoundRecord]:
+    path = run.path / ROUNDS_FILE
+    with run.open(ROUNDS_FILE) as file:
         if file is None:
-            raise _missing(path)
-        for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), 1):
+            raise _missing_file_error(path)
+        for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), 1):
             try:
-                yield RoundRecord.of(_parsed(line))
-            except _BrokenOffError as error:
-                if line.endswith(b"\n") or len(line) > LONGEST_LINE:
+                yield RoundRecord.from_json(_parse_line(line))
+            except _UnparsableLineError as error:
+                if line.endswith(b"\n") or len(line) > MAX_LINE_BYTES:
                     raise RunError(f"{path}, line {number}: {error}") from None
                 return  # the process was stopped while it wrote this line
-            except DamagedError as error:
+            except CorruptRecordError as error:
                 raise RunError(f"{path}, line {number}: {error}") from None
 
 
@@ -320,15 +319,15 @@ def check_tables(directory: Path) -> None:
     RunError
         If one is damaged; the message names the file.
     """
-    run = RunFolder(directory)
-    for folder in TABLES:
-        if run.identity(folder) is not None:
-            read_parts(directory / folder)
-    if run.identity(POPULATION) is not None:
+    run = SafeRunDir(directory)
+    for folder in TABLE_NAMES:
+        if run.get_file_id(folder) is not None:
+            read_dataset(directory / folder)
+    if run.get_file_id(POPULATION_FILE) is not None:
         read_population(directory)
 
 
-def read_parts(folder: Path, columns: Sequence[str] | None = None) -> pa.Table:
+def read_dataset(folder: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """Return a Parquet table that was written in parts, without incomplete parts.
 
     Parameters
@@ -343,12 +342,12 @@ def read_parts(folder: Path, columns: Sequence[str] | None = None) -> pa.Table:
     RunError
         If there is no such folder, or a part of it is damaged.
     """
-    run = RunFolder(folder.parent)
-    if run.identity(folder.name) is None:
+    run = SafeRunDir(folder.parent)
+    if run.get_file_id(folder.name) is None:
         raise RunError(f"expected a folder of a run, got {folder} (No such file or directory)")
     tables = [
-        read_file(run, (folder.name, part), COLUMNS[folder.name], columns)
-        for part in run.parts(folder.name)
+        read_parquet_file(run, (folder.name, part), COLUMNS_BY_TABLE[folder.name], columns)
+        for part in run.list_table_files(folder.name)
     ]
     return pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
 
@@ -364,15 +363,15 @@ def read_table(folder: Path) -> pa.Table:
     Raises
     ------
     RunError
-        As in ``read_parts``, or if a column has another type.
+        As in ``read_dataset``, or if a column has another type.
     """
-    table, schema = read_parts(folder), schema_of(COLUMNS[folder.name])
+    table, schema = read_dataset(folder), build_schema(COLUMNS_BY_TABLE[folder.name])
     if table.num_columns == 0:
         return schema.empty_table()
     try:
         return table.select(schema.names).cast(schema)
     except (pa.ArrowException, KeyError, ValueError) as error:
-        raise RunError(f"{folder}: {one_line(error)}") from None
+        raise RunError(f"{folder}: {to_one_line(error)}") from None
 
 
 def read_population(directory: Path) -> pa.Table:
@@ -383,76 +382,82 @@ def read_population(directory: Path) -> pa.Table:
     RunError
         If the table is missing or damaged, or has a client twice.
     """
-    table = read_file(RunFolder(directory), (POPULATION,), POPULATION_COLUMNS)
+    table = read_parquet_file(SafeRunDir(directory), (POPULATION_FILE,), POPULATION_COLUMNS)
     counts = table["client"].value_counts().to_pylist()
     for client in (found["values"] for found in counts if found["counts"] > 1):
-        raise RunError(f"{directory / POPULATION}: expected each client once, got {client} again")
+        raise RunError(
+            f"{directory / POPULATION_FILE}: expected each client once, got {client} again"
+        )
     return table
 
 
-def _content(run: RunFolder, name: str) -> bytes:
+def _read_required_file(run: SafeRunDir, name: str) -> bytes:
     """Return a file of a run; RunError names one that cannot be read."""
-    content = run.content(name)
+    content = run.read(name)
     if content is None:
-        raise _missing(run.path / name)
+        raise _missing_file_error(run.path / name)
     return content
 
 
-def _missing(path: Path) -> RunError:
-    if path.name == MANIFEST:
-        return RunError(f"expected the folder of a run, got {no_run(path.parent)}")
+def _missing_file_error(path: Path) -> RunError:
+    if path.name == MANIFEST_FILE:
+        return RunError(f"expected the folder of a run, got {explain_not_a_run(path.parent)}")
     return RunError(f"expected a file of a run, got {path} (No such file or directory)")
 
 
-def no_run(directory: Path, error: RunError | None = None) -> str:
+def explain_not_a_run(directory: Path, error: RunError | None = None) -> str:
     """Return a folder, and why it is not that of a run that can be read."""
     if not directory.is_dir():
         return f"{directory}: there is no such folder"
-    if not (directory / MANIFEST).exists():
-        return f"{directory}: it has no {MANIFEST}"
+    if not (directory / MANIFEST_FILE).exists():
+        return f"{directory}: it has no {MANIFEST_FILE}"
     return f"{directory}: {error}"
 
 
-def _resume(given: Any) -> Resume:
+def _read_resume(given: Any) -> Resume:
     resume = read_object(given, "resumed")
     before = read_object(resume.get("before", {}), "before")
-    return Resume(COUNT.of(resume, "round"), before)
+    return Resume(COUNT.read_field(resume, "round"), before)
 
 
 # --- one line of rounds.jsonl ----------------------------------------------------------------
 
 
-class _BrokenOffError(DamagedError):
+class _UnparsableLineError(CorruptRecordError):
     """A line is no JSON, as one that a process was writing when it was stopped."""
 
 
-def _parsed(line: bytes) -> Any:
+def _parse_line(line: bytes) -> Any:
     try:
         return json.loads(line)
     except (ValueError, RecursionError):
-        raise _BrokenOffError("expected one round as a JSON object, got something else") from None
+        raise _UnparsableLineError(
+            "expected one round as a JSON object, got something else"
+        ) from None
 
 
 # --- texts ------------------------------------------------------------------------------------
 
 
-def _text(fields: Mapping[str, Any], name: str) -> str:
-    return read_text(given(fields, name), name)
+def _read_text_field(fields: Mapping[str, Any], name: str) -> str:
+    return read_text(get_field(fields, name), name)
 
 
-def _name(fields: Mapping[str, Any], name: str) -> str:
-    return read_name(given(fields, name), name)
+def _read_name_field(fields: Mapping[str, Any], name: str) -> str:
+    return read_name(get_field(fields, name), name)
 
 
-def _texts(fields: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    values = given(fields, name)
+def _read_texts_field(fields: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    values = get_field(fields, name)
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise DamagedError(f"{name} must be a list of texts, got {told(values)}")
+        raise CorruptRecordError(f"{name} must be a list of texts, got {describe_value(values)}")
     return tuple(values)
 
 
-def _status(fields: Mapping[str, Any]) -> str:
-    value = _text(fields, "status")
-    if value not in STATUSES:
-        raise DamagedError(f"status must be one of {', '.join(STATUSES)}, got {told(value)}")
+def _read_status_field(fields: Mapping[str, Any]) -> str:
+    value = _read_text_field(fields, "status")
+    if value not in RUN_STATUSES:
+        raise CorruptRecordError(
+            f"status must be one of {', '.join(RUN_STATUSES)}, got {describe_value(value)}"
+        )
     return value

@@ -6,58 +6,58 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..regret import Bound, regret
+from ..regret import Bound, compute_regret
 from ..types import FloatArray, IntArray
 
 MAX_WORK = 10**10
-MOST_NUMBERS = 5 * 10**7
+MAX_TABLE_SIZE = 5 * 10**7
 """Of a table with a column for each client."""
 
-FEW = 999
+MAX_PROBED_VALUES = 999
 
 RegretBound = Callable[[int, int], Bound | None]
 """The bound on the regret after T decisions over K clients, None where the method has none."""
 
 
 @dataclass(frozen=True)
-class Estimate:
+class ResponseEstimate:
     """r_t of all K clients; if few were sampled, most have the same value.
 
     Parameters
     ----------
-    clients : int
+    num_clients : int
         K.
-    common : float
+    default : float
         What the others have.
-    places : IntArray
+    indices : IntArray
         Who has another one, ascending, shape (m,).
     values : FloatArray
         Theirs, shape (m,).
     """
 
-    clients: int
-    common: float
-    places: IntArray
+    num_clients: int
+    default: float
+    indices: IntArray
     values: FloatArray
 
     @classmethod
-    def of(cls, responses: FloatArray) -> Self:
+    def from_responses(cls, responses: FloatArray) -> Self:
         """Return the responses (K,) of a round; the common one is the most frequent of a few."""
-        few = responses[:: max(1, len(responses) // FEW)]
+        few = responses[:: max(1, len(responses) // MAX_PROBED_VALUES)]
         found, counts = np.unique(few, return_counts=True)
         common = float(found[np.argmax(counts)])
         places = np.flatnonzero(responses != common)
         return cls(len(responses), common, places, responses[places])
 
-    def at(self, clients: IntArray) -> FloatArray:
+    def select_values(self, clients: IntArray) -> FloatArray:
         """Return the responses of these clients, ascending."""
-        found = np.full(len(clients), self.common)
-        found[np.searchsorted(clients, self.places)] = self.values
+        found = np.full(len(clients), self.default)
+        found[np.searchsorted(clients, self.indices)] = self.values
         return found
 
 
-def decision_summary(
-    bound: RegretBound, losses: Sequence[float], responses: Sequence[Estimate]
+def summarize_decisions(
+    bound: RegretBound, losses: Sequence[float], responses: Sequence[ResponseEstimate]
 ) -> dict[str, Any] | None:
     """Return the sum of the decision losses, the regret and its bound; None without decisions.
 
@@ -77,36 +77,38 @@ def decision_summary(
     """
     if not losses:
         return None
-    rounds, clients = len(losses), responses[0].clients
+    rounds, clients = len(losses), responses[0].num_clients
     bounded = bound(rounds, clients)
     found: dict[str, Any] = {
         "decisions": rounds,
         "decision_loss_sum": float(np.sum(losses)),
         "regret": None,
         "regret_bound": None if bounded is None else bounded.value,
-        "regret_bound_proven": None if bounded is None else int(bounded.proven),
+        "regret_bound_proven": None if bounded is None else int(bounded.is_proven),
     }
-    table, alike = _table(responses, clients)
+    table, alike = _build_table(responses, clients)
     columns = table.shape[1]
     if rounds * columns * min(rounds, columns) <= MAX_WORK:
-        found["regret"], _ = regret(np.array(losses), table, alike)
+        found["compute_regret"], _ = compute_regret(np.array(losses), table, alike)
     return found
 
 
-def _table(responses: Sequence[Estimate], clients: int) -> tuple[FloatArray, IntArray | None]:
+def _build_table(
+    responses: Sequence[ResponseEstimate], clients: int
+) -> tuple[FloatArray, IntArray | None]:
     """Return r_t (T, K), or in a large table one column for all clients that are alike.
 
     These were never sampled. How many clients each column then is comes with it, shape (K',).
     """
     everyone = np.arange(clients)
-    if len(responses) * clients <= MOST_NUMBERS:
-        return np.array([each.at(everyone) for each in responses]), None
-    sampled = np.unique(np.concatenate([each.places for each in responses]))
+    if len(responses) * clients <= MAX_TABLE_SIZE:
+        return np.array([each.select_values(everyone) for each in responses]), None
+    sampled = np.unique(np.concatenate([each.indices for each in responses]))
     others = clients - len(sampled)
-    table = np.array([each.at(sampled) for each in responses])
+    table = np.array([each.select_values(sampled) for each in responses])
     if not others:
         return table, None
-    common = np.array([[each.common] for each in responses])
+    common = np.array([[each.default] for each in responses])
     alike = np.ones(len(sampled) + 1, dtype=np.int64)
     alike[0] = others
     return np.concatenate([common, table], axis=1), alike

@@ -12,12 +12,12 @@ from typing import Any
 
 import yaml
 
-from ..equality import same
-from ..errors import RunError, one_line
+from ..equality import is_same
+from ..errors import RunError, to_one_line
 
-_TYPES = ("null", "bool", "int", "float", "str", "seq", "map", "merge")
-_TAG = "tag:yaml.org,2002:"
-_FLOAT = re.compile(
+_YAML_TYPES = ("null", "bool", "int", "float", "str", "seq", "map", "merge")
+_TAG_PREFIX = "tag:yaml.org,2002:"
+_FLOAT_PATTERN = re.compile(
     r"""^(?:
      [-+]?[0-9]+(?:_[0-9]+)*\.[0-9_]*(?:[eE][-+]?[0-9]+)?
     |[-+]?[0-9]+(?:_[0-9]+)*(?:[eE][-+]?[0-9]+)
@@ -30,7 +30,7 @@ _FLOAT = re.compile(
 """What OmegaConf's loader reads as a float."""
 
 
-class DamagedSettingsError(RunError):
+class CorruptSettingsError(RunError):
     """A mistake in a text of settings, with its line."""
 
     def __init__(self, problem: str, line: int | None = None) -> None:
@@ -43,7 +43,7 @@ def load_settings(text: str) -> dict[str, Any]:
 
     Raises
     ------
-    DamagedSettingsError
+    CorruptSettingsError
         If the text is no YAML, has what settings do not have, or is no mapping.
     """
     try:
@@ -51,15 +51,17 @@ def load_settings(text: str) -> dict[str, Any]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line = None if mark is None else mark.line + 1
-        raise DamagedSettingsError(
+        raise CorruptSettingsError(
             f"expected YAML that can be read, {error.problem}", line
         ) from None
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
-        raise DamagedSettingsError(f"expected YAML that can be read, {one_line(error)}") from None
+        raise CorruptSettingsError(
+            f"expected YAML that can be read, {to_one_line(error)}"
+        ) from None
     if settings is None:
         return {}
     if not isinstance(settings, dict):
-        raise DamagedSettingsError(f"expected settings by name, got {type(settings).__name__}")
+        raise CorruptSettingsError(f"expected settings by name, got {type(settings).__name__}")
     return settings
 
 
@@ -68,30 +70,30 @@ def dump_settings(settings: Mapping[str, Any]) -> str:
     return yaml.dump(dict(settings), Dumper=_Dumper, sort_keys=False)
 
 
-def masked(text: str) -> str:
+def mask_passwords(text: str) -> str:
     """Return a text without the passwords of URLs in it."""
-    return _PASSWORD.sub(r"\1***@", text)
+    return _PASSWORD_PATTERN.sub(r"\1***@", text)
 
 
-_PASSWORD = re.compile(r"(://[^/?#@\s:]*:)[^/?#\s]+@")
+_PASSWORD_PATTERN = re.compile(r"(://[^/?#@\s:]*:)[^/?#\s]+@")
 """A password in a URL, with what is before it as a group."""
 
 
-def flat_settings(settings: Mapping[Any, Any]) -> dict[str, Any]:
+def flatten_settings(settings: Mapping[Any, Any]) -> dict[str, Any]:
     """Return nested settings by dotted key such as ``client.lr``, as JSON has them."""
-    return dict(_flat(json.loads(json.dumps(settings)), ""))
+    return dict(_flatten(json.loads(json.dumps(settings)), ""))
 
 
-def _flat(node: Any, prefix: str) -> Iterable[tuple[str, Any]]:
+def _flatten(node: Any, prefix: str) -> Iterable[tuple[str, Any]]:
     if not isinstance(node, dict) or not node:
         yield prefix, node
         return
     for key, value in node.items():
-        yield from _flat(value, f"{prefix}.{key}" if prefix else key)
+        yield from _flatten(value, f"{prefix}.{key}" if prefix else key)
 
 
-def differences(
-    then: Mapping[str, Any], now: Mapping[str, Any], concerns: Callable[[str], bool]
+def find_setting_changes(
+    before: Mapping[str, Any], now: Mapping[str, Any], is_compared: Callable[[str], bool]
 ) -> Iterator[tuple[str, Any, Any]]:
     """Yield every setting of a run that has another value now, and both values.
 
@@ -100,19 +102,19 @@ def differences(
 
     Parameters
     ----------
-    then, now : mapping
-        By dotted key, as ``flat_settings`` returns them.
-    concerns : callable
+    before, now : mapping
+        By dotted key, as ``flatten_settings`` returns them.
+    is_compared : callable
         Says whether a setting such as ``data.columns`` is compared.
     """
-    known = _whole(now)
-    for setting, old in _whole(then).items():
+    known = _group_by_setting(now)
+    for setting, old in _group_by_setting(before).items():
         new = known.get(setting)
-        if concerns(setting) and not same(old, new):
+        if is_compared(setting) and not is_same(old, new):
             yield setting, old, new
 
 
-def _whole(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _group_by_setting(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings with the mappings that they were, ascending: ``data.columns`` as one."""
     found: dict[str, Any] = {}
     for key in sorted(settings):
@@ -132,7 +134,7 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-_Dumper.add_implicit_resolver(_TAG + "float", _FLOAT, list("-+0123456789."))
+_Dumper.add_implicit_resolver(_TAG_PREFIX + "float", _FLOAT_PATTERN, list("-+0123456789."))
 
 
 class _Loader(yaml.SafeLoader):
@@ -156,10 +158,10 @@ class _Loader(yaml.SafeLoader):
 _Loader.yaml_constructors = {
     tag: constructor
     for tag, constructor in yaml.SafeLoader.yaml_constructors.items()
-    if tag is None or tag in {_TAG + name for name in _TYPES}
+    if tag is None or tag in {_TAG_PREFIX + name for name in _YAML_TYPES}
 }
-_Loader.add_implicit_resolver(_TAG + "float", _FLOAT, list("-+0123456789."))
+_Loader.add_implicit_resolver(_TAG_PREFIX + "float", _FLOAT_PATTERN, list("-+0123456789."))
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, text) for tag, text in resolvers if tag.removeprefix(_TAG) in _TYPES]
+    first: [(tag, text) for tag, text in resolvers if tag.removeprefix(_TAG_PREFIX) in _YAML_TYPES]
     for first, resolvers in _Loader.yaml_implicit_resolvers.items()
 }

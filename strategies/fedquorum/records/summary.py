@@ -7,28 +7,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import StateError, one_line
-from ..report import TrainReport
-from ..state import StateArrays
-from .fairness import mean_of
-from .regret import Estimate, RegretBound, decision_summary
+from ..decisions import RoundReport
+from ..errors import StateError, to_one_line
+from ..state_arrays import StateArrays
+from .fairness import exact_mean
+from .regret import RegretBound, ResponseEstimate, summarize_decisions
 from .round_record import RoundRecord
-from .values import COUNT, OPTIONAL, Value, read_count, read_object
+from .values import COUNT, OPTIONAL_NUMBER, FieldCodec, read_count, read_object
 
 
-def _written(responses: Sequence[Estimate]) -> StateArrays:
+def _to_arrays(responses: Sequence[ResponseEstimate]) -> StateArrays:
     """Return estimates as arrays, those of one round after the other."""
     none = np.zeros(0)
     return {
-        "responses.clients": np.array([each.clients for each in responses], dtype=np.int64),
-        "responses.common": np.array([each.common for each in responses], dtype=np.float64),
-        "responses.counts": np.array([len(each.places) for each in responses], dtype=np.int64),
-        "responses.places": np.concatenate([none, *(e.places for e in responses)]).astype(np.int64),
+        "responses.clients": np.array([each.num_clients for each in responses], dtype=np.int64),
+        "responses.common": np.array([each.default for each in responses], dtype=np.float64),
+        "responses.counts": np.array([len(each.indices) for each in responses], dtype=np.int64),
+        "responses.places": np.concatenate([none, *(e.indices for e in responses)]).astype(
+            np.int64
+        ),
         "responses.values": np.concatenate([none, *(each.values for each in responses)]),
     }
 
 
-def _read(state: Mapping[str, NDArray[Any]], rounds: int) -> list[Estimate]:
+def _from_arrays(state: Mapping[str, NDArray[Any]], rounds: int) -> list[ResponseEstimate]:
     """Return the estimates that ``_written`` wrote."""
     counts = state["responses.counts"]
     if len(counts) != rounds:
@@ -44,33 +46,33 @@ def _read(state: Mapping[str, NDArray[Any]], rounds: int) -> list[Estimate]:
         np.split(state["responses.values"], ends),
         strict=True,
     )
-    return [Estimate(*part) for part in parts] if rounds else []
+    return [ResponseEstimate(*part) for part in parts] if rounds else []
 
 
-def _written_mixing(mixing: Mapping[str, float | None] | None) -> dict[str, Any] | None:
+def _to_json_mixing(mixing: Mapping[str, float | None] | None) -> dict[str, Any] | None:
     if mixing is None:
         return None
-    return {name: OPTIONAL.written(value) for name, value in mixing.items()}
+    return {name: OPTIONAL_NUMBER.to_json(value) for name, value in mixing.items()}
 
 
 def _read_mixing(given: Any, name: str) -> dict[str, float | None] | None:
     if given is None:
         return None
     mixing = read_object(given, name)
-    return {key: OPTIONAL.read(value, key) for key, value in mixing.items()}
+    return {key: OPTIONAL_NUMBER.from_json(value, key) for key, value in mixing.items()}
 
 
-def _read_admitted(given: Any, name: str) -> dict[str, int]:
+def _read_admission_counts(given: Any, name: str) -> dict[str, int]:
     admitted = read_object(given, name)
     return {client: read_count(times, client) for client, times in admitted.items()}
 
 
-SUMMARY: Mapping[str, Value] = {
-    "theta": OPTIONAL,
-    "inclusion_mass": OPTIONAL,
+SUMMARY_FIELDS: Mapping[str, FieldCodec] = {
+    "theta": OPTIONAL_NUMBER,
+    "inclusion_mass": OPTIONAL_NUMBER,
     "empty_rounds": COUNT,
-    "admitted_rounds": Value(dict, _read_admitted),
-    "mixing": Value(_written_mixing, _read_mixing),
+    "admitted_rounds": FieldCodec(dict, _read_admission_counts),
+    "mixing": FieldCodec(_to_json_mixing, _read_mixing),
 }
 """What the manifest says of a whole run."""
 
@@ -80,14 +82,18 @@ def read_summary(given: Any) -> Mapping[str, Any]:
 
     Raises
     ------
-    DamagedError
+    CorruptRecordError
         If one is none.
     """
     fields = read_object(given, "summary")
-    return {name: value.of(fields, name) for name, value in SUMMARY.items() if name in fields}
+    return {
+        name: value.read_field(fields, name)
+        for name, value in SUMMARY_FIELDS.items()
+        if name in fields
+    }
 
 
-class Summary:
+class RunSummary:
     """The diagnostics of a whole run.
 
     theta_T (FedALIGN, eq. 7), mean A, who was admitted how often; the regret of the mixing
@@ -102,17 +108,17 @@ class Summary:
     def __init__(self, regret_bound: RegretBound) -> None:
         self._regret_bound = regret_bound
         self._decision_losses: list[float] = []
-        self._responses: list[Estimate] = []
+        self._responses: list[ResponseEstimate] = []
         self._masses: list[float] = []
         self._thetas: list[float] = []
         self._empty = 0
         self._admitted: Counter[int] = Counter()
 
-    def add(self, record: RoundRecord, report: TrainReport) -> None:
+    def add_round(self, record: RoundRecord, report: RoundReport) -> None:
         """Add one round."""
         if report.decision_loss is not None and report.estimate is not None:
             self._decision_losses.append(report.decision_loss)
-            self._responses.append(Estimate.of(report.estimate))
+            self._responses.append(ResponseEstimate.from_responses(report.estimate))
         if record.inclusion_mass is not None and record.theta is not None:
             self._masses.append(record.inclusion_mass)
             self._thetas.append(record.theta)
@@ -120,23 +126,23 @@ class Summary:
         self._admitted.update(d.client for d in report.decisions if d.weight != 0.0)
 
     @property
-    def admitted_rounds(self) -> dict[int, int]:
+    def admission_counts(self) -> dict[int, int]:
         """In how many rounds the update of each client counted, ascending; others in none."""
         return dict(sorted(self._admitted.items()))
 
-    def state(self) -> StateArrays:
+    def to_arrays(self) -> StateArrays:
         """Return the state of the summary, for a checkpoint."""
         return {
             "decision_losses": np.array(self._decision_losses),
-            **_written(self._responses),
+            **_to_arrays(self._responses),
             "masses": np.array(self._masses),
             "thetas": np.array(self._thetas),
             "empty": np.array(self._empty),
-            "admitted": np.array([*self.admitted_rounds.items()], dtype=np.int64).reshape(-1, 2),
+            "admitted": np.array([*self.admission_counts.items()], dtype=np.int64).reshape(-1, 2),
         }
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Restore what ``state`` returned.
+        """Restore what ``to_arrays`` returned.
 
         Raises
         ------
@@ -144,26 +150,28 @@ class Summary:
             If it is something else.
         """
         try:
-            self._take_over(state)
+            self._load_arrays(state)
         except (LookupError, TypeError, ValueError) as error:
-            raise StateError(f"the summary of a run cannot go on: {one_line(error)}") from None
+            raise StateError(f"the summary of a run cannot go on: {to_one_line(error)}") from None
 
-    def _take_over(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def _load_arrays(self, state: Mapping[str, NDArray[Any]]) -> None:
         losses = state["decision_losses"]
         self._decision_losses = [float(loss) for loss in losses]
-        self._responses = _read(state, len(losses))
+        self._responses = _from_arrays(state, len(losses))
         self._masses = [float(mass) for mass in state["masses"]]
         self._thetas = [float(theta) for theta in state["thetas"]]
         self._empty = int(state["empty"])
         self._admitted = Counter({int(k): int(n) for k, n in state["admitted"]})
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return it as the manifest has it, from which ``read_summary`` makes the same."""
         summary = {
-            "theta": mean_of(self._thetas),
-            "inclusion_mass": mean_of(self._masses),
+            "theta": exact_mean(self._thetas),
+            "inclusion_mass": exact_mean(self._masses),
             "empty_rounds": self._empty,
-            "admitted_rounds": {str(k): n for k, n in self.admitted_rounds.items()},
-            "mixing": decision_summary(self._regret_bound, self._decision_losses, self._responses),
+            "admitted_rounds": {str(k): n for k, n in self.admission_counts.items()},
+            "mixing": summarize_decisions(
+                self._regret_bound, self._decision_losses, self._responses
+            ),
         }
-        return {name: SUMMARY[name].written(value) for name, value in summary.items()}
+        return {name: SUMMARY_FIELDS[name].to_json(value) for name, value in summary.items()}

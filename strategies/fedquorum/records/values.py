@@ -10,57 +10,57 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..intake import shown
-from ..report import LateReply
+from ..decisions import LateReply
+from ..sanitize import sanitize
 
-LARGEST_COUNT = 2**53
+MAX_COUNT = 2**53
 """The largest whole number of a record, so that a double holds each."""
 
-LONGEST_NAME = 200
+MAX_NAME_BYTES = 200
 """Of a name, in bytes."""
 
-_WORDS = {"inf": math.inf, "-inf": -math.inf}
+_INFINITIES = {"inf": math.inf, "-inf": -math.inf}
 
 
-class DamagedError(Exception):
+class CorruptRecordError(Exception):
     """What is wrong with a record, without the place."""
 
 
 @dataclass(frozen=True)
-class Value:
+class FieldCodec:
     """How a field of a record is written and read.
 
     Parameters
     ----------
-    written : callable
+    to_json : callable
         Returns what JSON has, of the value.
-    read : callable
-        Returns the value, of what JSON has and of the field's name; raises DamagedError.
+    from_json : callable
+        Returns the value, of what JSON has and of the field's name; raises CorruptRecordError.
     """
 
-    written: Callable[[Any], Any]
-    read: Callable[[Any, str], Any]
+    to_json: Callable[[Any], Any]
+    from_json: Callable[[Any, str], Any]
 
-    def of(self, fields: Mapping[str, Any], name: str) -> Any:
+    def read_field(self, fields: Mapping[str, Any], name: str) -> Any:
         """Return the value of the field ``name`` of a record.
 
         Raises
         ------
-        DamagedError
+        CorruptRecordError
             If it is missing or none of its values.
         """
-        return self.read(given(fields, name), name)
+        return self.from_json(get_field(fields, name), name)
 
 
-def recorded(value: Value, **options: Any) -> Any:
+def json_field(codec: FieldCodec, **options: Any) -> Any:
     """Return the field of a dataclass that is recorded like this."""
-    return field(metadata={"value": value}, **options)
+    return field(metadata={"value": codec}, **options)
 
 
 # --- numbers -----------------------------------------------------------------------------------
 
 
-def written_number(value: float) -> float | str | None:
+def to_json_number(value: float) -> float | str | None:
     """Return a number as JSON has it, null for NaN."""
     if math.isfinite(value):
         return value if isinstance(value, int) else float(value)
@@ -72,27 +72,29 @@ def read_number(given: Any, name: str) -> float:
 
     Raises
     ------
-    DamagedError
+    CorruptRecordError
         If it is none, or a whole number that no float64 holds.
     """
     if given is None:
         return math.nan
-    if isinstance(given, str) and given in _WORDS:
-        return _WORDS[given]
+    if isinstance(given, str) and given in _INFINITIES:
+        return _INFINITIES[given]
     if not isinstance(given, int | float) or isinstance(given, bool):
-        raise DamagedError(f"{name} must be a number, null or inf, got {told(given)}")
+        raise CorruptRecordError(
+            f"{name} must be a number, null or inf, got {describe_value(given)}"
+        )
     try:
         return float(given)
     except OverflowError:
-        raise DamagedError(
+        raise CorruptRecordError(
             f"{name} must be a number of at most 1.8e308, got a larger one"
         ) from None
 
 
-def _written_optional(value: float | None) -> float | str | None:
+def _to_json_optional(value: float | None) -> float | str | None:
     if value is None:
         return None
-    return "nan" if math.isnan(value) else written_number(value)
+    return "nan" if math.isnan(value) else to_json_number(value)
 
 
 def _read_optional(given: Any, name: str) -> float | None:
@@ -102,70 +104,72 @@ def _read_optional(given: Any, name: str) -> float | None:
 
 
 def read_count(given: Any, name: str) -> int:
-    """Return a whole number from 0 to ``LARGEST_COUNT``.
+    """Return a whole number from 0 to ``MAX_COUNT``.
 
     Raises
     ------
-    DamagedError
+    CorruptRecordError
         If it is none.
     """
-    value = read_whole(given, name)
-    if value > LARGEST_COUNT:
-        raise DamagedError(f"{name} must be a whole number <= {LARGEST_COUNT}, got a larger one")
+    value = read_nonnegative_int(given, name)
+    if value > MAX_COUNT:
+        raise CorruptRecordError(f"{name} must be a whole number <= {MAX_COUNT}, got a larger one")
     return value
 
 
-def read_whole(given: Any, name: str) -> int:
+def read_nonnegative_int(given: Any, name: str) -> int:
     """Return a whole number >= 0, however large.
 
     Raises
     ------
-    DamagedError
+    CorruptRecordError
         If it is none.
     """
     if not isinstance(given, int) or isinstance(given, bool) or given < 0:
-        raise DamagedError(f"{name} must be a whole number >= 0, got {told(given)}")
+        raise CorruptRecordError(f"{name} must be a whole number >= 0, got {describe_value(given)}")
     return given
 
 
-def _read_counts(given: Any, name: str) -> tuple[int, ...]:
+def _read_client_ids(given: Any, name: str) -> tuple[int, ...]:
     return tuple(read_count(value, name) for value in read_list(given, name))
 
 
-COUNT = Value(int, read_count)
+COUNT = FieldCodec(int, read_count)
 """A whole number."""
 
-NUMBER = Value(written_number, read_number)
+NUMBER = FieldCodec(to_json_number, read_number)
 """A number, NaN where it is not defined."""
 
-OPTIONAL = Value(_written_optional, _read_optional)
+OPTIONAL_NUMBER = FieldCodec(_to_json_optional, _read_optional)
 """A number or None."""
 
-CLIENTS = Value(lambda value: [int(k) for k in value], _read_counts)
+CLIENT_ID_LIST = FieldCodec(lambda value: [int(k) for k in value], _read_client_ids)
 """Client ids."""
 
 
 # --- what is made of them ----------------------------------------------------------------------
 
 
-def one_of(words: Collection[str]) -> Value:
+def optional_choice(choices: Collection[str]) -> FieldCodec:
     """Return the description of one of these texts, or None."""
 
     def read(given: Any, name: str) -> str | None:
-        if given is not None and (not isinstance(given, str) or given not in words):
-            allowed = ", ".join(f"'{word}'" for word in words)
-            raise DamagedError(f"{name} must be null or one of {allowed}, got {told(given)}")
+        if given is not None and (not isinstance(given, str) or given not in choices):
+            allowed = ", ".join(f"'{word}'" for word in choices)
+            raise CorruptRecordError(
+                f"{name} must be null or one of {allowed}, got {describe_value(given)}"
+            )
         return given
 
-    return Value(lambda value: value, read)
+    return FieldCodec(lambda value: value, read)
 
 
-def _written_replies(replies: Sequence[LateReply]) -> list[dict[str, Any]]:
+def _to_json_replies(replies: Sequence[LateReply]) -> list[dict[str, Any]]:
     return [
         {
             "round": one.round,
             "client": one.client,
-            "reply_seconds": written_number(one.reply_seconds),
+            "reply_seconds": to_json_number(one.reply_seconds),
         }
         for one in replies
     ]
@@ -174,18 +178,22 @@ def _written_replies(replies: Sequence[LateReply]) -> list[dict[str, Any]]:
 def _read_replies(given: Any, name: str) -> tuple[LateReply, ...]:
     replies = (read_object(one, name) for one in read_list(given, name))
     return tuple(
-        LateReply(COUNT.of(one, "round"), COUNT.of(one, "client"), NUMBER.of(one, "reply_seconds"))
+        LateReply(
+            COUNT.read_field(one, "round"),
+            COUNT.read_field(one, "client"),
+            NUMBER.read_field(one, "reply_seconds"),
+        )
         for one in replies
     )
 
 
-REPLIES = Value(_written_replies, _read_replies)
+LATE_REPLIES = FieldCodec(_to_json_replies, _read_replies)
 """Replies to earlier rounds."""
 
 
-def written_numbers(numbers: Mapping[str, float]) -> dict[str, Any]:
+def to_json_numbers(numbers: Mapping[str, float]) -> dict[str, Any]:
     """Return numbers by name as JSON has them."""
-    return {name: written_number(value) for name, value in numbers.items()}
+    return {name: to_json_number(value) for name, value in numbers.items()}
 
 
 def read_numbers(given: Any, name: str) -> dict[str, float]:
@@ -193,7 +201,7 @@ def read_numbers(given: Any, name: str) -> dict[str, float]:
 
     Raises
     ------
-    DamagedError
+    CorruptRecordError
         If it is no JSON object, or one of its values is no number.
     """
     numbers = read_object(given, name)
@@ -205,11 +213,11 @@ def read_text(given: Any, name: str) -> str:
 
     Raises
     ------
-    DamagedError
+    CorruptRecordError
         If it is none.
     """
     if not isinstance(given, str):
-        raise DamagedError(f"{name} must be a text, got {told(given)}")
+        raise CorruptRecordError(f"{name} must be a text, got {describe_value(given)}")
     return given
 
 
@@ -218,13 +226,13 @@ def read_name(given: Any, name: str) -> str:
 
     Raises
     ------
-    DamagedError
+    CorruptRecordError
         If it is none.
     """
     value = read_text(given, name)
-    if not value.isprintable() or len(value.encode()) > LONGEST_NAME:
-        raise DamagedError(
-            f"{name} must be one line of at most {LONGEST_NAME} bytes, got {told(value)}"
+    if not value.isprintable() or len(value.encode()) > MAX_NAME_BYTES:
+        raise CorruptRecordError(
+            f"{name} must be one line of at most {MAX_NAME_BYTES} bytes, got {describe_value(value)}"
         )
     return value
 
@@ -234,11 +242,11 @@ def read_object(given: Any, name: str = "a record") -> Mapping[str, Any]:
 
     Raises
     ------
-    DamagedError
+    CorruptRecordError
         If it is none.
     """
     if not isinstance(given, dict):
-        raise DamagedError(f"{name} must be a JSON object, got {told(given)}")
+        raise CorruptRecordError(f"{name} must be a JSON object, got {describe_value(given)}")
     return given
 
 
@@ -247,30 +255,30 @@ def read_list(given: Any, name: str) -> Sequence[Any]:
 
     Raises
     ------
-    DamagedError
+    CorruptRecordError
         If it is none.
     """
     if not isinstance(given, list):
-        raise DamagedError(f"{name} must be a list, got {told(given)}")
+        raise CorruptRecordError(f"{name} must be a list, got {describe_value(given)}")
     return given
 
 
-def given(fields: Mapping[str, Any], name: str) -> Any:
+def get_field(fields: Mapping[str, Any], name: str) -> Any:
     """Return what a record has for a field.
 
     Raises
     ------
-    DamagedError
+    CorruptRecordError
         If it has none.
     """
     if name not in fields:
-        raise DamagedError(f"{name} is missing")
+        raise CorruptRecordError(f"{name} is missing")
     return fields[name]
 
 
-def told(value: object) -> str:
+def describe_value(value: object) -> str:
     """Return what a record has instead of what it should have, as far as a line can show it."""
     try:
-        return shown(repr(value))
+        return sanitize(repr(value))
     except RecursionError:
         return "something deeply nested"

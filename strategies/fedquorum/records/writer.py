@@ -16,43 +16,43 @@ from typing import Any, Self
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from ..client.availability.rates import SimulatedRates
+from ..client.availability.rates import ParticipationRates
+from ..decisions import ClientEvaluation, RoundReport
 from ..errors import RunError
-from ..report import ClientEvaluation, TrainReport
-from ..state import StateArrays
+from ..state_arrays import StateArrays
 from ..types import Population
+from .callback import RunCallback
 from .checkpoint import Checkpoint
-from .directory import (
-    MANIFEST,
-    RECORDS,
-    cannot_make,
-    clear,
-    files_that_go_on,
-    holds_a_run,
-    locked,
-    refuse_links,
-    rewind,
-)
-from .files import cannot_write, replacing, sync_above
-from .identity import RunIdentity
-from .interruption import uninterrupted
-from .legs import changed_settings
-from .observer import Observer
-from .provenance import now
-from .reader import FORMAT, read_manifest
+from .files import atomic_write, cannot_write_error, fsync_parents
+from .identity import RunInfo
+from .interruption import defer_signals
+from .legs import find_changed_settings
+from .provenance import get_utc_time
+from .reader import FORMAT_VERSION, read_manifest
 from .regret import RegretBound
-from .round_record import PARTS, RoundRecord
-from .settings import flat_settings, load_settings
-from .summary import Summary
-from .tables import (
-    COLUMNS,
-    TableWriter,
-    client_row,
-    evaluation_table,
-    population_table,
-    write_whole,
+from .round_record import SPLITS, RoundRecord
+from .run_dir import (
+    MANIFEST_FILE,
+    RECORD_NAMES,
+    cannot_create_error,
+    list_append_only_files,
+    lock_run,
+    refuse_links,
+    remove_run_files,
+    run_exists_error,
+    truncate_records,
 )
-from .values import DamagedError, read_name, written_number
+from .settings import flatten_settings, load_settings
+from .summary import RunSummary
+from .tables import (
+    COLUMNS_BY_TABLE,
+    TableWriter,
+    build_client_row,
+    build_evaluation_table,
+    build_population_table,
+    write_table,
+)
+from .values import CorruptRecordError, read_name, to_json_number
 
 ROUND_SCALARS = (
     "global_loss",
@@ -72,11 +72,11 @@ MODEL, MEAN_MODEL = "model.safetensors", "mean_model.safetensors"
 """The model after the last round, and the mean of the models that clients start from next."""
 
 
-def _no_bound(_decisions: int, _clients: int) -> None:
+def _no_regret_bound(_decisions: int, _clients: int) -> None:
     """Return the bound of a method that has none."""
 
 
-class RunRecords:
+class RunWriter:
     """Writes the records of one run; use as a context manager.
 
     Leaving it closes all files and sets the final status: completed, interrupted
@@ -87,7 +87,7 @@ class RunRecords:
     directory : Path
         Where to write; made if missing. Must not hold a run already, unless that one goes on. What
         an earlier start left there that was killed before there was a run is removed.
-    identity : RunIdentity
+    identity : RunInfo
         Which run it is, for the manifest.
     config : str
         All settings, resolved, as YAML.
@@ -108,11 +108,11 @@ class RunRecords:
     def __init__(
         self,
         directory: Path,
-        identity: RunIdentity,
+        identity: RunInfo,
         config: str,
         *,
-        observers: Sequence[Observer] = (),
-        regret_bound: RegretBound = _no_bound,
+        observers: Sequence[RunCallback] = (),
+        regret_bound: RegretBound = _no_regret_bound,
         resumed: Checkpoint | None = None,
     ) -> None:
         self.directory = directory.absolute()
@@ -121,52 +121,52 @@ class RunRecords:
         with ExitStack() as begun:  # where something cannot begin, what has begun is closed
             self._directory_lock = self._prepare(config, resumed)
             begun.callback(os.close, self._directory_lock)
-            self._manifest = _first_manifest(identity)
+            self._manifest = _build_manifest(identity)
             if before is not None and resumed is not None:
-                self._manifest |= _going_on(before, resumed, identity, config)
+                self._manifest |= _build_resumed_manifest(before, resumed, identity, config)
             self._lock = threading.Lock()
-            self._summary = Summary(regret_bound)
+            self._summary = RunSummary(regret_bound)
             if resumed is not None and resumed.server_round > 0:
                 self._summary.restore(resumed.summary)
             self._observers = tuple(observers)
             try:
-                self._open(begun, resumed)
+                self._open_files(begun, resumed)
             except OSError as error:
-                raise cannot_write(self.directory, error) from None
+                raise cannot_write_error(self.directory, error) from None
             self._write_manifest()  # last: from here on there is a run, which always gets an end
             begun.pop_all()
         if resumed is not None:
-            self._change_settings(config)
+            self._update_settings(config)
 
     def _prepare(self, config: str, resumed: Checkpoint | None) -> int:
         """Make and lock the directory, bring it to where the run is, and return the lock."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             with ExitStack() as begun:
-                lock = locked(self.directory)
+                lock = lock_run(self.directory)
                 begun.callback(os.close, lock)
                 if resumed is not None:
                     refuse_links(self.directory)
                     # Tables first: they never have a round that rounds.jsonl has lost already.
                     self._open_tables(resumed.records)
-                    rewind(self.directory, resumed.records)
-                elif (self.directory / MANIFEST).exists():
-                    raise holds_a_run(self.directory)
+                    truncate_records(self.directory, resumed.records)
+                elif (self.directory / MANIFEST_FILE).exists():
+                    raise run_exists_error(self.directory)
                 else:
-                    clear(self.directory)
-                sync_above(self.directory)
+                    remove_run_files(self.directory)
+                fsync_parents(self.directory)
                 if resumed is None:
                     self._write_settings(config)
                 begun.pop_all()
         except OSError as error:
-            raise cannot_make(self.directory, error) from None
+            raise cannot_create_error(self.directory, error) from None
         return lock
 
     def _write_settings(self, config: str) -> None:
-        with replacing(self.directory / "config.yaml", synced=True) as part:
+        with atomic_write(self.directory / "config.yaml", durable=True) as part:
             part.write_text(config)
 
-    def _change_settings(self, config: str) -> None:
+    def _update_settings(self, config: str) -> None:
         """Write the settings of a run that goes on, after the manifest has those before."""
         try:
             self._write_settings(config)
@@ -174,22 +174,22 @@ class RunRecords:
             self._finish("failed", f"{type(error).__name__}: {error}")
             raise
 
-    def _open(self, begun: ExitStack, resumed: Checkpoint | None) -> None:
+    def _open_files(self, cleanup: ExitStack, resumed: Checkpoint | None) -> None:
         """Open all files, and let all observers begin."""
         # Unbuffered, so that a line that did not go in can be taken back.
         self._rounds = (self.directory / "rounds.jsonl").open("ab", buffering=0)
-        begun.callback(self._rounds.close)
+        cleanup.callback(self._rounds.close)
         if resumed is None:
             self._open_tables({})
         for observer in self._observers:
             observer.start(self.directory)
-            begun.callback(observer.close)
+            cleanup.callback(observer.close)
 
     def _open_tables(self, rows: Mapping[str, int]) -> None:
         """Open the tables that grow, which keep so many of their first rows."""
         self._tables = {
             name: TableWriter(self.directory / name, columns, rows.get(name, 0))
-            for name, columns in COLUMNS.items()
+            for name, columns in COLUMNS_BY_TABLE.items()
         }
         self._clients, self._evaluations = self._tables["clients"], self._tables["evaluations"]
 
@@ -211,7 +211,7 @@ class RunRecords:
         else:
             self._finish("failed", f"{type(error).__name__}: {error}")
 
-    def interrupt(self) -> None:
+    def mark_interrupted(self) -> None:
         """Finish as interrupted, unless finished already.
 
         For whoever ends the process while another thread runs the rounds; that thread's next
@@ -221,7 +221,7 @@ class RunRecords:
 
     def _finish(self, status: str, error: str | None = None) -> RunError | None:
         """Close all files, whichever can be, and say which cannot."""
-        with uninterrupted(), self._lock:
+        with defer_signals(), self._lock:
             if self._manifest["status"] != "running":
                 return None
             problem: RunError | None = None
@@ -232,18 +232,18 @@ class RunRecords:
                 except RunError as failure:
                     problem = problem or failure
                 except OSError as failure:
-                    problem = problem or cannot_write(self.directory, failure)
+                    problem = problem or cannot_write_error(self.directory, failure)
             if problem is not None and error is None:
                 status, error = "failed", f"{type(problem).__name__}: {problem}"
-            paths = [self.directory / name for name in RECORDS]
+            paths = [self.directory / name for name in RECORD_NAMES]
             written = {path.name: str(path) for path in paths if path.exists()}
             for observer in self._observers:
                 observer.finish(status, written)
             self._manifest |= {
                 "status": status,
                 "error": error,
-                "ended": now(),
-                "summary": self._summary.as_dict(),
+                "ended": get_utc_time(),
+                "summary": self._summary.to_json(),
             }
             try:
                 self._write_manifest()
@@ -255,13 +255,15 @@ class RunRecords:
     def save_population(
         self,
         population: Population,
-        rates: SimulatedRates | None,
+        rates: ParticipationRates | None,
         joined: Mapping[int, int] | None = None,
         columns: Mapping[str, Mapping[int, float]] | None = None,
     ) -> None:
-        """Write the table of clients, see ``population_table``."""
-        table = population_table(population, rates, joined, columns)
-        write_whole(table, self.directory / "population.parquet", synced=True, ascending="client")
+        """Write the table of clients, see ``build_population_table``."""
+        table = build_population_table(population, rates, joined, columns)
+        write_table(
+            table, self.directory / "population.parquet", durable=True, sorted_column="client"
+        )
 
     def set_privacy(self, spent: Mapping[str, Any]) -> None:
         """Write the privacy cost of the released models, before the next release.
@@ -283,12 +285,12 @@ class RunRecords:
     def add_evaluations(self, number: int, evaluations: Sequence[ClientEvaluation]) -> None:
         """Write evaluations of the model after round ``number``; 0 is the first model."""
         with self._lock:
-            self._evaluations.add_table(evaluation_table(number, evaluations))
+            self._evaluations.add_table(build_evaluation_table(number, evaluations))
 
     def add_round(
         self,
         record: RoundRecord,
-        report: TrainReport,
+        report: RoundReport,
         evaluations: Sequence[ClientEvaluation],
     ) -> None:
         """Write one round to all records.
@@ -303,9 +305,9 @@ class RunRecords:
             try:
                 self._write_round(record, report, evaluations)
             except OSError as error:
-                raise cannot_write(self.directory, error) from None
+                raise cannot_write_error(self.directory, error) from None
 
-    def position(self) -> dict[str, int]:
+    def flush_and_get_offsets(self) -> dict[str, int]:
         """Write buffered data, and return how long the files are in bytes, the tables in rows.
 
         All of them are on the disk when this returns, but those of observers.
@@ -323,41 +325,41 @@ class RunRecords:
                     observer.flush()
                 os.fsync(self._rounds.fileno())
             except OSError as error:
-                raise cannot_write(self.directory, error) from None
+                raise cannot_write_error(self.directory, error) from None
             files = {
                 path.relative_to(self.directory).as_posix(): path.stat().st_size
-                for path in files_that_go_on(self.directory)
+                for path in list_append_only_files(self.directory)
             }
             return files | {name: table.num_rows for name, table in self._tables.items()}
 
     @property
-    def admitted_rounds(self) -> dict[int, int]:
+    def admission_counts(self) -> dict[int, int]:
         """In how many rounds so far the update of each client counted; others in none."""
-        return self._summary.admitted_rounds
+        return self._summary.admission_counts
 
-    def summary_state(self) -> StateArrays:
+    def get_summary_state(self) -> StateArrays:
         """Return the state of the manifest's summary."""
-        return self._summary.state()
+        return self._summary.to_arrays()
 
     def _write_round(
         self,
         record: RoundRecord,
-        report: TrainReport,
+        report: RoundReport,
         evaluations: Sequence[ClientEvaluation],
     ) -> None:
-        self._summary.add(record, report)
+        self._summary.add_round(record, report)
         tested = {e.client: e for e in evaluations}
-        self._clients.add(
-            client_row(record.round, d, tested.get(d.client)) for d in report.decisions
+        self._clients.add_rows(
+            build_client_row(record.round, d, tested.get(d.client)) for d in report.decisions
         )
-        self._evaluations.add_table(evaluation_table(record.round, evaluations))
-        self._append_line(json.dumps(record.written(), allow_nan=False) + "\n")
+        self._evaluations.add_table(build_evaluation_table(record.round, evaluations))
+        self._write_line(json.dumps(record.to_json(), allow_nan=False) + "\n")
         self._manifest["rounds_completed"] = record.round
-        scalars = dict(_scalars(record))
+        scalars = dict(_get_scalars(record))
         for observer in self._observers:
             observer.log_round(record.round, scalars)
 
-    def _append_line(self, line: str) -> None:
+    def _write_line(self, line: str) -> None:
         """Write a line of rounds.jsonl, all of it or nothing."""
         content, length = line.encode(), os.fstat(self._rounds.fileno()).st_size
         try:
@@ -377,33 +379,33 @@ class RunRecords:
         RunError
             If it cannot be written.
         """
-        with replacing(self.directory / name, synced=True) as part:
+        with atomic_write(self.directory / name, durable=True) as part:
             save_file(dict(arrays), part)
 
     def _write_manifest(self) -> None:
-        with replacing(self.directory / MANIFEST, synced=True) as part:
+        with atomic_write(self.directory / MANIFEST_FILE, durable=True) as part:
             part.write_text(json.dumps(self._manifest, indent=2, allow_nan=False) + "\n")
 
 
-def _check_names(identity: RunIdentity) -> None:
+def _check_names(identity: RunInfo) -> None:
     """Refuse names that no reader takes, before the run begins."""
     try:
         for name in ("experiment", "strategy"):
             read_name(getattr(identity, name), name)
-    except DamagedError as error:
+    except CorruptRecordError as error:
         raise RunError(str(error)) from None
 
 
-def _first_manifest(identity: RunIdentity) -> dict[str, Any]:
+def _build_manifest(identity: RunInfo) -> dict[str, Any]:
     """Return the manifest of a run that begins."""
     of_run = asdict(identity)
     code = {name: of_run.pop(name) for name in ("source", "commit", "packages")}
     return {
-        "format": FORMAT,
+        "format": FORMAT_VERSION,
         "status": "running",
         **of_run,
         "rounds_completed": 0,
-        "started": now(),
+        "started": get_utc_time(),
         "ended": None,
         "error": None,
         "source": code["source"],
@@ -415,17 +417,17 @@ def _first_manifest(identity: RunIdentity) -> dict[str, Any]:
     }
 
 
-def _going_on(
-    before: Mapping[str, Any], resumed: Checkpoint, identity: RunIdentity, config: str
+def _build_resumed_manifest(
+    before: Mapping[str, Any], resumed: Checkpoint, identity: RunInfo, config: str
 ) -> dict[str, Any]:
     """Return what the manifest says of a run that goes on, beside what it says of a new one."""
-    changed = changed_settings(resumed.settings, flat_settings(load_settings(config)))
+    changed = find_changed_settings(resumed.settings, flatten_settings(load_settings(config)))
     going_on = {
         "round": resumed.server_round,
-        "time": now(),
+        "time": get_utc_time(),
         "commit": identity.commit,
         "before": {
-            key: written_number(value) if isinstance(value, float) else value
+            key: to_json_number(value) if isinstance(value, float) else value
             for key, value in changed.items()
         },
     }
@@ -438,12 +440,12 @@ def _going_on(
     }
 
 
-def _scalars(record: RoundRecord) -> Iterable[tuple[str, float]]:
+def _get_scalars(record: RoundRecord) -> Iterable[tuple[str, float]]:
     for name in ROUND_SCALARS:
         value = getattr(record, name)
         if value is not None and not math.isnan(value):
             yield f"round/{name}", value
-    for part in PARTS:
+    for part in SPLITS:
         for group, values in (getattr(record, part) or {}).items():
             for name, value in (values or {}).items():
                 if not math.isnan(value):

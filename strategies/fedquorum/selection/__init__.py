@@ -1,25 +1,25 @@
 """Select the clients to ask in a round, and decide which updates are admitted."""
 
-from ..rule import table
+from ..rule import index_by_key
 from .after_warmup import AfterWarmup
-from .alone import Alone
+from .all_clients import AllClients
+from .alone import LocalModelSelection
 from .base import Selection
 from .epsilon_gate import EpsilonGate
-from .everyone import Everyone
 from .priority_only import PriorityOnly
 from .sampling import Sampling
 
-SELECTIONS: dict[str, type[Selection]] = table(
-    (EpsilonGate, Everyone, AfterWarmup, PriorityOnly, Alone)
+SELECTIONS: dict[str, type[Selection]] = index_by_key(
+    (EpsilonGate, AllClients, AfterWarmup, PriorityOnly, LocalModelSelection)
 )
 """The selections of this package by their keys; ``fedquorum.named`` adds those of contrib."""
 
 __all__ = [
     "SELECTIONS",
     "AfterWarmup",
-    "Alone",
+    "AllClients",
     "EpsilonGate",
-    "Everyone",
+    "LocalModelSelection",
     "PriorityOnly",
     "Sampling",
     "Selection",

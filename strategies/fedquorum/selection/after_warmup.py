@@ -6,19 +6,19 @@ from typing import Any, Self
 
 from ..description import RuleDescription
 from ..errors import ParameterError
-from ..parameters import COUNT, FRACTION, NON_NEGATIVE_COUNT
-from ..rule import RunFacts, parameter, supplied
-from ..types import ByClient, Call, Population, Told
+from ..parameters import FRACTION, NON_NEGATIVE_INT, POSITIVE_INT
+from ..rule import RunContext, injected_value, parameter
+from ..types import ClientReports, PerClient, Population, RoundPlan
 from .sampling import Sampling
-from .warmup import WarmUp
+from .warmup import WarmUpSelection
 
 
 @dataclass(frozen=True)
-class AfterWarmup(WarmUp):
+class AfterWarmup(WarmUpSelection):
     """Ask the priority clients in rounds t < warm-up, all clients from then on; admit all updates.
 
     Without a warm-up, which is the default, this is the selection of FedAvg on all clients, like
-    ``Everyone``. With FedALIGN's warm-up it is the papers' baseline "All".
+    ``AllClients``. With FedALIGN's warm-up it is the papers' baseline "All".
 
     Parameters
     ----------
@@ -51,31 +51,35 @@ class AfterWarmup(WarmUp):
         ),
     )
     needs_objective = False
-    asks_losses = False
-    unbounded = ""
+    requests_losses = False
+    dp_unsupported_reason = ""
 
-    num_rounds: int = supplied(NON_NEGATIVE_COUNT, default=0)
+    num_rounds: int = injected_value(NON_NEGATIVE_INT, default=0)
     warmup_fraction: float = parameter(0.0, FRACTION)
-    warmup_rounds: int | None = parameter(None, NON_NEGATIVE_COUNT)
+    warmup_rounds: int | None = parameter(None, NON_NEGATIVE_INT)
     sampling: Sampling = field(default_factory=Sampling)
 
     @classmethod
-    def of(cls, options: Mapping[str, Any], facts: RunFacts) -> Self:
-        """Return the selection of a run of ``facts.num_rounds`` rounds."""
-        made = cls(num_rounds=facts.num_rounds or 0, **options)
-        if facts.num_rounds is None and made.warmup_rounds is None and made.warmup_fraction > 0.0:
+    def from_options(cls, options: Mapping[str, Any], context: RunContext) -> Self:
+        """Return the selection of a run of ``context.num_rounds`` rounds."""
+        made = cls(num_rounds=context.num_rounds or 0, **options)
+        if context.num_rounds is None and made.warmup_rounds is None and made.warmup_fraction > 0.0:
             raise ParameterError(
-                "num_rounds", COUNT.describe(), None, "the warm-up is a share of it"
+                "num_rounds", POSITIVE_INT.describe(), None, "the warm-up is a share of it"
             )
         return made
 
-    def call(self, t: int, population: Population, told: Told) -> Call:
+    def plan(self, t: int, population: Population, reports: ClientReports) -> RoundPlan:
         """Return a call to sampled priority clients during the warm-up, then to all groups."""
-        sample = self.sampling.sample(t, population, told)
-        if t < self.warmup:
-            return Call(sample.priority, draws=sample.draws, pool=population.priority)
-        return Call(sample.clients, draws=sample.draws)
+        sample = self.sampling.sample(t, population, reports)
+        if t < self.num_warmup_rounds:
+            return RoundPlan(
+                sample.priority, replacement_sample=sample.draws, eligible=population.priority
+            )
+        return RoundPlan(sample.clients, replacement_sample=sample.draws)
 
-    def probabilities(self, population: Population, told: Told) -> ByClient | None:
+    def compute_probabilities(
+        self, population: Population, reports: ClientReports
+    ) -> PerClient | None:
         """Return the probability that the sample has each client."""
-        return self.sampling.probabilities(population, told)
+        return self.sampling.compute_probabilities(population, reports)

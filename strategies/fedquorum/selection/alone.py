@@ -3,13 +3,13 @@
 from dataclasses import dataclass, field
 
 from ..description import RuleDescription
-from ..types import ByClient, Call, Population, Told
+from ..types import ClientReports, PerClient, Population, RoundPlan
 from .base import Selection
 from .sampling import Sampling
 
 
 @dataclass(frozen=True)
-class Alone(Selection):
+class LocalModelSelection(Selection):
     """Ask all sampled clients to continue training their local models."""
 
     key = "alone"
@@ -18,17 +18,21 @@ class Alone(Selection):
         clients="every client, each alone",
         secure_sum="nothing is sent",
     )
-    covers = "nobody"
-    asks_all = True
-    keeps_models = True
-    unbounded = "nothing is aggregated that could be made private"
+    population_text = "nobody"
+    selects_all = True
+    trains_local_models = True
+    dp_unsupported_reason = "nothing is aggregated that could be made private"
 
     sampling: Sampling = field(default_factory=Sampling)
 
-    def call(self, t: int, population: Population, told: Told) -> Call:
+    def plan(self, t: int, population: Population, reports: ClientReports) -> RoundPlan:
         """Return a call to the sampled clients with and without priority."""
-        return Call(self.sampling.sample(t, population, told).clients, keeps_model=True)
+        return RoundPlan(
+            self.sampling.sample(t, population, reports).clients, trains_local_model=True
+        )
 
-    def probabilities(self, population: Population, told: Told) -> ByClient | None:
+    def compute_probabilities(
+        self, population: Population, reports: ClientReports
+    ) -> PerClient | None:
         """Return the probability that the sample has each client."""
-        return self.sampling.probabilities(population, told)
+        return self.sampling.compute_probabilities(population, reports)

@@ -5,10 +5,18 @@ from typing import ClassVar
 
 import numpy as np
 
+from ..decisions import DecisionTrace
 from ..errors import ParameterError
-from ..report import Decided
 from ..rule import Rule
-from ..types import Admission, ByClient, Call, Objective, Population, Responses, Told
+from ..types import (
+    Admission,
+    ClientReports,
+    ClientUpdates,
+    Objective,
+    PerClient,
+    Population,
+    RoundPlan,
+)
 from .sampling import Sampling
 
 
@@ -16,33 +24,33 @@ class Selection(Rule, ABC):
     """Decide which clients are asked in a round, and which updates are admitted.
 
     A selection is pure: it does no I/O and keeps no state. A subclass has a field ``sampling``,
-    sets ``covers``, and implements ``call`` and, if it can, ``probabilities``.
+    sets ``population_text``, and implements ``plan`` and, if it can, ``compute_probabilities``.
 
     Attributes
     ----------
-    covers : str
+    population_text : str
         The clients whose updates can count, present or absent: a fixed divisor sums over them.
-    gated : bool
+    has_gate : bool
         Whether the losses decide which clients take part.
-    asks_all : bool
+    selects_all : bool
         Whether it asks clients with and without priority alike and admits all their updates.
-    keeps_models : bool
+    trains_local_models : bool
         Whether every client trains a local model.
     needs_objective : bool
         Whether every round needs F(w_t).
-    asks_losses : bool
+    requests_losses : bool
         Whether clients measure the model that they receive, whatever the weighting.
-    unbounded : str
+    dp_unsupported_reason : str
         The reason why differential privacy cannot protect a client; empty if it can.
     """
 
-    covers: ClassVar[str] = "all known clients"
-    gated: ClassVar[bool] = False
-    asks_all: ClassVar[bool] = False
-    keeps_models: ClassVar[bool] = False
+    population_text: ClassVar[str] = "all known clients"
+    has_gate: ClassVar[bool] = False
+    selects_all: ClassVar[bool] = False
+    trains_local_models: ClassVar[bool] = False
     needs_objective: ClassVar[bool] = True
-    asks_losses: ClassVar[bool] = True
-    unbounded: ClassVar[str] = (
+    requests_losses: ClassVar[bool] = True
+    dp_unsupported_reason: ClassVar[str] = (
         "no bound is worked out of what one update counts among those selected"
     )
     sampling: Sampling
@@ -57,7 +65,7 @@ class Selection(Rule, ABC):
         """Whether F(w_t) covers only the priority clients that round t asks."""
         return True
 
-    def compared(self, clients: frozenset[int]) -> frozenset[int]:
+    def select_objective_clients(self, clients: frozenset[int]) -> frozenset[int]:
         """Return the clients whose F_k(w_t) make up F(w_t): by default all that measure it."""
         return clients
 
@@ -71,14 +79,16 @@ class Selection(Rule, ABC):
         """
 
     @abstractmethod
-    def call(self, t: int, population: Population, told: Told) -> Call:
+    def plan(self, t: int, population: Population, reports: ClientReports) -> RoundPlan:
         """Return the clients to ask in round t (from 0), and the terms sent with the model.
 
-        ``told`` has the clients' reports of earlier rounds. The same arguments give the same call;
+        ``reports`` has the clients' reports of earlier rounds. The same arguments give the same call;
         a caller may ask for it ahead of the round, unless ``hooks`` has a ``before_round``.
         """
 
-    def probabilities(self, population: Population, told: Told) -> ByClient | None:
+    def compute_probabilities(
+        self, population: Population, reports: ClientReports
+    ) -> PerClient | None:
         """Return the probability that a round asks a client, of each that a round can ask.
 
         It is that of every round after any warm-up, whatever other rounds ask. None, the default,
@@ -88,19 +98,23 @@ class Selection(Rule, ABC):
 
     @property
     def declares_probabilities(self) -> bool:
-        """Whether ``probabilities`` is of this ``call``, not of one that a subclass replaced."""
+        """Whether ``compute_probabilities`` is of this ``plan``, not of one that a subclass replaced."""
         for kind in type(self).__mro__:
-            if "probabilities" in vars(kind):
+            if "compute_probabilities" in vars(kind):
                 return kind is not Selection
-            if "call" in vars(kind):
+            if "plan" in vars(kind):
                 return False
         return False
 
-    def known_probabilities(self, population: Population) -> ByClient | None:
-        """Return ``probabilities`` as known before the run; None if they are unknown."""
-        return self.probabilities(population, Told()) if self.declares_probabilities else None
+    def get_known_probabilities(self, population: Population) -> PerClient | None:
+        """Return ``compute_probabilities`` as known before the run; None if they are unknown."""
+        return (
+            self.compute_probabilities(population, ClientReports())
+            if self.declares_probabilities
+            else None
+        )
 
-    def undeclared(self, participation: str) -> ParameterError:
+    def build_undeclared_error(self, participation: str) -> ParameterError:
         """Return the error that refuses a correction which needs the probabilities."""
         return ParameterError(
             "participation",
@@ -111,28 +125,30 @@ class Selection(Rule, ABC):
         )
 
     @property
-    def warmup(self) -> int:
+    def num_warmup_rounds(self) -> int:
         """The number of first rounds in which only priority clients are asked."""
         return 0
 
-    def admit(self, call: Call, objective: Objective, responses: Responses) -> Admission:
+    def admit(self, plan: RoundPlan, objective: Objective, updates: ClientUpdates) -> Admission:
         """Return the admitted share of each update, given F(w_t) and the updates; by default 1."""
-        n = len(responses.client)
+        n = len(updates.client)
         return Admission(np.ones(n), (None,) * n)
 
-    def explain_call(self, t: int, population: Population, call: Call, client: int) -> str:
+    def explain_selection(
+        self, t: int, population: Population, plan: RoundPlan, client: int
+    ) -> str:
         """Return why a client was asked in round t, or why not."""
-        if self.asks_all or client in population.priority:
-            return self.sampling.explain(t, call, client, self._groups(t), population)
-        return f"no; {self._groups(t)}"
+        if self.selects_all or client in population.priority:
+            return self.sampling.explain(t, plan, client, self._describe_groups(t), population)
+        return f"no; {self._describe_groups(t)}"
 
-    def explain_admission(self, decided: Decided, place: int) -> str:
+    def explain_admission(self, trace: DecisionTrace, index: int) -> str:
         """Return the admitted share of an update, and the reason."""
-        share = float(decided.share[place])
+        share = float(trace.admitted_fraction[index])
         admitted = "whole" if share == 1.0 else f"a share of {share:.6g} of the update"
         return f"{admitted}; there is no gate"
 
-    def _groups(self, t: int) -> str:
+    def _describe_groups(self, t: int) -> str:
         """Return which groups of clients are asked in round t, in words."""
         both = "clients with and without priority are asked"
-        return both if self.asks_all else "only priority clients are asked"
+        return both if self.selects_all else "only priority clients are asked"

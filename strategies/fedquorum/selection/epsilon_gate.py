@@ -7,35 +7,44 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from ..decisions import DecisionTrace
 from ..description import RuleDescription
 from ..errors import ParameterError
 from ..parameters import (
-    COUNT,
     CRITERION,
     EPSILON,
     EPSILON_SCHEDULE,
     FRACTION,
     NON_NEGATIVE,
-    NON_NEGATIVE_COUNT,
+    NON_NEGATIVE_INT,
     OBJECTIVE,
+    POSITIVE_INT,
 )
-from ..report import Decided
-from ..rule import RunFacts, parameter, supplied
-from ..schedules import epsilon_factor
-from ..search import Between
-from ..types import Admission, BoolArray, ByClient, Call, Objective, Population, Responses, Told
+from ..rule import RunContext, injected_value, parameter
+from ..schedules import compute_epsilon_factor
+from ..search import FloatRange
+from ..types import (
+    Admission,
+    BoolArray,
+    ClientReports,
+    ClientUpdates,
+    Objective,
+    PerClient,
+    Population,
+    RoundPlan,
+)
 from .sampling import Sampling
-from .warmup import WarmUp
+from .warmup import WarmUpSelection
 
 NO_LOSS = "it reported no loss"
 
 
 @dataclass(frozen=True)
-class EpsilonGate(WarmUp):
+class EpsilonGate(WarmUpSelection):
     """Admit non-priority client k in round t if |F_k(w_t) - F(w_t)| <= eps_t.
 
     The client and the server each decide one half of the inequality. The client trains if
-    F_k <= F + eps_t (``fedquorum.client.decisions``). The server admits its update if
+    F_k <= F + eps_t (``fedquorum.client.gate``). The server admits its update if
     F_k >= F - eps_t. With the accuracy criterion, the papers' proxy, the client trains if
     acc_k >= acc - eps_t, and the server admits its update if acc_k <= acc + eps_t.
 
@@ -50,7 +59,7 @@ class EpsilonGate(WarmUp):
     epsilon : float
         eps_0 >= 0, in units of the loss or of the accuracy (0 to 1); inf is allowed.
     epsilon_schedule : {"constant", "step", "linear", "cosine", "exponential", "sqrt"}
-        Schedule of eps_t (``fedquorum.schedules.epsilon_factor``).
+        Schedule of eps_t (``fedquorum.schedules.compute_epsilon_factor``).
     epsilon_step_fraction : float
         Share of the rounds after which the step schedule falls to 0.
     epsilon_rate : float
@@ -104,45 +113,45 @@ class EpsilonGate(WarmUp):
             "client's side of the gate alone it is possible"
         ),
     )
-    covers = "the priority clients and the others last known to be aligned"
-    gated = True
-    needed: ClassVar[Mapping[str, tuple[str, str]]] = {
+    population_text = "the priority clients and the others last known to be aligned"
+    has_gate = True
+    required_options: ClassVar[Mapping[str, tuple[str, str]]] = {
         "priority": (
             "the ids of the priority clients, such as [0, 1]",
             "the gate compares the others with them",
         ),
-        "num_rounds": (COUNT.describe(), "the schedule and the warm-up refer to it"),
+        "num_rounds": (POSITIVE_INT.describe(), "the schedule and the warm-up refer to it"),
     }
-    unbounded = (
+    dp_unsupported_reason = (
         "the clients' losses and data decide which clients take part and how much they count"
     )
 
-    num_rounds: int = supplied(COUNT)
-    epsilon: float = parameter(0.2, EPSILON, Between(0.01, 2.0))
+    num_rounds: int = injected_value(POSITIVE_INT)
+    epsilon: float = parameter(0.2, EPSILON, FloatRange(0.01, 2.0))
     epsilon_schedule: str = parameter("constant", EPSILON_SCHEDULE)
     epsilon_step_fraction: float = parameter(0.5, FRACTION)
     epsilon_rate: float = parameter(5.0, NON_NEGATIVE)
     warmup_fraction: float = parameter(0.1, FRACTION)
-    warmup_rounds: int | None = parameter(None, NON_NEGATIVE_COUNT)
+    warmup_rounds: int | None = parameter(None, NON_NEGATIVE_INT)
     criterion: str = parameter("loss", CRITERION)
     objective_clients: str = parameter("priority", OBJECTIVE)
-    objective_client: int | None = parameter(None, NON_NEGATIVE_COUNT)
+    objective_client: int | None = parameter(None, NON_NEGATIVE_INT)
     sampling: Sampling = field(default_factory=Sampling)
 
     @classmethod
-    def of(cls, options: Mapping[str, Any], facts: RunFacts) -> Self:
-        """Return the gate of a run of ``facts.num_rounds`` rounds."""
-        if facts.num_rounds is None:
-            allowed, why = cls.needed["num_rounds"]
+    def from_options(cls, options: Mapping[str, Any], context: RunContext) -> Self:
+        """Return the gate of a run of ``context.num_rounds`` rounds."""
+        if context.num_rounds is None:
+            allowed, why = cls.required_options["num_rounds"]
             raise ParameterError("num_rounds", allowed, None, why)
-        return cls(num_rounds=facts.num_rounds, **options)
+        return cls(num_rounds=context.num_rounds, **options)
 
     @property
     def samples_objective(self) -> bool:
         """Whether F covers only the priority clients that the round asks."""
         return self.objective_clients == "sampled"
 
-    def compared(self, clients: frozenset[int]) -> frozenset[int]:
+    def select_objective_clients(self, clients: frozenset[int]) -> frozenset[int]:
         """Return ``objective_client``, or by default all clients that measure F_k(w_t)."""
         one = self.objective_client
         return clients if one is None else clients & {one}
@@ -154,25 +163,27 @@ class EpsilonGate(WarmUp):
             allowed = "the id of a priority client, or none"
             raise ParameterError("objective_client", allowed, one)
 
-    def call(self, t: int, population: Population, told: Told) -> Call:
+    def plan(self, t: int, population: Population, reports: ClientReports) -> RoundPlan:
         """Return a call to priority clients during the warm-up, and to all clients after it."""
-        sample = self.sampling.sample(t, population, told)
-        warm = t < self.warmup
-        return Call(
+        sample = self.sampling.sample(t, population, reports)
+        warm = t < self.num_warmup_rounds
+        return RoundPlan(
             sample.priority if warm else sample.clients,
-            epsilon=0.0 if warm else self.threshold(t),
+            epsilon=0.0 if warm else self.compute_threshold(t),
             criterion=self.criterion,
-            draws=sample.draws,
-            pool=population.priority if warm else None,
+            replacement_sample=sample.draws,
+            eligible=population.priority if warm else None,
         )
 
-    def probabilities(self, population: Population, told: Told) -> ByClient | None:
+    def compute_probabilities(
+        self, population: Population, reports: ClientReports
+    ) -> PerClient | None:
         """Return the probability that the sample has each client."""
-        return self.sampling.probabilities(population, told)
+        return self.sampling.compute_probabilities(population, reports)
 
-    def threshold(self, t: int) -> float:
+    def compute_threshold(self, t: int) -> float:
         """Return eps_t; 0 if the schedule's factor is 0, even for an infinite eps_0."""
-        factor = epsilon_factor(
+        factor = compute_epsilon_factor(
             self.epsilon_schedule,
             t,
             self.num_rounds,
@@ -181,41 +192,41 @@ class EpsilonGate(WarmUp):
         )
         return self.epsilon * factor if factor > 0.0 else 0.0
 
-    def admit(self, call: Call, objective: Objective, responses: Responses) -> Admission:
+    def admit(self, plan: RoundPlan, objective: Objective, updates: ClientUpdates) -> Admission:
         """Admit the share lambda_k of every update, and all of an update inside the gate.
 
         The share is lambda_k + (1 - lambda_k) [k inside the gate]: 1 for priority clients, 1 or 0
         for the others, and a value in between for a priority weight in between.
         """
-        epsilon = 0.0 if call.epsilon is None else call.epsilon
-        n = len(responses.client)
-        inside = within_gate(
-            call.criterion, epsilon, objective, responses, clients_decide=call.clients_decide
+        epsilon = 0.0 if plan.epsilon is None else plan.epsilon
+        n = len(updates.client)
+        inside = compute_gate_mask(
+            plan.criterion, epsilon, objective, updates, clients_decide=plan.clients_apply_gate
         )
-        weight = responses.priority_weight
+        weight = updates.priority_weight
         return Admission(
             np.where(inside, 1.0, weight),
             tuple(
                 None
                 if weight[i] == 1.0 or inside[i]
-                else _refusal(
-                    call.criterion, epsilon, objective, responses.loss[i], responses.accuracy[i]
+                else _explain_rejection(
+                    plan.criterion, epsilon, objective, updates.loss[i], updates.accuracy[i]
                 )
                 for i in range(n)
             ),
         )
 
-    def explain_admission(self, decided: Decided, place: int) -> str:
+    def explain_admission(self, trace: DecisionTrace, index: int) -> str:
         """Return the halves of the inequality that admitted an update, or those that refused it."""
-        call, responses = decided.call, decided.responses
-        share = float(decided.share[place])
-        priority = float(responses.priority_weight[place])
+        call, responses = trace.plan, trace.updates
+        share = float(trace.admitted_fraction[index])
+        priority = float(responses.priority_weight[index])
         if priority == 1.0:
             return "whole; the client has priority"
         accuracy = call.criterion == "accuracy"
-        value = float((responses.accuracy if accuracy else responses.loss)[place])
-        overall = decided.objective.accuracy if accuracy else decided.objective.loss
-        epsilon, reason = call.epsilon or 0.0, decided.reasons[place]
+        value = float((responses.accuracy if accuracy else responses.loss)[index])
+        overall = trace.objective.accuracy if accuracy else trace.objective.loss
+        epsilon, reason = call.epsilon or 0.0, trace.admission_reasons[index]
         if reason is not None and (math.isnan(value) or math.isnan(overall)):
             inside = reason
         elif epsilon == 0.0:
@@ -223,9 +234,9 @@ class EpsilonGate(WarmUp):
         else:
             symbol = "acc" if accuracy else "F"
             shift = epsilon if accuracy else -epsilon
-            halves = [_half(symbol, value, overall, shift)]
-            if priority > 0.0 or not call.clients_decide:  # the server decides both halves
-                halves.append(_half(symbol, value, overall, -shift))
+            halves = [_check_half(symbol, value, overall, shift)]
+            if priority > 0.0 or not call.clients_apply_gate:  # the server decides both halves
+                halves.append(_check_half(symbol, value, overall, -shift))
             refused = [text for holds, text in halves if not holds]
             inside = " and ".join(refused or (text for _, text in halves))
         if priority > 0.0:
@@ -236,7 +247,7 @@ class EpsilonGate(WarmUp):
         return f"{'whole' if share > 0 else 'no'}; {inside}"
 
 
-def _half(symbol: str, value: float, overall: float, shift: float) -> tuple[bool, str]:
+def _check_half(symbol: str, value: float, overall: float, shift: float) -> tuple[bool, str]:
     """Return whether value <= overall + eps, or value >= overall - eps, and how it stands."""
     bound = overall + shift
     holds = value <= bound if shift > 0 else value >= bound
@@ -247,11 +258,11 @@ def _half(symbol: str, value: float, overall: float, shift: float) -> tuple[bool
     )
 
 
-def within_gate(
+def compute_gate_mask(
     criterion: str,
     epsilon: float,
     objective: Objective,
-    responses: Responses,
+    updates: ClientUpdates,
     *,
     clients_decide: bool = True,
 ) -> BoolArray:
@@ -262,19 +273,19 @@ def within_gate(
     halves for clients with a priority weight, and for all clients if they do not decide.
     """
     if epsilon == 0.0:
-        return np.zeros(len(responses.client), dtype=np.bool_)
+        return np.zeros(len(updates.client), dtype=np.bool_)
     if criterion == "accuracy":
-        server_half = responses.accuracy <= objective.accuracy + epsilon
-        client_half = responses.accuracy >= objective.accuracy - epsilon
+        server_half = updates.accuracy <= objective.accuracy + epsilon
+        client_half = updates.accuracy >= objective.accuracy - epsilon
     else:
-        server_half = responses.loss >= objective.loss - epsilon
-        client_half = responses.loss <= objective.loss + epsilon
-    decided = ~responses.priority & clients_decide
+        server_half = updates.loss >= objective.loss - epsilon
+        client_half = updates.loss <= objective.loss + epsilon
+    decided = ~updates.priority & clients_decide
     inside: BoolArray = server_half & (client_half | decided)
     return inside
 
 
-def _refusal(
+def _explain_rejection(
     criterion: str, epsilon: float, objective: Objective, loss: float, accuracy: float
 ) -> str:
     if epsilon == 0.0:

@@ -3,7 +3,15 @@
 from dataclasses import dataclass, field
 
 from ..description import RuleDescription
-from ..types import Admission, ByClient, Call, Objective, Population, Responses, Told
+from ..types import (
+    Admission,
+    ClientReports,
+    ClientUpdates,
+    Objective,
+    PerClient,
+    Population,
+    RoundPlan,
+)
 from .base import Selection
 from .sampling import Sampling
 
@@ -17,22 +25,26 @@ class PriorityOnly(Selection):
     description = RuleDescription(
         clients="the priority clients alone",
     )
-    covers = "the known priority clients"
+    population_text = "the known priority clients"
 
     sampling: Sampling = field(default_factory=Sampling)
 
-    def call(self, t: int, population: Population, told: Told) -> Call:
+    def plan(self, t: int, population: Population, reports: ClientReports) -> RoundPlan:
         """Return a call to the sampled priority clients."""
-        sample = self.sampling.sample(t, population, told)
-        return Call(sample.priority, draws=sample.draws, pool=population.priority)
+        sample = self.sampling.sample(t, population, reports)
+        return RoundPlan(
+            sample.priority, replacement_sample=sample.draws, eligible=population.priority
+        )
 
-    def probabilities(self, population: Population, told: Told) -> ByClient | None:
+    def compute_probabilities(
+        self, population: Population, reports: ClientReports
+    ) -> PerClient | None:
         """Return the probability that the sample has each priority client."""
-        asked = self.sampling.probabilities(population, told)
-        return None if asked is None else asked.among(population.priority)
+        asked = self.sampling.compute_probabilities(population, reports)
+        return None if asked is None else asked.select(population.priority)
 
-    def admit(self, call: Call, objective: Objective, responses: Responses) -> Admission:
+    def admit(self, plan: RoundPlan, objective: Objective, updates: ClientUpdates) -> Admission:
         """Admit the share lambda_k of every update."""
-        weight = responses.priority_weight
+        weight = updates.priority_weight
         reasons = tuple(None if w == 1.0 else f"priority weight {w:g}" for w in weight)
         return Admission(weight, reasons)

@@ -6,25 +6,25 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import ParameterError
-from ..parameters import COUNT, FRACTION, NON_NEGATIVE_COUNT
+from ..parameters import FRACTION, NON_NEGATIVE_INT, POSITIVE_INT
+from ..rng import make_generator
 from ..rounding import round_down_in_binary, round_half_even
-from ..rule import check_parameters, parameter, supplied
-from ..streams import stream
-from ..types import ByClient, Call, Draws, Population, Told
+from ..rule import check_parameters, injected_value, parameter
+from ..types import ClientReports, PerClient, Population, ReplacementSample, RoundPlan
 
 
 @dataclass(frozen=True)
-class Sample:
+class ClientSample:
     """The sampled clients with and without priority, ascending by id."""
 
     priority: tuple[int, ...]
-    others: tuple[int, ...]
-    draws: Draws | None = None
+    non_priority: tuple[int, ...]
+    draws: ReplacementSample | None = None
 
     @property
     def clients(self) -> tuple[int, ...]:
         """All sampled clients, ascending by id."""
-        return tuple(sorted(self.priority + self.others))
+        return tuple(sorted(self.priority + self.non_priority))
 
 
 @dataclass(frozen=True)
@@ -64,23 +64,23 @@ class Sampling:
     """
 
     fraction: float = parameter(1.0, FRACTION)
-    priority_samples: int | None = parameter(None, COUNT)
-    seed: int = supplied(NON_NEGATIVE_COUNT, default=0)
-    minimum: int | None = supplied(NON_NEGATIVE_COUNT, default=None)
+    priority_samples: int | None = parameter(None, POSITIVE_INT)
+    seed: int = injected_value(NON_NEGATIVE_INT, default=0)
+    minimum: int | None = injected_value(NON_NEGATIVE_INT, default=None)
 
     def __post_init__(self) -> None:
         check_parameters(self)
 
-    def sample(self, t: int, population: Population, told: Told) -> Sample:
-        """Return the clients to ask in round t; ``told`` has D_k of the priority clients."""
-        rng = stream(self.seed, "selection", t)
-        priority, others = population.priority_clients, population.others
-        if told.present is not None:
-            priority = tuple(k for k in priority if k in told.present)
-            others = tuple(k for k in others if k in told.present)
+    def sample(self, t: int, population: Population, reports: ClientReports) -> ClientSample:
+        """Return the clients to ask in round t; ``reports`` has D_k of the priority clients."""
+        rng = make_generator(self.seed, "selection", t)
+        priority, others = population.priority_clients, population.non_priority_clients
+        if reports.available is not None:
+            priority = tuple(k for k in priority if k in reports.available)
+            others = tuple(k for k in others if k in reports.available)
         draws = None
         if self.priority_samples is None:
-            priority = self.fraction_of(priority, rng, at_least=1)
+            priority = self.sample_fraction(priority, rng, at_least=1)
         else:
             if population.weights:
                 raise ParameterError(
@@ -89,64 +89,68 @@ class Sampling:
                     self.priority_samples,
                     "a draw counts as a whole client",
                 )
-            draws = self._draw(priority, rng, told.examples, self.priority_samples)
-            priority = tuple(sorted(draws.count))
-        return Sample(priority, self.fraction_of(others, rng, at_least=0), draws)
+            draws = self._draw(priority, rng, reports.num_examples, self.priority_samples)
+            priority = tuple(sorted(draws.counts))
+        return ClientSample(priority, self.sample_fraction(others, rng, at_least=0), draws)
 
-    def probabilities(self, population: Population, told: Told) -> ByClient | None:
+    def compute_probabilities(
+        self, population: Population, reports: ClientReports
+    ) -> PerClient | None:
         """Return the probability that ``sample`` has a client, of each from which it draws.
 
         It is the size of the sample over n for a group of n. With ``priority_samples`` it is
         1 - (1 - p_k)^|S| for a priority client; None while the amounts of data are unknown.
         """
-        there = population.ascending
-        if told.present is not None:
-            there = there[np.isin(there, list(told.present))]
+        there = population.sorted_clients
+        if reports.available is not None:
+            there = there[np.isin(there, list(reports.available))]
         priority = np.isin(there, population.priority_clients)
         asked = np.where(
             priority,
-            self._share(int(priority.sum()), at_least=1),
-            self._share(int((~priority).sum()), at_least=0),
+            self._compute_fraction(int(priority.sum()), at_least=1),
+            self._compute_fraction(int((~priority).sum()), at_least=0),
         )
         if self.priority_samples is not None:
-            data = ByClient.of(told.examples).at(there[priority], 0.0)
+            data = PerClient.from_mapping(reports.num_examples).get_array(there[priority], 0.0)
             if data.sum() == 0.0:
                 return None
             asked[priority] = 1.0 - (1.0 - data / data.sum()) ** self.priority_samples
-        return ByClient(there, asked)
+        return PerClient(there, asked)
 
-    def _share(self, count: int, *, at_least: int) -> float:
+    def _compute_fraction(self, count: int, *, at_least: int) -> float:
         """Return the drawn share of a group of ``count`` clients, 1 of an empty one."""
         if self.fraction == 1.0 or count == 0:
             return 1.0
-        return self.size(count, at_least=at_least) / count
+        return self.compute_sample_size(count, at_least=at_least) / count
 
-    def explain(self, t: int, call: Call, client: int, groups: str, population: Population) -> str:
+    def explain(
+        self, t: int, plan: RoundPlan, client: int, groups: str, population: Population
+    ) -> str:
         """Say whether a client was asked in round t, and how it was drawn."""
-        asked = "yes" if client in call.clients else "no"
+        asked = "yes" if client in plan.clients else "no"
         seed = f'(seed {self.seed}, "selection", round {t + 1})'
-        if call.draws is not None and client in population.priority:
+        if plan.replacement_sample is not None and client in population.priority:
             return (
-                f"{asked}; {groups}; drawn {call.draws.count.get(client, 0)} times of "
-                f"{sum(call.draws.count.values())}, with probability D_k / "
-                f"{call.draws.priority_data:.6g} each, from {seed}"
+                f"{asked}; {groups}; drawn {plan.replacement_sample.counts.get(client, 0)} times of "
+                f"{sum(plan.replacement_sample.counts.values())}, with probability D_k / "
+                f"{plan.replacement_sample.priority_data:.6g} each, from {seed}"
             )
         if self.fraction == 1.0:
             return f"yes; {groups}, all of them"
         return f"{asked}; {groups}, a fraction {self.fraction:g} of each group drawn from {seed}"
 
-    def fraction_of(
+    def sample_fraction(
         self, clients: tuple[int, ...], rng: np.random.Generator, *, at_least: int
     ) -> tuple[int, ...]:
         """Return the drawn fraction of a group."""
         if self.fraction == 1.0:
             return clients
-        size = self.size(len(clients), at_least=at_least)
+        size = self.compute_sample_size(len(clients), at_least=at_least)
         # Of places, since an array of all clients would cost as much as they are many.
         chosen = rng.choice(len(clients), size, replace=False)
         return tuple(sorted(clients[i] for i in chosen.tolist()))
 
-    def size(self, count: int, *, at_least: int) -> int:
+    def compute_sample_size(self, count: int, *, at_least: int) -> int:
         """Return the number of clients to ask in a group of ``count``."""
         if self.minimum is None:
             return max(at_least, round_half_even(self.fraction, count))
@@ -157,8 +161,8 @@ class Sampling:
     @staticmethod
     def _draw(
         clients: tuple[int, ...], rng: np.random.Generator, examples: Mapping[int, float], size: int
-    ) -> Draws:
-        data = ByClient.of(examples).at(np.array(clients, dtype=np.int64), 0.0)
+    ) -> ReplacementSample:
+        data = PerClient.from_mapping(examples).get_array(np.array(clients, dtype=np.int64), 0.0)
         if data.sum() == 0.0:
             raise ParameterError(
                 "priority_samples",
@@ -167,4 +171,6 @@ class Sampling:
                 "clients are drawn by their amounts of data",
             )
         drawn, count = np.unique(rng.choice(clients, size, p=data / data.sum()), return_counts=True)
-        return Draws({int(k): int(n) for k, n in zip(drawn, count, strict=True)}, float(data.sum()))
+        return ReplacementSample(
+            {int(k): int(n) for k, n in zip(drawn, count, strict=True)}, float(data.sum())
+        )

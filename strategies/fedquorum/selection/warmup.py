@@ -2,13 +2,13 @@
 
 from abc import ABC
 
-from ..schedules import rounds_in
-from ..types import Call, Population
+from ..schedules import count_rounds
+from ..types import Population, RoundPlan
 from .base import Selection
 
 
-class WarmUp(Selection, ABC):
-    """A selection whose rounds t < ``warmup`` ask the priority clients alone.
+class WarmUpSelection(Selection, ABC):
+    """A selection whose rounds t < ``num_warmup_rounds`` ask the priority clients alone.
 
     A subclass has the fields below; ``warmup_rounds``, if given, overrides the fraction.
     """
@@ -18,22 +18,22 @@ class WarmUp(Selection, ABC):
     warmup_rounds: int | None
 
     @property
-    def warmup(self) -> int:
+    def num_warmup_rounds(self) -> int:
         """The number of warm-up rounds."""
         if self.warmup_rounds is not None:
             return self.warmup_rounds
-        return rounds_in(self.warmup_fraction, self.num_rounds)
+        return count_rounds(self.warmup_fraction, self.num_rounds)
 
-    def explain_call(self, t: int, population: Population, call: Call, client: int) -> str:
+    def explain_selection(
+        self, t: int, population: Population, plan: RoundPlan, client: int
+    ) -> str:
         """Return why a client was asked in round t, or why not."""
-        groups = self._groups(t)
-        if t < self.warmup and client not in population.priority:
+        groups = self._describe_groups(t)
+        if t < self.num_warmup_rounds and client not in population.priority:
             return f"no; {groups}"
-        return self.sampling.explain(t, call, client, groups, population)
+        return self.sampling.explain(t, plan, client, groups, population)
 
-    def _groups(self, t: int) -> str:
-        if t < self.warmup:
-            return (
-                f"rounds 1 to {self.warmup} are warm-up, in which only priority clients are asked"
-            )
+    def _describe_groups(self, t: int) -> str:
+        if t < self.num_warmup_rounds:
+            return f"rounds 1 to {self.num_warmup_rounds} are warm-up, in which only priority clients are asked"
         return "clients with and without priority are asked"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..rule import table
+from ..rule import index_by_key
 from .adagrad import Adagrad
 from .adam import Adam
 from .base import Parameters, ServerOptimizer
@@ -10,7 +10,7 @@ from .momentum import Momentum
 from .sgd import SGD
 from .yogi import Yogi
 
-SERVER_OPTIMIZERS: dict[str, type[ServerOptimizer[Any]]] = table(
+SERVER_OPTIMIZERS: dict[str, type[ServerOptimizer[Any]]] = index_by_key(
     (SGD, Momentum, Adam, Yogi, Adagrad)
 )
 """All server optimizers by their keys."""

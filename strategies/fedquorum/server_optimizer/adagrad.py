@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass
 
-from ..parameters import SHARE_BELOW_ONE
+from ..parameters import FRACTION_BELOW_ONE
 from ..rule import parameter
 from ..types import FloatArray
-from .adaptive import Adaptive
+from .adaptive import AdaptiveOptimizer
 
 
 @dataclass(frozen=True)
-class Adagrad(Adaptive):
-    """Step as ``Adaptive`` does with v_t = v_{t-1} + Delta_t^2; by default without momentum.
+class Adagrad(AdaptiveOptimizer):
+    """Step as ``AdaptiveOptimizer`` does with v_t = v_{t-1} + Delta_t^2; by default without momentum.
 
     References
     ----------
@@ -20,7 +20,7 @@ class Adagrad(Adaptive):
     key = "adagrad"
     summary = "FedAdagrad: the first steps are about server_lr in every coordinate."
 
-    beta1: float = parameter(0.0, SHARE_BELOW_ONE)
+    beta1: float = parameter(0.0, FRACTION_BELOW_ONE)
 
-    def _second(self, second: FloatArray, square: FloatArray) -> FloatArray:
+    def _compute_second_moment(self, second: FloatArray, square: FloatArray) -> FloatArray:
         return second + square

@@ -8,7 +8,7 @@ from .adaptive import WithSecondDecay
 
 @dataclass(frozen=True)
 class Adam(WithSecondDecay):
-    """Step as ``Adaptive`` does with v_t = beta2 v_{t-1} + (1 - beta2) Delta_t^2.
+    """Step as ``AdaptiveOptimizer`` does with v_t = beta2 v_{t-1} + (1 - beta2) Delta_t^2.
 
     Flower's ``FedAdam`` instead starts at v = 0 and corrects the bias in the learning rate.
 
@@ -22,5 +22,5 @@ class Adam(WithSecondDecay):
         "FedAdam: steps are about server_lr in every coordinate; lower it, for example to 0.01."
     )
 
-    def _second(self, second: FloatArray, square: FloatArray) -> FloatArray:
+    def _compute_second_moment(self, second: FloatArray, square: FloatArray) -> FloatArray:
         return self.beta2 * second + (1.0 - self.beta2) * square

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..parameters import POSITIVE, SHARE_BELOW_ONE
-from ..rule import parameter, supplied
-from ..search import Between
+from ..parameters import FRACTION_BELOW_ONE, POSITIVE
+from ..rule import injected_value, parameter
+from ..search import FloatRange
 from ..types import FloatArray
 from .base import Parameters, ServerOptimizer
 
@@ -25,7 +25,7 @@ class AdaptiveState:
 
 
 @dataclass(frozen=True)
-class Adaptive(ServerOptimizer[AdaptiveState]):
+class AdaptiveOptimizer(ServerOptimizer[AdaptiveState]):
     """Step by x_{t+1} = x_t + eta m_t / (sqrt(v_t) + tau), coordinate by coordinate.
 
     m_t = beta1 m_{t-1} + (1 - beta1) Delta_t with Delta_t = sum_k c_k Delta_k. The start is
@@ -44,9 +44,9 @@ class Adaptive(ServerOptimizer[AdaptiveState]):
         > 0, in units of Delta. A larger tau adapts less.
     """
 
-    learning_rate: float = supplied(POSITIVE, default=0.01)
-    beta1: float = parameter(0.9, SHARE_BELOW_ONE)
-    tau: float = parameter(1e-3, POSITIVE, Between(1e-4, 0.1))
+    learning_rate: float = injected_value(POSITIVE, default=0.01)
+    beta1: float = parameter(0.9, FRACTION_BELOW_ONE)
+    tau: float = parameter(1e-3, POSITIVE, FloatRange(1e-4, 0.1))
 
     def init(self, parameters: Parameters) -> AdaptiveState:
         """Return m = 0 and v = tau^2."""
@@ -64,7 +64,8 @@ class Adaptive(ServerOptimizer[AdaptiveState]):
             for name in parameters
         }
         second = {
-            name: self._second(state.second[name], np.square(update[name])) for name in parameters
+            name: self._compute_second_moment(state.second[name], np.square(update[name]))
+            for name in parameters
         }
         return AdaptiveState(mean, second), {
             name: value + self.learning_rate * mean[name] / (np.sqrt(second[name]) + self.tau)
@@ -72,12 +73,12 @@ class Adaptive(ServerOptimizer[AdaptiveState]):
         }
 
     @abstractmethod
-    def _second(self, second: FloatArray, square: FloatArray) -> FloatArray:
+    def _compute_second_moment(self, second: FloatArray, square: FloatArray) -> FloatArray:
         """Return v_t of v_{t-1} and Delta_t^2."""
 
 
 @dataclass(frozen=True)
-class WithSecondDecay(Adaptive):
+class WithSecondDecay(AdaptiveOptimizer):
     """A base with ``beta2`` in [0, 1), the share of v that stays from round to round."""
 
-    beta2: float = parameter(0.99, SHARE_BELOW_ONE)
+    beta2: float = parameter(0.99, FRACTION_BELOW_ONE)

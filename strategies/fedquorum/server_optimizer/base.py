@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, Self
 
-from ..rule import Rule, RunFacts
+from ..rule import Rule, RunContext
 from ..types import FloatArray, StateT
 
 Parameters = Mapping[str, FloatArray]
@@ -16,21 +16,23 @@ class ServerOptimizer(Rule, ABC, Generic[StateT]):
 
     An optimizer is pure: it takes the state and returns the next one. It receives the trained
     parameters only; the server averages arrays that a model counts or measures (see
-    ``fedquorum.aggregation.is_statistic``). A subclass has a field ``learning_rate``.
+    ``fedquorum.aggregation.is_buffer``). A subclass has a field ``learning_rate``.
 
     Attributes
     ----------
-    follows_update : bool
+    is_linear : bool
         Whether every step is the learning rate times the combined update.
     """
 
-    follows_update: ClassVar[bool] = False
+    is_linear: ClassVar[bool] = False
     learning_rate: float
 
     @classmethod
-    def at(cls, learning_rate: float, options: Mapping[str, Any], facts: RunFacts) -> Self:
+    def with_learning_rate(
+        cls, learning_rate: float, options: Mapping[str, Any], context: RunContext
+    ) -> Self:
         """Return the optimizer with a learning rate and its parameters."""
-        return cls.of({**options, "learning_rate": learning_rate}, facts)
+        return cls.from_options({**options, "learning_rate": learning_rate}, context)
 
     @abstractmethod
     def init(self, parameters: Parameters) -> StateT:

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..parameters import POSITIVE, SHARE_BELOW_ONE
-from ..rule import parameter, supplied
-from ..search import Among
+from ..parameters import FRACTION_BELOW_ONE, POSITIVE
+from ..rule import injected_value, parameter
+from ..search import Choices
 from .base import Parameters, ServerOptimizer
 
 
@@ -38,8 +38,8 @@ class Momentum(ServerOptimizer[Parameters]):
     key = "momentum"
     summary = "SGD with heavy-ball momentum, as FedAvgM."
 
-    learning_rate: float = supplied(POSITIVE, default=1.0)
-    momentum: float = parameter(0.9, SHARE_BELOW_ONE, Among((0.5, 0.9, 0.97)))
+    learning_rate: float = injected_value(POSITIVE, default=1.0)
+    momentum: float = parameter(0.9, FRACTION_BELOW_ONE, Choices((0.5, 0.9, 0.97)))
 
     def init(self, parameters: Parameters) -> Parameters:
         """Return v = 0, by the parameters' names."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ..parameters import POSITIVE
-from ..rule import supplied
+from ..rule import injected_value
 from .base import Parameters, ServerOptimizer
 
 
@@ -17,9 +17,9 @@ class SGD(ServerOptimizer[None]):
 
     key = "sgd"
     summary = "A plain step: x + server_lr times the combined update."
-    follows_update = True
+    is_linear = True
 
-    learning_rate: float = supplied(POSITIVE, default=1.0)
+    learning_rate: float = injected_value(POSITIVE, default=1.0)
 
     def init(self, parameters: Parameters) -> None:
         """Return the empty state."""

@@ -10,7 +10,7 @@ from .adaptive import WithSecondDecay
 
 @dataclass(frozen=True)
 class Yogi(WithSecondDecay):
-    """Step as ``Adaptive``; v_t = v_{t-1} - (1 - beta2) Delta_t^2 sign(v_{t-1} - Delta_t^2).
+    """Step as ``AdaptiveOptimizer``; v_t = v_{t-1} - (1 - beta2) Delta_t^2 sign(v_{t-1} - Delta_t^2).
 
     v changes by at most (1 - beta2) Delta^2, so that it forgets large updates more slowly than
     Adam. v stays >= 0, because it falls only if Delta^2 < v.
@@ -25,5 +25,5 @@ class Yogi(WithSecondDecay):
         "FedYogi: steps are about server_lr in every coordinate; lower it, for example to 0.01."
     )
 
-    def _second(self, second: FloatArray, square: FloatArray) -> FloatArray:
+    def _compute_second_moment(self, second: FloatArray, square: FloatArray) -> FloatArray:
         return second - (1.0 - self.beta2) * square * np.sign(second - square)

@@ -2,57 +2,57 @@
 
 from typing import Any
 
-from ..rule import table
-from .aaggff_d import DoublyRobustMixing
-from .aaggff_s import NewtonMixing
-from .afl import AgnosticMixing
+from ..rule import index_by_key
+from .aaggff_d import AAggFFDWeighting
+from .aaggff_s import AAggFFSWeighting
+from .afl import AFLWeighting
 from .average import AverageAll, AverageParticipating
 from .base import Weighting
 from .data_fraction import DataFraction
 from .exponentiated_gradient import PriorMixing
-from .fedgp import GradientProjection
-from .fedmgda import MinNorm
-from .known_data import KnownData
-from .known_mixing import KnownMixing
-from .no_weight import NoWeight
-from .propfair import LossHeadroom
-from .q_fedavg import LossPower
-from .term import TiltedLoss
+from .fedgp import FedGPWeighting
+from .fedmgda import FedMGDAWeighting
+from .no_weight import ZeroWeighting
+from .population_data import PopulationDataFraction
+from .population_mixing import PopulationMixing
+from .propfair import PropFairWeighting
+from .q_fedavg import QFedAvgWeighting
+from .term import TERMWeighting
 
-WEIGHTINGS: dict[str, type[Weighting[Any]]] = table(
+WEIGHTINGS: dict[str, type[Weighting[Any]]] = index_by_key(
     (
         DataFraction,
         AverageParticipating,
         AverageAll,
-        NewtonMixing,
-        DoublyRobustMixing,
-        LossPower,
-        TiltedLoss,
-        LossHeadroom,
-        AgnosticMixing,
-        MinNorm,
-        GradientProjection,
-        NoWeight,
+        AAggFFSWeighting,
+        AAggFFDWeighting,
+        QFedAvgWeighting,
+        TERMWeighting,
+        PropFairWeighting,
+        AFLWeighting,
+        FedMGDAWeighting,
+        FedGPWeighting,
+        ZeroWeighting,
     )
 )
 """The weightings of this package by their keys; ``fedquorum.named`` adds those of contrib."""
 
 __all__ = [
     "WEIGHTINGS",
-    "AgnosticMixing",
+    "AAggFFDWeighting",
+    "AAggFFSWeighting",
+    "AFLWeighting",
     "AverageAll",
     "AverageParticipating",
     "DataFraction",
-    "DoublyRobustMixing",
-    "GradientProjection",
-    "KnownData",
-    "KnownMixing",
-    "LossHeadroom",
-    "LossPower",
-    "MinNorm",
-    "NewtonMixing",
-    "NoWeight",
+    "FedGPWeighting",
+    "FedMGDAWeighting",
+    "PopulationDataFraction",
+    "PopulationMixing",
     "PriorMixing",
-    "TiltedLoss",
+    "PropFairWeighting",
+    "QFedAvgWeighting",
+    "TERMWeighting",
     "Weighting",
+    "ZeroWeighting",
 ]

@@ -7,38 +7,43 @@ from typing import Any
 
 import numpy as np
 
+from ..decisions import DecisionTrace
 from ..description import SUM_BY_LOSSES, RuleDescription
 from ..errors import ParameterError
-from ..parameters import CDF, RBAR
-from ..regret import Bound, regret_bound_d
-from ..report import Decided
+from ..formatting import (
+    explain_normalization,
+    explain_response,
+    find_population_index,
+    format_number,
+)
+from ..parameters import BASELINE_RESPONSE, CDF
+from ..regret import Bound, compute_regret_bound_d
 from ..responses import (
-    bounded_responses,
-    cdf_value,
-    decision_loss,
-    doubly_robust,
-    positions,
-    response_range,
-    scattered,
+    compute_bounded_responses,
+    compute_cdf,
+    compute_decision_loss,
+    estimate_doubly_robust,
+    find_client_indices,
+    resolve_response_range,
+    scatter,
 )
 from ..rounding import round_half_even
 from ..rule import parameter
-from ..search import Among
+from ..search import Choices
 from ..selection.base import Selection
 from ..server_optimizer.base import ServerOptimizer
-from ..simplex import restricted
+from ..simplex import renormalize
 from ..types import (
+    AggregationWeights,
     BoolArray,
-    Call,
+    ClientUpdates,
     FloatArray,
     IntArray,
     Population,
-    Responses,
-    Weights,
+    RoundPlan,
 )
-from ..words import digits, explain_response, explain_restricted, place_in
-from .exponentiated_gradient import exponentiated_gradient
-from .known_mixing import KnownMixing
+from .exponentiated_gradient import compute_exponentiated_gradient
+from .population_mixing import PopulationMixing
 from .response_mixing import ResponseMixing
 
 
@@ -58,7 +63,7 @@ class AAggFFDState:
 
 
 @dataclass(frozen=True)
-class DoublyRobustMixing(ResponseMixing[AAggFFDState]):
+class AAggFFDWeighting(ResponseMixing[AAggFFDState]):
     """Weight client i by c_i = p_i / (sum of p over the clients heard).
 
     Each round decides p for all K clients from the responses of the few sampled ones. The response
@@ -81,12 +86,12 @@ class DoublyRobustMixing(ResponseMixing[AAggFFDState]):
     Parameters
     ----------
     cdf : {"weibull", "exponential", "frechet", "normal", "gumbel", "logistic"}
-        The CDF of the response; see ``cdf_value``.
+        The CDF of the response; see ``compute_cdf``.
     c1, c2 : float, optional
         The range of the responses, 0 <= C1 < C2; by default [0, C].
     baseline_response : {"sample", "running"}
         ``sample`` (the paper): the mean response of the clients heard, which shrinks the estimate
-        towards the mean (see ``doubly_robust``). ``running``: the mean of earlier rounds' mean
+        towards the mean (see ``estimate_doubly_robust``). ``running``: the mean of earlier rounds' mean
         responses, which is unbiased; in the first round it is C1 + (C2 - C1) CDF(1), the response
         to the mean loss.
 
@@ -115,18 +120,18 @@ class DoublyRobustMixing(ResponseMixing[AAggFFDState]):
         secure_sum=SUM_BY_LOSSES,
     )
 
-    cdf: str = parameter("weibull", CDF, Among(CDF.choices))
-    baseline_response: str = parameter("sample", RBAR)
+    cdf: str = parameter("weibull", CDF, Choices(CDF.choices))
+    baseline_response: str = parameter("sample", BASELINE_RESPONSE)
 
-    def over_known(self) -> KnownMixing:
+    def with_fixed_denominator(self) -> PopulationMixing:
         """Return p over the sum of p of all known clients that can count."""
-        return KnownMixing(self)
+        return PopulationMixing(self)
 
     def init(self, population: Population) -> AAggFFDState:
         """Return the state before round 0, with uniform p and empty sums."""
         size = len(population.clients)
         return AAggFFDState(
-            client=population.ascending,
+            client=population.sorted_clients,
             gradient=np.zeros(size),
             mixing=np.full(size, 1.0 / size),
             rounds=0,
@@ -136,36 +141,36 @@ class DoublyRobustMixing(ResponseMixing[AAggFFDState]):
     def decide(
         self,
         state: AAggFFDState,
-        call: Call,
-        responses: Responses,
-        share: FloatArray,
+        plan: RoundPlan,
+        updates: ClientUpdates,
+        admitted_fraction: FloatArray,
         counts: BoolArray,
-    ) -> tuple[AAggFFDState, Weights]:
+    ) -> tuple[AAggFFDState, AggregationWeights]:
         """Return the state after the decision, and its p on the clients heard."""
         size = len(state.client)
-        fraction = sampled_fraction(call, size)
-        c1, c2 = response_range(self.c1, self.c2, fraction)
-        position = positions(state.client, responses)
-        heard_responses = bounded_responses(responses.loss[counts], self.cdf, c1, c2)
-        rbar = self._rbar(state, heard_responses, c1, c2)
-        response = doubly_robust(heard_responses, position[counts], size, fraction, rbar)
-        gradient = state.gradient + linearised_gradient(state.mixing, response, rbar)
+        fraction = compute_sampled_fraction(plan, size)
+        c1, c2 = resolve_response_range(self.c1, self.c2, fraction)
+        position = find_client_indices(state.client, updates)
+        heard_responses = compute_bounded_responses(updates.loss[counts], self.cdf, c1, c2)
+        rbar = self._compute_rbar(state, heard_responses, c1, c2)
+        response = estimate_doubly_robust(heard_responses, position[counts], size, fraction, rbar)
+        gradient = state.gradient + compute_linearized_gradient(state.mixing, response, rbar)
         rounds = state.rounds + 1
-        step = math.sqrt(math.log(size) / (rounds + 1)) / lipschitz_d(c1, c2, fraction)
+        step = math.sqrt(math.log(size) / (rounds + 1)) / compute_lipschitz_d(c1, c2, fraction)
         following = AAggFFDState(
             client=state.client,
             gradient=gradient,
-            mixing=exponentiated_gradient(None, -step * gradient),
+            mixing=compute_exponentiated_gradient(None, -step * gradient),
             rounds=rounds,
             rbar_sum=state.rbar_sum + float(heard_responses.mean()),
         )
         # restricted in the exponent, where no client's p is too small for a float
-        on_heard = exponentiated_gradient(None, -step * gradient[position[counts]])
-        return following, Weights(
-            restricted(np.nan_to_num(scattered(on_heard, counts)), share, counts),
-            response=scattered(heard_responses, counts),
+        on_heard = compute_exponentiated_gradient(None, -step * gradient[position[counts]])
+        return following, AggregationWeights(
+            renormalize(np.nan_to_num(scatter(on_heard, counts)), admitted_fraction, counts),
+            response=scatter(heard_responses, counts),
             mixing=following.mixing,
-            decision_loss=decision_loss(state.mixing, response),
+            decision_loss=compute_decision_loss(state.mixing, response),
             estimate=response,
         )
 
@@ -180,51 +185,55 @@ class DoublyRobustMixing(ResponseMixing[AAggFFDState]):
                 "losses decide it",
             )
 
-    def _rbar(
-        self, state: AAggFFDState, heard_responses: FloatArray, c1: float, c2: float
+    def _compute_rbar(
+        self, state: AAggFFDState, reported_responses: FloatArray, c1: float, c2: float
     ) -> float:
         if self.baseline_response == "sample":
-            return float(heard_responses.mean())
+            return float(reported_responses.mean())
         if state.rounds == 0:
-            return float(c1 + (c2 - c1) * cdf_value(self.cdf, np.ones(1))[0])
+            return float(c1 + (c2 - c1) * compute_cdf(self.cdf, np.ones(1))[0])
         return state.rbar_sum / state.rounds
 
-    def regret_bound(self, rounds: int, clients: int, fraction: float) -> Bound | None:
+    def compute_regret_bound(self, rounds: int, clients: int, fraction: float) -> Bound | None:
         """Return 2 L sqrt(T log K), proven for C = 1 and the linearised losses."""
         asked = max(1, round_half_even(fraction, clients)) / clients
-        c1, c2 = response_range(self.c1, self.c2, asked)
-        bound = regret_bound_d(rounds, clients, lipschitz_d(c1, c2, asked))
-        return Bound(bound, proven=False)
+        c1, c2 = resolve_response_range(self.c1, self.c2, asked)
+        bound = compute_regret_bound_d(rounds, clients, compute_lipschitz_d(c1, c2, asked))
+        return Bound(bound, is_proven=False)
 
-    def explain(self, decided: Decided, place: int) -> Iterator[str]:
+    def explain(self, trace: DecisionTrace, index: int) -> Iterator[str]:
         """Yield the response, its estimate, p, and the restriction, with their numbers."""
-        weights, following = decided.weights, decided.following
+        weights, following = trace.weights, trace.next_state
         if weights is None or weights.estimate is None:
             return
-        size = len(decided.state.client)
-        fraction = sampled_fraction(decided.call, size)
-        c1, c2 = response_range(self.c1, self.c2, fraction)
-        yield from explain_response(self.cdf, c1, c2, decided, place)
-        i = place_in(decided.state.client, decided, place)
+        size = len(trace.state.client)
+        fraction = compute_sampled_fraction(trace.plan, size)
+        c1, c2 = resolve_response_range(self.c1, self.c2, fraction)
+        yield from explain_response(self.cdf, c1, c2, trace, index)
+        i = find_population_index(trace.state.client, trace, index)
         yield (
-            f"doubly robust r~_k = (1 - 1/C) rbar + r_k / C = {digits(weights.estimate[i])} with "
-            f"C = {digits(fraction)}"
+            f"doubly robust r~_k = (1 - 1/C) rbar + r_k / C = {format_number(weights.estimate[i])} with "
+            f"C = {format_number(fraction)}"
         )
-        step = math.sqrt(math.log(size) / (following.rounds + 1)) / lipschitz_d(c1, c2, fraction)
+        step = math.sqrt(math.log(size) / (following.rounds + 1)) / compute_lipschitz_d(
+            c1, c2, fraction
+        )
         yield (
             "p_k ~ exp(-sqrt(log K / (m + 1)) / L sum of g_k) = "
-            f"exp(-{digits(step)} x {digits(following.gradient[i])}), normalised over K = {size}: "
-            f"p_k = {digits(following.mixing[i])}"
+            f"exp(-{format_number(step)} x {format_number(following.gradient[i])}), normalised over K = {size}: "
+            f"p_k = {format_number(following.mixing[i])}"
         )
-        yield from explain_restricted(decided.state.client, following.mixing, decided, place)
+        yield from explain_normalization(trace.state.client, following.mixing, trace, index)
 
 
-def sampled_fraction(call: Call, num_clients: int) -> float:
+def compute_sampled_fraction(plan: RoundPlan, num_clients: int) -> float:
     """Return C: the number of clients asked / the number that could be asked (K, or the pool)."""
-    return len(call.clients) / (num_clients if call.pool is None else len(call.pool))
+    return len(plan.clients) / (num_clients if plan.eligible is None else len(plan.eligible))
 
 
-def linearised_gradient(mixing: FloatArray, response: FloatArray, rbar: float) -> FloatArray:
+def compute_linearized_gradient(
+    mixing: FloatArray, response: FloatArray, rbar: float
+) -> FloatArray:
     """Return g = -r / (1 + rbar <p, 1>) + rbar 1 <p, r - rbar 1> / (1 + rbar <p, 1>)^2, shape (K,).
 
     This is the first-order expansion of -r / (1 + <p, r>) in r at rbar 1, for p on the simplex. It
@@ -240,6 +249,6 @@ def linearised_gradient(mixing: FloatArray, response: FloatArray, rbar: float) -
     return gradient
 
 
-def lipschitz_d(c1: float, c2: float, fraction: float) -> float:
+def compute_lipschitz_d(c1: float, c2: float, fraction: float) -> float:
     """Return L = C2 / (1 + C1) + 2 (C2 - C1) / (C (1 + C1)), a bound on |g_i|."""
     return c2 / (1.0 + c1) + 2.0 * (c2 - c1) / (fraction * (1.0 + c1))

@@ -6,39 +6,44 @@ from typing import Any
 
 import numpy as np
 
+from ..decisions import DecisionTrace
 from ..description import SUM_BY_LOSSES, RuleDescription
 from ..errors import ParameterError
-from ..parameters import NEWTON_FORM
-from ..regret import Bound, proves_bound_s, regret_bound_s
-from ..report import Decided
+from ..formatting import (
+    explain_normalization,
+    explain_response,
+    find_population_index,
+    format_number,
+)
+from ..parameters import NEWTON_VARIANT
+from ..regret import Bound, compute_regret_bound_s, is_bound_s_proven
 from ..responses import (
-    bounded_responses,
-    cdf_value,
-    decision_loss,
-    positions,
-    published_value,
-    response_range,
-    scattered,
+    compute_authors_cdf,
+    compute_bounded_responses,
+    compute_cdf,
+    compute_decision_loss,
+    find_client_indices,
+    resolve_response_range,
+    scatter,
 )
 from ..rule import parameter
 from ..selection.base import Selection
 from ..server_optimizer.base import ServerOptimizer
-from ..simplex import GAP, minimise_quadratic, restricted
+from ..simplex import MAX_GAP, minimize_quadratic, renormalize
 from ..types import (
+    AggregationWeights,
     BoolArray,
-    Call,
+    ClientUpdates,
     FloatArray,
     IntArray,
     Population,
-    Responses,
-    Weights,
+    RoundPlan,
 )
-from ..words import digits, explain_response, explain_restricted, place_in
 from .base import Weighting
 from .response_mixing import ResponseMixing
 
 _NO_MASS = 1e-9
-_FORMS = {
+_VARIANTS = {
     "paper": "",
     "authors_code": " (as in the authors' code: b = sum g, H = alpha (1 + beta) I + beta sum g g')",
 }
@@ -60,7 +65,7 @@ class AAggFFSState:
 
 
 @dataclass(frozen=True)
-class NewtonMixing(ResponseMixing[AAggFFSState]):
+class AAggFFSWeighting(ResponseMixing[AAggFFSState]):
     """Weight client i by c_i = p_i, where p follows the regularised leader.
 
     The response of client i is r_i = C1 + (C2 - C1) CDF(F_i / mean F). With the gradient
@@ -95,7 +100,7 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
     Parameters
     ----------
     cdf : {"weibull", "exponential", "frechet", "normal", "gumbel", "logistic"}
-        The CDF of the response; see ``cdf_value``.
+        The CDF of the response; see ``compute_cdf``.
     c1, c2 : float, optional
         The range of the responses, 0 <= C1 < C2; by default [0, 1 / K].
     variant : {"paper", "authors_code"}
@@ -129,15 +134,15 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
         ),
         secure_sum=SUM_BY_LOSSES,
     )
-    needs_everyone = True
+    requires_full_participation = True
     authors_form = "authors' code"
     tolerance = 1e-6  # p is the answer of a solver, which other machines round otherwise
 
-    variant: str = parameter("paper", NEWTON_FORM)
+    variant: str = parameter("paper", NEWTON_VARIANT)
 
-    def over_known(self) -> Weighting[Any]:
+    def with_fixed_denominator(self) -> Weighting[Any]:
         """Refuse a correction for participation."""
-        raise self.uncorrectable(
+        raise self.build_correction_error(
             "its Newton step needs all clients in every round: nobody is away to be corrected for"
         )
 
@@ -145,15 +150,19 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
         """Return the state before round 0, with uniform p and empty sums."""
         size = len(population.clients)
         return AAggFFSState(
-            client=population.ascending,
+            client=population.sorted_clients,
             linear=np.zeros(size),
-            quadratic=self._ridge(size) * np.eye(size),
+            quadratic=self._compute_ridge(size) * np.eye(size),
             mixing=np.full(size, 1.0 / size),
         )
 
     def weigh(
-        self, state: AAggFFSState, call: Call, responses: Responses, share: FloatArray
-    ) -> tuple[AAggFFSState, Weights]:
+        self,
+        state: AAggFFSState,
+        plan: RoundPlan,
+        updates: ClientUpdates,
+        admitted_fraction: FloatArray,
+    ) -> tuple[AAggFFSState, AggregationWeights]:
         """Return the state after the Newton step, and its p on the clients heard.
 
         Raises
@@ -163,72 +172,72 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
         ValueError
             If not all clients were asked, or they did not measure the model that they received.
         """
-        if len(call.clients) < len(state.client):
+        if len(plan.clients) < len(state.client):
             raise ValueError(
                 f"AAggFF-S needs the responses of all {len(state.client)} clients in every round, "
-                f"got a round that asks {len(call.clients)}; with sampling use AAggFF-D"
+                f"got a round that asks {len(plan.clients)}; with sampling use AAggFF-D"
             )
-        return super().weigh(state, call, responses, share)
+        return super().weigh(state, plan, updates, admitted_fraction)
 
     def decide(
         self,
         state: AAggFFSState,
-        call: Call,
-        responses: Responses,
-        share: FloatArray,
+        plan: RoundPlan,
+        updates: ClientUpdates,
+        admitted_fraction: FloatArray,
         counts: BoolArray,
-    ) -> tuple[AAggFFSState, Weights]:
+    ) -> tuple[AAggFFSState, AggregationWeights]:
         """Return the state after the Newton step, and its p on the clients heard."""
-        position = positions(state.client, responses)
-        value = cdf_value if self._as_in_paper else published_value
-        heard_responses = bounded_responses(
-            responses.loss[counts], self.cdf, *self._range(len(state.client)), value
+        position = find_client_indices(state.client, updates)
+        value = compute_cdf if self._is_paper_variant else compute_authors_cdf
+        heard_responses = compute_bounded_responses(
+            updates.loss[counts], self.cdf, *self._resolve_range(len(state.client)), value
         )
         response = np.full(len(state.client), heard_responses.mean())
         response[position[counts]] = heard_responses
         following = self._step(state, response)
-        return following, Weights(
-            restricted(following.mixing[position], share, counts, _NO_MASS),
-            response=scattered(heard_responses, counts),
+        return following, AggregationWeights(
+            renormalize(following.mixing[position], admitted_fraction, counts, _NO_MASS),
+            response=scatter(heard_responses, counts),
             mixing=following.mixing,
-            decision_loss=decision_loss(state.mixing, response),
+            decision_loss=compute_decision_loss(state.mixing, response),
             estimate=response,
         )
 
     def _step(self, state: AAggFFSState, response: FloatArray) -> AAggFFSState:
         """Return the state after the response of all clients, shape (K,)."""
         size = len(response)
-        lipschitz = self._lipschitz(size)
+        lipschitz = self._compute_lipschitz(size)
         beta = 1.0 / (4.0 * lipschitz)
         gradient = -response / (1.0 + state.mixing @ response)
-        slope = 1.0 - beta * (gradient @ state.mixing) if self._as_in_paper else 1.0
+        slope = 1.0 - beta * (gradient @ state.mixing) if self._is_paper_variant else 1.0
         linear = state.linear + gradient * slope
         quadratic = state.quadratic + beta * np.outer(gradient, gradient)
         scale = size * lipschitz  # so that H begins as 4 I and the gap means the same for any L
-        mixing = minimise_quadratic(quadratic / scale, linear / scale, gap=GAP)
+        mixing = minimize_quadratic(quadratic / scale, linear / scale, gap=MAX_GAP)
         return replace(state, linear=linear, quadratic=quadratic, mixing=mixing)
 
     @property
-    def _as_in_paper(self) -> bool:
+    def _is_paper_variant(self) -> bool:
         return self.variant == "paper"
 
-    def _ridge(self, size: int) -> float:
+    def _compute_ridge(self, size: int) -> float:
         """Return what H begins with on its diagonal."""
-        lipschitz = self._lipschitz(size)
+        lipschitz = self._compute_lipschitz(size)
         alpha = 4.0 * size * lipschitz
-        return alpha if self._as_in_paper else alpha * (1.0 + 1.0 / (4.0 * lipschitz))
+        return alpha if self._is_paper_variant else alpha * (1.0 + 1.0 / (4.0 * lipschitz))
 
-    def _range(self, size: int) -> tuple[float, float]:
-        return response_range(self.c1, self.c2, 1.0 / size)
+    def _resolve_range(self, size: int) -> tuple[float, float]:
+        return resolve_response_range(self.c1, self.c2, 1.0 / size)
 
-    def _lipschitz(self, size: int) -> float:
-        c1, c2 = self._range(size)
-        return lipschitz_s(c1, c2)
+    def _compute_lipschitz(self, size: int) -> float:
+        c1, c2 = self._resolve_range(size)
+        return compute_lipschitz_s(c1, c2)
 
     def check_with(self, selection: Selection, server_optimizer: ServerOptimizer[Any]) -> None:
         """Refuse a selection that does not ask all clients in every round."""
         why = "its Newton step needs the losses of all clients in every round"
-        if not selection.asks_all:
+        if not selection.selects_all:
             raise ParameterError(
                 "selection", "everyone with the weighting aaggff_s", selection.key, why
             )
@@ -240,32 +249,32 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
                 f"{why}; with sampling use AAggFF-D",
             )
 
-    def regret_bound(self, rounds: int, clients: int, fraction: float) -> Bound | None:
+    def compute_regret_bound(self, rounds: int, clients: int, fraction: float) -> Bound | None:
         """Return 2 L K (1 + log(1 + T / (16 K))), for the paper's form only."""
-        if not self._as_in_paper:
+        if not self._is_paper_variant:
             return None
-        lipschitz = self._lipschitz(clients)
-        bound = regret_bound_s(rounds, clients, lipschitz)
-        return Bound(bound, proves_bound_s(lipschitz))
+        lipschitz = self._compute_lipschitz(clients)
+        bound = compute_regret_bound_s(rounds, clients, lipschitz)
+        return Bound(bound, is_bound_s_proven(lipschitz))
 
-    def explain(self, decided: Decided, place: int) -> Iterator[str]:
+    def explain(self, trace: DecisionTrace, index: int) -> Iterator[str]:
         """Yield the response, the Newton step, and the restriction, with their numbers."""
-        if decided.weights is None:
+        if trace.weights is None:
             return
-        before, after = decided.state, decided.following
-        falls = self.cdf == "normal" and not self._as_in_paper
+        before, after = trace.state, trace.next_state
+        falls = self.cdf == "normal" and not self._is_paper_variant
         name = f"(3/2 - {self.cdf})" if falls else self.cdf
-        yield from explain_response(name, *self._range(len(before.client)), decided, place)
-        i = place_in(before.client, decided, place)
+        yield from explain_response(name, *self._resolve_range(len(before.client)), trace, index)
+        i = find_population_index(before.client, trace, index)
         yield (
-            f"p = argmin over the simplex of <b, p> + p' H p / 2{_FORMS[self.variant]}, with b_k = "
-            f"{digits(after.linear[i])} and H_kk = {digits(after.quadratic[i, i])} after this "
-            f"round's response: p_k = {digits(after.mixing[i])}, before it "
-            f"{digits(before.mixing[i])}"
+            f"p = argmin over the simplex of <b, p> + p' H p / 2{_VARIANTS[self.variant]}, with b_k = "
+            f"{format_number(after.linear[i])} and H_kk = {format_number(after.quadratic[i, i])} after this "
+            f"round's response: p_k = {format_number(after.mixing[i])}, before it "
+            f"{format_number(before.mixing[i])}"
         )
-        yield from explain_restricted(before.client, after.mixing, decided, place)
+        yield from explain_normalization(before.client, after.mixing, trace, index)
 
 
-def lipschitz_s(c1: float, c2: float) -> float:
+def compute_lipschitz_s(c1: float, c2: float) -> float:
     """Return L = C2 / (1 + C1), the largest |g_i| for responses in [C1, C2]."""
     return c2 / (1.0 + c1)

@@ -5,17 +5,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..decisions import DecisionTrace
 from ..description import SUM_BY_LOSSES, RuleDescription
+from ..formatting import explain_normalization, find_population_index, format_number
 from ..parameters import POSITIVE
-from ..report import Decided
-from ..responses import heard, positions, scattered
+from ..responses import compute_reported_mask, find_client_indices, scatter
 from ..rule import parameter
-from ..search import Between
-from ..simplex import project, restricted
-from ..types import Call, FloatArray, IntArray, Population, Responses, Weights
-from ..words import digits, explain_restricted, place_in
-from .base import BY_LOSSES, Weighting
-from .known_mixing import KnownMixing
+from ..search import FloatRange
+from ..simplex import project, renormalize
+from ..types import AggregationWeights, ClientUpdates, FloatArray, IntArray, Population, RoundPlan
+from .base import WEIGHTS_DEPEND_ON_LOSSES, Weighting
+from .population_mixing import PopulationMixing
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class AFLState:
 
 
 @dataclass(frozen=True)
-class AgnosticMixing(Weighting[AFLState]):
+class AFLWeighting(Weighting[AFLState]):
     """Weight client i by c_i = p_i, where p climbs the losses: the inner step of min_x max_p.
 
     A round replaces p by the projection of p + gamma F onto the simplex, and then weights its
@@ -63,26 +63,30 @@ class AgnosticMixing(Weighting[AFLState]):
         limit="its step size a round",
         secure_sum=SUM_BY_LOSSES,
     )
-    fixed_population = True
-    unbounded = BY_LOSSES
+    requires_fixed_population = True
+    dp_unsupported_reason = WEIGHTS_DEPEND_ON_LOSSES
     default_form = "projected step"
-    factor = "p_k"
-    divisor = "the sum of p over {whom}"
+    numerator = "p_k"
+    denominator = "the sum of p over {whom}"
 
-    step_size: float = parameter(0.1, POSITIVE, Between(0.001, 1.0))
+    step_size: float = parameter(0.1, POSITIVE, FloatRange(0.001, 1.0))
 
-    def over_known(self) -> KnownMixing:
+    def with_fixed_denominator(self) -> PopulationMixing:
         """Return p over the sum of p of all known clients that can count."""
-        return KnownMixing(self)
+        return PopulationMixing(self)
 
     def init(self, population: Population) -> AFLState:
         """Return the uniform p."""
-        client = population.ascending
+        client = population.sorted_clients
         return AFLState(client, np.full(len(client), 1.0 / len(client)))
 
     def weigh(
-        self, state: AFLState, call: Call, responses: Responses, share: FloatArray
-    ) -> tuple[AFLState, Weights]:
+        self,
+        state: AFLState,
+        plan: RoundPlan,
+        updates: ClientUpdates,
+        admitted_fraction: FloatArray,
+    ) -> tuple[AFLState, AggregationWeights]:
         """Return the next p, and its restriction to the clients heard.
 
         Raises
@@ -90,13 +94,13 @@ class AgnosticMixing(Weighting[AFLState]):
         ValueError
             If the clients did not measure the model that they received.
         """
-        counts = heard(call, responses, share)
-        position = positions(state.client, responses)
+        counts = compute_reported_mask(plan, updates, admitted_fraction)
+        position = find_client_indices(state.client, updates)
         mixing = state.mixing.copy()
         if not counts.any():
-            return state, Weights(np.zeros_like(share), mixing=mixing)
+            return state, AggregationWeights(np.zeros_like(admitted_fraction), mixing=mixing)
         heard_mixing = mixing[position[counts]]
-        response = self.step_size * responses.loss[counts]
+        response = self.step_size * updates.loss[counts]
         mass = float(heard_mixing.sum())
         heard_mixing = (
             project(heard_mixing + response, mass)
@@ -104,24 +108,22 @@ class AgnosticMixing(Weighting[AFLState]):
             else 1.0 * (response == response.max())
         )
         mixing[position[counts]] = heard_mixing if mass > 0 else 0.0
-        return AFLState(state.client, mixing), Weights(
-            restricted(np.nan_to_num(scattered(heard_mixing, counts)), share, counts),
-            response=scattered(response, counts),
+        return AFLState(state.client, mixing), AggregationWeights(
+            renormalize(np.nan_to_num(scatter(heard_mixing, counts)), admitted_fraction, counts),
+            response=scatter(response, counts),
             mixing=mixing,
         )
 
-    def explain(self, decided: Decided, place: int) -> Iterator[str]:
+    def explain(self, trace: DecisionTrace, index: int) -> Iterator[str]:
         """Yield the ascent on p, and its restriction, with their numbers."""
-        if decided.weights is None:
+        if trace.weights is None:
             return
-        i = place_in(decided.state.client, decided, place)
-        loss, before = decided.responses.loss[place], decided.state.mixing[i]
+        i = find_population_index(trace.state.client, trace, index)
+        loss, before = trace.updates.loss[index], trace.state.mixing[i]
         moved = before + self.step_size * loss
         yield (
-            f"p_k + gamma F_k = {digits(before)} + {self.step_size:g} x {digits(loss)} = "
-            f"{digits(moved)}, projected onto the simplex of the clients heard: "
-            f"p_k = {digits(decided.following.mixing[i])}"
+            f"p_k + gamma F_k = {format_number(before)} + {self.step_size:g} x {format_number(loss)} = "
+            f"{format_number(moved)}, projected onto the simplex of the clients heard: "
+            f"p_k = {format_number(trace.next_state.mixing[i])}"
         )
-        yield from explain_restricted(
-            decided.state.client, decided.following.mixing, decided, place
-        )
+        yield from explain_normalization(trace.state.client, trace.next_state.mixing, trace, index)

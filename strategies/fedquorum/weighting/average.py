@@ -6,10 +6,18 @@ from typing import Self
 
 import numpy as np
 
+from ..decisions import DecisionTrace
 from ..description import SUM_BY_PARTICIPATION, RuleDescription
-from ..report import Decided
-from ..rule import Question
-from ..types import ByClient, Call, FloatArray, Population, Proportions, Responses, Weights
+from ..rule import Goal
+from ..types import (
+    AggregationWeights,
+    ClientUpdates,
+    FloatArray,
+    KnownWeights,
+    PerClient,
+    Population,
+    RoundPlan,
+)
 from .base import Weighting
 
 
@@ -30,41 +38,41 @@ class AverageParticipating(Weighting[None]):
         gain="1 / (number available)",
         secure_sum=SUM_BY_PARTICIPATION,
     )
-    question = Question.PARTICIPATION
-    plain_for = (Question.PARTICIPATION,)
+    goal = Goal.PARTICIPATION
+    reference_for = (Goal.PARTICIPATION,)
     needs_losses = False
-    factor = "1"
-    divisor = "the number of {whom}"
-    late = "It did not take part."
-    unbounded = (
+    numerator = "1"
+    denominator = "the number of {whom}"
+    late_reply_effect = "It did not take part."
+    dp_unsupported_reason = (
         "an update counts 1 / (participants): the update of a single participant is the whole step"
     )
 
     def init(self, population: Population) -> None:
         """Return the empty state."""
 
-    def proportions(self, state: None, call: Call) -> Proportions:
+    def compute_known_weights(self, state: None, plan: RoundPlan) -> KnownWeights:
         """Return 1 for every client."""
-        return Proportions()
+        return KnownWeights()
 
     def weigh(
-        self, state: None, call: Call, responses: Responses, share: FloatArray
-    ) -> tuple[None, Weights]:
+        self, state: None, plan: RoundPlan, updates: ClientUpdates, admitted_fraction: FloatArray
+    ) -> tuple[None, AggregationWeights]:
         """Return equal weights that sum to 1, or zeros without participants."""
-        total = float(share.sum())
-        return None, Weights(share, total)
+        total = float(admitted_fraction.sum())
+        return None, AggregationWeights(admitted_fraction, total)
 
-    def over_known(self) -> "AverageAll":
+    def with_fixed_denominator(self) -> "AverageAll":
         """Refuse, because over all known clients this rule is ``AverageAll``."""
-        raise self.uncorrectable(
+        raise self.build_correction_error(
             "dividing by the available clients undoes a correction for absence; average_all "
             "divides by all clients"
         )
 
-    def explain(self, decided: Decided, place: int) -> Iterator[str]:
+    def explain(self, trace: DecisionTrace, index: int) -> Iterator[str]:
         """Yield c_n = 1 / |S_t| with its numbers."""
-        total = float(decided.share.sum())
-        share = decided.share[place]
+        total = float(trace.admitted_fraction.sum())
+        share = trace.admitted_fraction[index]
         yield f"c_n = 1 / |S_t| = 1 / {total:.6g} = {share / total:.6g}"
 
 
@@ -89,38 +97,41 @@ class AverageAll(Weighting[None]):
         update_bound="server_lr / N",
         secure_sum=SUM_BY_PARTICIPATION,
     )
-    question = Question.PARTICIPATION
+    goal = Goal.PARTICIPATION
     needs_losses = False
-    fixed_divisor = True
-    factor = "1"
-    divisor = "the number of {whom}"
-    late = "It counts as an update of zero."
-    unbounded = ""
+    has_fixed_denominator = True
+    numerator = "1"
+    denominator = "the number of {whom}"
+    late_reply_effect = "It counts as an update of zero."
+    dp_unsupported_reason = ""
 
     def init(self, population: Population) -> None:
         """Return the empty state."""
 
-    def proportions(self, state: None, call: Call) -> Proportions:
+    def compute_known_weights(self, state: None, plan: RoundPlan) -> KnownWeights:
         """Return 1 for every client."""
-        return Proportions()
+        return KnownWeights()
 
     def weigh(
-        self, state: None, call: Call, responses: Responses, share: FloatArray
-    ) -> tuple[None, Weights]:
+        self, state: None, plan: RoundPlan, updates: ClientUpdates, admitted_fraction: FloatArray
+    ) -> tuple[None, AggregationWeights]:
         """Return 1 / N, or zeros if no client can count."""
-        total = float(responses.coverage.sum())
-        omega = ByClient(responses.known, np.broadcast_to(1.0, len(responses.known)))
-        return None, Weights(share, total, omega=omega)
+        total = float(updates.effective_fractions.sum())
+        omega = PerClient(updates.registered, np.broadcast_to(1.0, len(updates.registered)))
+        return None, AggregationWeights(admitted_fraction, total, omega=omega)
 
-    def over_known(self) -> Self:
+    def with_fixed_denominator(self) -> Self:
         """Return this rule, whose divisor is fixed already."""
         return self
 
-    def largest_share(self, num_clients: int) -> float:
+    def compute_max_share(self, num_clients: int) -> float:
         """Return 1 / N."""
         return 1.0 / num_clients
 
-    def explain(self, decided: Decided, place: int) -> Iterator[str]:
+    def explain(self, trace: DecisionTrace, index: int) -> Iterator[str]:
         """Yield c_n = s_n / N with its numbers."""
-        share, n = float(decided.share[place]), float(decided.responses.coverage.sum())
+        share, n = (
+            float(trace.admitted_fraction[index]),
+            float(trace.updates.effective_fractions.sum()),
+        )
         yield f"c_n = s_n / N = {share:.6g} / {n:.6g} = {share / n:.6g}"

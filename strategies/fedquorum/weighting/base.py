@@ -4,23 +4,25 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar, Generic
 
+from ..decisions import DecisionTrace
 from ..errors import ParameterError
 from ..regret import Bound
-from ..report import Decided
-from ..rule import Question, Rule
+from ..rule import Goal, Rule
 from ..selection.base import Selection
 from ..server_optimizer.base import ServerOptimizer
 from ..types import (
-    Call,
+    AggregationWeights,
+    ClientUpdates,
     FloatArray,
+    KnownWeights,
     Population,
-    Proportions,
-    Responses,
+    RoundPlan,
     StateT,
-    Weights,
 )
 
-BY_LOSSES = "losses decide the weights: one update can be nearly the whole step, and reveals a loss"
+WEIGHTS_DEPEND_ON_LOSSES = (
+    "losses decide the weights: one update can be nearly the whole step, and reveals a loss"
+)
 """The reason why differential privacy cannot protect a client whose loss decides its weight."""
 
 
@@ -33,52 +35,52 @@ class Weighting(Rule, ABC, Generic[StateT]):
 
     Attributes
     ----------
-    question : Question
+    goal : Question
         The question that the rule answers.
     needs_updates : bool
         Whether the inner products of the updates are needed, which no record holds.
-    needs_everyone : bool
+    requires_full_participation : bool
         Whether all clients must be asked in every round.
-    by_data : bool
+    weights_by_data : bool
         Whether a client counts by its amount of data, or by its draws if clients are drawn.
     reports_objective : bool
         Whether F(w_t) is measured in every round, as for FedAvg's baselines.
     aggregates : bool
         Whether updates count at all.
-    strategy : bool
-        Whether ``strategy=<key>`` is this rule on all clients or a sample of them.
-    baseline : bool
+    is_strategy : bool
+        Whether ``is_strategy=<key>`` is this rule on all clients or a sample of them.
+    is_baseline : bool
         Whether the papers use the rule as a baseline.
-    plain_for : tuple of Question
+    reference_for : tuple of Question
         The questions for which this is a study's baseline.
-    late : str
+    late_reply_effect : str
         The effect of an update that comes too late, in words.
-    drawn_whom : str
+    sampled_scope : str
         The clients that the sum is over if priority clients are drawn with replacement; empty if
         that makes no difference.
     default_form : str
         The default one of several published forms; empty if there is only one.
     authors_form : str
         The form behind the paper's tables, if it differs; otherwise empty.
-    not_recorded : str
+    unreplayable : str
         The part of a decision that the records cannot replay, and why; empty if they can replay
         all of it.
     """
 
-    question: ClassVar[Question] = Question.FAIRNESS
+    goal: ClassVar[Goal] = Goal.FAIRNESS
     needs_updates: ClassVar[bool] = False
-    needs_everyone: ClassVar[bool] = False
-    by_data: ClassVar[bool] = False
+    requires_full_participation: ClassVar[bool] = False
+    weights_by_data: ClassVar[bool] = False
     reports_objective: ClassVar[bool] = False
     aggregates: ClassVar[bool] = True
-    strategy: ClassVar[bool] = True
-    baseline: ClassVar[bool] = True
-    plain_for: ClassVar[tuple[Question, ...]] = ()
-    late: ClassVar[str] = "Its loss and its update do not count."
-    drawn_whom: ClassVar[str] = ""
+    is_strategy: ClassVar[bool] = True
+    is_baseline: ClassVar[bool] = True
+    reference_for: ClassVar[tuple[Goal, ...]] = ()
+    late_reply_effect: ClassVar[str] = "Its loss and its update do not count."
+    sampled_scope: ClassVar[str] = ""
     default_form: ClassVar[str] = ""
     authors_form: ClassVar[str] = ""
-    not_recorded: ClassVar[str] = ""
+    unreplayable: ClassVar[str] = ""
 
     @property
     def needs_losses(self) -> bool:
@@ -91,22 +93,22 @@ class Weighting(Rule, ABC, Generic[StateT]):
         return False
 
     @property
-    def fixed_population(self) -> bool:
+    def requires_fixed_population(self) -> bool:
         """Whether K, the number of clients, must stay what it was in round 1."""
         return False
 
     @property
-    def factor(self) -> str:
+    def numerator(self) -> str:
         """The formula to which c_k is proportional, in the paper's symbols."""
         return type(self).__name__
 
     @property
-    def divisor(self) -> str:
+    def denominator(self) -> str:
         """The divisor of c_k, in words; ``{whom}`` stands for the clients that a sum is over."""
         return "the sum of the same over {whom}"
 
     @property
-    def fixed_divisor(self) -> bool:
+    def has_fixed_denominator(self) -> bool:
         """Whether the divisor sums over all clients that the selection covers, present or absent.
 
         Otherwise it sums over the clients whose updates were admitted in the round.
@@ -119,7 +121,7 @@ class Weighting(Rule, ABC, Generic[StateT]):
         return 1e-9
 
     @property
-    def unbounded(self) -> str:
+    def dp_unsupported_reason(self) -> str:
         """The reason why an update's share has no bound; empty if it has one."""
         return "the rule declares no largest weight"
 
@@ -129,19 +131,19 @@ class Weighting(Rule, ABC, Generic[StateT]):
 
     @abstractmethod
     def weigh(
-        self, state: StateT, call: Call, responses: Responses, share: FloatArray
-    ) -> tuple[StateT, Weights]:
+        self, state: StateT, plan: RoundPlan, updates: ClientUpdates, admitted_fraction: FloatArray
+    ) -> tuple[StateT, AggregationWeights]:
         """Return the next state and the weight of every update.
 
-        ``share`` is the admitted share of each update, in [0, 1], shape (n,).
+        ``admitted_fraction`` is the admitted share of each update, in [0, 1], shape (n,).
         """
 
-    def refuses(self, client: int) -> str:
+    def find_rejection_reason(self, client: int) -> str:
         """Return the reason why a client cannot join the population; empty if it can."""
         return ""
 
-    def over_known(self) -> "Weighting[Any]":
-        """Return the same weights divided by a fixed population; see ``fixed_divisor``.
+    def with_fixed_denominator(self) -> "Weighting[Any]":
+        """Return the same weights divided by a fixed population; see ``has_fixed_denominator``.
 
         A correction for participation multiplies these weights. It could not correct weights whose
         divisor depends on the clients that are present.
@@ -151,18 +153,18 @@ class Weighting(Rule, ABC, Generic[StateT]):
         ParameterError
             If there are no such weights, with the reason.
         """
-        raise self.uncorrectable(
+        raise self.build_correction_error(
             "it weights by the updates of a round, and absent clients send none"
         )
 
-    def uncorrectable(self, reason: str) -> ParameterError:
+    def build_correction_error(self, reason: str) -> ParameterError:
         """Return the error that refuses a correction for participation."""
         name = self.key or type(self).__name__
         return ParameterError(
             "participation", f"none with the weighting {name}", "a correction", reason
         )
 
-    def proportions(self, state: StateT, call: Call) -> Proportions | None:
+    def compute_known_weights(self, state: StateT, plan: RoundPlan) -> KnownWeights | None:
         """Return the proportions of the weights, if they are known before training.
 
         A node of several clients then returns the weighted sum of their updates instead of all
@@ -179,19 +181,21 @@ class Weighting(Rule, ABC, Generic[StateT]):
             If the combination makes no sense, with the reason.
         """
 
-    def largest_share(self, num_clients: int) -> float:
+    def compute_max_share(self, num_clients: int) -> float:
         """Return the largest weight of one update, before the server's learning rate."""
-        raise ParameterError("weighting", "one whose shares are bounded", self.key, self.unbounded)
+        raise ParameterError(
+            "weighting", "one whose shares are bounded", self.key, self.dp_unsupported_reason
+        )
 
-    def regret_bound(self, rounds: int, clients: int, fraction: float) -> Bound | None:
+    def compute_regret_bound(self, rounds: int, clients: int, fraction: float) -> Bound | None:
         """Return the paper's bound on the regret after T rounds; None without a bound."""
         return None
 
-    def explain(self, decided: Decided, place: int) -> Iterator[str]:
+    def explain(self, trace: DecisionTrace, index: int) -> Iterator[str]:
         """Yield the formula of one weight with its numbers."""
-        if decided.weights is not None:
-            yield f"c_k = {decided.weights.weight[place]:.6g} by {self!r}"
+        if trace.weights is not None:
+            yield f"c_k = {trace.weights.weight[index]:.6g} by {self!r}"
 
-    def check_recorded(self, decided: Decided) -> Iterator[tuple[int | None, str]]:
+    def check_unreplayable(self, trace: DecisionTrace) -> Iterator[tuple[int | None, str]]:
         """Yield, by client, where recorded weights that no replay can check contradict the rule."""
         yield from ()

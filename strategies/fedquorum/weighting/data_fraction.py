@@ -5,13 +5,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..decisions import DecisionTrace
 from ..description import RuleDescription
-from ..report import Decided
-from ..rule import Question
-from ..types import Call, Draws, FloatArray, Population, Proportions, Responses, Weights
-from ..words import digits
+from ..formatting import format_number
+from ..rule import Goal
+from ..types import (
+    AggregationWeights,
+    ClientUpdates,
+    FloatArray,
+    KnownWeights,
+    Population,
+    ReplacementSample,
+    RoundPlan,
+)
 from .base import Weighting
-from .known_data import KnownData
+from .population_data import PopulationDataFraction
 
 
 @dataclass(frozen=True)
@@ -47,57 +55,59 @@ class DataFraction(Weighting[None]):
         limit="`robustness.max_weight`; otherwise only the range of `num-examples`",
         secure_sum="possible: clients send D_k x_k and D_k, and the server divides the sums",
     )
-    question = Question.AVERAGE
+    goal = Goal.AVERAGE
     needs_losses = False
-    by_data = True
+    weights_by_data = True
     reports_objective = True
-    strategy = False  # it is FedAvg, FedALIGN and others, which have names of their own
-    factor = "D_k"
-    divisor = "the training data of {whom}"
-    drawn_whom = "all priority clients, drawn or not, and the others admitted in the round"
-    late = "It did not take part."
-    unbounded = "an update counts by its client's data, so one update can be nearly the whole step"
+    is_strategy = False  # it is FedAvg, FedALIGN and others, which have names of their own
+    numerator = "D_k"
+    denominator = "the training data of {whom}"
+    sampled_scope = "all priority clients, drawn or not, and the others admitted in the round"
+    late_reply_effect = "It did not take part."
+    dp_unsupported_reason = (
+        "an update counts by its client's data, so one update can be nearly the whole step"
+    )
 
-    def over_known(self) -> KnownData:
+    def with_fixed_denominator(self) -> PopulationDataFraction:
         """Return the fractions of the data of all known clients that can count."""
-        return KnownData()
+        return PopulationDataFraction()
 
     def init(self, population: Population) -> None:
         """Return the empty state."""
 
-    def proportions(self, state: None, call: Call) -> Proportions | None:
+    def compute_known_weights(self, state: None, plan: RoundPlan) -> KnownWeights | None:
         """Return D_k; None if priority clients were drawn, which do not count by their data."""
-        return Proportions(by_data=True) if call.draws is None else None
+        return KnownWeights(by_data=True) if plan.replacement_sample is None else None
 
     def weigh(
-        self, state: None, call: Call, responses: Responses, share: FloatArray
-    ) -> tuple[None, Weights]:
+        self, state: None, plan: RoundPlan, updates: ClientUpdates, admitted_fraction: FloatArray
+    ) -> tuple[None, AggregationWeights]:
         """Return the fractions of the admitted data and A."""
-        data = share * responses.num_examples
-        objective_data = responses.priority_weight * responses.num_examples
-        if call.draws is not None:
-            drawn = _drawn_data(call.draws, responses)
-            data = np.where(responses.priority, drawn, data)
-            objective_data = np.where(responses.priority, drawn, 0.0)
+        data = admitted_fraction * updates.num_examples
+        objective_data = updates.priority_weight * updates.num_examples
+        if plan.replacement_sample is not None:
+            drawn = _compute_drawn_data(plan.replacement_sample, updates)
+            data = np.where(updates.priority, drawn, data)
+            objective_data = np.where(updates.priority, drawn, 0.0)
         total, base = float(data.sum()), float(objective_data.sum())
         if total == 0.0:
-            return None, Weights(np.zeros_like(data))
+            return None, AggregationWeights(np.zeros_like(data))
         mass = (total - base) / base if base > 0 else None
-        return None, Weights(data, total, inclusion_mass=mass)
+        return None, AggregationWeights(data, total, inclusion_mass=mass)
 
-    def explain(self, decided: Decided, place: int) -> Iterator[str]:
+    def explain(self, trace: DecisionTrace, index: int) -> Iterator[str]:
         """Yield the fraction of the data, and the same in FedALIGN's terms."""
-        responses, share, weights = decided.responses, decided.share, decided.weights
+        responses, share, weights = trace.updates, trace.admitted_fraction, trace.weights
         if weights is None:
             return
-        if decided.call.draws is not None:
-            yield from _explain_drawn(decided, weights, decided.call.draws, place)
+        if trace.plan.replacement_sample is not None:
+            yield from _explain_drawn(trace, weights, trace.plan.replacement_sample, index)
             return
-        examples, c = responses.num_examples[place], weights.weight[place]
+        examples, c = responses.num_examples[index], weights.weight[index]
         total = float((share * responses.num_examples).sum())
         yield (
-            f"c_k = s_k D_k / sum of s_i D_i; s_k D_k = {digits(share[place])} x "
-            f"{digits(examples)}, the sum is {digits(total)}: c_k = {digits(c)}"
+            f"c_k = s_k D_k / sum of s_i D_i; s_k D_k = {format_number(share[index])} x "
+            f"{format_number(examples)}, the sum is {format_number(total)}: c_k = {format_number(c)}"
         )
         if weights.inclusion_mass is None:
             return
@@ -105,28 +115,30 @@ class DataFraction(Weighting[None]):
         weighted = ((responses.priority_weight > 0) & (responses.priority_weight < 1)).any()
         yield (
             "the same as s_k p_k / (1 + A), with p_k = D_k / sum of "
-            f"{'lambda_i D_i' if weighted else 'D_i'} over P = {digits(examples)} / "
-            f"{digits(base)} = {digits(examples / base)} and A = {digits(weights.inclusion_mass)}"
+            f"{'lambda_i D_i' if weighted else 'D_i'} over P = {format_number(examples)} / "
+            f"{format_number(base)} = {format_number(examples / base)} and A = {format_number(weights.inclusion_mass)}"
         )
 
 
-def _explain_drawn(decided: Decided, weights: Weights, draws: Draws, place: int) -> Iterator[str]:
-    responses = decided.responses
-    c, mass = digits(weights.weight[place]), digits(weights.inclusion_mass)
-    if responses.priority[place]:
-        drawn = sum(draws.count.get(k, 0) for k in responses.client.tolist())
-        count = draws.count.get(int(responses.client[place]), 0)
+def _explain_drawn(
+    trace: DecisionTrace, weights: AggregationWeights, draws: ReplacementSample, index: int
+) -> Iterator[str]:
+    responses = trace.updates
+    c, mass = format_number(weights.weight[index]), format_number(weights.inclusion_mass)
+    if responses.priority[index]:
+        drawn = sum(draws.counts.get(k, 0) for k in responses.client.tolist())
+        count = draws.counts.get(int(responses.client[index]), 0)
         yield f"c_k = n_k / |S| / (1 + A) = {count} / {drawn} / (1 + {mass}) = {c}"
         return
-    examples, data = responses.num_examples[place], draws.priority_data
-    p = digits(examples / data)
-    yield f"p_k = D_k / sum of D_i over P = {digits(examples)} / {digits(data)} = {p}"
+    examples, data = responses.num_examples[index], draws.priority_data
+    p = format_number(examples / data)
+    yield f"p_k = D_k / sum of D_i over P = {format_number(examples)} / {format_number(data)} = {p}"
     yield f"c_k = p_k / (1 + A) = {p} / (1 + {mass}) = {c}"
 
 
-def _drawn_data(draws: Draws, responses: Responses) -> FloatArray:
+def _compute_drawn_data(draws: ReplacementSample, updates: ClientUpdates) -> FloatArray:
     """Return n_k / |S| of all priority data for the drawn clients, 0 for others."""
-    count = np.array([draws.count.get(int(k), 0) for k in responses.client], dtype=np.float64)
+    count = np.array([draws.counts.get(int(k), 0) for k in updates.client], dtype=np.float64)
     total = count.sum()
     drawn: FloatArray = count * (draws.priority_data / total) if total > 0 else count
     return drawn

@@ -6,15 +6,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..report import Decided
-from ..responses import heard, positions, scattered
-from ..types import Call, FloatArray, IntArray, Population, Responses, Weights
-from ..words import digits
-from .base import BY_LOSSES, Weighting
+from ..decisions import DecisionTrace
+from ..formatting import format_number
+from ..responses import compute_reported_mask, find_client_indices, scatter
+from ..types import AggregationWeights, ClientUpdates, FloatArray, IntArray, Population, RoundPlan
+from .base import WEIGHTS_DEPEND_ON_LOSSES, Weighting
 from .data_fraction import DataFraction
 
 
-def exponentiated_gradient(prior: FloatArray | None, response: FloatArray) -> FloatArray:
+def compute_exponentiated_gradient(prior: FloatArray | None, response: FloatArray) -> FloatArray:
     """Return p_i = prior_i exp(r_i) / sum_j prior_j exp(r_j), shape (K,).
 
     The function subtracts the largest exponent first, so that no finite response overflows. A
@@ -44,7 +44,7 @@ def exponentiated_gradient(prior: FloatArray | None, response: FloatArray) -> Fl
 class PriorMixing(Weighting[IntArray]):
     """Weight the clients heard by c_i = w_i exp(r_i) / sum_j w_j exp(r_j), r from the losses.
 
-    w_i is FedAvg's weight among the clients heard, unless a rule has another ``base``. If no client
+    w_i is FedAvg's weight among the clients heard, unless a rule has another ``compute_prior_weights``. If no client
     is heard, all c_i are 0. The state has the clients ascending, shape (K,), and nothing of earlier
     rounds.
 
@@ -53,31 +53,37 @@ class PriorMixing(Weighting[IntArray]):
     Hahn, Kim and Lee 2024, Table 1.
     """
 
-    by_data: ClassVar[bool] = True
+    weights_by_data: ClassVar[bool] = True
     default_form: ClassVar[str] = "mixing form"
-    unbounded: ClassVar[str] = BY_LOSSES
+    dp_unsupported_reason: ClassVar[str] = WEIGHTS_DEPEND_ON_LOSSES
 
     @abstractmethod
-    def respond(self, loss: FloatArray) -> FloatArray:
+    def compute_log_weights(self, loss: FloatArray) -> FloatArray:
         """Return r for the losses of the m clients heard, shape (m,), finite or -inf."""
 
-    def base(self, call: Call, responses: Responses, share: FloatArray) -> FloatArray:
+    def compute_prior_weights(
+        self, plan: RoundPlan, updates: ClientUpdates, admitted_fraction: FloatArray
+    ) -> FloatArray:
         """Return w_i of the clients with a share, 0 elsewhere, shape (n,)."""
-        return base_weights(call, responses, share)
+        return compute_base_weights(plan, updates, admitted_fraction)
 
-    def over_known(self) -> Weighting[Any]:
+    def with_fixed_denominator(self) -> Weighting[Any]:
         """Refuse a correction for participation."""
-        raise self.uncorrectable(
+        raise self.build_correction_error(
             "it weights by the losses of a round, and absent clients report none"
         )
 
     def init(self, population: Population) -> IntArray:
         """Return the clients ascending."""
-        return population.ascending
+        return population.sorted_clients
 
     def weigh(
-        self, state: IntArray, call: Call, responses: Responses, share: FloatArray
-    ) -> tuple[IntArray, Weights]:
+        self,
+        state: IntArray,
+        plan: RoundPlan,
+        updates: ClientUpdates,
+        admitted_fraction: FloatArray,
+    ) -> tuple[IntArray, AggregationWeights]:
         """Return c_i, which are also the mixing coefficients.
 
         Raises
@@ -85,40 +91,44 @@ class PriorMixing(Weighting[IntArray]):
         ValueError
             If the clients did not measure the model that they received.
         """
-        counts = heard(call, responses, share)
-        weight, mixing = np.zeros_like(share), np.zeros(len(state))
+        counts = compute_reported_mask(plan, updates, admitted_fraction)
+        weight, mixing = np.zeros_like(admitted_fraction), np.zeros(len(state))
         if not counts.any():
-            return state, Weights(weight, mixing=mixing)
-        base = self.base(call, responses, np.where(counts, share, 0.0))[counts]
+            return state, AggregationWeights(weight, mixing=mixing)
+        base = self.compute_prior_weights(plan, updates, np.where(counts, admitted_fraction, 0.0))[
+            counts
+        ]
         if not base.any():  # clients of FedAvg may report no data at all
-            return state, Weights(weight, mixing=mixing)
-        response = self.respond(responses.loss[counts])
-        weight[counts] = exponentiated_gradient(base, response)
-        mixing[positions(state, responses)] = weight
-        return state, Weights(weight, response=scattered(response, counts), mixing=mixing)
+            return state, AggregationWeights(weight, mixing=mixing)
+        response = self.compute_log_weights(updates.loss[counts])
+        weight[counts] = compute_exponentiated_gradient(base, response)
+        mixing[find_client_indices(state, updates)] = weight
+        return state, AggregationWeights(weight, response=scatter(response, counts), mixing=mixing)
 
-    def explain_prior(self, formula: str, decided: Decided, place: int) -> Iterator[str]:
+    def explain_prior(self, formula: str, trace: DecisionTrace, index: int) -> Iterator[str]:
         """Yield c_i with its numbers; ``formula`` is the one for r_i."""
-        weights = decided.weights
+        weights = trace.weights
         if weights is None or weights.response is None:
             return
-        counts = np.isfinite(decided.responses.loss)
-        share = np.where(counts, decided.share, 0.0)
-        base = self.base(decided.call, decided.responses, share)
+        counts = np.isfinite(trace.updates.loss)
+        share = np.where(counts, trace.admitted_fraction, 0.0)
+        base = self.compute_prior_weights(trace.plan, trace.updates, share)
         response = weights.response - np.max(weights.response[counts])
         total = float((base[counts] * np.exp(response[counts])).sum())
-        yield f"r_k = {formula} = {digits(weights.response[place])}"
+        yield f"r_k = {formula} = {format_number(weights.response[index])}"
         yield (
             "c_k = w_k exp(r_k - max r) / sum of w_j exp(r_j - max r) = "
-            f"{digits(base[place])} x {digits(np.exp(response[place]))} / {digits(total)} = "
-            f"{digits(weights.weight[place])}"
+            f"{format_number(base[index])} x {format_number(np.exp(response[index]))} / {format_number(total)} = "
+            f"{format_number(weights.weight[index])}"
         )
 
 
-def base_weights(call: Call, responses: Responses, share: FloatArray) -> FloatArray:
+def compute_base_weights(
+    plan: RoundPlan, updates: ClientUpdates, admitted_fraction: FloatArray
+) -> FloatArray:
     """Return w_i, FedAvg's weights of the clients with a share, 0 elsewhere, shape (n,).
 
     w_i = s_i D_i / sum_j s_j D_j. If clients were drawn with replacement, their draws replace D_i.
     """
-    _, weights = DataFraction().weigh(None, call, responses, share)
+    _, weights = DataFraction().weigh(None, plan, updates, admitted_fraction)
     return weights.weight

@@ -7,23 +7,23 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..decisions import DecisionTrace
 from ..description import NO_SUM, RuleDescription
 from ..errors import ParameterError
+from ..formatting import format_number
 from ..parameters import FRACTION
-from ..report import Decided
-from ..responses import scattered
-from ..rule import Question, parameter
-from ..search import Between
+from ..responses import scatter
+from ..rule import Goal, parameter
+from ..search import FloatRange
 from ..selection.base import Selection
 from ..server_optimizer.base import ServerOptimizer
-from ..types import BoolArray, Call, FloatArray, Population, Responses, Weights
-from ..words import digits
+from ..types import AggregationWeights, BoolArray, ClientUpdates, FloatArray, Population, RoundPlan
 from .base import Weighting
 from .data_fraction import DataFraction
 
 
 @dataclass(frozen=True)
-class GradientProjection(Weighting[None]):
+class FedGPWeighting(Weighting[None]):
     """Step by (1 - beta) g_T + (beta / N_s) sum_i max(<g_T, Delta_i>, 0) / |Delta_i|^2 Delta_i.
 
     g_T = sum_{k in P} p_k Delta_k is FedAvg's step on the priority clients P. The N_s other clients
@@ -76,38 +76,38 @@ class GradientProjection(Weighting[None]):
         ),
         secure_sum=NO_SUM,
     )
-    question = Question.PRIORITY
+    goal = Goal.PRIORITY
     needs_losses = False
     needs_updates = True
-    by_data = True
-    unbounded = (
+    weights_by_data = True
+    dp_unsupported_reason = (
         "an update counts by its client's amount of data or by the priority clients' updates, "
         "which its weight tells of"
     )
-    not_recorded = (
+    unreplayable = (
         "the projections of fedgp: they need the inner products of the updates, which no record "
         "holds (checked instead: the priority clients' weights, and that no other update moves "
         "the model further than its bound)"
     )
-    factor = (
+    numerator = (
         "(1 - beta) D_k with priority, "
         "(beta / N_s) max(sum of D_j <Delta_j, Delta_k> over P, 0) / |Delta_k|^2 without"
     )
-    divisor = "the training data of the priority clients among {whom}"
-    drawn_whom = "all clients, drawn or not"
-    late = "It did not take part."
-    needed: ClassVar[Mapping[str, tuple[str, str]]] = {
+    denominator = "the training data of the priority clients among {whom}"
+    sampled_scope = "all clients, drawn or not"
+    late_reply_effect = "It did not take part."
+    required_options: ClassVar[Mapping[str, tuple[str, str]]] = {
         "priority": (
             "the ids of the priority clients, such as [0, 1]",
             "the other clients' updates are projected on theirs",
         )
     }
 
-    beta: float = parameter(0.5, FRACTION, Between(0.1, 0.9, log=False))
+    beta: float = parameter(0.5, FRACTION, FloatRange(0.1, 0.9, log=False))
 
-    def over_known(self) -> Weighting[Any]:
+    def with_fixed_denominator(self) -> Weighting[Any]:
         """Refuse a correction for participation."""
-        raise self.uncorrectable(
+        raise self.build_correction_error(
             "multiplied by omega an update may move the model further than its bound, which is "
             "the point of the projection"
         )
@@ -116,8 +116,8 @@ class GradientProjection(Weighting[None]):
         """Return the empty state."""
 
     def weigh(
-        self, state: None, call: Call, responses: Responses, share: FloatArray
-    ) -> tuple[None, Weights]:
+        self, state: None, plan: RoundPlan, updates: ClientUpdates, admitted_fraction: FloatArray
+    ) -> tuple[None, AggregationWeights]:
         """Return c_k, and ``update_norm`` if a source is projected.
 
         Raises
@@ -125,24 +125,27 @@ class GradientProjection(Weighting[None]):
         ValueError
             If there are sources, and the updates' inner products are not available.
         """
-        target, sources = _target(call, responses, share), _sources(responses, share)
-        if not sources.any() or not target.factor.any():
+        target, sources = (
+            _compute_target_weights(plan, updates, admitted_fraction),
+            _find_sources(updates, admitted_fraction),
+        )
+        if not sources.any() or not target.numerator.any():
             return None, target
-        if responses.gram is None:
+        if updates.gram is None:
             raise ValueError(
                 "FedGP needs the inner products of the updates, and nobody provides them"
             )
-        gram, counts = responses.gram(), share > 0
-        projection = np.where(sources, _projections(target.factor, gram), 0.0)
-        return None, Weights(
-            (1.0 - self.beta) * target.factor + self.beta / sources.sum() * projection,
-            target.divisor,
-            update_norm=scattered(np.sqrt(np.diag(gram)[counts]), counts),
+        gram, counts = updates.gram(), admitted_fraction > 0
+        projection = np.where(sources, _compute_projections(target.numerator, gram), 0.0)
+        return None, AggregationWeights(
+            (1.0 - self.beta) * target.numerator + self.beta / sources.sum() * projection,
+            target.denominator,
+            update_norm=scatter(np.sqrt(np.diag(gram)[counts]), counts),
         )
 
     def check_with(self, selection: Selection, server_optimizer: ServerOptimizer[Any]) -> None:
         """Refuse a gate."""
-        if selection.gated:
+        if selection.has_gate:
             raise ParameterError(
                 "selection",
                 "one without a gate with the weighting fedgp",
@@ -150,17 +153,20 @@ class GradientProjection(Weighting[None]):
                 "the projection decides itself what the clients without priority add",
             )
 
-    def explain(self, decided: Decided, place: int) -> Iterator[str]:
+    def explain(self, trace: DecisionTrace, index: int) -> Iterator[str]:
         """Yield the weight of a priority client by its data, and a source's with its bound."""
-        call, responses, share = decided.call, decided.responses, decided.share
-        target, sources = _target(call, responses, share), _sources(responses, share)
-        recorded = decided.recorded[place]
-        c = f"c_k = {digits(recorded.weight)}"
-        if not sources[place]:
+        call, responses, share = trace.plan, trace.updates, trace.admitted_fraction
+        target, sources = (
+            _compute_target_weights(call, responses, share),
+            _find_sources(responses, share),
+        )
+        recorded = trace.recorded_decisions[index]
+        c = f"c_k = {format_number(recorded.weight)}"
+        if not sources[index]:
             beta = self.beta if sources.any() else 0.0
             yield (
                 "c_k = (1 - beta) p_k, p_k its fraction of the priority clients' data: "
-                f"(1 - {beta:g}) x {digits(target.weight[place])}"
+                f"(1 - {beta:g}) x {format_number(target.weight[index])}"
                 f"{'' if sources.any() else ', as no source was heard'}: {c}"
             )
             return
@@ -170,51 +176,58 @@ class GradientProjection(Weighting[None]):
         yield (
             "c_k = (beta / N_s) max(<g_T, Delta_k>, 0) / |Delta_k|^2, g_T the priority clients' "
             f"step, beta = {self.beta:g}, N_s = {sources.sum()}, |Delta_k| = "
-            f"{digits(recorded.update_norm)}; the inner products are not in the records"
+            f"{format_number(recorded.update_norm)}; the inner products are not in the records"
         )
         yield (
-            f"it moves the model by c_k |Delta_k| = {digits(recorded.weight)} x "
-            f"{digits(recorded.update_norm)} <= (beta / N_s) |g_T| <= (beta / N_s) sum of p_j "
-            f"|Delta_j| over P = {digits(self._bound(decided, target, sources))}: {c}"
+            f"it moves the model by c_k |Delta_k| = {format_number(recorded.weight)} x "
+            f"{format_number(recorded.update_norm)} <= (beta / N_s) |g_T| <= (beta / N_s) sum of p_j "
+            f"|Delta_j| over P = {format_number(self._compute_bound(trace, target, sources))}: {c}"
         )
 
-    def check_recorded(self, decided: Decided) -> Iterator[tuple[int | None, str]]:
+    def check_unreplayable(self, trace: DecisionTrace) -> Iterator[tuple[int | None, str]]:
         """Yield wrong weights of priority clients, and sources that exceed their bound."""
-        call, responses, share = decided.call, decided.responses, decided.share
-        target, sources = _target(call, responses, share), _sources(responses, share)
-        heard = bool(sources.any() and target.factor.any())
-        expected = (1.0 - self.beta if heard else 1.0) * target.factor / target.divisor
-        bound = self._bound(decided, target, sources) if heard else 0.0
-        for place, recorded in enumerate(decided.recorded):
+        call, responses, share = trace.plan, trace.updates, trace.admitted_fraction
+        target, sources = (
+            _compute_target_weights(call, responses, share),
+            _find_sources(responses, share),
+        )
+        heard = bool(sources.any() and target.numerator.any())
+        expected = (1.0 - self.beta if heard else 1.0) * target.numerator / target.denominator
+        bound = self._compute_bound(trace, target, sources) if heard else 0.0
+        for place, recorded in enumerate(trace.recorded_decisions):
             weight, norm = recorded.weight, recorded.update_norm
             if sources[place] and heard:
                 if norm is None or not 0.0 <= weight * norm <= bound * (1.0 + self.tolerance):
                     text = (
                         f"its update moves the model by weight x length = {weight:.9g} x "
-                        f"{digits(norm)}, outside of 0 to {bound:.9g}"
+                        f"{format_number(norm)}, outside of 0 to {bound:.9g}"
                     )
                     yield recorded.client, text
                 continue
             given = expected[place]
-            if decided.capped is not None:
-                given = min(given, decided.capped)
+            if trace.weight_cap is not None:
+                given = min(given, trace.weight_cap)
             if not math.isclose(weight, given, rel_tol=self.tolerance, abs_tol=1e-12):
                 text = f"weight is {weight:.9g}, the other records give {given:.9g}"
                 yield recorded.client, text
 
-    def _bound(self, decided: Decided, target: Weights, sources: BoolArray) -> float:
+    def _compute_bound(
+        self, trace: DecisionTrace, target: AggregationWeights, sources: BoolArray
+    ) -> float:
         """Return (beta / N_s) sum_{k in P} p_k |Delta_k| >= (beta / N_s) |g_T|."""
-        norms = np.array([recorded.update_norm or 0.0 for recorded in decided.recorded])
+        norms = np.array([recorded.update_norm or 0.0 for recorded in trace.recorded_decisions])
         return float(self.beta / sources.sum() * (target.weight @ norms))
 
 
-def _target(call: Call, responses: Responses, share: FloatArray) -> Weights:
+def _compute_target_weights(
+    plan: RoundPlan, updates: ClientUpdates, admitted_fraction: FloatArray
+) -> AggregationWeights:
     """Return FedAvg's weights on the priority clients, p_k, as the strategy on them alone has."""
-    of_target = np.minimum(share, responses.priority_weight)
-    return DataFraction().weigh(None, call, responses, of_target)[1]
+    of_target = np.minimum(admitted_fraction, updates.priority_weight)
+    return DataFraction().weigh(None, plan, updates, of_target)[1]
 
 
-def _projections(factor: FloatArray, gram: FloatArray) -> FloatArray:
+def _compute_projections(factor: FloatArray, gram: FloatArray) -> FloatArray:
     """Return max(<sum_j a_j Delta_j, Delta_i>, 0) / |Delta_i|^2, 0 where that is no number."""
     counts = factor > 0
     with np.errstate(all="ignore"):
@@ -223,7 +236,7 @@ def _projections(factor: FloatArray, gram: FloatArray) -> FloatArray:
     return np.where(np.isfinite(projection), projection, 0.0)
 
 
-def _sources(responses: Responses, share: FloatArray) -> BoolArray:
+def _find_sources(updates: ClientUpdates, admitted_fraction: FloatArray) -> BoolArray:
     """Return whose update is projected, shape (n,): the clients without priority admitted."""
-    sources: BoolArray = ~responses.priority & (share > 0)
+    sources: BoolArray = ~updates.priority & (admitted_fraction > 0)
     return sources

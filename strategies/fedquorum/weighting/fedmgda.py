@@ -7,24 +7,24 @@ from typing import Any
 
 import numpy as np
 
+from ..decisions import DecisionTrace
 from ..description import NO_SUM, RuleDescription
 from ..errors import ParameterError
+from ..formatting import format_number
 from ..parameters import FRACTION
-from ..report import Decided
-from ..responses import positions, scattered
+from ..responses import find_client_indices, scatter
 from ..rule import parameter
-from ..search import Between
+from ..search import FloatRange
 from ..selection.base import Selection
 from ..server_optimizer.base import ServerOptimizer
-from ..simplex import minimise_quadratic
-from ..types import Call, FloatArray, IntArray, Population, Responses, Weights
-from ..words import digits
+from ..simplex import minimize_quadratic
+from ..types import AggregationWeights, ClientUpdates, FloatArray, IntArray, Population, RoundPlan
 from .base import Weighting
-from .exponentiated_gradient import base_weights
+from .exponentiated_gradient import compute_base_weights
 
 
 @dataclass(frozen=True)
-class MinNorm(Weighting[IntArray]):
+class FedMGDAWeighting(Weighting[IntArray]):
     """Weight client i by c_i = p_i / |Delta_i|, with p the shortest mixture of directions.
 
         p = argmin |sum_i p_i Delta_i / |Delta_i||^2  over the simplex with |p_i - w_i| <= epsilon,
@@ -67,32 +67,38 @@ class MinNorm(Weighting[IntArray]):
         secure_sum=NO_SUM,
     )
     needs_updates = True
-    by_data = True
+    weights_by_data = True
     default_form = "min-norm in a box"
     tolerance = 1e-6  # p is the answer of a solver, which other machines round otherwise
-    unbounded = "what an update counts follows from all others: one can turn the whole step"
-    not_recorded = (
+    dp_unsupported_reason = (
+        "what an update counts follows from all others: one can turn the whole step"
+    )
+    unreplayable = (
         "the mixing coefficients of fedmgda: they need the inner products of the updates, which "
         "no record holds (checked instead: simplex, box, and weight = p / |Delta|)"
     )
-    factor = "p_k / |Delta_k|"
-    divisor = "the sum of p over {whom}, which is 1"
+    numerator = "p_k / |Delta_k|"
+    denominator = "the sum of p over {whom}, which is 1"
 
-    max_deviation: float = parameter(1.0, FRACTION, Between(0.05, 1.0))
+    max_deviation: float = parameter(1.0, FRACTION, FloatRange(0.05, 1.0))
 
-    def over_known(self) -> Weighting[Any]:
+    def with_fixed_denominator(self) -> Weighting[Any]:
         """Refuse a correction for participation."""
-        raise self.uncorrectable(
+        raise self.build_correction_error(
             "multiplied by omega its combination is no longer the shortest, which is its point"
         )
 
     def init(self, population: Population) -> IntArray:
         """Return the state: the clients ascending, shape (K,)."""
-        return population.ascending
+        return population.sorted_clients
 
     def weigh(
-        self, state: IntArray, call: Call, responses: Responses, share: FloatArray
-    ) -> tuple[IntArray, Weights]:
+        self,
+        state: IntArray,
+        plan: RoundPlan,
+        updates: ClientUpdates,
+        admitted_fraction: FloatArray,
+    ) -> tuple[IntArray, AggregationWeights]:
         """Return c_i; ``mixing`` is p.
 
         Raises
@@ -102,32 +108,32 @@ class MinNorm(Weighting[IntArray]):
         ValueError
             If the updates' inner products are not available.
         """
-        weight, mixing = np.zeros_like(share), np.zeros(len(state))
-        base = base_weights(call, responses, share)
+        weight, mixing = np.zeros_like(admitted_fraction), np.zeros(len(state))
+        base = compute_base_weights(plan, updates, admitted_fraction)
         counts = base > 0
         if not counts.any():
-            return state, Weights(weight, mixing=mixing)
-        if responses.gram is None:
+            return state, AggregationWeights(weight, mixing=mixing)
+        if updates.gram is None:
             raise ValueError(
                 "FedMGDA+ needs the inner products of the updates, and nobody provides them"
             )
-        gram = responses.gram()[np.ix_(counts, counts)]
+        gram = updates.gram()[np.ix_(counts, counts)]
         length = np.sqrt(np.diag(gram))
         inverse = np.divide(1.0, length, out=np.zeros_like(length), where=length > 0)
         centre = base[counts]
-        coefficients = minimise_quadratic(
+        coefficients = minimize_quadratic(
             gram * np.outer(inverse, inverse),
             np.zeros(len(centre)),
             low=np.maximum(centre - self.max_deviation, 0.0),
             high=np.minimum(centre + self.max_deviation, 1.0),
         )
         weight[counts] = coefficients * inverse
-        mixing[positions(state, responses)[counts]] = coefficients
-        return state, Weights(weight, mixing=mixing, update_norm=scattered(length, counts))
+        mixing[find_client_indices(state, updates)[counts]] = coefficients
+        return state, AggregationWeights(weight, mixing=mixing, update_norm=scatter(length, counts))
 
     def check_with(self, selection: Selection, server_optimizer: ServerOptimizer[Any]) -> None:
         """Refuse a gate, and server optimizers that step in another direction."""
-        if not server_optimizer.follows_update:
+        if not server_optimizer.is_linear:
             raise ParameterError(
                 "server_optimizer",
                 "sgd with the weighting fedmgda",
@@ -135,7 +141,7 @@ class MinNorm(Weighting[IntArray]):
                 "another step than along the shortest combination may harm clients, which it is "
                 "there to avoid",
             )
-        if selection.gated:
+        if selection.has_gate:
             raise ParameterError(
                 "selection",
                 "one without a gate with the weighting fedmgda",
@@ -144,25 +150,25 @@ class MinNorm(Weighting[IntArray]):
                 "that of the priority clients",
             )
 
-    def explain(self, decided: Decided, place: int) -> Iterator[str]:
+    def explain(self, trace: DecisionTrace, index: int) -> Iterator[str]:
         """Yield the recorded p, and the weight that follows from it."""
-        recorded = decided.recorded[place]
-        w = base_weights(decided.call, decided.responses, decided.share)[place]
+        recorded = trace.recorded_decisions[index]
+        w = compute_base_weights(trace.plan, trace.updates, trace.admitted_fraction)[index]
         yield (
             "p = argmin |sum of p_i Delta_i / |Delta_i||^2 over the simplex with |p_i - w_i| <= "
-            f"{self.max_deviation:g}: p_k = {digits(recorded.mixing_coefficient)}, w_k = "
-            f"{digits(w)}; the inner products of the updates that decide it are not in the records"
+            f"{self.max_deviation:g}: p_k = {format_number(recorded.mixing_coefficient)}, w_k = "
+            f"{format_number(w)}; the inner products of the updates that decide it are not in the records"
         )
         yield (
-            f"c_k = p_k / |Delta_k| = {digits(recorded.mixing_coefficient)} / "
-            f"{digits(recorded.update_norm)}"
+            f"c_k = p_k / |Delta_k| = {format_number(recorded.mixing_coefficient)} / "
+            f"{format_number(recorded.update_norm)}"
         )
 
-    def check_recorded(self, decided: Decided) -> Iterator[tuple[int | None, str]]:
+    def check_unreplayable(self, trace: DecisionTrace) -> Iterator[tuple[int | None, str]]:
         """Yield each p outside the simplex or the box, and each weight that is not p / |Delta|."""
-        base = base_weights(decided.call, decided.responses, decided.share)
+        base = compute_base_weights(trace.plan, trace.updates, trace.admitted_fraction)
         total = 0.0
-        for recorded, centre in zip(decided.recorded, base.tolist(), strict=True):
+        for recorded, centre in zip(trace.recorded_decisions, base.tolist(), strict=True):
             p, norm = recorded.mixing_coefficient or 0.0, recorded.update_norm
             total += p
             if abs(p - centre) > self.max_deviation + self.tolerance:
@@ -171,8 +177,8 @@ class MinNorm(Weighting[IntArray]):
                 )
                 yield recorded.client, text
             expected = p / norm if norm else 0.0
-            if decided.capped is not None:
-                expected = min(expected, decided.capped)
+            if trace.weight_cap is not None:
+                expected = min(expected, trace.weight_cap)
             if not math.isclose(recorded.weight, expected, rel_tol=1e-9, abs_tol=1e-12):
                 text = f"weight is {recorded.weight:.9g}, the other records give {expected:.9g}"
                 yield recorded.client, text

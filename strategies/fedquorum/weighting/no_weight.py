@@ -5,16 +5,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..decisions import DecisionTrace
 from ..description import RuleDescription
 from ..errors import ParameterError
-from ..report import Decided
-from ..rule import Question
-from ..types import Call, FloatArray, Population, Responses, Weights
+from ..rule import Goal
+from ..types import AggregationWeights, ClientUpdates, FloatArray, Population, RoundPlan
 from .base import Weighting
 
 
 @dataclass(frozen=True)
-class NoWeight(Weighting[None]):
+class ZeroWeighting(Weighting[None]):
     """Give every update the weight c_k = 0, for clients that each train a local model."""
 
     key = "no_weight"
@@ -25,28 +25,28 @@ class NoWeight(Weighting[None]):
         trusts="nothing",
         gain="nothing: nothing is aggregated",
     )
-    question = Question.AVERAGE
+    goal = Goal.AVERAGE
     needs_losses = False
     aggregates = False
-    strategy = False
-    factor = "0"
-    divisor = "nothing"
-    late = "It keeps what it trained."
-    unbounded = "nothing is aggregated that could be made private"
+    is_strategy = False
+    numerator = "0"
+    denominator = "nothing"
+    late_reply_effect = "It keeps what it trained."
+    dp_unsupported_reason = "nothing is aggregated that could be made private"
 
-    def uncorrectable(self, reason: str) -> ParameterError:
+    def build_correction_error(self, reason: str) -> ParameterError:
         """Return the error that refuses a correction for participation."""
-        return super().uncorrectable("nothing is aggregated")
+        return super().build_correction_error("nothing is aggregated")
 
     def init(self, population: Population) -> None:
         """Return the empty state."""
 
     def weigh(
-        self, state: None, call: Call, responses: Responses, share: FloatArray
-    ) -> tuple[None, Weights]:
+        self, state: None, plan: RoundPlan, updates: ClientUpdates, admitted_fraction: FloatArray
+    ) -> tuple[None, AggregationWeights]:
         """Return zeros."""
-        return None, Weights(np.zeros_like(share))
+        return None, AggregationWeights(np.zeros_like(admitted_fraction))
 
-    def explain(self, decided: Decided, place: int) -> Iterator[str]:
+    def explain(self, trace: DecisionTrace, index: int) -> Iterator[str]:
         """Yield that nothing counts."""
         yield "c_k = 0; every client keeps its local model, nothing is aggregated"

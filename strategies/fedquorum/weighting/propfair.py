@@ -5,18 +5,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..decisions import DecisionTrace
 from ..description import SUM_BY_LOSSES, RuleDescription
+from ..formatting import format_number
 from ..parameters import POSITIVE
-from ..report import Decided
 from ..rule import parameter
-from ..search import Between
+from ..search import FloatRange
 from ..types import FloatArray
-from ..words import digits
 from .exponentiated_gradient import PriorMixing
 
 
 @dataclass(frozen=True)
-class LossHeadroom(PriorMixing):
+class PropFairWeighting(PriorMixing):
     """Weight client i in proportion to w_i / max(M - F_i, epsilon).
 
     w_i is client i's fraction of the data heard. As an exponentiated gradient, the rule has
@@ -56,21 +56,21 @@ class LossHeadroom(PriorMixing):
         limit="`strategy.epsilon`",
         secure_sum=SUM_BY_LOSSES,
     )
-    factor = "w_k / max(M - F_k, epsilon)"
+    numerator = "w_k / max(M - F_k, epsilon)"
 
-    bound: float = parameter(3.0, POSITIVE, Between(2.0, 10.0))
+    bound: float = parameter(3.0, POSITIVE, FloatRange(2.0, 10.0))
     epsilon: float = parameter(0.2, POSITIVE)
 
-    def respond(self, loss: FloatArray) -> FloatArray:
+    def compute_log_weights(self, loss: FloatArray) -> FloatArray:
         """Return -log max(M - F_i, epsilon)."""
         response: FloatArray = -np.log(np.maximum(self.bound - loss, self.epsilon))
         return response
 
-    def explain(self, decided: Decided, place: int) -> Iterator[str]:
+    def explain(self, trace: DecisionTrace, index: int) -> Iterator[str]:
         """Yield the weight from the distance to M, with its numbers."""
-        loss = digits(decided.responses.loss[place])
+        loss = format_number(trace.updates.loss[index])
         formula = (
             f"-log max(M - F_k, {self.epsilon:g}) = "
             f"-log max({self.bound:g} - {loss}, {self.epsilon:g})"
         )
-        yield from self.explain_prior(formula, decided, place)
+        yield from self.explain_prior(formula, trace, index)

@@ -5,20 +5,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..decisions import DecisionTrace
 from ..description import SUM_BY_LOSSES, RuleDescription
+from ..formatting import format_number
 from ..parameters import NON_NEGATIVE, POSITIVE
-from ..report import Decided
 from ..rule import parameter
-from ..search import Between
-from ..types import Call, FloatArray, IntArray, Responses, Weights
-from ..words import digits
-from .exponentiated_gradient import PriorMixing, base_weights
+from ..search import FloatRange
+from ..types import AggregationWeights, ClientUpdates, FloatArray, IntArray, RoundPlan
+from .exponentiated_gradient import PriorMixing, compute_base_weights
 
-_SMALLEST_LOSS = 1e-10
+_MIN_LOSS = 1e-10
 
 
 @dataclass(frozen=True)
-class LossPower(PriorMixing):
+class QFedAvgWeighting(PriorMixing):
     """Weight the clients heard by c_i = w_i F_i^q / sum_j w_j F_j^q, w_i the data fraction.
 
     As an exponentiated gradient, the rule has r_i = q log F_i and the prior w. q = 0 is FedAvg. As
@@ -62,21 +62,25 @@ class LossPower(PriorMixing):
         gain="weight from a high loss: a huge one is the whole step at once",
         secure_sum=SUM_BY_LOSSES,
     )
-    factor = "w_k F_k^q"
+    numerator = "w_k F_k^q"
     authors_form = "authors' form with h"
 
-    q: float = parameter(1.0, NON_NEGATIVE, Between(0.01, 10.0))
+    q: float = parameter(1.0, NON_NEGATIVE, FloatRange(0.01, 10.0))
     lipschitz: float | None = parameter(None, POSITIVE)
 
     @property
-    def divisor(self) -> str:
+    def denominator(self) -> str:
         """The divisor of the weights, in words."""
         terms = "the same" if self.lipschitz is None else "w_j h_j / L"
         return f"the sum of {terms} over {{whom}}"
 
     def weigh(
-        self, state: IntArray, call: Call, responses: Responses, share: FloatArray
-    ) -> tuple[IntArray, Weights]:
+        self,
+        state: IntArray,
+        plan: RoundPlan,
+        updates: ClientUpdates,
+        admitted_fraction: FloatArray,
+    ) -> tuple[IntArray, AggregationWeights]:
         """Return c_i; ``mixing`` is w_i F_i^q, normalised, in both forms.
 
         Raises
@@ -85,24 +89,24 @@ class LossPower(PriorMixing):
             If the clients did not measure the model that they received, or the updates' norms,
             which the Lipschitz form needs, are missing.
         """
-        state, weights = super().weigh(state, call, responses, share)
+        state, weights = super().weigh(state, plan, updates, admitted_fraction)
         if self.lipschitz is None or weights.response is None:
             return state, weights
         counts = ~np.isnan(weights.response)
-        base = np.where(counts, base_weights(call, responses, share), 0.0)
+        base = np.where(counts, compute_base_weights(plan, updates, admitted_fraction), 0.0)
         # F^q over its largest value, so that no power overflows
-        loss = np.where(counts, np.maximum(responses.loss, _SMALLEST_LOSS), 1.0)
+        loss = np.where(counts, np.maximum(updates.loss, _MIN_LOSS), 1.0)
         power = base * (loss / loss[counts].max()) ** self.q
-        squared = np.where(counts, squared_norms(responses), 0.0)
+        squared = np.where(counts, compute_squared_norms(updates), 0.0)
         bend = self.q * self.lipschitz * squared / loss
         return state, replace(
             weights,
-            factor=power,
-            divisor=float((power * (1.0 + bend)).sum()),
+            numerator=power,
+            denominator=float((power * (1.0 + bend)).sum()),
             update_norm=np.where(counts, np.sqrt(squared), np.nan),
         )
 
-    def respond(self, loss: FloatArray) -> FloatArray:
+    def compute_log_weights(self, loss: FloatArray) -> FloatArray:
         """Return q log F_i."""
         if self.q == 0.0:
             return np.zeros_like(loss)
@@ -110,28 +114,28 @@ class LossPower(PriorMixing):
             response: FloatArray = self.q * np.log(loss)
         return response
 
-    def explain(self, decided: Decided, place: int) -> Iterator[str]:
+    def explain(self, trace: DecisionTrace, index: int) -> Iterator[str]:
         """Yield the weight from F^q, or from the Lipschitz form, with its numbers."""
-        loss = decided.responses.loss[place]
+        loss = trace.updates.loss[index]
         if self.lipschitz is None:
-            formula = f"q log F_k = {self.q:g} x log {digits(loss)}"
-            yield from self.explain_prior(formula, decided, place)
+            formula = f"q log F_k = {self.q:g} x log {format_number(loss)}"
+            yield from self.explain_prior(formula, trace, index)
             return
-        weights = decided.weights
+        weights = trace.weights
         if weights is None or weights.update_norm is None:
             return
-        norm = weights.update_norm[place]
+        norm = weights.update_norm[index]
         bend = self.q / loss * (self.lipschitz * norm) ** 2 + self.lipschitz
-        w = base_weights(decided.call, decided.responses, decided.share)[place]
+        w = compute_base_weights(trace.plan, trace.updates, trace.admitted_fraction)[index]
         yield (
             "c_k = w_k F_k^q L / sum of w_j h_j, h_k / F_k^q = q |L Delta_k|^2 / F_k + L = "
-            f"{digits(bend)} with w_k = {digits(w)}, F_k = {digits(loss)}, q = {self.q:g}, "
-            f"L = {self.lipschitz:g}, |Delta_k| = {digits(norm)}: "
-            f"c_k = {digits(weights.weight[place])}"
+            f"{format_number(bend)} with w_k = {format_number(w)}, F_k = {format_number(loss)}, q = {self.q:g}, "
+            f"L = {self.lipschitz:g}, |Delta_k| = {format_number(norm)}: "
+            f"c_k = {format_number(weights.weight[index])}"
         )
 
 
-def squared_norms(responses: Responses) -> FloatArray:
+def compute_squared_norms(updates: ClientUpdates) -> FloatArray:
     """Return |Delta_i|^2, shape (n,).
 
     Raises
@@ -139,6 +143,6 @@ def squared_norms(responses: Responses) -> FloatArray:
     ValueError
         If the updates' inner products are not available.
     """
-    if responses.gram is None:
+    if updates.gram is None:
         raise ValueError("this rule needs the norms of the updates, and nobody provides them")
-    return np.diag(responses.gram()).astype(np.float64)
+    return np.diag(updates.gram()).astype(np.float64)

@@ -7,14 +7,14 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from ..parameters import CDF, NON_NEGATIVE, POSITIVE
-from ..responses import check_response_range, heard
+from ..responses import check_response_range, compute_reported_mask
 from ..rule import parameter
-from ..search import Among
-from ..types import BoolArray, Call, FloatArray, Responses, Weights
-from .base import BY_LOSSES, Weighting
+from ..search import Choices
+from ..types import AggregationWeights, BoolArray, ClientUpdates, FloatArray, RoundPlan
+from .base import WEIGHTS_DEPEND_ON_LOSSES, Weighting
 
 
-class Mixed(Protocol):
+class MixingState(Protocol):
     """A state that holds p, shape (K,)."""
 
     @property
@@ -23,11 +23,11 @@ class Mixed(Protocol):
         ...
 
 
-MixedT = TypeVar("MixedT", bound=Mixed)
+MixingStateT = TypeVar("MixingStateT", bound=MixingState)
 
 
 @dataclass(frozen=True)
-class ResponseMixing(Weighting[MixedT]):
+class ResponseMixing(Weighting[MixingStateT]):
     """Weight the clients heard by c_i = p_i / sum_j p_j, with p from responses to the losses.
 
     If no client is heard, the state stays the same.
@@ -35,7 +35,7 @@ class ResponseMixing(Weighting[MixedT]):
     Parameters
     ----------
     cdf : {"weibull", "exponential", "frechet", "normal", "gumbel", "logistic"}
-        The CDF of the response; see ``cdf_value``.
+        The CDF of the response; see ``compute_cdf``.
     c1, c2 : float, optional
         The range of the responses, 0 <= C1 < C2.
 
@@ -45,13 +45,13 @@ class ResponseMixing(Weighting[MixedT]):
         If a value is outside its range.
     """
 
-    baseline = False
-    fixed_population = True
-    unbounded = BY_LOSSES
-    factor = "p_k"
-    divisor = "the sum of p over {whom}"
+    is_baseline = False
+    requires_fixed_population = True
+    dp_unsupported_reason = WEIGHTS_DEPEND_ON_LOSSES
+    numerator = "p_k"
+    denominator = "the sum of p over {whom}"
 
-    cdf: str = parameter("normal", CDF, Among(CDF.choices))
+    cdf: str = parameter("normal", CDF, Choices(CDF.choices))
     c1: float | None = parameter(None, NON_NEGATIVE)
     c2: float | None = parameter(None, POSITIVE)
 
@@ -60,8 +60,12 @@ class ResponseMixing(Weighting[MixedT]):
         check_response_range(self.c1, self.c2)
 
     def weigh(
-        self, state: MixedT, call: Call, responses: Responses, share: FloatArray
-    ) -> tuple[MixedT, Weights]:
+        self,
+        state: MixingStateT,
+        plan: RoundPlan,
+        updates: ClientUpdates,
+        admitted_fraction: FloatArray,
+    ) -> tuple[MixingStateT, AggregationWeights]:
         """Return the state after the decision, and its p restricted to the clients heard.
 
         Raises
@@ -72,13 +76,18 @@ class ResponseMixing(Weighting[MixedT]):
             If the clients did not measure the model that they received, or a rule that needs all
             clients did not get all.
         """
-        counts = heard(call, responses, share)
+        counts = compute_reported_mask(plan, updates, admitted_fraction)
         if not counts.any():
-            return state, Weights(np.zeros_like(share), mixing=state.mixing)
-        return self.decide(state, call, responses, share, counts)
+            return state, AggregationWeights(np.zeros_like(admitted_fraction), mixing=state.mixing)
+        return self.decide(state, plan, updates, admitted_fraction, counts)
 
     @abstractmethod
     def decide(
-        self, state: MixedT, call: Call, responses: Responses, share: FloatArray, counts: BoolArray
-    ) -> tuple[MixedT, Weights]:
+        self,
+        state: MixingStateT,
+        plan: RoundPlan,
+        updates: ClientUpdates,
+        admitted_fraction: FloatArray,
+        counts: BoolArray,
+    ) -> tuple[MixingStateT, AggregationWeights]:
         """Return the next state and the weights, given the responses of at least one client."""

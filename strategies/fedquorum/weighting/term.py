@@ -4,21 +4,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ..decisions import DecisionTrace
 from ..description import SUM_BY_LOSSES, RuleDescription
 from ..errors import ParameterError
+from ..formatting import format_number
 from ..parameters import PRIOR, REAL
-from ..report import Decided
 from ..rule import parameter
-from ..search import Between
+from ..search import FloatRange
 from ..selection.base import Selection
 from ..server_optimizer.base import ServerOptimizer
-from ..types import Call, FloatArray, Responses
-from ..words import digits
+from ..types import ClientUpdates, FloatArray, RoundPlan
 from .exponentiated_gradient import PriorMixing
 
 
 @dataclass(frozen=True)
-class TiltedLoss(PriorMixing):
+class TERMWeighting(PriorMixing):
     """Weight the clients heard by c_i = w_i exp(lambda F_i) / sum_j w_j exp(lambda F_j).
 
     As an exponentiated gradient, the rule has r_i = lambda F_i and the prior w over the clients
@@ -55,20 +55,22 @@ class TiltedLoss(PriorMixing):
         secure_sum=SUM_BY_LOSSES,
     )
 
-    tilt: float = parameter(1.0, REAL, Between(0.01, 10.0))
+    tilt: float = parameter(1.0, REAL, FloatRange(0.01, 10.0))
     prior: str = parameter("data", PRIOR)
 
     @property
-    def factor(self) -> str:
+    def numerator(self) -> str:
         """The formula to which c_k is proportional."""
         return "exp(lambda F_k)" if self.prior == "uniform" else "w_k exp(lambda F_k)"
 
-    def base(self, call: Call, responses: Responses, share: FloatArray) -> FloatArray:
+    def compute_prior_weights(
+        self, plan: RoundPlan, updates: ClientUpdates, admitted_fraction: FloatArray
+    ) -> FloatArray:
         """Return the prior of the clients with a share and 0 for others, shape (n,)."""
         if self.prior == "data":
-            return super().base(call, responses, share)
-        total = share.sum()
-        return share / total if total > 0 else share
+            return super().compute_prior_weights(plan, updates, admitted_fraction)
+        total = admitted_fraction.sum()
+        return admitted_fraction / total if total > 0 else admitted_fraction
 
     def check_with(self, selection: Selection, server_optimizer: ServerOptimizer[Any]) -> None:
         """Refuse a uniform prior if priority clients are drawn by their data."""
@@ -81,11 +83,11 @@ class TiltedLoss(PriorMixing):
                 "a draw counts as its client's share of the data",
             )
 
-    def respond(self, loss: FloatArray) -> FloatArray:
+    def compute_log_weights(self, loss: FloatArray) -> FloatArray:
         """Return lambda F_i."""
         return self.tilt * loss
 
-    def explain(self, decided: Decided, place: int) -> Iterator[str]:
+    def explain(self, trace: DecisionTrace, index: int) -> Iterator[str]:
         """Yield the tilted weight with its numbers."""
-        loss = digits(decided.responses.loss[place])
-        yield from self.explain_prior(f"lambda F_k = {self.tilt:g} x {loss}", decided, place)
+        loss = format_number(trace.updates.loss[index])
+        yield from self.explain_prior(f"lambda F_k = {self.tilt:g} x {loss}", trace, index)

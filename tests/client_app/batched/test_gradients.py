@@ -13,13 +13,13 @@ from client_app.batched.gradients import (
     Batches,
     FunctionalGradients,
     Gradients,
-    Stacked,
-    dense_gradients,
+    StackedTensors,
+    build_dense_gradients,
 )
-from client_app.dropout import dropouts, give_dropout
+from client_app.dropout import find_dropouts, replace_dropout
+from client_app.losses import BinaryCrossEntropy, CrossEntropy, SequenceCrossEntropy, SquaredError
+from client_app.losses import Task as AnyTask
 from client_app.models import CNN, MLP, LogisticRegression, SmallCNN
-from client_app.tasks import BinaryCrossEntropy, CrossEntropy, SequenceCrossEntropy, SquaredError
-from client_app.tasks import Task as AnyTask
 
 CLASSES, FEATURES = 4, 6
 SIZES = [5, 2, 5, 1, 3]
@@ -30,14 +30,14 @@ DENSE = {
 }
 
 
-def stacked_of(model: nn.Module, clients: int) -> tuple[Stacked, Stacked]:
+def stacked_of(model: nn.Module, clients: int) -> tuple[StackedTensors, StackedTensors]:
     """Return parameters, another for each client, and buffers."""
     generator = torch.Generator().manual_seed(1)
     parameters = {
         name: torch.randn((clients, *p.shape), generator=generator, dtype=torch.float64)
         for name, p in model.named_parameters()
     }
-    masked = {name for name, _ in dropouts(model)}
+    masked = {name for name, _ in find_dropouts(model)}
     buffers = {
         name: torch.stack([b.clone() for _ in range(clients)])
         for name, b in model.named_buffers()
@@ -57,34 +57,34 @@ def batches_of(sizes: list[int], shape: tuple[int, ...], classes: int = CLASSES)
     return Batches(x, y, np.array(sizes), {}, torch.ones((m, b), dtype=torch.float64))
 
 
-def scaled(gradients: Gradients, batches: Batches, scale: torch.Tensor) -> Batches:
+def scale_batches(gradients: Gradients, batches: Batches, scale: torch.Tensor) -> Batches:
     """Return the same batches as ``gradients`` wants them, times ``scale`` (m,)."""
     sizes = torch.from_numpy(batches.sizes)
     counts = torch.arange(batches.y.shape[1]) < sizes[:, None]
-    coefficients = gradients.coefficients(batches.y, counts, sizes.to(scale), scale)
+    coefficients = gradients.compute_coefficients(batches.y, counts, sizes.to(scale), scale)
     return replace(batches, coefficients=coefficients)
 
 
 def by_autograd(
     model: nn.Module,
     task: AnyTask,
-    start: tuple[Stacked, Stacked],
+    start: tuple[StackedTensors, StackedTensors],
     batches: Batches,
     scale: torch.Tensor,
-) -> tuple[Stacked, Stacked]:
+) -> tuple[StackedTensors, StackedTensors]:
     """Return scale_k times each client's gradient, and its buffers after the pass."""
     parameters, buffers = start
     gradients = {name: torch.zeros_like(p) for name, p in parameters.items()}
     after = {name: b.clone() for name, b in buffers.items()}
     model.train()
-    layers = dict(dropouts(model))
+    layers = dict(find_dropouts(model))
     for k, size in enumerate(batches.sizes.tolist()):
         state = {name: tensor[k] for name, tensor in {**parameters, **buffers}.items()}
         model.load_state_dict(state)
         for name, mask in batches.masks.items():
             layers[name].mask = mask[k, :size]
         model.zero_grad()
-        task.mean_loss(model(batches.x[k, :size]), batches.y[k, :size]).backward()
+        task.compute_mean_loss(model(batches.x[k, :size]), batches.y[k, :size]).backward()
         for name, parameter in model.named_parameters():
             assert parameter.grad is not None
             gradients[name][k] = scale[k] * parameter.grad
@@ -102,7 +102,7 @@ def check(gradients: Gradients, model: nn.Module, task: AnyTask, batches: Batche
     given_parameters = {name: p.clone() for name, p in parameters.items()}
     into = {name: torch.ones_like(p) for name, p in parameters.items()}
     inputs = batches.x.clone()
-    gradients.add(parameters, buffers, into, scaled(gradients, batches, scale))
+    gradients.accumulate(parameters, buffers, into, scale_batches(gradients, batches, scale))
     for name, gradient in expected.items():
         torch.testing.assert_close(into[name] - 1, gradient, rtol=1e-11, atol=1e-12)
         assert torch.equal(parameters[name], given_parameters[name])
@@ -118,7 +118,7 @@ def check_step(gradients: Gradients, model: nn.Module, task: AnyTask, batches: B
     rates = torch.linspace(0.1, 0.9, m, dtype=torch.float64)
     gradient, _ = by_autograd(model, task, (parameters, buffers), batches, -rates)
     expected = {name: p + gradient[name] for name, p in parameters.items()}
-    gradients.add(parameters, buffers, parameters, scaled(gradients, batches, -rates))
+    gradients.accumulate(parameters, buffers, parameters, scale_batches(gradients, batches, -rates))
     for name, p in expected.items():
         torch.testing.assert_close(parameters[name], p, rtol=1e-11, atol=1e-12)
 
@@ -131,7 +131,7 @@ def test_the_closed_form_is_the_gradient(
 ) -> None:
     """Of equal and of ragged batches, added to another tensor or as a step in place."""
     model, task = DENSE[name], CrossEntropy(weights)
-    dense = dense_gradients(model, task)
+    dense = build_dense_gradients(model, task)
     assert dense is not None
     shape = (2, 3) if name == "mlp" else (FEATURES,)
     for use in (check, check_step):
@@ -144,7 +144,7 @@ def test_the_closed_form_is_the_gradient(
 def test_the_closed_form_of_any_sizes(sizes: list[int], name: str) -> None:
     """Whatever batches the clients have."""
     model, task = DENSE[name], CrossEntropy(WEIGHTS)
-    dense = dense_gradients(model, task)
+    dense = build_dense_gradients(model, task)
     assert dense is not None
     check(dense, model, task, batches_of(sizes, (FEATURES,)))
 
@@ -155,7 +155,7 @@ def test_the_closed_form_of_one_logit(weights: torch.Tensor | None, hidden: int 
     """Two classes with the sigmoid, one client or several, and each with the bits it has alone."""
     model = LogisticRegression((FEATURES,), 1) if hidden is None else MLP((FEATURES,), 1, hidden)
     task = BinaryCrossEntropy(weights)
-    dense = dense_gradients(model.double(), task)
+    dense = build_dense_gradients(model.double(), task)
     assert dense is not None
     for sizes in (SIZES, [3]):
         for use in (check, check_step):
@@ -164,12 +164,14 @@ def test_the_closed_form_of_one_logit(weights: torch.Tensor | None, hidden: int 
     parameters, buffers = stacked_of(model, 4)
     rates = torch.linspace(0.1, 0.9, 4, dtype=torch.float64)
     together = {name: p.clone() for name, p in parameters.items()}
-    dense.add(together, buffers, together, scaled(dense, whole, rates))
+    dense.accumulate(together, buffers, together, scale_batches(dense, whole, rates))
     for k in range(4):
         one = slice(k, k + 1)
-        batches = replace(whole, x=whole.x[one], y=whole.y[one], sizes=whole.sizes[one], rooms={})
+        batches = replace(
+            whole, x=whole.x[one], y=whole.y[one], sizes=whole.sizes[one], workspaces={}
+        )
         alone = {name: p[one].clone() for name, p in parameters.items()}
-        dense.add(alone, buffers, alone, scaled(dense, batches, rates[one]))
+        dense.accumulate(alone, buffers, alone, scale_batches(dense, batches, rates[one]))
         assert all(torch.equal(alone[name], together[name][one]) for name in parameters)
 
 
@@ -177,14 +179,14 @@ def test_a_batch_without_weight_has_no_gradient() -> None:
     """Where the classes of a whole batch weigh 0 the model stays, as with autograd."""
     for name, model in DENSE.items():
         task = CrossEntropy(WEIGHTS)
-        dense = dense_gradients(model, task)
+        dense = build_dense_gradients(model, task)
         assert dense is not None, name
         batches = batches_of([3, 3], (FEATURES,))
         batches = replace(batches, y=torch.tensor([[1, 1, 1], [1, 2, 1]]))
         parameters, buffers = stacked_of(model, 2)
         into = {n: torch.zeros_like(p) for n, p in parameters.items()}
         ones = torch.ones(2, dtype=torch.float64)
-        dense.add(parameters, buffers, into, scaled(dense, batches, ones))
+        dense.accumulate(parameters, buffers, into, scale_batches(dense, batches, ones))
         assert all(bool((gradient[0] == 0).all()) for gradient in into.values())
         assert all(bool((gradient[1] != 0).any()) for gradient in into.values())
 
@@ -192,7 +194,7 @@ def test_a_batch_without_weight_has_no_gradient() -> None:
 def test_huge_logits_have_a_finite_gradient() -> None:
     """A confident wrong model is taken back, not made NaN."""
     model, task = DENSE["logistic_regression"], CrossEntropy()
-    dense = dense_gradients(model, task)
+    dense = build_dense_gradients(model, task)
     assert dense is not None
     parameters, buffers = stacked_of(model, 2)
     parameters["linear.weight"] *= 1e6
@@ -200,7 +202,7 @@ def test_huge_logits_have_a_finite_gradient() -> None:
     scale = torch.ones(2, dtype=torch.float64)
     expected, _ = by_autograd(model, task, (parameters, buffers), batches, scale)
     into = {name: torch.zeros_like(p) for name, p in parameters.items()}
-    dense.add(parameters, buffers, into, scaled(dense, batches, scale))
+    dense.accumulate(parameters, buffers, into, scale_batches(dense, batches, scale))
     for name, gradient in into.items():
         torch.testing.assert_close(gradient, expected[name], rtol=1e-11, atol=1e-12)
         assert bool(gradient.isfinite().all())
@@ -234,7 +236,7 @@ def frozen() -> nn.Module:
 )
 def test_no_closed_form_of_anything_else(model: nn.Module, task: AnyTask) -> None:
     """Only of models and losses that are known exactly, all of whose layers are trained."""
-    assert dense_gradients(model, task) is None
+    assert build_dense_gradients(model, task) is None
 
 
 def test_batch_normalisation() -> None:
@@ -250,14 +252,14 @@ def test_batch_normalisation() -> None:
 
 def test_dropout_masks() -> None:
     """Every client has its own mask for each of its samples."""
-    model = give_dropout(
+    model = replace_dropout(
         SmallCNN((1, 8, 8), CLASSES, (6,), 0.4).double(), torch.zeros(2, 1, 8, 8).double()
     ).train()
     batches = batches_of(SIZES, (1, 8, 8))
     rng = np.random.default_rng(0)
     masks = {
-        name: torch.stack([layer.draw(5, rng) for _ in SIZES]).double()
-        for name, layer in dropouts(model)
+        name: torch.stack([layer.draw_mask(5, rng) for _ in SIZES]).double()
+        for name, layer in find_dropouts(model)
     }
     assert len(masks) == 2
     batches = replace(batches, masks=masks)
@@ -281,4 +283,4 @@ def test_what_draws_numbers_is_refused() -> None:
     into = {name: torch.zeros_like(p) for name, p in parameters.items()}
     functional = FunctionalGradients(model, CrossEntropy())
     with pytest.raises(RuntimeError, match="randomness"):
-        functional.add(parameters, buffers, into, batches_of([2, 2], (FEATURES,)))
+        functional.accumulate(parameters, buffers, into, batches_of([2, 2], (FEATURES,)))

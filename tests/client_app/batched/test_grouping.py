@@ -13,20 +13,26 @@ import pytest
 import torch
 from torch import nn
 
-from client_app.batched import BatchedTraining
-from client_app.batched.forward import DenseMeasuring
-from client_app.batched.gradients import dense_gradients
+from client_app.batched import BatchedTrainer
+from client_app.batched.forward import DenseEvaluator
+from client_app.batched.gradients import build_dense_gradients
+from client_app.cached_evaluation import CachedEvaluator
 from client_app.data.base import ClientData
-from client_app.evaluation import Measurement
+from client_app.evaluation import ClientMetrics
 from client_app.examples import Examples
-from client_app.measurements import Measurements
+from client_app.losses import CrossEntropy
 from client_app.models import CNN, MLP, LogisticRegression, SmallCNN
-from client_app.randomness import torch_seeded
-from client_app.tasks import CrossEntropy
-from client_app.training import LocalTraining, TheoremLR, TrainingSetup
-from client_app.workers import Workers, torch_threads
-from tests.cases import sampled
-from tests.client_app.clients import CPU, arrays_of, examples_of, measurements_of, ragged_data
+from client_app.rng import seed_torch
+from client_app.training import LocalSGDConfig, TheoremLR, TrainingSetup
+from client_app.workers import WorkerPool, use_torch_threads
+from tests.cases import sample_cases
+from tests.client_app.clients import (
+    CPU,
+    copy_arrays,
+    get_examples,
+    make_cached_evaluator,
+    make_ragged_data,
+)
 
 SEED, T = 3, 2
 PLENTY = 2**27
@@ -54,7 +60,7 @@ class Problem:
 
     def examples(self, hosted: Iterable[int]) -> Examples:
         """Return the training rows of the clients that a process hosts, in its order."""
-        return examples_of({k: self.data[k] for k in hosted}, dtype=self.dtype)
+        return get_examples({k: self.data[k] for k in hosted}, dtype=self.dtype)
 
 
 def problem(rng: np.random.Generator) -> Problem:
@@ -71,7 +77,7 @@ def problem(rng: np.random.Generator) -> Problem:
         for parameter in model.parameters():
             parameter.copy_(torch.from_numpy(0.3 * rng.standard_normal(parameter.shape)))
     weights = torch.from_numpy(rng.random(classes)) if rng.random() < 0.3 else None
-    data = ragged_data(counts.tolist(), (inputs,), classes, int(rng.integers(2**31)))
+    data = make_ragged_data(counts.tolist(), (inputs,), classes, int(rng.integers(2**31)))
     return Problem(data, model.to(dtype), CrossEntropy(weights), dtype)
 
 
@@ -88,7 +94,7 @@ def assert_same_bits(found: Sequence[torch.Tensor], expected: Sequence[torch.Ten
         assert tensor.numpy().tobytes() == other.numpy().tobytes()
 
 
-@pytest.mark.parametrize(("batch_size", "option", "seed"), sampled(CASES, 60))
+@pytest.mark.parametrize(("batch_size", "option", "seed"), sample_cases(CASES, 60))
 def test_a_client_trains_to_the_same_bits_in_any_group(
     batch_size: int, option: str, seed: int
 ) -> None:
@@ -96,53 +102,55 @@ def test_a_client_trains_to_the_same_bits_in_any_group(
     rng = np.random.default_rng([batch_size, list(OPTIONS).index(option), seed])
     case = problem(rng)
     lr, epochs = float(rng.choice([0.01, 0.1, 1.0])), int(rng.integers(1, 4))
-    how = LocalTraining(lr, batch_size, epochs, **OPTIONS[option])
-    start = arrays_of(case.model)
+    how = LocalSGDConfig(lr, batch_size, epochs, **OPTIONS[option])
+    start = copy_arrays(case.model)
 
-    def trained(clients: Sequence[int], hosted: Iterable[int], memory: int) -> list[torch.Tensor]:
+    def train_batched(
+        clients: Sequence[int], hosted: Iterable[int], memory: int
+    ) -> list[torch.Tensor]:
         setup = TrainingSetup(case.model, case.examples(hosted), how, case.task, seed=SEED)
-        batched = BatchedTraining(setup, memory_bytes=memory)
+        batched = BatchedTrainer(setup, memory_bytes=memory)
         assert batched.closed_form
         return batched.train(start, clients, T)
 
     everyone = range(len(case.data))
-    with torch_threads(1):
-        whole = trained(everyone, everyone, PLENTY)
+    with use_torch_threads(1):
+        whole = train_batched(everyone, everyone, PLENTY)
         for group in groups(rng, len(case.data)):
             hosted = everyone if rng.random() < 0.5 else group
-            found = trained(group, hosted, int(rng.choice([1, 20_000, PLENTY])))
+            found = train_batched(group, hosted, int(rng.choice([1, 20_000, PLENTY])))
             assert_same_bits(found, [tensor[group] for tensor in whole])
     assert not np.array_equal(whole[-1][0], start[-1])
 
 
-def bits(measured: Measurement) -> bytes:
+def bits(measured: ClientMetrics) -> bytes:
     """Return all numbers of a measurement in bytes: NaN equals itself, 0 differs from -0."""
     numbers = (measured.num_examples, measured.loss, measured.accuracy, measured.metric)
     return np.array(numbers, dtype=np.float64).tobytes()
 
 
-@pytest.mark.parametrize("seed", sampled(range(120), 40))
+@pytest.mark.parametrize("seed", sample_cases(range(120), 40))
 def test_a_client_measures_the_same_bits_in_any_group(seed: int) -> None:
     """In closed form: beside any others, in passes of any size, on any number of workers."""
     rng = np.random.default_rng([9, seed])
     case = problem(rng)
-    gradients = dense_gradients(case.model, case.task)
+    gradients = build_dense_gradients(case.model, case.task)
     assert gradients is not None
     metric, state = str(rng.choice(["accuracy", "f1", "auroc"])), case.model.state_dict()
 
-    def measured(
+    def evaluate_bits(
         clients: Sequence[int], hosted: Iterable[int], rows: int, workers: int
     ) -> dict[int, bytes]:
-        measuring = DenseMeasuring(gradients, case.examples(hosted), case.task, rows)
-        found = measuring.measure(state, clients, metric, Workers(workers))
+        measuring = DenseEvaluator(gradients, case.examples(hosted), case.task, rows)
+        found = measuring.evaluate(state, clients, metric, WorkerPool(workers))
         return {client: bits(one) for client, one in zip(clients, found, strict=True)}
 
     everyone = range(len(case.data))
-    whole = measured(everyone, everyone, 4096, 1)
+    whole = evaluate_bits(everyone, everyone, 4096, 1)
     for group in groups(rng, len(case.data)):
         hosted = everyone if rng.random() < 0.5 else group
         rows, workers = int(rng.choice([1, 100, 4096])), int(rng.integers(1, 4))
-        assert measured(group, hosted, rows, workers) == {k: whole[k] for k in group}
+        assert evaluate_bits(group, hosted, rows, workers) == {k: whole[k] for k in group}
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -151,20 +159,20 @@ def test_a_client_measures_the_same_bits_with_convolutions(
     monkeypatch: pytest.MonkeyPatch, kind: str, workers: int
 ) -> None:
     """Whoever measures beside it and however many workers there are."""
-    with torch_seeded(5, CPU):
+    with seed_torch(5, CPU):
         model = SmallCNN((1, 8, 8), 4, (6,)) if kind == "small_cnn" else CNN((1, 16, 16), 4)
     model = model.to(memory_format=torch.channels_last)
     shape = (1, 8, 8) if kind == "small_cnn" else (1, 16, 16)
-    data = ragged_data([7, 33, 1, 20, 11, 300], shape, 4)
+    data = make_ragged_data([7, 33, 1, 20, 11, 300], shape, 4)
 
-    def measured(clients: Sequence[int], cores: int) -> dict[int, bytes]:
-        monkeypatch.setattr("client_app.measurements.available_cores", lambda: cores)
-        measurements: Measurements = measurements_of({k: data[k] for k in clients}, model)
-        arrays = arrays_of(model)
+    def evaluate_bits(clients: Sequence[int], cores: int) -> dict[int, bytes]:
+        monkeypatch.setattr("client_app.cached_evaluation.count_available_cores", lambda: cores)
+        measurements: CachedEvaluator = make_cached_evaluator({k: data[k] for k in clients}, model)
+        arrays = copy_arrays(model)
         measurements.prepare(arrays, "train", clients)
-        return {k: bits(measurements.measure(arrays, "train", k)) for k in clients}
+        return {k: bits(measurements.evaluate(arrays, "train", k)) for k in clients}
 
-    whole = measured(range(len(data)), 1)
+    whole = evaluate_bits(range(len(data)), 1)
     assert len(set(whole.values())) == len(data)
     for group in ([2], [5], [4, 0, 3], [5, 4, 3, 2, 1, 0]):
-        assert measured(group, workers) == {k: whole[k] for k in group}
+        assert evaluate_bits(group, workers) == {k: whole[k] for k in group}

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 from fedquorum.errors import DataError
-from fedquorum.streams import stream
+from fedquorum.rng import make_generator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from client_app.batched.schedule import Schedule, local_schedule
-from client_app.data.base import ClientRows, Pool
+from client_app.batched.schedule import BatchSchedule, build_batch_schedule
+from client_app.data.base import PooledSplit, RowIndex
 from client_app.examples import Examples
-from client_app.training import LocalTraining, TheoremLR, train
+from client_app.training import LocalSGDConfig, TheoremLR, train_model
 
 SEED, T = 4, 2
 
@@ -25,16 +25,20 @@ def examples_of(counts: list[int]) -> Examples:
     rows = {k: np.arange(e - c, e) for k, (c, e) in enumerate(zip(counts, ends, strict=True))}
     x = np.arange(sum(counts), dtype=np.float32)[:, None]
     return Examples(
-        Pool(x, np.zeros(len(x), np.int64), ClientRows.of(rows)), torch.device("cpu"), torch.float64
+        PooledSplit(x, np.zeros(len(x), np.int64), RowIndex.from_mapping(rows)),
+        torch.device("cpu"),
+        torch.float64,
     )
 
 
 def schedule_of(
-    counts: list[int], how: LocalTraining, *, normalises: bool = False, t: int = T
-) -> Schedule:
+    counts: list[int], how: LocalSGDConfig, *, normalises: bool = False, t: int = T
+) -> BatchSchedule:
     clients = range(len(counts))
-    draws = [partial(stream, SEED, round_number=t + 1, client=k) for k in clients]
-    return local_schedule(clients, draws, examples_of(counts), how, t=t, normalises=normalises)
+    draws = [partial(make_generator, SEED, round_number=t + 1, client=k) for k in clients]
+    return build_batch_schedule(
+        clients, draws, examples_of(counts), how, t=t, batch_norm=normalises
+    )
 
 
 class Spy(nn.Module):
@@ -54,27 +58,29 @@ class Spy(nn.Module):
 
 
 def alone(
-    counts: list[int], client: int, how: LocalTraining, *, normalises: bool
+    counts: list[int], client: int, how: LocalSGDConfig, *, normalises: bool
 ) -> list[list[int]]:
     """Return the rows of each step of a client that trains alone."""
-    x, y = examples_of(counts).of([client])
+    x, y = examples_of(counts).select_clients([client])
     spy = Spy(normalises=normalises)
-    train(spy, x, y, how, partial(stream, SEED, round_number=T + 1, client=client), t=T)
+    train_model(
+        spy, x, y, how, partial(make_generator, SEED, round_number=T + 1, client=client), t=T
+    )
     return spy.batches
 
 
-def batches(schedule: Schedule, place: int) -> list[list[int]]:
+def batches(schedule: BatchSchedule, place: int) -> list[list[int]]:
     """Return the rows of each step of the client in this place."""
     steps = zip(schedule.rows[:, place].tolist(), schedule.sizes[:, place].tolist(), strict=True)
     return [rows[:size] for rows, size in steps if size]
 
 
 HOW = {
-    "epochs": LocalTraining(0.1, 4, 3),
-    "one sample a step": LocalTraining(0.1, 1, 1),
-    "all samples a step": LocalTraining(0.1, 100, 2),
-    "fewer steps than an epoch": LocalTraining(0.1, 4, 9, local_steps=2),
-    "more steps than an epoch": LocalTraining(0.1, 4, 1, local_steps=9),
+    "epochs": LocalSGDConfig(0.1, 4, 3),
+    "one sample a step": LocalSGDConfig(0.1, 1, 1),
+    "all samples a step": LocalSGDConfig(0.1, 100, 2),
+    "fewer steps than an epoch": LocalSGDConfig(0.1, 4, 9, local_steps=2),
+    "more steps than an epoch": LocalSGDConfig(0.1, 4, 1, local_steps=9),
 }
 
 
@@ -83,7 +89,7 @@ HOW = {
 @given(st.lists(st.integers(1, 13), min_size=1, max_size=5))
 @settings(max_examples=10, deadline=None)
 def test_the_rows_are_those_of_training_alone(
-    normalises: bool, how: LocalTraining, counts: list[int]
+    normalises: bool, how: LocalSGDConfig, counts: list[int]
 ) -> None:
     """Every client's batches are its own, in its own order, whatever the others have."""
     if normalises and (how.batch_size == 1 or 1 in counts):
@@ -100,9 +106,9 @@ def test_the_rows_are_those_of_training_alone(
 @settings(max_examples=40, deadline=None)
 def test_shapes_and_what_counts(counts: list[int], local_steps: int | None) -> None:
     """Those with most steps come first; what is padded is a row of the same batch."""
-    schedule = schedule_of(counts, LocalTraining(0.1, 8, 2, local_steps=local_steps))
+    schedule = schedule_of(counts, LocalSGDConfig(0.1, 8, 2, local_steps=local_steps))
     steps, clients, widest = schedule.rows.shape
-    assert schedule.sizes.shape == schedule.rates.shape == (steps, clients)
+    assert schedule.sizes.shape == schedule.learning_rates.shape == (steps, clients)
     assert (clients, widest) == (len(counts), min(8, max(counts)))
     lengths = (schedule.sizes > 0).sum(axis=0)
     assert list(lengths) == sorted(lengths, reverse=True)
@@ -121,16 +127,16 @@ def test_shapes_and_what_counts(counts: list[int], local_steps: int | None) -> N
 
 def test_clients_with_as_many_steps_stay_in_order() -> None:
     """Only those with more steps overtake."""
-    assert schedule_of([8, 5, 20, 6, 20], LocalTraining(0.1, 8, 2)).order == (2, 4, 0, 1, 3)
+    assert schedule_of([8, 5, 20, 6, 20], LocalSGDConfig(0.1, 8, 2)).order == (2, 4, 0, 1, 3)
 
 
 RATES = {
-    "constant": LocalTraining(0.2, 8, 2),
-    "step": LocalTraining(0.2, 8, 2, lr_schedule="step", lr_decay=0.5, lr_decay_every=2),
-    "exponential": LocalTraining(0.2, 8, 2, lr_schedule="exponential", lr_decay=0.5),
-    "inverse_sqrt": LocalTraining(0.2, 8, 2, lr_schedule="inverse_sqrt", lr_decay_every=3),
-    "theorem": LocalTraining(0.2, 8, 2, lr_schedule="theorem", theorem_lr=TheoremLR(mu=4.0)),
-    "theorem, local steps": LocalTraining(0.2, 8, 2, lr_schedule="theorem", local_steps=5),
+    "constant": LocalSGDConfig(0.2, 8, 2),
+    "step": LocalSGDConfig(0.2, 8, 2, lr_schedule="step", lr_decay=0.5, lr_decay_every=2),
+    "exponential": LocalSGDConfig(0.2, 8, 2, lr_schedule="exponential", lr_decay=0.5),
+    "inverse_sqrt": LocalSGDConfig(0.2, 8, 2, lr_schedule="inverse_sqrt", lr_decay_every=3),
+    "theorem": LocalSGDConfig(0.2, 8, 2, lr_schedule="theorem", theorem_lr=TheoremLR(mu=4.0)),
+    "theorem, local steps": LocalSGDConfig(0.2, 8, 2, lr_schedule="theorem", local_steps=5),
 }
 
 
@@ -140,24 +146,26 @@ def test_rates(name: str, t: int) -> None:
     """Each step has the rate of its round and step; the theorem's is of the client's own steps."""
     how, counts = RATES[name], [23, 5, 40]
     schedule = schedule_of(counts, how, t=t)
-    assert schedule.rates.dtype == torch.float64
+    assert schedule.learning_rates.dtype == torch.float64
     for place, client in enumerate(schedule.order):
-        steps = how.steps(counts[client])
-        expected = [how.learning_rate(t, step, steps) for step in range(steps)]
-        assert schedule.rates[:steps, place].tolist() == expected
-        assert schedule.rates[steps:, place].tolist() == [0.0] * (len(schedule.rates) - steps)
-    of_all = {tuple(schedule.rates[:2, place].tolist()) for place in range(3)}
+        steps = how.count_steps(counts[client])
+        expected = [how.compute_learning_rate(t, step, steps) for step in range(steps)]
+        assert schedule.learning_rates[:steps, place].tolist() == expected
+        assert schedule.learning_rates[steps:, place].tolist() == [0.0] * (
+            len(schedule.learning_rates) - steps
+        )
+    of_all = {tuple(schedule.learning_rates[:2, place].tolist()) for place in range(3)}
     assert len(of_all) == (3 if name == "theorem" else 1)
 
 
 def test_batches_follow_from_client_and_round() -> None:
     """A client's rows do not depend on who else trains; another round has others."""
-    how = LocalTraining(0.1, 4, 2)
+    how = LocalSGDConfig(0.1, 4, 2)
     examples = examples_of([9, 9, 9])
 
     def rows(clients: list[int], t: int) -> dict[int, list[list[int]]]:
-        draws = [partial(stream, SEED, round_number=t + 1, client=k) for k in clients]
-        schedule = local_schedule(clients, draws, examples, how, t=t, normalises=False)
+        draws = [partial(make_generator, SEED, round_number=t + 1, client=k) for k in clients]
+        schedule = build_batch_schedule(clients, draws, examples, how, t=t, batch_norm=False)
         return {clients[i]: batches(schedule, place) for place, i in enumerate(schedule.order)}
 
     together, alone, later = rows([2, 0, 1], 0), rows([1], 0), rows([1], 1)

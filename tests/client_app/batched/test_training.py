@@ -10,22 +10,22 @@ import pytest
 import torch
 from fedquorum.errors import DataError
 from fedquorum.parameters import AUGMENTATION
-from fedquorum.streams import stream
+from fedquorum.rng import make_generator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import nn
 
-from client_app.arrays import put
-from client_app.batched import BatchedTraining
-from client_app.data.base import PixelScale, part_of, pooled
-from client_app.dropout import give_dropout
+from client_app.arrays import load_arrays
+from client_app.batched import BatchedTrainer
+from client_app.data.base import PixelNormalization, build_pooled_split, select_split
+from client_app.dropout import replace_dropout
 from client_app.examples import Examples
+from client_app.losses import BinaryCrossEntropy, CrossEntropy, SquaredError, Task
 from client_app.models import CNN, M5, MLP, CelebaCNN, LogisticRegression, SmallCNN
-from client_app.randomness import torch_seeded
-from client_app.tasks import BinaryCrossEntropy, CrossEntropy, SquaredError, Task
-from client_app.training import LocalTraining, TheoremLR, TrainingSetup, train
-from tests.client_app.clients import CPU, arrays_of, examples_of, ragged_data
+from client_app.rng import seed_torch
+from client_app.training import LocalSGDConfig, TheoremLR, TrainingSetup, train_model
+from tests.client_app.clients import CPU, copy_arrays, get_examples, make_ragged_data
 
 CLASSES, SEED, T = 4, 9, 3
 RAGGED = [7, 33, 20, 11, 26]
@@ -61,20 +61,20 @@ KINDS = {
     "m5": Kind(lambda: M5((1, 1800), CLASSES, 2), (1, 1800), NORMALISED, 0.001),
 }
 OPTIONS = {
-    "plain": LocalTraining(0.1, 8, 2),
-    "momentum": LocalTraining(0.1, 8, 2, momentum=0.9),
-    "weight decay": LocalTraining(0.1, 8, 2, weight_decay=0.1),
-    "proximal": LocalTraining(0.1, 8, 2, proximal_mu=0.5),
-    "momentum, decay, proximal": LocalTraining(0.1, 8, 2, 0.5, 0.05, proximal_mu=0.3),
-    "step": LocalTraining(0.1, 8, 2, lr_schedule="step", lr_decay=0.5, lr_decay_every=2),
-    "exponential": LocalTraining(0.1, 8, 2, lr_schedule="exponential", lr_decay=0.5),
-    "theorem": LocalTraining(0.1, 8, 2, lr_schedule="theorem", theorem_lr=TheoremLR(L=4.0)),
-    "theorem, momentum": LocalTraining(
+    "plain": LocalSGDConfig(0.1, 8, 2),
+    "momentum": LocalSGDConfig(0.1, 8, 2, momentum=0.9),
+    "weight decay": LocalSGDConfig(0.1, 8, 2, weight_decay=0.1),
+    "proximal": LocalSGDConfig(0.1, 8, 2, proximal_mu=0.5),
+    "momentum, decay, proximal": LocalSGDConfig(0.1, 8, 2, 0.5, 0.05, proximal_mu=0.3),
+    "step": LocalSGDConfig(0.1, 8, 2, lr_schedule="step", lr_decay=0.5, lr_decay_every=2),
+    "exponential": LocalSGDConfig(0.1, 8, 2, lr_schedule="exponential", lr_decay=0.5),
+    "theorem": LocalSGDConfig(0.1, 8, 2, lr_schedule="theorem", theorem_lr=TheoremLR(L=4.0)),
+    "theorem, momentum": LocalSGDConfig(
         0.1, 8, 2, 0.5, lr_schedule="theorem", theorem_lr=TheoremLR(L=4.0)
     ),
-    "few local steps": LocalTraining(0.1, 8, 1, local_steps=2),
-    "many local steps": LocalTraining(0.1, 8, 1, 0.5, local_steps=7),
-    "all samples a step": LocalTraining(0.1, 64, 3),
+    "few local steps": LocalSGDConfig(0.1, 8, 1, local_steps=2),
+    "many local steps": LocalSGDConfig(0.1, 8, 1, 0.5, local_steps=7),
+    "all samples a step": LocalSGDConfig(0.1, 64, 3),
 }
 # Of models without a closed form those that together use every path.
 FUNCTIONAL = ("plain", "momentum, decay, proximal", "theorem", "few local steps")
@@ -87,45 +87,45 @@ CASES = [
 
 
 def model_of(kind: Kind, dtype: torch.dtype) -> nn.Module:
-    with torch_seeded(5, CPU):
+    with seed_torch(5, CPU):
         model = kind.make().to(dtype)
-    return give_dropout(model, torch.zeros((2, *kind.shape), dtype=dtype))
+    return replace_dropout(model, torch.zeros((2, *kind.shape), dtype=dtype))
 
 
 def problem(kind: Kind, dtype: torch.dtype = torch.float64) -> tuple[nn.Module, Examples]:
-    data = ragged_data(kind.counts, kind.shape, CLASSES)
-    return model_of(kind, dtype), examples_of(data, dtype=dtype)
+    data = make_ragged_data(kind.counts, kind.shape, CLASSES)
+    return model_of(kind, dtype), get_examples(data, dtype=dtype)
 
 
 def alone(
-    model: nn.Module, examples: Examples, how: LocalTraining, task: Task, clients: Sequence[int]
+    model: nn.Module, examples: Examples, how: LocalSGDConfig, task: Task, clients: Sequence[int]
 ) -> list[NDArray[Any]]:
     """Return the clients' models, trained one after the other, stacked."""
-    start = arrays_of(model)
+    start = copy_arrays(model)
     models = []
     for client in clients:
-        put(start, model)
-        x, y = examples.of([client])
-        draws = partial(stream, SEED, round_number=T + 1, client=client)
-        train(model, x, y, how, draws, t=T, task=task)
-        models.append(arrays_of(model))
-    put(start, model)
+        load_arrays(start, model)
+        x, y = examples.select_clients([client])
+        draws = partial(make_generator, SEED, round_number=T + 1, client=client)
+        train_model(model, x, y, how, draws, t=T, task=task)
+        models.append(copy_arrays(model))
+    load_arrays(start, model)
     return [np.stack(arrays) for arrays in zip(*models, strict=True)]
 
 
 def together(
     model: nn.Module,
     examples: Examples,
-    how: LocalTraining,
+    how: LocalSGDConfig,
     task: Task,
     clients: Sequence[int],
     *,
     memory_bytes: int = PLENTY,
 ) -> list[NDArray[Any]]:
-    batched = BatchedTraining(
+    batched = BatchedTrainer(
         TrainingSetup(model, examples, how, task, seed=SEED), memory_bytes=memory_bytes
     )
-    return [tensor.numpy() for tensor in batched.train(arrays_of(model), clients, T)]
+    return [tensor.numpy() for tensor in batched.train(copy_arrays(model), clients, T)]
 
 
 def assert_close(
@@ -138,21 +138,21 @@ def assert_close(
 
 def check(
     kind: Kind,
-    how: LocalTraining,
+    how: LocalSGDConfig,
     task: Task | None = None,
     dtype: torch.dtype = torch.float64,
     tolerance: float = 1e-10,
 ) -> None:
     """Compare all clients' models, of which everyone's differs from what was received."""
     model, examples = problem(kind, dtype)
-    before = arrays_of(model)
+    before = copy_arrays(model)
     chosen_task, clients = task or CrossEntropy(), range(len(kind.counts))
     expected = alone(model, examples, how, chosen_task, clients)
     found = together(model, examples, how, chosen_task, clients)
     assert_close(found, expected, tolerance)
     for position in (0, -1):
         assert all(not np.array_equal(array, before[position]) for array in found[position])
-    assert_close(arrays_of(model), before, 0)
+    assert_close(copy_arrays(model), before, 0)
 
 
 @pytest.mark.parametrize(("kind", "option"), CASES)
@@ -180,7 +180,7 @@ def test_many_inputs(lr: float, dtype: torch.dtype, tolerance: float) -> None:
     There rounding grows, in float32 to 1e-2 within a round, however the sums are ordered.
     """
     kind = Kind(lambda: LogisticRegression((784,), CLASSES), (784,), [100, 60], 0.0)
-    check(kind, LocalTraining(lr, 8, 2), dtype=dtype, tolerance=tolerance)
+    check(kind, LocalSGDConfig(lr, 8, 2), dtype=dtype, tolerance=tolerance)
 
 
 @pytest.mark.parametrize("name", [name for name in AUGMENTATION.choices if name != "none"])
@@ -193,9 +193,9 @@ def test_augmentation(name: str, kind: str) -> None:
         "small_cnn": lambda: SmallCNN(shape, CLASSES, (6,), 0.2),
     }
     images = Kind(makers[kind], shape, RAGGED, 0.05)
-    check(images, LocalTraining(0.05, 8, 2, augmentation=name))
-    scale = PixelScale((0.5, 0.4, 0.3), (0.2, 0.3, 0.25))
-    check(images, LocalTraining(0.05, 8, 2, augmentation=name, pixel_scale=scale))
+    check(images, LocalSGDConfig(0.05, 8, 2, augmentation=name))
+    scale = PixelNormalization((0.5, 0.4, 0.3), (0.2, 0.3, 0.25))
+    check(images, LocalSGDConfig(0.05, 8, 2, augmentation=name, pixel_scale=scale))
 
 
 WEIGHTS = torch.tensor([0.5, 0.0, 2.0, 1.5], dtype=torch.float64)
@@ -211,8 +211,8 @@ def test_class_weights(kind: str) -> None:
 def test_other_tasks(task: Task) -> None:
     """A model of one output, for which there is no closed form."""
     kind = Kind(lambda: MLP((5,), 1, 4), (5,), RAGGED, 0.05)
-    data = ragged_data(kind.counts, kind.shape, 2)
-    model, examples = model_of(kind, torch.float64), examples_of(data, dtype=torch.float64)
+    data = make_ragged_data(kind.counts, kind.shape, 2)
+    model, examples = model_of(kind, torch.float64), get_examples(data, dtype=torch.float64)
     if isinstance(task, SquaredError):
         examples._y = examples._y.double() - 0.3
     everyone = range(len(RAGGED))
@@ -233,11 +233,11 @@ def test_any_numbers_of_samples(
 ) -> None:
     """However unequal the clients are, with a closed form and without."""
     kind = Kind(lambda: MLP((3,), CLASSES, 4), (3,), counts, 0.1)
-    how = LocalTraining(0.1, batch_size, 2, momentum, local_steps=local_steps)
+    how = LocalSGDConfig(0.1, batch_size, 2, momentum, local_steps=local_steps)
     model, examples = problem(kind)
     task = CrossEntropy() if dense else Weighted()
     everyone = range(len(counts))
-    batched = BatchedTraining(
+    batched = BatchedTrainer(
         TrainingSetup(model, examples, how, task, seed=SEED), memory_bytes=PLENTY
     )
     assert batched.closed_form is dense
@@ -266,20 +266,20 @@ def test_as_many_at_once_as_memory_allows(kind: str, monkeypatch: pytest.MonkeyP
     model, examples = problem(KINDS[kind])
     how, task = replace(OPTIONS["momentum"], lr=KINDS[kind].lr), CrossEntropy()
     expected = alone(model, examples, how, task, range(5))
-    batched = BatchedTraining(
+    batched = BatchedTrainer(
         TrainingSetup(model, examples, how, task, seed=SEED), memory_bytes=PLENTY
     )
-    of_one = batched._bytes_of_client(1)
-    assert batched._bytes_of_client(0) < of_one  # it has no full batch: the largest counts
-    assert of_one > sum(array.nbytes for array in arrays_of(model))
+    of_one = batched._estimate_client_bytes(1)
+    assert batched._estimate_client_bytes(0) < of_one  # it has no full batch: the largest counts
+    assert of_one > sum(array.nbytes for array in copy_arrays(model))
     groups: list[int] = []
-    train_chunk = BatchedTraining._train_chunk
+    train_chunk = BatchedTrainer._train_chunk
 
-    def spied(self: BatchedTraining, received: Any, clients: Sequence[int], *of: Any) -> Any:
+    def note_group(self: BatchedTrainer, received: Any, clients: Sequence[int], *of: Any) -> Any:
         groups.append(len(clients))
         return train_chunk(self, received, clients, *of)
 
-    monkeypatch.setattr(BatchedTraining, "_train_chunk", spied)
+    monkeypatch.setattr(BatchedTrainer, "_train_chunk", note_group)
     of_groups = {0: [1] * 5, of_one: [1] * 5, 3 * of_one: [3, 2], 4 * of_one: [3, 2], PLENTY: [5]}
     for memory_bytes, sizes in of_groups.items():
         groups.clear()
@@ -297,7 +297,7 @@ def test_frozen_parameters_stay(kind: str) -> None:
     parameters = dict(model.named_parameters())
     for name in names[:2]:
         parameters[name].requires_grad_(False)
-    start = arrays_of(model)
+    start = copy_arrays(model)
     expected = alone(model, examples, how, CrossEntropy(), range(5))
     found = together(model, examples, how, CrossEntropy(), range(5))
     assert_close(found, expected, 1e-10)
@@ -308,8 +308,10 @@ def test_frozen_parameters_stay(kind: str) -> None:
 def test_inputs_that_are_not_ready() -> None:
     """Batches made when they are needed give the same models, to the last bit."""
     model, ready = problem(KINDS["mlp"])
-    data = ragged_data(RAGGED, KINDS["mlp"].shape, CLASSES)
-    pool = pooled({k: part_of(client_data, "train") for k, client_data in data.items()})
+    data = make_ragged_data(RAGGED, KINDS["mlp"].shape, CLASSES)
+    pool = build_pooled_split(
+        {k: select_split(client_data, "train") for k, client_data in data.items()}
+    )
     made = Examples(pool, CPU, torch.float64, kept_bytes=0)
     how, task = OPTIONS["plain"], CrossEntropy()
     both = [together(model, examples, how, task, range(5)) for examples in (ready, made)]
@@ -320,10 +322,10 @@ def test_nothing_is_remembered() -> None:
     """A second round from the same model is the same, whatever was trained in between."""
     model, examples = problem(KINDS["small_cnn, dropout"])
     task, how = CrossEntropy(), OPTIONS["momentum"]
-    batched = BatchedTraining(
+    batched = BatchedTrainer(
         TrainingSetup(model, examples, how, task, seed=SEED), memory_bytes=PLENTY
     )
-    start = arrays_of(model)
+    start = copy_arrays(model)
     before = [array.copy() for array in start]
     first = [tensor.numpy() for tensor in batched.train(start, range(5), T)]
     batched.train([array + 1 for array in start], [3, 0], T + 1)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from client_app.data import load_data
-from conf.compose import compose
+from conf.compose import compose_settings
 from tests.examples.datasets.scripts import Script, load_script
 
 # Account k of district k % 3 + 1 has loan 100 + k; account 9 has none.
@@ -168,10 +168,10 @@ def test_the_experiment_reads_it(folder: Path, script: Script) -> None:
     """Every region is a client."""
     path = script.run(folder).rename(folder / "berka_loans.csv")
     data = load_data(
-        compose("aaggff/berka", f"data.path={path} data.expected_rows=6").settings.data, 1
+        compose_settings("aaggff/berka", f"data.path={path} data.expected_rows=6").settings.data, 1
     )
     assert (data.num_clients, data.input_shape, data.num_classes) == (2, (15,), 2)
-    assert [sorted([*one.y_train, *one.y_test]) for one in map(data.client, range(2))] == [
+    assert [sorted([*one.y_train, *one.y_test]) for one in map(data.get_client, range(2))] == [
         [0, 0, 1],
         [0, 1, 1],
     ]

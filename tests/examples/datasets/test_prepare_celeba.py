@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from client_app.data import load_data
-from client_app.data.sources.base import LabelledArrays
-from client_app.data.sources.npz import npz_arrays
-from conf.compose import compose
+from client_app.data.sources.base import LabeledArrays
+from client_app.data.sources.npz import load_npz_arrays
+from conf.compose import compose_settings
 from conf.schema.data import NpzSettings
 from tests.examples.datasets.scripts import Script, load_script
 
@@ -71,8 +71,8 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
     return load_script("prepare_celeba", wanted, monkeypatch, {})
 
 
-def read(path: Path) -> LabelledArrays:
-    return npz_arrays(NpzSettings(path=str(path), partition="natural"))
+def read(path: Path) -> LabeledArrays:
+    return load_npz_arrays(NpzSettings(path=str(path), partition="natural"))
 
 
 def test_people_and_who_smiles(folder: Path, script: Script) -> None:
@@ -98,10 +98,10 @@ def test_another_attribute_and_size(folder: Path, script: Script) -> None:
 def test_every_person_is_a_client(folder: Path, script: Script, fewest: int, clients: int) -> None:
     """A client's training and test images are its own; min_samples leaves people out."""
     words = f"data.path={script.run(folder)} data.min_samples={fewest}"
-    data = load_data(compose("aaggff/celeba", words).settings.data, 1)
+    data = load_data(compose_settings("aaggff/celeba", words).settings.data, 1)
     assert (data.num_clients, data.input_shape) == (clients, (3, 84, 84))
     assert data.priority == tuple(range(clients))
-    one = data.client(0)  # person 3, images 6 to 10
+    one = data.get_client(0)  # person 3, images 6 to 10
     seen = np.concatenate([one.x_train, one.x_test])[:, 0, 0, 0]
     assert np.rint(seen * 25.5).astype(int).tolist() == [6, 8, 9, 10, 7]
     assert (one.y_train.tolist(), one.y_test.tolist()) == ([1, 0, 0, 1], [1])
@@ -109,12 +109,12 @@ def test_every_person_is_a_client(folder: Path, script: Script, fewest: int, cli
 
 def test_the_preset_has_the_people_of_leaf() -> None:
     """LEAF's 9,343 people have at least five images."""
-    data = vars(compose("custom", "data=celeba").settings.data)
+    data = vars(compose_settings("custom", "data=celeba").settings.data)
     assert (data["partition"], data["priority"], data["min_samples"]) == ("natural", "all", 5)
     assert data["path"] == "data/celeba.npz"
 
 
-def test_unknown_attribute(folder: Path, script: Script) -> None:
+def test_an_invalid_attribute_is_refused(folder: Path, script: Script) -> None:
     """Another target is one line with those that there are."""
     reason = "--attribute must be one of Bald, Smiling, Young, got 'Happy'$"
     script.assert_refused(folder, reason, "--attribute", "Happy")

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from client_app.data import load_data
-from client_app.data.sources.npz import npz_arrays
-from conf.compose import compose
+from client_app.data.sources.npz import load_npz_arrays
+from conf.compose import compose_settings
 from conf.schema.data import NpzSettings
 from tests.examples.datasets.scripts import Script, load_script
 
@@ -45,7 +45,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
 
 def test_images_and_labels(folder: Path, script: Script) -> None:
     """Both parts come class by class in the alphabet's order, as published; valid is not read."""
-    arrays = npz_arrays(NpzSettings(path=str(script.run(folder))))
+    arrays = load_npz_arrays(NpzSettings(path=str(script.run(folder))))
     assert arrays.num_classes == 10
     parts = {"train": (arrays.x_train, arrays.y_train), "test": (arrays.x_test, arrays.y_test)}
     for part, (x, y) in parts.items():
@@ -55,7 +55,7 @@ def test_images_and_labels(folder: Path, script: Script) -> None:
 
 def test_images_are_mapped(folder: Path, script: Script) -> None:
     """A run reads an image when a client needs it."""
-    x = npz_arrays(NpzSettings(path=str(script.run(folder)))).x_train
+    x = load_npz_arrays(NpzSettings(path=str(script.run(folder)))).x_train
     assert isinstance(x, np.ndarray)
     assert not x.flags.owndata
 
@@ -64,7 +64,7 @@ def test_gray_images_become_colored(folder: Path, script: Script) -> None:
     """Some of the images from ImageNet have one channel; it becomes all three."""
     gray = np.arange(1024, dtype=np.uint8).reshape(32, 32)
     Image.fromarray(gray).save(folder / "train/airplane/train-n00000.png")
-    x = npz_arrays(NpzSettings(path=str(script.run(folder)))).x_train
+    x = load_npz_arrays(NpzSettings(path=str(script.run(folder)))).x_train
     np.testing.assert_array_equal(x[0], np.dstack([gray] * 3))
 
 
@@ -72,12 +72,12 @@ def test_gray_images_become_colored(folder: Path, script: Script) -> None:
 def test_the_experiments_read_it(folder: Path, script: Script, preset: str) -> None:
     """It is divided among clients like every other data set, normalized where FedAU is."""
     words = f"data.path={script.run(folder)} data.num_clients=3 data.alpha=5"
-    settings = compose(preset, words).settings.data
+    settings = compose_settings(preset, words).settings.data
     data = load_data(settings, 1)
     assert (data.num_clients, data.input_shape, data.num_classes) == (3, (3, 32, 32), 10)
-    rows = [len(data.client(k).y_train) for k in range(3)]
+    rows = [len(data.get_client(k).y_train) for k in range(3)]
     assert rows == {"fedau/cinic10": [9, 11, 20], "fedawe/cinic10": [13, 13, 13]}[preset]
-    normalized = min(data.client(k).x_train.min() for k in range(3)) < 0
+    normalized = min(data.get_client(k).x_train.min() for k in range(3)) < 0
     assert normalized == (preset == "fedau/cinic10")
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from client_app.data import load_data
-from client_app.data.sources.csv_table import csv_table
-from conf.compose import compose
+from client_app.data.sources.csv_table import read_csv_table
+from conf.compose import compose_settings
 from conf.schema.data import CsvSettings
 from tests.examples.datasets.scripts import Script, load_script
 
@@ -47,13 +47,13 @@ def settings(path: Path) -> CsvSettings:
     )
 
 
-def prepared(folder: Path, script: Script) -> Path:
+def run_script(folder: Path, script: Script) -> Path:
     return script.run(folder).rename(folder / "heart_uci.csv")
 
 
 def test_hospitals_and_patients(folder: Path, script: Script) -> None:
     """Clients by hospital, 13 numbers, the grade only as the target."""
-    table = csv_table(settings(prepared(folder, script)))
+    table = read_csv_table(settings(run_script(folder, script)))
     assert table.client_names == ("cleveland", "hungarian", "switzerland", "va")
     assert table.columns == (
         *("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang"),
@@ -71,11 +71,11 @@ def test_hospitals_and_patients(folder: Path, script: Script) -> None:
 
 def test_the_experiment_reads_it(folder: Path, script: Script) -> None:
     """Every hospital is a client with a test part."""
-    words = f"data.path={prepared(folder, script)} data.expected_rows=16"
-    data = load_data(compose("aaggff/heart", words).settings.data, 1)
+    words = f"data.path={run_script(folder, script)} data.expected_rows=16"
+    data = load_data(compose_settings("aaggff/heart", words).settings.data, 1)
     assert (data.num_clients, data.input_shape, data.num_classes) == (4, (16,), 2)
-    assert [len(data.client(k).y_test) for k in range(4)] == [1] * 4
-    assert np.isfinite(data.client(2).x_train).all()
+    assert [len(data.get_client(k).y_test) for k in range(4)] == [1] * 4
+    assert np.isfinite(data.get_client(2).x_train).all()
 
 
 def test_the_whole_data_set(

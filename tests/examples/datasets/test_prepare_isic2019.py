@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from client_app.data import load_data
-from client_app.data.sources.npz import npz_arrays
-from conf.compose import compose
+from client_app.data.sources.npz import load_npz_arrays
+from conf.compose import compose_settings
 from conf.schema.data import NpzSettings
 from tests.examples.datasets.scripts import Script, load_script
 
@@ -49,7 +49,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
 def test_lesions_centers_and_folds(folder: Path, script: Script) -> None:
     """The table says class, client and part of every image."""
     path = script.run(folder, *SIZE)
-    arrays = npz_arrays(NpzSettings(path=str(path), partition="natural"))
+    arrays = load_npz_arrays(NpzSettings(path=str(path), partition="natural"))
     assert arrays.num_classes == 8
     assert arrays.client_train is not None
     assert arrays.client_test is not None
@@ -63,7 +63,7 @@ def test_lesions_centers_and_folds(folder: Path, script: Script) -> None:
 
 def test_images_are_cut_to_their_middle(folder: Path, script: Script) -> None:
     """The longer side loses both ends; nothing is stretched."""
-    x = npz_arrays(NpzSettings(path=str(script.run(folder, *SIZE)))).x_test[:]
+    x = load_npz_arrays(NpzSettings(path=str(script.run(folder, *SIZE)))).x_test[:]
     assert x.shape == (4, 30, 30, 3)
     for image, i in zip(x, range(8, 12), strict=True):
         assert np.abs(image[:, 2:-2].astype(int) - 20 * i).max() <= 4
@@ -71,17 +71,19 @@ def test_images_are_cut_to_their_middle(folder: Path, script: Script) -> None:
 
 def test_centers_are_clients(folder: Path, script: Script) -> None:
     """A center's test part is FLamby's, and an image is 224 x 224 unless it is said otherwise."""
-    data = load_data(compose("aaggff/isic", f"data.path={script.run(folder)}").settings.data, 1)
+    data = load_data(
+        compose_settings("aaggff/isic", f"data.path={script.run(folder)}").settings.data, 1
+    )
     assert (data.num_clients, data.input_shape, data.priority) == (2, (3, 224, 224), (0, 1))
-    assert data.client(1).y_train.tolist() == [1, 3, 5, 7]
-    assert data.client(1).y_test.tolist() == [1, 3]
+    assert data.get_client(1).y_train.tolist() == [1, 3, 5, 7]
+    assert data.get_client(1).y_test.tolist() == [1, 3]
 
 
 def test_the_other_name_of_the_table(folder: Path, script: Script) -> None:
     """FLamby's older versions call it train_test_folds.csv."""
     path = folder / "train_test_split"
     path.rename(path.with_name("train_test_folds.csv"))
-    assert len(npz_arrays(NpzSettings(path=str(script.run(folder, *SIZE)))).y_train) == 8
+    assert len(load_npz_arrays(NpzSettings(path=str(script.run(folder, *SIZE)))).y_train) == 8
 
 
 def test_missing_table(tmp_path: Path, script: Script) -> None:

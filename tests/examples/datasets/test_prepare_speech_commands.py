@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from scipy.io import wavfile
 
 from client_app.data import load_data
-from client_app.data.sources.base import LabelledArrays
-from client_app.data.sources.npz import npz_arrays
-from conf.compose import compose
+from client_app.data.sources.base import LabeledArrays
+from client_app.data.sources.npz import load_npz_arrays
+from conf.compose import compose_settings
 from conf.schema.data import NpzSettings
 from tests.examples.datasets.scripts import Script, load_script
 
@@ -54,8 +54,8 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
     return load_script("prepare_speech_commands", wanted, monkeypatch, {"FILE_COUNT": 24})
 
 
-def read(path: Path) -> LabelledArrays:
-    return npz_arrays(NpzSettings(path=str(path), partition="natural"))
+def read(path: Path) -> LabeledArrays:
+    return load_npz_arrays(NpzSettings(path=str(path), partition="natural"))
 
 
 def test_words_speakers_and_parts(folder: Path, script: Script) -> None:
@@ -84,9 +84,11 @@ def test_sounds_are_those_of_the_files(folder: Path, script: Script) -> None:
 
 def test_speakers_are_clients(folder: Path, script: Script) -> None:
     """The test list has other speakers, so a client's test part is of its own training files."""
-    data = load_data(compose("aaggff/speech", f"data.path={script.run(folder)}").settings.data, 1)
+    data = load_data(
+        compose_settings("aaggff/speech", f"data.path={script.run(folder)}").settings.data, 1
+    )
     assert (data.num_clients, data.input_shape, data.num_classes) == (2, (1, 16_000), 2)
-    client = data.client(1)
+    client = data.get_client(1)
     assert (client.x_train.shape, client.x_test.shape) == ((5, 1, 16_000), (1, 1, 16_000))
     assert (client.y_train.tolist(), client.y_test.tolist()) == ([0, 0, 0, 1, 1], [1])
 
@@ -94,9 +96,9 @@ def test_speakers_are_clients(folder: Path, script: Script) -> None:
 def test_the_test_list_serves_other_partitions(folder: Path, script: Script) -> None:
     """Divided at random, clients are tested on the official test set."""
     words = f"data=speech_commands data.path={script.run(folder)} data.partition=iid"
-    data = load_data(compose("custom", f"{words} data.num_clients=3").settings.data, 1)
-    assert [len(data.client(k).y_test) for k in range(3)] == [2, 2, 2]
-    assert [len(data.client(k).y_train) for k in range(3)] == [4, 4, 4]
+    data = load_data(compose_settings("custom", f"{words} data.num_clients=3").settings.data, 1)
+    assert [len(data.get_client(k).y_test) for k in range(3)] == [2, 2, 2]
+    assert [len(data.get_client(k).y_train) for k in range(3)] == [4, 4, 4]
 
 
 @pytest.mark.parametrize("part", ["testing", "validation"])

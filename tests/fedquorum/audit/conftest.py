@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.fedquorum.audit.runs import WORDS
-from tests.server_app.made_runs import real_run
+from tests.server_app.made_runs import make_real_run
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +25,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     def run(name: str) -> Path:
         if not (folder / name).exists():
             made = tmp_path_factory.mktemp("made") / name
-            real_run(made, *WORDS[name])
+            make_real_run(made, *WORDS[name])
             with suppress(OSError):  # another worker was faster
                 made.rename(folder / name)
         return folder / name
@@ -34,7 +34,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 @pytest.fixture
-def tampered(runs: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
+def run_copy(runs: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
     """Return what makes a copy of a run, to change it."""
 
     def copy(name: str) -> Path:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from fedquorum.named import NAMED
+from fedquorum.named import NAMED_STRATEGIES
 
 CONFIGURATIONS = {
     "fedalign": ("strategy.epsilon=0.4",),
@@ -78,7 +78,7 @@ CONFIGURATIONS = {
 """The words of the named strategies' runs, and of options that change what is decided."""
 CONFIGURATIONS |= {
     key: (f"strategy={key}",)
-    for key in NAMED.keys() - {"fedalign"}
+    for key in NAMED_STRATEGIES.keys() - {"fedalign"}
     if not any(f"strategy={key}" in words for words in CONFIGURATIONS.values())
 }
 
@@ -115,7 +115,7 @@ CHOICE: Mapping[str, tuple[str, ...]] = {
 """The words of runs that choose by losses: among all clients, and among those without priority."""
 
 
-def composed(name: str) -> tuple[str, ...]:
+def get_composition_overrides(name: str) -> tuple[str, ...]:
     """Return the words of a composed strategy's run: gates have two rounds of warm-up of five."""
     selection, weighting, participation, optimizer = PARTS[name]
     gate = ("strategy.selection.epsilon=1", "strategy.selection.warmup_rounds=2")
@@ -148,4 +148,4 @@ REFUSED = {
 }
 """The words of runs whose every step would leave the finite numbers."""
 
-WORDS = {**CONFIGURATIONS, **{name: composed(name) for name in PARTS}, **REFUSED}
+WORDS = {**CONFIGURATIONS, **{name: get_composition_overrides(name) for name in PARTS}, **REFUSED}

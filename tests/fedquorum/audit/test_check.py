@@ -14,18 +14,18 @@ import piqp
 import pyarrow.parquet as pq
 import pytest
 from fedquorum import simplex
-from fedquorum.audit.check import _movement_problems, audit
-from fedquorum.audit.explain import explain
-from fedquorum.audit.replay import read_recorded, replay
+from fedquorum.audit.check import _find_norm_mismatches, audit_run
+from fedquorum.audit.explain import describe_decision
+from fedquorum.audit.replay import read_audit_input, replay_rounds
 from fedquorum.errors import RunError
 from fedquorum.records.reader import read_runs, read_table
-from fedquorum.round import NOT_FINITE, NOT_SOLVED, TOO_HEAVY
-from fedquorum.state import to_arrays
+from fedquorum.round import NOT_FINITE, NOT_SOLVED, WEIGHT_EXCEEDS_BOUND
+from fedquorum.state_arrays import to_arrays
 from fedquorum.weighting import AverageAll
 
 from tests.fedquorum.audit.runs import CONFIGURATIONS, PARTS, REFUSED, WORDS
 from tests.fedquorum.records.made import change_round, change_table, write_table
-from tests.server_app.made_runs import real_run
+from tests.server_app.made_runs import make_real_run
 
 Rows = list[dict[str, Any]]
 
@@ -38,11 +38,11 @@ def test_every_decision_of_every_strategy_follows_from_its_records(
     runs: Callable[[str], Path], name: str
 ) -> None:
     """Nothing is amiss in what this program writes, and every round and answer was looked at."""
-    found = audit(runs(name))
-    assert [str(problem) for problem in found.problems] == []
-    assert found.rounds == 5
-    assert found.decisions >= 5 * 3
-    assert ("inner products" in " ".join(found.unknown)) == (name in {"fedmgda", "fedgp"})
+    found = audit_run(runs(name))
+    assert [str(problem) for problem in found.mismatches] == []
+    assert found.num_rounds == 5
+    assert found.num_decisions >= 5 * 3
+    assert ("inner products" in " ".join(found.unverifiable)) == (name in {"fedmgda", "fedgp"})
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -50,9 +50,9 @@ def test_every_decision_of_composed_strategies_follows_from_its_records(
     runs: Callable[[str], Path], name: str
 ) -> None:
     """With a warm-up, samples and clients that come and go."""
-    found = audit(runs(name))
-    assert [str(problem) for problem in found.problems] == []
-    assert found.rounds == 5
+    found = audit_run(runs(name))
+    assert [str(problem) for problem in found.mismatches] == []
+    assert found.num_rounds == 5
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -60,22 +60,24 @@ def test_refused_rounds_leave_no_trace_in_the_decisions(
     runs: Callable[[str], Path], name: str
 ) -> None:
     """Where the model would not be finite no update counts, and the rules remember nothing."""
-    found = audit(runs(name))
-    assert [str(problem) for problem in found.problems] == []
-    recorded = read_recorded(runs(name))
-    rounds = list(replay(recorded))
-    trained = [one for one in rounds if one.round.clients]
+    found = audit_run(runs(name))
+    assert [str(problem) for problem in found.mismatches] == []
+    recorded = read_audit_input(runs(name))
+    rounds = list(replay_rounds(recorded))
+    trained = [one for one in rounds if one.decision.clients]
     assert len(trained) >= 4
     for one in trained:
         assert {row["weight"] for row in one.rows} == {0.0}
         assert {row["reason"] for row in one.rows if row["num_examples"]} == {NOT_FINITE}
-        assert one.round.following is one.round.before
-    first, last = (to_arrays(one.round.before.weighting, "w") for one in (rounds[0], rounds[-1]))
+        assert one.decision.next_state is one.decision.previous_state
+    first, last = (
+        to_arrays(one.decision.previous_state.weighting, "w") for one in (rounds[0], rounds[-1])
+    )
     assert all((array == first[key]).all() for key, array in last.items())
 
 
 @pytest.mark.parametrize("name", ["fedmgda", "aaggff_s"])
-def test_a_round_without_weights_is_refused_and_told(
+def test_a_round_without_weights_is_rejected_and_reported(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A solver that fails in one round ends no run; the audit goes on from the records."""
@@ -86,34 +88,34 @@ def test_a_round_without_weights_is_refused_and_told(
         return answer, piqp.PIQP_NUMERICS if next(calls) == 2 else status
 
     monkeypatch.setattr(simplex, "_solve", fails_once)
-    real_run(tmp_path / name, *WORDS[name])
+    make_real_run(tmp_path / name, *WORDS[name])
     monkeypatch.undo()
-    found = audit(tmp_path / name)
-    assert [str(problem) for problem in found.problems] == []
-    assert found.rounds == 5
-    refused = [one for one in replay(read_recorded(tmp_path / name)) if one.refused]
+    found = audit_run(tmp_path / name)
+    assert [str(problem) for problem in found.mismatches] == []
+    assert found.num_rounds == 5
+    refused = [one for one in replay_rounds(read_audit_input(tmp_path / name)) if one.refusal]
     assert len(refused) == 1
     reasons = {row["reason"] for row in refused[0].rows if row["num_examples"]}
     (reason,) = reasons
     assert reason.startswith(f"{NOT_SOLVED}: the quadratic program of ")
     client = next(row["client"] for row in refused[0].rows if row["num_examples"])
-    told = explain(read_recorded(tmp_path / name), client, refused[0].record.round)
+    told = describe_decision(read_audit_input(tmp_path / name), client, refused[0].record.round)
     assert f"weight: 0; {reason}; recorded 0" in told
 
 
-def test_rounds_that_are_too_heavy_to_be_private_are_refused_and_told(
+def test_rounds_whose_weights_exceed_the_bound_are_rejected_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a rule states a bound that its weights exceed, the audit finds nothing amiss either."""
-    monkeypatch.setattr(AverageAll, "largest_share", lambda *_: 1e-9)
+    monkeypatch.setattr(AverageAll, "compute_max_share", lambda *_: 1e-9)
     words = ("strategy=average_all", "privacy=dp_fixed_server", "rounds=2")
-    real_run(tmp_path / "run", *words)
+    make_real_run(tmp_path / "run", *words)
     monkeypatch.undo()
-    found = audit(tmp_path / "run")
-    assert [str(problem) for problem in found.problems] == []
-    rounds = list(replay(read_recorded(tmp_path / "run")))
-    assert [one.refused for one in rounds] == [TOO_HEAVY] * 2
-    assert all(one.round.report.empty for one in rounds)
+    found = audit_run(tmp_path / "run")
+    assert [str(problem) for problem in found.mismatches] == []
+    rounds = list(replay_rounds(read_audit_input(tmp_path / "run")))
+    assert [one.refusal for one in rounds] == [WEIGHT_EXCEEDS_BOUND] * 2
+    assert all(one.decision.report.is_empty for one in rounds)
 
 
 @pytest.mark.slow
@@ -128,10 +130,10 @@ def test_a_training_loss_of_0_leaves_records_that_every_reader_takes(
         *("data.priority=all", "data.sizes=equal", "data.samples_per_client=40", "client.lr=0.2"),
         "strategy.fraction=0.3",
     )
-    real_run(tmp_path / "run", *words)
+    make_real_run(tmp_path / "run", *words)
     assert read_runs([tmp_path])[1] == ()
-    found = audit(tmp_path / "run")
-    assert (found.problems, found.rounds) == ((), 30)
+    found = audit_run(tmp_path / "run")
+    assert (found.mismatches, found.num_rounds) == ((), 30)
     responses = read_table(tmp_path / "run" / "clients")["response"].to_pylist()
     assert -math.inf in responses
 
@@ -139,9 +141,9 @@ def test_a_training_loss_of_0_leaves_records_that_every_reader_takes(
 def test_a_model_that_diverged_is_decided_again(tmp_path: Path) -> None:
     """Its losses are infinite in evaluations too, where they are not those of nobody."""
     words = ("strategy=fedalign", "strategy.epsilon=inf", "client.lr=1e14", "rounds=4")
-    real_run(tmp_path / "run", *words)
-    found = audit(tmp_path / "run")
-    assert [str(problem) for problem in found.problems] == []
+    make_real_run(tmp_path / "run", *words)
+    found = audit_run(tmp_path / "run")
+    assert [str(problem) for problem in found.mismatches] == []
     losses = read_table(tmp_path / "run" / "evaluations")["loss"].to_pylist()
     assert math.inf in losses
     assert math.inf in [record.global_loss for record in found.run.rounds]
@@ -149,29 +151,29 @@ def test_a_model_that_diverged_is_decided_again(tmp_path: Path) -> None:
 
 def test_a_refused_round_is_named(runs: Callable[[str], Path]) -> None:
     """The records hold the server's word for it, and not the updates from which it follows."""
-    told = " ".join(audit(runs("refused fedau")).unknown)
+    told = " ".join(audit_run(runs("refused fedau")).unverifiable)
     assert f"that {NOT_FINITE} (" in told
-    assert "that the model would" not in " ".join(audit(runs("fedau")).unknown)
+    assert "that the model would" not in " ".join(audit_run(runs("fedau")).unverifiable)
 
 
-def test_what_cannot_be_known_is_said(runs: Callable[[str], Path]) -> None:
+def test_what_cannot_be_checked_is_listed(runs: Callable[[str], Path]) -> None:
     """Silence, absence and memories are named, each with its reason."""
-    told = " ".join(audit(runs("fedalign")).unknown)
+    told = " ".join(audit_run(runs("fedalign")).unverifiable)
     assert "why clients declined" in told
-    told = " ".join(audit(runs("mifa")).unknown)
+    told = " ".join(audit_run(runs("mifa")).unverifiable)
     assert "unavailable" in told
     assert "memory of updates" in told
 
 
 def test_what_has_no_record_is_said(runs: Callable[[str], Path]) -> None:
     """And nothing else that is on record."""
-    (unknown,) = audit(runs("slow")).unknown
+    (unknown,) = audit_run(runs("slow")).unverifiable
     assert re.fullmatch(r"that clients were unavailable.* \(\d+ times\)", unknown)
 
 
-def test_unusable_updates_are_said(tampered: Callable[[str], Path]) -> None:
+def test_unusable_updates_are_said(run_copy: Callable[[str], Path]) -> None:
     """They were rejected by what they held, and no record holds an update."""
-    run = tampered("local_only")
+    run = run_copy("local_only")
 
     def unusable(rows: Rows) -> None:
         one(rows, 5, client=1).update(
@@ -183,24 +185,24 @@ def test_unusable_updates_are_said(tampered: Callable[[str], Path]) -> None:
         )
 
     change_table(run, "clients", unusable)
-    (told,) = [text for text in audit(run).unknown if "unusable" in text]
+    (told,) = [text for text in audit_run(run).unverifiable if "unusable" in text]
     assert "unusable (1 times)" in told
 
 
-def test_a_run_that_was_killed_is_checked_as_far_as_it_goes(
-    tampered: Callable[[str], Path],
+def test_a_killed_run_is_checked_up_to_its_last_rows(
+    run_copy: Callable[[str], Path],
 ) -> None:
     """A running run may lack its last rows; any other may not."""
-    run = tampered("qfedavg")
+    run = run_copy("qfedavg")
     change_table(run, "clients", lambda rows: remove(rows, lambda row: row["round"] > 3))
-    first = audit(run).problems[0]
+    first = audit_run(run).mismatches[0]
     assert str(first) == "round 4: clients/ has no rows of this round"
     manifest = json.loads((run / "manifest.json").read_text())
     del manifest["summary"]
     (run / "manifest.json").write_text(json.dumps(manifest | {"status": "running"}))
-    found = audit(run)
-    assert (found.rounds, found.problems) == (3, ())
-    assert "the last 2 rounds" in " ".join(found.unknown)
+    found = audit_run(run)
+    assert (found.num_rounds, found.mismatches) == (3, ())
+    assert "the last 2 rounds" in " ".join(found.unverifiable)
 
 
 # --- what does not ----------------------------------------------------------------------------
@@ -229,7 +231,7 @@ def set_all(**values: Any) -> Callable[[Rows], None]:
     return change
 
 
-def changed(number: int, column: str, factor: float) -> Callable[[Rows], None]:
+def scale_column(number: int, column: str, factor: float) -> Callable[[Rows], None]:
     """Return what multiplies a number of the first trained client of a round."""
 
     def change(rows: Rows) -> None:
@@ -269,35 +271,35 @@ def changed(number: int, column: str, factor: float) -> Callable[[Rows], None]:
     ],
 )
 def test_a_changed_number_of_a_client_is_found(
-    tampered: Callable[[str], Path], name: str, column: str, factor: float
+    run_copy: Callable[[str], Path], name: str, column: str, factor: float
 ) -> None:
     """Round and client are named, or the round where the client's number decides for all."""
-    run = tampered(name)
+    run = run_copy(name)
     if name == "local_only":
         change_table(run, "clients", lambda rows: one(rows, 2, client=1).update(weight=0.1))
     else:
-        change_table(run, "clients", changed(2, column, factor))
-    problems = audit(run).problems
+        change_table(run, "clients", scale_column(2, column, factor))
+    problems = audit_run(run).mismatches
     assert {problem.round for problem in problems} >= {2}
     assert any(problem.client is not None for problem in problems if problem.round == 2)
 
 
 @pytest.mark.parametrize("priority", [True, False])
 def test_a_weight_of_fedgp_beyond_what_it_can_be_is_found(
-    tampered: Callable[[str], Path], *, priority: bool
+    run_copy: Callable[[str], Path], *, priority: bool
 ) -> None:
     """That of a priority client follows from its data; that of another has a bound.
 
     The model did not move by the larger weight.
     """
-    run = tampered("fedgp")
+    run = run_copy("fedgp")
 
     def change(rows: Rows) -> None:
         row = next(r for r in rows if r["round"] == 3 and r["priority"] == priority and r["weight"])
         row["weight"] *= 1.001 if priority else 1000.0
 
     change_table(run, "clients", change)
-    problem, *moved = audit(run).problems
+    problem, *moved = audit_run(run).mismatches
     told = "the other records give" if priority else "its update moves the model by"
     assert told in str(problem)
     assert all("update_norm" in str(other) for other in moved)
@@ -328,12 +330,12 @@ def test_a_weight_of_fedgp_beyond_what_it_can_be_is_found(
     ],
 )
 def test_a_changed_number_of_a_round_is_found(
-    tampered: Callable[[str], Path], name: str, changes: dict[str, Any]
+    run_copy: Callable[[str], Path], name: str, changes: dict[str, Any]
 ) -> None:
     """Each number of a line of rounds.jsonl follows from the other records."""
-    run = tampered(name)
+    run = run_copy(name)
     change_round(run, 3, **changes)
-    assert 3 in {problem.round for problem in audit(run).problems}
+    assert 3 in {problem.round for problem in audit_run(run).mismatches}
 
 
 @pytest.mark.parametrize(
@@ -380,57 +382,57 @@ def test_a_changed_number_of_a_round_is_found(
     ],
 )
 def test_a_changed_answer_is_found(
-    tampered: Callable[[str], Path], change: Callable[[Rows], None], told: str
+    run_copy: Callable[[str], Path], change: Callable[[Rows], None], told: str
 ) -> None:
     """Rows that are missing, too many, or say what their client cannot have said."""
-    run = tampered("fedalign")
+    run = run_copy("fedalign")
     change_table(run, "clients", change)
-    assert any(told in str(problem) for problem in audit(run).problems)
+    assert any(told in str(problem) for problem in audit_run(run).mismatches)
 
 
 def test_the_weight_of_a_client_without_an_answer_is_found(
-    tampered: Callable[[str], Path],
+    run_copy: Callable[[str], Path],
 ) -> None:
     """Also where the records do not decide the weights, as those of fedmgda."""
-    run = tampered("fedmgda")
+    run = run_copy("fedmgda")
     nothing = dict.fromkeys(
         ("num_examples", "loss", "accuracy", "mixing_coefficient", "update_norm")
     )
     lost = {"status": "failed", "weight": 0.1, **nothing}
     change_table(run, "clients", lambda rows: one(rows, 2, client=0).update(lost))
     told = "round 2, client 0: weight is 0.1, the other records give 0"
-    assert told in map(str, audit(run).problems)
+    assert told in map(str, audit_run(run).mismatches)
 
 
-def test_changed_evaluations_are_found(tampered: Callable[[str], Path]) -> None:
+def test_changed_evaluations_are_found(run_copy: Callable[[str], Path]) -> None:
     """F(w) is of the training losses after the round before; test summaries are of this round."""
-    run = tampered("fedalign")
+    run = run_copy("fedalign")
     change_table(
         run, "evaluations", lambda rows: one(rows, 2, client=0).update(loss=5.0, test_accuracy=0.0)
     )
-    problems = [str(problem) for problem in audit(run).problems]
+    problems = [str(problem) for problem in audit_run(run).mismatches]
     assert any(text.startswith("round 3: global_loss is") for text in problems)
     assert any(text.startswith("round 2: test.priority.accuracy is") for text in problems)
 
 
-def test_a_changed_loss_of_a_candidate_is_found(tampered: Callable[[str], Path]) -> None:
+def test_a_changed_loss_of_a_candidate_is_found(run_copy: Callable[[str], Path]) -> None:
     """Who is asked in round 3 follows from what candidates measured after round 2."""
-    run = tampered("measured x participating")
+    run = run_copy("measured x participating")
 
     def change(rows: Rows) -> None:
         measured = [r for r in rows if r["round"] == 2 and r["loss"] is not None]
         min(measured, key=lambda row: row["loss"])["loss"] = 99.0
 
     change_table(run, "evaluations", change)
-    problems = [str(problem) for problem in audit(run).problems]
+    problems = [str(problem) for problem in audit_run(run).mismatches]
     assert any(re.match(r"round 3, client \d: the rule asks it", text) for text in problems)
 
 
-def test_the_first_measurement_is_on_record(tampered: Callable[[str], Path]) -> None:
+def test_the_first_measurement_is_on_record(run_copy: Callable[[str], Path]) -> None:
     """F(w_0), which round 1 is decided with, follows from the evaluations of round 0."""
-    run = tampered("fedalign")
+    run = run_copy("fedalign")
     change_table(run, "evaluations", lambda rows: one(rows, 0, client=0).update(loss=5.0))
-    assert str(audit(run).problems[0]).startswith("round 1: global_loss is")
+    assert str(audit_run(run).mismatches[0]).startswith("round 1: global_loss is")
 
 
 def without_measurements(client: int, rounds: Container[int]) -> Callable[[Rows], None]:
@@ -445,10 +447,10 @@ def without_measurements(client: int, rounds: Container[int]) -> Callable[[Rows]
 
 
 def test_what_a_client_measured_last_stands_in_where_it_missed(
-    tampered: Callable[[str], Path],
+    run_copy: Callable[[str], Path],
 ) -> None:
     """F(w) of round 3 then has client 0's measurement after round 1; without any none is known."""
-    run = tampered("plain")
+    run = run_copy("plain")
     rows = pq.read_table(run / "evaluations").to_pylist()
     counted = [one(rows, 1, client=0)] + [
         row for row in rows if row["round"] == 2 and row["loss"] is not None and row["client"] != 0
@@ -460,90 +462,90 @@ def test_what_a_client_measured_last_stands_in_where_it_missed(
     }
     change_table(run, "evaluations", without_measurements(0, {2}))
     change_round(run, 3, stale_clients=[0], **mean)
-    assert audit(run).problems == ()
+    assert audit_run(run).mismatches == ()
     change_table(run, "evaluations", without_measurements(0, {0, 1, 2}))
     told = "client 0 is stale, but has measured nothing before round 2"
-    problems = [str(problem) for problem in audit(run).problems]
+    problems = [str(problem) for problem in audit_run(run).mismatches]
     assert f"round 3: the rules refuse what is recorded: {told}" in problems
 
 
-def test_who_is_missing_in_the_objective_is_compared(tampered: Callable[[str], Path]) -> None:
+def test_who_is_missing_in_the_objective_is_compared(run_copy: Callable[[str], Path]) -> None:
     """With who measured it, and who has priority."""
-    run = tampered("plain")
+    run = run_copy("plain")
     priority = {k["client"] for k in pq.read_table(run / "clients").to_pylist() if k["priority"]}
     other = next(k for k in range(8) if k not in priority)
     change_round(run, 3, unmeasured=[0, other])
-    problems = [str(problem) for problem in audit(run).problems]
+    problems = [str(problem) for problem in audit_run(run).mismatches]
     assert sorted(problems) == [
         "round 3, client 0: is in unmeasured, though its measurement counts",
         f"round 3, client {other}: is in unmeasured, though it has no priority",
     ]
 
 
-def test_a_client_without_a_measurement_is_missing(tampered: Callable[[str], Path]) -> None:
+def test_a_client_without_a_measurement_is_missing(run_copy: Callable[[str], Path]) -> None:
     """F(w) is of the others, and the round names it."""
-    run = tampered("plain")
+    run = run_copy("plain")
     rows = pq.read_table(run / "evaluations").to_pylist()
     write_table(run, "evaluations", [r for r in rows if (r["round"], r["client"]) != (2, 0)])
     told = "round 3, client 0: did not measure global_loss, and is not in unmeasured"
-    assert told in [str(problem) for problem in audit(run).problems]
+    assert told in [str(problem) for problem in audit_run(run).mismatches]
     change_round(run, 3, unmeasured=[0])
-    problems = [str(problem) for problem in audit(run).problems]
+    problems = [str(problem) for problem in audit_run(run).mismatches]
     assert problems
     assert not any("unmeasured" in problem for problem in problems)
 
 
-def test_other_settings_do_not_fit(tampered: Callable[[str], Path]) -> None:
+def test_other_settings_do_not_fit(run_copy: Callable[[str], Path]) -> None:
     """A seed or a threshold that was changed afterwards gives other decisions."""
-    run = tampered("open")
+    run = run_copy("open")
     config = run / "config.yaml"
     config.write_text(config.read_text().replace("seed: 1", "seed: 2"))
-    assert any("the rule asks it" in str(problem) for problem in audit(run).problems)
+    assert any("the rule asks it" in str(problem) for problem in audit_run(run).mismatches)
 
 
-def test_settings_that_are_not_the_manifests_are_found(tampered: Callable[[str], Path]) -> None:
+def test_settings_that_are_not_the_manifests_are_found(run_copy: Callable[[str], Path]) -> None:
     """Where nothing is drawn at random no decision tells of the seed, but the manifest does."""
-    run = tampered("fedalign")
+    run = run_copy("fedalign")
     config = run / "config.yaml"
     text = config.read_text()
     config.write_text(re.sub(r"(?m)^seed: \d+$", "seed: 77", text))
     assert config.read_text() != text
-    told = [str(problem) for problem in audit(run).problems]
+    told = [str(problem) for problem in audit_run(run).mismatches]
     assert any(
         re.fullmatch(r"run: the manifest's seed is \d+, config.yaml has 77", p) for p in told
     )
 
 
-def test_a_changed_summary_is_found(tampered: Callable[[str], Path]) -> None:
+def test_a_changed_summary_is_found(run_copy: Callable[[str], Path]) -> None:
     """What the manifest says of the whole run is of its rounds."""
-    run = tampered("aaggff_s")
+    run = run_copy("aaggff_s")
     path = run / "manifest.json"
     manifest = json.loads(path.read_text())
     manifest["summary"]["mixing"]["decision_loss_sum"] = 0.0
     manifest["summary"]["admitted_rounds"]["0"] = 77
     path.write_text(json.dumps(manifest))
-    assert [str(problem).split(" is ")[0] for problem in audit(run).problems] == [
+    assert [str(problem).split(" is ")[0] for problem in audit_run(run).mismatches] == [
         "run: the manifest's decision_loss_sum",
         "run: the manifest's admitted_rounds are not those of clients/",
     ]
 
 
-def test_a_round_that_is_missing_is_found(tampered: Callable[[str], Path]) -> None:
+def test_a_round_that_is_missing_is_found(run_copy: Callable[[str], Path]) -> None:
     """Rounds are numbered without a gap."""
-    run = tampered("fedalign")
+    run = run_copy("fedalign")
     path = run / "rounds.jsonl"
     lines = path.read_text().splitlines()
     path.write_text("\n".join(lines[:1] + lines[2:]) + "\n")
-    problems = [str(problem) for problem in audit(run).problems]
+    problems = [str(problem) for problem in audit_run(run).mismatches]
     assert "run: the rounds in rounds.jsonl are not 1, 2, 3, ..." in problems
     assert "round 2: clients/ has rows of a round that rounds.jsonl lacks" in problems
 
 
-def test_what_the_rules_refuse_ends_the_audit(tampered: Callable[[str], Path]) -> None:
+def test_what_the_rules_refuse_ends_the_audit(run_copy: Callable[[str], Path]) -> None:
     """Where losses are gone a rule that weighs by them cannot decide, which is told."""
-    run = tampered("term")
+    run = run_copy("term")
     change_table(run, "clients", set_all(loss=None))
-    problem, *_ = audit(run).problems
+    problem, *_ = audit_run(run).mismatches
     assert problem.round == 1
     assert "the rules refuse what is recorded: weights by losses need each client's" in str(problem)
 
@@ -559,33 +561,33 @@ def test_what_the_rules_refuse_ends_the_audit(tampered: Callable[[str], Path]) -
     ],
 )
 def test_a_record_that_is_missing_is_named(
-    tampered: Callable[[str], Path], file: str, told: str
+    run_copy: Callable[[str], Path], file: str, told: str
 ) -> None:
     """One line names the file and why it is needed."""
-    run = tampered("qfedavg")
+    run = run_copy("qfedavg")
     path = run / file
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     with pytest.raises(RunError, match=rf"{file}.*{told}|{told}.*{file}"):
-        audit(run)
+        audit_run(run)
 
 
 def test_a_run_that_stopped_in_its_first_round_has_nothing_to_replay(
-    tampered: Callable[[str], Path],
+    run_copy: Callable[[str], Path],
 ) -> None:
     """It may lack the table of clients, for which nobody has to look."""
-    run = tampered("qfedavg")
+    run = run_copy("qfedavg")
     (run / "rounds.jsonl").write_text("")
     (run / "population.parquet").unlink()
     with pytest.raises(RunError, match="has no finished round: there is nothing to replay"):
-        audit(run)
+        audit_run(run)
 
 
-def test_damaged_records_are_named(tampered: Callable[[str], Path]) -> None:
+def test_damaged_records_are_named(run_copy: Callable[[str], Path]) -> None:
     """A torn table is an error with the file's name."""
-    run = tampered("qfedavg")
+    run = run_copy("qfedavg")
     (run / "population.parquet").write_bytes(b"PAR1")
     with pytest.raises(RunError, match=r"population\.parquet: "):
-        audit(run)
+        audit_run(run)
 
 
 @pytest.mark.parametrize(
@@ -598,33 +600,33 @@ def test_damaged_records_are_named(tampered: Callable[[str], Path]) -> None:
     ],
 )
 def test_settings_that_are_none_are_named(
-    tampered: Callable[[str], Path], before: str, after: str, told: str
+    run_copy: Callable[[str], Path], before: str, after: str, told: str
 ) -> None:
     """By the file and, where a rule refuses them, by the setting."""
-    run = tampered("term")
+    run = run_copy("term")
     config = run / "config.yaml"
     text = config.read_text()
     assert before in text
     config.write_text(text.replace(before, after))
     with pytest.raises(RunError, match=f"^{re.escape(f'{config}: {told}')}"):
-        audit(run)
+        audit_run(run)
 
 
-def test_a_table_of_clients_without_rates_is_named(tampered: Callable[[str], Path]) -> None:
+def test_a_table_of_clients_without_rates_is_named(run_copy: Callable[[str], Path]) -> None:
     """Whether anybody knew how often clients were there decides what can be replayed."""
-    run = tampered("qfedavg")
+    run = run_copy("qfedavg")
     path = run / "population.parquet"
     pq.write_table(pq.read_table(path).drop_columns(["participation_rate"]), path)
     with pytest.raises(RunError, match=f"^{path}: expected a column participation_rate$"):
-        audit(run)
+        audit_run(run)
 
 
-def test_an_empty_table_is_no_mistake_of_the_reader(tampered: Callable[[str], Path]) -> None:
+def test_an_empty_table_is_no_mistake_of_the_reader(run_copy: Callable[[str], Path]) -> None:
     """A run killed before its first rows has rounds without them."""
-    run = tampered("qfedavg")
+    run = run_copy("qfedavg")
     write_table(run, "clients", [])
-    found = audit(run)
-    assert (found.rounds, str(found.problems[0])) == (
+    found = audit_run(run)
+    assert (found.num_rounds, str(found.mismatches[0])) == (
         0,
         "round 1: clients/ has no rows of this round",
     )
@@ -660,7 +662,7 @@ def test_the_model_moves_as_the_weights_say(
     replayed: Any = SimpleNamespace(
         record=SimpleNamespace(round=3, update_norm=norm), rows=tuple(rows)
     )
-    found = [str(one) for one in _movement_problems(replayed)]
+    found = [str(one) for one in _find_norm_mismatches(replayed)]
     assert len(found) == (problem is not None)
     if problem is not None:
         assert re.search(problem, found[0])

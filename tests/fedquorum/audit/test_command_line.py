@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fedquorum.audit.check import audit
-from fedquorum.audit.command_line import SHOWN_PROBLEMS, ending, main
+from fedquorum.audit.check import audit_run
+from fedquorum.audit.command_line import MAX_MISMATCHES_SHOWN, format_summary_line, main
 from fedquorum.records import needed
 
 from tests.fedquorum.records.made import change_table
@@ -22,7 +22,7 @@ ABSENT = ("torch", "hydra", "omegaconf", "flwr", "rich", "server_app", "client_a
 Made = Callable[[str], Path]
 
 
-def told(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+def run_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     """Return the status of a command, and what it prints."""
     capsys.readouterr()
     status = main(words)
@@ -38,7 +38,7 @@ def test_the_status_says_whether_the_records_agree(
     rounds = (spoilt / "rounds.jsonl").read_text()
     (spoilt / "rounds.jsonl").write_text(rounds.replace('"selected": 8', '"selected": 9'))
     for run, status in ((runs("qfedavg"), 0), (spoilt, 0 if one else 1)):
-        assert told([str(run), *one], capsys)[::2] == (status, "")
+        assert run_command([str(run), *one], capsys)[::2] == (status, "")
 
 
 def test_it_has_the_name_by_which_it_was_called(
@@ -60,8 +60,8 @@ def test_a_bad_run_hides_no_other(
     for name in ("a", "b"):
         shutil.copytree(runs("qfedavg"), tmp_path / name)
     (tmp_path / "a" / "manifest.json").write_text("{")
-    status, out, err = told([str(tmp_path)], capsys)
-    assert (status, out.splitlines()[-1]) == (1, f"  {ending(0)}")
+    status, out, err = run_command([str(tmp_path)], capsys)
+    assert (status, out.splitlines()[-1]) == (1, f"  {format_summary_line(0)}")
     (line,) = err.splitlines()
     assert line.startswith(f"fedquorum-audit: {tmp_path}/a/manifest.json, line 1: expected JSON")
 
@@ -69,11 +69,11 @@ def test_a_bad_run_hides_no_other(
 def test_what_it_says(runs: Made, capsys: pytest.CaptureFixture[str], snapshot: Snapshot) -> None:
     """Of runs that fit, with all that the records cannot tell; N is a number of answers."""
     made = [runs(name) for name in ("fedalign", "mifa", "slow", "refused fedau")]
-    statuses, outs, _ = zip(*(told([str(run)], capsys) for run in made), strict=True)
+    statuses, outs, _ = zip(*(run_command([str(run)], capsys) for run in made), strict=True)
     assert statuses == (0, 0, 0, 0)
     out = "".join(outs).replace(str(made[0].parent), "runs")
     counted = re.sub(r"\d+ (client answers|times)", r"N \1", out)
-    endings = "".join(f"  {ending(count)}\n" for count in (1, 2))
+    endings = "".join(f"  {format_summary_line(count)}\n" for count in (1, 2))
     snapshot("audit/command.txt", counted + endings)
 
 
@@ -88,12 +88,12 @@ def test_of_many_mismatches_the_first_are_shown(
             row["weight"] *= 2.0
 
     change_table(run, "clients", double)
-    status, out, _ = told([str(run)], capsys)
-    count = len(audit(run).problems)
+    status, out, _ = run_command([str(run)], capsys)
+    count = len(audit_run(run).mismatches)
     lines = out.splitlines()
-    assert (status, count > SHOWN_PROBLEMS) == (1, True)
-    assert sum(line.startswith("  mismatch: ") for line in lines) == SHOWN_PROBLEMS
-    assert lines[-2:] == [f"  ... and {count - SHOWN_PROBLEMS} more", f"  {count} mismatches"]
+    assert (status, count > MAX_MISMATCHES_SHOWN) == (1, True)
+    assert sum(line.startswith("  mismatch: ") for line in lines) == MAX_MISMATCHES_SHOWN
+    assert lines[-2:] == [f"  ... and {count - MAX_MISMATCHES_SHOWN} more", f"  {count} mismatches"]
 
 
 def test_a_decision_is_of_one_run(
@@ -102,7 +102,7 @@ def test_a_decision_is_of_one_run(
     """Of a folder with several none is explained; the words go together."""
     for name in ("a", "b"):
         shutil.copytree(runs("qfedavg"), tmp_path / name)
-    status, _, err = told([str(tmp_path), "--client", "0", "--round", "1"], capsys)
+    status, _, err = run_command([str(tmp_path), "--client", "0", "--round", "1"], capsys)
     assert status == 1
     assert err.endswith(f"--client and --round need a single run, got {tmp_path} with 2\n")
     with pytest.raises(SystemExit, match="2"):
@@ -113,8 +113,8 @@ def test_a_missing_package_is_one_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It says what to install."""
-    monkeypatch.setattr(needed, "PACKAGES", {"yaml": "pyyaml", "nowhere": "not-there"})
-    status, _, err = told([str(tmp_path)], capsys)
+    monkeypatch.setattr(needed, "AUDIT_PACKAGES", {"yaml": "pyyaml", "nowhere": "not-there"})
+    status, _, err = run_command([str(tmp_path)], capsys)
     assert (status, len(err.splitlines())) == (1, 1)
     assert "run records need not-there, which the extra audit brings: pip install not-there" in err
 
@@ -132,4 +132,4 @@ sys.exit(main(sys.argv[1:]))
     command = [sys.executable, "-P", "-c", program, str(runs("fedau"))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[-1] == f"  {ending(0)}"
+    assert done.stdout.splitlines()[-1] == f"  {format_summary_line(0)}"

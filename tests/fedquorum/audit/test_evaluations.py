@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fedquorum.audit.check import audit
+from fedquorum.audit.check import audit_run
 from fedquorum.errors import RunError
 from fedquorum.records.tables import POPULATION_SCHEMA
 
@@ -88,34 +88,34 @@ def row(rows: Rows, number: int, client: int) -> dict[str, Any]:
     ],
 )
 def test_what_does_not_fit_is_named(
-    tampered: Callable[[str], Path], name: str, change: Callable[[Rows], None], told: str
+    run_copy: Callable[[str], Path], name: str, change: Callable[[Rows], None], told: str
 ) -> None:
     """With its round and client."""
-    run = tampered(name)
+    run = run_copy(name)
     change_table(run, "evaluations", change)
-    assert any(str(problem).startswith(told) for problem in audit(run).problems)
+    assert any(str(problem).startswith(told) for problem in audit_run(run).mismatches)
 
 
-def test_data_on_devices_may_change(tampered: Callable[[str], Path]) -> None:
+def test_data_on_devices_may_change(run_copy: Callable[[str], Path]) -> None:
     """Only a simulation makes it once for the whole run."""
-    run = tampered("fedalign")
+    run = run_copy("fedalign")
     config = run / "config.yaml"
     config.write_text(config.read_text().replace("name: in-process", "name: flower"))
     change_table(run, "evaluations", lambda rows: row(rows, 3, 1).update(test_num_examples=7))
-    assert audit(run).problems == ()
+    assert audit_run(run).mismatches == ()
 
 
-def test_a_round_that_was_being_written_is_no_mismatch(tampered: Callable[[str], Path]) -> None:
+def test_a_round_that_was_being_written_is_no_mismatch(run_copy: Callable[[str], Path]) -> None:
     """A killed process may have written its rows, and not its line."""
-    run = tampered("fedalign")
+    run = run_copy("fedalign")
     path = run / "rounds.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:4]))
     manifest = json.loads((run / "manifest.json").read_text())
     del manifest["summary"]
     (run / "manifest.json").write_text(json.dumps(manifest | {"status": "running"}))
-    assert audit(run).problems == ()
+    assert audit_run(run).mismatches == ()
     (run / "manifest.json").write_text(json.dumps(manifest | {"status": "failed"}))
-    assert [str(problem) for problem in audit(run).problems] == [
+    assert [str(problem) for problem in audit_run(run).mismatches] == [
         "round 5: clients/ has rows of a round that rounds.jsonl lacks",
         "round 5: evaluations/ has rows of a round that rounds.jsonl lacks",
     ]
@@ -129,13 +129,13 @@ def test_a_round_that_was_being_written_is_no_mismatch(tampered: Callable[[str],
     ],
 )
 def test_contradictory_clients_are_refused(
-    tampered: Callable[[str], Path], column: str, value: Any, told: str
+    run_copy: Callable[[str], Path], column: str, value: Any, told: str
 ) -> None:
     """Nothing could say which of two things they are."""
-    run = tampered("fedalign")
+    run = run_copy("fedalign")
     path = run / "population.parquet"
     rows = pq.read_table(path).to_pylist()
     rows[7][column] = value
     pq.write_table(pa.Table.from_pylist(rows, schema=POPULATION_SCHEMA), path)
     with pytest.raises(RunError, match=told):
-        audit(run)
+        audit_run(run)

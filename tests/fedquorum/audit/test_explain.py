@@ -7,13 +7,13 @@ from statistics import fmean
 
 import pyarrow.parquet as pq
 import pytest
-from fedquorum.audit.explain import explain
-from fedquorum.audit.replay import Recorded, read_recorded
+from fedquorum.audit.explain import describe_decision
+from fedquorum.audit.replay import AuditInput, read_audit_input
 from fedquorum.errors import RunError
 from fedquorum.named import ALL_SELECTIONS, ALL_WEIGHTINGS
 from fedquorum.participation import PARTICIPATIONS
 from fedquorum.server_optimizer import SERVER_OPTIMIZERS
-from fedquorum.virtual_clock import LATE
+from fedquorum.virtual_clock import LATE_REASON
 
 from tests.fedquorum.audit.runs import CONFIGURATIONS, PARTS
 from tests.fedquorum.records.made import write_table
@@ -24,9 +24,9 @@ def test_a_weight_is_explained_with_the_number_that_is_recorded(
     runs: Callable[[str], Path], name: str
 ) -> None:
     """For every strategy the formula ends in the recorded weight of a client that trained."""
-    recorded = read_recorded(runs(name))
-    row = next(row for row in recorded.rows[4] if row["status"] == "trained")
-    lines = explain(recorded, row["client"], 4)
+    recorded = read_audit_input(runs(name))
+    row = next(row for row in recorded.client_rows[4] if row["status"] == "trained")
+    lines = describe_decision(recorded, row["client"], 4)
     assert lines[0].startswith(f"round 4, client {row['client']} (")
     assert lines[1].startswith("asked: yes; ")
     assert lines[2].startswith(f"answered: an update, with D_k = {row['num_examples']}")
@@ -46,23 +46,23 @@ def test_a_weight_is_explained_with_the_number_that_is_recorded(
 
 def test_fedaligns_gate_is_explained(runs: Callable[[str], Path]) -> None:
     """Warm-up, silence and the server's half of the gate, with their numbers."""
-    recorded = read_recorded(runs("fedalign"))
-    (asked,) = explain(recorded, 7, 1)[1:]
+    recorded = read_audit_input(runs("fedalign"))
+    (asked,) = describe_decision(recorded, 7, 1)[1:]
     assert asked.startswith("asked: no; rounds 1 to 1 are warm-up")
-    silent = next(row for row in recorded.rows[2] if row["status"] == "declined")
-    lines = explain(recorded, silent["client"], 2)
+    silent = next(row for row in recorded.client_rows[2] if row["status"] == "declined")
+    lines = describe_decision(recorded, silent["client"], 2)
     assert lines[2].startswith("answered: declined; ")
     assert lines[-1].startswith("weight: 0; ")
-    open_gate = read_recorded(runs("accuracy"))
+    open_gate = read_audit_input(runs("accuracy"))
     other = next(
         row
         for number in (2, 3, 4)
-        for row in open_gate.rows[number]
+        for row in open_gate.client_rows[number]
         if not row["priority"] and row["status"] in ("trained", "rejected")
     )
     (gate,) = [
         text
-        for text in explain(open_gate, other["client"], other["round"])
+        for text in describe_decision(open_gate, other["client"], other["round"])
         if text.startswith("admitted: ")
     ]
     assert f"acc_k = {other['accuracy']:.6g}" in gate
@@ -70,34 +70,36 @@ def test_fedaligns_gate_is_explained(runs: Callable[[str], Path]) -> None:
 
 def test_draws_and_samples_are_explained(runs: Callable[[str], Path]) -> None:
     """How often a priority client was drawn, and from which stream; who was not drawn."""
-    recorded = read_recorded(runs("draws"))
-    drawn = next(row for row in recorded.rows[3] if row["num_draws"])
-    (asked,) = [t for t in explain(recorded, drawn["client"], 3) if t.startswith("asked: ")]
+    recorded = read_audit_input(runs("draws"))
+    drawn = next(row for row in recorded.client_rows[3] if row["num_draws"])
+    (asked,) = [
+        t for t in describe_decision(recorded, drawn["client"], 3) if t.startswith("asked: ")
+    ]
     assert f"drawn {drawn['num_draws']} times of 6" in asked
     assert '(seed 1, "selection", round 3)' in asked
-    sampled = read_recorded(runs("afl"))
-    absent = set(sampled.population.clients) - {row["client"] for row in sampled.rows[3]}
-    _, asked = explain(sampled, min(absent), 3)
+    sampled = read_audit_input(runs("afl"))
+    absent = set(sampled.population.clients) - {row["client"] for row in sampled.client_rows[3]}
+    _, asked = describe_decision(sampled, min(absent), 3)
     assert asked.startswith("asked: no; ")
     assert "a fraction 0.5" in asked
 
 
 def test_who_did_not_answer_in_time_has_no_weight(runs: Callable[[str], Path]) -> None:
     """The status and its reason end the explanation, after why the client was asked."""
-    recorded = read_recorded(runs("slow"))
-    found = {row["status"]: row for number in range(1, 6) for row in recorded.rows[number]}
-    for status, reason in (("late", LATE), ("busy", found["busy"]["reason"])):
+    recorded = read_audit_input(runs("slow"))
+    found = {row["status"]: row for number in range(1, 6) for row in recorded.client_rows[number]}
+    for status, reason in (("late", LATE_REASON), ("busy", found["busy"]["reason"])):
         row = found[status]
-        answered, weight = explain(recorded, row["client"], row["round"])[-2:]
+        answered, weight = describe_decision(recorded, row["client"], row["round"])[-2:]
         assert answered == f"answered: {status}: {reason}"
         assert weight.startswith("weight: 0; ")
 
 
-def test_a_client_that_never_trains_is_told_so(runs: Callable[[str], Path]) -> None:
+def test_a_client_that_never_trains_is_explained(runs: Callable[[str], Path]) -> None:
     """In any round, without a replay."""
-    recorded = read_recorded(runs("unseen"))
-    client = min(recorded.population.unseen)
-    (told,) = explain(recorded, client, 1)
+    recorded = read_audit_input(runs("unseen"))
+    client = min(recorded.population.held_out)
+    (told,) = describe_decision(recorded, client, 1)
     assert told.startswith(f"client {client} never trains: it is a held-out client")
 
 
@@ -115,33 +117,33 @@ def test_a_decision_that_was_not_taken_is_refused(
 ) -> None:
     """What there is to explain is told."""
     with pytest.raises(RunError, match=f"^{problem}$"):
-        explain(read_recorded(runs("fedalign")), client, number)
+        describe_decision(read_audit_input(runs("fedalign")), client, number)
 
 
 def test_a_decision_whose_records_are_missing_is_refused(
-    tampered: Callable[[str], Path],
+    run_copy: Callable[[str], Path],
 ) -> None:
     """Rounds before the gap are explained nevertheless."""
-    run = tampered("qfedavg")
+    run = run_copy("qfedavg")
     rows = pq.read_table(run / "clients").to_pylist()
     write_table(run, "clients", [row for row in rows if row["round"] < 4])
-    recorded = read_recorded(run)
-    assert explain(recorded, 0, 3)[-1].startswith("weight recorded: ")
+    recorded = read_audit_input(run)
+    assert describe_decision(recorded, 0, 3)[-1].startswith("weight recorded: ")
     for number in (4, 5):
         with pytest.raises(RunError, match=rf"^clients/ has no rows of round {number}$"):
-            explain(recorded, 0, number)
+            describe_decision(recorded, 0, number)
 
 
 def test_a_decision_after_one_that_the_rules_refuse_is_refused(
-    tampered: Callable[[str], Path],
+    run_copy: Callable[[str], Path],
 ) -> None:
     """What follows from that round cannot be known; the rule's own words say why."""
-    run = tampered("term")
+    run = run_copy("term")
     rows = pq.read_table(run / "clients").to_pylist()
     write_table(run, "clients", [row | {"loss": None} for row in rows])
     told = r"^round 1: the rules refuse what is recorded: weights by losses need each client's"
     with pytest.raises(RunError, match=told):
-        explain(read_recorded(run), 0, 3)
+        describe_decision(read_audit_input(run), 0, 3)
 
 
 # --- composed strategies ------------------------------------------------------------------------
@@ -149,17 +151,17 @@ def test_a_decision_after_one_that_the_rules_refuse_is_refused(
 
 def test_every_part_is_explained_in_a_composed_run() -> None:
     """Beside those of clients that learn alone, which go with nothing else."""
-    selections = {key for key, rule in ALL_SELECTIONS.items() if not rule.keeps_models}
+    selections = {key for key, rule in ALL_SELECTIONS.items() if not rule.trains_local_models}
     weightings = {key for key, rule in ALL_WEIGHTINGS.items() if rule.aggregates}
     parts = list(map(set, zip(*PARTS.values(), strict=True)))
     assert parts == [selections, weightings, {"none", *PARTICIPATIONS}, {*SERVER_OPTIMIZERS}]
 
 
-def counted(recorded: Recorded) -> list[tuple[int, int]]:
+def find_counted_updates(recorded: AuditInput) -> list[tuple[int, int]]:
     """Return round and client of updates that counted: the first and the last of each round."""
     found = []
-    for number in recorded.rows.places:
-        clients = [row["client"] for row in recorded.rows[number] if row["weight"] != 0.0]
+    for number in recorded.client_rows.row_ranges:
+        clients = [row["client"] for row in recorded.client_rows[number] if row["weight"] != 0.0]
         found += [(number, client) for client in sorted({*clients[:1], *clients[-1:]})]
     return found
 
@@ -169,11 +171,11 @@ def test_the_weights_of_a_composed_run_are_explained(
     runs: Callable[[str], Path], name: str
 ) -> None:
     """In warm-up and after it, with and without priority: the formula ends in the weight."""
-    recorded = read_recorded(runs(name))
-    assert len(counted(recorded)) >= 6
-    for number, client in counted(recorded):
-        row = next(row for row in recorded.rows[number] if row["client"] == client)
-        lines = explain(recorded, client, number)
+    recorded = read_audit_input(runs(name))
+    assert len(find_counted_updates(recorded)) >= 6
+    for number, client in find_counted_updates(recorded):
+        row = next(row for row in recorded.client_rows[number] if row["client"] == client)
+        lines = describe_decision(recorded, client, number)
         assert lines[1].startswith("asked: yes; ")
         assert lines[-1] == f"weight recorded: {row['weight']:.6g}"
         if "fedmgda" in name:
@@ -188,24 +190,26 @@ SAMPLED = [name for name, parts in PARTS.items() if parts[1:3] == ("aaggff_d", "
 
 
 @pytest.mark.parametrize("name", SAMPLED)
-def test_the_share_asked_is_of_those_who_could_be(runs: Callable[[str], Path], name: str) -> None:
+def test_the_sampled_fraction_is_of_the_eligible_clients(
+    runs: Callable[[str], Path], name: str
+) -> None:
     """C = asked / pool, the priority clients in warm-up and where only they are asked, else all.
 
     The estimate r~_k that follows from the recorded responses with this C is the one explained,
     and the p_k explained is the recorded one, so the rule decides with it too.
     """
-    recorded = read_recorded(runs(name))
+    recorded = read_audit_input(runs(name))
     only_priority = PARTS[name][0] == "priority_only"
     warmup = 2 if PARTS[name][0] == "epsilon_gate" else 0
     shares, means = set(), list[float]()
     for record in recorded.run.rounds:
-        number, rows = record.round, recorded.rows[record.round]
+        number, rows = record.round, recorded.client_rows[record.round]
         narrow = only_priority or number <= warmup
         pool = len(recorded.population.priority) if narrow else len(recorded.population.clients)
         share = len(rows) / pool
         responses = {r["client"]: r["response"] for r in rows if r["response"] is not None}
         for client, response in responses.items():
-            text = " ".join(explain(recorded, client, number))
+            text = " ".join(describe_decision(recorded, client, number))
             found = re.search(r"r~_k = \(1 - 1/C\) rbar \+ r_k / C = (\S+) with C = (\S+)", text)
             assert found is not None
             assert float(found[2]) == pytest.approx(share, rel=1e-5)

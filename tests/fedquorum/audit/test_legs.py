@@ -6,29 +6,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fedquorum.audit.check import audit
-from fedquorum.audit.explain import explain
-from fedquorum.audit.replay import read_recorded, replay
+from fedquorum.audit.check import audit_run
+from fedquorum.audit.explain import describe_decision
+from fedquorum.audit.replay import read_audit_input, replay_rounds
 from fedquorum.records.reader import load_run
 from fedquorum.selection import EpsilonGate
 
 import fedquorum_app
 from tests.builders_runs import run_here
-from tests.cases import sampled
+from tests.cases import sample_cases
 from tests.fedquorum.audit.runs import WORDS
 from tests.server_app.made_runs import SMALL
 
 EVERY_ROUND = ("engine.checkpoint_every=1",)
 
 
-def go_on(run: Path, name: str, *words: str) -> Path:
+def start_or_resume(run: Path, name: str, *words: str) -> Path:
     """Start a run of a configuration, or go on with the one that there is."""
     resume = (f"resume={run}",) if run.exists() else ()
     return run_here(run, *SMALL, *WORDS[name], *EVERY_ROUND, *words, *resume)
 
 
 def problems(run: Path) -> list[str]:
-    return [str(problem) for problem in audit(run).problems]
+    return [str(problem) for problem in audit_run(run).mismatches]
 
 
 def test_an_honest_run_with_more_rounds_is_not_accused(tmp_path: Path) -> None:
@@ -46,20 +46,20 @@ def test_an_honest_run_with_more_rounds_is_not_accused(tmp_path: Path) -> None:
     assert problems(mine) == []
     fedquorum_app.run(verbose=False, resume=str(mine), rounds=20)
     assert problems(mine) == []
-    assert audit(mine).rounds == 20
-    gates = [one.rules.selection for one in replay(read_recorded(mine))]
+    assert audit_run(mine).num_rounds == 20
+    gates = [one.rules.selection for one in replay_rounds(read_audit_input(mine))]
     horizons = [gate.num_rounds for gate in gates if isinstance(gate, EpsilonGate)]
     assert horizons == [10] * 10 + [20] * 10
 
 
-@pytest.mark.parametrize("name", sampled([*WORDS], 8))
+@pytest.mark.parametrize("name", sample_cases([*WORDS], 8))
 def test_every_leg_is_replayed_by_its_own_settings(tmp_path: Path, name: str) -> None:
     """Every rule, through three legs of which the second was left before its last round."""
-    run = go_on(tmp_path / "run", name, "rounds=4")
-    go_on(run, name, "rounds=7", "engine.stop_after_round=6")
-    go_on(run, name, "rounds=12", "engine.checkpoint_every=5")
+    run = start_or_resume(tmp_path / "run", name, "rounds=4")
+    start_or_resume(run, name, "rounds=7", "engine.stop_after_round=6")
+    start_or_resume(run, name, "rounds=12", "engine.checkpoint_every=5")
     assert problems(run) == []
-    assert audit(run).rounds == 12
+    assert audit_run(run).num_rounds == 12
     manifest = json.loads((run / "manifest.json").read_text())
     told = [(one["round"], one["before"]) for one in manifest["resumed"]]
     every = {"engine.checkpoint_every": 1}
@@ -70,16 +70,18 @@ def test_rounds_that_were_cut_off_are_replayed_by_the_leg_that_repeated_them(
     tmp_path: Path,
 ) -> None:
     """The newest checkpoint is lost twice: of the second leg no round is left."""
-    run = go_on(tmp_path / "run", "accuracy", "rounds=4")
+    run = start_or_resume(tmp_path / "run", "accuracy", "rounds=4")
     spoil(run, 4)
-    go_on(run, "accuracy", "rounds=8", "engine.stop_after_round=5", "engine.checkpoint_every=100")
+    start_or_resume(
+        run, "accuracy", "rounds=8", "engine.stop_after_round=5", "engine.checkpoint_every=100"
+    )
     assert problems(run) == []
     assert legs(run) == [(1, 4), (4, 8)]
     spoil(run, 5)
-    go_on(run, "accuracy", "rounds=12", "engine.stop_after_round=9")
+    start_or_resume(run, "accuracy", "rounds=12", "engine.stop_after_round=9")
     assert problems(run) == []
     assert legs(run) == [(1, 4), (4, 12)]
-    go_on(run, "accuracy", "rounds=14")
+    start_or_resume(run, "accuracy", "rounds=14")
     assert problems(run) == []
     assert legs(run) == [(1, 4), (4, 12), (10, 14)]
 
@@ -90,15 +92,15 @@ def spoil(run: Path, number: int) -> None:
 
 
 def legs(run: Path) -> list[tuple[int, Any]]:
-    return [(leg.first, leg.settings["rounds"]) for leg in load_run(run).legs]
+    return [(leg.first_round, leg.settings["rounds"]) for leg in load_run(run).legs]
 
 
 def test_a_decision_is_explained_by_the_settings_of_its_leg(tmp_path: Path) -> None:
     """A warm-up of half of the rounds is over in round 3 of 4, and not in round 5 of 12."""
-    run = go_on(tmp_path / "run", "fedalign", "rounds=4", "strategy.warmup_fraction=0.5")
-    go_on(run, "fedalign", "rounds=12", "strategy.warmup_fraction=0.5")
-    recorded = read_recorded(run)
-    told = [explain(recorded, 7, number)[1] for number in (2, 3, 5, 7)]
+    run = start_or_resume(tmp_path / "run", "fedalign", "rounds=4", "strategy.warmup_fraction=0.5")
+    start_or_resume(run, "fedalign", "rounds=12", "strategy.warmup_fraction=0.5")
+    recorded = read_audit_input(run)
+    told = [describe_decision(recorded, 7, number)[1] for number in (2, 3, 5, 7)]
     assert "rounds 1 to 2 are warm-up" in told[0]
     assert "rounds 1 to 6 are warm-up" in told[2]
     assert [text.startswith("asked: yes") for text in told] == [False, True, False, True]
@@ -114,10 +116,10 @@ def test_a_decision_is_explained_by_the_settings_of_its_leg(tmp_path: Path) -> N
     ],
 )
 def test_settings_that_no_resume_changes_are_found(
-    tampered: Callable[[str], Path], before: dict[str, Any], problem: str
+    run_copy: Callable[[str], Path], before: dict[str, Any], problem: str
 ) -> None:
     """Otherwise a manifest could excuse any decision."""
-    run = tampered("fedalign")
+    run = run_copy("fedalign")
     manifest = json.loads((run / "manifest.json").read_text())
     manifest["resumed"] = [{"round": 3, "before": before}]
     (run / "manifest.json").write_text(json.dumps(manifest))
@@ -126,8 +128,8 @@ def test_settings_that_no_resume_changes_are_found(
 
 def test_another_engine_may_know_less_of_the_rates(tmp_path: Path) -> None:
     """Under a quorum on the machine's clock nobody knows how often a client counts."""
-    run = go_on(tmp_path / "run", "fedau", "engine.stop_after_round=2")
-    go_on(run, "fedau", "engine=ray", "engine.quorum=0.5")
+    run = start_or_resume(tmp_path / "run", "fedau", "engine.stop_after_round=2")
+    start_or_resume(run, "fedau", "engine=ray", "engine.quorum=0.5")
     errors = [record.weight_error for record in load_run(run).rounds]
     assert [error is None for error in errors[:3]] == [False, False, True]
     assert problems(run) == []

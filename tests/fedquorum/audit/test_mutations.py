@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fedquorum.audit.check import audit
+from fedquorum.audit.check import audit_run
 from fedquorum.errors import RunError
 from fedquorum.records.round_record import RoundRecord
 from fedquorum.records.tables import CLIENTS_SCHEMA, EVALUATIONS_SCHEMA, POPULATION_SCHEMA
@@ -148,12 +148,14 @@ def other_summaries(part: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def found(run: Path) -> bool:
     """Say whether the audit finds a mismatch, or the reader refuses the records."""
     try:
-        return audit(run).problems != ()
+        return audit_run(run).mismatches != ()
     except RunError:
         return True
 
 
-def missed(run: Path, path: Path, changes: Iterable[tuple[Any, Callable[[], object]]]) -> list[Any]:
+def find_undetected(
+    run: Path, path: Path, changes: Iterable[tuple[Any, Callable[[], object]]]
+) -> list[Any]:
     """Return the changes that nothing finds; after each, the file is what it was."""
     assert not found(run)
     before, unfound = path.read_bytes(), []
@@ -173,13 +175,13 @@ def missed(run: Path, path: Path, changes: Iterable[tuple[Any, Callable[[], obje
     ],
 )
 def test_a_changed_value_of_a_table_is_found(
-    tampered: Callable[[str], Path], folder: str, column: str
+    run_copy: Callable[[str], Path], folder: str, column: str
 ) -> None:
     """Of one client with priority and one without it, in the middle of the run."""
     schema, names = (
         (CLIENTS_SCHEMA, CLIENTS) if folder == "clients" else (EVALUATIONS_SCHEMA, EVALUATIONS)
     )
-    run, field = tampered(names[column]), schema.field(column)
+    run, field = run_copy(names[column]), schema.field(column)
     rows = pq.read_table(run / folder).to_pylist()
     write_table(run, folder, rows)  # in one part, to which it is restored
 
@@ -194,7 +196,7 @@ def test_a_changed_value_of_a_table_is_found(
                     told = (rows[place]["client"], rows[place][column], value)
                     yield told, partial(write_table, run, folder, new)
 
-    assert missed(run, run / folder / "part-00000.parquet", changes()) == []
+    assert find_undetected(run, run / folder / "part-00000.parquet", changes()) == []
 
 
 def chosen(rows: list[dict[str, Any]], folder: str) -> list[int]:
@@ -209,9 +211,9 @@ def chosen(rows: list[dict[str, Any]], folder: str) -> list[int]:
 
 
 @pytest.mark.parametrize("column", POPULATION)
-def test_a_changed_client_is_found(tampered: Callable[[str], Path], column: str) -> None:
+def test_a_changed_client_is_found(run_copy: Callable[[str], Path], column: str) -> None:
     """What is said of the clients decides about them, and is said of them elsewhere."""
-    run, field = tampered(POPULATION[column]), POPULATION_SCHEMA.field(column)
+    run, field = run_copy(POPULATION[column]), POPULATION_SCHEMA.field(column)
     path = run / "population.parquet"
     rows = pq.read_table(path).to_pylist()
 
@@ -224,7 +226,7 @@ def test_a_changed_client_is_found(tampered: Callable[[str], Path], column: str)
                     table = pa.Table.from_pylist(new, schema=POPULATION_SCHEMA)
                     yield (place, rows[place][column], value), partial(pq.write_table, table, path)
 
-    assert missed(run, path, changes()) == []
+    assert find_undetected(run, path, changes()) == []
 
 
 @pytest.mark.parametrize(
@@ -235,14 +237,14 @@ def test_a_changed_client_is_found(tampered: Callable[[str], Path], column: str)
     ],
 )
 def test_a_changed_value_of_a_round_is_found(
-    tampered: Callable[[str], Path], name: str, column: str
+    run_copy: Callable[[str], Path], name: str, column: str
 ) -> None:
     """With rules whose weights the records do not decide, what the others tell of them is."""
-    run = tampered(name)
+    run = run_copy(name)
     path = run / "rounds.jsonl"
     value = json.loads(path.read_text().splitlines()[ROUND - 1])[column]
     changes = ((new, partial(change_round, run, ROUND, **{column: new})) for new in others(value))
-    assert missed(run, path, changes) == []
+    assert find_undetected(run, path, changes) == []
 
 
 def test_every_column_is_covered_or_has_its_reason() -> None:

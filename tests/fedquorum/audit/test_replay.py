@@ -13,36 +13,41 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from fedquorum.audit.check import audit
-from fedquorum.audit.replay import DROP_IN, read_recorded
-from fedquorum.client.decisions import joins
-from fedquorum.composition import Rules
+from fedquorum.audit.check import audit_run
+from fedquorum.audit.replay import DROP_IN_KEY, read_audit_input
+from fedquorum.client.gate import should_train
+from fedquorum.composition import RuleSet
+from fedquorum.decisions import (
+    ClientDecision,
+    ClientEvaluation,
+    compute_priority_objective,
+    update_reports,
+)
 from fedquorum.errors import ParameterError
-from fedquorum.named import ALL_SELECTIONS, ALL_WEIGHTINGS, build
+from fedquorum.named import ALL_SELECTIONS, ALL_WEIGHTINGS, build_rules
 from fedquorum.participation import PARTICIPATIONS
 from fedquorum.records.reader import load_run, read_table
-from fedquorum.records.round_record import RoundRecord, round_record
-from fedquorum.records.writer import RunRecords
-from fedquorum.report import ClientDecision, ClientEvaluation, priority_objective, told_after
+from fedquorum.records.round_record import RoundRecord, build_round_record
+from fedquorum.records.writer import RunWriter
 from fedquorum.robustness import Robustness
 from fedquorum.round import (
     NOT_FINITE,
     NOT_SOLVED,
-    TOO_HEAVY,
-    ClientAnswer,
-    Round,
-    RoundAnswers,
+    WEIGHT_EXCEEDS_BOUND,
+    ClientOutcome,
+    RoundDecision,
+    RoundOutcomes,
     RoundState,
-    decide,
+    decide_round,
 )
-from fedquorum.rule import RunFacts
-from fedquorum.types import Call, Objective, Population
+from fedquorum.rule import RunContext
+from fedquorum.types import Objective, Population, RoundPlan
 
-from tests.cases import sampled
+from tests.cases import sample_cases
 from tests.fedquorum.records.made import IDENTITY
 
 K, ROUNDS, METRIC = 6, 5, "r2"
-POPULATION = Population.of(K, (0, 1, 4))
+POPULATION = Population.from_size(K, (0, 1, 4))
 EVERYONE = np.arange(K)
 
 TINY, HUGE = 5e-324, 1.7e308
@@ -61,7 +66,7 @@ SCORES = (0.0, 0.5, 1.0, math.nan, TINY)
 LENGTHS = (0.0, 1e-160, 1e-130, 1e-8, 1.0, 1.0, 1e10)
 TEXTS = (
     *("out of memory", "", "\x1b[31m\ud800\u2028", "x" * 100_000, "null", "nan"),
-    *(NOT_FINITE, f"{NOT_SOLVED}: x", TOO_HEAVY),
+    *(NOT_FINITE, f"{NOT_SOLVED}: x", WEIGHT_EXCEEDS_BOUND),
 )
 
 
@@ -70,12 +75,12 @@ class Case:
     """The settings of a run, and the rules that they make."""
 
     config: Mapping[str, Any]
-    rules: Rules
+    rules: RuleSet
 
     @property
     def standard(self) -> bool:
         """Whether the clients know Flower's own protocol alone."""
-        return DROP_IN in self.config
+        return DROP_IN_KEY in self.config
 
 
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
@@ -103,7 +108,7 @@ def made(
         "weighting": dict(weighting),
         "participation": part(participation),
     }
-    facts = RunFacts(ROUNDS, IDENTITY.seed, clients=POPULATION.clients)
+    facts = RunContext(ROUNDS, IDENTITY.seed, clients=POPULATION.clients)
     for fraction in (0.7, 1.0):
         config: dict[str, Any] = {
             "seed": IDENTITY.seed,
@@ -111,10 +116,10 @@ def made(
             "strategy": {**strategy, "fraction": fraction},
             "server_optimizer": {"name": "sgd"},
             "evaluation": {"metric": METRIC},
-            **({DROP_IN: {"protocol": "standard", "num_rounds": ROUNDS}} if standard else {}),
+            **({DROP_IN_KEY: {"protocol": "standard", "num_rounds": ROUNDS}} if standard else {}),
         }
         with suppress(ParameterError):
-            return Case(config, build(config["strategy"], config["server_optimizer"], facts))
+            return Case(config, build_rules(config["strategy"], config["server_optimizer"], facts))
     return None
 
 
@@ -140,12 +145,12 @@ class Player:
         if self.case.standard:
             return ()
         pick, rules = self.rng.choice, self.case.rules
-        measures_all = rules.hooks.before_round is not None or rules.keeps_models
+        measures_all = rules.hooks.before_round is not None or rules.trains_local_models
         nothing = (math.nan,)
         return tuple(
             ClientEvaluation(
                 k,
-                POPULATION.priority_weight(k),
+                POPULATION.get_priority_weight(k),
                 pick(WHOLE),
                 pick(MEASURED if measures_all or k in POPULATION.priority else nothing),
                 pick(SCORES if measures_all or k in POPULATION.priority else nothing),
@@ -158,25 +163,27 @@ class Player:
             if self.rng.random() < 0.9
         )
 
-    def objective(self, call: Call, evaluated: tuple[ClientEvaluation, ...]) -> Objective | None:
+    def objective(
+        self, call: RoundPlan, evaluated: tuple[ClientEvaluation, ...]
+    ) -> Objective | None:
         """Return F of the model broadcast, None where the answers tell it."""
         if self.case.standard:
             return None
         rules, selection = self.case.rules, self.case.rules.selection
-        asked = selection.compared(POPULATION.priority)
+        asked = selection.select_objective_clients(POPULATION.priority)
         if rules.needs_objective and selection.samples_objective and not rules.hooks.before_round:
             asked = asked.intersection(call.clients)
         heard = [e for e in evaluated if e.client in asked]
-        missing = asked - {e.client for e in heard if e.measured}
-        return replace(priority_objective(heard), unmeasured=tuple(sorted(missing)))
+        missing = asked - {e.client for e in heard if e.has_objective_loss}
+        return replace(compute_priority_objective(heard), missing_clients=tuple(sorted(missing)))
 
-    def answer(self, client: int, call: Call, objective: Objective | None) -> ClientAnswer:
+    def answer(self, client: int, call: RoundPlan, objective: Objective | None) -> ClientOutcome:
         """Return what a client asked says."""
         pick, text = self.rng.choice, self.rng.choice(TEXTS)
         if self.rng.random() < 0.2:
-            return ClientAnswer(client, pick(("failed", "rejected", "unavailable")), text)
+            return ClientOutcome(client, pick(("failed", "rejected", "unavailable")), text)
         reads = self.case.rules.needs_losses or not self.case.standard
-        answer = ClientAnswer(
+        answer = ClientOutcome(
             client,
             "trained",
             num_examples=pick(AMOUNTS if self.case.standard else WHOLE),
@@ -187,7 +194,7 @@ class Player:
         )
         if objective is None or call.epsilon is None or client in POPULATION.priority:
             return answer
-        joined = joins(
+        joined = should_train(
             call.criterion,
             call.epsilon,
             global_loss=objective.loss,
@@ -195,58 +202,62 @@ class Player:
             loss=math.nan if answer.loss is None else answer.loss,
             accuracy=math.nan if answer.accuracy is None else answer.accuracy,
         )
-        return answer if joined else ClientAnswer(client, "declined")
+        return answer if joined else ClientOutcome(client, "declined")
 
-    def round(self, number: int, state: RoundState, call: Call, objective: Any) -> Round:
+    def round(
+        self, number: int, state: RoundState, call: RoundPlan, objective: Any
+    ) -> RoundDecision:
         """Return a round, refused where the model would not be finite, and now and then else."""
         each = tuple(self.answer(k, call, objective) for k in sorted(call.clients))
-        count = sum(answer.usable for answer in each)
+        count = sum(answer.is_usable for answer in each)
         lengths = np.array([self.rng.choice(LENGTHS) for _ in range(count)]).reshape(-1, 1)
         updates = np.random.default_rng(number).normal(size=(count, 3)) * lengths
-        decided = decide(
+        decided = decide_round(
             self.case.rules,
             POPULATION,
             state,
             server_round=number,
-            call=replace(call, clients_decide=not self.case.standard),
+            plan=replace(call, clients_apply_gate=not self.case.standard),
             objective=objective,
-            answers=RoundAnswers(each, EVERYONE, lambda: updates @ updates.T),
+            outcomes=RoundOutcomes(each, EVERYONE, lambda: updates @ updates.T),
             robustness=Robustness(),
         )
         if not np.isfinite(decided.weight).all():
-            return decided.refused(NOT_FINITE)
-        if self.rng.random() < 0.1 and decided.report.refused is None:
-            return decided.refused(self.rng.choice((NOT_FINITE, TOO_HEAVY)))
-        weights = decided.decided.weights
-        if decided.report.empty or weights is None or weights.update_norm is None:
+            return decided.reject(NOT_FINITE)
+        if self.rng.random() < 0.1 and decided.report.rejection_reason is None:
+            return decided.reject(self.rng.choice((NOT_FINITE, WEIGHT_EXCEEDS_BOUND)))
+        weights = decided.trace.weights
+        if decided.report.is_empty or weights is None or weights.update_norm is None:
             return decided
         norm = float(np.linalg.norm(decided.weight @ updates))
         return replace(decided, report=replace(decided.report, update_norm=norm))
 
     def play(
         self, directory: Path
-    ) -> tuple[list[RoundRecord], list[Round], list[tuple[ClientEvaluation, ...]]]:
+    ) -> tuple[list[RoundRecord], list[RoundDecision], list[tuple[ClientEvaluation, ...]]]:
         """Play a run, write it down, and return its rounds, and the evaluations from round 0."""
         rules = self.case.rules
         records: list[RoundRecord] = []
-        rounds: list[Round] = []
+        rounds: list[RoundDecision] = []
         state, evaluated = RoundState.initial(rules, POPULATION), self.evaluations()
         measured = [evaluated]
         text = yaml.safe_dump(dict(self.case.config))
         identity = replace(IDENTITY, strategy="composed", rounds=ROUNDS)
-        with RunRecords(directory, identity, text, regret_bound=rules.regret_bound) as written:
+        with RunWriter(
+            directory, identity, text, regret_bound=rules.compute_regret_bound
+        ) as written:
             written.save_population(POPULATION, None)
             written.add_evaluations(0, evaluated)
             for number in range(1, ROUNDS + 1):
-                told = told_after(
-                    state.told, evaluated, everyone=rules.hooks.before_round is not None
+                told = update_reports(
+                    state.reports, evaluated, all_clients=rules.hooks.before_round is not None
                 )
-                state = replace(state, told=told)
-                call = rules.call(number - 1, POPULATION, told)
+                state = replace(state, reports=told)
+                call = rules.plan_round(number - 1, POPULATION, told)
                 one = self.round(number, state, call, self.objective(call, evaluated))
                 evaluated = self.evaluations()
                 measured.append(evaluated)
-                record = round_record(
+                record = build_round_record(
                     one.report,
                     evaluated,
                     bytes_down=2**53,
@@ -259,7 +270,7 @@ class Player:
                     previous=records[-1] if records else None,
                 )
                 written.add_round(record, one.report, evaluated)
-                state = one.following
+                state = one.next_state
                 records.append(record)
                 rounds.append(one)
         return records, rounds, measured
@@ -276,7 +287,7 @@ def bits(value: Any) -> Any:
     return value
 
 
-def told(decision: ClientDecision) -> dict[str, Any]:
+def drop_reason(decision: ClientDecision) -> dict[str, Any]:
     """Return a decision without its reason, which is cut and cleaned."""
     return {
         item.name: getattr(decision, item.name)
@@ -290,18 +301,18 @@ def test_whatever_is_decided_is_read_back_and_decided_again(tmp_path: Path, weig
     """For every rule, with losses of 0, NaN, infinity, denormal and huge numbers, and any text."""
     possible = cases(weighting)
     assert possible
-    for place in sampled(range(len(possible)), 12):
+    for place in sample_cases(range(len(possible)), 12):
         case = possible[place]
         directory = tmp_path / str(place)
         player = Player(case, random.Random(f"{weighting} {place}"))
         with np.errstate(all="ignore"):
             records, rounds, measured = player.play(directory)
-            found = audit(directory)
-        assert [str(problem) for problem in found.problems] == [], case.config
-        assert found.rounds == ROUNDS
+            found = audit_run(directory)
+        assert [str(problem) for problem in found.mismatches] == [], case.config
+        assert found.num_rounds == ROUNDS
         run = load_run(directory)
-        assert [bits(one.written()) for one in run.rounds] == [
-            bits(one.written()) for one in records
+        assert [bits(one.to_json()) for one in run.rounds] == [
+            bits(one.to_json()) for one in records
         ]
         table = read_table(directory / "clients").to_pylist()
         rows = {(row["round"], row["client"]): row for row in table}
@@ -310,10 +321,10 @@ def test_whatever_is_decided_is_read_back_and_decided_again(tmp_path: Path, weig
                 row = rows.pop((one.report.server_round, decision.client))
                 if row["data_weight"] is not None:
                     row["num_examples"] = row["data_weight"]
-                given = told(decision)
+                given = drop_reason(decision)
                 assert bits({name: row[name] for name in given}) == bits(given)
         assert rows == {}
-        evaluated = read_recorded(directory).evaluations
+        evaluated = read_audit_input(directory).get_evaluations
         for number, evaluations in enumerate(measured):
             again = evaluated(number)
             assert bits([astuple(one) for one in again]) == bits([astuple(e) for e in evaluations])

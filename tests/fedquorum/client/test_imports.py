@@ -14,7 +14,7 @@ LIBRARY = Path(__file__).parents[3] / "strategies"
 @pytest.mark.parametrize(
     "module",
     [
-        "fedquorum.client.decisions",
+        "fedquorum.client.gate",
         "fedquorum.client.availability",
         "fedquorum.client.availability.processes",
         "fedquorum.client.availability.probabilities",

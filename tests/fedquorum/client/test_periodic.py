@@ -7,23 +7,28 @@ import numpy as np
 import pytest
 from fedquorum.client.availability.periodic import (
     PATTERNS,
+    AvailabilityPattern,
     InterleavedSine,
-    Pattern,
-    Periodic,
+    PeriodicProcess,
     Sine,
     Staircase,
-    pattern_of,
+    build_pattern,
 )
-from fedquorum.client.availability.processes import Bernoulli, Process, moment
+from fedquorum.client.availability.processes import (
+    AvailabilityProcess,
+    Bernoulli,
+    compute_process_state,
+)
 from fedquorum.errors import ParameterError
 
 P = np.array([0.05, 0.1, 0.12, 0.3, 1.0])
 
 
-def path(process: Process, client: int, rounds: int = 60) -> list[int]:
+def path(process: AvailabilityProcess, client: int, rounds: int = 60) -> list[int]:
     """Return the states of rounds 1, 2, ..."""
     return [
-        moment(process, seed=3, client=client, server_round=t).state for t in range(1, rounds + 1)
+        compute_process_state(process, seed=3, client=client, server_round=t).state
+        for t in range(1, rounds + 1)
     ]
 
 
@@ -42,7 +47,9 @@ def test_the_paper_is_the_default(kind: str) -> None:
     """Period 20, low 0.4, gamma 0.3 and a cut of 0.1, over three periods."""
     for t in range(60):
         expected = [reference(kind, p, t) for p in P.tolist()]
-        np.testing.assert_allclose(PATTERNS[kind]().at(P, t), expected, rtol=1e-12)
+        np.testing.assert_allclose(
+            PATTERNS[kind]().compute_probabilities(P, t), expected, rtol=1e-12
+        )
 
 
 @pytest.mark.parametrize(
@@ -56,17 +63,17 @@ def test_the_paper_is_the_default(kind: str) -> None:
         (InterleavedSine(), 0.0999, 0.0),
     ],
 )
-def test_rates_by_hand(pattern: Pattern, p: float, rate: float) -> None:
+def test_rates_by_hand(pattern: AvailabilityPattern, p: float, rate: float) -> None:
     """Means over a period: 0.7 p for both, and less where some rounds are cut."""
-    assert Periodic(p, pattern).rate == pytest.approx(rate, abs=5e-5)
-    assert pattern.largest(np.array([p]))[0] == max(
-        pattern.at(np.array([p]), t)[0] for t in range(pattern.period)
+    assert PeriodicProcess(p, pattern).rate == pytest.approx(rate, abs=5e-5)
+    assert pattern.compute_max_probabilities(np.array([p]))[0] == max(
+        pattern.compute_probabilities(np.array([p]), t)[0] for t in range(pattern.period)
     )
 
 
 def test_rounds_that_are_not_cut() -> None:
     """7 of 20 for p = 0.12; the tie at the peak alone for p = 0.1; never for less; all for 0.3."""
-    there = np.array([InterleavedSine().at(P, t) > 0 for t in range(20)])
+    there = np.array([InterleavedSine().compute_probabilities(P, t) > 0 for t in range(20)])
     assert there.sum(axis=0).tolist() == [0, 1, 7, 20, 20]
     assert there[5, 1]
 
@@ -76,8 +83,8 @@ def test_rounds_that_are_not_cut() -> None:
 def test_the_largest_probability_of_a_sine(period: int, phase: int) -> None:
     """Found without going through the period, wherever its peak falls between rounds."""
     for pattern in (Sine(period, phase), InterleavedSine(period, phase, cut=0.25)):
-        rounds = [pattern.at(P, t) for t in range(period)]
-        np.testing.assert_array_equal(pattern.largest(P), np.max(rounds, axis=0))
+        rounds = [pattern.compute_probabilities(P, t) for t in range(period)]
+        np.testing.assert_array_equal(pattern.compute_max_probabilities(P), np.max(rounds, axis=0))
 
 
 @pytest.mark.parametrize(
@@ -90,10 +97,12 @@ def test_the_largest_probability_of_a_sine(period: int, phase: int) -> None:
     ],
 )
 @pytest.mark.parametrize("p", [0.02, 0.3, 1.0])
-def test_a_pattern_that_changes_nothing_is_bernoulli(pattern: Pattern, p: float) -> None:
+def test_a_pattern_that_changes_nothing_is_bernoulli(
+    pattern: AvailabilityPattern, p: float
+) -> None:
     """Path by path, to the bit."""
     for client in range(4):
-        assert path(Periodic(p, pattern), client) == path(Bernoulli(p), client)
+        assert path(PeriodicProcess(p, pattern), client) == path(Bernoulli(p), client)
 
 
 def test_a_phase_begins_later_in_the_period() -> None:
@@ -102,32 +111,34 @@ def test_a_phase_begins_later_in_the_period() -> None:
     for kind in kinds:
         shifted, plain = kind(phase=3), kind()
         for t in range(25):
-            np.testing.assert_array_equal(shifted.at(P, t), plain.at(P, t + 3))
+            np.testing.assert_array_equal(
+                shifted.compute_probabilities(P, t), plain.compute_probabilities(P, t + 3)
+            )
 
 
 def test_clients_come_as_often_as_the_pattern_says() -> None:
     """The share of 4,000 clients there in each round, within four standard deviations."""
     pattern = InterleavedSine(period=4, cut=0.25)
-    process = Periodic(0.5, pattern)
+    process = PeriodicProcess(0.5, pattern)
     for t in range(4):
         rng = np.random.default_rng(t)
         found = np.mean([process.advance(None, t + 1, rng) for _ in range(4_000)])
-        p = float(pattern.at(np.array([0.5]), t)[0])
+        p = float(pattern.compute_probabilities(np.array([0.5]), t)[0])
         assert found == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / 4_000))
 
 
 def test_a_client_below_the_cut_never_comes() -> None:
     """Its rate is 0."""
-    assert Periodic(0.05, InterleavedSine()).rate == 0.0
-    assert not any(path(Periodic(0.05, InterleavedSine()), 0, 200))
+    assert PeriodicProcess(0.05, InterleavedSine()).rate == 0.0
+    assert not any(path(PeriodicProcess(0.05, InterleavedSine()), 0, 200))
 
 
 def test_a_pattern_is_read_from_settings() -> None:
     """By its name, with the parameters that are given; others have none."""
     given = {"name": "interleaved", "p": 0.3, "period": 10, "cut": 0.2}
-    assert pattern_of(given) == InterleavedSine(period=10, cut=0.2)
-    assert pattern_of({"name": "bernoulli", "p": 0.3}) is None
-    assert pattern_of({}) is None
+    assert build_pattern(given) == InterleavedSine(period=10, cut=0.2)
+    assert build_pattern({"name": "bernoulli", "p": 0.3}) is None
+    assert build_pattern({}) is None
 
 
 @pytest.mark.parametrize(
@@ -139,7 +150,7 @@ def test_a_pattern_is_read_from_settings() -> None:
         (lambda: Sine(gamma=0.6), "gamma must be a number >= 0 and <= 0.5, got 0.6"),
         (lambda: Sine(phase=-1), "phase must be a whole number >= 0, got -1"),
         (lambda: InterleavedSine(cut=-0.1), "cut must be a number >= 0 and <= 1, got -0.1"),
-        (lambda: Periodic(0.0, Sine()), "p must be a number > 0 and <= 1, got 0.0"),
+        (lambda: PeriodicProcess(0.0, Sine()), "p must be a number > 0 and <= 1, got 0.0"),
     ],
 )
 def test_impossible_parameters(make: Callable[[], object], message: str) -> None:

@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 from fedquorum.client.availability.probabilities import (
-    class_contribution,
-    class_distribution,
-    class_rate_probability,
-    class_rates,
-    correlated_probability,
+    compute_class_distribution,
+    compute_class_rate_probability,
+    compute_correlated_probability,
+    sample_class_contribution,
+    sample_class_rates,
 )
 
 LABELS = np.array([0, 0, 2, 2, 2, 0, 2, 2])
@@ -17,13 +17,13 @@ LABELS = np.array([0, 0, 2, 2, 2, 0, 2, 2])
 
 def test_class_distribution() -> None:
     """The share of each class, 0 for a class without labels."""
-    np.testing.assert_array_equal(class_distribution(LABELS, 4), [3 / 8, 0, 5 / 8, 0])
+    np.testing.assert_array_equal(compute_class_distribution(LABELS, 4), [3 / 8, 0, 5 / 8, 0])
 
 
 def test_no_labels() -> None:
     """Without labels there is no distribution, and no probability that is not a number."""
     with pytest.raises(ValueError, match="without training labels"):
-        class_distribution(LABELS[:0], 4)
+        compute_class_distribution(LABELS[:0], 4)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_correlated_probability_by_hand(
     kappa: list[float], mean: float, minimum: float, expected: float
 ) -> None:
     """p = clip(mean * L * <kappa, q>, minimum, 1)."""
-    p = correlated_probability(
+    p = compute_correlated_probability(
         np.array(kappa), np.array([0.5, 0.3, 0.2, 0.0]), mean=mean, minimum=minimum
     )
     assert p == pytest.approx(expected, abs=1e-15)
@@ -50,43 +50,43 @@ def test_correlated_probability_by_hand(
 def test_shapes_must_agree() -> None:
     """Distributions over different numbers of classes are no probability."""
     with pytest.raises(ValueError, match="mismatch"):
-        correlated_probability(np.ones(3) / 3, np.ones(4) / 4)
+        compute_correlated_probability(np.ones(3) / 3, np.ones(4) / 4)
 
 
 def test_contribution_is_a_dirichlet_draw_of_the_seed() -> None:
     """On the simplex, the same for a seed, with the mean 1/L and variance of Dir(alpha)."""
-    draws = np.array([class_contribution(seed, 5, 0.1) for seed in range(4000)])
+    draws = np.array([sample_class_contribution(seed, 5, 0.1) for seed in range(4000)])
     np.testing.assert_allclose(draws.sum(axis=1), 1.0, atol=1e-12)
     assert (draws >= 0).all()
-    np.testing.assert_array_equal(draws[7], class_contribution(7, 5, 0.1))
+    np.testing.assert_array_equal(draws[7], sample_class_contribution(7, 5, 0.1))
     variance = 0.2 * 0.8 / (5 * 0.1 + 1)
     np.testing.assert_allclose(draws.mean(axis=0), 0.2, atol=4 * math.sqrt(variance / 4000))
     squared = (draws - 0.2) ** 2
     within = 4 * squared.std() / math.sqrt(4000)
     np.testing.assert_allclose(squared.mean(axis=0), variance, atol=within)
-    even = class_contribution(7, 5, 1e6)
+    even = sample_class_contribution(7, 5, 1e6)
     np.testing.assert_allclose(even, 0.2, atol=1e-2)
 
 
 def test_mean_is_the_mean() -> None:
     """Over clients whose class distributions are Dir(0.1), p_n is ``mean`` on average."""
     rng = np.random.default_rng(0)
-    q = class_contribution(1, 10, 0.1)
+    q = sample_class_contribution(1, 10, 0.1)
     kappa = rng.dirichlet(np.full(10, 0.1), 20_000)
-    p = np.array([correlated_probability(one, q, mean=0.05, minimum=1e-9) for one in kappa])
+    p = np.array([compute_correlated_probability(one, q, mean=0.05, minimum=1e-9) for one in kappa])
     assert p.max() < 1
     assert p.mean() == pytest.approx(0.05, abs=4 * p.std() / math.sqrt(len(p)))
 
 
 def test_rates_of_the_classes_are_uniform_draws_of_the_seed() -> None:
     """U(0, 1) for the first half of the classes, U(0, 0.5) for the others."""
-    draws = np.array([class_rates(seed, 10) for seed in range(2_000)])
-    np.testing.assert_array_equal(draws[7], class_rates(7, 10))
+    draws = np.array([sample_class_rates(seed, 10) for seed in range(2_000)])
+    np.testing.assert_array_equal(draws[7], sample_class_rates(7, 10))
     assert draws.min() >= 0
     half = np.where(np.arange(10) < 5, 1.0, 0.5)
     assert (draws.max(axis=0) < half).all()
     within = 4 * half / np.sqrt(12 * 2_000)
     assert (np.abs(draws.mean(axis=0) - half / 2) < within).all()
-    assert class_rate_probability(np.array([0.25, 0.75]), np.array([1.0, 0.2])) == pytest.approx(
-        0.4, rel=1e-15
-    )
+    assert compute_class_rate_probability(
+        np.array([0.25, 0.75]), np.array([1.0, 0.2])
+    ) == pytest.approx(0.4, rel=1e-15)

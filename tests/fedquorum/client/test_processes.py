@@ -6,38 +6,40 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fedquorum.client.availability.periodic import InterleavedSine, Periodic, Sine, Staircase
+from fedquorum.client.availability.periodic import InterleavedSine, PeriodicProcess, Sine, Staircase
 from fedquorum.client.availability.processes import (
+    AvailabilityProcess,
     Bernoulli,
+    Cooldown,
     Cyclic,
     Markov,
-    Moment,
-    Process,
-    RandomProcess,
-    Resting,
+    ProcessState,
+    StochasticProcess,
     Trace,
-    moment,
+    compute_process_state,
 )
 from fedquorum.errors import ParameterError
-from fedquorum.streams import stream
+from fedquorum.rng import make_generator
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-PROCESSES: list[Process] = [
+PROCESSES: list[AvailabilityProcess] = [
     Bernoulli(0.3),
     Markov(0.3, 0.4),
     Markov(0.02),
     Cyclic(0.3, 10),
     Cyclic(0.3, 10, "inactive"),
-    Resting(Bernoulli(0.5), 3),
-    Periodic(0.5, Staircase(period=6)),
-    Periodic(0.5, InterleavedSine(period=7, phase=2)),
+    Cooldown(Bernoulli(0.5), 3),
+    PeriodicProcess(0.5, Staircase(period=6)),
+    PeriodicProcess(0.5, InterleavedSine(period=7, phase=2)),
     Trace(frozenset({2, 3, 7})),
 ]
 
 
-def paths(process: Process, clients: int, rounds: int, seed: int = 0) -> NDArray[np.bool_]:
+def paths(
+    process: AvailabilityProcess, clients: int, rounds: int, seed: int = 0
+) -> NDArray[np.bool_]:
     """Return who is available when, (clients, rounds), drawn from one generator."""
     rng = np.random.default_rng(seed)
     found = np.zeros((clients, rounds), dtype=bool)
@@ -45,7 +47,7 @@ def paths(process: Process, clients: int, rounds: int, seed: int = 0) -> NDArray
         state = None
         for t in range(rounds):
             state = process.advance(state, t + 1, rng)
-            found[client, t] = process.available(state)
+            found[client, t] = process.is_available(state)
     return found
 
 
@@ -76,12 +78,12 @@ def test_bernoulli(p: float) -> None:
         Cyclic(0.02),
         Cyclic(0.3, 10),
         Cyclic(0.999, 10),
-        Resting(Bernoulli(0.2), 3),
-        Resting(Bernoulli(0.8), 5),
+        Cooldown(Bernoulli(0.2), 3),
+        Cooldown(Bernoulli(0.8), 5),
     ],
     ids=repr,
 )
-def test_stationary_from_the_first_round(process: RandomProcess) -> None:
+def test_stationary_from_the_first_round(process: StochasticProcess) -> None:
     """In each of the first rounds the share of clients available is the stationary one."""
     found = paths(process, 20_000, 4)
     for t in range(4):
@@ -121,7 +123,7 @@ def test_markov_moves_by_its_transitions(chain: Markov) -> None:
 
 
 @pytest.mark.parametrize("process", [Bernoulli(1.0), Markov(1.0), Cyclic(1.0, 7)], ids=repr)
-def test_a_probability_of_one_is_always(process: RandomProcess) -> None:
+def test_a_probability_of_one_is_always(process: StochasticProcess) -> None:
     """p = 1 leaves no round out."""
     assert process.rate == 1
     assert paths(process, 20, 30).all()
@@ -180,12 +182,12 @@ def test_a_cycle_that_starts_inactive() -> None:
 )
 def test_resting_rates_by_hand(p: float, rest: int, rate: float) -> None:
     """p / (1 + R p)."""
-    assert Resting(Bernoulli(p), rest).rate == pytest.approx(rate, rel=1e-15)
+    assert Cooldown(Bernoulli(p), rest).rate == pytest.approx(rate, rel=1e-15)
 
 
-def test_a_client_rests_for_so_many_rounds_and_comes_as_ever_then() -> None:
+def test_a_client_rests_for_r_rounds_and_is_then_available_as_before() -> None:
     """After each round of being there it is away for R rounds, and then there with p again."""
-    found = paths(Resting(Bernoulli(0.5), 3), 1, 40_000)[0]
+    found = paths(Cooldown(Bernoulli(0.5), 3), 1, 40_000)[0]
     there = np.flatnonzero(found[:-4])
     for k in (1, 2, 3):
         assert not found[there + k].any()
@@ -196,7 +198,7 @@ def test_without_rest_a_path_is_that_of_the_process() -> None:
     """To the bit, by the same draws."""
     for p in (0.02, 0.5, 1.0):
         for client in range(5):
-            resting = full_path(Resting(Bernoulli(p), 0), client, 40)
+            resting = full_path(Cooldown(Bernoulli(p), 0), client, 40)
             assert resting == full_path(Bernoulli(p), client, 40)
 
 
@@ -215,9 +217,9 @@ def test_trace() -> None:
         (lambda: Markov(0.5, 0.0), "max_transition must be a number > 0 and <= 1, got 0.0"),
         (lambda: Cyclic(-0.1), "p must be a number > 0 and <= 1, got -0.1"),
         (lambda: Cyclic(0.5, 1), "period must be a whole number >= 2, got 1"),
-        (lambda: Resting(Bernoulli(0.5), -1), "rest must be a whole number >= 0, got -1"),
+        (lambda: Cooldown(Bernoulli(0.5), -1), "rest must be a whole number >= 0, got -1"),
         (
-            lambda: Resting(Markov(0.5), 2),  # type: ignore[arg-type]
+            lambda: Cooldown(Markov(0.5), 2),  # type: ignore[arg-type]
             (
                 "process must be Bernoulli (of another process that rests the rate is not known), "
                 "got 'Markov'"
@@ -226,7 +228,7 @@ def test_trace() -> None:
         (lambda: Cyclic(0.5, start="now"), "start must be one of stationary, inactive, got 'now'"),
     ],
 )
-def test_impossible_parameters(make: Callable[[], Process], message: str) -> None:
+def test_impossible_parameters(make: Callable[[], AvailabilityProcess], message: str) -> None:
     """A parameter outside its range is named with the range and the value."""
     with pytest.raises(ParameterError) as caught:
         make()
@@ -236,36 +238,42 @@ def test_impossible_parameters(make: Callable[[], Process], message: str) -> Non
 # --- paths -----------------------------------------------------------------------------------
 
 
-def full_path(process: Process, client: int, rounds: int, seed: int = 4) -> list[Moment]:
+def full_path(
+    process: AvailabilityProcess, client: int, rounds: int, seed: int = 4
+) -> list[ProcessState]:
     """Return where the process is in rounds 1, 2, ..., asked in each."""
-    found: list[Moment] = []
+    found: list[ProcessState] = []
     for t in range(1, rounds + 1):
         last = found[-1] if found else None
-        found.append(moment(process, seed=seed, client=client, server_round=t, last=last))
+        found.append(
+            compute_process_state(process, seed=seed, client=client, server_round=t, last=last)
+        )
     return found
 
 
 @pytest.mark.parametrize("process", PROCESSES, ids=repr)
 @given(asked=st.lists(st.integers(1, 25), min_size=1, max_size=6))
-def test_a_path_does_not_depend_on_who_asks_when(process: Process, asked: list[int]) -> None:
+def test_a_path_does_not_depend_on_the_order_of_queries(
+    process: AvailabilityProcess, asked: list[int]
+) -> None:
     """Rounds left out, asked twice, asked again later, or asked of nobody who remembers."""
     expected = full_path(process, 3, 25)
     last = None
     for t in asked:
-        last = moment(process, seed=4, client=3, server_round=t, last=last)
+        last = compute_process_state(process, seed=4, client=3, server_round=t, last=last)
         assert last == expected[t - 1]
-        assert last == moment(process, seed=4, client=3, server_round=t)
+        assert last == compute_process_state(process, seed=4, client=3, server_round=t)
 
 
 def test_draws_are_of_seed_round_and_client() -> None:
     """Round t of client k is drawn from (seed, "availability", t, k)."""
     states = [m.state for m in full_path(Bernoulli(0.3), 5, 30, seed=2)]
-    draws = [stream(2, "availability", t, 5).random() for t in range(1, 31)]
+    draws = [make_generator(2, "availability", t, 5).random() for t in range(1, 31)]
     assert states == [int(draw < 0.3) for draw in draws]
 
 
 @pytest.mark.parametrize("process", PROCESSES[:-1], ids=repr)
-def test_clients_and_seeds_differ(process: Process) -> None:
+def test_clients_and_seeds_differ(process: AvailabilityProcess) -> None:
     """Another client or another seed is another path."""
     found = {
         tuple(m.state for m in full_path(process, client, 60, seed))
@@ -287,22 +295,22 @@ def test_clients_are_independent() -> None:
 def test_rounds_count_from_one() -> None:
     """There is no round 0."""
     with pytest.raises(ValueError, match="rounds count from 1, got 0"):
-        moment(Bernoulli(0.5), seed=1, client=0, server_round=0)
+        compute_process_state(Bernoulli(0.5), seed=1, client=0, server_round=0)
 
 
 @pytest.mark.parametrize(
-    "process", [Bernoulli(0.3), Periodic(0.3, Sine()), Trace(frozenset({2_000}))]
+    "process", [Bernoulli(0.3), PeriodicProcess(0.3, Sine()), Trace(frozenset({2_000}))]
 )
 def test_rounds_without_a_question_cost_nothing_without_memory(
-    monkeypatch: pytest.MonkeyPatch, process: Process
+    monkeypatch: pytest.MonkeyPatch, process: AvailabilityProcess
 ) -> None:
     """A client that is asked for the first time in a late round draws for that round alone."""
     drawn: list[int] = []
 
-    def noted(*words: Any) -> np.random.Generator:
+    def note_draw(*words: Any) -> np.random.Generator:
         drawn.append(words[2])
-        return stream(*words)
+        return make_generator(*words)
 
-    monkeypatch.setattr("fedquorum.client.availability.processes.stream", noted)
-    moment(process, seed=1, client=4, server_round=2_000)
+    monkeypatch.setattr("fedquorum.client.availability.processes.make_generator", note_draw)
+    compute_process_state(process, seed=1, client=4, server_round=2_000)
     assert drawn == [2_000]

@@ -8,37 +8,43 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fedquorum import Communication, ComposedStrategy, Population, Robustness
-from fedquorum.composition import LastUpdates, Rules
+from fedquorum import ComposedStrategy, NativeProtocol, Population, Robustness
+from fedquorum.composition import RuleSet, UpdateMemoryConfig
 from fedquorum.contrib.fedawe import (
     ClientStartModels,
-    Echo,
-    EchoState,
+    FedAWEState,
+    FedAWEWeighting,
     ModelHistory,
     clip_by_norm,
-    mean_start_model,
+    compute_mean_start_model,
 )
 from fedquorum.errors import ParameterError, RunError, StateError
 from fedquorum.flower.codec import (
     NamedArrays,
     Status,
-    TrainAnswer,
+    TrainResult,
     TrainTask,
     decode_arrays,
     encode_arrays,
 )
 from fedquorum.hooks import Hooks
-from fedquorum.participation import MeanInterval
+from fedquorum.participation import FedAUCorrection
 from fedquorum.privacy import GaussianMechanism
-from fedquorum.selection import EpsilonGate, Everyone, PriorityOnly
+from fedquorum.selection import AllClients, EpsilonGate, PriorityOnly
 from fedquorum.server_optimizer import SGD, Momentum
-from fedquorum.state import grown
-from fedquorum.types import Call
+from fedquorum.state_arrays import expand_state
+from fedquorum.types import RoundPlan
 from fedquorum.weighting import AverageParticipating
 from flwr.app import ArrayRecord
 
-from tests.builders import decided, took_part, weigh_rounds
-from tests.builders_flower import ScriptedGrid, grid_of, named, scripted_app, train_round
+from tests.builders import decide_first_round, make_participants, weigh_rounds
+from tests.builders_flower import (
+    ScriptedGrid,
+    build_named_strategy,
+    make_grid,
+    make_scripted_app,
+    train_round,
+)
 from tests.reference import fedawe
 
 N = 6
@@ -50,17 +56,17 @@ THERE = [
 """Who is there by round: sometimes nobody, and client 3 for the first time in round 9 or so."""
 
 
-def pulled(client: int, arrays: NamedArrays, lr: float = 0.1) -> NamedArrays:
+def step_toward_target(client: int, arrays: NamedArrays, lr: float = 0.1) -> NamedArrays:
     """Return a model after one step on |x - u_k|^2 / 2."""
     return {"w": arrays["w"] - lr * (arrays["w"] - TARGETS[client])}
 
 
-def answer(client: int, arrays: NamedArrays) -> TrainAnswer:
-    return TrainAnswer(client, Status.DONE, num_examples=10, arrays=arrays)
+def answer(client: int, arrays: NamedArrays) -> TrainResult:
+    return TrainResult(client, Status.DONE, num_examples=10, arrays=arrays)
 
 
-def away(client: int) -> TrainAnswer:
-    return TrainAnswer(client, Status.UNAVAILABLE)
+def away(client: int) -> TrainResult:
+    return TrainResult(client, Status.UNAVAILABLE)
 
 
 @dataclass
@@ -72,17 +78,17 @@ class Played:
     models: list[bytes] = field(default_factory=list)
     means: list[list[float]] = field(default_factory=list)
     echoes: list[dict[int, float]] = field(default_factory=list)
-    clients: Mapping[int, TrainAnswer] = field(default_factory=dict)
+    clients: Mapping[int, TrainResult] = field(default_factory=dict)
 
     def play(self, there: Sequence[Collection[int]], nodes: int = 2, first: int = 1) -> "Played":
         """Play these rounds; ``clients`` may answer otherwise than by training."""
 
-        def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
+        def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
             if client not in there[task.server_round - first]:
                 return away(client)
-            return self.clients.get(client) or answer(client, pulled(client, arrays))
+            return self.clients.get(client) or answer(client, step_toward_target(client, arrays))
 
-        grid = grid_of(scripted_app(N, fit), nodes)
+        grid = make_grid(make_scripted_app(N, fit), nodes)
         for number in range(first, first + len(there)):
             self.model = train_round(self.strategy, grid, number, self.model) or self.model
             self._note()
@@ -90,10 +96,10 @@ class Played:
 
     def _note(self) -> None:
         self.models.append(self.w.tobytes())
-        mean = self.strategy.mean_start(self.model)
+        mean = self.strategy.compute_mean_start_model(self.model)
         assert mean is not None
         self.means.append(decode_arrays(mean)["w"].tolist())
-        decisions = self.strategy.outcome.report.decisions
+        decisions = self.strategy.step_result.report.decisions
         self.echoes.append(
             {d.client: float(d.participation_correction or 0) for d in decisions if d.weight != 0.0}
         )
@@ -104,7 +110,7 @@ class Played:
 
 
 def strategy(**options: Any) -> ComposedStrategy:
-    return named("fedawe", N, **options)
+    return build_named_strategy("fedawe", N, **options)
 
 
 # --- against the paper's algorithm, and what it reduces to -----------------------------------
@@ -122,10 +128,10 @@ def test_as_with_models_that_stay_on_the_devices(options: Mapping[str, Any], nod
     got = Played(strategy(**options))
 
     def train(client: int, t: int, x: list[float]) -> list[float]:
-        return [float(v) for v in pulled(client, {"w": np.array(x)})["w"]]
+        return [float(v) for v in step_toward_target(client, {"w": np.array(x)})["w"]]
 
     for t, there in enumerate(THERE, 1):
-        expected = other.round(there, train)
+        expected = other.run_round(there, train)
         got.play([there], nodes, first=t)
         np.testing.assert_allclose(got.w, other.w, atol=1e-9)
         np.testing.assert_allclose(got.means[-1], other.mean, atol=1e-9)
@@ -135,7 +141,7 @@ def test_as_with_models_that_stay_on_the_devices(options: Mapping[str, Any], nod
 
 def test_two_clients_of_whom_one_is_rarely_there() -> None:
     """FedAvg ends near the other one, FedAWE's mean over clients in the middle, its w_t nearly."""
-    found = fedawe.two_clients(0.01, 40_000)
+    found = fedawe.run_two_clients(0.01, 40_000)
     assert found.mean == pytest.approx(50.0, abs=0.05)
     assert found.w == pytest.approx(47.5, abs=0.3)
     assert found.fedavg == pytest.approx(5.97, abs=0.5)
@@ -146,16 +152,16 @@ def test_everybody_there_is_the_average_of_those_who_take_part() -> None:
     everyone = [range(N)] * 5
     got = Played(strategy()).play(everyone)
 
-    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
-        return answer(client, pulled(client, arrays))
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
+        return answer(client, step_toward_target(client, arrays))
 
-    other, model = named("average_participating", N), encode_arrays(START)
-    grid = grid_of(scripted_app(N, fit), 3)
+    other, model = build_named_strategy("average_participating", N), encode_arrays(START)
+    grid = make_grid(make_scripted_app(N, fit), 3)
     for number in range(1, 6):
         model = train_round(other, grid, number, model) or model
         assert decode_arrays(model)["w"].tobytes() == got.models[number - 1]
     np.testing.assert_array_equal(got.means[-1], got.w)
-    assert other.mean_start(model) is None
+    assert other.compute_mean_start_model(model) is None
 
 
 def test_any_number_of_nodes_gives_the_same_bits() -> None:
@@ -176,13 +182,13 @@ def test_without_training_the_mean_over_clients_stays() -> None:
     """The gossip alone is doubly stochastic, from wherever the clients are."""
     got = Played(strategy()).play(THERE[:10])
 
-    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
         return answer(client, arrays) if client in (1, 2, 4) else away(client)
 
-    grid = grid_of(scripted_app(N, fit), 2)
+    grid = make_grid(make_scripted_app(N, fit), 2)
     model = train_round(got.strategy, grid, 11, got.model)
     assert model is not None
-    mean = got.strategy.mean_start(model)
+    mean = got.strategy.compute_mean_start_model(model)
     assert mean is not None
     np.testing.assert_allclose(decode_arrays(mean)["w"], got.means[-1], atol=1e-9)
     assert decode_arrays(model)["w"].tobytes() != got.models[-1]
@@ -210,7 +216,7 @@ def test_an_unusable_reply_is_none(bad: float) -> None:
         played.play([[2]], first=3)
     assert got.models == other.models
     assert got.echoes[-1] == {2: 3.0}
-    assert all(np.isfinite(array).all() for array in got.strategy.state().values())
+    assert all(np.isfinite(array).all() for array in got.strategy.get_state().values())
 
 
 def test_a_round_that_is_refused_is_none_of_the_rounds() -> None:
@@ -219,9 +225,9 @@ def test_a_round_that_is_refused_is_none_of_the_rounds() -> None:
     refused = Played(strategy(server_lr=1e30), encode_arrays(model))
     refused.clients = {0: answer(0, {"w": np.full(3, 1e14, np.float32)})}
     refused.play([[0]])
-    assert refused.strategy.outcome.report.decisions[0].status == "rejected"
+    assert refused.strategy.step_result.report.decisions[0].status == "rejected"
     assert refused.w.tobytes() == model["w"].tobytes()
-    state = refused.strategy.state()
+    state = refused.strategy.get_state()
     assert state["weighting.age"].tolist() == [1] * N
     assert [name for name in state if name.startswith("starts.")] == ["starts.0.w"]
     assert state["weighting.t"] == 0
@@ -231,21 +237,21 @@ def test_clients_that_join_start_from_the_model_of_their_round() -> None:
     """Until a client is known its x_k is the present model: w_{t0}, with tau = t0 - 1."""
     seen: dict[tuple[int, int], float] = {}
 
-    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
         seen[task.server_round, client] = float(arrays["w"][0])
         return answer(client, {"w": arrays["w"] + 1.0})
 
-    made = strategy(communication=Communication(startup_clients=3))
-    grid, model = ScriptedGrid(scripted_app(N, fit), {}, 2, there=[1]), encode_arrays(START)
+    made = strategy(communication=NativeProtocol(startup_clients=3))
+    grid, model = ScriptedGrid(make_scripted_app(N, fit), {}, 2, there=[1]), encode_arrays(START)
     for number in (1, 2, 3):
         grid.there = {1} if number < 3 else {1, 2}
         model = train_round(made, grid, number, model) or model
     assert {k: seen[3, k] for k in range(N)} == dict.fromkeys(range(N), 3.0)
-    assert {d.participation_correction for d in made.outcome.report.decisions} == {1.0}
+    assert {d.participation_correction for d in made.step_result.report.decisions} == {1.0}
     before, after = Population((1, 4), frozenset({1})), Population((0, 1, 4), frozenset({1}))
-    state, _ = weigh_rounds(Echo(), [took_part([1], 2)], 2)
-    state = replace(state, client=before.ascending)
-    larger = grown(state, Echo().init(after), 2, np.array([1, 2]))
+    state, _ = weigh_rounds(FedAWEWeighting(), [make_participants([1], 2)], 2)
+    state = replace(state, client=before.sorted_clients)
+    larger = expand_state(state, FedAWEWeighting().init(after), 2, np.array([1, 2]))
     assert (larger.client.tolist(), larger.age.tolist(), larger.t) == ([0, 1, 4], [1, 2, 1], 1)
 
 
@@ -255,28 +261,28 @@ def test_clients_that_join_start_from_the_model_of_their_round() -> None:
 def test_versions_that_nobody_starts_from_are_forgotten() -> None:
     """Three models are held after four rounds: that of the first, of round 1 and of round 4."""
     got = Played(strategy()).play([[0, 1], [0], [0], [0, 2]])
-    got.strategy.mean_start(got.model)
-    held = {name for name in got.strategy.state() if name.startswith("starts.")}
+    got.strategy.compute_mean_start_model(got.model)
+    held = {name for name in got.strategy.get_state() if name.startswith("starts.")}
     assert held == {"starts.0.w", "starts.1.w", "starts.4.w"}
     numbers = 3 * START["w"].nbytes
-    assert got.strategy.outcome.state_bytes == numbers + 2 * N * 8
+    assert got.strategy.step_result.state_bytes == numbers + 2 * N * 8
 
 
-def test_it_goes_on_from_a_checkpoint_to_the_bit(tmp_path: Path) -> None:
+def test_it_resumes_from_a_checkpoint_bit_for_bit(tmp_path: Path) -> None:
     """Also with the models in files, which are none of the bits."""
     whole = Played(strategy()).play(THERE)
     begun = Played(strategy()).play(THERE[:12])
-    state = {name: array.copy() for name, array in begun.strategy.state().items()}
+    state = {name: array.copy() for name, array in begun.strategy.get_state().items()}
     resumed = Played(strategy(memory_dir=str(tmp_path)), begun.model)
     resumed.strategy.restore(state, decode_arrays(begun.model))
     resumed.play(THERE[12:], first=13)
     assert resumed.models == whole.models[12:]
     assert resumed.means == whole.means[12:]
-    sizes = {played.strategy.outcome.state_bytes for played in (whole, resumed)}
+    sizes = {played.strategy.step_result.state_bytes for played in (whole, resumed)}
     assert len(sizes) == 1
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(StateError, match="'starts' is of a strategy whose clients start from past"):
-        named("average_participating", N).restore(state, decode_arrays(begun.model))
+        build_named_strategy("average_participating", N).restore(state, decode_arrays(begun.model))
     for name in ("starts.x.w", "starts.00.w"):
         with pytest.raises(StateError):
             strategy().restore({**state, name: np.zeros(2)}, decode_arrays(begun.model))
@@ -287,28 +293,28 @@ def test_models_for_which_there_is_no_room_are_refused(
 ) -> None:
     """Before anybody trains, with the figures and the setting."""
     model = {"w": np.zeros(10**6)}
-    monkeypatch.setattr("fedquorum.contrib.fedawe.machine_memory", lambda: 9 * 10**6)
+    monkeypatch.setattr("fedquorum.contrib.fedawe.get_total_memory", lambda: 9 * 10**6)
 
-    def needed(history: ModelHistory, *starts: int, t: int) -> set[int]:
+    def list_needed_models(history: ModelHistory, *starts: int, t: int) -> set[int]:
         """Return the numbers of the models that are held for clients with these starts."""
-        population = Population.of(len(starts))
-        state = EchoState(population.ascending, t + 1 - np.array(starts), t)
-        return set(history.start_models(state, model, population).models)
+        population = Population.from_size(len(starts))
+        state = FedAWEState(population.sorted_clients, t + 1 - np.array(starts), t)
+        return set(history.prepare_start_models(state, model, population).models)
 
     kept = ModelHistory()
-    needed(kept, 0, 0, t=0)
+    list_needed_models(kept, 0, 0, t=0)
     told = r"memory_dir must be set where this machine's memory does not hold the models from which"
     with pytest.raises(RunError, match=rf"{told} clients start: 2 of 0\.008 GB, got None$"):
-        needed(kept, 0, 1, t=1)
-    assert needed(kept, 1, 1, t=1) == {1}
+        list_needed_models(kept, 0, 1, t=1)
+    assert list_needed_models(kept, 1, 1, t=1) == {1}
     in_files = ModelHistory(tmp_path)
-    monkeypatch.setattr("fedquorum.contrib.fedawe.free_disk", lambda folder: 0)
+    monkeypatch.setattr("fedquorum.contrib.fedawe.get_free_disk", lambda folder: 0)
     with pytest.raises(RunError, match="memory_dir must be a folder with space for the models"):
-        needed(in_files, 0, t=0)
+        list_needed_models(in_files, 0, t=0)
     gone = ModelHistory(tmp_path / "gone")
     monkeypatch.undo()
     with pytest.raises(RunError, match=r"got .*gone: No such file or directory"):
-        needed(gone, 0, t=0)
+        list_needed_models(gone, 0, t=0)
 
 
 # --- the step --------------------------------------------------------------------------------
@@ -322,11 +328,11 @@ def test_statistics_are_averaged_and_not_echoed() -> None:
         "num_batches_tracked": np.array(4),
     }
 
-    def trained(by: float) -> NamedArrays:
+    def shift_model(by: float) -> NamedArrays:
         return {name: array + array.dtype.type(by) for name, array in model.items()}
 
-    starts = ClientStartModels({0: model, 3: trained(2.0)}, {5: 0, 8: 3})
-    updates = [(5, 50.0, trained(-1.0)), (8, 1.0, trained(3.0))]
+    starts = ClientStartModels({0: model, 3: shift_model(2.0)}, {5: 0, 8: 3})
+    updates = [(5, 50.0, shift_model(-1.0)), (8, 1.0, shift_model(3.0))]
     anchor, update = starts.combine(model, updates, 2.0)
     assert anchor.keys() == {"w"}
     assert anchor["w"].tolist() == [1.0, 1.0]
@@ -349,7 +355,7 @@ def test_a_long_update_is_shortened_to_the_norm() -> None:
 def test_the_mean_start_is_over_all_clients() -> None:
     """Those of one start count as often as there are of them."""
     models = {0: {"w": np.array([0.0])}, 3: {"w": np.array([8.0])}}
-    mean = mean_start_model(np.array([0, 3, 0, 0]), models, {"w": np.array([5.0])})
+    mean = compute_mean_start_model(np.array([0, 3, 0, 0]), models, {"w": np.array([5.0])})
     assert mean["w"].tolist() == [2.0]
 
 
@@ -358,13 +364,15 @@ def test_the_mean_start_is_over_all_clients() -> None:
 
 def test_a_weight_is_explained() -> None:
     """With tau_k, the model of the start, and the cap where it bites."""
-    history = [took_part([0, 2], 3), took_part([0], 3), took_part([], 3)]
-    state, _ = weigh_rounds(Echo(echo_cap=2), history, 3)
-    given = took_part([1, 2], 3)
-    _, weights = Echo(echo_cap=2).weigh(state, Call((0, 1, 2)), given, np.ones(2))
+    history = [make_participants([0, 2], 3), make_participants([0], 3), make_participants([], 3)]
+    state, _ = weigh_rounds(FedAWEWeighting(echo_cap=2), history, 3)
+    given = make_participants([1, 2], 3)
+    _, weights = FedAWEWeighting(echo_cap=2).weigh(state, RoundPlan((0, 1, 2)), given, np.ones(2))
     assert weights.weight.tolist() == [1.0, 1.0]
-    made = replace(decided(Echo(echo_cap=2), given, 3), state=state, weights=weights)
-    never, once = (list(Echo(echo_cap=2).explain(made, place)) for place in range(2))
+    made = replace(
+        decide_first_round(FedAWEWeighting(echo_cap=2), given, 3), state=state, weights=weights
+    )
+    never, once = (list(FedAWEWeighting(echo_cap=2).explain(made, place)) for place in range(2))
     assert never[0].startswith("tau_k = -1,")
     assert "from w_0" in never[0]
     origin, weight = once
@@ -376,28 +384,37 @@ def test_a_weight_is_explained() -> None:
 
 def test_an_update_is_bounded_from_where_its_client_started() -> None:
     """``robustness.clip_norm`` is of d_k = w_k - x_k, and not of w_k - w_t."""
-    bounded = Communication(robustness=Robustness(clip_norm=1e-3))
+    bounded = NativeProtocol(robustness=Robustness(clip_norm=1e-3))
     got = Played(strategy(communication=bounded)).play([[0, 1, 2]] * 20)
     got.clients = {5: answer(5, START)}
     before, start = got.w, START["w"]
     got.play([[5]], first=21)
     np.testing.assert_allclose(got.w, start, atol=1e-12)
     assert np.linalg.norm(before - start) > 1e-2
-    assert got.strategy.outcome.report.decisions[5].reason is None
+    assert got.strategy.step_result.report.decisions[5].reason is None
 
 
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: Rules(EpsilonGate(10), Echo()), "selection must be everyone with the weighting"),
-        (lambda: Rules(PriorityOnly(), Echo()), "selection must be everyone with the weighting"),
-        (lambda: Rules(Everyone(), Echo(), Momentum(1.0)), "server_optimizer must be sgd with"),
         (
-            lambda: Rules(Everyone(), Echo(), SGD(), LastUpdates()),
+            lambda: RuleSet(EpsilonGate(10), FedAWEWeighting()),
+            "selection must be everyone with the weighting",
+        ),
+        (
+            lambda: RuleSet(PriorityOnly(), FedAWEWeighting()),
+            "selection must be everyone with the weighting",
+        ),
+        (
+            lambda: RuleSet(AllClients(), FedAWEWeighting(), Momentum(1.0)),
+            "server_optimizer must be sgd with",
+        ),
+        (
+            lambda: RuleSet(AllClients(), FedAWEWeighting(), SGD(), UpdateMemoryConfig()),
             "memory must be None with fedawe",
         ),
         (
-            lambda: MeanInterval(base=Echo().over_known()),
+            lambda: FedAUCorrection(base=FedAWEWeighting().with_fixed_denominator()),
             "participation must be none with the weighting fedawe",
         ),
     ],
@@ -410,7 +427,7 @@ def test_combinations_that_make_no_sense_are_refused(make: Any, told: str) -> No
 
 def test_it_has_no_bound_for_differential_privacy() -> None:
     """Who is there decides where the round begins."""
-    private = Communication(privacy=GaussianMechanism(1.0, 1.0))
+    private = NativeProtocol(privacy=GaussianMechanism(1.0, 1.0))
     with pytest.raises(ParameterError, match="availability alone decides it"):
         strategy(communication=private)
 
@@ -418,5 +435,5 @@ def test_it_has_no_bound_for_differential_privacy() -> None:
 def test_other_rules_start_from_the_present_model() -> None:
     """They have no hooks, and with them no start models."""
     assert AverageParticipating().hooks == Hooks()
-    made = named("average_participating", N)
+    made = build_named_strategy("average_participating", N)
     assert made.rules.hooks.client_start is None

@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 from fedquorum.contrib.maxfl import (
     NO_REQUIREMENT,
-    Satisfaction,
-    appeal,
-    appeal_hooks,
-    preferred_accuracy,
-    recorded_hooks,
-    satisfaction_slope,
+    MaxFLWeighting,
+    build_appeal_hooks,
+    compute_appeal,
+    compute_preferred_accuracy,
+    compute_satisfaction_slope,
+    restore_appeal_hooks,
 )
 from fedquorum.errors import ParameterError
 from fedquorum.hooks import Hooks
-from fedquorum.rule import RunFacts
-from fedquorum.types import Population, Weights
+from fedquorum.rule import RunContext
+from fedquorum.types import AggregationWeights, Population
 
-from tests.builders import decided, responses, weigh
+from tests.builders import decide_first_round, make_client_updates, weigh
 from tests.reference import maxfl as reference
 
 LOSS = [0.5, 1.25, 3.0, 0.75]
@@ -27,15 +27,15 @@ NAN = math.nan
 RHO = [1.0, 1.0, 0.5, 0.75]
 
 
-def weights_of(rho: Any, losses: list[float] = LOSS, **options: Any) -> Weights:
-    return weigh(Satisfaction(rho, **options), responses(losses))
+def weights_of(rho: Any, losses: list[float] = LOSS, **options: Any) -> AggregationWeights:
+    return weigh(MaxFLWeighting(rho, **options), make_client_updates(losses))
 
 
 @pytest.mark.parametrize(("slope", "offset"), [(1, "0"), (3, "0"), (2, "0.5"), (1, "10")])
 def test_the_weights_are_those_of_the_formulas(slope: int, offset: str) -> None:
     """Against exact fractions; with an offset they sum to less than 1."""
     gaps = [str(loss - rho) for loss, rho in zip(LOSS, RHO, strict=True)]
-    expected = [float(weight) for weight in reference.weights(gaps, slope, offset)]
+    expected = [float(weight) for weight in reference.compute_weights(gaps, slope, offset)]
     got = weights_of(RHO, slope=float(slope), offset=float(offset)).weight
     np.testing.assert_allclose(got, expected, rtol=1e-13)
     assert got.sum() == pytest.approx(1.0) if offset == "0" else got.sum() < 1.0
@@ -51,11 +51,11 @@ def test_equal_gaps_are_the_plain_average() -> None:
 def test_q_is_largest_at_the_requirement_and_falls_on_both_sides() -> None:
     """q(0) = 1/4, q(z) = q(-z), q(800) = 0 without an overflow: hopeless clients are given up."""
     z = np.array([0.0, 1.0, -1.0, 800.0, -800.0, math.inf])
-    q = satisfaction_slope(z)
+    q = compute_satisfaction_slope(z)
     assert q[0] == 0.25
     assert q[1] == q[2] == pytest.approx(math.e / (1 + math.e) ** 2, rel=1e-15)
     assert q[3:].tolist() == [0.0, 0.0, 0.0]
-    assert (np.diff(satisfaction_slope(np.linspace(0.0, 40.0, 200))) < 0).all()
+    assert (np.diff(compute_satisfaction_slope(np.linspace(0.0, 40.0, 200))) < 0).all()
     satisfied, near, hopeless = weights_of([11.0] * 3, [1.0, 11.0, 21.0]).weight
     assert satisfied == pytest.approx(hopeless)
     assert near > 0.99
@@ -65,7 +65,7 @@ def test_no_client_near_its_requirement_is_no_step() -> None:
     """All weights are 0 where every q underflows, with an offset too."""
     for offset in (0.0, 1.0):
         got = weights_of([900.0, -900.0], [0.0, 1.0], offset=offset)
-        assert (got.weight.tolist(), got.divisor) == ([0.0, 0.0], 0.0)
+        assert (got.weight.tolist(), got.denominator) == ([0.0, 0.0], 0.0)
 
 
 def test_an_infinite_or_missing_requirement_has_no_weight() -> None:
@@ -73,44 +73,51 @@ def test_an_infinite_or_missing_requirement_has_no_weight() -> None:
     got = weights_of([math.inf, -math.inf, math.nan, 1.0])
     assert got.weight.tolist() == [0.0, 0.0, 0.0, 1.0]
     assert got.reason == {2: NO_REQUIREMENT}
-    rule = Satisfaction({0: 1.0, 3: 1.0})
-    made = decided(rule, responses(LOSS), 4)
-    assert [d.reason for d in made.recorded] == [None, NO_REQUIREMENT, NO_REQUIREMENT, None]
+    rule = MaxFLWeighting({0: 1.0, 3: 1.0})
+    made = decide_first_round(rule, make_client_updates(LOSS), 4)
+    assert [d.reason for d in made.recorded_decisions] == [
+        None,
+        NO_REQUIREMENT,
+        NO_REQUIREMENT,
+        None,
+    ]
     assert [*rule.explain(made, 1)] == [f"c_k = 0; {NO_REQUIREMENT}"]
 
 
 def test_what_was_admitted_in_part_counts_in_part() -> None:
     """c_k is proportional to s_k q_k."""
-    got = weigh(Satisfaction(1.0), responses([1.0, 1.0]), share=np.array([1.0, 0.25]))
+    got = weigh(MaxFLWeighting(1.0), make_client_updates([1.0, 1.0]), share=np.array([1.0, 0.25]))
     assert got.weight.tolist() == [0.8, 0.2]
 
 
 def test_the_requirements_are_those_of_the_run() -> None:
     """A run that has them hands them over, whatever the setting is: a directory is read by it."""
-    facts = RunFacts(clients=(0, 1), hooks=appeal_hooks({0: 0.5, 1: math.nan}))
-    rule = Satisfaction.of({"requirement": "outputs/local"}, facts)
-    assert rule.requirements(np.array([0, 1, 7])).tolist()[0] == 0.5
-    assert np.isnan(rule.requirements(np.array([1, 7]))).all()
-    assert Satisfaction.of({"requirement": 2}, RunFacts(clients=(0,))) == Satisfaction(2)
+    facts = RunContext(clients=(0, 1), hooks=build_appeal_hooks({0: 0.5, 1: math.nan}))
+    rule = MaxFLWeighting.from_options({"requirement": "outputs/local"}, facts)
+    assert rule.get_requirements(np.array([0, 1, 7])).tolist()[0] == 0.5
+    assert np.isnan(rule.get_requirements(np.array([1, 7]))).all()
+    assert MaxFLWeighting.from_options(
+        {"requirement": 2}, RunContext(clients=(0,))
+    ) == MaxFLWeighting(2)
 
 
 @pytest.mark.parametrize("given", [None, [math.inf, math.nan], {5: 1.0}, "outputs/local"])
 def test_nobody_with_a_requirement_is_refused(given: Any) -> None:
     """With the parameter to give."""
     with pytest.raises(ParameterError, match=r"requirement must be a number, .*none has one"):
-        Satisfaction.of({"requirement": given}, RunFacts(clients=(0, 1)))
+        MaxFLWeighting.from_options({"requirement": given}, RunContext(clients=(0, 1)))
 
 
 def test_python_reads_no_directory() -> None:
     """Rules open no files; the command line does."""
     with pytest.raises(ParameterError, match=r"a mapping in Python .*, got 'outputs/local'"):
-        Satisfaction("outputs/local").init(Population.of(2))
+        MaxFLWeighting("outputs/local").init(Population.from_size(2))
 
 
 def test_absent_clients_have_no_weight_to_correct() -> None:
     """Participation cannot be corrected for."""
     with pytest.raises(ParameterError, match=r"participation must be none with .* maxfl"):
-        Satisfaction(1.0).over_known()
+        MaxFLWeighting(1.0).with_fixed_denominator()
 
 
 # --- appeal ----------------------------------------------------------------------------------
@@ -119,52 +126,52 @@ def test_absent_clients_have_no_weight_to_correct() -> None:
 def test_appeal_and_preferred_accuracy_are_those_of_the_formulas() -> None:
     """Client by client, of random losses and accuracies."""
     losses, required, ours, theirs = np.random.default_rng(1).uniform(size=(4, 50))
-    expected = reference.appeal(*(x.tolist() for x in (losses, required, ours, theirs)))
-    assert appeal(losses, required) == pytest.approx(expected[0])
-    assert preferred_accuracy(losses, required, ours, theirs) == pytest.approx(expected[1])
+    expected = reference.measure_appeal(*(x.tolist() for x in (losses, required, ours, theirs)))
+    assert compute_appeal(losses, required) == pytest.approx(expected[0])
+    assert compute_preferred_accuracy(losses, required, ours, theirs) == pytest.approx(expected[1])
 
 
 def test_a_tie_does_not_satisfy() -> None:
     """F_k = rho_k is not below it, so the client keeps its local model."""
     loss, required = np.array([1.0, 1.0]), np.array([1.0, np.nextafter(1.0, 2.0)])
-    assert appeal(loss, required) == 0.5
-    kept = preferred_accuracy(loss, required, np.array([0.1, 0.2]), np.array([0.9, 0.8]))
+    assert compute_appeal(loss, required) == 0.5
+    kept = compute_preferred_accuracy(loss, required, np.array([0.1, 0.2]), np.array([0.9, 0.8]))
     assert kept == pytest.approx((0.9 + 0.2) / 2)
 
 
 def test_the_test_part_does_not_decide() -> None:
     """A client takes the model with the lower training loss, though it tests worse."""
     worse, better = np.array([0.1]), np.array([0.9])
-    assert preferred_accuracy(np.array([1.0]), np.array([2.0]), worse, better) == 0.1
+    assert compute_preferred_accuracy(np.array([1.0]), np.array([2.0]), worse, better) == 0.1
 
 
-def test_what_is_not_known_is_left_out() -> None:
+def test_missing_values_are_left_out() -> None:
     """Clients without a loss or a requirement; NaN if there is no other."""
     loss, required = np.array([0.0, NAN, 0.0, 3.0]), np.array([1.0, 1.0, NAN, 1.0])
-    assert appeal(loss, required) == 0.5
-    assert math.isnan(appeal(loss[1:3], required[1:3]))
+    assert compute_appeal(loss, required) == 0.5
+    assert math.isnan(compute_appeal(loss[1:3], required[1:3]))
     accuracy, local = np.array([0.5, 0.5, 0.5, 0.5]), np.array([1.0, 1.0, 1.0, NAN])
-    assert preferred_accuracy(loss, required, accuracy, local) == 0.5
-    assert math.isnan(preferred_accuracy(loss[3:], required[3:], accuracy[3:], local[3:]))
+    assert compute_preferred_accuracy(loss, required, accuracy, local) == 0.5
+    assert math.isnan(compute_preferred_accuracy(loss[3:], required[3:], accuracy[3:], local[3:]))
 
 
 def test_infinite_requirements() -> None:
     """Any finite loss is below inf, none below -inf."""
-    assert appeal(np.array([5.0, 5.0]), np.array([math.inf, -math.inf])) == 0.5
+    assert compute_appeal(np.array([5.0, 5.0]), np.array([math.inf, -math.inf])) == 0.5
 
 
 def test_requirements_are_columns_and_come_back_from_them() -> None:
     """A null is no requirement; a run without any has no hooks."""
-    hooks = appeal_hooks({1: -math.inf, 3: 0.5}, {3: 0.25})
+    hooks = build_appeal_hooks({1: -math.inf, 3: 0.5}, {3: 0.25})
     table: dict[str, list[Any]] = {
         "client": [0, 1, 3],
         "requirement": [None, -math.inf, 0.5],
         "local_accuracy": [None, None, 0.25],
     }
-    found = recorded_hooks(table)
+    found = restore_appeal_hooks(table)
     assert {name: dict(of) for name, of in found.columns.items()} == {
         name: dict(of) for name, of in hooks.columns.items()
     }
     assert found.report is hooks.report
-    assert recorded_hooks({**table, "requirement": [None] * 3}) == Hooks()
-    assert recorded_hooks({"client": [0, 1, 3]}) == Hooks()
+    assert restore_appeal_hooks({**table, "requirement": [None] * 3}) == Hooks()
+    assert restore_appeal_hooks({"client": [0, 1, 3]}) == Hooks()

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fedquorum.contrib.maxfl import appeal_hooks
-from fedquorum.contrib.requirements import local_requirements, recorded_requirements
+from fedquorum.contrib.maxfl import build_appeal_hooks
+from fedquorum.contrib.requirements import load_local_requirements, read_recorded_requirements
 from fedquorum.errors import RunError
 from fedquorum.hooks import Hooks
 from fedquorum.types import Population
 
 from tests.fedquorum.records.made import (
-    line,
+    make_round_line,
     make_run,
-    records_in,
+    open_records,
     write_population,
     write_table,
 )
@@ -42,7 +42,9 @@ def local_run(
     **manifest: Any,
 ) -> Path:
     """Write a run in which each client trained a model of its own."""
-    run = make_run(directory, [line(1), line(2)], settings=settings, **manifest)
+    run = make_run(
+        directory, [make_round_line(1), make_round_line(2)], settings=settings, **manifest
+    )
     names = ("round", "client", "loss", "test_accuracy")
     rows = [dict(zip(names, one, strict=True)) | {"priority": True} for one in measured]
     write_table(run, "evaluations", rows)
@@ -62,7 +64,7 @@ def test_a_requirement_is_the_last_loss_that_a_client_measured(tmp_path: Path) -
         (0, 5, 0.125, 0.1),
         *reversed(MEASURED),
     )
-    found = local_requirements(local_run(tmp_path / "run", measured), SETTINGS)
+    found = load_local_requirements(local_run(tmp_path / "run", measured), SETTINGS)
     assert column(found) == {3: 0.25, 7: 0.4}
     accuracy = column(found, "local_accuracy")
     assert accuracy.keys() == {3, 7}
@@ -107,17 +109,17 @@ def test_a_run_without_comparable_losses_is_refused(
     """With its folder and what is expected instead."""
     run = local_run(tmp_path / "run", **changes)
     with pytest.raises(RunError, match=f"^{re.escape(f'{run}{problem}')}"):
-        local_requirements(run, SETTINGS)
+        load_local_requirements(run, SETTINGS)
 
 
 def test_a_setting_that_is_no_number_is_the_same_one(tmp_path: Path) -> None:
     """Two runs of the same clients may both have a NaN, which is two objects."""
     run = local_run(tmp_path / "run", settings=LOCAL + "  scale: [1.0, .nan]\n")
-    expected = local_requirements(local_run(tmp_path / "other"), SETTINGS)
-    found = local_requirements(run, SETTINGS | {"data.scale": [1.0, math.nan]})
+    expected = load_local_requirements(local_run(tmp_path / "other"), SETTINGS)
+    found = load_local_requirements(run, SETTINGS | {"data.scale": [1.0, math.nan]})
     assert column(found) == column(expected)
     with pytest.raises(RunError, match=r"got one with data\.scale=\[1\.0, nan\] where this run"):
-        local_requirements(run, SETTINGS | {"data.scale": [1.0, 2.0]})
+        load_local_requirements(run, SETTINGS | {"data.scale": [1.0, 2.0]})
 
 
 @pytest.mark.parametrize(
@@ -145,19 +147,19 @@ def test_mappings_are_compared_whole(
     setting = then.replace("data.", "  ", 1)
     run = local_run(tmp_path / "run", settings=f"{LOCAL}{setting}\n")
     if problem is None:
-        assert column(local_requirements(run, SETTINGS | now)) == {7: 0.4}
+        assert column(load_local_requirements(run, SETTINGS | now)) == {7: 0.4}
         return
     told = re.escape(f"expected a run of the same clients, got one with {problem}")
     with pytest.raises(RunError, match=told):
-        local_requirements(run, SETTINGS | now)
+        load_local_requirements(run, SETTINGS | now)
 
 
 def test_a_run_has_the_requirements_that_were_written(tmp_path: Path) -> None:
     """Also infinite ones, which no table of a run holds, and none of a client without."""
-    given = appeal_hooks({0: math.inf, 1: -math.inf, 3: 0.5}, {3: 0.25})
-    with records_in(tmp_path / "run") as records:
-        records.save_population(Population.of(4, [0]), None, columns=given.columns)
-    found = recorded_requirements(tmp_path / "run")
+    given = build_appeal_hooks({0: math.inf, 1: -math.inf, 3: 0.5}, {3: 0.25})
+    with open_records(tmp_path / "run") as records:
+        records.save_population(Population.from_size(4, [0]), None, columns=given.columns)
+    found = read_recorded_requirements(tmp_path / "run")
     for name in ("requirement", "local_accuracy"):
         assert column(found, name) == column(given, name)
     assert found.report is given.report
@@ -166,6 +168,6 @@ def test_a_run_has_the_requirements_that_were_written(tmp_path: Path) -> None:
 def test_a_run_may_have_no_requirements(tmp_path: Path) -> None:
     """Nor has one that stopped before it wrote its clients."""
     run = make_run(tmp_path / "run", [])
-    assert recorded_requirements(run) == Hooks()
+    assert read_recorded_requirements(run) == Hooks()
     write_population(run, [0.5, 0.5], [True, False])
-    assert recorded_requirements(run) == Hooks()
+    assert read_recorded_requirements(run) == Hooks()

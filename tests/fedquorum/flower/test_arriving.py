@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from fedquorum import MIFA, FedALIGN, FedAU, FedAvg, FedVarp, QFedAvg, Robustness
-from fedquorum.composition import Rules
+from fedquorum.composition import RuleSet
 from fedquorum.errors import ParameterError, RunError
 from fedquorum.flower.codec import NamedArrays, decode_arrays, encode_arrays
-from fedquorum.flower.drop_in import DropIn
+from fedquorum.flower.strategies import DropInStrategy
 from fedquorum.flower.strategy import ComposedStrategy
 from fedquorum.scratch import ReplyStore
-from fedquorum.selection import Everyone
-from fedquorum.types import Call, FloatArray, Population, Responses, Weights
+from fedquorum.selection import AllClients
+from fedquorum.types import AggregationWeights, ClientUpdates, FloatArray, Population, RoundPlan
 from fedquorum.weighting import AverageParticipating
 from flwr.app import Message
 
@@ -23,11 +23,11 @@ from server_app.in_process import InProcessGrid
 from tests.builders_flower import (
     MODEL,
     ScriptedGrid,
-    grid_of,
-    moved,
-    play_round,
-    scripted_app,
-    standard_app,
+    make_grid,
+    make_scripted_app,
+    make_standard_app,
+    make_train_result,
+    run_first_round,
     train_round,
 )
 
@@ -49,9 +49,9 @@ class OneByOneGrid(InProcessGrid):
         )
 
 
-def peak(make: Callable[[], DropIn], clients: int) -> float:
+def peak(make: Callable[[], DropInStrategy], clients: int) -> float:
     """Return the largest memory of two rounds, in models."""
-    app = standard_app(by=lambda client: client * 1e-3)  # large terms would need a second sum
+    app = make_standard_app(by=lambda client: client * 1e-3)  # large terms would need a second sum
     grid, strategy = OneByOneGrid(app, {}, clients), make()
     tracemalloc.start()
     try:
@@ -74,7 +74,7 @@ def peak(make: Callable[[], DropIn], clients: int) -> float:
     ids=["fedau", "fedavg", "clipped", "gated", "gated in files", "capped"],
 )
 def test_memory_grows_only_where_all_replies_are_needed(
-    make: Callable[[], DropIn], grows: bool
+    make: Callable[[], DropInStrategy], grows: bool
 ) -> None:
     """Twelve clients more take twelve models more, in memory, where a rule needs all at once."""
     few, many = peak(make, 4), peak(make, 16)
@@ -82,11 +82,11 @@ def test_memory_grows_only_where_all_replies_are_needed(
     assert few < 14.0
 
 
-def after(strategy: DropIn, **options: Any) -> dict[str, bytes]:
+def after(strategy: DropInStrategy, **options: Any) -> dict[str, bytes]:
     """Return the bits of the model after three rounds with seven clients."""
     arrays = encode_arrays({"w": np.linspace(-1, 1, 999, dtype=np.float32), "n": np.array(3)})
-    app = standard_app(by=lambda client: (-1.7) ** client / 3)
-    grid = grid_of(app, 7)
+    app = make_standard_app(by=lambda client: (-1.7) ** client / 3)
+    grid = make_grid(app, 7)
     for server_round in (1, 2, 3):
         combined = train_round(strategy, grid, server_round, arrays, **options)
         assert combined is not None
@@ -97,7 +97,7 @@ def after(strategy: DropIn, **options: Any) -> dict[str, bytes]:
 @pytest.mark.parametrize("kind", [FedAvg, FedAU])
 @pytest.mark.parametrize("clip_norm", [None, 5.0])
 def test_the_model_has_the_same_bits_as_with_all_replies_at_once(
-    kind: type[DropIn], clip_norm: float | None
+    kind: type[DropInStrategy], clip_norm: float | None
 ) -> None:
     """A bound that no weight reaches has all replies kept, and changes nothing else."""
     expected = after(kind(robustness=Robustness(clip_norm=clip_norm, max_weight=1e9)))
@@ -106,12 +106,12 @@ def test_the_model_has_the_same_bits_as_with_all_replies_at_once(
 
 
 @pytest.mark.parametrize("kind", [FedALIGN, MIFA])
-def test_replies_in_files_count_as_those_in_memory(kind: type[DropIn]) -> None:
+def test_replies_in_files_count_as_those_in_memory(kind: type[DropInStrategy]) -> None:
     """Files change neither the model nor what is told of the clients."""
     options = {**GATED, "epsilon": 10.0} if kind is FedALIGN else {}
     in_memory, in_files = kind(**options), kind(reply_memory=0, **options)
     assert after(in_memory) == after(in_files)
-    assert in_memory.outcome.last_report == in_files.outcome.last_report
+    assert in_memory.step_result.last_report == in_files.step_result.last_report
 
 
 def test_metrics_functions_read_whole_replies() -> None:
@@ -130,35 +130,43 @@ class Doubled(AverageParticipating):
     """Has factors that are not what it says is known of them."""
 
     def weigh(
-        self, state: None, call: Call, responses: Responses, share: FloatArray
-    ) -> tuple[None, Weights]:
-        _, weights = super().weigh(state, call, responses, share)
-        return None, replace(weights, factor=2 * weights.factor, divisor=2 * weights.divisor)
+        self, state: None, plan: RoundPlan, updates: ClientUpdates, admitted_fraction: FloatArray
+    ) -> tuple[None, AggregationWeights]:
+        _, weights = super().weigh(state, plan, updates, admitted_fraction)
+        return None, replace(
+            weights, numerator=2 * weights.numerator, denominator=2 * weights.denominator
+        )
 
 
 def test_factors_that_are_not_as_declared_are_refused() -> None:
     """The sum is made of those that were known, so others would give a wrong model."""
-    rules = Rules(Everyone(), Doubled())
-    strategy = ComposedStrategy(rules, population=Population.of(2))
-    grid = grid_of(scripted_app(2, lambda client, task, arrays: moved(client, 1.0)), 2)
+    rules = RuleSet(AllClients(), Doubled())
+    strategy = ComposedStrategy(rules, population=Population.from_size(2))
+    grid = make_grid(
+        make_scripted_app(2, lambda client, task, arrays: make_train_result(client, 1.0)), 2
+    )
     with pytest.raises(ParameterError, match="proportions must be to the bit the factors that"):
-        play_round(strategy, grid)
+        run_first_round(strategy, grid)
     assert MODEL["w"][0] == 1.0
 
 
 @pytest.mark.parametrize(
     ("kind", "place", "words"),
     [
-        (FedVarp, "fedquorum.memory.machine_memory", "strategy.memory_dir must be set where"),
-        (QFedAvg, "fedquorum.scratch.free_disk", "reply_memory must leave no more to"),
+        (
+            FedVarp,
+            "fedquorum.update_memory.machine_memory",
+            "strategy.memory_dir must be set where",
+        ),
+        (QFedAvg, "fedquorum.scratch.get_free_disk", "reply_memory must leave no more to"),
     ],
 )
 def test_a_round_without_room_is_refused_before_anybody_trains(
-    kind: type[DropIn], place: str, words: str, monkeypatch: pytest.MonkeyPatch
+    kind: type[DropInStrategy], place: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No node is sent a message."""
     monkeypatch.setattr(place, lambda *folder: 11)
-    grid = ScriptedGrid(standard_app(), {}, 3)
+    grid = ScriptedGrid(make_standard_app(), {}, 3)
     with pytest.raises(RunError, match=words):
         kind(reply_memory=10**6 if kind is FedVarp else 0).start(grid, encode_arrays(MODEL))
     assert grid.sent == []
@@ -172,8 +180,8 @@ def test_only_usable_updates_go_to_files(monkeypatch: pytest.MonkeyPatch) -> Non
         kept.append(len(arrays))
         return arrays
 
-    monkeypatch.setattr(ReplyStore, "kept", count)
-    app = standard_app(by=lambda client: np.nan if client == 1 else 1.0)
+    monkeypatch.setattr(ReplyStore, "store", count)
+    app = make_standard_app(by=lambda client: np.nan if client == 1 else 1.0)
     strategy = MIFA(reply_memory=0)
-    assert train_round(strategy, grid_of(app, 4)) is not None
+    assert train_round(strategy, make_grid(app, 4)) is not None
     assert len(kept) == 3

@@ -16,29 +16,29 @@ import pytest
 from fedquorum import (
     MIFA,
     AAggFFD,
-    Communication,
     ComposedStrategy,
     FedALIGN,
     FedAU,
+    NativeProtocol,
     Population,
     Robustness,
 )
-from fedquorum.client.availability.rates import SimulatedRates
+from fedquorum.client.availability.rates import ParticipationRates
 from fedquorum.errors import ProtocolError
 from fedquorum.flower.codec import (
-    PROTOCOL,
-    EvaluateAnswer,
+    PROTOCOL_VERSION,
+    EvaluateResult,
     NamedArrays,
     Status,
-    TrainAnswer,
+    TrainResult,
     decode_arrays,
     decode_train_reply,
     encode_arrays,
     encode_evaluate_reply,
     encode_train_reply,
 )
-from fedquorum.named import NAMED
-from fedquorum.types import Call, FloatArray, Responses, Weights
+from fedquorum.named import NAMED_STRATEGIES
+from fedquorum.types import AggregationWeights, ClientUpdates, FloatArray, RoundPlan
 from fedquorum.weighting import Weighting
 from flwr.app import (
     Array,
@@ -52,11 +52,16 @@ from flwr.app import (
 )
 from flwr.clientapp import ClientApp
 
-from conf.compose import compose_words
+from conf.compose import compose_overrides
 from server_app.build import build_strategy
 from server_app.in_process import InProcessGrid
 from tests.builders import NEEDED_WORDS
-from tests.builders_flower import ScriptedGrid, bytes_of, clipping, named
+from tests.builders_flower import (
+    ScriptedGrid,
+    build_clipping_protocol,
+    build_named_strategy,
+    get_state_bytes,
+)
 
 NUM_CLIENTS = 60
 MANY, SOME = 2000, 300
@@ -77,7 +82,7 @@ def hosts() -> dict[int, tuple[int, ...]]:
     return nodes | {1 + alone + i: (alone + 2 * i, alone + 2 * i + 1) for i in range(PAIRS)}
 
 
-def asked(message: Message) -> list[int]:
+def get_client_ids(message: Message) -> list[int]:
     clients = message.content.config_records["config"]["client-id"]
     assert isinstance(clients, list)
     return [int(k) for k in clients]
@@ -89,15 +94,15 @@ def nodes(hosted: Mapping[int, Sequence[int]] | None = None) -> ScriptedGrid:
 
     def reply(message: Message) -> Message | None:
         query = message.metadata.message_type == MessageType.QUERY
-        return None if query else Message(evaluated(message), reply_to=message)
+        return None if query else Message(make_evaluate_content(message), reply_to=message)
 
     return ScriptedGrid(ClientApp(), {}, len(hosted), hosted=hosted, reply=reply)
 
 
-def evaluated(message: Message) -> RecordDict:
+def make_evaluate_content(message: Message) -> RecordDict:
     return encode_evaluate_reply(
         [
-            EvaluateAnswer(
+            EvaluateResult(
                 k,
                 Status.DONE,
                 num_examples=10.0 + k,
@@ -107,19 +112,19 @@ def evaluated(message: Message) -> RecordDict:
                 test_loss=1.0,
                 test_accuracy=0.5,
             )
-            for k in asked(message)
+            for k in get_client_ids(message)
         ]
     )
 
 
-def trained(client: int, rng: np.random.Generator, *, keeps_model: bool) -> TrainAnswer:
+def draw_train_result(client: int, rng: np.random.Generator, *, keeps_model: bool) -> TrainResult:
     arrays: NamedArrays = {
         "w": MODEL["w"] + rng.normal(0, 0.1, (5, 3)).astype(np.float32),
         "b": rng.normal(0, 0.1, 3).astype(np.float32),
         "n": np.array(rng.integers(100)),
     }
     loss, accuracy = rng.uniform(0.9, 1.6), rng.uniform()
-    return TrainAnswer(
+    return TrainResult(
         client,
         Status.DONE,
         num_examples=float(rng.integers(1, 99)),
@@ -131,7 +136,7 @@ def trained(client: int, rng: np.random.Generator, *, keeps_model: bool) -> Trai
 
 # --- what can be wrong -----------------------------------------------------------------------
 
-Spoil = Callable[[Message, TrainAnswer, np.random.Generator], list[Message]]
+Spoil = Callable[[Message, TrainResult, np.random.Generator], list[Message]]
 BAD: dict[str, Spoil] = {}
 
 
@@ -144,14 +149,14 @@ def one(message: Message, content: RecordDict) -> list[Message]:
     return [Message(content, reply_to=message)]
 
 
-def with_array(message: Message, reply: TrainAnswer, name: str, array: Array) -> list[Message]:
+def with_array(message: Message, reply: TrainResult, name: str, array: Array) -> list[Message]:
     content = encode_train_reply([reply])
     record = content.array_records.get("arrays") or encode_arrays(MODEL)
     content["arrays"] = ArrayRecord({**record, name: array})
     return one(message, content)
 
 
-def with_metrics(message: Message, reply: TrainAnswer, **changes: Any) -> list[Message]:
+def with_metrics(message: Message, reply: TrainResult, **changes: Any) -> list[Message]:
     content = encode_train_reply([reply])
     metrics: dict[str, Any] = dict(content.metric_records["metrics"])
     metrics |= {key.replace("_", "-"): value for key, value in changes.items()}
@@ -161,7 +166,7 @@ def with_metrics(message: Message, reply: TrainAnswer, **changes: Any) -> list[M
 
 
 @bad
-def values(message: Message, reply: TrainAnswer, rng: np.random.Generator) -> list[Message]:
+def values(message: Message, reply: TrainResult, rng: np.random.Generator) -> list[Message]:
     """Not finite, or of an absurd size, anywhere."""
     name = str(rng.choice(["w", "b"]))
     array = (reply.arrays or MODEL)[name].copy()
@@ -171,21 +176,21 @@ def values(message: Message, reply: TrainAnswer, rng: np.random.Generator) -> li
 
 
 @bad
-def shapes(message: Message, reply: TrainAnswer, rng: np.random.Generator) -> list[Message]:
+def shapes(message: Message, reply: TrainResult, rng: np.random.Generator) -> list[Message]:
     wrong: list[Any] = [(3, 5), (5,), (15,), (1, 5, 3), (0, 3), (), (5, 4), (500, 3)]
     shape = wrong[rng.integers(len(wrong))]
     return with_array(message, reply, "w", Array(np.ones(shape, dtype=np.float32)))
 
 
 @bad
-def dtypes(message: Message, reply: TrainAnswer, rng: np.random.Generator) -> list[Message]:
+def dtypes(message: Message, reply: TrainResult, rng: np.random.Generator) -> list[Message]:
     wrong = ["f8", "f2", ">f4", "i4", "u1", "?", "c8", "U3", "S3", "M8[s]", "V4", "i2,i2"]
     array = np.zeros((5, 3), dtype=wrong[rng.integers(len(wrong))])
     return with_array(message, reply, "w", Array(array))
 
 
 @bad
-def names(message: Message, reply: TrainAnswer, rng: np.random.Generator) -> list[Message]:
+def names(message: Message, reply: TrainResult, rng: np.random.Generator) -> list[Message]:
     """One missing, one too many, one misspelt, or no record of arrays at all."""
     arrays = {**(reply.arrays or MODEL)}
     taken = arrays.pop(str(rng.choice(list(arrays))))
@@ -199,7 +204,9 @@ def names(message: Message, reply: TrainAnswer, rng: np.random.Generator) -> lis
 
 
 @bad
-def serialised(message: Message, reply: TrainAnswer, rng: np.random.Generator) -> list[Message]:
+def corrupt_serialized_array(
+    message: Message, reply: TrainResult, rng: np.random.Generator
+) -> list[Message]:
     """Not what NumPy writes: torn, of another kind, or with a header that lies."""
     good = Array((reply.arrays or MODEL)["w"])
     head, data = good.data[:128], good.data[128:]
@@ -222,26 +229,26 @@ def serialised(message: Message, reply: TrainAnswer, rng: np.random.Generator) -
 
 
 @bad
-def num_examples(message: Message, reply: TrainAnswer, rng: np.random.Generator) -> list[Message]:
+def num_examples(message: Message, reply: TrainResult, rng: np.random.Generator) -> list[Message]:
     wrong: list[Any] = [0, -1, -(10**9), 10**13, 2**62, 0.5, 10.25, 1e300]
     wrong += [math.nan, math.inf, -math.inf, [5], [], None]
     return with_metrics(message, reply, num_examples=wrong[rng.integers(len(wrong))])
 
 
 @bad
-def losses(message: Message, reply: TrainAnswer, rng: np.random.Generator) -> list[Message]:
+def losses(message: Message, reply: TrainResult, rng: np.random.Generator) -> list[Message]:
     wrong: list[Any] = [math.nan, math.inf, -math.inf, -1.0, -1e-9, 1e300, 1e16, [1.0], [1.0, 2.0]]
     return with_metrics(message, reply, loss=wrong[rng.integers(len(wrong))])
 
 
 @bad
-def accuracies(message: Message, reply: TrainAnswer, rng: np.random.Generator) -> list[Message]:
+def accuracies(message: Message, reply: TrainResult, rng: np.random.Generator) -> list[Message]:
     wrong: list[Any] = [math.nan, math.inf, -0.5, 1.0001, 100.0, [0.5]]
     return with_metrics(message, reply, accuracy=wrong[rng.integers(len(wrong))])
 
 
 @bad
-def identities(message: Message, reply: TrainAnswer, rng: np.random.Generator) -> list[Message]:
+def identities(message: Message, reply: TrainResult, rng: np.random.Generator) -> list[Message]:
     """Another's id, none that there is, no id at all, the same one twice."""
     client = int(reply.client or 0)
     wrong: list[Any] = [(client + 1) % NUM_CLIENTS, -1, 2**40, float(client), math.nan, math.inf]
@@ -250,25 +257,36 @@ def identities(message: Message, reply: TrainAnswer, rng: np.random.Generator) -
 
 
 @bad
-def twice_in_one(message: Message, reply: TrainAnswer, rng: np.random.Generator) -> list[Message]:
+def twice_in_one(message: Message, reply: TrainResult, rng: np.random.Generator) -> list[Message]:
     return one(message, encode_train_reply([reply, reply]))
 
 
 @bad
-def statuses(message: Message, reply: TrainAnswer, rng: np.random.Generator) -> list[Message]:
+def statuses(message: Message, reply: TrainResult, rng: np.random.Generator) -> list[Message]:
     wrong: list[Any] = [-1, 77, 0.5, math.nan, math.inf, 1e300, [0], []]
     return with_metrics(message, reply, status=wrong[rng.integers(len(wrong))])
 
 
 @bad
-def protocols(message: Message, reply: TrainAnswer, rng: np.random.Generator) -> list[Message]:
+def protocols(message: Message, reply: TrainResult, rng: np.random.Generator) -> list[Message]:
     """Of another version, of version 1, which has no number, or of none that there is."""
-    wrong: list[Any] = [None, 0, 1, PROTOCOL + 1, -1, 2**40, 0.5, math.nan, [PROTOCOL], []]
+    wrong: list[Any] = [
+        None,
+        0,
+        1,
+        PROTOCOL_VERSION + 1,
+        -1,
+        2**40,
+        0.5,
+        math.nan,
+        [PROTOCOL_VERSION],
+        [],
+    ]
     return with_metrics(message, reply, protocol=wrong[rng.integers(len(wrong))])
 
 
 @bad
-def records(message: Message, reply: TrainAnswer, rng: np.random.Generator) -> list[Message]:
+def records(message: Message, reply: TrainResult, rng: np.random.Generator) -> list[Message]:
     """Nothing, no metrics, text where numbers belong, records of the wrong kind."""
     content = encode_train_reply([reply])
     text = ConfigRecord({"num-examples": "ten", "loss": "low", "client-id": str(reply.client)})
@@ -285,10 +303,10 @@ def records(message: Message, reply: TrainAnswer, rng: np.random.Generator) -> l
 
 
 @bad
-def failures(message: Message, reply: TrainAnswer, rng: np.random.Generator) -> list[Message]:
+def failures(message: Message, reply: TrainResult, rng: np.random.Generator) -> list[Message]:
     """Failed, with reasons that are none."""
     client = int(reply.client or 0)
-    content = encode_train_reply([TrainAnswer(client, Status.FAILED, reason="x" * 10**4)])
+    content = encode_train_reply([TrainResult(client, Status.FAILED, reason="x" * 10**4)])
     reasons: list[Any] = [3, "text", [1, 2], [b"\xff"], [], ["line\nline"]]
     ids: list[Any] = [client, [client], ["0"], [], [float(client), 1.5]]
     found = {"client-id": ids[rng.integers(len(ids))], "reason": reasons[rng.integers(6)]}
@@ -297,7 +315,7 @@ def failures(message: Message, reply: TrainAnswer, rng: np.random.Generator) -> 
 
 
 @bad
-def envelopes(message: Message, reply: TrainAnswer, rng: np.random.Generator) -> list[Message]:
+def envelopes(message: Message, reply: TrainResult, rng: np.random.Generator) -> list[Message]:
     """Answer another round, or something else that was asked."""
     node, kind = message.metadata.dst_node_id, message.metadata.message_type
     groups = ["train 0", "train 9999", "evaluate 1", "", "train", "x" * 100]
@@ -307,14 +325,16 @@ def envelopes(message: Message, reply: TrainAnswer, rng: np.random.Generator) ->
 
 
 @bad
-def oversized(message: Message, reply: TrainAnswer, rng: np.random.Generator) -> list[Message]:
+def add_oversized_record(
+    message: Message, reply: TrainResult, rng: np.random.Generator
+) -> list[Message]:
     content = encode_train_reply([reply])
     content["more"] = HEAVY
     return one(message, content)
 
 
 @bad
-def sums(message: Message, reply: TrainAnswer, rng: np.random.Generator) -> list[Message]:
+def sums(message: Message, reply: TrainResult, rng: np.random.Generator) -> list[Message]:
     """Send sums of updates that are none: not finite, of other arrays, in no bin, unasked."""
     update = {name: array.astype(np.float64) for name, array in MODEL.items()}
     low: NamedArrays = {name: np.zeros(array.shape) for name, array in MODEL.items()}
@@ -345,12 +365,12 @@ def sums(message: Message, reply: TrainAnswer, rng: np.random.Generator) -> list
 
 
 @bad
-def errors(message: Message, reply: TrainAnswer, rng: np.random.Generator) -> list[Message]:
+def errors(message: Message, reply: TrainResult, rng: np.random.Generator) -> list[Message]:
     return [Message(Error(int(rng.integers(100)), "y" * 2000), reply_to=message)]
 
 
 @bad
-def nothing(message: Message, reply: TrainAnswer, rng: np.random.Generator) -> list[Message]:
+def nothing(message: Message, reply: TrainResult, rng: np.random.Generator) -> list[Message]:
     return []
 
 
@@ -368,11 +388,11 @@ class SquareRoots(Weighting[None]):
         """Remember nothing."""
 
     def weigh(
-        self, state: None, call: Call, responses: Responses, share: FloatArray
-    ) -> tuple[None, Weights]:
+        self, state: None, plan: RoundPlan, updates: ClientUpdates, admitted_fraction: FloatArray
+    ) -> tuple[None, AggregationWeights]:
         """Weigh by the roots."""
-        roots = share * np.sqrt(responses.num_examples * responses.loss)
-        return None, Weights(roots / max(float(roots.sum()), 1e-300))
+        roots = admitted_fraction * np.sqrt(updates.num_examples * updates.loss)
+        return None, AggregationWeights(roots / max(float(roots.sum()), 1e-300))
 
 
 def strategy_named(name: str) -> ComposedStrategy:
@@ -384,9 +404,9 @@ def strategy_named(name: str) -> ComposedStrategy:
         words += ["strategy.warmup_fraction=0.1", "strategy.epsilon=0.3"]
     if name == "custom":
         words.append(f"strategy.path={Path(__file__)}:SquareRoots")
-    settings = compose_words(tuple(words)).settings
+    settings = compose_overrides(tuple(words)).settings
     population = Population(tuple(range(NUM_CLIENTS)), PRIORITY)
-    return build_strategy(settings, population, SimulatedRates(np.full(NUM_CLIENTS, 0.5)))
+    return build_strategy(settings, population, ParticipationRates(np.full(NUM_CLIENTS, 0.5)))
 
 
 def replies_to(
@@ -400,18 +420,18 @@ def replies_to(
     broken: dict[int, str] = {}
     for message in messages:
         config = message.content.config_records["config"]
-        parts: list[TrainAnswer] = []
-        for client in asked(message):
+        parts: list[TrainResult] = []
+        for client in get_client_ids(message):
             rng = np.random.default_rng([server_round, client])
-            reply = trained(client, rng, keeps_model="keeps-model" in config)
-            if rng.uniform() < 0.2 or (len(asked(message)) == 2 and client % 2):
+            reply = draw_train_result(client, rng, keeps_model="keeps-model" in config)
+            if rng.uniform() < 0.2 or (len(get_client_ids(message)) == 2 and client % 2):
                 parts.append(reply)
                 continue
             kind = str(rng.choice(sorted(BAD)))
             broken[client] = kind
             if not spoilt:
-                parts.append(TrainAnswer(client, Status.FAILED, reason="fails"))
-            elif len(asked(message)) == 2:
+                parts.append(TrainResult(client, Status.FAILED, reason="fails"))
+            elif len(get_client_ids(message)) == 2:
                 parts.append(spoilt_part(reply, rng))
             else:
                 parts = []
@@ -421,7 +441,7 @@ def replies_to(
     return arriving, broken
 
 
-def spoilt_part(reply: TrainAnswer, rng: np.random.Generator) -> TrainAnswer:
+def spoilt_part(reply: TrainResult, rng: np.random.Generator) -> TrainResult:
     """Return a reply that is wrong beside a good one of the same node."""
     if reply.arrays is None or rng.uniform() < 0.5:
         wrong: dict[str, Any] = {"num_examples": -1.0, "loss": math.nan, "accuracy": 2.0}
@@ -431,7 +451,7 @@ def spoilt_part(reply: TrainAnswer, rng: np.random.Generator) -> TrainAnswer:
 
 
 @pytest.fixture
-def wanted(request: pytest.FixtureRequest) -> int:
+def num_bad_replies(request: pytest.FixtureRequest) -> int:
     """Return how many bad replies a strategy is to get."""
     return MANY if request.config.getoption("--long", default=False) else SOME
 
@@ -446,8 +466,8 @@ def as_if_failed(
     ours, theirs = (decode_arrays(model) for model in models)
     assert all(ours[key].tobytes() == theirs[key].tobytes() for key in MODEL)
     assert all(np.isfinite(array).all() for array in ours.values())
-    assert bytes_of(spoilt) == bytes_of(reference)
-    decisions = (strategy.outcome.report.decisions for strategy in (spoilt, reference))
+    assert get_state_bytes(spoilt) == get_state_bytes(reference)
+    decisions = (strategy.step_result.report.decisions for strategy in (spoilt, reference))
     seen = set()
     for decision, other in zip(*decisions, strict=True):
         assert decision.weight == other.weight
@@ -461,8 +481,8 @@ def as_if_failed(
     return seen
 
 
-@pytest.mark.parametrize("name", sorted({*NAMED, "composed", "custom"}))
-def test_bad_replies_have_no_effect(name: str, wanted: int) -> None:
+@pytest.mark.parametrize("name", sorted({*NAMED_STRATEGIES, "composed", "custom"}))
+def test_bad_replies_have_no_effect(name: str, num_bad_replies: int) -> None:
     """Many of them: model, state and weights as if their clients had failed; a reason each."""
     grid = nodes()
     spoilt, reference = strategy_named(name), strategy_named(name)
@@ -470,7 +490,7 @@ def test_bad_replies_have_no_effect(name: str, wanted: int) -> None:
     thrown = 0
     seen: set[str] = set()
     server_round = 0
-    while thrown < wanted:
+    while thrown < num_bad_replies:
         server_round += 1
         for i, strategy in enumerate((spoilt, reference)):
             sent = list(strategy.configure_train(server_round, models[i], ConfigRecord(), grid))
@@ -503,18 +523,18 @@ NOT_WRONG = {
 STANDARD: dict[str, Spoil] = {k: spoil for k, spoil in BAD.items() if k not in NOT_WRONG}
 
 
-def weights(message: Message, reply: TrainAnswer, rng: np.random.Generator) -> list[Message]:
+def weights(message: Message, reply: TrainResult, rng: np.random.Generator) -> list[Message]:
     wrong: list[Any] = [-1, -1e-9, math.nan, math.inf, -math.inf, [5], [], None]
     return with_metrics(message, reply, num_examples=wrong[rng.integers(len(wrong))])
 
 
-def whole_numbers(message: Message, reply: TrainAnswer, rng: np.random.Generator) -> list[Message]:
+def whole_numbers(message: Message, reply: TrainResult, rng: np.random.Generator) -> list[Message]:
     """Arrays of other kinds than the model's; only floats of another precision are converted."""
     array = np.zeros((5, 3), dtype=str(rng.choice(["i4", "u1", "?", "c8", "U3", "V4"])))
     return with_array(message, reply, "w", Array(array))
 
 
-def groups(message: Message, reply: TrainAnswer, rng: np.random.Generator) -> list[Message]:
+def groups(message: Message, reply: TrainResult, rng: np.random.Generator) -> list[Message]:
     group = str(rng.choice(["train 0", "train 9999", "evaluate 1", "train"]))
     other = Message(RecordDict(), message.metadata.dst_node_id, MessageType.TRAIN, group_id=group)
     return [Message(encode_train_reply([reply]), reply_to=other)]
@@ -542,7 +562,9 @@ def standard_replies(
     for message in messages:
         client = message.metadata.dst_node_id - 1
         rng = np.random.default_rng([server_round, client])
-        reply = replace(trained(client, rng, keeps_model=False), accuracy=rng.uniform(0, 100))
+        reply = replace(
+            draw_train_result(client, rng, keeps_model=False), accuracy=rng.uniform(0, 100)
+        )
         if rng.uniform() < 0.2:
             sent = [Message(encode_train_reply([reply]), reply_to=message)]
         else:
@@ -568,7 +590,7 @@ def standard_replies(
     ids=["FedAU", "MIFA", "AAggFFD", "FedALIGN"],
 )
 def test_bad_replies_of_standard_apps_have_no_effect(
-    make: Callable[..., ComposedStrategy], wanted: int
+    make: Callable[..., ComposedStrategy], num_bad_replies: int
 ) -> None:
     """Model and state of a drop-in strategy are as if these nodes had failed; a reason each."""
     grid = InProcessGrid(ClientApp(), {}, NUM_CLIENTS)
@@ -578,7 +600,7 @@ def test_bad_replies_of_standard_apps_have_no_effect(
     models = [encode_arrays(MODEL), encode_arrays(MODEL)]
     thrown, server_round = 0, 0
     seen: set[str] = set()
-    while thrown < wanted:
+    while thrown < num_bad_replies:
         server_round += 1
         for i, strategy in enumerate((spoilt, reference)):
             sent = list(strategy.configure_train(server_round, models[i], ConfigRecord(), grid))
@@ -624,24 +646,27 @@ def test_bad_evaluations_have_no_effect(name: str) -> None:
             messages = strategy.configure_evaluate(server_round, model, ConfigRecord(), grid)
             arriving: list[Message] = []
             for message in messages:
-                content = evaluated(message)
-                if len(asked(message)) == 1 and (asked(message)[0] + server_round) % 2:
+                content = make_evaluate_content(message)
+                if (
+                    len(get_client_ids(message)) == 1
+                    and (get_client_ids(message)[0] + server_round) % 2
+                ):
                     if strategy is strategies[1]:
                         continue
-                    wrong = WRONG_MEASUREMENTS[(asked(message)[0] + 7 * server_round) % 15]
+                    wrong = WRONG_MEASUREMENTS[(get_client_ids(message)[0] + 7 * server_round) % 15]
                     metrics: dict[str, Any] = {**content.metric_records["metrics"], **wrong}
                     content["metrics"] = MetricRecord(metrics)
                 arriving.append(Message(content, reply_to=message))
             strategy.aggregate_evaluate(server_round, arriving)
-        assert bytes_of(strategies[0]) == bytes_of(strategies[1])
-        assert strategies[0].outcome.evaluations == strategies[1].outcome.evaluations
+        assert get_state_bytes(strategies[0]) == get_state_bytes(strategies[1])
+        assert strategies[0].step_result.evaluations == strategies[1].step_result.evaluations
 
 
 @pytest.mark.slow
 def test_the_reader_raises_one_kind_of_error() -> None:
     """Whatever bits are flipped in a serialised array, it is read or it is a ProtocolError."""
     rng = np.random.default_rng(8)
-    good = encode_train_reply([trained(0, rng, keeps_model=False)])
+    good = encode_train_reply([draw_train_result(0, rng, keeps_model=False)])
     unreadable = 0
     for _ in range(3000):
         array = good.array_records["arrays"]["w"]
@@ -664,11 +689,11 @@ def test_a_loss_that_is_needed_and_missing(name: str) -> None:
     strategy = strategy_named(name)
     grid = nodes()
     sent = list(strategy.configure_train(1, encode_arrays(MODEL), ConfigRecord(), grid))
-    reply = trained(0, np.random.default_rng(1), keeps_model=False)
+    reply = draw_train_result(0, np.random.default_rng(1), keeps_model=False)
     content = encode_train_reply([replace(reply, loss=None)])
     moved, _ = strategy.aggregate_train(1, [Message(content, reply_to=sent[0])])
     assert moved is None
-    assert strategy.outcome.report.decisions[0].reason == "loss is missing"
+    assert strategy.step_result.report.decisions[0].reason == "loss is missing"
 
 
 # --- replies that come twice, and bounds -------------------------------------------------------
@@ -683,7 +708,10 @@ def play(
     replies = [
         Message(
             encode_train_reply(
-                [trained(k, np.random.default_rng(k), keeps_model=False) for k in asked(message)]
+                [
+                    draw_train_result(k, np.random.default_rng(k), keeps_model=False)
+                    for k in get_client_ids(message)
+                ]
             ),
             reply_to=message,
         )
@@ -704,18 +732,23 @@ def again(reply: Message, client: int, *, group: str | None = None) -> Message:
         RecordDict(), sent.src_node_id, sent.message_type, group_id=group or sent.group_id
     )
     arrays = {**MODEL, "w": MODEL["w"] + np.float32(100)}
-    far = TrainAnswer(client, Status.DONE, num_examples=50.0, loss=1.0, accuracy=0.5, arrays=arrays)
+    far = TrainResult(client, Status.DONE, num_examples=50.0, loss=1.0, accuracy=0.5, arrays=arrays)
     return Message(encode_train_reply([far]), reply_to=request)
 
 
-def test_a_second_reply_is_ignored_and_told() -> None:
+def test_a_second_reply_is_ignored_and_logged() -> None:
     """The first counts, whatever the second says; the audit trail has it."""
-    once, twice = named("fedavg", population()), named("fedavg", population())
+    once, twice = (
+        build_named_strategy("fedavg", population()),
+        build_named_strategy("fedavg", population()),
+    )
     expected = play(once, lambda replies: replies)
     got = play(twice, lambda replies: [*replies, again(replies[4], 4)])
     assert all(got[name].tobytes() == expected[name].tobytes() for name in MODEL)
-    assert twice.outcome.report.decisions[4].reason == "a second reply was ignored"
-    assert twice.outcome.report.decisions[4].weight == once.outcome.report.decisions[4].weight
+    assert twice.step_result.report.decisions[4].reason == "a second reply was ignored"
+    assert (
+        twice.step_result.report.decisions[4].weight == once.step_result.report.decisions[4].weight
+    )
 
 
 @pytest.mark.parametrize("late_first", [True, False])
@@ -726,29 +759,29 @@ def test_a_reply_for_another_round_does_not_stand_in_the_way(*, late_first: bool
         late = again(replies[4], 4, group="train 7")
         return [late, *replies] if late_first else [*replies, late]
 
-    expected = play(named("fedavg", population()), lambda replies: replies)
-    strategy = named("fedavg", population())
+    expected = play(build_named_strategy("fedavg", population()), lambda replies: replies)
+    strategy = build_named_strategy("fedavg", population())
     got = play(strategy, change)
     assert all(got[name].tobytes() == expected[name].tobytes() for name in MODEL)
-    assert strategy.outcome.report.decisions[4].status == "trained"
+    assert strategy.step_result.report.decisions[4].status == "trained"
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedvarp", "fedmgda"])
 def test_clipped_updates(name: str) -> None:
     """No update is longer than ``clip_norm``; counters stay; shorter ones are not touched."""
     bound = 0.25
-    strategy = named(name, 1, communication=clipping(bound))
+    strategy = build_named_strategy(name, 1, communication=build_clipping_protocol(bound))
     grid = nodes({1: (0,)})
     for reply, told in ((0.01, None), (1.0, "clipped to 0.25")):
         (message,) = strategy.configure_train(1, encode_arrays(MODEL), ConfigRecord(), grid)
         arrays = {**MODEL, "w": MODEL["w"] + np.float32(reply), "n": np.array(9)}
         content = encode_train_reply(
-            [TrainAnswer(0, Status.DONE, num_examples=1.0, loss=1.0, arrays=arrays)]
+            [TrainResult(0, Status.DONE, num_examples=1.0, loss=1.0, arrays=arrays)]
         )
         moved, _ = strategy.aggregate_train(1, [Message(content, reply_to=message)])
         assert moved is not None
         got = decode_arrays(moved)
-        (decision,) = strategy.outcome.report.decisions
+        (decision,) = strategy.step_result.report.decisions
         assert told in (decision.reason, str(decision.reason)[-len(str(told)) :])
         if name != "fedmgda":  # which normalises every update anyway
             length = float(np.linalg.norm(got["w"] - MODEL["w"]))
@@ -758,14 +791,14 @@ def test_clipped_updates(name: str) -> None:
 
 def test_capped_weights() -> None:
     """No weight is above ``max_weight``; the others keep theirs, and the audit trail tells."""
-    plain = named("fedavg", population())
-    bounded = Communication(robustness=Robustness(max_weight=0.02))
-    capped = named("fedavg", population(), communication=bounded)
+    plain = build_named_strategy("fedavg", population())
+    bounded = NativeProtocol(robustness=Robustness(max_weight=0.02))
+    capped = build_named_strategy("fedavg", population(), communication=bounded)
     expected, got = (play(strategy, lambda replies: replies) for strategy in (plain, capped))
-    weights = [[d.weight for d in s.outcome.report.decisions] for s in (plain, capped)]
+    weights = [[d.weight for d in s.step_result.report.decisions] for s in (plain, capped)]
     assert max(weights[0]) > 0.02
     assert weights[1] == [min(weight, 0.02) for weight in weights[0]]
-    told = [d.reason for d in capped.outcome.report.decisions if d.reason is not None]
+    told = [d.reason for d in capped.step_result.report.decisions if d.reason is not None]
     assert len(told) == sum(weight > 0.02 for weight in weights[0])
     assert all(str(reason).endswith("capped at 0.02") for reason in told)
     assert not np.array_equal(expected["w"], got["w"])
@@ -774,14 +807,14 @@ def test_capped_weights() -> None:
 def test_a_model_that_would_not_be_finite_stays() -> None:
     """Finite updates whose sum is beyond the model's dtype: an empty round, with the reason."""
     model: NamedArrays = {"w": np.full(3, 6e4, dtype=np.float16)}
-    strategy = named("fedavg", 1, server_lr=3.0)
+    strategy = build_named_strategy("fedavg", 1, server_lr=3.0)
     (message,) = strategy.configure_train(1, encode_arrays(model), ConfigRecord(), nodes({1: (0,)}))
     arrays: NamedArrays = {"w": np.full(3, 6.5e4, dtype=np.float16)}
     content = encode_train_reply(
-        [TrainAnswer(0, Status.DONE, num_examples=1.0, loss=1.0, arrays=arrays)]
+        [TrainResult(0, Status.DONE, num_examples=1.0, loss=1.0, arrays=arrays)]
     )
     moved, _ = strategy.aggregate_train(1, [Message(content, reply_to=message)])
     assert moved is None
-    (decision,) = strategy.outcome.report.decisions
+    (decision,) = strategy.step_result.report.decisions
     assert (decision.status, decision.weight) == ("rejected", 0.0)
     assert decision.reason == "the model would not be finite"

@@ -22,7 +22,13 @@ from flwr.serverapp.strategy import Result, Strategy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builders_flower import MODEL, ScriptedGrid, grid_of, standard_app, standard_reply
+from tests.builders_flower import (
+    MODEL,
+    ScriptedGrid,
+    make_grid,
+    make_standard_app,
+    make_standard_reply,
+)
 
 K = 4
 FRACTIONS = (0.01, 0.1, 0.29, 1 / 3, 0.5, 0.7, 0.99, 1.0)
@@ -55,9 +61,9 @@ def of_metrics(metrics: Mapping[str, Any] | None) -> dict[str, Any] | None:
 # --- how many are asked ---------------------------------------------------------------------
 
 
-def asked(strategy: Strategy, nodes: int, kind: str) -> list[int]:
+def get_selected_nodes(strategy: Strategy, nodes: int, kind: str) -> list[int]:
     """Return the nodes that the messages of a round are for."""
-    grid = grid_of(ClientApp(), nodes)
+    grid = make_grid(ClientApp(), nodes)
     strategy.configure_train(1, encode_arrays(MODEL), ConfigRecord(), grid)
     configure = getattr(strategy, f"configure_{kind}")
     messages = configure(1, encode_arrays(MODEL), ConfigRecord(), grid)
@@ -66,12 +72,14 @@ def asked(strategy: Strategy, nodes: int, kind: str) -> list[int]:
 
 @pytest.mark.parametrize("kind", ["train", "evaluate"])
 @pytest.mark.parametrize("fraction", FRACTIONS)
-def test_as_many_are_asked(kind: str, fraction: float) -> None:
+def test_as_many_nodes_are_selected_as_by_fedavg(kind: str, fraction: float) -> None:
     """Of 2 to 30 nodes with minima of 0 to 5 of them, each node at most once."""
     for nodes in (*range(2, 12), 30):
         for minimum in range(min(nodes, 5) + 1):
             options: dict[str, Any] = {f"fraction_{kind}": fraction, f"min_{kind}_nodes": minimum}
-            ours, flowers = (asked(m(**options), nodes, kind) for m in (FedAvg, FlowerFedAvg))
+            ours, flowers = (
+                get_selected_nodes(m(**options), nodes, kind) for m in (FedAvg, FlowerFedAvg)
+            )
             assert len(ours) == len(flowers) == len(set(ours))
             assert set(ours) <= set(range(1, nodes + 1))
 
@@ -79,7 +87,9 @@ def test_as_many_are_asked(kind: str, fraction: float) -> None:
 @given(nodes=st.integers(2, 60), fraction=st.floats(0, 1, exclude_min=True))
 def test_fractions_are_cut_in_the_same_arithmetic(nodes: int, fraction: float) -> None:
     """0.29 of 100 nodes are 28 here and there, as floats have it."""
-    ours, flowers = both(lambda made: asked(made(fraction_evaluate=fraction), nodes, "evaluate"))
+    ours, flowers = both(
+        lambda made: get_selected_nodes(made(fraction_evaluate=fraction), nodes, "evaluate")
+    )
     assert len(ours) == len(flowers)
 
 
@@ -93,16 +103,16 @@ def test_both_wait_for_as_many(
     kind: str, options: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node more is there each time that somebody looks: both wait until there are four."""
-    monkeypatch.setattr("fedquorum.flower.directory.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("fedquorum.flower.nodes.POLL_SECONDS", 0.001)
     monkeypatch.setattr("flwr.serverapp.strategy.strategy_utils.sleep", lambda seconds: None)
 
-    def connected(made: Made) -> int:
+    def count_looks(made: Made) -> int:
         grid = ScriptedGrid(ClientApp(), {}, 5, arriving=True)
         configure = getattr(made(**options), f"configure_{kind}")
         list(configure(1, encode_arrays(MODEL), ConfigRecord(), grid))
         return grid.looks
 
-    ours, flowers = both(connected)
+    ours, flowers = both(count_looks)
     assert ours >= 4
     assert flowers >= 4
 
@@ -113,7 +123,7 @@ def test_settings_are_read_when_the_strategy_is_made() -> None:
     def later(made: Made) -> int:
         strategy: Any = made()
         strategy.fraction_train = 0.5
-        return len(asked(strategy, K, "train"))
+        return len(get_selected_nodes(strategy, K, "train"))
 
     assert both(later) == (K, K // 2)
 
@@ -122,7 +132,7 @@ def test_settings_are_read_when_the_strategy_is_made() -> None:
 
 
 def sent_by(strategy: Strategy, kind: str, config: ConfigRecord) -> list[Message]:
-    grid = grid_of(ClientApp(), K)
+    grid = make_grid(ClientApp(), K)
     strategy.configure_train(3, encode_arrays(MODEL), ConfigRecord(), grid)
     messages = getattr(strategy, f"configure_{kind}")(3, encode_arrays(MODEL), config, grid)
     return sorted(messages, key=lambda message: message.metadata.dst_node_id)
@@ -149,7 +159,7 @@ def test_the_exchanges_are_the_same(options: dict[str, float]) -> None:
     """Two in each round, with the timeout given, whether or not there is a message in them."""
 
     def exchanges(made: Made) -> list[tuple[float | None, list[str]]]:
-        grid = ScriptedGrid(standard_app(), {}, K)
+        grid = ScriptedGrid(make_standard_app(), {}, K)
         made(**options).start(grid, encode_arrays(MODEL), num_rounds=2, timeout=12.5)
         return grid.exchanges
 
@@ -163,14 +173,14 @@ def test_the_exchanges_are_the_same(options: dict[str, float]) -> None:
 
 @pytest.mark.parametrize("kind", ["train", "evaluate"])
 @pytest.mark.parametrize("failing", [(), (2,)], ids=["all", "one fails"])
-def test_the_aggregation_functions_are_called_alike(kind: str, failing: tuple[int, ...]) -> None:
+def test_the_aggregation_functions_get_the_same_calls(kind: str, failing: tuple[int, ...]) -> None:
     """Once a round with the contents of the good replies and ``weighted_by_key``, by position."""
 
     def answer(message: Message, context: Context) -> Message:
         client = int(context.node_config["partition-id"])
         if client in failing:
             raise ValueError(client)
-        return standard_reply(message, dict(MODEL), {"n": client + 1, "a": 1.5 * client})
+        return make_standard_reply(message, dict(MODEL), {"n": client + 1, "a": 1.5 * client})
 
     def calls(made: Made) -> list[list[RecordDict]]:
         app, heard = ClientApp(), []
@@ -184,7 +194,7 @@ def test_the_aggregation_functions_are_called_alike(kind: str, failing: tuple[in
             return MetricRecord({"count": len(replies)})
 
         options: dict[str, Any] = {f"{kind}_metrics_aggr_fn": together, "weighted_by_key": "n"}
-        result = made(**options).start(grid_of(app, K), encode_arrays(MODEL), num_rounds=2)
+        result = made(**options).start(make_grid(app, K), encode_arrays(MODEL), num_rounds=2)
         of_kind = getattr(result, f"{kind}_metrics_clientapp")
         assert [m["count"] for m in of_kind.values()] == [K - len(failing)] * 2
         return heard
@@ -204,7 +214,9 @@ def test_an_aggregation_function_that_raises_ends_both_runs(kind: str) -> None:
     for made in (FedAvg, FlowerFedAvg):
         options: dict[str, Any] = {f"{kind}_metrics_aggr_fn": broken}
         with pytest.raises(LookupError, match="num-examples"):
-            made(**options).start(grid_of(standard_app(), K), encode_arrays(MODEL), num_rounds=1)
+            made(**options).start(
+                make_grid(make_standard_app(), K), encode_arrays(MODEL), num_rounds=1
+            )
 
 
 # --- the Result -----------------------------------------------------------------------------
@@ -239,10 +251,10 @@ def test_the_result_is_the_same(rounds: int, starts: int) -> None:
 
     def results(made: Made) -> tuple[list[Result], list[Any]]:
         strategy, seen = made(), list[Any]()
-        app = standard_app(lambda k: {"num-examples": 3 * k + 1, "loss": 0.5 * k})
+        app = make_standard_app(lambda k: {"num-examples": 3 * k + 1, "loss": 0.5 * k})
         given = (rounds, 60.0, ConfigRecord({"lr": 0.1}), ConfigRecord(), central(seen))
         found = [
-            strategy.start(grid_of(app, K), encode_arrays(MODEL), *given) for _ in range(starts)
+            strategy.start(make_grid(app, K), encode_arrays(MODEL), *given) for _ in range(starts)
         ]
         return found, seen
 
@@ -261,7 +273,7 @@ def test_the_result_without_any_good_reply_is_the_same() -> None:
     def results(made: Made) -> tuple[Result, list[Any]]:
         seen: list[Any] = []
         result = made().start(
-            grid_of(ClientApp(), K), encode_arrays(MODEL), num_rounds=2, evaluate_fn=central(seen)
+            make_grid(ClientApp(), K), encode_arrays(MODEL), num_rounds=2, evaluate_fn=central(seen)
         )
         return result, seen
 
@@ -289,13 +301,13 @@ def test_arrays_of_every_kind_are_averaged() -> None:
             name: array if name in {"bytes", "mask"} else np.asarray(array + client, array.dtype)
             for name, array in arrays.items()
         }
-        return standard_reply(message, grown, {"num-examples": 1})
+        return make_standard_reply(message, grown, {"num-examples": 1})
 
     app = ClientApp()
     app.train()(answer)
     results = both(
         lambda made: made(fraction_evaluate=0.0).start(
-            grid_of(app, 3), encode_arrays(model), num_rounds=2
+            make_grid(app, 3), encode_arrays(model), num_rounds=2
         )
     )
     ours, flowers = (decode_arrays(result.arrays) for result in results)
@@ -311,10 +323,10 @@ def test_arrays_of_every_kind_are_averaged() -> None:
 def good(client: int, message: Message, **more: float) -> Message:
     arrays = {"w": MODEL["w"] + np.float32(client)}
     metrics = {"num-examples": client + 1, "loss": 0.5 * client, **more}
-    return standard_reply(message, arrays, metrics)
+    return make_standard_reply(message, arrays, metrics)
 
 
-def aggregated(
+def aggregate_round(
     made: Made, answers: Mapping[int, Answering], kind: str
 ) -> tuple[ArrayRecord | None, MetricRecord | None]:
     """Return what one round makes of these replies; a client without one does not answer."""
@@ -332,12 +344,12 @@ def error(client: int, message: Message) -> Message:
 
 @pytest.mark.parametrize("kind", ["train", "evaluate"])
 @pytest.mark.parametrize("fates", [*itertools.product((good, error, None), repeat=3)])
-def test_errors_and_missing_replies_are_treated_alike(
+def test_errors_and_missing_replies_have_the_same_effect(
     kind: str, fates: tuple[Answering | None, ...]
 ) -> None:
     """Any three of four nodes answer, fail or say nothing: the same model, the same metrics."""
     answers = {k: fate for k, fate in enumerate(fates) if fate is not None}
-    (arrays, metrics), (model, means) = both(lambda made: aggregated(made, answers, kind))
+    (arrays, metrics), (model, means) = both(lambda made: aggregate_round(made, answers, kind))
     assert numbers(arrays) == of_model(model)
     assert (None if metrics is None else dict(metrics)) == of_metrics(means)
 
@@ -387,15 +399,15 @@ def test_an_unfit_reply_is_left_out_where_flowers_run_ends(reply: str) -> None:
     """
     unfit, raises = UNFIT[reply]
     honest = dict.fromkeys(range(3), good)
-    arrays, metrics = aggregated(FedAvg, {**honest, 3: unfit}, "train")
-    model, means = aggregated(FlowerFedAvg, honest, "train")
+    arrays, metrics = aggregate_round(FedAvg, {**honest, 3: unfit}, "train")
+    model, means = aggregate_round(FlowerFedAvg, honest, "train")
     assert numbers(arrays) == of_model(model)
     assert dict(metrics or {}) == of_metrics(means)
     if raises:
         with pytest.raises((InconsistentMessageReplies, ValueError)):
-            aggregated(FlowerFedAvg, {**honest, 3: unfit}, "train")
+            aggregate_round(FlowerFedAvg, {**honest, 3: unfit}, "train")
     else:
-        spoilt, _ = aggregated(FlowerFedAvg, {**honest, 3: unfit}, "train")
+        spoilt, _ = aggregate_round(FlowerFedAvg, {**honest, 3: unfit}, "train")
         assert spoilt is not None
         assert math.isnan(spoilt["w"].numpy()[0])
 
@@ -403,13 +415,13 @@ def test_an_unfit_reply_is_left_out_where_flowers_run_ends(reply: str) -> None:
 def test_metrics_of_another_form_cost_their_mean_alone() -> None:
     """The difference: the update counts, where Flower's run ends."""
     answers: dict[int, Answering] = {**dict.fromkeys(range(3), good), 3: partial(good, more=1.0)}
-    arrays, metrics = aggregated(FedAvg, answers, "train")
-    model, _ = aggregated(FlowerFedAvg, dict.fromkeys(range(4), good), "train")
-    _, means = aggregated(FlowerFedAvg, dict.fromkeys(range(3), good), "train")
+    arrays, metrics = aggregate_round(FedAvg, answers, "train")
+    model, _ = aggregate_round(FlowerFedAvg, dict.fromkeys(range(4), good), "train")
+    _, means = aggregate_round(FlowerFedAvg, dict.fromkeys(range(3), good), "train")
     assert numbers(arrays) == of_model(model)
     assert dict(metrics or {}) == of_metrics(means)
     with pytest.raises(InconsistentMessageReplies):
-        aggregated(FlowerFedAvg, answers, "train")
+        aggregate_round(FlowerFedAvg, answers, "train")
 
 
 @given(
@@ -423,10 +435,10 @@ def test_the_model_is_fedavgs_whatever_the_weights(
 
     def answer(client: int, message: Message) -> Message:
         arrays = {"w": MODEL["w"] + np.float32(steps[client])}
-        return standard_reply(message, arrays, {"num-examples": weights[client]})
+        return make_standard_reply(message, arrays, {"num-examples": weights[client]})
 
     answers = dict.fromkeys(range(len(weights)), answer)
-    (arrays, _), (model, _) = both(lambda made: aggregated(made, answers, "train"))
+    (arrays, _), (model, _) = both(lambda made: aggregate_round(made, answers, "train"))
     assert arrays is not None
     assert model is not None
     assert arrays["w"].numpy() == pytest.approx(model["w"].numpy(), rel=1e-5, abs=1e-4)
@@ -437,12 +449,12 @@ def test_the_model_is_fedavgs_whatever_the_weights(
 
 @pytest.mark.parametrize("fraction", [0.25, 0.5, 0.75])
 @pytest.mark.parametrize("made", [FedAU, FedAvgAll])
-def test_a_client_that_is_not_asked_counts_as_absent(made: Made, fraction: float) -> None:
+def test_a_client_that_is_not_selected_counts_as_absent(made: Made, fraction: float) -> None:
     """With ``fraction_train`` of equal clients, round 1 moves that share of FedAvg's step."""
-    app = standard_app(lambda k: {"num-examples": 5}, by=lambda k: 2.0)
+    app = make_standard_app(lambda k: {"num-examples": 5}, by=lambda k: 2.0)
     options: dict[str, Any] = {"fraction_train": fraction, "min_train_nodes": 1}
     steps = [
-        kind(**options).start(grid_of(app, K), encode_arrays(MODEL), num_rounds=1).arrays
+        kind(**options).start(make_grid(app, K), encode_arrays(MODEL), num_rounds=1).arrays
         for kind in (made, FlowerFedAvg)
     ]
     ours, flowers = (decode_arrays(arrays)["w"] - MODEL["w"] for arrays in steps)
@@ -451,9 +463,9 @@ def test_a_client_that_is_not_asked_counts_as_absent(made: Made, fraction: float
 
 def test_after_many_rounds_fedaus_step_is_fedavgs_in_the_mean() -> None:
     """Estimated rates make up for sampling: 100 rounds of a half move about as far as Flower's."""
-    app = standard_app(lambda k: {"num-examples": 5}, by=lambda k: 1.0)
+    app = make_standard_app(lambda k: {"num-examples": 5}, by=lambda k: 1.0)
     strategy = FedAU(fraction_train=0.5, fraction_evaluate=0.0)
-    result = strategy.start(grid_of(app, 8), encode_arrays(MODEL), num_rounds=100)
+    result = strategy.start(make_grid(app, 8), encode_arrays(MODEL), num_rounds=100)
     step = decode_arrays(result.arrays)["w"] - MODEL["w"]
     assert step == pytest.approx(100, rel=0.1)
 
@@ -490,7 +502,7 @@ def test_the_summary_has_every_line_of_fedavgs(
 
 def test_types_of_messages_are_flowers() -> None:
     """Nobody is asked anything else: no query, before round 1 or later."""
-    grid = ScriptedGrid(standard_app(), {}, K)
+    grid = ScriptedGrid(make_standard_app(), {}, K)
     FedAvg().start(grid, encode_arrays(MODEL), num_rounds=2)
     kinds = {kind for _, types in grid.exchanges for kind in types}
     assert kinds == {"train", "evaluate"}

@@ -15,30 +15,34 @@ import pytest
 from fedquorum.errors import ProtocolError
 from fedquorum.flower import codec
 from fedquorum.flower.codec import (
-    PROTOCOL,
-    Answer,
-    EvaluateAnswer,
+    PROTOCOL_VERSION,
+    ClientResult,
     EvaluateRequest,
+    EvaluateResult,
     EvaluateTask,
     NamedArrays,
+    NodeStartModels,
     Status,
-    ToldStarts,
-    TrainAnswer,
     TrainRequest,
+    TrainResult,
     TrainTask,
-    absent_clients,
+    add_response_times,
+    add_unavailable,
     add_user_config,
+    build_evaluate_task,
+    build_train_task,
     check_query,
     decode_arrays,
-    decode_asked,
     decode_evaluate_reply,
     decode_evaluate_request,
     decode_hosted_clients,
+    decode_partial_sum,
+    decode_selected_clients,
     decode_standard_train_reply,
     decode_start_models,
-    decode_sum,
     decode_train_reply,
     decode_train_request,
+    drop_metrics,
     encode_arrays,
     encode_evaluate_reply,
     encode_evaluate_request,
@@ -49,28 +53,24 @@ from fedquorum.flower.codec import (
     encode_standard_request,
     encode_train_reply,
     encode_train_request,
-    evaluate_task_of,
+    filter_clients,
+    find_unavailable_clients,
+    has_protocol_version,
     keys,
-    metrics_of,
-    names_protocol,
-    select_clients,
-    train_task_of,
-    with_seconds,
-    with_unavailable,
-    without_metrics,
+    to_metrics,
 )
-from fedquorum.types import Call, Objective, Proportions
+from fedquorum.types import KnownWeights, Objective, RoundPlan
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 
 MODEL = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.zeros(2, dtype=np.float32)}
 TRAIN = TrainRequest(
-    3, Call((4, 6), epsilon=0.2, criterion="accuracy"), (True, False), Objective(1.5, 0.25)
+    3, RoundPlan((4, 6), epsilon=0.2, criterion="accuracy"), (True, False), Objective(1.5, 0.25)
 )
 
 
-def trained(client: int, shift: float) -> TrainAnswer:
-    return TrainAnswer(
+def make_shifted_result(client: int, shift: float) -> TrainResult:
+    return TrainResult(
         client,
         Status.DONE,
         num_examples=10 + client,
@@ -80,7 +80,7 @@ def trained(client: int, shift: float) -> TrainAnswer:
     )
 
 
-def assert_same(got: Sequence[TrainAnswer], expected: Sequence[TrainAnswer]) -> None:
+def assert_same(got: Sequence[TrainResult], expected: Sequence[TrainResult]) -> None:
     """Compare answers, and their arrays to the last bit."""
     assert [replace(answer, arrays=None) for answer in got] == [
         replace(answer, arrays=None) for answer in expected
@@ -114,16 +114,16 @@ def test_a_train_request_gives_each_client_its_own_task() -> None:
 def starts_of(*places: int) -> TrainRequest:
     """Return a request to clients 0, 1, ... that start from models 0.0, 1.0, ... by place."""
     models = tuple(encode_arrays({"w": np.full(2, float(i))}) for i in range(max(places) + 1))
-    call = Call(tuple(range(len(places))), measures_loss=False)
-    starts = ToldStarts(models, places)
-    return replace(TRAIN, call=call, priority=(True,) * len(places), starts=starts)
+    call = RoundPlan(tuple(range(len(places))), requests_loss=False)
+    starts = NodeStartModels(models, places)
+    return replace(TRAIN, plan=call, priority=(True,) * len(places), start_models=starts)
 
 
-def test_clients_start_from_the_models_they_are_told() -> None:
+def test_clients_start_from_the_models_in_the_request() -> None:
     """Each model once, its place by client; also of some clients alone, if others are away."""
     content = encode_train_request(encode_arrays(MODEL), starts_of(0, 2, 1, 2))
     assert {"start-model-0", "start-model-1", "start-model-2", "config"} == content.keys()
-    chosen = select_clients(content, (0, 1, 2, 3), (1, 2))
+    chosen = filter_clients(content, (0, 1, 2, 3), (1, 2))
     for request, hosted in (
         (content, {0: 0.0, 1: 2.0, 2: 1.0, 3: 2.0}),
         (chosen, {1: 2.0, 2: 1.0}),
@@ -137,9 +137,9 @@ def test_clients_start_from_the_models_they_are_told() -> None:
 def test_one_start_for_all_clients_is_a_request_as_ever() -> None:
     """The same bytes as if that model had been broadcast: a device needs nothing new."""
     request = starts_of(0, 0)
-    assert request.starts is not None
-    (model,) = request.starts.models
-    plain = encode_train_request(model, replace(request, starts=None))
+    assert request.start_models is not None
+    (model,) = request.start_models.models
+    plain = encode_train_request(model, replace(request, start_models=None))
     told = encode_train_request(encode_arrays(MODEL), request)
     assert bytes_of_content(told) == bytes_of_content(plain)
     _, tasks = decode_train_request(told, range(2))
@@ -164,7 +164,9 @@ def test_a_start_that_is_missing_or_summed_is_refused() -> None:
     del content["start-model-1"]
     with pytest.raises(ProtocolError, match="the record 'start-model-1' is missing"):
         decode_start_models(content, tasks)
-    summed = encode_train_request(encode_arrays(MODEL), replace(request, proportions=Proportions()))
+    summed = encode_train_request(
+        encode_arrays(MODEL), replace(request, known_weights=KnownWeights())
+    )
     with pytest.raises(ProtocolError, match="with 'start-model' clients neither keep"):
         decode_start_models(summed, decode_train_request(summed, range(2))[1])
 
@@ -172,12 +174,14 @@ def test_a_start_that_is_missing_or_summed_is_refused() -> None:
 @pytest.mark.parametrize("epsilon", [None, 0.0, math.inf])
 @pytest.mark.parametrize("keeps_model", [False, True])
 @pytest.mark.parametrize("measures", [False, True])
-@pytest.mark.parametrize("proportions", [None, Proportions({6: 0.5}, by_data=True)])
-def test_all_that_a_client_is_told_survives_the_wire(
-    epsilon: float | None, keeps_model: bool, measures: bool, proportions: Proportions | None
+@pytest.mark.parametrize("proportions", [None, KnownWeights({6: 0.5}, by_data=True)])
+def test_every_term_of_a_train_request_survives_the_wire(
+    epsilon: float | None, keeps_model: bool, measures: bool, proportions: KnownWeights | None
 ) -> None:
     """Every term of a call, on a node with two clients."""
-    call = Call((4, 6), epsilon=epsilon, keeps_model=keeps_model, measures_loss=measures)
+    call = RoundPlan(
+        (4, 6), epsilon=epsilon, trains_local_model=keeps_model, requests_loss=measures
+    )
     request = TrainRequest(3, call, (True, False), Objective(1.5, 0.25), proportions)
     _, (first, second) = decode_train_request(
         encode_train_request(ArrayRecord(), request), hosted=(4, 6)
@@ -189,41 +193,41 @@ def test_all_that_a_client_is_told_survives_the_wire(
         priority=True,
         objective=Objective(1.5, 0.25),
         epsilon=epsilon,
-        keeps_model=keeps_model,
-        measures=measures,
-        proportion=1.0 if summed else None,
+        trains_local_model=keeps_model,
+        requests_loss=measures,
+        known_weight=1.0 if summed else None,
         by_data=summed,
     )
     proportion = 0.5 if summed else None
-    assert second == replace(first, client=6, priority=False, proportion=proportion)
-    assert first.gated == (epsilon is not None)
-    assert first.measures_loss == (measures or epsilon is not None)
-    assert first.in_sum == summed
+    assert second == replace(first, client=6, priority=False, known_weight=proportion)
+    assert first.has_gate == (epsilon is not None)
+    assert first.needs_evaluation == (measures or epsilon is not None)
+    assert first.can_be_summed == summed
 
 
 @pytest.mark.parametrize("by_data", [False, True])
 def test_node_and_server_multiply_with_one_factor(by_data: bool) -> None:
     """a_k of a client's task is a_k of the proportions, 1 where none is given, times its data."""
-    proportions = Proportions({4: 0.3, 6: 2.0}, by_data=by_data)
-    request = TrainRequest(1, Call((4, 6, 8)), (True,) * 3, Objective(1.0, 0.5), proportions)
+    proportions = KnownWeights({4: 0.3, 6: 2.0}, by_data=by_data)
+    request = TrainRequest(1, RoundPlan((4, 6, 8)), (True,) * 3, Objective(1.0, 0.5), proportions)
     _, tasks = decode_train_request(encode_train_request(ArrayRecord(), request), (4, 6, 8))
-    factors = [task.factor(7) for task in tasks]
-    assert factors == [proportions.factor(k, 7) for k in (4, 6, 8)]
+    factors = [task.compute_numerator(7) for task in tasks]
+    assert factors == [proportions.compute_numerator(k, 7) for k in (4, 6, 8)]
     assert factors == ([0.3 * 7, 2.0 * 7, 7.0] if by_data else [0.3, 2.0, 1.0])
 
 
 def test_one_client_alone_is_not_summed() -> None:
     """Its model is no larger than the sum of one update."""
-    request = TrainRequest(1, Call((4,)), (True,), Objective(1.0, 0.5), Proportions({4: 0.3}))
+    request = TrainRequest(1, RoundPlan((4,)), (True,), Objective(1.0, 0.5), KnownWeights({4: 0.3}))
     _, (task,) = decode_train_request(encode_train_request(ArrayRecord(), request), (4,))
-    assert not task.in_sum
+    assert not task.can_be_summed
 
 
 def test_a_request_without_gate_names_no_epsilon() -> None:
     """FedAvg's clients are told of no threshold, so they train."""
-    request = TrainRequest(1, Call((0,)), (True,), Objective(1.0, 0.5))
+    request = TrainRequest(1, RoundPlan((0,)), (True,), Objective(1.0, 0.5))
     _, (task,) = decode_train_request(encode_train_request(ArrayRecord(), request), hosted=(0,))
-    assert not task.gated
+    assert not task.has_gate
 
 
 @pytest.mark.parametrize("keeps_model", [False, True])
@@ -233,8 +237,8 @@ def test_an_evaluate_request(keeps_model: bool) -> None:
     content = encode_evaluate_request(ArrayRecord(), request)
     _, tasks = decode_evaluate_request(content, hosted=(0, 1))
     assert tasks == (
-        EvaluateTask(0, 2, train=True, test=True, keeps_model=keeps_model),
-        EvaluateTask(1, 2, train=False, test=True, keeps_model=keeps_model),
+        EvaluateTask(0, 2, train=True, test=True, evaluates_local_model=keeps_model),
+        EvaluateTask(1, 2, train=False, test=True, evaluates_local_model=keeps_model),
     )
 
 
@@ -243,7 +247,7 @@ def test_a_request_of_another_strategy_is_for_all_hosted() -> None:
     content = encode_standard_request(ArrayRecord(), 1, "arrays", "config")
     _, tasks = decode_train_request(content, hosted=(3, 5))
     assert [(task.client, task.server_round) for task in tasks] == [(3, 1), (5, 1)]
-    assert not any(task.gated or task.keeps_model or task.in_sum for task in tasks)
+    assert not any(task.has_gate or task.trains_local_model or task.can_be_summed for task in tasks)
     _, to_evaluate = decode_evaluate_request(content, hosted=(3, 5))
     assert to_evaluate == (EvaluateTask(3, 1), EvaluateTask(5, 1))
 
@@ -265,24 +269,24 @@ def test_the_config_of_flowers_interface() -> None:
     """A config with one value for each key is the task; without a round it is none."""
     config: dict[str, Any] = {"server-round": 2, "priority": False, "global-loss": 1.5}
     config |= {"global-accuracy": 0.5, "epsilon": 0.1, "measures-loss": False}
-    task = train_task_of(config, 7)
+    task = build_train_task(config, 7)
     assert task == TrainTask(
-        7, 2, priority=False, objective=Objective(1.5, 0.5), epsilon=0.1, measures=False
+        7, 2, priority=False, objective=Objective(1.5, 0.5), epsilon=0.1, requests_loss=False
     )
     with pytest.raises(ProtocolError, match="'server-round' must be a whole number >= 1"):
-        train_task_of({}, 7)
-    assert evaluate_task_of({"test-part": False}, 7) == EvaluateTask(7, 0, test=False)
+        build_train_task({}, 7)
+    assert build_evaluate_task({"test-part": False}, 7) == EvaluateTask(7, 0, test=False)
 
 
 def test_a_users_config_means_nothing_to_the_protocol() -> None:
     """Its keys are added, but no key of the protocol is a user's to set, nor to add."""
-    content = encode_train_request(ArrayRecord(), replace(TRAIN, call=Call((4, 6))))
+    content = encode_train_request(ArrayRecord(), replace(TRAIN, plan=RoundPlan((4, 6))))
     before = decode_train_request(content, (4, 6))
     users = {"lr": [0.1, 0.2, 0.3], "epsilon": 0.0, "keeps-model": True, "server-round": 9}
     add_user_config(content, users | {"protocol": 1, "client-id": [4], "by-data": True})
     assert decode_train_request(content, (4, 6)) == before
     assert content.config_records["config"]["lr"] == [0.1, 0.2, 0.3]
-    chosen = select_clients(content, (4, 6), (6,))
+    chosen = filter_clients(content, (4, 6), (6,))
     assert chosen.config_records["config"]["lr"] == [0.1, 0.2, 0.3]
 
 
@@ -326,29 +330,35 @@ def test_every_message_of_the_protocol_carries_its_number() -> None:
         encode_train_request(ArrayRecord(), TRAIN),
         encode_evaluate_request(ArrayRecord(), evaluate),
         encode_hosted_clients([0]),
-        encode_train_reply([trained(0, 1.0), TrainAnswer(1, Status.DECLINED)]),
-        encode_train_reply([TrainAnswer(1, Status.DECLINED)]),
-        encode_evaluate_reply([EvaluateAnswer(0, Status.DONE, num_examples=1)]),
+        encode_train_reply([make_shifted_result(0, 1.0), TrainResult(1, Status.DECLINED)]),
+        encode_train_reply([TrainResult(1, Status.DECLINED)]),
+        encode_evaluate_reply([EvaluateResult(0, Status.DONE, num_examples=1)]),
     ):
-        assert names_protocol(content)
+        assert has_protocol_version(content)
     standard = RecordDict({"metrics": MetricRecord({"num-examples": 3})})
     for content in (
         encode_standard_query(),
         encode_standard_request(ArrayRecord(), 1, "arrays", "config"),
         standard,
     ):
-        assert not names_protocol(content)
+        assert not has_protocol_version(content)
 
 
-NEXT = PROTOCOL + 1
+NEXT = PROTOCOL_VERSION + 1
 
 
 @pytest.mark.parametrize(
     ("number", "message"),
     [
-        (None, f"this node speaks {PROTOCOL}, the server 1: update fedquorum on the server"),
-        (1, f"this node speaks {PROTOCOL}, the server 1: update fedquorum on the server"),
-        (NEXT, f"this node speaks {PROTOCOL}, the server {NEXT}: update fedquorum on the node"),
+        (
+            None,
+            f"this node speaks {PROTOCOL_VERSION}, the server 1: update fedquorum on the server",
+        ),
+        (1, f"this node speaks {PROTOCOL_VERSION}, the server 1: update fedquorum on the server"),
+        (
+            NEXT,
+            f"this node speaks {PROTOCOL_VERSION}, the server {NEXT}: update fedquorum on the node",
+        ),
     ],
 )
 def test_a_node_refuses_a_server_of_another_version(number: int | None, message: str) -> None:
@@ -358,7 +368,7 @@ def test_a_node_refuses_a_server_of_another_version(number: int | None, message:
     to_evaluate = of_version(number, encode_evaluate_request(ArrayRecord(), evaluation))
     refusing: list[Callable[[], object]] = [
         lambda: decode_train_request(request, (4, 6)),
-        lambda: decode_asked(request, (4, 6)),
+        lambda: decode_selected_clients(request, (4, 6)),
         lambda: decode_evaluate_request(to_evaluate, (4, 6)),
     ]
     if number is not None:
@@ -372,9 +382,12 @@ def test_a_node_refuses_a_server_of_another_version(number: int | None, message:
 @pytest.mark.parametrize(
     ("number", "message"),
     [
-        (None, f"this node speaks 1, the server {PROTOCOL}: update fedquorum on the node"),
-        (1, f"this node speaks 1, the server {PROTOCOL}: update fedquorum on the node"),
-        (NEXT, f"this node speaks {NEXT}, the server {PROTOCOL}: update fedquorum on the server"),
+        (None, f"this node speaks 1, the server {PROTOCOL_VERSION}: update fedquorum on the node"),
+        (1, f"this node speaks 1, the server {PROTOCOL_VERSION}: update fedquorum on the node"),
+        (
+            NEXT,
+            f"this node speaks {NEXT}, the server {PROTOCOL_VERSION}: update fedquorum on the server",
+        ),
     ],
 )
 def test_the_server_refuses_a_node_of_another_version(number: int | None, message: str) -> None:
@@ -382,7 +395,10 @@ def test_the_server_refuses_a_node_of_another_version(number: int | None, messag
     hosted = of_version(number, encode_hosted_clients([0]))
     with pytest.raises(ProtocolError, match=f"^{message}$"):
         decode_hosted_clients(hosted)
-    for answers in ([trained(0, 1.0)], [trained(0, 1.0), TrainAnswer(1, Status.DECLINED)]):
+    for answers in (
+        [make_shifted_result(0, 1.0)],
+        [make_shifted_result(0, 1.0), TrainResult(1, Status.DECLINED)],
+    ):
         reply = of_version(number, encode_train_reply(answers))
         for decode in (decode_train_reply, decode_evaluate_reply):
             with pytest.raises(ProtocolError, match=f"^{message}$"):
@@ -392,7 +408,7 @@ def test_the_server_refuses_a_node_of_another_version(number: int | None, messag
 @pytest.mark.parametrize("number", [1.5, [2]])
 def test_a_number_that_is_none(number: Any) -> None:
     """It is the message's fault."""
-    reply = of_version(number, encode_train_reply([trained(0, 1.0)]))
+    reply = of_version(number, encode_train_reply([make_shifted_result(0, 1.0)]))
     with pytest.raises(ProtocolError, match="'protocol' must be a whole number, got"):
         decode_train_reply(reply)
 
@@ -402,14 +418,18 @@ def test_a_number_that_is_none(number: Any) -> None:
 
 def test_replies_of_several_clients_survive_the_wire() -> None:
     """Lists and stacked arrays are taken apart again, client by client."""
-    sent = [trained(0, 1.0), TrainAnswer(2, Status.DECLINED), trained(4, 2.0)]
-    sent.append(TrainAnswer(6, Status.FAILED, reason="ValueError: no"))
+    sent = [
+        make_shifted_result(0, 1.0),
+        TrainResult(2, Status.DECLINED),
+        make_shifted_result(4, 2.0),
+    ]
+    sent.append(TrainResult(6, Status.FAILED, reason="ValueError: no"))
     assert_same(decode_train_reply(encode_train_reply(sent)), sent)
 
 
 def test_one_client_replies_in_flowers_standard_form() -> None:
     """Scalars and unstacked arrays, so that Flower's own strategies can read it."""
-    content = encode_train_reply([trained(5, 1.0)])
+    content = encode_train_reply([make_shifted_result(5, 1.0)])
     assert content.metric_records["metrics"]["num-examples"] == 15
     assert tuple(content.array_records["arrays"]["w"].shape) == (2, 3)
     (answer,) = decode_train_reply(content)
@@ -417,16 +437,16 @@ def test_one_client_replies_in_flowers_standard_form() -> None:
     assert answer.loss == 2.5
 
 
-def test_a_silent_client_says_only_that_it_is_silent() -> None:
+def test_a_declined_client_sends_only_its_status() -> None:
     """No loss, no parameters, no sample count leave the device, alone or among others."""
-    alone = encode_train_reply([TrainAnswer(5, Status.DECLINED)])
+    alone = encode_train_reply([TrainResult(5, Status.DECLINED)])
     assert dict(alone.metric_records["metrics"]) == {
         "client-id": 5,
         "status": 1,
-        "protocol": PROTOCOL,
+        "protocol": PROTOCOL_VERSION,
     }
     assert list(alone) == ["metrics"]
-    among = encode_train_reply([TrainAnswer(5, Status.DECLINED), trained(7, 1.0)])
+    among = encode_train_reply([TrainResult(5, Status.DECLINED), make_shifted_result(7, 1.0)])
     metrics = among.metric_records["metrics"]
     assert metrics["client-id"] == [5, 7]
     assert metrics["num-examples"] == [17]
@@ -439,7 +459,7 @@ def test_a_standard_reply_without_our_keys_counts_as_trained() -> None:
         {"arrays": encode_arrays(MODEL), "metrics": MetricRecord({"num-examples": 8})}
     )
     (answer,) = decode_train_reply(content)
-    assert_same([answer], [TrainAnswer(None, Status.DONE, num_examples=8, arrays=MODEL)])
+    assert_same([answer], [TrainResult(None, Status.DONE, num_examples=8, arrays=MODEL)])
 
 
 @pytest.mark.parametrize(
@@ -455,12 +475,14 @@ def test_a_standard_reply_without_our_keys_counts_as_trained() -> None:
 def test_malformed_replies_are_named(metrics: dict[str, Any], message: str) -> None:
     """What is wrong with the form of a reply is said."""
     with pytest.raises(ProtocolError, match=message):
-        decode_train_reply(RecordDict({"metrics": MetricRecord(metrics | {"protocol": PROTOCOL})}))
+        decode_train_reply(
+            RecordDict({"metrics": MetricRecord(metrics | {"protocol": PROTOCOL_VERSION})})
+        )
 
 
 def test_arrays_must_be_stacked_over_those_that_trained() -> None:
     """A leading axis of another length cannot be attributed to clients."""
-    content = encode_train_reply([trained(0, 1.0), trained(1, 1.0)])
+    content = encode_train_reply([make_shifted_result(0, 1.0), make_shifted_result(1, 1.0)])
     content["arrays"] = encode_arrays({"w": np.zeros((3, 2, 3), dtype=np.float32)})
     with pytest.raises(ProtocolError, match="array 'w' must have a leading axis of length 2"):
         decode_train_reply(content)
@@ -484,8 +506,8 @@ def test_hosted_clients() -> None:
 def test_unmeasured_values_travel_as_nan() -> None:
     """A metric that one client has and another has not keeps its place in the list."""
     sent = [
-        EvaluateAnswer(0, Status.DONE, num_examples=5, loss=1.0, test_loss=2.0),
-        EvaluateAnswer(1, Status.DONE, num_examples=6, test_loss=3.0),
+        EvaluateResult(0, Status.DONE, num_examples=5, loss=1.0, test_loss=2.0),
+        EvaluateResult(1, Status.DONE, num_examples=6, test_loss=3.0),
     ]
     content = encode_evaluate_reply(sent)
     assert set(content.metric_records["metrics"]) == {
@@ -497,17 +519,19 @@ def test_unmeasured_values_travel_as_nan() -> None:
         "test-loss",
     }
     got = decode_evaluate_reply(content)
-    assert [metrics_of(answer) for answer in got] == [metrics_of(answer) for answer in sent]
+    assert [to_metrics(answer) for answer in got] == [to_metrics(answer) for answer in sent]
     assert math.isnan(got[1].loss)
 
 
 NUMBERS = {
-    TrainAnswer: ("num_examples", "loss", "accuracy", "norm_bit"),
-    EvaluateAnswer: tuple(keys.EVALUATE_METRICS),
+    TrainResult: ("num_examples", "loss", "accuracy", "norm_bit"),
+    EvaluateResult: tuple(keys.EVALUATE_METRICS),
 }
-CODECS: dict[type[Answer], tuple[Callable[[Any], RecordDict], Callable[[RecordDict], Any]]] = {
-    TrainAnswer: (encode_train_reply, decode_train_reply),
-    EvaluateAnswer: (encode_evaluate_reply, decode_evaluate_reply),
+CODECS: dict[
+    type[ClientResult], tuple[Callable[[Any], RecordDict], Callable[[RecordDict], Any]]
+] = {
+    TrainResult: (encode_train_reply, decode_train_reply),
+    EvaluateResult: (encode_evaluate_reply, decode_evaluate_reply),
 }
 
 
@@ -515,13 +539,13 @@ def over_the_wire(content: RecordDict) -> RecordDict:
     return recorddict_from_proto(recorddict_to_proto(content))
 
 
-def said_by(answer: Answer) -> tuple[Any, ...]:
+def said_by(answer: ClientResult) -> tuple[Any, ...]:
     """Return all of an answer, so that NaN equals itself."""
     numbers = [getattr(answer, name) for name in NUMBERS[type(answer)]]
     return (type(answer), answer.client, answer.status, answer.reason, *map(repr, numbers))
 
 
-def in_floats(answer: Answer) -> Answer:
+def in_floats(answer: ClientResult) -> ClientResult:
     """Return an answer with each of its numbers as a float."""
     said = {name: getattr(answer, name) for name in NUMBERS[type(answer)]}
     numbers: dict[str, Any] = {k: None if v is None else float(v) for k, v in said.items()}
@@ -544,14 +568,16 @@ def with_subset(kind: type[Any], client: int, subset: int) -> Any:
     values: list[Any] = [7, 0.25, 1, 0, 5, 2.0, 1, 0.5, 3, 1, 0.75, 1.0][: len(NUMBERS[kind])]
     named = dict(zip(NUMBERS[kind], values, strict=True))
     said = {name: value for i, (name, value) in enumerate(named.items()) if subset >> i & 1}
-    if said.get("loss") is not None and client % 3 == 2 and kind is TrainAnswer:
+    if said.get("loss") is not None and client % 3 == 2 and kind is TrainResult:
         said["loss"] = math.nan
     return kind(client, Status.DONE, **said)
 
 
-@pytest.mark.parametrize("kind", [TrainAnswer, EvaluateAnswer])
+@pytest.mark.parametrize("kind", [TrainResult, EvaluateResult])
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_a_number_is_the_same_whoever_else_is_on_the_node(kind: type[Answer], count: int) -> None:
+def test_a_number_is_the_same_whoever_else_is_on_the_node(
+    kind: type[ClientResult], count: int
+) -> None:
     """Every subset of numbers beside others: read as of a node of one client, of one type each."""
     encode, decode = CODECS[kind]
     subsets = 2 ** len(NUMBERS[kind])
@@ -570,7 +596,7 @@ def test_a_number_is_the_same_whoever_else_is_on_the_node(kind: type[Answer], co
     whole = {"protocol", "client-id", "status"}
     for (_, key), found in types.items():
         assert found == ({int} if key in whole or key.startswith("absent-") else {float}), key
-    metrics = keys.TRAIN_METRICS if kind is TrainAnswer else keys.EVALUATE_METRICS
+    metrics = keys.TRAIN_METRICS if kind is TrainResult else keys.EVALUATE_METRICS
     assert {key for _, key in types} >= {*whole, *metrics.values()}
 
 
@@ -578,15 +604,15 @@ def test_a_number_is_the_same_whoever_else_is_on_the_node(kind: type[Answer], co
 def test_statuses_and_reasons_stand_beside_missing_numbers(count: int) -> None:
     """Clients that did not answer, unavailable ones added afterwards, and response times."""
     answers = [
-        TrainAnswer(0, Status.DONE, num_examples=3, loss=math.nan),
-        TrainAnswer(1, Status.FAILED, reason="no"),
-        TrainAnswer(2, Status.DONE, num_examples=4, accuracy=1),
-        TrainAnswer(3, Status.DECLINED),
-        TrainAnswer(4, Status.DONE, loss=0),
+        TrainResult(0, Status.DONE, num_examples=3, loss=math.nan),
+        TrainResult(1, Status.FAILED, reason="no"),
+        TrainResult(2, Status.DONE, num_examples=4, accuracy=1),
+        TrainResult(3, Status.DECLINED),
+        TrainResult(4, Status.DONE, loss=0),
     ][:count]
-    content = with_unavailable(encode_train_reply(answers), (9, 0, 1, 2, 3, 4), {9})
-    content = with_seconds(content, {k: k if k % 2 else k / 2 for k in (9, *range(count))})
-    expected = [TrainAnswer(9, Status.UNAVAILABLE), *answers]
+    content = add_unavailable(encode_train_reply(answers), (9, 0, 1, 2, 3, 4), {9})
+    content = add_response_times(content, {k: k if k % 2 else k / 2 for k in (9, *range(count))})
+    expected = [TrainResult(9, Status.UNAVAILABLE), *answers]
     found = decode_train_reply(over_the_wire(content))
     assert [said_by(answer) for answer in found] == [said_by(in_floats(one)) for one in expected]
     seconds = [answer.seconds for answer in found]
@@ -600,8 +626,8 @@ def test_the_numbers_of_a_request_have_one_type(count: int) -> None:
     clients = tuple(range(count))
     types: dict[tuple[str, str], set[type]] = {}
     for loss, epsilon, norm, by_data in product((math.nan, 1), (None, 0, 0.5), (None, 2), (0, 1)):
-        proportions = Proportions({0: 1, 1: 0.5}, by_data=bool(by_data))
-        call = Call(clients, epsilon=epsilon)
+        proportions = KnownWeights({0: 1, 1: 0.5}, by_data=bool(by_data))
+        call = RoundPlan(clients, epsilon=epsilon)
         priority = tuple(k % 2 == 0 for k in clients)
         train = TrainRequest(1, call, priority, Objective(loss, loss), proportions, count, norm)
         evaluate = EvaluateRequest(1, clients, priority, priority)
@@ -621,22 +647,22 @@ def test_marks_that_are_none(marks: list[Any]) -> None:
     """Nobody can tell whether such a client says the number."""
     metrics: dict[str, Any] = {"client-id": [1, 2], "status": [0, 0], "loss": [1.0, 2.0]}
     content = RecordDict({"metrics": MetricRecord(metrics | {"absent-loss": marks})})
-    content.metric_records["metrics"]["protocol"] = PROTOCOL
+    content.metric_records["metrics"]["protocol"] = PROTOCOL_VERSION
     with pytest.raises(ProtocolError, match="'absent-loss' must have 0 or 1 for each client"):
         decode_train_reply(content)
 
 
 def test_a_number_that_is_withheld_leaves_no_mark() -> None:
     """Not even who had it."""
-    answers = [TrainAnswer(0, Status.DONE, loss=1.0), TrainAnswer(1, Status.DONE, num_examples=2)]
-    content = without_metrics(encode_train_reply(answers), {"loss"})
+    answers = [TrainResult(0, Status.DONE, loss=1.0), TrainResult(1, Status.DONE, num_examples=2)]
+    content = drop_metrics(encode_train_reply(answers), {"loss"})
     left = set(content.metric_records["metrics"])
     assert left == {"protocol", "client-id", "status", "num-examples", "absent-num-examples"}
 
 
 def test_a_diverged_loss_is_said() -> None:
     """NaN after training is a number, which the server rejects; an accuracy may be left out."""
-    content = encode_train_reply([TrainAnswer(0, Status.DONE, num_examples=5, loss=math.nan)])
+    content = encode_train_reply([TrainResult(0, Status.DONE, num_examples=5, loss=math.nan)])
     (answer,) = decode_train_reply(content)
     assert answer.loss is not None
     assert math.isnan(answer.loss)
@@ -645,11 +671,11 @@ def test_a_diverged_loss_is_said() -> None:
 
 def test_numbers_by_their_keys() -> None:
     """What Flower's interface of a client returns beside the model."""
-    assert metrics_of(TrainAnswer(3, Status.DECLINED)) == {"status": 1}
-    answer = TrainAnswer(3, Status.DONE, num_examples=5, loss=0.5, norm_bit=1.0)
-    assert metrics_of(answer) == {"num-examples": 5, "loss": 0.5, "norm_bit": 1.0}
-    measured = EvaluateAnswer(3, Status.DONE, num_examples=5, test_loss=0.5)
-    assert metrics_of(measured) == {"num-examples": 5, "test-loss": 0.5}
+    assert to_metrics(TrainResult(3, Status.DECLINED)) == {"status": 1}
+    answer = TrainResult(3, Status.DONE, num_examples=5, loss=0.5, norm_bit=1.0)
+    assert to_metrics(answer) == {"num-examples": 5, "loss": 0.5, "norm_bit": 1.0}
+    measured = EvaluateResult(3, Status.DONE, num_examples=5, test_loss=0.5)
+    assert to_metrics(measured) == {"num-examples": 5, "test-loss": 0.5}
 
 
 def test_the_objective_as_flowers_result() -> None:
@@ -662,11 +688,11 @@ def test_the_objective_as_flowers_result() -> None:
 
 def test_an_unavailable_client_of_a_standard_client_app() -> None:
     """The availability mod says so in this protocol, and that is understood."""
-    content = encode_train_reply([TrainAnswer(4, Status.UNAVAILABLE)])
+    content = encode_train_reply([TrainResult(4, Status.UNAVAILABLE)])
     answer = decode_standard_train_reply(
         content, weighted_by_key="num-examples", loss_keys=("loss",), accuracy_key="accuracy"
     )
-    assert answer == TrainAnswer(None, Status.UNAVAILABLE)
+    assert answer == TrainResult(None, Status.UNAVAILABLE)
 
 
 def test_the_first_loss_of_a_standard_reply_counts() -> None:
@@ -678,7 +704,7 @@ def test_the_first_loss_of_a_standard_reply_counts() -> None:
         loss_keys=("loss", "train_loss", "train-loss"),
         accuracy_key="accuracy",
     )
-    assert answer == TrainAnswer(None, Status.DONE, num_examples=3, loss=1.0)
+    assert answer == TrainResult(None, Status.DONE, num_examples=3, loss=1.0)
 
 
 def test_arrays_keep_their_shape_on_the_wire() -> None:
@@ -699,14 +725,14 @@ def test_arrays_keep_their_shape_on_the_wire() -> None:
         assert array.dtype == sent[name].dtype
 
 
-def test_who_is_asked() -> None:
+def test_the_round_and_the_clients_of_a_request() -> None:
     """The round and the clients named, all that the node hosts where none are."""
     content = encode_train_request(encode_arrays(MODEL), TRAIN)
-    assert decode_asked(content, hosted=(0, 2, 4, 6)) == (3, (4, 6))
+    assert decode_selected_clients(content, hosted=(0, 2, 4, 6)) == (3, (4, 6))
     standard = RecordDict({"config": ConfigRecord({"server-round": 1})})
-    assert decode_asked(standard, hosted=(3, 5)) == (1, (3, 5))
+    assert decode_selected_clients(standard, hosted=(3, 5)) == (1, (3, 5))
     with pytest.raises(ProtocolError, match=r"clients \[4\] are not on this node, .*\[6\]"):
-        decode_asked(content, hosted=(6,))
+        decode_selected_clients(content, hosted=(6,))
 
 
 @pytest.mark.parametrize("config", [{}, {"server-round": 0}, {"server-round": "1"}])
@@ -714,46 +740,50 @@ def test_a_round_is_a_whole_number_from_one(config: dict[str, int | str]) -> Non
     """What has no round, or no config at all, is refused."""
     for content in (RecordDict({"config": ConfigRecord({**config})}), RecordDict()):
         with pytest.raises(ProtocolError, match=r"'server-round' must be a whole number >= 1"):
-            decode_asked(content, hosted=(0,))
+            decode_selected_clients(content, hosted=(0,))
 
 
-def test_a_request_for_some_of_those_asked() -> None:
+def test_a_request_for_some_of_the_selected_clients() -> None:
     """It is what the strategy would have sent to them alone, and the first stays as it was."""
     content = encode_train_request(encode_arrays(MODEL), TRAIN)
     alone = TrainRequest(
-        3, Call((6,), epsilon=0.2, criterion="accuracy"), (False,), Objective(1.5, 0.25)
+        3, RoundPlan((6,), epsilon=0.2, criterion="accuracy"), (False,), Objective(1.5, 0.25)
     )
     expected = encode_train_request(encode_arrays(MODEL), alone)
-    assert dict(select_clients(content, (4, 6), (6,))) == dict(expected)
-    assert decode_asked(content, hosted=(4, 6)) == (3, (4, 6))
+    assert dict(filter_clients(content, (4, 6), (6,))) == dict(expected)
+    assert decode_selected_clients(content, hosted=(4, 6)) == (3, (4, 6))
     further = RecordDict({**content, "own": ConfigRecord({"x": 1})})
-    assert select_clients(further, (4, 6), (4,))["own"] == further["own"]
+    assert filter_clients(further, (4, 6), (4,))["own"] == further["own"]
 
 
 def test_a_request_that_names_no_clients_names_those_chosen() -> None:
     """Out of all that the node hosts."""
     content = RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord({"server-round": 1})})
-    chosen = select_clients(content, (3, 5, 7), (7, 3))
-    assert decode_asked(chosen, hosted=(3, 5, 7)) == (1, (7, 3))
+    chosen = filter_clients(content, (3, 5, 7), (7, 3))
+    assert decode_selected_clients(chosen, hosted=(3, 5, 7)) == (1, (7, 3))
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_unavailable_clients_join_a_reply(count: int) -> None:
     """In the order asked, with id and status; the others' parts are as they were."""
-    there = [trained(6, 1.0), TrainAnswer(4, Status.FAILED, reason="no"), trained(0, 2.0)][:count]
-    there.append(TrainAnswer(2, Status.DECLINED))
+    there = [
+        make_shifted_result(6, 1.0),
+        TrainResult(4, Status.FAILED, reason="no"),
+        make_shifted_result(0, 2.0),
+    ][:count]
+    there.append(TrainResult(2, Status.DECLINED))
     asked = (5, 6, 4, 0, 1, 2)
-    content = with_unavailable(encode_train_reply(there), asked, {5, 1})
-    expected = [TrainAnswer(5, Status.UNAVAILABLE), *there[:-1]]
-    expected += [TrainAnswer(1, Status.UNAVAILABLE), there[-1]]
+    content = add_unavailable(encode_train_reply(there), asked, {5, 1})
+    expected = [TrainResult(5, Status.UNAVAILABLE), *there[:-1]]
+    expected += [TrainResult(1, Status.UNAVAILABLE), there[-1]]
     assert_same(decode_train_reply(content), expected)
 
 
 def test_further_records_of_a_reply_stay() -> None:
     """The codec takes nothing away that is not its own."""
-    content = encode_train_reply([trained(6, 1.0)])
+    content = encode_train_reply([make_shifted_result(6, 1.0)])
     content["own"] = ConfigRecord({"x": 1})
-    merged = with_unavailable(content, (5, 6), {5})
+    merged = add_unavailable(content, (5, 6), {5})
     assert sorted(merged) == ["arrays", "metrics", "own"]
     assert merged["own"] == content["own"]
     assert merged.metric_records["metrics"]["client-id"] == [5, 6]
@@ -766,9 +796,9 @@ def test_arrays_that_are_stacked_already(trained: tuple[int, ...]) -> None:
     w = np.arange(6, dtype=np.float32).reshape(3, 2)
     steps = np.array([4, 5, 6])
     alone = [
-        TrainAnswer(k, Status.DONE, loss=k / 2, arrays={"w": w[k], "steps": steps[k]})
+        TrainResult(k, Status.DONE, loss=k / 2, arrays={"w": w[k], "steps": steps[k]})
         if k in trained
-        else TrainAnswer(k, Status.DECLINED)
+        else TrainResult(k, Status.DECLINED)
         for k in range(3)
     ]
     without = [replace(reply, arrays=None) for reply in alone]
@@ -831,15 +861,15 @@ def test_an_array_is_copied_once_when_it_is_encoded() -> None:
 @pytest.mark.parametrize("standard", [False, True])
 def test_a_reply_that_was_read_leaves_memory_at_once(standard: bool) -> None:
     """Flower's views of a message's records would keep it until Python looks for cycles."""
-    content = encode_train_reply([trained(0, 1.0)])
+    content = encode_train_reply([make_shifted_result(0, 1.0)])
     if standard:
         content = RecordDict({**content, "metrics": MetricRecord({"num-examples": 3.0})})
     gone = weakref.ref(content)
     gc.disable()
     try:
-        names_protocol(content)
-        absent_clients(content)
-        decode_sum(content)
+        has_protocol_version(content)
+        find_unavailable_clients(content)
+        decode_partial_sum(content)
         if standard:
             keys: Any = {"weighted_by_key": "num-examples", "loss_keys": (), "accuracy_key": ""}
             decode_standard_train_reply(content, **keys)

@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 import pytest
 from fedquorum import ComposedStrategy, Population
-from fedquorum.client.availability.rates import SimulatedRates
+from fedquorum.client.availability.rates import ParticipationRates
+from fedquorum.decisions import ClientDecision
 from fedquorum.flower.codec import (
-    EvaluateAnswer,
+    EvaluateResult,
     NamedArrays,
     Status,
-    TrainAnswer,
+    TrainResult,
     decode_arrays,
     decode_evaluate_request,
     decode_train_request,
@@ -33,27 +34,26 @@ from fedquorum.flower.codec import (
     encode_hosted_clients,
     encode_train_reply,
 )
-from fedquorum.named import NAMED
-from fedquorum.report import ClientDecision
+from fedquorum.named import NAMED_STRATEGIES
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.app.message.message import remove_content_from_message
 from flwr.common.serde import message_to_proto
 from flwr.proto.message_pb2 import ObjectTree
 
-from conf.compose import compose_words
+from conf.compose import compose_overrides
 from server_app.build import build_strategy
 from tests.builders import NEEDED_WORDS
-from tests.builders_flower import bytes_of
+from tests.builders_flower import get_state_bytes
 from tests.builders_objects import (
     Generator,
     Objects,
-    could_be_honest,
+    corrupt_one_object,
     is_taken,
-    objects_of,
-    with_one_spoilt,
+    is_valid_reply,
+    list_reply_objects,
 )
 from tests.builders_superlink import Behaviour, Federation, SuperNode
-from tests.cases import is_long, sampled
+from tests.cases import is_long, sample_cases
 
 NUM_CLIENTS, HONEST = 10, 4
 PRIORITY = frozenset((0, 1, 4, 5))
@@ -77,30 +77,30 @@ PRIVATE = ("fedau", "average_all")
 # --- what honest clients say ---------------------------------------------------------------------
 
 
-def trained(message: Message, client: int) -> RecordDict:
+def make_honest_result(message: Message, client: int) -> RecordDict:
     """Return an honest client's update, which follows from the round and the client alone."""
     model, (task,) = decode_train_request(message.content, [client])
     rng = np.random.default_rng([task.server_round, client])
     arrays = {
         name: (a + rng.normal(scale=0.1, size=a.shape)).astype(a.dtype) for name, a in model.items()
     }
-    answer = TrainAnswer(
+    answer = TrainResult(
         client,
         Status.DONE,
         num_examples=int(rng.integers(1, 100)),
         loss=float(rng.uniform(1.0, 1.2)),
         accuracy=float(rng.uniform(0.4, 0.6)),
-        arrays=None if task.keeps_model else arrays,
+        arrays=None if task.trains_local_model else arrays,
     )
     return encode_train_reply([answer])
 
 
-def evaluated(message: Message, client: int) -> RecordDict:
+def make_honest_evaluation(message: Message, client: int) -> RecordDict:
     """Return what an honest client measures."""
     _, (task,) = decode_evaluate_request(message.content, [client])
     rng = np.random.default_rng([7, task.server_round, client])
     loss, accuracy = float(rng.uniform(1.0, 1.2)), float(rng.uniform(0.4, 0.6))
-    answer = EvaluateAnswer(
+    answer = EvaluateResult(
         client,
         Status.DONE,
         num_examples=20,
@@ -117,15 +117,19 @@ def content_of(message: Message, client: int) -> RecordDict:
     """Return an honest client's answer to any message."""
     if message.metadata.message_type == MessageType.QUERY:
         return encode_hosted_clients([client])
-    of = trained if message.metadata.message_type == MessageType.TRAIN else evaluated
+    of = (
+        make_honest_result
+        if message.metadata.message_type == MessageType.TRAIN
+        else make_honest_evaluation
+    )
     return of(message, client)
 
 
 def failure_of(message: Message, client: int) -> RecordDict:
     """Return what a client says that failed."""
     if message.metadata.message_type == MessageType.TRAIN:
-        return encode_train_reply([TrainAnswer(client, Status.FAILED, reason="fails")])
-    return encode_evaluate_reply([EvaluateAnswer(client, Status.FAILED, reason="fails")])
+        return encode_train_reply([TrainResult(client, Status.FAILED, reason="fails")])
+    return encode_evaluate_reply([EvaluateResult(client, Status.FAILED, reason="fails")])
 
 
 # --- what hostile nodes push ---------------------------------------------------------------------
@@ -144,16 +148,16 @@ def push(node: SuperNode, reply: Message, objects: Objects) -> None:
 def spoilt_objects(node: SuperNode, message: Message, client: int, rng: Generator) -> None:
     """Push an honest reply of which one object is spoilt."""
     reply = Message(content_of(message, client), reply_to=message)
-    objects = with_one_spoilt(objects_of(reply), rng)
-    while could_be_honest(objects) or not (is_taken(objects) or rng.uniform() < REFUSED):
-        objects = with_one_spoilt(objects_of(reply), rng)
+    objects = corrupt_one_object(list_reply_objects(reply), rng)
+    while is_valid_reply(objects) or not (is_taken(objects) or rng.uniform() < REFUSED):
+        objects = corrupt_one_object(list_reply_objects(reply), rng)
     push(node, reply, objects)
 
 
 def spoilt_announcement(node: SuperNode, message: Message, client: int, rng: Generator) -> None:
     """Announce objects that are not those of the reply."""
     reply = Message(content_of(message, client), reply_to=message)
-    objects = objects_of(reply)
+    objects = list_reply_objects(reply)
     trees = (
         ObjectTree(object_id=next(iter(objects.contents))),
         ObjectTree(object_id="x" * 64, children=[objects.tree]),
@@ -228,10 +232,10 @@ def other_arrays(node: SuperNode, message: Message, client: int, rng: Generator)
     node.push(Message(content, reply_to=message))
 
 
-def silence(node: SuperNode, message: Message, client: int, rng: Generator) -> None:
+def withhold_objects(node: SuperNode, message: Message, client: int, rng: Generator) -> None:
     """Announce a reply, and upload nothing or half of it."""
     reply = Message(content_of(message, client), reply_to=message)
-    objects = objects_of(reply)
+    objects = list_reply_objects(reply)
     names = list(objects.contents)
     half = {k: objects.contents[k] for k in names[: int(rng.integers(len(names)))]}
     push(node, reply, Objects(objects.root, half, objects.tree))
@@ -243,7 +247,7 @@ ATTACKS: Mapping[str, tuple[Attack, float]] = {
     "another reply": (another_reply, 0.1),
     "unusable content": (unusable_content, 0.24),
     "other arrays": (other_arrays, 0.2),
-    "silence": (silence, 0.01),
+    "silence": (withhold_objects, 0.01),
 }
 
 
@@ -302,7 +306,7 @@ def play(name: str, *, private: bool, attacks: bool, rounds: int) -> Played:
     models, decisions, seconds, memory = [], [], [], []
     with Federation(*map(honest, range(HONEST)), *hostile) as federation:
         grid = federation.grid
-        if strategy.needs_initial:
+        if strategy.needs_initial_evaluation:
             sent = strategy.configure_initial(model, grid)
             strategy.aggregate_initial(grid.send_and_receive(sent, timeout=TIMEOUT))
         for number in range(1, rounds + 1):
@@ -315,10 +319,10 @@ def play(name: str, *, private: bool, attacks: bool, rounds: int) -> Played:
             sent = strategy.configure_evaluate(number, model, ConfigRecord(), grid)
             strategy.aggregate_evaluate(number, grid.send_and_receive(sent, timeout=TIMEOUT))
             models.append(b"".join(a.tobytes() for a in decode_arrays(model).values()))
-            decisions.append(strategy.outcome.report.decisions)
+            decisions.append(strategy.step_result.report.decisions)
             memory.append(resident_bytes())
     pushed = sum((node.pushed for node in hostile), Counter[str]())
-    return Played(models, bytes_of(strategy), decisions, seconds, memory, pushed)
+    return Played(models, get_state_bytes(strategy), decisions, seconds, memory, pushed)
 
 
 def resident_bytes() -> int:
@@ -337,9 +341,9 @@ def strategy_named(name: str, *, private: bool) -> ComposedStrategy:
         words += ["privacy=dp_fixed_server", "privacy.noise_multiplier=0"]
         words += ["privacy.clipping_norm=100"]
         words += ["strategy.cutoff=50"] * (name == "fedau")
-    settings = compose_words(tuple(words)).settings
+    settings = compose_overrides(tuple(words)).settings
     population = Population(tuple(range(NUM_CLIENTS)), PRIORITY)
-    return build_strategy(settings, population, SimulatedRates(np.full(NUM_CLIENTS, 0.5)))
+    return build_strategy(settings, population, ParticipationRates(np.full(NUM_CLIENTS, 0.5)))
 
 
 def model_of(private: bool) -> NamedArrays:
@@ -348,8 +352,8 @@ def model_of(private: bool) -> NamedArrays:
 
 
 CASES = [
-    *sampled(sorted({*NAMED, "composed"}), 1),
-    *sampled([f"private {name}" for name in PRIVATE], 1),
+    *sample_cases(sorted({*NAMED_STRATEGIES, "composed"}), 1),
+    *sample_cases([f"private {name}" for name in PRIVATE], 1),
 ]
 ROUNDS = 220 if is_long() else 5  # 220 take 2,000 messages
 

@@ -3,15 +3,15 @@
 import math
 
 import pytest
-from fedquorum.composition import Rules
-from fedquorum.flower.codec import EvaluateAnswer, Status
-from fedquorum.flower.communication import Communication
-from fedquorum.flower.measuring import Measuring, client_evaluations, with_objective
-from fedquorum.flower.replies import Answers
+from fedquorum.composition import RuleSet
+from fedquorum.decisions import compute_priority_objective
+from fedquorum.flower.codec import EvaluateResult, Status
+from fedquorum.flower.communication import NativeProtocol
+from fedquorum.flower.measuring import EvaluationPlan, build_client_evaluations, update_objective
+from fedquorum.flower.replies import ReplyResults
 from fedquorum.flower.validation import MAX_LOSS
 from fedquorum.hooks import Candidates
 from fedquorum.records.fairness import weighted_mean
-from fedquorum.report import priority_objective
 from fedquorum.selection import EpsilonGate, PriorityOnly, Sampling, Selection
 from fedquorum.server_state import ServerState
 from fedquorum.types import Objective, Population
@@ -25,8 +25,8 @@ MEASURINGS = ([(0, 2.0), (1, 1.0)], [(0, 4.0)])
 """Clients and their losses after two rounds; client 1 misses the second measuring."""
 
 
-def answer(client: int, loss: float) -> EvaluateAnswer:
-    return EvaluateAnswer(
+def answer(client: int, loss: float) -> EvaluateResult:
+    return EvaluateResult(
         client,
         Status.DONE,
         num_examples=10,
@@ -41,19 +41,21 @@ def answer(client: int, loss: float) -> EvaluateAnswer:
 @pytest.mark.parametrize("loss", [1.7e308, 2 * MAX_LOSS, math.inf])
 def test_a_loss_beyond_all_bounds_counts_as_infinite(loss: float) -> None:
     """A mean of two of them would otherwise leave the range of floats, and end the run."""
-    answers = Answers(parts={k: answer(k, loss) for k in (0, 1)} | {2: answer(2, 1.0)})
-    first, second, third = client_evaluations(answers, POPULATION)
+    answers = ReplyResults(by_client={k: answer(k, loss) for k in (0, 1)} | {2: answer(2, 1.0)})
+    first, second, third = build_client_evaluations(answers, POPULATION)
     for evaluation in (first, second):
         assert (evaluation.loss, evaluation.test_loss) == (math.inf, math.inf)
     assert (third.loss, third.test_loss) == (1.0, 1.0)
     assert weighted_mean([e.test_loss for e in (first, second, third)], [10, 10, 10]) == math.inf
-    objective = priority_objective([first, second])
+    objective = compute_priority_objective([first, second])
     assert objective is not None
 
 
 def test_a_large_loss_stays_what_it_is() -> None:
     """Up to what an update may report."""
-    (evaluation,) = client_evaluations(Answers(parts={0: answer(0, MAX_LOSS)}), POPULATION)
+    (evaluation,) = build_client_evaluations(
+        ReplyResults(by_client={0: answer(0, MAX_LOSS)}), POPULATION
+    )
     assert evaluation.loss == MAX_LOSS
 
 
@@ -70,52 +72,54 @@ def test_a_gate_compares_with_all_priority_clients(
 ) -> None:
     """Also when the round asks half of them, if it is not told to; connected ones where known."""
     population = Population(tuple(range(6)), frozenset(range(4)))
-    rules, communication = Rules(selection, DataFraction()), Communication()
+    rules, communication = RuleSet(selection, DataFraction()), NativeProtocol()
 
-    def measured(present: frozenset[int] | None) -> tuple[int, ...]:
+    def list_evaluated(present: frozenset[int] | None) -> tuple[int, ...]:
         call = Candidates((1, 3, 4))
-        return Measuring.after(
-            population, communication, (), call, rules=rules, present=present
-        ).measured
+        return EvaluationPlan.for_next_round(
+            population, communication, (), call, rules=rules, available=present
+        ).objective_clients
 
-    assert measured(None) == expected
-    assert measured(frozenset({1, 3, 5})) == (1, 3)
+    assert list_evaluated(None) == expected
+    assert list_evaluated(frozenset({1, 3, 5})) == (1, 3)
 
 
 def test_who_is_missing_in_the_objective_is_named() -> None:
     """Of those asked: who failed, and who said no loss; of all of them, where F is unknown."""
-    state = ServerState.initial(Rules(PriorityOnly(HALF), DataFraction()), POPULATION)
+    state = ServerState.initial(RuleSet(PriorityOnly(HALF), DataFraction()), POPULATION)
     for losses, expected in (
         ({0: 1.0, 1: 3.0}, Objective(2.0, 0.5)),
-        ({1: 3.0}, Objective(3.0, 0.5, unmeasured=(0,))),
-        ({0: math.nan, 1: 3.0}, Objective(3.0, 0.5, unmeasured=(0,))),
+        ({1: 3.0}, Objective(3.0, 0.5, missing_clients=(0,))),
+        ({0: math.nan, 1: 3.0}, Objective(3.0, 0.5, missing_clients=(0,))),
         ({0: math.inf, 1: 3.0}, Objective(math.inf, 0.5)),
     ):
         parts = {k: answer(k, loss) for k, loss in losses.items()}
-        measured = client_evaluations(Answers(parts=parts), POPULATION)
+        measured = build_client_evaluations(ReplyResults(by_client=parts), POPULATION)
         for stands_in in (False, True):
             asked = frozenset({0, 1})
-            after = with_objective(state, asked, measured, stands_in=stands_in)
+            after = update_objective(state, asked, measured, reuse_last=stands_in)
             assert after.objective == expected
     for stands_in in (False, True):
-        objective = with_objective(state, asked, (), stands_in=stands_in).objective
+        objective = update_objective(state, asked, (), reuse_last=stands_in).objective
         assert objective is not None
         assert math.isnan(objective.loss)
-        assert objective.unmeasured == (0, 1)
+        assert objective.missing_clients == (0, 1)
 
 
 def test_what_a_client_measured_last_stands_in_where_it_misses_a_measuring() -> None:
     """Where a quorum may close it early: F then is of all, and says whose part is old."""
-    rules = Rules(PriorityOnly(HALF), DataFraction())
-    answers = [Answers(parts={k: answer(k, loss) for k, loss in each}) for each in MEASURINGS]
-    evaluations = [client_evaluations(one, POPULATION) for one in answers]
+    rules = RuleSet(PriorityOnly(HALF), DataFraction())
+    answers = [
+        ReplyResults(by_client={k: answer(k, loss) for k, loss in each}) for each in MEASURINGS
+    ]
+    evaluations = [build_client_evaluations(one, POPULATION) for one in answers]
     asked = frozenset({0, 1})
     for stands_in, expected in (
-        (True, Objective(2.5, 0.5, stale=(1,))),
-        (False, Objective(4.0, 0.5, unmeasured=(1,))),
+        (True, Objective(2.5, 0.5, stale_clients=(1,))),
+        (False, Objective(4.0, 0.5, missing_clients=(1,))),
     ):
         state = ServerState.initial(rules, POPULATION)
         for measured in evaluations:
-            state = with_objective(state, asked, measured, stands_in=stands_in)
+            state = update_objective(state, asked, measured, reuse_last=stands_in)
         assert state.objective == expected
-        assert state.measured.keys() == ({0, 1} if stands_in else set())
+        assert state.last_evaluations.keys() == ({0, 1} if stands_in else set())

@@ -8,80 +8,100 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fedquorum import Communication, ComposedStrategy, Population, Robustness
+from fedquorum import ComposedStrategy, NativeProtocol, Population, Robustness
+from fedquorum.decisions import RoundReport
+from fedquorum.exact_sum import BinnedSum, ExponentBins, PartialSums
 from fedquorum.flower.codec import (
-    EvaluateAnswer,
+    EvaluateResult,
     NamedArrays,
     Status,
-    TrainAnswer,
+    TrainResult,
     TrainTask,
     encode_arrays,
     encode_train_reply,
 )
-from fedquorum.flower.validation import evaluation_problem, sum_problem
-from fedquorum.report import TrainReport
-from fedquorum.summation import BinnedSum, Bins, UpdateSums
+from fedquorum.flower.validation import find_evaluation_problem, find_sum_problem
 from flwr.app import Array, Message
 
-from tests.builders_flower import MODEL, grid_of, moved, named, play_round, scripted_app
+from tests.builders_flower import (
+    MODEL,
+    build_named_strategy,
+    make_grid,
+    make_scripted_app,
+    make_train_result,
+    run_first_round,
+)
 
 Change = Callable[[list[Message]], list[Message]]
 
 
 def gate() -> ComposedStrategy:
-    return named("fedalign", Population.of(4, [0, 1]), warmup_rounds=0)
+    return build_named_strategy("fedalign", Population.from_size(4, [0, 1]), warmup_rounds=0)
 
 
-def fedau(communication: Communication | None = None) -> ComposedStrategy:
-    return named("fedau", Population.of(4), communication=communication)
+def fedau(communication: NativeProtocol | None = None) -> ComposedStrategy:
+    return build_named_strategy("fedau", Population.from_size(4), communication=communication)
 
 
-def reported(
-    strategy: ComposedStrategy, replies_of: Mapping[int, TrainAnswer], change: Change
-) -> TrainReport:
+def run_tampered_round(
+    strategy: ComposedStrategy, replies_of: Mapping[int, TrainResult], change: Change
+) -> RoundReport:
     """Return round 1 of two nodes with two clients each; ``change`` tampers with the replies."""
 
-    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
-        return replies_of.get(client) or moved(client, 1.0)
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
+        return replies_of.get(client) or make_train_result(client, 1.0)
 
-    return play_round(strategy, grid_of(scripted_app(4, fit), 2), change=change)[1]
+    return run_first_round(strategy, make_grid(make_scripted_app(4, fit), 2), change=change)[1]
 
 
-def unchanged(replies: list[Message]) -> list[Message]:
+def return_replies(replies: list[Message]) -> list[Message]:
     return replies
 
 
-def answered(reply: Message, *parts: TrainAnswer, total: UpdateSums | None = None) -> Message:
+def replace_content(
+    reply: Message, *parts: TrainResult, total: PartialSums | None = None
+) -> Message:
     """Return a reply with other content, to the same message."""
     reply.content = encode_train_reply(parts, weighted_sum=total)
     return reply
 
 
-def binned(value: float, size: int = 3) -> UpdateSums:
+def make_binned_sum(value: float, size: int = 3) -> PartialSums:
     """Return the sum of a model of ``size`` whole numbers."""
     return {"w": BinnedSum(0, np.full(size, value), np.zeros(size))}
 
 
-SUM = binned(1.0)
-DONE = {k: TrainAnswer(k, Status.DONE, num_examples=10.0) for k in range(4)}
+SUM = make_binned_sum(1.0)
+DONE = {k: TrainResult(k, Status.DONE, num_examples=10.0) for k in range(4)}
 
 
 def twice(replies: list[Message]) -> list[Message]:
     """Node 1 hosts the clients 0 and 2, and tells of client 2 twice."""
-    return [answered(replies[0], moved(0, 1.0), moved(2, 1.0), moved(2, 9.0)), replies[1]]
+    return [
+        replace_content(
+            replies[0],
+            make_train_result(0, 1.0),
+            make_train_result(2, 1.0),
+            make_train_result(2, 9.0),
+        ),
+        replies[1],
+    ]
 
 
 def with_sum(replies: list[Message]) -> list[Message]:
-    return [answered(replies[0], DONE[0], DONE[2], total=SUM), replies[1]]
+    return [replace_content(replies[0], DONE[0], DONE[2], total=SUM), replies[1]]
 
 
 def with_spoiled_sum(replies: list[Message]) -> list[Message]:
-    bad = TrainAnswer(2, Status.DONE, num_examples=0.0)
-    return [answered(replies[0], DONE[0], bad, total=SUM), replies[1]]
+    bad = TrainResult(2, Status.DONE, num_examples=0.0)
+    return [replace_content(replies[0], DONE[0], bad, total=SUM), replies[1]]
 
 
 def with_sum_of_another_model(replies: list[Message]) -> list[Message]:
-    return [answered(replies[0], DONE[0], DONE[2], total=binned(1.0, 2)), replies[1]]
+    return [
+        replace_content(replies[0], DONE[0], DONE[2], total=make_binned_sum(1.0, 2)),
+        replies[1],
+    ]
 
 
 def of_another_round(replies: list[Message]) -> list[Message]:
@@ -99,23 +119,29 @@ def not_numpy(replies: list[Message]) -> list[Message]:
     return replies
 
 
-HUGE = replace(moved(0, 1.0), arrays={"w": np.full(3, 1e16, dtype=np.float32)})
-CAPPED = Communication(robustness=Robustness(max_weight=0.125))
+HUGE = replace(make_train_result(0, 1.0), arrays={"w": np.full(3, 1e16, dtype=np.float32)})
+CAPPED = NativeProtocol(robustness=Robustness(max_weight=0.125))
 CASES: dict[
-    str, tuple[Callable[[], ComposedStrategy], dict[int, TrainAnswer], Change, str, str]
+    str, tuple[Callable[[], ComposedStrategy], dict[int, TrainResult], Change, str, str]
 ] = {
-    "failed": (gate, {0: TrainAnswer(0, Status.FAILED)}, unchanged, "failed", "it failed and gave"),
+    "failed": (
+        gate,
+        {0: TrainResult(0, Status.FAILED)},
+        return_replies,
+        "failed",
+        "it failed and gave",
+    ),
     "huge": (
         gate,
         {0: HUGE},
-        unchanged,
+        return_replies,
         "rejected",
         r"'w' holds values up to 1e\+16, not 1e\+15",
     ),
     "capped": (
         lambda: fedau(CAPPED),
         {},
-        unchanged,
+        return_replies,
         "trained",
         r"^weight 0\.25 capped at 0\.125$",
     ),
@@ -144,14 +170,14 @@ CASES: dict[
 def test_what_the_adapter_says_of_client_0(name: str) -> None:
     """Each way in which an update does not count as it came has a reason of its own."""
     make, replies_of, change, status, reason = CASES[name]
-    decision = reported(make(), replies_of, change).decisions[0]
+    decision = run_tampered_round(make(), replies_of, change).decisions[0]
     assert decision.status == status
     assert re.search(reason, str(decision.reason))
 
 
-def test_a_node_that_tells_of_a_client_twice() -> None:
+def test_a_node_that_reports_a_client_twice() -> None:
     """Neither of the two counts; its other client does."""
-    decisions = reported(gate(), {}, twice).decisions
+    decisions = run_tampered_round(gate(), {}, twice).decisions
     assert [d.status for d in decisions] == ["trained", "trained", "rejected", "trained"]
     assert decisions[2].reason == "its node replied for it twice"
 
@@ -159,13 +185,13 @@ def test_a_node_that_tells_of_a_client_twice() -> None:
 def test_a_sum_counts_as_the_updates_in_it() -> None:
     """sum_k c_k Delta_k is the same, whether a node sends it or each model, by omega and data."""
 
-    def summed(replies: list[Message]) -> list[Message]:
+    def sum_replies(replies: list[Message]) -> list[Message]:
         # node 1 has the clients 0 and 2, which moved by 1 and 3: their sum with omega = 1 is 4
-        total = binned(4.0)
-        return [answered(replies[0], DONE[0], DONE[2], total=total), replies[1]]
+        total = make_binned_sum(4.0)
+        return [replace_content(replies[0], DONE[0], DONE[2], total=total), replies[1]]
 
-    grid = grid_of(scripted_app(4, lambda k, task, arrays: moved(k, k + 1.0)), 2)
-    weights, _ = play_round(fedau(), grid, change=summed)
+    grid = make_grid(make_scripted_app(4, lambda k, task, arrays: make_train_result(k, k + 1.0)), 2)
+    weights, _ = run_first_round(fedau(), grid, change=sum_replies)
     assert weights is not None
     np.testing.assert_allclose(weights, MODEL["w"] + (1 + 2 + 3 + 4) / 4, rtol=1e-6)
 
@@ -174,11 +200,11 @@ def test_a_sum_of_clients_without_weight_changes_nothing() -> None:
     """Where none of a node's clients counts, nothing of its sum does, whatever is in it."""
 
     def without_weight(replies: list[Message]) -> list[Message]:
-        away = [TrainAnswer(k, Status.UNAVAILABLE) for k in (0, 2)]
-        return [answered(replies[0], *away, total=binned(100.0)), replies[1]]
+        away = [TrainResult(k, Status.UNAVAILABLE) for k in (0, 2)]
+        return [replace_content(replies[0], *away, total=make_binned_sum(100.0)), replies[1]]
 
-    grid = grid_of(scripted_app(4, lambda k, task, arrays: moved(k, 1.0)), 2)
-    weights, _ = play_round(fedau(), grid, change=without_weight)
+    grid = make_grid(make_scripted_app(4, lambda k, task, arrays: make_train_result(k, 1.0)), 2)
+    weights, _ = run_first_round(fedau(), grid, change=without_weight)
     assert weights is not None
     np.testing.assert_allclose(weights, MODEL["w"] + 2 / 4, rtol=1e-6)
 
@@ -217,7 +243,7 @@ def test_why_an_evaluation_is_not_used(
     status: Status, metrics: dict[str, Any], problem: str | None
 ) -> None:
     """Diverged losses may be infinite or NaN; what no measurement can be is named."""
-    found = evaluation_problem(EvaluateAnswer(0, status, **{"num_examples": 10.0, **metrics}))
+    found = find_evaluation_problem(EvaluateResult(0, status, **{"num_examples": 10.0, **metrics}))
     assert found == problem if problem is None else str(found).startswith(problem)
 
 
@@ -228,20 +254,25 @@ def test_why_an_evaluation_is_not_used(
 def test_a_metric_has_its_range(metric: str, value: float, limits: str) -> None:
     """Errors of numbers have no upper end, R2 no lower one."""
     for allowed in (1.0, math.nan, -3.0 if metric == "r2" else 300.0):
-        answer = EvaluateAnswer(0, Status.DONE, num_examples=10.0, test_metric=allowed)
-        assert evaluation_problem(answer, metric=metric) is None
-    answer = EvaluateAnswer(0, Status.DONE, num_examples=10.0, test_metric=value)
+        answer = EvaluateResult(0, Status.DONE, num_examples=10.0, test_metric=allowed)
+        assert find_evaluation_problem(answer, metric=metric) is None
+    answer = EvaluateResult(0, Status.DONE, num_examples=10.0, test_metric=value)
     expected = f"test-metric is {value}, not in {limits}"
-    assert evaluation_problem(answer, metric=metric) == expected
+    assert find_evaluation_problem(answer, metric=metric) == expected
 
 
 def test_a_failed_evaluation_has_its_own_reason() -> None:
     """What the client gave as its reason is passed on."""
-    assert evaluation_problem(EvaluateAnswer(0, Status.FAILED, reason="no data")) == "no data"
+    assert find_evaluation_problem(EvaluateResult(0, Status.FAILED, reason="no data")) == "no data"
 
 
 def test_arrays_without_a_number_in_them_can_be_used() -> None:
     """There is nothing in them that could be wrong."""
     model: NamedArrays = {"w": np.zeros((0, 3), np.float32)}
     nothing = np.zeros((0, 3))
-    assert sum_problem({"w": BinnedSum(0, nothing, nothing)}, model, Bins.of(2)) is None
+    assert (
+        find_sum_problem(
+            {"w": BinnedSum(0, nothing, nothing)}, model, ExponentBins.for_num_terms(2)
+        )
+        is None
+    )

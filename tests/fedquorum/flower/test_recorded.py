@@ -13,27 +13,27 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from fedquorum import FedALIGN, FedAU, FedAvg, KnownStatistics
-from fedquorum.audit.check import Audit, audit
-from fedquorum.audit.explain import explain
-from fedquorum.audit.replay import read_recorded
-from fedquorum.client.decisions import joins
+from fedquorum.audit.check import AuditResult, audit_run
+from fedquorum.audit.explain import describe_decision
+from fedquorum.audit.replay import read_audit_input
+from fedquorum.client.gate import should_train
 from fedquorum.errors import ParameterError, ProtocolError, RunError
 from fedquorum.flower.codec import (
     NamedArrays,
     Status,
-    TrainAnswer,
+    TrainResult,
     TrainTask,
     decode_arrays,
     encode_arrays,
     encode_train_reply,
 )
-from fedquorum.flower.drop_in import DropIn
-from fedquorum.named import Named
+from fedquorum.flower.strategies import DropInStrategy
+from fedquorum.named import StrategyEntry
 from fedquorum.records import checkpoint, needed
-from fedquorum.records.reader import load_run, read_parts, read_runs
-from fedquorum.round import NOT_FINITE, NOT_SOLVED, TOO_HEAVY
+from fedquorum.records.reader import load_run, read_dataset, read_runs
+from fedquorum.round import NOT_FINITE, NOT_SOLVED, WEIGHT_EXCEEDS_BOUND
 from fedquorum.server_optimizer import Adam
-from fedquorum.weighting import TiltedLoss
+from fedquorum.weighting import TERMWeighting
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, Result
@@ -42,24 +42,24 @@ from safetensors.numpy import load_file
 
 from client_app.app import app
 from client_app.data import load_data
-from conf.compose import compose_words
-from server_app.build import initial_arrays
+from conf.compose import compose_overrides
+from server_app.build import build_initial_arrays
 from server_app.in_process import InProcessGrid
 from tests.builders_flower import (
     DROP_INS,
     LOSSES,
     MODEL,
     ScriptedGrid,
-    bytes_of,
-    exchange_of,
-    grid_of,
-    moved,
-    scripted_app,
-    standard_app,
-    standard_reply,
+    get_state_bytes,
+    make_grid,
+    make_scripted_app,
+    make_standard_app,
+    make_standard_reply,
+    make_train_result,
+    read_kind_and_round,
 )
-from tests.cases import sampled
-from tests.server_app.made_runs import SMALL, real_run
+from tests.cases import sample_cases
+from tests.server_app.made_runs import SMALL, make_real_run
 
 K, ROUNDS = 6, 5
 GIVEN: Mapping[str, dict[str, Any]] = {
@@ -81,40 +81,44 @@ STRATEGIES = tuple(DROP_INS)
 PROTOCOLS = ("standard", "fedquorum")
 
 
-def made(name: str, **options: Any) -> DropIn:
+def made(name: str, **options: Any) -> DropInStrategy:
     """Return a strategy that asks some of the clients, where it can."""
     return DROP_INS[name](**{**GIVEN.get(name, FEW), **options})
 
 
-def coming_and_going() -> ScriptedGrid:
+def make_changing_grid() -> ScriptedGrid:
     """Return nodes of which one joins in round 2, one leaves in round 3 and is back in round 4."""
     every = {*range(1, K + 1)}
     then = {"train 1": every, "evaluate 2": every - {2}, "train 3": every}
-    return ScriptedGrid(standard_app(), {}, K, there=every - {K}, then=then)
+    return ScriptedGrid(make_standard_app(), {}, K, there=every - {K}, then=then)
 
 
 def our_app() -> ClientApp:
     """Return an app of the project's protocol, whose clients decide whether they train."""
     losses = {k: LOSSES[k % 3] for k in range(K)}
 
-    def fit(client: int, task: TrainTask, model: NamedArrays) -> TrainAnswer:
+    def fit(client: int, task: TrainTask, model: NamedArrays) -> TrainResult:
         loss, told = losses[client], task.objective
         numbers = {"global_loss": told.loss, "global_accuracy": told.accuracy, "loss": loss}
         gated = task.epsilon is not None and not task.priority
-        if gated and not joins("loss", task.epsilon or 0.0, accuracy=0.5, **numbers):
-            return TrainAnswer(client, Status.DECLINED)
-        return moved(client, 0.1 * client, loss=loss)
+        if gated and not should_train("loss", task.epsilon or 0.0, accuracy=0.5, **numbers):
+            return TrainResult(client, Status.DECLINED)
+        return make_train_result(client, 0.1 * client, loss=loss)
 
-    return scripted_app(K, fit, losses)
+    return make_scripted_app(K, fit, losses)
 
 
 def grid(protocol: str) -> InProcessGrid:
     """Return nodes with an app of a protocol: a client each, or two clients each."""
-    return grid_of(standard_app(), K) if protocol == "standard" else grid_of(our_app(), K // 2)
+    return (
+        make_grid(make_standard_app(), K)
+        if protocol == "standard"
+        else make_grid(our_app(), K // 2)
+    )
 
 
-def played(
-    strategy: DropIn, on: InProcessGrid, rounds: int = ROUNDS, **options: Any
+def run_all_rounds(
+    strategy: DropInStrategy, on: InProcessGrid, rounds: int = ROUNDS, **options: Any
 ) -> dict[str, bytes]:
     """Play all rounds and return the model."""
     result: Result = strategy.start(on, encode_arrays(MODEL), num_rounds=rounds, **options)
@@ -132,15 +136,15 @@ def stopping(after: int) -> Callable[[int, ArrayRecord], MetricRecord | None]:
     return evaluate
 
 
-def checked(run: Path) -> Audit:
+def check_audit(run: Path) -> AuditResult:
     """Return the audit of a run in which everything fits."""
-    found = audit(run)
-    assert found.problems == ()
+    found = audit_run(run)
+    assert found.mismatches == ()
     return found
 
 
 def rows(run: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = read_parts(run / "clients").to_pylist()
+    found: list[dict[str, Any]] = read_dataset(run / "clients").to_pylist()
     return found
 
 
@@ -153,8 +157,8 @@ def lines(run: Path) -> list[dict[str, Any]]:
 @pytest.fixture(autouse=True)
 def every_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write a checkpoint after every round."""
-    monkeypatch.setattr(checkpoint, "SECONDS_BETWEEN", 0.0)
-    monkeypatch.setattr(checkpoint, "SHARE_OF_TIME", math.inf)
+    monkeypatch.setattr(checkpoint, "MIN_SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr(checkpoint, "MAX_TIME_FRACTION", math.inf)
 
 
 # --- what is written ---------------------------------------------------------------------------
@@ -163,13 +167,13 @@ def every_round(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_decision_follows_from_the_records(name: str, tmp_path: Path) -> None:
     """Of every strategy, with nodes that join, leave and come back; the model is the usual one."""
-    model = played(made(name, records=tmp_path / "run"), coming_and_going())
-    assert model == played(made(name), coming_and_going())
-    found = checked(tmp_path / "run")
-    assert (found.rounds, found.run.status, found.run.planned) == (ROUNDS, "completed", ROUNDS)
-    assert found.decisions == len(rows(tmp_path / "run"))
+    model = run_all_rounds(made(name, records=tmp_path / "run"), make_changing_grid())
+    assert model == run_all_rounds(made(name), make_changing_grid())
+    found = check_audit(tmp_path / "run")
+    assert (found.num_rounds, found.run.status, found.run.planned) == (ROUNDS, "completed", ROUNDS)
+    assert found.num_decisions == len(rows(tmp_path / "run"))
     table = pq.read_table(tmp_path / "run" / "population.parquet").to_pylist()
-    fixed = made(name).rules.weighting.fixed_population
+    fixed = made(name).rules.weighting.requires_fixed_population
     assert [row["joined_round"] for row in table] == [1] * (K - 1) + ([] if fixed else [2])
     away = [record.disconnected for record in found.run.rounds]
     assert away == [()] * ROUNDS if fixed else [(), (), (1,), (), ()]
@@ -179,15 +183,15 @@ def test_every_decision_follows_from_the_records(name: str, tmp_path: Path) -> N
 def test_so_they_do_in_the_projects_protocol(name: str, tmp_path: Path) -> None:
     """From round 1 on, with the measurements of the first model where the rule needs them."""
     strategy = made(name, protocol="fedquorum", records=tmp_path / "run")
-    model = played(strategy, grid("fedquorum"))
-    assert model == played(made(name, protocol="fedquorum"), grid("fedquorum"))
-    found = checked(tmp_path / "run")
-    assert found.rounds == ROUNDS
+    model = run_all_rounds(strategy, grid("fedquorum"))
+    assert model == run_all_rounds(made(name, protocol="fedquorum"), grid("fedquorum"))
+    found = check_audit(tmp_path / "run")
+    assert found.num_rounds == ROUNDS
     table = pq.read_table(tmp_path / "run" / "population.parquet").to_pylist()
     assert [row["joined_round"] for row in table] == [1] * K
-    measured = {row["round"] for row in read_parts(tmp_path / "run" / "evaluations").to_pylist()}
-    assert measured == {*range(0 if strategy.rules.measures_first else 1, ROUNDS + 1)}
-    lines_of_one = explain(read_recorded(tmp_path / "run"), 0, 1)
+    measured = {row["round"] for row in read_dataset(tmp_path / "run" / "evaluations").to_pylist()}
+    assert measured == {*range(0 if strategy.rules.needs_initial_evaluation else 1, ROUNDS + 1)}
+    lines_of_one = describe_decision(read_audit_input(tmp_path / "run"), 0, 1)
     assert lines_of_one[0].startswith("round 1, client 0")
 
 
@@ -195,8 +199,8 @@ def test_so_they_do_in_the_projects_protocol(name: str, tmp_path: Path) -> None:
 def test_the_audit_finds_what_was_changed(protocol: str, tmp_path: Path) -> None:
     """A parameter, who was away, when a client joined, and a round that counted nothing."""
     run = tmp_path / "run"
-    on = coming_and_going() if protocol == "standard" else grid(protocol)
-    played(made("FedAU", protocol=protocol, records=run), on)
+    on = make_changing_grid() if protocol == "standard" else grid(protocol)
+    run_all_rounds(made("FedAU", protocol=protocol, records=run), on)
     for name, before, after in (
         ("config.yaml", "cutoff: 2", "cutoff: 1"),
         ("config.yaml", "minimum: 2", "minimum: 5"),
@@ -209,17 +213,17 @@ def test_the_audit_finds_what_was_changed(protocol: str, tmp_path: Path) -> None
         text = (run / name).read_text()
         assert before in text
         (run / name).write_text(text.replace(before, after))
-        assert audit(run).problems, (name, after)
+        assert audit_run(run).mismatches, (name, after)
         (run / name).write_text(text)
-    assert checked(run)
+    assert check_audit(run)
 
 
 def test_a_decision_is_explained(tmp_path: Path) -> None:
     """Also of a client before it joined."""
-    played(FedAU(cutoff=2, records=tmp_path / "run"), coming_and_going())
-    recorded = read_recorded(tmp_path / "run")
-    assert explain(recorded, 5, 1)[-1] == "asked: no; it joined in round 2"
-    assert explain(recorded, 0, 3)[-1].startswith("weight recorded: ")
+    run_all_rounds(FedAU(cutoff=2, records=tmp_path / "run"), make_changing_grid())
+    recorded = read_audit_input(tmp_path / "run")
+    assert describe_decision(recorded, 5, 1)[-1] == "asked: no; it joined in round 2"
+    assert describe_decision(recorded, 0, 3)[-1].startswith("weight recorded: ")
 
 
 def test_an_update_that_the_server_refused_is_explained(tmp_path: Path) -> None:
@@ -228,11 +232,11 @@ def test_an_update_that_the_server_refused_is_explained(tmp_path: Path) -> None:
     Client 3 reports a loss far above that of the priority clients.
     """
     strategy = FedALIGN(priority=[0, 1], num_rounds=2, warmup_rounds=1, records=tmp_path / "run")
-    played(strategy, grid("standard"), rounds=2)
+    run_all_rounds(strategy, grid("standard"), rounds=2)
     (refused,) = [
         r for r in rows(tmp_path / "run") if r["status"] == "rejected" and r["client"] == 3
     ]
-    told = explain(read_recorded(tmp_path / "run"), 3, 2)
+    told = describe_decision(read_audit_input(tmp_path / "run"), 3, 2)
     assert told[-2].startswith("admitted: no; F_k = 5 > F + eps_t = ")
     assert told[-1] == "weight: 0; the server refused the update; recorded 0"
     assert refused["weight"] == 0.0
@@ -247,28 +251,30 @@ def breaking(app: ClientApp, count: int, last: int) -> ScriptedGrid:
 @pytest.mark.parametrize("last", [1, 3])
 def test_rounds_without_an_answer_count_nothing(last: int, tmp_path: Path) -> None:
     """The clients in them are those that there were."""
-    nodes = breaking(standard_app(), K, last)
-    played(made("FedAvg", records=tmp_path / "run"), nodes, rounds=3)
-    found = checked(tmp_path / "run")
+    nodes = breaking(make_standard_app(), K, last)
+    run_all_rounds(made("FedAvg", records=tmp_path / "run"), nodes, rounds=3)
+    found = check_audit(tmp_path / "run")
     assert [record.admitted == 0 for record in found.run.rounds] == [n <= last for n in (1, 2, 3)]
-    assert found.rounds == 3
+    assert found.num_rounds == 3
 
 
-def test_a_run_refused_for_its_protocol_goes_on_in_no_other(tmp_path: Path) -> None:
+def test_a_run_refused_for_its_protocol_resumes_in_no_other(tmp_path: Path) -> None:
     """Nothing of the refused round is in the records, and the error names the keyword."""
     run = tmp_path / "run"
     nodes = breaking(our_app(), K // 2, 1)
     with pytest.raises(ProtocolError, match=r'every client .* in round 2 .*protocol="fedquorum"'):
-        played(made("FedAvg", records=run), nodes, rounds=3)
+        run_all_rounds(made("FedAvg", records=run), nodes, rounds=3)
     assert load_run(run).status == "failed"
     assert [record.round for record in load_run(run).rounds] == [1]
     with pytest.raises(ProtocolError, match="every client that trained in round 2 replied in"):
-        played(made("FedAvg", resume_from=run), grid("fedquorum"), rounds=3)
+        run_all_rounds(made("FedAvg", resume_from=run), grid("fedquorum"), rounds=3)
     said = "^protocol must be standard, as in the run so far, got fedquorum$"
     with pytest.raises(RunError, match=said):
-        played(made("FedAvg", protocol="fedquorum", resume_from=run), asks_nobody(), rounds=3)
-    played(made("FedAvg", resume_from=run), grid("standard"), rounds=3)
-    assert checked(run).rounds == 3
+        run_all_rounds(
+            made("FedAvg", protocol="fedquorum", resume_from=run), make_forbidden_grid(), rounds=3
+        )
+    run_all_rounds(made("FedAvg", resume_from=run), grid("standard"), rounds=3)
+    assert check_audit(run).num_rounds == 3
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -276,37 +282,37 @@ def test_the_other_protocol_is_refused_on_a_resume(protocol: str, tmp_path: Path
     """With one error that names the keyword, before any message; the same protocol goes on."""
     (other,) = {*PROTOCOLS} - {protocol}
     given: dict[str, Any] = {"client_ids": "query"} if protocol == "standard" else {}
-    on = grid_of(named_app(), K) if given else grid(protocol)
-    played(made("FedAU", protocol=protocol, records=tmp_path, **given), on, rounds=2)
+    on = make_grid(named_app(), K) if given else grid(protocol)
+    run_all_rounds(made("FedAU", protocol=protocol, records=tmp_path, **given), on, rounds=2)
     config = load_run(tmp_path).config["drop_in"]
     assert config["protocol"] == protocol
     assert ("weighted_by_key" in config) == (protocol == "standard")
     said = f"^protocol must be {protocol}, as in the run so far, got {other}$"
     with pytest.raises(RunError, match=said):
-        played(made("FedAU", protocol=other, resume_from=tmp_path), asks_nobody())
+        run_all_rounds(made("FedAU", protocol=other, resume_from=tmp_path), make_forbidden_grid())
     assert load_run(tmp_path).status == "completed"
-    played(made("FedAU", protocol=protocol, resume_from=tmp_path, **given), on, rounds=3)
-    assert checked(tmp_path).rounds == 3
+    run_all_rounds(made("FedAU", protocol=protocol, resume_from=tmp_path, **given), on, rounds=3)
+    assert check_audit(tmp_path).num_rounds == 3
 
 
 def mixture() -> ScriptedGrid:
     """Return plain nodes and one of two clients; the plain ones fail to train after round 2."""
 
     def reply(message: Message) -> Message | None:
-        if exchange_of(message)[0] == "train" and message.metadata.dst_node_id == 4:
-            answers = [moved(client, 1.0) for client in (0, 1)]
+        if read_kind_and_round(message)[0] == "train" and message.metadata.dst_node_id == 4:
+            answers = [make_train_result(client, 1.0) for client in (0, 1)]
             return Message(encode_train_reply(answers), reply_to=message)
         return None
 
     failing = dict.fromkeys((3, 4), dict.fromkeys((1, 2, 3), "broken"))
-    return ScriptedGrid(standard_app(), {}, 4, failing=failing, reply=reply)
+    return ScriptedGrid(make_standard_app(), {}, 4, failing=failing, reply=reply)
 
 
-def test_a_resume_has_no_first_round_of_its_own(tmp_path: Path) -> None:
+def test_a_resumed_run_has_no_first_round_again(tmp_path: Path) -> None:
     """Clients trained before it, so that it refuses no round of replies in the other form."""
-    played(FedAU(records=tmp_path), mixture(), rounds=2)
-    played(FedAU(resume_from=tmp_path), mixture(), rounds=4)
-    found = checked(tmp_path)
+    run_all_rounds(FedAU(records=tmp_path), mixture(), rounds=2)
+    run_all_rounds(FedAU(resume_from=tmp_path), mixture(), rounds=4)
+    found = check_audit(tmp_path)
     assert [record.admitted for record in found.run.rounds] == [3, 3, 0, 0]
     (row,) = [r for r in rows(tmp_path) if r["client"] == 3 and r["round"] == 4]
     assert (row["status"], row["weight"]) == ("rejected", 0.0)
@@ -315,7 +321,7 @@ def test_a_resume_has_no_first_round_of_its_own(tmp_path: Path) -> None:
 
 def content(path: Path) -> Any:
     """Return the rows of a table, or the bytes of a file."""
-    return read_parts(path).to_pylist() if path.is_dir() else path.read_bytes()
+    return read_dataset(path).to_pylist() if path.is_dir() else path.read_bytes()
 
 
 def test_they_are_the_apps_records(tmp_path: Path) -> None:
@@ -329,8 +335,8 @@ def test_they_are_the_apps_records(tmp_path: Path) -> None:
         "client.batch_size=1000",
         "seed=1",
     )
-    real_run(tmp_path / "app", *words)
-    composed = compose_words(words)
+    make_real_run(tmp_path / "app", *words)
+    composed = compose_overrides(words)
     strategy = FedALIGN(
         protocol="fedquorum",
         priority=range(4),
@@ -341,9 +347,9 @@ def test_they_are_the_apps_records(tmp_path: Path) -> None:
         records=tmp_path / "drop_in",
     )
     settings = composed.settings
-    arrays = initial_arrays(settings, load_data(settings.data, settings.seed))
+    arrays = build_initial_arrays(settings, load_data(settings.data, settings.seed))
     strategy.start(InProcessGrid(app, composed.run_config, 4), arrays, num_rounds=3)
-    checked(tmp_path / "drop_in")
+    check_audit(tmp_path / "drop_in")
     theirs, ours = (rows(tmp_path / name) for name in ("app", "drop_in"))
     assert ours == theirs
     assert {row["status"] for row in theirs} == {"trained", "declined", "rejected"}
@@ -358,20 +364,20 @@ def test_they_are_the_apps_records(tmp_path: Path) -> None:
     assert files == {path.name for path in (tmp_path / "app").iterdir()} - {"tensorboard"}
 
 
-class Tilting(TiltedLoss):
+class Tilting(TERMWeighting):
     """A rule of the user's own."""
 
 
-class Tilted(DropIn, declared=Named("tilted", "Tilted losses, once more.", Tilting)):
+class Tilted(DropInStrategy, entry=StrategyEntry("tilted", "Tilted losses, once more.", Tilting)):
     """A strategy of the user's own."""
 
 
 def test_a_rule_of_the_users_own_is_named_and_not_imported(tmp_path: Path) -> None:
     """Its decisions follow from the records for whoever trusts them."""
-    played(Tilted(tilt=2.0, records=tmp_path / "run"), grid("standard"))
+    run_all_rounds(Tilted(tilt=2.0, records=tmp_path / "run"), grid("standard"))
     with pytest.raises(RunError, match=r"weighting.path|strategy.path must be absent"):
-        audit(tmp_path / "run")
-    assert audit(tmp_path / "run", trust=True).problems == ()
+        audit_run(tmp_path / "run")
+    assert audit_run(tmp_path / "run", trust=True).mismatches == ()
 
 
 @pytest.mark.parametrize("number", [1e300, -1e300, math.inf, math.nan, 0.25])
@@ -380,10 +386,10 @@ def test_no_number_of_a_client_makes_the_records_unreadable(number: float, tmp_p
     metrics = {"num-examples": 0.5, "loss": number, "accuracy": number}
     if abs(number) < math.inf and number > 0:
         metrics["num-examples"] = number
-    on = grid_of(standard_app(lambda client: metrics), 3)
-    played(FedAU(records=tmp_path / "run"), on)
+    on = make_grid(make_standard_app(lambda client: metrics), 3)
+    run_all_rounds(FedAU(records=tmp_path / "run"), on)
     assert read_runs([tmp_path])[1] == ()
-    checked(tmp_path / "run")
+    check_audit(tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -400,13 +406,13 @@ def test_one_clients_odd_number_is_recorded_as_it_counted(
 ) -> None:
     """It is read back to the bit, and the audit decides with it what the server decided."""
     given = {"num-examples": 10, "loss": 1.0, "accuracy": 0.5}
-    app = standard_app(
+    app = make_standard_app(
         lambda client: given | metrics if client == 1 else given,
         by=lambda client: 0.0 if client == 1 else 1.0,  # else it is too large for the sum
     )
-    played(FedAvg(records=tmp_path / "run"), grid_of(app, 3), rounds=2)
-    found = checked(tmp_path / "run")
-    assert found.rounds == 2
+    run_all_rounds(FedAvg(records=tmp_path / "run"), make_grid(app, 3), rounds=2)
+    found = check_audit(tmp_path / "run")
+    assert found.num_rounds == 2
     ((name, value),) = metrics.items()
     row = next(row for row in rows(tmp_path / "run") if row["client"] == 1)
     if name == "num-examples":
@@ -431,15 +437,15 @@ def test_losses_of_any_size_are_recorded_as_they_counted(name: str, tmp_path: Pa
         data = losses.choice((1, 10, 0.5, 1e-300, 1e120))
         return {"num-examples": data, "loss": losses.choice(among)}
 
-    played(made(name, records=tmp_path / "run"), grid_of(standard_app(metrics), K))
-    assert checked(tmp_path / "run").rounds == ROUNDS
+    run_all_rounds(made(name, records=tmp_path / "run"), make_grid(make_standard_app(metrics), K))
+    assert check_audit(tmp_path / "run").num_rounds == ROUNDS
 
 
 def test_a_loss_of_0_under_q_fedavg_is_recorded(tmp_path: Path) -> None:
     """Its response q log 0 is -inf."""
-    app = standard_app(lambda client: {"num-examples": 10, "loss": round(0.4 * client, 2)})
-    played(DROP_INS["QFedAvg"](records=tmp_path / "run"), grid_of(app, 3), rounds=2)
-    checked(tmp_path / "run")
+    app = make_standard_app(lambda client: {"num-examples": 10, "loss": round(0.4 * client, 2)})
+    run_all_rounds(DROP_INS["QFedAvg"](records=tmp_path / "run"), make_grid(app, 3), rounds=2)
+    check_audit(tmp_path / "run")
     responses = {row["client"]: row["response"] for row in rows(tmp_path / "run")}
     assert responses[0] == -math.inf
 
@@ -455,7 +461,7 @@ def test_a_weight_beyond_1e100_is_recorded(tmp_path: Path) -> None:
         sent = message.content["arrays"]
         assert isinstance(sent, ArrayRecord)
         arrays = {name: array + step for name, array in decode_arrays(sent).items()}
-        return standard_reply(message, arrays, {"num-examples": 10, "loss": 1.0})
+        return make_standard_reply(message, arrays, {"num-examples": 10, "loss": 1.0})
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
@@ -463,8 +469,8 @@ def test_a_weight_beyond_1e100_is_recorded(tmp_path: Path) -> None:
         return Message(RecordDict({"metrics": told}), reply_to=message)
 
     strategy = DROP_INS["FedMGDAPlus"](records=tmp_path / "run")
-    strategy.start(grid_of(app, 3), encode_arrays({"w": np.zeros(2)}), num_rounds=1)
-    checked(tmp_path / "run")
+    strategy.start(make_grid(app, 3), encode_arrays({"w": np.zeros(2)}), num_rounds=1)
+    check_audit(tmp_path / "run")
     assert max(row["weight"] for row in rows(tmp_path / "run")) > 1e129
 
 
@@ -478,7 +484,7 @@ def test_a_weight_beyond_1e100_is_recorded(tmp_path: Path) -> None:
     [
         "out of memory",
         NOT_FINITE,
-        TOO_HEAVY,
+        WEIGHT_EXCEEDS_BOUND,
         f"{NOT_SOLVED}: x",
         f"a second reply was ignored; {NOT_FINITE}",
         "\x1b[31m\u2028",
@@ -489,54 +495,58 @@ def test_what_a_node_says_decides_nothing(
 ) -> None:
     """Whatever it gives as the reason of its failure, the round is not taken for a refused one."""
     failing = {when: dict.fromkeys(whom, reason)}
-    nodes = ScriptedGrid(standard_app(), {}, 4, failing=failing)
-    played(FedAU(records=tmp_path / "run"), nodes, rounds=4)
-    found = checked(tmp_path / "run")
-    assert (found.rounds, found.decisions) == (4, 16)
+    nodes = ScriptedGrid(make_standard_app(), {}, 4, failing=failing)
+    run_all_rounds(FedAU(records=tmp_path / "run"), nodes, rounds=4)
+    found = check_audit(tmp_path / "run")
+    assert (found.num_rounds, found.num_decisions) == (4, 16)
     assert [record.refused for record in found.run.rounds] == [None] * 4
 
 
 def test_a_client_id_that_no_table_holds_is_refused(tmp_path: Path) -> None:
     """The node is left out with its reason, and the others go on."""
     ids = {0: 7, 1: 2**40, 2: 9}
-    app = standard_app()
+    app = make_standard_app()
 
     @app.query()
     def query(message: Message, context: Context) -> Message:
         told = MetricRecord({"client-id": ids[int(context.node_config["partition-id"])]})
         return Message(RecordDict({"metrics": told}), reply_to=message)
 
-    played(FedAvg(client_ids="query", records=tmp_path / "run"), grid_of(app, 3), rounds=2)
+    run_all_rounds(
+        FedAvg(client_ids="query", records=tmp_path / "run"), make_grid(app, 3), rounds=2
+    )
     assert {row["client"] for row in rows(tmp_path / "run")} == {7, 9}
-    checked(tmp_path / "run")
+    check_audit(tmp_path / "run")
 
 
 # --- what is refused, before any round ---------------------------------------------------------
 
 
-def asks_nobody() -> InProcessGrid:
+def make_forbidden_grid() -> InProcessGrid:
     """Return nodes that must not be asked anything."""
 
-    def refused(message: Message) -> None:
+    def refuse(message: Message) -> None:
         raise AssertionError(message)
 
-    return ScriptedGrid(standard_app(), {}, K, reply=refused)
+    return ScriptedGrid(make_standard_app(), {}, K, reply=refuse)
 
 
 def test_a_folder_with_a_run_is_refused(tmp_path: Path) -> None:
     """Unless it is the run that goes on; the records stay as they are."""
-    played(FedAU(records=tmp_path), grid("standard"), rounds=2)
+    run_all_rounds(FedAU(records=tmp_path), grid("standard"), rounds=2)
     before = lines(tmp_path)
     with pytest.raises(RunError, match=r"must not hold a run, got .* \(resume_from=FOLDER\)"):
-        played(FedAU(records=tmp_path), asks_nobody())
+        run_all_rounds(FedAU(records=tmp_path), make_forbidden_grid())
     assert lines(tmp_path) == before
-    played(FedAU(records=tmp_path, resume_from=str(tmp_path)), grid("standard"), rounds=3)
+    run_all_rounds(FedAU(records=tmp_path, resume_from=str(tmp_path)), grid("standard"), rounds=3)
     assert len(lines(tmp_path)) == 3
 
 
-def test_a_missing_extra_is_told_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_extra_is_reported_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Before any round, with what to install."""
-    monkeypatch.setattr(needed, "PACKAGES", {"yaml": "pyyaml", "nowhere": "not-there"})
+    monkeypatch.setattr(needed, "AUDIT_PACKAGES", {"yaml": "pyyaml", "nowhere": "not-there"})
     for word in ("records", "resume_from"):
         with pytest.raises(RunError, match="the extra audit brings: pip install not-there"):
             made("FedAU", **{word: tmp_path})
@@ -563,7 +573,7 @@ def test_a_wrapper_of_flowers_cannot_be_recorded(tmp_path: Path) -> None:
     with pytest.raises(
         ParameterError, match="records must be None inside one of Flower's wrappers"
     ):
-        private.start(asks_nobody(), encode_arrays(MODEL), num_rounds=2)
+        private.start(make_forbidden_grid(), encode_arrays(MODEL), num_rounds=2)
     assert not [*tmp_path.iterdir()]
 
 
@@ -577,7 +587,7 @@ def test_a_wrapper_of_flowers_cannot_be_recorded(tmp_path: Path) -> None:
         *((name, "fedquorum") for name in ("FedALIGN", "FedAU", "AAggFFD", "MIFA")),
     ],
 )
-def test_a_run_that_goes_on_is_one_that_never_stopped(
+def test_a_resumed_run_equals_an_uninterrupted_one(
     name: str, protocol: str, tmp_path: Path
 ) -> None:
     """Model, decisions and state have the same bits; so have the numbers of every round."""
@@ -585,10 +595,10 @@ def test_a_run_that_goes_on_is_one_that_never_stopped(
     along = rule.needs_updates or rule.hooks.client_start  # the rule takes no other step
     options: dict[str, Any] = {} if along else {"server_optimizer": Adam, "server_lr": 0.1}
     options["protocol"] = protocol
-    whole = played(made(name, records=tmp_path / "whole", **options), grid(protocol))
+    whole = run_all_rounds(made(name, records=tmp_path / "whole", **options), grid(protocol))
     stopped = made(name, records=tmp_path / "run", **options)
     with pytest.raises(KeyboardInterrupt):
-        played(stopped, grid(protocol), evaluate_fn=stopping(3))
+        run_all_rounds(stopped, grid(protocol), evaluate_fn=stopping(3))
     assert load_run(tmp_path / "run").status == "interrupted"
     resumed = made(name, resume_from=tmp_path / "run", **options)
     asked: list[int] = []
@@ -604,14 +614,14 @@ def test_a_run_that_goes_on_is_one_that_never_stopped(
     assert rows(tmp_path / "run") == rows(tmp_path / "whole")
     for file in ("model.safetensors", "population.parquet"):
         assert (tmp_path / "run" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
-    checked(tmp_path / "run")
+    check_audit(tmp_path / "run")
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert (manifest["status"], [one["round"] for one in manifest["resumed"]]) == ("completed", [3])
 
 
 def failing_app(protocol: str, failing: Container[int]) -> ClientApp:
     """Return an app whose clients cannot measure the models of some rounds."""
-    inner, outer = standard_app() if protocol == "standard" else our_app(), ClientApp()
+    inner, outer = make_standard_app() if protocol == "standard" else our_app(), ClientApp()
 
     def answer(message: Message, context: Context) -> Message:
         kind, _, number = message.metadata.group_id.partition(" ")
@@ -630,31 +640,35 @@ def test_an_evaluation_that_fails_everywhere_ends_the_run(tmp_path: Path, nodes:
     """Where the clients speak the project's protocol; the rounds before are kept, and go on."""
     options: dict[str, Any] = {"min_available_nodes": nodes, "min_train_nodes": nodes}
     options["protocol"] = "fedquorum"
-    whole = played(made("FedAU", records=tmp_path / "whole", **options), grid_of(our_app(), nodes))
+    whole = run_all_rounds(
+        made("FedAU", records=tmp_path / "whole", **options), make_grid(our_app(), nodes)
+    )
     failing = made("FedAU", records=tmp_path / "run", **options)
     told = f"none of {K} clients could measure the model after round 3: ArithmeticError: no such "
     with pytest.raises(RunError, match=f"^{told}number$"):
-        played(failing, grid_of(failing_app("fedquorum", {3}), nodes))
+        run_all_rounds(failing, make_grid(failing_app("fedquorum", {3}), nodes))
     run = load_run(tmp_path / "run")
     assert (run.status, len(run.rounds)) == ("failed", 2)
     assert told in json.loads((tmp_path / "run" / "manifest.json").read_text())["error"]
     model = load_file(tmp_path / "run" / "model.safetensors")
-    two_rounds = played(made("FedAU", **options), grid_of(our_app(), nodes), rounds=2)
+    two_rounds = run_all_rounds(made("FedAU", **options), make_grid(our_app(), nodes), rounds=2)
     assert {k: a.tobytes() for k, a in model.items()} == two_rounds
     resumed = made("FedAU", resume_from=tmp_path / "run", **options)
-    assert played(resumed, grid_of(our_app(), nodes)) == whole
+    assert run_all_rounds(resumed, make_grid(our_app(), nodes)) == whole
     assert lines(tmp_path / "run") == lines(tmp_path / "whole")
 
 
 def test_an_evaluation_of_flowers_standard_protocol_may_fail(tmp_path: Path) -> None:
     """As with FedAvg, whose run goes on: no rule reads what such clients measure."""
-    whole = played(made("FedAU", records=tmp_path / "whole"), grid("standard"))
+    whole = run_all_rounds(made("FedAU", records=tmp_path / "whole"), grid("standard"))
     app = failing_app("standard", range(1, ROUNDS + 1))
-    assert played(made("FedAU", records=tmp_path / "run"), grid_of(app, K)) == whole
-    checked(tmp_path / "run")
+    assert run_all_rounds(made("FedAU", records=tmp_path / "run"), make_grid(app, K)) == whole
+    check_audit(tmp_path / "run")
 
 
-def joining(app: ClientApp, there: Sequence[Collection[int]], strategy: DropIn) -> ScriptedGrid:
+def joining(
+    app: ClientApp, there: Sequence[Collection[int]], strategy: DropInStrategy
+) -> ScriptedGrid:
     """Return nodes of which ``there`` says who is connected as a strategy looks at them.
 
     When round 1 trains, when it evaluates, when round 2 trains, ...; the first nodes also when the
@@ -665,11 +679,11 @@ def joining(app: ClientApp, there: Sequence[Collection[int]], strategy: DropIn) 
     def after(
         configure: Callable[..., Any], there: Sequence[Collection[int]]
     ) -> Callable[..., Any]:
-        def configured(server_round: int, *args: Any, **kwargs: Any) -> Any:
+        def configure_present(server_round: int, *args: Any, **kwargs: Any) -> Any:
             grid.there = there[server_round - 1]
             return configure(server_round, *args, **kwargs)
 
-        return configured
+        return configure_present
 
     for half, name in enumerate(("configure_train", "configure_evaluate")):
         setattr(strategy, name, after(getattr(strategy, name), there[half::2]))
@@ -700,7 +714,7 @@ def named_app(*, by_round: bool = True) -> ClientApp:
         }
         loss = 1.0 + 0.1 * k + 0.01 * t if by_round else 1.0
         told = {"num-examples": 10 + k if by_round else 10, "loss": loss}
-        return standard_reply(message, new, told)
+        return make_standard_reply(message, new, told)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
@@ -746,8 +760,8 @@ def comings(rng: np.random.Generator, *, stay: Collection[int] = ()) -> list[set
 CASES = [*product(STRATEGIES, ("query", "fedquorum"), range(12))]
 
 
-@pytest.mark.parametrize(("name", "ids", "seed"), sampled(CASES, 40))
-def test_whoever_joins_when_a_run_that_goes_on_never_stopped(
+@pytest.mark.parametrize(("name", "ids", "seed"), sample_cases(CASES, 40))
+def test_a_resumed_run_equals_an_uninterrupted_one_whoever_joins(
     name: str, ids: str, seed: int, tmp_path: Path
 ) -> None:
     """Clients join in any order, and the run is stopped after any round: all has the same bits.
@@ -763,15 +777,15 @@ def test_whoever_joins_when_a_run_that_goes_on_never_stopped(
         (tmp_path / "memory").mkdir()
         options |= {"memory_dir": str(tmp_path / "memory")}
     # Rules of a fixed population know nobody else, and a run goes on where two of them are there.
-    fixed = made(name).rules.weighting.fixed_population
+    fixed = made(name).rules.weighting.requires_fixed_population
     there = comings(rng, stay=range(1, K + 1) if fixed and ids == "fedquorum" else (2, 3))
     stop = int(rng.integers(1, ROUNDS))
 
     def run(**given: Any) -> tuple[dict[str, bytes], dict[str, bytes]]:
         strategy = made(name, **options, **{k: v for k, v in given.items() if k != "evaluate_fn"})
         on = joining(named_app() if ids == "query" else our_app(), there, strategy)
-        model = played(strategy, on, evaluate_fn=given.get("evaluate_fn"))
-        return model, bytes_of(strategy)
+        model = run_all_rounds(strategy, on, evaluate_fn=given.get("evaluate_fn"))
+        return model, get_state_bytes(strategy)
 
     whole = run(records=tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
@@ -792,39 +806,47 @@ def test_every_leg_is_replayed_by_its_own_settings(
     given: dict[str, Any] = {"num_rounds": 3, "epsilon_schedule": "cosine"}
     given |= {"warmup_fraction": 0.4, "protocol": protocol}
     first = made("FedALIGN", records=tmp_path, **given)
-    played(first, grid(protocol), rounds=3)
-    checked(tmp_path)
+    run_all_rounds(first, grid(protocol), rounds=3)
+    check_audit(tmp_path)
     again = {**given, "num_rounds": horizon, "reply_memory": 10**9}
     for rounds in (6, 9):
-        played(made("FedALIGN", resume_from=tmp_path, **again), grid(protocol), rounds=rounds)
-        checked(tmp_path)
+        run_all_rounds(
+            made("FedALIGN", resume_from=tmp_path, **again), grid(protocol), rounds=rounds
+        )
+        check_audit(tmp_path)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     changed = {"rounds": 3, "drop_in.reply_memory": None}
     changed |= {} if horizon == 3 else {"drop_in.num_rounds": 3}
     assert [one["before"] for one in manifest["resumed"]] == [changed, {"rounds": 6}]
-    explained = explain(read_recorded(tmp_path), 3, 2)
+    explained = describe_decision(read_audit_input(tmp_path), 3, 2)
     assert "rounds 1 to 2 are warm-up" in explained[1]
     fewer = made("FedALIGN", resume_from=tmp_path, **{**given, "num_rounds": 2})
     with pytest.raises(RunError, match="num_rounds must be at least"):
-        played(fewer, asks_nobody(), rounds=9)
+        run_all_rounds(fewer, make_forbidden_grid(), rounds=9)
 
 
 def test_nodes_stay_who_they_were_over_a_stop(tmp_path: Path) -> None:
     """A node that joined, or was away, is the client that it was before."""
-    whole = played(made("FedAU", records=tmp_path / "whole"), coming_and_going())
+    whole = run_all_rounds(made("FedAU", records=tmp_path / "whole"), make_changing_grid())
     with pytest.raises(KeyboardInterrupt):
-        played(made("FedAU", records=tmp_path / "run"), coming_and_going(), evaluate_fn=stopping(2))
-    on = coming_and_going()
+        run_all_rounds(
+            made("FedAU", records=tmp_path / "run"), make_changing_grid(), evaluate_fn=stopping(2)
+        )
+    on = make_changing_grid()
     on.there = set(range(1, K + 1)) - {2}
-    assert played(made("FedAU", resume_from=tmp_path / "run"), on) == whole
+    assert run_all_rounds(made("FedAU", resume_from=tmp_path / "run"), on) == whole
     assert rows(tmp_path / "run") == rows(tmp_path / "whole")
 
 
-def test_other_nodes_are_refused_where_their_ids_tell_who_they_are(tmp_path: Path) -> None:
+def test_other_nodes_are_refused_where_ids_identify_clients(tmp_path: Path) -> None:
     """As in a simulation, which draws them anew; nothing is trained."""
-    played(FedAU(records=tmp_path), ScriptedGrid(standard_app(), {}, K, there={1, 2}), rounds=2)
+    run_all_rounds(
+        FedAU(records=tmp_path), ScriptedGrid(make_standard_app(), {}, K, there={1, 2}), rounds=2
+    )
     with pytest.raises(RunError, match=r"resume_from needs nodes that the run had before, got 2"):
-        played(FedAU(resume_from=tmp_path), ScriptedGrid(standard_app(), {}, K, there={3, 4}))
+        run_all_rounds(
+            FedAU(resume_from=tmp_path), ScriptedGrid(make_standard_app(), {}, K, there={3, 4})
+        )
     assert len(lines(tmp_path)) == 2
 
 
@@ -845,41 +867,43 @@ def test_another_parameter_is_refused_by_its_name(
     options: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     """Before any round; the records stay as they are."""
-    played(made("FedAU", records=tmp_path), grid("standard"), rounds=2)
+    run_all_rounds(made("FedAU", records=tmp_path), grid("standard"), rounds=2)
     with pytest.raises(RunError, match=message):
-        played(made("FedAU", resume_from=tmp_path, **options), asks_nobody())
+        run_all_rounds(made("FedAU", resume_from=tmp_path, **options), make_forbidden_grid())
     assert load_run(tmp_path).status == "completed"
 
 
 def test_another_strategy_model_or_folder_is_refused(tmp_path: Path) -> None:
     """Each with what is wrong; fewer rounds too, more are fine."""
     run = tmp_path / "run"
-    played(FedAvg(records=run), grid("standard"), rounds=2)
+    run_all_rounds(FedAvg(records=run), grid("standard"), rounds=2)
     with pytest.raises(RunError, match="strategy must be fedavg, as in the run so far"):
-        played(fedquorum.FedAvgAll(resume_from=run), asks_nobody())
+        run_all_rounds(fedquorum.FedAvgAll(resume_from=run), make_forbidden_grid())
     with pytest.raises(RunError, match="rounds must be at least 2"):
-        played(FedAvg(resume_from=run), asks_nobody(), rounds=1)
+        run_all_rounds(FedAvg(resume_from=run), make_forbidden_grid(), rounds=1)
     other = encode_arrays({"w": np.zeros(4, dtype=np.float32)})
     with pytest.raises(RunError, match="the checkpoint does not fit the strategy: 'w'"):
-        FedAvg(resume_from=run).start(asks_nobody(), other, num_rounds=3)
+        FedAvg(resume_from=run).start(make_forbidden_grid(), other, num_rounds=3)
     with pytest.raises(RunError, match="resume_from must be the folder of a run, got"):
-        played(FedAvg(resume_from=tmp_path), asks_nobody())
+        run_all_rounds(FedAvg(resume_from=tmp_path), make_forbidden_grid())
     manifest = (run / "manifest.json").read_text()
     (run / "manifest.json").write_text(manifest.replace('"engine": "drop-in"', '"engine": "ray"'))
     with pytest.raises(RunError, match="got one of the app, with which `fedquorum resume="):
-        played(FedAvg(resume_from=run), asks_nobody())
+        run_all_rounds(FedAvg(resume_from=run), make_forbidden_grid())
 
 
 def test_of_damaged_checkpoints_the_newest_whole_one_is_gone_on_from(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The rounds after it are played again, and the log tells why."""
-    whole = played(made("FedAU", records=tmp_path / "whole"), grid("standard"))
+    whole = run_all_rounds(made("FedAU", records=tmp_path / "whole"), grid("standard"))
     with pytest.raises(KeyboardInterrupt):
-        played(made("FedAU", records=tmp_path / "run"), grid("standard"), evaluate_fn=stopping(3))
+        run_all_rounds(
+            made("FedAU", records=tmp_path / "run"), grid("standard"), evaluate_fn=stopping(3)
+        )
     *_, newest = sorted((tmp_path / "run" / "checkpoints").glob("*.safetensors"))
     newest.write_bytes(b"damaged")
-    assert played(made("FedAU", resume_from=tmp_path / "run"), grid("standard")) == whole
+    assert run_all_rounds(made("FedAU", resume_from=tmp_path / "run"), grid("standard")) == whole
     assert f"Not used: {newest.name} is damaged" in caplog.text
     assert lines(tmp_path / "run") == lines(tmp_path / "whole")
 
@@ -890,13 +914,13 @@ def test_a_run_that_was_stopped_before_its_first_round_begins(
 ) -> None:
     """With the model that it had; with the one given if its first checkpoint was never finished."""
     with pytest.raises(KeyboardInterrupt):
-        played(FedAU(records=tmp_path), grid("standard"), evaluate_fn=stopping(0))
+        run_all_rounds(FedAU(records=tmp_path), grid("standard"), evaluate_fn=stopping(0))
     given = {"w": np.zeros(3, dtype=np.float32)} if written else MODEL
     if not written:
         (tmp_path / "checkpoints" / "round-000000.sha256").unlink()
     arrays = encode_arrays(given)
     FedAU(resume_from=tmp_path).start(grid("standard"), arrays, num_rounds=ROUNDS)
-    played(FedAU(records=tmp_path / "whole"), grid("standard"))
+    run_all_rounds(FedAU(records=tmp_path / "whole"), grid("standard"))
     assert rows(tmp_path) == rows(tmp_path / "whole")
     models = [(d / "model.safetensors").read_bytes() for d in (tmp_path, tmp_path / "whole")]
     assert models[0] == models[1]
@@ -907,30 +931,30 @@ def test_a_start_clears_what_a_killed_start_left(
     keyword: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A folder without a manifest is no run, whatever else is in it."""
-    whole = played(made("FedAU", records=tmp_path / "whole"), grid("standard"))
+    whole = run_all_rounds(made("FedAU", records=tmp_path / "whole"), grid("standard"))
     run = tmp_path / "run"
-    played(made("FedAU", records=run, seed=7), grid("standard"))
+    run_all_rounds(made("FedAU", records=run, seed=7), grid("standard"))
     (run / "manifest.json").unlink()
     (run / "notes.txt").write_text("mine")
     with caplog.at_level("INFO", logger="flwr"):
-        assert played(made("FedAU", **{keyword: run}), grid("standard")) == whole
+        assert run_all_rounds(made("FedAU", **{keyword: run}), grid("standard")) == whole
     told = f"Nothing was done yet in {run}: the run starts" in caplog.text
     assert told == (keyword == "resume_from")
     assert lines(run) == lines(tmp_path / "whole")
     assert rows(run) == rows(tmp_path / "whole")
     assert (run / "notes.txt").read_text() == "mine"
-    checked(run)
+    check_audit(run)
 
 
 def test_rates_by_id_and_priority_are_kept(tmp_path: Path) -> None:
     """Mappings and lists survive the way through YAML."""
     rates = {0: 0.5, 1: 1.0, 2: 0.25}
     strategy = KnownStatistics(probabilities=rates, records=tmp_path / "run")
-    played(strategy, grid_of(standard_app(), 3), rounds=2)
+    run_all_rounds(strategy, make_grid(make_standard_app(), 3), rounds=2)
     config = load_run(tmp_path / "run").config
     assert config["strategy"]["probabilities"] == rates
-    checked(tmp_path / "run")
-    played(
+    check_audit(tmp_path / "run")
+    run_all_rounds(
         KnownStatistics(probabilities=rates, resume_from=tmp_path / "run"),
-        grid_of(standard_app(), 3),
+        make_grid(make_standard_app(), 3),
     )

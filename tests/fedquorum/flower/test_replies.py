@@ -5,25 +5,25 @@ from typing import Any
 import numpy as np
 import pytest
 from fedquorum.errors import RunError
+from fedquorum.exact_sum import BinnedSum, ExponentBins
 from fedquorum.flower.codec import (
-    EvaluateAnswer,
+    EvaluateResult,
     NamedArrays,
     Status,
-    TrainAnswer,
+    TrainResult,
     decode_evaluate_reply,
     encode_evaluate_reply,
 )
 from fedquorum.flower.replies import (
-    Answers,
-    WeightedSum,
-    check_evaluated,
-    collect,
-    refuse_unusable_sum,
-    usable_evaluations,
+    NodeSum,
+    ReplyResults,
+    check_evaluation,
+    collect_results,
+    reject_unusable_sum,
+    select_usable_evaluations,
 )
-from fedquorum.flower.validation import Limits, Sent, origin_problem, sum_problem
-from fedquorum.summation import BinnedSum, Bins
-from fedquorum.types import Proportions
+from fedquorum.flower.validation import ExpectedReply, Limits, find_origin_problem, find_sum_problem
+from fedquorum.types import KnownWeights
 from flwr.app import Error, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.supercore.task_identity import TaskIdentity
@@ -40,14 +40,14 @@ def in_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(TaskIdentity, name, 0)
 
 
-def measured(client: int, loss: float = 1.0) -> EvaluateAnswer:
+def make_evaluate_result(client: int, loss: float = 1.0) -> EvaluateResult:
     """Return what a client says of the model."""
-    return EvaluateAnswer(client, Status.DONE, num_examples=5.0, loss=loss, accuracy=0.5)
+    return EvaluateResult(client, Status.DONE, num_examples=5.0, loss=loss, accuracy=0.5)
 
 
-def trained(client: int, num_examples: float = 5.0) -> TrainAnswer:
+def make_summed_result(client: int, num_examples: float = 5.0) -> TrainResult:
     """Return what a client says whose update is in its node's sum."""
-    return TrainAnswer(client, Status.DONE, num_examples=num_examples, loss=1.0, accuracy=0.5)
+    return TrainResult(client, Status.DONE, num_examples=num_examples, loss=1.0, accuracy=0.5)
 
 
 def reply_of(node: int, content: RecordDict | Error, group: str = GROUP) -> Message:
@@ -58,30 +58,32 @@ def reply_of(node: int, content: RecordDict | Error, group: str = GROUP) -> Mess
     return Message(content, reply_to=asked)
 
 
-def of(node: int, *clients: EvaluateAnswer, **options: Any) -> Message:
+def of(node: int, *clients: EvaluateResult, **options: Any) -> Message:
     """Return a node's reply for some clients."""
     return reply_of(node, encode_evaluate_reply(clients), **options)
 
 
 def sorted_by_client(
     *replies: Message, of_first: tuple[int, ...] = (0, 1)
-) -> Answers[EvaluateAnswer]:
+) -> ReplyResults[EvaluateResult]:
     """Return the replies of node 7, asked for clients 0 and 1, and node 8, asked for client 2."""
     asked_at = {7: of_first, 8: (2,)}
-    return collect(
+    return collect_results(
         replies,
         asked_at,
-        Sent(GROUP),
+        ExpectedReply(GROUP),
         decode_evaluate_reply,
-        EvaluateAnswer,
-        largest=lambda count: 2**20,
+        EvaluateResult,
+        max_bytes=lambda count: 2**20,
     )
 
 
 def test_parts_are_sorted_by_client_and_counted() -> None:
     """Every part belongs to its client, with the message it came in and its bytes."""
-    answers = sorted_by_client(of(8, measured(2)), of(7, measured(1), measured(0)))
-    assert sorted(answers.parts) == [0, 1, 2]
+    answers = sorted_by_client(
+        of(8, make_evaluate_result(2)), of(7, make_evaluate_result(1), make_evaluate_result(0))
+    )
+    assert sorted(answers.by_client) == [0, 1, 2]
     assert answers.contents[0] is answers.contents[1]
     assert answers.num_bytes > 0
     assert not answers.malformed
@@ -89,25 +91,30 @@ def test_parts_are_sorted_by_client_and_counted() -> None:
 
 def test_a_client_twice_in_a_reply_is_not_used() -> None:
     """Neither part counts, for training or for an evaluation; the others of the node do."""
-    answers = sorted_by_client(of(7, measured(0), measured(0, loss=9.0), measured(1)))
+    answers = sorted_by_client(
+        of(7, make_evaluate_result(0), make_evaluate_result(0, loss=9.0), make_evaluate_result(1))
+    )
     assert answers.malformed == {0: "its node replied for it twice"}
-    assert list(usable_evaluations(answers)) == [1]
+    assert list(select_usable_evaluations(answers)) == [1]
 
 
 def test_a_client_of_another_node_spoils_what_is_missing() -> None:
     """A part for a client not asked there is not taken, and whoever is missing is told why."""
-    answers = sorted_by_client(of(7, measured(0), measured(2)))
-    assert list(answers.parts) == [0]
+    answers = sorted_by_client(of(7, make_evaluate_result(0), make_evaluate_result(2)))
+    assert list(answers.by_client) == [0]
     assert answers.malformed == {1: "its node replied for 2, not asked there"}
 
 
 def test_the_first_reply_of_a_node_counts() -> None:
     """A second one is ignored, and said so; one to another step does not stand in its way."""
-    late = of(7, measured(0, loss=9.0), measured(1), group="evaluate 2")
-    first, second = of(7, measured(0), measured(1)), of(7, measured(0, loss=5.0), measured(1))
+    late = of(7, make_evaluate_result(0, loss=9.0), make_evaluate_result(1), group="evaluate 2")
+    first, second = (
+        of(7, make_evaluate_result(0), make_evaluate_result(1)),
+        of(7, make_evaluate_result(0, loss=5.0), make_evaluate_result(1)),
+    )
     answers = sorted_by_client(late, first, second)
     assert not answers.malformed
-    assert answers.parts[0].loss == 1.0
+    assert answers.by_client[0].loss == 1.0
     assert answers.notes == dict.fromkeys((0, 1), "a second reply was ignored")
     only_late = sorted_by_client(late)
     assert only_late.malformed == dict.fromkeys(
@@ -122,28 +129,28 @@ def test_a_reply_to_another_message_of_the_step_is_not_used() -> None:
     )
     for message, name in ((asked, "one"), (other, "two")):
         message.metadata.__dict__["_message_id"] = name
-    sent = Sent(GROUP, {7: asked.metadata})
-    content = encode_evaluate_reply([measured(0)])
-    assert origin_problem(Message(content, reply_to=asked), sent) is None
-    assert origin_problem(of(7, measured(0)), sent) is None
-    assert origin_problem(Message(content, reply_to=other), sent) == (
+    sent = ExpectedReply(GROUP, {7: asked.metadata})
+    content = encode_evaluate_reply([make_evaluate_result(0)])
+    assert find_origin_problem(Message(content, reply_to=asked), sent) is None
+    assert find_origin_problem(of(7, make_evaluate_result(0)), sent) is None
+    assert find_origin_problem(Message(content, reply_to=other), sent) == (
         "a reply to another message than the one that its node was sent"
     )
 
 
-def test_an_error_and_what_cannot_be_read_are_of_all_asked_there() -> None:
+def test_an_error_or_a_malformed_reply_affects_all_clients_of_the_node() -> None:
     """A node's error fails its clients with its reason; a malformed reply rejects them."""
     broken = reply_of(7, Error(code=0, reason="no data"))
     answers = sorted_by_client(broken, reply_of(8, RecordDict()))
-    assert {k: (p.status, p.reason) for k, p in answers.parts.items()} == dict.fromkeys(
+    assert {k: (p.status, p.reason) for k, p in answers.by_client.items()} == dict.fromkeys(
         (0, 1), (Status.FAILED, "no data")
     )
     assert list(answers.malformed) == [2]
-    assert not usable_evaluations(answers)
+    assert not select_usable_evaluations(answers)
 
 
-def failed(*clients: int, reason: str = "no") -> list[EvaluateAnswer]:
-    return [EvaluateAnswer(k, Status.FAILED, reason=reason) for k in clients]
+def make_failed_results(*clients: int, reason: str = "no") -> list[EvaluateResult]:
+    return [EvaluateResult(k, Status.FAILED, reason=reason) for k in clients]
 
 
 NONSENSE = RecordDict()
@@ -162,18 +169,22 @@ RAISED, NOT_LOADED, UNREADABLE = (
 @pytest.mark.parametrize(
     ("of_first", "of_second", "told"),
     [
-        (failed(0, 1), failed(2), "no"),
-        (failed(0, 1), RAISED, "no, boom"),
+        (make_failed_results(0, 1), make_failed_results(2), "no"),
+        (make_failed_results(0, 1), RAISED, "no, boom"),
         (UNREADABLE, NOT_LOADED, "boom"),
-        ([measured(0, -1.0), measured(1, -1.0)], [measured(2, -1.0)], "loss is -1.0, not >= 0"),
-        (failed(0, 1), NONSENSE, "no, a reply needs the record 'metrics'"),
-        ([measured(0), *failed(1)], failed(2), None),
-        (failed(0, 1), [measured(2)], None),
-        (failed(0, 1), None, None),
-        (failed(0), failed(2), None),
+        (
+            [make_evaluate_result(0, -1.0), make_evaluate_result(1, -1.0)],
+            [make_evaluate_result(2, -1.0)],
+            "loss is -1.0, not >= 0",
+        ),
+        (make_failed_results(0, 1), NONSENSE, "no, a reply needs the record 'metrics'"),
+        ([make_evaluate_result(0), *make_failed_results(1)], make_failed_results(2), None),
+        (make_failed_results(0, 1), [make_evaluate_result(2)], None),
+        (make_failed_results(0, 1), None, None),
+        (make_failed_results(0), make_failed_results(2), None),
         (None, None, None),
-        (failed(0, 1), [EvaluateAnswer(2, Status.UNAVAILABLE)], None),
-        *((failed(0, 1), Error(code, "gone"), None) for code in AWAY),
+        (make_failed_results(0, 1), [EvaluateResult(2, Status.UNAVAILABLE)], None),
+        *((make_failed_results(0, 1), Error(code, "gone"), None) for code in AWAY),
     ],
 )
 def test_an_evaluation_that_fails_everywhere(
@@ -190,7 +201,7 @@ def test_an_evaluation_that_fails_everywhere(
     asked_at, everyone = {7: (0, 1), 8: (2,)}, frozenset(range(3))
 
     def check(asked_at: dict[int, tuple[int, ...]], wanted: frozenset[int] = everyone) -> None:
-        check_evaluated(answers, asked_at, wanted, model="the first model", metric="accuracy")
+        check_evaluation(answers, asked_at, wanted, model="the first model", metric="accuracy")
 
     check({})
     if told is None:
@@ -209,10 +220,14 @@ def test_an_evaluation_that_fails_everywhere(
 
 def test_the_reasons_of_a_failed_evaluation_are_one_line() -> None:
     """The first of many."""
-    parts = {k: EvaluateAnswer(k, Status.FAILED, reason=f"reason {k}") for k in range(5)}
+    parts = {k: EvaluateResult(k, Status.FAILED, reason=f"reason {k}") for k in range(5)}
     with pytest.raises(RunError) as refused:
-        check_evaluated(
-            Answers(parts=parts), {1: tuple(parts)}, frozenset(parts), model="it", metric="accuracy"
+        check_evaluation(
+            ReplyResults(by_client=parts),
+            {1: tuple(parts)},
+            frozenset(parts),
+            model="it",
+            metric="accuracy",
         )
     told = "reason 0, reason 1, reason 2, ... (5 in all)"
     assert str(refused.value) == f"none of 5 clients could measure it: {told}"
@@ -231,11 +246,13 @@ def test_the_reasons_of_a_failed_evaluation_are_one_line() -> None:
 )
 def test_sums_that_cannot_be_used(asked_for: bool, array: Any, problem: str | None) -> None:
     """A sum must have been asked for and be like the model, else none of its clients counts."""
-    answers = Answers(parts={0: trained(0), 1: trained(1)})
-    node_sum = WeightedSum({"w": BinnedSum(0, array, np.zeros(2))}, (0, 1))
-    proportions = Proportions(by_data=True) if asked_for else None
+    answers = ReplyResults(by_client={0: make_summed_result(0), 1: make_summed_result(1)})
+    node_sum = NodeSum({"w": BinnedSum(0, array, np.zeros(2))}, (0, 1))
+    proportions = KnownWeights(by_data=True) if asked_for else None
     limits = Limits(needs_loss=True)
-    refuse_unusable_sum(node_sum, answers, MODEL, proportions, limits=limits, bins=Bins.of(2))
+    reject_unusable_sum(
+        node_sum, answers, MODEL, proportions, limits=limits, bins=ExponentBins.for_num_terms(2)
+    )
     assert answers.malformed == ({} if problem is None else dict.fromkeys((0, 1), problem))
 
 
@@ -254,17 +271,21 @@ def test_a_sums_bins_must_be_ones_that_terms_can_reach(
     """A bin that no update reaches would overflow; an array without a bin has terms of 0."""
     model: NamedArrays = {"w": np.zeros(2, np.float32)}
     binned = {name: BinnedSum(index, np.zeros(2), np.zeros(2)) for name, index in sums.items()}
-    assert sum_problem(binned, model, Bins.of(2)) == problem
+    assert find_sum_problem(binned, model, ExponentBins.for_num_terms(2)) == problem
 
 
 def test_one_bad_client_spoils_its_sum() -> None:
     """What is wrong with one client is told of everybody whose update is in the same sum."""
-    answers = Answers(parts={0: trained(0), 1: trained(1, num_examples=-1.0)})
-    node_sum = WeightedSum({"w": BinnedSum(0, np.ones(2), np.zeros(2))}, (0, 1))
-    answers.sums[7] = node_sum
-    proportions = Proportions(by_data=True)
-    refuse_unusable_sum(node_sum, answers, MODEL, proportions, limits=Limits(), bins=Bins.of(2))
-    assert answers.summed == {0, 1}
+    answers = ReplyResults(
+        by_client={0: make_summed_result(0), 1: make_summed_result(1, num_examples=-1.0)}
+    )
+    node_sum = NodeSum({"w": BinnedSum(0, np.ones(2), np.zeros(2))}, (0, 1))
+    answers.node_sums[7] = node_sum
+    proportions = KnownWeights(by_data=True)
+    reject_unusable_sum(
+        node_sum, answers, MODEL, proportions, limits=Limits(), bins=ExponentBins.for_num_terms(2)
+    )
+    assert answers.summed_clients == {0, 1}
     assert answers.malformed[0].startswith("in one sum with client 1, whose num-examples is -1.0")
 
 
@@ -283,9 +304,9 @@ class Compared(int):
 def test_a_reply_is_sorted_in_time_for_its_length() -> None:
     """However many clients it is for, each is looked for in a set."""
     clients = range(2_000)
-    reply = of(7, *map(measured, clients))
+    reply = of(7, *map(make_evaluate_result, clients))
     asked = tuple(map(Compared, clients))
     Compared.count = 0
     answers = sorted_by_client(reply, of_first=asked)
-    assert len(answers.parts) == len(clients)
+    assert len(answers.by_client) == len(clients)
     assert Compared.count <= 10 * len(clients)

@@ -4,49 +4,56 @@ import math
 from collections.abc import Mapping
 
 import pytest
-from fedquorum.client.response_times import TracedTimes
-from fedquorum.flower.availability import is_train
-from fedquorum.flower.codec import NamedArrays, TrainAnswer, TrainTask
-from fedquorum.flower.communication import Communication
+from fedquorum.client.latency import TraceLatency
+from fedquorum.decisions import ClientDecision, RoundReport
+from fedquorum.flower.availability import is_train_message
+from fedquorum.flower.codec import NamedArrays, TrainResult, TrainTask
+from fedquorum.flower.communication import NativeProtocol
 from fedquorum.flower.response_times import NodeResponseTimes, ResponseTimeMod
 from fedquorum.quorum import Quorum
-from fedquorum.report import ClientDecision, TrainReport
 from flwr.app import ConfigRecord, Context, Error, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 
-from client_app.node import hosted_clients
-from tests.builders_flower import Change, grid_of, moved, named, play_round, scripted_app
+from client_app.node import compute_hosted_clients
+from tests.builders_flower import (
+    Change,
+    build_named_strategy,
+    make_grid,
+    make_scripted_app,
+    make_train_result,
+    run_first_round,
+)
 
 K = 4
 TIMES = {0: 1.0, 1: 2.0, 2: 3.0, 3: 8.0}
 
 
-def fit(client: int, task: TrainTask, model: NamedArrays) -> TrainAnswer:
+def fit(client: int, task: TrainTask, model: NamedArrays) -> TrainResult:
     """Train like any client."""
-    return moved(client, 1.0)
+    return make_train_result(client, 1.0)
 
 
-def broken(client: int, task: TrainTask, model: NamedArrays) -> TrainAnswer:
+def broken(client: int, task: TrainTask, model: NamedArrays) -> TrainResult:
     """Raise an error on the node."""
     raise RuntimeError(f"client {client} broke")
 
 
 def erring(message: Message, context: Context) -> Message:
     """Reply to training with an error, as another mod may."""
-    if is_train(message):
+    if is_train_message(message):
         return Message(Error(1, "not today"), reply_to=message)
-    return scripted_app(K, fit)(message, context)
+    return make_scripted_app(K, fit)(message, context)
 
 
-def timed(times: Mapping[int, float] | None, inner: ClientAppCallable) -> ClientApp:
+def make_timed_app(times: Mapping[int, float] | None, inner: ClientAppCallable) -> ClientApp:
     """Return an app whose clients take so many seconds; None if its nodes have no times."""
 
     def of_node(context: Context) -> NodeResponseTimes | None:
-        hosted = hosted_clients(dict(context.node_config), K)
+        hosted = compute_hosted_clients(dict(context.node_config), K)
         if times is None:
             return None
-        return NodeResponseTimes(1, hosted, TracedTimes({k: [(1, times[k])] for k in hosted}))
+        return NodeResponseTimes(1, hosted, TraceLatency({k: [(1, times[k])] for k in hosted}))
 
     app = ClientApp(mods=[ResponseTimeMod(of_node)])
     for register in (app.train, app.query, app.evaluate):
@@ -54,36 +61,38 @@ def timed(times: Mapping[int, float] | None, inner: ClientAppCallable) -> Client
     return app
 
 
-def played(app: ClientApp, change: Change = lambda replies: replies) -> TrainReport:
+def run_quorum_round(app: ClientApp, change: Change = lambda replies: replies) -> RoundReport:
     """Play a round, which two of four replies close, with two nodes of two clients each."""
-    communication = Communication(virtual_clock=True, quorum=Quorum(2), round_timeout=10.0)
-    strategy = named("fedavg", K, communication=communication)
-    return play_round(strategy, grid_of(app, 2), change=change)[1]
+    communication = NativeProtocol(virtual_clock=True, quorum=Quorum(2), round_timeout=10.0)
+    strategy = build_named_strategy("fedavg", K, communication=communication)
+    return run_first_round(strategy, make_grid(app, 2), change=change)[1]
 
 
-def told(decisions: tuple[ClientDecision, ...]) -> list[tuple[str, float | None]]:
+def get_status_and_seconds(decisions: tuple[ClientDecision, ...]) -> list[tuple[str, float | None]]:
     """Return the clients' statuses and seconds."""
     return [(decision.status, decision.reply_seconds) for decision in decisions]
 
 
 def test_the_seconds_of_each_client_decide_who_is_in_time() -> None:
     """Though all replies leave at once, and two clients share a message."""
-    report = played(timed(TIMES, scripted_app(K, fit)))
-    assert told(report.decisions) == [
+    report = run_quorum_round(make_timed_app(TIMES, make_scripted_app(K, fit)))
+    assert get_status_and_seconds(report.decisions) == [
         ("trained", 1.0),
         ("trained", 2.0),
         ("late", 3.0),
         ("late", 8.0),
     ]
-    assert (report.simulated_seconds, report.admitted) == (2.0, 2)
+    assert (report.simulated_seconds, report.num_admitted) == (2.0, 2)
 
 
 @pytest.mark.parametrize(
-    "app", [scripted_app(K, fit), timed(None, scripted_app(K, fit))], ids=["no mod", "no times"]
+    "app",
+    [make_scripted_app(K, fit), make_timed_app(None, make_scripted_app(K, fit))],
+    ids=["no mod", "no times"],
 )
 def test_a_reply_without_seconds_is_rejected(app: ClientApp) -> None:
     """The server cannot tell whether it was in time."""
-    report = played(app)
+    report = run_quorum_round(app)
     assert {decision.reason for decision in report.decisions} == {
         "its reply says no simulated seconds"
     }
@@ -93,7 +102,7 @@ def test_a_reply_without_seconds_is_rejected(app: ClientApp) -> None:
 @pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf, 2e15])
 def test_impossible_seconds_are_rejected(seconds: float) -> None:
     """They would turn the clock back or stop it; the node's other client counts."""
-    report = played(timed({**TIMES, 1: seconds}, scripted_app(K, fit)))
+    report = run_quorum_round(make_timed_app({**TIMES, 1: seconds}, make_scripted_app(K, fit)))
     first, second, *_ = report.decisions
     assert first.status == "trained"
     assert (second.status, second.reason) == (
@@ -112,7 +121,7 @@ def test_seconds_that_are_no_numbers_are_rejected() -> None:
         times["seconds"] = ["fast", "slow"]
         return replies
 
-    report = played(timed(TIMES, scripted_app(K, fit)), in_words)
+    report = run_quorum_round(make_timed_app(TIMES, make_scripted_app(K, fit)), in_words)
     refused = ("rejected", "'seconds' must be numbers")
     found = [(decision.status, decision.reason) for decision in report.decisions]
     assert found == [refused, ("trained", None), refused, ("trained", None)]
@@ -123,7 +132,7 @@ def test_seconds_that_are_no_numbers_are_rejected() -> None:
     ("app", "reasons"),
     [
         (
-            scripted_app(K, broken),
+            make_scripted_app(K, broken),
             {"RuntimeError: client 0 broke", "RuntimeError: client 1 broke"},
         ),
         (erring, {"not today"}),
@@ -132,7 +141,7 @@ def test_seconds_that_are_no_numbers_are_rejected() -> None:
 )
 def test_an_error_of_the_app_takes_no_seconds(app: ClientAppCallable, reasons: set[str]) -> None:
     """It arrives as it was, and the clock stands still where nobody replies."""
-    report = played(timed(TIMES, app))
-    assert told(report.decisions) == [("failed", None)] * K
+    report = run_quorum_round(make_timed_app(TIMES, app))
+    assert get_status_and_seconds(report.decisions) == [("failed", None)] * K
     assert {decision.reason for decision in report.decisions} == reasons
     assert report.simulated_seconds == 0.0

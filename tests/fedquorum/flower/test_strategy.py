@@ -12,23 +12,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fedquorum import Communication, ComposedStrategy, Population, Rules, StandardProtocol
+from fedquorum import ComposedStrategy, NativeProtocol, Population, RuleSet, StandardProtocol
 from fedquorum.errors import ClientsMissingError, StateError
 from fedquorum.flower.codec import (
-    EvaluateAnswer,
+    EvaluateResult,
     NamedArrays,
     Status,
-    TrainAnswer,
+    TrainResult,
     TrainTask,
     decode_arrays,
     encode_arrays,
     encode_evaluate_reply,
     encode_train_reply,
 )
-from fedquorum.participation import MeanInterval
-from fedquorum.selection import EpsilonGate, Everyone, Sampling
+from fedquorum.participation import FedAUCorrection
+from fedquorum.selection import AllClients, EpsilonGate, Sampling
 from fedquorum.server_optimizer import Adam
-from fedquorum.types import Call, Told
+from fedquorum.types import ClientReports, RoundPlan
 from fedquorum.weighting import AverageAll, DataFraction, Weighting
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -37,17 +37,17 @@ from numpy.typing import NDArray
 from tests.builders_flower import (
     MODEL,
     ScriptedGrid,
-    bytes_of,
+    build_fedalign,
+    build_named_strategy,
+    collect_first_weights,
     evaluate_round,
-    fedalign,
-    first_weights,
-    grid_of,
-    moved,
-    named,
-    play_round,
+    get_state_bytes,
+    make_grid,
+    make_scripted_app,
+    make_standard_app,
+    make_train_result,
     request_of,
-    scripted_app,
-    standard_app,
+    run_first_round,
     train_round,
 )
 
@@ -55,17 +55,17 @@ from tests.builders_flower import (
 def test_one_round_by_hand() -> None:
     """Two priority clients, one admitted, one refused by the server, one silent."""
 
-    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
         assert task.objective.loss == 1.0
         if client == 4:
-            return TrainAnswer(4, Status.DECLINED)
+            return TrainResult(4, Status.DECLINED)
         by, examples, loss = {0: (1, 10, 1.0), 1: (2, 30, 1.0), 2: (4, 20, 0.9), 3: (8, 5, 0.1)}[
             client
         ]
-        return moved(client, by, examples=examples, loss=loss)
+        return make_train_result(client, by, examples=examples, loss=loss)
 
-    strategy = fedalign(5, {0, 1}, epsilon=0.2)
-    got, report = play_round(strategy, grid_of(scripted_app(5, fit), 2))
+    strategy = build_fedalign(5, {0, 1}, epsilon=0.2)
+    got, report = run_first_round(strategy, make_grid(make_scripted_app(5, fit), 2))
     # p = (10, 30, 20) / 40, A = 1/2: (10 * 1 + 30 * 2 + 20 * 4) / 60 = 2.5
     assert got is not None
     np.testing.assert_allclose(got, MODEL["w"] + 2.5, rtol=1e-6)
@@ -89,12 +89,12 @@ def test_global_loss_is_the_priority_objective() -> None:
     """F(w_0) is measured before round 1, weighted by the priority clients' data alone."""
     seen: list[float] = []
 
-    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
         seen.append(task.objective.loss)
-        return moved(client, 0.0)
+        return make_train_result(client, 0.0)
 
     losses = {0: 1.0, 1: 2.0, 2: 100.0}
-    play_round(fedalign(3, {0, 1}), grid_of(scripted_app(3, fit, losses), 3))
+    run_first_round(build_fedalign(3, {0, 1}), make_grid(make_scripted_app(3, fit, losses), 3))
     assert seen == [1.5] * 3
 
 
@@ -104,11 +104,13 @@ def test_any_number_of_nodes_gives_the_same_model(nodes: int) -> None:
     rng = np.random.default_rng(5)
     shifts = {k: rng.normal() for k in range(20)}
 
-    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
-        return moved(client, shifts[client], examples=client + 1)
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
+        return make_train_result(client, shifts[client], examples=client + 1)
 
     def result(count: int) -> NDArray[Any] | None:
-        return play_round(fedalign(20, {1, 2}), grid_of(scripted_app(20, fit), count))[0]
+        return run_first_round(
+            build_fedalign(20, {1, 2}), make_grid(make_scripted_app(20, fit), count)
+        )[0]
 
     expected, got = result(1), result(nodes)
     assert expected is not None
@@ -121,8 +123,8 @@ def test_the_order_of_replies_changes_nothing() -> None:
     rng = np.random.default_rng(6)
     shifts = {k: rng.normal() for k in range(12)}
 
-    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
-        return moved(client, shifts[client], examples=client + 1)
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
+        return make_train_result(client, shifts[client], examples=client + 1)
 
     def result(seed: int | None) -> bytes:
         def change(replies: list[Message]) -> list[Message]:
@@ -130,7 +132,9 @@ def test_the_order_of_replies_changes_nothing() -> None:
                 random.Random(seed).shuffle(replies)
             return replies
 
-        got, _ = play_round(fedalign(12, {0, 5}), grid_of(scripted_app(12, fit), 12), change=change)
+        got, _ = run_first_round(
+            build_fedalign(12, {0, 5}), make_grid(make_scripted_app(12, fit), 12), change=change
+        )
         assert got is not None
         return got.tobytes()
 
@@ -143,19 +147,27 @@ def test_limits_of_the_gate() -> None:
     shifts = {k: rng.normal() for k in range(8)}
     population = Population(tuple(range(8)), frozenset({1, 4}))
 
-    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
         if task.epsilon == 0 and not task.priority:
-            return TrainAnswer(client, Status.DECLINED)
-        return moved(client, shifts[client], examples=3 * client + 1, loss=float(client))
+            return TrainResult(client, Status.DECLINED)
+        return make_train_result(
+            client, shifts[client], examples=3 * client + 1, loss=float(client)
+        )
 
     def result(strategy: ComposedStrategy) -> bytes:
-        got, _ = play_round(strategy, grid_of(scripted_app(8, fit), 2))
+        got, _ = run_first_round(strategy, make_grid(make_scripted_app(8, fit), 2))
         assert got is not None
         return got.tobytes()
 
-    assert result(fedalign(8, {1, 4}, epsilon=0.0)) == result(named("fedavg_priority", population))
-    assert result(fedalign(8, {1, 4}, epsilon=math.inf)) == result(named("fedavg", population))
-    assert result(named("fedavg", population)) != result(named("fedavg_priority", population))
+    assert result(build_fedalign(8, {1, 4}, epsilon=0.0)) == result(
+        build_named_strategy("fedavg_priority", population)
+    )
+    assert result(build_fedalign(8, {1, 4}, epsilon=math.inf)) == result(
+        build_named_strategy("fedavg", population)
+    )
+    assert result(build_named_strategy("fedavg", population)) != result(
+        build_named_strategy("fedavg_priority", population)
+    )
 
 
 def test_limits_of_priority_weights() -> None:
@@ -164,109 +176,109 @@ def test_limits_of_priority_weights() -> None:
     shifts = {k: rng.normal() for k in range(8)}
     everyone = tuple(range(8))
 
-    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
-        return moved(client, shifts[client], examples=3 * client + 1, loss=client / 8)
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
+        return make_train_result(client, shifts[client], examples=3 * client + 1, loss=client / 8)
 
     def result(strategy: ComposedStrategy) -> bytes:
-        got, _ = play_round(strategy, grid_of(scripted_app(8, fit), 2))
+        got, _ = run_first_round(strategy, make_grid(make_scripted_app(8, fit), 2))
         assert got is not None
         return got.tobytes()
 
-    def weighted(weights: dict[int, float], **options: Any) -> ComposedStrategy:
+    def build_weighted(weights: dict[int, float], **options: Any) -> ComposedStrategy:
         population = Population(everyone, frozenset(weights), weights)
-        return named("fedalign", population, warmup_fraction=0.0, **options)
+        return build_named_strategy("fedalign", population, warmup_fraction=0.0, **options)
 
-    assert result(weighted({1: 1.0, 4: 1.0}, epsilon=0.4)) == result(
-        fedalign(8, {1, 4}, epsilon=0.4)
+    assert result(build_weighted({1: 1.0, 4: 1.0}, epsilon=0.4)) == result(
+        build_fedalign(8, {1, 4}, epsilon=0.4)
     )
-    assert result(weighted(dict.fromkeys(everyone, 1.0), epsilon=0.0)) == result(
-        named("fedavg", Population(everyone, frozenset({1})))
+    assert result(build_weighted(dict.fromkeys(everyone, 1.0), epsilon=0.0)) == result(
+        build_named_strategy("fedavg", Population(everyone, frozenset({1})))
     )
-    assert result(weighted({1: 1.0, 4: 0.5}, epsilon=0.4)) != result(
-        fedalign(8, {1, 4}, epsilon=0.4)
+    assert result(build_weighted({1: 1.0, 4: 0.5}, epsilon=0.4)) != result(
+        build_fedalign(8, {1, 4}, epsilon=0.4)
     )
 
 
-BAD_REPLIES: dict[str, tuple[Callable[[TrainAnswer], TrainAnswer], str]] = {}
+BAD_REPLIES: dict[str, tuple[Callable[[TrainResult], TrainResult], str]] = {}
 
 
-def bad(reason: str) -> Callable[[Callable[[TrainAnswer], TrainAnswer]], None]:
-    def register(make: Callable[[TrainAnswer], TrainAnswer]) -> None:
+def bad(reason: str) -> Callable[[Callable[[TrainResult], TrainResult]], None]:
+    def register(make: Callable[[TrainResult], TrainResult]) -> None:
         BAD_REPLIES[make.__name__] = (make, reason)
 
     return register
 
 
-def with_metrics(reply: TrainAnswer, **changes: Any) -> TrainAnswer:
+def with_metrics(reply: TrainResult, **changes: Any) -> TrainResult:
     return replace(reply, **changes)
 
 
-def with_arrays(reply: TrainAnswer, arrays: NamedArrays | None) -> TrainAnswer:
+def with_arrays(reply: TrainResult, arrays: NamedArrays | None) -> TrainResult:
     return replace(reply, arrays=arrays)
 
 
 @bad("holds NaN or Inf")
-def nan_weights(reply: TrainAnswer) -> TrainAnswer:
+def nan_weights(reply: TrainResult) -> TrainResult:
     return with_arrays(reply, {"w": np.array([np.nan, 0, 0], dtype=np.float32)})
 
 
 @bad("holds NaN or Inf")
-def infinite_weights(reply: TrainAnswer) -> TrainAnswer:
+def infinite_weights(reply: TrainResult) -> TrainResult:
     return with_arrays(reply, {"w": np.array([np.inf, 0, 0], dtype=np.float32)})
 
 
 @bad(r"has shape \(2,\), the model's \(3,\)")
-def wrong_shape(reply: TrainAnswer) -> TrainAnswer:
+def wrong_shape(reply: TrainResult) -> TrainResult:
     return with_arrays(reply, {"w": np.zeros(2, dtype=np.float32)})
 
 
 @bad("has dtype float64")
-def wrong_dtype(reply: TrainAnswer) -> TrainAnswer:
+def wrong_dtype(reply: TrainResult) -> TrainResult:
     return with_arrays(reply, {"w": np.zeros(3)})
 
 
 @bad(r"arrays v are none of the model's, the model's arrays w are missing")
-def wrong_key(reply: TrainAnswer) -> TrainAnswer:
+def wrong_key(reply: TrainResult) -> TrainResult:
     return with_arrays(reply, {"v": MODEL["w"]})
 
 
 @bad("no arrays in the reply")
-def no_arrays(reply: TrainAnswer) -> TrainAnswer:
+def no_arrays(reply: TrainResult) -> TrainResult:
     return with_arrays(reply, None)
 
 
 @bad("num-examples is 0")
-def no_examples(reply: TrainAnswer) -> TrainAnswer:
+def no_examples(reply: TrainResult) -> TrainResult:
     return with_metrics(reply, num_examples=0)
 
 
 @bad("num-examples is -5")
-def negative_examples(reply: TrainAnswer) -> TrainAnswer:
+def negative_examples(reply: TrainResult) -> TrainResult:
     return with_metrics(reply, num_examples=-5)
 
 
 @bad("num-examples is 1e[+]30")
-def absurd_examples(reply: TrainAnswer) -> TrainAnswer:
+def absurd_examples(reply: TrainResult) -> TrainResult:
     return with_metrics(reply, num_examples=1e30)
 
 
 @bad("num-examples is nan")
-def nan_examples(reply: TrainAnswer) -> TrainAnswer:
+def nan_examples(reply: TrainResult) -> TrainResult:
     return with_metrics(reply, num_examples=math.nan)
 
 
 @bad("loss is nan")
-def nan_loss(reply: TrainAnswer) -> TrainAnswer:
+def nan_loss(reply: TrainResult) -> TrainResult:
     return with_metrics(reply, loss=math.nan)
 
 
 @bad("loss is -1.0")
-def negative_loss(reply: TrainAnswer) -> TrainAnswer:
+def negative_loss(reply: TrainResult) -> TrainResult:
     return with_metrics(reply, loss=-1.0)
 
 
 @bad("accuracy is 1.5")
-def impossible_accuracy(reply: TrainAnswer) -> TrainAnswer:
+def impossible_accuracy(reply: TrainResult) -> TrainResult:
     return with_metrics(reply, accuracy=1.5)
 
 
@@ -275,16 +287,20 @@ def test_a_bad_reply_is_rejected_and_touches_nothing(name: str) -> None:
     """The model is that of a round without the bad client, to the last bit; the reason is told."""
     spoil, reason = BAD_REPLIES[name]
 
-    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
-        reply = moved(client, 0.1 * client, examples=client + 1)
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
+        reply = make_train_result(client, 0.1 * client, examples=client + 1)
         return spoil(reply) if client == 3 else reply
 
-    def silent(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
-        reply = moved(client, 0.1 * client, examples=client + 1)
-        return TrainAnswer(3, Status.DECLINED) if client == 3 else reply
+    def silent(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
+        reply = make_train_result(client, 0.1 * client, examples=client + 1)
+        return TrainResult(3, Status.DECLINED) if client == 3 else reply
 
-    got, report = play_round(fedalign(4, {0, 1}), grid_of(scripted_app(4, fit), 4))
-    expected, _ = play_round(fedalign(4, {0, 1}), grid_of(scripted_app(4, silent), 4))
+    got, report = run_first_round(
+        build_fedalign(4, {0, 1}), make_grid(make_scripted_app(4, fit), 4)
+    )
+    expected, _ = run_first_round(
+        build_fedalign(4, {0, 1}), make_grid(make_scripted_app(4, silent), 4)
+    )
     assert got is not None
     assert expected is not None
     assert got.tobytes() == expected.tobytes()
@@ -296,14 +312,14 @@ def test_a_bad_reply_is_rejected_and_touches_nothing(name: str) -> None:
 def test_a_bad_client_among_others_on_a_node_is_rejected_alone() -> None:
     """NaN from one client of a shared node does not cost the other clients their updates."""
 
-    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
-        reply = moved(client, 1.0)
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
+        reply = make_train_result(client, 1.0)
         return nan_update(reply) if client == 3 else reply
 
-    def nan_update(reply: TrainAnswer) -> TrainAnswer:
+    def nan_update(reply: TrainResult) -> TrainResult:
         return with_arrays(reply, {"w": np.full(3, np.nan, dtype=np.float32)})
 
-    _, report = play_round(fedalign(4, {0, 1}), grid_of(scripted_app(4, fit), 1))
+    _, report = run_first_round(build_fedalign(4, {0, 1}), make_grid(make_scripted_app(4, fit), 1))
     assert [d.status for d in report.decisions] == ["trained"] * 3 + ["rejected"]
 
 
@@ -314,9 +330,9 @@ def test_unreadable_reply_rejects_the_clients_of_its_node() -> None:
         replies[1] = Message(RecordDict(), reply_to=request_of(replies[1]))
         return replies
 
-    _, report = play_round(
-        fedalign(4, {0, 2}),
-        grid_of(scripted_app(4, lambda k, c, a: moved(k, 1.0)), 2),
+    _, report = run_first_round(
+        build_fedalign(4, {0, 2}),
+        make_grid(make_scripted_app(4, lambda k, c, a: make_train_result(k, 1.0)), 2),
         change=change,
     )
     assert [d.status for d in report.decisions] == ["trained", "rejected", "trained", "rejected"]
@@ -327,13 +343,13 @@ def test_a_client_id_that_the_node_does_not_own_is_rejected() -> None:
     """A node that answers for another's client changes nothing about it, and the trail tells."""
 
     def change(replies: list[Message]) -> list[Message]:
-        stolen = encode_train_reply([moved(0, 100.0)])
+        stolen = encode_train_reply([make_train_result(0, 100.0)])
         replies[3] = Message(stolen, reply_to=request_of(replies[3]))
         return replies
 
-    got, report = play_round(
-        fedalign(4, {0, 1}),
-        grid_of(scripted_app(4, lambda k, c, a: moved(k, 1.0)), 4),
+    got, report = run_first_round(
+        build_fedalign(4, {0, 1}),
+        make_grid(make_scripted_app(4, lambda k, c, a: make_train_result(k, 1.0)), 4),
         change=change,
     )
     assert got is not None
@@ -349,33 +365,33 @@ def test_failures_are_recorded_with_their_reason() -> None:
         replies[2] = Message(Error(1, "boom"), reply_to=request_of(replies[2]))
         return replies[:3]
 
-    _, report = play_round(
-        fedalign(4, {0, 1}),
-        grid_of(scripted_app(4, lambda k, c, a: moved(k, 1.0)), 4),
+    _, report = run_first_round(
+        build_fedalign(4, {0, 1}),
+        make_grid(make_scripted_app(4, lambda k, c, a: make_train_result(k, 1.0)), 4),
         change=change,
     )
     outcome = [(d.status, d.reason) for d in report.decisions]
     assert outcome[2] == ("failed", "boom")
     assert outcome[3] == ("failed", "no reply in time")
-    assert report.admitted == 2
+    assert report.num_admitted == 2
 
 
 @pytest.mark.parametrize("what", ["all silent", "all failed", "no reply"])
 def test_empty_rounds_keep_the_model(what: str) -> None:
     """Nothing to combine: no model is returned, the round is reported as empty."""
 
-    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
         status = Status.DECLINED if what == "all silent" else Status.FAILED
-        return TrainAnswer(client, status)
+        return TrainResult(client, status)
 
-    strategy = fedalign(3, {0})
-    got, report = play_round(
+    strategy = build_fedalign(3, {0})
+    got, report = run_first_round(
         strategy,
-        grid_of(scripted_app(3, fit), 3),
+        make_grid(make_scripted_app(3, fit), 3),
         change=lambda replies: [] if what == "no reply" else replies,
     )
     assert got is None
-    assert report.empty
+    assert report.is_empty
     assert report.theta is None
 
 
@@ -387,21 +403,23 @@ def test_priority_is_the_servers_knowledge() -> None:
             reply.content.metric_records["metrics"]["priority"] = 1.0
         return replies
 
-    app = scripted_app(2, lambda k, task, arrays: moved(k, 1.0, loss=0.0))
-    _, report = play_round(fedalign(2, {0}, epsilon=0.1), grid_of(app, 2), change=change)
+    app = make_scripted_app(2, lambda k, task, arrays: make_train_result(k, 1.0, loss=0.0))
+    _, report = run_first_round(
+        build_fedalign(2, {0}, epsilon=0.1), make_grid(app, 2), change=change
+    )
     assert [d.status for d in report.decisions] == ["trained", "rejected"]
 
 
 def test_local_only_keeps_the_model_and_wants_no_update() -> None:
     """Replies without arrays count as trained, with weight 0; arrays are refused."""
 
-    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
-        assert task.keeps_model
-        reply = moved(client, 1.0)
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
+        assert task.trains_local_model
+        reply = make_train_result(client, 1.0)
         return reply if client == 2 else replace(reply, arrays=None)
 
-    strategy = named("local_only", Population.of(3, {0}))
-    new_model, report = play_round(strategy, grid_of(scripted_app(3, fit), 3))
+    strategy = build_named_strategy("local_only", Population.from_size(3, {0}))
+    new_model, report = run_first_round(strategy, make_grid(make_scripted_app(3, fit), 3))
     assert new_model is None
     assert [(d.status, d.weight) for d in report.decisions] == [
         ("trained", 0.0),
@@ -412,37 +430,37 @@ def test_local_only_keeps_the_model_and_wants_no_update() -> None:
     assert (report.inclusion_mass, report.theta) == (None, None)
 
 
-EVERYONE = Population.of(4)
+EVERYONE = Population.from_size(4)
 
 
 def only(*there: tuple[int, ...]) -> ClientApp:
     """Return clients 0 to 3 of which ``there[t - 1]`` take part in round t; each moves by 1."""
 
-    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
-        assert not task.measures_loss
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
+        assert not task.needs_evaluation
         if client not in there[task.server_round - 1]:
-            return TrainAnswer(client, Status.UNAVAILABLE)
+            return TrainResult(client, Status.UNAVAILABLE)
         moved_on: NamedArrays = {"w": arrays["w"] + np.float32(1)}
-        return TrainAnswer(client, Status.DONE, num_examples=5.0 + client, arrays=moved_on)
+        return TrainResult(client, Status.DONE, num_examples=5.0 + client, arrays=moved_on)
 
-    return scripted_app(4, fit)
+    return make_scripted_app(4, fit)
 
 
 def test_fedau_by_hand() -> None:
     """c_n = omega_n / N: who comes every second round weighs 2 once that was seen."""
-    strategy = named("fedau", EVERYONE)
+    strategy = build_named_strategy("fedau", EVERYONE)
     there = ((0, 1), (0,), (0, 1), (0,), (0, 1))
-    path = first_weights(strategy, grid_of(only(*there), 2), 5)
+    path = collect_first_weights(strategy, make_grid(only(*there), 2), 5)
     # omega of client 1: 1, 1, (1), then the mean of intervals 1 and 2 = 1.5
     assert np.diff([1.0, *path]).tolist() == pytest.approx([0.5, 0.25, 0.5, 0.25, 0.25 + 1.5 / 4])
-    report = strategy.outcome.report
+    report = strategy.step_result.report
     assert {d.client: (d.status, d.participation_correction) for d in report.decisions} == {
         0: ("trained", 1.0),
         1: ("trained", 1.5),
         2: ("unavailable", 1.0),
         3: ("unavailable", 1.0),
     }
-    assert strategy.outcome.state_bytes == 4 * 4 * 8
+    assert strategy.step_result.state_bytes == 4 * 4 * 8
     assert math.isnan(report.objective.loss)
 
 
@@ -463,31 +481,33 @@ def test_fedau_by_hand() -> None:
 def test_baselines_by_hand(name: str, steps: list[float]) -> None:
     """The steps of four rounds: two clients, another one, nobody, two."""
     rates = {0: 1.0, 1: 0.5, 2: 0.25, 3: 1.0}
-    strategy = named(name, EVERYONE, rates=rates)
-    path = first_weights(strategy, grid_of(only((0, 1), (2,), (), (1, 2)), 2), 4)
+    strategy = build_named_strategy(name, EVERYONE, rates=rates)
+    path = collect_first_weights(strategy, make_grid(only((0, 1), (2,), (), (1, 2)), 2), 4)
     assert np.diff([1.0, *path]).tolist() == pytest.approx(steps)
 
 
 def test_server_state_of_a_memory_is_a_model_per_client(tmp_path: Path) -> None:
     """FedVarp and MIFA keep one model for each client; in files the numbers are the same."""
     there = ((0, 1), (2,), (), (1, 2))
-    in_memory = named("fedvarp", EVERYONE)
-    in_files = named("fedvarp", EVERYONE, memory_dir=str(tmp_path))
-    paths = [first_weights(s, grid_of(only(*there), 2), 4) for s in (in_memory, in_files)]
+    in_memory = build_named_strategy("fedvarp", EVERYONE)
+    in_files = build_named_strategy("fedvarp", EVERYONE, memory_dir=str(tmp_path))
+    paths = [collect_first_weights(s, make_grid(only(*there), 2), 4) for s in (in_memory, in_files)]
     assert paths[0] == paths[1]
-    sizes = {s.outcome.state_bytes for s in (in_memory, in_files)}
+    sizes = {s.step_result.state_bytes for s in (in_memory, in_files)}
     assert sizes == {4 * 3 * 4 + 3 * 8}
     assert [path.stat().st_size > 4 * 3 * 4 for path in tmp_path.iterdir()] == [True]
 
 
-def test_clients_that_join_late_are_known_from_then_on() -> None:
+def test_clients_that_join_late_are_registered_from_then_on() -> None:
     """Round 1 begins with two of four clients; N is 2, and 4 when the others have come."""
-    strategy = named("fedau", EVERYONE, communication=Communication(startup_clients=2))
+    strategy = build_named_strategy(
+        "fedau", EVERYONE, communication=NativeProtocol(startup_clients=2)
+    )
     grid = ScriptedGrid(only((0, 2), (0, 1, 2, 3)), {}, 2, there=[1])
     steps = []
     for number in (1, 2):
         train_round(strategy, grid, number)
-        steps.append([(d.status, d.weight) for d in strategy.outcome.report.decisions])
+        steps.append([(d.status, d.weight) for d in strategy.step_result.report.decisions])
         grid.there = {1, 2}
     away = ("unavailable", 0.0)
     assert steps[0] == [("trained", 0.5), away, ("trained", 0.5), away]
@@ -501,16 +521,16 @@ def test_aggregation_streams() -> None:
     model: NamedArrays = {"w": np.zeros(size, dtype=np.float32)}
 
     def peak(clients: int) -> float:
-        strategy = named("fedau", clients)
-        app = scripted_app(clients, lambda k, task, arrays: TrainAnswer(k, Status.DONE))
-        grid = grid_of(app, clients)
+        strategy = build_named_strategy("fedau", clients)
+        app = make_scripted_app(clients, lambda k, task, arrays: TrainResult(k, Status.DONE))
+        grid = make_grid(app, clients)
         messages = list(strategy.configure_train(1, encode_arrays(model), ConfigRecord(), grid))
         one = encode_arrays({"w": np.ones(size, dtype=np.float32)})
         replies = []
         for message in messages:
             asked: dict[str, Any] = dict(message.content.config_records["config"])
             content = encode_train_reply(
-                [TrainAnswer(asked["client-id"][0], Status.DONE, num_examples=10)]
+                [TrainResult(asked["client-id"][0], Status.DONE, num_examples=10)]
             )
             content["arrays"] = one
             replies.append(Message(content, reply_to=message))
@@ -518,7 +538,7 @@ def test_aggregation_streams() -> None:
         strategy.aggregate_train(1, replies)
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        assert strategy.outcome.report.admitted == clients
+        assert strategy.step_result.report.num_admitted == clients
         return most / (4 * size)
 
     few, many = peak(10), peak(1000)
@@ -529,10 +549,12 @@ def test_aggregation_streams() -> None:
 def test_missing_clients_are_named() -> None:
     """The first round waits for all clients, and says which are missing when time is up."""
     population = Population(tuple(range(5)), frozenset({0}))
-    strategy = named("fedavg", population, communication=Communication(startup_timeout=0.3))
-    app = scripted_app(3, lambda k, c, a: moved(k, 1.0))
+    strategy = build_named_strategy(
+        "fedavg", population, communication=NativeProtocol(startup_timeout=0.3)
+    )
+    app = make_scripted_app(3, lambda k, c, a: make_train_result(k, 1.0))
     with pytest.raises(ClientsMissingError, match=r"3 of 5 clients found on 1 nodes.*: 3, 4"):
-        strategy.configure_train(1, encode_arrays(MODEL), ConfigRecord(), grid_of(app, 1))
+        strategy.configure_train(1, encode_arrays(MODEL), ConfigRecord(), make_grid(app, 1))
 
 
 def test_a_node_that_cannot_take_part_stops_the_start() -> None:
@@ -543,23 +565,23 @@ def test_a_node_that_cannot_take_part_stops_the_start() -> None:
     def query(message: Message, context: Context) -> Message:
         raise ValueError("no data here")
 
-    strategy = fedalign(2, {0})
+    strategy = build_fedalign(2, {0})
     with pytest.raises(ClientsMissingError, match="cannot take part: ValueError: no data here"):
-        strategy.configure_train(1, encode_arrays(MODEL), ConfigRecord(), grid_of(app, 1))
+        strategy.configure_train(1, encode_arrays(MODEL), ConfigRecord(), make_grid(app, 1))
 
 
 def test_a_late_node_that_cannot_take_part_costs_nothing() -> None:
     """Once the run goes on, a new node that fails on the query is left out with a warning."""
-    grid = ScriptedGrid(scripted_app(3, lambda k, c, a: moved(k, 1.0)), {}, 3)
-    strategy = fedalign(3, {0})
-    play_round(strategy, grid)
+    grid = ScriptedGrid(make_scripted_app(3, lambda k, c, a: make_train_result(k, 1.0)), {}, 3)
+    strategy = build_fedalign(3, {0})
+    run_first_round(strategy, grid)
     grid.there = (1, 2, 3, 99)
     grid.reply = lambda message: (
         Message(Error(1, "no data here"), reply_to=message)
         if message.metadata.dst_node_id == 99
         else None
     )
-    _, report = play_round(strategy, grid)
+    _, report = run_first_round(strategy, grid)
     assert report.count("trained") == 3
 
 
@@ -577,16 +599,16 @@ def test_impossible_evaluations_do_not_enter_the_global_loss(
     spoiled: dict[str, float], expected: float
 ) -> None:
     """F(w) is over the priority clients whose measurements can be; a diverged loss can."""
-    strategy = named("fedavg", 2)
-    grid = grid_of(scripted_app(2, lambda k, c, a: moved(k, 1.0)), 2)
-    play_round(strategy, grid)
+    strategy = build_named_strategy("fedavg", 2)
+    grid = make_grid(make_scripted_app(2, lambda k, c, a: make_train_result(k, 1.0)), 2)
+    run_first_round(strategy, grid)
     good = {"num_examples": 10.0, "loss": 2.0, "accuracy": 0.5}
     replies = []
     for message in strategy.configure_evaluate(1, encode_arrays(MODEL), ConfigRecord(), grid):
         client = dict(message.content.config_records["config"])["client-id"]
         assert isinstance(client, list)
         numbers: dict[str, Any] = {**good, **spoiled} if client == [1] else good
-        answer = EvaluateAnswer(int(client[0]), Status.DONE, **numbers)
+        answer = EvaluateResult(int(client[0]), Status.DONE, **numbers)
         replies.append(Message(encode_evaluate_reply([answer]), reply_to=message))
     measured = strategy.aggregate_evaluate(1, replies)
     assert measured is not None
@@ -595,42 +617,44 @@ def test_impossible_evaluations_do_not_enter_the_global_loss(
 
 def test_nodes_that_come_late_are_waited_for() -> None:
     """Nodes appear one by one; the round starts when the last client is there."""
-    app = scripted_app(3, lambda k, c, a: moved(k, 1.0))
-    _, report = play_round(fedalign(3, {0}), ScriptedGrid(app, {}, 3, arriving=True))
+    app = make_scripted_app(3, lambda k, c, a: make_train_result(k, 1.0))
+    _, report = run_first_round(build_fedalign(3, {0}), ScriptedGrid(app, {}, 3, arriving=True))
     assert report.count("trained") == 3
 
 
 def test_a_node_that_left_is_unavailable() -> None:
     """A client whose node is gone is not asked by message, and recorded as unavailable."""
-    grid = ScriptedGrid(scripted_app(3, lambda k, c, a: moved(k, 1.0)), {}, 3)
-    strategy = fedalign(3, {0})
-    play_round(strategy, grid)
+    grid = ScriptedGrid(make_scripted_app(3, lambda k, c, a: make_train_result(k, 1.0)), {}, 3)
+    strategy = build_fedalign(3, {0})
+    run_first_round(strategy, grid)
     grid.there = {1, 2}
-    _, report = play_round(strategy, grid)
+    _, report = run_first_round(strategy, grid)
     assert report.decisions[2].status == "unavailable"
     assert report.decisions[2].reason == "its node is not connected"
 
 
-def test_evaluation_asks_non_priority_clients_for_nothing_but_tests() -> None:
+def test_evaluation_requests_only_test_losses_from_non_priority_clients() -> None:
     """Training losses are asked of priority clients only; ``priority`` asks nobody else."""
-    app = scripted_app(4, lambda k, c, a: moved(k, 1.0))
+    app = make_scripted_app(4, lambda k, c, a: make_train_result(k, 1.0))
     population = Population(tuple(range(4)), frozenset({0, 1}))
     for evaluated, expected in (("all", [0, 1, 2, 3]), ("priority", [0, 1])):
-        communication = Communication(evaluated_clients=evaluated)
-        strategy = named("fedalign", population, num_rounds=2, communication=communication)
-        grid = grid_of(app, 2)
-        play_round(strategy, grid)
+        communication = NativeProtocol(evaluated_clients=evaluated)
+        strategy = build_named_strategy(
+            "fedalign", population, num_rounds=2, communication=communication
+        )
+        grid = make_grid(app, 2)
+        run_first_round(strategy, grid)
         messages = strategy.configure_evaluate(1, encode_arrays(MODEL), ConfigRecord(), grid)
         strategy.aggregate_evaluate(1, grid.send_and_receive(messages))
-        assert [e.client for e in strategy.outcome.evaluations] == expected
-        assert all(math.isnan(e.loss) != e.priority for e in strategy.outcome.evaluations)
+        assert [e.client for e in strategy.step_result.evaluations] == expected
+        assert all(math.isnan(e.loss) != e.priority for e in strategy.step_result.evaluations)
 
 
 def test_flowers_own_loop_runs_the_strategy() -> None:
     """``Strategy.start`` of Flower drives it like any of its own strategies."""
-    app = scripted_app(
+    app = make_scripted_app(
         4,
-        lambda k, c, arrays: TrainAnswer(
+        lambda k, c, arrays: TrainResult(
             k,
             Status.DONE,
             num_examples=10,
@@ -639,15 +663,15 @@ def test_flowers_own_loop_runs_the_strategy() -> None:
             arrays={"w": arrays["w"] + np.float32(1)},
         ),
     )
-    strategy = fedalign(4, {0, 1})
-    result = strategy.start(grid_of(app, 2), encode_arrays(MODEL), num_rounds=3)
+    strategy = build_fedalign(4, {0, 1})
+    result = strategy.start(make_grid(app, 2), encode_arrays(MODEL), num_rounds=3)
     np.testing.assert_allclose(decode_arrays(result.arrays)["w"], MODEL["w"] + 3)
     assert result.evaluate_metrics_clientapp[3]["global-loss"] == 1.0
 
 
 def test_a_standard_client_app_is_understood() -> None:
     """One client per node may reply in Flower's bare form: arrays and num-examples."""
-    app = scripted_app(2, lambda k, c, a: moved(k, 1.0))
+    app = make_scripted_app(2, lambda k, c, a: make_train_result(k, 1.0))
 
     def change(replies: list[Message]) -> list[Message]:
         return [
@@ -664,70 +688,78 @@ def test_a_standard_client_app_is_understood() -> None:
         ]
 
     population = Population((0, 1), frozenset({0}))
-    got, report = play_round(named("fedavg", population), grid_of(app, 2), change=change)
+    got, report = run_first_round(
+        build_named_strategy("fedavg", population), make_grid(app, 2), change=change
+    )
     assert got is not None
     np.testing.assert_allclose(got, MODEL["w"] + 1.0, rtol=1e-6)
     assert [d.num_examples for d in report.decisions] == [7, 7]
 
 
-def gated(population: Population) -> ComposedStrategy:
+def build_gated_strategy(population: Population) -> ComposedStrategy:
     """Return a gate with omega and data, moved by Adam: everything that is remembered at once."""
-    rules = Rules(
+    rules = RuleSet(
         EpsilonGate(num_rounds=9, epsilon=0.5, warmup_fraction=0.0),
-        MeanInterval(base=DataFraction().over_known()),
+        FedAUCorrection(base=DataFraction().with_fixed_denominator()),
         Adam(0.1),
     )
     return ComposedStrategy(rules, population=population)
 
 
 @pytest.mark.parametrize("name", ["fedvarp", "fedau", "mifa", "gated"])
-def test_a_strategy_goes_on_from_its_state(name: str) -> None:
+def test_a_strategy_resumes_from_its_state(name: str) -> None:
     """A new strategy with the state after a round decides the next as the old one, to the bit."""
-    app = scripted_app(3, lambda k, config, arrays: moved(k, k + 1.0, examples=10 + k))
+    app = make_scripted_app(
+        3, lambda k, config, arrays: make_train_result(k, k + 1.0, examples=10 + k)
+    )
 
     def make(population: Population) -> ComposedStrategy:
-        return gated(population) if name == "gated" else named(name, population)
+        return (
+            build_gated_strategy(population)
+            if name == "gated"
+            else build_named_strategy(name, population)
+        )
 
     def play(strategy: ComposedStrategy, server_round: int) -> bytes:
-        arrays = train_round(strategy, grid_of(app, 3), server_round)
+        arrays = train_round(strategy, make_grid(app, 3), server_round)
         assert arrays is not None
         return decode_arrays(arrays)["w"].tobytes()
 
-    first = make(Population.of(3))
+    first = make(Population.from_size(3))
     play(first, 1)
-    second = make(Population.of(3))
-    second.restore(first.state(), MODEL)
-    assert second.state().keys() == first.state().keys()
-    assert second.outcome.state_bytes == first.outcome.state_bytes
+    second = make(Population.from_size(3))
+    second.restore(first.get_state(), MODEL)
+    assert second.get_state().keys() == first.get_state().keys()
+    assert second.step_result.state_bytes == first.step_result.state_bytes
     assert play(first, 2) == play(second, 2)
 
 
-def test_what_is_asked_too_early() -> None:
+def test_calls_that_come_too_early_are_refused() -> None:
     """No report before a round, and no replies to a round that was not configured."""
-    strategy = fedalign(2, {0})
-    assert strategy.outcome.evaluations == ()
-    assert strategy.outcome.traffic.bytes_down == 0
+    strategy = build_fedalign(2, {0})
+    assert strategy.step_result.evaluations == ()
+    assert strategy.step_result.traffic.bytes_down == 0
     with pytest.raises(StateError, match="no round has been aggregated yet"):
-        _ = strategy.outcome.report
+        _ = strategy.step_result.report
     with pytest.raises(StateError, match="round 3 was not configured"):
         strategy.aggregate_train(3, [])
 
 
 def test_the_state_of_a_memory_is_of_a_strategy_that_has_one() -> None:
     """A strategy without a memory says so, rather than leave the updates out."""
-    app = scripted_app(3, lambda k, config, arrays: moved(k, 1.0))
-    remembering = named("fedvarp", 3)
-    play_round(remembering, grid_of(app, 3))
+    app = make_scripted_app(3, lambda k, config, arrays: make_train_result(k, 1.0))
+    remembering = build_named_strategy("fedvarp", 3)
+    run_first_round(remembering, make_grid(app, 3))
     with pytest.raises(StateError, match="'memory' is of a strategy that keeps the clients' upd"):
-        named("average_participating", 3).restore(remembering.state(), MODEL)
+        build_named_strategy("average_participating", 3).restore(remembering.get_state(), MODEL)
 
 
-def test_estimates_are_told_of_the_clients_that_were_asked() -> None:
+def test_estimates_are_reported_for_unselected_clients_too() -> None:
     """With half of the clients asked there are omegas of the others too, but no decisions."""
-    app = scripted_app(4, lambda k, config, arrays: moved(k, 1.0))
-    strategy = named("fedau", EVERYONE, fraction=0.5, seed=3)
-    _, report = play_round(strategy, grid_of(app, 4))
-    assert [d.client for d in report.decisions] == list(report.call.clients)
+    app = make_scripted_app(4, lambda k, config, arrays: make_train_result(k, 1.0))
+    strategy = build_named_strategy("fedau", EVERYONE, fraction=0.5, seed=3)
+    _, report = run_first_round(strategy, make_grid(app, 4))
+    assert [d.client for d in report.decisions] == list(report.plan.clients)
     assert [d.participation_correction for d in report.decisions] == [1.0, 1.0]
 
 
@@ -735,15 +767,15 @@ def test_estimates_are_told_of_the_clients_that_were_asked() -> None:
 
 
 @dataclass(frozen=True)
-class Counting(Everyone):
+class Counting(AllClients):
     """Everyone, or a sample; writes down which rounds' calls were computed."""
 
     computed: list[int] = field(default_factory=list)
 
-    def call(self, t: int, population: Population, told: Told) -> Call:
+    def plan(self, t: int, population: Population, reports: ClientReports) -> RoundPlan:
         """Return the call."""
         self.computed.append(t)
-        return super().call(t, population, told)
+        return super().plan(t, population, reports)
 
 
 @pytest.mark.parametrize("standard", [False, True])
@@ -754,58 +786,58 @@ def test_a_rounds_call_is_computed_once(
 ) -> None:
     """Whoever asks for it, and ahead of the round or in it."""
     selection = Counting(Sampling(fraction))
-    app = scripted_app(4, lambda k, task, arrays: moved(k, 1.0))
+    app = make_scripted_app(4, lambda k, task, arrays: make_train_result(k, 1.0))
     strategy = ComposedStrategy(
-        Rules(selection, weighting),
-        population=Population.of_joiners() if standard else EVERYONE,
+        RuleSet(selection, weighting),
+        population=Population.open() if standard else EVERYONE,
         communication=StandardProtocol(min_available_nodes=2) if standard else None,
     )
-    strategy.start(grid_of(standard_app() if standard else app, 4), encode_arrays(MODEL), 3)
+    strategy.start(make_grid(make_standard_app() if standard else app, 4), encode_arrays(MODEL), 3)
     assert selection.computed[:3] == [0, 1, 2]
     assert len(set(selection.computed)) == len(selection.computed)
 
 
 def test_f_of_the_first_model_is_measured_by_its_own_step() -> None:
     """``configure_train`` measures nothing; ``start`` takes the step where the rules need it."""
-    app = scripted_app(3, lambda k, task, arrays: moved(k, 1.0), {0: 2.0, 1: 4.0})
-    strategy, grid = fedalign(3, {0, 1}), ScriptedGrid(app, {}, 3)
-    assert strategy.needs_initial
+    app = make_scripted_app(3, lambda k, task, arrays: make_train_result(k, 1.0), {0: 2.0, 1: 4.0})
+    strategy, grid = build_fedalign(3, {0, 1}), ScriptedGrid(app, {}, 3)
+    assert strategy.needs_initial_evaluation
     train_round(strategy, grid)
     assert grid.kinds == ["query"] * 3 + ["train"] * 3
-    assert math.isnan(strategy.outcome.report.objective.loss)
+    assert math.isnan(strategy.step_result.report.objective.loss)
 
-    strategy, grid = fedalign(3, {0, 1}), ScriptedGrid(app, {}, 3)
+    strategy, grid = build_fedalign(3, {0, 1}), ScriptedGrid(app, {}, 3)
     messages = list(strategy.configure_initial(encode_arrays(MODEL), grid))
     assert [m.metadata.dst_node_id for m in messages] == [1, 2]
     strategy.aggregate_initial(grid.send_and_receive(messages))
-    assert [(e.client, e.loss) for e in strategy.outcome.evaluations] == [(0, 2.0), (1, 4.0)]
-    assert not strategy.needs_initial
+    assert [(e.client, e.loss) for e in strategy.step_result.evaluations] == [(0, 2.0), (1, 4.0)]
+    assert not strategy.needs_initial_evaluation
     train_round(strategy, grid)
-    assert strategy.outcome.report.objective.loss == 3.0
+    assert strategy.step_result.report.objective.loss == 3.0
     assert grid.kinds == ["query"] * 3 + ["evaluate"] * 2 + ["train"] * 3
 
     grid = ScriptedGrid(app, {}, 3)
-    fedalign(3, {0, 1}).start(grid, encode_arrays(MODEL), num_rounds=1)
+    build_fedalign(3, {0, 1}).start(grid, encode_arrays(MODEL), num_rounds=1)
     assert grid.kinds == ["query"] * 3 + ["evaluate"] * 2 + ["train"] * 3 + ["evaluate"] * 3
-    assert not named("fedau", 3).needs_initial
-    assert not fedalign(3, {0}, communication=StandardProtocol()).needs_initial
+    assert not build_named_strategy("fedau", 3).needs_initial_evaluation
+    assert not build_fedalign(3, {0}, communication=StandardProtocol()).needs_initial_evaluation
 
 
 def test_an_outcome_is_a_value_with_all_there_is_to_read() -> None:
     """It is complete after each step, cannot be changed, and the next step changes none before."""
-    app = scripted_app(3, lambda k, task, arrays: moved(k, 1.0), {0: 2.0})
-    strategy, grid = named("fedvarp", 3), grid_of(app, 3)
-    before = strategy.outcome
+    app = make_scripted_app(3, lambda k, task, arrays: make_train_result(k, 1.0), {0: 2.0})
+    strategy, grid = build_named_strategy("fedvarp", 3), make_grid(app, 3)
+    before = strategy.step_result
     model = train_round(strategy, grid)
     assert model is not None
-    trained = strategy.outcome
+    trained = strategy.step_result
     assert (before.last_report, before.traffic.bytes_down, before.state_bytes) == (None, 0, 0)
     assert trained.report.count("trained") == 3
     assert trained.traffic.bytes_down > 0 < trained.traffic.bytes_up
     assert trained.state_bytes == 3 * MODEL["w"].nbytes + 3 * 8
     assert trained.evaluations == ()
     evaluate_round(strategy, grid, 1, model)
-    evaluated = strategy.outcome
+    evaluated = strategy.step_result
     assert evaluated.last_report is trained.last_report
     assert [e.loss for e in evaluated.evaluations] == [2.0, 1.0, 1.0]
     assert trained.evaluations == ()
@@ -816,9 +848,9 @@ def test_an_outcome_is_a_value_with_all_there_is_to_read() -> None:
 
 def stepping(population: Population) -> ComposedStrategy:
     """Return what remembers a weighting's state, coverage, an optimizer's state and data."""
-    rules = Rules(
+    rules = RuleSet(
         EpsilonGate(num_rounds=9, epsilon=5.0, warmup_fraction=0.0),
-        MeanInterval(base=DataFraction().over_known()),
+        FedAUCorrection(base=DataFraction().with_fixed_denominator()),
         Adam(1e5),
     )
     return ComposedStrategy(rules, population=population)
@@ -832,40 +864,42 @@ def test_a_round_that_is_refused_leaves_everything_as_it_was(name: str) -> None:
     model: NamedArrays = {"w": np.array([1.0, -2.0, 0.5], dtype=np.float16)}
     shift = 0.0 if name == "stepping" else 0.5  # Adam's step is as long as its learning rate
 
-    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
         if (name, client, task.server_round) == ("stepping", 2, 2):
-            return TrainAnswer(2, Status.DECLINED)  # which would end its being covered
+            return TrainResult(2, Status.DECLINED)  # which would end its being covered
         to = {
             1: arrays["w"] + np.float16(shift * (client + 1)),
             2: np.full(3, 6.5e4, dtype=np.float16),
             3: arrays["w"] + np.float16(shift),
         }[task.server_round]
         loss = 1.0 + client + task.server_round
-        return replace(moved(client, 0.0, examples=client + 3, loss=loss), arrays={"w": to})
+        return replace(
+            make_train_result(client, 0.0, examples=client + 3, loss=loss), arrays={"w": to}
+        )
 
     def make() -> ComposedStrategy:
         if name == "stepping":
-            return stepping(Population.of(3, {0, 1}))
-        return named(name, 3, server_lr=3.0)
+            return stepping(Population.from_size(3, {0, 1}))
+        return build_named_strategy(name, 3, server_lr=3.0)
 
-    grid = grid_of(scripted_app(3, fit), 3)
+    grid = make_grid(make_scripted_app(3, fit), 3)
     strategy, spared = make(), make()
     for one in (strategy, spared):
-        if one.needs_initial:
+        if one.needs_initial_evaluation:
             messages = one.configure_initial(encode_arrays(model), grid)
             one.aggregate_initial(grid.send_and_receive(messages))
         assert train_round(one, grid, 1, encode_arrays(model)) is not None
-    before, size = bytes_of(strategy), strategy.outcome.state_bytes
+    before, size = get_state_bytes(strategy), strategy.step_result.state_bytes
     assert train_round(strategy, grid, 2, encode_arrays(model)) is None
-    refused = [d for d in strategy.outcome.report.decisions if d.status != "declined"]
+    refused = [d for d in strategy.step_result.report.decisions if d.status != "declined"]
     assert {(d.status, d.weight) for d in refused} == {("rejected", 0.0)}
     assert {d.reason for d in refused} == {"the model would not be finite"}
-    assert (bytes_of(strategy), strategy.outcome.state_bytes) == (before, size)
+    assert (get_state_bytes(strategy), strategy.step_result.state_bytes) == (before, size)
     following = [train_round(one, grid, 3, encode_arrays(model)) for one in (strategy, spared)]
     assert following[0] is not None
     assert following[0] == following[1]
-    assert bytes_of(strategy) == bytes_of(spared)
-    assert bytes_of(strategy) != before or name == "fedavg"
+    assert get_state_bytes(strategy) == get_state_bytes(spared)
+    assert get_state_bytes(strategy) != before or name == "fedavg"
 
 
 def test_the_strategy_class_stays_small() -> None:

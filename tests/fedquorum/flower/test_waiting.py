@@ -12,12 +12,12 @@ import httpx
 import numpy as np
 import pytest
 from fedquorum import ComposedStrategy, Population, StandardProtocol
+from fedquorum.decisions import LateReply
 from fedquorum.flower.codec import encode_arrays
-from fedquorum.flower.waiting import Arrival, AwaitableGrid, Unanswered, WaitingGrid
-from fedquorum.named import build
+from fedquorum.flower.waiting import Arrival, AwaitableGrid, PendingMessage, WaitingGrid
+from fedquorum.named import build_rules
 from fedquorum.quorum import Quorum
-from fedquorum.report import LateReply
-from fedquorum.rule import RunFacts
+from fedquorum.rule import RunContext
 from flwr.app import ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.serde import message_to_proto
@@ -30,14 +30,20 @@ from flwr.supercore.run import Run
 from flwr.superlink.servicer.runtime import runtime_handlers
 
 from server_app.in_process import InProcessGrid
-from tests.builders_superlink import Behaviour, Federation, SuperNode, announced, raw_object
+from tests.builders_superlink import (
+    Behaviour,
+    Federation,
+    SuperNode,
+    build_object_tree,
+    encode_object,
+)
 
 GROUP = "train 1"
 SOON = 0.6  # seconds: a deadline that a test waits for
 ENOUGH = 20.0  # seconds: a deadline that no test waits for
 
 
-def asked(nodes: Iterable[SuperNode]) -> list[Message]:
+def make_messages(nodes: Iterable[SuperNode]) -> list[Message]:
     """Return a message for each node."""
     content = RecordDict({"arrays": encode_arrays({"w": np.arange(3.0)})})
     return [Message(content, node.id, MessageType.TRAIN, group_id=GROUP) for node in nodes]
@@ -82,7 +88,7 @@ def test_replies_arrive_as_they_come() -> None:
     """All of them, from their nodes, long before Flower would look for the second time."""
     with Federation(honest, honest, honest) as federation:
         started = time.monotonic()
-        arrivals = federation.grid.exchange(asked(federation.nodes), timeout=ENOUGH)
+        arrivals = federation.grid.send_and_collect(make_messages(federation.nodes), timeout=ENOUGH)
         assert time.monotonic() - started < 3.0
         found = by_node(federation, arrivals)
         assert {p: value_of(m) for p, m in found.items()} == {
@@ -90,7 +96,7 @@ def test_replies_arrive_as_they_come() -> None:
         }
         seconds = [arrival.seconds for arrival in arrivals]
         assert seconds == sorted(seconds)
-        assert federation.grid.busy == frozenset()
+        assert federation.grid.busy_nodes == frozenset()
 
 
 def test_a_reply_is_handed_over_before_the_others_are_there() -> None:
@@ -102,7 +108,9 @@ def test_a_reply_is_handed_over_before_the_others_are_there() -> None:
         honest(node, message)
 
     with Federation(honest, waits, one_by_one=True) as federation:
-        replies = iter(federation.grid.send_and_receive(asked(federation.nodes), timeout=ENOUGH))
+        replies = iter(
+            federation.grid.send_and_receive(make_messages(federation.nodes), timeout=ENOUGH)
+        )
         assert value_of(next(replies)) == float(federation.nodes[0].id)
         read.set()
         assert [value_of(reply) for reply in replies] == [float(federation.nodes[1].id)]
@@ -111,7 +119,7 @@ def test_a_reply_is_handed_over_before_the_others_are_there() -> None:
 def test_replies_can_be_read_twice_as_flowers_can() -> None:
     """By default; Flower's adaptive clipping counts them, and then reads them."""
     with Federation(honest, honest) as federation:
-        replies = federation.grid.send_and_receive(asked(federation.nodes), timeout=ENOUGH)
+        replies = federation.grid.send_and_receive(make_messages(federation.nodes), timeout=ENOUGH)
         assert [*map(value_of, replies)] == [*map(value_of, replies)]
         assert len([*replies]) == 2
 
@@ -147,7 +155,7 @@ def test_no_node_answers_as_another() -> None:
     """The forged reply is the attacker's failure; the victim's own reply counts."""
     # The forged one comes first.
     with Federation(*attacker_and_victim(0.2)) as federation:
-        arrivals = federation.grid.exchange(asked(federation.nodes), timeout=ENOUGH)
+        arrivals = federation.grid.send_and_collect(make_messages(federation.nodes), timeout=ENOUGH)
         found = by_node(federation, arrivals)
         assert reason_of(found[0]) == (
             "the reply cannot be used: it names another node and another message"
@@ -168,7 +176,7 @@ def test_a_reply_that_contradicts_its_message(field: str, value: str) -> None:
         node.push(answer(message), says=said)
 
     with Federation(attack, honest) as federation:
-        arrivals = federation.grid.exchange(asked(federation.nodes), timeout=ENOUGH)
+        arrivals = federation.grid.send_and_collect(make_messages(federation.nodes), timeout=ENOUGH)
         found = by_node(federation, arrivals)
         assert reason_of(found[0]).startswith("the reply cannot be used: it names another ")
         assert found[1].has_content()
@@ -176,7 +184,7 @@ def test_a_reply_that_contradicts_its_message(field: str, value: str) -> None:
 
 def body_that_is_no_protobuf(node: SuperNode, message: Message) -> None:
     """Push a message whose body cannot be parsed."""
-    root, content = raw_object("Message", [], b"\xff\xff\xff")
+    root, content = encode_object("Message", [], b"\xff\xff\xff")
     node.push_raw(answer(message), root, {root: content})
 
 
@@ -188,22 +196,22 @@ def root_that_is_no_message(node: SuperNode, message: Message) -> None:
 
 def content_of_another_kind(node: SuperNode, message: Message) -> None:
     """Push a message whose content is a metric record."""
-    child, inner = raw_object("MetricRecord", [], b"")
+    child, inner = encode_object("MetricRecord", [], b"")
     body = message_to_proto(Message(RecordDict(), reply_to=message)).SerializeToString()
-    root, content = raw_object("Message", [child], body)
+    root, content = encode_object("Message", [child], body)
     node.push_raw(answer(message), root, {root: content, child: inner})
 
 
 def array_without_parts(node: SuperNode, message: Message) -> None:
     """Push an array whose parts are not announced."""
     body = json.dumps({"dtype": "f8", "shape": [3], "stype": "x", "arraychunk_ids": [5]}).encode()
-    root, content = raw_object("Array", [], body)
+    root, content = encode_object("Array", [], body)
     node.push_raw(answer(message), root, {root: content})
 
 
 def list_as_body(node: SuperNode, message: Message) -> None:
     """Push an array whose body is a list."""
-    root, content = raw_object("Array", [], b"[]")
+    root, content = encode_object("Array", [], b"[]")
     node.push_raw(answer(message), root, {root: content})
 
 
@@ -220,7 +228,7 @@ HOSTILE = [
 def test_what_cannot_be_read_is_one_failure(attack: Behaviour) -> None:
     """The other replies of the same look are not lost."""
     with Federation(honest, attack, honest) as federation:
-        arrivals = federation.grid.exchange(asked(federation.nodes), timeout=ENOUGH)
+        arrivals = federation.grid.send_and_collect(make_messages(federation.nodes), timeout=ENOUGH)
         found = by_node(federation, arrivals)
         assert reason_of(found[1]).startswith("the reply cannot be used: ")
         assert len(reason_of(found[1])) < 500
@@ -232,15 +240,15 @@ def bomb(parts: int) -> Behaviour:
     """Return a node whose array names one part of a MiB so many times."""
 
     def attack(node: SuperNode, message: Message) -> None:
-        part = raw_object("ArrayChunk", [], b"\0" * 2**20)
+        part = encode_object("ArrayChunk", [], b"\0" * 2**20)
         body = json.dumps(
             {"dtype": "u1", "shape": [1], "stype": "numpy.ndarray", "arraychunk_ids": [0] * parts}
         ).encode()
-        array, array_content = raw_object("Array", [part[0]], body)
+        array, array_content = encode_object("Array", [part[0]], body)
         names = json.dumps({"w": 0}).encode()
-        record, record_content = raw_object("ArrayRecord", [array], names)
+        record, record_content = encode_object("ArrayRecord", [array], names)
         root_body = message_to_proto(Message(RecordDict(), reply_to=message)).SerializeToString()
-        root, root_content = raw_object("Message", [record], root_body)
+        root, root_content = encode_object("Message", [record], root_body)
         node.push_raw(
             answer(message),
             root,
@@ -254,7 +262,7 @@ def test_an_array_that_names_one_part_many_times() -> None:
     """It is refused before it takes the memory."""
     with Federation(bomb(parts=10_000), honest) as federation:
         federation.grid.limit_replies({node.id: 2 * 2**20 for node in federation.nodes})
-        arrivals = federation.grid.exchange(asked(federation.nodes), timeout=ENOUGH)
+        arrivals = federation.grid.send_and_collect(make_messages(federation.nodes), timeout=ENOUGH)
         found = by_node(federation, arrivals)
         assert "bytes, more than 2097152" in reason_of(found[0])
         assert found[1].has_content()
@@ -269,7 +277,7 @@ def test_a_reply_that_is_too_large() -> None:
 
     with Federation(attack, honest) as federation:
         federation.grid.limit_replies({node.id: 10**5 for node in federation.nodes})
-        arrivals = federation.grid.exchange(asked(federation.nodes), timeout=ENOUGH)
+        arrivals = federation.grid.send_and_collect(make_messages(federation.nodes), timeout=ENOUGH)
         found = by_node(federation, arrivals)
         assert "it is larger than 100000 bytes" in reason_of(found[0])
         assert found[1].has_content()
@@ -282,7 +290,7 @@ def announces_only(node: SuperNode, message: Message) -> None:
     objects = {root: reply.deflate()}
     stored: StoredMessage = message_to_proto(Message(RecordDict(), reply_to=message))
     stored.metadata.message_id = root
-    node.push_objects(stored, announced(root, objects), {})
+    node.push_objects(stored, build_object_tree(root, objects), {})
 
 
 def test_objects_that_never_come_hold_no_round() -> None:
@@ -290,7 +298,9 @@ def test_objects_that_never_come_hold_no_round() -> None:
     with Federation(announces_only, honest) as federation:
         for _ in range(2):
             started = time.monotonic()
-            arrivals = federation.grid.exchange(asked(federation.nodes), timeout=SOON)
+            arrivals = federation.grid.send_and_collect(
+                make_messages(federation.nodes), timeout=SOON
+            )
             assert time.monotonic() - started < SOON + 2.0
             assert set(by_node(federation, arrivals)) == {1}, by_node(federation, arrivals)
 
@@ -311,35 +321,35 @@ def test_a_query_that_is_answered_as_another() -> None:
             found |= {reply.metadata.reply_to_message_id: reply for reply in replies}
         assert "it names another node and another message" in reason_of(found[first])
         assert value_of(found[second]) == float(federation.nodes[1].id)
-        assert grid.busy == frozenset()
+        assert grid.busy_nodes == frozenset()
 
 
 def failing(code: int, *, beyond: int = 0) -> Callable[..., Any]:
     """Return a SuperLink's answer to questions for more than so many messages: an HTTP status."""
     pull = runtime_handlers.pull_messages
 
-    def answered(request: PullAppMessagesRequest, *others: Any) -> Any:
+    def pull_limited(request: PullAppMessagesRequest, *others: Any) -> Any:
         if len(request.message_ids) <= beyond:
             return pull(request, *others)
         response = httpx.Response(code, request=httpx.Request("POST", "http://superlink"))
         raise httpx.HTTPStatusError(f"status {code}", request=response.request, response=response)
 
-    return answered
+    return pull_limited
 
 
-def test_replies_that_are_too_large_together_are_asked_for_one_by_one(
+def test_replies_that_are_too_large_together_are_pulled_one_by_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Where the SuperLink refuses to name several at once; another refusal ends the exchange."""
     too_large = httpx.codes.REQUEST_ENTITY_TOO_LARGE
     with Federation(honest, honest, honest) as federation:
         monkeypatch.setattr(runtime_handlers, "pull_messages", failing(too_large, beyond=1))
-        arrivals = federation.grid.exchange(asked(federation.nodes), timeout=ENOUGH)
+        arrivals = federation.grid.send_and_collect(make_messages(federation.nodes), timeout=ENOUGH)
         assert set(by_node(federation, arrivals)) == {0, 1, 2}
     with Federation(honest) as federation:
         monkeypatch.setattr(runtime_handlers, "pull_messages", failing(httpx.codes.UNAUTHORIZED))
         with pytest.raises(httpx.HTTPStatusError, match="status 401"):
-            federation.grid.exchange(asked(federation.nodes), timeout=ENOUGH)
+            federation.grid.send_and_collect(make_messages(federation.nodes), timeout=ENOUGH)
 
 
 def test_a_reply_counts_where_the_superlink_cannot_forget_it(
@@ -353,15 +363,19 @@ def test_a_reply_counts_where_the_superlink_cannot_forget_it(
     with Federation(honest) as federation:
         monkeypatch.setattr(runtime_handlers, "confirm_message_received", gone)
         for _ in range(2):
-            arrivals = federation.grid.exchange(asked(federation.nodes), timeout=ENOUGH)
+            arrivals = federation.grid.send_and_collect(
+                make_messages(federation.nodes), timeout=ENOUGH
+            )
             assert set(by_node(federation, arrivals)) == {0}
 
 
 def test_a_reply_of_too_many_objects_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each would be a request to the SuperLink."""
-    monkeypatch.setattr("fedquorum.flower.stored_replies.MOST_OBJECTS", 3)
+    monkeypatch.setattr("fedquorum.flower.superlink_reader.MAX_OBJECTS", 3)
     with Federation(honest) as federation:
-        [arrival] = federation.grid.exchange(asked(federation.nodes), timeout=ENOUGH)
+        [arrival] = federation.grid.send_and_collect(
+            make_messages(federation.nodes), timeout=ENOUGH
+        )
         told = "the reply cannot be used: it has more than 3 objects"
         assert reason_of(arrival.message) == told
 
@@ -376,7 +390,9 @@ def test_an_object_that_the_superlink_lost_is_not_waited_for(
 
     with Federation(honest) as federation:
         monkeypatch.setattr(runtime_handlers, "pull_object", lost)
-        [arrival] = federation.grid.exchange(asked(federation.nodes), timeout=ENOUGH)
+        [arrival] = federation.grid.send_and_collect(
+            make_messages(federation.nodes), timeout=ENOUGH
+        )
         told = "the reply cannot be used: one of its objects is not there"
         assert reason_of(arrival.message) == told
 
@@ -404,28 +420,28 @@ def test_a_quorum_ends_the_exchange() -> None:
 
     with Federation(honest, honest, slow(1.0), enough=both) as federation:
         grid = federation.grid
-        arrivals = grid.exchange(asked(federation.nodes), timeout=ENOUGH)
+        arrivals = grid.send_and_collect(make_messages(federation.nodes), timeout=ENOUGH)
         assert set(by_node(federation, arrivals)) == {0, 1}
         assert grid.closed_early
-        assert grid.busy == {federation.nodes[2].id}
+        assert grid.busy_nodes == {federation.nodes[2].id}
         replied.clear()
-        arrivals = grid.exchange(asked(federation.nodes[:2]), timeout=ENOUGH)
+        arrivals = grid.send_and_collect(make_messages(federation.nodes[:2]), timeout=ENOUGH)
         assert set(by_node(federation, arrivals)) == {0, 1}
         until = time.monotonic() + ENOUGH
         late: list[Arrival] = []
         while not late and time.monotonic() < until:
-            grid.exchange(asked(federation.nodes[:1]), timeout=ENOUGH)
-            late = grid.late_arrivals()
+            grid.send_and_collect(make_messages(federation.nodes[:1]), timeout=ENOUGH)
+            late = grid.take_late_arrivals()
         assert [arrival.node for arrival in late] == [federation.nodes[2].id]
         assert late[0].seconds > 1.0
-        assert grid.busy == frozenset()
+        assert grid.busy_nodes == frozenset()
 
 
 def test_grace_waits_a_little_longer() -> None:
     """Replies that come soon after the quorum still count."""
     with Federation(honest, slow(0.3), enough=lambda _: True, grace=5.0) as federation:
         started = time.monotonic()
-        arrivals = federation.grid.exchange(asked(federation.nodes), timeout=ENOUGH)
+        arrivals = federation.grid.send_and_collect(make_messages(federation.nodes), timeout=ENOUGH)
         assert set(by_node(federation, arrivals)) == {0, 1}
         assert time.monotonic() - started < 5.0
 
@@ -435,13 +451,13 @@ def test_a_message_lives_until_its_deadline() -> None:
     """Then its node is no longer busy, and its reply is nobody's."""
     with Federation(slow(1.5)) as federation:
         grid = federation.grid
-        assert grid.exchange(asked(federation.nodes), timeout=SOON) == []
+        assert grid.send_and_collect(make_messages(federation.nodes), timeout=SOON) == []
         assert not grid.closed_early
-        assert grid.busy == frozenset()
+        assert grid.busy_nodes == frozenset()
         time.sleep(1.5)
-        arrivals = grid.exchange(asked(federation.nodes), timeout=ENOUGH)
+        arrivals = grid.send_and_collect(make_messages(federation.nodes), timeout=ENOUGH)
         assert set(by_node(federation, arrivals)) == {0}
-        assert grid.late_arrivals() == []
+        assert grid.take_late_arrivals() == []
 
 
 @pytest.mark.filterwarnings("ignore:No path_separator found:DeprecationWarning")  # Flower's Alembic
@@ -451,20 +467,22 @@ def test_the_superlink_keeps_no_message_that_nobody_answers(
 ) -> None:
     """With each would stay the model of its round, until the run ends."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fedquorum.flower.waiting.MARGIN_SECONDS", 0.1)
+    monkeypatch.setattr("fedquorum.flower.waiting.EXPIRY_MARGIN_SECONDS", 0.1)
 
     def mute(_node: SuperNode, _message: Message) -> None:
         """Never reply."""
 
     with Federation(honest, mute, database=database) as federation:
         grid, state = federation.grid, federation.link.state
-        assert grid.exchange(asked(federation.nodes[1:]), timeout=SOON) == []
+        assert grid.send_and_collect(make_messages(federation.nodes[1:]), timeout=SOON) == []
         time.sleep(0.3)
         objects = vars(state.object_store)["store"]
         until = time.monotonic() + ENOUGH
         left = [1]
         while any(left) and time.monotonic() < until:
-            assert len(grid.exchange(asked(federation.nodes[:1]), timeout=ENOUGH)) == 1
+            assert (
+                len(grid.send_and_collect(make_messages(federation.nodes[:1]), timeout=ENOUGH)) == 1
+            )
             time.sleep(0.1)  # a thread confirms the reply
             left = [len(objects), state.num_message_ins(), state.num_message_res()]
         assert left == [0, 0, 0]
@@ -473,16 +491,16 @@ def test_the_superlink_keeps_no_message_that_nobody_answers(
 def test_the_deadline_counts_from_when_messages_are_sent() -> None:
     """They may have been made long before, as with a large model and many nodes."""
     with Federation(honest, honest) as federation:
-        messages = asked(federation.nodes)
+        messages = make_messages(federation.nodes)
         for message in messages:
             message.metadata.__dict__["_created_at"] -= 60.0
-        arrivals = federation.grid.exchange(messages, timeout=ENOUGH)
+        arrivals = federation.grid.send_and_collect(messages, timeout=ENOUGH)
         assert set(by_node(federation, arrivals)) == {0, 1}
 
 
 def test_messages_that_expire_before_they_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """The SuperLink refuses them: nobody replies in time, and the next exchange is as any other."""
-    monkeypatch.setattr("fedquorum.flower.waiting.MARGIN_SECONDS", 0.0)
+    monkeypatch.setattr("fedquorum.flower.waiting.EXPIRY_MARGIN_SECONDS", 0.0)
     with Federation(honest) as federation:
         grid = federation.grid
         with monkeypatch.context() as patch:
@@ -493,9 +511,9 @@ def test_messages_that_expire_before_they_are_sent(monkeypatch: pytest.MonkeyPat
                 return push(messages)
 
             patch.setattr(grid.inner, "push_messages", late)
-            assert grid.exchange(asked(federation.nodes), timeout=SOON) == []
-        assert grid.busy == frozenset()
-        arrivals = grid.exchange(asked(federation.nodes), timeout=ENOUGH)
+            assert grid.send_and_collect(make_messages(federation.nodes), timeout=SOON) == []
+        assert grid.busy_nodes == frozenset()
+        arrivals = grid.send_and_collect(make_messages(federation.nodes), timeout=ENOUGH)
         assert set(by_node(federation, arrivals)) == {0}
 
 
@@ -508,7 +526,7 @@ def test_a_grid_that_fails_in_time_is_an_error(monkeypatch: pytest.MonkeyPatch) 
     with Federation(honest) as federation:
         monkeypatch.setattr(federation.grid.inner, "push_messages", fail)
         with pytest.raises(ConnectionError, match="is gone"):
-            federation.grid.exchange(asked(federation.nodes), timeout=ENOUGH)
+            federation.grid.send_and_collect(make_messages(federation.nodes), timeout=ENOUGH)
 
 
 def test_a_superlink_that_is_gone_ends_the_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -521,7 +539,7 @@ def test_a_superlink_that_is_gone_ends_the_exchange(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(runtime_handlers, "pull_messages", gone)
         started = time.monotonic()
         with pytest.raises(ConnectionError, match="is gone"):
-            federation.grid.exchange(asked(federation.nodes), timeout=ENOUGH)
+            federation.grid.send_and_collect(make_messages(federation.nodes), timeout=ENOUGH)
         assert time.monotonic() - started < ENOUGH / 2
 
 
@@ -564,11 +582,11 @@ def to_nodes(grid: Grid, kind: str = MessageType.TRAIN) -> list[Message]:
     return [Message(RecordDict(), node, kind, group_id=GROUP) for node in grid.get_node_ids()]
 
 
-def test_a_grid_that_can_wait_is_asked_to() -> None:
+def test_a_grid_that_can_wait_is_used_to_wait() -> None:
     """For what is still missing, a second at a time, without a thread that looks meanwhile."""
     inner = Patient(3)
     threads = set(threading.enumerate())
-    arrivals = WaitingGrid(inner).exchange(to_nodes(inner), timeout=ENOUGH)
+    arrivals = WaitingGrid(inner).send_and_collect(to_nodes(inner), timeout=ENOUGH)
     assert [(a.node, value_of(a.message)) for a in arrivals] == [(1, 1.0), (2, 2.0), (3, 3.0)]
     assert [missing for missing, _ in inner.waited] == [3, 2, 1]
     assert all(0 < seconds <= 1.0 for _, seconds in inner.waited)
@@ -580,10 +598,10 @@ def test_a_grid_that_can_wait_does_so_until_the_deadline() -> None:
     inner = Patient(2, never={2})
     grid = WaitingGrid(inner)
     started = time.monotonic()
-    arrivals = grid.exchange(to_nodes(inner), timeout=SOON)
+    arrivals = grid.send_and_collect(to_nodes(inner), timeout=SOON)
     assert SOON <= time.monotonic() - started < SOON + 2.0
     assert [arrival.node for arrival in arrivals] == [1]
-    assert grid.busy == frozenset()
+    assert grid.busy_nodes == frozenset()
     assert min(seconds for _, seconds in inner.waited) < SOON
 
 
@@ -592,7 +610,7 @@ def test_queries_over_a_grid_that_can_wait_are_kept_until_they_are_fetched() -> 
     inner = Patient(2)
     grid = WaitingGrid(inner)
     keys = list(grid.push_messages(to_nodes(inner, MessageType.QUERY)))
-    assert grid.busy == frozenset()
+    assert grid.busy_nodes == frozenset()
     assert list(grid.pull_messages(keys)) == []
     inner.wait(keys, 0.0)
     inner.wait(keys, 0.0)
@@ -612,7 +630,7 @@ def test_a_message_that_the_grid_does_not_take_is_not_waited_for() -> None:
     inner = Refusing(2)
     grid = WaitingGrid(inner)
     started = time.monotonic()
-    arrivals = grid.exchange(to_nodes(inner), timeout=ENOUGH)
+    arrivals = grid.send_and_collect(to_nodes(inner), timeout=ENOUGH)
     assert [arrival.node for arrival in arrivals] == [2]
     assert time.monotonic() - started < ENOUGH / 2
     assert not grid.closed_early
@@ -626,7 +644,7 @@ def test_any_other_grid_waits_as_it_does() -> None:
     grid.set_run(run)
     assert grid.run is inner.run is run
     assert list(grid.get_node_ids()) == [1, 2]
-    arrivals = grid.exchange(to_nodes(grid), timeout=ENOUGH)
+    arrivals = grid.send_and_collect(to_nodes(grid), timeout=ENOUGH)
     assert [(a.node, value_of(a.message)) for a in arrivals] == [(1, 1.0), (2, 2.0)]
     assert grid.seconds.keys() == {1, 2}
     keys = list(grid.push_messages(to_nodes(grid, MessageType.QUERY)))
@@ -643,19 +661,19 @@ def test_any_other_grid_waits_as_it_does() -> None:
 
 def test_a_reply_without_records_is_refused() -> None:
     """Whatever grid it came through."""
-    [message] = asked([Federation(honest).nodes[0]])
+    [message] = make_messages([Federation(honest).nodes[0]])
     reply = Message(RecordDict(), reply_to=message)
     reply.__dict__["_content"] = MetricRecord({"x": 1.0})
-    arrival = Unanswered(message, 1.0, 9.0, 10**6).arrival(reply, 3.5)
+    arrival = PendingMessage(message, 1.0, 9.0, 10**6).build_arrival(reply, 3.5)
     assert reason_of(arrival.message) == "the reply's content is a MetricRecord"
     assert (arrival.node, arrival.seconds) == (message.metadata.dst_node_id, 2.5)
 
 
 def averaging(clients: int, quorum: Quorum) -> ComposedStrategy:
     """Return FedAvg with so many clients that are a node each."""
-    rules = build({"name": "fedavg"}, {"name": "sgd"}, RunFacts())
+    rules = build_rules({"name": "fedavg"}, {"name": "sgd"}, RunContext())
     protocol = StandardProtocol(quorum=quorum)
-    return ComposedStrategy(rules, population=Population.of(clients), communication=protocol)
+    return ComposedStrategy(rules, population=Population.from_size(clients), communication=protocol)
 
 
 def trains(node: SuperNode, message: Message) -> None:
@@ -672,7 +690,7 @@ def trains_slowly(node: SuperNode, message: Message) -> None:
 
 
 @pytest.mark.slow
-def test_who_misses_a_quorum_is_late_then_busy_then_asked_again() -> None:
+def test_a_client_that_misses_a_quorum_is_late_then_busy_then_selected_again() -> None:
     """The late reply counts in no round, and the records tell how late it was."""
     strategy = averaging(3, Quorum(2))
     arrays = encode_arrays({"w": np.zeros(3, np.float32)})
@@ -681,18 +699,18 @@ def test_who_misses_a_quorum_is_late_then_busy_then_asked_again() -> None:
     with Federation(trains, trains, trains_slowly) as federation:
         # Node ids are random, and the ascending ones are the clients.
         slow_client = sorted(node.id for node in federation.nodes).index(federation.nodes[2].id)
-        grid = strategy.waiting(federation.grid.inner)
+        grid = strategy.build_waiting_grid(federation.grid.inner)
         until = time.monotonic() + ENOUGH
         for server_round in itertools.count(1):
             messages = strategy.configure_train(server_round, arrays, ConfigRecord(), grid)
             strategy.aggregate_train(server_round, grid.send_and_receive(messages, timeout=ENOUGH))
-            report = strategy.outcome.report
+            report = strategy.step_result.report
             of_client = {d.client: d for d in report.decisions}
             seen.append(of_client[slow_client].status)
-            late += report.late
+            late += report.late_replies
             others = {d.status for k, d in of_client.items() if k != slow_client}
             assert others == {"trained"}
-            assert report.admitted == 2
+            assert report.num_admitted == 2
             if seen.count("late") == 2 or time.monotonic() > until:
                 break
             time.sleep(0.05)
@@ -710,9 +728,9 @@ def test_without_a_quorum_a_round_waits_for_all() -> None:
     strategy = averaging(2, Quorum())
     arrays = encode_arrays({"w": np.zeros(3, np.float32)})
     with Federation(trains, trains_slowly) as federation:
-        grid = strategy.waiting(federation.grid.inner)
+        grid = strategy.build_waiting_grid(federation.grid.inner)
         for server_round, timeout in ((1, ENOUGH), (2, SOON)):
             messages = strategy.configure_train(server_round, arrays, ConfigRecord(), grid)
             strategy.aggregate_train(server_round, grid.send_and_receive(messages, timeout=timeout))
-            statuses = sorted(d.status for d in strategy.outcome.report.decisions)
+            statuses = sorted(d.status for d in strategy.step_result.report.decisions)
             assert statuses == (["trained"] * 2 if server_round == 1 else ["failed", "trained"])

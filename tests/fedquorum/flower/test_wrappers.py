@@ -23,11 +23,11 @@ from tests.builders_flower import (
     WRAPPERS,
     ScriptedGrid,
     drop_in,
-    grid_of,
-    simulated,
-    standard_app,
+    make_grid,
+    make_simulation_grid,
+    make_standard_app,
     train_round,
-    wrapped,
+    wrap_strategy,
 )
 
 K, ROUNDS = 4, 3
@@ -41,7 +41,7 @@ each_wrapper = pytest.mark.parametrize("kind", WRAPPERS)
 
 def clipping_app(kind: str, data: Callable[[int], int], failing: Iterable[int] = ()) -> ClientApp:
     """Return an app with Flower's mod for a wrapper; client 2 raises in the rounds ``failing``."""
-    inner = standard_app(lambda k: {"num-examples": data(k), "loss": LOSSES[k]})
+    inner = make_standard_app(lambda k: {"num-examples": data(k), "loss": LOSSES[k]})
     app = ClientApp()
 
     @app.train(mods=MODS.get(kind, []))
@@ -59,12 +59,12 @@ def clipping_app(kind: str, data: Callable[[int], int], failing: Iterable[int] =
     return app
 
 
-def played(kind: str, strategy: Strategy, grid: InProcessGrid) -> tuple[Result, float]:
+def run_wrapped(kind: str, strategy: Strategy, grid: InProcessGrid) -> tuple[Result, float]:
     """Return the Result of three rounds with visible noise, and the last clipping norm.
 
     Updates are 1.7 to 6.9 long, and those above 4 are clipped. The noise is NumPy's.
     """
-    private: Any = wrapped(kind, strategy, norm=4.0, noise=0.3)
+    private: Any = wrap_strategy(kind, strategy, norm=4.0, noise=0.3)
     np.random.seed(7)  # noqa: NPY002 - from which Flower takes its noise
     return private.start(grid, encode_arrays(MODEL), num_rounds=ROUNDS), private.clipping_norm
 
@@ -80,10 +80,10 @@ def test_the_model_is_fedavgs_in_the_same_wrapper(
 ) -> None:
     """With the same noise, clipped here or by Flower's mods; a failure costs the round in both."""
     (ours, norm), (flowers, reference) = (
-        played(
+        run_wrapped(
             kind,
             made(),
-            grid_of(clipping_app(kind, lambda k: 5 if equal_data else 3 * k + 1, failing), K),
+            make_grid(clipping_app(kind, lambda k: 5 if equal_data else 3 * k + 1, failing), K),
         )
         for made in (strategy, FlowerFedAvg)
     )
@@ -101,13 +101,15 @@ def test_the_model_is_fedavgs_in_the_same_wrapper(
 def test_every_strategy_runs_in_every_wrapper(kind: str, name: str) -> None:
     """A failed reply costs round 2, and round 3 goes on."""
     strategy = drop_in(name)
-    result, _ = played(kind, strategy, grid_of(clipping_app(kind, lambda k: 3 * k + 1, (2,)), K))
+    result, _ = run_wrapped(
+        kind, strategy, make_grid(clipping_app(kind, lambda k: 3 * k + 1, (2,)), K)
+    )
     assert [*result.train_metrics_clientapp] == [1, 3]
     assert [*result.evaluate_metrics_clientapp] == [1, 2, 3]
     model = decode_arrays(result.arrays)["w"]
     assert np.isfinite(model).all()
     assert (model != MODEL["w"]).all()
-    decisions = strategy.outcome.report.decisions
+    decisions = strategy.step_result.report.decisions
     assert len([d for d in decisions if d.num_examples is not None]) == K  # all could be used
 
 
@@ -115,9 +117,9 @@ def test_every_strategy_runs_in_every_wrapper(kind: str, name: str) -> None:
 @pytest.mark.parametrize("name", ["FedAU", "FedAvgAll", "AAggFFD", "FedALIGN"])
 def test_updates_are_clipped_before_any_rule_sees_them(kind: str, name: str) -> None:
     """By the server; or the wrapper trusts the clients to clip, as these do not."""
-    app = standard_app(lambda k: {"num-examples": 10, "loss": LOSSES[k], "norm_bit": 1.0})
-    private = wrapped(kind, drop_in(name))
-    result = private.start(grid_of(app, K), encode_arrays(MODEL), num_rounds=1)
+    app = make_standard_app(lambda k: {"num-examples": 10, "loss": LOSSES[k], "norm_bit": 1.0})
+    private = wrap_strategy(kind, drop_in(name))
+    result = private.start(make_grid(app, K), encode_arrays(MODEL), num_rounds=1)
     length = np.linalg.norm(decode_arrays(result.arrays)["w"] - MODEL["w"])
     assert length == pytest.approx(0.01, rel=1e-2) if "server" in kind else length > 1
 
@@ -125,22 +127,22 @@ def test_updates_are_clipped_before_any_rule_sees_them(kind: str, name: str) -> 
 @each_wrapper
 def test_a_failed_reply_costs_its_round(kind: str) -> None:
     """The wrapper skips that round, and the next one goes on."""
-    app = standard_app(lambda k: {"num-examples": 10, "loss": LOSSES[k], "norm_bit": 1.0})
+    app = make_standard_app(lambda k: {"num-examples": 10, "loss": LOSSES[k], "norm_bit": 1.0})
     strategy = FedAU(fraction_evaluate=0.0)
-    private = wrapped(kind, strategy)
+    private = wrap_strategy(kind, strategy)
     grid = ScriptedGrid(app, {}, K, failing={1: {2: "boom"}})
     assert train_round(private, grid) is None
     assert train_round(private, grid, 2) is not None
-    assert strategy.outcome.report.count("trained") == K
+    assert strategy.step_result.report.count("trained") == K
 
 
 @each_wrapper
 @pytest.mark.parametrize("made", [FedAU, FlowerFedAvg])
 def test_wrappers_run_on_a_waiting_grid(kind: str, made: Callable[[], Strategy]) -> None:
     """As docs/drop-in.md has it: adaptive clipping reads the replies twice."""
-    app = standard_app(lambda k: {"num-examples": 10, "loss": LOSSES[k], "norm_bit": 1.0})
-    grid = WaitingGrid(simulated(app, K))
-    result = wrapped(kind, made()).start(grid, encode_arrays(MODEL), num_rounds=2)
+    app = make_standard_app(lambda k: {"num-examples": 10, "loss": LOSSES[k], "norm_bit": 1.0})
+    grid = WaitingGrid(make_simulation_grid(app, K))
+    result = wrap_strategy(kind, made()).start(grid, encode_arrays(MODEL), num_rounds=2)
     assert [*result.train_metrics_clientapp] == [1, 2]
 
 
@@ -164,14 +166,22 @@ def test_a_subclass_may_read_the_replies_as_well() -> None:
             heard.append(len([*replies]))
             return super().aggregate_evaluate(server_round, replies)
 
-    plain = FedAU().start(simulated(standard_app(), K), encode_arrays(MODEL), num_rounds=2)
+    plain = FedAU().start(
+        make_simulation_grid(make_standard_app(), K), encode_arrays(MODEL), num_rounds=2
+    )
     for made, expected in ((Curious, [K] * 4), (Watchful, [K] * 2)):
         heard.clear()
-        result = made().start(simulated(standard_app(), K), encode_arrays(MODEL), num_rounds=2)
+        result = made().start(
+            make_simulation_grid(make_standard_app(), K), encode_arrays(MODEL), num_rounds=2
+        )
         assert result.arrays == plain.arrays
         assert [*result.evaluate_metrics_clientapp] == [1, 2]
         assert heard == expected
-    replies = FedAU().waiting(simulated(standard_app(), K)).send_and_receive([])
+    replies = (
+        FedAU()
+        .build_waiting_grid(make_simulation_grid(make_standard_app(), K))
+        .send_and_receive([])
+    )
     assert not isinstance(replies, list)  # without such a subclass, one at a time
 
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from fedquorum.errors import ParameterError
 from fedquorum.participation import PARTICIPATIONS, Participation
-from fedquorum.weighting import AverageAll, DataFraction, DoublyRobustMixing
+from fedquorum.weighting import AAggFFDWeighting, AverageAll, DataFraction
 
-from tests.builders import corrected
+from tests.builders import build_corrected_weighting
 
 OPTIONS: dict[str, dict[str, Any]] = {"known_statistics": {"probabilities": [0.5, 0.5]}}
 ALL = list(PARTICIPATIONS.items())
@@ -24,23 +24,31 @@ def test_only_weights_over_a_fixed_population_are_corrected(
     )
     with pytest.raises(ParameterError, match=message):
         correction(**options, base=DataFraction())
-    assert correction(**options, base=DataFraction().over_known()).fixed_divisor
+    assert correction(**options, base=DataFraction().with_fixed_denominator()).has_fixed_denominator
 
 
 @pytest.mark.parametrize("key", PARTICIPATIONS)
 def test_a_correction_has_the_regret_bound_of_its_base(key: str) -> None:
     """The base decides p in the same way; one that decides no p has none."""
     options = OPTIONS.get(key, {})
-    base = DoublyRobustMixing()
-    bound = base.regret_bound(10, 2, 1.0)
+    base = AAggFFDWeighting()
+    bound = base.compute_regret_bound(10, 2, 1.0)
     assert bound is not None
-    assert corrected(base.over_known(), key, **options).regret_bound(10, 2, 1.0) == bound
-    assert corrected(AverageAll(), key, **options).regret_bound(10, 2, 1.0) is None
+    assert (
+        build_corrected_weighting(
+            base.with_fixed_denominator(), key, **options
+        ).compute_regret_bound(10, 2, 1.0)
+        == bound
+    )
+    assert (
+        build_corrected_weighting(AverageAll(), key, **options).compute_regret_bound(10, 2, 1.0)
+        is None
+    )
 
 
 @pytest.mark.parametrize("key", PARTICIPATIONS)
 def test_nothing_is_corrected_twice(key: str) -> None:
     """The second correction would divide by the first one's rates."""
-    rule = corrected(AverageAll(), key, **OPTIONS.get(key, {}))
+    rule = build_corrected_weighting(AverageAll(), key, **OPTIONS.get(key, {}))
     with pytest.raises(ParameterError, match="participation must be corrected for once"):
-        rule.over_known()
+        rule.with_fixed_denominator()

@@ -6,24 +6,24 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from fedquorum.client.availability import Bernoulli, Resting
+from fedquorum.client.availability import Bernoulli, Cooldown
 from fedquorum.errors import ParameterError
-from fedquorum.participation import EmpiricalRates, MeanInterval, Participation
-from fedquorum.types import Call, FloatArray, Population
+from fedquorum.participation import EmpiricalCorrection, FedAUCorrection, Participation
+from fedquorum.types import FloatArray, Population, RoundPlan
 from fedquorum.weighting import AverageAll
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.builders import took_part, weigh_rounds
+from tests.builders import make_participants, weigh_rounds
 from tests.reference import empirical
 
 
 def omegas(history: NDArray[np.bool_], cap: float = math.inf) -> list[dict[int, float]]:
     """Return omega of every round for a history (rounds, clients), all clients known."""
     n = history.shape[1]
-    given = [took_part(np.flatnonzero(row).tolist(), n) for row in history]
-    _, told = weigh_rounds(EmpiricalRates(cap), given, n, asked=n)
+    given = [make_participants(np.flatnonzero(row).tolist(), n) for row in history]
+    _, told = weigh_rounds(EmpiricalCorrection(cap), given, n, asked=n)
     for responses, weights in zip(given, told, strict=True):
         expected = [weights.omega[k] / n for k in responses.client.tolist()]
         np.testing.assert_array_equal(weights.weight, expected)
@@ -37,7 +37,7 @@ def omegas(history: NDArray[np.bool_], cap: float = math.inf) -> list[dict[int, 
 def test_any_history(history: list[bool], cap: float) -> None:
     """Whatever a client does, its omega is the reference's, and in [1, cap]."""
     got = [omega[0] for omega in omegas(np.array(history)[:, None], cap)]
-    assert got == [float(omega) for omega in empirical.omegas(history, cap)]
+    assert got == [float(omega) for omega in empirical.compute_capped_omegas(history, cap)]
     assert all(1 <= omega <= cap for omega in got)
 
 
@@ -47,7 +47,7 @@ def test_many_clients() -> None:
     history = np.random.default_rng(0).random((300, 6)) < rates
     told = omegas(history, 50)
     for client in range(6):
-        expected = empirical.omegas(history[:, client].tolist(), 50)
+        expected = empirical.compute_capped_omegas(history[:, client].tolist(), 50)
         assert [omega[client] for omega in told] == [float(omega) for omega in expected]
 
 
@@ -65,20 +65,20 @@ def test_what_a_client_counts_for_in_the_mean(p: Fraction) -> None:
             for k, there in enumerate(histories.T)
             if there[-1]
         )
-        assert total == 1 - (1 - p) ** rounds == empirical.expected(p, t)
+        assert total == 1 - (1 - p) ** rounds == empirical.compute_expected_omega(p, t)
 
 
 def test_clients_that_are_always_there_are_averaged() -> None:
     """omega = 1: the weights of average_all, to the bit."""
-    given = [took_part([0, 1, 2], 3)] * 20
-    _, told = weigh_rounds(EmpiricalRates(), given, 3, asked=3)
+    given = [make_participants([0, 1, 2], 3)] * 20
+    _, told = weigh_rounds(EmpiricalCorrection(), given, 3, asked=3)
     _, plain = weigh_rounds(AverageAll(), given, 3, asked=3)
     for corrected, weights in zip(told, plain, strict=True):
         assert set(corrected.omega.values()) == {1.0}
         assert corrected.weight.tolist() == weights.weight.tolist()
 
 
-def test_a_cap_of_one_weighs_all_alike() -> None:
+def test_a_cap_of_one_weighs_all_clients_equally() -> None:
     """The average over all, whoever is there."""
     history = np.random.default_rng(1).random((50, 5)) < 0.3
     assert all(set(omega.values()) == {1.0} for omega in omegas(history, 1))
@@ -92,7 +92,7 @@ def test_the_first_visit_weighs_its_round() -> None:
     assert omegas(history)[-1][0] == 6.0
 
 
-@pytest.mark.parametrize("rule", [EmpiricalRates(), MeanInterval()], ids=repr)
+@pytest.mark.parametrize("rule", [EmpiricalCorrection(), FedAUCorrection()], ids=repr)
 @pytest.mark.parametrize(("p", "rest"), [(0.2, 3), (0.8, 5)])
 def test_clients_that_rest(rule: Participation[object], p: float, rest: int) -> None:
     """100 clients over 400 rounds: in the mean each counts whole though presence is correlated.
@@ -101,50 +101,50 @@ def test_clients_that_rest(rule: Participation[object], p: float, rest: int) -> 
     weights' sum was 0.988 to 0.990 with a standard deviation of at most 0.011: what is left of the
     start, and five of these. Uncorrected it is the rate, 0.125 or 0.16.
     """
-    process, rng, size = Resting(Bernoulli(p), rest), np.random.default_rng(5), 100
+    process, rng, size = Cooldown(Bernoulli(p), rest), np.random.default_rng(5), 100
     states: list[int | None] = [None] * size
     history = np.zeros((400, size), dtype=np.bool_)
     for t, k in np.ndindex(400, size):
         state = process.advance(states[k], t + 1, rng)
-        states[k], history[t, k] = state, process.available(state)
-    given = [took_part(np.flatnonzero(row).tolist(), size) for row in history]
+        states[k], history[t, k] = state, process.is_available(state)
+    given = [make_participants(np.flatnonzero(row).tolist(), size) for row in history]
     _, told = weigh_rounds(rule, given, size, asked=size)
     counted: FloatArray = np.array([weights.weight.sum() for weights in told])
     assert counted[100:].mean() == pytest.approx(1.0, abs=0.07)
 
 
-def test_a_late_client_starts_when_it_is_first_known() -> None:
+def test_a_late_client_starts_when_it_registers() -> None:
     """N is the number of known clients; rounds before it was known are none of its rounds."""
-    rule = EmpiricalRates()
-    state, call = rule.init(Population.of(3)), Call((0, 1, 2))
+    rule = EmpiricalCorrection()
+    state, call = rule.init(Population.from_size(3)), RoundPlan((0, 1, 2))
     for _ in range(5):
-        state, weights = rule.weigh(state, call, took_part([0], known=2), np.ones(1))
+        state, weights = rule.weigh(state, call, make_participants([0], known=2), np.ones(1))
         assert weights.weight.tolist() == [1 / 2]
         assert weights.omega.keys() == {0, 1}
-    state, weights = rule.weigh(state, call, took_part([0, 2], known=3), np.ones(2))
+    state, weights = rule.weigh(state, call, make_participants([0, 2], known=3), np.ones(2))
     assert weights.weight.tolist() == [1 / 3, 1 / 3]
     assert state.rounds.tolist() == [6, 6, 1]
     assert state.taken.tolist() == [6, 0, 1]
 
 
-def test_who_was_refused_or_silent_was_there() -> None:
+def test_rejected_and_declined_clients_count_as_participating() -> None:
     """It has no weight, but took part; who sent nothing usable did not."""
-    rule = EmpiricalRates()
-    answered = replace(took_part([0, 1], 4), silent=np.array([3]))
+    rule = EmpiricalCorrection()
+    answered = replace(make_participants([0, 1], 4), declined=np.array([3]))
     state, weights = rule.weigh(
-        rule.init(Population.of(4)), Call((0, 1, 2, 3)), answered, np.array([1.0, 0.0])
+        rule.init(Population.from_size(4)), RoundPlan((0, 1, 2, 3)), answered, np.array([1.0, 0.0])
     )
     assert weights.weight.tolist() == [0.25, 0.0]
     assert state.taken.tolist() == [1, 1, 0, 1]
     assert state.rounds.tolist() == [1, 1, 1, 1]
 
 
-def test_rounds_in_which_a_client_cannot_be_asked_are_none_of_its_rounds() -> None:
+def test_rounds_in_which_a_client_is_not_eligible_do_not_count() -> None:
     """In a warm-up of priority clients the others have no rounds."""
-    rule, call = EmpiricalRates(), Call((0,), epsilon=0.0, pool=frozenset({0}))
-    state = rule.init(Population.of(2))
+    rule, call = EmpiricalCorrection(), RoundPlan((0,), epsilon=0.0, eligible=frozenset({0}))
+    state = rule.init(Population.from_size(2))
     for _ in range(5):
-        state, _ = rule.weigh(state, call, took_part([0], 2), np.ones(1))
+        state, _ = rule.weigh(state, call, make_participants([0], 2), np.ones(1))
     assert (state.rounds.tolist(), state.taken.tolist()) == ([5, 0], [5, 0])
 
 
@@ -154,4 +154,4 @@ def test_impossible_caps(cap: float) -> None:
     with pytest.raises(
         ParameterError, match=r"max_weight must be a number >= 1 \(inf allowed\), got"
     ):
-        EmpiricalRates(cap)
+        EmpiricalCorrection(cap)

@@ -7,28 +7,28 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fedquorum.named import build
-from fedquorum.rule import RunFacts
-from fedquorum.selection import Everyone, PriorityOnly, Selection
+from fedquorum.named import build_rules
+from fedquorum.rule import RunContext
+from fedquorum.selection import AllClients, PriorityOnly, Selection
 from fedquorum.types import FloatArray
 from fedquorum.weighting import (
-    AgnosticMixing,
+    AAggFFDWeighting,
+    AFLWeighting,
     AverageAll,
     DataFraction,
-    DoublyRobustMixing,
     Weighting,
 )
 
-from tests.builders import FIVE, GATE, corrected, played
+from tests.builders import FIVE, GATE, build_corrected_weighting, compute_round_weights
 
 DATA = FIVE.data
 RATES = np.array([0.9, 0.5, 0.4, 0.3, 0.5])
 ALIGNED = np.array([True, True, True, True, False])
 
 
-def known(base: Weighting[Any]) -> Weighting[Any]:
+def correct_by_true_rates(base: Weighting[Any]) -> Weighting[Any]:
     """Return a weighting corrected by the true rates."""
-    return corrected(base, "known_statistics", probabilities=RATES.tolist())
+    return build_corrected_weighting(base, "known_statistics", probabilities=RATES.tolist())
 
 
 def bernoulli(rounds: int) -> FloatArray:
@@ -36,7 +36,7 @@ def bernoulli(rounds: int) -> FloatArray:
 
 
 COVERED: dict[str, tuple[Selection, FloatArray]] = {
-    "everyone": (Everyone(), np.ones(5)),
+    "everyone": (AllClients(), np.ones(5)),
     "priority_only": (PriorityOnly(), np.array([1.0, 1.0, 0.0, 0.0, 0.0])),
     "epsilon_gate": (GATE, ALIGNED.astype(np.float64)),
 }
@@ -53,7 +53,7 @@ FIXED_BASES: dict[str, tuple[Callable[[], Weighting[Any]], FloatArray]] = {
 
 
 @pytest.mark.parametrize(("selection", "base"), [*product(COVERED, FIXED_BASES)])
-def test_expected_weights_with_known_rates(selection: str, base: str) -> None:
+def test_expected_weights_with_given_rates(selection: str, base: str) -> None:
     """Over 4,000 rounds of random presence every client counts b_k / B in the mean.
 
     c_k is b_k / (B p_k) with probability p_k, else 0, independently: its standard deviation is
@@ -63,7 +63,9 @@ def test_expected_weights_with_known_rates(selection: str, base: str) -> None:
     rule, covered = COVERED[selection]
     make, amounts = FIXED_BASES[base]
     rounds = 4_000
-    weight, _ = played(known(make()), FIVE, bernoulli(rounds + 200), rule)
+    weight, _ = compute_round_weights(
+        correct_by_true_rates(make()), FIVE, bernoulli(rounds + 200), rule
+    )
     expected = covered * amounts / (covered * amounts).sum()
     error = expected * np.sqrt((1 - RATES) / RATES / rounds)
     assert np.all(np.abs(weight[200:].mean(axis=0) - expected) <= 5 * error)
@@ -72,13 +74,13 @@ def test_expected_weights_with_known_rates(selection: str, base: str) -> None:
 
 @pytest.mark.parametrize("fraction", [0.5, 0.8])
 @pytest.mark.parametrize("selection", COVERED)
-def test_expected_weights_with_known_rates_under_sampling(selection: str, fraction: float) -> None:
+def test_expected_weights_with_given_rates_under_sampling(selection: str, fraction: float) -> None:
     """The same where rounds ask a sample of both groups: p_k q_k in place of p_k, q_k by group.
 
     The mean sum of the weights is 1 under every fraction.
     """
     _, covered = COVERED[selection]
-    facts = RunFacts(
+    facts = RunContext(
         10**6, 5, dict(enumerate(RATES)), FIVE.population.clients, priority=FIVE.population.priority
     )
     gate = {"epsilon": 0.5, "warmup_fraction": 0.0} if selection == "epsilon_gate" else {}
@@ -87,9 +89,11 @@ def test_expected_weights_with_known_rates_under_sampling(selection: str, fracti
         "weighting": {"name": "average_all"},
         "participation": {"name": "known_statistics"},
     }
-    rules = build({"name": "composed", "fraction": fraction, **parts}, {"name": "sgd"}, facts)
+    rules = build_rules({"name": "composed", "fraction": fraction, **parts}, {"name": "sgd"}, facts)
     rounds = 4_000
-    weight, _ = played(rules.weighting, FIVE, bernoulli(rounds + 200), rules.selection)
+    weight, _ = compute_round_weights(
+        rules.weighting, FIVE, bernoulli(rounds + 200), rules.selection
+    )
     q = np.array([max(1, round(fraction * 2)) / 2] * 2 + [round(fraction * 3) / 3] * 3)
     expected, rate = covered / covered.sum(), RATES * q
     error = expected * np.sqrt((1 - rate) / rate / rounds)
@@ -124,7 +128,9 @@ def test_expected_weights_with_fedau(selection: str, base: str) -> None:
     rule, covered = COVERED[selection]
     make, amounts = FIXED_BASES[base]
     first, rounds = 2_000, 10_000
-    weight, _ = played(corrected(make(), "fedau"), FIVE, bernoulli(rounds), rule)
+    weight, _ = compute_round_weights(
+        build_corrected_weighting(make(), "fedau"), FIVE, bernoulli(rounds), rule
+    )
     expected = covered * amounts / (covered * amounts).sum()
     bound = estimated_bound(expected, np.sqrt((1 - RATES) / RATES), first, rounds)
     assert np.all(np.abs(weight[first:].mean(axis=0) - expected) <= bound)
@@ -154,7 +160,9 @@ def test_expected_weights_of_fedau_in_fedalign_under_markov_presence() -> None:
     clients that can be there, are off by more than twice the bound.
     """
     first, rounds = 3_000, 12_000
-    weight, _ = played(corrected(DataFraction(), "fedau"), FIVE, markov(rounds), GATE)
+    weight, _ = compute_round_weights(
+        build_corrected_weighting(DataFraction(), "fedau"), FIVE, markov(rounds), GATE
+    )
     joins = np.minimum(0.2, RATES)
     stay = 1 - joins - joins * (1 / RATES - 1)
     expected = np.where(ALIGNED, DATA, 0.0) / DATA[ALIGNED].sum()
@@ -164,11 +172,11 @@ def test_expected_weights_of_fedau_in_fedalign_under_markov_presence() -> None:
     assert np.all(bound <= expected / 3)
     sets = np.array([*product((0.0, 1.0), repeat=5)])
     probability = np.where(sets > 0, RATES, 1 - RATES).prod(axis=1)
-    present, _ = played(DataFraction(), FIVE, sets, GATE)
+    present, _ = compute_round_weights(DataFraction(), FIVE, sets, GATE)
     assert np.any(np.abs(probability @ present - expected) > 2 * bound)
 
 
-@pytest.mark.parametrize("rule", [DoublyRobustMixing(), AgnosticMixing(0.01)])
+@pytest.mark.parametrize("rule", [AAggFFDWeighting(), AFLWeighting(0.01)])
 @pytest.mark.parametrize("selection", COVERED)
 def test_omega_multiplies_mixing_over_all_that_can_count(
     rule: Weighting[Any], selection: str
@@ -176,26 +184,26 @@ def test_omega_multiplies_mixing_over_all_that_can_count(
     """c_k = omega_k p_k / (sum of p over all covered), whoever else is there."""
     selected, covered = COVERED[selection]
     presence = bernoulli(300)
-    weight, mixing = played(known(rule), FIVE, presence, selected)
+    weight, mixing = compute_round_weights(correct_by_true_rates(rule), FIVE, presence, selected)
     mass = mixing * covered
     expected = presence * mass / mass.sum(axis=1, keepdims=True) / RATES
     late = np.s_[150:]  # by when all in the gate have been heard
     heard = presence[late].max(axis=1) > 0
     np.testing.assert_allclose(weight[late][heard], expected[late][heard], rtol=1e-12)
     # without omega p is divided by that of who is there; a gate then needs a priority update
-    plain, mixing = played(rule, FIVE, presence, selected)
+    plain, mixing = compute_round_weights(rule, FIVE, presence, selected)
     shares = presence * mixing * covered
     counted = presence[:, :2].any(axis=1) & (shares.sum(axis=1) > 0)
     shares /= np.maximum(shares.sum(axis=1, keepdims=True), np.finfo(float).tiny)
     np.testing.assert_allclose(plain[counted], shares[counted], rtol=1e-9)
 
 
-@pytest.mark.parametrize(
-    "base", [AverageAll(), DataFraction(), DoublyRobustMixing(), AgnosticMixing()]
-)
+@pytest.mark.parametrize("base", [AverageAll(), DataFraction(), AAggFFDWeighting(), AFLWeighting()])
 def test_with_everyone_there_nothing_is_corrected(base: Weighting[Any]) -> None:
     """Full participation: FedAU's omega is 1, and the fixed divisor is that of the round."""
     for selection, _ in COVERED.values():
-        weight, _ = played(corrected(base, "fedau"), FIVE, np.ones((30, 5)), selection)
-        plain, _ = played(base, FIVE, np.ones((30, 5)), selection)
+        weight, _ = compute_round_weights(
+            build_corrected_weighting(base, "fedau"), FIVE, np.ones((30, 5)), selection
+        )
+        plain, _ = compute_round_weights(base, FIVE, np.ones((30, 5)), selection)
         np.testing.assert_allclose(weight, plain, rtol=1e-12)

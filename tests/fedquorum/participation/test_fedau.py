@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fedquorum.errors import ParameterError
-from fedquorum.participation import MeanInterval
-from fedquorum.types import Call, Population
+from fedquorum.participation import FedAUCorrection
+from fedquorum.types import Population, RoundPlan
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.builders import took_part, weigh_rounds
+from tests.builders import make_participants, weigh_rounds
 from tests.reference import fedau
 
 CUTOFFS = (1, 2, 50, math.inf)
@@ -21,8 +21,8 @@ CUTOFFS = (1, 2, 50, math.inf)
 def omegas(history: NDArray[np.bool_], cutoff: float) -> list[dict[int, float]]:
     """Return omega of every round for a history (rounds, clients), all clients known."""
     n = history.shape[1]
-    given = [took_part(np.flatnonzero(row).tolist(), n) for row in history]
-    _, told = weigh_rounds(MeanInterval(cutoff), given, n, asked=n)
+    given = [make_participants(np.flatnonzero(row).tolist(), n) for row in history]
+    _, told = weigh_rounds(FedAUCorrection(cutoff), given, n, asked=n)
     for responses, weights in zip(given, told, strict=True):
         expected = [weights.omega[k] / n for k in responses.client.tolist()]
         np.testing.assert_array_equal(weights.weight, expected)
@@ -32,7 +32,7 @@ def omegas(history: NDArray[np.bool_], cutoff: float) -> list[dict[int, float]]:
 def assert_as_reference(history: NDArray[np.bool_], cutoff: float) -> None:
     seen = omegas(history, cutoff)
     for client in range(history.shape[1]):
-        expected = fedau.omegas(history[:, client].tolist(), cutoff)
+        expected = fedau.compute_omegas(history[:, client].tolist(), cutoff)
         got = [omega[client] for omega in seen]
         np.testing.assert_allclose(got, [float(w) for w in expected[: len(got)]], rtol=1e-12)
 
@@ -66,7 +66,7 @@ def test_any_history(history: list[bool], cutoff: float) -> None:
     assert all(1 <= omega[0] <= cutoff for omega in omegas(column, cutoff))
 
 
-def test_a_cutoff_of_one_weighs_all_alike() -> None:
+def test_a_cutoff_of_one_weighs_all_clients_equally() -> None:
     """K = 1 gives omega = 1 to everyone: the average over all."""
     history = np.random.default_rng(1).random((50, 5)) < 0.3
     assert all(set(omega.values()) == {1.0} for omega in omegas(history, 1))
@@ -99,18 +99,18 @@ def test_omega_estimates_one_over_p() -> None:
         assert abs(last[client] - 1 / p) < 5 * error
 
 
-def test_a_late_client_starts_when_it_is_first_known() -> None:
+def test_a_late_client_starts_when_it_registers() -> None:
     """N is the number of known clients, and a newcomer's interval begins with its first round."""
-    rule = MeanInterval()
-    state = rule.init(Population.of(3))
-    call = Call((0, 1, 2))
+    rule = FedAUCorrection()
+    state = rule.init(Population.from_size(3))
+    call = RoundPlan((0, 1, 2))
     for _ in range(5):
-        state, weights = rule.weigh(state, call, took_part([0], known=2), np.ones(1))
+        state, weights = rule.weigh(state, call, make_participants([0], known=2), np.ones(1))
         assert weights.weight.tolist() == [1 / 2]
         assert weights.omega.keys() == {0, 1}
-    state, weights = rule.weigh(state, call, took_part([0, 2], known=3), np.ones(2))
+    state, weights = rule.weigh(state, call, make_participants([0, 2], known=3), np.ones(2))
     assert weights.weight.tolist() == [1 / 3, 1 / 3]
-    state, _ = rule.weigh(state, call, took_part([], known=3), np.ones(0))
+    state, _ = rule.weigh(state, call, make_participants([], known=3), np.ones(0))
     assert state.intervals.tolist() == [6, 0, 1]
     assert state.rounds.tolist() == [1, 7, 1]
     assert state.omega.tolist() == [1.0, 1.0, 1.0]
@@ -118,34 +118,34 @@ def test_a_late_client_starts_when_it_is_first_known() -> None:
 
 def test_the_order_in_which_clients_are_listed_changes_nothing() -> None:
     """A population given in any order weighs each client by its own history."""
-    rule = MeanInterval()
+    rule = FedAUCorrection()
     state = rule.init(Population((2, 0, 1), frozenset({0, 1, 2})))
-    call = Call((0, 1, 2))
+    call = RoundPlan((0, 1, 2))
     for present in ([0], [0], [0, 2]):
-        state, _ = rule.weigh(state, call, took_part(present, 3), np.ones(len(present)))
-    _, weights = rule.weigh(state, call, took_part([0, 2], 3), np.ones(2))
+        state, _ = rule.weigh(state, call, make_participants(present, 3), np.ones(len(present)))
+    _, weights = rule.weigh(state, call, make_participants([0, 2], 3), np.ones(2))
     assert weights.omega == {0: 1.0, 1: 1.0, 2: 3.0}
     assert weights.weight.tolist() == [1 / 3, 1.0]
 
 
-def test_who_was_refused_or_silent_was_there() -> None:
+def test_rejected_and_declined_clients_count_as_participating() -> None:
     """It has no weight, but its interval ends: omega makes up for being away alone."""
-    rule = MeanInterval()
-    answered = replace(took_part([0, 1], 4), silent=np.array([3]))
+    rule = FedAUCorrection()
+    answered = replace(make_participants([0, 1], 4), declined=np.array([3]))
     state, weights = rule.weigh(
-        rule.init(Population.of(4)), Call((0, 1, 2, 3)), answered, np.array([1.0, 0.0])
+        rule.init(Population.from_size(4)), RoundPlan((0, 1, 2, 3)), answered, np.array([1.0, 0.0])
     )
     assert weights.weight.tolist() == [0.25, 0.0]
     assert state.rounds.tolist() == [0, 0, 1, 0]
 
 
-def test_rounds_in_which_a_client_cannot_be_asked_are_none_of_its_rounds() -> None:
+def test_rounds_in_which_a_client_is_not_eligible_do_not_count() -> None:
     """In a warm-up of priority clients the intervals of the others do not grow."""
-    rule = MeanInterval()
-    call = Call((0,), epsilon=0.0, pool=frozenset({0}))
-    state = rule.init(Population.of(2))
+    rule = FedAUCorrection()
+    call = RoundPlan((0,), epsilon=0.0, eligible=frozenset({0}))
+    state = rule.init(Population.from_size(2))
     for _ in range(5):
-        state, _ = rule.weigh(state, call, took_part([0], 2), np.ones(1))
+        state, _ = rule.weigh(state, call, make_participants([0], 2), np.ones(1))
     assert state.intervals.tolist() == [5, 0]
     assert state.rounds.tolist() == [0, 0]
 
@@ -154,4 +154,4 @@ def test_rounds_in_which_a_client_cannot_be_asked_are_none_of_its_rounds() -> No
 def test_impossible_cutoffs(cutoff: float) -> None:
     """K is a whole number >= 1, or inf."""
     with pytest.raises(ParameterError, match="cutoff must be a whole number >= 1, or inf, got"):
-        MeanInterval(cutoff)
+        FedAUCorrection(cutoff)

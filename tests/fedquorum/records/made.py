@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from fedquorum.records.identity import RunIdentity
-from fedquorum.records.reader import FORMAT, Run, read_runs
-from fedquorum.records.round_record import RoundRecord, round_record
+from fedquorum.decisions import ClientDecision, ClientEvaluation, RoundReport
+from fedquorum.records.identity import RunInfo
+from fedquorum.records.reader import FORMAT_VERSION, Run, read_runs
+from fedquorum.records.round_record import RoundRecord, build_round_record
 from fedquorum.records.tables import CLIENTS_SCHEMA, EVALUATIONS_SCHEMA, POPULATION_SCHEMA
-from fedquorum.records.writer import RunRecords
-from fedquorum.report import ClientDecision, ClientEvaluation, TrainReport
-from fedquorum.types import Call, Objective
+from fedquorum.records.writer import RunWriter
+from fedquorum.types import Objective, RoundPlan
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 """A module with a rule of a user's own."""
 
 NAN = math.nan
 CONFIG = "client:\n  lr: 0.05\nseed: 7\n"
-IDENTITY = RunIdentity(
+IDENTITY = RunInfo(
     experiment="fedalign/synth_low",
     overrides=("seed=7", "client.lr=0.05"),
     strategy="fedalign",
@@ -37,16 +37,16 @@ IDENTITY = RunIdentity(
 )
 
 
-def records_in(directory: Path, **options: Any) -> RunRecords:
+def open_records(directory: Path, **options: Any) -> RunWriter:
     """Return the writer of a run of which nothing matters but what is written to it."""
-    return RunRecords(directory, IDENTITY, CONFIG, **options)
+    return RunWriter(directory, IDENTITY, CONFIG, **options)
 
 
-def report(server_round: int, epsilon: float | None = 0.2) -> TrainReport:
+def report(server_round: int, epsilon: float | None = 0.2) -> RoundReport:
     """Return a round in which one client trained, one declined and one was rejected."""
-    return TrainReport(
+    return RoundReport(
         server_round,
-        Call((0, 1, 2), epsilon),
+        RoundPlan((0, 1, 2), epsilon),
         Objective(1.25, 0.5),
         (
             ClientDecision(
@@ -66,18 +66,18 @@ EVALUATIONS = (
 )
 
 
-def add(records: RunRecords, number: int, epsilon: float | None = 0.2) -> None:
+def add(records: RunWriter, number: int, epsilon: float | None = 0.2) -> None:
     """Write such a round."""
     made = report(number, epsilon)
     rates = np.array([0.5, 0.25, 0.1])
-    record = recorded(
+    record = make_round_record(
         made, None, EVALUATIONS, bytes_down=5, bytes_up=7, seconds=0.5, state_bytes=24, rates=rates
     )
     records.add_round(record, made, EVALUATIONS)
 
 
-def recorded(
-    report: TrainReport,
+def make_round_record(
+    report: RoundReport,
     previous: RoundRecord | None = None,
     evaluations: Sequence[ClientEvaluation] = (),
     **others: Any,
@@ -89,13 +89,13 @@ def recorded(
         "metric": "accuracy",
         "all_evaluated": True,
     }
-    return round_record(report, evaluations, previous=previous, **{**fields, **others})
+    return build_round_record(report, evaluations, previous=previous, **{**fields, **others})
 
 
 # --- by hand ----------------------------------------------------------------------------------
 
 
-def line(number: int, **changes: Any) -> dict[str, Any]:
+def make_round_line(number: int, **changes: Any) -> dict[str, Any]:
     """Return a line of rounds.jsonl, as it is read by ``json``."""
     fields: dict[str, Any] = {
         "round": number,
@@ -128,7 +128,7 @@ def line(number: int, **changes: Any) -> dict[str, Any]:
         "disconnected": [],
         "late_replies": [],
         "simulated_seconds": None,
-        "test": accuracy(0.5),
+        "test": make_accuracy(0.5),
         "validation": None,
         "refused": None,
         "update_norm": None,
@@ -136,7 +136,7 @@ def line(number: int, **changes: Any) -> dict[str, Any]:
     return fields | changes
 
 
-def accuracy(priority: float | None, everyone: float | None = 0.25) -> dict[str, Any]:
+def make_accuracy(priority: float | None, everyone: float | None = 0.25) -> dict[str, Any]:
     """Return the field ``test``; the worst client is half as accurate as all together."""
     return {
         group: None if value is None else {"loss": 1.0, "accuracy": value, "worst": value / 2}
@@ -159,7 +159,7 @@ def make_run(
     """Write a run without tables."""
     directory.mkdir(parents=True)
     fields = {
-        "format": FORMAT,
+        "format": FORMAT_VERSION,
         "status": "completed",
         "experiment": "fedalign/synth_low",
         "strategy": "fedalign",
@@ -174,7 +174,7 @@ def make_run(
     return directory
 
 
-def append_rounds(run: Path, *lines: Mapping[str, Any], torn: str = "") -> None:
+def add_rounds(run: Path, *lines: Mapping[str, Any], torn: str = "") -> None:
     """Go on writing a run's rounds.jsonl, up to a line that may break off."""
     with (run / "rounds.jsonl").open("a") as file:
         file.write("".join(json.dumps(one) + "\n" for one in lines) + torn)

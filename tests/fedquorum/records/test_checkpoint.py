@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fedquorum.errors import RunError
-from fedquorum.records.checkpoint import Checkpoint, Checkpoints, check_unchanged
+from fedquorum.records.checkpoint import Checkpoint, CheckpointStore, check_unchanged
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
@@ -35,9 +35,9 @@ def checkpoint(server_round: int, value: float = 1.0) -> Checkpoint:
 
 def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
     """All arrays with their dtypes and shapes, the model's in its own order; sha256sum agrees."""
-    files = Checkpoints(tmp_path)
+    files = CheckpointStore(tmp_path)
     files.save(checkpoint(3))
-    found = files.newest()
+    found = files.find_newest()
     assert found.problems == ()
     assert found.checkpoint is not None
     assert (found.checkpoint.server_round, list(found.checkpoint.model)) == (3, ["z", "a"])
@@ -53,7 +53,7 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
 
 def test_the_last_two_are_kept(tmp_path: Path) -> None:
     """Older ones are removed, with their checksums."""
-    files = Checkpoints(tmp_path)
+    files = CheckpointStore(tmp_path)
     for server_round in (0, 9, 10, 11):
         files.save(checkpoint(server_round))
     names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
@@ -80,11 +80,11 @@ def _flip(path: Path, position: int) -> None:
 @pytest.mark.parametrize("damage", sorted(DAMAGE))
 def test_of_a_damaged_checkpoint_the_one_before_is_used(tmp_path: Path, damage: str) -> None:
     """Whatever became of the newest; what is wrong with it is told."""
-    files = Checkpoints(tmp_path)
+    files = CheckpointStore(tmp_path)
     files.save(checkpoint(10))
     files.save(checkpoint(20))
     DAMAGE[damage](tmp_path / "checkpoints" / "round-000020.safetensors")
-    found = files.newest()
+    found = files.find_newest()
     assert found.checkpoint is not None
     assert found.checkpoint.server_round == 10
     (problem,) = found.problems
@@ -93,22 +93,22 @@ def test_of_a_damaged_checkpoint_the_one_before_is_used(tmp_path: Path, damage: 
 
 def test_without_any_good_checkpoint_nothing_is_made_up(tmp_path: Path) -> None:
     """If all are damaged, that is an error which names each."""
-    files = Checkpoints(tmp_path)
+    files = CheckpointStore(tmp_path)
     for server_round in (10, 20):
         files.save(checkpoint(server_round))
         DAMAGE["one bit"](tmp_path / "checkpoints" / f"round-0000{server_round}.safetensors")
     with pytest.raises(RunError, match=r"can be used: round-000020.* damaged.*round-000010"):
-        files.newest()
+        files.find_newest()
 
 
 def test_a_checkpoint_whose_records_are_gone_is_not_used(tmp_path: Path) -> None:
     """Records that are shorter than it says would leave a gap."""
-    files = Checkpoints(tmp_path)
+    files = CheckpointStore(tmp_path)
     (tmp_path / "rounds.jsonl").write_text("12345")
     files.save(checkpoint(10))
     kept = checkpoint(20)
     files.save(Checkpoint(**{**vars(kept), "records": {"rounds.jsonl": 6}}))
-    found = files.newest()
+    found = files.find_newest()
     assert found.checkpoint is not None
     assert found.checkpoint.server_round == 10
     assert "6 bytes of rounds.jsonl" in found.problems[0]
@@ -122,10 +122,10 @@ def test_a_checkpoint_whose_rows_are_gone_is_not_used(tmp_path: Path, damage: st
     for number in range(3):
         pq.write_table(pa.table({"round": [1, 2]}), folder / f"part-{number:05d}.parquet")
     pq.write_table(pa.table({"round": [1] * 9}), folder / "mine.parquet")
-    files = Checkpoints(tmp_path)
+    files = CheckpointStore(tmp_path)
     files.save(checkpoint(10))
     files.save(Checkpoint(**{**vars(checkpoint(20)), "records": {"clients": 5}}))
-    assert files.newest().problems == ()
+    assert files.find_newest().problems == ()
     path = folder / "part-00001.parquet"
     match damage:
         case "a file less":
@@ -136,7 +136,7 @@ def test_a_checkpoint_whose_rows_are_gone_is_not_used(tmp_path: Path, damage: st
             pq.write_table(pa.table({"round": pa.array([], pa.int64())}), path)
         case _:
             folder.rename(tmp_path / "elsewhere")
-    found = files.newest()
+    found = files.find_newest()
     assert found.checkpoint is not None
     assert found.checkpoint.server_round == 10
     problem = "round-000020.safetensors goes with 5 rows of clients, there are less"
@@ -147,25 +147,25 @@ def test_a_run_without_checkpoints_begins_again_only_before_its_first_round(
     tmp_path: Path,
 ) -> None:
     """What its rounds changed is nowhere else."""
-    files, rounds = Checkpoints(tmp_path), tmp_path / "rounds.jsonl"
+    files, rounds = CheckpointStore(tmp_path), tmp_path / "rounds.jsonl"
     start = Checkpoint(0, {}, {}, {}, {}, {}, {})
-    assert files.beginning() == start
+    assert files.build_initial() == start
     rounds.write_text("")
-    assert files.beginning() == start
+    assert files.build_initial() == start
     rounds.write_text("{}")
     message = f"^resume needs a checkpoint, and the run in {tmp_path} wrote none$"
     with pytest.raises(RunError, match=message):
-        files.beginning()
+        files.build_initial()
 
 
 def test_what_is_played_again_is_forgotten(tmp_path: Path) -> None:
     """A resumed run writes later checkpoints anew; an older one would not be of its records."""
-    files = Checkpoints(tmp_path)
+    files = CheckpointStore(tmp_path)
     for server_round in (10, 20):
         files.save(checkpoint(server_round))
-    files.forget_after(20)
+    files.delete_after(20)
     assert len([*(tmp_path / "checkpoints").iterdir()]) == 4
-    files.forget_after(10)
+    files.delete_after(10)
     names = {path.name for path in (tmp_path / "checkpoints").iterdir()}
     assert names == {"round-000010.safetensors", "round-000010.sha256"}
 
@@ -175,7 +175,7 @@ def test_checkpoints_that_cannot_be_written_are_one_line(tmp_path: Path) -> None
     (tmp_path / "checkpoints").write_text("")
     message = f"^{tmp_path}/checkpoints cannot be made: File exists$"
     with pytest.raises(RunError, match=message):
-        Checkpoints(tmp_path).save(checkpoint(0))
+        CheckpointStore(tmp_path).save(checkpoint(0))
 
 
 # --- the settings ----------------------------------------------------------------------------
@@ -187,9 +187,9 @@ BEFORE = {"rounds": 7, "client.lr": 0.1, "engine.jobs": 1, "engine.node_keys": N
     "changes",
     [{}, {"rounds": 9}, {"engine.jobs": 2, "engine.node_keys": "keys.csv", "engine.more": 3}],
 )
-def test_a_run_may_go_on_with_more_rounds_elsewhere(changes: dict[str, object]) -> None:
+def test_a_run_may_resume_with_more_rounds_elsewhere(changes: dict[str, object]) -> None:
     """Rounds may grow, and what is free may change."""
-    check_unchanged(BEFORE, BEFORE | changes, free=("engine.",))
+    check_unchanged(BEFORE, BEFORE | changes, changeable_prefixes=("engine.",))
 
 
 def test_a_number_that_is_none_is_no_change() -> None:
@@ -211,10 +211,10 @@ def test_a_number_that_is_none_is_no_change() -> None:
         ({"client.lr": None}, r"^client\.lr must be 0\.1, as in the run so far, got null$"),
     ],
 )
-def test_a_run_does_not_go_on_as_another_one(changes: dict[str, object], told: str) -> None:
+def test_a_run_does_not_resume_with_other_settings(changes: dict[str, object], told: str) -> None:
     """The setting is named with both values."""
     with pytest.raises(RunError, match=told):
-        check_unchanged(BEFORE, BEFORE | changes, free=("engine.",))
+        check_unchanged(BEFORE, BEFORE | changes, changeable_prefixes=("engine.",))
 
 
 # --- of somebody else --------------------------------------------------------------------------
@@ -252,58 +252,58 @@ def test_a_checkpoint_that_somebody_wrote_is_one_line(
     run = tmp_path / "run"
     run.mkdir()
     (tmp_path / "outside").write_text("12345")
-    files = Checkpoints(run)
+    files = CheckpointStore(run)
     files.save(checkpoint(10))
     change_metadata(run / "checkpoints" / "round-000010.safetensors", change)
     with pytest.raises(RunError, match=r"can be used: round-000010\.safetensors ") as refused:
-        files.newest()
+        files.find_newest()
     assert str(refused.value).isprintable()
 
 
 @pytest.mark.parametrize("name", ["round-000010.safetensors", "round-000010.sha256"])
 def test_a_checkpoint_behind_a_link_is_not_used(tmp_path: Path, name: str) -> None:
     """Nor behind a pipe, which would be waited for."""
-    files = Checkpoints(tmp_path)
+    files = CheckpointStore(tmp_path)
     files.save(checkpoint(10))
     path = tmp_path / "checkpoints" / name
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(RunError, match="links are not followed"):
-        files.newest()
+        files.find_newest()
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(RunError, match="expected a regular file"):
-        files.newest()
+        files.find_newest()
 
 
 def test_checkpoints_of_another_folder_are_not_used(tmp_path: Path) -> None:
     """Nor are any removed there."""
     run = tmp_path / "run"
     run.mkdir()
-    Checkpoints(tmp_path).save(checkpoint(10))
+    CheckpointStore(tmp_path).save(checkpoint(10))
     (run / "checkpoints").symlink_to(tmp_path / "checkpoints")
     message = f"^{run}/checkpoints must be a folder of the run, got a link$"
     with pytest.raises(RunError, match=message):
-        Checkpoints(run).newest()
+        CheckpointStore(run).find_newest()
     with pytest.raises(RunError, match=message):
-        Checkpoints(run).forget_after(0)
-    assert Checkpoints(tmp_path).newest().checkpoint is not None
+        CheckpointStore(run).delete_after(0)
+    assert CheckpointStore(tmp_path).find_newest().checkpoint is not None
 
 
 def test_events_of_tensorboard_are_not_needed(tmp_path: Path) -> None:
     """A power cut may take them."""
-    files = Checkpoints(tmp_path)
+    files = CheckpointStore(tmp_path)
     files.save(Checkpoint(**{**vars(checkpoint(10)), "records": {"tensorboard/events": 6}}))
-    found = files.newest()
+    found = files.find_newest()
     assert found.checkpoint is not None
     assert found.problems == ()
 
 
 def test_a_checkpoint_that_was_never_finished_is_no_obstacle(tmp_path: Path) -> None:
     """Of the first one a power cut may leave all but the checksum: the run begins again."""
-    files = Checkpoints(tmp_path)
+    files = CheckpointStore(tmp_path)
     files.save(checkpoint(0))
     (tmp_path / "checkpoints" / "round-000000.sha256").unlink()
-    found = files.newest()
+    found = files.find_newest()
     assert found.checkpoint is None
     assert found.problems == ("round-000000.safetensors has no checksum",)

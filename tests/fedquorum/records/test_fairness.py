@@ -4,14 +4,20 @@ import math
 
 import numpy as np
 import pytest
-from fedquorum.records.fairness import mean_of, spread, spread_by_rows, sum_of, weighted_mean
+from fedquorum.records.fairness import (
+    compute_dispersion,
+    compute_weighted_dispersion,
+    exact_mean,
+    exact_sum,
+    weighted_mean,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
 
 def test_three_clients_by_hand() -> None:
     """x = 0.2, 0.4, 0.9: Gini (-2*0.2 + 0*0.4 + 2*0.9) / (3*1.5), Jain 1.5^2 / (3*1.01)."""
-    got = spread([0.9, 0.2, 0.4])
+    got = compute_dispersion([0.9, 0.2, 0.4])
     assert got == pytest.approx(
         {
             "average": 0.5,
@@ -28,20 +34,20 @@ def test_three_clients_by_hand() -> None:
 
 def test_worst_and_best_tenth() -> None:
     """Of 25 clients the tenth is two clients, their unweighted mean."""
-    got = spread([k / 100 for k in range(25)])
+    got = compute_dispersion([k / 100 for k in range(25)])
     assert got["worst10"] == pytest.approx(0.005)
     assert got["best10"] == pytest.approx(0.235)
 
 
 def test_all_zero() -> None:
     """No client has anything: Gini 0 and Jain 1 by definition."""
-    got = spread([0.0, 0.0])
+    got = compute_dispersion([0.0, 0.0])
     assert (got["gini"], got["jain"]) == (0.0, 1.0)
 
 
 def test_one_client_has_all() -> None:
     """The Gini of n clients of whom one has everything is (n - 1) / n, Jain is 1 / n."""
-    got = spread([0.0, 0.0, 0.0, 1.0])
+    got = compute_dispersion([0.0, 0.0, 0.0, 1.0])
     assert got["gini"] == pytest.approx(3 / 4)
     assert got["jain"] == pytest.approx(1 / 4)
 
@@ -49,7 +55,7 @@ def test_one_client_has_all() -> None:
 @given(st.lists(st.floats(0.01, 1), min_size=1, max_size=50), st.floats(0.1, 10))
 def test_gini_and_jain_ignore_scale(values: list[float], scale: float) -> None:
     """Both measure shares, so a common factor changes nothing."""
-    one, other = spread(values), spread([scale * x for x in values])
+    one, other = compute_dispersion(values), compute_dispersion([scale * x for x in values])
     assert other["gini"] == pytest.approx(one["gini"], abs=1e-9)
     assert other["jain"] == pytest.approx(one["jain"], abs=1e-9)
     assert 0 <= one["gini"] < 1
@@ -57,7 +63,7 @@ def test_gini_and_jain_ignore_scale(values: list[float], scale: float) -> None:
 
 def test_negative_values_have_no_shares() -> None:
     """Of an R2 below 0 Gini and Jain are not defined, and all else is."""
-    found = spread([-0.5, 0.5, 0.9])
+    found = compute_dispersion([-0.5, 0.5, 0.9])
     assert math.isnan(found["gini"])
     assert math.isnan(found["jain"])
     assert (found["worst"], found["best"]) == (-0.5, 0.9)
@@ -65,28 +71,33 @@ def test_negative_values_have_no_shares() -> None:
 
 def test_an_infinite_loss_has_no_shares() -> None:
     """A client whose model diverged: the mean and the worst are infinite, and nobody is equal."""
-    found = spread([0.5, 0.7, math.inf], higher_is_better=False)
+    found = compute_dispersion([0.5, 0.7, math.inf], higher_is_better=False)
     assert (found["average"], found["worst"], found["worst10"]) == (math.inf,) * 3
     assert (found["best"], found["best10"]) == (0.5, 0.5)
     assert all(math.isnan(found[name]) for name in ("gini", "std", "jain"))
-    lowest = spread([-math.inf, 0.5])
+    lowest = compute_dispersion([-math.inf, 0.5])
     assert (lowest["average"], lowest["worst"], lowest["best"]) == (-math.inf, -math.inf, 0.5)
     assert all(math.isnan(lowest[name]) for name in ("gini", "std", "jain"))
-    both = spread([-math.inf, math.inf])
+    both = compute_dispersion([-math.inf, math.inf])
     assert math.isnan(both["average"])
-    assert all(math.isnan(spread([math.inf] * 3)[name]) for name in ("gini", "std", "jain"))
+    assert all(
+        math.isnan(compute_dispersion([math.inf] * 3)[name]) for name in ("gini", "std", "jain")
+    )
 
 
 def test_a_value_that_is_not_defined_has_no_spread() -> None:
     """All numbers are NaN, instead of some of the other clients alone."""
-    found = spread([0.5, math.nan])
+    found = compute_dispersion([0.5, math.nan])
     assert all(math.isnan(value) for value in found.values())
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-170, 1e150, 1e200, 2.0**1020])
 def test_no_size_of_the_values_is_too_small_or_too_large(scale: float) -> None:
     """Squares neither overflow nor vanish: shares are those of ordinary values."""
-    plain, found = spread([1.0, 2.0, 5.0]), spread([scale, 2 * scale, 5 * scale])
+    plain, found = (
+        compute_dispersion([1.0, 2.0, 5.0]),
+        compute_dispersion([scale, 2 * scale, 5 * scale]),
+    )
     assert found["gini"] == pytest.approx(plain["gini"])
     assert found["jain"] == pytest.approx(plain["jain"])
     assert found["std"] / scale == pytest.approx(plain["std"])
@@ -97,7 +108,7 @@ def test_no_size_of_the_values_is_too_small_or_too_large(scale: float) -> None:
 def test_no_values() -> None:
     """Nothing to describe is an error, not a NaN."""
     with pytest.raises(ValueError, match="no values"):
-        spread([])
+        compute_dispersion([])
 
 
 def test_weighted_mean() -> None:
@@ -115,15 +126,17 @@ def test_means_by_test_rows() -> None:
     """The average and the tenths of ``spread``, weighted; with equal rows they are the same."""
     values = np.array([0.5, 0.9, 0.1, 0.7, 0.2, 0.6, 0.4, 0.8, 0.3, 1.0] * 2)
     rows = np.arange(1.0, 21.0)
-    found = spread_by_rows(values, rows)
+    found = compute_weighted_dispersion(values, rows)
     assert found["average"] == pytest.approx(float(values @ rows) / 210)
     assert found["worst10"] == pytest.approx(0.1)
     assert found["best10"] == pytest.approx(1.0)
-    tenth = spread_by_rows([0.0, 1.0, *[2.0] * 18], [3, 1, *[1] * 18])
+    tenth = compute_weighted_dispersion([0.0, 1.0, *[2.0] * 18], [3, 1, *[1] * 18])
     assert tenth["worst10"] == 0.25
-    losses = spread_by_rows([0.0, 1.0, *[2.0] * 18], [3, 1, *[1] * 18], higher_is_better=False)
+    losses = compute_weighted_dispersion(
+        [0.0, 1.0, *[2.0] * 18], [3, 1, *[1] * 18], higher_is_better=False
+    )
     assert (losses["best10"], losses["worst10"]) == (0.25, 2.0)
-    equal, plain = spread_by_rows(values, np.ones(20)), spread(values)
+    equal, plain = compute_weighted_dispersion(values, np.ones(20)), compute_dispersion(values)
     assert equal == pytest.approx({name: plain[name] for name in equal})
 
 
@@ -140,13 +153,13 @@ def test_means_by_test_rows() -> None:
 )
 def test_a_sum_of_any_numbers_is_one(values: list[float], total: float) -> None:
     """Rounded once, and infinite or NaN where the exact sum is no float64."""
-    assert sum_of(values) == pytest.approx(total, rel=0.0, abs=0.0, nan_ok=True)
-    mean = mean_of(values)
+    assert exact_sum(values) == pytest.approx(total, rel=0.0, abs=0.0, nan_ok=True)
+    mean = exact_mean(values)
     assert mean is None if not values else mean == pytest.approx(total / len(values), nan_ok=True)
 
 
-def test_the_spread_of_any_numbers_is_told() -> None:
+def test_the_spread_of_any_numbers_is_computed() -> None:
     """Sums beyond float64 lose no mean, and nothing is raised."""
-    found = spread([1e300, 1.7e308, 1.7e308])
+    found = compute_dispersion([1e300, 1.7e308, 1.7e308])
     assert (found["worst"], found["best"]) == (1e300, 1.7e308)
     assert found["average"] == pytest.approx(1.7e308 / 3 * 2, rel=1e-7)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from fedquorum.errors import RunError
-from fedquorum.records.files import replacing, sync, sync_above
+from fedquorum.records.files import atomic_write, fsync, fsync_parents
 
 
 def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path: Path) -> None:
@@ -14,7 +14,7 @@ def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path: Path) -> None:
     file.write_text("before")
 
     def write() -> None:
-        with replacing(file) as part:
+        with atomic_write(file) as part:
             part.write_text("half")
             raise OSError(28, os.strerror(28))
 
@@ -33,9 +33,9 @@ def test_folders_are_not_synced_where_they_cannot_be(
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
     monkeypatch.delattr(os, "O_DIRECTORY")
     (tmp_path / "file").write_text("content")
-    sync(tmp_path)
+    fsync(tmp_path)
     assert synced == []
-    sync(tmp_path / "file")
+    fsync(tmp_path / "file")
     assert synced == [(tmp_path / "file").stat().st_ino]
 
 
@@ -44,12 +44,12 @@ def test_the_names_of_all_folders_above_are_synced(
 ) -> None:
     """Up to the mount, or to the working directory for a relative path."""
     synced: list[Path] = []
-    monkeypatch.setattr("fedquorum.records.files.sync", synced.append)
+    monkeypatch.setattr("fedquorum.records.files.fsync", synced.append)
     monkeypatch.setattr(os.path, "ismount", lambda folder: folder == tmp_path)
-    sync_above(tmp_path / "a" / "b" / "run")
+    fsync_parents(tmp_path / "a" / "b" / "run")
     assert synced == [tmp_path / "a" / "b", tmp_path / "a", tmp_path]
     synced.clear()
-    sync_above(Path("a/run"))
+    fsync_parents(Path("a/run"))
     assert synced == [Path("a"), Path()]
 
 
@@ -60,18 +60,18 @@ def test_a_file_is_on_the_disk_before_its_name_is(
     done: list[tuple[str, str]] = []
     rename = Path.replace
 
-    def renamed(path: Path, target: Path) -> Path:
+    def note_rename(path: Path, target: Path) -> Path:
         done.append(("rename", target.name))
         return rename(path, target)
 
     monkeypatch.setattr(
-        "fedquorum.records.files.sync", lambda path: done.append(("sync", path.name))
+        "fedquorum.records.files.fsync", lambda path: done.append(("sync", path.name))
     )
-    monkeypatch.setattr(Path, "replace", renamed)
-    with replacing(tmp_path / "model", synced=True) as part:
+    monkeypatch.setattr(Path, "replace", note_rename)
+    with atomic_write(tmp_path / "model", durable=True) as part:
         part.write_text("content")
     assert done == [("sync", part.name), ("rename", "model"), ("sync", tmp_path.name)]
     done.clear()
-    with replacing(tmp_path / "model") as part:
+    with atomic_write(tmp_path / "model") as part:
         part.write_text("content")
     assert done == [("rename", "model")]

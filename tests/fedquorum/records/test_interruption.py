@@ -5,7 +5,7 @@ import signal
 import threading
 
 import pytest
-from fedquorum.records.interruption import uninterrupted
+from fedquorum.records.interruption import defer_signals
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
@@ -18,7 +18,7 @@ def test_an_interruption_is_put_off(how: signal.Signals) -> None:
         raise KeyboardInterrupt
 
     def work() -> None:
-        with uninterrupted():
+        with defer_signals():
             signal.raise_signal(how)
             signal.raise_signal(how)
             done.append("written")
@@ -38,7 +38,7 @@ def test_an_interruption_is_put_off_where_its_signal_is_blocked() -> None:
     """As in processes of Ray, in which Python raises an interruption without the signal."""
 
     def work() -> None:
-        with uninterrupted():
+        with defer_signals():
             _thread.interrupt_main()
 
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -57,7 +57,7 @@ def test_other_threads_have_nothing_to_put_off() -> None:
     done: list[bool] = []
 
     def work() -> None:
-        with uninterrupted():
+        with defer_signals():
             done.append(True)
 
     thread = threading.Thread(target=work)
@@ -71,7 +71,7 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
     done: list[bool] = []
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     try:
-        with uninterrupted():
+        with defer_signals():
             signal.raise_signal(signal.SIGUSR1)
             done.append(True)
         assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 from fedquorum.errors import RunError
-from fedquorum.records.checkpoint import Checkpoint, Checkpoints
-from fedquorum.records.legs import Leg, Resume, changed_settings, legs_of
+from fedquorum.records.checkpoint import Checkpoint, CheckpointStore
+from fedquorum.records.legs import Leg, Resume, build_legs, find_changed_settings
 from fedquorum.records.reader import load_run
-from fedquorum.records.writer import RunRecords
+from fedquorum.records.writer import RunWriter
 
-from tests.fedquorum.records.made import CONFIG, IDENTITY, add, line, make_run
+from tests.fedquorum.records.made import CONFIG, IDENTITY, add, make_round_line, make_run
 
 NOW = {"rounds": 30, "seed": 1, "engine": {"quorum": 0.5, "name": "ray"}}
 
@@ -42,8 +42,10 @@ def test_a_round_belongs_to_the_last_leg_that_began_before_it(
     resumed: list[Resume], expected: list[tuple[Any, ...]]
 ) -> None:
     """Rounds that a later resume cut off say nothing; legs with the same settings are one."""
-    legs = legs_of(NOW, resumed)
-    found = [(leg.first, leg.config["rounds"], leg.config["engine"]["quorum"]) for leg in legs]
+    legs = build_legs(NOW, resumed)
+    found = [
+        (leg.first_round, leg.config["rounds"], leg.config["engine"]["quorum"]) for leg in legs
+    ]
     assert found == expected
     assert all(leg.settings["engine.name"] == "ray" for leg in legs)
     assert NOW["rounds"] == 30
@@ -54,27 +56,29 @@ def test_of_settings_that_only_one_of_two_has_nothing_is_said() -> None:
     nan = float("nan")
     before = {"rounds": 5, "a": nan, "b": 1, "tracker.uri": "x", "same": [1]}
     now = {"rounds": 7, "a": nan, "b": 1.0, "client.threads_per_op": 1, "same": [1]}
-    assert changed_settings(before, now) == {"rounds": 5}
+    assert find_changed_settings(before, now) == {"rounds": 5}
 
 
 def test_the_manifest_has_what_a_resume_changed(tmp_path: Path) -> None:
     """The settings file has what holds since, and the run tells both by the round."""
     settings = {"seed": 7, "client.lr": 0.05, "engine.grace_seconds": float("inf"), "rounds": 2}
     text = "client:\n  lr: 0.05\nseed: 7\nrounds: {}\nengine:\n  grace_seconds: {}\n"
-    with RunRecords(tmp_path / "run", IDENTITY, text.format(2, ".inf")) as records:
+    with RunWriter(tmp_path / "run", IDENTITY, text.format(2, ".inf")) as records:
         add(records, 1)
-        start = Checkpoint(1, {}, {}, records.summary_state(), {}, records.position(), settings)
-        Checkpoints(tmp_path / "run").save(start)
-    with RunRecords(tmp_path / "run", IDENTITY, text.format(4, 1.0), resumed=start) as records:
+        start = Checkpoint(
+            1, {}, {}, records.get_summary_state(), {}, records.flush_and_get_offsets(), settings
+        )
+        CheckpointStore(tmp_path / "run").save(start)
+    with RunWriter(tmp_path / "run", IDENTITY, text.format(4, 1.0), resumed=start) as records:
         add(records, 2)
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert [entry["before"] for entry in manifest["resumed"]] == [
         {"engine.grace_seconds": "inf", "rounds": 2}
     ]
     run = load_run(tmp_path / "run")
-    assert [run.leg_of(number).settings["rounds"] for number in range(4)] == [2, 2, 4, 4]
+    assert [run.find_leg(number).settings["rounds"] for number in range(4)] == [2, 2, 4, 4]
     assert run.settings["rounds"] == 4
-    assert run.leg_of(2).settings["engine.grace_seconds"] == 1.0
+    assert run.find_leg(2).settings["engine.grace_seconds"] == 1.0
 
 
 def test_a_resume_that_breaks_off_leaves_the_settings_of_the_rounds(
@@ -82,24 +86,26 @@ def test_a_resume_that_breaks_off_leaves_the_settings_of_the_rounds(
 ) -> None:
     """Whatever was written of it: the rounds so far keep the settings that decided them."""
     settings = {"seed": 7, "client.lr": 0.05, "rounds": 2}
-    with RunRecords(tmp_path / "run", IDENTITY, f"{CONFIG}rounds: 2\n") as records:
+    with RunWriter(tmp_path / "run", IDENTITY, f"{CONFIG}rounds: 2\n") as records:
         add(records, 1)
-        start = Checkpoint(1, {}, {}, records.summary_state(), {}, records.position(), settings)
+        start = Checkpoint(
+            1, {}, {}, records.get_summary_state(), {}, records.flush_and_get_offsets(), settings
+        )
 
-    def full(_records: RunRecords, _config: str) -> None:
+    def full(_records: RunWriter, _config: str) -> None:
         raise RunError("no space")
 
-    monkeypatch.setattr(RunRecords, "_write_settings", full)
+    monkeypatch.setattr(RunWriter, "_write_settings", full)
     with pytest.raises(RunError, match="no space"):
-        RunRecords(tmp_path / "run", IDENTITY, f"{CONFIG}rounds: 4\n", resumed=start)
+        RunWriter(tmp_path / "run", IDENTITY, f"{CONFIG}rounds: 4\n", resumed=start)
     monkeypatch.undo()
     run = load_run(tmp_path / "run")
     assert (run.status, run.error) == ("failed", "RunError: no space")
-    assert run.leg_of(1).settings["rounds"] == 2
-    with RunRecords(tmp_path / "run", IDENTITY, f"{CONFIG}rounds: 6\n", resumed=start) as records:
+    assert run.find_leg(1).settings["rounds"] == 2
+    with RunWriter(tmp_path / "run", IDENTITY, f"{CONFIG}rounds: 6\n", resumed=start) as records:
         add(records, 2)
     run = load_run(tmp_path / "run")
-    assert [run.leg_of(number).settings["rounds"] for number in (1, 2)] == [2, 6]
+    assert [run.find_leg(number).settings["rounds"] for number in (1, 2)] == [2, 6]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +119,7 @@ def test_a_resume_that_breaks_off_leaves_the_settings_of_the_rounds(
 )
 def test_what_is_no_resume_is_named(tmp_path: Path, resumed: Any, problem: str) -> None:
     """As everything else that is damaged."""
-    run = make_run(tmp_path / "run", [line(1)], resumed=resumed)
+    run = make_run(tmp_path / "run", [make_round_line(1)], resumed=resumed)
     with pytest.raises(RunError) as refused:
         load_run(run)
     assert str(refused.value) == f"{run}/manifest.json: {problem}"
@@ -121,5 +127,5 @@ def test_what_is_no_resume_is_named(tmp_path: Path, resumed: Any, problem: str) 
 
 def test_a_run_of_an_older_version_has_one_leg(tmp_path: Path) -> None:
     """Its manifest says when it went on, and nothing of settings."""
-    run = load_run(make_run(tmp_path / "run", [line(1)], resumed=[{"round": 1}]))
+    run = load_run(make_run(tmp_path / "run", [make_round_line(1)], resumed=[{"round": 1}]))
     assert run.legs == (Leg(1, run.config),)

@@ -11,24 +11,30 @@ import pyarrow.parquet as pq
 import pytest
 from fedquorum.errors import RunError
 from fedquorum.records import parquet
-from fedquorum.records.columns import LARGEST_INT32, count, number, share, text
-from fedquorum.records.folder import RunFolder
-from fedquorum.records.parquet import read_file
+from fedquorum.records.columns import (
+    MAX_INT32,
+    float_column,
+    fraction_column,
+    int_column,
+    text_column,
+)
+from fedquorum.records.parquet import read_parquet_file
+from fedquorum.records.safe_files import SafeRunDir
 
 COLUMNS = (
-    count("round", high=LARGEST_INT32),
-    text("reason", "nothing to tell"),
-    number("loss", "not measured"),
-    share("rate", "not known"),
+    int_column("round", high=MAX_INT32),
+    text_column("reason", "nothing to tell"),
+    float_column("loss", "not measured"),
+    fraction_column("rate", "not known"),
 )
 
 
 def read(folder: Path, columns: dict[str, Any], wanted: list[str] | None = None) -> pa.Table:
     """Write columns, beside which all that may be null are, and read them."""
     rows = len(next(iter(columns.values())))
-    full = {column.name: pa.nulls(rows, column.type) for column in COLUMNS if column.null}
+    full = {column.name: pa.nulls(rows, column.type) for column in COLUMNS if column.null_meaning}
     pq.write_table(pa.table(full | columns), folder / "file.parquet")
-    return read_file(RunFolder(folder), ("file.parquet",), COLUMNS, wanted)
+    return read_parquet_file(SafeRunDir(folder), ("file.parquet",), COLUMNS, wanted)
 
 
 def test_columns_have_the_types_of_the_schema(tmp_path: Path) -> None:
@@ -68,7 +74,7 @@ def test_a_column_is_there_once(tmp_path: Path) -> None:
     table = pa.Table.from_arrays([pa.array([1], pa.int32())] * 2, schema=schema)
     pq.write_table(table, tmp_path / "file.parquet")
     with pytest.raises(RunError, match=r"file\.parquet: expected columns with different names$"):
-        read_file(RunFolder(tmp_path), ("file.parquet",), COLUMNS)
+        read_parquet_file(SafeRunDir(tmp_path), ("file.parquet",), COLUMNS)
 
 
 def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
@@ -76,17 +82,17 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
     path = tmp_path / "clients" / "file.parquet"
     expected = rf"^expected a file of a run, got {path} \(No such file or directory\)$"
     with pytest.raises(RunError, match=expected):
-        read_file(RunFolder(tmp_path), ("clients", "file.parquet"), COLUMNS)
+        read_parquet_file(SafeRunDir(tmp_path), ("clients", "file.parquet"), COLUMNS)
 
 
 def test_what_would_fill_the_memory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the number of rows that it claims, and by the length of texts that repeat."""
-    monkeypatch.setattr(parquet, "MOST_ROWS", 1000)
+    monkeypatch.setattr(parquet, "MAX_READ_ROWS", 1000)
     with pytest.raises(RunError, match="expected at most 1,000 rows and 1024 MiB, got 1,001"):
         read(tmp_path, {"round": [1] * 1001})
-    monkeypatch.setattr(parquet, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(parquet, "MAX_UNPACKED_BYTES", 10_000)
     with pytest.raises(RunError, match="MiB of texts in reason, got more"):
         read(tmp_path, {"round": [1] * 1000, "reason": ["x" * 20] * 1000})
 

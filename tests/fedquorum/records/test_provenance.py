@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fedquorum import __version__
-from fedquorum.records.provenance import commit, versions
+from fedquorum.records.provenance import find_commit, get_versions
 
 
 @pytest.fixture
@@ -24,26 +24,26 @@ def checkout(tmp_path: Path) -> Path:
 def test_the_commit_is_dirty_where_code_changed(checkout: Path) -> None:
     """A changed document changes no result; changed code, or code not in git, may."""
     code = ("strategies", "pyproject.toml")
-    head = commit(checkout, code)
+    head = find_commit(checkout, code)
     assert head is not None
     assert len(head) == 40
     (checkout / "README.md").write_text("other text\n")
-    assert commit(checkout) == f"{head}-dirty"
-    assert commit(checkout, code) == head
+    assert find_commit(checkout) == f"{head}-dirty"
+    assert find_commit(checkout, code) == head
     (checkout / "strategies" / "new.py").write_text("two = 2\n")
-    assert commit(checkout, code) == f"{head}-dirty"
+    assert find_commit(checkout, code) == f"{head}-dirty"
     (checkout / "strategies" / "new.py").unlink()
     (checkout / "strategies" / "rule.py").write_text("one = 2\n")
-    assert commit(checkout, code) == f"{head}-dirty"
+    assert find_commit(checkout, code) == f"{head}-dirty"
 
 
 def test_outside_git_there_is_no_commit(tmp_path: Path) -> None:
     """A bundle that Flower installed is no checkout."""
-    assert commit(tmp_path) is None
+    assert find_commit(tmp_path) is None
 
 
 def test_a_package_that_is_not_installed_has_no_version() -> None:
     """It is named all the same, after the library that runs."""
-    found = versions(("numpy", "no-such-package"))
+    found = get_versions(("numpy", "no-such-package"))
     assert list(found) == ["fedquorum", "numpy", "no-such-package"]
     assert [*found.values()] == [__version__, np.__version__, None]

@@ -12,25 +12,25 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fedquorum.decisions import LateReply
 from fedquorum.errors import RunError
 from fedquorum.records.reader import (
     check_tables,
+    explain_not_a_run,
     find_runs,
     load_run,
-    no_run,
     read_manifest,
     read_runs,
     read_table,
 )
 from fedquorum.records.tables import CLIENTS_SCHEMA
-from fedquorum.report import LateReply
 
 from tests.fedquorum.records.made import (
     EVALUATIONS,
-    line,
+    make_round_line,
+    make_round_record,
     make_run,
-    recorded,
-    records_in,
+    open_records,
     report,
     write_part,
     write_population,
@@ -39,15 +39,15 @@ from tests.fedquorum.records.made import (
 
 def test_reads_what_run_records_writes(tmp_path: Path) -> None:
     """A run comes back as it was recorded, with an infinite epsilon and an unmeasured loss."""
-    first = recorded(report(1, epsilon=math.inf))
+    first = make_round_record(report(1, epsilon=math.inf))
     second = replace(
-        recorded(report(2)),
+        make_round_record(report(2)),
         global_loss=math.nan,
         late_replies=(LateReply(1, 7, 2.5),),
         simulated_seconds=4.0,
         validation={"all": {"accuracy": 0.75, "loss": 0.5}},
     )
-    with records_in(tmp_path / "run") as records:
+    with open_records(tmp_path / "run") as records:
         for record in (first, second):
             records.add_round(record, report(record.round), EVALUATIONS)
     run = load_run(tmp_path / "run")
@@ -88,12 +88,12 @@ def test_a_folder_that_cannot_be_read_hides_no_other(
     (tmp_path / "closed").mkdir()
     scan = os.scandir
 
-    def denied(path: str) -> object:
+    def deny_closed(path: str) -> object:
         if path.endswith("closed"):
             raise PermissionError(errno.EACCES, "Permission denied", path)
         return scan(path)
 
-    monkeypatch.setattr(os, "scandir", denied)
+    monkeypatch.setattr(os, "scandir", deny_closed)
     expected = rf"expected a folder that can be read, got {tmp_path}/closed \(Permission denied\)"
     with pytest.raises(RunError, match=expected):
         find_runs([tmp_path])
@@ -114,18 +114,18 @@ def test_a_folder_without_runs_is_named(tmp_path: Path) -> None:
         read_runs([tmp_path / "a"])
 
 
-def test_why_a_folder_is_no_run_is_told(tmp_path: Path) -> None:
+def test_the_reason_why_a_folder_is_no_run_is_reported(tmp_path: Path) -> None:
     """There is none, it has no manifest, or the one that it has is damaged."""
     run = make_run(tmp_path / "run", [])
-    assert no_run(tmp_path / "a") == f"{tmp_path}/a: there is no such folder"
-    assert no_run(tmp_path) == f"{tmp_path}: it has no manifest.json"
-    assert no_run(run, RunError("line 1")) == f"{run}: line 1"
+    assert explain_not_a_run(tmp_path / "a") == f"{tmp_path}/a: there is no such folder"
+    assert explain_not_a_run(tmp_path) == f"{tmp_path}: it has no manifest.json"
+    assert explain_not_a_run(run, RunError("line 1")) == f"{run}: line 1"
 
 
 @pytest.mark.parametrize("torn", ['{"round": 3, "epsi', "{", '{"round": 3'])
 def test_a_torn_last_line_is_ignored(tmp_path: Path, torn: str) -> None:
     """What an interrupted process wrote half is left out, the rounds before it are kept."""
-    run = make_run(tmp_path / "run", [line(1), line(2)], status="interrupted")
+    run = make_run(tmp_path / "run", [make_round_line(1), make_round_line(2)], status="interrupted")
     with (run / "rounds.jsonl").open("a") as file:
         file.write(torn)
     assert [record.round for record in load_run(run).rounds] == [1, 2]
@@ -133,7 +133,7 @@ def test_a_torn_last_line_is_ignored(tmp_path: Path, torn: str) -> None:
 
 def test_a_last_line_without_line_end_counts_if_it_is_whole(tmp_path: Path) -> None:
     """An editor that drops the last line end drops no round."""
-    run = make_run(tmp_path / "run", [line(1), line(2)])
+    run = make_run(tmp_path / "run", [make_round_line(1), make_round_line(2)])
     text = (run / "rounds.jsonl").read_text()
     (run / "rounds.jsonl").write_text(text.rstrip("\n"))
     assert [record.round for record in load_run(run).rounds] == [1, 2]
@@ -145,23 +145,26 @@ def test_a_last_line_without_line_end_counts_if_it_is_whole(tmp_path: Path) -> N
         ('{"round": 2, "epsi', "expected one round as a JSON object, got something else"),
         ("[2]", r"a record must be a JSON object, got \[2\]"),
         (json.dumps({"round": 2}), "selected is missing"),
-        (json.dumps(line(2, trained=-1)), "trained must be a whole number >= 0, got -1"),
-        (json.dumps(line(2, theta="much")), "theta must be a number, null or inf, got 'much'"),
-        (json.dumps(line(2, test={"all": {"worst": 1}})), "accuracy is missing"),
+        (json.dumps(make_round_line(2, trained=-1)), "trained must be a whole number >= 0, got -1"),
+        (
+            json.dumps(make_round_line(2, theta="much")),
+            "theta must be a number, null or inf, got 'much'",
+        ),
+        (json.dumps(make_round_line(2, test={"all": {"worst": 1}})), "accuracy is missing"),
         ("[" * 100_000, "expected one round as a JSON object, got something else"),
         (
-            json.dumps(line(2, duration_seconds=10**400)),
+            json.dumps(make_round_line(2, duration_seconds=10**400)),
             "duration_seconds must be a number of at most 1.8e308, got a larger",
         ),
-        (json.dumps(line(2, unregistered=1)), "unregistered must be a list, got 1"),
-        (json.dumps(line(2, late_replies={})), "late_replies must be a list, got {}"),
+        (json.dumps(make_round_line(2, unregistered=1)), "unregistered must be a list, got 1"),
+        (json.dumps(make_round_line(2, late_replies={})), "late_replies must be a list, got {}"),
     ],
 )
 def test_a_damaged_line_is_named(tmp_path: Path, damaged: str, problem: str) -> None:
     """A whole line that is no round is refused with file, line number and what is wrong."""
-    run = make_run(tmp_path / "run", [line(1)])
+    run = make_run(tmp_path / "run", [make_round_line(1)])
     with (run / "rounds.jsonl").open("a") as file:
-        file.write(damaged + "\n" + json.dumps(line(3)) + "\n")
+        file.write(damaged + "\n" + json.dumps(make_round_line(3)) + "\n")
     with pytest.raises(RunError, match=rf"run/rounds\.jsonl, line 2: {problem}"):
         load_run(run)
 
@@ -186,13 +189,13 @@ def test_a_damaged_line_is_named(tmp_path: Path, damaged: str, problem: str) -> 
 )
 def test_a_damaged_file_is_named(tmp_path: Path, name: str, text: str, problem: str) -> None:
     """Manifest and settings are checked like the rounds."""
-    run = make_run(tmp_path / "run", [line(1)])
+    run = make_run(tmp_path / "run", [make_round_line(1)])
     (run / name).write_text(text, encoding="latin-1")
     with pytest.raises(RunError, match=problem):
         load_run(run)
 
 
-def test_an_unknown_status_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_status_is_refused(tmp_path: Path) -> None:
     """A status is one of the four that runs have."""
     run = make_run(tmp_path / "run", [], status="done")
     with pytest.raises(RunError, match=r"status must be one of completed, .*, got 'done'"):
@@ -231,7 +234,7 @@ def test_a_manifest_that_nobody_can_use_is_refused(
     tmp_path: Path, changes: dict[str, Any], problem: str
 ) -> None:
     """By what reports make of it: names of files, cells, sums."""
-    run = make_run(tmp_path / "run", [line(1)], **changes)
+    run = make_run(tmp_path / "run", [make_round_line(1)], **changes)
     with pytest.raises(RunError, match=rf"manifest\.json: {problem}") as refused:
         load_run(run)
     assert str(refused.value).isprintable()
@@ -252,7 +255,7 @@ def test_a_round_that_nobody_can_add_up_is_refused(
     tmp_path: Path, changes: dict[str, Any], problem: str
 ) -> None:
     """With its line, which is short and can be printed."""
-    run = make_run(tmp_path / "run", [line(1, **changes)])
+    run = make_run(tmp_path / "run", [make_round_line(1, **changes)])
     with pytest.raises(RunError, match=rf"rounds\.jsonl, line 1: {problem}") as refused:
         load_run(run)
     assert str(refused.value).isprintable()
@@ -262,7 +265,7 @@ def test_a_round_that_nobody_can_add_up_is_refused(
 @pytest.mark.parametrize("name", ["manifest.json", "config.yaml", "rounds.jsonl", "clients"])
 def test_a_record_behind_a_link_is_not_read(tmp_path: Path, name: str) -> None:
     """Whatever it leads to."""
-    run = make_run(tmp_path / "run", [line(1)])
+    run = make_run(tmp_path / "run", [make_round_line(1)])
     write_part(run, 0, [{"round": 1, "client": 0}])
     (run / name).rename(tmp_path / "elsewhere")
     (run / name).symlink_to(tmp_path / "elsewhere")
@@ -273,7 +276,7 @@ def test_a_record_behind_a_link_is_not_read(tmp_path: Path, name: str) -> None:
 
 def test_a_population_with_a_client_twice_is_refused(tmp_path: Path) -> None:
     """It would count for two."""
-    run = make_run(tmp_path / "run", [line(1)])
+    run = make_run(tmp_path / "run", [make_round_line(1)])
     write_population(run, [0.5, 0.5], [True, False])
     table = pq.read_table(run / "population.parquet")
     pq.write_table(pa.concat_tables([table, table]), run / "population.parquet")

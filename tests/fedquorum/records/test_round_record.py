@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from fedquorum.decisions import ClientEvaluation
 from fedquorum.records.round_record import (
     UNSEEN_GROUP,
     RoundRecord,
-    evaluation_summary,
-    weight_error,
+    compute_weight_error,
+    summarize_evaluations,
 )
-from fedquorum.report import ClientEvaluation
-from fedquorum.types import Call, Draws
+from fedquorum.types import ReplacementSample, RoundPlan
 
-from tests.fedquorum.records.made import EVALUATIONS, NAN, recorded, report
+from tests.fedquorum.records.made import EVALUATIONS, NAN, make_round_record, report
 
 
 def test_decision_losses_are_summed_over_the_rounds() -> None:
@@ -21,7 +21,7 @@ def test_decision_losses_are_summed_over_the_rounds() -> None:
     records: list[RoundRecord] = []
     for number, loss in enumerate((None, -0.5, None, -0.25), start=1):
         decided = replace(report(number), decision_loss=loss)
-        records.append(recorded(decided, records[-1] if records else None))
+        records.append(make_round_record(decided, records[-1] if records else None))
     assert [record.decision_loss for record in records] == [None, -0.5, None, -0.25]
     assert [record.decision_loss_sum for record in records] == [None, -0.5, -0.5, -0.75]
 
@@ -29,16 +29,18 @@ def test_decision_losses_are_summed_over_the_rounds() -> None:
 def test_what_draws_counted_in_and_who_was_never_there_is_on_record() -> None:
     """Both are inputs of decisions that no row of a client tells."""
     plain = report(1)
-    draws = Draws({0: 2}, 150.0)
-    record = recorded(replace(plain, call=replace(plain.call, draws=draws), unknown=(2,)))
+    draws = ReplacementSample({0: 2}, 150.0)
+    record = make_round_record(
+        replace(plain, plan=replace(plain.plan, replacement_sample=draws), unregistered=(2,))
+    )
     assert (record.priority_data, record.unregistered) == (150.0, (2,))
 
 
 def test_tests_that_were_not_measured_are_null() -> None:
     """Without test metrics there is no summary; without non-priority ones there is no "all"."""
     untested = [ClientEvaluation(0, 1.0, 10, 1.0, 0.5, NAN, NAN, NAN)]
-    assert recorded(report(1), None, untested).test is None
-    test = recorded(report(1), None, EVALUATIONS[:1], all_evaluated=False).test
+    assert make_round_record(report(1), None, untested).test is None
+    test = make_round_record(report(1), None, EVALUATIONS[:1], all_evaluated=False).test
     assert test is not None
     assert test["all"] is None
     assert test["priority"] is not None
@@ -54,7 +56,7 @@ def test_the_spread_is_of_the_metric_that_is_configured() -> None:
     ]
 
     def summary(metric: str) -> dict[str, float]:
-        made = recorded(report(1), None, evaluations, metric=metric)
+        made = make_round_record(report(1), None, evaluations, metric=metric)
         assert made.test is not None
         return dict(made.test["all"] or {})
 
@@ -67,15 +69,15 @@ def test_the_spread_is_of_the_metric_that_is_configured() -> None:
     assert "auroc" not in by_loss
 
 
-def test_clients_that_never_train_are_a_group_of_their_own() -> None:
+def test_clients_that_never_train_are_a_separate_group() -> None:
     """They count in no other, also not among all; without any there is no such group."""
     known = [
         ClientEvaluation(k, priority, 10, 1.0, 0.5, 4, loss, 0.5)
         for k, (priority, loss) in enumerate([(1.0, 1.0), (0.0, 3.0)])
     ]
     unseen = ClientEvaluation(2, 0.0, 30, 1.0, 0.5, 4, 8.0, 0.25, held_out=True)
-    without = evaluation_summary(known, "accuracy", all_evaluated=True)
-    found = evaluation_summary([*known, unseen], "accuracy", all_evaluated=True)
+    without = summarize_evaluations(known, "accuracy", all_evaluated=True)
+    found = summarize_evaluations([*known, unseen], "accuracy", all_evaluated=True)
     assert without is not None
     assert found is not None
     assert {group: found[group] for group in without} == without
@@ -85,15 +87,21 @@ def test_clients_that_never_train_are_a_group_of_their_own() -> None:
     assert (of_unseen["loss"], of_unseen["accuracy"]) == (8.0, 0.25)
 
 
-def test_the_weight_error_is_over_all_known_clients() -> None:
+def test_the_weight_error_is_over_all_registered_clients() -> None:
     """Asked or not, but for those that the round left out; 0 where each omega is right."""
     made, rates = replace(report(1), omega={0: 3.0, 1: 2.0, 2: 4.0}), np.array([0.5, 0.25, 0.25])
-    asked = replace(made, call=Call((0,)), decisions=made.decisions[:1])
+    asked = replace(made, plan=RoundPlan((0,)), decisions=made.decisions[:1])
     for one in (made, asked):
         error = (0.5**2 + 0.5**2 + 0.0) / 3
-        assert weight_error(one, rates) == pytest.approx(error, rel=1e-12)
-    left_out = replace(asked, call=Call((0,), pool=frozenset({0, 2})))
-    assert weight_error(left_out, rates) == pytest.approx(0.5**2 / 2, rel=1e-12)
-    assert weight_error(left_out, np.array([1 / 3, NAN, 0.25])) == pytest.approx(0.0, abs=1e-12)
-    assert weight_error(made, np.array([0.5, NAN, 0.25])) is None
-    assert weight_error(made, None) is weight_error(replace(made, omega={}), rates) is None
+        assert compute_weight_error(one, rates) == pytest.approx(error, rel=1e-12)
+    left_out = replace(asked, plan=RoundPlan((0,), eligible=frozenset({0, 2})))
+    assert compute_weight_error(left_out, rates) == pytest.approx(0.5**2 / 2, rel=1e-12)
+    assert compute_weight_error(left_out, np.array([1 / 3, NAN, 0.25])) == pytest.approx(
+        0.0, abs=1e-12
+    )
+    assert compute_weight_error(made, np.array([0.5, NAN, 0.25])) is None
+    assert (
+        compute_weight_error(made, None)
+        is compute_weight_error(replace(made, omega={}), rates)
+        is None
+    )

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fedquorum.records.checkpoint import Checkpoint, Checkpoints
+from fedquorum.records.checkpoint import Checkpoint, CheckpointStore
 from fedquorum.records.reader import load_run
-from fedquorum.records.round_record import RoundRecord, round_record
+from fedquorum.records.round_record import RoundRecord, build_round_record
 from fedquorum.records.runner import Runner
-from fedquorum.records.writer import RunRecords
-from fedquorum.state import StateArrays
+from fedquorum.records.writer import RunWriter
+from fedquorum.state_arrays import StateArrays
 
-from tests.fedquorum.records.made import EVALUATIONS, records_in, report
+from tests.fedquorum.records.made import EVALUATIONS, open_records, report
 
 
 class Sending:
@@ -39,9 +39,9 @@ def model() -> StateArrays:
     return {"w": np.ones(2)}
 
 
-def runner(records: RunRecords, strategy: Any, *, after: int = 0, every: Any = 2) -> Runner:
-    record = partial(round_record, rates=None, metric="accuracy", all_evaluated=True)
-    return Runner(records, strategy, record, {}, after, 5, state=dict, every=every)
+def runner(records: RunWriter, strategy: Any, *, after: int = 0, every: Any = 2) -> Runner:
+    record = partial(build_round_record, rates=None, metric="accuracy", all_evaluated=True)
+    return Runner(records, strategy, record, {}, after, 5, get_state=dict, checkpoint_every=every)
 
 
 def play(run: Runner, strategy: Sending) -> RoundRecord:
@@ -56,26 +56,26 @@ def test_checkpoints_are_written_when_due_and_after_the_last_round(
 ) -> None:
     """The records are written before them, and the callbacks are told after them."""
     done: list[str] = []
-    save, add = Checkpoints.save, RunRecords.add_round
+    save, add = CheckpointStore.save, RunWriter.add_round
 
-    def saved(self: Checkpoints, checkpoint: Checkpoint) -> None:
+    def save_and_note(self: CheckpointStore, checkpoint: Checkpoint) -> None:
         save(self, checkpoint)
         done.append(f"checkpoint {checkpoint.server_round}")
 
-    def added(self: RunRecords, record: RoundRecord, *given: Any) -> None:
+    def add_and_note(self: RunWriter, record: RoundRecord, *given: Any) -> None:
         add(self, record, *given)
         done.append(f"record {record.round}")
 
-    monkeypatch.setattr(Checkpoints, "save", saved)
-    monkeypatch.setattr(RunRecords, "add_round", added)
+    monkeypatch.setattr(CheckpointStore, "save", save_and_note)
+    monkeypatch.setattr(RunWriter, "add_round", add_and_note)
     strategy = Sending()
-    with records_in(tmp_path / "run") as records:
+    with open_records(tmp_path / "run") as records:
         run = runner(records, strategy, every=every)
-        run.callbacks += [
+        run.on_round_end += [
             lambda record: done.append(f"first {record.round}"),
             lambda record: done.append(f"second {record.round}"),
         ]
-        assert list(run.begin(model)) == []
+        assert list(run.start(model)) == []
         for _ in range(5):
             record = play(run, strategy)
             assert (record.bytes_down, record.bytes_up) == (10, 20)
@@ -87,16 +87,16 @@ def test_checkpoints_are_written_when_due_and_after_the_last_round(
     assert done == expected
 
 
-def interrupted(directory: Path, told: list[int]) -> None:
+def interrupt_run(directory: Path, told: list[int]) -> None:
     """Make a run that gets a signal while it tells of its first round."""
     strategy = Sending()
-    with records_in(directory) as records:
+    with open_records(directory) as records:
         run = runner(records, strategy, every=1)
-        run.callbacks += [
+        run.on_round_end += [
             lambda _record: signal.raise_signal(signal.SIGINT),
             lambda record: told.append(record.round),
         ]
-        run.begin(model)
+        run.start(model)
         play(run, strategy)
 
 
@@ -106,11 +106,11 @@ def test_a_signal_waits_for_the_callbacks(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            interrupted(tmp_path / "run", told)
+            interrupt_run(tmp_path / "run", told)
     finally:
         signal.signal(signal.SIGINT, before)
     assert told == [1]
-    found = Checkpoints(tmp_path / "run").newest().checkpoint
+    found = CheckpointStore(tmp_path / "run").find_newest().checkpoint
     assert found is not None
     assert found.server_round == 1
     assert load_run(tmp_path / "run").status == "interrupted"
@@ -119,19 +119,19 @@ def test_a_signal_waits_for_the_callbacks(tmp_path: Path) -> None:
 def test_a_resumed_run_knows_the_rounds_before(tmp_path: Path) -> None:
     """It writes no first checkpoint, and those of later rounds are gone."""
     strategy = Sending()
-    with records_in(tmp_path / "run") as records:
+    with open_records(tmp_path / "run") as records:
         run = runner(records, strategy)
-        run.begin(model)
+        run.start(model)
         for _ in range(5):
             play(run, strategy)
-    files = Checkpoints(tmp_path / "run")
+    files = CheckpointStore(tmp_path / "run")
     (tmp_path / "run" / "checkpoints" / "round-000005.sha256").unlink()
-    start = files.newest().checkpoint
+    start = files.find_newest().checkpoint
     assert start is not None
     strategy = Sending(start.server_round)
-    with records_in(tmp_path / "run", resumed=start) as records:
+    with open_records(tmp_path / "run", resumed=start) as records:
         run = runner(records, strategy, after=start.server_round)
-        assert [record.round for record in run.begin(model)] == [1, 2, 3, 4]
+        assert [record.round for record in run.start(model)] == [1, 2, 3, 4]
         names = {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()}
         assert names == {"round-000004.safetensors", "round-000004.sha256"}
         play(run, strategy)

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 from fedquorum.records.settings import (
-    DamagedSettingsError,
-    differences,
+    CorruptSettingsError,
     dump_settings,
-    flat_settings,
+    find_setting_changes,
+    flatten_settings,
     load_settings,
 )
 
@@ -73,7 +73,7 @@ def test_settings_are_read_as_they_were_written(value: object) -> None:
 )
 def test_what_no_settings_are_made_of_is_refused(text: str, line: int | None, problem: str) -> None:
     """In one line that says what is wrong and where, whoever wrote the file."""
-    with pytest.raises(DamagedSettingsError, match=problem) as told:
+    with pytest.raises(CorruptSettingsError, match=problem) as told:
         load_settings(text)
     assert told.value.line == line
     assert "\n" not in str(told.value)
@@ -104,12 +104,12 @@ def test_differences_are_those_of_whole_settings(
     then: Any, now: Any, expected: tuple[object, object] | None
 ) -> None:
     """Mappings with all their keys, NaN as itself; a setting that is newer than the run is none."""
-    before, after = (flat_settings({"data": settings}) for settings in (then, now))
-    found = list(differences(before, after, lambda setting: setting != "data.ignored"))
+    before, after = (flatten_settings({"data": settings}) for settings in (then, now))
+    found = list(find_setting_changes(before, after, lambda setting: setting != "data.ignored"))
     assert found == ([] if expected is None else [("data.x", *expected)])
 
 
 def test_flat_settings_are_as_json_has_them() -> None:
     """Keys are texts joined by dots, tuples are lists, and an empty mapping stays one."""
     nested = {"a": {"b": (1, 2), "c": {0: 0.5}, "d": {}}, "e": None}
-    assert flat_settings(nested) == {"a.b": [1, 2], "a.c.0": 0.5, "a.d": {}, "e": None}
+    assert flatten_settings(nested) == {"a.b": [1, 2], "a.c.0": 0.5, "a.d": {}, "e": None}

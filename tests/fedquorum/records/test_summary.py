@@ -8,27 +8,27 @@ import numpy as np
 import pytest
 from fedquorum.errors import StateError
 from fedquorum.records import regret
-from fedquorum.records.summary import Summary
+from fedquorum.records.summary import RunSummary
 from fedquorum.regret import Bound
 from fedquorum.types import FloatArray
 from numpy.typing import NDArray
 
-from tests.fedquorum.records.made import recorded, report
+from tests.fedquorum.records.made import make_round_record, report
 
 
-def summary() -> Summary:
+def summary() -> RunSummary:
     """Return the summary of two rounds."""
-    made = Summary(lambda _decisions, _clients: None)
+    made = RunSummary(lambda _decisions, _clients: None)
     for number in (1, 2):
-        made.add(recorded(report(number)), report(number))
+        made.add_round(make_round_record(report(number)), report(number))
     return made
 
 
-def test_it_goes_on_from_its_state() -> None:
+def test_a_summary_resumes_from_its_state() -> None:
     """As if it had never stopped."""
-    again = Summary(lambda _decisions, _clients: None)
-    again.restore(summary().state())
-    assert again.as_dict() == summary().as_dict()
+    again = RunSummary(lambda _decisions, _clients: None)
+    again.restore(summary().to_arrays())
+    assert again.to_json() == summary().to_json()
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_it_goes_on_from_its_state() -> None:
 )
 def test_what_is_no_state_is_refused(changes: dict[str, NDArray[Any]]) -> None:
     """As in a checkpoint that somebody wrote."""
-    state = summary().state()
+    state = summary().to_arrays()
     with pytest.raises(StateError):
         summary().restore({**state, **changes})
     for name in state:
@@ -68,29 +68,29 @@ def estimates() -> list[FloatArray]:
     return found
 
 
-def of_decisions(given: Sequence[FloatArray] | None = None) -> Summary:
+def of_decisions(given: Sequence[FloatArray] | None = None) -> RunSummary:
     """Return the summary of rounds in which p was decided, by default of many clients."""
-    made = Summary(lambda _decisions, _clients: Bound(1.0, proven=True))
+    made = RunSummary(lambda _decisions, _clients: Bound(1.0, is_proven=True))
     for number, estimate in enumerate(given or estimates(), 1):
         decided = replace(report(number), decision_loss=-0.1 * number, estimate=estimate)
-        made.add(recorded(decided), decided)
+        made.add_round(make_round_record(decided), decided)
     return made
 
 
 def test_a_checkpoint_grows_with_the_clients_sampled() -> None:
     """Not with those that there are, and goes on alike."""
-    state = of_decisions().state()
+    state = of_decisions().to_arrays()
     assert sum(array.nbytes for array in state.values()) < 40 * ROUNDS * (SAMPLED + 10)
-    again = Summary(lambda _decisions, _clients: Bound(1.0, proven=True))
+    again = RunSummary(lambda _decisions, _clients: Bound(1.0, is_proven=True))
     again.restore(state)
-    assert again.as_dict() == of_decisions().as_dict()
+    assert again.to_json() == of_decisions().to_json()
 
 
 def test_clients_that_were_never_sampled_are_one_column(monkeypatch: pytest.MonkeyPatch) -> None:
     """The regret is that of all of them."""
-    expected = of_decisions().as_dict()["mixing"]
-    monkeypatch.setattr(regret, "MOST_NUMBERS", SIZE)
-    found = of_decisions().as_dict()["mixing"]
+    expected = of_decisions().to_json()["mixing"]
+    monkeypatch.setattr(regret, "MAX_TABLE_SIZE", SIZE)
+    found = of_decisions().to_json()["mixing"]
     assert found == pytest.approx(expected, rel=1e-9)
     assert found["regret"] is not None
 
@@ -98,23 +98,23 @@ def test_clients_that_were_never_sampled_are_one_column(monkeypatch: pytest.Monk
 def test_where_all_were_sampled_each_has_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a large table, too: no client is like another one."""
     given = list(np.random.default_rng(5).random((ROUNDS, 4)))
-    expected = of_decisions(given).as_dict()["mixing"]
-    monkeypatch.setattr(regret, "MOST_NUMBERS", 1)
-    assert of_decisions(given).as_dict()["mixing"] == pytest.approx(expected, rel=1e-9)
+    expected = of_decisions(given).to_json()["mixing"]
+    monkeypatch.setattr(regret, "MAX_TABLE_SIZE", 1)
+    assert of_decisions(given).to_json()["mixing"] == pytest.approx(expected, rel=1e-9)
     assert expected["regret"] is not None
 
 
 def test_a_regret_that_would_take_too_long_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The losses that were summed and the bound are there nevertheless."""
-    expected = of_decisions().as_dict()["mixing"]
+    expected = of_decisions().to_json()["mixing"]
     monkeypatch.setattr(regret, "MAX_WORK", ROUNDS * SIZE * ROUNDS - 1)
-    assert of_decisions().as_dict()["mixing"] == {**expected, "regret": None}
+    assert of_decisions().to_json()["mixing"] == {**expected, "regret": None}
 
 
 @pytest.mark.parametrize("place", [-1, SIZE])
 def test_estimates_of_nobody_are_refused(place: int) -> None:
     """As in a checkpoint that somebody wrote."""
-    state = of_decisions().state()
+    state = of_decisions().to_arrays()
     places = state["responses.places"].copy()
     places[0] = place
     with pytest.raises(StateError, match="must be those of clients"):

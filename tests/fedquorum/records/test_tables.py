@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 from fedquorum.errors import RunError
 from fedquorum.records import tables
-from fedquorum.records.reader import read_parts
-from fedquorum.records.tables import CLIENTS, CLIENTS_SCHEMA, TableWriter
+from fedquorum.records.reader import read_dataset
+from fedquorum.records.tables import CLIENTS_COLUMNS, CLIENTS_SCHEMA, TableWriter
 
 
 def rows(number: int, clients: int = 2) -> list[dict[str, Any]]:
@@ -22,14 +22,14 @@ def rows(number: int, clients: int = 2) -> list[dict[str, Any]]:
 
 def writer(run: Path, num_rows: int = 0) -> TableWriter:
     """Return a writer of the table of clients."""
-    return TableWriter(run / "clients", CLIENTS, num_rows)
+    return TableWriter(run / "clients", CLIENTS_COLUMNS, num_rows)
 
 
 def write_rounds(run: Path, *numbers: int, num_rows: int = 0) -> TableWriter:
     """Write rounds after the first rows, and flush after each."""
     table = writer(run, num_rows)
     for number in numbers:
-        table.add(rows(number))
+        table.add_rows(rows(number))
         table.flush()
     return table
 
@@ -37,7 +37,7 @@ def write_rounds(run: Path, *numbers: int, num_rows: int = 0) -> TableWriter:
 def rounds_in(run: Path) -> list[int]:
     """Return the rounds of all rows in their order, read as any program would and as ours do."""
     found: list[int] = pq.read_table(run / "clients", columns=["round"])["round"].to_pylist()
-    assert read_parts(run / "clients", ["round"])["round"].to_pylist() == found
+    assert read_dataset(run / "clients", ["round"])["round"].to_pylist() == found
     return found
 
 
@@ -55,10 +55,10 @@ def test_a_table_is_readable_after_every_flush(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file is replaced until it has enough rows; then the next one begins."""
-    monkeypatch.setattr(tables, "TAIL_ROWS", 5)
+    monkeypatch.setattr(tables, "MIN_FILE_ROWS", 5)
     table = writer(tmp_path)
     for number in range(1, 8):
-        table.add(rows(number))
+        table.add_rows(rows(number))
         table.flush()
         assert rounds_in(tmp_path) == twice(*range(1, number + 1))
         assert table.num_rows == 2 * number
@@ -77,11 +77,11 @@ def test_no_file_has_more_rows_than_one_may(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of one flush there are several, then."""
-    monkeypatch.setattr(tables, "TAIL_ROWS", 5)
-    monkeypatch.setattr(tables, "MAX_ROWS", 7)
+    monkeypatch.setattr(tables, "MIN_FILE_ROWS", 5)
+    monkeypatch.setattr(tables, "MAX_FILE_ROWS", 7)
     table = write_rounds(tmp_path, 1)
     for number in range(2, 10):
-        table.add(rows(number))
+        table.add_rows(rows(number))
     table.close()
     paths = sorted((tmp_path / "clients").iterdir())
     assert [pq.read_metadata(path).num_rows for path in paths] == [7, 7, 4]
@@ -98,11 +98,11 @@ def test_an_empty_table_has_a_file_with_its_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("num_rows", range(0, 15, 2))
-def test_a_writer_goes_back_to_the_first_rows(
+def test_a_writer_truncates_to_the_first_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_rows: int
 ) -> None:
     """Wherever in a file they end; files of somebody else's stay."""
-    monkeypatch.setattr(tables, "TAIL_ROWS", 5)
+    monkeypatch.setattr(tables, "MIN_FILE_ROWS", 5)
     write_rounds(tmp_path, *range(1, 8)).close()
     foreign = tmp_path / "clients" / "_mine.txt"
     foreign.write_text("mine")
@@ -111,7 +111,7 @@ def test_a_writer_goes_back_to_the_first_rows(
     kept = range(1, num_rows // 2 + 1)
     if num_rows:
         assert rounds_in(tmp_path) == twice(*kept)
-    table.add(rows(9))
+    table.add_rows(rows(9))
     table.close()
     assert rounds_in(tmp_path) == twice(*kept, 9)
     assert foreign.read_text() == "mine"
@@ -121,11 +121,11 @@ def test_a_file_that_cannot_be_written_loses_and_doubles_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of several files of a flush the second one fails; the next flush writes the rest."""
-    monkeypatch.setattr(tables, "TAIL_ROWS", 2)
-    monkeypatch.setattr(tables, "MAX_ROWS", 4)
+    monkeypatch.setattr(tables, "MIN_FILE_ROWS", 2)
+    monkeypatch.setattr(tables, "MAX_FILE_ROWS", 4)
     table = writer(tmp_path)
     for number in range(1, 6):
-        table.add(rows(number))
+        table.add_rows(rows(number))
     write_table = pq.write_table
 
     def fails(given: Any, path: Path, **options: Any) -> None:
@@ -142,7 +142,7 @@ def test_a_file_that_cannot_be_written_loses_and_doubles_nothing(
     assert rounds_in(tmp_path) == twice(*range(1, 6))
 
 
-def test_a_run_goes_on_after_a_damaged_file(tmp_path: Path) -> None:
+def test_a_run_resumes_after_a_damaged_file(tmp_path: Path) -> None:
     """Its footer says how many rows it has; readers name it, and nothing replaces it."""
     write_rounds(tmp_path, 1, 2).close()
     path = tmp_path / "clients" / "part-00000.parquet"
@@ -155,7 +155,7 @@ def test_a_run_goes_on_after_a_damaged_file(tmp_path: Path) -> None:
     assert path.read_bytes() == content
     assert names(tmp_path) == ["part-00000.parquet", "part-00001.parquet"]
     with pytest.raises(RunError, match=r"part-00000\.parquet: "):
-        read_parts(tmp_path / "clients")
+        read_dataset(tmp_path / "clients")
 
 
 def test_a_file_of_somebody_elses_is_no_part_of_the_table(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_file_of_somebody_elses_is_no_part_of_the_table(tmp_path: Path) -> Non
     write_rounds(tmp_path, 1).close()
     for name in ("mine.parquet", "part-1.parquet", "part-000001.parquet", "part-00001.parquet.bak"):
         pq.write_table(pq.read_table(tmp_path / "clients"), tmp_path / "clients" / name)
-    table = read_parts(tmp_path / "clients", ["round"])
+    table = read_dataset(tmp_path / "clients", ["round"])
     assert table["round"].to_pylist() == [1, 1]
 
 
@@ -177,5 +177,5 @@ def test_files_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
         (tmp_path / str(number) / "clients" / first.name).rename(
             first.with_name(f"part-{number}.parquet")
         )
-    table = read_parts(tmp_path / "clients", ["round"])
+    table = read_dataset(tmp_path / "clients", ["round"])
     assert table["round"].to_pylist() == twice(1, 99_999, 100_000)

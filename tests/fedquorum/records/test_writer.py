@@ -13,14 +13,14 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from fedquorum.client.availability import Staircase
-from fedquorum.client.availability.rates import SimulatedRates
+from fedquorum.client.availability.rates import ParticipationRates
 from fedquorum.errors import RunError
-from fedquorum.records.checkpoint import Checkpoint, Checkpoints
-from fedquorum.records.directory import locked, new_run_directory
-from fedquorum.records.identity import RunIdentity
-from fedquorum.records.observer import Observer
+from fedquorum.records.callback import RunCallback
+from fedquorum.records.checkpoint import Checkpoint, CheckpointStore
+from fedquorum.records.identity import RunInfo
 from fedquorum.records.reader import load_run, read_population
-from fedquorum.records.writer import MEAN_MODEL, RunRecords
+from fedquorum.records.run_dir import create_run_directory, lock_run
+from fedquorum.records.writer import MEAN_MODEL, RunWriter
 from fedquorum.regret import Bound
 from fedquorum.types import Population
 from safetensors.numpy import load_file
@@ -30,8 +30,8 @@ from tests.fedquorum.records.made import (
     EVALUATIONS,
     IDENTITY,
     add,
-    recorded,
-    records_in,
+    make_round_record,
+    open_records,
     report,
 )
 
@@ -52,12 +52,12 @@ MANIFEST = [
     *("rounds_completed", "started", "ended", "error", "source", "commit", "python", "platform"),
     *("packages", "resumed", "summary"),
 ]
-IN_MANIFEST = [item.name for item in fields(RunIdentity)]
+IN_MANIFEST = [item.name for item in fields(RunInfo)]
 
 
 def test_a_completed_run(tmp_path: Path) -> None:
     """All records are there, agree with each other, and can be read by other tools."""
-    with records_in(tmp_path / "run") as records:
+    with open_records(tmp_path / "run") as records:
         add(records, 1)
         add(records, 2, epsilon=math.inf)
         records.save_model({"w": np.ones(3, dtype=np.float32)})
@@ -194,9 +194,9 @@ def test_a_completed_run(tmp_path: Path) -> None:
 def test_the_population_is_one_row_per_client(tmp_path: Path) -> None:
     """Who the server knows of, ascending, with lambda_k, and p_n where a simulation knows it."""
     population = Population((2, 0, 1), frozenset({0, 2}), {2: 0.25})
-    known = SimulatedRates(np.array([0.5, 0.25, 1.0]), Staircase(low=0.0))
+    known = ParticipationRates(np.array([0.5, 0.25, 1.0]), Staircase(low=0.0))
     for name, rates in (("known", known), ("unknown", None)):
-        with records_in(tmp_path / name) as records:
+        with open_records(tmp_path / name) as records:
             records.save_population(population, rates)
         assert pq.read_table(tmp_path / name / "population.parquet").to_pylist() == [
             {
@@ -216,7 +216,7 @@ def test_the_population_is_one_row_per_client(tmp_path: Path) -> None:
 
 def test_evaluations_of_the_first_model_are_round_0(tmp_path: Path) -> None:
     """They are beside those of the rounds, in the same table."""
-    with records_in(tmp_path / "run") as records:
+    with open_records(tmp_path / "run") as records:
         records.add_evaluations(0, EVALUATIONS[:1])
         add(records, 1)
     rows = pq.read_table(tmp_path / "run" / "evaluations").to_pylist()
@@ -225,13 +225,13 @@ def test_evaluations_of_the_first_model_are_round_0(tmp_path: Path) -> None:
 
 def leftover(directory: Path) -> Path:
     """Leave a run of five rounds without its manifest, beside a file of the user's."""
-    with records_in(directory) as records:
+    with open_records(directory) as records:
         records.add_evaluations(0, EVALUATIONS[:1])
         for number in range(1, 6):
             add(records, number)
         records.save_model({"w": np.ones(2)}, MEAN_MODEL)
-        state, position = records.summary_state(), records.position()
-        Checkpoints(directory).save(Checkpoint(5, {}, {}, state, {}, position, {}))
+        state, position = records.get_summary_state(), records.flush_and_get_offsets()
+        CheckpointStore(directory).save(Checkpoint(5, {}, {}, state, {}, position, {}))
     (directory / "manifest.json").unlink()
     (directory / "notes.txt").write_text("mine")
     return directory
@@ -240,7 +240,7 @@ def leftover(directory: Path) -> Path:
 def test_a_start_clears_what_a_killed_start_left(tmp_path: Path) -> None:
     """The records are those of a run in a new folder, and files of the user's stay."""
     for directory in (tmp_path / "new", leftover(tmp_path / "old")):
-        with records_in(directory) as records:
+        with open_records(directory) as records:
             add(records, 1)
     tables = [pq.read_table(tmp_path / name / "clients").to_pylist() for name in ("new", "old")]
     assert tables[0] == tables[1]
@@ -248,7 +248,7 @@ def test_a_start_clears_what_a_killed_start_left(tmp_path: Path) -> None:
     assert evaluated["round"].to_pylist() == [1, 1]
     run = load_run(tmp_path / "old")
     assert [record.round for record in run.rounds] == [1]
-    assert Checkpoints(run.directory).newest().checkpoint is None
+    assert CheckpointStore(run.directory).find_newest().checkpoint is None
     names = {path.name for path in (tmp_path / "new").rglob("*")}
     assert {path.name for path in run.directory.rglob("*")} == names | {"notes.txt"}
 
@@ -256,17 +256,17 @@ def test_a_start_clears_what_a_killed_start_left(tmp_path: Path) -> None:
 def test_a_start_clears_nothing_that_a_process_works_on(tmp_path: Path) -> None:
     """It may have begun a moment ago, and have no manifest yet."""
     directory = leftover(tmp_path / "run")
-    lock = locked(directory)
+    lock = lock_run(directory)
     before = {path: path.stat().st_size for path in directory.rglob("*")}
     with pytest.raises(RunError, match="another process is at work on the run in"):
-        records_in(directory)
+        open_records(directory)
     assert {path: path.stat().st_size for path in directory.rglob("*")} == before
     os.close(lock)
 
 
 def test_rounds_are_on_disk_at_once(tmp_path: Path) -> None:
     """A line is flushed when its round ends, so a killed run keeps it."""
-    with records_in(tmp_path / "run") as records:
+    with open_records(tmp_path / "run") as records:
         add(records, 1)
         assert len((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()) == 1
         status = json.loads((tmp_path / "run" / "manifest.json").read_text())["status"]
@@ -276,14 +276,14 @@ def test_rounds_are_on_disk_at_once(tmp_path: Path) -> None:
 def test_what_was_released_is_on_disk_at_once_and_for_good(tmp_path: Path) -> None:
     """Also where the run goes on, before anybody counts again; not once the run has ended."""
     path = tmp_path / "run" / "manifest.json"
-    with records_in(tmp_path / "run") as records:
+    with open_records(tmp_path / "run") as records:
         for releases in (0, 1, 2):
             records.set_privacy({"releases": releases})
             assert json.loads(path.read_text())["privacy"] == {"releases": releases}
     with pytest.raises(RunError, match="is completed"):
         records.set_privacy({"releases": 3})
     start = Checkpoint(0, {}, {}, {}, {}, {}, {})
-    with RunRecords(tmp_path / "run", IDENTITY, CONFIG, resumed=start):
+    with RunWriter(tmp_path / "run", IDENTITY, CONFIG, resumed=start):
         assert json.loads(path.read_text())["privacy"] == {"releases": 2}
     assert load_run(tmp_path / "run").privacy == {"releases": 2}
 
@@ -301,7 +301,7 @@ def test_a_run_that_dies(
     """Complete rounds are kept, the status and the error are told."""
 
     def die() -> None:
-        with records_in(tmp_path / "run") as records:
+        with open_records(tmp_path / "run") as records:
             add(records, 1)
             raise error
 
@@ -314,9 +314,9 @@ def test_a_run_that_dies(
 
 def test_a_run_that_is_interrupted_from_outside_stays_so(tmp_path: Path) -> None:
     """Another thread's next round is refused, and its end changes nothing."""
-    with records_in(tmp_path / "run") as records:
+    with open_records(tmp_path / "run") as records:
         add(records, 1)
-        records.interrupt()
+        records.mark_interrupted()
         with pytest.raises(RunError, match=f"^the run in {tmp_path}/run is interrupted$"):
             add(records, 2)
     run = load_run(tmp_path / "run")
@@ -328,7 +328,7 @@ def test_a_line_that_does_not_fit_on_the_disk_is_taken_back(tmp_path: Path, room
     """Nothing of it is left, however much went in, so the run can go on after its last round."""
     lines = tmp_path / "run" / "rounds.jsonl"
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with records_in(tmp_path / "run") as records:
+    with open_records(tmp_path / "run") as records:
         add(records, 1)
         whole = lines.read_bytes()
         try:
@@ -347,7 +347,7 @@ def test_a_line_that_does_not_fit_on_the_disk_is_taken_back(tmp_path: Path, room
 def test_rows_are_written_in_whole_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They appear while the run goes on; no file is ever half written."""
     monkeypatch.setattr("fedquorum.records.tables.FLUSH_SECONDS", -1.0)
-    with records_in(tmp_path / "run") as records:
+    with open_records(tmp_path / "run") as records:
         for number in (1, 2, 3):
             add(records, number)
             assert len(pq.read_table(tmp_path / "run" / "clients")) == 3 * number
@@ -356,10 +356,10 @@ def test_rows_are_written_in_whole_files(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_directory_is_never_used_twice(tmp_path: Path) -> None:
     """A run's records are not overwritten by another's."""
-    with records_in(tmp_path / "run"):
+    with open_records(tmp_path / "run"):
         pass
     with pytest.raises(RunError, match="the folder of a new run must not hold a run, got"):
-        records_in(tmp_path / "run")
+        open_records(tmp_path / "run")
 
 
 @pytest.mark.parametrize("name", ["x" * 201, "two\nlines", "\ud800"])
@@ -370,7 +370,7 @@ def test_a_name_that_no_reader_takes_is_refused_at_the_start(name: str, tmp_path
         ("strategy", replace(IDENTITY, strategy=name)),
     ):
         with pytest.raises(RunError, match=rf"^{field} must be one line of at most 200 bytes, got"):
-            RunRecords(tmp_path / "run", identity, CONFIG)
+            RunWriter(tmp_path / "run", identity, CONFIG)
     assert not (tmp_path / "run").exists()
 
 
@@ -378,15 +378,15 @@ def test_an_unwritable_directory_is_named(tmp_path: Path) -> None:
     """A file in the way is an error in one line."""
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="the folder of a run must be writable, got"):
-        records_in(tmp_path / "file" / "run")
+        open_records(tmp_path / "file" / "run")
     with pytest.raises(RunError, match="the folder of a run must be writable, got"):
-        new_run_directory(tmp_path / "file", "x")
+        create_run_directory(tmp_path / "file", "x")
 
 
 # --- observers -------------------------------------------------------------------------------
 
 
-class Kept(Observer):
+class Kept(RunCallback):
     """Keeps what it is told, in a list that may be shared; ``refuses`` is what it cannot do."""
 
     def __init__(self, name: str, told: list[object], refuses: str = "") -> None:
@@ -415,7 +415,7 @@ class Kept(Observer):
         self._keep("finish", status, "rounds.jsonl" in files)
 
 
-def test_a_checkpoint_goes_with_rounds_that_are_on_the_disk(
+def test_a_checkpoint_is_written_after_its_rounds_are_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their lengths are told after the lines are synced."""
@@ -426,22 +426,22 @@ def test_a_checkpoint_goes_with_rounds_that_are_on_the_disk(
         synced.append(os.fstat(descriptor).st_ino)
         fsync(descriptor)
 
-    with records_in(tmp_path / "run") as records:
+    with open_records(tmp_path / "run") as records:
         add(records, 1)
         monkeypatch.setattr(os, "fsync", note)
-        position = records.position()
+        position = records.flush_and_get_offsets()
     rounds = (tmp_path / "run" / "rounds.jsonl").stat()
     assert rounds.st_ino in synced
     assert position["rounds.jsonl"] == rounds.st_size
 
 
-def test_observers_are_told_of_a_run(tmp_path: Path) -> None:
+def test_observers_receive_all_events_of_a_run(tmp_path: Path) -> None:
     """In their order: the beginning, every round, each checkpoint, the end, and how it ended."""
     told: list[object] = []
     observers = (Kept("a", told), Kept("b", told))
-    with records_in(tmp_path / "run", observers=observers) as records:
+    with open_records(tmp_path / "run", observers=observers) as records:
         add(records, 1)
-        records.position()
+        records.flush_and_get_offsets()
     assert told == [
         (name, *words)
         for words in (
@@ -455,15 +455,15 @@ def test_observers_are_told_of_a_run(tmp_path: Path) -> None:
     ]
 
 
-def test_numbers_that_are_not_defined_are_not_told(tmp_path: Path) -> None:
+def test_undefined_numbers_are_not_reported(tmp_path: Path) -> None:
     """NaN and what a rule does not have are left out; an infinite threshold is a number."""
     told: list[Mapping[str, float]] = []
 
-    class Scalars(Observer):
+    class Scalars(RunCallback):
         def log_round(self, server_round: int, scalars: Mapping[str, float]) -> None:
             told.append(scalars)
 
-    with records_in(tmp_path / "run", observers=(Scalars(),)) as records:
+    with open_records(tmp_path / "run", observers=(Scalars(),)) as records:
         add(records, 1, epsilon=math.inf)
     (scalars,) = told
     assert scalars["round/epsilon"] == math.inf
@@ -478,9 +478,9 @@ def test_an_observer_that_cannot_write_ends_the_run(tmp_path: Path, refused: str
     observers = (Kept("a", told), Kept("b", told, refused))
 
     def play() -> None:
-        with records_in(tmp_path / "run", observers=observers) as records:
+        with open_records(tmp_path / "run", observers=observers) as records:
             add(records, 1)
-            records.position()
+            records.flush_and_get_offsets()
 
     with pytest.raises(RunError, match=r"run cannot be written: No space left on device") as caught:
         play()
@@ -496,15 +496,15 @@ def test_the_bound_stands_beside_the_regret(tmp_path: Path) -> None:
     for name, options, expected in (
         (
             "with",
-            {"regret_bound": lambda rounds, k: Bound(10.0 * rounds + k, proven=False)},
+            {"regret_bound": lambda rounds, k: Bound(10.0 * rounds + k, is_proven=False)},
             (23.0, 0),
         ),
         ("without", {}, (None, None)),
     ):
-        with records_in(tmp_path / name, **options) as records:
+        with open_records(tmp_path / name, **options) as records:
             for number in (1, 2):
                 decided = replace(report(number), decision_loss=-0.5, estimate=responses)
-                records.add_round(recorded(decided), decided, ())
+                records.add_round(make_round_record(decided), decided, ())
         mixing = json.loads((tmp_path / name / "manifest.json").read_text())["summary"]["mixing"]
         assert mixing["decisions"] == 2
         assert (mixing["regret_bound"], mixing["regret_bound_proven"]) == expected
@@ -513,8 +513,10 @@ def test_the_bound_stands_beside_the_regret(tmp_path: Path) -> None:
 
 def test_a_population_takes_no_space_for_each_client(tmp_path: Path) -> None:
     """Ids without gaps and what all have are written as such, and read as they were."""
-    with records_in(tmp_path / "run") as records:
-        records.save_population(Population.of(100_000), SimulatedRates(np.full(100_000, 0.25)))
+    with open_records(tmp_path / "run") as records:
+        records.save_population(
+            Population.from_size(100_000), ParticipationRates(np.full(100_000, 0.25))
+        )
     assert (tmp_path / "run" / "population.parquet").stat().st_size < 20_000
     table = read_population(tmp_path / "run")
     assert table["client"].to_pylist() == list(range(100_000))
@@ -522,24 +524,24 @@ def test_a_population_takes_no_space_for_each_client(tmp_path: Path) -> None:
         assert set(table[name].to_pylist()) == {value}
 
 
-def test_a_run_that_goes_back_loses_rows_before_rounds(
+def test_a_rolled_back_run_loses_rows_before_rounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped in between, no table has a round that rounds.jsonl lacks."""
-    with records_in(tmp_path / "run") as records:
+    with open_records(tmp_path / "run") as records:
         add(records, 1)
-        position = records.position()
+        position = records.flush_and_get_offsets()
         add(records, 2)
-    start = Checkpoint(1, {}, {}, records.summary_state(), {}, position, {})
+    start = Checkpoint(1, {}, {}, records.get_summary_state(), {}, position, {})
     seen: list[list[int]] = []
 
-    def stopped(directory: Path, _position: Mapping[str, int]) -> None:
+    def note_and_stop(directory: Path, _position: Mapping[str, int]) -> None:
         seen.append(pq.read_table(directory / "clients")["round"].unique().to_pylist())
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedquorum.records.writer.rewind", stopped)
+        patch.setattr("fedquorum.records.writer.truncate_records", note_and_stop)
         with pytest.raises(KeyboardInterrupt):
-            records_in(tmp_path / "run", resumed=start)
+            open_records(tmp_path / "run", resumed=start)
     assert seen == [[1]]
     assert len((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()) == 2

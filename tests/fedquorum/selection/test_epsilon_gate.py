@@ -4,37 +4,37 @@ import math
 
 import numpy as np
 import pytest
+from fedquorum.decisions import DecisionTrace
 from fedquorum.errors import ParameterError
-from fedquorum.report import Decided
-from fedquorum.rule import RunFacts
+from fedquorum.rule import RunContext
 from fedquorum.selection import EpsilonGate
-from fedquorum.types import Call, Objective, Population, Responses, Told
+from fedquorum.types import ClientReports, ClientUpdates, Objective, Population, RoundPlan
 from fedquorum.weighting import DataFraction
 from numpy.typing import ArrayLike
 
-from tests.builders import responses
+from tests.builders import make_client_updates
 
 POPULATION = Population((0, 1, 2, 3), frozenset({0, 2}))
 
 
-def answered(
+def make_updates(
     loss: ArrayLike, accuracy: ArrayLike = 0.5, priority: ArrayLike = (1.0, 0.0)
-) -> Responses:
+) -> ClientUpdates:
     """Return what clients answered; by default two, the first of them with priority."""
-    return responses(loss, accuracy=accuracy, priority=priority)
+    return make_client_updates(loss, accuracy=accuracy, priority=priority)
 
 
-def test_warmup_asks_only_priority_clients() -> None:
+def test_warmup_selects_only_priority_clients() -> None:
     """For the first warmup_fraction of the rounds only priority clients are asked."""
     gate = EpsilonGate(num_rounds=20, warmup_fraction=0.1)
-    asked = [gate.call(t, POPULATION, Told()).clients for t in range(20)]
+    asked = [gate.plan(t, POPULATION, ClientReports()).clients for t in range(20)]
     assert asked == [(0, 2)] * 2 + [(0, 1, 2, 3)] * 18
 
 
 def test_step_schedule_counts_from_round_zero_warmup_included() -> None:
     """The step schedule keeps eps_0 while t < fraction * T, counted from the first round."""
     gate = EpsilonGate(num_rounds=10, epsilon=0.3, epsilon_schedule="step", warmup_fraction=0.2)
-    assert [gate.call(t, POPULATION, Told()).epsilon for t in range(10)] == [
+    assert [gate.plan(t, POPULATION, ClientReports()).epsilon for t in range(10)] == [
         0,
         0,
         0.3,
@@ -57,34 +57,36 @@ def test_step_schedule_counts_from_round_zero_warmup_included() -> None:
 def test_epsilon_schedules_by_hand(schedule: str, expected: list[float]) -> None:
     """Five rounds of each schedule, u = 0, 1/4, 1/2, 3/4, 1."""
     gate = EpsilonGate(num_rounds=5, epsilon=0.2, epsilon_schedule=schedule, warmup_fraction=0)
-    got = [gate.call(t, POPULATION, Told()).epsilon for t in range(5)]
+    got = [gate.plan(t, POPULATION, ClientReports()).epsilon for t in range(5)]
     assert got == pytest.approx([0.2 * factor for factor in expected], abs=1e-15)
 
 
 def test_an_infinite_threshold_falls_to_zero_with_its_schedule() -> None:
     """inf times 0 is closed, not NaN."""
     gate = EpsilonGate(num_rounds=3, epsilon=math.inf, epsilon_schedule="linear", warmup_fraction=0)
-    assert [gate.threshold(t) for t in range(3)] == [math.inf, math.inf, 0.0]
+    assert [gate.compute_threshold(t) for t in range(3)] == [math.inf, math.inf, 0.0]
 
 
 def test_a_single_round_has_the_whole_threshold() -> None:
     """T = 1: u is 0, not 0 / 0."""
     for schedule in ("linear", "cosine", "exponential", "sqrt"):
         gate = EpsilonGate(num_rounds=1, epsilon=0.2, epsilon_schedule=schedule, warmup_fraction=0)
-        assert gate.threshold(0) == 0.2
+        assert gate.compute_threshold(0) == 0.2
 
 
 def test_of_two_rounds_the_second_has_the_schedules_end() -> None:
     """T = 2: u is 0 and then 1."""
     for schedule, end in (("linear", 0.0), ("cosine", 0.0), ("exponential", math.exp(-5.0))):
         gate = EpsilonGate(num_rounds=2, epsilon=0.2, epsilon_schedule=schedule, warmup_fraction=0)
-        assert [gate.threshold(t) for t in (0, 1)] == pytest.approx([0.2, 0.2 * end], abs=1e-17)
+        assert [gate.compute_threshold(t) for t in (0, 1)] == pytest.approx(
+            [0.2, 0.2 * end], abs=1e-17
+        )
 
 
 def test_warmup_in_rounds_wins_over_the_fraction() -> None:
     """warmup_rounds counts rounds, whatever the fraction says."""
     gate = EpsilonGate(num_rounds=20, warmup_fraction=0.5, warmup_rounds=3)
-    asked = [len(gate.call(t, POPULATION, Told()).clients) for t in range(20)]
+    asked = [len(gate.plan(t, POPULATION, ClientReports()).clients) for t in range(20)]
     assert asked == [2] * 3 + [4] * 17
 
 
@@ -92,9 +94,9 @@ def test_one_priority_client_stands_for_the_objective() -> None:
     """Of the clients that measure, F is of this one; it must have priority."""
     gate = EpsilonGate(num_rounds=5, objective_client=2)
     gate.check_population(POPULATION)
-    assert gate.compared(frozenset({0, 2})) == {2}
-    assert gate.compared(frozenset({0})) == frozenset()
-    assert EpsilonGate(num_rounds=5).compared(frozenset({0, 2})) == {0, 2}
+    assert gate.select_objective_clients(frozenset({0, 2})) == {2}
+    assert gate.select_objective_clients(frozenset({0})) == frozenset()
+    assert EpsilonGate(num_rounds=5).select_objective_clients(frozenset({0, 2})) == {0, 2}
     message = "objective_client must be the id of a priority client, or none, got 1"
     with pytest.raises(ParameterError, match=message):
         EpsilonGate(num_rounds=5, objective_client=1).check_population(POPULATION)
@@ -123,18 +125,20 @@ def test_server_half_of_the_gate(
     gate = EpsilonGate(num_rounds=1, epsilon=epsilon, warmup_fraction=0, criterion=criterion)
     objective = Objective(loss=1.0, accuracy=0.5)
     got = gate.admit(
-        gate.call(0, POPULATION, Told()), objective, answered([1.0, loss], [0.5, accuracy])
+        gate.plan(0, POPULATION, ClientReports()),
+        objective,
+        make_updates([1.0, loss], [0.5, accuracy]),
     )
-    assert got.share.tolist() == [1.0, float(admitted)]
+    assert got.fraction.tolist() == [1.0, float(admitted)]
     assert (got.reason[1] is None) == admitted
 
 
-def test_an_unknown_global_loss_keeps_the_gate_closed() -> None:
+def test_a_missing_global_loss_keeps_the_gate_closed() -> None:
     """Where no priority client measured F(w_t) it is NaN, and no non-priority update counts."""
     gate = EpsilonGate(num_rounds=1, epsilon=0.5, warmup_fraction=0)
     objective = Objective(math.nan, math.nan)
-    got = gate.admit(gate.call(0, POPULATION, Told()), objective, answered([1.0, 1.0]))
-    assert got.share.tolist() == [1.0, 0.0]
+    got = gate.admit(gate.plan(0, POPULATION, ClientReports()), objective, make_updates([1.0, 1.0]))
+    assert got.fraction.tolist() == [1.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -160,18 +164,18 @@ def test_gate_parameters_out_of_range(changed: dict[str, object], message: str) 
 
 def test_generalized_prioritized_learning_by_hand() -> None:
     """Share lambda + (1 - lambda) [inside]; weight share * p_k, p_k = D_k / sum lambda_i D_i."""
-    given = responses(
+    given = make_client_updates(
         [1.0, 1.1, 2.0, 1.0, 0.2],
         data=[10.0, 20.0, 40.0, 30.0, 50.0],
         priority=[1.0, 0.5, 0.25, 0.0, 0.0],
     )
     gate = EpsilonGate(num_rounds=1, epsilon=0.3, warmup_fraction=0)
-    call = Call(tuple(range(5)), epsilon=0.3)
+    call = RoundPlan(tuple(range(5)), epsilon=0.3)
     got = gate.admit(call, Objective(1.0, 0.5), given)
-    assert got.share.tolist() == [1.0, 1.0, 0.25, 1.0, 0.0]
+    assert got.fraction.tolist() == [1.0, 1.0, 0.25, 1.0, 0.0]
     assert [reason is None for reason in got.reason] == [True, True, False, True, False]
     assert got.reason[2] == "loss 2 > global 1 + epsilon 0.3"
-    _, weights = DataFraction().weigh(None, call, given, got.share)
+    _, weights = DataFraction().weigh(None, call, given, got.fraction)
     # sum lambda D = 10 + 10 + 10 = 30; shares of data 10 + 20 + 10 + 30 = 70; A = 70 / 30 - 1
     np.testing.assert_allclose(weights.weight, np.array([10, 20, 10, 30, 0]) / 70)
     assert weights.inclusion_mass == pytest.approx(4 / 3)
@@ -189,20 +193,20 @@ def test_clients_that_always_train_are_gated_on_both_sides(criterion: str) -> No
         math.nextafter(0.7, 1),
         math.nan,
     ]
-    given = answered([1.0, *values[1:]], accuracies, [1.0] + [0.5] * 5)
-    call = Call(tuple(range(6)), epsilon=0.2, criterion=criterion)
+    given = make_updates([1.0, *values[1:]], accuracies, [1.0] + [0.5] * 5)
+    call = RoundPlan(tuple(range(6)), epsilon=0.2, criterion=criterion)
     gate = EpsilonGate(num_rounds=1, criterion=criterion)
     got = gate.admit(call, Objective(1.0, 0.5), given)
-    assert got.share.tolist() == [1.0, 1.0, 0.5, 1.0, 0.5, 0.5]
+    assert got.fraction.tolist() == [1.0, 1.0, 0.5, 1.0, 0.5, 0.5]
 
 
 def test_the_gate_takes_the_rounds_from_the_run() -> None:
     """T is the run's; without it the schedule and the warm-up are undefined."""
-    assert EpsilonGate.of({"epsilon": 0.5}, RunFacts(num_rounds=7)).num_rounds == 7
+    assert EpsilonGate.from_options({"epsilon": 0.5}, RunContext(num_rounds=7)).num_rounds == 7
     with pytest.raises(
         ParameterError, match=r"num_rounds must be a whole number >= 1 \(the schedule"
     ):
-        EpsilonGate.of({}, RunFacts())
+        EpsilonGate.from_options({}, RunContext())
 
 
 # --- why the gate refuses -----------------------------------------------------------------------
@@ -227,24 +231,28 @@ def test_why_the_gate_refuses(
     criterion: str, epsilon: float, loss: float, accuracy: float, reason: str | None
 ) -> None:
     """The number, the side of the gate that it is on, and the threshold; of the criterion only."""
-    call = Call((0, 1), epsilon=epsilon, criterion=criterion, clients_decide=False)
+    call = RoundPlan((0, 1), epsilon=epsilon, criterion=criterion, clients_apply_gate=False)
     gate = EpsilonGate(num_rounds=1)
-    got = gate.admit(call, Objective(1.0, 0.5), answered([1.0, loss], [0.5, accuracy]))
+    got = gate.admit(call, Objective(1.0, 0.5), make_updates([1.0, loss], [0.5, accuracy]))
     assert got.reason == (None, reason)
-    assert got.share.tolist() == [1.0, float(reason is None)]
+    assert got.fraction.tolist() == [1.0, float(reason is None)]
 
 
 @pytest.mark.parametrize("criterion", ["loss", "accuracy"])
 def test_where_nobody_measured_the_model(criterion: str) -> None:
     """The gate is closed to whoever has no priority, and it is said that F is not known."""
-    call = Call((0, 1), epsilon=0.2, criterion=criterion)
-    got = EpsilonGate(num_rounds=1).admit(call, Objective(math.nan, math.nan), answered([1.0, 1.0]))
+    call = RoundPlan((0, 1), epsilon=0.2, criterion=criterion)
+    got = EpsilonGate(num_rounds=1).admit(
+        call, Objective(math.nan, math.nan), make_updates([1.0, 1.0])
+    )
     assert got.reason == (None, f"the priority clients' {criterion} is unknown: the gate is closed")
 
 
 def test_a_call_without_a_gate_is_a_closed_one_to_the_gate() -> None:
     """A gate that is asked about a call that has no threshold admits priority clients only."""
-    got = EpsilonGate(num_rounds=1).admit(Call((0, 1)), Objective(1.0, 0.5), answered([1.0, 1.0]))
+    got = EpsilonGate(num_rounds=1).admit(
+        RoundPlan((0, 1)), Objective(1.0, 0.5), make_updates([1.0, 1.0])
+    )
     assert got.reason == (None, "epsilon is 0: the gate is closed")
 
 
@@ -253,12 +261,12 @@ UPPER = "F_k = 0.9 <= F + eps_t = 1 + 0.2 = 1.2"
 ABOVE = "F_k = 1.5 > F + eps_t = 1 + 0.2 = 1.2"
 
 
-def explained(call: Call, objective: Objective, given: Responses) -> list[str]:
+def explain_admissions(call: RoundPlan, objective: Objective, given: ClientUpdates) -> list[str]:
     """Return what a gate says of two clients' admission."""
     gate = EpsilonGate(num_rounds=1)
     admission = gate.admit(call, objective, given)
-    decided = Decided(
-        call, objective, given, admission.share, admission.reason, None, None, None, ""
+    decided = DecisionTrace(
+        call, objective, given, admission.fraction, admission.reason, None, None, None, ""
     )
     return [gate.explain_admission(decided, place) for place in range(2)]
 
@@ -295,9 +303,12 @@ def test_the_halves_that_the_server_decided_are_explained(
     clients_decide: bool, loss: float, priority: float, told: str
 ) -> None:
     """An update that is admitted shows all of them, one that is not those that failed."""
-    call = Call((0, 1), epsilon=0.2, clients_decide=clients_decide)
-    given = answered([1.0, loss], priority=[1.0, priority])
-    assert explained(call, Objective(1.0, 0.5), given) == ["whole; the client has priority", told]
+    call = RoundPlan((0, 1), epsilon=0.2, clients_apply_gate=clients_decide)
+    given = make_updates([1.0, loss], priority=[1.0, priority])
+    assert explain_admissions(call, Objective(1.0, 0.5), given) == [
+        "whole; the client has priority",
+        told,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -309,5 +320,5 @@ def test_the_halves_that_the_server_decided_are_explained(
 )
 def test_a_closed_gate_is_explained(epsilon: float, overall: float, told: str) -> None:
     """No inequality is shown that decided nothing."""
-    call, objective = Call((0, 1), epsilon=epsilon), Objective(overall, 0.5)
-    assert explained(call, objective, answered([1.0, 0.9]))[1] == told
+    call, objective = RoundPlan((0, 1), epsilon=epsilon), Objective(overall, 0.5)
+    assert explain_admissions(call, objective, make_updates([1.0, 0.9]))[1] == told

@@ -7,22 +7,22 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 from fedquorum.errors import ParameterError
-from fedquorum.selection import EpsilonGate, Everyone, PriorityOnly, Sampling
-from fedquorum.types import Call, Draws, Population, Told
+from fedquorum.selection import AllClients, EpsilonGate, PriorityOnly, Sampling
+from fedquorum.types import ClientReports, Population, ReplacementSample, RoundPlan
 from fedquorum.weighting import DataFraction
 
-from tests.builders import responses
+from tests.builders import make_client_updates
 
 POPULATION = Population(tuple(range(20)), frozenset(range(0, 20, 4)))  # 5 priority, 15 others
 EXAMPLES = {0: 10.0, 4: 20.0, 8: 30.0, 12: 15.0, 16: 25.0}
-NOTHING = Told()
+NOTHING = ClientReports()
 
 
-def test_full_participation_asks_everyone() -> None:
+def test_full_participation_selects_everyone() -> None:
     """Fraction 1 is everybody, in every round."""
     sample = Sampling(seed=3).sample(7, POPULATION, NOTHING)
     assert sample.priority == POPULATION.priority_clients
-    assert sample.priority + sample.others == tuple(
+    assert sample.priority + sample.non_priority == tuple(
         sorted(POPULATION.clients, key=lambda k: k % 4 > 0)
     )
     assert sample.draws is None
@@ -34,24 +34,24 @@ def test_a_fraction_of_each_group_uniformly() -> None:
     seen: Counter[int] = Counter()
     for t in range(rounds):
         sample = sampling.sample(t, POPULATION, NOTHING)
-        assert (len(set(sample.priority)), len(set(sample.others))) == (2, 6)
+        assert (len(set(sample.priority)), len(set(sample.non_priority))) == (2, 6)
         assert set(sample.priority) <= POPULATION.priority
-        assert not set(sample.others) & POPULATION.priority
-        seen.update(sample.priority + sample.others)
+        assert not set(sample.non_priority) & POPULATION.priority
+        seen.update(sample.priority + sample.non_priority)
     # binomial(3000, 0.4): standard deviation 26.8; five of them
     assert all(abs(seen[k] - 1200) < 134 for k in POPULATION.clients)
 
 
 def test_a_fraction_is_the_decimal_that_was_written() -> None:
     """0.575 of 100 is 57.5, of which the even neighbour is 58; in binary it is a little less."""
-    assert len(Sampling(fraction=0.575).sample(0, Population.of(100), NOTHING).clients) == 58
+    assert len(Sampling(fraction=0.575).sample(0, Population.from_size(100), NOTHING).clients) == 58
 
 
 def test_at_least_one_priority_client() -> None:
     """However small the fraction, somebody defines the objective."""
     sample = Sampling(fraction=0.0).sample(0, POPULATION, NOTHING)
     assert len(sample.priority) == 1
-    assert sample.others == ()
+    assert sample.non_priority == ()
 
 
 def test_a_sample_depends_on_seed_and_round_alone() -> None:
@@ -71,12 +71,12 @@ def test_draws_follow_the_data_with_replacement() -> None:
     drawn: Counter[int] = Counter()
     doubled = 0
     for t in range(rounds):
-        draws = sampling.sample(t, POPULATION, Told(EXAMPLES)).draws
+        draws = sampling.sample(t, POPULATION, ClientReports(EXAMPLES)).draws
         assert draws is not None
-        assert sum(draws.count.values()) == 4
+        assert sum(draws.counts.values()) == 4
         assert draws.priority_data == 100.0
-        drawn.update(draws.count)
-        doubled += max(draws.count.values()) > 1
+        drawn.update(draws.counts)
+        doubled += max(draws.counts.values()) > 1
     for client, data in EXAMPLES.items():
         expected, p = 4 * rounds * data / 100, data / 100
         assert abs(drawn[client] - expected) < 5 * np.sqrt(4 * rounds * p * (1 - p))
@@ -93,8 +93,8 @@ def test_drawing_needs_to_know_the_data() -> None:
 def test_weights_of_draws_by_hand() -> None:
     """w' = (1/|S|) sum_S w_k / (1 + A) + sum_admitted p_k w_k / (1 + A)."""
     client, priority, data = [0, 1, 4], [1.0, 0.0, 1.0], [10.0, 50.0, 20.0]
-    drawn = responses(np.ones(3), client=client, priority=priority, data=data)
-    call = Call((0, 1, 4), draws=Draws({0: 3, 4: 1}, 100.0))
+    drawn = make_client_updates(np.ones(3), client=client, priority=priority, data=data)
+    call = RoundPlan((0, 1, 4), replacement_sample=ReplacementSample({0: 3, 4: 1}, 100.0))
     _, weights = DataFraction().weigh(None, call, drawn, np.ones(3))
     mass = 50 / 100
     np.testing.assert_allclose(
@@ -102,7 +102,9 @@ def test_weights_of_draws_by_hand() -> None:
     )
     assert weights.inclusion_mass == pytest.approx(mass)
     # Client 4 fails: the draws of those that answered count.
-    answered = responses(np.ones(2), client=client[:2], priority=priority[:2], data=data[:2])
+    answered = make_client_updates(
+        np.ones(2), client=client[:2], priority=priority[:2], data=data[:2]
+    )
     _, weights = DataFraction().weigh(None, call, answered, np.ones(2))
     np.testing.assert_allclose(weights.weight, [1 / 1.5, 0.5 / 1.5], rtol=1e-15)
 
@@ -115,8 +117,10 @@ def test_the_expected_weight_of_a_draw_is_p_k() -> None:
     for first, second in product(data, data):
         count = Counter((first, second))
         clients = sorted(count)
-        drawn = responses(np.ones(len(clients)), client=clients, data=[data[k] for k in clients])
-        call = Call(tuple(clients), draws=Draws(count, 8.0))
+        drawn = make_client_updates(
+            np.ones(len(clients)), client=clients, data=[data[k] for k in clients]
+        )
+        call = RoundPlan(tuple(clients), replacement_sample=ReplacementSample(count, 8.0))
         _, weights = DataFraction().weigh(None, call, drawn, np.ones(len(clients)))
         for k, weight in zip(clients, weights.weight, strict=True):
             expected[k] += p[first] * p[second] * weight
@@ -129,10 +133,10 @@ def test_every_selection_samples() -> None:
     gate = EpsilonGate(num_rounds=10, warmup_rounds=3, sampling=sampling)
     for t in range(10):
         sample = sampling.sample(t, POPULATION, NOTHING)
-        everyone = tuple(sorted(sample.priority + sample.others))
-        assert Everyone(sampling).call(t, POPULATION, NOTHING).clients == everyone
-        assert PriorityOnly(sampling).call(t, POPULATION, NOTHING).clients == sample.priority
-        asked = gate.call(t, POPULATION, NOTHING).clients
+        everyone = tuple(sorted(sample.priority + sample.non_priority))
+        assert AllClients(sampling).plan(t, POPULATION, NOTHING).clients == everyone
+        assert PriorityOnly(sampling).plan(t, POPULATION, NOTHING).clients == sample.priority
+        asked = gate.plan(t, POPULATION, NOTHING).clients
         assert asked == (sample.priority if t < 3 else everyone)
 
 
@@ -155,17 +159,17 @@ def test_draws_need_priority_weights_of_one() -> None:
     population = Population((0, 1), frozenset({0, 1}), {1: 0.5})
     message = "priority_samples must be None with priority weights other than 1 .*, got 2"
     with pytest.raises(ParameterError, match=message):
-        Sampling(priority_samples=2).sample(0, population, Told({0: 1.0, 1: 1.0}))
+        Sampling(priority_samples=2).sample(0, population, ClientReports({0: 1.0, 1: 1.0}))
 
 
 def test_only_connected_clients_are_drawn() -> None:
     """Where it is known who is connected, fractions are of these."""
     present = frozenset({0, 4, 1, 2, 3, 5})
-    told = Told(present=present)
+    told = ClientReports(available=present)
     everyone = Sampling().sample(0, POPULATION, told)
-    assert (everyone.priority, everyone.others) == ((0, 4), (1, 2, 3, 5))
+    assert (everyone.priority, everyone.non_priority) == ((0, 4), (1, 2, 3, 5))
     half = Sampling(0.5, seed=1).sample(0, POPULATION, told)
-    assert (len(half.priority), len(half.others)) == (1, 2)
+    assert (len(half.priority), len(half.non_priority)) == (1, 2)
     assert set(half.clients) <= present
 
 
@@ -174,28 +178,26 @@ def test_only_connected_clients_are_drawn() -> None:
 )
 def test_a_minimum_counts_as_flowers_fedavg(fraction: float, minimum: int, asked: int) -> None:
     """max(int(C n), minimum) clients of a group, as far as there are so many."""
-    sample = Sampling(fraction, minimum=minimum).sample(0, Population.of(20), NOTHING)
+    sample = Sampling(fraction, minimum=minimum).sample(0, Population.from_size(20), NOTHING)
     assert len(sample.clients) == asked
 
 
-def test_a_fraction_of_0_with_a_minimum_asks_nobody() -> None:
+def test_a_fraction_of_0_with_a_minimum_selects_nobody() -> None:
     """As in Flower's FedAvg, which then skips training."""
-    assert Sampling(0.0, minimum=0).sample(0, Population.of(20), NOTHING).clients == ()
+    assert Sampling(0.0, minimum=0).sample(0, Population.from_size(20), NOTHING).clients == ()
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.1, 0.3, 0.5, 0.9, 1.0])
 @pytest.mark.parametrize("minimum", [None, 2])
-def test_the_probability_of_being_asked_by_enumeration(
-    fraction: float, minimum: int | None
-) -> None:
+def test_the_selection_probability_by_enumeration(fraction: float, minimum: int | None) -> None:
     """Of all samples of a group's size, how many have the client."""
     sampling = Sampling(fraction, minimum=minimum)
-    asked = sampling.probabilities(POPULATION, NOTHING)
+    asked = sampling.compute_probabilities(POPULATION, NOTHING)
     assert asked is not None
     drawn = sampling.sample(0, POPULATION, NOTHING)
     for group, sample in (
         (POPULATION.priority_clients, drawn.priority),
-        (POPULATION.others, drawn.others),
+        (POPULATION.non_priority_clients, drawn.non_priority),
     ):
         samples = [*combinations(group, len(sample))]
         for client in group:
@@ -207,8 +209,8 @@ def test_the_probability_of_being_asked_by_enumeration(
 def test_the_probability_of_being_drawn_with_replacement_by_enumeration() -> None:
     """1 - (1 - p_k)^|S|; nobody knows it before the amounts of data are known."""
     sampling = Sampling(0.4, priority_samples=3)
-    assert sampling.probabilities(POPULATION, NOTHING) is None
-    asked = sampling.probabilities(POPULATION, Told(EXAMPLES))
+    assert sampling.compute_probabilities(POPULATION, NOTHING) is None
+    asked = sampling.compute_probabilities(POPULATION, ClientReports(EXAMPLES))
     assert asked is not None
     for client in POPULATION.priority:
         share = sum(
@@ -217,19 +219,21 @@ def test_the_probability_of_being_drawn_with_replacement_by_enumeration() -> Non
             if client in drawn
         )
         assert asked[client] == pytest.approx(share, rel=1e-12)
-    assert {asked[k] for k in POPULATION.others} == {6 / 15}
+    assert {asked[k] for k in POPULATION.non_priority_clients} == {6 / 15}
 
 
 def test_among_the_connected_clients_the_groups_are_smaller() -> None:
     """A fraction of who is there: the probabilities are those, given who is there."""
-    asked = Sampling(0.5).probabilities(POPULATION, Told(present=frozenset({0, 4, 1, 2, 3})))
+    asked = Sampling(0.5).compute_probabilities(
+        POPULATION, ClientReports(available=frozenset({0, 4, 1, 2, 3}))
+    )
     assert dict(asked or {}) == {0: 0.5, 4: 0.5, 1: 2 / 3, 2: 2 / 3, 3: 2 / 3}
 
 
-def test_the_probability_of_being_asked_in_many_rounds() -> None:
+def test_the_selection_probability_over_many_rounds() -> None:
     """Over 4,000 rounds."""
     sampling, rounds = Sampling(0.4), 4_000
-    asked = sampling.probabilities(POPULATION, NOTHING)
+    asked = sampling.compute_probabilities(POPULATION, NOTHING)
     assert asked is not None
     counts = Counter(
         client for t in range(rounds) for client in sampling.sample(t, POPULATION, NOTHING).clients

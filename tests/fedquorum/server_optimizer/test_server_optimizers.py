@@ -11,8 +11,8 @@ import pytest
 import torch
 from fedquorum.errors import ParameterError
 from fedquorum.server_optimizer import SGD, Adagrad, Adam, Momentum, ServerOptimizer, Yogi
-from fedquorum.server_optimizer.adaptive import Adaptive, AdaptiveState
-from fedquorum.state import from_arrays, to_arrays
+from fedquorum.server_optimizer.adaptive import AdaptiveOptimizer, AdaptiveState
+from fedquorum.state_arrays import from_arrays, to_arrays
 from fedquorum.types import FloatArray
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedYogi
@@ -64,10 +64,10 @@ def torch_path(
 def test_algorithm_2_coordinate_by_coordinate(kind: str) -> None:
     """Adam, Yogi and Adagrad are those of Reddi et al., of every coordinate by itself."""
     rule = RULES[kind]
-    assert isinstance(rule, Adaptive)
+    assert isinstance(rule, AdaptiveOptimizer)
     got = path(rule)
     for i, j in np.ndindex(*START.shape):
-        expected = reference.adaptive(
+        expected = reference.compute_adaptive_path(
             kind,
             UPDATES[:, i, j].tolist(),
             x=float(START[i, j]),
@@ -137,7 +137,7 @@ def test_the_steps_are_flowers(kind: str, monkeypatch: pytest.MonkeyPatch) -> No
     }
     expected = flower_path(theirs[kind], monkeypatch)
     rule = RULES[kind]
-    assert isinstance(rule, Adaptive)
+    assert isinstance(rule, AdaptiveOptimizer)
     parameters = {"w": START}
     state = AdaptiveState({"w": np.zeros((3, 2))}, {"w": np.zeros((3, 2))})
     for t, update in enumerate(UPDATES):

@@ -5,43 +5,43 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fedquorum.types import Call, Population
-from fedquorum.weighting import DoublyRobustMixing, NewtonMixing, Weighting
+from fedquorum.types import Population, RoundPlan
+from fedquorum.weighting import AAggFFDWeighting, AAggFFSWeighting, Weighting
 
-from tests.builders import heard, losses_of, mixing_path
+from tests.builders import compute_mixing_path, draw_losses, make_updates_from_losses
 
 
 @pytest.mark.parametrize("loss", [0.0, 1e-12, 1.0, 1e6])
 @pytest.mark.parametrize(
     "rule",
     [
-        NewtonMixing(),
-        DoublyRobustMixing(),
-        DoublyRobustMixing("normal", baseline_response="running"),
+        AAggFFSWeighting(),
+        AAggFFDWeighting(),
+        AAggFFDWeighting("normal", baseline_response="running"),
     ],
 )
 def test_uniform_losses_give_uniform_p(rule: Weighting[Any], loss: float) -> None:
     """Who is treated alike is weighed alike, in every round."""
     history = [dict.fromkeys(range(6), loss)] * 20
-    got, told = mixing_path(rule, history, 6)
+    got, told = compute_mixing_path(rule, history, 6)
     np.testing.assert_allclose(got, np.full((20, 6), 1 / 6), atol=1e-12)
     np.testing.assert_allclose([w.weight for w in told], np.full((20, 6), 1 / 6), atol=1e-12)
 
 
-@pytest.mark.parametrize("rule", [NewtonMixing(), DoublyRobustMixing()])
+@pytest.mark.parametrize("rule", [AAggFFSWeighting(), AAggFFDWeighting()])
 def test_the_worse_off_weigh_more(rule: Weighting[Any]) -> None:
     """Losses that stay in order put p into their order, and more so over the rounds."""
     history = [{0: 1.0, 1: 1.5, 2: 2.0}] * 30
-    got, _ = mixing_path(rule, history, 3)
+    got, _ = compute_mixing_path(rule, history, 3)
     assert np.all(np.diff(got, axis=1) >= 0)
     assert np.all(np.diff(got[:, 2]) >= -1e-12)
 
 
-@pytest.mark.parametrize("rule", [NewtonMixing(), DoublyRobustMixing()])
+@pytest.mark.parametrize("rule", [AAggFFSWeighting(), AAggFFDWeighting()])
 def test_the_decision_loss_is_of_the_p_held_before(rule: Weighting[Any]) -> None:
     """l_t = -log(1 + <p_t, r_t>), p_t decided without r_t."""
-    history = losses_of(5, 10, 5)
-    got, told = mixing_path(rule, history, 5)
+    history = draw_losses(5, 10, 5)
+    got, told = compute_mixing_path(rule, history, 5)
     held = np.vstack([np.full(5, 0.2), got])
     for t, weights in enumerate(told):
         assert weights.response is not None
@@ -50,18 +50,21 @@ def test_the_decision_loss_is_of_the_p_held_before(rule: Weighting[Any]) -> None
         )
 
 
-@pytest.mark.parametrize("rule", [NewtonMixing(), DoublyRobustMixing()])
+@pytest.mark.parametrize("rule", [AAggFFSWeighting(), AAggFFDWeighting()])
 def test_shares_multiply(rule: Weighting[Any]) -> None:
     """A share in between scales the client's part before p is normalised."""
-    state = rule.init(Population.of(3))
+    state = rule.init(Population.from_size(3))
     _, weights = rule.weigh(
-        state, Call((0, 1, 2)), heard({0: 1.0, 1: 1.0, 2: 1.0}), np.array([1.0, 0.5, 0.0])
+        state,
+        RoundPlan((0, 1, 2)),
+        make_updates_from_losses({0: 1.0, 1: 1.0, 2: 1.0}),
+        np.array([1.0, 0.5, 0.0]),
     )
     np.testing.assert_allclose(weights.weight, [2 / 3, 1 / 3, 0.0], rtol=1e-12)
 
 
-@pytest.mark.parametrize("rule", [NewtonMixing(), DoublyRobustMixing()])
+@pytest.mark.parametrize("rule", [AAggFFSWeighting(), AAggFFDWeighting()])
 def test_one_client_has_all_the_weight(rule: Weighting[Any]) -> None:
     """K = 1 divides by no log K = 0."""
-    got, _ = mixing_path(rule, [{0: 1.0}, {0: 3.0}], 1)
+    got, _ = compute_mixing_path(rule, [{0: 1.0}, {0: 3.0}], 1)
     assert got.tolist() == [[1.0], [1.0]]

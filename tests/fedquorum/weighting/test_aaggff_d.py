@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from fedquorum.responses import bounded_responses, doubly_robust
-from fedquorum.types import Call, Population
-from fedquorum.weighting import DoublyRobustMixing
+from fedquorum.responses import compute_bounded_responses, estimate_doubly_robust
+from fedquorum.types import Population, RoundPlan
+from fedquorum.weighting import AAggFFDWeighting
 from fedquorum.weighting.aaggff_d import (
     AAggFFDState,
-    linearised_gradient,
-    lipschitz_d,
-    sampled_fraction,
+    compute_linearized_gradient,
+    compute_lipschitz_d,
+    compute_sampled_fraction,
 )
 
-from tests.builders import heard, losses_of, mixing_path
+from tests.builders import compute_mixing_path, draw_losses, make_updates_from_losses
 from tests.reference import aaggff
 
 
@@ -50,14 +50,14 @@ class Case:
 )
 def test_d_follows_the_reference(case: Case, running: bool) -> None:
     """p of every round and the decision losses, full and sampled, with and without silent ones."""
-    history = losses_of(case.size, case.rounds, case.heard)
-    rule = DoublyRobustMixing(
+    history = draw_losses(case.size, case.rounds, case.heard)
+    rule = AAggFFDWeighting(
         case.cdf,
         c1=case.c1,
         c2=case.c2,
         baseline_response="running" if running else "sample",
     )
-    got, told = mixing_path(rule, history, case.size, case.asked)
+    got, told = compute_mixing_path(rule, history, case.size, case.asked)
     expected, losses = aaggff.follow_the_leader_trajectory(
         history, case.size, case.asked, case.cdf, c1=case.c1, c2=case.c2, running=running
     )
@@ -72,11 +72,13 @@ def test_d_follows_the_reference(case: Case, running: bool) -> None:
 def test_d_with_everyone_is_its_full_information_form(rbar: str) -> None:
     """C = 1: p ~ exp(sqrt(log K) sum r / (1 + rbar) / (L sqrt(m + 1))), r the true responses."""
     size = 9
-    history = losses_of(size, 40, size)
-    got, told = mixing_path(DoublyRobustMixing("weibull", baseline_response=rbar), history, size)
+    history = draw_losses(size, 40, size)
+    got, told = compute_mixing_path(
+        AAggFFDWeighting("weibull", baseline_response=rbar), history, size
+    )
     total, means = np.zeros(size), list[float]()
     for t, losses in enumerate(history):
-        response = bounded_responses(np.array(list(losses.values())), "weibull", 0.0, 1.0)
+        response = compute_bounded_responses(np.array(list(losses.values())), "weibull", 0.0, 1.0)
         np.testing.assert_array_equal(told[t].response, response)
         start = [1 - math.exp(-1)]
         at = response.mean() if rbar == "sample" else np.mean(means or start)
@@ -93,12 +95,16 @@ def test_d_gradient_is_unbiased_at_a_fixed_rbar() -> None:
     samples = [np.array(s) for s in itertools.combinations(range(size), m)]
     mean = np.mean(
         [
-            linearised_gradient(mixing, doubly_robust(response[s], s, size, m / size, rbar), rbar)
+            compute_linearized_gradient(
+                mixing, estimate_doubly_robust(response[s], s, size, m / size, rbar), rbar
+            )
             for s in samples
         ],
         axis=0,
     )
-    np.testing.assert_allclose(mean, linearised_gradient(mixing, response, rbar), rtol=1e-12)
+    np.testing.assert_allclose(
+        mean, compute_linearized_gradient(mixing, response, rbar), rtol=1e-12
+    )
 
 
 def test_d_gradient_is_the_expansion_of_the_exact_one() -> None:
@@ -109,7 +115,7 @@ def test_d_gradient_is_the_expansion_of_the_exact_one() -> None:
     for h in (1e-2, 1e-3):
         response = rbar + h * direction
         exact = -response / (1 + mixing @ response)
-        errors.append(np.abs(linearised_gradient(mixing, response, rbar) - exact).max())
+        errors.append(np.abs(compute_linearized_gradient(mixing, response, rbar) - exact).max())
     assert errors[1] < 0.02 * errors[0]
 
 
@@ -119,13 +125,15 @@ def test_d_gradients_stay_within_the_lipschitz_constant(rbar: str) -> None:
     rng = np.random.default_rng(2)
     size = 12
     for asked in (1, 4, 12):
-        rule = DoublyRobustMixing("exponential", baseline_response=rbar)
-        bound = lipschitz_d(0.0, asked / size, asked / size)
-        state = rule.init(Population.of(size))
+        rule = AAggFFDWeighting("exponential", baseline_response=rbar)
+        bound = compute_lipschitz_d(0.0, asked / size, asked / size)
+        state = rule.init(Population.from_size(size))
         for _ in range(60):
             clients = np.sort(rng.choice(size, asked, replace=False)).tolist()
             losses = dict(zip(clients, 10.0 ** rng.uniform(-12, 6, asked), strict=True))
-            following, _ = rule.weigh(state, Call(tuple(clients)), heard(losses), np.ones(asked))
+            following, _ = rule.weigh(
+                state, RoundPlan(tuple(clients)), make_updates_from_losses(losses), np.ones(asked)
+            )
             assert np.abs(following.gradient - state.gradient).max() <= bound
             state = following
 
@@ -133,11 +141,16 @@ def test_d_gradients_stay_within_the_lipschitz_constant(rbar: str) -> None:
 @pytest.mark.parametrize(("pool", "share"), [(None, 2 / 8), (frozenset({0, 1, 2, 3}), 2 / 4)])
 def test_d_takes_its_share_from_the_call(pool: frozenset[int] | None, share: float) -> None:
     """C is the clients asked / those that could be, all or the pool, in the estimate as well."""
-    call = Call((0, 1), pool=pool)
-    assert sampled_fraction(call, 8) == share
-    rule = DoublyRobustMixing(c1=0.0, c2=1.0)
-    _, weights = rule.weigh(rule.init(Population.of(8)), call, heard({0: 1.0, 1: 3.0}), np.ones(2))
-    bounded = bounded_responses(np.array([1.0, 3.0]), "weibull", 0.0, 1.0)
+    call = RoundPlan((0, 1), eligible=pool)
+    assert compute_sampled_fraction(call, 8) == share
+    rule = AAggFFDWeighting(c1=0.0, c2=1.0)
+    _, weights = rule.weigh(
+        rule.init(Population.from_size(8)),
+        call,
+        make_updates_from_losses({0: 1.0, 1: 3.0}),
+        np.ones(2),
+    )
+    bounded = compute_bounded_responses(np.array([1.0, 3.0]), "weibull", 0.0, 1.0)
     expected = np.full(8, bounded.mean())
     expected[:2] = (1 - 1 / share) * bounded.mean() + bounded / share
     assert weights.estimate is not None
@@ -147,12 +160,12 @@ def test_d_takes_its_share_from_the_call(pool: frozenset[int] | None, share: flo
 def test_d_needs_no_square_array() -> None:
     """A decision for 200,000 clients holds a few vectors of that length at most."""
     size = 200_000
-    rule = DoublyRobustMixing()
-    state = rule.init(Population.of(size))
+    rule = AAggFFDWeighting()
+    state = rule.init(Population.from_size(size))
     asked = np.arange(0, size, 100)
-    given = heard(dict.fromkeys(asked.tolist(), 1.0))
+    given = make_updates_from_losses(dict.fromkeys(asked.tolist(), 1.0))
     tracemalloc.start()
-    state, weights = rule.weigh(state, Call(tuple(asked.tolist())), given, np.ones(len(asked)))
+    state, weights = rule.weigh(state, RoundPlan(tuple(asked.tolist())), given, np.ones(len(asked)))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 10 * 8 * size
@@ -170,7 +183,7 @@ def test_d_weighs_clients_whose_p_is_too_small_for_a_float() -> None:
         rounds=10,
         rbar_sum=5.0,
     )
-    _, weights = DoublyRobustMixing().weigh(
-        state, Call((1, 2)), heard({1: 1.0, 2: 1.0}), np.ones(2)
+    _, weights = AAggFFDWeighting().weigh(
+        state, RoundPlan((1, 2)), make_updates_from_losses({1: 1.0, 2: 1.0}), np.ones(2)
     )
     np.testing.assert_allclose(weights.weight, [0.5, 0.5])

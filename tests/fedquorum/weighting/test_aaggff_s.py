@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-from fedquorum.composition import Rules
+from fedquorum.composition import RuleSet
 from fedquorum.errors import ParameterError
-from fedquorum.responses import bounded_responses
-from fedquorum.selection import Everyone, Sampling
-from fedquorum.types import Call, FloatArray, Population
-from fedquorum.weighting import DoublyRobustMixing, NewtonMixing
+from fedquorum.responses import compute_bounded_responses
+from fedquorum.selection import AllClients, Sampling
+from fedquorum.types import FloatArray, Population, RoundPlan
+from fedquorum.weighting import AAggFFDWeighting, AAggFFSWeighting
 
-from tests.builders import heard, losses_of, mixing_path
+from tests.builders import compute_mixing_path, draw_losses, make_updates_from_losses
 from tests.reference import aaggff
 
 
@@ -29,9 +29,11 @@ def test_s_follows_the_reference(
     size: int, rounds: int, cdf: str, c1: float, c2: float | None
 ) -> None:
     """p of every round is the exact minimiser's, to 1e-9."""
-    history = losses_of(size, rounds, size)
-    got, _ = mixing_path(NewtonMixing(cdf, c1=c1, c2=c2), history, size)
-    expected = aaggff.newton_trajectory(history, size, cdf, c1=c1, c2=c2, extended=size > 20)
+    history = draw_losses(size, rounds, size)
+    got, _ = compute_mixing_path(AAggFFSWeighting(cdf, c1=c1, c2=c2), history, size)
+    expected = aaggff.compute_newton_trajectory(
+        history, size, cdf, c1=c1, c2=c2, extended=size > 20
+    )
     np.testing.assert_allclose(got, expected, atol=1e-9, rtol=0)
     assert (expected[-1] == 0).any(), "a case without an active constraint tests less"
 
@@ -39,10 +41,10 @@ def test_s_follows_the_reference(
 @pytest.mark.parametrize(("size", "sample"), [(7, 4), (20, 13)])
 def test_s_takes_the_mean_for_who_does_not_answer(size: int, sample: int) -> None:
     """Missing responses are the mean of those heard; the updates are weighed by p on who is."""
-    history = losses_of(size, 60, sample)
-    got, told = mixing_path(NewtonMixing(), history, size)
+    history = draw_losses(size, 60, sample)
+    got, told = compute_mixing_path(AAggFFSWeighting(), history, size)
     np.testing.assert_allclose(
-        got, aaggff.newton_trajectory(history, size, "normal"), atol=1e-9, rtol=0
+        got, aaggff.compute_newton_trajectory(history, size, "normal"), atol=1e-9, rtol=0
     )
     for losses, mixing, weights in zip(history, got, told, strict=True):
         on_heard = mixing[list(losses)]
@@ -52,11 +54,11 @@ def test_s_takes_the_mean_for_who_does_not_answer(size: int, sample: int) -> Non
 @pytest.mark.parametrize(("size", "cdf"), [(2, "normal"), (7, "normal"), (11, "logistic")])
 def test_the_authors_code_follows_its_reference(size: int, cdf: str) -> None:
     """p of every round is the exact minimiser's, to 1e-9, and not the paper's."""
-    history = losses_of(size, 80, size)
-    got, _ = mixing_path(NewtonMixing(cdf, variant="authors_code"), history, size)
-    expected = aaggff.published_trajectory(history, size, cdf)
+    history = draw_losses(size, 80, size)
+    got, _ = compute_mixing_path(AAggFFSWeighting(cdf, variant="authors_code"), history, size)
+    expected = aaggff.compute_published_trajectory(history, size, cdf)
     np.testing.assert_allclose(got, expected, atol=1e-9, rtol=0)
-    papers = aaggff.newton_trajectory(history, size, cdf)
+    papers = aaggff.compute_newton_trajectory(history, size, cdf)
     assert np.abs(papers - expected).max() > 0.01
 
 
@@ -64,34 +66,34 @@ def test_the_authors_normal_prefers_the_smaller_loss() -> None:
     """The paper's form gives the client with the larger loss more, the authors' code less."""
     history = [{0: 2.0, 1: 1.0}] * 20
     for form, first in (("paper", True), ("authors_code", False)):
-        got, _ = mixing_path(NewtonMixing(variant=form), history, 2)
+        got, _ = compute_mixing_path(AAggFFSWeighting(variant=form), history, 2)
         assert (got[-1, 0] > got[-1, 1]) == first
 
 
 def test_where_the_bound_on_the_regret_is_proven() -> None:
     """In the default range up to K = 3, or for responses in [0, 1]; the authors' code has none."""
-    bounds = {size: NewtonMixing().regret_bound(50, size, 1.0) for size in (3, 4)}
-    assert {size: bound is not None and bound.proven for size, bound in bounds.items()} == {
+    bounds = {size: AAggFFSWeighting().compute_regret_bound(50, size, 1.0) for size in (3, 4)}
+    assert {size: bound is not None and bound.is_proven for size, bound in bounds.items()} == {
         3: True,
         4: False,
     }
-    wide = NewtonMixing(c2=1.0).regret_bound(50, 100, 1.0)
+    wide = AAggFFSWeighting(c2=1.0).compute_regret_bound(50, 100, 1.0)
     assert wide is not None
-    assert wide.proven
-    assert NewtonMixing(variant="authors_code").regret_bound(50, 3, 1.0) is None
-    sampled = DoublyRobustMixing().regret_bound(50, 10, 0.5)
+    assert wide.is_proven
+    assert AAggFFSWeighting(variant="authors_code").compute_regret_bound(50, 3, 1.0) is None
+    sampled = AAggFFDWeighting().compute_regret_bound(50, 10, 0.5)
     assert sampled is not None
-    assert not sampled.proven
+    assert not sampled.is_proven
 
 
 def test_s_minimises_the_papers_objective() -> None:
     """No p does better in the sum over the whole history, written as in the paper."""
     size, rounds = 6, 25
-    history = losses_of(size, rounds, size, seed=1)
-    got, _ = mixing_path(NewtonMixing(c2=1.0), history, size)
+    history = draw_losses(size, rounds, size, seed=1)
+    got, _ = compute_mixing_path(AAggFFSWeighting(c2=1.0), history, size)
     held = np.vstack([np.full(size, 1 / size), got])
     response = np.array(
-        [bounded_responses(np.array(list(f.values())), "normal", 0.0, 1.0) for f in history]
+        [compute_bounded_responses(np.array(list(f.values())), "normal", 0.0, 1.0) for f in history]
     )
     gradients = np.array(
         [-r / (1 + p @ r) for r, p in zip(response, held[:-1], strict=True)]
@@ -119,29 +121,43 @@ def test_s_refuses_sampling() -> None:
         match=r"fraction must be 1 for AAggFF-S \(its Newton step needs the losses of all clients "
         r"in every round; with sampling use AAggFF-D\), got 0\.5",
     ):
-        Rules(Everyone(Sampling(0.5)), NewtonMixing())
-    rule = NewtonMixing()
+        RuleSet(AllClients(Sampling(0.5)), AAggFFSWeighting())
+    rule = AAggFFSWeighting()
     with pytest.raises(ValueError, match="all 3 clients in every round, got a round that asks 2;"):
-        rule.weigh(rule.init(Population.of(3)), Call((0, 1)), heard({0: 1.0}), np.ones(1))
+        rule.weigh(
+            rule.init(Population.from_size(3)),
+            RoundPlan((0, 1)),
+            make_updates_from_losses({0: 1.0}),
+            np.ones(1),
+        )
 
 
 def test_s_counts_no_update_on_the_solvers_noise() -> None:
     """Where only clients with p = 0 answer, p is rounding error on them and weighs nothing."""
-    rule = NewtonMixing()
-    state = rule.init(Population.of(3))
+    rule = AAggFFSWeighting()
+    state = rule.init(Population.from_size(3))
     for _ in range(60):
-        state, _ = rule.weigh(state, Call((0, 1, 2)), heard({0: 9.0, 1: 1e-3, 2: 1e-3}), np.ones(3))
-    following, weights = rule.weigh(state, Call((0, 1, 2)), heard({1: 1.0, 2: 2.0}), np.ones(2))
+        state, _ = rule.weigh(
+            state,
+            RoundPlan((0, 1, 2)),
+            make_updates_from_losses({0: 9.0, 1: 1e-3, 2: 1e-3}),
+            np.ones(3),
+        )
+    following, weights = rule.weigh(
+        state, RoundPlan((0, 1, 2)), make_updates_from_losses({1: 1.0, 2: 2.0}), np.ones(2)
+    )
     assert following.mixing[1:].sum() < 1e-9
     assert weights.weight.tolist() == [0.0, 0.0]
 
 
 def test_s_keeps_sums_and_no_history() -> None:
     """The state has the same size after 1 round and after 50."""
-    rule = NewtonMixing()
-    state, sizes = rule.init(Population.of(5)), set()
-    for losses in losses_of(5, 50, 5):
-        state, _ = rule.weigh(state, Call(tuple(range(5))), heard(losses), np.ones(5))
+    rule = AAggFFSWeighting()
+    state, sizes = rule.init(Population.from_size(5)), set()
+    for losses in draw_losses(5, 50, 5):
+        state, _ = rule.weigh(
+            state, RoundPlan(tuple(range(5))), make_updates_from_losses(losses), np.ones(5)
+        )
         arrays = (state.client, state.linear, state.quadratic, state.mixing)
         sizes.add(tuple(a.shape for a in arrays))
     assert sizes == {((5,), (5,), (5, 5), (5,))}

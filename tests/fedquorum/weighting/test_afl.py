@@ -1,44 +1,48 @@
 """AFL by hand: p climbs the losses, with the mass of the clients heard."""
 
 import numpy as np
-from fedquorum.types import Call, Population
-from fedquorum.weighting import AgnosticMixing
+from fedquorum.types import Population, RoundPlan
+from fedquorum.weighting import AFLWeighting
 from fedquorum.weighting.afl import AFLState
 
-from tests.builders import responses
+from tests.builders import make_client_updates
 
 
 def test_afl_by_hand() -> None:
     """p = (1/2, 1/2) + 0.1 (1, 3) is projected back: the mean is taken off."""
-    state, told = AgnosticMixing(0.1).init(Population.of(2)), []
+    state, told = AFLWeighting(0.1).init(Population.from_size(2)), []
     for _ in range(2):
-        state, weights = AgnosticMixing(0.1).weigh(
-            state, Call((0, 1)), responses([1.0, 3.0]), np.ones(2)
+        state, weights = AFLWeighting(0.1).weigh(
+            state, RoundPlan((0, 1)), make_client_updates([1.0, 3.0]), np.ones(2)
         )
         told.append(weights.weight)
     np.testing.assert_allclose(told, [[0.4, 0.6], [0.3, 0.7]])
 
 
-def test_afl_moves_only_the_mass_of_those_heard() -> None:
+def test_afl_moves_only_the_mass_of_reporting_clients() -> None:
     """Who is not heard keeps p; the others share what they had together."""
-    rule = AgnosticMixing(0.1)
-    state = rule.init(Population.of(4))
+    rule = AFLWeighting(0.1)
+    state = rule.init(Population.from_size(4))
     state, weights = rule.weigh(
-        state, Call((1, 3)), responses([1.0, 3.0], client=[1, 3]), np.ones(2)
+        state, RoundPlan((1, 3)), make_client_updates([1.0, 3.0], client=[1, 3]), np.ones(2)
     )
     np.testing.assert_allclose(state.mixing, [0.25, 0.15, 0.25, 0.35])
     np.testing.assert_allclose(weights.weight, [0.3, 0.7])
 
 
-def test_afl_with_no_mass_left_among_those_heard() -> None:
+def test_afl_with_no_mass_left_among_reporting_clients() -> None:
     """Their p stays 0, and the worst off of them is followed, as with hardly any mass."""
-    rule = AgnosticMixing(1.0)
-    state = rule.init(Population.of(3))
-    state, _ = rule.weigh(state, Call((0, 1, 2)), responses([0.0, 0.0, 100.0]), np.ones(3))
+    rule = AFLWeighting(1.0)
+    state = rule.init(Population.from_size(3))
+    state, _ = rule.weigh(
+        state, RoundPlan((0, 1, 2)), make_client_updates([0.0, 0.0, 100.0]), np.ones(3)
+    )
     assert state.mixing.tolist() == [0, 0, 1]
-    state, weights = rule.weigh(state, Call((0, 1)), responses([5.0, 1.0]), np.ones(2))
+    state, weights = rule.weigh(
+        state, RoundPlan((0, 1)), make_client_updates([5.0, 1.0]), np.ones(2)
+    )
     assert weights.weight.tolist() == [1, 0]
     assert state.mixing.tolist() == [0, 0, 1]
     hardly = AFLState(state.client, np.array([1e-12, 1e-12, 1 - 2e-12]))
-    _, close = rule.weigh(hardly, Call((0, 1)), responses([5.0, 1.0]), np.ones(2))
+    _, close = rule.weigh(hardly, RoundPlan((0, 1)), make_client_updates([5.0, 1.0]), np.ones(2))
     assert close.weight.tolist() == [1, 0]

@@ -5,12 +5,12 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from fedquorum.types import Call, Draws
+from fedquorum.types import ReplacementSample, RoundPlan
 from fedquorum.weighting import DataFraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builders import decided, responses
+from tests.builders import decide_first_round, make_client_updates
 
 cohorts = st.lists(
     st.tuples(st.integers(1, 10**6), st.booleans(), st.booleans()), min_size=1, max_size=40
@@ -25,8 +25,8 @@ def test_data_fraction_is_fedalign_aggregation(cohort: list[tuple[int, bool, boo
     admitted = [p or a for _, p, a in cohort]
     _, weights = DataFraction().weigh(
         None,
-        Call(tuple(range(len(data)))),
-        responses(np.ones(len(data)), data=data, priority=priority),
+        RoundPlan(tuple(range(len(data)))),
+        make_client_updates(np.ones(len(data)), data=data, priority=priority),
         np.array(admitted, dtype=np.float64),
     )
     total = sum(d for d, p in zip(data, priority, strict=True) if p)
@@ -41,38 +41,40 @@ def test_data_fraction_is_fedalign_aggregation(cohort: list[tuple[int, bool, boo
 
 def test_nobody_admitted_means_zero_weights() -> None:
     """Zero total weight gives zeros, not a division by zero."""
-    _, weights = DataFraction().weigh(None, Call((0, 1)), responses([1.0, 2.0]), np.zeros(2))
+    _, weights = DataFraction().weigh(
+        None, RoundPlan((0, 1)), make_client_updates([1.0, 2.0]), np.zeros(2)
+    )
     assert weights.weight.tolist() == [0.0, 0.0]
 
 
 def test_a_share_of_an_update_counts_by_that_share() -> None:
     """Half of 20 examples is as much as 10 whole ones."""
-    given = responses([1.0, 1.0], data=[10, 20], priority=[1.0, 0.5])
-    _, weights = DataFraction().weigh(None, Call((0, 1)), given, np.array([1.0, 0.5]))
+    given = make_client_updates([1.0, 1.0], data=[10, 20], priority=[1.0, 0.5])
+    _, weights = DataFraction().weigh(None, RoundPlan((0, 1)), given, np.array([1.0, 0.5]))
     assert weights.weight.tolist() == [0.5, 0.5]
     assert weights.inclusion_mass == 0.0
 
 
 def test_without_priority_clients_there_is_no_inclusion_mass() -> None:
     """The fraction is explained by itself, since A divides by the priority clients' data."""
-    given = responses([1.0, 1.0], data=[10, 30], priority=0.0)
-    _, weights = DataFraction().weigh(None, Call((0, 1)), given, np.ones(2))
-    made = replace(decided(DataFraction(), given, 2), responses=given, weights=weights)
+    given = make_client_updates([1.0, 1.0], data=[10, 30], priority=0.0)
+    _, weights = DataFraction().weigh(None, RoundPlan((0, 1)), given, np.ones(2))
+    made = replace(decide_first_round(DataFraction(), given, 2), updates=given, weights=weights)
     (line,) = DataFraction().explain(made, 1)
     assert line.endswith("s_k D_k = 1 x 30, the sum is 40: c_k = 0.75")
 
 
 # Client 0 was drawn twice and client 1 once, of priority clients with 60 examples in all.
-DRAWN = Call((0, 1, 2), draws=Draws({0: 2, 1: 1}, 60.0))
+DRAWN = RoundPlan((0, 1, 2), replacement_sample=ReplacementSample({0: 2, 1: 1}, 60.0))
 
 
 def test_a_weight_by_draws_is_explained_with_its_numbers() -> None:
     """n_k / |S| of a drawn priority client, p_k of another one, both over 1 + A = 1 + 30 / 60."""
     rule = DataFraction()
-    given = responses([1.0] * 3, data=[10, 20, 30], priority=[1, 1, 0])
+    given = make_client_updates([1.0] * 3, data=[10, 20, 30], priority=[1, 1, 0])
     _, weights = rule.weigh(None, DRAWN, given, np.ones(3))
     np.testing.assert_allclose(weights.weight, [2 / 3 / 1.5, 1 / 3 / 1.5, 0.5 / 1.5])
-    made = replace(decided(rule, given, 3), call=DRAWN, responses=given, weights=weights)
+    made = replace(decide_first_round(rule, given, 3), plan=DRAWN, updates=given, weights=weights)
     assert [list(rule.explain(made, place)) for place in range(3)] == [
         ["c_k = n_k / |S| / (1 + A) = 2 / 3 / (1 + 0.5) = 0.444444"],
         ["c_k = n_k / |S| / (1 + A) = 1 / 3 / (1 + 0.5) = 0.222222"],

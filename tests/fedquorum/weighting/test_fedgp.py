@@ -4,13 +4,20 @@ import math
 
 import numpy as np
 import pytest
-from fedquorum.composition import Rules
+from fedquorum.composition import RuleSet
 from fedquorum.errors import ParameterError
-from fedquorum.selection import Everyone, PriorityOnly
-from fedquorum.types import Call, Draws, FloatArray, Population, Responses
-from fedquorum.weighting import DataFraction, GradientProjection
+from fedquorum.selection import AllClients, PriorityOnly
+from fedquorum.types import ClientUpdates, FloatArray, Population, ReplacementSample, RoundPlan
+from fedquorum.weighting import DataFraction, FedGPWeighting
 
-from tests.builders import GATE, World, corrected, play, responses, weigh
+from tests.builders import (
+    GATE,
+    World,
+    build_corrected_weighting,
+    decide_rounds,
+    make_client_updates,
+    weigh,
+)
 from tests.reference import fedgp as reference
 
 RNG = np.random.default_rng(21)
@@ -19,15 +26,17 @@ PRIORITY = np.array([1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0])
 DATA = np.array([30.0, 10.0, 7.0, 12.0, 50.0, 90.0, 3.0])
 
 
-def given(updates: FloatArray, priority: FloatArray, data: FloatArray | float = 10.0) -> Responses:
+def given(
+    updates: FloatArray, priority: FloatArray, data: FloatArray | float = 10.0
+) -> ClientUpdates:
     """Return responses without any loss, which the rule does not need."""
     losses = np.full(len(updates), math.nan)
-    return responses(losses, priority=priority, data=data, updates=updates)
+    return make_client_updates(losses, priority=priority, data=data, updates=updates)
 
 
 def step(updates: FloatArray, priority: list[float], beta: float = 0.5) -> FloatArray:
     """Return sum_k c_k Delta_k."""
-    weights = weigh(GradientProjection(beta), given(updates, np.array(priority)))
+    weights = weigh(FedGPWeighting(beta), given(updates, np.array(priority)))
     return np.asarray(weights.weight @ updates)
 
 
@@ -35,8 +44,8 @@ def step(updates: FloatArray, priority: list[float], beta: float = 0.5) -> Float
 def test_the_step_is_that_of_the_definition(beta: float) -> None:
     """An independent implementation projects vectors, the rule weighs by inner products."""
     of_target, others = PRIORITY > 0, PRIORITY == 0
-    weights = weigh(GradientProjection(beta), given(UPDATES, PRIORITY, DATA))
-    g_target = reference.target(UPDATES[of_target].tolist(), DATA[of_target].tolist())
+    weights = weigh(FedGPWeighting(beta), given(UPDATES, PRIORITY, DATA))
+    g_target = reference.compute_target(UPDATES[of_target].tolist(), DATA[of_target].tolist())
     expected = reference.step(g_target, UPDATES[others].tolist(), beta)
     np.testing.assert_allclose(weights.weight @ UPDATES, expected, rtol=1e-12)
     assert weights.update_norm is not None
@@ -47,18 +56,18 @@ def test_the_step_is_that_of_the_definition(beta: float) -> None:
 def test_beta_0_is_fedavg_on_the_priority_clients_to_the_bit() -> None:
     """Factors and divisor are equal, so the models are."""
     responded = given(UPDATES, PRIORITY, DATA)
-    got = weigh(GradientProjection(0.0), responded)
+    got = weigh(FedGPWeighting(0.0), responded)
     expected = weigh(DataFraction(), responded, share=PRIORITY)
-    assert got.factor.tolist() == expected.factor.tolist()
-    assert got.divisor == expected.divisor
+    assert got.numerator.tolist() == expected.numerator.tolist()
+    assert got.denominator == expected.denominator
 
 
-@pytest.mark.parametrize("selection", [Everyone(), PriorityOnly()])
-def test_priority_weights_are_those_of_the_objective(selection: Everyone | PriorityOnly) -> None:
+@pytest.mark.parametrize("selection", [AllClients(), PriorityOnly()])
+def test_priority_weights_are_those_of_the_objective(selection: AllClients | PriorityOnly) -> None:
     """p_k = lambda_k D_k / sum of lambda_i D_i, counted once, whichever selection admits."""
     population = Population((0, 1, 2), frozenset({0, 1}), {1: 0.25})
     world = World(population, DATA[:3], np.ones(3), updates=UPDATES[:3])
-    (got,) = play(Rules(selection, GradientProjection(0.0)), world, [[1, 1, 1]])
+    (got,) = decide_rounds(RuleSet(selection, FedGPWeighting(0.0)), world, [[1, 1, 1]])
     assert got.weight[:2] == pytest.approx([30 / 32.5, 2.5 / 32.5], rel=1e-12)
 
 
@@ -94,7 +103,7 @@ def test_a_huge_source_moves_the_model_by_its_bound_at_most() -> None:
     for beta in (0.5, 1.0):
         for _ in range(20):
             drawn = rng.normal(size=(5, 3)) * 10.0 ** rng.uniform(-6, 6, (5, 1))
-            weight = weigh(GradientProjection(beta), given(drawn, np.array([1, 1, 0, 0, 0]))).weight
+            weight = weigh(FedGPWeighting(beta), given(drawn, np.array([1, 1, 0, 0, 0]))).weight
             moved = weight[2:] * np.linalg.norm(drawn[2:], axis=1)
             g_target = np.linalg.norm(drawn[:2].mean(axis=0))
             assert moved.max() <= beta / 3 * g_target * (1 + 1e-9)
@@ -102,21 +111,21 @@ def test_a_huge_source_moves_the_model_by_its_bound_at_most() -> None:
 
 def test_without_a_priority_update_nothing_counts() -> None:
     """As in FedALIGN's gate: there is no direction to help."""
-    weights = weigh(GradientProjection(), given(UPDATES, np.zeros(7)))
+    weights = weigh(FedGPWeighting(), given(UPDATES, np.zeros(7)))
     assert weights.weight.tolist() == [0.0] * 7
 
 
 def test_without_a_source_it_is_fedavg() -> None:
     """No half step where nobody could have helped; no inner products are asked for either."""
-    alone = responses(np.ones(3), data=[10.0, 20.0, 10.0])
-    assert weigh(GradientProjection(), alone).weight.tolist() == [0.25, 0.5, 0.25]
+    alone = make_client_updates(np.ones(3), data=[10.0, 20.0, 10.0])
+    assert weigh(FedGPWeighting(), alone).weight.tolist() == [0.25, 0.5, 0.25]
 
 
 def test_updates_without_a_direction_count_nothing() -> None:
     """Of length 0, so short that c_i overflows, or so long that its square does."""
     updates = np.array([[3.0, 4.0], [0.0, 0.0], [1e-200, 0.0], [1e-160, 0.0], [1e200, 0.0]])
     with np.errstate(over="ignore"):
-        weights = weigh(GradientProjection(), given(updates, np.array([1, 0, 0, 0, 0])))
+        weights = weigh(FedGPWeighting(), given(updates, np.array([1, 0, 0, 0, 0])))
     assert weights.weight[:3].tolist() == [0.5, 0.0, 0.0]
     assert weights.weight[4] == 0.0
     assert np.isfinite(weights.weight).all()
@@ -124,8 +133,8 @@ def test_updates_without_a_direction_count_nothing() -> None:
 
 def test_draws_count_as_in_fedavg_on_the_priority_clients() -> None:
     """p_k = n_k / |S| where priority clients are drawn with replacement."""
-    rule, responded = GradientProjection(0.5), given(UPDATES, PRIORITY, DATA)
-    call = Call(tuple(range(7)), draws=Draws({0: 1, 3: 3}, 45.0))
+    rule, responded = FedGPWeighting(0.5), given(UPDATES, PRIORITY, DATA)
+    call = RoundPlan(tuple(range(7)), replacement_sample=ReplacementSample({0: 1, 3: 3}, 45.0))
     _, weights = rule.weigh(None, call, responded, np.ones(7))
     np.testing.assert_allclose(weights.weight[[0, 3, 6]], [0.125, 0.375, 0.0], rtol=1e-12)
 
@@ -133,9 +142,12 @@ def test_draws_count_as_in_fedavg_on_the_priority_clients() -> None:
 def test_it_is_refused_what_it_cannot_do() -> None:
     """Corrections, gates, and sources without inner products, each with the reason."""
     with pytest.raises(ParameterError, match=r"participation must be none with .* fedgp"):
-        corrected(GradientProjection(), "fedau")
+        build_corrected_weighting(FedGPWeighting(), "fedau")
     with pytest.raises(ParameterError, match=r"selection must be one without a gate .* fedgp"):
-        Rules(GATE, GradientProjection())
+        RuleSet(GATE, FedGPWeighting())
     with pytest.raises(ValueError, match="FedGP needs the inner products of the updates"):
-        weigh(GradientProjection(), responses([1.0, 1.0], priority=[1.0, 0.0]))
-    assert Rules(Everyone(), GradientProjection()).proportions(None, Call((0, 1))) is None
+        weigh(FedGPWeighting(), make_client_updates([1.0, 1.0], priority=[1.0, 0.0]))
+    assert (
+        RuleSet(AllClients(), FedGPWeighting()).compute_known_weights(None, RoundPlan((0, 1)))
+        is None
+    )

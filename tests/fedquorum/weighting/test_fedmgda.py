@@ -1,13 +1,13 @@
 """FedMGDA+: the shortest mixture of the updates' directions, in its box."""
 
 import numpy as np
-from fedquorum.types import FloatArray, Weights
-from fedquorum.weighting import MinNorm
+from fedquorum.types import AggregationWeights, FloatArray
+from fedquorum.weighting import FedMGDAWeighting
 
-from tests.builders import assert_on_the_simplex, responses, weigh
+from tests.builders import assert_on_the_simplex, make_client_updates, weigh
 
 
-def mixing(weights: Weights) -> FloatArray:
+def mixing(weights: AggregationWeights) -> FloatArray:
     """Return p, which this rule always tells."""
     assert weights.mixing is not None
     return weights.mixing
@@ -18,7 +18,9 @@ def test_fedmgda_for_two_clients() -> None:
     updates = np.array([[3.0, 0.0], [0.0, 0.5]])
     for deviation, expected in ((1.0, 0.5), (0.1, 0.3), (0.0, 0.2)):
         weights = weigh(
-            MinNorm(deviation), responses([1.0, 1.0], data=[20.0, 80.0], updates=updates), 2
+            FedMGDAWeighting(deviation),
+            make_client_updates([1.0, 1.0], data=[20.0, 80.0], updates=updates),
+            2,
         )
         np.testing.assert_allclose(mixing(weights), [expected, 1 - expected], atol=1e-8)
         np.testing.assert_allclose(weights.weight, [expected / 3, (1 - expected) / 0.5], atol=1e-7)
@@ -29,7 +31,7 @@ def test_fedmgda_harms_nobody() -> None:
     rng = np.random.default_rng(4)
     for _ in range(10):
         updates = rng.normal(size=(6, 8)) * rng.lognormal(size=(6, 1)) + 0.2
-        weights = weigh(MinNorm(), responses([1.0] * 6, updates=updates), 6)
+        weights = weigh(FedMGDAWeighting(), make_client_updates([1.0] * 6, updates=updates), 6)
         step = weights.weight @ updates
         directions = updates / np.linalg.norm(updates, axis=1, keepdims=True)
         assert np.all(directions @ step >= step @ step - 1e-9)
@@ -43,7 +45,9 @@ def test_fedmgda_stays_in_its_box() -> None:
     data = rng.integers(1, 50, 8).astype(np.float64)
     for deviation in (0.02, 0.1, 0.5):
         weights = weigh(
-            MinNorm(deviation), responses([1.0] * 8, data=data.tolist(), updates=updates), 8
+            FedMGDAWeighting(deviation),
+            make_client_updates([1.0] * 8, data=data.tolist(), updates=updates),
+            8,
         )
         assert np.abs(mixing(weights) - data / data.sum()).max() <= deviation + 1e-11
 
@@ -53,7 +57,8 @@ def test_fedmgda_with_more_clients_than_dimensions() -> None:
     rng = np.random.default_rng(6)
     updates, order = rng.normal(size=(9, 4)) + 0.3, rng.permutation(9)
     steps = [
-        weigh(MinNorm(0.2), responses([1.0] * 9, updates=ordered), 9).weight @ ordered
+        weigh(FedMGDAWeighting(0.2), make_client_updates([1.0] * 9, updates=ordered), 9).weight
+        @ ordered
         for ordered in (updates, updates[order])
     ]
     np.testing.assert_allclose(steps[0], steps[1], atol=1e-6)
@@ -62,7 +67,7 @@ def test_fedmgda_with_more_clients_than_dimensions() -> None:
 def test_fedmgda_with_an_update_of_length_zero() -> None:
     """It has no direction, moves nothing, and divides nothing by 0."""
     updates = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 2.0]])
-    weights = weigh(MinNorm(0.1), responses([1.0] * 3, updates=updates), 3)
+    weights = weigh(FedMGDAWeighting(0.1), make_client_updates([1.0] * 3, updates=updates), 3)
     assert weights.weight[0] == 0
     assert np.isfinite(weights.weight).all()
     assert_on_the_simplex(mixing(weights))

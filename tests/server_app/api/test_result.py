@@ -10,18 +10,18 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from fedquorum.audit.command_line import ending
+from fedquorum.audit.command_line import format_summary_line
 from fedquorum.errors import ParameterError, RunError
 from fedquorum.records.round_record import RoundRecord
 from fedquorum.records.tables import CLIENTS_SCHEMA, EVALUATIONS_SCHEMA
 from safetensors.torch import load_file
 
-from conf.compose import compose
+from conf.compose import compose_settings
 from server_app.api.result import RunResult
 from server_app.job import run_in_process
 from tests.builders_runs import read_rows
-from tests.fedquorum.records.made import line, make_run, write_table
-from tests.server_app.made_runs import real_run
+from tests.fedquorum.records.made import make_round_line, make_run, write_table
+from tests.server_app.made_runs import make_real_run
 
 TYPES_OF_CLIENTS = {
     **dict.fromkeys(("round", "client"), "int32"),
@@ -36,7 +36,7 @@ TYPES_OF_CLIENTS = {
 def fedalign(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
     """Return a short run in which clients decline."""
     directory = tmp_path_factory.mktemp("runs") / "fedalign"
-    real_run(directory, "evaluation.every=2")
+    make_real_run(directory, "evaluation.every=2")
     return RunResult.read(directory)
 
 
@@ -89,7 +89,7 @@ def test_a_run_without_rounds_has_empty_frames(tmp_path: Path) -> None:
     assert "running, 0 of" in run._repr_html_()
 
 
-def test_records_are_read_when_they_are_asked_for(fedalign: RunResult, tmp_path: Path) -> None:
+def test_records_are_read_on_demand(fedalign: RunResult, tmp_path: Path) -> None:
     """Once, into a value that does not change."""
     run = RunResult.read(Path(shutil.copytree(fedalign.directory, tmp_path / "run")))
     (tmp_path / "run" / "clients" / "part-00000.parquet").write_bytes(b"damaged")
@@ -103,7 +103,7 @@ def test_records_are_read_when_they_are_asked_for(fedalign: RunResult, tmp_path:
 
 def test_the_model_has_the_weights_that_were_trained(fedalign: RunResult) -> None:
     """Its loss on the priority clients' test parts is the one that is recorded."""
-    model = fedalign.model()
+    model = fedalign.load_model()
     assert not model.training
     saved = load_file(fedalign.directory / "model.safetensors")
     assert model.state_dict().keys() == saved.keys()
@@ -140,8 +140,8 @@ def test_the_model_of_a_run_whose_settings_are_mappings(
         "    def forward(self, x):\n        return self.layer(x)\n"
     )
     made = [word.replace("{net}", str(tmp_path / "net.py")) for word in words]
-    real_run(tmp_path / "run", *made, "rounds=1")
-    model = RunResult.read(tmp_path / "run", trust=trust).model()
+    make_real_run(tmp_path / "run", *made, "rounds=1")
+    model = RunResult.read(tmp_path / "run", trust=trust).load_model()
     saved = load_file(tmp_path / "run" / "model.safetensors")
     assert all(torch.equal(tensor, saved[name]) for name, tensor in model.state_dict().items())
 
@@ -149,8 +149,8 @@ def test_the_model_of_a_run_whose_settings_are_mappings(
 def test_the_model_of_a_run_of_the_preset_with_columns(tmp_path: Path, real_data: Path) -> None:
     """``aaggff/heart`` names the columns of its table in a mapping."""
     words = f"rounds=1 data.path={real_data / 'heart_uci.csv'}"
-    run_in_process(compose("aaggff/heart", words), str(tmp_path / "run"))
-    assert RunResult.read(tmp_path / "run").model().state_dict()
+    run_in_process(compose_settings("aaggff/heart", words), str(tmp_path / "run"))
+    assert RunResult.read(tmp_path / "run").load_model().state_dict()
 
 
 @pytest.mark.parametrize("damage", ["missing", "pickle", "shape"])
@@ -169,7 +169,7 @@ def test_a_model_that_does_not_fit_is_one_line(
 
         save_file({"linear.weight": torch.zeros(1, 2)}, path)
     with pytest.raises(RunError, match=r"model\.safetensors: cannot be read") as error:
-        run.model()
+        run.load_model()
     assert "\n" not in str(error.value)
 
 
@@ -181,32 +181,34 @@ def test_code_that_records_name_needs_trust(tmp_path: Path) -> None:
         "        self.layer = nn.Linear(60, 10)\n\n"
         "    def forward(self, x):\n        return self.layer(x)\n"
     )
-    real_run(tmp_path / "run", "model=module", f"model.path={tmp_path / 'net.py'}:Net", "rounds=1")
+    make_real_run(
+        tmp_path / "run", "model=module", f"model.path={tmp_path / 'net.py'}:Net", "rounds=1"
+    )
     with pytest.raises(RunError, match=r"model\.path is code"):
-        RunResult.read(tmp_path / "run").model()
-    assert "layer.weight" in RunResult.read(tmp_path / "run", trust=True).model().state_dict()
+        RunResult.read(tmp_path / "run").load_model()
+    assert "layer.weight" in RunResult.read(tmp_path / "run", trust=True).load_model().state_dict()
     (tmp_path / "rule.py").write_text(
         "from dataclasses import dataclass\n\nfrom fedquorum.weighting import AverageAll\n"
         "\n\n@dataclass(frozen=True)\nclass Rule(AverageAll):\n    pass\n"
     )
     rule = f"strategy.path={tmp_path / 'rule.py'}:Rule"
-    real_run(tmp_path / "custom", "strategy=custom", rule, "rounds=1")
+    make_real_run(tmp_path / "custom", "strategy=custom", rule, "rounds=1")
     untrusted, trusted = (
         RunResult.read(tmp_path / "custom", trust=trust) for trust in (False, True)
     )
     for ask in (untrusted.audit, lambda: untrusted.explain(1, 0)):
         with pytest.raises(RunError, match="trust"):
             ask()
-    assert trusted.audit().fits
+    assert trusted.audit().is_consistent
     assert trusted.explain(1, 0)
 
 
 def test_an_audit_fits_or_says_what_does_not(fedalign: RunResult, tmp_path: Path) -> None:
     """A weight that was changed is found, by round and client."""
     audit = fedalign.audit()
-    assert audit.fits
+    assert audit.is_consistent
     assert (audit.rounds, audit.decisions) == (5, len(fedalign.clients))
-    assert ending(0) in repr(audit)
+    assert format_summary_line(0) in repr(audit)
     directory = Path(shutil.copytree(fedalign.directory, tmp_path / "run"))
     rows = read_rows(directory)
     changed = next(row for row in rows if row["weight"] > 0)
@@ -214,7 +216,7 @@ def test_an_audit_fits_or_says_what_does_not(fedalign: RunResult, tmp_path: Path
     shutil.rmtree(directory / "clients")
     write_table(directory, "clients", rows)
     audit = RunResult.read(directory).audit()
-    assert not audit.fits
+    assert not audit.is_consistent
     (problem,) = audit.problems.to_dict("records")
     assert (problem["round"], problem["client"]) == (changed["round"], changed["client"])
     assert "weight is" in repr(audit)
@@ -244,7 +246,7 @@ def test_the_charts_are_the_reports(fedalign: RunResult) -> None:
 
 def test_a_notebook_shows_facts_and_a_picture(tmp_path: Path) -> None:
     """Whatever a record has put into them is text, and no markup."""
-    make_run(tmp_path / "run", [line(1)], experiment="<script>alert(1)</script>")
+    make_run(tmp_path / "run", [make_round_line(1)], experiment="<script>alert(1)</script>")
     shown = RunResult.read(tmp_path / "run")._repr_html_()
     assert "<img src='data:image/png;base64," in shown
     assert "<script>" not in shown
@@ -255,7 +257,7 @@ def test_a_folder_is_shown_as_seen_from_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A notebook that is passed on does not tell where its author's files lie."""
-    make_run(tmp_path / "a" / "run", [line(1)])
+    make_run(tmp_path / "a" / "run", [make_round_line(1)])
     monkeypatch.chdir(tmp_path)
     run = RunResult.read(Path("a/run"))
     assert run.directory == tmp_path / "a" / "run"

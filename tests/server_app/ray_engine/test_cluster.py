@@ -8,8 +8,8 @@ import ray
 from fedquorum.errors import RunError, SettingsError
 
 from server_app.ray_engine import cluster
-from server_app.ray_engine.cluster import Machine, Share, joined, share_of
-from tests.integration.conftest import free_port
+from server_app.ray_engine.cluster import Machine, WorkerResources, divide_cluster, join_cluster
+from tests.integration.conftest import find_free_port
 
 TWO = (Machine(8), Machine(8))
 GPUS = (Machine(16, 4), Machine(16, 4))
@@ -18,28 +18,28 @@ GPUS = (Machine(16, 4), Machine(16, 4))
 @pytest.mark.parametrize(
     ("machines", "workers", "at_most", "expected"),
     [
-        (TWO, None, 100, Share(16, 1)),
-        (TWO, None, 5, Share(5, 2)),  # with three cores each, two would fit on a machine
-        (TWO, 2, 100, Share(2, 8)),
-        (TWO, 3, 100, Share(3, 4)),
-        (TWO, 16, 100, Share(16, 1)),
-        ((Machine(7), Machine(1)), 2, 100, Share(2, 3)),
-        ((Machine(0), Machine(2)), None, 100, Share(2, 1)),
-        (GPUS, None, 100, Share(8, 4, 1)),
-        (GPUS, 2, 100, Share(2, 16, 1)),
-        ((Machine(16, 1), Machine(64)), None, 100, Share(1, 16, 1)),
+        (TWO, None, 100, WorkerResources(16, 1)),
+        (TWO, None, 5, WorkerResources(5, 2)),  # with three cores each, two would fit on a machine
+        (TWO, 2, 100, WorkerResources(2, 8)),
+        (TWO, 3, 100, WorkerResources(3, 4)),
+        (TWO, 16, 100, WorkerResources(16, 1)),
+        ((Machine(7), Machine(1)), 2, 100, WorkerResources(2, 3)),
+        ((Machine(0), Machine(2)), None, 100, WorkerResources(2, 1)),
+        (GPUS, None, 100, WorkerResources(8, 4, 1)),
+        (GPUS, 2, 100, WorkerResources(2, 16, 1)),
+        ((Machine(16, 1), Machine(64)), None, 100, WorkerResources(1, 16, 1)),
     ],
 )
 def test_workers_fit_on_the_machines(
-    machines: Sequence[Machine], workers: int | None, at_most: int, expected: Share
+    machines: Sequence[Machine], workers: int | None, at_most: int, expected: WorkerResources
 ) -> None:
     """One GPU each where there are any; no worker has its cores on two machines."""
-    assert share_of(machines, workers, at_most=at_most, gpus_wanted=True) == expected
+    assert divide_cluster(machines, workers, max_workers=at_most, gpus_wanted=True) == expected
 
 
 def test_clients_that_stay_on_the_cpu_need_no_gpu() -> None:
     """With ``client.device=cpu`` the cores are divided."""
-    assert share_of(GPUS, None, at_most=100, gpus_wanted=False) == Share(32, 1)
+    assert divide_cluster(GPUS, None, max_workers=100, gpus_wanted=False) == WorkerResources(32, 1)
 
 
 @pytest.mark.parametrize(
@@ -55,13 +55,13 @@ def test_more_workers_than_the_cluster_has_room_for(
 ) -> None:
     """They would wait for ever."""
     with pytest.raises(SettingsError, match=f"engine.workers must be null or {told}"):
-        share_of(machines, workers, at_most=100, gpus_wanted=True)
+        divide_cluster(machines, workers, max_workers=100, gpus_wanted=True)
 
 
 @pytest.mark.parametrize("name", ["engine.address", "RAY_ADDRESS"])
 def test_an_address_without_a_cluster(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """One line within seconds, with the address and how to go on."""
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{find_free_port()}"
     monkeypatch.setenv("RAY_ADDRESS", address)
     given = address if name == "engine.address" else None
     started = time.monotonic()
@@ -71,7 +71,7 @@ def test_an_address_without_a_cluster(monkeypatch: pytest.MonkeyPatch, name: str
             match=rf"^{name} must be the HOST:PORT of a Ray cluster that runs, got {address} "
             r"\(.*refused\): start one with ray start --head, .* or use engine.address=local$",
         ),
-        joined(given),
+        join_cluster(given),
     ):
         pass
     assert time.monotonic() - started < 5
@@ -82,7 +82,7 @@ def test_an_address_of_another_form(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
     with (
         pytest.raises(SettingsError, match=r"^RAY_ADDRESS must be the HOST:PORT .* or local, got"),
-        joined(None),
+        join_cluster(None),
     ):
         pass
 
@@ -93,10 +93,10 @@ def test_a_cluster_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise RuntimeError("Version mismatch:\n  Ray: 1.0\n")
 
-    monkeypatch.setattr(cluster, "check_address", lambda *_: None)
+    monkeypatch.setattr(cluster, "check_ray_address", lambda *_: None)
     monkeypatch.setattr(ray, "init", refuse)
     told = r"^the Ray cluster at head:1 cannot be joined: Version mismatch: Ray: 1.0 \(this machine"
-    with pytest.raises(RunError, match=told), joined("head:1"):
+    with pytest.raises(RunError, match=told), join_cluster("head:1"):
         pass
 
 
@@ -106,6 +106,6 @@ def test_a_cluster_in_use_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
     monkeypatch.setattr(ray, "init", lambda *_, **__: calls.append("init"))
     monkeypatch.setattr(ray, "shutdown", lambda: calls.append("shutdown"))
-    with joined(None):
+    with join_cluster(None):
         assert calls == []
     assert calls == []

@@ -14,11 +14,11 @@ from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from ray.exceptions import RayActorError, RayTaskError
 
-from server_app.provenance import code_facts
-from server_app.ray_engine.cluster import Share
-from server_app.ray_engine.fleet import Fleet
+from server_app.provenance import collect_code_facts
+from server_app.ray_engine.cluster import WorkerResources
 from server_app.ray_engine.grid import RayGrid
-from server_app.ray_engine.worker import Hosting, Worker
+from server_app.ray_engine.worker import Worker, WorkerConfig
+from server_app.ray_engine.worker_pool import RayWorkerPool
 
 
 def echoing_app() -> ClientApp:
@@ -34,7 +34,7 @@ def echoing_app() -> ClientApp:
     return app
 
 
-HOSTING = Hosting(echoing_app(), {}, num_nodes=4, device="cpu", code=code_facts())
+HOSTING = WorkerConfig(echoing_app(), {}, num_nodes=4, device="cpu", code=collect_code_facts())
 
 
 class Ref:
@@ -130,10 +130,10 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
 
 
 @pytest.fixture
-def fleet(fake: FakeRay) -> Iterable[Fleet]:
+def fleet(fake: FakeRay) -> Iterable[RayWorkerPool]:
     """Return two workers with two nodes each."""
-    made = Fleet(Share(2, 3), HOSTING, threads=1, startup_timeout=1.0)
-    with made.started():
+    made = RayWorkerPool(WorkerResources(2, 3), HOSTING, threads=1, startup_timeout=1.0)
+    with made.keep_running():
         yield made
 
 
@@ -154,32 +154,32 @@ def nodes_of(replies: Iterable[Message]) -> list[int]:
 # --- the fleet -------------------------------------------------------------------------------
 
 
-def test_nodes_are_divided_among_workers(fake: FakeRay, fleet: Fleet) -> None:
+def test_nodes_are_divided_among_workers(fake: FakeRay, fleet: RayWorkerPool) -> None:
     """Partition j is at worker j mod M; each has its share, and all are ended."""
     assert [member.nodes for member in fleet.members] == [(1, 3), (2, 4)]
-    assert [fleet.hosting(node).place for node in (1, 2, 3, 4)] == [0, 1, 0, 1]
+    assert [fleet.get_worker(node).index for node in (1, 2, 3, 4)] == [0, 1, 0, 1]
     assert [actor.options for actor in fake.actors] == [{"num_cpus": 3, "num_gpus": 0}] * 2
     assert fleet.device == "cpu"
     for node in (0, 5):
         with pytest.raises(KeyError):
-            fleet.hosting(node)
+            fleet.get_worker(node)
 
 
 def test_all_workers_are_ended(fake: FakeRay) -> None:
     """Also after an interruption."""
-    made = Fleet(Share(2, 1), HOSTING, threads=1, startup_timeout=1.0)
-    with pytest.raises(KeyboardInterrupt), made.started():
+    made = RayWorkerPool(WorkerResources(2, 1), HOSTING, threads=1, startup_timeout=1.0)
+    with pytest.raises(KeyboardInterrupt), made.keep_running():
         raise KeyboardInterrupt
     assert fake.killed == fake.actors
 
 
 def test_workers_that_do_not_start_in_time(fake: FakeRay) -> None:
     """One line that counts them."""
-    made = Fleet(Share(2, 1), HOSTING, threads=1, startup_timeout=0.05)
+    made = RayWorkerPool(WorkerResources(2, 1), HOSTING, threads=1, startup_timeout=0.05)
     ref = made.members[1].ready
     ref.done = False
     told = r"^after 0\.05 s \(engine\.startup_timeout\), 1 of 2 workers have started: others may"
-    with pytest.raises(RunError, match=told), made.started():
+    with pytest.raises(RunError, match=told), made.keep_running():
         pass
 
 
@@ -205,7 +205,9 @@ def test_a_worker_that_cannot_start(
     monkeypatch.setattr(Worker, "host", refuse)
     with (
         pytest.raises(kind, match=told),
-        Fleet(Share(1, 1), HOSTING, threads=1, startup_timeout=1.0).started(),
+        RayWorkerPool(
+            WorkerResources(1, 1), HOSTING, threads=1, startup_timeout=1.0
+        ).keep_running(),
     ):
         pass
 
@@ -213,7 +215,7 @@ def test_a_worker_that_cannot_start(
 # --- the grid --------------------------------------------------------------------------------
 
 
-def test_a_model_is_put_once(fake: FakeRay, fleet: Fleet) -> None:
+def test_a_model_is_put_once(fake: FakeRay, fleet: RayWorkerPool) -> None:
     """For all nodes, and for the next exchange with the same one; another model replaces it."""
     grid, models = RayGrid(fleet), [encode_arrays({"w": np.full(2**14, k)}) for k in range(2)]
     before = len(fake.puts)
@@ -226,7 +228,7 @@ def test_a_model_is_put_once(fake: FakeRay, fleet: Fleet) -> None:
     assert [reply.content.array_records["arrays"] for reply in replies] == [models[1]] * 4
 
 
-def test_a_small_model_goes_with_each_message(fake: FakeRay, fleet: Fleet) -> None:
+def test_a_small_model_is_sent_with_each_message(fake: FakeRay, fleet: RayWorkerPool) -> None:
     """That is quicker than by way of Ray's memory."""
     before, model = len(fake.puts), encode_arrays({"w": np.arange(2**12)})
     replies = list(RayGrid(fleet).send_and_receive(messages([1, 2], model)))
@@ -234,7 +236,7 @@ def test_a_small_model_goes_with_each_message(fake: FakeRay, fleet: Fleet) -> No
     assert [reply.content.array_records["arrays"] for reply in replies] == [model] * 2
 
 
-def test_replies_are_pulled_as_they_come(fake: FakeRay, fleet: Fleet) -> None:
+def test_replies_are_pulled_as_they_come(fake: FakeRay, fleet: RayWorkerPool) -> None:
     """Nothing blocks, and each reply is handed out once."""
     fake.actors[1].hangs = True
     grid = RayGrid(fleet)
@@ -250,7 +252,9 @@ def test_replies_are_pulled_as_they_come(fake: FakeRay, fleet: Fleet) -> None:
     assert list(grid.pull_messages(["unknown"])) == []
 
 
-def test_a_worker_that_hangs_costs_a_round_its_deadline(fake: FakeRay, fleet: Fleet) -> None:
+def test_a_worker_that_hangs_costs_a_round_its_deadline(
+    fake: FakeRay, fleet: RayWorkerPool
+) -> None:
     """The grid alone waits as within the run loop; other workers' replies count."""
     fake.actors[0].hangs = True
     started = time.monotonic()
@@ -259,22 +263,22 @@ def test_a_worker_that_hangs_costs_a_round_its_deadline(fake: FakeRay, fleet: Fl
     assert 0.3 <= time.monotonic() - started < 2
 
 
-def test_a_quorum_closes_an_exchange(fake: FakeRay, fleet: Fleet) -> None:
+def test_a_quorum_closes_an_exchange(fake: FakeRay, fleet: RayWorkerPool) -> None:
     """The nodes of the slow worker are busy until their replies come, which are late."""
     fake.actors[0].hangs = True
-    waiting = WaitingGrid(RayGrid(fleet), enough=lambda arrival: arrival.node == 4)
+    waiting = WaitingGrid(RayGrid(fleet), is_quorum=lambda arrival: arrival.node == 4)
     replies = waiting.send_and_receive(messages([1, 2, 3, 4]), timeout=20)
     assert nodes_of(replies) == [2, 4]
     assert waiting.closed_early
-    assert waiting.busy == {1, 3}
+    assert waiting.busy_nodes == {1, 3}
     for ref in fake.of:
         ref.done = True
     assert nodes_of(waiting.send_and_receive(messages([2]), timeout=20)) == [2]
-    assert sorted(nodes_of(a.message for a in waiting.late_arrivals())) == [1, 3]
-    assert waiting.busy == frozenset()
+    assert sorted(nodes_of(a.message for a in waiting.take_late_arrivals())) == [1, 3]
+    assert waiting.busy_nodes == frozenset()
 
 
-def test_what_a_client_app_raises_is_an_error_reply(fake: FakeRay, fleet: Fleet) -> None:
+def test_what_a_client_app_raises_is_an_error_reply(fake: FakeRay, fleet: RayWorkerPool) -> None:
     """As in process: the worker goes on."""
     bad = Message(RecordDict(), 1, MessageType.TRAIN)
     (reply,) = RayGrid(fleet).send_and_receive([bad])
@@ -282,12 +286,12 @@ def test_what_a_client_app_raises_is_an_error_reply(fake: FakeRay, fleet: Fleet)
     assert not fake.killed
 
 
-def test_a_dead_worker_is_started_again(fake: FakeRay, fleet: Fleet) -> None:
+def test_a_dead_worker_is_started_again(fake: FakeRay, fleet: RayWorkerPool) -> None:
     """Its messages get errors with the reason; then it has what was kept the last time."""
     grid = RayGrid(fleet)
     kept = fake.actors[0].worker._nodes.contexts[3].state
     kept["x"] = ConfigRecord({"kept": 1})
-    states = grid.node_states()
+    states = grid.get_node_states()
     kept["y"] = ConfigRecord()  # since then
     fake.actors[0].hangs = fake.actors[0].dead = True
     replies = list(grid.send_and_receive(messages([1, 2, 3, 4]), timeout=1.0))
@@ -299,10 +303,10 @@ def test_a_dead_worker_is_started_again(fake: FakeRay, fleet: Fleet) -> None:
     assert fake.actors[2].options == {"num_cpus": 0, "num_gpus": 0}
     assert sorted(nodes_of(grid.send_and_receive(messages([1, 2, 3, 4])))) == [1, 2, 3, 4]
     assert set(fake.actors[2].worker._nodes.contexts[3].state) == {"x"}
-    assert grid.node_states()["3"].tobytes() == states["3"].tobytes()
+    assert grid.get_node_states()["3"].tobytes() == states["3"].tobytes()
 
 
-def test_a_worker_that_does_not_come_back(fake: FakeRay, fleet: Fleet) -> None:
+def test_a_worker_that_does_not_come_back(fake: FakeRay, fleet: RayWorkerPool) -> None:
     """As where a GPU is lost: its nodes count as gone, and are taken back when it starts."""
     grid = RayGrid(fleet)
     fake.actors[0].dead = True
@@ -323,18 +327,20 @@ def test_a_worker_that_does_not_come_back(fake: FakeRay, fleet: Fleet) -> None:
 
 
 def test_a_worker_started_again_with_other_code_ends_the_run(
-    fake: FakeRay, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+    fake: FakeRay, fleet: RayWorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is perhaps on a machine that had none before."""
     grid = RayGrid(fleet)
     fake.actors[0].dead = True
-    monkeypatch.setattr("server_app.provenance.code_facts", lambda: {"torch": "1.0"})
+    monkeypatch.setattr("server_app.provenance.collect_code_facts", lambda: {"torch": "1.0"})
     list(grid.send_and_receive(messages([1])))
     with pytest.raises(RunError, match=r"all workers must have the code .* torch is 1\.0 on"):
         grid.get_node_ids()
 
 
-def test_states_of_a_worker_at_work_are_those_of_before(fake: FakeRay, fleet: Fleet) -> None:
+def test_states_of_a_worker_at_work_are_those_of_before(
+    fake: FakeRay, fleet: RayWorkerPool
+) -> None:
     """A checkpoint waits for no slow worker."""
     grid = RayGrid(fleet)
     for actor in fake.actors:
@@ -342,28 +348,28 @@ def test_states_of_a_worker_at_work_are_those_of_before(fake: FakeRay, fleet: Fl
             context.state["x"] = ConfigRecord()
     fake.actors[0].hangs = True
     grid.push_messages(messages([1]))
-    states = grid.node_states()
+    states = grid.get_node_states()
     assert sorted(states) == ["1", "2", "3", "4"]
     assert [len(states[node]) > 0 for node in sorted(states)] == [False, True, False, True]
 
 
-def test_states_go_to_the_workers_of_their_nodes(fake: FakeRay, fleet: Fleet) -> None:
+def test_states_go_to_the_workers_of_their_nodes(fake: FakeRay, fleet: RayWorkerPool) -> None:
     """What one grid returned another takes over, with another number of workers; not of nodes."""
     for node in (1, 2, 3, 4):
-        state = fleet.hosting(node).actor.worker._nodes.contexts[node].state
+        state = fleet.get_worker(node).actor.worker._nodes.contexts[node].state
         state["node"] = ConfigRecord({"id": node})
-    states = RayGrid(fleet).node_states()
-    other = Fleet(Share(3, 1), HOSTING, threads=1, startup_timeout=1.0)
-    with other.started():
+    states = RayGrid(fleet).get_node_states()
+    other = RayWorkerPool(WorkerResources(3, 1), HOSTING, threads=1, startup_timeout=1.0)
+    with other.keep_running():
         RayGrid(other).restore_node_states(states)
         for node in (1, 2, 3, 4):
-            state = other.hosting(node).actor.worker._nodes.contexts[node].state
+            state = other.get_worker(node).actor.worker._nodes.contexts[node].state
             assert state.config_records["node"]["id"] == node
         with pytest.raises(SettingsError, match=r"^engine\.num_supernodes must be 3, as when .* 4"):
             RayGrid(other).restore_node_states({k: states[k] for k in "123"})
 
 
-def test_expired_messages_are_forgotten(fake: FakeRay, fleet: Fleet) -> None:
+def test_expired_messages_are_forgotten(fake: FakeRay, fleet: RayWorkerPool) -> None:
     """Nobody will ask for their replies."""
     fake.actors[0].hangs = True
     grid = RayGrid(fleet)
@@ -372,4 +378,4 @@ def test_expired_messages_are_forgotten(fake: FakeRay, fleet: Fleet) -> None:
     grid.push_messages([message])
     time.sleep(0.02)
     grid.push_messages(messages([2]))
-    assert [sent.member.place for sent in grid._sent.values()] == [1]
+    assert [sent.worker.index for sent in grid._sent.values()] == [1]

@@ -12,10 +12,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, Message
 from flwr.clientapp import ClientApp
 
 from client_app.data import load_data
-from conf import compose
-from server_app.provenance import code_facts
+from conf import compose_settings
+from server_app.provenance import collect_code_facts
 from server_app.ray_engine import worker
-from server_app.ray_engine.worker import HandedData, Hosting, Worker, pack, unpack
+from server_app.ray_engine.worker import SharedData, Worker, WorkerConfig, pack, unpack
 
 
 def summing_app() -> ClientApp:
@@ -33,58 +33,58 @@ def summing_app() -> ClientApp:
     return app
 
 
-HOSTING = Hosting(summing_app(), {}, num_nodes=4, device="cpu", code=code_facts())
+HOSTING = WorkerConfig(summing_app(), {}, num_nodes=4, device="cpu", code=collect_code_facts())
 
 
 @pytest.fixture
-def hired(monkeypatch: pytest.MonkeyPatch) -> Worker:
+def ray_worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
     """Return a worker with one thread, as Ray makes it."""
     monkeypatch.setattr(worker, "register_serializer", lambda *_, **__: None)
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
     return Worker(1)
 
 
-def asked(node: int) -> tuple[Message, ArrayRecord]:
+def make_bare_message(node: int) -> tuple[Message, ArrayRecord]:
     """Return a message without its arrays, and those."""
     content = RecordDict({"config": ConfigRecord({"x": 1})})
     arrays = encode_arrays({"a": np.arange(3.0), "b": np.ones(3)})
     return Message(content, node, MessageType.TRAIN), arrays
 
 
-def test_it_answers_for_its_nodes(hired: Worker) -> None:
+def test_it_answers_for_its_nodes(ray_worker: Worker) -> None:
     """Arrays that come beside a message are part of it; the states are those of its nodes."""
-    assert hired.host(HOSTING, (2, 4), {}) == "cpu"
+    assert ray_worker.host(HOSTING, (2, 4), {}) == "cpu"
     for node in (2, 4, 4):
-        message, arrays = asked(node)
-        reply = hired.answer(message, ["arrays"], arrays)
+        message, arrays = make_bare_message(node)
+        reply = ray_worker.handle(message, ["arrays"], arrays)
         found = decode_arrays(reply.content.array_records["arrays"])["sum"]
         assert found.tolist() == [1.0 + node, 2.0 + node, 3.0 + node]
         assert reply.metadata.src_node_id == node
-    states = hired.states()
+    states = ray_worker.get_states()
     assert set(states) == {"2", "4"}
     again = Worker(1)
     again.host(HOSTING, (2, 4), states)
-    assert {node: state.tobytes() for node, state in again.states().items()} == {
+    assert {node: state.tobytes() for node, state in again.get_states().items()} == {
         node: state.tobytes() for node, state in states.items()
     }
     again.restore({"2": states["4"]})
-    assert again.states()["2"].tobytes() == states["4"].tobytes()
+    assert again.get_states()["2"].tobytes() == states["4"].tobytes()
 
 
-def test_other_code_is_refused(hired: Worker) -> None:
+def test_other_code_is_refused(ray_worker: Worker) -> None:
     """In one line, with both versions and the machine."""
-    code = {**code_facts(), "torch": "1.0"}
+    code = {**collect_code_facts(), "torch": "1.0"}
     told = r"^all workers must have the code of the run's process: torch is \S+ on \S+, and 1\.0 th"
     with pytest.raises(RunError, match=told):
-        hired.host(replace(HOSTING, code=code), (1,), {})
+        ray_worker.host(replace(HOSTING, code=code), (1,), {})
 
 
-def test_handed_data_is_not_read(hired: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_handed_data_is_not_read(ray_worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     """``load_data`` returns what the worker was given."""
-    settings = compose("", "data.num_clients=3 data.num_priority=1").settings
+    settings = compose_settings("", "data.num_clients=3 data.num_priority=1").settings
     monkeypatch.setattr("client_app.data.load._last", {})
     data: Any = object()
-    hired.host(replace(HOSTING, data=HandedData(settings.data, settings.seed, data)), (1,), {})
+    ray_worker.host(replace(HOSTING, data=SharedData(settings.data, settings.seed, data)), (1,), {})
     assert load_data(settings.data, settings.seed) is data
 
 

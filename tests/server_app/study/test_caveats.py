@@ -12,23 +12,23 @@ import pytest
 from numpy.typing import NDArray
 
 from client_app.data import FederatedData
-from server_app.study.answer import MethodResult, Trial
 from server_app.study.caveats import (
-    Measured,
-    auroc_step,
-    comparison_caveats,
-    data_caveats,
-    guessing_caveat,
-    late_gain,
-    measured_clients,
-    run_caveats,
-    tuning_caveats,
+    LastEvaluation,
+    compute_auroc_step,
+    compute_late_gain,
+    find_comparison_caveats,
+    find_data_caveats,
+    find_guessing_caveat,
+    find_run_caveats,
+    find_tuning_caveats,
+    read_last_evaluations,
 )
-from tests.builders_study import BASE, curve_to, method
-from tests.fedquorum.records.made import line, load_all, make_run, write_table
+from server_app.study.result import MethodResult, Trial
+from tests.builders_study import BASE, make_curve, make_method_result
+from tests.fedquorum.records.made import load_all, make_round_line, make_run, write_table
 from tests.snapshot import Snapshot
 
-MANY = tuple(Measured(client, 50, 50, 0.5) for client in range(30))
+MANY = tuple(LastEvaluation(client, 50, 50, 0.5) for client in range(30))
 RANGES = {"client.lr": (0.001, 1.0, True), "strategy.epsilon": (0.0, 0.5, False)}
 
 
@@ -45,17 +45,17 @@ class Labels:
         """As many as have a part."""
         return len(self.train)
 
-    def targets(self, client: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def get_targets(self, client: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return both parts."""
         return np.array(self.train[client], int), np.array(self.test[client], int)
 
 
 def of_data(labels: Labels, metric: str = "accuracy") -> tuple[str, ...]:
     """Return the caveats of these labels."""
-    return data_caveats(cast("FederatedData", labels), metric)
+    return find_data_caveats(cast("FederatedData", labels), metric)
 
 
-def changed(place: int, one: Measured) -> list[Measured]:
+def replace_client(place: int, one: LastEvaluation) -> list[LastEvaluation]:
     """Return many clients, of which one is another."""
     return [one if client.client == place else client for client in MANY]
 
@@ -110,34 +110,34 @@ def test_the_step_of_an_auroc_is_the_largest_there_is(labels: tuple[int, ...]) -
         for left in [[*order[:row], *order[row + 1 :]]]
         for to in range(len(labels))
     ]
-    assert auroc_step(np.array(labels)) == pytest.approx(max(steps))
+    assert compute_auroc_step(np.array(labels)) == pytest.approx(max(steps))
 
 
 def test_the_step_of_several_classes_is_a_mean_over_them() -> None:
     """One row of three classes with 2, 3 and 4 rows: (1/2 + 1/6 + 1/5) / 3."""
     labels = np.repeat([0, 1, 2], [2, 3, 4])
-    assert auroc_step(labels) == pytest.approx((1 / 2 + 1 / 6 + 1 / 5) / 3)
-    assert auroc_step(np.array([1, 1])) == 0.0
+    assert compute_auroc_step(labels) == pytest.approx((1 / 2 + 1 / 6 + 1 / 5) / 3)
+    assert compute_auroc_step(np.array([1, 1])) == 0.0
 
 
 # --- the records of a run ---------------------------------------------------------------------
 
 
-FEW_TEST_ROWS = changed(3, Measured(3, 4, 50, 0.5))
-FEW_VALIDATION_ROWS = changed(2, Measured(2, 50, 3, 0.5))
-UNDEFINED = changed(7, Measured(7, 50, 50, math.nan))
+FEW_TEST_ROWS = replace_client(3, LastEvaluation(3, 4, 50, 0.5))
+FEW_VALIDATION_ROWS = replace_client(2, LastEvaluation(2, 50, 3, 0.5))
+UNDEFINED = replace_client(7, LastEvaluation(7, 50, 50, math.nan))
 
 
 def test_enough_of_everything_is_no_caveat() -> None:
     """30 clients with 50 rows of each part."""
-    assert run_caveats(MANY, "accuracy") == ()
-    assert run_caveats((), "accuracy") == ()
+    assert find_run_caveats(MANY, "accuracy") == ()
+    assert find_run_caveats((), "accuracy") == ()
 
 
 def test_few_test_rows() -> None:
     """The metric that is a share of rows moves by 100 / n points; of others nobody can say."""
     for metric, step in (("accuracy", "by 25 points."), ("auroc", "client 3 has 4.")):
-        (said,) = run_caveats(FEW_TEST_ROWS, metric)
+        (said,) = find_run_caveats(FEW_TEST_ROWS, metric)
         assert said.startswith("1 of 30 clients (3) has fewer than 10 test rows")
         assert said.endswith(step)
 
@@ -145,41 +145,43 @@ def test_few_test_rows() -> None:
 def test_only_the_first_ids_are_named() -> None:
     """Eight of them."""
     few = [replace(one, test_rows=5) for one in MANY]
-    (said,) = run_caveats(few, "accuracy")
+    (said,) = find_run_caveats(few, "accuracy")
     assert "30 of 30 clients (0, 1, 2, 3, 4, 5, 6, 7, ...)" in said
 
 
 def test_the_worst_tenth_of_few_clients_is_one() -> None:
     """Of 19 it is floor(19 / 10) clients, of 20 two."""
-    (said,) = run_caveats(MANY[:19], "accuracy")
+    (said,) = find_run_caveats(MANY[:19], "accuracy")
     assert "19 clients measured" in said
-    assert run_caveats(MANY[:20], "accuracy") == ()
+    assert find_run_caveats(MANY[:20], "accuracy") == ()
 
 
 def test_a_metric_that_is_not_defined() -> None:
     """These clients enter no mean."""
     for metric, name in (("auroc", "AUROC"), ("f1", "F1")):
-        (said,) = run_caveats(UNDEFINED, metric)
+        (said,) = find_run_caveats(UNDEFINED, metric)
         assert f"{name} is not defined for 1 of 30 clients (7)" in said
 
 
 def test_few_validation_rows() -> None:
     """Only where there are validation parts at all."""
-    (said,) = run_caveats(FEW_VALIDATION_ROWS, "accuracy")
+    (said,) = find_run_caveats(FEW_VALIDATION_ROWS, "accuracy")
     assert "1 of 30 clients (2) has fewer than 10 validation rows" in said
     none = [replace(one, validation_rows=0) for one in MANY]
-    assert run_caveats(none, "accuracy") == ()
+    assert find_run_caveats(none, "accuracy") == ()
 
 
 @pytest.mark.parametrize(
     ("metric", "column"),
     [("auroc", "test_metric"), ("accuracy", "test_accuracy"), ("loss", "test_loss")],
 )
-def test_the_records_tell_what_each_client_measured_last(
+def test_the_records_hold_the_last_evaluation_of_each_client(
     tmp_path: Path, metric: str, column: str
 ) -> None:
     """A client without a test part is not there; null is not defined."""
-    folder = make_run(tmp_path / "run", [line(1, global_loss=1.0), line(2, global_loss=0.9)])
+    folder = make_run(
+        tmp_path / "run", [make_round_line(1, global_loss=1.0), make_round_line(2, global_loss=0.9)]
+    )
     row = {"priority": True, "test_num_examples": 6, "validation_num_examples": 3}
     write_table(
         folder,
@@ -193,11 +195,11 @@ def test_the_records_tell_what_each_client_measured_last(
         ],
     )
     (run,) = load_all(folder)
-    first, second = measured_clients(run, metric)
-    assert first == Measured(0, 6, 3, 0.8)
+    first, second = read_last_evaluations(run, metric)
+    assert first == LastEvaluation(0, 6, 3, 0.8)
     assert (second.client, math.isnan(second.metric)) == (1, True)
-    (bare,) = load_all(make_run(tmp_path / "bare", [line(1, global_loss=1.0)]))
-    assert measured_clients(bare, metric) == ()
+    (bare,) = load_all(make_run(tmp_path / "bare", [make_round_line(1, global_loss=1.0)]))
+    assert read_last_evaluations(bare, metric) == ()
 
 
 # --- the tuning -------------------------------------------------------------------------------
@@ -206,15 +208,18 @@ def test_the_records_tell_what_each_client_measured_last(
 FAILED = [Trial((), "completed", 0.7, ()), Trial(("client.lr=9",), "failed", None, ())]
 
 
-def tuned(*words: str, trials: Sequence[Trial] = ()) -> list[MethodResult]:
+def make_tuned_methods(*words: str, trials: Sequence[Trial] = ()) -> list[MethodResult]:
     """Return one method with these values."""
-    return [method("fedalign", BASE, tuned=words, trials=trials)]
+    return [make_method_result("fedalign", BASE, tuned=words, trials=trials)]
 
 
 def test_a_value_in_the_middle_of_its_range() -> None:
     """On a logarithmic scale 0.01 is nowhere near 0.001; a setting without a range has no end."""
-    assert tuning_caveats(tuned("client.lr=0.01", "strategy.epsilon=0.2"), RANGES) == ()
-    assert tuning_caveats(tuned("client.batch_size=5"), RANGES) == ()
+    assert (
+        find_tuning_caveats(make_tuned_methods("client.lr=0.01", "strategy.epsilon=0.2"), RANGES)
+        == ()
+    )
+    assert find_tuning_caveats(make_tuned_methods("client.batch_size=5"), RANGES) == ()
 
 
 @pytest.mark.parametrize(
@@ -226,17 +231,17 @@ def test_a_value_in_the_middle_of_its_range() -> None:
 )
 def test_a_value_at_the_end_of_its_range(word: str, said: str) -> None:
     """Another beyond it may be better."""
-    (caveat,) = tuning_caveats(tuned(word), RANGES)
+    (caveat,) = find_tuning_caveats(make_tuned_methods(word), RANGES)
     assert caveat.startswith(said)
 
 
 def test_trials_that_failed() -> None:
     """Counted; those of a method that was left out do not matter."""
-    assert tuning_caveats(tuned(trials=FAILED[:1]), RANGES) == ()
-    (said,) = tuning_caveats(tuned(trials=FAILED), RANGES)
+    assert find_tuning_caveats(make_tuned_methods(trials=FAILED[:1]), RANGES) == ()
+    (said,) = find_tuning_caveats(make_tuned_methods(trials=FAILED), RANGES)
     assert "1 of 2 trials of FedALIGN failed" in said
-    (out,) = tuned(trials=FAILED)
-    assert tuning_caveats([replace(out, left_out="it failed")], RANGES) == ()
+    (out,) = make_tuned_methods(trials=FAILED)
+    assert find_tuning_caveats([replace(out, left_out="it failed")], RANGES) == ()
 
 
 # --- the comparison ---------------------------------------------------------------------------
@@ -246,21 +251,24 @@ def of_runs(
     methods: Sequence[MethodResult], *, metric: str = "accuracy", pooled: bool = False
 ) -> tuple[str, ...]:
     """Return the caveats of these methods' runs, where a hundredth makes no difference."""
-    return comparison_caveats(methods, metric, 0.01, pooled=pooled)
+    return find_comparison_caveats(methods, metric, 0.01, pooled=pooled)
 
 
 def test_many_seeds_that_came_to_rest_are_no_caveat() -> None:
     """Ten of them."""
-    assert of_runs([method("fedavg", BASE * 2), method("mifa", BASE * 2)]) == ()
+    assert (
+        of_runs([make_method_result("fedavg", BASE * 2), make_method_result("mifa", BASE * 2)])
+        == ()
+    )
 
 
 def guessing(metric: str, scores: tuple[float, float]) -> str:
     """Return the caveat of two methods with these scores, on five classes."""
     methods = [
-        method(name, [score] * 5, metric=metric)
+        make_method_result(name, [score] * 5, metric=metric)
         for name, score in zip(("fedavg", "mifa"), scores, strict=True)
     ]
-    return guessing_caveat(methods, "the worst tenth", metric, 5, 0.01)
+    return find_guessing_caveat(methods, "the worst tenth", metric, 5, 0.01)
 
 
 @pytest.mark.parametrize(
@@ -286,14 +294,14 @@ def test_models_that_are_no_better_than_guessing(
 def test_few_seeds() -> None:
     """Fewer than ten."""
     for seeds, told in ((5, "has 5 seeds:"), (1, "has 1 seed:")):
-        (said,) = of_runs([method("fedavg", BASE[:seeds])])
+        (said,) = of_runs([make_method_result("fedavg", BASE[:seeds])])
         assert told in said
 
 
 def tuned_twice(name: str, *again: float, ahead: float = 0.0) -> MethodResult:
     """Return a method whose finalists had the validation score 0.5 with the first seed."""
     trials = tuple(Trial((), "completed", 0.5, (), score) for score in again)
-    return replace(method(name, [score + ahead for score in BASE] * 2), trials=trials)
+    return replace(make_method_result(name, [score + ahead for score in BASE] * 2), trials=trials)
 
 
 def test_a_difference_that_the_tuning_may_have_made() -> None:
@@ -310,7 +318,7 @@ def test_a_difference_that_the_tuning_may_have_made() -> None:
 
 def rising(name: str, *, by: float, metric: str = "accuracy") -> MethodResult:
     """Return a method whose score changes by so much between rounds 18 and 20 of 20."""
-    made = method(name, BASE * 2, metric=metric)
+    made = make_method_result(name, BASE * 2, metric=metric)
     curve = ((10, 0.1), (18, 0.5), (20, 0.5 + by))
     return replace(made, runs=tuple(replace(run, curve=curve) for run in made.runs))
 
@@ -327,17 +335,17 @@ def test_a_score_that_still_gets_better() -> None:
 
 def test_a_gain_of_curves_without_a_tenth() -> None:
     """A single measurement is no trend."""
-    made = method("mifa", BASE)
+    made = make_method_result("mifa", BASE)
     short = replace(made, runs=tuple(replace(run, curve=((5, 0.7),)) for run in made.runs))
-    assert late_gain(short) == 0.0
-    assert late_gain(replace(made, runs=(replace(made.runs[0], curve=()),))) == 0.0
-    flat = tuple(replace(run, curve=curve_to(0.7, 0.7)) for run in made.runs)
-    assert late_gain(replace(made, runs=flat)) == 0.0
+    assert compute_late_gain(short) == 0.0
+    assert compute_late_gain(replace(made, runs=(replace(made.runs[0], curve=()),))) == 0.0
+    flat = tuple(replace(run, curve=make_curve(0.7, 0.7)) for run in made.runs)
+    assert compute_late_gain(replace(made, runs=flat)) == 0.0
 
 
 def test_seeds_that_share_their_rows() -> None:
     """Only where the data has no test set: every seed divides the same rows."""
-    methods = [method("fedavg", BASE * 2)]
+    methods = [make_method_result("fedavg", BASE * 2)]
     assert of_runs(methods, pooled=False) == ()
     (said,) = of_runs(methods, pooled=True)
     assert "test rows of one seed" in said
@@ -351,15 +359,17 @@ def test_every_caveat(snapshot: Snapshot) -> None:
     told = (
         *of_data(ONE_CLASS),
         *of_data(TWO_POSITIVE, "auroc"),
-        *run_caveats(FEW_TEST_ROWS, "accuracy"),
-        *run_caveats(FEW_TEST_ROWS, "auroc"),
-        *run_caveats([replace(one, test_rows=5) for one in MANY[:19]], "accuracy"),
-        *run_caveats(UNDEFINED, "auroc"),
-        *run_caveats(FEW_VALIDATION_ROWS, "accuracy"),
-        *tuning_caveats(tuned("client.lr=0.99", "strategy.epsilon=0.001", trials=FAILED), RANGES),
+        *find_run_caveats(FEW_TEST_ROWS, "accuracy"),
+        *find_run_caveats(FEW_TEST_ROWS, "auroc"),
+        *find_run_caveats([replace(one, test_rows=5) for one in MANY[:19]], "accuracy"),
+        *find_run_caveats(UNDEFINED, "auroc"),
+        *find_run_caveats(FEW_VALIDATION_ROWS, "accuracy"),
+        *find_tuning_caveats(
+            make_tuned_methods("client.lr=0.99", "strategy.epsilon=0.001", trials=FAILED), RANGES
+        ),
         guessing("auroc", (0.45, 0.48)),
         guessing("loss", (1.65, 1.62)),
-        *of_runs([method("fedavg", BASE)]),
+        *of_runs([make_method_result("fedavg", BASE)]),
         *of_runs([tuned_twice("fedavg", 0.7), tuned_twice("mifa", 0.4, ahead=0.15)]),
         *of_runs([rising("mifa", by=0.03)], pooled=True),
     )

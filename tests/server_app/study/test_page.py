@@ -7,70 +7,81 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from server_app.study.answer import Answer, Trial
-from server_app.study.page import page, write_page
-from tests.builders_study import BASE, answer, better, curve_to, method
-from tests.server_app.pages import problems_of, text_of
+from server_app.study.page import render_study_page, write_page
+from server_app.study.result import StudyResult, Trial
+from tests.builders_study import (
+    BASE,
+    add_to_baseline,
+    make_curve,
+    make_method_result,
+    make_study_answer,
+)
+from tests.server_app.pages import collect_problems, read_page_text
 from tests.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
-SCORES = {"fedavg": BASE, EVIL: better(2.0, 3.0, 1.8, 2.2, 2.4)}
+SCORES = {"fedavg": BASE, EVIL: add_to_baseline(2.0, 3.0, 1.8, 2.2, 2.4)}
 CHARTS = ("differences", "trade-off", "scores", "leads", "tuning-0", "tuning-1")
 
 
 @pytest.fixture(scope="module")
-def hostile() -> Answer:
+def hostile() -> StudyResult:
     """Return an answer in which all that comes from outside is HTML."""
     trials = (
-        Trial((), "completed", 0.6, curve_to(0.6, 0.1)),
-        Trial((f"client.lr={EVIL}",), "completed", 0.7, curve_to(0.7, 0.1)),
+        Trial((), "completed", 0.6, make_curve(0.6, 0.1)),
+        Trial((f"client.lr={EVIL}",), "completed", 0.7, make_curve(0.7, 0.1)),
     )
     methods = [
-        method(name, scores, trials=trials, tuned=words)
+        make_method_result(name, scores, trials=trials, tuned=words)
         for (name, scores), words in zip(SCORES.items(), ((), trials[1].words), strict=True)
     ]
-    return answer(SCORES, methods=methods, left_out={f"{EVIL}2": EVIL}, caveats=(EVIL,), data=EVIL)
+    return make_study_answer(
+        SCORES, methods=methods, left_out={f"{EVIL}2": EVIL}, caveats=(EVIL,), data=EVIL
+    )
 
 
-def test_nothing_from_outside_is_html(hostile: Answer) -> None:
+def test_nothing_from_outside_is_html(hostile: StudyResult) -> None:
     """Neither in the text nor in the data of the charts."""
-    text = page(hostile, engine=EVIL)
+    text = render_study_page(hostile, engine=EVIL)
     assert "<img" not in text
     assert "alert(1)" in text
     assert len(re.findall("<script", text)) == 2 + len(CHARTS)
 
 
-def test_the_page_says_how_it_was_done(hostile: Answer, snapshot: Snapshot) -> None:
+def test_the_page_says_how_it_was_done(hostile: StudyResult, snapshot: Snapshot) -> None:
     """Seeds, budget, level, margin and what repeats it; of an engine only where one is known."""
     trials = (
-        Trial((), "completed", 0.6, curve_to(0.6, 0.1)),
-        Trial(("client.lr=0.1",), "completed", 0.7, curve_to(0.7, 0.1)),
+        Trial((), "completed", 0.6, make_curve(0.6, 0.1)),
+        Trial(("client.lr=0.1",), "completed", 0.7, make_curve(0.7, 0.1)),
     )
-    scores = {"fedavg": BASE, "mifa": better(0, 0.1, 0, 0, 0.1)}
-    methods = [method(name, scores[name], trials=trials, tuned=trials[1].words) for name in scores]
-    told = answer(
+    scores = {"fedavg": BASE, "mifa": add_to_baseline(0, 0.1, 0, 0, 0.1)}
+    methods = [
+        make_method_result(name, scores[name], trials=trials, tuned=trials[1].words)
+        for name in scores
+    ]
+    told = make_study_answer(
         scores, methods=methods, left_out={"maxfl": "it needs more"}, caveats=("Few seeds.",)
     )
-    snapshot("study/page.txt", text_of(page(told, engine="in process")))
-    assert "<dt>Engine</dt>" not in page(hostile)
+    snapshot("study/page.txt", read_page_text(render_study_page(told, engine="in process")))
+    assert "<dt>Engine</dt>" not in render_study_page(hostile)
 
 
 def test_a_study_without_runs_has_a_page() -> None:
     """An interrupted one: nothing is drawn, nothing is claimed."""
-    text = page(answer({"fedavg": [], "mifa": []}))
+    text = render_study_page(make_study_answer({"fedavg": [], "mifa": []}))
     assert "0 seeds" in text
     assert "<figure" not in text
 
 
 @pytest.mark.slow
-def test_the_page_in_a_browser(hostile: Answer, tmp_path: Path, browser: "Browser") -> None:
+def test_the_page_in_a_browser(hostile: StudyResult, tmp_path: Path, browser: "Browser") -> None:
     """Alone and without errors, on a narrow screen, and all of it on paper."""
     path = write_page(hostile, tmp_path)
     opened = browser.new_context(offline=True, viewport={"width": 420, "height": 800}).new_page()
-    problems, asked = problems_of(opened), []
+    problems, asked = collect_problems(opened), []
     opened.on("request", lambda request: asked.append(request.url))
     opened.goto(path.as_uri())
     first = opened.locator("#chart-differences")
@@ -92,8 +103,10 @@ def test_the_page_in_a_browser(hostile: Answer, tmp_path: Path, browser: "Browse
 
 def test_the_page_marks_the_winner() -> None:
     """And nobody where there is none."""
-    won = page(answer({"fedavg": BASE, "mifa": better(2.0, 3.0, 1.8, 2.2, 2.4)}))
+    won = render_study_page(
+        make_study_answer({"fedavg": BASE, "mifa": add_to_baseline(2.0, 3.0, 1.8, 2.2, 2.4)})
+    )
     assert re.search(r'class="marked"><th scope="row"><span[^>]*></span>MIFA<', won)
-    said = answer({"fedavg": BASE, "mifa": better(0, 0.1, 0, 0, 0.1)})
-    assert 'class="marked"' not in page(said)
-    assert 'class="marked"' not in page(replace(said, decision=None))
+    said = make_study_answer({"fedavg": BASE, "mifa": add_to_baseline(0, 0.1, 0, 0, 0.1)})
+    assert 'class="marked"' not in render_study_page(said)
+    assert 'class="marked"' not in render_study_page(replace(said, decision=None))

@@ -21,14 +21,14 @@ from server_app.study.settings import Budget, StudySettings
 )
 def test_budgets(text: str, unit: str, amount: float) -> None:
     """Of time, or of runs of 30 rounds."""
-    assert Budget.of(text, 30) == Budget(text, unit, amount)  # type: ignore[arg-type]
+    assert Budget.from_text(text, 30) == Budget(text, unit, amount)  # type: ignore[arg-type]
 
 
 def test_amounts_in_words() -> None:
     """As a clock, or in rounds."""
-    assert Budget.of("1h", 1).shown(754) == "12:34 min"
-    assert Budget.of("2h", 1).shown(3725) == "1:02:05 h"
-    assert Budget.of("9rounds", 1).shown(7.0) == "7 rounds"
+    assert Budget.from_text("1h", 1).format_amount(754) == "12:34 min"
+    assert Budget.from_text("2h", 1).format_amount(3725) == "1:02:05 h"
+    assert Budget.from_text("9rounds", 1).format_amount(7.0) == "7 rounds"
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_mistakes(wrong: dict[str, Any], message: str) -> None:
 def test_what_is_compared() -> None:
     """By the question, unless the user says so."""
     scores = {
-        question: StudySettings(question, "1h").score_of("auroc")
+        question: StudySettings(question, "1h").resolve_metric_key("auroc")
         for question in ("priority", "participation", "fairness", "average")
     }
     assert scores == {
@@ -67,15 +67,21 @@ def test_what_is_compared() -> None:
         "fairness": "all.worst10",
         "average": "all.auroc",
     }
-    assert StudySettings("fairness", "1h", metric_key="all.gini").score_of("auroc") == "all.gini"
+    assert (
+        StudySettings("fairness", "1h", metric_key="all.gini").resolve_metric_key("auroc")
+        == "all.gini"
+    )
 
 
 def test_margins() -> None:
     """A point of a share, a hundredth of what the baseline has of others, or as given."""
     study = StudySettings("average", "1h")
-    assert study.margin_of(METRICS["accuracy"], 0.8) == 0.01
-    assert study.margin_of(METRICS["rmse"], -250.0) == 2.5
-    assert StudySettings("average", "1h", min_effect=3.0).margin_of(METRICS["rmse"], -250.0) == 3.0
+    assert study.resolve_min_effect(METRICS["accuracy"], 0.8) == 0.01
+    assert study.resolve_min_effect(METRICS["rmse"], -250.0) == 2.5
+    assert (
+        StudySettings("average", "1h", min_effect=3.0).resolve_min_effect(METRICS["rmse"], -250.0)
+        == 3.0
+    )
 
 
 def test_as_words_of_the_command_line() -> None:
@@ -83,7 +89,7 @@ def test_as_words_of_the_command_line() -> None:
     study = StudySettings(
         "average", "1.5h", methods=["fedau", "fedavg client.proximal_mu=0.1"], seeds=7
     )
-    assert study.words == (
+    assert study.overrides == (
         "budget=1.5h",
         "goal=average",
         "methods=[fedau,'fedavg client.proximal_mu=0.1']",

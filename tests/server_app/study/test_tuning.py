@@ -5,27 +5,27 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from fedquorum.search import Among, Between
+from fedquorum.search import Choices, FloatRange
 
-from conf.compose import parse_word
-from server_app.study.answer import Curve
-from server_app.study.methods import Searched
+from conf.compose import parse_override
+from server_app.study.methods import SearchDimension
+from server_app.study.result import ScoreCurve
 from server_app.study.tuning import (
     MethodTuning,
-    at_round,
-    equal_share,
-    generations,
-    rungs,
-    runs_of,
-    trial_cost,
+    compute_generation_sizes,
+    compute_num_runs,
+    compute_rungs,
+    compute_trial_cost,
+    compute_tuning_budget,
+    find_score_at,
 )
 
-LR: dict[str, Searched] = {"client.lr": Between(0.01, 1.0)}
+LR: dict[str, SearchDimension] = {"client.lr": FloatRange(0.01, 1.0)}
 
 
-def tuned(
+def tune_method(
     score: Callable[[Mapping[str, float]], float],
-    space: Mapping[str, Searched],
+    space: Mapping[str, SearchDimension],
     given: Mapping[str, float],
     *,
     trials: int = 9,
@@ -33,12 +33,12 @@ def tuned(
 ) -> MethodTuning:
     """Return the tuning of a method that scores so much after each of its 8 rounds."""
     tuning = MethodTuning(space, given, higher_is_better, 1)
-    for size in generations(trials):
-        tuning.ask(size)
-        for after in rungs(8, 1):
-            curves = {words: curve_of(score, given, words, after) for words in tuning.live()}
-            tuning.report(after, curves, last=after == 8)
-        tuning.tell()
+    for size in compute_generation_sizes(trials):
+        tuning.start_generation(size)
+        for after in compute_rungs(8, 1):
+            curves = {words: curve_of(score, given, words, after) for words in tuning.list_active()}
+            tuning.report_scores(after, curves, last=after == 8)
+        tuning.finish_generation()
     return tuning
 
 
@@ -47,9 +47,9 @@ def curve_of(
     given: Mapping[str, float],
     words: tuple[str, ...],
     after: int,
-) -> Curve | None:
+) -> ScoreCurve | None:
     """Return the scores of a choice; None where they are not defined."""
-    overrides = [parse_word(word) for word in words]
+    overrides = [parse_override(word) for word in words]
     chosen: dict[str, Any] = {one.get_key_element(): one.value() for one in overrides}
     value = score({**given, **chosen})
     return None if math.isnan(value) else flat(value, after)
@@ -57,22 +57,22 @@ def curve_of(
 
 def test_rungs_are_evaluated_rounds() -> None:
     """A quarter, a half and all of the rounds, rounded up to where the model is evaluated."""
-    assert rungs(100, 1) == (25, 50, 100)
-    assert rungs(100, 10) == (30, 50, 100)
-    assert rungs(100, 40) == (40, 80, 100)
-    assert rungs(2, 1) == (1, 2)
-    assert rungs(1, 5) == (1,)
+    assert compute_rungs(100, 1) == (25, 50, 100)
+    assert compute_rungs(100, 10) == (30, 50, 100)
+    assert compute_rungs(100, 40) == (40, 80, 100)
+    assert compute_rungs(2, 1) == (1, 2)
+    assert compute_rungs(1, 5) == (1,)
 
 
 def test_the_score_at_a_round_is_the_last_one_before_it() -> None:
     """Before the first evaluation there is none."""
     curve = ((5, 0.1), (10, 0.2))
-    assert [at_round(curve, t) for t in (4, 5, 9, 10, 11)] == [None, 0.1, 0.1, 0.2, 0.2]
+    assert [find_score_at(curve, t) for t in (4, 5, 9, 10, 11)] == [None, 0.1, 0.1, 0.2, 0.2]
 
 
 def test_generations() -> None:
     """The settings' values alone, then four at a time."""
-    assert [tuple(generations(n)) for n in (0, 1, 2, 5, 8)] == [
+    assert [tuple(compute_generation_sizes(n)) for n in (0, 1, 2, 5, 8)] == [
         (),
         (1,),
         (1, 1),
@@ -83,20 +83,20 @@ def test_generations() -> None:
 
 def test_what_trials_take() -> None:
     """The first is a whole run, of the others half is left out; finalists are run again."""
-    assert [runs_of(trials, 0.5) for trials in (0, 1, 2, 5)] == [0, 1, 1.5 + 2, 3 + 3]
+    assert [compute_num_runs(trials, 0.5) for trials in (0, 1, 2, 5)] == [0, 1, 1.5 + 2, 3 + 3]
 
 
 def test_what_a_trial_takes() -> None:
     """Half of a run, or more where the model is evaluated too seldom to prune so early."""
-    assert [trial_cost(one) for one in ((25, 50, 100), (8, 15, 30))] == [0.5, 0.5]
-    assert trial_cost((60, 100)) == 0.8  # 0.6, and a half of 0.4
-    assert trial_cost((100,)) == 1.0
+    assert [compute_trial_cost(one) for one in ((25, 50, 100), (8, 15, 30))] == [0.5, 0.5]
+    assert compute_trial_cost((60, 100)) == 0.8  # 0.6, and a half of 0.4
+    assert compute_trial_cost((100,)) == 1.0
 
 
 def test_tuning_takes_at_most_half_of_the_budget_and_leaves_the_seeds_theirs() -> None:
     """Of 100 with 40 to keep half, with 80 to keep 20."""
-    assert equal_share(100, 10, 4, 10) == 40
-    assert equal_share(100, 10, 8, 10) == 10
+    assert compute_tuning_budget(100, 10, 4, 10) == 40
+    assert compute_tuning_budget(100, 10, 8, 10) == 10
 
 
 @pytest.mark.parametrize("higher_is_better", [True, False])
@@ -109,16 +109,18 @@ def test_the_first_trial_is_the_settings_values_and_the_best_is_found(
     def score(values: Mapping[str, float]) -> float:
         return -sign * abs(math.log(values["client.lr"] / 0.3))
 
-    tuning = tuned(score, LR, {"client.lr": 0.02}, trials=17, higher_is_better=higher_is_better)
+    tuning = tune_method(
+        score, LR, {"client.lr": 0.02}, trials=17, higher_is_better=higher_is_better
+    )
     assert tuning.trials[0].words == ()
     assert tuning.trials[0].status == "completed"
-    (word,) = tuning.values
+    (word,) = tuning.best_overrides
     assert 0.15 < float(word.removeprefix("client.lr=")) < 0.6
 
 
 def test_worse_trials_are_pruned_early() -> None:
     """Of 17, each with the same score in all rounds, most end at the first rungs."""
-    tuning = tuned(lambda values: values["client.lr"], LR, {"client.lr": 0.02}, trials=17)
+    tuning = tune_method(lambda values: values["client.lr"], LR, {"client.lr": 0.02}, trials=17)
     rounds = [len(trial.curve) for trial in tuning.trials]
     statuses = {len(trial.curve): trial.status for trial in tuning.trials}
     assert statuses == {2: "pruned", 4: "pruned", 8: "completed"}
@@ -127,30 +129,30 @@ def test_worse_trials_are_pruned_early() -> None:
     assert best.status == "completed"
 
 
-def flat(score: float, after: int) -> Curve:
+def flat(score: float, after: int) -> ScoreCurve:
     """Return the same score after every round."""
     return tuple((t, score) for t in range(1, after + 1))
 
 
 @pytest.mark.parametrize("higher_is_better", [True, False])
-def test_the_better_half_goes_on_whatever_the_order(higher_is_better: bool) -> None:
+def test_the_better_half_continues_in_any_order(higher_is_better: bool) -> None:
     """After the first trial, which no other beats, two of four stay, and one of them to the end."""
     sign = 1 if higher_is_better else -1
     scores = (0.5, 0.4, 0.3, 0.6)
     for place in range(4):
         mixed = (*scores[place:], *scores[:place])
         tuning = MethodTuning(LR, {"client.lr": 0.1}, higher_is_better, 1)
-        tuning.ask(1)
+        tuning.start_generation(1)
         for after in (2, 4, 8):
-            tuning.report(after, {(): flat(sign * 0.9, after)}, last=after == 8)
-        tuning.tell()
-        asked = dict(zip(tuning.ask(4), mixed, strict=True))
+            tuning.report_scores(after, {(): flat(sign * 0.9, after)}, last=after == 8)
+        tuning.finish_generation()
+        asked = dict(zip(tuning.start_generation(4), mixed, strict=True))
         left = []
         for after in (2, 4, 8):
-            curves = {words: flat(sign * asked[words], after) for words in tuning.live()}
-            tuning.report(after, curves, last=after == 8)
-            left.append(sorted(asked[words] for words in tuning.live()))
-        tuning.tell()
+            curves = {words: flat(sign * asked[words], after) for words in tuning.list_active()}
+            tuning.report_scores(after, curves, last=after == 8)
+            left.append(sorted(asked[words] for words in tuning.list_active()))
+        tuning.finish_generation()
         assert left == [[0.5, 0.6], [0.6], [0.6]]
         assert [trial.score for trial in tuning.finalists] == [sign * 0.9, sign * 0.6]
 
@@ -159,11 +161,11 @@ def test_a_generation_that_is_worse_than_those_before_is_pruned() -> None:
     """No worse half of the same size is run to the end for its own sake."""
     tuning = MethodTuning(LR, {"client.lr": 0.1}, True, 1)
     for size, level in ((1, 0.9), (4, 0.8), (4, 0.1)):
-        tuning.ask(size)
+        tuning.start_generation(size)
         for after in (2, 4, 8):
-            curves = {words: flat(level, after) for words in tuning.live()}
-            tuning.report(after, curves, last=after == 8)
-        tuning.tell()
+            curves = {words: flat(level, after) for words in tuning.list_active()}
+            tuning.report_scores(after, curves, last=after == 8)
+        tuning.finish_generation()
     assert [len(trial.curve) for trial in tuning.trials] == [8, 8, 4, 2, 2, 2, 2, 2, 2]
     assert [trial.status for trial in tuning.trials] == [
         *("completed", "completed", *["pruned"] * 3),
@@ -173,14 +175,14 @@ def test_a_generation_that_is_worse_than_those_before_is_pruned() -> None:
 
 def test_all_methods_are_tried_with_the_same_learning_rates() -> None:
     """A rule's own parameter does not shift the draws, so equal methods get equal values."""
-    with_cutoff: dict[str, Searched] = {**LR, "strategy.cutoff": Among((10, 50, math.inf))}
+    with_cutoff: dict[str, SearchDimension] = {**LR, "strategy.cutoff": Choices((10, 50, math.inf))}
     given = {"client.lr": 0.1, "strategy.cutoff": math.inf}
 
     def score(values: Mapping[str, float]) -> float:
         return -abs(math.log(values["client.lr"] / 0.3))
 
-    plain = tuned(score, LR, {"client.lr": 0.1})
-    other = tuned(score, with_cutoff, given)
+    plain = tune_method(score, LR, {"client.lr": 0.1})
+    other = tune_method(score, with_cutoff, given)
     rates = [[word for word in trial.words if "lr" in word] for trial in other.trials]
     assert rates == [list(trial.words) for trial in plain.trials]
     assert len(set(map(tuple, rates))) == 9
@@ -188,7 +190,7 @@ def test_all_methods_are_tried_with_the_same_learning_rates() -> None:
 
 def test_a_failed_trial_is_none() -> None:
     """Rates above 0.1 diverge: the others are told apart, and the best is one of them."""
-    tuning = tuned(
+    tuning = tune_method(
         lambda values: math.nan if values["client.lr"] > 0.1 else values["client.lr"],
         LR,
         {"client.lr": 0.02},
@@ -200,15 +202,17 @@ def test_a_failed_trial_is_none() -> None:
 
 def test_finalists_are_decided_by_both_seeds() -> None:
     """The best of the first seed is not the best of both; one that failed then is out."""
-    tuning = tuned(lambda values: values["client.lr"], LR, {"client.lr": 0.02}, trials=17)
+    tuning = tune_method(lambda values: values["client.lr"], LR, {"client.lr": 0.02}, trials=17)
     first, second, third = tuning.finalists
     assert tuning.best == first
-    tuning.confirm({first.words: 0.0, second.words: (second.score or 0) + 1, third.words: None})
-    assert tuning.values == second.words
+    tuning.add_second_scores(
+        {first.words: 0.0, second.words: (second.score or 0) + 1, third.words: None}
+    )
+    assert tuning.best_overrides == second.words
     assert [trial.again for trial in tuning.finalists] == [0.0, (second.score or 0) + 1, None]
 
 
 def test_where_all_failed_there_is_no_best() -> None:
     """The settings' own values stand."""
-    tuning = tuned(lambda _: math.nan, LR, {"client.lr": 0.1}, trials=2)
-    assert (tuning.best, tuning.values) == (None, ())
+    tuning = tune_method(lambda _: math.nan, LR, {"client.lr": 0.1}, trials=2)
+    assert (tuning.best, tuning.best_overrides) == (None, ())

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from fedquorum.client.availability import Bernoulli, Cyclic, Markov
 from fedquorum.client.availability.probabilities import (
-    class_contribution,
-    class_distribution,
-    correlated_probability,
+    sample_class_contribution,
+    compute_class_distribution,
+    compute_correlated_probability,
 )
 
 
@@ -78,9 +78,9 @@ def availability_of(kind: str, labels: np.ndarray, mean: float, seed: int):
     processes = {"bernoulli": Bernoulli, "markov": Markov, "cyclic": Cyclic}
     if kind not in processes:
         raise ValueError(f"availability must be one of {[*processes]}, got {kind!r}")
-    probability = correlated_probability(
-        class_distribution(labels, NUM_CLASSES),
-        class_contribution(seed, NUM_CLASSES),
+    probability = compute_correlated_probability(
+        compute_class_distribution(labels, NUM_CLASSES),
+        sample_class_contribution(seed, NUM_CLASSES),
         mean=mean,
     )
     return processes[kind](probability)

@@ -14,22 +14,22 @@
 
 from typing import TYPE_CHECKING, Any
 
-from .periodic import InterleavedSine, Periodic, Sine, Staircase
-from .processes import Bernoulli, Cyclic, Markov, Process, Resting, Trace
+from .periodic import InterleavedSine, PeriodicProcess, Sine, Staircase
+from .processes import AvailabilityProcess, Bernoulli, Cooldown, Cyclic, Markov, Trace
 
 if TYPE_CHECKING:
     from ...flower.availability import AvailabilityMod, NodeAvailability
 
 __all__ = [
     "AvailabilityMod",
+    "AvailabilityProcess",
     "Bernoulli",
+    "Cooldown",
     "Cyclic",
     "InterleavedSine",
     "Markov",
     "NodeAvailability",
-    "Periodic",
-    "Process",
-    "Resting",
+    "PeriodicProcess",
     "Sine",
     "Staircase",
     "Trace",

@@ -15,12 +15,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...parameters import EVEN_PERIOD, FRACTION, NON_NEGATIVE_COUNT, PERIOD, PROBABILITY, SINE_DEPTH
-from ...rule import check_parameters, parameter, parameters_of
+from ...parameters import EVEN_PERIOD, FRACTION, NON_NEGATIVE_INT, PERIOD, PROBABILITY, SINE_DEPTH
+from ...rule import check_parameters, get_parameters, parameter
 from ...types import FloatArray
 
 
-class Pattern(ABC):
+class AvailabilityPattern(ABC):
     """A change of all clients' probability of being available with time.
 
     ``key`` is the pattern's name in settings and records, ``summary`` its description in one line.
@@ -40,27 +40,27 @@ class Pattern(ABC):
         check_parameters(self)
 
     @abstractmethod
-    def factor(self, place: int) -> float:
+    def factor(self, position: int) -> float:
         """Return f in [0, 1] at a round of the period, from 0; exactly 1 at the peak."""
 
-    def at(self, p: FloatArray, t: int) -> FloatArray:
+    def compute_probabilities(self, p: FloatArray, t: int) -> FloatArray:
         """Return p_n(t) in round t (from 0) for clients with these p_n, shape (N,)."""
         return p * self.factor((t + self.phase) % self.period)
 
     @abstractmethod
-    def largest(self, p: FloatArray) -> FloatArray:
+    def compute_max_probabilities(self, p: FloatArray) -> FloatArray:
         """Return the largest p_n(t) of a period, 0 for a client without any, shape (N,)."""
 
-    def mean(self, p: FloatArray) -> FloatArray:
+    def compute_mean_probabilities(self, p: FloatArray) -> FloatArray:
         """Return the mean of p_n(t) over one period, in [0, 1], shape (N,)."""
         total = np.zeros(p.shape)
         for t in range(self.period):
-            total += self.at(p, t)
+            total += self.compute_probabilities(p, t)
         return total / self.period
 
 
 @dataclass(frozen=True)
-class Staircase(Pattern):
+class Staircase(AvailabilityPattern):
     """A pattern with f = 1 in the first half of every period, and f = ``low`` in the second.
 
     Parameters
@@ -77,20 +77,20 @@ class Staircase(Pattern):
     summary = "Each client is available less often in the second half of every period."
 
     period: int = parameter(20, EVEN_PERIOD)
-    phase: int = parameter(0, NON_NEGATIVE_COUNT)
+    phase: int = parameter(0, NON_NEGATIVE_INT)
     low: float = parameter(0.4, FRACTION)
 
-    def factor(self, place: int) -> float:
+    def factor(self, position: int) -> float:
         """Return 1 or ``low``."""
-        return 1.0 if place < self.period // 2 else self.low
+        return 1.0 if position < self.period // 2 else self.low
 
-    def largest(self, p: FloatArray) -> FloatArray:
+    def compute_max_probabilities(self, p: FloatArray) -> FloatArray:
         """Return p_n, which holds in the first half."""
         return p
 
 
 @dataclass(frozen=True)
-class Sine(Pattern):
+class Sine(AvailabilityPattern):
     """A pattern with f = g(t) = gamma sin(2 pi t / P) + 1 - gamma.
 
     Parameters
@@ -107,17 +107,19 @@ class Sine(Pattern):
     summary = "Each client's probability of being available rises and falls as a sine."
 
     period: int = parameter(20, PERIOD)
-    phase: int = parameter(0, NON_NEGATIVE_COUNT)
+    phase: int = parameter(0, NON_NEGATIVE_INT)
     gamma: float = parameter(0.3, SINE_DEPTH)
 
-    def factor(self, place: int) -> float:
+    def factor(self, position: int) -> float:
         """Return g, which is exactly 1 for gamma = 0 and for a sine of 1."""
-        return 1.0 - self.gamma * (1.0 - math.sin(2.0 * math.pi * place / self.period))
+        return 1.0 - self.gamma * (1.0 - math.sin(2.0 * math.pi * position / self.period))
 
-    def largest(self, p: FloatArray) -> FloatArray:
+    def compute_max_probabilities(self, p: FloatArray) -> FloatArray:
         """Return p_n(t) in the round that is nearest to a quarter of the period."""
         before = self.period // 4 - self.phase
-        return np.maximum(self.at(p, before), self.at(p, before + 1))
+        return np.maximum(
+            self.compute_probabilities(p, before), self.compute_probabilities(p, before + 1)
+        )
 
 
 @dataclass(frozen=True)
@@ -140,19 +142,19 @@ class InterleavedSine(Sine):
 
     cut: float = parameter(0.1, FRACTION)
 
-    def at(self, p: FloatArray, t: int) -> FloatArray:
+    def compute_probabilities(self, p: FloatArray, t: int) -> FloatArray:
         """Return p_n g(t), or 0 if that is below the cut."""
-        wave = super().at(p, t)
+        wave = super().compute_probabilities(p, t)
         return np.where(wave >= self.cut, wave, 0.0)
 
 
-PATTERNS: Mapping[str, type[Pattern]] = {
+PATTERNS: Mapping[str, type[AvailabilityPattern]] = {
     pattern.key: pattern for pattern in (Staircase, Sine, InterleavedSine)
 }
 """All patterns by their keys."""
 
 
-def pattern_of(availability: Mapping[str, Any]) -> Pattern | None:
+def build_pattern(availability: Mapping[str, Any]) -> AvailabilityPattern | None:
     """Return the pattern in the settings of an availability; None without a change with time.
 
     Raises
@@ -163,12 +165,12 @@ def pattern_of(availability: Mapping[str, Any]) -> Pattern | None:
     pattern = PATTERNS.get(str(availability.get("name")))
     if pattern is None:
         return None
-    names = (item.name for item in parameters_of(pattern))
+    names = (item.name for item in get_parameters(pattern))
     return pattern(**{name: availability[name] for name in names if name in availability})
 
 
 @dataclass(frozen=True)
-class Periodic:
+class PeriodicProcess:
     """A client that is available with probability p_n(t) in round t, independently of other rounds.
 
     A round takes one draw, the same as ``Bernoulli``'s. If f = 1 in every round, both processes
@@ -187,10 +189,10 @@ class Periodic:
         If p is outside its range.
     """
 
-    memoryless: ClassVar[bool] = True
+    is_memoryless: ClassVar[bool] = True
 
     p: float
-    pattern: Pattern
+    pattern: AvailabilityPattern
 
     def __post_init__(self) -> None:
         PROBABILITY.check("p", self.p)
@@ -198,12 +200,14 @@ class Periodic:
     @property
     def rate(self) -> float:
         """The mean of p_n(t) over one period; 0 for a client that is never available."""
-        return float(self.pattern.mean(np.array(self.p)))
+        return float(self.pattern.compute_mean_probabilities(np.array(self.p)))
 
     def advance(self, state: int | None, server_round: int, rng: np.random.Generator) -> int:
         """Return 1 with probability p_n(t), otherwise 0."""
-        return int(rng.random() < self.pattern.at(np.array(self.p), server_round - 1))
+        return int(
+            rng.random() < self.pattern.compute_probabilities(np.array(self.p), server_round - 1)
+        )
 
-    def available(self, state: int) -> bool:
+    def is_available(self, state: int) -> bool:
         """Say whether the state is 1."""
         return state == 1

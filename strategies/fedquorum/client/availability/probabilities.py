@@ -1,7 +1,7 @@
 """Draw how often a client is available, correlated with its data.
 
-``correlated_probability`` follows Wang and Ji, "A Lightweight Method for Tackling Unknown
-Participation Statistics in Federated Averaging" (ICLR 2024). ``class_rate_probability`` follows
+``compute_correlated_probability`` follows Wang and Ji, "A Lightweight Method for Tackling Unknown
+Participation Statistics in Federated Averaging" (ICLR 2024). ``compute_class_rate_probability`` follows
 Xiang et al., "Efficient Federated Learning against Heterogeneous and Non-stationary Client
 Unavailability" (NeurIPS 2024). Shapes: L is the number of classes. A client needs only its labels,
 and one number for each class that follows from the seed.
@@ -9,11 +9,11 @@ and one number for each class that follows from the seed.
 
 import numpy as np
 
-from ...streams import stream
+from ...rng import make_generator
 from ...types import FloatArray, IntArray
 
 
-def class_distribution(labels: IntArray, num_classes: int) -> FloatArray:
+def compute_class_distribution(labels: IntArray, num_classes: int) -> FloatArray:
     """Return kappa_n: the share of each class in a client's training labels, shape (L,).
 
     Raises
@@ -27,15 +27,15 @@ def class_distribution(labels: IntArray, num_classes: int) -> FloatArray:
     return np.asarray(counts / len(labels), dtype=np.float64)
 
 
-def class_contribution(seed: int, num_classes: int, alpha: float = 0.1) -> FloatArray:
+def sample_class_contribution(seed: int, num_classes: int, alpha: float = 0.1) -> FloatArray:
     """Return q ~ Dir(alpha), shape (L,): the contribution of each class to the availability.
 
     Drawn from (seed, "availability-classes"); alpha > 0, 0.1 in the paper.
     """
-    return stream(seed, "availability-classes").dirichlet(np.full(num_classes, alpha))
+    return make_generator(seed, "availability-classes").dirichlet(np.full(num_classes, alpha))
 
 
-def correlated_probability(
+def compute_correlated_probability(
     distribution: FloatArray, contribution: FloatArray, *, mean: float = 0.1, minimum: float = 0.02
 ) -> float:
     """Return p_n = clip(mean * L * <kappa_n, q>, minimum, 1).
@@ -58,18 +58,18 @@ def correlated_probability(
     return min(max(product, minimum), 1.0)
 
 
-def class_rates(seed: int, num_classes: int) -> FloatArray:
+def sample_class_rates(seed: int, num_classes: int) -> FloatArray:
     """Return phi, shape (L,): how often a client with a single class is available.
 
     phi_c ~ U(0, 1) for the classes c < L / 2, U(0, 0.5) for the others, as in section 7 of Xiang et
     al.; drawn from (seed, "availability-class-rates").
     """
-    rates = stream(seed, "availability-class-rates").random(num_classes)
+    rates = make_generator(seed, "availability-class-rates").random(num_classes)
     second_half = np.arange(num_classes) >= num_classes / 2
     return np.where(second_half, rates / 2.0, rates)
 
 
-def class_rate_probability(
+def compute_class_rate_probability(
     distribution: FloatArray, rates: FloatArray, *, minimum: float = 0.0
 ) -> float:
     """Return p_n = clip(<nu_n, phi>, minimum, 1); the paper has no minimum.

@@ -12,21 +12,21 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from ...errors import ParameterError
-from ...parameters import CYCLE_START, NON_NEGATIVE_COUNT, PERIOD, PROBABILITY
+from ...parameters import CYCLE_START, NON_NEGATIVE_INT, PERIOD, PROBABILITY
+from ...rng import make_generator
 from ...rounding import round_half_even
-from ...streams import stream
 
 
-class Process(Protocol):
+class AvailabilityProcess(Protocol):
     """A process that decides in which rounds one client is available.
 
     Attributes
     ----------
-    memoryless : bool
+    is_memoryless : bool
         Whether ``advance`` ignores the previous state, so that rounds can be skipped.
     """
 
-    memoryless: ClassVar[bool]
+    is_memoryless: ClassVar[bool]
 
     def advance(self, state: int | None, server_round: int, rng: np.random.Generator) -> int:
         """Return the state in a round.
@@ -41,11 +41,11 @@ class Process(Protocol):
             The generator of this client and round.
         """
 
-    def available(self, state: int) -> bool:
+    def is_available(self, state: int) -> bool:
         """Say whether the client is available in this state."""
 
 
-class RandomProcess(Process, Protocol):
+class StochasticProcess(AvailabilityProcess, Protocol):
     """A process with a known rate."""
 
     @property
@@ -68,7 +68,7 @@ class Bernoulli:
         If p is outside its range.
     """
 
-    memoryless: ClassVar[bool] = True
+    is_memoryless: ClassVar[bool] = True
 
     p: float
 
@@ -84,7 +84,7 @@ class Bernoulli:
         """Return 1 with probability p, otherwise 0."""
         return int(rng.random() < self.p)
 
-    def available(self, state: int) -> bool:
+    def is_available(self, state: int) -> bool:
         """Say whether the state is 1."""
         return state == 1
 
@@ -110,7 +110,7 @@ class Markov:
         If a parameter is outside its range.
     """
 
-    memoryless: ClassVar[bool] = False
+    is_memoryless: ClassVar[bool] = False
 
     p: float
     max_transition: float = 0.05
@@ -139,7 +139,7 @@ class Markov:
             return int(draw < self.p)
         return int(draw >= to_inactive) if state == 1 else int(draw < to_active)
 
-    def available(self, state: int) -> bool:
+    def is_available(self, state: int) -> bool:
         """Say whether the state is 1."""
         return state == 1
 
@@ -168,7 +168,7 @@ class Cyclic:
         If a parameter is outside its range.
     """
 
-    memoryless: ClassVar[bool] = False
+    is_memoryless: ClassVar[bool] = False
 
     p: float
     period: int = 100
@@ -199,13 +199,13 @@ class Cyclic:
             return int(rng.integers(self.period))
         return -int(rng.integers(self.period - self.active_rounds)) % self.period
 
-    def available(self, state: int) -> bool:
+    def is_available(self, state: int) -> bool:
         """Say whether the position is in the active part."""
         return state < self.active_rounds
 
 
 @dataclass(frozen=True)
-class Resting:
+class Cooldown:
     """A client that rests for R rounds after every round in which it is available.
 
     With ``Bernoulli(p)`` the client is available in the share p / (1 + R p) of rounds: after each
@@ -219,13 +219,13 @@ class Resting:
     ----------
     process : Bernoulli
         The process of a client that does not rest.
-    rest : int
+    rest_rounds : int
         R >= 0, in rounds.
 
     Raises
     ------
     ParameterError
-        If ``process`` is another one, whose rate with rests is not known, or ``rest`` is negative.
+        If ``process`` is another one, whose rate with rests is not known, or ``rest_rounds`` is negative.
 
     References
     ----------
@@ -233,10 +233,10 @@ class Resting:
     rest for R rounds. This form, in which clients are independent of each other, is ours.
     """
 
-    memoryless: ClassVar[bool] = False
+    is_memoryless: ClassVar[bool] = False
 
     process: Bernoulli
-    rest: int = 0
+    rest_rounds: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.process, Bernoulli):
@@ -246,41 +246,41 @@ class Resting:
                 type(self.process).__name__,
                 "of another process that rests the rate is not known",
             )
-        NON_NEGATIVE_COUNT.check("rest", self.rest)
+        NON_NEGATIVE_INT.check("rest", self.rest_rounds)
 
     @property
     def rate(self) -> float:
         """p / (1 + R p)."""
         p = self.process.p
-        return p / (1.0 + self.rest * p)
+        return p / (1.0 + self.rest_rounds * p)
 
     def advance(self, state: int | None, server_round: int, rng: np.random.Generator) -> int:
         """Return 1, 0 or -j."""
         if state is None:
-            return self._first(rng.random())
-        if state == 1 and self.rest > 0:
-            return -self.rest
+            return self._get_initial_state(rng.random())
+        if state == 1 and self.rest_rounds > 0:
+            return -self.rest_rounds
         if state < -1:
             return state + 1
         return self.process.advance(state, server_round, rng)
 
-    def available(self, state: int) -> bool:
+    def is_available(self, state: int) -> bool:
         """Say whether the state is 1."""
         return state == 1
 
-    def _first(self, draw: float) -> int:
+    def _get_initial_state(self, draw: float) -> int:
         """Return the state in round 1: available, or in any round of the rest, by ``rate`` each."""
         if draw < self.rate:
             return 1
         resting = int(draw / self.rate)
-        return -resting if resting <= self.rest else 0
+        return -resting if resting <= self.rest_rounds else 0
 
 
 @dataclass(frozen=True)
 class Trace:
     """A client that is available in the given rounds only."""
 
-    memoryless: ClassVar[bool] = True
+    is_memoryless: ClassVar[bool] = True
 
     rounds: frozenset[int]
 
@@ -288,22 +288,27 @@ class Trace:
         """Return 1 in the given rounds, otherwise 0."""
         return int(server_round in self.rounds)
 
-    def available(self, state: int) -> bool:
+    def is_available(self, state: int) -> bool:
         """Say whether the state is 1."""
         return state == 1
 
 
 @dataclass(frozen=True)
-class Moment:
+class ProcessState:
     """The state of a client's process in a round."""
 
     server_round: int
     state: int
 
 
-def moment(
-    process: Process, *, seed: int, client: int, server_round: int, last: Moment | None = None
-) -> Moment:
+def compute_process_state(
+    process: AvailabilityProcess,
+    *,
+    seed: int,
+    client: int,
+    server_round: int,
+    last: ProcessState | None = None,
+) -> ProcessState:
     """Return the state of a client's process in a round, independently of earlier calls.
 
     The draws of a round follow from (seed, "availability", round, client). The function advances
@@ -326,10 +331,10 @@ def moment(
     if last is not None and last.server_round > server_round:
         last = None
     gone, state = (0, None) if last is None else (last.server_round, last.state)
-    if process.memoryless and gone < server_round:
+    if process.is_memoryless and gone < server_round:
         gone = server_round - 1
     for t in range(gone + 1, server_round + 1):
-        state = process.advance(state, t, stream(seed, "availability", t, client))
+        state = process.advance(state, t, make_generator(seed, "availability", t, client))
     if state is None:
         raise ValueError(f"rounds count from 1, got {server_round}")
-    return Moment(server_round, state)
+    return ProcessState(server_round, state)

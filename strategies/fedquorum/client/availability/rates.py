@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...types import ByClient, FloatArray
-from .periodic import Pattern
+from ...types import FloatArray, PerClient
+from .periodic import AvailabilityPattern
 
 
 @dataclass(frozen=True, eq=False)
-class SimulatedRates:
+class ParticipationRates:
     """The rates of the clients 0 to N - 1.
 
     Parameters
@@ -26,7 +26,7 @@ class SimulatedRates:
     """
 
     p: FloatArray
-    pattern: Pattern | None = None
+    pattern: AvailabilityPattern | None = None
     counted: FloatArray | None = None
 
     @property
@@ -34,34 +34,36 @@ class SimulatedRates:
         """p_n of being available, by client id."""
         return dict(enumerate(self.p.tolist()))
 
-    def at(self, t: int) -> FloatArray:
+    def get_rates(self, t: int) -> FloatArray:
         """Return the probability that round t, from 0, counts each client, shape (N,)."""
-        return self._counted(self.p if self.pattern is None else self.pattern.at(self.p, t))
+        return self._scale_by_counted(
+            self.p if self.pattern is None else self.pattern.compute_probabilities(self.p, t)
+        )
 
     @property
-    def mean(self) -> FloatArray:
+    def mean_rates(self) -> FloatArray:
         """The long-run share of rounds that count each client, shape (N,)."""
-        return self._counted(self.available)
+        return self._scale_by_counted(self.availability)
 
     @property
-    def available(self) -> FloatArray:
+    def availability(self) -> FloatArray:
         """The long-run share of rounds in which each client is available, shape (N,)."""
-        return self.p if self.pattern is None else self.pattern.mean(self.p)
+        return self.p if self.pattern is None else self.pattern.compute_mean_probabilities(self.p)
 
-    def counted_with(self, counted: Mapping[int, float] | None) -> "SimulatedRates":
+    def with_counted(self, counted: Mapping[int, float] | None) -> "ParticipationRates":
         """Return the rates with these probabilities by client id; None if they are unknown."""
         if counted is None:
             return replace(self, counted=np.full(len(self.p), np.nan))
         clients = np.arange(len(self.p))
-        return replace(self, counted=ByClient.of(counted).at(clients, np.nan))
+        return replace(self, counted=PerClient.from_mapping(counted).get_array(clients, np.nan))
 
     @property
-    def counted_by_client(self) -> ByClient | None:
+    def counted_by_client(self) -> PerClient | None:
         """``counted`` by client id, of the clients of which it is known; None if of nobody."""
         if self.counted is None:
             return None
         clients = np.flatnonzero(~np.isnan(self.counted))
-        return ByClient(clients, self.counted[clients]) if len(clients) else None
+        return PerClient(clients, self.counted[clients]) if len(clients) else None
 
-    def _counted(self, available: FloatArray) -> FloatArray:
+    def _scale_by_counted(self, available: FloatArray) -> FloatArray:
         return available if self.counted is None else available * self.counted

@@ -1,9 +1,9 @@
 """Read the availability of clients from a CSV file."""
 
-from ..csv_table import CsvRow, CsvTable, WrongLineError
+from ..csv_reader import CsvLineError, CsvReader, CsvRow
 
-COLUMNS = ("round", "client", "available")
-WORDS = {"1": True, "true": True, "0": False, "false": False}
+TRACE_COLUMNS = ("round", "client", "available")
+BOOLEAN_WORDS = {"1": True, "true": True, "0": False, "false": False}
 
 
 def read_trace(path: str, num_clients: int) -> dict[int, frozenset[int]]:
@@ -26,21 +26,23 @@ def read_trace(path: str, num_clients: int) -> dict[int, frozenset[int]]:
         If the file is missing or has another form; the message has the number of the first wrong
         line.
     """
-    table = CsvTable(path, f"a trace must be a CSV file with the columns {', '.join(COLUMNS)}")
+    table = CsvReader(
+        path, f"a trace must be a CSV file with the columns {', '.join(TRACE_COLUMNS)}"
+    )
     try:
-        return _read(table, num_clients)
-    except (WrongLineError, OSError) as error:
-        raise table.wrong(error) from None
+        return _read_rounds(table, num_clients)
+    except (CsvLineError, OSError) as error:
+        raise table.make_error(error) from None
 
 
-def _read(table: CsvTable, num_clients: int) -> dict[int, frozenset[int]]:
+def _read_rounds(table: CsvReader, num_clients: int) -> dict[int, frozenset[int]]:
     seen: dict[tuple[int, int], int] = {}
     rounds: dict[int, set[int]] = {}
-    for row in table.rows(COLUMNS):
-        server_round, client = row.server_round(), row.client(num_clients)
-        available = _available(row)
+    for row in table.read_rows(TRACE_COLUMNS):
+        server_round, client = row.parse_round(), row.parse_client(num_clients)
+        available = _parse_available(row)
         if (server_round, client) in seen:
-            raise row.wrong(
+            raise row.make_error(
                 f"round {server_round}, client {client} is in line {seen[server_round, client]} "
                 "already"
             )
@@ -50,8 +52,8 @@ def _read(table: CsvTable, num_clients: int) -> dict[int, frozenset[int]]:
     return {client: frozenset(of_client) for client, of_client in rounds.items()}
 
 
-def _available(row: CsvRow) -> bool:
+def _parse_available(row: CsvRow) -> bool:
     word = row.cells["available"]
-    if word.lower() not in WORDS:
-        raise row.wrong(f"available must be 0, 1, true or false, got {word!r}")
-    return WORDS[word.lower()]
+    if word.lower() not in BOOLEAN_WORDS:
+        raise row.make_error(f"available must be 0, 1, true or false, got {word!r}")
+    return BOOLEAN_WORDS[word.lower()]

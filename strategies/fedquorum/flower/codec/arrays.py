@@ -13,24 +13,24 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from ...errors import ProtocolError
-from ...intake import check_names
+from ...sanitize import check_names
 
 NamedArrays = dict[str, NDArray[Any]]
 
 
 def encode_arrays(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
     """Return the record of named arrays, in the bytes of ``Array(ndarray)``."""
-    return ArrayRecord({name: _encoded(np.asarray(a)) for name, a in arrays.items()})
+    return ArrayRecord({name: _encode_array(np.asarray(a)) for name, a in arrays.items()})
 
 
-def _encoded(array: NDArray[Any]) -> Array:
+def _encode_array(array: NDArray[Any]) -> Array:
     # Joined, the numbers are copied once; their bytes alone would be a copy of their own.
-    data = b"".join((_header(array.dtype, array.shape), np.ascontiguousarray(array).data))
+    data = b"".join((_build_header(array.dtype, array.shape), np.ascontiguousarray(array).data))
     return Array(str(array.dtype), array.shape, SType.NUMPY, data)
 
 
 @lru_cache
-def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+def _build_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     """Return what precedes an array's numbers in NumPy's format."""
     head = BytesIO()
     fields = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
@@ -50,23 +50,23 @@ def view_arrays(record: ArrayRecord) -> NamedArrays:
     number.
     """
     check_names(record, "an array")
-    return {name: _view(name, array) for name, array in record.items()}
+    return {name: _decode_array(name, array) for name, array in record.items()}
 
 
-def _view(name: str, array: Array) -> NDArray[Any]:
+def _decode_array(name: str, array: Array) -> NDArray[Any]:
     if array.stype != SType.NUMPY:
         raise ProtocolError(f"array '{name}' is serialised as {array.stype!r}, not {SType.NUMPY}")
     try:
-        return _read(array.data)
+        return _parse_array(array.data)
     except Exception as error:  # NumPy's reader of headers raises many things
         raise ProtocolError(f"array '{name}' cannot be read: {error}") from error
 
 
-def _read(data: bytes) -> NDArray[Any]:
+def _parse_array(data: bytes) -> NDArray[Any]:
     # From version 2.0 on the length of the header takes four bytes.
     begin = npy.MAGIC_LEN + (2 if data[6:7] == b"\x01" else 4)
     end = begin + int.from_bytes(data[npy.MAGIC_LEN : begin], "little")
-    shape, fortran_order, dtype = _parsed(bytes(data[:end]))  # of Ray's memory a view
+    shape, fortran_order, dtype = _parse_header(bytes(data[:end]))  # of Ray's memory a view
     count = math.prod(shape)
     if min(shape, default=0) < 0 or len(data) - end != count * dtype.itemsize:
         raise ValueError(f"it is not as long as its shape {shape} says")
@@ -75,7 +75,7 @@ def _read(data: bytes) -> NDArray[Any]:
 
 
 @lru_cache
-def _parsed(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def _parse_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Return shape, order and type: a model's arrays have the same headers in all rounds."""
     head = BytesIO(header)
     version = npy.read_magic(head)
@@ -85,20 +85,20 @@ def _parsed(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 def count_bytes(content: RecordDict) -> int:
     """Return the payload of a message in bytes: arrays, metrics and config."""
     return sum(
-        _config_bytes(record) if isinstance(record, ConfigRecord) else record.count_bytes()
+        _count_config_bytes(record) if isinstance(record, ConfigRecord) else record.count_bytes()
         for record in content.values()
     )
 
 
-def _config_bytes(record: ConfigRecord) -> int:
+def _count_config_bytes(record: ConfigRecord) -> int:
     """Count as Flower does, whose own count raises for empty lists and empty texts."""
     return sum(
-        len(key) + _bytes_of(value if isinstance(value, list) else [value])
+        len(key) + _count_value_bytes(value if isinstance(value, list) else [value])
         for key, value in record.items()
     )
 
 
-def _bytes_of(values: list[Any]) -> int:
+def _count_value_bytes(values: list[Any]) -> int:
     """Return the bytes of scalars of one type, as all in a list are."""
     if not values:
         return 0

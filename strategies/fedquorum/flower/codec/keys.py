@@ -12,7 +12,7 @@ RESPONSE_TIMES = "response-times"
 START_MODEL = "start-model-{}"  # from 0, where the clients of a node start from several
 
 # In requests and replies alike.
-PROTOCOL_NUMBER = "protocol"
+PROTOCOL_KEY = "protocol"
 CLIENT_ID = "client-id"
 
 # In the config of requests.
@@ -26,11 +26,11 @@ KEEPS_MODEL = "keeps-model"
 MEASURES_LOSS = "measures-loss"
 PROPORTION = "proportion"
 BY_DATA = "by-data"
-TERMS = "sum-terms"
-START = "start-model"  # the place of a client's among those records
+NUM_TERMS = "sum-terms"
+START_INDEX = "start-model"  # the place of a client's among those records
 CLIPPING_NORM = "clipping_norm"  # Flower's: what clients clip their updates to
-TRAIN_PART = "train-part"
-TEST_PART = "test-part"
+TRAIN_SPLIT = "train-part"
+TEST_SPLIT = "test-part"
 
 # In the metrics of replies, and beside the failures.
 STATUS = "status"
@@ -47,7 +47,7 @@ VALIDATION_NUM_EXAMPLES = "validation-num-examples"
 VALIDATION_LOSS = "validation-loss"
 VALIDATION_ACCURACY = "validation-accuracy"
 VALIDATION_METRIC = "validation-metric"
-ABSENT = "absent-"  # and a key: beside the list of a number that not every client says
+ABSENT_PREFIX = "absent-"  # and a key: beside the list of a number that not every client says
 
 # Beside the sums.
 BINS = "bins"
@@ -61,7 +61,7 @@ TRAIN_METRICS = {
     "accuracy": ACCURACY,
     "norm_bit": NORM_BIT,
 }
-"""The fields of a TrainAnswer that are numbers, and their keys."""
+"""The fields of a TrainResult that are numbers, and their keys."""
 
 EVALUATE_METRICS = {
     "num_examples": NUM_EXAMPLES,
@@ -76,24 +76,24 @@ EVALUATE_METRICS = {
     "validation_accuracy": VALIDATION_ACCURACY,
     "validation_metric": VALIDATION_METRIC,
 }
-"""The fields of an EvaluateAnswer that are numbers, and their keys."""
+"""The fields of an EvaluateResult that are numbers, and their keys."""
 
-MEASURED = (
+EVALUATION_KEYS = (
     *(LOSS, ACCURACY, TEST_LOSS, TEST_ACCURACY, TEST_METRIC),
     *(VALIDATION_LOSS, VALIDATION_ACCURACY, VALIDATION_METRIC),
 )
 """The measurements of a model, which a node may withhold."""
 
-KEPT_ALIKE = {
+VALIDATION_COUNTERPARTS = {
     TEST_LOSS: VALIDATION_LOSS,
     TEST_ACCURACY: VALIDATION_ACCURACY,
     TEST_METRIC: VALIDATION_METRIC,
 }
 """The number of the validation part that a node withholds with each number of the test part."""
 
-OF_A_REQUEST = frozenset(
+REQUEST_KEYS = frozenset(
     {
-        PROTOCOL_NUMBER,
+        PROTOCOL_KEY,
         CLIENT_ID,
         SERVER_ROUND,
         PRIORITY,
@@ -105,11 +105,11 @@ OF_A_REQUEST = frozenset(
         MEASURES_LOSS,
         PROPORTION,
         BY_DATA,
-        TERMS,
-        START,
+        NUM_TERMS,
+        START_INDEX,
         CLIPPING_NORM,
-        TRAIN_PART,
-        TEST_PART,
+        TRAIN_SPLIT,
+        TEST_SPLIT,
     }
 )
 """The protocol's keys in a request's config; a user's config can only add other keys."""

@@ -7,7 +7,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 RecordT = TypeVar("RecordT", ArrayRecord, MetricRecord, ConfigRecord)
 
 
-def records_of(content: RecordDict, kind: type[RecordT]) -> dict[str, RecordT]:
+def select_records(content: RecordDict, kind: type[RecordT]) -> dict[str, RecordT]:
     """Return the records of one kind, by name, in their order.
 
     Flower's views, such as ``content.array_records``, form a reference cycle with the message. They

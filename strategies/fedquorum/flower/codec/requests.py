@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from ...errors import ProtocolError
-from ...intake import abbreviated
-from ...types import Call, Objective, Proportions
+from ...sanitize import abbreviate
+from ...types import KnownWeights, Objective, RoundPlan
 from .arrays import NamedArrays, decode_arrays
 from .keys import (
     ARRAYS,
@@ -23,51 +23,51 @@ from .keys import (
     GLOBAL_LOSS,
     KEEPS_MODEL,
     MEASURES_LOSS,
-    OF_A_REQUEST,
+    NUM_TERMS,
     PRIORITY,
     PROPORTION,
-    PROTOCOL_NUMBER,
+    PROTOCOL_KEY,
+    REQUEST_KEYS,
     SERVER_ROUND,
-    START,
+    START_INDEX,
     START_MODEL,
-    TERMS,
-    TEST_PART,
-    TRAIN_PART,
+    TEST_SPLIT,
+    TRAIN_SPLIT,
 )
-from .kinds import records_of
-from .number import PROTOCOL, check_request
+from .kinds import select_records
+from .version import PROTOCOL_VERSION, check_request
 
-UNKNOWN = Objective(math.nan, math.nan)
+MISSING_OBJECTIVE = Objective(math.nan, math.nan)
 """The objective if a request has none."""
 
 TaskT = TypeVar("TaskT", "TrainTask", "EvaluateTask")
 
 
 @dataclass(frozen=True)
-class ToldStarts:
+class NodeStartModels:
     """The distinct start models of a node's clients, and the index of each client's model."""
 
     models: tuple[ArrayRecord, ...]
-    places: tuple[int, ...]
+    indices: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """A node's train request for one round; ``call.clients`` are the clients asked at this node.
+    """A node's train request for one round; ``plan.clients`` are the clients asked at this node.
 
-    ``terms`` is the number of clients asked in the round, on all nodes. ``clipping_norm`` is set if
-    clients clip their updates. ``starts`` is set if clients start from past models instead of the
+    ``num_terms`` is the number of clients asked in the round, on all nodes. ``clipping_norm`` is set if
+    clients clip their updates. ``start_models`` is set if clients start from past models instead of the
     one broadcast.
     """
 
     server_round: int
-    call: Call
+    plan: RoundPlan
     priority: tuple[bool, ...]
     objective: Objective
-    proportions: Proportions | None = None
-    terms: int = 1
+    known_weights: KnownWeights | None = None
+    num_terms: int = 1
     clipping_norm: float | None = None
-    starts: ToldStarts | None = None
+    start_models: NodeStartModels | None = None
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class EvaluateRequest:
     clients: tuple[int, ...]
     train: tuple[bool, ...]
     test: tuple[bool, ...]
-    keeps_model: bool = False
+    evaluates_local_model: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,55 +99,55 @@ class TrainTask:
         The gate's eps_t; None without a gate.
     criterion : {"loss", "accuracy"}
         The quantity that the gate compares.
-    keeps_model : bool
+    trains_local_model : bool
         Whether the client trains a local model.
-    measures : bool
+    requests_loss : bool
         Whether the client reports loss and accuracy of the model that it receives.
-    proportion : float, optional
+    known_weight : float, optional
         The client's proportion in a_k, if the node may sum the updates; otherwise None.
     by_data : bool
         Whether a_k is the proportion times the client's number of examples.
-    terms : int
+    num_terms : int
         Number of updates in the round's sum, on all nodes, which determines the sum's grid.
     clipping_norm : float, optional
         The norm to which the client clips its update; None if it does not clip.
-    start : int
+    start_index : int
         Index of the request's model from which the client starts, see ``decode_start_models``.
     """
 
     client: int
     server_round: int
     priority: bool = True
-    objective: Objective = UNKNOWN
+    objective: Objective = MISSING_OBJECTIVE
     epsilon: float | None = None
     criterion: str = "loss"
-    keeps_model: bool = False
-    measures: bool = True
-    proportion: float | None = None
+    trains_local_model: bool = False
+    requests_loss: bool = True
+    known_weight: float | None = None
     by_data: bool = False
-    terms: int = 1
+    num_terms: int = 1
     clipping_norm: float | None = None
-    start: int = 0
+    start_index: int = 0
 
     @property
-    def gated(self) -> bool:
+    def has_gate(self) -> bool:
         """Whether the round has a gate."""
         return self.epsilon is not None
 
     @property
-    def measures_loss(self) -> bool:
+    def needs_evaluation(self) -> bool:
         """Whether the client measures the model that it receives, for its report or the gate."""
-        return self.gated or self.measures
+        return self.has_gate or self.requests_loss
 
     @property
-    def in_sum(self) -> bool:
+    def can_be_summed(self) -> bool:
         """Whether the node may add the client's update to a sum."""
-        return self.proportion is not None
+        return self.known_weight is not None
 
-    def factor(self, num_examples: float) -> float:
+    def compute_numerator(self, num_examples: float) -> float:
         """Return a_k, the factor of the client's update in its node's sum."""
-        of_client = {} if self.proportion is None else {self.client: self.proportion}
-        return Proportions(of_client, self.by_data).factor(self.client, num_examples)
+        of_client = {} if self.known_weight is None else {self.client: self.known_weight}
+        return KnownWeights(of_client, self.by_data).compute_numerator(self.client, num_examples)
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class EvaluateTask:
         The round, 0 before the first.
     train, test : bool
         Whether the client measures its training part, and its test part.
-    keeps_model : bool
+    evaluates_local_model : bool
         Whether the client measures its local model.
     """
 
@@ -170,7 +170,7 @@ class EvaluateTask:
     server_round: int = 0
     train: bool = True
     test: bool = True
-    keeps_model: bool = False
+    evaluates_local_model: bool = False
 
 
 # --- the server's side ---------------------------------------------------------------------
@@ -178,14 +178,14 @@ class EvaluateTask:
 
 def encode_query() -> RecordDict:
     """Return the content of a query for the clients that a node hosts."""
-    return RecordDict({CONFIG: ConfigRecord({PROTOCOL_NUMBER: PROTOCOL})})
+    return RecordDict({CONFIG: ConfigRecord({PROTOCOL_KEY: PROTOCOL_VERSION})})
 
 
 def encode_train_request(arrays: ArrayRecord, request: TrainRequest) -> RecordDict:
     """Return the content of a train message."""
-    call, clients = request.call, request.call.clients
+    call, clients = request.plan, request.plan.clients
     config: dict[str, Any] = {
-        PROTOCOL_NUMBER: PROTOCOL,
+        PROTOCOL_KEY: PROTOCOL_VERSION,
         SERVER_ROUND: request.server_round,
         CLIENT_ID: list(clients),
         PRIORITY: list(request.priority),
@@ -194,21 +194,21 @@ def encode_train_request(arrays: ArrayRecord, request: TrainRequest) -> RecordDi
     }
     if call.epsilon is not None:
         config |= {EPSILON: float(call.epsilon), CRITERION: call.criterion}
-    if call.keeps_model:
+    if call.trains_local_model:
         config[KEEPS_MODEL] = True
-    if not call.measures_loss:
+    if not call.requests_loss:
         config[MEASURES_LOSS] = False
-    if request.proportions is not None and len(clients) > 1:
-        config[PROPORTION] = [request.proportions.of(k) for k in clients]
-        config[BY_DATA] = request.proportions.by_data
-        config[TERMS] = request.terms
+    if request.known_weights is not None and len(clients) > 1:
+        config[PROPORTION] = [request.known_weights.get_weight(k) for k in clients]
+        config[BY_DATA] = request.known_weights.by_data
+        config[NUM_TERMS] = request.num_terms
     if request.clipping_norm is not None:
         config[CLIPPING_NORM] = float(request.clipping_norm)
-    models = (arrays,) if request.starts is None else request.starts.models
-    if request.starts is None or len(models) == 1:
+    models = (arrays,) if request.start_models is None else request.start_models.models
+    if request.start_models is None or len(models) == 1:
         return RecordDict({ARRAYS: models[0], CONFIG: ConfigRecord(config)})
     # Without the record of all other requests: an older node refuses, and does not train from it.
-    config[START] = list(request.starts.places)
+    config[START_INDEX] = list(request.start_models.indices)
     starts = {START_MODEL.format(i): model for i, model in enumerate(models)}
     return RecordDict({**starts, CONFIG: ConfigRecord(config)})
 
@@ -216,26 +216,26 @@ def encode_train_request(arrays: ArrayRecord, request: TrainRequest) -> RecordDi
 def encode_evaluate_request(arrays: ArrayRecord, request: EvaluateRequest) -> RecordDict:
     """Return the content of an evaluate message."""
     config: dict[str, Any] = {
-        PROTOCOL_NUMBER: PROTOCOL,
+        PROTOCOL_KEY: PROTOCOL_VERSION,
         SERVER_ROUND: request.server_round,
         CLIENT_ID: list(request.clients),
-        TRAIN_PART: list(request.train),
-        TEST_PART: list(request.test),
+        TRAIN_SPLIT: list(request.train),
+        TEST_SPLIT: list(request.test),
     }
-    if request.keeps_model:
+    if request.evaluates_local_model:
         config[KEEPS_MODEL] = True
     return RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord(config)})
 
 
-def add_user_config(content: RecordDict, extra: Mapping[str, Any]) -> None:
+def add_user_config(content: RecordDict, user_config: Mapping[str, Any]) -> None:
     """Add a user's config to a request.
 
     A user cannot set the keys of this project's protocol. In Flower's standard protocol only the
     round is reserved.
     """
-    (config,) = records_of(content, ConfigRecord).values()
-    ours = OF_A_REQUEST if PROTOCOL_NUMBER in config else {SERVER_ROUND}
-    for key, value in extra.items():
+    (config,) = select_records(content, ConfigRecord).values()
+    ours = REQUEST_KEYS if PROTOCOL_KEY in config else {SERVER_ROUND}
+    for key, value in user_config.items():
         if key not in ours:
             config[key] = value
 
@@ -245,7 +245,7 @@ def add_user_config(content: RecordDict, extra: Mapping[str, Any]) -> None:
 
 def check_query(content: RecordDict) -> None:
     """Raise ProtocolError if the query comes from a server with another protocol."""
-    check_request(records_of(content, ConfigRecord).get(CONFIG, {}))
+    check_request(select_records(content, ConfigRecord).get(CONFIG, {}))
 
 
 def decode_train_request(
@@ -262,7 +262,7 @@ def decode_train_request(
         If the server uses another protocol, records are missing, there is no round, lists
         disagree, or a client is not ``hosted`` here.
     """
-    return _decode_request(content, hosted, train_task_of)
+    return _decode_request(content, hosted, build_train_task)
 
 
 def decode_start_models(content: RecordDict, tasks: Sequence[TrainTask]) -> dict[int, NamedArrays]:
@@ -273,16 +273,18 @@ def decode_start_models(content: RecordDict, tasks: Sequence[TrainTask]) -> dict
     ProtocolError
         If a client's model is missing, or the request also wants such clients' sum or local models.
     """
-    arrays = records_of(content, ArrayRecord)
-    others = [task for task in tasks if task.start != 0]
-    if any(task.in_sum or task.keeps_model for task in others):
-        raise ProtocolError(f"with '{START}' clients neither keep their models nor are summed")
-    names = {task.start: START_MODEL.format(task.start) for task in others}
+    arrays = select_records(content, ArrayRecord)
+    others = [task for task in tasks if task.start_index != 0]
+    if any(task.can_be_summed or task.trains_local_model for task in others):
+        raise ProtocolError(
+            f"with '{START_INDEX}' clients neither keep their models nor are summed"
+        )
+    names = {task.start_index: START_MODEL.format(task.start_index) for task in others}
     for name in names.values():
         if name not in arrays:
-            raise ProtocolError(f"the record '{name}' is missing, which '{START}' refers to")
+            raise ProtocolError(f"the record '{name}' is missing, which '{START_INDEX}' refers to")
     models = {place: decode_arrays(arrays[name]) for place, name in names.items()}
-    return {task.client: models[task.start] for task in others}
+    return {task.client: models[task.start_index] for task in others}
 
 
 def decode_evaluate_request(
@@ -292,10 +294,10 @@ def decode_evaluate_request(
 
     As in ``decode_train_request``, but a request of Flower's own strategies needs no round.
     """
-    return _decode_request(content, hosted, evaluate_task_of)
+    return _decode_request(content, hosted, build_evaluate_task)
 
 
-def train_task_of(config: Mapping[str, Any], client: int) -> TrainTask:
+def build_train_task(config: Mapping[str, Any], client: int) -> TrainTask:
     """Return a client's task from a config with one value for each key.
 
     Raises
@@ -305,35 +307,37 @@ def train_task_of(config: Mapping[str, Any], client: int) -> TrainTask:
     """
     return TrainTask(
         client=client,
-        server_round=_round_in(config),
+        server_round=_read_round(config),
         priority=bool(config.get(PRIORITY, True)),
         objective=Objective(
             config.get(GLOBAL_LOSS, math.nan), config.get(GLOBAL_ACCURACY, math.nan)
         ),
         epsilon=config.get(EPSILON),
         criterion=config.get(CRITERION, "loss"),
-        keeps_model=bool(config.get(KEEPS_MODEL, False)),
-        measures=bool(config.get(MEASURES_LOSS, True)),
-        proportion=config.get(PROPORTION),
+        trains_local_model=bool(config.get(KEEPS_MODEL, False)),
+        requests_loss=bool(config.get(MEASURES_LOSS, True)),
+        known_weight=config.get(PROPORTION),
         by_data=bool(config.get(BY_DATA, False)),
-        terms=int(config.get(TERMS, 1)),
+        num_terms=int(config.get(NUM_TERMS, 1)),
         clipping_norm=config.get(CLIPPING_NORM),
-        start=int(config.get(START, 0)),
+        start_index=int(config.get(START_INDEX, 0)),
     )
 
 
-def evaluate_task_of(config: Mapping[str, Any], client: int) -> EvaluateTask:
+def build_evaluate_task(config: Mapping[str, Any], client: int) -> EvaluateTask:
     """Return a client's evaluation task from a config with one value for each key."""
     return EvaluateTask(
         client=client,
         server_round=config.get(SERVER_ROUND, 0),
-        train=bool(config.get(TRAIN_PART, True)),
-        test=bool(config.get(TEST_PART, True)),
-        keeps_model=bool(config.get(KEEPS_MODEL, False)),
+        train=bool(config.get(TRAIN_SPLIT, True)),
+        test=bool(config.get(TEST_SPLIT, True)),
+        evaluates_local_model=bool(config.get(KEEPS_MODEL, False)),
     )
 
 
-def decode_asked(content: RecordDict, hosted: Sequence[int]) -> tuple[int, tuple[int, ...]]:
+def decode_selected_clients(
+    content: RecordDict, hosted: Sequence[int]
+) -> tuple[int, tuple[int, ...]]:
     """Return the round of a train request, and which of the ``hosted`` clients it asks.
 
     Raises
@@ -341,52 +345,54 @@ def decode_asked(content: RecordDict, hosted: Sequence[int]) -> tuple[int, tuple
     ProtocolError
         If the server uses another protocol, there is no round, or a client is not ``hosted`` here.
     """
-    config: Mapping[str, Any] = records_of(content, ConfigRecord).get(CONFIG, {})
+    config: Mapping[str, Any] = select_records(content, ConfigRecord).get(CONFIG, {})
     check_request(config)
-    return _round_in(config), _asked(config, hosted)
+    return _read_round(config), _read_selected_clients(config, hosted)
 
 
-def select_clients(content: RecordDict, asked: Sequence[int], chosen: Sequence[int]) -> RecordDict:
-    """Return a request reduced to the ``chosen`` clients, out of those ``asked`` in its order.
+def filter_clients(
+    content: RecordDict, selected: Sequence[int], chosen: Sequence[int]
+) -> RecordDict:
+    """Return a request reduced to the ``chosen`` clients, out of those ``selected`` in its order.
 
     The protocol's lists keep the values of the chosen clients; everything else stays the same.
     """
-    place_of = {k: i for i, k in enumerate(asked)}
+    place_of = {k: i for i, k in enumerate(selected)}
     places = [place_of[k] for k in chosen]
     config: dict[str, Any] = {
         key: [value[i] for i in places]
-        if key in OF_A_REQUEST and isinstance(value, list)
+        if key in REQUEST_KEYS and isinstance(value, list)
         else value
-        for key, value in records_of(content, ConfigRecord)[CONFIG].items()
+        for key, value in select_records(content, ConfigRecord)[CONFIG].items()
     }
-    config |= {PROTOCOL_NUMBER: PROTOCOL, CLIENT_ID: list(chosen)}
+    config |= {PROTOCOL_KEY: PROTOCOL_VERSION, CLIENT_ID: list(chosen)}
     return RecordDict({**content, CONFIG: ConfigRecord(config)})
 
 
 def _decode_request(
     content: RecordDict,
     hosted: Sequence[int],
-    task_of: Callable[[Mapping[str, Any], int], TaskT],
+    build_task: Callable[[Mapping[str, Any], int], TaskT],
 ) -> tuple[NamedArrays, tuple[TaskT, ...]]:
-    arrays, configs = records_of(content, ArrayRecord), records_of(content, ConfigRecord)
+    arrays, configs = select_records(content, ArrayRecord), select_records(content, ConfigRecord)
     model = arrays.get(ARRAYS, arrays.get(START_MODEL.format(0)))
     if model is None or CONFIG not in configs:
         raise ProtocolError(f"a request needs the records '{ARRAYS}' and '{CONFIG}'")
     config: Mapping[str, Any] = configs[CONFIG]
     check_request(config)
-    clients = _asked(config, hosted)
-    ours = {key: value for key, value in config.items() if key in OF_A_REQUEST}
+    clients = _read_selected_clients(config, hosted)
+    ours = {key: value for key, value in config.items() if key in REQUEST_KEYS}
     for key, value in ours.items():
         if isinstance(value, list) and len(value) != len(clients):
-            raise ProtocolError(f"'{key}' must have one value for each of [{abbreviated(clients)}]")
+            raise ProtocolError(f"'{key}' must have one value for each of [{abbreviate(clients)}]")
     tasks = tuple(
-        task_of({k: v[i] if isinstance(v, list) else v for k, v in ours.items()}, client)
+        build_task({k: v[i] if isinstance(v, list) else v for k, v in ours.items()}, client)
         for i, client in enumerate(clients)
     )
     return decode_arrays(model), tasks
 
 
-def _round_in(config: Mapping[str, Any]) -> int:
+def _read_round(config: Mapping[str, Any]) -> int:
     server_round = config.get(SERVER_ROUND)
     if not isinstance(server_round, int) or server_round < 1:
         raise ProtocolError(
@@ -395,14 +401,14 @@ def _round_in(config: Mapping[str, Any]) -> int:
     return server_round
 
 
-def _asked(config: Mapping[str, Any], hosted: Sequence[int]) -> tuple[int, ...]:
+def _read_selected_clients(config: Mapping[str, Any], hosted: Sequence[int]) -> tuple[int, ...]:
     named = config.get(CLIENT_ID)
     clients = tuple(hosted) if named is None else tuple(int(k) for k in named)
     # A range, as of a node of many clients, tells by arithmetic what is in it.
     members = hosted if isinstance(hosted, range) else frozenset(hosted)
     if foreign := sorted({k for k in clients if k not in members}):
         raise ProtocolError(
-            f"clients [{abbreviated(foreign)}] are not on this node, which hosts "
-            f"[{abbreviated(hosted)}]"
+            f"clients [{abbreviate(foreign)}] are not on this node, which hosts "
+            f"[{abbreviate(hosted)}]"
         )
     return clients

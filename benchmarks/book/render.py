@@ -1,0 +1,135 @@
+"""Writing the book from the texts, the data of what was measured, and the papers' numbers."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.book.chapters import CHAPTERS, Chapter, SweepChapter
+from benchmarks.book.claims import (
+    Verdict,
+    format_claim_table,
+    format_headline_table,
+    format_missing_list,
+    judge_claim,
+)
+from benchmarks.book.claims_data import CLAIMS
+from benchmarks.book.results import ChapterResult, collapse_ranges, read_chapter_result
+from benchmarks.book.summarize import PICTURE_SEEDS
+
+TEXTS, RESULTS, IMAGES = "book", "results", "images"
+INTRODUCTION = "introduction"
+# Where the tables go. What follows was written for the numbers of this day and commit.
+TABLES_COMMENT = re.compile(r"<!-- tables(?: of (\S+), (.+))? -->\n*")
+HEADLINES_COMMENT = re.compile(r"(<!-- claims -->\n).*(<!-- end of claims -->)", re.DOTALL)
+CLAIMS_TEXT = "claims"
+CLAIMS_HEADING = "The papers' claims"
+
+
+def format_book(docs: Path, *, quick: bool) -> str:
+    """Return the book as Markdown.
+
+    Parameters
+    ----------
+    docs : Path
+        The folder with ``book/NAME.md``, ``results/NAME.json`` and ``images/NAME.png``.
+    quick : bool
+        Whether the numbers are those of the quick book: then what the texts conclude from the full
+        one is left out, and the commands are the quick ones.
+    """
+    first = (docs / TEXTS / f"{INTRODUCTION}.md").read_text(encoding="utf-8").strip()
+    if quick:
+        first = "# The quick book\n\nTwo rounds and one seed of everything: no result, a check."
+    chapters = [chapter.make_quick() for chapter in CHAPTERS] if quick else CHAPTERS
+    parts = (_format_chapter(chapter, docs, quick=quick) for chapter in chapters)
+    claims = () if quick else (_format_claims(docs),)
+    return "\n\n".join([first, *claims, *("\n\n".join(part) for part in parts)]) + "\n"
+
+
+def replace_headlines(readme: str, docs: Path) -> str:
+    """Return the README with its table of claims written anew from the book's numbers.
+
+    Raises
+    ------
+    ValueError
+        If the README lacks one of the two comments between which the table stands.
+    """
+    table = format_headline_table(_read_verdicts(docs), "docs/results.md#the-papers-claims")
+    written, count = HEADLINES_COMMENT.subn(
+        lambda found: f"{found[1]}\n{table}\n{found[2]}", readme
+    )
+    if count != 1:
+        raise ValueError("README.md must have <!-- claims --> and <!-- end of claims --> once")
+    return written
+
+
+def _read_verdicts(docs: Path) -> list[Verdict]:
+    known = {path.stem: path for path in (docs / RESULTS).glob("*.json")}
+    found = {name: read_chapter_result(path) for name, path in known.items()}
+    return [judge_claim(claim, found.get(claim.chapter)) for claim in CLAIMS]
+
+
+def _format_claims(docs: Path) -> str:
+    """Return the first section: all claims, and which of them are not measured."""
+    verdicts = _read_verdicts(docs)
+    links = {chapter.name: format_anchor(chapter.title) for chapter in CHAPTERS}
+    return "\n\n".join(
+        (
+            f"## {CLAIMS_HEADING}",
+            (docs / TEXTS / f"{CLAIMS_TEXT}.md").read_text(encoding="utf-8").strip(),
+            format_claim_table(verdicts, links),
+            "### Not measured",
+            format_missing_list(verdicts),
+        )
+    )
+
+
+def format_anchor(heading: str) -> str:
+    """Return GitHub's anchor of a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def _format_chapter(chapter: Chapter, docs: Path, *, quick: bool) -> Iterator[str]:
+    text = (docs / TEXTS / f"{chapter.name}.md").read_text(encoding="utf-8")
+    before, date, commit, after = TABLES_COMMENT.split(text, maxsplit=1)
+    yield f"## {chapter.title}"
+    yield before.strip()
+    yield f"```bash\n{_format_commands(chapter, quick=quick)}\n```"
+    path = docs / RESULTS / f"{chapter.name}.json"
+    if not path.exists():
+        yield "*Not measured yet.*"
+        return
+    measured = read_chapter_result(path)
+    yield measured.describe_origin()
+    yield from _format_tables(chapter, measured)
+    if (docs / IMAGES / f"{chapter.name}.png").exists():
+        seeds = ", ".join(map(str, PICTURE_SEEDS))
+        yield f"![{chapter.title}: over rounds]({IMAGES}/{chapter.name}.png)\n\n*Seeds {seeds}.*"
+    if not quick and after.strip():
+        if (date, commit) != (measured.date, measured.commit):
+            yield f"*What follows was written for the numbers of {date}, {commit}.*"
+        yield after.strip()
+
+
+def _format_commands(chapter: Chapter, *, quick: bool) -> str:
+    sweeps = chapter.sweeps if isinstance(chapter, SweepChapter) else ()
+    lines = [shlex.join(["fedquorum", "-m", *map(_shorten_seeds, words)]) for words in sweeps]
+    again = "--quick" if quick else f"--run {chapter.name}"
+    return "\n".join([*lines, f"python -m benchmarks.book {again}"])
+
+
+def _shorten_seeds(override: str) -> str:
+    """Return a sweep's word, with many seeds as Hydra's range, whose end is not part of it."""
+    if not override.startswith("seed="):
+        return override
+    return collapse_ranges(override, ",", lambda first, last: f"range({first},{last + 1})")
+
+
+def _format_tables(chapter: Chapter, result: ChapterResult) -> Iterator[str]:
+    for table in result.tables.values():
+        if table.rows:
+            yield table.to_markdown()
+    if isinstance(chapter, SweepChapter) and chapter.published is not None:
+        for table in chapter.published(result.tables).values():
+            if any(any(cell is not None for cell in row[1:]) for row in table.rows):
+                yield table.to_markdown()

@@ -1,0 +1,251 @@
+"""Measure one model on the data of many clients at once, and never twice."""
+
+import math
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from client_app.arrays import Arrays, load_arrays
+from client_app.batched.forward import DenseEvaluator
+from client_app.batched.gradients import build_dense_gradients
+from client_app.data.base import Split
+from client_app.evaluation import (
+    MAX_INPUT_NUMBERS,
+    MAX_PREDICTIONS,
+    ClientMetrics,
+    MetricsByClient,
+    build_client_metrics,
+    evaluate_clients,
+)
+from client_app.examples import Examples
+from client_app.losses import Task
+from client_app.workers import MIN_SHARED_FLOPS, WorkerPool, count_available_cores
+
+
+class CachedEvaluator:
+    """Measure models on the clients' parts, and keep the measurements of the last model.
+
+    A client that was asked for F_k(w_t) after one round and trains on w_t in the next one
+    computes it once. On a CPU what a client measures has the same bits whichever clients measure
+    beside it.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Where arrays are put to compute with them.
+    examples : mapping
+        The clients' rows by part.
+    task : Task
+        The loss.
+    metric : str
+        ``evaluation.metric``, measured of test and validation parts.
+    flops_per_sample : int
+        Operations of a forward pass, by which the number of workers is chosen; by default as
+        many as there are.
+    rows_at_once : int
+        How many rows pass through the model at the same time, at most.
+    threads : int
+        Number of torch threads in a product. It decides how the product is rounded.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        examples: Mapping[Split, Examples],
+        task: Task,
+        metric: str = "accuracy",
+        *,
+        flops_per_sample: int = MIN_SHARED_FLOPS,
+        rows_at_once: int = MAX_PREDICTIONS,
+        threads: int = 1,
+    ) -> None:
+        self._model = model
+        self._examples = examples
+        self._task = task
+        self.metric = metric
+        self._arrays: Arrays = []
+        self._kept = {part: EvalCache(rows) for part, rows in examples.items()}
+        self._flops_per_sample = flops_per_sample
+        self._rows_at_once = min(MAX_PREDICTIONS, rows_at_once)
+        self._threads = threads
+        dense = build_dense_gradients(model, task)
+        self._dense: dict[Split, DenseEvaluator] = {}
+        if dense is not None:
+            for part, rows in examples.items():
+                self._dense[part] = DenseEvaluator(dense, rows, task, self._rows_at_once)
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """The parts that clients have."""
+        return tuple(self._examples)
+
+    def count(self, split: Split, client: int) -> int:
+        """Return how many rows a part of a client has."""
+        return self._examples[split].count(client)
+
+    def evaluate(self, arrays: Arrays, split: Split, client: int) -> ClientMetrics:
+        """Return one client's measurements of the model with these arrays."""
+        self._clear_if_changed(arrays)
+        kept = self._kept[split]
+        if not kept.has(client):
+            self.prepare(arrays, split, [client])
+        return kept.get(client)
+
+    def prepare(self, arrays: Arrays, split: Split, clients: Iterable[int]) -> None:
+        """Make the missing measurements for these clients."""
+        self._clear_if_changed(arrays)
+        missing = self._kept[split].find_missing(clients)
+        if not missing:
+            return
+        load_arrays(arrays, self._model)
+        metric = "loss" if split == "train" else self.metric
+        for group, measured in self._evaluate_groups(split, missing, metric):
+            self._kept[split].add(group, measured)
+
+    def _clear_if_changed(self, arrays: Arrays) -> None:
+        """Forget what was measured of another model than that with these arrays."""
+        if not _is_same_model(arrays, self._arrays):
+            self._arrays = list(arrays)
+            for kept in self._kept.values():
+                kept.clear()
+
+    def _evaluate_groups(
+        self, split: Split, clients: Sequence[int], metric: str
+    ) -> Iterator[tuple[Sequence[int], MetricsByClient]]:
+        """Yield what clients measure, group by group."""
+        examples = self._examples[split]
+        if self._dense:
+            workers = self._choose_workers(int(examples.get_counts(clients).sum()))
+            state = self._model.state_dict()
+            yield clients, self._dense[split].evaluate(state, clients, metric, workers)
+        elif examples.device.type == "cpu":
+            for client, measured in self._evaluate_separately(examples, clients, metric):
+                yield [client], measured
+        else:
+            for group in _group_clients(clients, examples, self._rows_at_once):
+                counts = examples.get_counts(group)
+                yield group, self._evaluate_rows(*examples.select_clients(group), counts, metric)
+
+    def _evaluate_separately(
+        self, examples: Examples, clients: Sequence[int], metric: str
+    ) -> Iterator[tuple[int, MetricsByClient]]:
+        """Measure each client in passes of its own: their shapes depend on its rows alone."""
+
+        def measure(client: int) -> MetricsByClient:
+            first, count = examples.get_start(client), examples.count(client)
+            rows = torch.arange(first, first + count, device=examples.device)
+            counts = np.array([count])
+            return self._evaluate_rows(
+                examples.gather_inputs(rows), examples.gather_labels(rows), counts, metric
+            )
+
+        self._model.eval()
+        workers = self._choose_workers(int(examples.get_counts(clients).max()))
+        measurements = workers.map(measure, clients, prefetch=2 * workers.count)
+        for client, measured in zip(clients, measurements, strict=True):
+            if isinstance(measured, Exception):
+                raise measured
+            yield client, measured
+
+    def _evaluate_rows(
+        self, x: torch.Tensor, y: torch.Tensor, counts: NDArray[np.int64], metric: str
+    ) -> MetricsByClient:
+        return evaluate_clients(
+            self._model,
+            x,
+            y,
+            counts,
+            task=self._task,
+            metric_name=metric,
+            rows_at_once=self._rows_at_once,
+        )
+
+    def _choose_workers(self, rows: int) -> WorkerPool:
+        """Return one worker where so many rows are little work; no result depends on it."""
+        shared = self._flops_per_sample * rows >= MIN_SHARED_FLOPS
+        return WorkerPool(count_available_cores() // self._threads if shared else 1, self._threads)
+
+
+class EvalCache:
+    """The clients' measurements of one model on one part, a row for each client.
+
+    Parameters
+    ----------
+    examples : Examples
+        The part, whose clients these are.
+    """
+
+    def __init__(self, examples: Examples) -> None:
+        self._examples = examples
+        count = len(examples.clients)
+        self._known = np.zeros(count, dtype=np.bool_)
+        self._values = np.empty((count, len(fields(ClientMetrics))))
+        self._added: list[NDArray[np.int64]] = []
+
+    def has(self, client: int) -> bool:
+        """Say whether a client has measured."""
+        return bool(self._known[self._examples.get_index(client)])
+
+    def get(self, client: int) -> ClientMetrics:
+        """Return a client's measurements."""
+        return build_client_metrics(self._values[self._examples.get_index(client)].tolist())
+
+    def find_missing(self, clients: Iterable[int]) -> list[int]:
+        """Return those of the clients that have not measured."""
+        wanted = np.asarray(list(clients), dtype=np.int64)
+        missing: list[int] = wanted[~self._known[self._examples.get_indices(wanted)]].tolist()
+        return missing
+
+    def add(self, clients: Sequence[int], metrics: MetricsByClient) -> None:
+        """Keep the clients' measurements."""
+        places = self._examples.get_indices(clients)
+        self._known[places] = True
+        self._values[places] = np.stack(metrics.columns, axis=1)
+        self._added.append(places)
+
+    def clear(self) -> None:
+        """Forget all, in time for those that measured."""
+        for places in self._added:
+            self._known[places] = False
+        self._added = []
+
+
+def _is_same_model(arrays: Arrays, others: Arrays) -> bool:
+    if len(arrays) != len(others):
+        return False
+    # First whether they are the same objects: every client asks.
+    return all(map(operator.is_, arrays, others)) or all(map(_has_same_bits, arrays, others))
+
+
+def _has_same_bits(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Say whether two arrays are the same to the bit: NaN of a diverged model equals itself."""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return np.array_equal(_to_bits(one), _to_bits(other))
+
+
+def _to_bits(array: NDArray[Any]) -> NDArray[Any]:
+    unsigned = f"u{math.gcd(array.itemsize, 8)}"
+    return np.ascontiguousarray(array).reshape(-1).view(unsigned)
+
+
+def _group_clients(
+    clients: Sequence[int], examples: Examples, rows_at_once: int
+) -> Iterator[list[int]]:
+    """Divide clients so that the rows of each group are one pass, or those of one client."""
+    group: list[int] = []
+    rows, most = 0, min(rows_at_once, MAX_INPUT_NUMBERS // math.prod(examples.input_shape))
+    for client in clients:
+        if group and rows + examples.count(client) > most:
+            yield group
+            group, rows = [], 0
+        group.append(client)
+        rows += examples.count(client)
+    if group:
+        yield group

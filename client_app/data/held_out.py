@@ -1,0 +1,50 @@
+"""Which clients never train, and are evaluated all the same."""
+
+from collections.abc import Collection
+
+from fedquorum.errors import SettingsError
+from fedquorum.rng import make_generator
+from fedquorum.rounding import round_half_even
+
+from conf.schema.data import DataSettings
+
+
+def select_held_out_clients(
+    settings: DataSettings, num_clients: int, priority: Collection[int], seed: int
+) -> tuple[int, ...]:
+    """Return the clients that ``data.holdout_client_fraction`` keeps from training, ascending.
+
+    round(fraction N) of all N clients, uniformly at random. Priority clients are the ones that the
+    model is for, and are never unseen; with ``data.priority=all``, where nobody is preferred, all
+    clients are drawn from.
+
+    Parameters
+    ----------
+    settings : DataSettings
+        ``holdout_client_fraction`` and ``priority``.
+    num_clients : int
+        N.
+    priority : collection of int
+        The clients that the settings give priority.
+    seed : int
+        The run's seed.
+
+    Raises
+    ------
+    SettingsError
+        If the fraction is of less than one client, or of more than can be unseen.
+    """
+    fraction = settings.holdout_client_fraction
+    if fraction == 0.0:
+        return ()
+    everyone = settings.priority == "all" and not settings.priority_weights
+    left = [k for k in range(num_clients) if everyone or k not in priority]
+    count, most = round_half_even(fraction, num_clients), len(left) - everyone
+    if not 1 <= count <= most:
+        whom = "with one left to train" if everyone else "none of which has priority"
+        raise SettingsError(
+            f"data.holdout_client_fraction must be 0 or a share of 1 to {most} of the "
+            f"{num_clients} clients, {whom}, got {fraction} ({count} clients)"
+        )
+    order = make_generator(seed, "unseen").permutation(len(left))
+    return tuple(sorted(left[i] for i in order[:count].tolist()))

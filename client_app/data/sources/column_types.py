@@ -1,0 +1,119 @@
+"""Columns that are no inputs: dates, texts, and names of rows.
+
+As categories they would be a column of 0 and 1 for nearly every row, which a model learns by heart.
+"""
+
+import re
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pandas.tseries.api import guess_datetime_format
+
+from client_app.data.base import Labels
+
+MIN_ROWS = 20
+"""Of fewer rows nothing can be said of how often a value returns."""
+
+MIN_TEXT_WORDS = 5
+"""A value of at least so many words, on average, is a text."""
+
+MAX_TEXT_CHOICES = 20
+"""More different texts than these are no answers to choose from."""
+
+ROW_NUMBER_NAME = re.compile(r"(^|[_\W])(?i:id|nr|no|number|index|key)$|[a-z](Id|ID|Nr|No)$")
+"""How a column of whole numbers is called that numbers the rows."""
+
+DATE_RANGE = (1900_01_01, 2100_12_31)
+"""The first and the last day that a whole number is taken for."""
+
+DATES, TIMES, TEXTS, NAMES = "dates", "times", "texts", "another value in nearly every row"
+ROW_NUMBERS = "a number for each row of a client"
+
+
+def find_exclusion_reason(name: str, column: Any, clients: Labels | None = None) -> str | None:
+    """Return why a column is not an input; None for numbers and categories.
+
+    Parameters
+    ----------
+    name : str
+        The column's name.
+    column : pyarrow.ChunkedArray
+        Its cells, null where they are missing.
+    clients : array of int64, optional
+        The client of each row, where there are several.
+    """
+    kind = column.type
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return DATES
+    if pa.types.is_time(kind) or pa.types.is_duration(kind):
+        return TIMES
+    if pa.types.is_string(kind):
+        known: list[str] = column.drop_null().to_pylist()
+        return DATES if _has_only_dates(known) else _infer_text_kind(known)
+    if pa.types.is_integer(kind):
+        return _infer_integer_kind(name, column, clients)
+    return None
+
+
+def _has_only_dates(values: Sequence[str]) -> bool:
+    """Say whether all values are dates in one format, that of the first."""
+    if not values:
+        return False
+    for day_first in (False, True):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of days that come first, or do not
+            style = guess_datetime_format(values[0], dayfirst=day_first)
+        if style is None:
+            return False
+        if pd.to_datetime(pd.Series(values), format=style, errors="coerce").notna().all():
+            return True
+    return False
+
+
+def _infer_text_kind(values: Sequence[str]) -> str | None:
+    if len(values) < MIN_ROWS:
+        return None
+    different = len(set(values))
+    texts = np.mean([len(value.split()) for value in values]) >= MIN_TEXT_WORDS
+    if texts and different > MAX_TEXT_CHOICES:
+        return TEXTS
+    return NAMES if different > len(values) / 2 else None
+
+
+def _infer_integer_kind(name: str, column: Any, clients: Labels | None) -> str | None:
+    """Return what numbers that name rows or days are.
+
+    Whole numbers that differ in all rows may well be amounts. They number the rows if they leave no
+    gap, or if the column is called so. Files of several clients often number their own rows each.
+    Days are written as 20261122.
+    """
+    known = column.drop_null()
+    if len(known) < MIN_ROWS:
+        return None
+    ends = pc.min_max(known)
+    low, high = ends["min"].as_py(), ends["max"].as_py()
+    days = low >= DATE_RANGE[0] and high <= DATE_RANGE[1]
+    if days and _has_only_dates([str(n) for n in known.to_pylist()]):
+        return DATES
+    if len(known) < len(column):
+        return None
+    numbers, called_so = known.to_numpy(), ROW_NUMBER_NAME.search(name) is not None
+    if _is_row_number(numbers, name_matches=called_so):
+        return NAMES
+    if clients is None or len(numbers) < MIN_ROWS * (int(clients.max()) + 1):
+        return None
+    parts = np.split(numbers[np.argsort(clients, kind="stable")], np.cumsum(np.bincount(clients)))
+    each = (_is_row_number(part, name_matches=called_so) for part in parts if len(part))
+    return ROW_NUMBERS if all(each) else None
+
+
+def _is_row_number(numbers: NDArray[np.int64], *, name_matches: bool) -> bool:
+    """Say whether all numbers differ, and leave no gap or are called a number of rows."""
+    without_gap = int(numbers.max()) - int(numbers.min()) == len(numbers) - 1
+    return len(np.unique(numbers)) == len(numbers) and (without_gap or name_matches)

@@ -1,0 +1,115 @@
+"""Samples that are files of their own, each read when it is asked for."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fedquorum.errors import DataError, to_one_line
+from numpy.typing import NDArray
+from PIL import Image
+
+NUM_RGB_CHANNELS = 3
+WIDE_MODES = ("I", "I;16", "I;16B", "I;16L", "I;16N", "F")
+"""Pillow's modes of which a conversion to 8 bits would cut all numbers at 255."""
+
+
+class ImageFiles:
+    """Images in colour, uint8 (n, height, width, 3), whatever the files hold.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        One for each image.
+    size : tuple of int
+        Height and width.
+    fit : str
+        What is done with an image of another size: ``exact`` refuses it, ``stretch`` scales both
+        sides.
+    """
+
+    dtype = np.dtype(np.uint8)
+
+    def __init__(self, paths: Sequence[Path], size: tuple[int, int], *, fit: str = "exact") -> None:
+        self._paths = paths
+        self._size = size
+        self._fit = fit
+        self.shape = (len(paths), *size, NUM_RGB_CHANNELS)
+
+    def __len__(self) -> int:
+        """Return n."""
+        return len(self._paths)
+
+    def __getitem__(self, rows: Any) -> NDArray[np.uint8]:
+        """Return the images of a slice or of an array of rows; see ``Collection``."""
+        chosen = np.arange(len(self))[rows]
+        pixels = np.empty((len(chosen), *self.shape[1:]), dtype=np.uint8)
+        for place, row in enumerate(chosen):
+            pixels[place] = self._read(self._paths[row])
+        return pixels
+
+    def _read(self, path: Path) -> NDArray[np.uint8]:
+        try:
+            with Image.open(path) as file:
+                mode, image = file.mode, file.convert("RGB")
+        except Exception as error:  # for a damaged file PIL raises what it pleases
+            raise DataError(
+                f"data.path must lead to images, got {path}, which is no image: {to_one_line(error)}"
+            ) from None
+        return to_pixels(
+            image, mode, self._size, self._fit, setting="data.path", location=str(path)
+        )
+
+
+def to_pixels(
+    image: Image.Image, mode: str, size: tuple[int, int], fit: str, *, setting: str, location: str
+) -> NDArray[np.uint8]:
+    """Return the pixels of an image that was converted to 8 bits a channel.
+
+    Parameters
+    ----------
+    image : Image
+        The converted image.
+    mode : str
+        Pillow's mode before the conversion.
+    size : tuple of int
+        Height and width.
+    fit : str
+        See ``ImageFiles``.
+    setting, location : str
+        The setting that leads to the image, and where it is, for messages.
+
+    Raises
+    ------
+    DataError
+        If it had more than 8 bits, or is of another size where ``fit`` is ``exact``.
+    """
+    height, width = size
+    if mode in WIDE_MODES:
+        raise DataError(
+            f"{setting} must lead to images of 8 bits a channel, got {location} of Pillow's mode "
+            f"{mode}"
+        )
+    if image.size != (width, height):
+        if fit == "exact":
+            raise DataError(
+                f"{setting} must lead to images of {height} x {width}, got {location} of "
+                f"{image.size[1]} x {image.size[0]}"
+            )
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+    return np.asarray(image)
+
+
+def read_image_size(path: Path) -> tuple[int, int]:
+    """Return height and width of an image, from its beginning.
+
+    Raises
+    ------
+    ValueError
+        If it is no image.
+    """
+    try:
+        with Image.open(path) as file:
+            return file.height, file.width
+    except Exception as error:
+        raise ValueError(f"{path} is no image: {to_one_line(error)}") from None

@@ -1,0 +1,64 @@
+"""Derive schemas from the declarations of the rules' parameters."""
+
+import sys
+from collections.abc import Iterable
+from dataclasses import Field, field, fields, make_dataclass
+from typing import Any, get_type_hints
+
+from fedquorum.named import CUSTOM
+from fedquorum.rule import Rule, get_parameters, parameter
+
+from conf.schema.ranges import ARGUMENTS, ImportPath
+
+Setting = tuple[str, Any, Field[Any]]
+"""A setting's name, its type and its field."""
+
+
+def derive_settings(rule: type[Any]) -> tuple[Setting, ...]:
+    """Return a setting for each parameter of a rule, with its type, default and range."""
+    types = get_type_hints(rule)
+    return tuple((item.name, types[item.name], _copy_field(item)) for item in get_parameters(rule))
+
+
+def _copy_field(item: Field[Any]) -> Any:
+    """Return a field like that of a rule, of which a schema has one for itself."""
+    return parameter(item.default, item.metadata["allowed"], item.metadata["search"])
+
+
+def make_schema(
+    base: type[Any], name: str, summary: str, settings: Iterable[Setting] = ()
+) -> type[Any]:
+    """Return the schema of an option: the settings of ``base``, and then others.
+
+    Raises
+    ------
+    ValueError
+        If two settings have one name.
+    """
+    added = [*settings]
+    names = [*(item.name for item in fields(base)), *(setting[0] for setting in added)]
+    if len(set(names)) < len(names):
+        raise ValueError(f"{name} needs parameters with other names, got {', '.join(names)}")
+    made = make_dataclass(
+        f"{base.__name__}_{name}", [("name", str, field(default=name)), *added], bases=(base,)
+    )
+    made.__doc__ = summary
+    made.__module__ = base.__module__
+    setattr(sys.modules[base.__module__], made.__name__, made)  # where pickle looks for it
+    return made
+
+
+def make_schemas(base: type[Any], rules: Iterable[type[Rule]]) -> dict[str, type[Any]]:
+    """Return the schema of every rule by its key."""
+    return {
+        rule.key: make_schema(base, rule.key, rule.summary, derive_settings(rule)) for rule in rules
+    }
+
+
+def make_custom_schema(
+    base: type[Any], summary: str, settings: Iterable[Setting] = ()
+) -> type[Any]:
+    """Return the schema of a rule of the user's own, made by ``path`` of ``args``."""
+    path: Setting = ("path", str, parameter("", ImportPath()))
+    args: Setting = ("args", Any, parameter(None, ARGUMENTS))
+    return make_schema(base, CUSTOM, summary, (*settings, path, args))

@@ -1,0 +1,66 @@
+"""Read which public key each client's node has.
+
+One line for each client or each node, as in OpenSSH's ``allowed_signers``::
+
+    # clients  key type             key          comment
+    0          ecdsa-sha2-nistp384  AAAAE2VjZ... hospital-a
+    1,2        ecdsa-sha2-nistp384  AAAAE2VjZ... hospital-b, which hosts two
+
+Empty lines and lines that begin with # are comments. Every client has one key; a key may have
+several clients.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+from fedquorum.errors import SettingsError
+from fedquorum.flower.nodes import ClientsByKey, compute_fingerprint
+
+
+def read_node_keys(path: str, num_clients: int) -> ClientsByKey:
+    """Return the clients of every public key in a file, by the key's fingerprint.
+
+    Raises
+    ------
+    SettingsError
+        If there is no such file, or it is not one line for each of the clients; the message has
+        the line's number.
+    """
+    where = Path(path).expanduser().absolute()
+    try:
+        lines = where.read_text(encoding="utf-8").splitlines()
+        clients_of: dict[str, frozenset[int]] = {}
+        for client, key in _parse_entries(lines, num_clients):
+            clients_of[key] = clients_of.get(key, frozenset()) | {client}
+    except (OSError, ValueError) as error:
+        raise SettingsError(
+            "engine.node_keys must be a file with lines of client ids and OpenSSH public keys, "
+            f"each of the {num_clients} clients once, got {where}: {error}"
+        ) from None
+    return clients_of
+
+
+def _parse_entries(lines: Iterable[str], num_clients: int) -> Iterable[tuple[int, str]]:
+    seen: dict[int, int] = {}
+    for number, line in enumerate(lines, 1):
+        ids, _, key = line.strip().partition(" ")
+        if not ids or ids.startswith("#"):
+            continue
+        try:
+            found = compute_fingerprint(load_ssh_public_key(key.strip().encode()))
+        except (ValueError, UnsupportedAlgorithm):
+            raise ValueError(f"line {number} has no OpenSSH public key") from None
+        for text in ids.split(","):
+            if not text.isascii() or not text.isdigit() or int(text) >= num_clients:
+                raise ValueError(
+                    f"line {number} has {text!r} for a client id from 0 to {num_clients - 1}"
+                )
+            client = int(text)
+            if client in seen:
+                raise ValueError(f"client {client} is in line {seen[client]} and line {number}")
+            seen[client] = number
+            yield client, found
+    if missing := sorted(set(range(num_clients)) - seen.keys()):
+        raise ValueError(f"it lacks client {missing[0]}")

@@ -1,0 +1,231 @@
+"""From the scores of a study's runs to its answer."""
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from fedquorum.records.reader import load_run
+from fedquorum.search import FloatRange
+
+from client_app.data import FederatedData
+from conf.schema.data import CsvSettings
+from server_app.study.candidates import Candidate, MethodComparison, get_tuning_seeds
+from server_app.study.caveats import (
+    LastEvaluation,
+    find_comparison_caveats,
+    find_data_caveats,
+    find_guessing_caveat,
+    find_run_caveats,
+    find_tuning_caveats,
+    has_shared_rows,
+    read_last_evaluations,
+)
+from server_app.study.jobs import StudyJobs
+from server_app.study.paired_statistics import (
+    MIN_SEEDS,
+    Decision,
+    PairedDifference,
+    compute_paired_difference,
+    compute_tail_probability,
+    decide_best_method,
+    find_indistinguishable,
+)
+from server_app.study.result import BudgetUse, MethodResult, StudyResult
+from server_app.study.scores import average_by_client, find_round_reaching
+from server_app.study.settings import StudySettings
+from server_app.study.text import describe_score_group
+
+
+def build_study_result(
+    comparison: MethodComparison,
+    jobs: StudyJobs,
+    study: StudySettings,
+    *,
+    overrides: Sequence[str],
+    seeds: Sequence[int],
+    data: tuple[FederatedData, FederatedData] | None,
+) -> StudyResult:
+    """Return what the runs say.
+
+    Parameters
+    ----------
+    comparison : Contest
+        The methods with their trials and runs.
+    jobs : StudyJobs
+        What was run, and the budget.
+    study : StudySettings
+        What was asked.
+    overrides : sequence of str
+        The settings of all runs.
+    seeds : sequence of int
+        The seeds that all methods were run with.
+    data : tuple of FederatedData, optional
+        The data of the first seed of the tuning and of the comparison, where it is here.
+    """
+    sign = 1.0 if comparison.higher_is_better else -1.0
+    scores = {
+        c.method.name: [sign * run.score for run in c.runs] for c in comparison.active_candidates
+    }
+    plain = comparison.baseline.method.name
+    min_effect = study.resolve_min_effect(
+        comparison.metric_info, float(np.mean(scores[plain] or [0.0]))
+    )
+    decision = None
+    if len(seeds) >= MIN_SEEDS and len(scores) > 1:
+        decision = decide_best_method(scores, plain, min_effect, confidence=study.confidence)
+    caveats = _collect_caveats(comparison, jobs, min_effect, data)
+    return StudyResult(
+        goal=study.goal_kind.value,
+        data=_get_data_name(comparison),
+        metric=comparison.metric,
+        metric_key=f"test.{comparison.score}",
+        decision=decision,
+        over_clients=_compare_over_clients(comparison, study.confidence),
+        not_told_apart=()
+        if decision is None
+        else find_indistinguishable(scores, decision, study.confidence),
+        min_effect=min_effect,
+        confidence=study.confidence,
+        baseline=plain,
+        methods=(
+            *(_build_method_result(comparison, contender) for contender in comparison.candidates),
+            *(
+                MethodResult(method.name, method.summary, method.overrides, left_out=reason)
+                for method, reason in comparison.rejected.items()
+            ),
+        ),
+        caveats=caveats,
+        spent=_build_budget_use(jobs, decision, len(seeds)),
+        tuning_seeds=get_tuning_seeds(comparison),
+        command=_format_command(overrides, study, jobs),
+    )
+
+
+def _get_data_name(comparison: MethodComparison) -> str:
+    """Return the name of the file, or of the data set where that has a name."""
+    data = comparison.settings.data
+    return Path(str(getattr(data, "path", ""))).name or data.name
+
+
+def _build_method_result(comparison: MethodComparison, candidate: Candidate) -> MethodResult:
+    plain = comparison.baseline
+    compared_with_plain = candidate is not plain and not candidate.exclusion_reason
+    return MethodResult(
+        name=candidate.method.name,
+        summary=candidate.method.summary,
+        words=candidate.method.overrides,
+        tuned=candidate.tuning.best_overrides,
+        trials=tuple(candidate.tuning.trials),
+        runs=tuple(candidate.runs),
+        left_out=candidate.exclusion_reason,
+        rounds_to_baseline=_average_rounds_to_baseline(comparison, candidate),
+        worse_off=_compute_worse_off(comparison, candidate) if compared_with_plain else math.nan,
+    )
+
+
+def _average_rounds_to_baseline(comparison: MethodComparison, candidate: Candidate) -> float | None:
+    """Return the mean rounds to the baseline's last score, None if few runs reach it."""
+    pairs = zip(candidate.runs, comparison.baseline.runs, strict=False)
+    better = comparison.higher_is_better
+    reached = [
+        find_round_reaching(run.curve, plain.score, higher_is_better=better) for run, plain in pairs
+    ]
+    found = [number for number in reached if number is not None]
+    return math.fsum(found) / len(found) if found and 2 * len(found) >= len(reached) else None
+
+
+def _compute_gains(comparison: MethodComparison, candidate: Candidate) -> Mapping[int, float]:
+    """Return by client how much better its metric is than with the baseline."""
+    sign = 1.0 if comparison.metric_info.higher_is_better else -1.0
+    one, plain = average_by_client(candidate.runs), average_by_client(comparison.baseline.runs)
+    return {client: sign * (one[client] - plain[client]) for client in one if client in plain}
+
+
+def _compute_worse_off(comparison: MethodComparison, candidate: Candidate) -> float:
+    gains = _compute_gains(comparison, candidate)
+    return sum(gain < 0 for gain in gains.values()) / len(gains) if gains else math.nan
+
+
+def _compare_over_clients(
+    comparison: MethodComparison, confidence: float
+) -> tuple[PairedDifference, ...]:
+    """Return each method's mean difference over clients, with intervals that hold together."""
+    others = [
+        contender
+        for contender in comparison.active_candidates
+        if contender is not comparison.baseline
+    ]
+    gains = {c.method.name: np.array([*_compute_gains(comparison, c).values()]) for c in others}
+    tail = compute_tail_probability(confidence, len(others))
+    found = [
+        compute_paired_difference(name, values, tail)
+        for name, values in gains.items()
+        if len(values) > 1
+    ]
+    return tuple(sorted(found, key=lambda one: -one.difference))
+
+
+def _collect_caveats(
+    comparison: MethodComparison,
+    jobs: StudyJobs,
+    min_effect: float,
+    data: tuple[FederatedData, FederatedData] | None,
+) -> tuple[str, ...]:
+    """Return what makes the answer weaker than it looks, what may overturn it first."""
+    results = [
+        _build_method_result(comparison, contender) for contender in comparison.active_candidates
+    ]
+    spaces = [contender.tuning.space for contender in comparison.active_candidates]
+    ranges = {
+        key: (space.low, space.high, space.log)
+        for of_method in spaces
+        for key, space in of_method.items()
+        if isinstance(space, FloatRange)
+    }
+    clients: tuple[LastEvaluation, ...] = ()
+    if comparison.baseline.runs:
+        folder = jobs.runner.directory / comparison.baseline.runs[0].folder
+        clients = read_last_evaluations(load_run(folder), comparison.metric)
+    pooled = data is not None and _has_pooled_rows(comparison, data)
+    return (
+        *filter(None, [_check_guessing(comparison, results, min_effect, data)]),
+        *find_comparison_caveats(results, comparison.metric, min_effect, pooled=pooled),
+        *(() if data is None else find_data_caveats(data[1], comparison.metric)),
+        *find_run_caveats(clients, comparison.metric),
+        *find_tuning_caveats(results, ranges),
+    )
+
+
+def _check_guessing(
+    comparison: MethodComparison,
+    results: Sequence[MethodResult],
+    min_effect: float,
+    data: tuple[FederatedData, FederatedData] | None,
+) -> str:
+    """Return whether any method does better than guessing; the server of devices cannot tell."""
+    if data is None or data[1].target != "class":
+        return ""
+    whose, classes = describe_score_group(comparison.score), data[1].num_classes
+    return find_guessing_caveat(results, whose, comparison.metric, classes, min_effect)
+
+
+def _has_pooled_rows(
+    comparison: MethodComparison, data: tuple[FederatedData, FederatedData]
+) -> bool:
+    """Say whether each seed divides the same rows; a table's are scaled by the seed's own."""
+    return isinstance(comparison.settings.data, CsvSettings) or has_shared_rows(*data)
+
+
+def _build_budget_use(jobs: StudyJobs, decision: Decision | None, seeds: int) -> BudgetUse:
+    needed = MIN_SEEDS if decision is None else decision.seeds_to_decide
+    more = None if needed is None else (needed - seeds) * jobs.cost_per_seed
+    budget = jobs.budget
+    to_decide = None if more is None else jobs.spent + more
+    return BudgetUse(budget.text, budget.unit, budget.amount, jobs.spent, to_decide)
+
+
+def _format_command(overrides: Sequence[str], study: StudySettings, jobs: StudyJobs) -> str:
+    output = f"output={jobs.runner.directory}"
+    return shlex.join(["fedquorum", "study", *overrides, *study.overrides, output])

@@ -1,0 +1,75 @@
+"""What the charts of a study share: their colours, sizes and texts."""
+
+from dataclasses import dataclass
+
+import plotly.graph_objects as go
+
+from server_app.report.chart_spec import METHOD_COLORS
+from server_app.report.plotly_charts import (
+    get_plotly_style,
+)
+from server_app.study.result import MethodResult, StudyResult
+from server_app.study.text import get_compared_methods
+
+BLACK_STYLE = METHOD_COLORS.index("#000000")
+DARK, MIDDLE = "#444444", "#8A8A8A"
+RANGE_PADDING = 0.06
+
+# Pixels.
+CHART_HEIGHT = 380
+TOP, BOTTOM = 16, 60
+
+
+@dataclass(frozen=True)
+class StudyChart:
+    """A chart of the page.
+
+    Parameters
+    ----------
+    name : str
+        What identifies it on the page.
+    title, note : str
+        What it shows, and what a reader has to know.
+    figure : Figure
+        The figure.
+    small : bool
+        Whether it is one of many that stand side by side.
+    """
+
+    name: str
+    title: str
+    note: str
+    figure: go.Figure
+    small: bool = False
+
+
+def get_styles(result: StudyResult) -> dict[str, int]:
+    """Return the style of each method that was compared: black for the baseline, then colours."""
+    others = (style for style in range(len(result.methods) + 1) if style != BLACK_STYLE)
+    return {
+        method.name: BLACK_STYLE if method.name == result.baseline else next(others)
+        for method in get_compared_methods(result)
+    }
+
+
+def get_method_color(result: StudyResult, name: str) -> str:
+    """Return a method's colour, the same on the whole page."""
+    colour, _ = get_plotly_style(get_styles(result)[name])
+    return colour
+
+
+def expand_range(low: float, high: float) -> tuple[float, float]:
+    """Return the ends of an axis with a little more than these numbers."""
+    pad = RANGE_PADDING * (high - low) or 1.0
+    return low - pad, high + pad
+
+
+def add_text(figure: go.Figure, x: float, y: float, text: str, **look: object) -> None:
+    """Write a text into a figure, at the right of a place unless the look says otherwise."""
+    usual = {"showarrow": False, "xanchor": "left", "yanchor": "middle", "align": "left"}
+    figure.add_annotation(x=x, y=y, text=text, **(usual | look))
+
+
+def get_baseline(result: StudyResult) -> MethodResult:
+    """Return the method that the others are compared with."""
+    return next(method for method in result.methods if method.name == result.baseline)

@@ -1,0 +1,309 @@
+"""What a study says, in plain words: for the terminal and for the page."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedquorum.metrics import get_metric
+from fedquorum.records.round_record import UNSEEN_GROUP
+from fedquorum.rule import Goal
+from fedquorum.sanitize import sanitize
+
+from server_app.names import method_title
+from server_app.study.paired_statistics import (
+    MIN_SEEDS,
+    NO_DIFFERENCE,
+    UNDECIDED,
+    Decision,
+    PairedDifference,
+)
+from server_app.study.result import BudgetUse, MethodResult, StudyResult
+
+GOAL_QUESTIONS = {
+    Goal.PRIORITY: "Which method serves the priority clients best?",
+    Goal.PARTICIPATION: "Which method copes best with clients that are often away?",
+    Goal.FAIRNESS: "Which method helps the clients with the worst models most?",
+    Goal.AVERAGE: "Which method is best on average?",
+}
+GROUP_NAMES = {
+    "priority": "the priority clients",
+    "non_priority": "the clients without priority",
+    "all": "all clients",
+    UNSEEN_GROUP: "held-out clients",
+}
+STATISTIC_NAMES = {
+    "worst": "the worst of ",
+    "best": "the best of ",
+    "worst10": "the worst 10 % of ",
+    "best10": "the best 10 % of ",
+}
+MINUS = "\N{MINUS SIGN}"
+MAX_DECIMALS = 6
+MINUTE, HOUR = 60.0, 3600.0
+MIN_SECONDS_IN_HOURS = 2.0 * HOUR
+MIN_WHOLE_MINUTES = 10
+
+
+@dataclass(frozen=True)
+class Unit:
+    """How numbers of a study's metric are written.
+
+    Parameters
+    ----------
+    metric : str
+        The metric's name in sentences, such as ``accuracy``.
+    unit : str
+        ``points`` of shares, which are written in percent; of others their unit, often empty.
+    factor : float
+        What a value is multiplied by.
+    digits : int
+        Decimals: so many that the margin has two digits.
+    higher_is_better : bool
+        Whether a positive difference of the metric is an improvement.
+    """
+
+    metric: str
+    unit: str
+    factor: float
+    digits: int
+    higher_is_better: bool
+
+    @classmethod
+    def for_metric(cls, metric: str, margin: float) -> "Unit":
+        """Return the unit of a metric, where this is the largest difference that makes none."""
+        measured = get_metric(metric)
+        name, _, unit = measured.title.partition(", ")
+        margin *= measured.scale
+        digits = 1 - math.floor(math.log10(margin)) if margin > 0 else 2
+        return cls(
+            sanitize(name),
+            "points" if measured.is_fraction else unit,
+            measured.scale,
+            min(MAX_DECIMALS, max(0, digits)),
+            measured.higher_is_better,
+        )
+
+    @property
+    def sign(self) -> float:
+        """1 where higher is better, otherwise -1: differences are positive where better."""
+        return 1.0 if self.higher_is_better else -1.0
+
+    def format_number(self, value: float, *, signed: bool = False) -> str:
+        """Return a number of the metric, or a difference, without its unit; "-" for NaN."""
+        if math.isnan(value):
+            return "-"
+        text = f"{self.factor * value:.{self.digits}f}"
+        if float(text) == 0:
+            return text.removeprefix("-")
+        plus = "+" if signed else ""
+        return text.replace("-", MINUS) if value < 0 else f"{plus}{text}"
+
+    def format_amount(self, value: float) -> str:
+        """Return the size of a difference with its unit, such as "1 point"; zeros are left out."""
+        text = self.format_number(abs(value))
+        text = text.rstrip("0").rstrip(".") if "." in text else text
+        unit = "point" if (text, self.unit) == ("1", "points") else self.unit
+        return f"{text} {unit}".rstrip()
+
+    def format_interval(self, low: float, high: float, *, signed: bool = False) -> str:
+        """Return an interval's ends, such as "0.9 to 3.7"."""
+        return (
+            f"{self.format_number(low, signed=signed)} to {self.format_number(high, signed=signed)}"
+        )
+
+
+def get_unit(result: StudyResult) -> Unit:
+    """Return the unit of a study's metric."""
+    return Unit.for_metric(result.metric, result.min_effect)
+
+
+def format_method_name(name: str) -> str:
+    """Return a method's name for people."""
+    return sanitize(method_title(name))
+
+
+def format_question(result: StudyResult) -> str:
+    """Return the study's question."""
+    return GOAL_QUESTIONS[Goal(result.goal)]
+
+
+def describe_score_clients(result: StudyResult) -> str:
+    """Return on whose test parts the score is measured, such as "the worst 10 % of all clients"."""
+    return describe_score_group(result.metric_key.removeprefix("test."))
+
+
+def describe_score_group(score: str) -> str:
+    """Return whose score it is, by its dotted key below ``test``."""
+    group, _, statistic = score.partition(".")
+    return f"{STATISTIC_NAMES.get(statistic, '')}{GROUP_NAMES[group]}"
+
+
+def get_compared_methods(result: StudyResult) -> tuple[MethodResult, ...]:
+    """Return the methods that were compared, the baseline first."""
+    return tuple(method for method in result.methods if not method.left_out)
+
+
+def count_seeds(result: StudyResult) -> int:
+    """Return with how many seeds all methods ran."""
+    return min((len(method.runs) for method in get_compared_methods(result)), default=0)
+
+
+def format_percent(fraction: float) -> str:
+    """Return a share in whole percent or, where it is none, with a decimal."""
+    return f"{100 * fraction:.3g} %"
+
+
+def format_duration(unit: str, amount: float) -> str:
+    """Return an amount of a budget, such as "20 minutes" or "1,200 rounds"."""
+    if unit == "rounds":
+        return f"{amount:,.0f} rounds"
+    if amount < 2 * MINUTE:
+        return f"{amount:.0f} seconds"
+    if amount < MIN_SECONDS_IN_HOURS:
+        minutes = amount / MINUTE
+        return (
+            f"{minutes:.0f} minutes" if minutes >= MIN_WHOLE_MINUTES else f"{minutes:.2g} minutes"
+        )
+    return f"{amount / HOUR:.1f} hours"
+
+
+def join_words(names: Sequence[str]) -> str:
+    """Return names as a sentence has them: "a", "a and b", "a, b and c"."""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+# --- the verdict ------------------------------------------------------------------------------
+
+
+def format_verdict(result: StudyResult) -> str:
+    """Return the verdict in one or a few plain sentences."""
+    return capitalize(_describe_verdict(result))
+
+
+def capitalize(sentence: str) -> str:
+    """Return a sentence with its first letter as a capital; names elsewhere stay as they are."""
+    return f"{sentence[:1].upper()}{sentence[1:]}"
+
+
+def _describe_verdict(result: StudyResult) -> str:
+    decision = result.decision
+    if decision is None:
+        return _describe_too_few_seeds(result)
+    if result.baseline == decision.verdict:
+        return _describe_no_improvement(result, decision)
+    if decision.verdict == NO_DIFFERENCE:
+        if any(one.low < -result.min_effect for one in decision.differences):
+            return _describe_no_improvement(result, decision)
+        return (
+            f"No method differs from {format_method_name(result.baseline)} by more than {_format_margin(result)} "
+            f"for {describe_score_clients(result)} ({format_percent(result.confidence)} intervals, "
+            f"{decision.seeds} seeds)."
+        )
+    if decision.verdict == UNDECIDED:
+        return _describe_undecided(result, decision)
+    return _describe_winner(result, decision)
+
+
+def _describe_winner(result: StudyResult, decision: Decision) -> str:
+    one = next(c for c in decision.differences if c.method == decision.verdict)
+    first = (
+        f"{format_method_name(one.method)} is best for {describe_score_clients(result)}: {_describe_difference(result, one, 'its')} "
+        f"({_format_evidence(result, decision, one)})."
+    )
+    others = [format_method_name(name) for name in result.not_told_apart if name != one.method]
+    return f"{first} {join_words(others)} cannot be told apart from it." if others else first
+
+
+def _describe_undecided(result: StudyResult, decision: Decision) -> str:
+    one, baseline = decision.best, format_method_name(result.baseline)
+    ahead = "" if one.difference > 0 else f"no method comes out ahead of {baseline}, and "
+    first = f"Undecided for {describe_score_clients(result)}: {ahead}{_describe_difference(result, one)}"
+    evidence = _format_evidence(result, decision, one)
+    then = _describe_seeds_needed(result.spent, decision)
+    if one.high > result.min_effect:
+        return f"{first}, but this may be chance ({evidence}). {then}"
+    open_one = max(decision.differences, key=lambda other: other.high)
+    return (
+        f"{first} ({evidence}), but {format_method_name(open_one.method)} may be up to "
+        f"{get_unit(result).format_amount(open_one.high)} better "
+        f"({_format_evidence(result, decision, open_one)}). {then}"
+    )
+
+
+def _describe_no_improvement(result: StudyResult, decision: Decision) -> str:
+    """Return the sentence for methods that are not better, but may be worse than the margin."""
+    below = [
+        format_method_name(one.method)
+        for one in decision.differences
+        if one.low < -result.min_effect
+    ]
+    return (
+        f"Nothing beats {format_method_name(result.baseline)}: for {describe_score_clients(result)}, no method is better by more "
+        f"than {_format_margin(result)} ({format_percent(result.confidence)} intervals, {decision.seeds} seeds), "
+        f"and {join_words(below)} may be worse by more than that."
+    )
+
+
+def _describe_seeds_needed(budget_use: BudgetUse, decision: Decision) -> str:
+    needed = decision.seeds_to_decide
+    if needed is None:
+        return "With these differences no number of seeds would decide it."
+    budget = (
+        "" if budget_use.to_decide is None else f", a budget of {_format_budget_needed(budget_use)}"
+    )
+    return f"About {needed:,} seeds instead of {decision.seeds} would decide it{budget}."
+
+
+def _format_budget_needed(budget_use: BudgetUse) -> str:
+    more = format_duration(budget_use.unit, budget_use.to_decide or 0.0)
+    return f"about {more} instead of {format_duration(budget_use.unit, budget_use.amount)}"
+
+
+def _describe_too_few_seeds(result: StudyResult) -> str:
+    if len(get_compared_methods(result)) == 1:
+        return (
+            f"Undecided: no method is left to compare with {format_method_name(result.baseline)}."
+        )
+    seeds, spent = count_seeds(result), result.spent
+    budget = (
+        ""
+        if spent.to_decide is None
+        else f" A budget of {_format_budget_needed(spent)} is enough for that."
+    )
+    return (
+        f"Undecided: the budget was enough for {seeds} seed{'s' if seeds != 1 else ''} of every "
+        f"method, and a verdict needs {MIN_SEEDS}.{budget}"
+    )
+
+
+def _describe_difference(
+    result: StudyResult, difference: PairedDifference, possessive: str = ""
+) -> str:
+    """Return "FedALIGN's accuracy is 2.3 points above FedAvg's", below where that is so."""
+    unit = get_unit(result)
+    above = (difference.difference > 0) == unit.higher_is_better
+    size = f"{unit.format_number(abs(difference.difference))} {unit.unit}".rstrip()
+    method = possessive or to_possessive(format_method_name(difference.method))
+    if difference.difference == 0:
+        return f"{method} {unit.metric} differs from {to_possessive(format_method_name(result.baseline))} by {size}"
+    side = "above" if above else "below"
+    return f"{method} {unit.metric} is {size} {side} {to_possessive(format_method_name(result.baseline))}"
+
+
+def to_possessive(name: str) -> str:
+    """Return "FedAvg's", or "FedAvg on priority clients'" of a name that ends with s."""
+    return f"{name}'" if name.endswith("s") else f"{name}'s"
+
+
+def _format_evidence(result: StudyResult, decision: Decision, difference: PairedDifference) -> str:
+    interval = get_unit(result).format_interval(difference.low, difference.high)
+    return (
+        f"{format_percent(result.confidence)} interval {interval}, "
+        f"ahead in {difference.ahead} of {decision.seeds} seeds"
+    )
+
+
+def _format_margin(result: StudyResult) -> str:
+    unit = get_unit(result)
+    return f"{unit.format_amount(result.min_effect)} of {unit.metric}"

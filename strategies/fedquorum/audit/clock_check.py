@@ -1,0 +1,120 @@
+"""Check that lateness follows from the simulated seconds in the records of a run."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from ..decisions import LateReply
+from ..quorum import Quorum
+from ..records.round_record import RoundRecord
+from ..round import ClientOutcome
+from ..virtual_clock import Clock, RoundClosing, close_virtual_round
+from .replay import TableRow
+
+IN_TIME = "in time"
+
+
+@dataclass
+class ClockCheck:
+    """Replay the virtual clock of a run, round by round.
+
+    Parameters
+    ----------
+    quorum : Quorum
+        The run's quorum.
+    deadline : float
+        The run's ``engine.round_timeout``.
+    clock : Clock
+        The time after the rounds so far.
+    """
+
+    quorum: Quorum
+    deadline: float
+    clock: Clock = field(default_factory=Clock)
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self | None:
+        """Return the check of a run with these settings, None if it had no virtual clock."""
+        if settings.get("response_time.name", "none") == "none":
+            return None
+        quorum = Quorum(
+            settings.get("engine.quorum"),
+            str(settings.get("engine.quorum_clients", "asked")),
+            float(settings.get("engine.grace_seconds", 0.0)),
+        )
+        return cls(quorum, float(settings["engine.round_timeout"]))
+
+    def find_mismatches(
+        self, rows: Sequence[TableRow], record: RoundRecord
+    ) -> Iterator[tuple[int | None, str]]:
+        """Yield the mismatches of a round with their clients, and advance to the next round."""
+        busy = self.clock.busy_clients
+        closing = close_virtual_round(
+            self.clock,
+            record.round,
+            [_to_outcome(row) for row in rows],
+            self.quorum,
+            priority=frozenset(row["client"] for row in rows if row["priority"]),
+            deadline=self.deadline,
+        )
+        for row in rows:
+            if (row["client"] in busy) != (row["status"] == "busy") and _is_connected(row):
+                is_not = "is" if row["client"] in busy else "is not"
+                yield row["client"], f"status is {row['status']}, but the client {is_not} busy"
+        yield from _find_status_mismatches(rows, closing)
+        if not _is_close(record.simulated_seconds, closing.clock.now):
+            yield (
+                None,
+                _describe_difference(
+                    "simulated_seconds", record.simulated_seconds, closing.clock.now
+                ),
+            )
+        if not _has_same_replies(record.late_replies, closing.late_replies):
+            yield (
+                None,
+                _describe_difference("late_replies", record.late_replies, closing.late_replies),
+            )
+        self.clock = closing.clock
+
+
+def _to_outcome(row: TableRow) -> ClientOutcome:
+    """Return a client's reply, whenever it came."""
+    if row.get("reply_seconds") is None:
+        return ClientOutcome(row["client"], "busy" if row["status"] == "busy" else "failed")
+    return ClientOutcome(row["client"], "trained", IN_TIME, seconds=row["reply_seconds"])
+
+
+def _find_status_mismatches(
+    rows: Sequence[TableRow], closing: RoundClosing
+) -> Iterator[tuple[int | None, str]]:
+    for row, answer in zip(rows, closing.outcomes, strict=True):
+        if row.get("reply_seconds") is None:
+            continue
+        late = answer.reason != IN_TIME
+        if late and row["status"] != answer.status:
+            text = f"after {row['reply_seconds']:g} simulated seconds it was {answer.status}"
+            yield row["client"], f"status is {row['status']}, but {text}"
+        if not late and row["status"] in ("late", "failed"):
+            text = f"{row['reply_seconds']:g} simulated seconds were in time"
+            yield row["client"], f"status is {row['status']}, but {text}"
+
+
+def _is_connected(row: TableRow) -> bool:
+    return bool(row["status"] not in ("unavailable", "failed"))
+
+
+def _has_same_replies(recorded: Sequence[LateReply], expected: Sequence[LateReply]) -> bool:
+    return len(recorded) == len(expected) and all(
+        (one.round, one.client) == (other.round, other.client)
+        and math.isclose(one.reply_seconds, other.reply_seconds, rel_tol=1e-9)
+        for one, other in zip(recorded, expected, strict=True)
+    )
+
+
+def _is_close(recorded: float | None, expected: float) -> bool:
+    return recorded is not None and math.isclose(recorded, expected, rel_tol=1e-9)
+
+
+def _describe_difference(name: str, recorded: object, expected: object) -> str:
+    return f"{name} is {recorded}, but from the clients' seconds follows {expected}"

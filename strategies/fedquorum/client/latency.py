@@ -1,0 +1,201 @@
+"""Simulate response times: the seconds from a message to a client's reply.
+
+A time depends only on the seed, the client and the round. It is the same on every engine, whichever
+other clients are asked.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from ..parameters import NON_NEGATIVE, POSITIVE
+from ..rng import make_generator
+from ..rule import check_parameters, parameter
+from ..types import FloatArray, IntArray
+from .csv_reader import CsvLineError, CsvReader, CsvRow
+
+LATENCY_STREAM = "response-time"
+LATENCY_COLUMNS = ("client", "seconds")
+
+
+class LatencyModel(Protocol):
+    """The response times of all clients."""
+
+    def get_seconds(self, seed: int, client: int, server_round: int) -> float:
+        """Return the response time of a client in a round, in simulated seconds, > 0.
+
+        Parameters
+        ----------
+        seed : int
+            The run's seed.
+        client : int
+            The client's id.
+        server_round : int
+            From 1.
+        """
+
+    @property
+    def is_stationary(self) -> bool:
+        """Whether a client's times have the same distribution in all rounds."""
+
+    def make_sampler(
+        self, seed: int, clients: IntArray
+    ) -> Callable[[np.random.Generator], FloatArray]:
+        """Return a function that draws times of these clients in one round, shape (n,).
+
+        They are the same clients, as slow as in the run with this seed, in other rounds.
+        """
+
+
+@dataclass(frozen=True)
+class LognormalLatency:
+    """Response times median exp(between z_k + within z_kt), z_k and z_kt standard normal.
+
+    z_k is drawn once for each client, z_kt once for each client and round. Half of the clients are
+    slower than ``median``. With ``between`` 1, one client in 44 is more than 7 times as slow.
+
+    Parameters
+    ----------
+    median : float
+        The median client's seconds.
+    between : float
+        Standard deviation of the logarithm between clients.
+    within : float
+        Standard deviation of the logarithm between the rounds of one client.
+
+    Raises
+    ------
+    ParameterError
+        If a value is outside its range.
+    """
+
+    median: float = parameter(10.0, POSITIVE)
+    between: float = parameter(1.0, NON_NEGATIVE)
+    within: float = parameter(0.25, NON_NEGATIVE)
+
+    def __post_init__(self) -> None:
+        check_parameters(self)
+
+    def get_seconds(self, seed: int, client: int, server_round: int) -> float:
+        """Return the response time of a client in a round."""
+        of_client = self._draw_client_effect(seed, client)
+        of_round = make_generator(seed, LATENCY_STREAM, server_round, client).standard_normal()
+        return float(self.median * math.exp(self.between * of_client + self.within * of_round))
+
+    @property
+    def is_stationary(self) -> bool:
+        """True: rounds differ by chance alone."""
+        return True
+
+    def make_sampler(
+        self, seed: int, clients: IntArray
+    ) -> Callable[[np.random.Generator], FloatArray]:
+        """Return a function that draws z_kt anew and keeps z_k."""
+        of_client = np.array([self._draw_client_effect(seed, k) for k in clients.tolist()])
+
+        def draw(rng: np.random.Generator) -> FloatArray:
+            of_round = rng.standard_normal(len(of_client))
+            return self.median * np.exp(self.between * of_client + self.within * of_round)
+
+        return draw
+
+    def _draw_client_effect(self, seed: int, client: int) -> float:
+        return make_generator(seed, LATENCY_STREAM, 0, client).standard_normal()
+
+
+@dataclass(frozen=True)
+class TraceLatency:
+    """Response times from a file.
+
+    A line holds from its round until the client's next line; a client's first line also holds for
+    earlier rounds.
+
+    Parameters
+    ----------
+    times : mapping of int to sequence of (int, float)
+        Rounds and seconds by client id, ascending by round.
+    """
+
+    times: Mapping[int, Sequence[tuple[int, float]]]
+
+    def get_seconds(self, seed: int, client: int, server_round: int) -> float:
+        """Return the response time of a client in a round, whatever the seed."""
+        of_client = self.times[client]
+        place = bisect_right(of_client, (server_round, math.inf))
+        return of_client[max(place - 1, 0)][1]
+
+    @property
+    def is_stationary(self) -> bool:
+        """Whether no client has a second line."""
+        return all(len(of_client) == 1 for of_client in self.times.values())
+
+    def make_sampler(
+        self, seed: int, clients: IntArray
+    ) -> Callable[[np.random.Generator], FloatArray]:
+        """Return a function that gives each client's last time."""
+        last = np.array([self.times[k][-1][1] for k in clients.tolist()])
+        return lambda _: last
+
+
+def read_response_times(path: str, num_clients: int) -> TraceLatency:
+    """Read response times from a CSV file.
+
+    The file is UTF-8 with the columns ``client`` (id, from 0) and ``seconds`` (> 0). If the times
+    change, it also has the column ``round`` (from 1): a line holds from its round until the
+    client's next line. Other columns and blank lines are ignored.
+
+    Parameters
+    ----------
+    path : str
+        The file's path; ``~`` is the user's home.
+    num_clients : int
+        Number of clients; the file must have all ids below it.
+
+    Raises
+    ------
+    DataError
+        If the file is missing or has another form; the message has the number of the first wrong
+        line.
+    """
+    columns = f"{', '.join(LATENCY_COLUMNS)}, and round where the times change"
+    expected = f"response times must be a CSV file with the columns {columns}"
+    table = CsvReader(path, expected)
+    try:
+        return TraceLatency(_read_times(table, num_clients))
+    except (CsvLineError, OSError) as error:
+        raise table.make_error(error) from None
+
+
+def _read_times(table: CsvReader, num_clients: int) -> dict[int, list[tuple[int, float]]]:
+    seen: dict[tuple[int, int], int] = {}
+    times: dict[int, list[tuple[int, float]]] = {k: [] for k in range(num_clients)}
+    line = 1
+    for row in table.read_rows(LATENCY_COLUMNS, optional=("round",)):
+        line, client, seconds = row.line, row.parse_client(num_clients), _parse_seconds(row)
+        server_round = row.parse_round() if "round" in row.cells else 1
+        if (server_round, client) in seen:
+            raise row.make_error(
+                f"client {client} of round {server_round} is in line {seen[server_round, client]} "
+                "already"
+            )
+        seen[server_round, client] = line
+        times[client].append((server_round, seconds))
+    missing = [client for client, of_client in times.items() if not of_client]
+    if missing:
+        raise CsvLineError(line, f"client {missing[0]} has no line")
+    return {client: sorted(of_client) for client, of_client in times.items()}
+
+
+def _parse_seconds(row: CsvRow) -> float:
+    given = row.cells["seconds"]
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise row.make_error(f"seconds must be a number above 0, got {given!r}")
+    return seconds

@@ -1,0 +1,506 @@
+"""Encode and decode replies: a node's message, with one answer for each of its clients."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import Any, TypeVar
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from numpy.typing import NDArray
+
+from ...equality import nan_equals_nan
+from ...errors import ProtocolError
+from ...exact_sum import BinnedSum, PartialSums
+from ...sanitize import MAX_REASON_LENGTH, check_names, sanitize
+from ...types import Objective
+from .arrays import NamedArrays, encode_arrays, view_arrays
+from .keys import (
+    ABSENT_PREFIX,
+    ARRAYS,
+    BINS,
+    CLIENT_ID,
+    EVALUATE_METRICS,
+    FAILURES,
+    GLOBAL_ACCURACY,
+    GLOBAL_LOSS,
+    LOW_SUM,
+    METRICS,
+    PROTOCOL_KEY,
+    REASON,
+    RESPONSE_TIMES,
+    SECONDS,
+    STATUS,
+    SUM,
+    SUM_BINS,
+    TRAIN_METRICS,
+)
+from .kinds import select_records
+from .version import PROTOCOL_VERSION, check_reply
+
+
+class Status(IntEnum):
+    """The outcome of one client's part of a request, as sent over the wire."""
+
+    DONE = 0
+    DECLINED = 1
+    UNAVAILABLE = 2
+    FAILED = 3
+    REJECTED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ClientResult:
+    """One client's part of a reply.
+
+    Parameters
+    ----------
+    client : int, optional
+        The client's id; None if the reply lacks it (a ClientApp that is not ours).
+    status : Status
+        The outcome of the request.
+    reason : str, optional
+        The reason why the client failed or was rejected.
+    """
+
+    client: int | None
+    status: Status
+    reason: str | None = field(default=None, kw_only=True)
+
+
+@nan_equals_nan
+@dataclass(frozen=True, slots=True)
+class TrainResult(ClientResult):
+    """One client's answer to a train request. It has only a status unless the client trained.
+
+    The numbers are not checked here and may be anything; ``fedquorum.flower.validation`` checks
+    them. A number that the answer lacks is None.
+
+    Parameters
+    ----------
+    num_examples : float, optional
+        The client's number of training examples.
+    loss, accuracy : float, optional
+        Loss and accuracy of the model received, on the client's training part.
+    norm_bit : float, optional
+        Whether the client clipped its update, for Flower's adaptive clipping.
+    arrays : dict of array, optional
+        The client's model; None unless it trained and sends the model.
+    seconds : float, optional
+        The client's response time in simulated seconds, whatever the outcome.
+    """
+
+    num_examples: float | None = field(default=None, kw_only=True)
+    loss: float | None = field(default=None, kw_only=True)
+    accuracy: float | None = field(default=None, kw_only=True)
+    norm_bit: float | None = field(default=None, kw_only=True)
+    arrays: Mapping[str, NDArray[Any]] | None = field(default=None, kw_only=True)
+    seconds: float | None = field(default=None, kw_only=True)
+
+
+@nan_equals_nan
+@dataclass(frozen=True, slots=True)
+class EvaluateResult(ClientResult):
+    """One client's measurements on its training part, on its test and validation parts, or on all.
+
+    The numbers are not checked here. A missing number is NaN, except ``num_examples``, which every
+    evaluation needs: it is None.
+    """
+
+    num_examples: float | None = field(default=None, kw_only=True)
+    loss: float = field(default=math.nan, kw_only=True)
+    accuracy: float = field(default=math.nan, kw_only=True)
+    test_num_examples: float = field(default=math.nan, kw_only=True)
+    test_loss: float = field(default=math.nan, kw_only=True)
+    test_accuracy: float = field(default=math.nan, kw_only=True)
+    test_metric: float = field(default=math.nan, kw_only=True)
+    validation_num_examples: float = field(default=math.nan, kw_only=True)
+    validation_loss: float = field(default=math.nan, kw_only=True)
+    validation_accuracy: float = field(default=math.nan, kw_only=True)
+    validation_metric: float = field(default=math.nan, kw_only=True)
+
+
+ResultT = TypeVar("ResultT", bound=ClientResult)
+
+METRIC_KEYS: Mapping[type[ClientResult], Mapping[str, str]] = {
+    TrainResult: TRAIN_METRICS,
+    EvaluateResult: EVALUATE_METRICS,
+}
+
+
+def to_metrics(result: ClientResult) -> dict[str, Any]:
+    """Return the numbers in an answer, by their keys, and its status unless it is done.
+
+    Each number is a float. NaN is a number of a TrainResult, such as the loss of a diverged model,
+    and is judged by the server; in an EvaluateResult it says nothing.
+    """
+    if result.status is not Status.DONE:
+        return {STATUS: int(result.status)}
+    numbers = {key: getattr(result, name) for name, key in METRIC_KEYS[type(result)].items()}
+    return {
+        key: float(value) for key, value in numbers.items() if not _is_missing(value, type(result))
+    }
+
+
+def _is_missing(value: float | None, kind: type[ClientResult]) -> bool:
+    """Say whether a number of an answer is missing; NaN is, in an evaluation."""
+    if value is None:
+        return True
+    return kind is EvaluateResult and isinstance(value, float) and math.isnan(value)
+
+
+# --- the node's side -----------------------------------------------------------------------
+
+
+def encode_hosted_clients(clients: Sequence[int]) -> RecordDict:
+    """Return the reply to a query: the ids of the clients on this node."""
+    metrics: dict[str, Any] = {PROTOCOL_KEY: PROTOCOL_VERSION, CLIENT_ID: list(clients)}
+    return RecordDict({METRICS: MetricRecord(metrics)})
+
+
+def encode_train_reply(
+    results: Sequence[TrainResult],
+    stacked: Mapping[str, NDArray[Any]] | None = None,
+    weighted_sum: PartialSums | None = None,
+) -> RecordDict:
+    """Return a node's reply: scalars for one client, lists and stacked arrays for several.
+
+    The arrays are those of the answers, or ``stacked`` for the clients that trained, in their
+    order, or ``weighted_sum`` alone.
+    """
+    content = _encode_reply(results)
+    single = len(results) == 1
+    trained = [answer.arrays for answer in results if answer.arrays is not None]
+    if stacked is not None:
+        single_array = {name: array[0] for name, array in stacked.items()} if single else stacked
+        content[ARRAYS] = encode_arrays(single_array)
+    elif trained:
+        content[ARRAYS] = encode_arrays(
+            trained[0]
+            if single
+            else {name: np.stack([arrays[name] for arrays in trained]) for name in trained[0]}
+        )
+    if weighted_sum is not None:
+        content[SUM] = encode_arrays({name: one.high for name, one in weighted_sum.items()})
+        content[LOW_SUM] = encode_arrays({name: one.low for name, one in weighted_sum.items()})
+        bins = [one.index for one in weighted_sum.values()]
+        content[SUM_BINS] = ConfigRecord({BINS: bins})
+    return content
+
+
+def encode_evaluate_reply(results: Sequence[EvaluateResult]) -> RecordDict:
+    """Return a node's reply: scalars for one client, lists for several."""
+    return _encode_reply(results)
+
+
+def add_unavailable(
+    content: RecordDict, selected: Sequence[int], unavailable: Collection[int]
+) -> RecordDict:
+    """Return a train reply with added answers of the clients that were not available.
+
+    Answers are in the order of ``selected``; existing answers and further records stay the same.
+    Metrics outside the protocol are removed.
+
+    Raises
+    ------
+    ProtocolError
+        If the reply is malformed.
+    """
+    answers = {answer.client: answer for answer in decode_train_reply(content)}
+    answers |= {k: TrainResult(k, Status.UNAVAILABLE) for k in unavailable}
+    merged = encode_train_reply([answers[k] for k in selected if k in answers])
+    further = {k: v for k, v in content.items() if k not in (ARRAYS, METRICS, FAILURES)}
+    return RecordDict({**further, **merged})
+
+
+def add_response_times(content: RecordDict, times: Mapping[int, float]) -> RecordDict:
+    """Return a train reply with added response times, by client id."""
+    record = ConfigRecord({CLIENT_ID: list(times), SECONDS: [*map(float, times.values())]})
+    return RecordDict({**content, RESPONSE_TIMES: record})
+
+
+def drop_arrays(content: RecordDict) -> RecordDict:
+    """Return a reply without its arrays."""
+    return RecordDict({k: v for k, v in content.items() if not isinstance(v, ArrayRecord)})
+
+
+def drop_metrics(content: RecordDict, keys: Collection[str]) -> RecordDict:
+    """Return a reply without these metrics of any client."""
+    said = select_records(content, MetricRecord).get(METRICS, MetricRecord())
+    removed = {*keys, *(ABSENT_PREFIX + key for key in keys)}
+    left = MetricRecord({key: value for key, value in said.items() if key not in removed})
+    return RecordDict({**content, METRICS: left})
+
+
+def _encode_reply(results: Sequence[ClientResult]) -> RecordDict:
+    """Return ids, statuses, numbers and failures; a number that nobody says is left out."""
+    metrics = _encode_one(results[0]) if len(results) == 1 else _encode_many(results)
+    metrics[PROTOCOL_KEY] = PROTOCOL_VERSION
+    content = RecordDict({METRICS: MetricRecord(metrics)})
+    failed = [answer for answer in results if answer.reason is not None]
+    if failed:
+        ids = [-1 if answer.client is None else answer.client for answer in failed]
+        reasons = [answer.reason or "" for answer in failed]
+        content[FAILURES] = ConfigRecord({CLIENT_ID: ids, REASON: reasons})
+    return content
+
+
+def _encode_one(result: ClientResult) -> dict[str, Any]:
+    named = {} if result.client is None else {CLIENT_ID: result.client}
+    return {**named, STATUS: int(result.status), **to_metrics(result)}
+
+
+def _encode_many(results: Sequence[ClientResult]) -> dict[str, Any]:
+    return {
+        CLIENT_ID: [answer.client for answer in results],
+        STATUS: [int(answer.status) for answer in results],
+        **_build_columns([answer for answer in results if answer.status is Status.DONE]),
+    }
+
+
+def _build_columns(results: Sequence[ClientResult]) -> dict[str, list[float] | list[int]]:
+    """Return the numbers of answers of one kind, those of each key in a list of floats.
+
+    NaN holds the place of a number that a client does not say. Where NaN may also be said, a list
+    beside says which: the server reads the same of a client whoever else is on its node.
+    """
+    columns: dict[str, list[float] | list[int]] = {}
+    kind = type(results[0]) if results else ClientResult
+    for name, key in METRIC_KEYS.get(kind, {}).items():
+        values = [getattr(answer, name) for answer in results]
+        absent = [_is_missing(value, kind) for value in values]
+        if all(absent):
+            continue
+        columns[key] = [math.nan if value is None else float(value) for value in values]
+        if any(absent) and kind is TrainResult:
+            columns[ABSENT_PREFIX + key] = [*map(int, absent)]
+    return columns
+
+
+# --- the server's side ---------------------------------------------------------------------
+
+
+def decode_hosted_clients(content: RecordDict, *, standard: bool = False) -> tuple[int, ...]:
+    """Return the client ids in a node's reply to a query.
+
+    Parameters
+    ----------
+    content : RecordDict
+        The reply.
+    standard : bool
+        Whether the node's ClientApp is written for Flower's own strategies, whose messages have no
+        protocol number.
+
+    Raises
+    ------
+    ProtocolError
+        If the node uses another protocol, or names no clients.
+    """
+    metrics = _read_metrics(content)
+    clients = metrics.get(CLIENT_ID)
+    if isinstance(clients, int):
+        clients = [clients]
+    if not isinstance(clients, list) or not all(isinstance(k, int) for k in clients):
+        raise ProtocolError(f"the reply to a query must hold '{CLIENT_ID}', whole numbers")
+    if not standard:
+        check_reply(metrics)
+    return tuple(int(k) for k in clients)
+
+
+def decode_train_reply(content: RecordDict) -> list[TrainResult]:
+    """Return the answers in a node's reply, one for each client. Arrays are views into the reply.
+
+    This function checks only the form; ``fedquorum.flower.validation`` checks the numbers.
+
+    Raises
+    ------
+    ProtocolError
+        If the node uses another protocol, a record is missing, or lengths disagree.
+    """
+    answers, times = _decode_reply(content, TrainResult), _decode_response_times(content)
+    if not times:
+        return answers
+    return [
+        replace(answer, seconds=None if answer.client is None else times.get(answer.client))
+        for answer in answers
+    ]
+
+
+def decode_evaluate_reply(content: RecordDict) -> list[EvaluateResult]:
+    """Return the answers in a node's reply, one for each client; see ``decode_train_reply``."""
+    return _decode_reply(content, EvaluateResult)
+
+
+def find_unavailable_clients(content: RecordDict) -> frozenset[int]:
+    """Return the clients that a node reports as unavailable or failed.
+
+    For a malformed reply the result is empty: decoding the whole reply will refuse it.
+    """
+    metrics = _read_metrics(content) if METRICS in select_records(content, MetricRecord) else {}
+    clients, codes = metrics.get(CLIENT_ID), metrics.get(STATUS)
+    if isinstance(clients, int):
+        clients, codes = [clients], [codes]
+    if not isinstance(clients, list) or not isinstance(codes, list):
+        return frozenset()
+    absent = (Status.UNAVAILABLE, Status.FAILED)
+    return frozenset(int(k) for k, code in zip(clients, codes, strict=False) if code in absent)
+
+
+def decode_partial_sum(content: RecordDict) -> PartialSums | None:
+    """Return the weighted sum of a node's updates, as views; None if the reply has none.
+
+    Raises
+    ------
+    ProtocolError
+        If one of its parts is missing.
+    """
+    records = select_records(content, ArrayRecord)
+    if SUM not in records:
+        return None
+    high, low = (view_arrays(records.get(key, ArrayRecord())) for key in (SUM, LOW_SUM))
+    sent = select_records(content, ConfigRecord).get(SUM_BINS, ConfigRecord()).get(BINS)
+    bins = [one for one in sent if isinstance(one, int)] if isinstance(sent, list) else []
+    if not isinstance(sent, list) or len(bins) != len(high) or low.keys() != high.keys():
+        raise ProtocolError(
+            f"'{SUM}' and '{LOW_SUM}' must hold the same arrays, and '{SUM_BINS}' a whole number "
+            "for each"
+        )
+    return {
+        name: BinnedSum(index, array, low[name])
+        for index, (name, array) in zip(bins, high.items(), strict=True)
+    }
+
+
+def encode_objective(objective: Objective) -> MetricRecord:
+    """Return F(w) and its accuracy as Flower's result of a round's evaluation."""
+    return MetricRecord({GLOBAL_LOSS: objective.loss, GLOBAL_ACCURACY: objective.accuracy})
+
+
+def _decode_reply(content: RecordDict, kind: type[ResultT]) -> list[ResultT]:
+    metrics = _read_metrics(content)
+    check_reply(metrics)
+    metrics.pop(PROTOCOL_KEY, None)
+    sent = select_records(content, ArrayRecord).get(ARRAYS)
+    arrays = {} if sent is None else view_arrays(sent)
+    client, status = metrics.pop(CLIENT_ID, None), metrics.pop(STATUS, None)
+    if isinstance(client, list):
+        return _decode_many(content, kind, client, status, metrics=metrics, arrays=arrays)
+    if any(isinstance(value, list) for value in (status, *metrics.values())):
+        raise ProtocolError(f"'{CLIENT_ID}' is a single number, other metrics are lists")
+    code = _decode_status(Status.DONE if status is None else status)
+    named = None if client is None else _decode_client_id(client)
+    reason = None if named is None else _decode_failures(content).get(named)
+    if code is not Status.DONE:
+        return [kind(named, code, reason=reason)]
+    return [_build_result(kind, named, metrics, arrays, reason)]
+
+
+def _decode_many(
+    content: RecordDict,
+    kind: type[ResultT],
+    clients: list[Any],
+    status: object,
+    *,
+    metrics: Mapping[str, Any],
+    arrays: NamedArrays,
+) -> list[ResultT]:
+    if not isinstance(status, list) or len(status) != len(clients):
+        raise ProtocolError(f"'{STATUS}' must be a list as long as '{CLIENT_ID}'")
+    codes = [_decode_status(code) for code in status]
+    count = codes.count(Status.DONE)
+    for key, values in metrics.items():
+        if not isinstance(values, list) or len(values) != count:
+            raise ProtocolError(f"'{key}' must be a list with one value for each of {count}")
+    for name, stacked in arrays.items():
+        if stacked.ndim == 0 or stacked.shape[0] != count:
+            raise ProtocolError(f"array '{name}' must have a leading axis of length {count}")
+    reasons = _decode_failures(content)
+    said = {key: metrics[key] for key in METRIC_KEYS[kind].values() if key in metrics}
+    absent = {key: _find_missing(metrics, key) for key in said}
+    answers, place = [], 0
+    for k, code in zip(map(_decode_client_id, clients), codes, strict=True):
+        if code is not Status.DONE:
+            answers.append(kind(k, code, reason=reasons.get(k)))
+            continue
+        numbers = {key: values[place] for key, values in said.items() if place not in absent[key]}
+        model = {name: array[place] for name, array in arrays.items()}
+        answers.append(_build_result(kind, k, numbers, model, reasons.get(k)))
+        place += 1
+    return answers
+
+
+def _find_missing(metrics: Mapping[str, Any], key: str) -> frozenset[int]:
+    """Return the places in a list at which a client does not say the number."""
+    marks = metrics.get(ABSENT_PREFIX + key, [])
+    if not all(mark in (0, 1) for mark in marks):
+        raise ProtocolError(f"'{ABSENT_PREFIX + key}' must have 0 or 1 for each client")
+    return frozenset(place for place, mark in enumerate(marks) if mark)
+
+
+def _build_result(
+    kind: type[ResultT],
+    client: int | None,
+    metrics: Mapping[str, float],
+    arrays: NamedArrays,
+    reason: str | None,
+) -> ResultT:
+    """Return the answer of a client that did what it was asked, with the numbers that it says."""
+    said: dict[str, Any] = {
+        name: metrics[key]
+        for name, key in METRIC_KEYS[kind].items()
+        if key in metrics and not _is_missing(metrics[key], kind)
+    }
+    if kind is TrainResult and arrays:
+        said["arrays"] = arrays
+    return kind(client, Status.DONE, reason=reason, **said)
+
+
+def _read_metrics(content: RecordDict) -> dict[str, Any]:
+    said = select_records(content, MetricRecord).get(METRICS)
+    if said is None:
+        raise ProtocolError(f"a reply needs the record '{METRICS}'")
+    metrics = dict(said)
+    check_names(metrics, "a metric")
+    return metrics
+
+
+_STATUSES = {int(status): status for status in Status}
+
+
+def _decode_status(code: float) -> Status:
+    if not isinstance(code, int) or code not in _STATUSES:
+        raise ProtocolError(f"status {code!r} is none of {list(_STATUSES)}")
+    return _STATUSES[code]
+
+
+def _decode_client_id(value: float) -> int:
+    if not isinstance(value, int):
+        raise ProtocolError(f"'{CLIENT_ID}' must be a whole number, got {value!r}")
+    return value
+
+
+def _decode_failures(content: RecordDict) -> dict[int, str]:
+    return {
+        k: sanitize(reason, MAX_REASON_LENGTH)
+        for k, reason in _read_by_client(content, FAILURES, REASON).items()
+    }
+
+
+def _decode_response_times(content: RecordDict) -> dict[int, float]:
+    times = _read_by_client(content, RESPONSE_TIMES, SECONDS)
+    if not all(isinstance(seconds, float) for seconds in times.values()):
+        raise ProtocolError(f"'{SECONDS}' must be numbers")
+    return times
+
+
+def _read_by_client(content: RecordDict, name: str, key: str) -> dict[int, Any]:
+    """Return what a record that not every reply has says of each client."""
+    found = select_records(content, ConfigRecord).get(name)
+    if found is None:
+        return {}
+    record: dict[str, Any] = dict(found)
+    clients, values = record.get(CLIENT_ID), record.get(key)
+    if not isinstance(clients, list) or not isinstance(values, list):
+        raise ProtocolError(f"'{name}' must hold the lists '{CLIENT_ID}' and '{key}'")
+    return dict(zip(clients, values, strict=False))

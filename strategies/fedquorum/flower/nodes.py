@@ -1,0 +1,539 @@
+"""Find out which node hosts which client, since Flower draws node ids at random."""
+
+import base64
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from logging import INFO, WARNING
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import (
+    SSHPublicKeyTypes,
+    load_pem_public_key,
+    ssh_key_fingerprint,
+)
+from flwr.app import Message, MessageType
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+
+from ..errors import ClientsMissingError, ProtocolError, RunError
+from ..sanitize import MAX_REASON_LENGTH, abbreviate, sanitize
+from ..types import IntArray
+from .codec import (
+    decode_hosted_clients,
+    encode_query,
+    encode_standard_query,
+    has_protocol_version,
+)
+
+POLL_SECONDS = 0.2
+REMIND_SECONDS = 10.0
+QUERY_RETRY_SECONDS = 10.0
+QUERY_SECONDS = 10.0
+MAX_REFUSALS_SHOWN = 10  # of one reply
+MAX_REFUSALS_STORED = 100
+NO_QUERY_FUNCTION = "No query function registered"  # as Flower says it
+NEEDS_QUERY = (
+    "client_ids=query asks every node for its client id, and {} answers: each needs a function "
+    "under @app.query() that replies with MetricRecord({{'client-id': ...}}), four lines in "
+    "docs/drop-in.md, 'Who is client 0'"
+)
+SET_STANDARD = 'For ClientApps written for Flower\'s own strategies set protocol="standard"'
+SET_FEDQUORUM = 'set protocol="fedquorum" (not inside one of Flower\'s wrappers)'
+NEEDS_PROTOCOL = (
+    'protocol="fedquorum" asks every node which clients it hosts, and {} answers in that protocol. '
+    + SET_STANDARD
+)
+MAX_JOINING_CLIENTS = 100_000  # clients of one node, where any client may join
+
+ClientsByKey = Mapping[str, frozenset[int]]
+
+
+class NodeRegistry:
+    """Query each connected node for the expected clients that it hosts.
+
+    Without ``clients_by_key`` the directory believes the nodes: the first node that claims a
+    client has it while it is connected, and a second claim is refused. With ``clients_by_key`` the
+    public key counts by which a node authenticates to the SuperLink. The directory does not query
+    nodes with other keys, and refuses a claim to a client of another key. It logs each refusal with
+    the node and its key.
+
+    A node keeps its id over a restart, but may then host another client. The directory queries a
+    node again that was away, and meanwhile keeps its clients. It repeats the query from time to
+    time if it refused a claim.
+
+    During the run it never waits for a query, so that a node without a reply delays no round.
+
+    Parameters
+    ----------
+    clients : sequence of int or None
+        The expected client ids, from the server's configuration; None accepts all that connect.
+    clients_by_key : mapping of str to frozenset of int, optional
+        The clients of every public key, by its fingerprint; see ``fingerprint``.
+    standard : bool
+        Whether the nodes' ClientApp does not use this project's protocol. Otherwise a node with
+        another version of the protocol cannot take part.
+    required : iterable of int
+        Clients that ``wait_for_nodes`` waits for before the run begins.
+    get_refusal : callable
+        Returns the reason why a client that joins cannot take part; empty if it can.
+    held_out : iterable of int
+        The clients that never train. The directory waits for them and they can be asked, but they
+        are neither ``registered`` nor ``unregistered``.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[int] | None,
+        clients_by_key: ClientsByKey | None = None,
+        *,
+        standard: bool = False,
+        required: Iterable[int] = (),
+        get_refusal: Callable[[int], str] | None = None,
+        held_out: Iterable[int] = (),
+    ) -> None:
+        self._standard = standard
+        # Why a node cannot take part that never says which clients it hosts.
+        self._query_hint = NEEDS_QUERY if standard else NEEDS_PROTOCOL if clients is None else ""
+        self._held_out = frozenset(held_out)
+        self._required = frozenset(required)
+        self._get_refusal = get_refusal or _accept_any_client
+        self._closing_reason = ""
+        self._expected = set(clients or ())
+        self._is_open = clients is None
+        self._clients_by_key = clients_by_key
+        self._key_of: dict[int, str] = {}
+        self._refused_nodes: set[int] = set()
+        self._refusals = deque[str](maxlen=MAX_REFUSALS_STORED)
+        self._queries: dict[str, int] = {}
+        self._without_query: set[int] = set()
+        self._query_after: dict[int, float] = {}
+        self._claims: dict[int, tuple[int, ...]] = {}
+        self._node_of: dict[int, int] = {}
+        self._connected: set[int] = set()
+        self._registered_set: set[int] = set()
+        self._registered = np.zeros(0, dtype=np.int64)
+
+    def find_node(self, client: int) -> int | None:
+        """Return the connected node that hosts ``client``, or None."""
+        node = self._node_of.get(client)
+        return node if node in self._connected else None
+
+    @property
+    def registered(self) -> IntArray:
+        """The clients whose nodes were ever connected, ascending, without the unseen ones."""
+        if len(self._registered) != len(
+            self._registered_set
+        ):  # a client that was met once stays so
+            self._registered = np.sort(
+                np.fromiter(self._registered_set, dtype=np.int64, count=len(self._registered_set))
+            )
+        return self._registered
+
+    def mark_registered(self, clients: Iterable[int]) -> None:
+        """Treat ``clients`` as known, whether or not their nodes are connected."""
+        if self._is_open:
+            self._expected.update(clients)
+        self._registered_set |= self._expected.intersection(clients)
+
+    @property
+    def assignments(self) -> Mapping[int, int]:
+        """The node of every client, if nodes have no other identity; otherwise empty."""
+        return {}
+
+    def restore_assignments(self, nodes: Mapping[int, int]) -> None:
+        """Restore the node of every client from ``assignments``."""
+
+    @property
+    def unregistered(self) -> tuple[int, ...]:
+        """The expected clients whose nodes were never connected, ascending."""
+        if len(self._registered_set) + len(self._held_out) == len(self._expected):
+            return ()
+        return tuple(sorted(self._expected - self._registered_set - self._held_out))
+
+    @property
+    def nodes(self) -> frozenset[int]:
+        """The connected nodes."""
+        return frozenset(self._connected)
+
+    @property
+    def connected_clients(self) -> frozenset[int]:
+        """The clients on connected nodes."""
+        return frozenset(k for k in self._registered_set if self.find_node(k) is not None)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether further clients may join."""
+        return self._is_open
+
+    def close(self, reason: str) -> None:
+        """Accept no further clients, and refuse a node that joins with a new one."""
+        self._is_open = False
+        self._closing_reason = f": {reason}"
+
+    def wait_for_nodes(self, grid: Grid, at_least: int, *, first: bool) -> None:
+        """Wait, without limit, until the clients of this many nodes are connected.
+
+        The first call also waits for the awaited clients, and for a short time for connected nodes
+        that have not replied to the query.
+
+        Raises
+        ------
+        ClientsMissingError
+            In the first call, if no connected node's ClientApp answers the query.
+        """
+        awaited = self._required if first else frozenset()
+        hears_until = time.monotonic() + (QUERY_SECONDS if first else 0.0)
+        reminded = -math.inf
+        while True:
+            for problem in self.refresh(grid):
+                log(WARNING, "A node cannot take part: %s", problem)
+            if first and len(self._connected) >= max(1, at_least):
+                self._check_queries()
+            missing = sorted(awaited - self._registered_set)
+            now = time.monotonic()
+            enough = len(self.connected_clients) >= max(1, at_least) and not missing
+            if enough and (not self._queries or now >= hears_until):
+                return
+            if now - reminded > REMIND_SECONDS:
+                reminded = now
+                log(
+                    INFO,
+                    "Waiting for nodes to connect: %d connected (minimum required: %d)%s",
+                    len(self.connected_clients),
+                    max(1, at_least),
+                    f"; missing priority clients: {abbreviate(missing)}" if missing else "",
+                )
+            time.sleep(POLL_SECONDS)
+
+    def group_by_node(self, clients: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        """Return the nodes that host ``clients``, each with its clients, all ascending."""
+        shares: dict[int, list[int]] = {}
+        for client in sorted(clients):
+            node = self.find_node(client)
+            if node is not None:
+                shares.setdefault(node, []).append(client)
+        return {node: tuple(share) for node, share in shares.items()}
+
+    def wait(self, grid: Grid, timeout: float, at_least: int | None = None) -> None:
+        """Wait until ``at_least`` of the expected clients, by default all, are connected.
+
+        With ``at_least``, the method also waits for the replies of the connected nodes, and leaves
+        out a node that cannot take part.
+
+        Raises
+        ------
+        ClientsMissingError
+            After ``timeout`` seconds, with the missing clients and the refused claims. Without
+            ``at_least``, also as soon as a node replies that it cannot take part.
+        """
+        enough = len(self._expected) if at_least is None else min(at_least, len(self._expected))
+        started = reminded = time.monotonic()
+        announced = False
+        while True:
+            problems = self.refresh(grid)
+            if problems and at_least is None:
+                raise ClientsMissingError(f"a node cannot take part: {problems[0]}")
+            for problem in problems:
+                log(WARNING, "A node cannot take part: %s", problem)
+            missing = sorted(k for k in self._expected if self.find_node(k) is None)
+            found = len(self._expected) - len(missing)
+            now = time.monotonic()
+            late = now - started > timeout
+            if not missing or (found >= enough and (late or not self._queries)):
+                break
+            state = (
+                f"{found} of {len(self._expected)} clients found on "
+                f"{len(self._connected)} nodes; missing clients: {abbreviate(missing)}"
+            )
+            if late:
+                refusals = "".join(f" {refusal}." for refusal in self._refusals)
+                raise ClientsMissingError(
+                    f"after {timeout:g} s (startup_timeout), {state}. Start the nodes that "
+                    f"host them, or lower startup_clients.{refusals}"
+                )
+            if not announced or now - reminded > REMIND_SECONDS:
+                announced, reminded = True, now
+                log(INFO, "Waiting for %d clients before round 1: %s", enough, state)
+            time.sleep(POLL_SECONDS)
+        log(
+            INFO,
+            "%d of %d clients found on %d nodes",
+            found,
+            len(self._expected),
+            len(self._connected),
+        )
+
+    def refresh(self, grid: Grid) -> list[str]:
+        """Note the connected nodes, query those that are new or back, and read replies.
+
+        The next call reads replies that arrive later. Returns the problems of nodes that cannot
+        take part; later calls query them again.
+        """
+        before, self._connected = self._connected, self._find_admitted_nodes(grid)
+        now = time.monotonic()
+        for node in self._connected - before:
+            self._query_after.setdefault(node, now)
+        waiting = set(self._queries.values())
+        asked = [
+            node
+            for node, after in sorted(self._query_after.items())
+            if node in self._connected and node not in waiting and after <= now
+        ]
+        if asked:
+            query = encode_standard_query if self._standard else encode_query
+            messages = [Message(query(), node, MessageType.QUERY) for node in asked]
+            sent = zip(grid.push_messages(messages), asked, strict=False)
+            self._queries.update({query: node for query, node in sent if query})
+        if self._connected != before:
+            self._reassign_clients()
+        return self._read_query_replies(grid) if self._queries else []
+
+    def _find_admitted_nodes(self, grid: Grid) -> set[int]:
+        """Return the connected nodes whose keys are of clients; all where keys do not count."""
+        if self._clients_by_key is None:
+            return set(grid.get_node_ids())
+        admitted = set()
+        for node in grid.get_nodes():
+            if not node.public_key:
+                raise ClientsMissingError(
+                    "clients are told by their nodes' public keys, but nodes have no keys, as in "
+                    f"a simulation: node {node.node_id} has none"
+                )
+            key = compute_pem_fingerprint(node.public_key)
+            self._key_of[node.node_id] = key
+            if key in self._clients_by_key:
+                admitted.add(node.node_id)
+            elif node.node_id not in self._refused_nodes:
+                self._refused_nodes.add(node.node_id)
+                self._log_refusal(node.node_id, "is of no client of this run: it is not asked")
+        return admitted
+
+    def _read_query_replies(self, grid: Grid) -> list[str]:
+        problems = []
+        for reply in grid.pull_messages(list(self._queries)):
+            node = self._queries.pop(reply.metadata.reply_to_message_id, None)
+            if node is None:
+                continue  # it answers no query of ours, whatever it says
+            del self._query_after[node]
+            problem = (
+                self._describe_query_error(node, reply.error.reason or "")
+                if reply.has_error()
+                else self._register(node, reply)
+            )
+            if problem is not None:
+                self._retry_query(node)
+                problems.append(problem)
+        # A node that left may have taken the query with it.
+        self._queries = {k: n for k, n in self._queries.items() if n in self._connected}
+        return problems
+
+    def _check_queries(self) -> None:
+        if self._query_hint and self._connected <= self._without_query and not self._claims:
+            raise ClientsMissingError(self._query_hint.format("no ClientApp here"))
+
+    def _describe_query_error(self, node: int, reason: str) -> str:
+        """Return why a node did not answer the query, and note if its ClientApp never will."""
+        if not (self._query_hint and NO_QUERY_FUNCTION in reason):
+            return sanitize(reason, MAX_REASON_LENGTH)
+        return self._mark_without_query(node)
+
+    def _mark_without_query(self, node: int) -> str:
+        self._without_query.add(node)
+        return self._query_hint.format("the ClientApp of " + self._describe_node(node) + " never")
+
+    def _register(self, node: int, reply: Message) -> str | None:
+        """Note which clients a node claims; return what is wrong with its answer, if anything."""
+        if self._query_hint == NEEDS_PROTOCOL and not has_protocol_version(reply.content):
+            return self._mark_without_query(node)
+        try:
+            clients = decode_hosted_clients(reply.content, standard=self._standard)
+        except ProtocolError as error:
+            return sanitize(error, MAX_REASON_LENGTH)
+        if self._is_open and len(clients) > MAX_JOINING_CLIENTS:
+            return f"{self._describe_node(node)} claims {len(clients)} clients, at most {MAX_JOINING_CLIENTS} may join"
+        named = set(clients)
+        left = [
+            client
+            for client in self._claims.get(node, ())
+            if client not in named and self._node_of.get(client) == node
+        ]
+        for client in left:
+            del self._node_of[client]
+        claimed, refused = self._check_claims(node, clients)
+        for reason in refused[:MAX_REFUSALS_SHOWN]:
+            self._log_refusal(node, reason)
+        if len(refused) > MAX_REFUSALS_SHOWN:
+            more = len(refused) - MAX_REFUSALS_SHOWN
+            self._log_refusal(node, f"claims {more} further clients that it cannot have: refused")
+        self._claims[node] = tuple(claimed)
+        if len(claimed) < len(clients):
+            self._retry_query(node)
+        if left:
+            self._reassign_clients()
+        return None
+
+    def _check_claims(self, node: int, clients: Iterable[int]) -> tuple[list[int], list[str]]:
+        """Return which clients a node may claim, and why it may not have the others."""
+        claimed, refused = [], []
+        for client in clients:
+            problem = self._find_claim_problem(node, client)
+            if problem:
+                refused.append(f"claims client {client}{problem}")
+                continue
+            claimed.append(client)
+            if self.find_node(client) is None:
+                self._node_of[client] = node
+                if client not in self._held_out:
+                    self._registered_set.add(client)
+            elif self._node_of[client] != node:
+                first = self._describe_node(self._node_of[client])
+                refused.append(f"claims client {client}, which {first} has: refused")
+        return claimed, refused
+
+    def _find_claim_problem(self, node: int, client: int) -> str:
+        """Return why a node cannot have a client, whoever else claims it; empty if it can."""
+        reason = self._get_refusal(client)
+        if reason:
+            return f": refused, {reason}"
+        if not self._is_expected(client):
+            return f", which is none of this run's: refused{self._closing_reason}"
+        if self._clients_by_key and client not in self._clients_by_key[self._key_of[node]]:
+            return ", which is another key's: refused"
+        return ""
+
+    def _is_expected(self, client: int) -> bool:
+        """Say whether a client may take part; while clients may join, any id may."""
+        if self._is_open and client >= 0:
+            self._expected.add(client)
+        return client in self._expected
+
+    def _retry_query(self, node: int) -> None:
+        self._query_after[node] = time.monotonic() + QUERY_RETRY_SECONDS
+
+    def _reassign_clients(self) -> None:
+        """Give clients whose node has left to whoever else claims them, the first one first."""
+        for node, clients in self._claims.items():
+            if node in self._connected:
+                for client in clients:
+                    if self.find_node(client) is None:
+                        self._node_of[client] = node
+
+    def _log_refusal(self, node: int, reason: str) -> None:
+        refusal = f"{self._describe_node(node)} {reason}"
+        if refusal not in self._refusals:
+            self._refusals.append(refusal)
+            log(WARNING, refusal)
+
+    def _describe_node(self, node: int) -> str:
+        key = self._key_of.get(node)
+        return f"node {node}" if key is None else f"node {node} with key {key}"
+
+
+class NodeIdRegistry(NodeRegistry):
+    """Treat every node as one client, without a query.
+
+    Before round 1 the connected nodes become clients by ascending node id. A node that joins later
+    becomes the lowest client without a node so far. A node that comes back keeps its client.
+
+    Parameters
+    ----------
+    clients : sequence of int or None
+        The client ids, from the server's configuration; None accepts all that connect.
+    awaited, refuses
+        As in ``NodeRegistry``.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[int] | None,
+        *,
+        required: Iterable[int] = (),
+        get_refusal: Callable[[int], str] | None = None,
+    ) -> None:
+        super().__init__(clients, required=required, get_refusal=get_refusal)
+        self._num_required = len(self._expected)
+        self._assigned_nodes: frozenset[int] = frozenset()
+
+    @property
+    def assignments(self) -> Mapping[int, int]:
+        """The node of every client so far."""
+        return dict(self._node_of)
+
+    def restore_assignments(self, nodes: Mapping[int, int]) -> None:
+        """Restore the node of every client."""
+        self._node_of.update(nodes)
+        self._assigned_nodes = frozenset(nodes.values())
+
+    def wait_for_nodes(self, grid: Grid, at_least: int, *, first: bool) -> None:
+        """Wait for this many nodes.
+
+        Raises
+        ------
+        RunError
+            If a resumed run has none of its earlier nodes.
+        """
+        super().wait_for_nodes(grid, at_least, first=first)
+        if first and self._assigned_nodes and not self._assigned_nodes & self._connected:
+            raise RunError(
+                f"resume_from needs nodes that the run had before, got {len(self._connected)} "
+                "others: with client_ids=node-order a node is told by its id, which a simulation "
+                "draws anew for every run. Set client_ids=query in a run from its start"
+            )
+
+    def wait(self, grid: Grid, timeout: float, at_least: int | None = None) -> None:
+        """Wait for ``at_least`` nodes, by default one for each expected client."""
+        if at_least is not None:
+            self._num_required = min(at_least, self._num_required)
+        super().wait(grid, timeout, at_least)
+
+    def refresh(self, grid: Grid) -> list[str]:
+        """Note the connected nodes, and assign the remaining clients to the new ones."""
+        self._connected = set(grid.get_node_ids())
+        if not self._node_of and len(self._connected) < self._num_required:
+            return []
+        new = sorted(self._connected - set(self._node_of.values()))
+        if self._is_open:
+            self._expect_joiners(len(new))
+        left = sorted(self._expected - self._node_of.keys())
+        self._node_of.update(zip(left, new, strict=False))
+        self._registered_set.update(self._node_of)
+        for node in new[len(left) :]:
+            if node not in self._refused_nodes:
+                why = self._closing_reason or f"is one more than the {len(self._expected)} clients"
+                self._log_refusal(
+                    node, f"is refused{why}" if self._closing_reason else f"{why}: not asked"
+                )
+        self._refused_nodes.update(new[len(left) :])
+        return []
+
+    def _expect_joiners(self, count: int) -> None:
+        """Expect as many more clients, the lowest ids that are none yet and may take part."""
+        for client in range(len(self._expected), len(self._expected) + count):
+            problem = self._get_refusal(client)
+            if problem:
+                self._closing_reason = f": as client {client} it cannot take part, {problem}"
+                return
+            self._expected.add(client)
+
+
+def compute_fingerprint(key: SSHPublicKeyTypes) -> str:
+    """Return a public key's SHA-256 fingerprint, as ``ssh-keygen -l`` prints it."""
+    digest = base64.b64encode(ssh_key_fingerprint(key, SHA256())).decode("ascii")
+    return "SHA256:" + digest.rstrip("=")
+
+
+def compute_pem_fingerprint(public_key: bytes) -> str:
+    """Return the fingerprint of an elliptic-curve key in Flower's PEM form."""
+    key = load_pem_public_key(public_key)
+    if not isinstance(key, EllipticCurvePublicKey):
+        raise TypeError(f"a node has a key of {type(key).__name__}")
+    return compute_fingerprint(key)
+
+
+def _accept_any_client(_client: int) -> str:
+    """Return that any client may join."""
+    return ""

@@ -1,0 +1,640 @@
+"""Use the named strategies as drop-in Flower strategies: ``FedAU()`` in place of ``FedAvg()``.
+
+Each strategy takes the keywords of ``flwr.serverapp.strategy.FedAvg``, with the same meaning and
+defaults. It also takes the parameters of its rules, which ``fedquorum.named`` declares::
+
+    strategy = FedAU(cutoff=50, fraction_train=0.5)
+    result = strategy.start(grid, initial_arrays, num_rounds=3)
+
+Every connected node is a client; nodes that connect later join. For nodes with this project's
+ClientApp, which host clients, there is ``protocol="fedquorum"``: see ``DropInStrategy``.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import Field, fields
+from logging import INFO, WARNING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+from numpy.typing import NDArray
+
+from .. import named as tables
+from ..errors import ParameterError, suggest_name
+from ..named import StrategyEntry
+from ..parameters import FRACTION, NON_NEGATIVE_INT, POSITIVE, POSITIVE_INT, OneOf
+from ..records.needed import check_audit_packages
+from ..robustness import Robustness
+from ..rule import RunContext
+from ..selection import Sampling
+from ..server_optimizer import SGD, ServerOptimizer
+from ..state_arrays import StateArrays
+from ..types import Population
+from .codec import (
+    ACCURACY_KEY,
+    ARRAYRECORD_KEY,
+    CONFIGRECORD_KEY,
+    WEIGHTED_BY_KEY,
+    NamedArrays,
+)
+from .connected import DynamicProtocol
+from .exchange import Connection
+from .standard_protocol import StandardProtocol
+from .strategy import ComposedStrategy
+
+if TYPE_CHECKING:
+    from .recorded import RunRecorder
+
+MAX_CLIENT_ID = 2**31 - 1
+"""Of a client, for which the tables of the records have room."""
+
+PROTOCOLS = OneOf(("standard", "fedquorum"))
+
+MetricsAggregation = Callable[[list[RecordDict], str], MetricRecord]
+
+
+def _build_signature(entry: StrategyEntry) -> inspect.Signature:
+    """Return the keywords of all drop-in strategies, and then those of this one's rules."""
+    common = list(inspect.signature(DropInStrategy.__init__).parameters.values())[1:-1]
+    return inspect.Signature([*common, *map(_build_keyword, entry.parameters)])
+
+
+def _build_keyword(item: Field[Any]) -> inspect.Parameter:
+    return inspect.Parameter(
+        item.name, inspect.Parameter.KEYWORD_ONLY, default=item.default, annotation=item.type
+    )
+
+
+class DropInStrategy(ComposedStrategy):
+    """Run a named strategy with ClientApps written for Flower's ``FedAvg``.
+
+    With ``protocol="fedquorum"`` the strategy speaks this project's protocol instead, with the
+    clients that the nodes host:
+
+    - each client decides on its own device whether it trains,
+    - the clients measure F(w_t) before each round,
+    - fractions and minima count clients instead of nodes,
+    - ``priority`` and ``probabilities`` refer to the ids of these clients, and
+    - the keys of metrics and records, both aggregation functions, ``client_ids`` and
+      ``max_reply_bytes`` must keep their defaults.
+
+    A reply in the other protocol's form is rejected. If all clients that train in the first round
+    with training reply in it, the run stops, and the error has the keyword to type. In the standard
+    form a reply of this project's ClientApp for one client counts.
+
+    Parameters
+    ----------
+    fraction_train, fraction_evaluate : float
+        Share of the connected nodes that train and evaluate in a round, in [0, 1]. A round uses
+        max(int(fraction x nodes), minimum) nodes.
+    min_train_nodes, min_evaluate_nodes : int
+        Smallest number of nodes that train and evaluate; all nodes if fewer are connected.
+    min_available_nodes : int
+        Number of nodes that must be connected before a round begins. The strategy waits for them
+        without limit.
+    weighted_by_key : str
+        The metric with a client's amount of data.
+    arrayrecord_key, configrecord_key : str
+        Names of the records in messages to the nodes.
+    train_metrics_aggr_fn, evaluate_metrics_aggr_fn : callable, optional
+        ``(list[RecordDict], str) -> MetricRecord``; Flower's weighted mean by default.
+    priority : iterable of int, optional
+        Ids of the priority clients; all clients by default.
+    num_rounds : int, optional
+        T, the number of rounds. Schedules need it.
+    protocol : {"standard", "fedquorum"}
+        What the nodes' ClientApp speaks; see above. Flower's wrappers need ``standard``.
+    loss_key : str, optional
+        The metric with the loss; by default ``loss``, ``train_loss`` or ``train-loss``.
+    accuracy_key : str
+        The metric with the accuracy.
+    client_ids : {"node-order", "query"}
+        How nodes get client ids; see ``StandardProtocol``.
+    max_reply_bytes : int, optional
+        Largest reply to read, in bytes; by default 64 MiB and 8 models.
+    seed : int
+        Seed of the sampling.
+    server_lr : float
+        Learning rate of the server optimizer, > 0.
+    server_optimizer : type
+        The server optimizer, such as ``fedquorum.server_optimizer.Adam``, or a callable that takes
+        the learning rate and returns one.
+    robustness : Robustness, optional
+        Bounds on the influence of one client.
+    reply_memory : int, optional
+        Bytes of replies to keep in memory if the weights of a round need all replies at once; the
+        rest goes to files below TMPDIR. By default half of the machine's memory.
+    records : str or Path, optional
+        Folder for the records of the run, which ``fedquorum-audit`` replays. It must not hold a
+        run. By default ``start`` writes no records. Needs the extra ``audit``.
+    resume_from : str or Path, optional
+        Folder of a run with the same parameters; ``start`` continues it after its last checkpoint.
+    **parameters : Any
+        Parameters of the strategy's rules; ``help()`` and the signature list them.
+
+    Raises
+    ------
+    ParameterError
+        If a value is outside its range.
+    TypeError
+        If the strategy has no such parameter.
+    """
+
+    entry: ClassVar[StrategyEntry]
+    __signature__: ClassVar[inspect.Signature]
+
+    def __init_subclass__(cls, entry: StrategyEntry | None = None, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if entry is not None:
+            cls.entry = entry
+            cls.__signature__ = _build_signature(entry)
+        elif "__init__" in cls.__dict__:
+            # A user's subclass with a constructor of its own.
+            parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+            cls.__signature__ = inspect.Signature(parameters)
+
+    def __init__(
+        self,
+        fraction_train: float = 1.0,
+        fraction_evaluate: float = 1.0,
+        min_train_nodes: int = 2,
+        min_evaluate_nodes: int = 2,
+        min_available_nodes: int = 2,
+        weighted_by_key: str = WEIGHTED_BY_KEY,
+        arrayrecord_key: str = ARRAYRECORD_KEY,
+        configrecord_key: str = CONFIGRECORD_KEY,
+        train_metrics_aggr_fn: MetricsAggregation | None = None,
+        evaluate_metrics_aggr_fn: MetricsAggregation | None = None,
+        *,
+        priority: Iterable[int] | None = None,
+        num_rounds: int | None = None,
+        protocol: str = "standard",
+        loss_key: str | None = None,
+        accuracy_key: str = ACCURACY_KEY,
+        client_ids: str = "node-order",
+        max_reply_bytes: int | None = None,
+        seed: int = 0,
+        server_lr: float = 1.0,
+        server_optimizer: Callable[[float], ServerOptimizer[Any]] = SGD,
+        robustness: Robustness | None = None,
+        reply_memory: int | None = None,
+        records: str | Path | None = None,
+        resume_from: str | Path | None = None,
+        **parameters: Any,
+    ) -> None:
+        _check_names(type(self), parameters)
+        PROTOCOLS.check("protocol", protocol)
+        FRACTION.check("fraction_train", fraction_train)
+        NON_NEGATIVE_INT.check("min_train_nodes", min_train_nodes)
+        POSITIVE.check("server_lr", server_lr)
+        if num_rounds is not None:
+            POSITIVE_INT.check("num_rounds", num_rounds)
+        given = {**parameters, "priority": priority, "num_rounds": num_rounds}
+        self.entry.check_required(given)
+        if not callable(server_optimizer):
+            raise ParameterError(
+                "server_optimizer",
+                "a class such as fedquorum.server_optimizer.Adam",
+                server_optimizer,
+            )
+        if not isinstance(robustness, Robustness | None):
+            raise ParameterError("robustness", "a fedquorum.Robustness, or None", robustness)
+        ids, place = _parse_priority(priority), _resolve_directory(records, resume_from)
+        self.fraction_train, self.fraction_evaluate = fraction_train, fraction_evaluate
+        self.min_train_nodes = _resolve_minimum(
+            "train", "training", fraction_train, min_train_nodes
+        )
+        self.min_evaluate_nodes = _resolve_minimum(
+            "evaluate", "evaluation", fraction_evaluate, min_evaluate_nodes
+        )
+        self.min_available_nodes = min_available_nodes
+        self.weighted_by_key = weighted_by_key
+        self.arrayrecord_key, self.configrecord_key = arrayrecord_key, configrecord_key
+        try:
+            rules = self.entry.build_rules(
+                parameters,
+                RunContext(num_rounds=num_rounds, seed=seed),
+                sampling=Sampling(fraction_train, seed=seed, minimum=self.min_train_nodes),
+                server_optimizer=server_optimizer(server_lr),
+            )
+        except ParameterError as error:
+            raise _replace_parameter(error) from None
+        self.protocol = protocol
+        self._starts_itself = False
+        standard = StandardProtocol(
+            client_ids=client_ids,
+            weighted_by_key=weighted_by_key,
+            loss_key=loss_key,
+            accuracy_key=accuracy_key,
+            arrayrecord_key=arrayrecord_key,
+            configrecord_key=configrecord_key,
+            fraction_evaluate=fraction_evaluate,
+            min_evaluate_nodes=self.min_evaluate_nodes,
+            min_available_nodes=max(min_available_nodes, self.min_train_nodes),
+            max_reply_bytes=max_reply_bytes,
+            train_metrics_aggr_fn=train_metrics_aggr_fn,
+            evaluate_metrics_aggr_fn=evaluate_metrics_aggr_fn,
+            robustness=robustness or Robustness(),
+            reply_memory=reply_memory,
+            max_client_id=None if place is None else MAX_CLIENT_ID,
+        )
+        communication = standard if protocol == "standard" else _to_native_protocol(standard)
+        super().__init__(rules, population=Population.open(ids), communication=communication)
+        self._recorder: RunRecorder | None = None
+        if place is not None:
+            self._recorder = _build_recorder(
+                place, self, parameters, num_rounds=num_rounds, resume=resume_from is not None
+            )
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Result:
+        """Run all rounds, as ``flwr.serverapp.strategy.Strategy.start`` does."""
+        self._starts_itself = True
+        try:
+            if self._recorder is not None:
+                return self._recorder.start(self, grid, initial_arrays, num_rounds, *args, **kwargs)
+            return super().start(grid, initial_arrays, num_rounds, *args, **kwargs)
+        finally:
+            self._starts_itself = False
+
+    def get_state(self) -> StateArrays:
+        """Return the rules' state, the client of each node, and whether clients have trained."""
+        seats = self._session.registry.assignments
+        return {
+            **super().get_state(),
+            "has_trained": np.array([self._session.has_trained]),
+            "seats.client": np.array([*seats], dtype=np.int64),
+            "seats.node": np.array([*seats.values()], dtype=np.uint64),
+        }
+
+    def restore(self, state: Mapping[str, NDArray[Any]], model: NamedArrays) -> None:
+        """Continue from what ``get_state`` returned after a round, with the same clients."""
+        joiners = Population.open(self.population.required)
+        population = joiners.with_clients(state["known"].tolist())
+        self._reset_state(Connection.from_rules(self.rules, population, self.communication))
+        super().restore(state, model)
+        (self._session.has_trained,) = state["has_trained"].tolist()
+        seats = zip(state["seats.client"].tolist(), state["seats.node"].tolist(), strict=True)
+        self._session.restore_assignments(dict(seats), population)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return one train message for each node that hosts a client asked in this round."""
+        if self.protocol == "fedquorum" and not self._starts_itself:
+            raise ParameterError(
+                "protocol",
+                "standard in a run that the strategy does not start itself, as in one of Flower's "
+                "wrappers",
+                self.protocol,
+                "a wrapper takes a node's reply for that of one client",
+            )
+        if self._recorder is not None and not self._starts_itself:
+            raise ParameterError(
+                "records",
+                "None inside one of Flower's wrappers",
+                str(self._recorder.directory),
+                "they start themselves, and change the model after the strategy's decision",
+            )
+        return super().configure_train(server_round, arrays, config, grid)
+
+    def summary(self) -> None:
+        """Log fractions, minima and keys as FedAvg does, then the strategy's rules."""
+        fractions = (self.fraction_train, self.fraction_evaluate)
+        minima = (self.min_train_nodes, self.min_evaluate_nodes)
+        log(INFO, "\t├──> Sampling:")
+        log(INFO, "\t│\t├──Fraction: train (%.2f) | evaluate ( %.2f)", *fractions)
+        log(INFO, "\t│\t├──Minimum nodes: train (%d) | evaluate (%d)", *minima)
+        log(INFO, "\t│\t└──Minimum available nodes: %d", self.min_available_nodes)
+        super().summary()
+
+
+class FedALIGN(DropInStrategy, entry=tables.FEDALIGN):
+    """Train for priority clients, with the help of clients whose loss is similar (FedALIGN).
+
+    A non-priority client takes part in round t if its loss is within eps_t of the priority
+    clients' loss F(w_t). The new model averages all admitted models:
+    w_{t+1} = (sum_P p_k w_k + sum_admitted p_k w_k) / (1 + sum_admitted p_k), with
+    p_k = D_k / sum_{i in P} D_i. ``priority`` and ``num_rounds`` are required;
+    ``fedquorum.selection.EpsilonGate`` describes the gate's parameters.
+
+    References
+    ----------
+    Ravi and Shomorony, "Prioritized Federated Learning: Leveraging Non-Priority Clients for
+    Targeted Model Improvement", TMLR, Algorithm 1.
+    """
+
+
+class FedAvg(DropInStrategy, entry=tables.FEDAVG):
+    """Average the clients' models, weighted by data: w_{t+1} = sum_k D_k w_k / sum_k D_k.
+
+    References
+    ----------
+    McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
+    AISTATS 2017, Algorithm 1.
+    """
+
+
+class FedAvgPriority(DropInStrategy, entry=tables.FEDAVG_PRIORITY):
+    """Run FedAvg with the priority clients only: FedALIGN's baseline "None"."""
+
+
+class FedAU(DropInStrategy, entry=tables.FEDAU):
+    """Correct the average for clients that are often absent (FedAU): c_n = omega_n / N.
+
+    omega_n estimates 1 / (participation rate of client n) as the mean interval between the rounds
+    in which client n took part; ``cutoff`` limits an interval. See
+    ``fedquorum.participation.FedAUCorrection``.
+
+    References
+    ----------
+    Wang and Ji, "A Lightweight Method for Tackling Unknown Participation Statistics in Federated
+    Averaging", ICLR 2024, Algorithms 1 and 2.
+    """
+
+
+class FedAvgParticipating(DropInStrategy, entry=tables.NAMED_STRATEGIES["average_participating"]):
+    """Average the updates of the clients that took part: c_n = 1 / |S_t|."""
+
+
+class FedAvgAll(DropInStrategy, entry=tables.NAMED_STRATEGIES["average_all"]):
+    """Average over all clients, and count an absent client's update as zero: c_n = 1 / N."""
+
+
+class KnownStatistics(DropInStrategy, entry=tables.KNOWN_STATISTICS):
+    """Correct the average with given participation rates: c_n = 1 / (p_n N).
+
+    FedAU estimates these rates; this strategy is its baseline. ``probabilities`` has p_n by client
+    id and is required: the probability that a round counts client n, that is, that its node is
+    connected, asked and in time. The strategy samples among the connected nodes and multiplies p_n
+    by nothing. It refuses a node that joins as a client without a rate.
+    """
+
+
+class FedVarp(DropInStrategy, entry=tables.FEDVARP):
+    """Replace absent clients by their last updates y_n (FedVarp).
+
+    The server steps by the mean of Delta_n - y_n over the participants plus the mean of y_n over
+    all clients.
+
+    References
+    ----------
+    Jhunjhunwala et al., "FedVARP", UAI 2022, Algorithm 2.
+    """
+
+
+class MIFA(DropInStrategy, entry=tables.MIFA):
+    """Average the last update of every client, present or absent (MIFA).
+
+    The model moves even in a round without participants.
+
+    References
+    ----------
+    Gu et al., "Fast Federated Learning in the Presence of Arbitrary Device Unavailability",
+    NeurIPS 2021, Algorithm 1.
+    """
+
+
+class FedAWE(DropInStrategy, entry=tables.NAMED_STRATEGIES["fedawe"]):
+    """Let clients continue from their last model, and scale updates by the rounds away (FedAWE).
+
+    A node receives the model after the round in which it last took part. After a run,
+    ``compute_mean_start_model(result.arrays)`` returns the mean of all clients' models, which the paper
+    evaluates. See ``fedquorum.contrib.FedAWEWeighting``.
+
+    References
+    ----------
+    Xiang, Ioannidis, Yeh, Joe-Wong and Su, "Efficient Federated Learning against Heterogeneous and
+    Non-stationary Client Unavailability", NeurIPS 2024, Algorithm 1.
+    """
+
+
+class AAggFFS(DropInStrategy, entry=tables.NAMED_STRATEGIES["aaggff_s"]):
+    """Mix a few clients fairly, for cross-silo learning (AAggFF-S).
+
+    Every client takes part in every round. An online Newton step decides the mixing coefficients;
+    see ``fedquorum.weighting.AAggFFSWeighting``.
+
+    References
+    ----------
+    Hahn, Kim and Lee, "Pursuing Overall Welfare in Federated Learning through Sequential Decision
+    Making", ICML 2024, Algorithm 2.
+    """
+
+
+class AAggFFD(DropInStrategy, entry=tables.NAMED_STRATEGIES["aaggff_d"]):
+    """Mix many sampled clients fairly, for cross-device learning (AAggFF-D).
+
+    The mixing coefficients have a closed form; see ``fedquorum.weighting.AAggFFDWeighting``.
+
+    References
+    ----------
+    Hahn, Kim and Lee 2024, Algorithm 3.
+    """
+
+
+class QFedAvg(DropInStrategy, entry=tables.NAMED_STRATEGIES["qfedavg"]):
+    """Weight clients by a power of their loss (q-FedAvg): p_i proportional to w_i F_i^q.
+
+    See ``fedquorum.weighting.QFedAvgWeighting``.
+    """
+
+
+class TERM(DropInStrategy, entry=tables.NAMED_STRATEGIES["term"]):
+    """Weight clients by the exponential of their loss (TERM).
+
+    p_i is proportional to w_i exp(lambda F_i); ``tilt`` is lambda. See
+    ``fedquorum.weighting.TERMWeighting``.
+    """
+
+
+class PropFair(DropInStrategy, entry=tables.NAMED_STRATEGIES["propfair"]):
+    """Weight clients by their distance from the largest loss M (PropFair).
+
+    p_i is proportional to w_i / (M - F_i), guarded near M. See
+    ``fedquorum.weighting.PropFairWeighting``.
+    """
+
+
+class AFL(DropInStrategy, entry=tables.NAMED_STRATEGIES["afl"]):
+    """Train for the worst mixture of clients (AFL): p climbs the losses on the simplex.
+
+    See ``fedquorum.weighting.AFLWeighting``.
+    """
+
+
+class MaxFL(DropInStrategy, entry=tables.NAMED_STRATEGIES["maxfl"]):
+    """Satisfy as many clients as possible (MaxFL).
+
+    A model satisfies client k if its loss is below rho_k. Clients that the model nearly satisfies
+    have the largest weights. ``requirement`` is rho_k: a number, a list, or a mapping of client
+    ids. It is required. See ``fedquorum.contrib.MaxFLWeighting``.
+    """
+
+
+class FedMGDAPlus(DropInStrategy, entry=tables.NAMED_STRATEGIES["fedmgda"]):
+    """Step along the shortest combination of the normalised updates (FedMGDA+).
+
+    See ``fedquorum.weighting.FedMGDAWeighting``.
+    """
+
+
+class FedGP(DropInStrategy, entry=tables.NAMED_STRATEGIES["fedgp"]):
+    """Add to the priority clients' step the other updates' projections onto it (FedGP).
+
+    Like FedALIGN it trains for priority clients, but it needs no losses. ``priority`` is required.
+    See ``fedquorum.weighting.FedGPWeighting``.
+
+    References
+    ----------
+    Jiang, Zhang and Koyejo, "Principled Federated Domain Adaptation: Gradient Projection and
+    Auto-Weighting", ICLR 2024, Definition 4.3.
+    """
+
+
+def get_strategy(name: str, **keywords: Any) -> ComposedStrategy:
+    """Return a strategy by its name, such as ``strategy("fedau", cutoff=50)``.
+
+    Raises
+    ------
+    ParameterError
+        If no strategy has that name; the message suggests the nearest one.
+    """
+    declared: StrategyEntry = tables.find_entry(tables.NAMED_STRATEGIES, "strategy", name)
+    classes = {cls.entry.key: cls for cls in DropInStrategy.__subclasses__()}
+    made: type[DropInStrategy] = classes.get(declared.key) or type(
+        declared.key, (DropInStrategy,), {}, declared=declared
+    )
+    return made(**keywords)
+
+
+def _resolve_directory(records: str | Path | None, resume_from: str | Path | None) -> Path | None:
+    """Return the folder of a run that is to be recorded, None if it is not.
+
+    Raises
+    ------
+    RunError
+        If the packages of the extra ``audit`` are missing.
+    """
+    given = {"records": records, "resume_from": resume_from}
+    places = {name: path for name, path in given.items() if path is not None}
+    for name, path in places.items():
+        if not isinstance(path, str | Path) or not str(path).strip():
+            raise ParameterError(name, "the path of a folder", path)
+    folders = {Path(path).expanduser().absolute() for path in places.values()}
+    if len(folders) > 1:
+        raise ParameterError("records", "None or the folder in resume_from", str(records))
+    if folders:
+        check_audit_packages()
+    return folders.pop() if folders else None
+
+
+def _build_recorder(
+    directory: Path,
+    strategy: DropInStrategy,
+    parameters: Mapping[str, Any],
+    *,
+    num_rounds: int | None,
+    resume: bool,
+) -> "RunRecorder":
+    """Return what records the runs of a strategy."""
+    from .recorded import RunRecorder, build_strategy_settings  # needs the extra
+
+    return RunRecorder(
+        directory, build_strategy_settings(strategy, parameters, num_rounds=num_rounds), resume
+    )
+
+
+def _to_native_protocol(standard: StandardProtocol) -> DynamicProtocol:
+    """Return the communication in this project's protocol, with the same settings.
+
+    Raises
+    ------
+    ParameterError
+        If a setting differs from its default that only ``StandardProtocol`` has.
+    """
+    names = {item.name for item in fields(DynamicProtocol)}
+    for item in fields(standard):
+        value = getattr(standard, item.name)
+        if item.name not in names and value != item.default:
+            raise ParameterError(
+                item.name,
+                f'{item.default}, its default, with protocol="fedquorum"',
+                value,
+                "it has a meaning in Flower's standard form only",
+            )
+    return DynamicProtocol(**{name: getattr(standard, name) for name in names})
+
+
+def _parse_priority(given: Iterable[int] | None) -> frozenset[int] | None:
+    """Return the ids of the priority clients; None for all."""
+    if given is None:
+        return None
+    ids = [*given] if isinstance(given, Iterable) else []
+    if not ids or not all(map(NON_NEGATIVE_INT.contains, ids)):
+        raise ParameterError("priority", "a list of client ids >= 0, such as [0, 1]", given)
+    return frozenset(ids)
+
+
+def _resolve_minimum(name: str, step: str, fraction: float, minimum: int) -> int:
+    """Return the fewest nodes of a step, none where the fraction is 0, which is then told."""
+    if fraction != 0.0:
+        return minimum
+    log(WARNING, f"fraction_{name} is set to 0.0. Federated {step} will be skipped.")
+    return 0
+
+
+def _replace_parameter(error: ParameterError) -> ParameterError:
+    """Return an error of the rules with the keyword in the place of their own parameter."""
+    keyword = {"fraction": "fraction_train", "learning_rate": "server_lr"}.get(error.parameter)
+    if keyword is None:
+        return error
+    return ParameterError(keyword, error.allowed, error.got, error.reason)
+
+
+def _check_names(kind: type[DropInStrategy], given: Mapping[str, Any]) -> None:
+    parameters = [item.name for item in kind.entry.parameters]
+    known = inspect.signature(DropInStrategy.__init__).parameters.keys() - {"self", "parameters"}
+    for name in given:
+        if name not in parameters:
+            near = suggest_name(name, [*parameters, *known])
+            raise TypeError(
+                f"{kind.__name__} has no parameter {name!r}{near and f' ({near})'}; beside those "
+                f"of all strategies it has {', '.join(parameters) or 'none'}"
+            )
+
+
+__all__ = [
+    "AFL",
+    "MIFA",
+    "TERM",
+    "AAggFFD",
+    "AAggFFS",
+    "DropInStrategy",
+    "FedALIGN",
+    "FedAU",
+    "FedAWE",
+    "FedAvg",
+    "FedAvgAll",
+    "FedAvgParticipating",
+    "FedAvgPriority",
+    "FedGP",
+    "FedMGDAPlus",
+    "FedVarp",
+    "KnownStatistics",
+    "MaxFL",
+    "PropFair",
+    "QFedAvg",
+    "get_strategy",
+]

@@ -1,0 +1,202 @@
+"""A run's directory: made, locked, brought back to a checkpoint, cleared."""
+
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ..errors import RunError, to_one_line
+from ..locks import lock_directory
+from .checkpoint import CHECKPOINTS_DIR, is_checkpoint
+from .safe_files import TABLE_NAMES, SafeRunDir, select_table_files
+
+RECORD_NAMES = (
+    "config.yaml",
+    "manifest.json",
+    "population.parquet",
+    "rounds.jsonl",
+    "clients",
+    "evaluations",
+    "model.safetensors",
+    "tensorboard",
+)
+
+
+RECORD_DIRS = (*TABLE_NAMES, "tensorboard")
+
+MANIFEST_FILE = "manifest.json"
+_MODEL_FILES = ("model.safetensors", "mean_model.safetensors")
+_RUN_FILES = (MANIFEST_FILE, "rounds.jsonl", "population.parquet", *_MODEL_FILES)
+_NESTED_RUN_PATTERNS = tuple("*/" * depth + MANIFEST_FILE for depth in (1, 2, 3))
+"""Where the runs of a folder of outputs, or of a sweep, are below it."""
+
+
+def list_append_only_files(directory: Path) -> list[Path]:
+    """Return the files of a run that grow or come with its rounds, but for those of its tables."""
+    found = [directory / "rounds.jsonl", *(directory / "tensorboard").glob("*")]
+    return [path for path in found if path.is_file()]
+
+
+def truncate_records(directory: Path, offsets: Mapping[str, int]) -> None:
+    """Restore the records to their state at the call of ``RunWriter.position``.
+
+    Whoever writes the tables goes back to their rows, see ``fedquorum.records.tables``.
+    """
+    for path in list_append_only_files(directory):
+        size = offsets.get(path.relative_to(directory).as_posix())
+        if size is None:
+            path.unlink()
+        elif size < path.stat().st_size:
+            os.truncate(path, size)
+    folders = ("", "checkpoints/", *(f"{table}/" for table in TABLE_NAMES))
+    for part in (part for folder in folders for part in directory.glob(f"{folder}.*.part")):
+        part.unlink()
+
+
+def refuse_links(directory: Path) -> None:
+    """Refuse records through which a resumed run would write to files outside its folder.
+
+    Raises
+    ------
+    RunError
+        For the first record that is neither a folder nor a file with no other name, and for any
+        link beside the records: a tracker may write there.
+    """
+    folders = [directory / name for name in (*RECORD_DIRS, CHECKPOINTS_DIR)]
+    for path in directory.iterdir():
+        if path.is_symlink() or (path in folders and not path.is_dir()):
+            raise _foreign_file_error(path)
+    inside = [path for folder in folders for path in folder.glob("*")]
+    for path in (*(directory / name for name in RECORD_NAMES), *inside):
+        if path in folders or not os.path.lexists(path):
+            continue
+        found = path.lstat()
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+            raise _foreign_file_error(path)
+
+
+def _foreign_file_error(path: Path) -> RunError:
+    return RunError(
+        f"{path} must be a file or folder of the run, got a link or something else; a run that "
+        "goes on writes to no other place"
+    )
+
+
+def lock_run(directory: Path) -> int:
+    """Keep other processes from resuming the same run while this process lives."""
+    descriptor = lock_directory(directory)
+    if descriptor is None:
+        raise RunError(f"another process is at work on the run in {directory}")
+    return descriptor
+
+
+def can_start_run(directory: Path) -> bool:
+    """Say whether a folder is there without a run in it or below it: a run may start there.
+
+    A process that is killed while it starts a run leaves such a folder.
+    """
+    below = (directory.glob(pattern) for pattern in (MANIFEST_FILE, *_NESTED_RUN_PATTERNS))
+    return directory.is_dir() and not any(any(found) for found in below)
+
+
+def remove_unfinished(directory: Path) -> None:
+    """Remove the records of a run that did not complete, so that it can be run again there.
+
+    Its settings stay; the next run writes its own.
+
+    Raises
+    ------
+    RunError
+        If the run completed, or another process is at work on it.
+    """
+    lock = lock_run(directory)
+    try:
+        if read_manifest_or_empty(directory).get("status") == "completed":
+            raise run_exists_error(directory)
+        remove_run_files(directory)
+    finally:
+        os.close(lock)
+
+
+def remove_run_files(directory: Path) -> None:
+    """Remove what a run wrote into its folder but for its settings, and nothing else.
+
+    The caller holds the folder's lock. Without its manifest, which goes first, a folder is no run,
+    however much of the rest is left. Links are removed, not followed. A run writes its settings
+    before a model: where there are none, the models are somebody else's.
+    """
+    foreign = () if (directory / "config.yaml").exists() else _MODEL_FILES
+    for name in _RUN_FILES:
+        if name not in foreign:
+            (directory / name).unlink(missing_ok=True)
+    for part in directory.glob(".*.part"):
+        if part.name.removeprefix(".").removesuffix(".part") in (*_RUN_FILES, "config.yaml"):
+            part.unlink()
+    for name in (*RECORD_DIRS, CHECKPOINTS_DIR):
+        folder = directory / name
+        if folder.is_symlink():
+            folder.unlink()
+            continue
+        for path in _list_written_files(folder):
+            path.unlink()
+        with suppress(OSError):  # there is none, or it has files of somebody else's
+            folder.rmdir()
+
+
+def _list_written_files(folder: Path) -> Iterator[Path]:
+    """Yield the files that a run wrote into one of its folders, half written ones too."""
+    for path in [*folder.iterdir()] if folder.is_dir() else ():
+        name = path.name.removeprefix(".").removesuffix(".part")
+        if folder.name == "tensorboard":
+            written = name.startswith("events")
+        else:
+            written = (
+                is_checkpoint(name)
+                if folder.name == CHECKPOINTS_DIR
+                else bool(select_table_files([name]))
+            )
+        if written:
+            yield path
+
+
+def read_manifest_or_empty(directory: Path) -> dict[str, Any]:
+    """Return the manifest of the run in ``directory``, empty where none can be read."""
+    try:
+        manifest = json.loads(SafeRunDir(directory).read("manifest.json") or b"{}")
+    except (OSError, ValueError, RecursionError, RunError):
+        return {}
+    return manifest if isinstance(manifest, dict) else {}
+
+
+def run_exists_error(directory: Path) -> RunError:
+    """Return the error of a new run whose folder holds a run."""
+    return RunError(
+        f"the folder of a new run must not hold a run, got {directory}, which has one: choose "
+        "another folder, or resume the run in it"
+    )
+
+
+def cannot_create_error(directory: Path, error: OSError) -> RunError:
+    """Return the error of a run whose folder cannot be written."""
+    return RunError(f"the folder of a run must be writable, got {directory}: {to_one_line(error)}")
+
+
+def create_run_directory(base: Path, experiment: str) -> Path:
+    """Make and return ``base/<experiment>/<time>``, with a number where the time is taken."""
+    stamp = datetime.now().astimezone().strftime("%Y-%m-%d_%H-%M-%S")
+    attempt = 0
+    while True:
+        name = stamp if attempt == 0 else f"{stamp}_{attempt}"
+        directory = (base / experiment / name).absolute()
+        try:
+            directory.mkdir(parents=True)
+        except FileExistsError:
+            attempt += 1
+        except OSError as error:
+            raise cannot_create_error(directory, error) from None
+        else:
+            return directory

@@ -1,0 +1,44 @@
+"""Ask every client, or a sample of each group."""
+
+from dataclasses import dataclass, field
+
+from ..description import RuleDescription
+from ..types import ClientReports, PerClient, Population, RoundPlan
+from .base import Selection
+from .sampling import Sampling
+
+
+@dataclass(frozen=True)
+class AllClients(Selection):
+    """Ask all sampled clients and admit all updates: the selection of FedAvg on all clients.
+
+    Clients measure the model that they receive if the weighting needs their losses.
+
+    Parameters
+    ----------
+    sampling : Sampling
+        Partial participation; by default all clients take part.
+    """
+
+    key = "everyone"
+    summary = "All clients, with and without priority."
+    description = RuleDescription(
+        clients="all clients available in the round, or a sample of them",
+    )
+    selects_all = True
+    needs_objective = False
+    requests_losses = False
+    dp_unsupported_reason = ""
+
+    sampling: Sampling = field(default_factory=Sampling)
+
+    def plan(self, t: int, population: Population, reports: ClientReports) -> RoundPlan:
+        """Return a call to the sampled clients with and without priority."""
+        sample = self.sampling.sample(t, population, reports)
+        return RoundPlan(sample.clients, replacement_sample=sample.draws)
+
+    def compute_probabilities(
+        self, population: Population, reports: ClientReports
+    ) -> PerClient | None:
+        """Return the probability that the sample has each client."""
+        return self.sampling.compute_probabilities(population, reports)

@@ -1,0 +1,33 @@
+"""Which part of a round a function belongs to."""
+
+import pytest
+
+from benchmarks.round_profile import OTHER_PART, PART_PATTERNS, find_part, format_profile_table
+
+
+@pytest.mark.parametrize(
+    ("file", "function", "part"),
+    [
+        ("~", "<method 'baddbmm_' of 'torch._C.TensorBase' objects>", "products and convolutions"),
+        ("~", "<built-in method torch.convolution>", "products and convolutions"),
+        ("~", "<built-in method torch.index_select>", "rows gathered and scaled"),
+        ("~", "<built-in method torch.softmax>", "other arithmetic of PyTorch and NumPy"),
+        ("/x/client_app/batched/linear.py", "step", "Python: clients"),
+        ("/x/strategies/fedquorum/round.py", "decide", "Python: rules, messages, records"),
+        ("/x/site-packages/flwr/app/message.py", "__init__", "Python: Flower"),
+        ("/x/site-packages/ray/actor.py", "_remote", "Python: Ray"),
+        ("~", "<built-in method _pickle.loads>", "pickling and Ray's core"),
+        ("~", "{method 'get' of 'ray._raylet.CoreWorker' objects}", "pickling and Ray's core"),
+        ("/x/json/encoder.py", "encode", OTHER_PART),
+    ],
+)
+def test_parts(file: str, function: str, part: str) -> None:
+    """By its name where it is built in, else by its file."""
+    assert find_part(file, function) == part
+
+
+def test_a_table_has_all_parts() -> None:
+    """Those that took no time too."""
+    lines = format_profile_table({"synth": {OTHER_PART: 0.25, "Python: Ray": 0.75}}).splitlines()
+    assert len(lines) == 2 + len(PART_PATTERNS) + 1
+    assert lines[-2:] == ["| Python: Ray | 75% |", f"| {OTHER_PART} | 25% |"]

@@ -1,0 +1,55 @@
+"""Texts and names from outside."""
+
+import pytest
+from fedquorum.errors import ProtocolError
+from fedquorum.sanitize import abbreviate, check_names, sanitize
+
+HOSTILE = [
+    "\ud800",
+    "a\nb",
+    "\x1b[2J\x1b[31mred",
+    "\x00",
+    "\u202egnp.exe",  # turns the direction of writing
+    "\u2028",
+    "\u200b",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_text_is_one_line_that_can_be_written(text: str) -> None:
+    """No terminal obeys it and no file refuses it."""
+    told = sanitize(f"before {text} after")
+    told.encode()
+    assert told.isprintable()
+    assert told.startswith("before ")
+    assert told.endswith(" after")
+
+
+def test_a_long_text_is_cut() -> None:
+    """Also where all of it is invisible: what is looked at is bounded."""
+    assert sanitize("x" * 10_000) == "x" * 200 + "..."
+    assert sanitize("\n" * 10_000 + "x") == "..."
+    assert sanitize("words and words", 5) == "words..."
+    assert sanitize("words", 5) == "words"
+    assert sanitize(ValueError("reason")) == "reason"
+
+
+@pytest.mark.parametrize("name", ["", "x" * 256, *HOSTILE])
+def test_names_that_records_cannot_show_are_refused(name: str) -> None:
+    """The message can be shown."""
+    with pytest.raises(ProtocolError, match="the name of an array must have 1 to 255") as refusal:
+        check_names(["weight", name], "an array")
+    assert str(refusal.value).isprintable()
+    assert len(str(refusal.value)) < 200
+
+
+def test_other_names_pass() -> None:
+    """Those of torch and of any language."""
+    check_names(["0.weight", "features.denseblock1.conv", "größe", "层", "x" * 255], "an array")
+
+
+def test_many_values_are_abbreviated() -> None:
+    """The first ten, and how many there are."""
+    assert abbreviate([]) == ""
+    assert abbreviate(range(3)) == "0, 1, 2"
+    assert abbreviate(range(1000), 2) == "0, 1, ... (1000 in all)"

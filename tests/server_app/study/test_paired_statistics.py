@@ -1,0 +1,153 @@
+"""Verdicts by hand, and how often they are wrong on simulated tables."""
+
+import math
+
+import numpy as np
+import pytest
+from fedquorum.errors import ParameterError
+
+from server_app.study.paired_statistics import decide_best_method, find_indistinguishable
+
+BASE = [70.0, 60.0, 80.0, 75.0, 65.0]
+
+
+def scipys_interval(other: list[float], level: float) -> tuple[float, float]:
+    """Return SciPy's interval of a paired t test against the baseline."""
+    from scipy import stats
+
+    found = stats.ttest_rel(other, BASE).confidence_interval(level)
+    return found.low, found.high
+
+
+def raise_scores(*by: float) -> list[float]:
+    return [base + more for base, more in zip(BASE, by, strict=True)]
+
+
+def test_an_interval_is_that_of_a_paired_t_test() -> None:
+    """With one method it is SciPy's; seeds that are hard for both do not widen it."""
+    other = raise_scores(1.0, 2.0, 0.5, 1.5, 1.0)
+    decision = decide_best_method({"fedavg": BASE, "fedau": other}, "fedavg", 0.1)
+    low, high = scipys_interval(other, 0.95)
+    (one,) = decision.differences
+    assert (one.low, one.high) == pytest.approx((low, high))
+    assert one.difference == pytest.approx(1.2)
+    assert (one.ahead, decision.seeds) == (5, 5)
+    assert (decision.verdict, decision.best, decision.seeds_to_decide) == ("fedau", one, None)
+
+
+def test_intervals_are_wider_for_more_methods() -> None:
+    """Each of m methods has the level 1 - 0.05 / m."""
+    other = raise_scores(1.0, 2.0, 0.5, 1.5, 1.0)
+    scores = {"fedavg": BASE, "fedau": other, "term": raise_scores(0, 0, 0, 0.1, 0), "afl": BASE}
+    decision = decide_best_method(scores, "fedavg", 0.1)
+    low, _ = scipys_interval(other, 1 - 0.05 / 3)
+    assert decision.best.low == pytest.approx(low)
+    assert [one.method for one in decision.differences] == ["fedau", "term", "afl"]
+
+
+def test_the_best_of_those_that_are_better() -> None:
+    """A larger difference that one seed makes is none that is known."""
+    scores = {
+        "fedavg": BASE,
+        "steady": raise_scores(1, 1.1, 1, 0.9, 1),
+        "lucky": raise_scores(40, 0, 0, 0, 0),
+    }
+    decision = decide_best_method(scores, "fedavg", 0.1)
+    assert (decision.verdict, decision.best.method) == ("steady", "lucky")
+
+
+def test_where_all_others_are_worse_the_baseline_wins() -> None:
+    """One that is as good makes it no difference, however bad the others are."""
+    scores = {"fedavg": BASE, "term": raise_scores(-1, -1.1, -1, -0.9, -1)}
+    decision = decide_best_method(scores, "fedavg", 0.1)
+    assert decision.best.high < 0
+    assert (decision.verdict, decision.seeds_to_decide) == ("fedavg", None)
+    assert decide_best_method({**scores, "afl": BASE}, "fedavg", 0.1).verdict == "no difference"
+
+
+def test_no_difference_needs_all_intervals_below_the_margin() -> None:
+    """The same scores are undecided where the margin is smaller."""
+    scores = {"fedavg": BASE, "term": raise_scores(0.1, -0.1, 0.05, -0.05, 0)}
+    assert decide_best_method(scores, "fedavg", 0.2).verdict == "no difference"
+    undecided = decide_best_method(scores, "fedavg", 0.05)
+    assert undecided.verdict == "undecided"
+    assert undecided.seeds_to_decide is not None
+
+
+def test_a_difference_within_the_margin_is_none() -> None:
+    """However sure it is."""
+    scores = {"fedavg": BASE, "term": raise_scores(0.1, 0.11, 0.1, 0.09, 0.1)}
+    assert decide_best_method(scores, "fedavg", 0.05).verdict == "term"
+    assert decide_best_method(scores, "fedavg", 0.2).verdict == "no difference"
+
+
+def test_methods_that_are_indistinguishable_from_the_best() -> None:
+    """One that differs from it in noise alone is named; the baseline and worse ones are not."""
+    scores = {
+        "fedavg": BASE,
+        "best": raise_scores(5, 5.1, 5, 4.9, 5),
+        "as good": raise_scores(4.9, 5.2, 4.8, 5, 5),
+        "worse": raise_scores(1, 1.1, 1, 0.9, 1),
+    }
+    decision = decide_best_method(scores, "fedavg", 0.1)
+    assert decision.verdict == "best"
+    assert find_indistinguishable(scores, decision, 0.95) == ("as good",)
+    undecided = decide_best_method(
+        {"fedavg": BASE, "afl": raise_scores(9, -9, 1, 0, 0)}, "fedavg", 0.1
+    )
+    assert find_indistinguishable({"fedavg": BASE, "afl": BASE}, undecided, 0.95) == ()
+
+
+def test_the_seeds_that_would_decide() -> None:
+    """With so many seeds the interval just leaves 0, with one less it does not."""
+    from scipy import stats
+
+    differences = np.array([3.0, -1.0, 2.0, -0.5, 1.5])
+    decision = decide_best_method(
+        {"fedavg": BASE, "fedau": raise_scores(*differences)}, "fedavg", 0.01
+    )
+    n = decision.seeds_to_decide
+    assert n is not None
+    halves = [
+        stats.t.isf(0.025, k - 1) * differences.std(ddof=1) / math.sqrt(k) for k in (n - 1, n)
+    ]
+    assert halves[1] < differences.mean() <= halves[0]
+
+
+def test_false_claims_are_rare() -> None:
+    """Of 400 tables of five methods among which nothing differs at most 5 % name one."""
+    rng = np.random.default_rng(0)
+    named = 0
+    for _ in range(400):
+        table = rng.normal(size=(6, 5)) + rng.normal(size=5)
+        verdict = decide_best_method(dict(zip("abcdef", table, strict=True)), "a", 0.0).verdict
+        named += verdict != "undecided"
+    assert named <= 20
+
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        ({"a": BASE}, "scores must be a mapping with the baseline and at least one other"),
+        ({"b": BASE, "c": BASE}, "scores must be a mapping with the baseline"),
+        ({"a": BASE[:4], "b": BASE[:4]}, "same seeds for all methods, at least 5, got"),
+        ({"a": BASE, "b": BASE[:4]}, "same seeds for all methods, at least 5, got"),
+        (
+            {"a": BASE, "b": raise_scores(0, 0, math.nan, 0, 0)},
+            r"scores\[b\] must be finite numbers",
+        ),
+    ],
+)
+def test_scores_that_cannot_be_compared(scores: dict[str, list[float]], message: str) -> None:
+    """One line says what is missing."""
+    with pytest.raises(ParameterError, match=message):
+        decide_best_method(scores, "a", 0.1)
+
+
+def test_settings_of_a_decision() -> None:
+    """Margin and level have their ranges."""
+    scores = {"a": BASE, "b": BASE}
+    with pytest.raises(ParameterError, match="min_effect must be a number >= 0, got -1"):
+        decide_best_method(scores, "a", -1.0)
+    with pytest.raises(ParameterError, match="confidence must be a number > 0 and < 1, got 1"):
+        decide_best_method(scores, "a", 0.1, confidence=1.0)

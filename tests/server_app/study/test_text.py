@@ -1,0 +1,134 @@
+"""What a study says: one sentence for each verdict, and numbers in people's units."""
+
+from dataclasses import replace
+
+import pytest
+
+from server_app.study.text import (
+    MINUS,
+    Unit,
+    describe_score_clients,
+    format_duration,
+    format_method_name,
+    format_verdict,
+    join_words,
+    to_possessive,
+)
+from tests.builders_study import BASE, add_to_baseline, make_study_answer
+from tests.snapshot import Snapshot, join_sections
+
+LOWER = {"fedavg": BASE, "fedau": [score - 0.02 for score in BASE]}
+OPEN = make_study_answer({"fedavg": BASE, "mifa": add_to_baseline(2, 0, 2, 0, 2)})
+VERDICTS = {
+    "a winner, and who cannot be told apart from it": make_study_answer(
+        {"fedavg": BASE, "fedalign": add_to_baseline(2.0, 3.0, 1.8, 2.2, 2.4)},
+        metric_key="test.priority.accuracy",
+        not_told_apart=("mifa", "average_participating"),
+    ),
+    "a winner where lower is better": make_study_answer(LOWER, metric="loss"),
+    "a winner by a metric without a unit": make_study_answer(LOWER, metric="rmse"),
+    "no difference": make_study_answer(
+        {"fedavg": BASE, "mifa": add_to_baseline(0.1, 0, 0.1, -0.1, 0)}
+    ),
+    "methods that are only worse": make_study_answer(
+        {"fedavg": BASE, "mifa": add_to_baseline(-3, -3.2, -3.1, -3, -2.9)}
+    ),
+    "undecided, and what would decide": make_study_answer(
+        {"fedavg": BASE, "mifa": add_to_baseline(1, 2, -1, 1.5, 1)}, to_decide=3300.0
+    ),
+    "undecided, and nobody is ahead": make_study_answer(
+        {"fedavg": BASE, "mifa": add_to_baseline(-1, 2, -1, -1.5, -1)}
+    ),
+    "undecided, by another than the one in front": make_study_answer(
+        {"fedavg": BASE, "term": BASE, "qfedavg": add_to_baseline(-4, 3, -3, 2, -4)}
+    ),
+    "undecided for ever": replace(
+        OPEN, decision=OPEN.decision and replace(OPEN.decision, seeds_to_decide=None)
+    ),
+    "too few seeds": make_study_answer({"fedavg": BASE[:3], "mifa": BASE[:3]}, to_decide=9000.0),
+    "one seed": make_study_answer({"fedavg": BASE[:1], "mifa": BASE[:1]}),
+    "one method": make_study_answer({"fedavg": BASE}),
+}
+
+
+def test_every_verdict(snapshot: Snapshot) -> None:
+    """One of each kind: for whom, by how much, how sure, who else, and what would decide."""
+    told = {name: format_verdict(said) for name, said in VERDICTS.items()}
+    snapshot("study/verdicts.txt", join_sections(told))
+
+
+def test_the_verdict_is_stated_although_another_has_the_larger_mean() -> None:
+    """One seed makes a large difference that nobody knows."""
+    scores = {
+        "fedavg": BASE,
+        "fedau": add_to_baseline(1, 1.1, 1, 0.9, 1),
+        "known_statistics": add_to_baseline(15, 0, 0, 0, 0),
+    }
+    assert format_verdict(make_study_answer(scores)).startswith("FedAU is best")
+
+
+def test_a_sentence_begins_with_a_capital() -> None:
+    """Although the method's name has none."""
+    scores = {"fedavg": BASE, "known_statistics": add_to_baseline(2.0, 3.0, 1.8, 2.2, 2.4)}
+    assert format_verdict(make_study_answer(scores)).startswith("Known statistics is best")
+
+
+@pytest.mark.parametrize(
+    ("score", "words"),
+    [
+        ("test.all.accuracy", "all clients"),
+        ("test.held_out.accuracy", "held-out clients"),
+        ("test.all.worst10", "the worst 10 % of all clients"),
+        ("test.non_priority.worst", "the worst of the clients without priority"),
+    ],
+)
+def test_whose_score_it_is(score: str, words: str) -> None:
+    """The score's key in words."""
+    assert describe_score_clients(make_study_answer({"fedavg": BASE}, metric_key=score)) == words
+
+
+def test_as_many_digits_as_the_margin_needs() -> None:
+    """A margin of 1 point is told with one decimal, a hundredth of a nat with three."""
+    assert Unit.for_metric("accuracy", 0.01).format_number(0.12345) == "12.3"
+    assert Unit.for_metric("accuracy", 0.002).format_number(0.12345) == "12.35"
+    assert Unit.for_metric("loss", 0.01).format_number(0.12345) == "0.123"
+    assert Unit.for_metric("rmse", 250.0).format_number(12345.6) == "12346"
+    assert Unit.for_metric("accuracy", 0.0).format_number(0.12345) == "12.35"
+
+
+def test_signs() -> None:
+    """A real minus; no sign of what is 0 when it is written; "-" for what is not defined."""
+    unit = Unit.for_metric("accuracy", 0.01)
+    assert unit.format_number(-0.0123) == f"{MINUS}1.2"
+    assert unit.format_interval(0.0123, -0.0001, signed=True) == "+1.2 to 0.0"
+    assert unit.format_number(float("nan")) == "-"
+
+
+def test_whose() -> None:
+    """A name in the plural has no second s."""
+    assert to_possessive("FedAvg") == "FedAvg's"
+    assert to_possessive("FedAvg on priority clients") == "FedAvg on priority clients'"
+
+
+def test_amounts() -> None:
+    """Of a budget, with its unit."""
+    told = [format_duration("seconds", s) for s in (45.0, 135.0, 300.0, 1500.0, 9000.0)]
+    assert told == ["45 seconds", "2.2 minutes", "5 minutes", "25 minutes", "2.5 hours"]
+    assert format_duration("rounds", 1200.0) == "1,200 rounds"
+
+
+def test_lists() -> None:
+    """As people say them."""
+    assert [join_words(names) for names in (["a"], ["a", "b"], ["a", "b", "c"])] == [
+        "a",
+        "a and b",
+        "a, b and c",
+    ]
+
+
+def test_names_for_people() -> None:
+    """Published names, keys in words, and others as they are, on one line."""
+    titles = [
+        format_method_name(name) for name in ("fedalign", "fedavg", "average_all", "mine_2", "a\nb")
+    ]
+    assert titles == ["FedALIGN", "FedAvg", "average all", "mine_2", "a b"]

@@ -1,0 +1,133 @@
+"""What a manifest says of the clients' arithmetic."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from fedquorum.errors import SettingsError
+
+import server_app.numerics
+from client_app.data import load_data
+from client_app.numerics import NUMERICS_VERSION, NumericsInfo
+from conf import compose_settings
+from server_app.numerics import build_manifest_entry, check_numerics, detect_numerics
+
+SMALL = "data=synth data.num_clients=3 data.num_priority=1 data.sizes=equal"
+NO_CLOSED_FORM = (
+    "model=module model.path=torch.nn.Linear 'model.args={in_features: 60, out_features: 10}'"
+)
+
+
+def found(words: str, *, in_process: bool = True) -> NumericsInfo:
+    composed = compose_settings("custom", f"{SMALL} {words}")
+    data = load_data(composed.settings.data, composed.settings.seed)
+    return detect_numerics(composed, data, in_process=in_process)
+
+
+@pytest.mark.parametrize(
+    ("words", "in_process", "way", "device", "same_bits"),
+    [
+        ("client.device=cpu", True, "batched, closed form", "cpu", True),
+        ("client.device=cpu client.batching=sequential", True, "batched, closed form", "cpu", True),
+        ("client.device=cpu", False, "batched, closed form", "cpu", True),
+        ("", False, "batched, closed form", None, None),
+        (f"client.device=cpu {NO_CLOSED_FORM}", True, "alone, autograd", "cpu", True),
+        (f"client.device=cpu {NO_CLOSED_FORM}", False, "alone, autograd", "cpu", True),
+        (NO_CLOSED_FORM, False, None, None, None),
+        (f"{NO_CLOSED_FORM} client.batching=sequential", False, None, None, None),
+        (
+            f"client.device=cpu client.batching=batched {NO_CLOSED_FORM}",
+            True,
+            "batched, autograd",
+            "cpu",
+            False,
+        ),
+        ("client.device=cuda", False, "batched, closed form", "cuda", False),
+    ],
+)
+def test_what_the_server_knows(
+    words: str, in_process: bool, way: str | None, device: str | None, same_bits: bool | None
+) -> None:
+    """All in process; elsewhere what settings and model decide; bits are promised on a CPU."""
+    arithmetic = found(f"{words} client.threads_per_op=2", in_process=in_process)
+    here = in_process and device == "cpu"
+    instructions = torch.backends.cpu.get_cpu_capability() if here else None
+    assert arithmetic == NumericsInfo(way, device, 2, instructions=instructions)
+    assert arithmetic.same_bits is same_bits
+    assert arithmetic.version == NUMERICS_VERSION
+
+
+def test_auto_in_process_is_the_device_of_this_process() -> None:
+    """The clients are here."""
+    expected = "cuda" if torch.cuda.is_available() else "cpu"
+    assert found("").device == expected
+
+
+def test_clients_are_queried_where_only_a_trial_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In process they are here; elsewhere it stays open, and so it does where they fail."""
+    words = f"client.device=cpu {NO_CLOSED_FORM}"
+    monkeypatch.setattr(server_app.numerics, "find_training_mode", lambda *_: None)
+    assert found(words).way == "alone, autograd"
+    assert found(words, in_process=False).way is None
+
+    def fails(_: object) -> None:
+        raise SettingsError("there is no GPU")
+
+    monkeypatch.setattr(server_app.numerics, "get_node", fails)
+    assert found(words).way is None
+
+
+CPU = NumericsInfo("alone, autograd", "cpu", 1, instructions="AVX2")
+
+
+@pytest.mark.parametrize(
+    ("before", "earlier", "same_bits"),
+    [
+        (NumericsInfo("alone, autograd", "cpu", 1), 0, True),
+        (NumericsInfo(None, None, 1), 0, None),
+        (NumericsInfo("alone, autograd", None, 1), 0, None),
+        (NumericsInfo("alone, autograd", "cuda", 1), 1, False),
+        (NumericsInfo("batched, autograd", "cpu", 1), 1, False),
+        (NumericsInfo("alone, autograd", "cpu", 1, version=NUMERICS_VERSION - 1), 1, False),
+        (NumericsInfo("alone, autograd", "cpu", 1, instructions="AVX512"), 1, False),
+    ],
+)
+def test_a_resumed_run_promises_what_all_its_rounds_fulfill(
+    before: NumericsInfo, earlier: int, same_bits: bool | None
+) -> None:
+    """Rounds by another arithmetic are told, also after the next interruption."""
+    first = build_manifest_entry(before)
+    assert (first["same_bits"], first["earlier"]) == (before.same_bits, [])
+    manifest = {"arithmetic": build_manifest_entry(CPU, {"arithmetic": first})}
+    assert manifest["arithmetic"]["same_bits"] is same_bits
+    assert len(manifest["arithmetic"]["earlier"]) == earlier
+    assert build_manifest_entry(CPU, manifest) == manifest["arithmetic"]
+
+
+@pytest.mark.parametrize(
+    ("before", "refused"),
+    [
+        (CPU, False),
+        (NumericsInfo(None, None, 1), False),
+        (NumericsInfo("batched, autograd", "cuda", 1), True),
+        (NumericsInfo(None, None, 1, version=NUMERICS_VERSION + 1), True),
+    ],
+)
+def test_another_version_or_way_has_to_be_allowed(before: NumericsInfo, refused: bool) -> None:
+    """What is not known is not compared."""
+    manifest = {"arithmetic": build_manifest_entry(before)}
+    check_numerics(Path("run"), manifest, CPU, "any")
+    if not refused:
+        check_numerics(Path("run"), manifest, CPU, "same")
+        return
+    with pytest.raises(
+        SettingsError, match=r"^engine\.on_numerics_change must be any to resume .* got same"
+    ):
+        check_numerics(Path("run"), manifest, CPU, "same")
+
+
+def test_compiled_models_promise_nothing() -> None:
+    """What ``torch.compile`` makes of a model may follow from the shapes that it saw before."""
+    compiled = found(f"client.device=cpu client.compile=true {NO_CLOSED_FORM}", in_process=False)
+    assert compiled.same_bits is False
+    assert found("client.device=cpu client.compile=true", in_process=False).same_bits is True
