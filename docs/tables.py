@@ -35,7 +35,7 @@ from fedquorum.named import (
 )
 from fedquorum.participation import FedAUCorrection
 from fedquorum.records.reader import FORMAT_VERSION
-from fedquorum.rule import RunContext
+from fedquorum.rule import Goal, RunContext
 from fedquorum.state_arrays import to_arrays
 from fedquorum.types import Population
 
@@ -104,10 +104,17 @@ def describe_strategy(strategy: StrategyEntry) -> RuleDescription:
         **{name: first(name, own_words, selection, counting) for name in ("source", "secure_sum")},
         **{
             name: first(name, own_words, counting)
-            for name in ("weight", "state", "update_bound", "bound_needs")
+            for name in ("use", "weight", "state", "update_bound", "bound_needs")
         },
         **{name: getattr(own_words, name) or both(name) for name in ("trusts", "gain", "limit")},
     )
+
+
+BASELINE_USES: Mapping[Goal, str] = MappingProxyType(
+    dict.fromkeys(Goal, "you need a baseline")
+    | {Goal.FAIRNESS: "you compare AAggFF with other fair rules"}
+)
+"""When to use a strategy that says nothing of it itself."""
 
 
 def build_strategy_table() -> str:
@@ -138,6 +145,27 @@ def build_strategy_table() -> str:
     return format_table(
         ("`strategy=`", "clients that take part", "how much an update counts", "source"), rows
     )
+
+
+def build_use_table() -> str:
+    """Return when to use each strategy, with its class in the library if it has one."""
+    classes = {
+        cls.entry.key: f"`{name}`"
+        for name, cls in ((name, getattr(fedquorum, name)) for name in fedquorum.__all__)
+        if inspect.isclass(cls) and issubclass(cls, DropInStrategy)
+    }
+    keys: dict[str, list[str]] = {}
+    for key, named in NAMED_STRATEGIES.items():
+        keys.setdefault(describe_strategy(named).use or BASELINE_USES[named.goal], []).append(key)
+    order = [*Goal]
+    rows = [
+        [format_code(same), ", ".join(classes[key] for key in same if key in classes), use]
+        for use, same in sorted(
+            keys.items(), key=lambda row: order.index(NAMED_STRATEGIES[row[1][0]].goal)
+        )
+    ]
+    rows.append(["`composed`, `custom`", "", "you combine parts, or bring a rule of your own"])
+    return format_table(("`strategy=`", "class", "use it when"), rows)
 
 
 def build_trust_table() -> str:
@@ -451,6 +479,7 @@ def build_version_table() -> str:
 
 TABLE_BUILDERS: Mapping[str, Callable[[], str]] = MappingProxyType(
     {
+        "uses": build_use_table,
         "methods": build_strategy_table,
         "trust": build_trust_table,
         "privacy": build_update_bound_table,
@@ -472,6 +501,7 @@ TABLE_BUILDERS: Mapping[str, Callable[[], str]] = MappingProxyType(
 """Every table, by the name that its page gives it."""
 
 PAGES = (
+    "README.md",
     "SECURITY.md",
     *(f"docs/{page}.md" for page in ("composition", "methods", "running", "scale", "stability")),
 )

@@ -36,6 +36,14 @@ def test_every_strategy_has_a_row_without_a_gap(name: str) -> None:
     assert all(row[1].strip(" |") for row in rows)
 
 
+def test_the_readme_says_of_every_strategy_when_to_use_it() -> None:
+    """In one row each, or in one with others."""
+    rows = [line.split(" | ") for line in TABLES["uses"]().splitlines()[2:]]
+    found = [key for row in rows for key in re.findall(r"`(\w+)`", row[0])]
+    assert sorted(found) == sorted([*NAMED, "composed", "custom"])
+    assert all(row[-1].strip(" |") for row in rows)
+
+
 def test_every_part_has_a_row_in_the_tables_of_compositions() -> None:
     """But for those of clients that train alone."""
     weightings = {key for key, rule in ALL_WEIGHTINGS.items() if rule.aggregates}

@@ -70,7 +70,7 @@ class Claim:
     missing_reason : str
         Why it is not measured; read only as long as the cell is missing.
     headline : bool
-        Whether the README shows it.
+        Whether it is the paper's main claim, which the README shows.
     """
 
     paper: str
@@ -162,20 +162,39 @@ def format_claim_table(verdicts: list[Verdict], links: Mapping[str, str]) -> str
 
 
 def format_headline_table(verdicts: list[Verdict], book: str) -> str:
-    """Return the README's rows in Markdown, with a link to the book."""
+    """Return the main claim of each paper in Markdown, and how many of all its claims reproduced.
+
+    Below is a link to the book.
+    """
     rows = tuple(
-        (v.claim.paper, v.claim.claim, v.claim.published, _format_difference(v), v.format_verdict())
+        (
+            *(v.claim.paper, v.claim.claim, v.claim.published, _format_difference(v)),
+            v.format_verdict(),
+            "{} of {}".format(*_count_reproduced(_select_paper(v.claim, verdicts))),
+        )
         for v in verdicts
         if v.claim.headline
     )
-    table = ResultTable(("paper", "claim", "published", "measured", "verdict"), rows).to_markdown()
-    judged_ones = [v for v in verdicts if v.is_measured]
-    good = sum(v.format_verdict() == REPRODUCED for v in judged_ones)
+    headings = ("paper", "main claim", "published", "measured", "verdict", "all claims reproduced")
+    table = ResultTable(headings, rows).to_markdown()
+    good, measured = _count_reproduced(verdicts)
     counts = (
-        f"Of {len(verdicts)} claims {len(judged_ones)} are measured, and {good} of these "
+        f"Of {len(verdicts)} claims {measured} are measured, and {good} of these "
         f"reproduced; [all of them, with seeds, rounds and chapters]({book})."
     )
     return f"{table}\n\n{counts}"
+
+
+def _select_paper(claim: Claim, verdicts: list[Verdict]) -> list[Verdict]:
+    """Return the verdicts on all claims of a claim's paper."""
+    method = claim.paper.partition(",")[0]
+    return [v for v in verdicts if v.claim.paper.partition(",")[0] == method]
+
+
+def _count_reproduced(verdicts: list[Verdict]) -> tuple[int, int]:
+    """Return how many claims reproduced, and how many are measured."""
+    measured = [v for v in verdicts if v.is_measured]
+    return sum(v.format_verdict() == REPRODUCED for v in measured), len(measured)
 
 
 def format_missing_list(verdicts: list[Verdict]) -> str:

@@ -12,6 +12,8 @@ class RuleDescription:
 
     Parameters
     ----------
+    use : str
+        When to use a strategy, after "use it when"; empty for one to compare others with.
     clients : str
         The clients that take part, of a selection.
     weight : str
@@ -35,6 +37,7 @@ class RuleDescription:
         Whether sums of updates alone would be enough.
     """
 
+    use: str = ""
     clients: str = ""
     weight: str = ""
     source: str = ""

@@ -72,7 +72,7 @@ class StrategyEntry:
         The correction of the weighting for participation.
     memory : UpdateMemoryConfig, optional
         Set if the server keeps the clients' last updates.
-    declared_goal : Question, optional
+    declared_goal : Goal, optional
         The question that the strategy answers; by default that of its weighting.
     is_baseline : bool
         Whether the papers use the strategy as a baseline.
@@ -175,6 +175,9 @@ FEDALIGN = StrategyEntry(
     declared_goal=Goal.PRIORITY,
     is_baseline=False,
     supports_replacement=True,
+    description=RuleDescription(
+        use="a few clients have priority, and clients whose loss is close to theirs may help"
+    ),
 )
 FEDAVG = StrategyEntry(
     "fedavg",
@@ -208,6 +211,7 @@ KNOWN_STATISTICS = StrategyEntry(
     "known_statistics", KnownRatesCorrection.summary, AverageAll, participation=KnownRatesCorrection
 )
 _MEMORY_TEXTS = {
+    "use": "clients come and go, and the server can hold an update for each client",
     "state": "a model (`strategy.memory_dir` keeps it in files)",
     "gain": "a bad update counts until the client's next one",
     "secure_sum": "no: the server keeps every client's last update",

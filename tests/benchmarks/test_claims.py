@@ -97,6 +97,7 @@ def test_the_tables_say_all_there_is() -> None:
     assert table[3] == f"| B | Nothing. | - | - | - | {NOT_MEASURED} | - |"
     assert format_missing_list([done, missing]) == "- B: Nothing. *No data.*"
     short = format_headline_table([done, missing], "book.md")
+    assert short.splitlines()[2].endswith(f" | {REPRODUCED} | 1 of 1 |")
     assert "| B |" not in short
     assert "Of 2 claims 1 are measured, and 1 of these reproduced" in short
 
@@ -156,6 +157,9 @@ def test_the_readme_has_the_books_claims() -> None:
     """Its table is written by the same command, not by hand."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert readme == replace_headlines(readme, DOCS)
+    papers = [claim.paper.partition(",")[0] for claim in CLAIMS]
+    main = [claim.paper.partition(",")[0] for claim in CLAIMS if claim.headline]
+    assert sorted(main) == sorted(set(papers))
     with pytest.raises(ValueError, match="must have <!-- claims -->"):
         replace_headlines("no table", DOCS)
 

@@ -23,7 +23,8 @@ TABLE = "strategies/fedquorum/weighting/__init__.py"
 ROWS = "tests/fedquorum/rows.py"
 GOLDEN = "tests/fedquorum/weighting/test_one_plus_loss.py"
 DOCUMENTS = {
-    *("SECURITY.md", "docs/composition.md", "docs/methods.md", "docs/scale.md", "docs/stability.md")
+    *("README.md", "SECURITY.md"),
+    *(f"docs/{page}.md" for page in ("composition", "methods", "scale", "stability")),
 }
 LAST = {TABLE: r"^ {8}ZeroWeighting,\n", ROWS: r"^ {4}Row\(ZeroWeighting.*\),\n"}
 """The last rows of weightings in the tables, in front of the new one."""

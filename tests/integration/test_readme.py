@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ MOST_LINES = 100
 
 # What installs is done before the tests can run, and what tests is running now.
 DONE_BY_CI = ["pip install -e .", 'pip install -e ".[dev]"', "pytest"]
+(CLONES,) = [command for command in COMMANDS if command.startswith("git clone ")]
+MOST_WORDS = 450
 
 
 def test_the_commands_of_ci_are_in_the_readme() -> None:
@@ -46,9 +49,31 @@ def test_the_commands_of_ci_are_in_the_readme() -> None:
     assert [c for c in COMMANDS if c in DONE_BY_CI] == DONE_BY_CI
 
 
+def test_the_clone_is_of_the_project(tmp_path: Path) -> None:
+    """The address is that of pyproject.toml; git takes this checkout in its place."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    here = {
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": f"url.{ROOT}.insteadOf",
+        "GIT_CONFIG_VALUE_0": project["urls"]["Repository"],
+    }
+    command = ["bash", "-c", f"{CLONES} && ls"]
+    found = subprocess.check_output(command, cwd=tmp_path, env={**os.environ, **here}, text=True)
+    assert {"README.md", "pyproject.toml", "strategies"} <= set(found.split())
+
+
+def test_the_readme_is_short() -> None:
+    """Outside of tables, code, badges and pictures."""
+    text = re.sub(
+        r"```.*?```|<!--.*?-->|^[|].*?$|!\[[^]]*\]", "", README, flags=re.DOTALL | re.MULTILINE
+    )
+    words = re.sub(r"\]\([^)]*\)", "]", text).split()
+    assert len(words) <= MOST_WORDS
+
+
 @pytest.mark.slow
 @pytest.mark.flower
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c not in DONE_BY_CI])
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c not in [*DONE_BY_CI, CLONES]])
 def test_every_command_works(
     command: str, clone: Path, flower_env: dict[str, str], request: pytest.FixtureRequest
 ) -> None:

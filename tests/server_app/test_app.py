@@ -28,7 +28,11 @@ def test_flower_logs_no_line_for_a_round(
         log(WARNING, STEPS[1])
 
     monkeypatch.setattr(app, "run_rounds", run)
-    config: UserConfig = {"experiment": "fedalign/synth_low", "overrides": "", "output-dir": ""}
+    config: UserConfig = {
+        "experiment": "fedalign/synth_low",
+        "overrides": "",
+        "output-dir": "",
+    }
     app.main(cast("Grid", object()), Context(0, 0, {}, RecordDict(), config))
     assert caplog.messages == [*OTHERS, STEPS[1]]
     log(INFO, STEPS[0])  # of another run in this process

@@ -106,6 +106,7 @@ class FedAWEWeighting(Weighting[FedAWEState]):
     key = "fedawe"
     summary = "FedAWE: clients continue from their last model; updates count for the rounds away."
     description = RuleDescription(
+        use="clients come and go, and the server can hold a model for each client",
         weight=(
             "(t - tau_k) / (number available), tau_k the round in which the client last took "
             "part, from whose model it starts; the result is the mean of all clients' models"

@@ -101,6 +101,7 @@ class MaxFLWeighting(Weighting[None]):
     key = "maxfl"
     summary = "MaxFL: weights that are largest where a client is nearly satisfied."
     description = RuleDescription(
+        use="as many clients as possible should want the global model",
         weight=(
             "by how close a client is to being satisfied, sigma'(F - rho): maximizes the "
             "number of clients that want the model, not fairness "

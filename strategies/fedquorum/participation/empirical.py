@@ -68,6 +68,7 @@ class EmpiricalCorrection(CountingCorrection[RoundCounts]):
     key = "empirical"
     summary = "Updates weighted by 1 / (share of the rounds so far)."
     description = RuleDescription(
+        use="clients come and go, and their past rates tell how often",
         weight="omega_n / N, omega_n = rounds so far / rounds it took part in",
         source=(
             "[Sun et al.](https://arxiv.org/abs/2410.01209), Algorithm 1 as others quote it "

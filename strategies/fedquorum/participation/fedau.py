@@ -71,6 +71,7 @@ class FedAUCorrection(CountingCorrection[FedAUState]):
     key = "fedau"
     summary = "FedAU: updates weighted by 1 / (estimated participation rate)."
     description = RuleDescription(
+        use="clients come and go, and nobody knows how often",
         weight="omega_n / N, omega_n the mean interval between its rounds, at most K",
         source="[Wang and Ji](https://openreview.net/forum?id=ZKEuFKfCKA), Algorithms 1 and 2",
         trusts="that an update is there",

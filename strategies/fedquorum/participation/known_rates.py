@@ -88,6 +88,7 @@ class KnownRatesCorrection(Participation[Any]):
     key = "known_statistics"
     summary = "Updates weighted by 1 / (true participation rate)."
     description = RuleDescription(
+        use="clients come and go, and you know how often each one takes part",
         weight=(
             "1 / (p_n N), p_n the probability that a round counts client n, given ([what it "
             "is](composition.md#known-rates))"

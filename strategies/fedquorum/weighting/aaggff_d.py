@@ -109,6 +109,7 @@ class AAggFFDWeighting(ResponseMixing[AAggFFDState]):
     key = "aaggff_d"
     summary = "AAggFF-D: fair mixing coefficients for many sampled clients, in closed form."
     description = RuleDescription(
+        use="many devices, a few in each round, should be treated fairly",
         weight="p in closed form, with doubly robust responses for clients not sampled",
         source="[Hahn, Kim and Lee](https://arxiv.org/abs/2405.20821), Algorithm 3",
         trusts="the loss of the received model",

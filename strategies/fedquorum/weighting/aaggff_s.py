@@ -121,6 +121,7 @@ class AAggFFSWeighting(ResponseMixing[AAggFFSState]):
     key = "aaggff_s"
     summary = "AAggFF-S: fair mixing coefficients for few clients, by an online Newton step."
     description = RuleDescription(
+        use="a few silos, all in every round, should be treated fairly",
         weight=(
             "mixing coefficients p by an online Newton step on bounded responses to the losses"
         ),

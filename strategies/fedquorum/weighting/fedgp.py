@@ -59,6 +59,7 @@ class FedGPWeighting(Weighting[None]):
     key = "fedgp"
     summary = "FedGP: other updates count by their projection onto the priority clients' step."
     description = RuleDescription(
+        use="priority clients matter, and every update should help as far as it points their way",
         weight=(
             "(1 - beta) p_k with priority; any other update counts only by its projection "
             "onto the priority clients' step"

@@ -20,6 +20,7 @@ class ZeroWeighting(Weighting[None]):
     key = "no_weight"
     summary = "No update counts: every client keeps its local model."
     description = RuleDescription(
+        use="each client should train alone",
         weight="nothing is aggregated",
         source="FedALIGN, supplement C.1",
         trusts="nothing",
