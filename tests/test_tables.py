@@ -38,9 +38,9 @@ def test_every_strategy_has_a_row_without_a_gap(name: str) -> None:
 
 def test_the_readme_says_of_every_strategy_when_to_use_it() -> None:
     """In one row each, or in one with others."""
-    rows = [line.split(" | ") for line in TABLES["uses"]().splitlines()[2:]]
+    rows = [line.split(" | ") for line in TABLE_BUILDERS["uses"]().splitlines()[2:]]
     found = [key for row in rows for key in re.findall(r"`(\w+)`", row[0])]
-    assert sorted(found) == sorted([*NAMED, "composed", "custom"])
+    assert sorted(found) == sorted([*NAMED_STRATEGIES, "composed", "custom"])
     assert all(row[-1].strip(" |") for row in rows)
 
 
