@@ -127,7 +127,7 @@ class WordTable:
     def translate_case(self, case: Case) -> list[str]:
         """Return a case's words as this checkout writes them."""
         words = [self.translate_setting(word) for word in case.arguments]
-        if case.kind in {"drop_in", "recognized"}:
+        if case.kind in {"drop_in", "run_native"}:
             words[0] = self.get_section("options").get(f"drop_in={words[0]}", words[0])
         if case.kind == "command":
             words[:1] = self.get_section("commands").get(words[0], words[0]).split()
@@ -214,7 +214,7 @@ def make_cases(names: Mapping[str, Sequence[str]], trace: Path) -> list[Case]:
         Case("flower", (*fedalign, *INTERMITTENT, *FLOWER_OVERRIDES), group="flower"),
     ]
     cases += [Case(f"drop-in/{name}", (name,), "drop_in") for name in names["drop_in"]]
-    cases.append(Case("drop-in/recognized", ("FedAU", *SMALL_RUN[1:]), "recognized"))
+    cases.append(Case("drop-in/recognized", ("FedAU", *SMALL_RUN[1:]), "run_native"))
     study = ("question=fairness", "methods=[qfedavg]", "budget=14runs", "trials=1", "output=study")
     cases.append(Case("study", ("fedquorum-study", *SMALL_RUN, *study), "command", group="study"))
     return cases
