@@ -126,7 +126,7 @@ def run_rounds(
                         partial(decode_arrays, arrays),
                         initial,
                         rates=None if rates is None else rates.get_rates(server_round - 1),
-                        of_mean=of_mean,
+                        mean_model=of_mean,
                     )
                     totals = totals.add_round(record)
         finally:
