@@ -166,7 +166,7 @@ def format_stage_table(results: Mapping[str, Any]) -> str:
         ["", *results],
         ["---", *["---:"] * len(results)],
         *[
-            row(stage, (_compute_median(r["compute_stage_times"][stage]) for r in found))
+            row(stage, (_compute_median(r["stages"][stage]) for r in found))
             for stage in STAGES.values()
         ],
         row("**a round**", (_compute_median(r["seconds_a_round"]) for r in found)),

@@ -41,8 +41,8 @@ def build_kustomization(folder: Path) -> list[Manifest]:
         (changes,) = read_manifests(folder / component / "kustomization.yaml")
         for image in changes["images"]:
             for container in (each for manifest in made for each in get_containers(manifest)):
-                if container["read_containerfile"] == image["name"]:
-                    container["read_containerfile"] = f"{image['newName']}:{image['newTag']}"
+                if container["image"] == image["name"]:
+                    container["image"] = f"{image['newName']}:{image['newTag']}"
     return made
 
 

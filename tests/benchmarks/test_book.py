@@ -232,7 +232,7 @@ def test_a_table_of_aaggff_says_which_form_a_row_is() -> None:
         *("qfedavg, mixing form", "qfedavg, authors' form with h"),
         *("fedavg, FedProx", "fedavg, 9.3% in a round"),
     }
-    assert {row[0] for row in tables["summarize_differences"].rows} == {
+    assert {row[0] for row in tables["differences"].rows} == {
         "aaggff_s - qfedavg, mixing form",
         "aaggff_s - qfedavg, authors' form with h",
         "aaggff_s, authors' code - qfedavg, mixing form",

@@ -356,10 +356,10 @@ def test_the_network_lets_pass_what_is_needed() -> None:
 def test_every_command_is_in_its_image(owner: Manifest, manifest: Manifest) -> None:
     """A script of deploy/ with all settings that it needs, or a program that is there anyway."""
     command = manifest["command"][0]
-    if manifest["read_containerfile"].startswith("docker.io/library/nginx:"):
+    if manifest["image"].startswith("docker.io/library/nginx:"):
         assert command == "nginx"
         return
-    assert manifest["read_containerfile"] == container(SUPERNODE, "supernode")["read_containerfile"]
+    assert manifest["image"] == container(SUPERNODE, "supernode")["image"]
     script = read_containerfile().copied.get(f"/usr/local/bin/{command}")
     if script is None:
         assert command in {"sh", *PROJECT["project"]["scripts"]}
@@ -410,7 +410,7 @@ def test_the_run_fits_to_the_nodes() -> None:
 
 def test_all_images_match_the_containerfile() -> None:
     """That of the Containerfile for server, nodes and runs; none without a version."""
-    names = {each["read_containerfile"] for owner in OWNERS for each in get_containers(owner)}
+    names = {each["image"] for owner in OWNERS for each in get_containers(owner)}
     (changes,) = read_manifests(FOLDER / "image" / "kustomization.yaml")
     (ours,) = changes["images"]
     assert names == {f"{ours['newName']}:{ours['newTag']}", "docker.io/library/nginx:1.28"}

@@ -261,7 +261,7 @@ class Pod:
 
 def _is_ours(manifest: Manifest) -> bool:
     """Say whether a container has the image of deploy/Containerfile."""
-    return "fedquorum" in manifest["read_containerfile"]
+    return "fedquorum" in manifest["image"]
 
 
 def _build_binds(how: str, places: dict[Path, Path]) -> list[str]:

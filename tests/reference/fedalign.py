@@ -52,8 +52,8 @@ def compute_threshold(strategy: dict[str, Any], t: int, total: int) -> float:
 
 def compute_warmup_rounds(strategy: dict[str, Any], total: int) -> Fraction:
     """Return the number of warm-up rounds, not rounded up yet."""
-    if strategy["compute_warmup_rounds"] is not None:
-        return Fraction(strategy["compute_warmup_rounds"])
+    if strategy["warmup_rounds"] is not None:
+        return Fraction(strategy["warmup_rounds"])
     return Fraction(str(strategy["warmup_fraction"])) * total
 
 

@@ -372,7 +372,7 @@ def _compute_expected_record(
     else:
         expected |= _compute_expected_divergence(replayed)
         if all(row["participation_correction"] is None for row in rows):
-            expected["compute_weight_error"] = None
+            expected["weight_error"] = None
     return expected
 
 

@@ -89,7 +89,7 @@ def summarize_decisions(
     table, alike = _build_table(responses, clients)
     columns = table.shape[1]
     if rounds * columns * min(rounds, columns) <= MAX_WORK:
-        found["compute_regret"], _ = compute_regret(np.array(losses), table, alike)
+        found["regret"], _ = compute_regret(np.array(losses), table, alike)
     return found
 
 
