@@ -38,8 +38,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# How long an example takes says something of the machine only.
-settings.register_profile("suite", deadline=None)
+# The time of an example depends on the machine. The suite draws the same examples every time, so
+# a commit that passed passes again; --long draws new ones.
+settings.register_profile("suite", deadline=None, derandomize=True)
+settings.register_profile("long", deadline=None, derandomize=False)
 settings.load_profile("suite")
 
 DATA = "FEDQUORUM_DATA"
@@ -75,6 +77,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Tell ``tests.cases.sample_cases`` of ``--long``, which is asked while cases are collected."""
     if config.getoption("long"):
         os.environ[LONG] = "1"
+        settings.load_profile("long")
     else:
         os.environ.pop(LONG, None)
 
