@@ -1,4 +1,4 @@
-"""Use drop-in Flower strategies that decide which clients take part and how much each one counts.
+"""Drop-in Flower strategies that decide which clients take part and how much each one counts.
 
 The rules (``selection``, ``weighting``, ``participation``, ``server_optimizer``) are pure functions
 of NumPy arrays. ``flower`` turns them into a ``flwr.serverapp.strategy.Strategy``. The names below

@@ -21,9 +21,9 @@ def compute_inner_products(
 ) -> FloatArray:
     """Return <Delta_i, Delta_j> over all floating arrays, shape (n, n).
 
-    Whole numbers, such as counters, are no directions. Running statistics count, as in the code of
-    AAggFF's authors: rules divide by these lengths, and a client that trained next to nothing would
-    otherwise move the statistics at will. Memory is n blocks of ``BLOCK`` numbers.
+    Integer arrays, such as counters, do not enter. Running statistics do, as in the code of
+    AAggFF's authors: rules divide by these lengths, and a client that barely trained could
+    otherwise move the statistics at will. Memory is n blocks of ``BLOCK_LENGTH`` numbers.
     """
     total = np.zeros((len(client_models), len(client_models)))
     for name, array in model.items():
@@ -44,65 +44,64 @@ def compute_inner_products(
 def compute_update_norm(
     model: Mapping[str, NDArray[Any]], update: Mapping[str, FloatArray]
 ) -> float:
-    """Return |u|, over the arrays of which ``compute_inner_products`` takes the products."""
+    """Return |u| over the same arrays as ``compute_inner_products``."""
     floating = [update[k] for k, array in model.items() if np.issubdtype(array.dtype, np.floating)]
     largest = max((float(np.abs(u).max(initial=0.0)) for u in floating), default=0.0)
     if largest == 0.0 or not math.isfinite(largest):
         return largest
-    exponent = math.frexp(largest)[1]  # squares of what is above 1e154 would be infinite
+    exponent = math.frexp(largest)[1]  # the square of a number above 1e154 would be infinite
     squares = [float(np.vdot(u, u)) for u in (np.ldexp(u, -exponent) for u in floating)]
     return math.ldexp(math.sqrt(math.fsum(squares)), exponent)
 
 
 VARIANCE_SUFFIX = "running_var"
 BUFFER_SUFFIXES = frozenset({"running_mean", VARIANCE_SUFFIX, "num_batches_tracked"})
-"""What PyTorch's normalisation layers call what they measure and count rather than learn."""
+"""The names of the arrays that PyTorch's normalization layers track rather than train."""
 
 
 def is_buffer(name: str, array: NDArray[Any]) -> bool:
-    """Say whether a model's array is counted or measured, not trained: no optimizer's business.
+    """Say whether a model's array is a buffer, which no optimizer steps.
 
-    Whole numbers, and the statistics of normalisation layers by their names. No rule extrapolates
-    them, whether it steps by more than the mean of the updates or by updates of earlier rounds: a
-    variance that some step made negative would be no model any more.
+    Buffers are integer arrays, and by their names the statistics of normalization layers. No rule
+    extrapolates them, because a negative variance would break the model.
     """
     return not np.issubdtype(array.dtype, np.floating) or _get_local_name(name) in BUFFER_SUFFIXES
 
 
 def _get_local_name(name: str) -> str:
-    """Return an array's name in its own layer."""
+    """Return an array's name within its layer."""
     return name.rpartition(".")[2]
 
 
 def average_buffer(value: FloatArray, update: FloatArray, total_weight: float) -> FloatArray:
     """Return x + sum_k c_k Delta_k / max(1, sum_k c_k), which keeps statistics within their range.
 
-    It is the clients' weighted mean where the weights sum to 1 or more, and in the mean with x
-    where they sum to less, for weights c_k >= 0.
+    For weights c_k >= 0 the result is the clients' weighted mean if the weights sum to 1 or more.
+    If they sum to less, x takes the rest of the weight.
     """
-    moved: FloatArray = value + update / max(1.0, total_weight)
-    return moved
+    averaged: FloatArray = value + update / max(1.0, total_weight)
+    return averaged
 
 
 def _update_buffer(
     name: str, value: FloatArray, update: FloatArray, total_weight: float
 ) -> FloatArray:
-    """Return a statistic after a round: ``averaged``, and of a variance at least 0.
+    """Return a statistic after a round: ``average_buffer``, and at least 0 for a variance.
 
-    Rounding takes a variance below 0 where the clients' are near it, and so does the noise of
-    differential privacy. One that is negative already may stay.
+    Rounding can take a variance near 0 below it, and so can the noise of differential privacy. A
+    variance that is already negative may stay negative.
     """
-    moved = average_buffer(value, update, total_weight)
+    averaged = average_buffer(value, update, total_weight)
     return (
-        np.maximum(moved, np.minimum(value, 0.0))
+        np.maximum(averaged, np.minimum(value, 0.0))
         if _get_local_name(name) == VARIANCE_SUFFIX
-        else moved
+        else averaged
     )
 
 
 @dataclass(frozen=True)
 class Float64View(Mapping[str, FloatArray]):
-    """Arrays in float64, each converted when it is read: a copy of all would be two models."""
+    """Arrays in float64, each converted on reading to avoid a copy as large as two models."""
 
     arrays: Mapping[str, NDArray[Any]]
 
@@ -117,9 +116,9 @@ class Float64View(Mapping[str, FloatArray]):
 
 
 def cast_like(parameters: Parameters, model: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Return ``parameters`` in the dtypes of ``model``; whole numbers and truth values are rounded.
+    """Return ``parameters`` in the dtypes of ``model``; integers and booleans are rounded.
 
-    What is too large for its dtype becomes infinite.
+    A number that is too large for its dtype becomes infinite.
     """
     with np.errstate(over="ignore"):
         return {
@@ -133,12 +132,12 @@ def cast_like(parameters: Parameters, model: Mapping[str, NDArray[Any]]) -> dict
 
 
 def select_trainable(arrays: Mapping[str, ArrayT]) -> dict[str, ArrayT]:
-    """Return the arrays of a model that are trained, which a server optimizer moves."""
+    """Return the trained arrays of a model, which a server optimizer steps."""
     return {name: array for name, array in arrays.items() if not is_buffer(name, array)}
 
 
 def select_buffers(arrays: Mapping[str, ArrayT]) -> dict[str, ArrayT]:
-    """Return the arrays of a model that are counted or measured, which the server averages."""
+    """Return the buffers of a model, which the server averages."""
     return {name: array for name, array in arrays.items() if is_buffer(name, array)}
 
 
@@ -153,15 +152,14 @@ def apply_server_step(
 ) -> tuple[Any, dict[str, NDArray[Any]] | None]:
     """Return the optimizer's next state and the model after its step.
 
-    Trained arrays move by the optimizer, statistics are averaged. The model is None where it
-    would not be finite; the state is then not to be used.
+    The optimizer steps the trained arrays, and the buffers are averaged. If the model would not be
+    finite, None is returned for it, and the caller must discard the state.
 
     Parameters
     ----------
     optimizer : ServerOptimizer
-        The optimizer.
     state : Any
-        Its state, None before the first step.
+        The optimizer's state, None before the first step.
     model : mapping
         x_t.
     update : mapping
@@ -169,16 +167,16 @@ def apply_server_step(
     total_weight : float
         sum_k c_k.
     anchor : mapping, optional
-        The trained arrays from which the step goes, float64; by default x_t.
+        The trained arrays from which the optimizer steps, float64; by default x_t.
     """
     parameters = Float64View(select_trainable(model)) if anchor is None else anchor
     if state is None:
         state = optimizer.init(parameters)
     state, after = optimizer.step(state, parameters, {name: update[name] for name in parameters})
-    statistics = Float64View({name: a for name, a in model.items() if name not in parameters})
+    buffers = Float64View({name: a for name, a in model.items() if name not in parameters})
     averages = {
-        name: _update_buffer(name, a, update[name], total_weight) for name, a in statistics.items()
+        name: _update_buffer(name, a, update[name], total_weight) for name, a in buffers.items()
     }
-    moved = cast_like({**after, **averages}, model)
-    finite = all(np.isfinite(array).all() for array in moved.values())
-    return state, moved if finite else None
+    stepped = cast_like({**after, **averages}, model)
+    finite = all(np.isfinite(array).all() for array in stepped.values())
+    return state, stepped if finite else None

@@ -1,10 +1,10 @@
 """Combine the rules of one strategy, and refuse combinations that make no sense.
 
-The weight of an admitted client is a product: the weighting's factor, times omega if a rule
-corrects for participation. With such a correction the divisor is the sum of the weighting's factors
-over all clients that the selection covers, present or absent. Without one, rules normalise as in
-their papers, over the clients admitted in the round. Any server optimizer moves the model by the
-weighted sum of updates.
+The weight of an admitted client is a product: the weighting's numerator, times omega if a rule
+corrects for participation. With such a correction the denominator is the sum of the weighting's
+numerators over all clients that the selection covers, available or not. Without one, rules
+normalize as in their papers, over the clients admitted in the round. Any server optimizer steps the
+model by the weighted sum of updates.
 """
 
 from dataclasses import dataclass, field, is_dataclass, replace
@@ -32,9 +32,9 @@ class UpdateMemoryConfig:
     Parameters
     ----------
     memory_dir : str, optional
-        The folder of the store's files; None keeps the updates in memory.
+        The directory of the store's files; None stores the updates in memory.
     steps_without_updates : bool
-        Whether the store moves the model even in a round without any update.
+        Whether the model steps by the stored updates even in a round without any update.
 
     Raises
     ------
@@ -61,17 +61,17 @@ class RuleSet:
     Parameters
     ----------
     selection : Selection
-        Decides which clients are asked and which updates are admitted.
+        Decides which clients are selected and which updates are admitted.
     weighting : Weighting
         Decides the weight of each admitted update.
     server_optimizer : ServerOptimizer
-        Moves the model by the combined update.
+        Steps the model by the combined update.
     memory : UpdateMemoryConfig, optional
-        Set if the server keeps the clients' last updates.
+        Set if the server stores the clients' last updates.
     server_lr_schedule : ServerLRSchedule
         The schedule of the server optimizer's learning rate.
     run_hooks : Hooks
-        What the run adds to the hooks of the rules.
+        The run's additions to the hooks of the rules.
 
     Raises
     ------
@@ -94,32 +94,34 @@ class RuleSet:
         _check_memory(self.weighting, self.memory)
 
     def plan_round(self, t: int, population: Population, reports: ClientReports) -> RoundPlan:
-        """Return the clients to ask in round t (from 0), and the terms."""
-        call = self.selection.plan(t, population, reports)
-        return replace(call, requests_loss=self.requests_losses, t=t)
+        """Return the selected clients of round t (from 0), and the terms."""
+        plan = self.selection.plan(t, population, reports)
+        return replace(plan, requests_loss=self.requests_losses, t=t)
 
     @cached_property
     def hooks(self) -> Hooks:
-        """What the rules and the run do in a round beside its decision."""
+        """The hooks of the rules and the run."""
         return self.selection.hooks | self.weighting.hooks | self.run_hooks
 
     @property
     def needs_initial_evaluation(self) -> bool:
-        """Whether clients measure the first model, before round 1."""
+        """Whether clients evaluate the initial model, before round 1."""
         return self.needs_objective or self.hooks.before_round is not None
 
     @property
     def requests_losses(self) -> bool:
-        """Whether clients measure the model that they receive."""
+        """Whether clients evaluate the model that they receive."""
         weighting = self.weighting
         needed = weighting.needs_losses or weighting.reports_objective
         return self.selection.requests_losses or needed
 
     @property
     def needs_losses(self) -> bool:
-        """Whether an update without its client's loss cannot be used."""
-        before = self.hooks.before_round
-        return self.weighting.needs_losses or (before is not None and before.needs_reports)
+        """Whether an update is unusable without its client's loss."""
+        before_round = self.hooks.before_round
+        return self.weighting.needs_losses or (
+            before_round is not None and before_round.needs_reports
+        )
 
     @property
     def needs_objective(self) -> bool:
@@ -133,29 +135,29 @@ class RuleSet:
 
     @property
     def denominator(self) -> str:
-        """The divisor of the weights, in words."""
+        """The denominator of the weights, in words."""
         selection, weighting = self.selection, self.weighting
-        whom = "the clients admitted in the round"
+        scope = "the clients admitted in the round"
         if weighting.has_fixed_denominator:
-            whom = selection.population_text
+            scope = selection.population_text
         elif selection.sampling.priority_samples is not None:
-            whom = weighting.sampled_scope or whom
-        return weighting.denominator.format(whom=whom)
+            scope = weighting.sampled_scope or scope
+        return weighting.denominator.format(whom=scope)
 
     @property
     def dp_unsupported_reason(self) -> str:
         """The reason why differential privacy cannot protect a client; empty if it can."""
         memory = "" if self.memory is None else self.memory.dp_unsupported_reason
-        told = self.weighting.needs_losses or self.weighting.weights_by_data
+        depends_on_reports = self.weighting.needs_losses or self.weighting.weights_by_data
         weights = self.weighting.dp_unsupported_reason or (
-            _WEIGHTS_DEPEND_ON_REPORTS if told else ""
+            _WEIGHTS_DEPEND_ON_REPORTS if depends_on_reports else ""
         )
         optimizer = "" if self.server_optimizer.is_linear else _NONLINEAR_OPTIMIZER
         return self.selection.dp_unsupported_reason or memory or weights or optimizer
 
     @property
     def goal(self) -> Goal:
-        """The question that the rules answer: priority if the selection depends on priority."""
+        """The goal of the rules: priority if the selection depends on priority."""
         selection = self.selection
         if not selection.selects_all and not selection.trains_local_models:
             return Goal.PRIORITY
@@ -170,12 +172,12 @@ class RuleSet:
         return replace(optimizer, **changed)  # type: ignore[type-var]
 
     def compute_max_share(self, num_clients: int, t: int = 0) -> float:
-        """Return the largest share of one client's update in the step of round t (from 0).
+        """Return the largest factor of one client's update in the step of round t (from 0).
 
         Raises
         ------
         ParameterError
-            If the share has no bound.
+            If the factor has no bound.
         """
         return self.get_optimizer_at(t).learning_rate * self.compute_max_weight(num_clients)
 
@@ -199,16 +201,14 @@ class RuleSet:
         return self.weighting.compute_regret_bound(rounds, clients, fraction)
 
     def compute_known_weights(self, state: Any, plan: RoundPlan) -> KnownWeights | None:
-        """Return the proportions by which arriving updates can be added, None if they cannot."""
+        """Return the proportional weights of the updates if known before training, else None."""
         if self.memory is not None or plan.trains_local_model or not self.selection.admits_all:
             return None
         return self.weighting.compute_known_weights(state, plan)
 
 
-_WEIGHTS_DEPEND_ON_REPORTS = "the weights of all clients follow from what each says of its data"
-_NONLINEAR_OPTIMIZER = (
-    "of another server optimizer than sgd no bound is worked out of what one update counts"
-)
+_WEIGHTS_DEPEND_ON_REPORTS = "weights depend on the number of examples each client reports"
+_NONLINEAR_OPTIMIZER = "the influence of one update is bounded only for server_optimizer=sgd"
 
 
 def _check_local_models(
@@ -217,16 +217,16 @@ def _check_local_models(
     if selection.trains_local_models == weighting.aggregates:
         raise ParameterError(
             "selection",
-            "alone where the weighting is no_weight, and only there",
+            "alone if the weighting is no_weight, and only then",
             f"{selection.key} with {weighting.key}",
-            "every client has a model of its own, nothing is aggregated",
+            "every client has a local model, nothing is aggregated",
         )
     if selection.trains_local_models and not server_optimizer.is_linear:
         raise ParameterError(
             "server_optimizer",
-            "sgd where every client has a model of its own",
+            "sgd if every client has a local model",
             server_optimizer.key,
-            "the server moves none",
+            "the server steps no model",
         )
 
 
@@ -241,12 +241,14 @@ def _check_rate(server_optimizer: ServerOptimizer[Any], rate: ServerLRSchedule) 
 
 
 def _check_draws(selection: Selection, weighting: Weighting[Any]) -> None:
-    draws = selection.sampling.priority_samples
-    if draws is not None and (weighting.has_fixed_denominator or not weighting.weights_by_data):
+    num_samples = selection.sampling.priority_samples
+    if num_samples is not None and (
+        weighting.has_fixed_denominator or not weighting.weights_by_data
+    ):
         raise ParameterError(
             "priority_samples",
             "None with a weighting that is not by data",
-            draws,
+            num_samples,
             "a draw counts as its client's share of the data",
         )
 

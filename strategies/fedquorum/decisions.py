@@ -17,23 +17,23 @@ from .types import (
 )
 
 STATUSES = ("trained", "declined", "unavailable", "rejected", "failed", "late", "busy")
-"""What becomes of a client that is asked."""
+"""The possible outcomes of a selected client."""
 
 
 @nan_equals_nan
 @dataclass(frozen=True)
 class ClientDecision:
-    """The decision about one client that was asked in a round.
+    """The decision about one selected client of a round.
 
     ``status`` is one of ``STATUSES``; ``reason`` says why a client was rejected, failed or was
     unavailable. ``loss`` and ``accuracy`` belong to the model received. ``num_draws`` is how often
-    the client was drawn; None without draws with replacement. ``weight`` is c_k of
+    the client was sampled; None without sampling with replacement. ``weight`` is c_k of
     x_{t+1} = server_step(x_t, sum_k c_k Delta_k).
 
     The following are None for rules without them: ``response`` is r_k, ``mixing_coefficient`` is
     p_k after this round's decision, ``participation_correction`` is omega_k, the estimate of 1 /
     (participation rate) that the round used, and ``update_norm`` is |Delta_k|. ``reply_seconds`` is
-    the time that the client's reply took; None if time decides nothing.
+    the time that the client's reply took; None if no decision depends on time.
     """
 
     client: int
@@ -54,7 +54,7 @@ class ClientDecision:
 
 @dataclass(frozen=True)
 class LateReply:
-    """A client's reply to an earlier round that a quorum had closed.
+    """A client's reply to an earlier round, which a quorum had closed.
 
     ``round`` is that round, and ``reply_seconds`` the time from the message to the reply.
     """
@@ -69,22 +69,23 @@ class RoundReport:
     """All decisions of one round, ascending by client id.
 
     ``objective`` belongs to the model broadcast. ``inclusion_mass`` is A; None if the rule ignores
-    priority. ``unregistered`` has the clients whose nodes the server has never met. ``late_replies`` has the
-    replies to earlier rounds that came since the previous round. ``simulated_seconds`` is the
-    virtual clock after the round; None without one. ``rejection_reason`` is why the server refused the whole
-    round, one of ``fedquorum.round.REJECTION_REASONS``; None if it did not.
+    priority. ``unregistered`` has the clients whose nodes have never registered with the server.
+    ``late_replies`` has the replies to earlier rounds that came since the previous round.
+    ``simulated_seconds`` is the virtual clock after the round; None without one.
+    ``rejection_reason`` is why the server rejected the whole round, one of
+    ``fedquorum.round.REJECTION_REASONS``; None if it did not.
 
     Rules that mix by losses set four more fields: ``mixing`` is p after the decision and
     ``estimate`` is r (doubly robust under sampling), both for all clients ascending, shape (K,).
-    ``decision_loss`` is l(p) = -log(1 + <p, r>) of the p held before. ``divergence`` is
+    ``decision_loss`` is l(p) = -log(1 + <p, r>) of the p before the decision. ``divergence`` is
     KL(p || w) = sum_k p_k log(p_k / w_k), w the fractions of the training data, if the server knows
     the data of all clients.
 
-    ``update_norm`` is |sum_k c_k Delta_k|, for rules that measure the updates' own norms; None if
+    ``update_norm`` is |sum_k c_k Delta_k|, for rules that compute the norm of each update; None if
     no update counted.
 
-    ``omega`` is the round's estimate of 1 / (participation rate) for all known clients, asked or
-    not; empty for rules without one.
+    ``omega`` is the round's estimate of 1 / (participation rate) for all registered clients,
+    selected or not; empty for rules without one.
     """
 
     server_round: int
@@ -114,7 +115,7 @@ class RoundReport:
         return None if self.inclusion_mass is None else 1.0 / (1.0 + self.inclusion_mass)
 
     def count(self, status: str) -> int:
-        """Return how many of the clients asked have this status."""
+        """Return how many of the selected clients have this status."""
         return sum(decision.status == status for decision in self.decisions)
 
     @property
@@ -129,26 +130,25 @@ class DecisionTrace:
 
     Parameters
     ----------
-    plan : Call
-        The clients asked, and the terms.
+    plan : RoundPlan
     objective : Objective
         F(w_t) and its accuracy, as broadcast.
-    updates : Responses
+    updates : ClientUpdates
         The input of the weighting: n clients.
     admitted_fraction : FloatArray
-        The admitted share of each update, shape (n,).
+        The admitted fraction of each update, shape (n,).
     admission_reasons : tuple of str or None
-        Why a share is less than 1.
+        Why a fraction is less than 1.
     state, next_state : Any
         The weighting's state before and after; ``next_state`` is None if ``weights`` is.
-    weights : Weights or None
-        The weights; None if the records lack their inputs.
+    weights : AggregationWeights or None
+        None if the records lack the inputs of the weights.
     denominator : str
-        The divisor of the weights, in words.
+        The denominator of the weights, in words.
     recorded_decisions : tuple of ClientDecision
         The recorded decisions about the n clients.
     weight_cap : float or None
-        The largest weight that the bound on a single client allows.
+        The largest weight that ``Robustness`` allows a single client.
     """
 
     plan: RoundPlan
@@ -167,11 +167,11 @@ class DecisionTrace:
 @nan_equals_nan
 @dataclass(frozen=True, slots=True)
 class ClientEvaluation:
-    """One client's measurements of a model; NaN if not measured or not defined.
+    """One client's evaluation of a model; NaN where it was not evaluated or is not defined.
 
     ``priority_weight`` is lambda_k: 1 for priority clients and 0 for others, unless weighted.
-    ``num_examples``, ``loss`` and ``accuracy`` belong to the client's training part, the others to
-    its test and validation parts. ``test_metric`` and ``validation_metric`` are the metric that
+    ``num_examples``, ``loss`` and ``accuracy`` belong to the client's training split, the others to
+    its test and validation splits. ``test_metric`` and ``validation_metric`` are the metric that
     ``evaluation.metric`` names, if it is neither loss nor accuracy. ``held_out`` says whether the
     client never trains.
     """
@@ -198,49 +198,48 @@ class ClientEvaluation:
 
     @property
     def has_objective_loss(self) -> bool:
-        """Whether the client measured its part of the objective."""
+        """Whether the client evaluated its part of the objective."""
         return self.priority and not math.isnan(self.loss)
 
     @property
     def objective_data(self) -> float:
-        """lambda_k D_k, proportional to the client's share of the objective."""
+        """lambda_k D_k, proportional to the client's weight in the objective."""
         return self.priority_weight * self.num_examples
 
 
 def compute_priority_objective(
     evaluations: Sequence[ClientEvaluation], stale: Sequence[ClientEvaluation] = ()
 ) -> Objective:
-    """Return F(w) = sum_k lambda_k p_k F_k(w), and the accuracy averaged alike.
+    """Return F(w) = sum_k lambda_k p_k F_k(w), and the accuracy with the same weights.
 
-    The sums are over the priority clients that answered, p_k = D_k / sum_i lambda_i D_i; NaN if
-    none did. ``stale`` has evaluations of an earlier model that replace missing ones.
+    The sums are over the reporting priority clients, p_k = D_k / sum_i lambda_i D_i; NaN if there
+    is none. ``stale`` has evaluations of an earlier model that replace missing ones.
     """
-    answered = {e.client for e in evaluations if e.has_objective_loss}
-    standing_in = [e for e in stale if e.has_objective_loss and e.client not in answered]
-    heard = sorted(
-        (e for e in (*evaluations, *standing_in) if e.has_objective_loss), key=lambda e: e.client
+    reporting = {e.client for e in evaluations if e.has_objective_loss}
+    substitutes = [e for e in stale if e.has_objective_loss and e.client not in reporting]
+    counted = sorted(
+        (e for e in (*evaluations, *substitutes) if e.has_objective_loss), key=lambda e: e.client
     )
-    total = sum(e.objective_data for e in heard)
+    total = sum(e.objective_data for e in counted)
     if total == 0:
         return Objective(math.nan, math.nan)
     return Objective(
-        loss=sum(e.objective_data / total * e.loss for e in heard),
-        accuracy=sum(e.objective_data / total * e.accuracy for e in heard),
-        stale_clients=tuple(sorted(e.client for e in standing_in)),
+        loss=sum(e.objective_data / total * e.loss for e in counted),
+        accuracy=sum(e.objective_data / total * e.accuracy for e in counted),
+        stale_clients=tuple(sorted(e.client for e in substitutes)),
     )
 
 
 def update_reports(
     reports: ClientReports, evaluations: Sequence[ClientEvaluation], *, all_clients: bool
 ) -> ClientReports:
-    """Return the clients' reports, updated with D_k and F_k from measurements of a new model.
+    """Return the clients' reports, updated with D_k and F_k from evaluations of a new model.
 
-    Only measurements that rules use are kept, those for the records alone are not: the measurements
-    of the objective's clients or, with ``all_clients``, of all clients that train. A loss that is not
-    finite counts as missing.
+    Only evaluations that rules use are stored: those of the objective's clients or, with
+    ``all_clients``, of all clients that train. A loss that is not finite counts as missing.
     """
-    heard = [e for e in evaluations if e.has_objective_loss or (all_clients and not e.held_out)]
-    data = {e.client: e.num_examples for e in heard if not math.isnan(e.loss)}
-    losses = {e.client: e.loss for e in heard if math.isfinite(e.loss)}
+    counted = [e for e in evaluations if e.has_objective_loss or (all_clients and not e.held_out)]
+    data = {e.client: e.num_examples for e in counted if not math.isnan(e.loss)}
+    losses = {e.client: e.loss for e in counted if math.isfinite(e.loss)}
     examples = PerClient.from_mapping(reports.num_examples).merge(data)
     return replace(reports, num_examples=examples, evaluated_losses=PerClient.from_mapping(losses))

@@ -1,7 +1,7 @@
-"""Derive settings from existing rules: the inverse of ``named.build``.
+"""Derive settings from existing rules: the inverse of ``named.build_rules``.
 
-A rule of the user's own is named by its import path. Whoever reads that imports nothing, unless
-told to trust it; see ``fedquorum.imports``.
+Settings name a custom rule by its import path. A reader of the settings imports nothing unless the
+user trusts them; see ``fedquorum.imports``.
 """
 
 import inspect
@@ -26,27 +26,26 @@ from .server_optimizer import SERVER_OPTIMIZERS, ServerOptimizer
 
 
 def to_settings(entry: StrategyEntry, options: Mapping[str, Any], rules: RuleSet) -> dict[str, Any]:
-    """Return the settings ``strategy`` and ``server_optimizer`` of which ``build`` makes the rules.
+    """Return the settings ``strategy`` and ``server_optimizer`` from which ``build_rules`` starts.
 
     Parameters
     ----------
-    entry : Named
-        The strategy; one that is in no table is described by its parts.
+    entry : StrategyEntry
+        The strategy; one that is not in ``NAMED_STRATEGIES`` is described by its parts.
     options : mapping
-        The parameters that its rules were given, by name.
-    rules : Rules
-        The rules.
+        The parameters given to its rules, by name.
+    rules : RuleSet
 
     Raises
     ------
     ParameterError
-        For a strategy of the user's own with what settings have no word for.
+        If settings cannot name a part of a custom strategy.
     """
     sampling = rules.selection.sampling
     sampled = {"fraction": sampling.fraction, "minimum": sampling.minimum}
     if NAMED_STRATEGIES.get(entry.key) is entry:
-        chosen = _select_options(entry.rule_classes, options)
-        strategy = {"name": entry.key, **sampled, **chosen}
+        selected_options = _select_options(entry.rule_classes, options)
+        strategy = {"name": entry.key, **sampled, **selected_options}
     else:
         strategy = {"name": COMPOSED, **sampled, **_describe_parts(entry, options)}
     optimizer = _describe_optimizer(rules.server_optimizer)
@@ -65,15 +64,15 @@ def to_builtins(value: Any) -> Any:
 
 
 def _select_options(parts: Sequence[type[Any]], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of parts, those that nobody gave by their defaults."""
+    """Return the parameters of parts, with defaults for those that are not given."""
     declared = [item for part in parts for item in get_parameters(part)]
     return {item.name: options.get(item.name, item.default) for item in declared}
 
 
 def _describe_parts(entry: StrategyEntry, options: Mapping[str, Any]) -> dict[str, Any]:
     participation = entry.participation
-    known = participation is None or PARTICIPATIONS.get(participation.key) is participation
-    if entry.memory is not None or not known:
+    is_listed = participation is None or PARTICIPATIONS.get(participation.key) is participation
+    if entry.memory is not None or not is_listed:
         raise ParameterError(
             "records",
             "None for a strategy with a memory or a participation correction that is in no table",
@@ -107,14 +106,14 @@ def _describe_optimizer(optimizer: ServerOptimizer[Any]) -> dict[str, Any]:
 def _describe_rule(
     table: Mapping[str, type[Rule]], rule: type[Rule], parameters: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a rule by its key, or by its path where it is in no table."""
+    """Return a rule by its key, or by its import path if it is not in the table."""
     if table.get(rule.key) is rule:
         return {"name": rule.key, **parameters}
     return {"name": CUSTOM, "path": _get_import_path(rule), "args": dict(parameters)}
 
 
 def _get_import_path(rule: type[Any]) -> str:
-    """Return where a rule can be imported from: its module, or the file that the user ran."""
+    """Return the import path of a rule: by its module, or by the file that the user ran."""
     if rule.__module__ == "__main__":
         return f"{inspect.getsourcefile(rule)}:{rule.__qualname__}"
     return f"{rule.__module__}.{rule.__qualname__}"

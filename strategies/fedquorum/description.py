@@ -1,36 +1,36 @@
-"""What the documents say of a rule."""
+"""Describe rules for the tables of the documentation."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class RuleDescription:
-    """What the documents say of a rule in their tables; ``python -m docs.tables`` writes them.
+    """The texts about a rule in the documentation's tables; ``python -m docs.tables`` writes them.
 
-    Each is Markdown without a full stop, and empty where the rule has nothing to say. A strategy
-    says what its participation correction says, or else its weighting, and what its selection says.
+    Each text is Markdown without a full stop, or empty. A strategy takes its texts from its
+    participation correction, or else from its weighting, and from its selection.
 
     Parameters
     ----------
     use : str
         When to use a strategy, after "use it when"; empty for one to compare others with.
     clients : str
-        The clients that take part, of a selection.
+        The clients that take part, for a selection.
     weight : str
         How much an update counts, in the paper's symbols.
     source : str
         The paper, with a link and the algorithm or equation.
     state : str
-        The bytes that the server keeps of a client between rounds; empty where the size of the
-        state says it.
+        The bytes that the server stores for each client between rounds; empty if they follow from
+        the size of the state.
     trusts : str
-        What the server believes of a reply.
+        The parts of a reply that the server trusts.
     gain : str
-        What a dishonest client gains from a lie.
+        The gain of a dishonest client from a lie.
     limit : str
-        What bounds that gain.
+        The bound on that gain.
     update_bound : str
-        c, the most that one update counts, for differential privacy; empty if there is no bound.
+        c, the largest weight of one update, for differential privacy; empty without a bound.
     bound_needs : str
         The settings that this bound needs.
     secure_sum : str

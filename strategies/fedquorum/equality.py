@@ -1,4 +1,4 @@
-"""Equality of what may hold NaN, a number that was not measured: it is the same as itself."""
+"""Compare values that may hold NaN, with NaN equal to itself: a number that was not evaluated."""
 
 import math
 from collections.abc import Mapping
@@ -14,9 +14,9 @@ def is_same(one: Any, other: Any) -> bool:
 
 
 def nan_equals_nan(kind: KindT) -> KindT:
-    """Let the values of a frozen dataclass be equal if their fields are the ``same``.
+    """Make instances of a frozen dataclass equal if their fields are equal by ``is_same``.
 
-    Otherwise two of them with NaN are equal only if the two NaN are one object, and from
+    Otherwise two instances with NaN are equal only if both hold the same NaN object, and from
     Python 3.13 on not even then.
     """
 
@@ -38,7 +38,7 @@ def _get_field_values(value: Any) -> tuple[Any, ...]:
 
 
 def _unify_nan(value: Any) -> Any:
-    """Return a value in which each NaN is ``math.nan``: containers compare by identity first."""
+    """Return a value with each NaN replaced by ``math.nan``: containers compare identity first."""
     if isinstance(value, float):
         return math.nan if math.isnan(value) else value
     if isinstance(value, list):

@@ -4,11 +4,11 @@
      +-- ParameterError       a parameter of a rule or strategy is outside its range
      +-- StateError           a saved state does not fit the rules
      +-- ProtocolError        a message does not follow the protocol
-     +-- SolverError          an optimisation did not reach the accuracy that it must have
+     +-- SolverError          an optimization did not reach its required accuracy
      +-- ClientsMissingError  too few of the expected clients are connected
      +-- SettingsError        a setting is unknown, of the wrong type or outside its range
-     +-- DataError            data is missing, or is not what the settings need
-     +-- RunError             a run cannot start, did not end as it should, or cannot be read
+     +-- DataError            data is missing, or does not fit the settings
+     +-- RunError             a run cannot start, was interrupted, or cannot be read
 
 A user can correct the cause of each of them, so the command line shows them as one line.
 ``ParameterError``, ``StateError`` and ``ProtocolError`` are also ``ValueError``.
@@ -41,11 +41,10 @@ class ParameterError(FedQuorumError, ValueError):
     Parameters
     ----------
     parameter : str
-        Its name in Python, such as ``epsilon``.
+        The parameter's name in Python, such as ``epsilon``.
     allowed : str
         The allowed values, in words that follow "must be".
     got : object
-        The value given.
     reason : str, optional
         Why only these values are allowed.
     """
@@ -62,8 +61,8 @@ class ParameterError(FedQuorumError, ValueError):
 
     def format_for(self, name: str) -> str:
         """Return the message with another name for the parameter, such as its setting's."""
-        why = f" ({self.reason})" if self.reason else ""
-        return f"{name} must be {self.allowed}{why}, got {self.got!r}"
+        reason = f" ({self.reason})" if self.reason else ""
+        return f"{name} must be {self.allowed}{reason}, got {self.got!r}"
 
 
 class StateError(FedQuorumError, ValueError):
@@ -75,7 +74,7 @@ class ProtocolError(FedQuorumError, ValueError):
 
 
 class SolverError(FedQuorumError, RuntimeError):
-    """An optimisation did not reach its required accuracy; its solution is not used."""
+    """An optimization did not reach its required accuracy; its solution is not used."""
 
 
 class ClientsMissingError(FedQuorumError, RuntimeError):
@@ -83,39 +82,44 @@ class ClientsMissingError(FedQuorumError, RuntimeError):
 
 
 class SettingsError(FedQuorumError):
-    """The message names the setting, what is allowed and what was given."""
+    """A setting is wrong; the message names it, the allowed values and the value given."""
 
 
 class DataError(FedQuorumError):
-    """The message names the setting that points to the data and what is missing there."""
+    """Data is missing or unusable; the message names the setting and what is missing."""
 
 
 class RunError(FedQuorumError):
-    """The message says what stopped the run, or which of its records cannot be read."""
+    """A run failed; the message says what stopped it, or which of its records is unreadable."""
 
 
 def to_one_line(error: Exception) -> str:
-    """Return a library's error message on one line, to end a message of ours."""
-    said = " ".join(str(error).split())
-    return re.sub(r"^\[Errno -?\d+\] ", "", said)  # an OSError's words follow its number
+    """Return a library's error message on one line, to append to a message of ours."""
+    message = " ".join(str(error).split())
+    return re.sub(r"^\[Errno -?\d+\] ", "", message)  # an OSError's words follow its number
 
 
 def describe_error(error: Exception) -> str:
-    """Return the message of an error of ours, and of any other its class before it."""
+    """Return an error's message, preceded by its class if the error is not one of ours."""
     return str(error) if isinstance(error, FedQuorumError) else f"{type(error).__name__}: {error}"
 
 
 def suggest_name(name: str, known: Iterable[str]) -> str:
-    """Return "did you mean NAME?" with the known names most like ``name``, "" for none.
+    """Return "did you mean NAME?" with the known names closest to ``name``, "" for none.
 
-    These are ``folder/name`` in all folders, else the one name that begins so, else the most alike.
+    The closest are ``folder/name`` in all folders, else the only name that starts with ``name``,
+    else the most similar name.
     """
     names = [*known]
-    near = [one for one in names if "/" in one and one.rpartition("/")[2] == name]
-    if not near:
-        longer = [one for one in names if one.startswith(name)] if name else []
-        near = longer if len(longer) == 1 else get_close_matches(name, names, 1)
-    if not near:
+    matches = [
+        candidate
+        for candidate in names
+        if "/" in candidate and candidate.rpartition("/")[2] == name
+    ]
+    if not matches:
+        prefixed = [candidate for candidate in names if candidate.startswith(name)] if name else []
+        matches = prefixed if len(prefixed) == 1 else get_close_matches(name, names, 1)
+    if not matches:
         return ""
-    *others, last = near
+    *others, last = matches
     return f"did you mean {', '.join(others)}{' or ' if others else ''}{last}?"

@@ -1,9 +1,9 @@
-"""Sums of clients' updates that are the same bits however the clients are grouped.
+"""Add up clients' updates to the same bits, however the clients are grouped.
 
-Each term a_k Delta_k is rounded to bins at fixed exponents, whose multiples float64 adds without
-any error: then neither the order of the clients matters, nor which of them a node, a worker or a
-chunk added up. The bins follow from the terms, so a sum keeps its relative accuracy whatever the
-factors a_k, the updates and the divisor are. Arrays are NumPy's or PyTorch's, in float64.
+Each term a_k Delta_k is rounded to bins at fixed exponents, whose multiples float64 adds exactly.
+The sum therefore depends neither on the order of the clients nor on how nodes, workers or chunks
+group them. The bins follow from the terms, so a sum keeps its relative accuracy for any factors
+a_k, updates and denominator. Arrays are NumPy's or PyTorch's, in float64.
 """
 
 import math
@@ -41,13 +41,13 @@ class ExponentBins:
     Terms of at most n clients are split into their parts in bin i and in bin i - 1, where i is the
     lowest bin with |t| < u_(i+1) / 2 for all of them. A part is at most 2^(width - 1) multiples of
     its unit. With width = 54 - (bits of n), and at most 52, sums of n parts stay below 2^53
-    multiples, so that float64 adds them exactly. What the two bins leave of a term is at most
-    u_(i-1) / 2 <= 2^-width of the largest term.
+    multiples, so that float64 adds them exactly. The remainder of a term outside the two bins is at
+    most u_(i-1) / 2 <= 2^-width of the largest term.
 
     Parameters
     ----------
     width : int
-        In bits, 1 to 52.
+        Bits, 1 to 52.
 
     References
     ----------
@@ -60,24 +60,24 @@ class ExponentBins:
 
     @classmethod
     def for_num_terms(cls, terms: int) -> Self:
-        """Return the bins for the sum of at most so many terms."""
+        """Return the bins for a sum of at most ``terms`` terms."""
         return cls(min(MANTISSA_BITS, EXACT_INTEGER_BITS + 1 - terms.bit_length()))
 
     @property
     def lowest(self) -> int:
-        """The lowest bin: the multiples of the unit below are all numbers of float64.
+        """The lowest bin: all multiples of the next lower unit are float64 numbers.
 
-        Terms that do not reach it, those below 1e-290, lose accuracy and then vanish.
+        Terms below this bin, those below 1e-290, lose accuracy and then vanish.
         """
         return math.ceil(MIN_EXPONENT / self.width) + 1
 
     @property
     def highest(self) -> int:
-        """The bin of the largest term that can be added."""
+        """The bin of the largest allowed term."""
         return self.find_bin(MAX_TERM)
 
     def find_bin(self, largest: float) -> int:
-        """Return the bin of a term of that size, 0 < |t| <= ``LARGEST``."""
+        """Return the bin of a term of this size, 0 < |t| <= ``MAX_TERM``."""
         exponent = math.frexp(largest)[1]
         return max(self.lowest, -(-(exponent + 1) // self.width) - 1)
 
@@ -92,16 +92,16 @@ class ExponentBins:
 
 @dataclass(frozen=True, eq=False)
 class BinnedSum(Generic[ArrayT]):
-    """The sum of an array's terms: that of their parts in bin ``index``, and in the one below."""
+    """The sum of an array's terms: of their parts in bin ``index`` and in the next lower bin."""
 
     index: int
     high: ArrayT
     low: ArrayT
 
     def raise_to(self, index: int) -> "BinnedSum[ArrayT]":
-        """Return the sum of the terms' parts in a higher bin, which are 0, and the one below it.
+        """Return the sum for a higher bin, in which the terms' parts are 0, and the bin below it.
 
-        The arrays are used again.
+        The result reuses the arrays.
         """
         steps = index - self.index
         if steps <= 0:
@@ -118,18 +118,18 @@ class BinnedSum(Generic[ArrayT]):
 
 
 PartialSums = Mapping[str, BinnedSum[FloatArray]]
-"""sum_k a_k Delta_k over the clients of a node, of the arrays with a term that is not 0."""
+"""sum_k a_k Delta_k over the clients of a node, for each array with a nonzero term."""
 
 
 class NumPyBackend:
-    """What a sum needs of an array library; a subclass has that of another one."""
+    """The operations of an array library that a sum needs; a subclass supports another library."""
 
     def to_array(self, values: Any) -> Any:
-        """Return an array of these values."""
+        """Return the values as an array of the library."""
         return np.asarray(values)
 
     def create_empty(self, size: int) -> Any:
-        """Return an array of so many numbers in float64."""
+        """Return an uninitialized float64 array, shape (size,)."""
         return np.empty(size)
 
     def add(self, terms: Any, constant: float, out: Any) -> None:
@@ -137,11 +137,11 @@ class NumPyBackend:
         np.add(terms, constant, out=out)
 
     def to_numpy(self, array: Any) -> FloatArray:
-        """Return an array as NumPy's."""
+        """Return the array as a NumPy array."""
         return np.asarray(array)
 
     def compute_row_max(self, rows: Any) -> Any:
-        """Return the largest |x| of each row, NaN where there is one."""
+        """Return the largest |x| of each row, NaN for a row with NaN."""
         high, low = rows.max(1).astype(np.float64), rows.min(1).astype(np.float64)
         return np.maximum(high, -low)
 
@@ -153,10 +153,10 @@ class ExactAccumulator:
     ----------
     model : mapping
         x_t, arrays of any shape.
-    bins : Bins
-        For as many terms as the round asks clients, on all nodes.
-    library : NumPy, optional
-        Of the arrays.
+    bins : ExponentBins
+        For as many terms as the round has selected clients, on all nodes.
+    library : NumPyBackend, optional
+        The library of the arrays.
     """
 
     def __init__(
@@ -172,7 +172,8 @@ class ExactAccumulator:
             self._library.create_empty(BLOCK),
             self._library.create_empty(BLOCK),
         )
-        # Now: if there were no memory in the midst of an update, half of it would be in the sum.
+        # Allocate now: running out of memory in the middle of an update would leave half of it
+        # in the sum.
         self._memory = {
             name: (self._library.create_empty(len(flat)), self._library.create_empty(len(flat)))
             for name, flat in self._start.items()
@@ -180,15 +181,15 @@ class ExactAccumulator:
 
     @cached_property
     def max_safe_factor(self) -> float:
-        """With a factor up to this one, the update of a client whose numbers can be used fits."""
+        """The largest factor with which every update of usable numbers fits."""
         rows = (flat.reshape(1, -1) for flat in self._start.values() if len(flat))
         largest = max((float(self._library.compute_row_max(row)[0]) for row in rows), default=0.0)
         return MAX_TERM / (4 * max(MAX_VALUE, largest))
 
     def can_add(self, factor: float, client_model: Mapping[str, Any]) -> bool:
-        """Return whether all terms a_k (x_k - x_t) of a client are at most ``LARGEST``.
+        """Say whether all terms a_k (x_k - x_t) of a client are at most ``MAX_TERM``.
 
-        The numbers of its model must be ones that can be used.
+        The numbers of the client's model must be at most ``MAX_VALUE``.
         """
         if factor <= self.max_safe_factor:
             return True
@@ -209,7 +210,7 @@ class ExactAccumulator:
     ) -> None:
         """Add a_k (x_k - x_t).
 
-        ``start_model`` takes the place of x_t where the client trained from another model.
+        ``start_model`` replaces x_t if the client trained from another model.
         """
         factors = np.array([factor])
         for name, array in client_model.items():
@@ -295,21 +296,21 @@ class ExactAccumulator:
                 low += flat.high
 
     def get_sums(self) -> dict[str, BinnedSum[Any]]:
-        """Return the sums so far by the arrays' names, of those with a term that is not 0.
+        """Return the sums so far, by the names of the arrays with a nonzero term.
 
         Raises
         ------
         ArithmeticError
-            If an update was added that does not fit.
+            If a term was not finite or too large.
         """
         if not self._finite:
             raise ArithmeticError("a term of the sum is not finite, or too large")
         return {name: total.reshape(self._shapes[name]) for name, total in self._sums.items()}
 
     def divide_by(self, denominator: float) -> dict[str, FloatArray]:
-        """Return the sum over ``denominator``, by name; it takes the place of the total.
+        """Return the sum divided by ``denominator``, by array name; consumes the total.
 
-        It is NaN where a term was not finite, or too large.
+        All numbers are NaN if a term was not finite or too large.
         """
         if not self._finite:
             return {name: np.full(shape, math.nan) for name, shape in self._shapes.items()}
@@ -326,7 +327,7 @@ class ExactAccumulator:
 
 
 def _add_rows(parts: Any, total: Any) -> None:
-    """Add up the rows of ``parts``, (rows, columns), in ``total``, (columns,)."""
+    """Add the rows of ``parts``, (rows, columns), to ``total``, (columns,)."""
     total += parts[0] if len(parts) == 1 else parts.sum(0)
 
 
@@ -351,11 +352,11 @@ def compute_weighted_sum(
     denominator : float
         B > 0.
     starts : sequence of mapping, optional
-        The model that each client trained from, where that is not x_t.
+        The model from which each client trained; by default x_t.
     """
     models = list(weighted_models)
-    begun = [None] * len(models) if starts is None else starts
+    start_models = [None] * len(models) if starts is None else starts
     total = ExactAccumulator(model, ExponentBins.for_num_terms(len(models)))
-    for (factor, client_model), start in zip(models, begun, strict=True):
+    for (factor, client_model), start in zip(models, start_models, strict=True):
         total.add_model(factor, client_model, start)
     return total.divide_by(denominator)

@@ -1,4 +1,4 @@
-"""Numbers and formulas in words, for explanations."""
+"""Format numbers and formulas for explanations."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +15,7 @@ def format_number(value: Any) -> str:
 
 
 def find_population_index(clients: Any, trace: DecisionTrace, index: int) -> int:
-    """Return where the client at ``index`` of the n is among all K, which ascend."""
+    """Return the index among all K clients, ascending, of the client at ``index`` of the n."""
     return int(np.searchsorted(clients, int(trace.updates.client[index])))
 
 
@@ -29,7 +29,8 @@ def explain_response(
     losses = trace.updates.loss[trace.admitted_fraction > 0]
     mean = float(losses[np.isfinite(losses)].mean())
     yield (
-        f"r_k = C1 + (C2 - C1) {cdf}(F_k / mean F) = {format_number(c1)} + {format_number(c2 - c1)} x "
+        f"r_k = C1 + (C2 - C1) {cdf}(F_k / mean F) = "
+        f"{format_number(c1)} + {format_number(c2 - c1)} x "
         f"{cdf}({format_number(trace.updates.loss[index])} / {format_number(mean)}) = "
         f"{format_number(weights.response[index])}"
     )
@@ -38,13 +39,14 @@ def explain_response(
 def explain_normalization(
     clients: Any, mixing: FloatArray, trace: DecisionTrace, index: int
 ) -> Iterator[str]:
-    """Yield c_k = p_k over the sum of p over the clients heard, with its numbers."""
+    """Yield c_k = p_k / (sum of p over the reporting clients) with its numbers."""
     if trace.weights is None:
         return
-    responses = trace.updates
-    p = mixing[np.searchsorted(clients, responses.client)]
-    total = float(np.where(np.isfinite(responses.loss), trace.admitted_fraction * p, 0.0).sum())
+    updates = trace.updates
+    p = mixing[np.searchsorted(clients, updates.client)]
+    total = float(np.where(np.isfinite(updates.loss), trace.admitted_fraction * p, 0.0).sum())
     yield (
-        f"c_k = p_k / sum of p over the clients heard = {format_number(p[index])} / {format_number(total)} = "
+        "c_k = p_k / sum of p over the reporting clients = "
+        f"{format_number(p[index])} / {format_number(total)} = "
         f"{format_number(trace.weights.weight[index])}"
     )

@@ -1,11 +1,11 @@
-"""Declare what a rule may do in a round beside its decision: four hooks, each of them optional.
+"""Declare the optional hooks of a rule: work in a round beside its decision.
 
-A rule returns them from its property ``hooks``. Most rules have none, and then a round enters
-nothing of this. The rules of ``fedquorum.contrib`` are examples:
+A rule returns its hooks from the property ``hooks``. Most rules have none, and a round then skips
+this module. The rules of ``fedquorum.contrib`` are examples:
 
-``before_round``  power-of-choice: candidates measure a model before the round selects among them
+``before_round``  power-of-choice: candidates evaluate a model before the round selects among them
 ``client_start``  FedAWE: clients start from models of earlier rounds
-``columns``       MaxFL: numbers of each client that stand in the records of all clients
+``columns``       MaxFL: numbers of each client in the records of all clients
 ``report``        MaxFL: further numbers of each group of clients in the record of a round
 """
 
@@ -24,9 +24,9 @@ Model = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Candidates:
-    """The clients that a round may select, ascending, and those that measure its model first.
+    """The clients that a round may select, ascending, and those that evaluate its model first.
 
-    The server keeps what these report, as ``Told.measured``, and passes it to the selection.
+    The server passes their losses to the selection as ``ClientReports.evaluated_losses``.
     """
 
     clients: tuple[int, ...]
@@ -34,20 +34,20 @@ class Candidates:
 
 
 class BeforeRound(Protocol):
-    """Chooses who measures the model of a round before the selection decides by their losses.
+    """Chooses the clients that evaluate a round's model before the selection decides by losses.
 
-    The server sends the request together with the evaluation that closes the round before, and
-    alone before round 1. Checkpoints hold the losses.
+    The server sends the request with the evaluation that closes the previous round, and separately
+    before round 1. Checkpoints store the losses.
     """
 
     @property
     def needs_reports(self) -> bool:
-        """Whether the losses come with the updates instead, so that each update must have one."""
+        """Whether the losses come with the updates instead, so that every update needs a loss."""
 
     def select_candidates(
         self, t: int, population: Population, reports: ClientReports
     ) -> Candidates:
-        """Return the candidates of round t (from 0), as far as its model decides nothing."""
+        """Return the candidates of round t (from 0), before clients evaluate its model."""
 
 
 class StartModels(Protocol):
@@ -59,7 +59,7 @@ class StartModels(Protocol):
 
     @property
     def index_by_client(self) -> Mapping[int, int]:
-        """The number of each client's, by client id."""
+        """The number of each client's start model, by client id."""
 
     def get_model(self, client: int) -> Model:
         """Return the model from which a client starts."""
@@ -69,8 +69,8 @@ class StartModels(Protocol):
     ) -> tuple[Mapping[str, FloatArray], Mapping[str, FloatArray]]:
         """Return the arrays from which the server optimizer steps, and the combined update.
 
-        ``updates`` has the client, a_k and the trained model of each update that counts, at least
-        one; c_k = a_k / ``denominator``.
+        ``updates`` has the client, a_k and the trained model of each update that counts. There is
+        at least one update. c_k = a_k / ``denominator``.
         """
 
 
@@ -84,14 +84,14 @@ class StartModelStore(Protocol):
     def prepare_start_models(self, state: Any, model: Model, population: Population) -> StartModels:
         """Return the start models of a round.
 
-        ``get_state`` is the weighting's before the round, and ``model`` that of the round.
+        ``state`` is the weighting's state before the round, and ``model`` the round's model.
         """
 
     def compute_mean_model(self, state: Any, model: Model, population: Population) -> Model:
-        """Return the mean of the models from which all clients start next."""
+        """Return the mean, over all clients, of the models from which they start next."""
 
     def get_state(self) -> StateArrays:
-        """Return the store as named arrays, its own: to be written, not to be kept."""
+        """Return the store as named arrays; they are not copies, so write them at once."""
 
     def restore(self, arrays: StateArrays, model: Model) -> None:
         """Restore what ``get_state`` returned, for a model of the same form."""
@@ -100,17 +100,17 @@ class StartModelStore(Protocol):
 GroupReport = Callable[[Mapping[str, FloatArray]], Mapping[str, float]]
 """Returns further numbers of a group from its clients' numbers, shape (n,) each.
 
-The clients' numbers are ``training_loss``, the test part's ``loss``, ``accuracy`` and ``metric``,
+The clients' numbers are ``training_loss``, the test split's ``loss``, ``accuracy`` and ``metric``,
 and the hook's ``columns``.
 """
 
 
 @dataclass(frozen=True)
 class ReportedMetrics:
-    """The words for numbers that a ``report`` adds, each of them a share in [0, 1].
+    """The labels of the numbers that a ``report`` adds, each of them a fraction in [0, 1].
 
-    ``labels`` has those of each number, by its key in the records. ``title`` and ``note`` are of the
-    chart ``key`` that shows them over the rounds.
+    ``labels`` is by the numbers' keys in the records. ``title`` and ``note`` belong to the chart
+    ``key``, which shows the numbers over the rounds.
     """
 
     key: str
@@ -126,15 +126,16 @@ class Hooks:
     Parameters
     ----------
     before_round : BeforeRound, optional
-        Chooses who measures a round's model before the selection.
+        Chooses the clients that evaluate a round's model before the selection.
     client_start : callable, optional
-        Makes the store of the models from which clients start; None if all start from the round's.
+        Makes the store of the models from which clients start; None if all start from the round's
+        model.
     columns : mapping of str to mapping of int to float
         Numbers of each client, by the name of their column in ``population.parquet`` and by client
         id; a client that is missing has a null.
     report : callable, optional
-        Computes further numbers of each group of clients after an evaluation. With it, all clients
-        evaluated measure their training part as well.
+        Computes further numbers of each group of clients after an evaluation. With it, all
+        evaluated clients also evaluate their training split.
     """
 
     before_round: BeforeRound | None = None

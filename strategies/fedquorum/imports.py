@@ -1,4 +1,4 @@
-"""Rules of the user's own, by import path or by file.
+"""Import custom rules, by import path or by file.
 
 ``package.module.Class`` is imported as Python imports it, also from the working directory.
 ``folder/my_rule.py:Class`` is loaded from that file, relative to the working directory.
@@ -17,11 +17,11 @@ from .errors import ParameterError, suggest_name, to_one_line
 from .rule import Rule, RunContext
 
 RuleImporter = Callable[[Any, Mapping[str, Any], RunContext], Any]
-"""Returns a rule of a kind by its options and the facts of the run, as ``import_rule`` does."""
+"""Returns a rule of a kind from its options and the run's context, as ``import_rule`` does."""
 
 
 def refuse_import(_kind: Any, options: Mapping[str, Any], _facts: RunContext) -> NoReturn:
-    """Refuse to import a rule that records name, since their author could run code here.
+    """Refuse to import a rule that records name: whoever wrote the records could run code here.
 
     Raises
     ------
@@ -37,21 +37,20 @@ def refuse_import(_kind: Any, options: Mapping[str, Any], _facts: RunContext) ->
 
 
 def import_rule(kind: Any, options: Mapping[str, Any], context: RunContext) -> Any:
-    """Return the rule that the class at ``options["path"]`` makes of ``options["args"]``.
+    """Return an instance of the class at ``options["path"]``, made from ``options["args"]``.
 
     Parameters
     ----------
     kind : type
-        What it must be: ``Selection``, ``Weighting`` or ``ServerOptimizer``.
+        The required base class: ``Selection``, ``Weighting`` or ``ServerOptimizer``.
     options : mapping
-        ``path`` and ``args``, its parameters by name.
+        ``path`` and ``args``, the parameters by name.
     context : RunContext
-        The run.
 
     Raises
     ------
     ParameterError
-        If there is no such class, it is none of that kind, or does not take these arguments.
+        If there is no such class, it is not of this kind, or it does not take these arguments.
     """
     path, arguments = str(options["path"]), dict(options.get("args") or {})
     allowed = f"the import path of a fedquorum {kind.__name__}, such as package.module.Class or "
@@ -79,12 +78,12 @@ def import_rule(kind: Any, options: Mapping[str, Any], context: RunContext) -> A
 
 def import_object(path: str) -> Any:
     """Return the object at an import path, ``package.module.name`` or ``file.py:name``."""
-    place, colon, name = path.rpartition(":")
+    file_name, colon, name = path.rpartition(":")
     if colon:
-        return _get_member(_load_module(Path(place).expanduser().resolve()), name)
+        return _get_member(_load_module(Path(file_name).expanduser().resolve()), name)
     module, _, name = path.rpartition(".")
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.append(here)
+    if (working_directory := str(Path.cwd())) not in sys.path:
+        sys.path.append(working_directory)
     return _get_member(import_module(module), name)
 
 
@@ -96,7 +95,7 @@ def _get_member(module: ModuleType, name: str) -> Any:
 
 
 def _load_module(file: Path) -> Any:
-    """Return the module in a file, loaded once: a second copy would have classes of its own."""
+    """Return the module in a file, loaded once: a second copy would define other classes."""
     name = f"fedquorum_custom_{sha256(str(file).encode()).hexdigest()[:16]}"
     if name not in sys.modules:
         spec = spec_from_file_location(name, file)

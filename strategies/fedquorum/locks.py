@@ -1,4 +1,4 @@
-"""Directories and files that one process holds at a time."""
+"""Lock directories and files, each held by one process at a time."""
 
 import os
 import platform
@@ -10,11 +10,11 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout, lock_descriptor
 
-PROBE_SECONDS = 0.01  # much longer than another process needs to ask who holds a file
+PROBE_SECONDS = 0.01  # much longer than another process needs to probe a lock
 
 
 def lock_directory(directory: Path) -> int | None:
-    """Lock a directory, unless it is locked already, by another process or by this one.
+    """Lock a directory, unless this or another process has locked it already.
 
     The kernel releases the lock of a process that dies.
 
@@ -53,14 +53,14 @@ class LockHolder:
 
 @contextmanager
 def lock(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold a file, with this process's id in it, and remove it in the end.
+    """Hold a lock file, with this process's id in it, and remove the file at the end.
 
-    The kernel lets go of it when the process dies, however that comes about; the file then stays.
+    If the process dies, the kernel releases the lock and the file stays.
 
     Raises
     ------
     BlockingIOError
-        If another process holds it, unless told to wait.
+        If another process holds the file, unless ``wait`` is true.
     """
     held = FileLock(
         path, timeout=-1 if wait else 0, fallback_to_soft=False, on_acquired=_write_holder
@@ -92,7 +92,7 @@ def find_holder(path: Path) -> LockHolder | None:
 
 
 def _is_free(descriptor: int) -> bool:
-    """Say whether nobody holds a file, by holding it for a moment, as others who ask do."""
+    """Say whether no process holds a file; the probe itself holds it for a moment."""
     if lock_descriptor(descriptor, blocking=False):
         return True
     time.sleep(PROBE_SECONDS)

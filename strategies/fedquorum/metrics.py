@@ -1,7 +1,7 @@
 """Define the metrics of ``evaluation.metric``, and their ranges.
 
-How a client measures each one is in ``client_app/metrics.py``; here is what everybody else needs to
-know: what a reply may say, which end is the worst, and in what unit a table shows it.
+``client_app/metrics.py`` computes them on a client; this module has their ranges in a reply, their
+direction, and the units in which tables show them.
 """
 
 import math
@@ -10,18 +10,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Metric:
-    """One number that a client measures of a model on its test part.
+    """One number by which a client evaluates a model on its test split.
 
     Parameters
     ----------
     title : str
-        Its name and unit in headings, shares in percent.
+        The name and unit in headings, fractions in percent.
     low, high : float
         The range of its values.
     higher_is_better : bool
         Whether the lowest value is the worst.
     is_regression : bool
-        Whether it compares predicted numbers with true ones, rather than classes.
+        Whether the metric compares predicted numbers with true ones, rather than classes.
     """
 
     title: str
@@ -37,7 +37,7 @@ class Metric:
 
     @property
     def is_fraction(self) -> bool:
-        """Whether it lies in [0, 1], so that people read it in percent."""
+        """Whether the metric lies in [0, 1], so that tables show it in percent."""
         return (self.low, self.high) == (0.0, 1.0)
 
     @property
@@ -46,7 +46,7 @@ class Metric:
         return 100.0 if self.is_fraction else 1.0
 
     def contains(self, value: float) -> bool:
-        """Say whether a value is possible; NaN, which is not defined, is."""
+        """Say whether a value is possible; NaN, for an undefined metric, is."""
         return math.isnan(value) or self.low <= value <= self.high
 
 
@@ -64,9 +64,9 @@ METRICS: dict[str, Metric] = {
 
 CLASSIFICATION_METRICS = "accuracy"
 REGRESSION_METRICS = "rmse"
-"""What is measured where ``evaluation.metric`` does not say."""
+"""The metrics of the two kinds of tasks if ``evaluation.metric`` is not set."""
 
 
 def get_metric(name: str) -> Metric:
-    """Return a metric by its name; one that a record made up is taken for a share."""
+    """Return a metric by its name; an unknown name from a record counts as a fraction."""
     return METRICS.get(name, Metric(name))

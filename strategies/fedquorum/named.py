@@ -1,8 +1,8 @@
-"""Build strategies from rules: the table of named strategies, and ``build``.
+"""Build strategies from rules: the table of named strategies, and ``build_rules``.
 
-The command line, the run records and the constructors in Python all build a strategy by ``build``,
-from its name and its options. Options have the names of the rules' parameters; the strategy
-``composed`` has them grouped by part.
+The command line, the run records and the constructors in Python all build a strategy with
+``build_rules``, from its name and its options. Options have the names of the rules' parameters; the
+strategy ``composed`` groups them by part.
 """
 
 from collections.abc import Iterator, Mapping
@@ -56,7 +56,7 @@ NONE = "none"
 
 @dataclass(frozen=True)
 class StrategyEntry:
-    """A named strategy and the rules that it consists of.
+    """A named strategy and its rules.
 
     Parameters
     ----------
@@ -65,23 +65,21 @@ class StrategyEntry:
     summary : str
         A description in one line. A published name comes first, with a colon after it.
     weighting : type
-        The weighting.
     selection : type
-        The selection.
     participation : type, optional
         The correction of the weighting for participation.
     memory : UpdateMemoryConfig, optional
-        Set if the server keeps the clients' last updates.
+        Set if the server stores the clients' last updates.
     declared_goal : Goal, optional
-        The question that the strategy answers; by default that of its weighting.
+        The goal of the strategy; by default that of its weighting.
     is_baseline : bool
         Whether the papers use the strategy as a baseline.
     supports_replacement : bool
-        Whether priority clients may be drawn with replacement.
-    reference_for : tuple of Question
-        The questions for which this is a study's baseline.
+        Whether priority clients may be sampled with replacement.
+    reference_for : tuple of Goal
+        The goals for which this strategy is a study's baseline.
     description : RuleDescription
-        What the documents say of the strategy where its rules do not say it.
+        Texts that replace those of its rules in the documentation.
     """
 
     key: str
@@ -104,7 +102,7 @@ class StrategyEntry:
 
     @property
     def goal(self) -> Goal:
-        """The question that the strategy answers."""
+        """The goal of the strategy."""
         return self.declared_goal or self.weighting.goal
 
     @property
@@ -139,26 +137,30 @@ class StrategyEntry:
         Raises
         ------
         ParameterError
-            If there is no such parameter, or the rules refuse a value.
+            If there is no such parameter, or a rule rejects a value.
         """
-        known = {item.name for item in self.parameters}
+        allowed_names = {item.name for item in self.parameters}
         for name in options:
-            if name not in known:
-                raise ParameterError(name, f"a parameter of {self.key} ({', '.join(known)})", name)
+            if name not in allowed_names:
+                raise ParameterError(
+                    name, f"a parameter of {self.key} ({', '.join(allowed_names)})", name
+                )
 
-        def of(part: type[Any]) -> dict[str, Any]:
+        def get_options(part: type[Any]) -> dict[str, Any]:
             return {i.name: options[i.name] for i in get_parameters(part) if i.name in options}
 
-        weighting: Weighting[Any] = self.weighting.from_options(of(self.weighting), context)
+        weighting: Weighting[Any] = self.weighting.from_options(
+            get_options(self.weighting), context
+        )
         selection = self.selection.from_options(
-            {**of(self.selection), "sampling": sampling}, context
+            {**get_options(self.selection), "sampling": sampling}, context
         )
         if self.participation is not None:
-            given = of(self.participation)
+            given = get_options(self.participation)
             weighting = _apply_correction(weighting, self.participation, given, context, selection)
         memory = self.memory
         if memory is not None:
-            memory = replace(memory, **of(UpdateMemoryConfig))
+            memory = replace(memory, **get_options(UpdateMemoryConfig))
         return RuleSet(
             selection=selection,
             weighting=weighting,
@@ -260,7 +262,7 @@ NAMED_STRATEGIES: dict[str, StrategyEntry] = {named.key: named for named in _lis
 
 
 def get_goal(strategy: str, rules: RuleSet) -> Goal:
-    """Return the question that a strategy answers: its name's, or else its rules'."""
+    """Return the goal of a strategy: of its name, or else of its rules."""
     return NAMED_STRATEGIES[strategy].goal if strategy in NAMED_STRATEGIES else rules.goal
 
 
@@ -276,17 +278,16 @@ def build_rules(
     Parameters
     ----------
     strategy : mapping
-        ``name``, one of ``NAMED_STRATEGIES``, ``composed`` or ``importer``; ``fraction``, ``priority_samples``,
-        ``minimum`` and ``server_lr``; and the parameters of its rules. The
+        ``name``, one of ``NAMED_STRATEGIES``, ``composed`` or ``custom``; ``fraction``,
+        ``priority_samples``, ``minimum`` and ``server_lr``; and the parameters of its rules. The
         strategy ``composed`` has those in the mappings ``selection``, ``weighting`` and
-        ``participation``, each with a ``name``. A part named ``importer`` has ``path`` and ``args``;
+        ``participation``, each with a ``name``. A part named ``custom`` has ``path`` and ``args``;
         see ``fedquorum.imports``.
     server_optimizer : mapping
         ``name``, the optimizer's parameters, and ``lr_schedule``; see ``ServerLRSchedule``.
     context : RunContext
-        Facts about the run.
     importer : callable
-        Makes the rules named ``importer``; by default it imports them.
+        Makes the rules named ``custom``; by default it imports them.
 
     Raises
     ------
@@ -302,11 +303,13 @@ def build_rules(
         context.seed,
         options.pop("minimum", None),
     )
-    moving = dict(server_optimizer)
-    rate = ServerLRSchedule.for_client(
-        moving.pop("lr_schedule", "constant"), context.client_lr_schedule
+    optimizer_settings = dict(server_optimizer)
+    lr_schedule = ServerLRSchedule.for_client(
+        optimizer_settings.pop("lr_schedule", "constant"), context.client_lr_schedule
     )
-    optimizer = _build_optimizer(moving, options.pop("server_lr", None), context, importer)
+    optimizer = _build_optimizer(
+        optimizer_settings, options.pop("server_lr", None), context, importer
+    )
     if name == COMPOSED:
         rules = _compose_rules(options, context, sampling, optimizer, importer)
     elif name == CUSTOM:
@@ -314,7 +317,7 @@ def build_rules(
     else:
         named: StrategyEntry = find_entry(NAMED_STRATEGIES, "strategy", name)
         rules = named.build_rules(options, context, sampling=sampling, server_optimizer=optimizer)
-    return replace(rules, server_lr_schedule=rate, run_hooks=context.hooks)
+    return replace(rules, server_lr_schedule=lr_schedule, run_hooks=context.hooks)
 
 
 def find_entry(rules: Mapping[str, Any], group: str, name: str) -> Any:
@@ -368,8 +371,8 @@ def _compose_rules(
     optimizer: ServerOptimizer[Any],
     importer: RuleImporter,
 ) -> RuleSet:
-    chosen = {**options["selection"], "sampling": sampling}
-    selection = _build_part("selection", chosen, context, importer)
+    selection_options = {**options["selection"], "sampling": sampling}
+    selection = _build_part("selection", selection_options, context, importer)
     weighting = _build_part("weighting", options["weighting"], context, importer)
     participation = dict(options["participation"])
     name = participation.pop("name")
@@ -388,7 +391,8 @@ def _apply_correction(
 ) -> Weighting[Any]:
     """Return a weighting with its correction for participation.
 
-    Given rates need a selection that tells how often it asks each client, and that asks it at all.
+    Known rates need a selection that declares how often it selects each client. Every client must
+    have a chance to be selected.
     """
     context = context.with_counted(selection.get_known_probabilities)
     undeclared = selection.declares_probabilities and context.counted is None
@@ -398,10 +402,10 @@ def _apply_correction(
     if never and correction.uses_known_rates:
         raise ParameterError(
             "fraction",
-            "so large that a round can ask every client that the selection covers",
+            "so large that a round can select every client that the selection covers",
             selection.sampling.fraction,
-            f"client {never[0]} would never be asked, and no weight of {correction.key} makes up "
-            "for that",
+            f"client {never[0]} would never be selected, and no weight of {correction.key} makes "
+            "up for that",
         )
     return correction.wrap(weighting, options, context)
 

@@ -1,7 +1,7 @@
-"""Allowed ranges of parameters, declared once and checked with one kind of message.
+"""Declare the allowed ranges of parameters, and check values with one form of message.
 
-The configuration schemas and the constructors of the strategies refer to the same
-ranges, so a wrong value gets the same sentence on the command line and in Python::
+The configuration schemas and the constructors of the strategies use the same ranges, so a wrong
+value gets the same message on the command line and in Python::
 
     >>> EPSILON.check("epsilon", -1.0)
     Traceback (most recent call last):
@@ -47,7 +47,7 @@ class Range(ABC):
         """Say whether ``value`` is allowed."""
 
     def check(self, name: str, value: object) -> None:
-        """Raise ParameterError, naming parameter, range and value, unless it is allowed."""
+        """Raise ParameterError with the name, range and value unless ``value`` is allowed."""
         if not self.contains(value):
             raise ParameterError(name, self.describe(), value)
 
@@ -116,9 +116,11 @@ class ClientIds(Range):
     def contains(self, value: object) -> bool:
         """Say whether ``value`` is such a list."""
         ids = _convert_to_list(value)
-        whole = all(isinstance(k, int) and not isinstance(k, bool) for k in ids)
+        are_integers = all(isinstance(k, int) and not isinstance(k, bool) for k in ids)
         return (
-            whole and 0 < len(ids) == len(set(ids)) and all(0 <= k < self.num_clients for k in ids)
+            are_integers
+            and 0 < len(ids) == len(set(ids))
+            and all(0 <= k < self.num_clients for k in ids)
         )
 
 
@@ -139,7 +141,7 @@ class ListOf(Range):
 
 
 def _convert_to_list(value: object) -> list[Any]:
-    """Return the items of a list or the like, none where it is another thing."""
+    """Return the items of a list or another iterable; none for text or a single value."""
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         return []
     return list(value)
@@ -188,14 +190,14 @@ class Flag(Range):
 
 @dataclass(frozen=True)
 class DirectoryPath(Range):
-    """The path of a folder; whether it can be used is its reader's to say."""
+    """The path of a directory; the reader of the path checks whether it is usable."""
 
     def describe(self) -> str:
         """Return the allowed values in words."""
         return "the path of a folder"
 
     def contains(self, value: object) -> bool:
-        """Say whether there is a path at all."""
+        """Say whether ``value`` is a path that is not empty."""
         return isinstance(value, str) and bool(value.strip())
 
 
@@ -211,7 +213,7 @@ class LossRequirement(Range):
         )
 
     def contains(self, value: object) -> bool:
-        """Say whether ``value`` is one of them; infinite numbers and NaN are allowed."""
+        """Say whether ``value`` has one of these forms; infinite numbers and NaN are allowed."""
         if isinstance(value, str):
             return bool(value.strip())
         numbers = value.values() if isinstance(value, Mapping) else _convert_to_list(value)

@@ -6,7 +6,7 @@ most c C. Before its step, the server adds noise of standard deviation z c C to 
 sum. The step costs no further privacy, whatever its learning rate, for trained arrays and for
 running statistics. The server draws the noise in every round, even if no update arrived.
 
-Two runs are neighbours if one of them omits one client's contributions from every sum. Both have
+Two runs are neighbors if one of them omits one client's contributions from every sum. Both have
 the same number N of clients.
 
 References
@@ -30,24 +30,25 @@ from .rule import check_parameters, parameter
 from .types import FloatArray
 
 MAX_LOG_NORM = 34.0
-"""C stays within exp(-34) and exp(34), about 1e15, as far as any number of an update goes."""
+"""C stays within exp(-34) and exp(34), about 1e15, the largest number of an update."""
 
 WEIGHT_TOLERANCE = 1.0 + 1e-9
-"""How far a weight may be above its bound: c_k and c are rounded in different orders."""
+"""The factor by which a weight may exceed its bound: c_k and c round in different orders."""
 
 
 @dataclass(frozen=True)
 class AdaptiveClippingNorm:
     """A clipping norm that follows a quantile of the updates' norms.
 
-    After a round that asked n clients, C becomes C exp(-eta (sum_k (b_k - gamma) + noise) / n). b_k
-    is 1 if client k's update was at most C long, and 0 otherwise. A client without a usable update
-    adds nothing. The noise is N(0, sigma_b^2). One client changes the sum by max(gamma, 1 - gamma).
+    After a round with n selected clients, C becomes C exp(-eta (sum_k (b_k - gamma) + noise) / n).
+    b_k is 1 if client k's update was at most C long, and 0 otherwise. A client without a usable
+    update adds nothing. The noise is N(0, sigma_b^2). One client changes the sum by
+    max(gamma, 1 - gamma).
 
     Parameters
     ----------
     target_quantile : float
-        gamma, the desired share of updates that are not clipped.
+        gamma, the desired fraction of updates that are not clipped.
     learning_rate : float
         eta.
     count_stddev : float
@@ -75,14 +76,14 @@ class AdaptiveClippingNorm:
         clip_indicators : iterable of bool
             b_k of each client with a usable update.
         selected : int
-            How many clients the round asked, n.
+            n, the number of selected clients.
         rng : Generator
-            Draws the noise.
+            The generator of the noise.
         """
         above = math.fsum(vote - self.target_quantile for vote in clip_indicators)
         noisy = above + self.count_stddev * float(rng.standard_normal())
-        moved = math.log(norm) - self.learning_rate * noisy / max(1, selected)
-        return math.exp(min(MAX_LOG_NORM, max(-MAX_LOG_NORM, moved)))
+        log_norm = math.log(norm) - self.learning_rate * noisy / max(1, selected)
+        return math.exp(min(MAX_LOG_NORM, max(-MAX_LOG_NORM, log_norm)))
 
 
 @dataclass(frozen=True)
@@ -96,18 +97,18 @@ class GaussianMechanism:
     clipping_norm : float
         C; with ``adaptive_norm``, C of the first round.
     adaptive_norm : AdaptiveClippingNorm, optional
-        The change of C from round to round; by default C is constant.
+        The rule that adapts C from round to round; by default C is constant.
     clients_clip : bool
         Whether clients also receive C and clip their updates. The server clips in any case.
     make_generator : callable
         Returns the generator of one round's noise. By default the operating system seeds it, so
-        that no one can draw the same noise again.
+        that the noise cannot be reproduced.
 
     Raises
     ------
     ParameterError
-        If a value, here or of ``adaptive_norm``, is outside its range, or the count is less private than
-        the round should be.
+        If a value, here or in ``adaptive_norm``, is outside its range, or the count is less private
+        than the round.
     """
 
     noise_multiplier: float = parameter(1.0, NON_NEGATIVE)
@@ -122,11 +123,11 @@ class GaussianMechanism:
             check_parameters(self.adaptive_norm)
         if self.adaptive_norm is None or self.noise_multiplier == 0.0:
             return
-        most = self.adaptive_norm.count_multiplier
-        if self.noise_multiplier >= most:
+        count_multiplier = self.adaptive_norm.count_multiplier
+        if self.noise_multiplier >= count_multiplier:
             raise ParameterError(
                 "noise_multiplier",
-                f"less than {most:g}",
+                f"less than {count_multiplier:g}",
                 self.noise_multiplier,
                 "the noise of the count over what one client changes it, as the count must be more "
                 "private than the round",
@@ -134,7 +135,7 @@ class GaussianMechanism:
 
     @property
     def needs_clip_indicator(self) -> bool:
-        """Whether clients must report that they clipped an update, which the server cannot see."""
+        """Whether clients must report if they clipped an update, since the server cannot see it."""
         return self.clients_clip and self.adaptive_norm is not None
 
     @property
@@ -148,7 +149,7 @@ class GaussianMechanism:
         return 1.0 / math.sqrt(self.noise_multiplier**-2 - self.adaptive_norm.count_multiplier**-2)
 
     def for_round(self, norm: float | None, max_weight: float) -> "RoundMechanism":
-        """Return the protection of one round.
+        """Return the mechanism of one round.
 
         Parameters
         ----------
@@ -187,15 +188,17 @@ class RoundMechanism:
         }
 
     def compute_next_norm(self, clip_indicators: Iterable[bool], selected: int) -> float:
-        """Return the clipping norm of the next round; see ``AdaptiveClippingNorm.after``."""
-        moving = self.mechanism.adaptive_norm
-        if moving is None:
+        """Return the clipping norm of the next round; see ``AdaptiveClippingNorm.update``."""
+        adaptive = self.mechanism.adaptive_norm
+        if adaptive is None:
             return self.norm
-        return moving.update(self.norm, clip_indicators, selected, self.mechanism.make_generator())
+        return adaptive.update(
+            self.norm, clip_indicators, selected, self.mechanism.make_generator()
+        )
 
 
 def check_model(model: Mapping[str, NDArray[Any]]) -> None:
-    """Raise ParameterError for a model with whole numbers, such as counters."""
+    """Raise ParameterError for a model with integer arrays, such as counters."""
     whole = [name for name, array in model.items() if not np.issubdtype(array.dtype, np.floating)]
     if whole:
         raise ParameterError(

@@ -1,4 +1,4 @@
-"""Close a round when a quorum of the clients asked has replied.
+"""Close a round when a quorum of the selected clients has replied.
 
 Shapes: none; clients are ids.
 """
@@ -14,14 +14,14 @@ from .rule import check_parameters, parameter
 
 @dataclass(frozen=True)
 class QuorumSize(Range):
-    """A range: a share of clients below 1, or a whole number of clients."""
+    """A range: a fraction of clients below 1, or a whole number of clients."""
 
     def describe(self) -> str:
         """Return the range in words."""
         return "a share in (0, 1), or a whole number of clients >= 1"
 
     def contains(self, value: object) -> bool:
-        """Say whether ``value`` is a share or a number of clients."""
+        """Say whether ``value`` is a fraction or a number of clients."""
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return False
         return 0 < value < 1 or (math.isfinite(value) and value >= 1 and value == int(value))
@@ -38,11 +38,11 @@ class Quorum:
     Parameters
     ----------
     size : float, optional
-        Number of clients that must reply: a share below 1 of the clients asked, or a whole number
-        of clients. By default all clients asked.
+        The number of clients that must reply: a fraction below 1 of the selected clients, or a
+        whole number of clients. By default all selected clients.
     counts : {"asked", "priority"}
         The clients whose replies count. ``priority`` counts priority clients only, so that a round
-        never waits for other clients; a round that asks no priority client counts all.
+        never waits for other clients; a round without a selected priority client counts all.
     grace_seconds : float
         Seconds to wait for further replies after the quorum.
 
@@ -67,22 +67,14 @@ class Quorum:
     def find_required_replies(
         self, selected: Collection[int], priority: Collection[int]
     ) -> tuple[frozenset[int], int]:
-        """Return the clients whose replies count, and the number of replies that is enough.
-
-        Parameters
-        ----------
-        selected : collection of int
-            The clients asked.
-        priority : collection of int
-            The priority clients.
-        """
+        """Return the clients whose replies count, and the number of replies that is enough."""
         clients = frozenset(selected)
-        first = clients.intersection(priority) if self.counts == "priority" else clients
-        counted = first or clients
-        return counted, self._compute_num_required(len(counted))
+        preferred = clients.intersection(priority) if self.counts == "priority" else clients
+        counted_clients = preferred or clients
+        return counted_clients, self._compute_num_required(len(counted_clients))
 
     def _compute_num_required(self, clients: int) -> int:
-        """Return how many of so many clients are a quorum."""
+        """Return the size of a quorum of ``clients`` clients."""
         if self.size is None:
             return clients
         if self.size < 1:
@@ -96,13 +88,14 @@ class ReplyCounter:
     Parameters
     ----------
     quorum : Quorum
-        The quorum.
-    asked, priority : collection of int
-        The clients asked, and the priority clients.
+    selected, priority : collection of int
+        The selected clients, and the priority clients.
     """
 
-    def __init__(self, quorum: Quorum, asked: Collection[int], priority: Collection[int]) -> None:
-        self._waiting, self._enough = quorum.find_required_replies(asked, priority)
+    def __init__(
+        self, quorum: Quorum, selected: Collection[int], priority: Collection[int]
+    ) -> None:
+        self._waiting, self._enough = quorum.find_required_replies(selected, priority)
         self._missing = set(self._waiting)
 
     def add(self, clients: Iterable[int]) -> bool:

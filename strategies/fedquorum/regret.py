@@ -1,4 +1,4 @@
-"""Measure the regret of a run's decisions against the best fixed p, and the papers' bounds.
+"""Compute the regret of a run's decisions against the best fixed p, and the papers' bounds.
 
 Shapes: T rounds, K clients. l_t(p) = -log(1 + <p, r_t>) for the response r_t of round t.
 """
@@ -21,7 +21,7 @@ _NUM_COLUMNS = 200
 
 @dataclass(frozen=True)
 class BestFixedWeights:
-    """The best p that one could have held all along.
+    """The best constant p in hindsight.
 
     ``mixing`` is p*, shape (K,); ``loss`` is sum_t l_t(p*). ``gap`` certifies it: no p on the
     simplex has a loss below ``loss - gap``.
@@ -45,27 +45,28 @@ def compute_best_fixed_weights(
 ) -> BestFixedWeights:
     """Return argmin over the simplex of f(p) = sum_t -log(1 + <p, r_t>).
 
-    Newton steps, each to the minimum over the simplex of the quadratic approximation of f at p
-    (``minimize_quadratic``). Of many clients it takes those with the steepest gradients, solves for
-    p on them, and goes on with those that are steeper still, until no client is. By convexity
-    f(p) - f(p*) <= <grad f(p), p> - min_i grad f(p)_i, over all clients: the gap that is
-    returned. A second for T = 1,000 and K = 10,000; memory of a few tables.
+    The function takes Newton steps, each to the minimum over the simplex of the quadratic
+    approximation of f at p (``minimize_quadratic``). With many clients it starts from those with
+    the steepest gradients, solves for p on them, and adds steeper clients until there are none. By
+    convexity f(p) - f(p*) <= <grad f(p), p> - min_i grad f(p)_i over all clients, which is the gap
+    returned. T = 1,000 and K = 10,000 take a second and the memory of a few tables.
 
     Parameters
     ----------
     responses : FloatArray
-        r_t, under sampling the doubly robust ones, finite, shape (T, K). 1 + mean_i r_ti must be
-        positive: responses >= 0 are, and so are those that AAggFF-D estimates.
+        r_t, doubly robust under sampling, finite, shape (T, K). 1 + mean_i r_ti must be positive,
+        as it is for responses >= 0 and for the estimates of AAggFF-D.
     multiplicity : IntArray, optional
-        How many clients each column stands for, shape (K,); one by default. p is then of columns.
+        The number of clients that each column represents, shape (K,); one by default. p then
+        belongs to the columns.
 
     Raises
     ------
     ValueError
-        For responses that are not such a table.
+        If the responses are not such a table.
     SolverError
-        If the gap does not come below 1e-9 times the size of the gradient (at least 1), or a
-        quadratic program is not solved.
+        If the gap stays above 1e-9 times the size of the gradient (at least 1), or a quadratic
+        program is not solved.
 
     References
     ----------
@@ -85,20 +86,20 @@ def compute_best_fixed_weights(
     if (uniform <= -1.0).any():
         raise ValueError("1 + <p, r> must be positive for the uniform p in every round")
     best = _certify(table, size / num_clients)
-    chosen = np.empty(0, dtype=np.int64)
+    active = np.empty(0, dtype=np.int64)
     for _ in range(_MAX_STEPS):
         gradient = _compute_gradient(table, best.mixing)
         if best.gap <= _compute_max_gap(gradient):
             return best
-        steepest = np.setdiff1d(np.argsort(gradient, kind="stable")[:_NUM_COLUMNS], chosen)
+        steepest = np.setdiff1d(np.argsort(gradient, kind="stable")[:_NUM_COLUMNS], active)
         if len(steepest) == 0:
             break
-        chosen = np.union1d(chosen[best.mixing[chosen] > _MIN_MASS], steepest)
-        # the uniform p stands in for who was not chosen: there 1 + <p, r> is positive
-        columns = np.column_stack([uniform, table[:, chosen]])
-        on_chosen = _minimize(columns, np.eye(1, columns.shape[1])[0])
-        mixing = on_chosen[0] * size / num_clients
-        mixing[chosen] += on_chosen[1:]
+        active = np.union1d(active[best.mixing[active] > _MIN_MASS], steepest)
+        # the uniform p represents the inactive clients: there 1 + <p, r> is positive
+        columns = np.column_stack([uniform, table[:, active]])
+        on_active = _minimize(columns, np.eye(1, columns.shape[1])[0])
+        mixing = on_active[0] * size / num_clients
+        mixing[active] += on_active[1:]
         best = min(best, _certify(table, mixing), key=lambda found: found.loss)
     raise SolverError(f"the best fixed p was found to a gap of {best.gap:.3g} only")
 
@@ -111,8 +112,8 @@ def compute_regret(
     Parameters
     ----------
     decision_losses : FloatArray
-        l_t(p_t) of the p held before round t's decision, shape (T,).
-    responses, alike
+        l_t(p_t) of the p before round t's decision, shape (T,).
+    responses, multiplicity
         As for ``compute_best_fixed_weights``.
 
     Raises
@@ -131,9 +132,10 @@ def compute_regret(
 def compute_regret_bound_s(num_rounds: int, num_clients: int, lipschitz: float) -> float:
     """Return 2 L K (1 + log(1 + T / (16 K))), the bound on AAggFF-S's regret.
 
-    Its proof needs -log(1 - u) >= u + u^2 / (8 L) for u = <g, q - p> in [-L, 1), which holds
-    where log(1 + L) <= 7 L / 8, that is L >= 0.3: for responses in [0, 1], but in the default
-    range [0, 1 / K] for K <= 3 only. Elsewhere it is what the paper states, and not proven.
+    Its proof needs -log(1 - u) >= u + u^2 / (8 L) for u = <g, q - p> in [-L, 1), which holds if
+    log(1 + L) <= 7 L / 8, that is L >= 0.3. Responses in [0, 1] meet this condition, but those in
+    the default range [0, 1 / K] only for K <= 3. Otherwise the paper states the bound without a
+    valid proof.
 
     References
     ----------
@@ -151,10 +153,10 @@ def is_bound_s_proven(lipschitz: float) -> bool:
 def compute_regret_bound_d(num_rounds: int, num_clients: int, lipschitz: float) -> float:
     """Return 2 L sqrt(T log K), the bound on AAggFF-D's regret.
 
-    It holds for sum_t <g_t, p_t - p>, g_t the linearised gradients that the rule sums. The
-    paper states it for the decision losses too (C = 1, or in expectation). That would need exact
-    gradients: an adversary who knows the rule makes the regret of the losses grow in proportion
-    to T, beyond this bound after some 10^5 rounds.
+    The bound holds for sum_t <g_t, p_t - p>, with g_t the linearized gradients that the rule sums.
+    The paper states it for the decision losses too (C = 1, or in expectation), but that would need
+    exact gradients: an adversary that knows the rule makes the regret of the losses grow in
+    proportion to T, beyond this bound after some 10^5 rounds.
 
     References
     ----------
@@ -168,10 +170,10 @@ def kl_divergence(mixing: FloatArray, base: FloatArray) -> float:
 
     Terms with p_i = 0 are 0; inf where w_i = 0 < p_i.
     """
-    held = mixing > 0
-    if (base[held] == 0).any():
+    positive = mixing > 0
+    if (base[positive] == 0).any():
         return math.inf
-    return float((mixing[held] * np.log(mixing[held] / base[held])).sum())
+    return float((mixing[positive] * np.log(mixing[positive] / base[positive])).sum())
 
 
 def _compute_gradient(table: FloatArray, mixing: FloatArray) -> FloatArray:
@@ -189,9 +191,9 @@ def _certify(table: FloatArray, mixing: FloatArray) -> BestFixedWeights:
 
 
 def _minimize(table: FloatArray, mixing: FloatArray) -> FloatArray:
-    """Return p on the simplex of the columns, from one with 1 + <p, r_t> > 0 in every round.
+    """Return argmin f on the simplex of the columns, from a p with 1 + <p, r_t> > 0 for all t.
 
-    The step is shortened to 1 / (1 + d) while d = sqrt(s^T H s) is large, H the Hessian and s the
+    The step is scaled by 1 / (1 + d) while d = sqrt(s^T H s) is large, H the Hessian and s the
     step: f is self-concordant, so that 1 + <p, r_t> stays positive and f falls without a search.
     """
     for _ in range(_MAX_STEPS):
@@ -208,5 +210,5 @@ def _minimize(table: FloatArray, mixing: FloatArray) -> FloatArray:
 
 
 def _compute_max_gap(gradient: FloatArray) -> float:
-    """Return the gap that is accepted: rounding grows with the gradient."""
+    """Return the largest accepted gap; it grows with the gradient, as rounding does."""
     return _RELATIVE_GAP * max(1.0, float(np.abs(gradient).max()))

@@ -1,7 +1,7 @@
 """Compute bounded responses to the clients' losses, and estimate them under sampling.
 
-Shapes: K clients in all, n that sent an update in this round, m of them heard. Losses have the
-unit of the training loss; responses, mixing vectors and decision losses are numbers without one.
+Shapes: K clients in all, n that sent an update in this round, m of which count. Losses have the
+unit of the training loss; responses, mixing vectors and decision losses have no unit.
 """
 
 import math
@@ -14,7 +14,7 @@ from .parameters import NON_NEGATIVE, POSITIVE, Interval
 from .types import BoolArray, ClientUpdates, FloatArray, IntArray, RoundPlan
 
 
-# Imported where they are used: SciPy's functions take half a second to load, nodes need none.
+# Imported where they are used: SciPy takes half a second to load, and nodes do not need it.
 def _normal(x: FloatArray) -> Any:
     from scipy.special import ndtr
 
@@ -140,8 +140,8 @@ def compute_decision_loss(mixing: FloatArray, response: FloatArray) -> float:
     ----------
     Hahn, Kim and Lee 2024, section 4 (the negative logarithmic growth).
     """
-    return_on_p = float(mixing @ response)
-    return -math.log1p(return_on_p) if return_on_p > -1.0 else math.inf
+    expected_response = float(mixing @ response)
+    return -math.log1p(expected_response) if expected_response > -1.0 else math.inf
 
 
 def estimate_doubly_robust(
@@ -151,20 +151,20 @@ def estimate_doubly_robust(
 
     If rbar is fixed before sampling, E r~_i = r_i. If rbar is the mean over a sample of fixed size
     m = C K, the estimate shrinks: E r~_i = mean r + (1 - (K - m) / (m (K - 1))) (r_i - mean r), and
-    a sample of one carries no information. With C = 1 and all clients heard, r~ has the bits of r.
+    a sample of one carries no information. If C = 1 and all clients report, r~ has the bits of r.
 
     Parameters
     ----------
     response : FloatArray
-        r_i of the clients heard, shape (m,).
+        r_i of the reporting clients, shape (m,).
     indices : IntArray
-        The positions of these clients among all K, shape (m,).
+        The indices of these clients among all K, shape (m,).
     num_clients : int
         K.
     fraction : float
-        C in (0, 1], the probability of being asked.
+        C in (0, 1], the probability of being selected.
     rbar : float
-        The value for a response that was not heard.
+        The value for a response that was not reported.
 
     References
     ----------
@@ -178,34 +178,34 @@ def estimate_doubly_robust(
 def compute_reported_mask(
     plan: RoundPlan, updates: ClientUpdates, admitted_fraction: FloatArray
 ) -> BoolArray:
-    """Say for each client whether its loss counts, shape (n,): admitted (share > 0), with a loss.
+    """Say for each client whether its loss counts, shape (n,): admitted (fraction > 0) and finite.
 
     A rule that weights by losses gives no weight to an update without a loss.
 
     Raises
     ------
     ValueError
-        If no update has a loss, or the call did not ask for losses: the configuration is wrong.
+        If no update has a loss, or the plan does not request losses: the configuration is wrong.
     """
-    measured = np.isfinite(updates.loss)
-    if not plan.requests_loss or (len(measured) > 0 and not measured.any()):
+    has_loss = np.isfinite(updates.loss)
+    if not plan.requests_loss or (len(has_loss) > 0 and not has_loss.any()):
         raise ValueError(
             "weights by losses need each client's loss of the model it received, but "
-            + ("none was sent" if plan.requests_loss else "the call does not ask for it")
+            + ("none was sent" if plan.requests_loss else "the plan does not request it")
         )
-    counts: BoolArray = measured & (admitted_fraction > 0)
+    counts: BoolArray = has_loss & (admitted_fraction > 0)
     return counts
 
 
 def find_client_indices(clients: IntArray, updates: ClientUpdates) -> IntArray:
-    """Return the position of each response's client among all K, shape (n,); both ascending."""
+    """Return the index of each update's client among all K, shape (n,); both ascending."""
     if np.array_equal(clients, updates.client):
         return np.arange(len(clients))
     return np.searchsorted(clients, updates.client).astype(np.int64)
 
 
 def scatter(values: FloatArray, counts: BoolArray) -> FloatArray:
-    """Return ``values`` of the clients that count, spread over all n, NaN elsewhere."""
-    spread = np.full(len(counts), math.nan)
-    spread[counts] = values
-    return spread
+    """Return ``values`` of the clients that count, shape (n,), with NaN for the others."""
+    scattered = np.full(len(counts), math.nan)
+    scattered[counts] = values
+    return scattered

@@ -1,9 +1,9 @@
-"""Independent random streams, each derived from (seed, purpose, round, client id).
+"""Make independent random streams, each derived from (seed, purpose, round, client id).
 
-Nothing in the project draws from a global generator, but layers that draw from torch's, which is
-seeded from here while they do. A client's draws therefore depend neither on which node hosts it,
-nor on who else takes part, nor on the order of calls. The noise of differential privacy is drawn
-elsewhere (``fedquorum.privacy``), from no seed.
+The project does not use global generators, except for layers that sample from torch's, which is
+seeded from here while they run. A client's random numbers therefore depend neither on its node, nor
+on the other participants, nor on the order of calls. The noise of differential privacy
+(``fedquorum.privacy``) has no seed.
 """
 
 import zlib
@@ -23,11 +23,11 @@ def make_generator(
     seed : int
         The run's seed, >= 0.
     purpose : str
-        What the numbers are for, e.g. ``"batches"``; different words, different streams.
+        The use of the numbers, e.g. ``"batches"``; each purpose has its own stream.
     round_number : int
-        Round, from 0 (0 as well for what happens once in a run).
+        The round, from 0; also 0 for a purpose once per run.
     client : int
-        Client id (0 for what concerns no single client).
+        The client id; also 0 for a purpose of all clients.
     """
     return np.random.default_rng([seed, zlib.crc32(purpose.encode()), round_number, client])
 

@@ -1,4 +1,4 @@
-"""Limit the influence of a single client on the model, whatever it sends."""
+"""Limit the influence of any single client on the model."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -14,16 +14,16 @@ from .types import AggregationWeights, FloatArray
 
 @dataclass(frozen=True)
 class Robustness:
-    """Limit the length of each update, and its weight.
+    """Limit the norm of each update, and its weight.
 
     Parameters
     ----------
     clip_norm : float, optional
-        S > 0. An update Delta_k that is longer than S is scaled to the length S. The norm is
-        Euclidean, over all floating arrays; integer arrays (counters) stay unchanged.
+        S > 0. An update Delta_k with a norm above S is scaled to the norm S. The norm is Euclidean,
+        over all floating arrays; integer arrays (counters) stay unchanged.
     max_weight : float, optional
-        b > 0. A weight c_k > b becomes b. No other client gets the difference, so that the model
-        moves less.
+        b > 0. A weight c_k > b becomes b. No other client gets the difference, so that the step is
+        shorter.
 
     Raises
     ------
@@ -47,13 +47,13 @@ class Robustness:
 
     @property
     def has_bounds(self) -> bool:
-        """Whether a bound is set, which needs each update by itself."""
+        """Whether a bound is set, which needs every update separately."""
         return self.clip_norm is not None or self.max_weight is not None
 
     def clip(
         self, model: Mapping[str, NDArray[Any]], client_model: Mapping[str, NDArray[Any]]
     ) -> tuple[Mapping[str, NDArray[Any]], str | None]:
-        """Return a client's model with its update clipped, and a note, None if it was not."""
+        """Return a client's model with its update clipped, and a note, or None if not clipped."""
         if self.clip_norm is None:
             return client_model, None
         arrays, norm = clip_update(model, client_model, self.clip_norm)
@@ -68,7 +68,7 @@ class Robustness:
     def describe_cap(
         self, weights: AggregationWeights | None, weight: FloatArray, index: int
     ) -> str | None:
-        """Return a note that a weight was capped, None if it was not."""
+        """Return a note that a weight was capped, or None if it was not."""
         if weights is None or weight[index] >= weights.weight[index]:
             return None
         return f"weight {weights.weight[index]:.6g} capped at {weight[index]:g}"
@@ -90,8 +90,8 @@ class ClippedModel(Mapping[str, NDArray[Any]]):
         start, array = self.model[name], self.client_model[name]
         if not np.issubdtype(start.dtype, np.floating):
             return array
-        shorter: FloatArray = start + self.scale * _compute_update(start, array)
-        return shorter
+        clipped: FloatArray = start + self.scale * _compute_update(start, array)
+        return clipped
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.client_model)
@@ -103,7 +103,7 @@ class ClippedModel(Mapping[str, NDArray[Any]]):
 def clip_update(
     model: Mapping[str, NDArray[Any]], client_model: Mapping[str, NDArray[Any]], norm: float
 ) -> tuple[Mapping[str, NDArray[Any]], float]:
-    """Return a client's model with an update of at most ``norm``, and the update's own length.
+    """Return a client's model with an update of at most ``norm``, and the norm before clipping.
 
     Parameters
     ----------

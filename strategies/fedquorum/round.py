@@ -1,10 +1,10 @@
-"""Decide one round, as a pure function of the call, the answers and the state.
+"""Decide one round, as a pure function of the plan, the outcomes and the state.
 
-The strategy calls ``decide`` during a run, and the audit calls it again with the records. As in
-the papers, the order is: which updates are admitted, what a fixed divisor covers, and how much
-each update counts.
+The strategy calls ``decide_round`` during a run, and the audit calls it again with the records. As
+in the papers, it decides in this order: the admitted updates, the sum of a fixed denominator, and
+the weight of each update.
 
-Shapes: n is the number of clients whose updates can be used, N that of all clients.
+Shapes: n is the number of usable updates, N the number of all clients.
 """
 
 import math
@@ -40,16 +40,16 @@ NOT_SOLVED = "the weights were not found"
 WEIGHT_EXCEEDS_BOUND = "an update would count for more than the noise is made for"
 
 REJECTION_REASONS = (NOT_FINITE, NOT_SOLVED, WEIGHT_EXCEEDS_BOUND)
-"""Reasons to refuse a whole round."""
+"""Reasons to reject a whole round."""
 
 
 @nan_equals_nan
 @dataclass(frozen=True)
 class ClientOutcome:
-    """The answer of one client that was asked, before any rule uses it.
+    """The outcome of one selected client, before any rule uses it.
 
-    ``status`` is one of ``report.STATUSES``; only a client that ``trained`` has numbers. ``note``
-    is a remark on its reply, and ``seconds`` the time that the reply took.
+    ``status`` is one of ``decisions.STATUSES``; only a client that ``trained`` has numbers.
+    ``note`` is a remark on its reply, and ``seconds`` the time that the reply took.
     """
 
     client: int
@@ -69,18 +69,18 @@ class ClientOutcome:
 
 @dataclass(frozen=True)
 class RoundOutcomes:
-    """The answers of all clients asked in a round.
+    """The outcomes of all selected clients in a round.
 
     Parameters
     ----------
     outcomes : tuple of ClientOutcome
-        The answer of every client asked, ascending by client id.
+        The outcome of every selected client, ascending by client id.
     registered : IntArray
-        The clients whose nodes the server has met so far, ascending.
+        The clients whose nodes have registered with the server so far, ascending.
     gram : callable, optional
         Computes <Delta_i, Delta_j> of the n usable updates, shape (n, n).
     unregistered : tuple of int
-        The clients whose nodes the server has never met.
+        The clients whose nodes have never registered.
     """
 
     outcomes: tuple[ClientOutcome, ...]
@@ -90,16 +90,16 @@ class RoundOutcomes:
 
     @property
     def usable_outcomes(self) -> tuple[ClientOutcome, ...]:
-        """The answers whose updates reach the rules."""
-        return tuple(answer for answer in self.outcomes if answer.is_usable)
+        """The outcomes whose updates reach the rules."""
+        return tuple(outcome for outcome in self.outcomes if outcome.is_usable)
 
 
 @dataclass(frozen=True)
 class RoundState:
-    """The state that the rules keep between rounds.
+    """The state of the rules between rounds.
 
-    ``weighting`` is the weighting's state. ``admitted_fractions`` is the share of each client's update that a
-    gate last admitted, shape (N,); None without a gate. ``reports`` has the clients' reports.
+    ``weighting`` is the weighting's state. ``admitted_fractions`` is the fraction of each client's
+    update that a gate last admitted, shape (N,); None without a gate.
     """
 
     weighting: Any
@@ -108,24 +108,24 @@ class RoundState:
 
     @classmethod
     def initial(cls, rules: RuleSet, population: Population) -> "RoundState":
-        """Return the state before round 1; it is empty for an empty population."""
+        """Return the state before round 1, or an empty state for an empty population."""
         if not population.clients:
             return cls(None)
         rules.selection.check_population(population)
         return cls(rules.weighting.init(population))
 
     def with_clients(self, rules: RuleSet, before: Population, after: Population) -> "RoundState":
-        """Return the state with the clients that joined, each as before its first round."""
+        """Return the state with the clients that joined, each in its initial state."""
         fresh = RoundState.initial(rules, after)
         count = len(before.clients)
         if count == 0:
             return fresh
-        places = np.searchsorted(after.sorted_clients, before.sorted_clients)
-        covered = self.admitted_fractions
-        if covered is not None:
-            covered = expand_state(covered, after.priority_weights, count, places)
-        weighting = expand_state(self.weighting, fresh.weighting, count, places)
-        return replace(self, weighting=weighting, admitted_fractions=covered)
+        indices = np.searchsorted(after.sorted_clients, before.sorted_clients)
+        fractions = self.admitted_fractions
+        if fractions is not None:
+            fractions = expand_state(fractions, after.priority_weights, count, indices)
+        weighting = expand_state(self.weighting, fresh.weighting, count, indices)
+        return replace(self, weighting=weighting, admitted_fractions=fractions)
 
 
 @dataclass(frozen=True)
@@ -136,14 +136,12 @@ class RoundDecision:
     ----------
     report : RoundReport
         Every decision with its inputs.
-    trace : Decided
+    trace : DecisionTrace
         The inputs and the result of the weighting.
     weight : FloatArray
         c_k of the n usable updates, after any bound on a single client's weight.
-    next_state : RoundState
-        The state after the round.
-    previous_state : RoundState
-        The state before it.
+    next_state, previous_state : RoundState
+        The state after the round, and the state before it.
     """
 
     report: RoundReport
@@ -166,24 +164,24 @@ class RoundDecision:
         return tuple(self.trace.updates.client.tolist())
 
     def reject(self, reason: str, detail: str = "") -> "RoundDecision":
-        """Return the round with no update counted and the state unchanged.
+        """Return the round with all updates rejected and the state unchanged.
 
         Parameters
         ----------
         reason : str
             One of ``REJECTION_REASONS``.
         detail : str
-            What else there is to tell the clients whose updates counted.
+            A detail for the decisions about the rejected updates.
         """
-        told = f"{reason}: {detail}" if detail else reason
+        full_reason = f"{reason}: {detail}" if detail else reason
         undecided = self.trace.weights is None
 
-        def counts(decision: ClientDecision) -> bool:
+        def is_counted(decision: ClientDecision) -> bool:
             return decision.weight != 0.0 or (undecided and decision.status == "trained")
 
         decisions = tuple(
-            replace(decision, status="rejected", reason=told, weight=0.0)
-            if counts(decision)
+            replace(decision, status="rejected", reason=full_reason, weight=0.0)
+            if is_counted(decision)
             else decision
             for decision in self.report.decisions
         )
@@ -209,29 +207,24 @@ def decide_round(
 ) -> RoundDecision:
     """Decide one round.
 
-    If a solver does not find the weights, no update of the round counts.
+    If a solver does not find the weights, the whole round is rejected.
 
     Parameters
     ----------
-    rules : Rules
-        The rules of the strategy.
+    rules : RuleSet
     population : Population
-        All clients.
     state : RoundState
         The state after the previous round.
     server_round : int
         The round, from 1.
-    plan : Call
-        The clients asked, and the terms.
+    plan : RoundPlan
     objective : Objective or None
-        F(w_t), as broadcast; None takes it from the priority clients' answers.
+        F(w_t), as broadcast; None computes it from the priority clients' outcomes.
     outcomes : RoundOutcomes
-        The clients' answers.
     robustness : Robustness, optional
         Bounds on the influence of one client.
     compute_weights : bool
-        Whether to decide the weights. False if the updates that they follow from are missing, as
-        in a replay.
+        False if the updates that determine the weights are missing, as in a replay.
 
     Raises
     ------
@@ -239,29 +232,31 @@ def decide_round(
         If the weighting raises it.
     """
     if objective is None:
-        compared = rules.selection.select_objective_clients(
+        objective_clients = rules.selection.select_objective_clients(
             frozenset(a.client for a in outcomes.usable_outcomes)
         )
-        heard = [answer for answer in outcomes.usable_outcomes if answer.client in compared]
-        objective = compute_objective(population, heard)
-    told = _update_reports(state.reports, outcomes.usable_outcomes)
-    responses = _build_updates(population, outcomes, told)
-    admission = admit(rules, plan, objective, responses)
-    covered = _resolve_admitted_fractions(
+        reporting = [
+            outcome for outcome in outcomes.usable_outcomes if outcome.client in objective_clients
+        ]
+        objective = compute_objective(population, reporting)
+    reports = _update_reports(state.reports, outcomes.usable_outcomes)
+    updates = _build_updates(population, outcomes, reports)
+    admission = admit(rules, plan, objective, updates)
+    fractions = _resolve_admitted_fractions(
         rules,
         population,
         plan,
         objective,
-        responses,
+        updates,
         admitted_fraction=admission.fraction,
         before=state.admitted_fractions,
     )
-    responses = _add_admitted_fractions(rules, population, plan, responses, covered)
-    following, weights, problem = state.weighting, None, None
+    updates = _add_admitted_fractions(rules, population, plan, updates, fractions)
+    next_state, weights, problem = state.weighting, None, None
     if compute_weights:
         try:
-            following, weights = rules.weighting.weigh(
-                state.weighting, plan, responses, admission.fraction
+            next_state, weights = rules.weighting.weigh(
+                state.weighting, plan, updates, admission.fraction
             )
         except SolverError as error:
             problem = str(error)
@@ -269,26 +264,26 @@ def decide_round(
     weight = (
         np.zeros_like(admission.fraction) if weights is None else bounds.cap_weights(weights.weight)
     )
-    counted = _WeightedUpdates(admission, weights, weight, bounds)
-    decisions = _build_decisions(population, plan, outcomes, counted)
-    usable = set(responses.client.tolist())
-    decided = RoundDecision(
+    weighted = _WeightedUpdates(admission, weights, weight, bounds)
+    decisions = _build_decisions(population, plan, outcomes, weighted)
+    usable = set(updates.client.tolist())
+    result = RoundDecision(
         report=_add_weights(
             RoundReport(
                 server_round, plan, objective, decisions, None, unregistered=outcomes.unregistered
             ),
             weights,
             population,
-            told,
+            reports,
         ),
         trace=DecisionTrace(
             plan=plan,
             objective=objective,
-            updates=responses,
+            updates=updates,
             admitted_fraction=admission.fraction,
             admission_reasons=admission.reason,
             state=state.weighting,
-            next_state=None if weights is None else following,
+            next_state=None if weights is None else next_state,
             weights=weights,
             denominator=rules.denominator,
             recorded_decisions=tuple(
@@ -297,14 +292,14 @@ def decide_round(
             weight_cap=bounds.max_weight,
         ),
         weight=weight,
-        next_state=RoundState(following, covered, told),
+        next_state=RoundState(next_state, fractions, reports),
         previous_state=state,
     )
-    return decided if problem is None else decided.reject(NOT_SOLVED, problem)
+    return result if problem is None else result.reject(NOT_SOLVED, problem)
 
 
 def compute_objective(population: Population, usable: Sequence[ClientOutcome]) -> Objective:
-    """Return F(w_t) over the finite losses of the priority clients' answers; NaN without any."""
+    """Return F(w_t) over the finite losses of the priority clients' outcomes; NaN without any."""
     priority = [a for a in usable if a.client in population.priority]
     return Objective(
         loss=_compute_mean(population, [(a, _convert_to_float(a.loss)) for a in priority]),
@@ -313,22 +308,22 @@ def compute_objective(population: Population, usable: Sequence[ClientOutcome]) -
 
 
 def _compute_mean(population: Population, values: Sequence[tuple[ClientOutcome, float]]) -> float:
-    """Return the mean of the finite values by lambda_k D_k, NaN where there is no data."""
-    heard = [
+    """Return the mean of the finite values by lambda_k D_k, NaN without data."""
+    weighted = [
         (population.get_priority_weight(a.client) * float(a.num_examples or 0), value)
         for a, value in values
         if math.isfinite(value)
     ]
-    total = sum(share for share, _ in heard)
+    total = sum(data for data, _ in weighted)
     if total == 0:
         return math.nan
-    return sum(share / total * value for share, value in heard)
+    return sum(data / total * value for data, value in weighted)
 
 
 def admit(
     rules: RuleSet, plan: RoundPlan, objective: Objective, updates: ClientUpdates
 ) -> Admission:
-    """Return the admitted share of each update.
+    """Return the admitted fraction of each update.
 
     A gate admits nothing if no priority update arrived, since p_k is then undefined. Weights over a
     fixed population are the exception, because its data are known.
@@ -350,22 +345,22 @@ def update_admitted_fractions(
     admitted_fraction: FloatArray,
     before: FloatArray | None,
 ) -> FloatArray:
-    """Return the share of each client's update that a gate last admitted, shape (N,).
+    """Return the fraction of each client's update that a gate last admitted, shape (N,).
 
-    A client that trained has the share admitted in this round. A client that declined has its
-    priority weight lambda_k. An absent client keeps its value. All clients begin with lambda_k (1
-    for priority clients, 0 for others), and return to it if the gate is closed. A round with an
+    A client that trained gets the fraction admitted in this round. A client that declined gets its
+    priority weight lambda_k. An absent client retains its value. All clients start with lambda_k
+    (1 for priority clients, 0 for others), and return to it if the gate is closed. A round with an
     unknown F(w_t) changes nothing.
     """
     priority = population.priority_weights
-    covered = (priority if before is None or plan.epsilon == 0.0 else before).copy()
+    fractions = (priority if before is None or plan.epsilon == 0.0 else before).copy()
     unknown = np.isnan(objective.accuracy if plan.criterion == "accuracy" else objective.loss)
     if plan.epsilon == 0.0 or unknown:
-        return covered
-    silent = np.searchsorted(population.sorted_clients, updates.declined)
-    covered[silent] = priority[silent]
-    covered[np.searchsorted(population.sorted_clients, updates.client)] = admitted_fraction
-    return covered
+        return fractions
+    declined = np.searchsorted(population.sorted_clients, updates.declined)
+    fractions[declined] = priority[declined]
+    fractions[np.searchsorted(population.sorted_clients, updates.client)] = admitted_fraction
+    return fractions
 
 
 def _update_reports(before: ClientReports, usable: Sequence[ClientOutcome]) -> ClientReports:
@@ -382,7 +377,7 @@ def _build_updates(
 ) -> ClientUpdates:
     usable = outcomes.usable_outcomes
     clients = [a.client for a in usable]
-    silent = [a.client for a in outcomes.outcomes if a.status == "declined"]
+    declined = [a.client for a in outcomes.outcomes if a.status == "declined"]
     return ClientUpdates(
         client=np.array(clients, dtype=np.int64),
         priority_weight=np.array(
@@ -393,7 +388,7 @@ def _build_updates(
         accuracy=np.array([_convert_to_float(a.accuracy) for a in usable], dtype=np.float64),
         registered=outcomes.registered,
         gram=outcomes.gram,
-        declined=np.array(silent, dtype=np.int64),
+        declined=np.array(declined, dtype=np.int64),
         reported_examples=reports.num_examples,
     )
 
@@ -408,7 +403,7 @@ def _resolve_admitted_fractions(
     admitted_fraction: FloatArray,
     before: FloatArray | None,
 ) -> FloatArray | None:
-    """Return what a gate is known to admit of every client, None where nothing depends on it."""
+    """Return the fraction last admitted of every client, unchanged if no weight depends on it."""
     if not rules.weighting.has_fixed_denominator or plan.epsilon is None:
         return before
     return update_admitted_fractions(
@@ -423,19 +418,19 @@ def _add_admitted_fractions(
     updates: ClientUpdates,
     admitted_fractions: FloatArray | None,
 ) -> ClientUpdates:
-    """Return the responses with what a fixed divisor sums over, of the known clients."""
+    """Return the updates with the fractions of the registered clients for a fixed denominator."""
     if not rules.weighting.has_fixed_denominator or (
         plan.epsilon is None and plan.eligible is None
     ):
         return updates
-    of_all = population.priority_weights if plan.epsilon is None else admitted_fractions
-    places = np.searchsorted(population.sorted_clients, updates.registered)
-    return replace(updates, admitted_fractions=None if of_all is None else of_all[places])
+    fractions = population.priority_weights if plan.epsilon is None else admitted_fractions
+    indices = np.searchsorted(population.sorted_clients, updates.registered)
+    return replace(updates, admitted_fractions=None if fractions is None else fractions[indices])
 
 
 @dataclass(frozen=True)
 class _WeightedUpdates:
-    """How much each usable update counts, and why."""
+    """The weight of each usable update, and the reason."""
 
     admission: Admission
     weights: AggregationWeights | None
@@ -445,15 +440,15 @@ class _WeightedUpdates:
     def apply_to(
         self, decision: ClientDecision, outcome: ClientOutcome, index: int
     ) -> ClientDecision:
-        """Return the decision with what was decided on the client's update."""
-        share, weights = self.admission.fraction[index], self.weights
-        why = None if weights is None else weights.reason.get(outcome.client)
+        """Return the decision completed by the admission and weight of the client's update."""
+        fraction, weights = self.admission.fraction[index], self.weights
+        reason = None if weights is None else weights.reason.get(outcome.client)
         note = _join_notes(
-            outcome.note, why, self.robustness.describe_cap(weights, self.weight, index)
+            outcome.note, reason, self.robustness.describe_cap(weights, self.weight, index)
         )
         return replace(
             decision,
-            status="trained" if share > 0 else "rejected",
+            status="trained" if fraction > 0 else "rejected",
             reason=self.admission.reason[index] or note,
             num_examples=outcome.num_examples,
             loss=outcome.loss,
@@ -467,25 +462,25 @@ class _WeightedUpdates:
 def _build_decisions(
     population: Population, plan: RoundPlan, outcomes: RoundOutcomes, weighted: _WeightedUpdates
 ) -> tuple[ClientDecision, ...]:
-    weights, draws = weighted.weights, plan.replacement_sample
-    place_of = {answer.client: i for i, answer in enumerate(outcomes.usable_outcomes)}
+    weights, sample = weighted.weights, plan.replacement_sample
+    index_by_client = {outcome.client: i for i, outcome in enumerate(outcomes.usable_outcomes)}
     mixing = _get_mixing(population, outcomes, weights)
     decisions = []
-    for answer in outcomes.outcomes:
-        client = answer.client
+    for outcome in outcomes.outcomes:
+        client = outcome.client
         decision = ClientDecision(
             client,
             client in population.priority,
-            answer.status,
-            answer.reason,
+            outcome.status,
+            outcome.reason,
             participation_correction=None if weights is None else weights.omega.get(client),
             mixing_coefficient=mixing.get(client),
-            reply_seconds=answer.seconds,
+            reply_seconds=outcome.seconds,
         )
-        if (place := place_of.get(client)) is not None:
-            decision = weighted.apply_to(decision, answer, place)
-            if draws is not None:
-                decision = replace(decision, num_draws=draws.counts.get(client))
+        if (index := index_by_client.get(client)) is not None:
+            decision = weighted.apply_to(decision, outcome, index)
+            if sample is not None:
+                decision = replace(decision, num_draws=sample.counts.get(client))
         decisions.append(decision)
     return tuple(decisions)
 
@@ -493,12 +488,12 @@ def _build_decisions(
 def _get_mixing(
     population: Population, outcomes: RoundOutcomes, weights: AggregationWeights | None
 ) -> Mapping[int, float]:
-    """Return p of every client asked, which rules have also of clients that did not answer."""
+    """Return p of every selected client, including those without a usable update."""
     if weights is None or weights.mixing is None:
         return {}
-    clients = [answer.client for answer in outcomes.outcomes]
-    places = np.searchsorted(population.sorted_clients, clients)
-    return dict(zip(clients, weights.mixing[places].tolist(), strict=True))
+    clients = [outcome.client for outcome in outcomes.outcomes]
+    indices = np.searchsorted(population.sorted_clients, clients)
+    return dict(zip(clients, weights.mixing[indices].tolist(), strict=True))
 
 
 def _add_weights(
@@ -507,7 +502,7 @@ def _add_weights(
     population: Population,
     reports: ClientReports,
 ) -> RoundReport:
-    """Return the report with what the weighting tells of the round."""
+    """Return the report with the results of the weighting."""
     if weights is None:
         return report
     return replace(
@@ -524,7 +519,7 @@ def _add_weights(
 def compute_divergence(
     population: Population, mixing: FloatArray | None, examples: Mapping[int, float]
 ) -> float | None:
-    """Return KL(p || w), w the fractions of the data, where those of all clients are known."""
+    """Return KL(p || w), w the fractions of the data; None unless all clients reported D_k."""
     if mixing is None or len(examples) < len(population.clients):
         return None
     data = PerClient.from_mapping(examples).get_array(population.sorted_clients, math.nan)

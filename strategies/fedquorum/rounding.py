@@ -1,10 +1,10 @@
-"""Round a share of a count to a whole number, as in decimals.
+"""Round a fraction of a count to a whole number, as in decimals.
 
-A float is rarely the decimal that somebody wrote: 0.55 * 100 is 55.00000000000001, of which the
-ceiling is 56. If a share is the float nearest to m / (2 n), for a whole number m, then these
-functions take m / 2 for the product with n. Otherwise no whole number and no half is so near that
-the product could be on its wrong side, and they take the exact product of the float. So a share is
-read as it was written, whether as a decimal (0.55) or as a quotient (5 / 6).
+A float is rarely equal to the decimal that a user wrote: 0.55 * 100 is 55.00000000000001, and its
+ceiling is 56. If a fraction is the float nearest to m / (2 n), for a whole number m, these
+functions take m / 2 as its product with n. Otherwise no whole number and no half is close enough
+for the float product to be on its wrong side, and they take the exact product of the float. A
+fraction is thus read as it was written, whether as a decimal (0.55) or as a quotient (5 / 6).
 """
 
 import math
@@ -12,19 +12,19 @@ from fractions import Fraction
 
 
 def round_up(fraction: float, count: int) -> int:
-    """Return ceil(share * count)."""
+    """Return ceil(fraction * count)."""
     return math.ceil(_compute_product(fraction, count))
 
 
 def round_half_even(fraction: float, count: int) -> int:
-    """Return round(share * count): the nearest whole number, of two the even one."""
+    """Return round(fraction * count): the nearest whole number, and the even one of two."""
     return round(_compute_product(fraction, count))
 
 
 def round_down_in_binary(fraction: float, count: int) -> int:
-    """Return int(share * count) of floats, as Flower's strategies do: 0.29 of 100 is 28.
+    """Return int(fraction * count) in floats, as Flower's strategies do: 0.29 of 100 is 28.
 
-    The drop-in strategies ask as many nodes as Flower's ask. Everything else rounds in decimals.
+    The drop-in strategies select as many nodes as Flower's. All other code rounds in decimals.
     """
     return int(fraction * count)
 

@@ -1,8 +1,8 @@
 """Declare rules and their parameters.
 
-A rule is a frozen dataclass. Each parameter is a field that ``parameter`` makes, with its default
-and its allowed range. This declaration is the only one: the settings, the command line's help, the
-constructors of the strategies and the documentation follow from it::
+A rule is a frozen dataclass. Each parameter is a field made by ``parameter``, with its default and
+its allowed range. The settings, the command line's help, the constructors of the strategies and the
+documentation all follow from this declaration::
 
     >>> @dataclass(frozen=True)
     ... class Scale(Rule):
@@ -30,7 +30,7 @@ __all__ = ["Goal", "RatePattern", "Rule", "RunContext", "injected_value", "param
 
 
 class Goal(StrEnum):
-    """The question that a method answers beside how to average."""
+    """The goal of a method beside averaging."""
 
     PRIORITY = "priority"
     PARTICIPATION = "participation"
@@ -62,18 +62,18 @@ class RunContext:
     rates : mapping of int to float, optional
         p_n, the participation rate of every client, if a simulation knows it.
     clients : tuple of int
-        All clients; empty until they are known.
+        All clients; empty until they have registered.
     pattern : RatePattern, optional
-        The change of ``rates`` with time; None if they are constant.
+        The change of ``rates`` over time; None if they are constant.
     client_lr_schedule : ClientLRSchedule, optional
         lr_t, the clients' learning rate in a round, if the run knows it.
     priority : frozenset of int, optional
         The clients with priority; None for all.
     counted : mapping of int to float, optional
-        The probability that an available client counts: that it is asked and, if time decides, in
-        time. None leaves it to the selection.
+        The probability that an available client counts: that it is selected and, under a deadline
+        or quorum, replies in time. None leaves it to the selection.
     hooks : Hooks
-        What settings of the run add to every strategy, such as ``evaluation.requirement``.
+        Hooks that settings of the run add to every strategy, such as ``evaluation.requirement``.
     """
 
     num_rounds: int | None = None
@@ -87,7 +87,7 @@ class RunContext:
     hooks: Hooks = NO_HOOKS
 
     def with_counted(self, probabilities: Callable[[Population], PerClient | None]) -> Self:
-        """Return the facts with ``counted``: by default what a selection declares."""
+        """Return the context with ``counted``, by default the probabilities of a selection."""
         if self.counted is not None or not self.clients:
             return self
         population = Population(
@@ -99,8 +99,8 @@ class RunContext:
 def parameter(default: Any, allowed: Range, search: SearchSpace | None = None) -> Any:
     """Return a dataclass field for a parameter, with its default and its allowed range.
 
-    If the default is None, None is allowed as well. ``search`` is the range in which tuning looks
-    for a value; without it, tuning leaves the parameter alone.
+    If the default is None, None is also allowed. ``search`` is the range in which tuning searches
+    for a value; without it, tuning does not change the parameter.
     """
     return field(
         default=default, metadata={"allowed": allowed, "parameter": True, "search": search}
@@ -116,9 +116,9 @@ class Rule:
     """The base class of selections, weightings, participation corrections and server optimizers.
 
     ``key`` is the rule's name in settings and records, ``summary`` its description in one line, and
-    ``description`` what the tables of the documents say of it.
-    ``required_options`` has the values that a user must give if the run does not know them: each with its
-    allowed values and the reason.
+    ``description`` its texts in the tables of the documentation. ``required_options`` has the
+    options that a user must give unless the run supplies them, each with its allowed values and the
+    reason.
 
     Raises
     ------
@@ -136,12 +136,12 @@ class Rule:
 
     @property
     def hooks(self) -> Hooks:
-        """What the rule does in a round beside its decision; mostly nothing."""
+        """The rule's hooks; none by default."""
         return NO_HOOKS
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], context: RunContext) -> Self:
-        """Return the rule with these parameters and the facts that it uses of the run."""
+        """Return the rule with these parameters and the values that it takes from the run."""
         return cls(**options)
 
 
@@ -173,6 +173,6 @@ def index_by_key(rules: Iterable[type[RuleT]]) -> dict[str, type[RuleT]]:
     found: dict[str, type[RuleT]] = {}
     for rule in rules:
         if not rule.key or rule.key in found:
-            raise ValueError(f"{rule.__name__} needs a key of its own, got {rule.key!r}")
+            raise ValueError(f"{rule.__name__} needs a unique key, got {rule.key!r}")
         found[rule.key] = rule
     return found

@@ -51,14 +51,13 @@ class ClientLRSchedule:
     ``exponential``   lr * decay^(t / every)
     ``inverse_sqrt``  lr / sqrt(t / every + 1)
 
-    The last three begin in round ``first_round``: they use max(t - since, 0) for t.
+    The last three start in round ``first_round``: they use max(t - first_round, 0) for t.
 
     Parameters
     ----------
     lr : float
         lr_0 > 0.
     schedule : {"constant", "step", "exponential", "inverse_sqrt"}
-        The schedule.
     decay : float
         In (0, 1].
     every, first_round : int
@@ -73,7 +72,7 @@ class ClientLRSchedule:
 
     @classmethod
     def from_settings(cls, client: Mapping[str, Any]) -> Self | None:
-        """Return the rate in the settings ``client``, None if it does not depend on rounds alone.
+        """Return the schedule in the settings ``client``; None if rounds alone do not determine it.
 
         With ``theorem`` the rate changes from step to step and depends on the client's data.
         """
@@ -110,7 +109,6 @@ class ServerLRSchedule:
     Parameters
     ----------
     schedule : {"constant", "inverse_client"}
-        The schedule.
     client_schedule : ClientLRSchedule, optional
         lr_t, which ``inverse_client`` needs.
 

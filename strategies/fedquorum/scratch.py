@@ -1,6 +1,6 @@
-"""Keep arrays that grow with the model and the clients: in memory, and beyond it in scratch files.
+"""Store arrays that grow with the model and the clients: in memory, then in scratch files.
 
-The files have no names, so that nothing of them is left however the process ends.
+The files have no names, so that the system removes them however the process ends.
 """
 
 import mmap
@@ -22,13 +22,13 @@ CONTAINER_LIMIT_FILES = (
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
 MIN_MEMORY = 4 * 2**30
-"""What a machine is taken to have whose system does not tell, as Windows."""
+"""The assumed memory in bytes of a machine whose system does not report it, such as Windows."""
 
 FILE_ALIGNMENT = 64
-"""Bytes of a cache line, where arrays begin."""
+"""The bytes of a cache line; arrays start at its multiples."""
 
 FILE_BYTES = 2**32
-"""Of a file, of which only what is written takes space: a file for each reply could be too many."""
+"""The size of a sparse file for many replies; one file per reply could be too many."""
 
 _ZEROS = memoryview(bytes(2**20))
 
@@ -42,7 +42,7 @@ def get_total_memory() -> int:
 
 
 def _read_limit(path: Path) -> int | None:
-    """Return a container's limit, None where there is none."""
+    """Return a container's memory limit in bytes, None without a limit."""
     try:
         return int(path.read_text())
     except (OSError, ValueError):
@@ -50,25 +50,27 @@ def _read_limit(path: Path) -> int | None:
 
 
 def get_free_disk(folder: Path) -> int:
-    """Return the space left where a folder is, or will be when it is made, in bytes."""
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    return shutil.disk_usage(there).free
+    """Return the free space in bytes on the disk of a folder, which need not exist yet."""
+    existing = next(
+        path for path in (folder.absolute(), *folder.absolute().parents) if path.exists()
+    )
+    return shutil.disk_usage(existing).free
 
 
 def format_bytes(size: int) -> str:
-    """Return a size in words."""
+    """Return a size in GB as text."""
     return f"{size / 1e9:.3g} GB"
 
 
 def preallocate(descriptor: int, start: int, size: int) -> None:
-    """Take the space of a part of a file from the disk; the part is empty or holds zeros.
+    """Allocate disk space for a part of a file, which is empty or holds zeros.
 
-    A write to a hole on a full disk would kill a process that has mapped the file.
+    Without it, a write to a hole on a full disk would kill a process that has mapped the file.
 
     Raises
     ------
     OSError
-        If there is too little.
+        If the disk has too little space.
     """
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, start, size)
@@ -79,7 +81,7 @@ def preallocate(descriptor: int, start: int, size: int) -> None:
 
 
 def compute_aligned_size(array: NDArray[Any]) -> int:
-    """Return how many bytes an array takes in a file, so that the next one begins aligned."""
+    """Return the bytes of an array in a file, padded so that the next array is aligned."""
     return array.nbytes + -array.nbytes % FILE_ALIGNMENT
 
 
@@ -89,14 +91,14 @@ class ScratchFile:
     Parameters
     ----------
     size : int
-        Its size in bytes, of which only what is written takes space.
+        The size in bytes; only written parts take space.
     folder : Path, optional
-        Where it is made; by default below TMPDIR.
+        The directory of the file; by default TMPDIR.
 
     Raises
     ------
     OSError
-        If there is no space, also when arrays are moved into it.
+        If there is no space, also in ``store``.
     """
 
     def __init__(self, size: int, folder: Path | None = None) -> None:
@@ -113,26 +115,26 @@ class ScratchFile:
         return len(self._view) - self._used
 
     def store(self, arrays: Mapping[str, NDArray[Any]], size: int) -> dict[str, NDArray[Any]]:
-        """Return arrays as views of the file."""
+        """Write arrays of ``size`` bytes in all, and return them as read-only views of the file."""
         preallocate(self._descriptor, self._used, max(size, 1))
         return {name: self._write(array) for name, array in arrays.items()}
 
     def _write(self, array: NDArray[Any]) -> NDArray[Any]:
-        place = self._view[self._used : self._used + array.nbytes]
+        buffer = self._view[self._used : self._used + array.nbytes]
         self._used += compute_aligned_size(array)
-        view = np.frombuffer(place, array.dtype).reshape(array.shape)
+        view = np.frombuffer(buffer, array.dtype).reshape(array.shape)
         view[...] = array
         view.flags.writeable = False
         return view
 
 
 class ReplyStore:
-    """The updates of one round that are needed all at once: in memory up to a bound, then in files.
+    """The updates of one round that the server needs together: in memory, then in files.
 
     Parameters
     ----------
     reply_memory : int, optional
-        How many bytes of arrays stay in memory; by default half of what the machine has.
+        The bytes of arrays to store in memory; by default half of the machine's memory.
     """
 
     def __init__(self, reply_memory: int | None) -> None:
@@ -140,7 +142,7 @@ class ReplyStore:
         self._file: ScratchFile | None = None
 
     def store(self, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Return arrays to be kept, as read-only views of a file if there is no memory left.
+        """Store arrays and return them, as read-only views of a file if no memory is left.
 
         Raises
         ------
@@ -165,26 +167,26 @@ def check_space(reply_memory: int | None, replies: int, model: Mapping[str, NDAr
     Parameters
     ----------
     reply_memory : int, optional
-        As of ``ReplyStore``.
+        As for ``ReplyStore``.
     replies : int
-        How many models are needed at once.
+        The number of models that the server needs together.
     model : mapping
-        One of them.
+        One of these models.
 
     Raises
     ------
     RunError
-        With the figures.
+        If they exceed both, with the figures.
     """
     size = replies * sum(array.nbytes for array in model.values())
     beyond = size - get_memory_limit(reply_memory)
     if beyond > get_free_disk(Path(tempfile.gettempdir())):
-        told = f"{replies} models of {format_bytes(size // replies)}"
-        raise _build_space_error(beyond, f"the weights of a round need all replies, {told}")
+        sizes = f"{replies} models of {format_bytes(size // replies)}"
+        raise _build_space_error(beyond, f"the weights of a round need all replies, {sizes}")
 
 
 def get_memory_limit(reply_memory: int | None) -> int:
-    """Return how many bytes of replies may be in memory."""
+    """Return the bytes of replies that may stay in memory."""
     return get_total_memory() // 2 if reply_memory is None else reply_memory
 
 

@@ -1,4 +1,4 @@
-"""Declare where tuning looks for a parameter's value, beside its default and its range."""
+"""Declare the ranges in which tuning searches for parameters' values."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""Convert a strategy's state between rounds, beside the model, to named arrays and back."""
+"""Convert a strategy's state between rounds, without the model, to named arrays and back."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,17 +25,17 @@ class ServerState:
     Parameters
     ----------
     round_state : RoundState
-        What the decisions of the next round need.
+        The inputs of the next round's decisions from earlier rounds.
     optimizer : Any
         The server optimizer's state, None before its first step.
     objective : Objective or None
-        F(w_t) of the model that the next round broadcasts, None before it is measured.
+        F(w_t) of the model that the next round broadcasts, None before its evaluation.
     last_evaluations : mapping of int to ClientEvaluation
-        What each priority client last measured of the objective, where it may miss the next time.
+        Each priority client's last evaluation of the objective, in case it misses the next one.
     clock : Clock
-        Simulated time, which stands still without a virtual clock.
+        Simulated time; constant without a virtual clock.
     clipping_norm : float, optional
-        C of the next round, None as long as it is the first one's.
+        C of the next round, None as long as it equals that of the first round.
     """
 
     round_state: RoundState
@@ -61,26 +61,27 @@ class ServerState:
         )
 
     def with_evaluations(self, rules: RuleSet, evaluations: Sequence[ClientEvaluation]) -> Self:
-        """Return the state with the clients' reports on their data and their measurements."""
-        everyone = rules.hooks.before_round is not None
-        told = update_reports(self.round_state.reports, evaluations, all_clients=everyone)
-        return replace(self, round_state=replace(self.round_state, reports=told))
+        """Return the state with D_k and F_k from the clients' evaluations."""
+        all_clients = rules.hooks.before_round is not None
+        reports = update_reports(self.round_state.reports, evaluations, all_clients=all_clients)
+        return replace(self, round_state=replace(self.round_state, reports=reports))
 
     def with_clients(self, rules: RuleSet, before: Population, after: Population) -> Self:
-        """Return the state with room for clients that joined, each as before its first round."""
+        """Return the state with the clients that joined, each in its initial state."""
         return replace(self, round_state=self.round_state.with_clients(rules, before, after))
 
     def to_arrays(
         self, rules: RuleSet, memory: UpdateMemory | None, registered: IntArray
     ) -> StateArrays:
-        """Return all of it as named arrays, with the memory of updates and the known clients.
+        """Return the state as named arrays, with the update memory and the registered clients.
 
-        They may be the state's own: to be written before the next round, not to be changed.
+        The arrays may be those of the state itself: write them before the next round, and do not
+        change them.
         """
         examples = PerClient.from_mapping(self.round_state.reports.num_examples)
         updates = {} if memory is None else memory.get_state()
         objective = self.objective
-        measured = [self.last_evaluations[k] for k in sorted(self.last_evaluations)]
+        evaluations = [self.last_evaluations[k] for k in sorted(self.last_evaluations)]
         return {
             **to_arrays(self.round_state.weighting, "weighting"),
             **to_arrays(self.round_state.admitted_fractions, "covered"),
@@ -103,12 +104,12 @@ class ServerState:
             ),
             **(
                 {
-                    "measured.client": np.array([e.client for e in measured], dtype=np.int64),
+                    "measured.client": np.array([e.client for e in evaluations], dtype=np.int64),
                     "measured.values": np.array(
-                        [[e.num_examples, e.loss, e.accuracy] for e in measured]
+                        [[e.num_examples, e.loss, e.accuracy] for e in evaluations]
                     ),
                 }
-                if measured
+                if evaluations
                 else {}
             ),
             **({} if self.clock == Clock() else _convert_clock(self.clock)),
@@ -131,51 +132,53 @@ class ServerState:
         population: Population,
         model: Mapping[str, NDArray[Any]],
     ) -> Self:
-        """Return the state that ``to_arrays`` wrote down, for the same rules, clients and model.
+        """Return the state from the arrays of ``to_arrays``, for the same rules, clients and model.
 
         Raises
         ------
         StateError
-            If it is the state of other rules, of other clients or of another model.
+            If the arrays belong to other rules, other clients or another model.
         """
         initial = RoundState.initial(rules, population)
         clients, data = arrays["examples.client"].tolist(), arrays["examples.data"].tolist()
-        covered, optimizer, objective = None, None, None
+        fractions, optimizer, objective = None, None, None
         if "covered" in arrays:
-            covered = expect_array(population.priority_weights, "covered", arrays).copy()
+            fractions = expect_array(population.priority_weights, "covered", arrays).copy()
         if any(name.split(".")[0] == "optimizer" for name in arrays):
             template = rules.server_optimizer.init(Float64View(select_trainable(model)))
             optimizer = from_arrays(template, "optimizer", arrays)
         if "measure" in arrays:
             loss, accuracy = expect_array(np.zeros(2), "measure", arrays).tolist()
-            nobody = np.zeros(0, dtype=np.int64)
-            missed = (tuple(arrays.get(name, nobody).tolist()) for name in ("stale", "unmeasured"))
-            objective = Objective(loss, accuracy, *missed)
+            no_clients = np.zeros(0, dtype=np.int64)
+            missed_clients = (
+                tuple(arrays.get(name, no_clients).tolist()) for name in ("stale", "unmeasured")
+            )
+            objective = Objective(loss, accuracy, *missed_clients)
         rounds = RoundState(
             from_arrays(initial.weighting, "weighting", arrays),
-            covered,
+            fractions,
             ClientReports(
                 PerClient.from_mapping(dict(zip(clients, data, strict=True))),
                 losses=_read_losses(arrays, "told"),
                 evaluated_losses=_read_losses(arrays, "ahead"),
             ),
         )
-        measured, clock = _read_evaluations(arrays, population), _read_clock(arrays)
+        evaluations, clock = _read_evaluations(arrays, population), _read_clock(arrays)
         norm = float(arrays["clipping"]) if "clipping" in arrays else None
-        return cls(rounds, optimizer, objective, measured, clock, norm)
+        return cls(rounds, optimizer, objective, evaluations, clock, norm)
 
 
 def _convert_losses(reports: ClientReports) -> StateArrays:
-    """Return F_k as told with updates, and as measured ahead of the next round."""
-    losses, measured = (
+    """Return F_k as reported with updates, and as evaluated before the next round."""
+    losses, evaluated = (
         PerClient.from_mapping(reports.losses),
         PerClient.from_mapping(reports.evaluated_losses),
     )
     return {
         "told.client": losses.clients,
         "told.loss": losses.numbers,
-        "ahead.client": measured.clients,
-        "ahead.loss": measured.numbers,
+        "ahead.client": evaluated.clients,
+        "ahead.loss": evaluated.numbers,
     }
 
 
@@ -211,10 +214,10 @@ def _read_evaluations(
         return {}
     clients = arrays["measured.client"].tolist()
     values = expect_array(np.zeros((len(clients), 3)), "measured.values", arrays).tolist()
-    nothing = math.nan
+    nan = math.nan
     return {
         k: ClientEvaluation(
-            k, population.get_priority_weight(k), data, loss, accuracy, nothing, nothing, nothing
+            k, population.get_priority_weight(k), data, loss, accuracy, nan, nan, nan
         )
         for k, (data, loss, accuracy) in zip(clients, values, strict=True)
     }

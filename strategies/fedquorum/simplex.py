@@ -27,7 +27,7 @@ def renormalize(
     mixing : FloatArray
         p_i >= 0 of the n clients, shape (n,).
     admitted_fraction : FloatArray
-        s_i in [0, 1], the admitted share of each update, shape (n,).
+        s_i in [0, 1], the admitted fraction of each update, shape (n,).
     counts : BoolArray
         Whether each client counts, shape (n,).
     min_mass : float
@@ -95,10 +95,10 @@ def minimize_quadratic(
     upper = np.ones(size) if high is None else high
     if np.array_equal(lower, upper):
         return lower.copy()
-    answer, status = _solve(*_center(quadratic, linear), lower, upper)
-    if status not in _ACCEPTED_STATUSES or not np.isfinite(answer).all():
+    solution, status = _solve(*_center(quadratic, linear), lower, upper)
+    if status not in _ACCEPTED_STATUSES or not np.isfinite(solution).all():
         raise SolverError(f"the quadratic program of {size} clients was not solved: {status}")
-    mixing: FloatArray = np.clip(answer, lower, upper)
+    mixing: FloatArray = np.clip(solution, lower, upper)
     mixing /= mixing.sum()
     gradient = linear - linear.mean() + quadratic @ mixing
     reached = float(gradient @ (mixing - _find_linear_minimizer(gradient, lower, upper)))
@@ -111,19 +111,20 @@ def minimize_quadratic(
 
 
 def _center(quadratic: FloatArray, linear: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return H and b of the same problem without what is constant on the simplex, scaled to 1.
+    """Return H and b of the same problem without terms constant on the simplex, scaled to 1.
 
     With r_i the mean of row i, p^T H p = p^T (H - r 1^T - 1 r^T + mean r) p + 2 <r, p> - mean r on
-    the simplex. What is left of directions that hardly differ may be rounding alone, which has no
-    minimum: a ridge above it has one, and moves the objective by no more than the ridge.
+    the simplex. For directions that hardly differ, the remainder may be rounding error alone, which
+    has no minimum. A ridge above that error has one, and changes the objective by at most the
+    ridge.
     """
     row = quadratic.mean(axis=1)
-    centred = quadratic - row[:, None] - row[None, :] + row.mean()
-    centred += _RIDGE * len(row) * np.abs(quadratic).max() * np.eye(len(row))
+    centered = quadratic - row[:, None] - row[None, :] + row.mean()
+    centered += _RIDGE * len(row) * np.abs(quadratic).max() * np.eye(len(row))
     slope = linear + row
     slope = slope - slope.mean()
-    scale = max(np.abs(centred).max(), np.abs(slope).max())
-    return (centred / scale, slope / scale) if scale > 0 else (centred, slope)
+    scale = max(np.abs(centered).max(), np.abs(slope).max())
+    return (centered / scale, slope / scale) if scale > 0 else (centered, slope)
 
 
 def _solve(
@@ -151,8 +152,8 @@ def _find_linear_minimizer(
 ) -> FloatArray:
     """Return argmin <gradient, q> over lower <= q <= upper, sum q = 1: fill the cheapest first."""
     order = np.argsort(gradient, kind="stable")
-    room = (upper - lower)[order]
-    before = np.cumsum(room) - room
+    capacity = (upper - lower)[order]
+    before = np.cumsum(capacity) - capacity
     best = lower.copy()
-    best[order] += np.clip(1.0 - lower.sum() - before, 0.0, room)
+    best[order] += np.clip(1.0 - lower.sum() - before, 0.0, capacity)
     return best

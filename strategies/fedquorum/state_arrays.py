@@ -18,12 +18,14 @@ StateArrays = dict[str, NDArray[Any]]
 
 
 def to_arrays(state: object, name: str) -> StateArrays:
-    """Return a state as arrays below ``name``; None is no array. They may be the state's own.
+    """Return a state as arrays with names below ``name``; None becomes no array.
+
+    The arrays may be those of the state itself.
 
     Raises
     ------
     StateError
-        If there is something in it that is none of these.
+        If the state holds a value of another type.
     """
     if state is None:
         return {}
@@ -41,7 +43,7 @@ def to_arrays(state: object, name: str) -> StateArrays:
 
 
 def from_arrays(template: StateT, name: str, arrays: Mapping[str, NDArray[Any]]) -> StateT:
-    """Return the state that ``to_arrays`` wrote down; the inverse of it.
+    """Return the state from the arrays of ``to_arrays``: its inverse.
 
     Parameters
     ----------
@@ -50,7 +52,7 @@ def from_arrays(template: StateT, name: str, arrays: Mapping[str, NDArray[Any]])
     name : str
         As for ``to_arrays``.
     arrays : mapping
-        What it returned, maybe among others.
+        The arrays of ``to_arrays``; others are ignored.
 
     Raises
     ------
@@ -68,7 +70,7 @@ def expect_array(
     Raises
     ------
     StateError
-        If it is missing, or is of another shape or dtype than ``template``.
+        If the array is missing, or its shape or dtype differs from the template's.
     """
     if name not in arrays:
         raise StateError(f"'{name}' is missing")
@@ -100,21 +102,21 @@ def _restore(template: Any, name: str, arrays: Mapping[str, NDArray[Any]]) -> An
 
 
 def expand_state(state: Any, fresh: Any, before: int, indices: NDArray[np.int64]) -> Any:
-    """Return a rule's state for a population that has grown.
+    """Return a rule's state for a larger population.
 
-    An axis of an array has one entry for each client if it is longer in ``fresh``; arrays of
-    another form are no client's, even if they are as long as there are clients.
+    An axis of an array has one entry for each client if it is longer in ``fresh``. Other arrays do
+    not belong to clients, even if their length is the number of clients.
 
     Parameters
     ----------
     state : Any
         The state so far.
     fresh : Any
-        The state before the first round of the grown population.
+        The larger population's state before its first round.
     before : int
-        How many clients there were.
+        The number of clients so far.
     indices : array
-        Where they are among all clients now, shape (before,).
+        The indices of these clients among all clients now, shape (before,).
     """
     if isinstance(state, np.ndarray):
         return _expand_array(state, fresh, before, indices)
@@ -140,7 +142,7 @@ def expand_state(state: Any, fresh: Any, before: int, indices: NDArray[np.int64]
 def _expand_array(
     state: NDArray[Any], fresh: NDArray[Any], before: int, indices: NDArray[np.int64]
 ) -> NDArray[Any]:
-    """Return an array with the entries of clients at their new places, and fresh ones of others."""
+    """Return an array with clients' entries at their new indices, and fresh entries for others."""
     if state.ndim != fresh.ndim or state.shape == fresh.shape:
         return state
     lengths = [*zip(state.shape, fresh.shape, strict=True)]
@@ -153,7 +155,7 @@ def _expand_array(
 
 
 def compute_nbytes(state: object) -> int:
-    """Return the size of the arrays in a rule's state, at any depth."""
+    """Return the size in bytes of the arrays in a rule's state, at any depth."""
     if isinstance(state, np.ndarray):
         return state.nbytes
     if is_dataclass(state):

@@ -54,7 +54,7 @@ class PerClient(Mapping[int, float]):
 
     @classmethod
     def from_mapping(cls, numbers: Mapping[int, float]) -> "PerClient":
-        """Return a mapping in this form."""
+        """Return a mapping as ``PerClient``."""
         return numbers if isinstance(numbers, PerClient) else PerClient().merge(numbers)
 
     def get_array(self, clients: IntArray, default: float) -> FloatArray:
@@ -63,33 +63,35 @@ class PerClient(Mapping[int, float]):
             return self.numbers
         if not len(self.clients):
             return np.full(len(clients), default)
-        places = np.searchsorted(self.clients, clients).clip(max=len(self.clients) - 1)
-        return np.where(self.clients[places] == clients, self.numbers[places], default)
+        indices = np.searchsorted(self.clients, clients).clip(max=len(self.clients) - 1)
+        return np.where(self.clients[indices] == clients, self.numbers[indices], default)
 
     def select(self, clients: Iterable[int]) -> "PerClient":
-        """Return the mapping of those of these clients that are in it."""
-        kept = np.isin(self.clients, np.fromiter(clients, dtype=np.int64))
-        return PerClient(self.clients[kept], self.numbers[kept])
+        """Return the mapping restricted to these clients."""
+        is_selected = np.isin(self.clients, np.fromiter(clients, dtype=np.int64))
+        return PerClient(self.clients[is_selected], self.numbers[is_selected])
 
     def merge(self, numbers: Mapping[int, float]) -> "PerClient":
-        """Return the mapping with other numbers for the given clients, which may be new."""
+        """Return the mapping with these numbers for the given clients, which may be new."""
         if not numbers:
             return self
-        given = sorted(numbers.items())
-        clients = np.array([k for k, _ in given], dtype=np.int64)
-        values = np.array([value for _, value in given], dtype=np.float64)
+        items = sorted(numbers.items())
+        clients = np.array([k for k, _ in items], dtype=np.int64)
+        values = np.array([value for _, value in items], dtype=np.float64)
         new = ~np.isin(clients, self.clients)
-        where = np.searchsorted(self.clients, clients[new])
-        everyone = np.insert(self.clients, where, clients[new]) if new.any() else self.clients
-        inserted = np.insert(self.numbers, where, 0.0) if new.any() else self.numbers.copy()
-        inserted[np.searchsorted(everyone, clients)] = values
-        return PerClient(everyone, inserted)
+        insert_at = np.searchsorted(self.clients, clients[new])
+        all_clients = (
+            np.insert(self.clients, insert_at, clients[new]) if new.any() else self.clients
+        )
+        inserted = np.insert(self.numbers, insert_at, 0.0) if new.any() else self.numbers.copy()
+        inserted[np.searchsorted(all_clients, clients)] = values
+        return PerClient(all_clients, inserted)
 
     def __getitem__(self, client: int) -> float:
-        place = int(np.searchsorted(self.clients, client))
-        if place == len(self.clients) or self.clients[place] != client:
+        index = int(np.searchsorted(self.clients, client))
+        if index == len(self.clients) or self.clients[index] != client:
             raise KeyError(client)
-        return float(self.numbers[place])
+        return float(self.numbers[index])
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.clients.tolist())
@@ -100,21 +102,22 @@ class PerClient(Mapping[int, float]):
 
 @dataclass(frozen=True)
 class Population:
-    """All clients that the server knows, and how much each counts in the objective.
+    """All registered clients, and their priority weights in the objective.
 
     ``priority`` has the clients with a priority weight lambda_k > 0; ``weights`` has each lambda_k
     that is not 1. The objective is F = sum_k lambda_k p_k F_k with p_k = D_k / sum_i lambda_i D_i.
     Only the server decides on priority: no reply changes it.
 
     If clients may join (``is_open``), those in ``required`` get priority, or all if it is None.
-    ``held_out`` clients are hosted and evaluated like the others, but the server never asks them to
-    train: no rule knows them, and N does not count them.
+    ``held_out`` clients are hosted and evaluated like the others, but never train: they are not
+    passed to any rule, and N does not count them.
 
     Raises
     ------
     ValueError
-        If there is no priority client, a priority client is unknown, a weight is outside (0, 1] or
-        belongs to a client without priority, or an unseen client is among the clients.
+        If there is no priority client, a priority client is not among the clients, a weight is
+        outside (0, 1] or belongs to a client without priority, or a held-out client is among the
+        clients.
     """
 
     clients: tuple[int, ...]
@@ -125,13 +128,13 @@ class Population:
     held_out: tuple[int, ...] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
-        if both := sorted(set(self.held_out).intersection(self.clients)):
-            raise ValueError(f"unseen clients {both} are among the clients")
+        if overlap := sorted(set(self.held_out).intersection(self.clients)):
+            raise ValueError(f"held-out clients {overlap} are among the clients")
         if self.is_open:
             return
-        unknown = sorted(self.priority - set(self.clients))
-        if unknown:
-            raise ValueError(f"priority clients {unknown} are not among the clients")
+        missing = sorted(self.priority - set(self.clients))
+        if missing:
+            raise ValueError(f"priority clients {missing} are not among the clients")
         if not self.priority:
             raise ValueError("there must be at least one priority client")
         for client, weight in self.weights.items():
@@ -143,36 +146,36 @@ class Population:
 
     @classmethod
     def open(cls, priority: Iterable[int] | None = None) -> Self:
-        """Return an empty population, to which clients will join.
+        """Return an empty population that clients may join.
 
-        ``priority`` names the clients that have priority once they join; by default all.
+        ``priority`` has the clients that get priority when they join; by default all.
         """
-        awaited = None if priority is None else frozenset(priority)
-        return cls((), frozenset(), is_open=True, required=awaited)
+        required = None if priority is None else frozenset(priority)
+        return cls((), frozenset(), is_open=True, required=required)
 
     @classmethod
     def from_size(cls, num_clients: int, priority: Iterable[int] | None = None) -> Self:
-        """Return the clients 0 to ``num_clients`` - 1, all with priority or the ones named."""
+        """Return the clients 0 to ``num_clients`` - 1, with priority for all or for those given."""
         clients = tuple(range(num_clients))
         return cls(clients, frozenset(clients if priority is None else priority))
 
     def with_clients(self, registered: Iterable[int]) -> "Population":
-        """Return the population with the clients that joined, itself if none did.
+        """Return the population with the clients that joined; the same object if none did.
 
-        A client that joins has priority if ``required`` names it or is None. Clients are ascending
-        by id, whatever the order in which they joined.
+        A client that joins has priority if it is in ``required``, or if that is None. Clients are
+        ascending by id, in whatever order they joined.
         """
         new = sorted(set(registered) - set(self.clients))
         if not new:
             return self
-        everyone = self.required is None
-        awaited = self.required or frozenset()
-        priority = self.priority | (frozenset(new) if everyone else awaited.intersection(new))
+        all_required = self.required is None
+        required = self.required or frozenset()
+        priority = self.priority | (frozenset(new) if all_required else required.intersection(new))
         return replace(self, clients=tuple(sorted((*self.clients, *new))), priority=priority)
 
     @cached_property
     def hosted_clients(self) -> tuple[int, ...]:
-        """The clients that nodes host, including the unseen ones."""
+        """The clients that nodes host, including the held-out ones."""
         return tuple(sorted((*self.clients, *self.held_out))) if self.held_out else self.clients
 
     @cached_property
@@ -209,10 +212,10 @@ class Population:
 class Objective:
     """F(w_t) and the accuracy of w_t on the priority clients' training data.
 
-    Both are NaN if no priority client answered. Comparisons with NaN are false, so that a gate
-    stays closed. ``stale_clients`` has the clients that missed the measurement: the objective uses their
-    last measurement, of an earlier model. ``missing_clients`` has the priority clients that missed it
-    and for which nothing stands in: the objective is that of the others.
+    Both are NaN if no priority client reported. Comparisons with NaN are false, so that a gate
+    stays closed. ``stale_clients`` has the clients that missed the evaluation: the objective uses
+    their last evaluation, of an earlier model. ``missing_clients`` has the priority clients that
+    missed it without an earlier evaluation: the objective leaves them out.
     """
 
     loss: float
@@ -223,7 +226,7 @@ class Objective:
 
 @dataclass(frozen=True)
 class ReplacementSample:
-    """Priority clients drawn with replacement: each one's count, and sum of D_i over all of P."""
+    """Priority clients sampled with replacement: their counts, and sum of D_i over all of P."""
 
     counts: Mapping[int, int]
     priority_data: float
@@ -232,27 +235,27 @@ class ReplacementSample:
 @nan_equals_nan
 @dataclass(frozen=True)
 class RoundPlan:
-    """The clients asked in a round, and the terms that travel with the model.
+    """The selected clients of a round, and the terms sent with the model.
 
     Parameters
     ----------
     clients : tuple of int
-        The clients asked.
+        The selected clients.
     epsilon : float, optional
-        The gate's threshold. None: the rule has no gate, and every client asked trains.
+        The gate's threshold. None: the rule has no gate, and every selected client trains.
     criterion : str
         The quantity that the gate compares.
-    replacement_sample : Draws, optional
-        Set if the priority clients were drawn with replacement.
+    replacement_sample : ReplacementSample, optional
+        Set if the priority clients were sampled with replacement.
     trains_local_model : bool
-        Whether each client trains and evaluates a local model, which starts as the one broadcast.
+        Whether each client trains and evaluates a local model, initially the broadcast model.
     requests_loss : bool
-        Whether the clients measure the model that they receive.
+        Whether the clients evaluate the model that they receive.
     clients_apply_gate : bool
         Whether clients receive the terms and decide whether to train. Otherwise all train, and the
         server alone decides.
     eligible : frozenset of int, optional
-        The clients from which ``clients`` were chosen; None for all.
+        The clients from which ``clients`` were selected; None for all.
     t : int
         The round, from 0.
     """
@@ -269,13 +272,13 @@ class RoundPlan:
 
     @property
     def is_final(self) -> bool:
-        """Whether no message before the round can change the call."""
+        """Whether no message before the round can change the plan."""
         return self.replacement_sample is None
 
 
 @dataclass(frozen=True)
 class KnownWeights:
-    """The proportions of a round's weights, if they are known before training.
+    """The proportional weights of a round, if they are known before training.
 
     c_k = s a_k for all clients whose updates arrive. The replies determine the common factor s;
     a_k is ``by_client[k]`` (by default 1), times D_k with ``by_data``.
@@ -285,7 +288,7 @@ class KnownWeights:
     by_data: bool = False
 
     def get_weight(self, client: int) -> float:
-        """Return the client's proportion, without the factor D_k."""
+        """Return the client's proportional weight, without the factor D_k."""
         return float(self.by_client.get(client, 1.0))
 
     def compute_numerator(self, client: int, num_examples: float) -> float:
@@ -299,8 +302,9 @@ class ClientReports:
     """The clients' reports in earlier rounds, by client id.
 
     ``num_examples`` is the last reported D_k. ``losses`` is F_k of the model that the client last
-    received. ``evaluated_losses`` is F_k of the newest model, for the clients that measured it after the
-    previous round. ``available`` has the connected clients if only these are sampled; None for all.
+    received. ``evaluated_losses`` is F_k of the newest model, for the clients that evaluated it
+    after the previous round. ``available`` has the connected clients if only these are sampled;
+    None for all.
     """
 
     num_examples: Mapping[int, float] = field(default_factory=dict)
@@ -314,15 +318,16 @@ class ClientUpdates:
     """The clients that trained, ascending by id. All arrays have shape (n,).
 
     ``priority_weight`` is lambda_k. ``loss`` and ``accuracy`` belong to the model RECEIVED, on the
-    client's training data; NaN if not measured. ``registered`` has the clients whose nodes the server
-    has met so far, whether or not they trained, shape (N,).
+    client's training data; NaN if not evaluated. ``registered`` has the clients whose nodes have
+    registered so far, whether or not they trained, shape (N,).
 
     ``gram`` computes the inner products <Delta_i, Delta_j> of the updates, float64, shape (n, n);
     None if they are not available.
 
-    ``declined`` has the clients that answered only that they stay silent. ``reported_examples`` is the last
-    reported D_k, by client id. ``admitted_fractions`` is the last known admitted share of each known client,
-    present or not (``fedquorum.round.update_admitted_fractions``), shape (N,); None if all is admitted.
+    ``declined`` has the clients that replied but declined to train. ``reported_examples`` is the
+    last reported D_k, by client id. ``admitted_fractions`` is the fraction last admitted of each
+    registered client, available or not (``fedquorum.round.update_admitted_fractions``), shape (N,);
+    None if everything is admitted.
     """
 
     client: IntArray
@@ -338,7 +343,7 @@ class ClientUpdates:
 
     @property
     def effective_fractions(self) -> FloatArray:
-        """The admitted share of each client in ``registered``, shape (N,)."""
+        """The admitted fraction of each client in ``registered``, shape (N,)."""
         return (
             np.ones(len(self.registered))
             if self.admitted_fractions is None
@@ -353,9 +358,9 @@ class ClientUpdates:
 
 @dataclass(frozen=True)
 class Admission:
-    """The share of each update that counts, in [0, 1], shape (n,): 1 all of it, 0 none.
+    """The fraction of each update that counts, in [0, 1], shape (n,).
 
-    ``reason`` says why a share is less than 1; None if it is 1.
+    ``reason`` says why a fraction is less than 1; None if it is 1.
     """
 
     fraction: FloatArray
@@ -369,20 +374,20 @@ class AggregationWeights:
     c_k = a_k / B with ``numerator`` a_k, which is 0 for an update that was not admitted, and
     ``denominator`` B. If B is 0, no update counts. ``inclusion_mass`` is A, the sum of p_k over the
     admitted non-priority clients; theta is 1 / (1 + A). ``omega`` is the estimate of
-    1 / (participation rate), by client id, for all known clients.
+    1 / (participation rate), by client id, for all registered clients.
 
     Rules that mix by losses also set the following fields, which are None for other rules:
 
     - ``response``: r_i, shape (n,), NaN if a client's loss did not count.
     - ``mixing``: p after this decision, shape (K,), by the population's clients ascending. If the
-      rule keeps no p between rounds, clients not heard have 0.
-    - ``decision_loss``: l(p) = -log(1 + <p, r>) of the p held BEFORE this decision.
+      rule stores no p between rounds, clients that did not report have 0.
+    - ``decision_loss``: l(p) = -log(1 + <p, r>) of the p BEFORE this decision.
     - ``estimate``: the r in the decision loss, for all clients, doubly robust under sampling,
       shape (K,).
 
     Rules that use the updates themselves set ``update_norm``, |Delta_i|, shape (n,), NaN if an
-    update did not count. ``reason`` says by client id why an admitted update has no weight, if the
-    formula alone does not tell.
+    update did not count. ``reason`` says by client id why an admitted update has no weight, if that
+    does not follow from the formula.
     """
 
     numerator: FloatArray

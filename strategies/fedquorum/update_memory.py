@@ -1,4 +1,4 @@
-"""Keep every client's last update: the state of FedVarp and MIFA."""
+"""Store every client's last update: the state of FedVarp and MIFA."""
 
 import gc
 import os
@@ -22,24 +22,25 @@ from .state_arrays import StateArrays, expect_array
 from .types import FloatArray, IntArray
 
 _FILE_PATTERN = re.compile(r"updates-\d{3,}(-\d+)?\.npy", re.ASCII)
-"""The name of an array's file, with the size of the population where it has grown."""
+"""The name of an array's file, with the size of the population if clients have joined."""
 
 
 class UpdateMemory:
-    """y_n, the last update of every client, zeros before its first: a model for each.
+    """The last update y_n of every client, zeros before its first: one model per client.
 
-    The step that both methods take from the updates Delta_n of those who took part is::
+    Both methods take this step from the updates Delta_n of the participants::
 
         step = sum_n c_n (Delta_n - y_n) + (1 / N) sum_{all n} y_n,   then y_n <- Delta_n
 
     with c_n = 1 / |S_t| (FedVarp) or 1 / N (MIFA, where it is the mean of the new memory).
 
-    So do trained arrays. Counters and the statistics of normalisation layers are not kept: a
-    difference of updates of different rounds would take them out of the range of what was sent,
-    and a variance below 0. They move by sum_n c_n Delta_n, as without a memory.
+    The formula applies to trained arrays. The memory does not store buffers, such as the statistics
+    of normalization layers: the difference of updates from different rounds could leave the range
+    of the clients' values, for example with a negative variance. Buffers step by
+    sum_n c_n Delta_n, as without a memory.
 
-    Updates are kept in the model's own dtypes, in rows ascending by client id; the sum over
-    clients is kept in float64 beside them.
+    The memory stores updates in the model's dtypes, in rows ascending by client id, and the sum
+    over clients in float64.
 
     Parameters
     ----------
@@ -48,13 +49,14 @@ class UpdateMemory:
     model : mapping
         The model's arrays, for names, shapes and dtypes.
     directory : Path, optional
-        Keep the arrays in files there, mapped into memory, rather than in memory. Files of an
-        earlier run are removed. The folder is locked as long as the memory is there.
+        The directory of memory-mapped files for the arrays; None stores them in memory. The
+        constructor removes files of an earlier run. The directory stays locked while the memory
+        exists.
 
     Raises
     ------
     RunError
-        If another memory is in the folder, or the files cannot be made, as on a full disk.
+        If another memory uses the directory, or the files cannot be created, as on a full disk.
 
     References
     ----------
@@ -75,56 +77,54 @@ class UpdateMemory:
         if directory is not None:
             finalize(self, os.close, _lock_memory(directory))
             _remove_files(directory)
-        kept = select_trainable(model)
-        self._total = {name: np.zeros(array.shape) for name, array in kept.items()}
+        trainable = select_trainable(model)
+        self._total = {name: np.zeros(array.shape) for name, array in trainable.items()}
         self._updates = {
-            name: _create_zeros(
-                (len(self._row), *array.shape), array.dtype, self._get_path(position)
-            )
-            for position, (name, array) in enumerate(kept.items())
+            name: _create_zeros((len(self._row), *array.shape), array.dtype, self._get_path(index))
+            for index, (name, array) in enumerate(trainable.items())
         }
 
     @property
     def nbytes(self) -> int:
-        """The size of the memory in bytes, in files or not."""
+        """The size of the memory in bytes, including files."""
         return sum(a.nbytes for a in (*self._updates.values(), *self._total.values()))
 
     def get_state(self) -> StateArrays:
-        """Return all of the memory as named arrays, its own: not for keeping, to be written.
+        """Return the memory as named arrays; they are not copies, so write them at once.
 
-        ``client`` says whose update each row is.
+        ``client`` has the client of each row.
         """
         totals = {f"total.{name}": array for name, array in self._total.items()}
         updates = {f"updates.{name}": array for name, array in self._updates.items()}
         return {"client": np.array([*self._row], dtype=np.int64), **totals, **updates}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Restore what ``get_state`` returned; clients that it lacks have an update of zero.
+        """Restore the arrays of ``get_state``; clients that they lack get an update of zero.
 
         Raises
         ------
         StateError
-            If it is the memory of other clients or of another model.
+            If the arrays belong to other clients or another model.
         """
         rows = self._find_rows(state)
         for name, total in self._total.items():
             total[...] = expect_array(total, f"total.{name}", state)
-        for name, kept in self._updates.items():
-            shape = (len(rows), *kept.shape[1:])
-            there = expect_array(
-                np.broadcast_to(kept.dtype.type(0), shape), f"updates.{name}", state
+        for name, array in self._updates.items():
+            shape = (len(rows), *array.shape[1:])
+            stored = expect_array(
+                np.broadcast_to(array.dtype.type(0), shape), f"updates.{name}", state
             )
-            if len(rows) < len(kept):
-                kept[...] = 0
-            kept[rows] = there
+            if len(rows) < len(array):
+                array[...] = 0
+            array[rows] = stored
 
     def _find_rows(self, state: Mapping[str, NDArray[Any]]) -> IntArray:
-        """Return the row of each client whose update a state has.
+        """Return the row of each client in a state.
 
         Raises
         ------
         StateError
-            If one is none of the memory's clients, or is there twice.
+            If a client is not among the memory's clients, or occurs twice.
         """
         if "client" not in state:
             raise StateError("'client' is missing")
@@ -138,20 +138,20 @@ class UpdateMemory:
         return np.array([self._row[client] for client in clients], dtype=np.int64)
 
     def add_clients(self, clients: Iterable[int]) -> None:
-        """Make room for clients that came later, with an update of zero before their first."""
+        """Add rows for clients that joined later, with an update of zero before their first."""
         new = [client for client in clients if client not in self._row]
         if not new:
             return
         row = _build_row_index((*self._row, *new))
-        places = [row[client] for client in self._row]
-        files = [self._get_path(position) for position in range(len(self._updates))]
+        rows = [row[client] for client in self._row]
+        files = [self._get_path(index) for index in range(len(self._updates))]
         self._row = row
-        for position, (name, kept) in enumerate(list(self._updates.items())):
-            shape = (len(row), *kept.shape[1:])
-            larger = _create_zeros(shape, kept.dtype, self._get_path(position))
-            larger[places] = kept
+        for index, (name, array) in enumerate(list(self._updates.items())):
+            shape = (len(row), *array.shape[1:])
+            larger = _create_zeros(shape, array.dtype, self._get_path(index))
+            larger[rows] = array
             self._updates[name] = larger
-            if (smaller := files[position]) is not None:
+            if (smaller := files[index]) is not None:
                 smaller.unlink(missing_ok=True)
 
     def step(
@@ -160,28 +160,28 @@ class UpdateMemory:
         weighted_models: Sequence[tuple[int, float, Mapping[str, NDArray[Any]]]],
         num_registered: int,
     ) -> dict[str, FloatArray]:
-        """Return the step; ``store_updates`` then keeps the updates, once the step is taken.
+        """Return the step; ``store_updates`` stores the updates after it is applied.
 
         ``weighted_models`` has (client, c_n, x_n) ascending by client id; ``num_registered`` is N,
-        all clients known so far.
+        the number of clients registered so far.
         """
         step = {name: total / max(num_registered, 1) for name, total in self._total.items()}
         for client, weight, client_model in weighted_models:
             for name, _, change in self._compute_changes(client, model, client_model):
                 step[name] += weight * change
-        statistics = select_buffers(model)
-        sent = [
-            (weight, {name: client_model[name] for name in statistics})
+        buffers = select_buffers(model)
+        weighted_buffers = [
+            (weight, {name: client_model[name] for name in buffers})
             for _, weight, client_model in weighted_models
         ]
-        return step | compute_weighted_sum(statistics, sent)
+        return step | compute_weighted_sum(buffers, weighted_buffers)
 
     def store_updates(
         self,
         model: Mapping[str, NDArray[Any]],
         weighted_models: Sequence[tuple[int, float, Mapping[str, NDArray[Any]]]],
     ) -> None:
-        """Keep the updates of the clients that took part."""
+        """Store the updates of the clients that took part."""
         for client, _, client_model in weighted_models:
             for name, update, change in self._compute_changes(client, model, client_model):
                 self._total[name] += change
@@ -193,13 +193,15 @@ class UpdateMemory:
         model: Mapping[str, NDArray[Any]],
         client_model: Mapping[str, NDArray[Any]],
     ) -> Iterable[tuple[str, NDArray[Any], FloatArray]]:
-        """Yield Delta_n and Delta_n - y_n of each array that is kept."""
-        for name, kept in self._updates.items():
-            update = _clip_to_dtype(client_model[name].astype(np.float64) - model[name], kept.dtype)
-            yield name, update, update.astype(np.float64) - kept[self._row[client]]
+        """Yield the name, Delta_n and Delta_n - y_n of each stored array."""
+        for name, array in self._updates.items():
+            update = _clip_to_dtype(
+                client_model[name].astype(np.float64) - model[name], array.dtype
+            )
+            yield name, update, update.astype(np.float64) - array[self._row[client]]
 
     def _get_path(self, index: int) -> Path | None:
-        """Return the file of an array, another one for each size of the population."""
+        """Return the file of an array, a different one for each size of the population."""
         if self._directory is None:
             return None
         return self._directory / f"updates-{index:03d}{self._format_suffix()}.npy"
@@ -211,51 +213,51 @@ class UpdateMemory:
 def check_capacity(
     clients: int, model: Mapping[str, NDArray[Any]], directory: Path | None = None
 ) -> None:
-    """Refuse a memory that is larger than the machine's, or than its folder has space for.
+    """Refuse an update memory that exceeds the machine's memory, or the space of its directory.
 
     Parameters
     ----------
     clients : int
-        How many there are.
+        The number of clients.
     model, directory : mapping, Path
-        As of ``UpdateMemory``.
+        As for ``UpdateMemory``.
 
     Raises
     ------
     RunError
-        With the figures.
+        If it does, with the figures.
     """
     size = sum(clients * array.nbytes for array in select_trainable(model).values())
     if directory is None:
-        there, allowed = get_total_memory(), "set where this machine's memory does not hold"
+        available, allowed = get_total_memory(), "set where this machine's memory does not hold"
     else:
         earlier = sum(path.stat().st_size for path in _find_files(directory))
-        there, allowed = get_free_disk(directory) + earlier, "a folder with space for"
-    if size > there:
+        available, allowed = get_free_disk(directory) + earlier, "a folder with space for"
+    if size > available:
         raise RunError(
             f"strategy.memory_dir must be {allowed} all clients' updates: {clients} models of "
-            f"{format_bytes(size // clients)} are {format_bytes(size)}, there are {format_bytes(there)}, "
-            f"got {directory}"
+            f"{format_bytes(size // clients)} are {format_bytes(size)}, there are "
+            f"{format_bytes(available)}, got {directory}"
         )
 
 
 def _build_row_index(clients: Iterable[int]) -> dict[int, int]:
-    """Return the row of each client, ascending by id whoever came first."""
+    """Return the row of each client, ascending by id."""
     return {client: row for row, client in enumerate(sorted(clients))}
 
 
 def _clip_to_dtype(update: FloatArray, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return an update in another type, its largest number for what is larger.
+    """Return an update in another dtype, with larger numbers clipped to its range.
 
-    The difference of two numbers of a type may have none in it, and infinity in the memory would
-    make every later model infinite.
+    The difference of two numbers can exceed the range of their dtype, and infinity in the memory
+    would make every later model infinite.
     """
     largest = np.finfo(dtype).max
     return np.clip(update, -largest, largest).astype(dtype)
 
 
 def _lock_memory(directory: Path) -> int:
-    """Make the folder of a memory and keep other memories out of it, also those of this process.
+    """Create the directory of a memory and lock it, also against other memories of this process.
 
     Returns
     -------
@@ -279,13 +281,13 @@ def _lock_memory(directory: Path) -> int:
 
 
 def _remove_files(directory: Path) -> None:
-    """Remove the files of an earlier memory, also those that it had for another population."""
+    """Remove the files of an earlier memory, for any size of the population."""
     for path in _find_files(directory):
         path.unlink(missing_ok=True)
 
 
 def _find_files(directory: Path) -> list[Path]:
-    """Return the files of a memory; there may be others of the user's."""
+    """Return the files of a memory; the user may have other files in the directory."""
     found = directory.iterdir() if directory.is_dir() else ()
     return [path for path in found if _FILE_PATTERN.fullmatch(path.name)]
 

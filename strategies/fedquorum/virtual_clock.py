@@ -1,6 +1,6 @@
 """Decide which replies are in time, as a pure function of simulated response times.
 
-A round begins at ``Clock.now``. The reply of client k arrives d_k seconds later, and the round
+A round starts at ``Clock.now``. The reply of client k arrives d_k seconds later, and the round
 closes after
 
     min(max_k d_k, q + grace, deadline)
@@ -8,7 +8,7 @@ closes after
 seconds, where q is the time of the reply that completes the quorum. A client that replies later is
 late, and busy until its reply arrives or its message expires. Since lateness depends on simulated
 seconds alone, it is the same on every engine and machine. Times that differ by no more than the
-rounding of sums are the same: a reply after 0.8 s is there when rounds of 0.1 and 0.7 s are over.
+rounding of sums count as equal: a reply after 0.8 s is in time for rounds of 0.1 and 0.7 s.
 
 Shapes: none; clients are ids, times are in simulated seconds.
 """
@@ -30,7 +30,7 @@ LATE_REASON = "the quorum closed the round before its reply came"
 NO_REPLY_REASON = "no reply in time"
 
 TIME_TOLERANCE = 1e-12
-"""Relative difference up to which two times are the same; a million rounds differ by less."""
+"""The relative difference up to which two times are equal; a million rounds differ by less."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,9 @@ class PendingReply:
     Parameters
     ----------
     server_round : int
-        The round.
     client : int
-        The client that replies.
     sent_at : float
-        The time at which the message was sent.
+        The time of the message, in simulated seconds.
     seconds : float
         Time from the message to the reply. If it is longer than the deadline, the message expires.
     """
@@ -66,7 +64,7 @@ class Clock:
     Parameters
     ----------
     now : float
-        Seconds since the first round began.
+        Seconds since the first round started.
     pending_replies : tuple of PendingReply
         The replies of closed rounds that have not arrived.
     """
@@ -76,7 +74,7 @@ class Clock:
 
     @property
     def busy_clients(self) -> frozenset[int]:
-        """The clients that still work for an earlier round, and receive no message."""
+        """The clients that are still busy with an earlier round, and receive no message."""
         return frozenset(reply.client for reply in self.pending_replies)
 
 
@@ -89,10 +87,10 @@ class RoundClosing:
     clock : Clock
         The time after the round.
     outcomes : tuple of ClientOutcome
-        The answer of every client asked. A client that replied too late is ``late_replies``, or ``failed``
-        if the deadline closed the round.
+        The outcome of every selected client. A client that replied too late is ``late``, or
+        ``failed`` if the deadline closed the round.
     late_replies : tuple of LateReply
-        The replies to earlier rounds that arrived meanwhile.
+        The replies to earlier rounds that arrived during this round.
     """
 
     clock: Clock
@@ -116,37 +114,40 @@ def close_virtual_round(
     Parameters
     ----------
     clock : Clock
-        The time at the beginning of the round.
+        The time at the start of the round.
     server_round : int
         The round, from 1.
     outcomes : sequence of ClientOutcome
-        The answer of every client asked, in time or not; ``seconds`` is d_k.
+        The outcome of every selected client, in time or not; ``seconds`` is d_k.
     quorum : Quorum
-        The number of replies that closes the round.
     priority : collection of int
         The priority clients.
     deadline : float
         Seconds after which a round is closed and its messages expire.
     """
-    takes = {a.client: a.seconds for a in outcomes if _has_replied(a) and a.seconds is not None}
-    lasts = compute_round_duration(takes, [a.client for a in outcomes], quorum, priority, deadline)
-    now = clock.now + lasts
+    reply_seconds = {
+        a.client: a.seconds for a in outcomes if _has_replied(a) and a.seconds is not None
+    }
+    duration = compute_round_duration(
+        reply_seconds, [a.client for a in outcomes], quorum, priority, deadline
+    )
+    now = clock.now + duration
     busy = {a.client for a in outcomes if a.status == "busy"}
-    if busy and not takes:
+    if busy and not reply_seconds:
         now = min(r.compute_free_time(deadline) for r in clock.pending_replies if r.client in busy)
-    missed = {k: s for k, s in takes.items() if not _is_by(clock.now + s, now)}
+    late = {k: s for k, s in reply_seconds.items() if not _is_by(clock.now + s, now)}
     expired = _is_by(clock.now + deadline, now)
     status, reason = ("failed", NO_REPLY_REASON) if expired else ("late", LATE_REASON)
     pending = (
         *clock.pending_replies,
-        *(PendingReply(server_round, k, clock.now, missed[k]) for k in sorted(missed)),
+        *(PendingReply(server_round, k, clock.now, late[k]) for k in sorted(late)),
     )
     ended = [_is_by(reply.compute_free_time(deadline), now) for reply in pending]
     arrived = (r for r in compress(pending, ended) if r.seconds <= deadline)
     return RoundClosing(
         Clock(now, tuple(compress(pending, map(not_, ended)))),
         tuple(
-            ClientOutcome(a.client, status, reason, seconds=a.seconds) if a.client in missed else a
+            ClientOutcome(a.client, status, reason, seconds=a.seconds) if a.client in late else a
             for a in outcomes
         ),
         tuple(LateReply(r.server_round, r.client, r.seconds) for r in arrived),
@@ -165,21 +166,25 @@ def compute_round_duration(
     Parameters
     ----------
     reply_seconds : mapping of int to float
-        d_k of the clients whose replies are on their way.
+        d_k of the clients that will reply.
     selected : collection of int
-        All clients asked, to which a share refers.
+        All selected clients, to which a fractional quorum refers.
     quorum, priority, deadline
-        As in ``close``.
+        As in ``close_virtual_round``.
     """
-    everybody = max(reply_seconds.values(), default=0.0)
-    counted, enough = quorum.find_required_replies(selected, priority)
-    counting = sorted(seconds for client, seconds in reply_seconds.items() if client in counted)
-    reached = counting[enough - 1] if 0 < enough <= len(counting) else math.inf
-    return min(everybody, reached + quorum.grace_seconds, deadline)
+    last_reply = max(reply_seconds.values(), default=0.0)
+    counted, num_required = quorum.find_required_replies(selected, priority)
+    counted_seconds = sorted(
+        seconds for client, seconds in reply_seconds.items() if client in counted
+    )
+    quorum_seconds = (
+        counted_seconds[num_required - 1] if 0 < num_required <= len(counted_seconds) else math.inf
+    )
+    return min(last_reply, quorum_seconds + quorum.grace_seconds, deadline)
 
 
 def _is_by(time: float, end: float) -> bool:
-    """Say whether a time is not after another."""
+    """Say whether a time is at or before another."""
     return time <= end or math.isclose(time, end, rel_tol=TIME_TOLERANCE)
 
 

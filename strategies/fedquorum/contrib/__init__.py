@@ -1,10 +1,10 @@
-"""Rules that do more in a round than decide, each with what it alone needs.
+"""Rules with hooks in a round beside its decision, each with the code that it alone needs.
 
-They reach the round by ``fedquorum.hooks``, and nothing else knows them:
+They reach the round through ``fedquorum.hooks``; no other module depends on them:
 
 ``fedawe``           clients continue from their last model
-``maxfl``            weights by the clients' requirements, and the numbers that these give any run
-``power_of_choice``  candidates measure a model before the round selects among them
+``maxfl``            weights by the clients' requirements, and their metrics in any run
+``power_of_choice``  candidates evaluate a model before the round selects among them
 ``requirements``     reads the clients' requirements from settings and records
 """
 
@@ -34,7 +34,7 @@ CONTRIB_SELECTIONS: dict[str, type[Selection]] = index_by_key((PowerOfChoice,))
 """The selections of this package by their keys."""
 
 REPORTED_METRICS: tuple[ReportedMetrics, ...] = (APPEAL_METRICS,)
-"""What reports of this package add to the records of a round."""
+"""The metrics that reports of this package add to the records of a round."""
 
 __all__ = [
     "CLIENT_COLUMNS",

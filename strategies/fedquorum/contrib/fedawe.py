@@ -1,4 +1,4 @@
-"""Scale updates by the rounds that their clients were away (FedAWE)."""
+"""Scale updates by the rounds since their clients last took part (FedAWE)."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,8 +47,8 @@ class FedAWEState:
     """The time since each client's last participation, shapes (N,).
 
     ``age`` is t - tau_k >= 1, where tau_k is the last round in which client k took part. ``t`` is
-    the number of rounds so far, and the number of the present model w_t. It does not count a round
-    that was refused as a whole.
+    the number of rounds so far, and the number of the current model w_t. It does not count a round
+    that was rejected as a whole.
     """
 
     client: IntArray
@@ -70,16 +70,17 @@ class FedAWEWeighting(Weighting[FedAWEState]):
 
         w_{t+1} = (1 / |S_t|) sum_{k in S_t} x_k + eta_g D,    D = sum_{k in S_t} c_k d_k,
 
-    Then x_k = w_{t+1} and tau_k = t for k in S_t; all other clients keep both. The start is
-    x_k = w_0 and tau_k = -1. A round without participants changes nothing. The echo t - tau_k
-    compensates for the rounds away, without any estimate of participation rates: if client k takes
-    part in the last of R rounds, its echoes in these rounds sum to R (Proposition 1).
+    Then x_k = w_{t+1} and tau_k = t for k in S_t; both stay the same for all other clients. The
+    start is x_k = w_0 and tau_k = -1. A round without participants changes nothing. The echo
+    t - tau_k compensates for missed rounds, without any estimate of participation rates: if client
+    k takes part in the last of R rounds, its echoes in these rounds sum to R (Proposition 1).
 
     The result of the method is the mean of x_k over all N clients
-    (``ComposedStrategy.compute_mean_start_model``), since w_t is closer to the clients that often take part.
+    (``ComposedStrategy.compute_mean_start_model``), since w_t is closer to the clients that often
+    take part.
 
-    A client takes part if its update counts; a client that fails or sends no usable update was
-    away. A client that is first known in round t0 starts from w_{t0}, with tau_k = t0 - 1.
+    A client takes part if its update counts, and not if it fails or sends no usable update. A
+    client that registers in round t0 starts from w_{t0}, with tau_k = t0 - 1.
 
     Parameters
     ----------
@@ -88,7 +89,7 @@ class FedAWEWeighting(Weighting[FedAWEState]):
     echo_cap : float
         Largest echo, a whole number >= 1, or inf.
     memory_dir : str, optional
-        Folder of the models from which clients start; None keeps them in memory.
+        Directory of the models from which clients start; None stores them in memory.
 
     Raises
     ------
@@ -147,10 +148,10 @@ class FedAWEWeighting(Weighting[FedAWEState]):
 
     @property
     def hooks(self) -> Hooks:
-        """The store of the models from which clients start, which takes the server's step too."""
+        """The store of the models from which clients start, which also combines their updates."""
         folder = None if self.memory_dir is None else Path(self.memory_dir)
-        longest = math.inf if self.clip is None else self.clip
-        return Hooks(client_start=partial(ModelHistory, folder, longest))
+        max_norm = math.inf if self.clip is None else self.clip
+        return Hooks(client_start=partial(ModelHistory, folder, max_norm))
 
     def init(self, population: Population) -> FedAWEState:
         """Return the state before round 0, with x_k = w_0 and tau_k = -1 for all clients."""
@@ -165,26 +166,26 @@ class FedAWEWeighting(Weighting[FedAWEState]):
         admitted_fraction: FloatArray,
     ) -> tuple[FedAWEState, AggregationWeights]:
         """Return (t - tau_k) / (number of participants), and the state after round t."""
-        position = find_client_indices(state.client, updates)
-        known = np.isin(state.client, updates.registered)
+        client_indices = find_client_indices(state.client, updates)
+        registered = np.isin(state.client, updates.registered)
         echo = np.minimum(state.age, self.echo_cap).astype(np.float64)
-        age = np.where(known, state.age + 1, 1)
-        age[position[admitted_fraction > 0]] = 1
+        age = np.where(registered, state.age + 1, 1)
+        age[client_indices[admitted_fraction > 0]] = 1
         weights = AggregationWeights(
-            admitted_fraction * echo[position],
+            admitted_fraction * echo[client_indices],
             float(admitted_fraction.sum()),
-            omega=PerClient(state.client[known], echo[known]),
+            omega=PerClient(state.client[registered], echo[registered]),
         )
         return FedAWEState(state.client, age, state.t + 1), weights
 
     def check_with(self, selection: Selection, server_optimizer: ServerOptimizer[Any]) -> None:
-        """Refuse gates, groups of clients, and steps in other directions than the update's."""
+        """Refuse gates, groups of clients, and server optimizers that change the direction."""
         if not (selection.selects_all and selection.admits_all):
             raise ParameterError(
                 "selection",
                 f"everyone with the weighting {self.key}",
                 selection.key,
-                "clients measure the different models that they start from, and all of them "
+                "clients evaluate the different models that they start from, and all of them "
                 "share in the mean",
             )
         if not server_optimizer.is_linear:
@@ -192,13 +193,13 @@ class FedAWEWeighting(Weighting[FedAWEState]):
                 "server_optimizer",
                 f"sgd with the weighting {self.key}",
                 server_optimizer.key,
-                "every round begins at another mean of past models, which is no path of one model",
+                "every round starts at another mean of past models, which is no path of one model",
             )
 
     def with_fixed_denominator(self) -> Weighting[Any]:
         """Refuse a further correction for participation."""
         raise self.build_correction_error(
-            "an update counts for the rounds that its client was away already"
+            "an update already counts for the rounds that its client was away"
         )
 
     def explain(self, trace: DecisionTrace, index: int) -> Iterator[str]:
@@ -210,7 +211,7 @@ class FedAWEWeighting(Weighting[FedAWEState]):
         tau, count = state.t - age, float(trace.admitted_fraction.sum())
         yield (
             f"tau_k = {tau}, the last round in which the client took part, or the round before it "
-            f"was known; now t = {state.t}, both from 0. It trained from w_{tau + 1}, and c_k "
+            f"registered; now t = {state.t}, both from 0. It trained from w_{tau + 1}, and c_k "
             "weights its change from there"
         )
         terms, numbers = "t - tau_k", f"{age}"
@@ -225,64 +226,63 @@ class FedAWEWeighting(Weighting[FedAWEState]):
 class ModelHistory:
     """The models w_i from which clients will start in later rounds, each stored once.
 
-    There are at most as many as clients, and mostly far fewer: those who took part in the same
-    round last share one. See ``fedquorum.hooks.StartModelStore``.
+    There are at most as many models as clients, and usually far fewer: clients that last took part
+    in the same round share a model. See ``fedquorum.hooks.StartModelStore``.
 
     Parameters
     ----------
     directory : Path, optional
-        The folder in which the models are kept, in files without names; None keeps them in memory.
-    longest : float
+        The directory of the models, in files without names; None stores them in memory.
+    max_norm : float
         The largest norm of D.
     """
 
-    def __init__(self, directory: Path | None = None, longest: float = math.inf) -> None:
+    def __init__(self, directory: Path | None = None, max_norm: float = math.inf) -> None:
         self._directory = directory
-        self._longest = longest
+        self._max_norm = max_norm
         self._models: dict[int, Model] = {}
 
     @property
     def nbytes(self) -> int:
-        """The size of the models in bytes, in files or not."""
+        """The size of the models in bytes, including files."""
         return sum(array.nbytes for model in self._models.values() for array in model.values())
 
     def prepare_start_models(
         self, state: FedAWEState, model: Model, population: Population
     ) -> "ClientStartModels":
-        """Return the start models of a round, and forget those that no client needs any more.
+        """Return the start models of a round, and delete those that no client needs any more.
 
         Parameters
         ----------
-        get_state : FedAWEState
+        state : FedAWEState
             The state before the round.
         model : mapping
-            The present model w_t.
+            The current model w_t.
         population : Population
-            All clients.
 
         Raises
         ------
         RunError
-            If there is no room for the present model.
+            If there is no space for the current model.
         """
         numbers = state.start_index.tolist()
         needed = set(numbers)
-        self._models = {i: kept for i, kept in self._models.items() if i in needed}
+        self._models = {i: stored for i, stored in self._models.items() if i in needed}
         if state.t in needed and state.t not in self._models:
             self._models[state.t] = self._store_model(model)
-        number_of = dict(zip(population.sorted_clients.tolist(), numbers, strict=True))
-        return ClientStartModels(dict(self._models), number_of, self._longest)
+        number_by_client = dict(zip(population.sorted_clients.tolist(), numbers, strict=True))
+        return ClientStartModels(dict(self._models), number_by_client, self._max_norm)
 
     def compute_mean_model(self, state: FedAWEState, model: Model, population: Population) -> Model:
         """Return (1 / N) sum_k x_k over all clients, x_k the model from which k starts next.
 
-        The arguments and what it raises are those of ``prepare_start_models``.
+        The arguments and errors are those of ``prepare_start_models``.
         """
         models = self.prepare_start_models(state, model, population).models
         return compute_mean_start_model(state.start_index, models, model)
 
     def get_state(self) -> StateArrays:
-        """Return the models as named arrays, their own: not for keeping, to be written."""
+        """Return the models as named arrays; they are not copies, so write them at once."""
         return {
             f"{i}.{name}": array
             for i, model in self._models.items()
@@ -290,12 +290,12 @@ class ModelHistory:
         }
 
     def restore(self, arrays: StateArrays, model: Model) -> None:
-        """Restore what ``get_state`` returned, for a model of the same form.
+        """Restore the arrays of ``get_state``, for a model of the same form.
 
         Raises
         ------
         StateError
-            If it is the state of another model.
+            If the arrays belong to another model.
         """
         numbers = sorted({name.partition(".")[0] for name in arrays})
         if not all(number.isdecimal() for number in numbers):
@@ -308,7 +308,7 @@ class ModelHistory:
             self._models[int(number)] = self._store_model(found)
 
     def _store_model(self, model: Model) -> Model:
-        """Return a copy of a model, in a file if there is a folder for it."""
+        """Return a copy of a model, in a file if a directory is set."""
         size, folder = sum(map(compute_aligned_size, model.values())), self._directory
         if size > (get_total_memory() - self.nbytes if folder is None else get_free_disk(folder)):
             raise self._build_space_error(size)
@@ -341,7 +341,7 @@ class ClientStartModels:
     models : mapping of int to mapping
         The models by their numbers.
     index_by_client : mapping of int to int
-        The number of each client's, by client id.
+        The number of each client's start model, by client id.
     max_norm : float
         The largest norm of D.
     """
@@ -357,35 +357,36 @@ class ClientStartModels:
     def combine(
         self, model: Model, updates: Sequence[tuple[int, float, Model]], denominator: float
     ) -> tuple[Mapping[str, FloatArray], Mapping[str, FloatArray]]:
-        """Return B and D of a round in float64, D shortened if it is longer than ``max_norm``.
+        """Return B and D of a round in float64, with D clipped to ``max_norm``.
 
-        B = (1 / n) sum_k x_k is over the n clients that took part. D = sum_k a_k (w_k - x_k) /
-        divisor has the arrays that are trained. Of counters and running statistics, which no echo
-        may make negative, it is what leads to the mean of the w_k.
+        B = (1 / n) sum_k x_k is over the n clients that took part. For trained arrays,
+        D = sum_k a_k (w_k - x_k) / denominator. For buffers, which an echo could make negative, D
+        leads to the mean of the w_k.
 
-        All sums are over one grid (``fedquorum.exact_sum``), so that neither the clients' order nor
-        their grouping changes a bit. Where all start from ``model``, B is ``model`` exactly.
+        All sums are exact (``fedquorum.exact_sum``), so that neither the clients' order nor their
+        grouping changes a bit. If all clients start from ``model``, B is ``model`` exactly.
         """
         n = float(len(updates))
-        of_training = select_trainable(model)
+        trainable = select_trainable(model)
 
-        def chosen(arrays: Model) -> Model:
-            return {name: arrays[name] for name in of_training}
+        def select(arrays: Model) -> Model:
+            return {name: arrays[name] for name in trainable}
 
-        starts = [chosen(self.get_model(client)) for client, _, _ in updates]
-        away = compute_weighted_sum(of_training, [(1.0, start) for start in starts], n)
-        echoed = [(factor, chosen(arrays)) for _, factor, arrays in updates]
+        starts = [select(self.get_model(client)) for client, _, _ in updates]
+        offset = compute_weighted_sum(trainable, [(1.0, start) for start in starts], n)
+        weighted_models = [(factor, select(arrays)) for _, factor, arrays in updates]
         step = clip_by_norm(
-            compute_weighted_sum(of_training, echoed, denominator, starts=starts), self.max_norm
+            compute_weighted_sum(trainable, weighted_models, denominator, starts=starts),
+            self.max_norm,
         )
-        statistics = select_buffers(model)
+        buffers = select_buffers(model)
         means = compute_weighted_sum(
-            statistics,
-            [(1.0, {name: arrays[name] for name in statistics}) for _, _, arrays in updates],
+            buffers,
+            [(1.0, {name: arrays[name] for name in buffers}) for _, _, arrays in updates],
             n,
         )
         present = Float64View(model)
-        anchor = {name: present[name] + away[name] for name in of_training}
+        anchor = {name: present[name] + offset[name] for name in trainable}
         return anchor, {**step, **means}
 
 
@@ -399,19 +400,19 @@ def compute_mean_start_model(number: IntArray, models: Mapping[int, Model], mode
     models : mapping of int to mapping
         The models by their numbers.
     model : mapping
-        The present model.
+        The current model.
     """
     numbers, counts = np.unique(number, return_counts=True)
-    factored = [
+    weighted_models = [
         (float(count), models[i])
         for i, count in zip(numbers.tolist(), counts.tolist(), strict=True)
     ]
-    update = compute_weighted_sum(model, factored, float(len(number)))
-    return cast_like({name: a + update[name] for name, a in Float64View(model).items()}, model)
+    offset = compute_weighted_sum(model, weighted_models, float(len(number)))
+    return cast_like({name: a + offset[name] for name, a in Float64View(model).items()}, model)
 
 
 def clip_by_norm(update: dict[str, FloatArray], max_norm: float) -> dict[str, FloatArray]:
-    """Return an update scaled to the norm ``max_norm`` where it is longer."""
+    """Return an update, scaled to the norm ``max_norm`` if it is longer."""
     norm = math.sqrt(math.fsum(float(np.vdot(u, u)) for u in update.values()))
     if norm <= max_norm:
         return update

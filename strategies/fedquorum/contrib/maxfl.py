@@ -1,9 +1,9 @@
-"""Maximise the number of clients that the model satisfies (MaxFL), and measure it in any run.
+"""Maximize the number of clients that the model satisfies (MaxFL), and compute it in any run.
 
 Client k requires a loss below rho_k, such as the loss of its local model. A run with requirements
-measures appeal and preferred accuracy, whatever its strategy. Their formulas are from memory of Cho
-et al., "Maximizing Global Model Appeal in Federated Learning", TMLR 2024, of which only the
-abstract was read.
+reports appeal and preferred accuracy for any strategy. Their formulas are from memory of Cho et
+al., "Maximizing Global Model Appeal in Federated Learning", TMLR 2024, of which only the abstract
+was read.
 """
 
 import math
@@ -37,7 +37,7 @@ from ..weighting.base import WEIGHTS_DEPEND_ON_LOSSES, Weighting
 REQUIREMENT_COLUMN, LOCAL_ACCURACY_COLUMN = "requirement", "local_accuracy"
 
 CLIENT_COLUMNS = {REQUIREMENT_COLUMN: "it has none", LOCAL_ACCURACY_COLUMN: "not known"}
-"""The columns of ``population.parquet`` for requirements, and what their nulls mean."""
+"""The columns of ``population.parquet`` for requirements, and the meaning of their nulls."""
 
 APPEAL_METRICS = ReportedMetrics(
     key="appeal",
@@ -61,17 +61,18 @@ NO_REQUIREMENT = "the client has no requirement, and maxfl weights by requiremen
 class MaxFLWeighting(Weighting[None]):
     """Weight client k by c_k = s_k q_k / (sum_j s_j q_j + e), q_k = sigma(z_k) (1 - sigma(z_k)).
 
-    The sum is over the clients heard, z_k = slope (F_k - rho_k), sigma(z) = 1 / (1 + exp(-z)), and
-    s_k is the admitted share. A model satisfies client k if F_k < rho_k. The relaxed number of
-    clients that are not satisfied is sum_k sigma(z_k); its gradient weights client k by q_k.
+    The sum is over the reporting clients, z_k = slope (F_k - rho_k),
+    sigma(z) = 1 / (1 + exp(-z)), and s_k is the admitted fraction. A model satisfies client k if
+    F_k < rho_k. The relaxed number of clients that are not satisfied is sum_k sigma(z_k); its
+    gradient weights client k by q_k.
 
     This is not a fairness rule. q is largest at z = 0 (1/4) and falls on both sides. A client that
     the model satisfies by far counts little. A client that no similar model would satisfy also
     counts little: the rule gives it up.
 
-    The class computes q = u / (1 + u)^2 with u = exp(-|z|), which never overflows. q is 0 from |z|
-    of about 745 on. If q is 0 for all clients heard, all weights are 0. A client with an infinite
-    rho_k, or without one, has the weight 0.
+    The class computes q = u / (1 + u)^2 with u = exp(-|z|), which never overflows. q is 0 for |z|
+    above about 745. If q is 0 for all reporting clients, all weights are 0. A client with an
+    infinite rho_k, or without one, has the weight 0.
 
     Parameters
     ----------
@@ -94,8 +95,8 @@ class MaxFLWeighting(Weighting[None]):
     Cho, Jhunjhunwala, Li, Smith and Joshi, "Maximizing Global Model Appeal in Federated Learning",
     TMLR 2024. Only its abstract was read. Objective and weights are from memory and agree with a
     third party's re-implementation (LetsFed), which has e = 10 with a server learning rate of
-    0.01; the paper's e was not verified. ``slope``, e = 0 as the default, and what becomes of a
-    client without a requirement are ours.
+    0.01; the paper's e was not verified. ``slope``, the default e = 0, and the weight 0 of a client
+    without a requirement are ours.
     """
 
     key = "maxfl"
@@ -138,17 +139,17 @@ class MaxFLWeighting(Weighting[None]):
     def from_options(cls, options: Mapping[str, Any], context: RunContext) -> Self:
         """Return the rule, with the requirements of the run if it has any."""
         given = options.get("requirement")
-        found = context.hooks.columns.get(REQUIREMENT_COLUMN, given)
-        rule = cls(**{**options, "requirement": found})
+        requirement = context.hooks.columns.get(REQUIREMENT_COLUMN, given)
+        rule = cls(**{**options, "requirement": requirement})
         clients = np.array(context.clients, dtype=np.int64)
         if len(clients) and not np.isfinite(rule.get_requirements(clients)).any():
-            reason = "of its clients none has one"
+            reason = "no client has a requirement"
             raise ParameterError("requirement", REQUIREMENT.describe(), given, reason)
         return rule
 
     @property
     def denominator(self) -> str:
-        """The divisor of q, in words."""
+        """The denominator of q, in words."""
         return f"the sum of the same over {{whom}}{f' + {self.offset:g}' if self.offset else ''}"
 
     @cached_property
@@ -172,12 +173,12 @@ class MaxFLWeighting(Weighting[None]):
         )
 
     def init(self, population: Population) -> None:
-        """Return the empty state: nothing is remembered.
+        """Return the empty state.
 
         Raises
         ------
         ParameterError
-            If ``requirement`` is the folder of a run, which rules do not read.
+            If ``requirement`` is the directory of a run, which rules do not read.
         """
         if isinstance(self.requirement, str):
             allowed = "a number, a list or a mapping in Python"
@@ -192,39 +193,40 @@ class MaxFLWeighting(Weighting[None]):
         Raises
         ------
         ValueError
-            If the clients did not measure the model that they received.
+            If the clients did not evaluate the model that they received.
         """
         rho = self.get_requirements(updates.client)
         counts = compute_reported_mask(plan, updates, admitted_fraction)
-        known = counts & np.isfinite(rho)
+        has_requirement = counts & np.isfinite(rho)
         with np.errstate(over="ignore"):  # an infinite z has the q of any large one, 0
-            z = self.slope * np.where(known, updates.loss - rho, math.inf)
-        factor = admitted_fraction * compute_satisfaction_slope(z)
-        total = float(factor.sum())
+            z = self.slope * np.where(has_requirement, updates.loss - rho, math.inf)
+        numerator = admitted_fraction * compute_satisfaction_slope(z)
+        total = float(numerator.sum())
         without = updates.client[counts & np.isnan(rho)].tolist()
-        divisor = total + self.offset if total > 0.0 else 0.0
+        denominator = total + self.offset if total > 0.0 else 0.0
         return None, AggregationWeights(
-            factor, divisor, reason=dict.fromkeys(without, NO_REQUIREMENT)
+            numerator, denominator, reason=dict.fromkeys(without, NO_REQUIREMENT)
         )
 
     def explain(self, trace: DecisionTrace, index: int) -> Iterator[str]:
         """Yield z, q and the weight with their numbers."""
-        weights, responses = trace.weights, trace.updates
+        weights, updates = trace.weights, trace.updates
         if weights is None:
             return
-        rho = float(self.get_requirements(responses.client)[index])
+        rho = float(self.get_requirements(updates.client)[index])
         if math.isnan(rho):
             yield f"c_k = 0; {NO_REQUIREMENT}"
             return
-        loss = float(responses.loss[index])
+        loss = float(updates.loss[index])
         yield (
-            f"z_k = slope (F_k - rho_k) = {self.slope:g} x ({format_number(loss)} - {format_number(rho)}) = "
+            f"z_k = slope (F_k - rho_k) = {self.slope:g} x "
+            f"({format_number(loss)} - {format_number(rho)}) = "
             f"{format_number(self.slope * (loss - rho))}"
         )
         yield (
             f"c_k = s_k q_k / (sum of s_j q_j + {self.offset:g}), q_k = u / (1 + u)^2, "
-            f"u = exp(-|z_k|): {format_number(weights.numerator[index])} / {format_number(weights.denominator)} = "
-            f"{format_number(weights.weight[index])}"
+            f"u = exp(-|z_k|): {format_number(weights.numerator[index])} / "
+            f"{format_number(weights.denominator)} = {format_number(weights.weight[index])}"
         )
 
 
@@ -238,7 +240,7 @@ def compute_satisfaction_slope(z: FloatArray) -> FloatArray:
 def build_appeal_hooks(
     loss: Mapping[int, float], accuracy: Mapping[int, float] | None = None
 ) -> Hooks:
-    """Return the hooks of a run with requirements: their columns, and the appeal of its models.
+    """Return the hooks of a run with requirements: their columns, and the report of appeal.
 
     Parameters
     ----------
@@ -258,40 +260,41 @@ def build_appeal_hooks(
 def restore_appeal_hooks(population: Mapping[str, Sequence[Any]]) -> Hooks:
     """Return the hooks of a run from its table of clients, column by column."""
 
-    def by_client(name: str) -> dict[int, float]:
+    def get_column(name: str) -> dict[int, float]:
         rows = zip(population["client"], population.get(name, ()), strict=False)
         return {client: value for client, value in rows if value is not None}
 
-    losses = by_client(REQUIREMENT_COLUMN)
-    return build_appeal_hooks(losses, by_client(LOCAL_ACCURACY_COLUMN)) if losses else Hooks()
+    losses = get_column(REQUIREMENT_COLUMN)
+    return build_appeal_hooks(losses, get_column(LOCAL_ACCURACY_COLUMN)) if losses else Hooks()
 
 
 def collect_requirements(nodes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the requirements in the settings of an evaluation and of rules, by dotted key."""
     values = {
-        f"{place}.requirement": getattr(node, "requirement", None) for place, node in nodes.items()
+        f"{setting}.requirement": getattr(node, "requirement", None)
+        for setting, node in nodes.items()
     }
     return {key: value for key, value in values.items() if value is not None}
 
 
 def find_requirement(nodes: Mapping[str, Any]) -> tuple[str, Any]:
-    """Return the setting with the clients' requirements, and its value; None if there is none.
+    """Return the setting with the clients' requirements, and its value; None if it is not set.
 
     Raises
     ------
     SettingsError
-        If two settings contradict each other: a run has one requirement of each client.
+        If two settings contradict each other: each client has one requirement in a run.
     """
     first, *others = collect_requirements(nodes).items() or [("evaluation.requirement", None)]
     for key, other in others:
         if not is_same(other, first[1]):
-            place, value = first
-            raise SettingsError(f"{key} must be null or that of {place} ({value}), got {other}")
+            first_key, value = first
+            raise SettingsError(f"{key} must be null or that of {first_key} ({value}), got {other}")
     return first
 
 
 def report_appeal(numbers: Mapping[str, FloatArray]) -> Mapping[str, float]:
-    """Return the appeal and the preferred accuracy of a group of clients; see ``hooks.GroupReport``."""
+    """Return appeal and preferred accuracy of a group of clients; see ``hooks.GroupReport``."""
     loss, requirement = numbers["training_loss"], numbers[REQUIREMENT_COLUMN]
     accuracies = numbers["accuracy"], numbers[LOCAL_ACCURACY_COLUMN]
     return {
@@ -301,20 +304,20 @@ def report_appeal(numbers: Mapping[str, FloatArray]) -> Mapping[str, float]:
 
 
 def compute_appeal(loss: FloatArray, requirement: FloatArray) -> float:
-    """Return GM-appeal, the share of the clients with F_k(w) < rho_k, in [0, 1].
+    """Return GM-appeal, the fraction of the clients with F_k(w) < rho_k, in [0, 1].
 
-    A tie does not satisfy (our choice). The share leaves out clients without a loss or a
+    A tie does not satisfy (our choice). The fraction leaves out clients without a loss or a
     requirement (NaN); it is NaN if no client is left.
 
     Parameters
     ----------
     loss : FloatArray
-        F_k(w) on the training parts, shape (n,).
+        F_k(w) on the training splits, shape (n,).
     requirement : FloatArray
         rho_k, shape (n,).
     """
-    known = ~(np.isnan(loss) | np.isnan(requirement))
-    return float((loss[known] < requirement[known]).mean()) if known.any() else np.nan
+    is_known = ~(np.isnan(loss) | np.isnan(requirement))
+    return float((loss[is_known] < requirement[is_known]).mean()) if is_known.any() else np.nan
 
 
 def compute_preferred_accuracy(
@@ -330,9 +333,9 @@ def compute_preferred_accuracy(
     Parameters
     ----------
     loss, requirement : FloatArray
-        As for ``appeal``, shape (n,).
+        As for ``compute_appeal``, shape (n,).
     accuracy, local_accuracy : FloatArray
-        Of w and of the local model on the client's test part, shape (n,).
+        The accuracy of w and of the local model on the client's test split, shape (n,).
     """
     numbers = np.stack([loss, requirement, accuracy, local_accuracy])
     loss, requirement, accuracy, local_accuracy = numbers[:, ~np.isnan(numbers).any(axis=0)]

@@ -23,10 +23,10 @@ ROW_NEUTRAL_SETTINGS = frozenset(
         *("data.root", "data.path", "data.download", "data.cache_dir"),
     }
 )
-"""Settings of the data that change no client's rows: who counts, and where the files lie."""
+"""Data settings that do not change a client's rows: priority weights, and paths of files."""
 
 COMPARED_SETTINGS = ("seed", "client.loss", "client.class_weights")
-"""Settings beside the data's that must agree for two training losses to be comparable."""
+"""Settings beside those of the data that must agree for training losses to be comparable."""
 
 
 def load_run_requirements(
@@ -35,28 +35,28 @@ def load_run_requirements(
     num_clients: int,
     resume: Path | None = None,
 ) -> Hooks:
-    """Return the requirements of a run as its settings say, no hooks where they say nothing.
+    """Return the requirements of a run from its settings, or no hooks if there are none.
 
     Parameters
     ----------
     nodes : mapping
-        The settings of the evaluation and of each rule, by their place.
+        The settings of the evaluation and of each rule, by their key.
     settings : mapping
         All settings, by dotted key.
     num_clients : int
         The number of clients in the data.
     resume : Path, optional
-        The directory of a run that goes on: it has the requirements of its records, since what they
-        were read from may have changed.
+        The directory of a resumed run. Its requirements come from its records, since their source
+        may have changed.
 
     Raises
     ------
     RunError
-        If the run that they name is none of ``local_only`` with the same clients.
+        If the settings name a run that is not ``local_only`` with the same clients.
     SettingsError
-        If a list is not for as many clients as the data has, or a mapping names others.
+        If a list has not one number for each client, or a mapping names other clients.
     """
-    place, given = find_requirement(nodes)
+    setting, given = find_requirement(nodes)
     if given is None:
         return Hooks()
     if resume is not None:
@@ -65,45 +65,45 @@ def load_run_requirements(
             return recorded
     if isinstance(given, str):
         return load_local_requirements(Path(given).expanduser(), settings)
-    return build_appeal_hooks(_convert_to_mapping(place, given, num_clients))
+    return build_appeal_hooks(_convert_to_mapping(setting, given, num_clients))
 
 
 def load_local_requirements(directory: Path, settings: Mapping[str, Any]) -> Hooks:
     """Return the requirements from a run in which each client trained a local model.
 
-    rho_k is the training loss of k's model in its last evaluation, beside its test accuracy then.
+    rho_k is the training loss of k's model in its last evaluation, with its test accuracy there.
 
     Parameters
     ----------
     directory : Path
-        The run's.
+        The directory of that run.
     settings : mapping
-        Those of the run that takes the requirements, by dotted key. Seed, data and loss function
-        must be the same, or else the losses of client k would not be comparable.
+        The settings of the run that gets the requirements, by dotted key. Seed, data and loss
+        function must be the same, since otherwise the losses of client k are not comparable.
 
     Raises
     ------
     RunError
-        If there is no such run, it is damaged, not completed, of other clients, its clients share
-        a model, or nobody measured a training loss.
+        If there is no such run, it is damaged, not completed or of other clients, its clients share
+        a model, or no client evaluated a training loss.
     """
     run = load_run(directory)
     _check_local_only(run)
     _check_same_clients(run, settings)
-    found = _find_last_evaluations(read_table(run.directory / "evaluations"))
-    if not found:
+    last_evaluations = _find_last_evaluations(read_table(run.directory / "evaluations"))
+    if not last_evaluations:
         raise RunError(
             f"{run.directory}: expected the training losses of the clients' models in "
             "evaluations/, got none that is finite"
         )
     return build_appeal_hooks(
-        {client: loss for client, (loss, _) in found.items()},
-        {client: accuracy for client, (_, accuracy) in found.items()},
+        {client: loss for client, (loss, _) in last_evaluations.items()},
+        {client: accuracy for client, (_, accuracy) in last_evaluations.items()},
     )
 
 
 def read_recorded_requirements(directory: Path) -> Hooks:
-    """Return the requirements that a run's records have.
+    """Return the requirements in a run's records.
 
     Raises
     ------
@@ -128,8 +128,8 @@ def _convert_to_mapping(setting: str, given: Any, num_clients: int) -> dict[int,
         return dict.fromkeys(range(num_clients), float(given))
     if len(given) != num_clients:
         raise SettingsError(
-            f"{setting} must have one number for each of the {num_clients} clients in the data, got "
-            f"{len(given)}"
+            f"{setting} must have one number for each of the {num_clients} clients in the data, "
+            f"got {len(given)}"
         )
     return dict(enumerate(map(float, given)))
 
@@ -148,8 +148,8 @@ def _check_local_only(run: Run) -> None:
         raise RunError(f"{run.directory}/config.yaml: {error}") from None
     if not rules.trains_local_models:
         raise RunError(
-            f"{run.directory}: expected a run of local_only, in which every client trains a model "
-            f"of its own, got one of {run.strategy}"
+            f"{run.directory}: expected a run of local_only, in which every client trains a local "
+            f"model, got one of {run.strategy}"
         )
     if run.status != "completed":
         raise RunError(f"{run.directory}: expected a completed run, got one that is {run.status}")
@@ -170,7 +170,7 @@ def _determines_rows(setting: str) -> bool:
 
 
 def _find_last_evaluations(table: pa.Table) -> dict[int, tuple[float, float]]:
-    """Return each client's training loss and test accuracy in the last round that has its loss."""
+    """Return each client's training loss and test accuracy in the last round with its loss."""
     found: dict[int, tuple[float, float]] = {}
     names = ("round", "client", "loss", "test_accuracy")
     ordered = table.select(names).sort_by("round")

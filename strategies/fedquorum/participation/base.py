@@ -36,7 +36,7 @@ class Participation(Weighting[StateT]):
     Raises
     ------
     ParameterError
-        If the base divides by the weights of the clients present.
+        If the base divides by the weights of the available clients.
     """
 
     goal = Goal.PARTICIPATION
@@ -51,7 +51,9 @@ class Participation(Weighting[StateT]):
         super().__post_init__()
         if not self.base.has_fixed_denominator:
             raise ParameterError(
-                "base", "a weighting over a fixed population, as over_known() returns it", self.base
+                "base",
+                "a weighting over a fixed population, as with_fixed_denominator() returns it",
+                self.base,
             )
 
     @classmethod
@@ -64,12 +66,12 @@ class Participation(Weighting[StateT]):
             If that weighting has no form over a fixed population, with the reason.
         """
         try:
-            over_known = base.with_fixed_denominator()
+            fixed = base.with_fixed_denominator()
         except ParameterError as error:
             raise ParameterError(
                 error.parameter, error.allowed, cls.key or cls.__name__, error.reason
             ) from None
-        return cls.from_options({**options, "base": over_known}, context)
+        return cls.from_options({**options, "base": fixed}, context)
 
     def check_with(self, selection: Selection, server_optimizer: ServerOptimizer[Any]) -> None:
         """Refuse a selection by losses."""
@@ -78,8 +80,8 @@ class Participation(Weighting[StateT]):
                 "participation",
                 f"none with the selection {selection.key}",
                 self.key,
-                "who is asked follows from the losses, so how long a client is not asked tells "
-                "nothing of how often it is there",
+                "losses decide which clients are sampled, so gaps between rounds do not measure "
+                "availability",
             )
 
     @property
@@ -99,7 +101,7 @@ class Participation(Weighting[StateT]):
 
     @property
     def denominator(self) -> str:
-        """The base's divisor, in words."""
+        """The base's denominator, in words."""
         return self.base.denominator
 
     @property
@@ -109,11 +111,11 @@ class Participation(Weighting[StateT]):
 
     @property
     def dp_unsupported_reason(self) -> str:
-        """The reason why the base's share has no bound; empty if it has one."""
+        """The reason why the base's weights have no bound; empty if they have one."""
         return self.base.dp_unsupported_reason
 
     def find_rejection_reason(self, client: int) -> str:
-        """Return why the base has no weight for a client."""
+        """Return why the base has no weight for a client; empty if it has one."""
         return self.base.find_rejection_reason(client)
 
     def compute_regret_bound(self, rounds: int, clients: int, fraction: float) -> Bound | None:
@@ -138,7 +140,7 @@ class Participation(Weighting[StateT]):
     def _compute_corrected_weights(
         self, omega: Mapping[int, float], state: Any, plan: RoundPlan
     ) -> KnownWeights | None:
-        """Return what omega_n b_n is proportional to, None where b_n is open before training."""
+        """Return the proportional weights omega_n b_n; None if b_n is unknown before training."""
         proportions = self.base.compute_known_weights(state, plan)
         if proportions is None:
             return None

@@ -22,7 +22,7 @@ from .base import Participation
 
 
 class CountingState(Protocol):
-    """The state of such a correction for all clients, with the base's state."""
+    """The state of a counting correction for all clients, with the base's state."""
 
     @property
     def client(self) -> IntArray:
@@ -39,11 +39,11 @@ CountingT = TypeVar("CountingT", bound=CountingState)
 class CountingCorrection(Participation[CountingT]):
     """Weight participants by c_n = omega_n b_n / B, with omega_n from the rounds BEFORE this one.
 
-    A client takes part in a round if it is present. A client that declines or that a gate
-    refuses took part, because omega corrects for absence only. A client that was asked and sent no
-    usable reply did not take part. The count of a client begins in the round in which the server
-    first knows it, and continues after its node has left. It skips rounds in which the server could
-    not ask the client, such as a gate's warm-up.
+    A client takes part in a round if it is present. A client that declines or whose update a gate
+    rejects took part, because omega corrects for absence only. A selected client without a usable
+    reply did not take part. The count of a client starts in the round in which it registers, and
+    continues after its node has left. It skips rounds in which the client was not eligible, such as
+    a gate's warm-up.
 
     A subclass counts rounds in its state, a frozen dataclass, and has a parameter that limits
     omega.
@@ -65,28 +65,31 @@ class CountingCorrection(Participation[CountingT]):
     def count(self, state: CountingT, counted: BoolArray, participated: BoolArray) -> CountingT:
         """Return the state after a round.
 
-        ``counted`` marks the clients whose rounds include this one, ``participated`` the clients that
-        took part, both of shape (N,).
+        ``counted`` marks the clients whose rounds include this one, ``participated`` the clients
+        that took part, both of shape (N,).
         """
 
     @property
     def dp_unsupported_reason(self) -> str:
-        """The reason why an update's share has no bound: omega can grow without limit."""
+        """The reason why an update's weight has no bound, such as an infinite omega; else empty."""
         if math.isinf(getattr(self, self.limit_parameter)):
-            return f"with {self.limit_parameter} inf an update may count for any share; give it a number"
+            return (
+                f"with {self.limit_parameter} inf an update may count for any share; give it a "
+                "number"
+            )
         return self.base.dp_unsupported_reason
 
     def compute_max_share(self, num_clients: int) -> float:
-        """Return the limit of omega times the base's largest share."""
-        most: float = getattr(self, self.limit_parameter)
-        return most * self.base.compute_max_share(num_clients)
+        """Return the limit of omega times the base's largest weight."""
+        max_omega: float = getattr(self, self.limit_parameter)
+        return max_omega * self.base.compute_max_share(num_clients)
 
     def compute_known_weights(self, state: CountingT, plan: RoundPlan) -> KnownWeights | None:
-        """Return omega_n, which earlier rounds determine, times the base's proportions."""
+        """Return omega_n, from earlier rounds, times the base's proportional weights."""
         clients = np.array(plan.clients, dtype=np.int64)
         omega = self.estimate(state)[np.searchsorted(state.client, clients)]
-        of_asked = dict(zip(plan.clients, omega.tolist(), strict=True))
-        return self._compute_corrected_weights(of_asked, state.base, plan)
+        omega_by_client = dict(zip(plan.clients, omega.tolist(), strict=True))
+        return self._compute_corrected_weights(omega_by_client, state.base, plan)
 
     def weigh(
         self,
@@ -99,28 +102,31 @@ class CountingCorrection(Participation[CountingT]):
 
         Raises the base's errors.
         """
-        known = _build_mask(state.client, updates.registered)
-        position = find_client_indices(state.client, updates)
+        registered = _build_mask(state.client, updates.registered)
+        client_indices = find_client_indices(state.client, updates)
         base, weights = self.base.weigh(state.base, plan, updates, admitted_fraction)
-        took_part = _build_mask(state.client, updates.declined)
-        took_part[position] = True
-        whole, estimate = known.all(), self.estimate(state)
+        participated = _build_mask(state.client, updates.declined)
+        participated[client_indices] = True
+        all_registered, estimate = registered.all(), self.estimate(state)
         omega = PerClient(
-            state.client if whole else state.client[known], estimate if whole else estimate[known]
+            state.client if all_registered else state.client[registered],
+            estimate if all_registered else estimate[registered],
         )
         counted = (
-            known if plan.eligible is None else known & np.isin(state.client, list(plan.eligible))
+            registered
+            if plan.eligible is None
+            else registered & np.isin(state.client, list(plan.eligible))
         )
-        following: Any = self.count(state, counted, took_part)
-        return replace(following, base=base), replace(
-            weights, numerator=estimate[position] * weights.numerator, omega=omega
+        next_state: Any = self.count(state, counted, participated)
+        return replace(next_state, base=base), replace(
+            weights, numerator=estimate[client_indices] * weights.numerator, omega=omega
         )
 
 
-def _build_mask(clients: IntArray, chosen: IntArray) -> BoolArray:
-    """Return which of the clients are among those chosen, shape (N,); mostly all, or nobody."""
-    if not len(chosen):
+def _build_mask(clients: IntArray, members: IntArray) -> BoolArray:
+    """Return a membership mask, shape (N,), with fast paths for all and none."""
+    if not len(members):
         return np.zeros(len(clients), dtype=np.bool_)
-    if np.array_equal(clients, chosen):
+    if np.array_equal(clients, members):
         return np.ones(len(clients), dtype=np.bool_)
-    return np.isin(clients, chosen)
+    return np.isin(clients, members)

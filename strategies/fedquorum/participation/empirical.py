@@ -1,4 +1,4 @@
-"""Weight updates by 1 / (share of the rounds so far in which the client took part)."""
+"""Weight updates by 1 / (fraction of the rounds so far in which the client took part)."""
 
 import math
 from collections.abc import Iterator
@@ -35,9 +35,9 @@ class EmpiricalCorrection(CountingCorrection[RoundCounts]):
     """Weight participants by c_n = omega_n b_n / B with omega_n = n_n / t_n.
 
     n_n is the number of client n's rounds, and t_n the number of them in which it took part. Both
-    include this round: with the counts BEFORE the round, omega_n = (rounds + 1) / (taken + 1). b_n
-    / B is the base's weight over a fixed population, by default 1 / N. ``CountingCorrection`` defines which
-    rounds count for a client.
+    include this round: with the counts BEFORE the round, omega_n = (rounds + 1) / (taken + 1).
+    b_n / B is the base's weight over a fixed population, by default 1 / N. ``CountingCorrection``
+    defines which rounds count for a client.
 
     If client n takes part with probability p in every round, its expected weight in round t (from
     0) is exactly 1 - (1 - p)^(t + 1) of b_n / B. That is less bias in early rounds than FedAU has,
@@ -47,7 +47,7 @@ class EmpiricalCorrection(CountingCorrection[RoundCounts]):
     Parameters
     ----------
     max_weight : float
-        Largest omega_n, >= 1, or inf. Ours; the paper is said to name no safeguard.
+        Largest omega_n, >= 1, or inf. Ours; according to third parties the paper has no safeguard.
     base : Weighting
         The weighting to correct.
 
@@ -99,7 +99,7 @@ class EmpiricalCorrection(CountingCorrection[RoundCounts]):
         )
 
     def estimate(self, state: RoundCounts) -> FloatArray:
-        """Return 1 / (share of rounds) for clients that take part in this round."""
+        """Return 1 / (fraction of rounds) for clients that take part in this round, shape (N,)."""
         omega: FloatArray = (state.rounds + 1) / (state.taken + 1)
         return np.minimum(omega, self.max_weight)
 

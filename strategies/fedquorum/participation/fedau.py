@@ -43,8 +43,8 @@ class FedAUCorrection(CountingCorrection[FedAUState]):
 
     If client n takes part with probability p_n in every round, the mean length tends to 1 / p_n,
     minus (1 - p_n)^K / p_n because of the cutoff. In the long run each client therefore counts the
-    same, however often it takes part. The correction is unbiased because the divisor belongs to a
-    fixed population: N known clients, or the base's B (``Weighting.over_known``).
+    same, however often it takes part. The correction is unbiased because the denominator belongs to
+    a fixed population: N registered clients, or B of ``Weighting.with_fixed_denominator``.
 
     ``CountingCorrection`` defines which rounds count for a client.
 
@@ -119,10 +119,10 @@ class FedAUCorrection(CountingCorrection[FedAUState]):
         """Return the state one round later; an interval ends if its client took part."""
         intervals, omega = state.intervals.copy(), state.omega.copy()
         rounds = state.rounds + counted
-        ends = participated if math.isinf(self.cutoff) else participated | (rounds == self.cutoff)
-        ended = np.flatnonzero(counted & ends)  # few clients, where few of many are asked
-        seen, length = intervals[ended], rounds[ended]
-        omega[ended] = (seen * omega[ended] + length) / (seen + 1)
-        intervals[ended] += 1
-        rounds[ended] = 0
+        is_end = participated if math.isinf(self.cutoff) else participated | (rounds == self.cutoff)
+        clients = np.flatnonzero(counted & is_end)  # few clients if few of many are selected
+        num_intervals, length = intervals[clients], rounds[clients]
+        omega[clients] = (num_intervals * omega[clients] + length) / (num_intervals + 1)
+        intervals[clients] += 1
+        rounds[clients] = 0
         return replace(state, intervals=intervals, rounds=rounds, omega=omega)

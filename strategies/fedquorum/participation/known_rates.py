@@ -51,14 +51,14 @@ RATES = RateValues()
 class KnownRatesCorrection(Participation[Any]):
     """Weight participants by c_n = omega_n b_n / B with given omega_n = 1 / p_n.
 
-    b_n / B is the base's weight over a fixed population (``Weighting.over_known``). The default
-    1 / N gives the known-statistics baseline. p_n is the probability that a round counts client n.
-    The correction is unbiased: the expected weight of client n is b_n / B. If rates change with
-    time, omega_n is 1 / p_n(t) in round t, and 0 if the client cannot take part in round t.
+    b_n / B is the base's weight over a fixed population (``Weighting.with_fixed_denominator``). The
+    default 1 / N gives the known-statistics baseline. p_n is the probability that a round counts
+    client n. The correction is unbiased: the expected weight of client n is b_n / B. If rates
+    change over time, omega_n is 1 / p_n(t) in round t, and 0 if the client cannot take part then.
 
-    Rates that a user gives are those of being counted. A simulation knows those of being available
-    instead: p_n is then that rate times ``counted``, the probability that an available client is
-    counted.
+    Rates from the user are the probabilities of being counted. A simulation has the probabilities
+    of being available instead: p_n is then that rate times ``counted``, the probability that an
+    available client is counted.
 
     Parameters
     ----------
@@ -66,18 +66,18 @@ class KnownRatesCorrection(Participation[Any]):
         p_n by client id; omega_n is 1 for a client without a rate. In settings, null takes the
         rates of the simulated availability.
     pattern : RatePattern, optional
-        The change of these rates with time; it comes with the simulation's rates.
+        The change of these rates over time; it comes with the simulation's rates.
     counted : mapping of int to float, optional
         The probability that an available client is counted; it comes with the simulation's rates.
-        None if every round counts all that are available.
+        None if every round counts all available clients.
     base : Weighting
         The weighting to correct.
 
     Raises
     ------
     ParameterError
-        If a rate is outside (0, 1], a client never takes part, no round asks it, nobody can tell
-        with which probability a round asks it, or the base has no weights over a fixed population.
+        If a rate is outside (0, 1], a client never takes part, no round selects it, the probability
+        of its selection is unknown, or the base has no weights over a fixed population.
 
     References
     ----------
@@ -102,7 +102,7 @@ class KnownRatesCorrection(Participation[Any]):
     symbol = "(1 / p_k)"
     uses_known_rates = True
     required_options: ClassVar[Mapping[str, tuple[str, str]]] = {
-        "probabilities": (RATES.describe(), "nobody else knows them")
+        "probabilities": (RATES.describe(), "the run does not know them")
     }
     late_reply_effect = "It did not take part; its rate is that of being in time."
 
@@ -121,8 +121,8 @@ class KnownRatesCorrection(Participation[Any]):
             counted = None if context.counted is None else PerClient.from_mapping(context.counted)
             if counted is not None and np.all(counted.numbers == 1.0):
                 counted = None
-            of_simulation = {"pattern": context.pattern, "counted": counted}
-            options = {**options, "probabilities": context.rates, **of_simulation}
+            simulated = {"pattern": context.pattern, "counted": counted}
+            options = {**options, "probabilities": context.rates, **simulated}
         rule = cls(**options)
         if not context.clients:
             return rule
@@ -131,7 +131,7 @@ class KnownRatesCorrection(Participation[Any]):
                 "probabilities",
                 RATES.describe(),
                 None,
-                "nobody knows the rates otherwise: the availability does not tell them",
+                "the simulated availability does not supply the rates",
             )
         for client in context.clients:
             PROBABILITY.check(f"probabilities[{client}]", rule.rates.get(client))
@@ -139,11 +139,11 @@ class KnownRatesCorrection(Participation[Any]):
 
     @property
     def needs_rates(self) -> bool:
-        """Whether a simulation has to tell the rates."""
+        """Whether the rates must come from a simulation."""
         return self.probabilities is None
 
     def check_with(self, selection: Selection, server_optimizer: ServerOptimizer[Any]) -> None:
-        """Refuse a selection of which nobody can tell with which probability it asks a client."""
+        """Refuse a selection that does not declare the probability of selecting a client."""
         super().check_with(selection, server_optimizer)
         if not selection.declares_probabilities:
             raise selection.build_undeclared_error(self.key)
@@ -168,9 +168,9 @@ class KnownRatesCorrection(Participation[Any]):
 
     @property
     def dp_unsupported_reason(self) -> str:
-        """The reason why an update's share has no bound; empty if it has one."""
+        """The reason why an update's weight has no bound; empty if it has one."""
         if self.pattern is not None:
-            return "of rates that change with time no bound is worked out"
+            return "the weights have no known bound if rates change over time"
         return self.base.dp_unsupported_reason
 
     def find_rejection_reason(self, client: int) -> str:
@@ -178,7 +178,7 @@ class KnownRatesCorrection(Participation[Any]):
         return "" if client in self.rates else "as probabilities has no rate for it"
 
     def compute_max_share(self, num_clients: int) -> float:
-        """Return the largest 1 / p_n times the base's largest share."""
+        """Return the largest 1 / p_n times the base's largest weight."""
         return max(self.compute_omega(0).values(), default=1.0) * self.base.compute_max_share(
             num_clients
         )
@@ -188,7 +188,7 @@ class KnownRatesCorrection(Participation[Any]):
         return self.base.init(population)
 
     def compute_known_weights(self, state: Any, plan: RoundPlan) -> KnownWeights | None:
-        """Return omega_n times the base's proportions."""
+        """Return omega_n times the base's proportional weights."""
         omega = self.compute_omega(plan.t).get_array(np.array(plan.clients, dtype=np.int64), 1.0)
         return self._compute_corrected_weights(
             dict(zip(plan.clients, omega.tolist(), strict=True)), state, plan
@@ -198,11 +198,13 @@ class KnownRatesCorrection(Participation[Any]):
         self, state: Any, plan: RoundPlan, updates: ClientUpdates, admitted_fraction: FloatArray
     ) -> tuple[Any, AggregationWeights]:
         """Return omega_n b_n / B."""
-        following, weights = self.base.weigh(state, plan, updates, admitted_fraction)
+        next_state, weights = self.base.weigh(state, plan, updates, admitted_fraction)
         omega = self.compute_omega(plan.t)
         factor = omega.get_array(updates.client, 1.0)
-        of_known = PerClient(updates.registered, omega.get_array(updates.registered, 1.0))
-        return following, replace(weights, numerator=factor * weights.numerator, omega=of_known)
+        registered_omega = PerClient(updates.registered, omega.get_array(updates.registered, 1.0))
+        return next_state, replace(
+            weights, numerator=factor * weights.numerator, omega=registered_omega
+        )
 
     def explain(self, trace: DecisionTrace, index: int) -> Iterator[str]:
         """Yield omega, and how it multiplies the base's weight."""
@@ -212,11 +214,10 @@ class KnownRatesCorrection(Participation[Any]):
         if omega == 0.0:
             yield f"{rate} = 0: the client cannot take part in this round, so omega_n = 0"
             return
-        asked = None if self.counted is None else self.counted.get(client)
-        if asked is not None:
-            rate = (
-                f"({rate} x {format_number(asked)}, the probability that it counts while available)"
-            )
+        counted = None if self.counted is None else self.counted.get(client)
+        if counted is not None:
+            scale = f"{format_number(counted)}, the probability that it counts while available"
+            rate = f"({rate} x {scale})"
         yield f"omega_n = {f'1 / {rate}' if client in self.rates else '1'} = {format_number(omega)}"
         yield from super().explain(trace, index)
 

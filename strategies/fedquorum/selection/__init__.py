@@ -1,4 +1,4 @@
-"""Select the clients to ask in a round, and decide which updates are admitted."""
+"""Select the clients of a round, and decide which updates are admitted."""
 
 from ..rule import index_by_key
 from .after_warmup import AfterWarmup

@@ -1,4 +1,4 @@
-"""Ask every client, after a warm-up with the priority clients alone."""
+"""Select every client, after a warm-up with the priority clients alone."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from .warmup import WarmUpSelection
 
 @dataclass(frozen=True)
 class AfterWarmup(WarmUpSelection):
-    """Ask the priority clients in rounds t < warm-up, all clients from then on; admit all updates.
+    """Select the priority clients in rounds t < warm-up, then all clients; admit all updates.
 
     Without a warm-up, which is the default, this is the selection of FedAvg on all clients, like
     ``AllClients``. With FedALIGN's warm-up it is the papers' baseline "All".
@@ -25,7 +25,7 @@ class AfterWarmup(WarmUpSelection):
     num_rounds : int
         T, the number of rounds; the fraction refers to it. It may be 0 without a warm-up.
     warmup_fraction : float
-        Length of the warm-up, in which only priority clients are asked, as a share of all rounds.
+        Length of the warm-up, with only priority clients, as a fraction of all rounds.
     warmup_rounds : int, optional
         Length of the warm-up in rounds, >= 0; overrides the fraction.
     sampling : Sampling
@@ -62,15 +62,19 @@ class AfterWarmup(WarmUpSelection):
     @classmethod
     def from_options(cls, options: Mapping[str, Any], context: RunContext) -> Self:
         """Return the selection of a run of ``context.num_rounds`` rounds."""
-        made = cls(num_rounds=context.num_rounds or 0, **options)
-        if context.num_rounds is None and made.warmup_rounds is None and made.warmup_fraction > 0.0:
+        selection = cls(num_rounds=context.num_rounds or 0, **options)
+        if (
+            context.num_rounds is None
+            and selection.warmup_rounds is None
+            and selection.warmup_fraction > 0.0
+        ):
             raise ParameterError(
                 "num_rounds", POSITIVE_INT.describe(), None, "the warm-up is a share of it"
             )
-        return made
+        return selection
 
     def plan(self, t: int, population: Population, reports: ClientReports) -> RoundPlan:
-        """Return a call to sampled priority clients during the warm-up, then to all groups."""
+        """Return a plan with sampled priority clients during the warm-up, then with both groups."""
         sample = self.sampling.sample(t, population, reports)
         if t < self.num_warmup_rounds:
             return RoundPlan(

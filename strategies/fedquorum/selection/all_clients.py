@@ -1,4 +1,4 @@
-"""Ask every client, or a sample of each group."""
+"""Select every client, or a sample of each group."""
 
 from dataclasses import dataclass, field
 
@@ -10,9 +10,9 @@ from .sampling import Sampling
 
 @dataclass(frozen=True)
 class AllClients(Selection):
-    """Ask all sampled clients and admit all updates: the selection of FedAvg on all clients.
+    """Select all sampled clients and admit all updates: the selection of FedAvg on all clients.
 
-    Clients measure the model that they receive if the weighting needs their losses.
+    Clients evaluate the model that they receive if the weighting needs their losses.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class AllClients(Selection):
     sampling: Sampling = field(default_factory=Sampling)
 
     def plan(self, t: int, population: Population, reports: ClientReports) -> RoundPlan:
-        """Return a call to the sampled clients with and without priority."""
+        """Return a plan with the sampled clients, with and without priority."""
         sample = self.sampling.sample(t, population, reports)
         return RoundPlan(sample.clients, replacement_sample=sample.draws)
 

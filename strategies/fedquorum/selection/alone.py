@@ -1,4 +1,4 @@
-"""Ask every client to train a local model."""
+"""Select every client to train a local model."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ from .sampling import Sampling
 
 @dataclass(frozen=True)
 class LocalModelSelection(Selection):
-    """Ask all sampled clients to continue training their local models."""
+    """Select all sampled clients to continue training their local models."""
 
     key = "alone"
     summary = "Every client trains a local model."
@@ -26,7 +26,7 @@ class LocalModelSelection(Selection):
     sampling: Sampling = field(default_factory=Sampling)
 
     def plan(self, t: int, population: Population, reports: ClientReports) -> RoundPlan:
-        """Return a call to the sampled clients with and without priority."""
+        """Return a plan with the sampled clients, with and without priority."""
         return RoundPlan(
             self.sampling.sample(t, population, reports).clients, trains_local_model=True
         )

@@ -21,7 +21,7 @@ from .sampling import Sampling
 
 
 class Selection(Rule, ABC):
-    """Decide which clients are asked in a round, and which updates are admitted.
+    """Decide which clients are selected in a round, and which updates are admitted.
 
     A selection is pure: it does no I/O and keeps no state. A subclass has a field ``sampling``,
     sets ``population_text``, and implements ``plan`` and, if it can, ``compute_probabilities``.
@@ -29,44 +29,44 @@ class Selection(Rule, ABC):
     Attributes
     ----------
     population_text : str
-        The clients whose updates can count, present or absent: a fixed divisor sums over them.
+        The clients whose updates can count, available or not: a fixed denominator sums over them.
     has_gate : bool
         Whether the losses decide which clients take part.
     selects_all : bool
-        Whether it asks clients with and without priority alike and admits all their updates.
+        Whether it selects clients with and without priority and admits all their updates.
     trains_local_models : bool
         Whether every client trains a local model.
     needs_objective : bool
         Whether every round needs F(w_t).
     requests_losses : bool
-        Whether clients measure the model that they receive, whatever the weighting.
+        Whether clients evaluate the model that they receive, with any weighting.
     dp_unsupported_reason : str
         The reason why differential privacy cannot protect a client; empty if it can.
     """
 
-    population_text: ClassVar[str] = "all known clients"
+    population_text: ClassVar[str] = "all registered clients"
     has_gate: ClassVar[bool] = False
     selects_all: ClassVar[bool] = False
     trains_local_models: ClassVar[bool] = False
     needs_objective: ClassVar[bool] = True
     requests_losses: ClassVar[bool] = True
     dp_unsupported_reason: ClassVar[str] = (
-        "no bound is worked out of what one update counts among those selected"
+        "the influence of one update has no known bound with this selection"
     )
     sampling: Sampling
 
     @property
     def admits_all(self) -> bool:
-        """Whether every update that arrives counts in full, so that ``admit`` decides nothing."""
+        """Whether every update counts in full, so that ``admit`` has no effect."""
         return type(self).admit is Selection.admit
 
     @property
     def samples_objective(self) -> bool:
-        """Whether F(w_t) covers only the priority clients that round t asks."""
+        """Whether F(w_t) covers only the selected priority clients of round t."""
         return True
 
     def select_objective_clients(self, clients: frozenset[int]) -> frozenset[int]:
-        """Return the clients whose F_k(w_t) make up F(w_t): by default all that measure it."""
+        """Return the clients whose F_k(w_t) make up F(w_t): by default all that evaluate it."""
         return clients
 
     def check_population(self, population: Population) -> None:
@@ -75,30 +75,31 @@ class Selection(Rule, ABC):
         Raises
         ------
         ParameterError
-            With what is allowed, and the reason.
+            If it refuses, with the allowed populations and the reason.
         """
 
     @abstractmethod
     def plan(self, t: int, population: Population, reports: ClientReports) -> RoundPlan:
-        """Return the clients to ask in round t (from 0), and the terms sent with the model.
+        """Return the selected clients of round t (from 0), and the terms sent with the model.
 
-        ``reports`` has the clients' reports of earlier rounds. The same arguments give the same call;
-        a caller may ask for it ahead of the round, unless ``hooks`` has a ``before_round``.
+        ``reports`` has the clients' reports of earlier rounds. The same arguments give the same
+        plan; a caller may ask for it before the round, unless ``hooks`` has a ``before_round``.
         """
 
     def compute_probabilities(
         self, population: Population, reports: ClientReports
     ) -> PerClient | None:
-        """Return the probability that a round asks a client, of each that a round can ask.
+        """Return the probability that a round selects a client, for each eligible client.
 
-        It is that of every round after any warm-up, whatever other rounds ask. None, the default,
-        means that nobody can tell it: then ``known_statistics`` refuses the selection.
+        The probability holds for every round after any warm-up, independently of other rounds.
+        None, the default, means that it is unknown: then ``known_statistics`` refuses the
+        selection.
         """
         return None
 
     @property
     def declares_probabilities(self) -> bool:
-        """Whether ``compute_probabilities`` is of this ``plan``, not of one that a subclass replaced."""
+        """Whether ``compute_probabilities`` belongs to this ``plan``, not to an overridden one."""
         for kind in type(self).__mro__:
             if "compute_probabilities" in vars(kind):
                 return kind is not Selection
@@ -107,7 +108,7 @@ class Selection(Rule, ABC):
         return False
 
     def get_known_probabilities(self, population: Population) -> PerClient | None:
-        """Return ``compute_probabilities`` as known before the run; None if they are unknown."""
+        """Return ``compute_probabilities`` before the run; None if they are unknown."""
         return (
             self.compute_probabilities(population, ClientReports())
             if self.declares_probabilities
@@ -120,35 +121,35 @@ class Selection(Rule, ABC):
             "participation",
             f"none with the selection {self.key or type(self).__name__}",
             participation,
-            "it does not declare the probability that it asks a client; its method probabilities "
-            "can",
+            "it does not declare the probability that it selects a client; its method "
+            "compute_probabilities can",
         )
 
     @property
     def num_warmup_rounds(self) -> int:
-        """The number of first rounds in which only priority clients are asked."""
+        """The number of first rounds in which only priority clients are eligible."""
         return 0
 
     def admit(self, plan: RoundPlan, objective: Objective, updates: ClientUpdates) -> Admission:
-        """Return the admitted share of each update, given F(w_t) and the updates; by default 1."""
+        """Return the admitted fraction of each update, given F(w_t); by default 1."""
         n = len(updates.client)
         return Admission(np.ones(n), (None,) * n)
 
     def explain_selection(
         self, t: int, population: Population, plan: RoundPlan, client: int
     ) -> str:
-        """Return why a client was asked in round t, or why not."""
+        """Return why a client was selected in round t, or why not."""
         if self.selects_all or client in population.priority:
             return self.sampling.explain(t, plan, client, self._describe_groups(t), population)
         return f"no; {self._describe_groups(t)}"
 
     def explain_admission(self, trace: DecisionTrace, index: int) -> str:
-        """Return the admitted share of an update, and the reason."""
-        share = float(trace.admitted_fraction[index])
-        admitted = "whole" if share == 1.0 else f"a share of {share:.6g} of the update"
+        """Return the admitted fraction of an update, and the reason."""
+        fraction = float(trace.admitted_fraction[index])
+        admitted = "whole" if fraction == 1.0 else f"a share of {fraction:.6g} of the update"
         return f"{admitted}; there is no gate"
 
     def _describe_groups(self, t: int) -> str:
-        """Return which groups of clients are asked in round t, in words."""
-        both = "clients with and without priority are asked"
-        return both if self.selects_all else "only priority clients are asked"
+        """Return the eligible groups of clients in round t, in words."""
+        both = "clients with and without priority are eligible"
+        return both if self.selects_all else "only priority clients are eligible"

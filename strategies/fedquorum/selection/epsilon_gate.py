@@ -50,7 +50,8 @@ class EpsilonGate(WarmUpSelection):
 
     eps_t = 0 closes the gate, even for equal losses; eps_t = inf opens it for all clients.
 
-    If clients cannot decide (``Call.clients_decide`` is False), the server decides both halves.
+    If clients cannot decide (``RoundPlan.clients_apply_gate`` is False), the server decides both
+    halves.
 
     Parameters
     ----------
@@ -61,11 +62,11 @@ class EpsilonGate(WarmUpSelection):
     epsilon_schedule : {"constant", "step", "linear", "cosine", "exponential", "sqrt"}
         Schedule of eps_t (``fedquorum.schedules.compute_epsilon_factor``).
     epsilon_step_fraction : float
-        Share of the rounds after which the step schedule falls to 0.
+        Fraction of the rounds after which the step schedule falls to 0.
     epsilon_rate : float
         Rate of the exponential schedule, >= 0.
     warmup_fraction : float
-        Length of the warm-up, in which only priority clients are asked, as a share of all rounds.
+        Length of the warm-up, with only priority clients, as a fraction of all rounds.
     warmup_rounds : int, optional
         Length of the warm-up in rounds, >= 0; overrides the fraction.
     criterion : {"loss", "accuracy"}
@@ -73,12 +74,12 @@ class EpsilonGate(WarmUpSelection):
     objective_clients : {"priority", "sampled"}
         The clients over which F is taken under partial participation. ``priority``: all priority
         clients (eq. 5; eq. 55 of the version with proofs: updates are sampled, F is not).
-        ``sampled``: the priority clients that the round asks; F is noisier, but the others need not
-        measure the model.
+        ``sampled``: the selected priority clients; F is noisier, but the others need not evaluate
+        the model.
     objective_client : int, optional
         The priority client whose F_k, or accuracy, the gate takes for F; by default F is over all.
-        Every priority client still trains and measures (section 5 with proofs: "align with specific
-        priority clients' objective"; that only the gate changes is ours).
+        Every priority client still trains and evaluates (section 5 with proofs: "align with
+        specific priority clients' objective"; that only the gate changes is ours).
     sampling : Sampling
         Partial participation; by default all clients take part.
 
@@ -148,31 +149,31 @@ class EpsilonGate(WarmUpSelection):
 
     @property
     def samples_objective(self) -> bool:
-        """Whether F covers only the priority clients that the round asks."""
+        """Whether F covers only the selected priority clients."""
         return self.objective_clients == "sampled"
 
     def select_objective_clients(self, clients: frozenset[int]) -> frozenset[int]:
-        """Return ``objective_client``, or by default all clients that measure F_k(w_t)."""
-        one = self.objective_client
-        return clients if one is None else clients & {one}
+        """Return ``objective_client``, or by default all clients that evaluate F_k(w_t)."""
+        client = self.objective_client
+        return clients if client is None else clients & {client}
 
     def check_population(self, population: Population) -> None:
         """Refuse a population in which ``objective_client`` has no priority."""
-        one = self.objective_client
-        if one is not None and one not in population.priority:
+        client = self.objective_client
+        if client is not None and client not in population.priority:
             allowed = "the id of a priority client, or none"
-            raise ParameterError("objective_client", allowed, one)
+            raise ParameterError("objective_client", allowed, client)
 
     def plan(self, t: int, population: Population, reports: ClientReports) -> RoundPlan:
-        """Return a call to priority clients during the warm-up, and to all clients after it."""
+        """Return a plan with priority clients during the warm-up, and with all clients after it."""
         sample = self.sampling.sample(t, population, reports)
-        warm = t < self.num_warmup_rounds
+        is_warmup = t < self.num_warmup_rounds
         return RoundPlan(
-            sample.priority if warm else sample.clients,
-            epsilon=0.0 if warm else self.compute_threshold(t),
+            sample.priority if is_warmup else sample.clients,
+            epsilon=0.0 if is_warmup else self.compute_threshold(t),
             criterion=self.criterion,
             replacement_sample=sample.draws,
-            eligible=population.priority if warm else None,
+            eligible=population.priority if is_warmup else None,
         )
 
     def compute_probabilities(
@@ -193,10 +194,10 @@ class EpsilonGate(WarmUpSelection):
         return self.epsilon * factor if factor > 0.0 else 0.0
 
     def admit(self, plan: RoundPlan, objective: Objective, updates: ClientUpdates) -> Admission:
-        """Admit the share lambda_k of every update, and all of an update inside the gate.
+        """Admit the fraction lambda_k of every update, and all of an update inside the gate.
 
-        The share is lambda_k + (1 - lambda_k) [k inside the gate]: 1 for priority clients, 1 or 0
-        for the others, and a value in between for a priority weight in between.
+        The fraction is lambda_k + (1 - lambda_k) [k inside the gate]: 1 for priority clients, 1 or
+        0 for the others, and between 0 and 1 for a priority weight between 0 and 1.
         """
         epsilon = 0.0 if plan.epsilon is None else plan.epsilon
         n = len(updates.client)
@@ -217,16 +218,16 @@ class EpsilonGate(WarmUpSelection):
         )
 
     def explain_admission(self, trace: DecisionTrace, index: int) -> str:
-        """Return the halves of the inequality that admitted an update, or those that refused it."""
-        call, responses = trace.plan, trace.updates
-        share = float(trace.admitted_fraction[index])
-        priority = float(responses.priority_weight[index])
+        """Return the halves of the inequality that admitted an update, or those that failed."""
+        plan, updates = trace.plan, trace.updates
+        fraction = float(trace.admitted_fraction[index])
+        priority = float(updates.priority_weight[index])
         if priority == 1.0:
             return "whole; the client has priority"
-        accuracy = call.criterion == "accuracy"
-        value = float((responses.accuracy if accuracy else responses.loss)[index])
+        accuracy = plan.criterion == "accuracy"
+        value = float((updates.accuracy if accuracy else updates.loss)[index])
         overall = trace.objective.accuracy if accuracy else trace.objective.loss
-        epsilon, reason = call.epsilon or 0.0, trace.admission_reasons[index]
+        epsilon, reason = plan.epsilon or 0.0, trace.admission_reasons[index]
         if reason is not None and (math.isnan(value) or math.isnan(overall)):
             inside = reason
         elif epsilon == 0.0:
@@ -235,20 +236,20 @@ class EpsilonGate(WarmUpSelection):
             symbol = "acc" if accuracy else "F"
             shift = epsilon if accuracy else -epsilon
             halves = [_check_half(symbol, value, overall, shift)]
-            if priority > 0.0 or not call.clients_apply_gate:  # the server decides both halves
+            if priority > 0.0 or not plan.clients_apply_gate:  # the server decides both halves
                 halves.append(_check_half(symbol, value, overall, -shift))
-            refused = [text for holds, text in halves if not holds]
-            inside = " and ".join(refused or (text for _, text in halves))
+            failing = [text for holds, text in halves if not holds]
+            inside = " and ".join(failing or (text for _, text in halves))
         if priority > 0.0:
             return (
-                f"share lambda_k + (1 - lambda_k) [inside] = {share:.6g}, lambda_k = "
+                f"share lambda_k + (1 - lambda_k) [inside] = {fraction:.6g}, lambda_k = "
                 f"{priority:g}; {inside}"
             )
-        return f"{'whole' if share > 0 else 'no'}; {inside}"
+        return f"{'whole' if fraction > 0 else 'no'}; {inside}"
 
 
 def _check_half(symbol: str, value: float, overall: float, shift: float) -> tuple[bool, str]:
-    """Return whether value <= overall + eps, or value >= overall - eps, and how it stands."""
+    """Return whether value <= overall + eps, or value >= overall - eps, and the text of it."""
     bound = overall + shift
     holds = value <= bound if shift > 0 else value >= bound
     sign = ("<=" if holds else ">") if shift > 0 else (">=" if holds else "<")

@@ -1,4 +1,4 @@
-"""Ask the priority clients alone, or a sample of them."""
+"""Select the priority clients alone, or a sample of them."""
 
 from dataclasses import dataclass, field
 
@@ -18,19 +18,19 @@ from .sampling import Sampling
 
 @dataclass(frozen=True)
 class PriorityOnly(Selection):
-    """Ask the sampled priority clients and admit all their updates."""
+    """Select the sampled priority clients and admit all their updates."""
 
     key = "priority_only"
     summary = "The priority clients alone."
     description = RuleDescription(
         clients="the priority clients alone",
     )
-    population_text = "the known priority clients"
+    population_text = "the registered priority clients"
 
     sampling: Sampling = field(default_factory=Sampling)
 
     def plan(self, t: int, population: Population, reports: ClientReports) -> RoundPlan:
-        """Return a call to the sampled priority clients."""
+        """Return a plan with the sampled priority clients."""
         sample = self.sampling.sample(t, population, reports)
         return RoundPlan(
             sample.priority, replacement_sample=sample.draws, eligible=population.priority
@@ -40,11 +40,11 @@ class PriorityOnly(Selection):
         self, population: Population, reports: ClientReports
     ) -> PerClient | None:
         """Return the probability that the sample has each priority client."""
-        asked = self.sampling.compute_probabilities(population, reports)
-        return None if asked is None else asked.select(population.priority)
+        probabilities = self.sampling.compute_probabilities(population, reports)
+        return None if probabilities is None else probabilities.select(population.priority)
 
     def admit(self, plan: RoundPlan, objective: Objective, updates: ClientUpdates) -> Admission:
-        """Admit the share lambda_k of every update."""
+        """Admit the fraction lambda_k of every update."""
         weight = updates.priority_weight
         reasons = tuple(None if w == 1.0 else f"priority weight {w:g}" for w in weight)
         return Admission(weight, reasons)

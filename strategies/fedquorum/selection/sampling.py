@@ -29,12 +29,12 @@ class ClientSample:
 
 @dataclass(frozen=True)
 class Sampling:
-    """Draw the clients of a round, from (seed, "selection", round) alone.
+    """Sample the clients of a round, from (seed, "selection", round) alone.
 
     Priority clients and other clients are two groups.
 
     Form (a), the default: draw a uniform fraction C of each group without replacement. That is
-    round(C n) clients of a group of n, and at least one priority client. p_k is normalised by the
+    round(C n) clients of a group of n, and at least one priority client. p_k is normalized by the
     sampled priority data. With ``minimum`` the number is max(int(C n), minimum), as in Flower's
     ``FedAvg``.
 
@@ -45,13 +45,13 @@ class Sampling:
     Parameters
     ----------
     fraction : float
-        C in [0, 1]; 1 asks all clients.
+        C in [0, 1]; 1 selects all clients.
     priority_samples : int, optional
         |S| >= 1.
     seed : int
         The run's seed, >= 0.
     minimum : int, optional
-        Smallest number of clients to ask in a group; all clients of a smaller group.
+        Smallest number of clients to select in a group; all clients of a smaller group.
 
     Raises
     ------
@@ -72,12 +72,12 @@ class Sampling:
         check_parameters(self)
 
     def sample(self, t: int, population: Population, reports: ClientReports) -> ClientSample:
-        """Return the clients to ask in round t; ``reports`` has D_k of the priority clients."""
+        """Return the sample of round t; ``reports`` has D_k of the priority clients."""
         rng = make_generator(self.seed, "selection", t)
-        priority, others = population.priority_clients, population.non_priority_clients
+        priority, non_priority = population.priority_clients, population.non_priority_clients
         if reports.available is not None:
             priority = tuple(k for k in priority if k in reports.available)
-            others = tuple(k for k in others if k in reports.available)
+            non_priority = tuple(k for k in non_priority if k in reports.available)
         draws = None
         if self.priority_samples is None:
             priority = self.sample_fraction(priority, rng, at_least=1)
@@ -91,34 +91,34 @@ class Sampling:
                 )
             draws = self._draw(priority, rng, reports.num_examples, self.priority_samples)
             priority = tuple(sorted(draws.counts))
-        return ClientSample(priority, self.sample_fraction(others, rng, at_least=0), draws)
+        return ClientSample(priority, self.sample_fraction(non_priority, rng, at_least=0), draws)
 
     def compute_probabilities(
         self, population: Population, reports: ClientReports
     ) -> PerClient | None:
-        """Return the probability that ``sample`` has a client, of each from which it draws.
+        """Return the probability that ``sample`` contains a client, for each eligible client.
 
-        It is the size of the sample over n for a group of n. With ``priority_samples`` it is
+        For a group of n it is the size of the sample over n. With ``priority_samples`` it is
         1 - (1 - p_k)^|S| for a priority client; None while the amounts of data are unknown.
         """
-        there = population.sorted_clients
+        available = population.sorted_clients
         if reports.available is not None:
-            there = there[np.isin(there, list(reports.available))]
-        priority = np.isin(there, population.priority_clients)
-        asked = np.where(
+            available = available[np.isin(available, list(reports.available))]
+        priority = np.isin(available, population.priority_clients)
+        probabilities = np.where(
             priority,
             self._compute_fraction(int(priority.sum()), at_least=1),
             self._compute_fraction(int((~priority).sum()), at_least=0),
         )
         if self.priority_samples is not None:
-            data = PerClient.from_mapping(reports.num_examples).get_array(there[priority], 0.0)
+            data = PerClient.from_mapping(reports.num_examples).get_array(available[priority], 0.0)
             if data.sum() == 0.0:
                 return None
-            asked[priority] = 1.0 - (1.0 - data / data.sum()) ** self.priority_samples
-        return PerClient(there, asked)
+            probabilities[priority] = 1.0 - (1.0 - data / data.sum()) ** self.priority_samples
+        return PerClient(available, probabilities)
 
     def _compute_fraction(self, count: int, *, at_least: int) -> float:
-        """Return the drawn share of a group of ``count`` clients, 1 of an empty one."""
+        """Return the sampled fraction of a group of ``count`` clients, 1 for an empty group."""
         if self.fraction == 1.0 or count == 0:
             return 1.0
         return self.compute_sample_size(count, at_least=at_least) / count
@@ -126,32 +126,32 @@ class Sampling:
     def explain(
         self, t: int, plan: RoundPlan, client: int, groups: str, population: Population
     ) -> str:
-        """Say whether a client was asked in round t, and how it was drawn."""
-        asked = "yes" if client in plan.clients else "no"
+        """Say whether a client was selected in round t, and how it was sampled."""
+        answer = "yes" if client in plan.clients else "no"
         seed = f'(seed {self.seed}, "selection", round {t + 1})'
         if plan.replacement_sample is not None and client in population.priority:
             return (
-                f"{asked}; {groups}; drawn {plan.replacement_sample.counts.get(client, 0)} times of "
-                f"{sum(plan.replacement_sample.counts.values())}, with probability D_k / "
+                f"{answer}; {groups}; drawn {plan.replacement_sample.counts.get(client, 0)} times "
+                f"of {sum(plan.replacement_sample.counts.values())}, with probability D_k / "
                 f"{plan.replacement_sample.priority_data:.6g} each, from {seed}"
             )
         if self.fraction == 1.0:
             return f"yes; {groups}, all of them"
-        return f"{asked}; {groups}, a fraction {self.fraction:g} of each group drawn from {seed}"
+        return f"{answer}; {groups}, a fraction {self.fraction:g} of each group drawn from {seed}"
 
     def sample_fraction(
         self, clients: tuple[int, ...], rng: np.random.Generator, *, at_least: int
     ) -> tuple[int, ...]:
-        """Return the drawn fraction of a group."""
+        """Return the sampled fraction of a group, ascending by id."""
         if self.fraction == 1.0:
             return clients
         size = self.compute_sample_size(len(clients), at_least=at_least)
-        # Of places, since an array of all clients would cost as much as they are many.
+        # Sample indices: an array of all clients would cost memory in proportion to their number.
         chosen = rng.choice(len(clients), size, replace=False)
         return tuple(sorted(clients[i] for i in chosen.tolist()))
 
     def compute_sample_size(self, count: int, *, at_least: int) -> int:
-        """Return the number of clients to ask in a group of ``count``."""
+        """Return the number of clients to select in a group of ``count``."""
         if self.minimum is None:
             return max(at_least, round_half_even(self.fraction, count))
         if self.fraction == 0.0:
@@ -170,7 +170,9 @@ class Sampling:
                 size,
                 "clients are drawn by their amounts of data",
             )
-        drawn, count = np.unique(rng.choice(clients, size, p=data / data.sum()), return_counts=True)
+        sampled, count = np.unique(
+            rng.choice(clients, size, p=data / data.sum()), return_counts=True
+        )
         return ReplacementSample(
-            {int(k): int(n) for k, n in zip(drawn, count, strict=True)}, float(data.sum())
+            {int(k): int(n) for k, n in zip(sampled, count, strict=True)}, float(data.sum())
         )

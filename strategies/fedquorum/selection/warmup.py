@@ -1,4 +1,4 @@
-"""Ask only the priority clients in the first rounds of a run."""
+"""Select only the priority clients in the first rounds of a run."""
 
 from abc import ABC
 
@@ -8,9 +8,9 @@ from .base import Selection
 
 
 class WarmUpSelection(Selection, ABC):
-    """A selection whose rounds t < ``num_warmup_rounds`` ask the priority clients alone.
+    """A selection whose rounds t < ``num_warmup_rounds`` select the priority clients alone.
 
-    A subclass has the fields below; ``warmup_rounds``, if given, overrides the fraction.
+    A subclass has the fields below; ``warmup_rounds`` overrides the fraction if given.
     """
 
     num_rounds: int
@@ -27,7 +27,7 @@ class WarmUpSelection(Selection, ABC):
     def explain_selection(
         self, t: int, population: Population, plan: RoundPlan, client: int
     ) -> str:
-        """Return why a client was asked in round t, or why not."""
+        """Return why a client was selected in round t, or why not."""
         groups = self._describe_groups(t)
         if t < self.num_warmup_rounds and client not in population.priority:
             return f"no; {groups}"
@@ -35,5 +35,6 @@ class WarmUpSelection(Selection, ABC):
 
     def _describe_groups(self, t: int) -> str:
         if t < self.num_warmup_rounds:
-            return f"rounds 1 to {self.num_warmup_rounds} are warm-up, in which only priority clients are asked"
-        return "clients with and without priority are asked"
+            warmup = f"rounds 1 to {self.num_warmup_rounds} are warm-up"
+            return f"{warmup}, in which only priority clients are eligible"
+        return "clients with and without priority are eligible"

@@ -1,4 +1,4 @@
-"""Move the model by the combined update."""
+"""Step the model by the combined update."""
 
 from typing import Any
 

@@ -10,7 +10,7 @@ from .adaptive import AdaptiveOptimizer
 
 @dataclass(frozen=True)
 class Adagrad(AdaptiveOptimizer):
-    """Step as ``AdaptiveOptimizer`` does with v_t = v_{t-1} + Delta_t^2; by default without momentum.
+    """Step as ``AdaptiveOptimizer`` with v_t = v_{t-1} + Delta_t^2, by default without momentum.
 
     References
     ----------

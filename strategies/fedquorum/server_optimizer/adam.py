@@ -8,7 +8,7 @@ from .adaptive import WithSecondDecay
 
 @dataclass(frozen=True)
 class Adam(WithSecondDecay):
-    """Step as ``AdaptiveOptimizer`` does with v_t = beta2 v_{t-1} + (1 - beta2) Delta_t^2.
+    """Step as ``AdaptiveOptimizer`` with v_t = beta2 v_{t-1} + (1 - beta2) Delta_t^2.
 
     Flower's ``FedAdam`` instead starts at v = 0 and corrects the bias in the learning rate.
 

@@ -18,7 +18,7 @@ from .base import Parameters, ServerOptimizer
 
 @dataclass(frozen=True)
 class AdaptiveState:
-    """The state, as large as two models: ``mean`` is m and ``second`` is v, by array name."""
+    """Two arrays per trained array, by its name: ``mean`` is m and ``second`` is v."""
 
     mean: Parameters
     second: Parameters
@@ -74,11 +74,11 @@ class AdaptiveOptimizer(ServerOptimizer[AdaptiveState]):
 
     @abstractmethod
     def _compute_second_moment(self, second: FloatArray, square: FloatArray) -> FloatArray:
-        """Return v_t of v_{t-1} and Delta_t^2."""
+        """Return v_t from v_{t-1} and Delta_t^2."""
 
 
 @dataclass(frozen=True)
 class WithSecondDecay(AdaptiveOptimizer):
-    """A base with ``beta2`` in [0, 1), the share of v that stays from round to round."""
+    """A base with ``beta2`` in [0, 1), the decay rate of v per round."""
 
     beta2: float = parameter(0.99, FRACTION_BELOW_ONE)

@@ -12,11 +12,11 @@ Parameters = Mapping[str, FloatArray]
 
 
 class ServerOptimizer(Rule, ABC, Generic[StateT]):
-    """Move the model by the combined update.
+    """Step the model by the combined update.
 
     An optimizer is pure: it takes the state and returns the next one. It receives the trained
-    parameters only; the server averages arrays that a model counts or measures (see
-    ``fedquorum.aggregation.is_buffer``). A subclass has a field ``learning_rate``.
+    parameters only; the server averages buffers (see ``fedquorum.aggregation.is_buffer``). A
+    subclass has a field ``learning_rate``.
 
     Attributes
     ----------

@@ -10,10 +10,11 @@ from .adaptive import WithSecondDecay
 
 @dataclass(frozen=True)
 class Yogi(WithSecondDecay):
-    """Step as ``AdaptiveOptimizer``; v_t = v_{t-1} - (1 - beta2) Delta_t^2 sign(v_{t-1} - Delta_t^2).
+    """Step as ``AdaptiveOptimizer`` with a second moment v that changes additively.
 
-    v changes by at most (1 - beta2) Delta^2, so that it forgets large updates more slowly than
-    Adam. v stays >= 0, because it falls only if Delta^2 < v.
+    v_t = v_{t-1} - (1 - beta2) Delta_t^2 sign(v_{t-1} - Delta_t^2) changes by at most
+    (1 - beta2) Delta^2, so that it forgets large updates more slowly than Adam. v stays >= 0,
+    because it falls only if Delta^2 < v.
 
     References
     ----------

@@ -64,12 +64,12 @@ class AAggFFDState:
 
 @dataclass(frozen=True)
 class AAggFFDWeighting(ResponseMixing[AAggFFDState]):
-    """Weight client i by c_i = p_i / (sum of p over the clients heard).
+    """Weight client i by c_i = p_i / (sum of p over the reporting clients).
 
     Each round decides p for all K clients from the responses of the few sampled ones. The response
-    of a client heard is r_i = C1 + (C2 - C1) CDF(F_i / mean F). The doubly robust estimate for all
-    clients is r~_i = (1 - I_i / C) rbar + (I_i / C) r_i. The gradient of l(p) = -log(1 + <p, r>),
-    linearised at r = rbar 1, is
+    of a reporting client is r_i = C1 + (C2 - C1) CDF(F_i / mean F). The doubly robust estimate for
+    all clients is r~_i = (1 - I_i / C) rbar + (I_i / C) r_i. The gradient of
+    l(p) = -log(1 + <p, r>), linearized at r = rbar 1, is
 
         g = -r~ / (1 + rbar) + rbar 1 <p, r~ - rbar 1> / (1 + rbar)^2,
 
@@ -78,10 +78,10 @@ class AAggFFDWeighting(ResponseMixing[AAggFFDState]):
     L = C2 / (1 + C1) + 2 (C2 - C1) / (C (1 + C1)). p starts uniform. The decision of a round uses
     the round's responses and weights the round's updates.
 
-    C is the number of clients asked divided by the number that could be asked: K, or the number of
-    priority clients if only they can be asked. A client that was not asked, or that did not answer,
-    counts as not sampled. If no client is heard, the state stays the same. Time and memory are
-    O(K).
+    C is the number of selected clients divided by the number of eligible clients: K, or the number
+    of priority clients if only they are eligible. A client that was not selected, or did not
+    report, counts as not sampled. If no client reports, the state stays the same. Time and memory
+    are O(K).
 
     Parameters
     ----------
@@ -90,10 +90,10 @@ class AAggFFDWeighting(ResponseMixing[AAggFFDState]):
     c1, c2 : float, optional
         The range of the responses, 0 <= C1 < C2; by default [0, C].
     baseline_response : {"sample", "running"}
-        ``sample`` (the paper): the mean response of the clients heard, which shrinks the estimate
-        towards the mean (see ``estimate_doubly_robust``). ``running``: the mean of earlier rounds' mean
-        responses, which is unbiased; in the first round it is C1 + (C2 - C1) CDF(1), the response
-        to the mean loss.
+        ``sample`` (the paper): the mean response of the reporting clients, which shrinks the
+        estimate towards the mean (see ``estimate_doubly_robust``). ``running``: the mean of earlier
+        rounds' mean responses, which is unbiased; in the first round it is C1 + (C2 - C1) CDF(1),
+        the response to the mean loss.
 
     Raises
     ------
@@ -125,7 +125,7 @@ class AAggFFDWeighting(ResponseMixing[AAggFFDState]):
     baseline_response: str = parameter("sample", BASELINE_RESPONSE)
 
     def with_fixed_denominator(self) -> PopulationMixing:
-        """Return p over the sum of p of all known clients that can count."""
+        """Return p over the sum of p of all registered clients that can count."""
         return PopulationMixing(self)
 
     def init(self, population: Population) -> AAggFFDState:
@@ -147,30 +147,34 @@ class AAggFFDWeighting(ResponseMixing[AAggFFDState]):
         admitted_fraction: FloatArray,
         counts: BoolArray,
     ) -> tuple[AAggFFDState, AggregationWeights]:
-        """Return the state after the decision, and its p on the clients heard."""
+        """Return the state after the decision, and its p on the reporting clients."""
         size = len(state.client)
         fraction = compute_sampled_fraction(plan, size)
         c1, c2 = resolve_response_range(self.c1, self.c2, fraction)
-        position = find_client_indices(state.client, updates)
-        heard_responses = compute_bounded_responses(updates.loss[counts], self.cdf, c1, c2)
-        rbar = self._compute_rbar(state, heard_responses, c1, c2)
-        response = estimate_doubly_robust(heard_responses, position[counts], size, fraction, rbar)
+        client_indices = find_client_indices(state.client, updates)
+        reported_responses = compute_bounded_responses(updates.loss[counts], self.cdf, c1, c2)
+        rbar = self._compute_rbar(state, reported_responses, c1, c2)
+        response = estimate_doubly_robust(
+            reported_responses, client_indices[counts], size, fraction, rbar
+        )
         gradient = state.gradient + compute_linearized_gradient(state.mixing, response, rbar)
         rounds = state.rounds + 1
         step = math.sqrt(math.log(size) / (rounds + 1)) / compute_lipschitz_d(c1, c2, fraction)
-        following = AAggFFDState(
+        next_state = AAggFFDState(
             client=state.client,
             gradient=gradient,
             mixing=compute_exponentiated_gradient(None, -step * gradient),
             rounds=rounds,
-            rbar_sum=state.rbar_sum + float(heard_responses.mean()),
+            rbar_sum=state.rbar_sum + float(reported_responses.mean()),
         )
-        # restricted in the exponent, where no client's p is too small for a float
-        on_heard = compute_exponentiated_gradient(None, -step * gradient[position[counts]])
-        return following, AggregationWeights(
-            renormalize(np.nan_to_num(scatter(on_heard, counts)), admitted_fraction, counts),
-            response=scatter(heard_responses, counts),
-            mixing=following.mixing,
+        # restricted in the exponent, where no client's p underflows
+        reported_mixing = compute_exponentiated_gradient(
+            None, -step * gradient[client_indices[counts]]
+        )
+        return next_state, AggregationWeights(
+            renormalize(np.nan_to_num(scatter(reported_mixing, counts)), admitted_fraction, counts),
+            response=scatter(reported_responses, counts),
+            mixing=next_state.mixing,
             decision_loss=compute_decision_loss(state.mixing, response),
             estimate=response,
         )
@@ -182,7 +186,7 @@ class AAggFFDWeighting(ResponseMixing[AAggFFDState]):
                 "selection",
                 "one that draws uniformly with the weighting aaggff_d",
                 selection.key,
-                "its estimates divide by the probability of being asked, which is unknown where "
+                "its estimates divide by the probability of being selected, which is unknown if "
                 "losses decide it",
             )
 
@@ -196,15 +200,17 @@ class AAggFFDWeighting(ResponseMixing[AAggFFDState]):
         return state.rbar_sum / state.rounds
 
     def compute_regret_bound(self, rounds: int, clients: int, fraction: float) -> Bound | None:
-        """Return 2 L sqrt(T log K), proven for C = 1 and the linearised losses."""
-        asked = max(1, round_half_even(fraction, clients)) / clients
-        c1, c2 = resolve_response_range(self.c1, self.c2, asked)
-        bound = compute_regret_bound_d(rounds, clients, compute_lipschitz_d(c1, c2, asked))
+        """Return 2 L sqrt(T log K), proven for C = 1 and the linearized losses."""
+        sample_fraction = max(1, round_half_even(fraction, clients)) / clients
+        c1, c2 = resolve_response_range(self.c1, self.c2, sample_fraction)
+        bound = compute_regret_bound_d(
+            rounds, clients, compute_lipschitz_d(c1, c2, sample_fraction)
+        )
         return Bound(bound, is_proven=False)
 
     def explain(self, trace: DecisionTrace, index: int) -> Iterator[str]:
         """Yield the response, its estimate, p, and the restriction, with their numbers."""
-        weights, following = trace.weights, trace.next_state
+        weights, next_state = trace.weights, trace.next_state
         if weights is None or weights.estimate is None:
             return
         size = len(trace.state.client)
@@ -213,22 +219,22 @@ class AAggFFDWeighting(ResponseMixing[AAggFFDState]):
         yield from explain_response(self.cdf, c1, c2, trace, index)
         i = find_population_index(trace.state.client, trace, index)
         yield (
-            f"doubly robust r~_k = (1 - 1/C) rbar + r_k / C = {format_number(weights.estimate[i])} with "
-            f"C = {format_number(fraction)}"
+            f"doubly robust r~_k = (1 - 1/C) rbar + r_k / C = {format_number(weights.estimate[i])} "
+            f"with C = {format_number(fraction)}"
         )
-        step = math.sqrt(math.log(size) / (following.rounds + 1)) / compute_lipschitz_d(
+        step = math.sqrt(math.log(size) / (next_state.rounds + 1)) / compute_lipschitz_d(
             c1, c2, fraction
         )
         yield (
             "p_k ~ exp(-sqrt(log K / (m + 1)) / L sum of g_k) = "
-            f"exp(-{format_number(step)} x {format_number(following.gradient[i])}), normalised over K = {size}: "
-            f"p_k = {format_number(following.mixing[i])}"
+            f"exp(-{format_number(step)} x {format_number(next_state.gradient[i])}), "
+            f"normalized over K = {size}: p_k = {format_number(next_state.mixing[i])}"
         )
-        yield from explain_normalization(trace.state.client, following.mixing, trace, index)
+        yield from explain_normalization(trace.state.client, next_state.mixing, trace, index)
 
 
 def compute_sampled_fraction(plan: RoundPlan, num_clients: int) -> float:
-    """Return C: the number of clients asked / the number that could be asked (K, or the pool)."""
+    """Return C: the number of selected clients / the number of eligible clients (by default K)."""
     return len(plan.clients) / (num_clients if plan.eligible is None else len(plan.eligible))
 
 

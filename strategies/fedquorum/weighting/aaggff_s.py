@@ -66,7 +66,7 @@ class AAggFFSState:
 
 @dataclass(frozen=True)
 class AAggFFSWeighting(ResponseMixing[AAggFFSState]):
-    """Weight client i by c_i = p_i, where p follows the regularised leader.
+    """Weight client i by c_i = p_i, where p follows the regularized leader.
 
     The response of client i is r_i = C1 + (C2 - C1) CDF(F_i / mean F). With the gradient
     g = -r / (1 + <p, r>) of l(p) = -log(1 + <p, r>), a round decides
@@ -80,10 +80,11 @@ class AAggFFSWeighting(ResponseMixing[AAggFFSState]):
     solved to a gap of 1e-10 (times L K, which is 1 by default), so that p is within 7e-6 of its
     minimum; in practice it is within 1e-9.
 
-    All clients should answer in every round. If a client does not answer, its response is taken to
-    be the mean of the responses heard, and p, restricted to the clients that answered and
-    normalised, weights the updates. If no client is heard, the state stays the same. If the clients
-    heard hold no mass (less than 1e-9, below the solver's resolution), the model stays the same.
+    All clients should report in every round. If a client does not report, its response is taken to
+    be the mean of the reported responses, and the updates have the weights p, restricted to the
+    reporting clients and normalized. If no client reports, the state stays the same. If the
+    reporting clients hold no mass (less than 1e-9, below the solver's resolution), the model stays
+    the same.
 
     The authors' published code, ``variant="authors_code"``, differs from the paper in three places.
     It adds alpha to H twice, once multiplied by beta, and omits the term with p_tau:
@@ -137,14 +138,14 @@ class AAggFFSWeighting(ResponseMixing[AAggFFSState]):
     )
     requires_full_participation = True
     authors_form = "authors' code"
-    tolerance = 1e-6  # p is the answer of a solver, which other machines round otherwise
+    tolerance = 1e-6  # p comes from a solver, and other machines round differently
 
     variant: str = parameter("paper", NEWTON_VARIANT)
 
     def with_fixed_denominator(self) -> Weighting[Any]:
         """Refuse a correction for participation."""
         raise self.build_correction_error(
-            "its Newton step needs all clients in every round: nobody is away to be corrected for"
+            "its Newton step needs all clients in every round: there is no absence to correct for"
         )
 
     def init(self, population: Population) -> AAggFFSState:
@@ -164,19 +165,19 @@ class AAggFFSWeighting(ResponseMixing[AAggFFSState]):
         updates: ClientUpdates,
         admitted_fraction: FloatArray,
     ) -> tuple[AAggFFSState, AggregationWeights]:
-        """Return the state after the Newton step, and its p on the clients heard.
+        """Return the state after the Newton step, and its p on the reporting clients.
 
         Raises
         ------
         SolverError
             If the quadratic program is not solved to its accuracy.
         ValueError
-            If not all clients were asked, or they did not measure the model that they received.
+            If not all clients were selected, or they did not evaluate the model that they received.
         """
         if len(plan.clients) < len(state.client):
             raise ValueError(
                 f"AAggFF-S needs the responses of all {len(state.client)} clients in every round, "
-                f"got a round that asks {len(plan.clients)}; with sampling use AAggFF-D"
+                f"got a round that selects {len(plan.clients)}; with sampling use AAggFF-D"
             )
         return super().weigh(state, plan, updates, admitted_fraction)
 
@@ -188,19 +189,19 @@ class AAggFFSWeighting(ResponseMixing[AAggFFSState]):
         admitted_fraction: FloatArray,
         counts: BoolArray,
     ) -> tuple[AAggFFSState, AggregationWeights]:
-        """Return the state after the Newton step, and its p on the clients heard."""
-        position = find_client_indices(state.client, updates)
+        """Return the state after the Newton step, and its p on the reporting clients."""
+        client_indices = find_client_indices(state.client, updates)
         value = compute_cdf if self._is_paper_variant else compute_authors_cdf
-        heard_responses = compute_bounded_responses(
+        reported_responses = compute_bounded_responses(
             updates.loss[counts], self.cdf, *self._resolve_range(len(state.client)), value
         )
-        response = np.full(len(state.client), heard_responses.mean())
-        response[position[counts]] = heard_responses
-        following = self._step(state, response)
-        return following, AggregationWeights(
-            renormalize(following.mixing[position], admitted_fraction, counts, _NO_MASS),
-            response=scatter(heard_responses, counts),
-            mixing=following.mixing,
+        response = np.full(len(state.client), reported_responses.mean())
+        response[client_indices[counts]] = reported_responses
+        next_state = self._step(state, response)
+        return next_state, AggregationWeights(
+            renormalize(next_state.mixing[client_indices], admitted_fraction, counts, _NO_MASS),
+            response=scatter(reported_responses, counts),
+            mixing=next_state.mixing,
             decision_loss=compute_decision_loss(state.mixing, response),
             estimate=response,
         )
@@ -211,10 +212,10 @@ class AAggFFSWeighting(ResponseMixing[AAggFFSState]):
         lipschitz = self._compute_lipschitz(size)
         beta = 1.0 / (4.0 * lipschitz)
         gradient = -response / (1.0 + state.mixing @ response)
-        slope = 1.0 - beta * (gradient @ state.mixing) if self._is_paper_variant else 1.0
-        linear = state.linear + gradient * slope
+        gradient_scale = 1.0 - beta * (gradient @ state.mixing) if self._is_paper_variant else 1.0
+        linear = state.linear + gradient * gradient_scale
         quadratic = state.quadratic + beta * np.outer(gradient, gradient)
-        scale = size * lipschitz  # so that H begins as 4 I and the gap means the same for any L
+        scale = size * lipschitz  # so that H starts as 4 I and the gap means the same for any L
         mixing = minimize_quadratic(quadratic / scale, linear / scale, gap=MAX_GAP)
         return replace(state, linear=linear, quadratic=quadratic, mixing=mixing)
 
@@ -223,7 +224,7 @@ class AAggFFSWeighting(ResponseMixing[AAggFFSState]):
         return self.variant == "paper"
 
     def _compute_ridge(self, size: int) -> float:
-        """Return what H begins with on its diagonal."""
+        """Return the initial diagonal of H."""
         lipschitz = self._compute_lipschitz(size)
         alpha = 4.0 * size * lipschitz
         return alpha if self._is_paper_variant else alpha * (1.0 + 1.0 / (4.0 * lipschitz))
@@ -236,18 +237,18 @@ class AAggFFSWeighting(ResponseMixing[AAggFFSState]):
         return compute_lipschitz_s(c1, c2)
 
     def check_with(self, selection: Selection, server_optimizer: ServerOptimizer[Any]) -> None:
-        """Refuse a selection that does not ask all clients in every round."""
-        why = "its Newton step needs the losses of all clients in every round"
+        """Refuse a selection that does not select all clients in every round."""
+        reason = "its Newton step needs the losses of all clients in every round"
         if not selection.selects_all:
             raise ParameterError(
-                "selection", "everyone with the weighting aaggff_s", selection.key, why
+                "selection", "everyone with the weighting aaggff_s", selection.key, reason
             )
         if selection.sampling.fraction < 1.0:
             raise ParameterError(
                 "fraction",
                 "1 for AAggFF-S",
                 selection.sampling.fraction,
-                f"{why}; with sampling use AAggFF-D",
+                f"{reason}; with sampling use AAggFF-D",
             )
 
     def compute_regret_bound(self, rounds: int, clients: int, fraction: float) -> Bound | None:
@@ -263,15 +264,15 @@ class AAggFFSWeighting(ResponseMixing[AAggFFSState]):
         if trace.weights is None:
             return
         before, after = trace.state, trace.next_state
-        falls = self.cdf == "normal" and not self._is_paper_variant
-        name = f"(3/2 - {self.cdf})" if falls else self.cdf
+        is_decreasing = self.cdf == "normal" and not self._is_paper_variant
+        name = f"(3/2 - {self.cdf})" if is_decreasing else self.cdf
         yield from explain_response(name, *self._resolve_range(len(before.client)), trace, index)
         i = find_population_index(before.client, trace, index)
         yield (
-            f"p = argmin over the simplex of <b, p> + p' H p / 2{_VARIANTS[self.variant]}, with b_k = "
-            f"{format_number(after.linear[i])} and H_kk = {format_number(after.quadratic[i, i])} after this "
-            f"round's response: p_k = {format_number(after.mixing[i])}, before it "
-            f"{format_number(before.mixing[i])}"
+            f"p = argmin over the simplex of <b, p> + p' H p / 2{_VARIANTS[self.variant]}, "
+            f"with b_k = {format_number(after.linear[i])} and "
+            f"H_kk = {format_number(after.quadratic[i, i])} after this round's response: "
+            f"p_k = {format_number(after.mixing[i])}, before it {format_number(before.mixing[i])}"
         )
         yield from explain_normalization(before.client, after.mixing, trace, index)
 

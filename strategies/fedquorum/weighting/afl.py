@@ -31,11 +31,11 @@ class AFLWeighting(Weighting[AFLState]):
     """Weight client i by c_i = p_i, where p climbs the losses: the inner step of min_x max_p.
 
     A round replaces p by the projection of p + gamma F onto the simplex, and then weights its
-    updates by p. p starts uniform. Clients that are not heard keep their p. The p of the clients
-    heard is projected onto the mass that they held together; restricted to them and normalised, it
-    weights their updates. If they hold no mass, which is common once p is concentrated, they keep
-    none, and the client with the largest loss has all the weight of the round. This is the limit of
-    the projection as the mass tends to 0.
+    updates by p. p starts uniform. The p of a client that does not report stays the same. The p of
+    the reporting clients is projected onto their previous total mass; restricted to them and
+    normalized, it weights their updates. If they hold no mass, which is common once p is
+    concentrated, their p stays 0, and the client with the largest loss has all the weight of the
+    round. This is the limit of the projection as the mass tends to 0.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class AFLWeighting(Weighting[AFLState]):
     step_size: float = parameter(0.1, POSITIVE, FloatRange(0.001, 1.0))
 
     def with_fixed_denominator(self) -> PopulationMixing:
-        """Return p over the sum of p of all known clients that can count."""
+        """Return p over the sum of p of all registered clients that can count."""
         return PopulationMixing(self)
 
     def init(self, population: Population) -> AFLState:
@@ -87,29 +87,29 @@ class AFLWeighting(Weighting[AFLState]):
         updates: ClientUpdates,
         admitted_fraction: FloatArray,
     ) -> tuple[AFLState, AggregationWeights]:
-        """Return the next p, and its restriction to the clients heard.
+        """Return the next p, and its restriction to the reporting clients.
 
         Raises
         ------
         ValueError
-            If the clients did not measure the model that they received.
+            If the clients did not evaluate the model that they received.
         """
         counts = compute_reported_mask(plan, updates, admitted_fraction)
-        position = find_client_indices(state.client, updates)
+        client_indices = find_client_indices(state.client, updates)
         mixing = state.mixing.copy()
         if not counts.any():
             return state, AggregationWeights(np.zeros_like(admitted_fraction), mixing=mixing)
-        heard_mixing = mixing[position[counts]]
+        reported_mixing = mixing[client_indices[counts]]
         response = self.step_size * updates.loss[counts]
-        mass = float(heard_mixing.sum())
-        heard_mixing = (
-            project(heard_mixing + response, mass)
+        mass = float(reported_mixing.sum())
+        reported_mixing = (
+            project(reported_mixing + response, mass)
             if mass > 0
             else 1.0 * (response == response.max())
         )
-        mixing[position[counts]] = heard_mixing if mass > 0 else 0.0
+        mixing[client_indices[counts]] = reported_mixing if mass > 0 else 0.0
         return AFLState(state.client, mixing), AggregationWeights(
-            renormalize(np.nan_to_num(scatter(heard_mixing, counts)), admitted_fraction, counts),
+            renormalize(np.nan_to_num(scatter(reported_mixing, counts)), admitted_fraction, counts),
             response=scatter(response, counts),
             mixing=mixing,
         )
@@ -120,10 +120,11 @@ class AFLWeighting(Weighting[AFLState]):
             return
         i = find_population_index(trace.state.client, trace, index)
         loss, before = trace.updates.loss[index], trace.state.mixing[i]
-        moved = before + self.step_size * loss
+        ascended = before + self.step_size * loss
         yield (
-            f"p_k + gamma F_k = {format_number(before)} + {self.step_size:g} x {format_number(loss)} = "
-            f"{format_number(moved)}, projected onto the simplex of the clients heard: "
+            f"p_k + gamma F_k = {format_number(before)} + {self.step_size:g} x "
+            f"{format_number(loss)} = "
+            f"{format_number(ascended)}, projected onto the simplex of the reporting clients: "
             f"p_k = {format_number(trace.next_state.mixing[i])}"
         )
         yield from explain_normalization(trace.state.client, trace.next_state.mixing, trace, index)

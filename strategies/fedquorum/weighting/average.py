@@ -63,7 +63,7 @@ class AverageParticipating(Weighting[None]):
         return None, AggregationWeights(admitted_fraction, total)
 
     def with_fixed_denominator(self) -> "AverageAll":
-        """Refuse, because over all known clients this rule is ``AverageAll``."""
+        """Refuse, because over all registered clients this rule is ``AverageAll``."""
         raise self.build_correction_error(
             "dividing by the available clients undoes a correction for absence; average_all "
             "divides by all clients"
@@ -78,10 +78,10 @@ class AverageParticipating(Weighting[None]):
 
 @dataclass(frozen=True)
 class AverageAll(Weighting[None]):
-    """Weight each participant by c_n = s_n / N, with N the known clients that can count.
+    """Weight each participant by c_n = s_n / N, with N the registered clients that can count.
 
     An absent client counts as an update of zero. Under a gate, N is the number of priority clients
-    and of other clients last known to be aligned.
+    plus the number of other aligned clients.
 
     References
     ----------
@@ -121,7 +121,7 @@ class AverageAll(Weighting[None]):
         return None, AggregationWeights(admitted_fraction, total, omega=omega)
 
     def with_fixed_denominator(self) -> Self:
-        """Return this rule, whose divisor is fixed already."""
+        """Return this rule, whose denominator is already fixed."""
         return self
 
     def compute_max_share(self, num_clients: int) -> float:

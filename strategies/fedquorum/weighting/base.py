@@ -35,29 +35,30 @@ class Weighting(Rule, ABC, Generic[StateT]):
 
     Attributes
     ----------
-    goal : Question
-        The question that the rule answers.
+    goal : Goal
+        The goal of the rule.
     needs_updates : bool
-        Whether the inner products of the updates are needed, which no record holds.
+        Whether the rule needs the inner products of the updates, which no record holds.
     requires_full_participation : bool
-        Whether all clients must be asked in every round.
+        Whether all clients must be selected in every round.
     weights_by_data : bool
-        Whether a client counts by its amount of data, or by its draws if clients are drawn.
+        Whether a client counts by its amount of data, or by its draws if clients are sampled with
+        replacement.
     reports_objective : bool
-        Whether F(w_t) is measured in every round, as for FedAvg's baselines.
+        Whether F(w_t) is evaluated in every round, as for FedAvg's baselines.
     aggregates : bool
-        Whether updates count at all.
+        Whether any update counts.
     is_strategy : bool
-        Whether ``is_strategy=<key>`` is this rule on all clients or a sample of them.
+        Whether ``strategy=<key>`` is this rule on all clients or a sample of them.
     is_baseline : bool
         Whether the papers use the rule as a baseline.
-    reference_for : tuple of Question
-        The questions for which this is a study's baseline.
+    reference_for : tuple of Goal
+        The goals for which this rule is a study's baseline.
     late_reply_effect : str
         The effect of an update that comes too late, in words.
     sampled_scope : str
-        The clients that the sum is over if priority clients are drawn with replacement; empty if
-        that makes no difference.
+        The clients in the sum if priority clients are sampled with replacement; empty if that makes
+        no difference.
     default_form : str
         The default one of several published forms; empty if there is only one.
     authors_form : str
@@ -89,12 +90,12 @@ class Weighting(Rule, ABC, Generic[StateT]):
 
     @property
     def needs_rates(self) -> bool:
-        """Whether it needs how often each client is counted, and nobody gave it."""
+        """Whether the rule needs the clients' participation rates, and they are not given."""
         return False
 
     @property
     def requires_fixed_population(self) -> bool:
-        """Whether K, the number of clients, must stay what it was in round 1."""
+        """Whether K, the number of clients, must not change after round 1."""
         return False
 
     @property
@@ -104,12 +105,12 @@ class Weighting(Rule, ABC, Generic[StateT]):
 
     @property
     def denominator(self) -> str:
-        """The divisor of c_k, in words; ``{whom}`` stands for the clients that a sum is over."""
+        """The denominator of c_k, in words; ``{whom}`` stands for the clients in a sum."""
         return "the sum of the same over {whom}"
 
     @property
     def has_fixed_denominator(self) -> bool:
-        """Whether the divisor sums over all clients that the selection covers, present or absent.
+        """Whether the denominator sums over all clients that the selection covers, even if absent.
 
         Otherwise it sums over the clients whose updates were admitted in the round.
         """
@@ -122,7 +123,7 @@ class Weighting(Rule, ABC, Generic[StateT]):
 
     @property
     def dp_unsupported_reason(self) -> str:
-        """The reason why an update's share has no bound; empty if it has one."""
+        """The reason why an update's weight has no bound; empty if it has one."""
         return "the rule declares no largest weight"
 
     @abstractmethod
@@ -135,7 +136,7 @@ class Weighting(Rule, ABC, Generic[StateT]):
     ) -> tuple[StateT, AggregationWeights]:
         """Return the next state and the weight of every update.
 
-        ``admitted_fraction`` is the admitted share of each update, in [0, 1], shape (n,).
+        ``admitted_fraction`` is the admitted fraction of each update, in [0, 1], shape (n,).
         """
 
     def find_rejection_reason(self, client: int) -> str:
@@ -146,7 +147,7 @@ class Weighting(Rule, ABC, Generic[StateT]):
         """Return the same weights divided by a fixed population; see ``has_fixed_denominator``.
 
         A correction for participation multiplies these weights. It could not correct weights whose
-        divisor depends on the clients that are present.
+        denominator depends on the available clients.
 
         Raises
         ------
@@ -165,10 +166,10 @@ class Weighting(Rule, ABC, Generic[StateT]):
         )
 
     def compute_known_weights(self, state: StateT, plan: RoundPlan) -> KnownWeights | None:
-        """Return the proportions of the weights, if they are known before training.
+        """Return the proportional weights, if they are known before training.
 
         A node of several clients then returns the weighted sum of their updates instead of all
-        models. The result is None if the weights depend on the answers.
+        models. The result is None if the weights depend on the replies.
         """
         return None
 
@@ -197,5 +198,8 @@ class Weighting(Rule, ABC, Generic[StateT]):
             yield f"c_k = {trace.weights.weight[index]:.6g} by {self!r}"
 
     def check_unreplayable(self, trace: DecisionTrace) -> Iterator[tuple[int | None, str]]:
-        """Yield, by client, where recorded weights that no replay can check contradict the rule."""
+        """Yield each contradiction between the rule and recorded weights that no replay can check.
+
+        A contradiction is a client, or None for all, and a text.
+        """
         yield from ()

@@ -24,7 +24,7 @@ from .population_data import PopulationDataFraction
 
 @dataclass(frozen=True)
 class DataFraction(Weighting[None]):
-    """Weight client k by c_k = s_k D_k / sum_i s_i D_i, with s_k the admitted share.
+    """Weight client k by c_k = s_k D_k / sum_i s_i D_i, with s_k the admitted fraction.
 
     s_k is 1 or 0 without priority weights. This is FedAvg on the admitted clients. It is FedALIGN
     as well: with p_k = D_k / sum_{i in P} D_i and A = sum of p_k over the admitted non-priority
@@ -33,9 +33,9 @@ class DataFraction(Weighting[None]):
     set of sampled priority clients. With priority weights lambda_k, p_k is D_k / sum_i lambda_i D_i
     and s_k = lambda_k + (1 - lambda_k) [k inside the gate].
 
-    If priority clients were drawn with replacement, each draw counts 1 / |S| instead of p_k: a
-    client drawn n_k times has c_k = n_k / |S| / (1 + A). |S| is the number of draws of clients that
-    answered. p_k and A of the other clients use the data of all priority clients.
+    If priority clients were sampled with replacement, each draw counts 1 / |S| instead of p_k: a
+    client drawn n_k times has c_k = n_k / |S| / (1 + A). |S| is the number of draws of reporting
+    clients. p_k and A of the other clients use the data of all priority clients.
 
     If no update is admitted, all weights are 0 and the model stays the same.
 
@@ -59,7 +59,7 @@ class DataFraction(Weighting[None]):
     needs_losses = False
     weights_by_data = True
     reports_objective = True
-    is_strategy = False  # it is FedAvg, FedALIGN and others, which have names of their own
+    is_strategy = False  # FedAvg, FedALIGN and others use it under their names
     numerator = "D_k"
     denominator = "the training data of {whom}"
     sampled_scope = "all priority clients, drawn or not, and the others admitted in the round"
@@ -69,14 +69,14 @@ class DataFraction(Weighting[None]):
     )
 
     def with_fixed_denominator(self) -> PopulationDataFraction:
-        """Return the fractions of the data of all known clients that can count."""
+        """Return the fractions of the data of all registered clients that can count."""
         return PopulationDataFraction()
 
     def init(self, population: Population) -> None:
         """Return the empty state."""
 
     def compute_known_weights(self, state: None, plan: RoundPlan) -> KnownWeights | None:
-        """Return D_k; None if priority clients were drawn, which do not count by their data."""
+        """Return D_k; None if priority clients were sampled by data, and count by their draws."""
         return KnownWeights(by_data=True) if plan.replacement_sample is None else None
 
     def weigh(
@@ -86,9 +86,9 @@ class DataFraction(Weighting[None]):
         data = admitted_fraction * updates.num_examples
         objective_data = updates.priority_weight * updates.num_examples
         if plan.replacement_sample is not None:
-            drawn = _compute_drawn_data(plan.replacement_sample, updates)
-            data = np.where(updates.priority, drawn, data)
-            objective_data = np.where(updates.priority, drawn, 0.0)
+            drawn_data = _compute_drawn_data(plan.replacement_sample, updates)
+            data = np.where(updates.priority, drawn_data, data)
+            objective_data = np.where(updates.priority, drawn_data, 0.0)
         total, base = float(data.sum()), float(objective_data.sum())
         if total == 0.0:
             return None, AggregationWeights(np.zeros_like(data))
@@ -97,48 +97,50 @@ class DataFraction(Weighting[None]):
 
     def explain(self, trace: DecisionTrace, index: int) -> Iterator[str]:
         """Yield the fraction of the data, and the same in FedALIGN's terms."""
-        responses, share, weights = trace.updates, trace.admitted_fraction, trace.weights
+        updates, fractions, weights = trace.updates, trace.admitted_fraction, trace.weights
         if weights is None:
             return
         if trace.plan.replacement_sample is not None:
             yield from _explain_drawn(trace, weights, trace.plan.replacement_sample, index)
             return
-        examples, c = responses.num_examples[index], weights.weight[index]
-        total = float((share * responses.num_examples).sum())
+        examples, c = updates.num_examples[index], weights.weight[index]
+        total = float((fractions * updates.num_examples).sum())
         yield (
-            f"c_k = s_k D_k / sum of s_i D_i; s_k D_k = {format_number(share[index])} x "
-            f"{format_number(examples)}, the sum is {format_number(total)}: c_k = {format_number(c)}"
+            f"c_k = s_k D_k / sum of s_i D_i; s_k D_k = {format_number(fractions[index])} x "
+            f"{format_number(examples)}, the sum is {format_number(total)}: "
+            f"c_k = {format_number(c)}"
         )
         if weights.inclusion_mass is None:
             return
-        base = float((responses.priority_weight * responses.num_examples).sum())
-        weighted = ((responses.priority_weight > 0) & (responses.priority_weight < 1)).any()
+        base = float((updates.priority_weight * updates.num_examples).sum())
+        is_weighted = ((updates.priority_weight > 0) & (updates.priority_weight < 1)).any()
         yield (
             "the same as s_k p_k / (1 + A), with p_k = D_k / sum of "
-            f"{'lambda_i D_i' if weighted else 'D_i'} over P = {format_number(examples)} / "
-            f"{format_number(base)} = {format_number(examples / base)} and A = {format_number(weights.inclusion_mass)}"
+            f"{'lambda_i D_i' if is_weighted else 'D_i'} over P = {format_number(examples)} / "
+            f"{format_number(base)} = {format_number(examples / base)} and "
+            f"A = {format_number(weights.inclusion_mass)}"
         )
 
 
 def _explain_drawn(
-    trace: DecisionTrace, weights: AggregationWeights, draws: ReplacementSample, index: int
+    trace: DecisionTrace, weights: AggregationWeights, sample: ReplacementSample, index: int
 ) -> Iterator[str]:
-    responses = trace.updates
+    updates = trace.updates
     c, mass = format_number(weights.weight[index]), format_number(weights.inclusion_mass)
-    if responses.priority[index]:
-        drawn = sum(draws.counts.get(k, 0) for k in responses.client.tolist())
-        count = draws.counts.get(int(responses.client[index]), 0)
-        yield f"c_k = n_k / |S| / (1 + A) = {count} / {drawn} / (1 + {mass}) = {c}"
+    if updates.priority[index]:
+        num_draws = sum(sample.counts.get(k, 0) for k in updates.client.tolist())
+        count = sample.counts.get(int(updates.client[index]), 0)
+        yield f"c_k = n_k / |S| / (1 + A) = {count} / {num_draws} / (1 + {mass}) = {c}"
         return
-    examples, data = responses.num_examples[index], draws.priority_data
+    examples, data = updates.num_examples[index], sample.priority_data
     p = format_number(examples / data)
     yield f"p_k = D_k / sum of D_i over P = {format_number(examples)} / {format_number(data)} = {p}"
     yield f"c_k = p_k / (1 + A) = {p} / (1 + {mass}) = {c}"
 
 
-def _compute_drawn_data(draws: ReplacementSample, updates: ClientUpdates) -> FloatArray:
-    """Return n_k / |S| of all priority data for the drawn clients, 0 for others."""
-    count = np.array([draws.counts.get(int(k), 0) for k in updates.client], dtype=np.float64)
+def _compute_drawn_data(sample: ReplacementSample, updates: ClientUpdates) -> FloatArray:
+    """Return n_k / |S| of all priority data for the sampled clients, 0 for others, shape (n,)."""
+    count = np.array([sample.counts.get(int(k), 0) for k in updates.client], dtype=np.float64)
     total = count.sum()
-    drawn: FloatArray = count * (draws.priority_data / total) if total > 0 else count
-    return drawn
+    data: FloatArray = count * (sample.priority_data / total) if total > 0 else count
+    return data

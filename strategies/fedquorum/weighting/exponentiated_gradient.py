@@ -42,11 +42,11 @@ def compute_exponentiated_gradient(prior: FloatArray | None, response: FloatArra
 
 
 class PriorMixing(Weighting[IntArray]):
-    """Weight the clients heard by c_i = w_i exp(r_i) / sum_j w_j exp(r_j), r from the losses.
+    """Weight the reporting clients by c_i = w_i exp(r_i) / sum_j w_j exp(r_j), r from the losses.
 
-    w_i is FedAvg's weight among the clients heard, unless a rule has another ``compute_prior_weights``. If no client
-    is heard, all c_i are 0. The state has the clients ascending, shape (K,), and nothing of earlier
-    rounds.
+    w_i is FedAvg's weight among the reporting clients, unless a rule overrides
+    ``compute_prior_weights``. If no client reports, all c_i are 0. The state has the clients
+    ascending, shape (K,), and nothing about earlier rounds.
 
     References
     ----------
@@ -59,12 +59,12 @@ class PriorMixing(Weighting[IntArray]):
 
     @abstractmethod
     def compute_log_weights(self, loss: FloatArray) -> FloatArray:
-        """Return r for the losses of the m clients heard, shape (m,), finite or -inf."""
+        """Return r for the losses of the m reporting clients, shape (m,), finite or -inf."""
 
     def compute_prior_weights(
         self, plan: RoundPlan, updates: ClientUpdates, admitted_fraction: FloatArray
     ) -> FloatArray:
-        """Return w_i of the clients with a share, 0 elsewhere, shape (n,)."""
+        """Return w_i of the admitted clients, 0 for others, shape (n,)."""
         return compute_base_weights(plan, updates, admitted_fraction)
 
     def with_fixed_denominator(self) -> Weighting[Any]:
@@ -89,7 +89,7 @@ class PriorMixing(Weighting[IntArray]):
         Raises
         ------
         ValueError
-            If the clients did not measure the model that they received.
+            If the clients did not evaluate the model that they received.
         """
         counts = compute_reported_mask(plan, updates, admitted_fraction)
         weight, mixing = np.zeros_like(admitted_fraction), np.zeros(len(state))
@@ -98,7 +98,7 @@ class PriorMixing(Weighting[IntArray]):
         base = self.compute_prior_weights(plan, updates, np.where(counts, admitted_fraction, 0.0))[
             counts
         ]
-        if not base.any():  # clients of FedAvg may report no data at all
+        if not base.any():  # all clients may report 0 examples
             return state, AggregationWeights(weight, mixing=mixing)
         response = self.compute_log_weights(updates.loss[counts])
         weight[counts] = compute_exponentiated_gradient(base, response)
@@ -111,24 +111,24 @@ class PriorMixing(Weighting[IntArray]):
         if weights is None or weights.response is None:
             return
         counts = np.isfinite(trace.updates.loss)
-        share = np.where(counts, trace.admitted_fraction, 0.0)
-        base = self.compute_prior_weights(trace.plan, trace.updates, share)
+        fractions = np.where(counts, trace.admitted_fraction, 0.0)
+        base = self.compute_prior_weights(trace.plan, trace.updates, fractions)
         response = weights.response - np.max(weights.response[counts])
         total = float((base[counts] * np.exp(response[counts])).sum())
         yield f"r_k = {formula} = {format_number(weights.response[index])}"
         yield (
             "c_k = w_k exp(r_k - max r) / sum of w_j exp(r_j - max r) = "
-            f"{format_number(base[index])} x {format_number(np.exp(response[index]))} / {format_number(total)} = "
-            f"{format_number(weights.weight[index])}"
+            f"{format_number(base[index])} x {format_number(np.exp(response[index]))} / "
+            f"{format_number(total)} = {format_number(weights.weight[index])}"
         )
 
 
 def compute_base_weights(
     plan: RoundPlan, updates: ClientUpdates, admitted_fraction: FloatArray
 ) -> FloatArray:
-    """Return w_i, FedAvg's weights of the clients with a share, 0 elsewhere, shape (n,).
+    """Return w_i, FedAvg's weights of the admitted clients, 0 for others, shape (n,).
 
-    w_i = s_i D_i / sum_j s_j D_j. If clients were drawn with replacement, their draws replace D_i.
+    w_i = s_i D_i / sum_j s_j D_j. For clients sampled with replacement, their draws replace D_i.
     """
     _, weights = DataFraction().weigh(None, plan, updates, admitted_fraction)
     return weights.weight

@@ -83,7 +83,7 @@ class FedGPWeighting(Weighting[None]):
     weights_by_data = True
     dp_unsupported_reason = (
         "an update counts by its client's amount of data or by the priority clients' updates, "
-        "which its weight tells of"
+        "which its weight reveals"
     )
     unreplayable = (
         "the projections of fedgp: they need the inner products of the updates, which no record "
@@ -134,7 +134,7 @@ class FedGPWeighting(Weighting[None]):
             return None, target
         if updates.gram is None:
             raise ValueError(
-                "FedGP needs the inner products of the updates, and nobody provides them"
+                "FedGP needs the inner products of the updates, and they are not available"
             )
         gram, counts = updates.gram(), admitted_fraction > 0
         projection = np.where(sources, _compute_projections(target.numerator, gram), 0.0)
@@ -156,10 +156,10 @@ class FedGPWeighting(Weighting[None]):
 
     def explain(self, trace: DecisionTrace, index: int) -> Iterator[str]:
         """Yield the weight of a priority client by its data, and a source's with its bound."""
-        call, responses, share = trace.plan, trace.updates, trace.admitted_fraction
+        plan, updates, fractions = trace.plan, trace.updates, trace.admitted_fraction
         target, sources = (
-            _compute_target_weights(call, responses, share),
-            _find_sources(responses, share),
+            _compute_target_weights(plan, updates, fractions),
+            _find_sources(updates, fractions),
         )
         recorded = trace.recorded_decisions[index]
         c = f"c_k = {format_number(recorded.weight)}"
@@ -168,7 +168,7 @@ class FedGPWeighting(Weighting[None]):
             yield (
                 "c_k = (1 - beta) p_k, p_k its fraction of the priority clients' data: "
                 f"(1 - {beta:g}) x {format_number(target.weight[index])}"
-                f"{'' if sources.any() else ', as no source was heard'}: {c}"
+                f"{'' if sources.any() else ', as no source reported'}: {c}"
             )
             return
         if recorded.update_norm is None:
@@ -181,23 +181,26 @@ class FedGPWeighting(Weighting[None]):
         )
         yield (
             f"it moves the model by c_k |Delta_k| = {format_number(recorded.weight)} x "
-            f"{format_number(recorded.update_norm)} <= (beta / N_s) |g_T| <= (beta / N_s) sum of p_j "
-            f"|Delta_j| over P = {format_number(self._compute_bound(trace, target, sources))}: {c}"
+            f"{format_number(recorded.update_norm)} <= (beta / N_s) |g_T| <= "
+            "(beta / N_s) sum of p_j |Delta_j| over P = "
+            f"{format_number(self._compute_bound(trace, target, sources))}: {c}"
         )
 
     def check_unreplayable(self, trace: DecisionTrace) -> Iterator[tuple[int | None, str]]:
         """Yield wrong weights of priority clients, and sources that exceed their bound."""
-        call, responses, share = trace.plan, trace.updates, trace.admitted_fraction
+        plan, updates, fractions = trace.plan, trace.updates, trace.admitted_fraction
         target, sources = (
-            _compute_target_weights(call, responses, share),
-            _find_sources(responses, share),
+            _compute_target_weights(plan, updates, fractions),
+            _find_sources(updates, fractions),
         )
-        heard = bool(sources.any() and target.numerator.any())
-        expected = (1.0 - self.beta if heard else 1.0) * target.numerator / target.denominator
-        bound = self._compute_bound(trace, target, sources) if heard else 0.0
-        for place, recorded in enumerate(trace.recorded_decisions):
+        has_projection = bool(sources.any() and target.numerator.any())
+        expected = (
+            (1.0 - self.beta if has_projection else 1.0) * target.numerator / target.denominator
+        )
+        bound = self._compute_bound(trace, target, sources) if has_projection else 0.0
+        for index, recorded in enumerate(trace.recorded_decisions):
             weight, norm = recorded.weight, recorded.update_norm
-            if sources[place] and heard:
+            if sources[index] and has_projection:
                 if norm is None or not 0.0 <= weight * norm <= bound * (1.0 + self.tolerance):
                     text = (
                         f"its update moves the model by weight x length = {weight:.9g} x "
@@ -205,11 +208,11 @@ class FedGPWeighting(Weighting[None]):
                     )
                     yield recorded.client, text
                 continue
-            given = expected[place]
+            expected_weight = expected[index]
             if trace.weight_cap is not None:
-                given = min(given, trace.weight_cap)
-            if not math.isclose(weight, given, rel_tol=self.tolerance, abs_tol=1e-12):
-                text = f"weight is {weight:.9g}, the other records give {given:.9g}"
+                expected_weight = min(expected_weight, trace.weight_cap)
+            if not math.isclose(weight, expected_weight, rel_tol=self.tolerance, abs_tol=1e-12):
+                text = f"weight is {weight:.9g}, the other records give {expected_weight:.9g}"
                 yield recorded.client, text
 
     def _compute_bound(
@@ -223,13 +226,13 @@ class FedGPWeighting(Weighting[None]):
 def _compute_target_weights(
     plan: RoundPlan, updates: ClientUpdates, admitted_fraction: FloatArray
 ) -> AggregationWeights:
-    """Return FedAvg's weights on the priority clients, p_k, as the strategy on them alone has."""
-    of_target = np.minimum(admitted_fraction, updates.priority_weight)
-    return DataFraction().weigh(None, plan, updates, of_target)[1]
+    """Return p_k, the weights of FedAvg on the priority clients alone."""
+    target_fraction = np.minimum(admitted_fraction, updates.priority_weight)
+    return DataFraction().weigh(None, plan, updates, target_fraction)[1]
 
 
 def _compute_projections(factor: FloatArray, gram: FloatArray) -> FloatArray:
-    """Return max(<sum_j a_j Delta_j, Delta_i>, 0) / |Delta_i|^2, 0 where that is no number."""
+    """Return max(<sum_j a_j Delta_j, Delta_i>, 0) / |Delta_i|^2, 0 if that is not finite."""
     counts = factor > 0
     with np.errstate(all="ignore"):
         along = (factor[counts, None] * gram[counts]).sum(axis=0)
@@ -238,6 +241,6 @@ def _compute_projections(factor: FloatArray, gram: FloatArray) -> FloatArray:
 
 
 def _find_sources(updates: ClientUpdates, admitted_fraction: FloatArray) -> BoolArray:
-    """Return whose update is projected, shape (n,): the clients without priority admitted."""
+    """Say for each client whether its update is projected, shape (n,): admitted, no priority."""
     sources: BoolArray = ~updates.priority & (admitted_fraction > 0)
     return sources

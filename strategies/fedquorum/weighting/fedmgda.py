@@ -1,4 +1,4 @@
-"""Step along the shortest combination of the normalised updates (FedMGDA+)."""
+"""Step along the shortest combination of the normalized updates (FedMGDA+)."""
 
 import math
 from collections.abc import Iterator
@@ -29,8 +29,8 @@ class FedMGDAWeighting(Weighting[IntArray]):
 
         p = argmin |sum_i p_i Delta_i / |Delta_i||^2  over the simplex with |p_i - w_i| <= epsilon,
 
-    where w_i is client i's fraction of the data heard. With epsilon = 1 the mixture harms no
-    participant, to first order. epsilon = 0 is FedAvg on normalised updates. An update of length 0
+    where w_i is client i's fraction of the data reported. With epsilon = 1 the mixture harms no
+    participant, to first order. epsilon = 0 is FedAvg on normalized updates. An update of length 0
     has no direction: it enters as the zero vector and moves nothing. The step is unique; p is
     unique if the directions are linearly independent.
 
@@ -50,11 +50,11 @@ class FedMGDAWeighting(Weighting[IntArray]):
     References
     ----------
     Hu, Shaloudegi, Zhang and Yu, "Federated Learning Meets Multi-Objective Optimization", IEEE
-    TNSE 2022, Algorithm 1. The centre of the box is w_i, with equal amounts of data 1 / n.
+    TNSE 2022, Algorithm 1. The center of the box is w_i, with equal amounts of data 1 / n.
     """
 
     key = "fedmgda"
-    summary = "FedMGDA+: the shortest combination of the normalised updates."
+    summary = "FedMGDA+: the shortest combination of the normalized updates."
     description = RuleDescription(
         weight="the shortest combination of the normalized updates",
         source="Hu et al. 2022",
@@ -69,7 +69,7 @@ class FedMGDAWeighting(Weighting[IntArray]):
     needs_updates = True
     weights_by_data = True
     default_form = "min-norm in a box"
-    tolerance = 1e-6  # p is the answer of a solver, which other machines round otherwise
+    tolerance = 1e-6  # p comes from a solver, and other machines round differently
     dp_unsupported_reason = (
         "what an update counts follows from all others: one can turn the whole step"
     )
@@ -115,17 +115,17 @@ class FedMGDAWeighting(Weighting[IntArray]):
             return state, AggregationWeights(weight, mixing=mixing)
         if updates.gram is None:
             raise ValueError(
-                "FedMGDA+ needs the inner products of the updates, and nobody provides them"
+                "FedMGDA+ needs the inner products of the updates, and they are not available"
             )
         gram = updates.gram()[np.ix_(counts, counts)]
         length = np.sqrt(np.diag(gram))
         inverse = np.divide(1.0, length, out=np.zeros_like(length), where=length > 0)
-        centre = base[counts]
+        center = base[counts]
         coefficients = minimize_quadratic(
             gram * np.outer(inverse, inverse),
-            np.zeros(len(centre)),
-            low=np.maximum(centre - self.max_deviation, 0.0),
-            high=np.minimum(centre + self.max_deviation, 1.0),
+            np.zeros(len(center)),
+            low=np.maximum(center - self.max_deviation, 0.0),
+            high=np.minimum(center + self.max_deviation, 1.0),
         )
         weight[counts] = coefficients * inverse
         mixing[find_client_indices(state, updates)[counts]] = coefficients
@@ -157,7 +157,8 @@ class FedMGDAWeighting(Weighting[IntArray]):
         yield (
             "p = argmin |sum of p_i Delta_i / |Delta_i||^2 over the simplex with |p_i - w_i| <= "
             f"{self.max_deviation:g}: p_k = {format_number(recorded.mixing_coefficient)}, w_k = "
-            f"{format_number(w)}; the inner products of the updates that decide it are not in the records"
+            f"{format_number(w)}; the inner products of the updates that decide it are not in the "
+            "records"
         )
         yield (
             f"c_k = p_k / |Delta_k| = {format_number(recorded.mixing_coefficient)} / "
@@ -168,12 +169,12 @@ class FedMGDAWeighting(Weighting[IntArray]):
         """Yield each p outside the simplex or the box, and each weight that is not p / |Delta|."""
         base = compute_base_weights(trace.plan, trace.updates, trace.admitted_fraction)
         total = 0.0
-        for recorded, centre in zip(trace.recorded_decisions, base.tolist(), strict=True):
+        for recorded, center in zip(trace.recorded_decisions, base.tolist(), strict=True):
             p, norm = recorded.mixing_coefficient or 0.0, recorded.update_norm
             total += p
-            if abs(p - centre) > self.max_deviation + self.tolerance:
+            if abs(p - center) > self.max_deviation + self.tolerance:
                 text = (
-                    f"mixing {p:.9g} is further than {self.max_deviation:g} from w = {centre:.9g}"
+                    f"mixing {p:.9g} is further than {self.max_deviation:g} from w = {center:.9g}"
                 )
                 yield recorded.client, text
             expected = p / norm if norm else 0.0

@@ -49,5 +49,5 @@ class ZeroWeighting(Weighting[None]):
         return None, AggregationWeights(np.zeros_like(admitted_fraction))
 
     def explain(self, trace: DecisionTrace, index: int) -> Iterator[str]:
-        """Yield that nothing counts."""
+        """Yield a note that no update counts."""
         yield "c_k = 0; every client keeps its local model, nothing is aggregated"

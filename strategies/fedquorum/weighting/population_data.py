@@ -21,7 +21,7 @@ from .base import Weighting
 
 @dataclass(frozen=True)
 class PopulationDataState:
-    """The state: the clients ascending, and lambda_k, shapes (K,)."""
+    """The clients ascending, and lambda_k, shapes (K,)."""
 
     client: IntArray
     priority_weight: FloatArray
@@ -29,14 +29,14 @@ class PopulationDataState:
 
 @dataclass(frozen=True)
 class PopulationDataFraction(Weighting[PopulationDataState]):
-    """Weight client k by c_k = s_k D_k / sum_i s_i D_i, over all known clients that can count.
+    """Weight client k by c_k = s_k D_k / sum_i s_i D_i, over all registered clients that can count.
 
     Under a gate this is p_k / (1 + A^), with p_k = D_k / sum_{i in P} D_i over all of P, and A^ the
-    sum of p_k over the non-priority clients last known to be aligned, present or absent. An absent
-    client counts as an update of zero, so that a weight does not depend on the other participants.
-    s_i is the share last admitted of client i (``fedquorum.round.update_admitted_fractions``), and D_i its last report.
-    The sum leaves out a client that has never reported D_i. If all clients are present, the rule
-    equals ``DataFraction``.
+    sum of p_k over the aligned non-priority clients, available or not. An absent client counts as
+    an update of zero, so that a weight does not depend on the other participants. s_i is the
+    fraction last admitted of client i (``fedquorum.round.update_admitted_fractions``), and D_i its
+    last report. The sum leaves out a client that has never reported D_i. If all clients
+    participate, the rule equals ``DataFraction``.
     """
 
     goal = Goal.AVERAGE
@@ -51,7 +51,7 @@ class PopulationDataFraction(Weighting[PopulationDataState]):
     )
 
     def init(self, population: Population) -> PopulationDataState:
-        """Return the state: the clients and their priority weights."""
+        """Return the clients and their priority weights."""
         return PopulationDataState(population.sorted_clients, population.priority_weights)
 
     def compute_known_weights(self, state: PopulationDataState, plan: RoundPlan) -> KnownWeights:
@@ -65,7 +65,7 @@ class PopulationDataFraction(Weighting[PopulationDataState]):
         updates: ClientUpdates,
         admitted_fraction: FloatArray,
     ) -> tuple[PopulationDataState, AggregationWeights]:
-        """Return the fractions of the known data, and A^."""
+        """Return the fractions of the reported data, and A^."""
         data = PerClient.from_mapping(updates.reported_examples).get_array(updates.registered, 0.0)
         total = float((updates.effective_fractions * data).sum())
         if total == 0.0:
@@ -78,5 +78,5 @@ class PopulationDataFraction(Weighting[PopulationDataState]):
         )
 
     def with_fixed_denominator(self) -> Self:
-        """Return this rule, whose divisor is fixed already."""
+        """Return this rule, whose denominator is already fixed."""
         return self

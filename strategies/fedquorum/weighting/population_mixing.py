@@ -15,10 +15,10 @@ from .base import WEIGHTS_DEPEND_ON_LOSSES, Weighting
 class PopulationMixing(Weighting[Any]):
     """Weight client k by c_k = s_k p_k / sum_i s_i p_i, with the mixing coefficients p of a rule.
 
-    The sum is over all known clients that can count, present or absent; ``rule`` itself would
-    divide by the p of the clients heard. An absent client counts as an update of zero, so that a
-    weight does not depend on the other participants. s_i is the share last admitted of client i
-    (``fedquorum.round.update_admitted_fractions``).
+    The sum is over all registered clients that can count, available or not; ``rule`` itself would
+    divide by the p of the reporting clients. An absent client counts as an update of zero, so that
+    a weight does not depend on the other participants. s_i is the fraction last admitted of client
+    i (``fedquorum.round.update_admitted_fractions``).
 
     Parameters
     ----------
@@ -45,21 +45,21 @@ class PopulationMixing(Weighting[Any]):
     def weigh(
         self, state: Any, plan: RoundPlan, updates: ClientUpdates, admitted_fraction: FloatArray
     ) -> tuple[Any, AggregationWeights]:
-        """Return p of the clients heard, divided by the sum over all; raises the rule's errors."""
-        following, weights = self.rule.weigh(state, plan, updates, admitted_fraction)
+        """Return p of the reporting clients over the sum over all; raises the rule's errors."""
+        next_state, weights = self.rule.weigh(state, plan, updates, admitted_fraction)
         mixing = weights.mixing
         if mixing is None:
             raise TypeError(f"{type(self.rule).__name__} holds no p of all clients")
-        known = np.searchsorted(following.client, updates.registered)
-        total = float((updates.effective_fractions * mixing[known]).sum())
+        registered = np.searchsorted(next_state.client, updates.registered)
+        total = float((updates.effective_fractions * mixing[registered]).sum())
         counts = compute_reported_mask(plan, updates, admitted_fraction)
         numerator = np.where(
-            counts, admitted_fraction * mixing[find_client_indices(following.client, updates)], 0.0
+            counts, admitted_fraction * mixing[find_client_indices(next_state.client, updates)], 0.0
         )
-        return following, replace(weights, numerator=numerator, denominator=total)
+        return next_state, replace(weights, numerator=numerator, denominator=total)
 
     def with_fixed_denominator(self) -> Self:
-        """Return this rule, whose divisor is fixed already."""
+        """Return this rule, whose denominator is already fixed."""
         return self
 
     def compute_regret_bound(self, rounds: int, clients: int, fraction: float) -> Bound | None:

@@ -19,7 +19,7 @@ from .exponentiated_gradient import PriorMixing
 class PropFairWeighting(PriorMixing):
     """Weight client i in proportion to w_i / max(M - F_i, epsilon).
 
-    w_i is client i's fraction of the data heard. As an exponentiated gradient, the rule has
+    w_i is client i's fraction of the reported data. As an exponentiated gradient, the rule has
     r_i = -log max(M - F_i, epsilon) and the prior w. Its weights are those of the gradient of
     -sum_i w_i log_eps (M - F_i). As in the paper, the logarithm continues along its tangent for
     M - F < epsilon. A loss above M therefore has the largest weight, 1 / epsilon, and not a

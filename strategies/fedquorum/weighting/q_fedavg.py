@@ -19,7 +19,7 @@ _MIN_LOSS = 1e-10
 
 @dataclass(frozen=True)
 class QFedAvgWeighting(PriorMixing):
-    """Weight the clients heard by c_i = w_i F_i^q / sum_j w_j F_j^q, w_i the data fraction.
+    """Weight the reporting clients by c_i = w_i F_i^q / sum_j w_j F_j^q, w_i the data fraction.
 
     As an exponentiated gradient, the rule has r_i = q log F_i and the prior w. q = 0 is FedAvg. As
     q tends to infinity, only the largest loss counts. If all losses are 0, the rule is FedAvg.
@@ -31,7 +31,7 @@ class QFedAvgWeighting(PriorMixing):
         h_j = q F_j^(q-1) |L Delta_j|^2 + L F_j^q.
 
     These c_i sum to less than 1 unless q = 0. The paper draws clients with probabilities w_i and
-    sums without weights. Here a client counts by its data, or by its draws if clients are drawn
+    sums without weights. Here a client counts by its data, or by its draws if clients are sampled
     with replacement, which is the paper's form. With equal amounts of data it is Flower's
     ``QFedAvg``. Since h has a pole at F = 0 for q < 1, losses below 1e-10 count as 1e-10 in h.
 
@@ -70,7 +70,7 @@ class QFedAvgWeighting(PriorMixing):
 
     @property
     def denominator(self) -> str:
-        """The divisor of the weights, in words."""
+        """The denominator of the weights, in words."""
         terms = "the same" if self.lipschitz is None else "w_j h_j / L"
         return f"the sum of {terms} over {{whom}}"
 
@@ -81,12 +81,12 @@ class QFedAvgWeighting(PriorMixing):
         updates: ClientUpdates,
         admitted_fraction: FloatArray,
     ) -> tuple[IntArray, AggregationWeights]:
-        """Return c_i; ``mixing`` is w_i F_i^q, normalised, in both forms.
+        """Return c_i; ``mixing`` is w_i F_i^q, normalized, in both forms.
 
         Raises
         ------
         ValueError
-            If the clients did not measure the model that they received, or the updates' norms,
+            If the clients did not evaluate the model that they received, or the updates' norms,
             which the Lipschitz form needs, are missing.
         """
         state, weights = super().weigh(state, plan, updates, admitted_fraction)
@@ -98,11 +98,11 @@ class QFedAvgWeighting(PriorMixing):
         loss = np.where(counts, np.maximum(updates.loss, _MIN_LOSS), 1.0)
         power = base * (loss / loss[counts].max()) ** self.q
         squared = np.where(counts, compute_squared_norms(updates), 0.0)
-        bend = self.q * self.lipschitz * squared / loss
+        curvature = self.q * self.lipschitz * squared / loss
         return state, replace(
             weights,
             numerator=power,
-            denominator=float((power * (1.0 + bend)).sum()),
+            denominator=float((power * (1.0 + curvature)).sum()),
             update_norm=np.where(counts, np.sqrt(squared), np.nan),
         )
 
@@ -125,11 +125,12 @@ class QFedAvgWeighting(PriorMixing):
         if weights is None or weights.update_norm is None:
             return
         norm = weights.update_norm[index]
-        bend = self.q / loss * (self.lipschitz * norm) ** 2 + self.lipschitz
+        curvature = self.q / loss * (self.lipschitz * norm) ** 2 + self.lipschitz
         w = compute_base_weights(trace.plan, trace.updates, trace.admitted_fraction)[index]
         yield (
             "c_k = w_k F_k^q L / sum of w_j h_j, h_k / F_k^q = q |L Delta_k|^2 / F_k + L = "
-            f"{format_number(bend)} with w_k = {format_number(w)}, F_k = {format_number(loss)}, q = {self.q:g}, "
+            f"{format_number(curvature)} with w_k = {format_number(w)}, "
+            f"F_k = {format_number(loss)}, q = {self.q:g}, "
             f"L = {self.lipschitz:g}, |Delta_k| = {format_number(norm)}: "
             f"c_k = {format_number(weights.weight[index])}"
         )
@@ -144,5 +145,5 @@ def compute_squared_norms(updates: ClientUpdates) -> FloatArray:
         If the updates' inner products are not available.
     """
     if updates.gram is None:
-        raise ValueError("this rule needs the norms of the updates, and nobody provides them")
+        raise ValueError("this rule needs the norms of the updates, and they are not available")
     return np.diag(updates.gram()).astype(np.float64)

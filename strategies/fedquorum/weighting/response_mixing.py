@@ -28,9 +28,9 @@ MixingStateT = TypeVar("MixingStateT", bound=MixingState)
 
 @dataclass(frozen=True)
 class ResponseMixing(Weighting[MixingStateT]):
-    """Weight the clients heard by c_i = p_i / sum_j p_j, with p from responses to the losses.
+    """Weight the reporting clients by c_i = p_i / sum_j p_j, with p from responses to the losses.
 
-    If no client is heard, the state stays the same.
+    If no client reports, the state stays the same.
 
     Parameters
     ----------
@@ -66,14 +66,14 @@ class ResponseMixing(Weighting[MixingStateT]):
         updates: ClientUpdates,
         admitted_fraction: FloatArray,
     ) -> tuple[MixingStateT, AggregationWeights]:
-        """Return the state after the decision, and its p restricted to the clients heard.
+        """Return the state after the decision, and its p restricted to the reporting clients.
 
         Raises
         ------
         SolverError
             If a solver does not reach its accuracy.
         ValueError
-            If the clients did not measure the model that they received, or a rule that needs all
+            If the clients did not evaluate the model that they received, or a rule that needs all
             clients did not get all.
         """
         counts = compute_reported_mask(plan, updates, admitted_fraction)

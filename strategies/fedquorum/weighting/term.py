@@ -19,19 +19,19 @@ from .exponentiated_gradient import PriorMixing
 
 @dataclass(frozen=True)
 class TERMWeighting(PriorMixing):
-    """Weight the clients heard by c_i = w_i exp(lambda F_i) / sum_j w_j exp(lambda F_j).
+    """Weight the reporting clients by c_i = w_i exp(lambda F_i) / sum_j w_j exp(lambda F_j).
 
-    As an exponentiated gradient, the rule has r_i = lambda F_i and the prior w over the clients
-    heard. Its weights are those of the gradient of (1 / lambda) log sum_i w_i exp(lambda F_i). With
-    either prior and lambda = 1 / tau these are the weights of FedEBA.
+    As an exponentiated gradient, the rule has r_i = lambda F_i and the prior w over the reporting
+    clients. Its weights are those of the gradient of (1 / lambda) log sum_i w_i exp(lambda F_i).
+    With either prior and lambda = 1 / tau these are the weights of FedEBA.
 
     Parameters
     ----------
     tilt : float
-        lambda. A positive value favours large losses, a negative one small losses; 0 gives the
+        lambda. A positive value favors large losses, a negative one small losses; 0 gives the
         prior.
     prior : {"data", "uniform"}
-        w_i: the fraction of the data heard, or 1 / n.
+        w_i: the fraction of the reported data, or 1 / n.
 
     Raises
     ------
@@ -42,7 +42,7 @@ class TERMWeighting(PriorMixing):
     ----------
     Li, Beirami, Sanjabi and Smith, "Tilted Empirical Risk Minimization", ICLR 2021, Lemma 1, and
     its tilting over groups; Hahn, Kim and Lee 2024, Table 1. The uniform prior: Wang et al.,
-    "FedEBA+", arXiv 2301.12407, as third parties' notes have it; its alignment ("+") is left out.
+    "FedEBA+", arXiv 2301.12407, according to third parties; its alignment ("+") is left out.
     """
 
     key = "term"
@@ -66,20 +66,20 @@ class TERMWeighting(PriorMixing):
     def compute_prior_weights(
         self, plan: RoundPlan, updates: ClientUpdates, admitted_fraction: FloatArray
     ) -> FloatArray:
-        """Return the prior of the clients with a share and 0 for others, shape (n,)."""
+        """Return the prior of the admitted clients and 0 for others, shape (n,)."""
         if self.prior == "data":
             return super().compute_prior_weights(plan, updates, admitted_fraction)
         total = admitted_fraction.sum()
         return admitted_fraction / total if total > 0 else admitted_fraction
 
     def check_with(self, selection: Selection, server_optimizer: ServerOptimizer[Any]) -> None:
-        """Refuse a uniform prior if priority clients are drawn by their data."""
-        draws = selection.sampling.priority_samples
-        if draws is not None and self.prior == "uniform":
+        """Refuse a uniform prior if priority clients are sampled by their data."""
+        num_samples = selection.sampling.priority_samples
+        if num_samples is not None and self.prior == "uniform":
             raise ParameterError(
                 "priority_samples",
                 "None with prior=uniform",
-                draws,
+                num_samples,
                 "a draw counts as its client's share of the data",
             )
 
