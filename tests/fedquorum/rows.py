@@ -1,7 +1,7 @@
 """The row of each rule in the tests of all rules: ``test_conformance`` and ``test_combinations``.
 
-A new rule has one row more. The tests compare the rows with the tables of the code, so none is
-forgotten.
+A new rule needs one row. The tests compare the rows with the tables of the code, so no rule can be
+missing.
 """
 
 import math
@@ -55,7 +55,7 @@ from fedquorum.weighting import (
 )
 
 SIZE = 9
-HEARD = 3
+NUM_REPORTING = 3
 DATA = np.random.default_rng(10).integers(1, 100, SIZE).astype(np.float64)
 RHO = (0.9, 2.5, 0.4, 1.3, 0.5, 1.0, 0.25, 3.8, 0.6)
 RATES = (0.9, 0.5, 0.4, 0.3, 0.5, 1.0, 0.25, 0.8, 0.6)
@@ -69,12 +69,12 @@ def expect_one(weights: AggregationWeights, given: ClientUpdates) -> float:
 
 
 def expect_registered_fraction(weights: AggregationWeights, given: ClientUpdates) -> float:
-    """Return the share of the known clients that take part."""
+    """Return the fraction of the registered clients that take part."""
     return len(given.client) / len(given.registered)
 
 
 def expect_zero(weights: AggregationWeights, given: ClientUpdates) -> float:
-    """Return the sum of weights where no update counts."""
+    """Return the sum of weights if no update counts."""
     return 0.0
 
 
@@ -84,7 +84,7 @@ def expect_mean_echo(weights: AggregationWeights, given: ClientUpdates) -> float
 
 
 def expect_one_unless_hopeless(weights: AggregationWeights, given: ClientUpdates) -> float:
-    """Return the sum of weights that are all 0 where no client is near its requirement."""
+    """Return the sum of weights, all 0 if no client is near its requirement."""
     return float(weights.numerator.any())
 
 
@@ -102,9 +102,9 @@ class Refusal:
     part : str
         The part's name in the error.
     allowed : str
-        What the error says instead: a key, or words.
+        The allowed values in the error: a key, or a text.
     refused : frozenset of str, optional
-        The keys that are refused; by default all but ``allowed``.
+        The refused keys; by default all but ``allowed``.
     """
 
     part: str
@@ -117,7 +117,7 @@ class Refusal:
 
 
 NOT_CORRECTED = Refusal("participation", "none")
-"""Of a weighting that has no weights over a fixed population."""
+"""The refusal of a weighting that has no weights over a fixed population."""
 NO_GATE = Refusal("selection", "one without a gate", frozenset({"epsilon_gate"}))
 ALL_CLIENTS = Refusal("selection", "everyone")
 PLAIN_STEP = Refusal("server_optimizer", "sgd")
@@ -125,7 +125,7 @@ PLAIN_STEP = Refusal("server_optimizer", "sgd")
 
 @dataclass(frozen=True)
 class PlayedRound:
-    """What a round of ``test_combinations`` knows of its five clients, shape (5,) each.
+    """The inputs of a round of ``test_combinations`` by its five clients, shape (5,) each.
 
     ``there`` is 1 for those that take part, ``priority`` for those with priority, ``echo`` is
     t - tau_k, ``mixing`` is p_k and ``updates`` is Delta_k, shape (5, 2).
@@ -134,24 +134,24 @@ class PlayedRound:
     data: FloatArray
     loss: FloatArray
     mixing: FloatArray
-    there: FloatArray
+    present: FloatArray
     priority: FloatArray
     echo: FloatArray
     updates: FloatArray
 
 
 def compute_projected_factors(played: PlayedRound) -> FloatArray:
-    """Return FedGP's factors with beta = 1/2, or 0 where no source is there, shape (5,)."""
-    data, there, priority = played.data, played.there, played.priority
-    target = (data * there * priority) @ played.updates
-    sources = there.sum() - (there * priority).sum()
+    """Return FedGP's factors with beta = 1/2, or beta = 0 without a source, shape (5,)."""
+    data, present, priority = played.data, played.present, played.priority
+    target = (data * present * priority) @ played.updates
+    sources = present.sum() - (present * priority).sum()
     beta = 0.5 if sources else 0.0
     along = np.maximum(played.updates @ target, 0.0) / (played.updates**2).sum(axis=1)
     return np.where(priority > 0, (1 - beta) * data, beta / max(sources, 1) * along)
 
 
 def compute_logistic_slope(loss: FloatArray) -> FloatArray:
-    """Return MaxFL's q where everybody requires a loss of 1, shape (5,)."""
+    """Return MaxFL's q if every client requires a loss of 1, shape (5,)."""
     slope: FloatArray = np.exp(loss - 1.0) / (1.0 + np.exp(loss - 1.0)) ** 2
     return slope
 
@@ -164,24 +164,23 @@ MIXED: Factor = ("p_k", lambda played: played.mixing)
 
 @dataclass(frozen=True)
 class Row:
-    """One rule, and what differs from rule to rule in the tests.
+    """One rule with its test cases.
 
     Parameters
     ----------
     rule : type
-        The rule.
     variants : tuple of mapping
-        Parameters to play it with; all defaults come first.
+        Further parameters to test; all defaults come first.
     refused : mapping
-        A value outside its range of every parameter.
+        For every parameter a value outside its range.
     supplied : mapping
-        What it needs beside its parameters.
+        The rule's values beside its parameters.
     total : callable
-        What the weights sum to where everybody that responds is admitted.
+        Returns the sum of the weights if every reporting client is admitted.
     refused_with : tuple of Refusal
-        What the rule cannot be combined with.
+        The parts with which the rule cannot be combined.
     factor : tuple of str and callable, optional
-        What an update's weight is proportional to: as the rule says it, and as numbers, shape (5,).
+        The proportional weight of an update: as the rule's text, and as numbers, shape (5,).
     """
 
     rule: type[Rule]

@@ -18,8 +18,8 @@ from fedquorum.flower.codec import NamedArrays
 from fedquorum.server_optimizer import SGD, Adam, Momentum, ServerOptimizer
 
 
-def test_dtypes_come_back() -> None:
-    """The model keeps its dtypes; the arithmetic is float64 in between."""
+def test_the_model_retains_its_dtypes() -> None:
+    """The arithmetic in between is float64."""
     model: NamedArrays = {
         "w": np.ones(2, dtype=np.float32),
         "v": np.ones(2, dtype=np.float16),
@@ -31,21 +31,21 @@ def test_dtypes_come_back() -> None:
     }
 
 
-def test_counters_are_rounded_not_cut() -> None:
-    """A whole-number buffer moves to the nearest whole number of its weighted mean."""
+def test_counters_are_rounded_not_truncated() -> None:
+    """An integer buffer becomes the whole number nearest to its weighted mean."""
     model: NamedArrays = {"n": np.array(10, dtype=np.int64)}
-    moved = cast_like({"n": np.array(12.7)}, model)
-    assert moved["n"] == 13
-    assert moved["n"].dtype == np.int64
+    rounded = cast_like({"n": np.array(12.7)}, model)
+    assert rounded["n"] == 13
+    assert rounded["n"].dtype == np.int64
 
 
-def test_truth_values_are_rounded_too() -> None:
-    """A mask stays where most of the weight says so; it is not true wherever one client's is."""
-    moved = cast_like(
+def test_booleans_are_rounded() -> None:
+    """A mask follows the majority of the weight, not any single client."""
+    rounded = cast_like(
         {"mask": np.array([0.1, 0.9, 1e-9])}, {"mask": np.array([False, True, False])}
     )
-    assert moved["mask"].tolist() == [False, True, False]
-    assert moved["mask"].dtype == np.bool_
+    assert rounded["mask"].tolist() == [False, True, False]
+    assert rounded["mask"].dtype == np.bool_
 
 
 def test_inner_products_of_updates(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,8 +91,8 @@ def test_statistics_stay_between_the_clients_and_the_servers() -> None:
     server, clients = 1.0, np.array([0.01, 0.02])
     for weights in (np.array([5.0, 3.0]), np.array([0.1, 0.2])):
         update = np.array([float(weights @ (clients - server))])
-        moved = average_buffer(np.array([server]), update, float(weights.sum()))
-        assert 0.01 <= moved[0] <= 1.0
+        averaged = average_buffer(np.array([server]), update, float(weights.sum()))
+        assert 0.01 <= averaged[0] <= 1.0
 
 
 STATISTICS: NamedArrays = {
@@ -108,7 +108,7 @@ STATISTICS: NamedArrays = {
 def test_no_step_takes_statistics_out_of_the_range(
     optimizer: ServerOptimizer[Any], weights: list[float]
 ) -> None:
-    """Weights beyond 1, a learning rate beyond 1 and momentum are of trained arrays alone."""
+    """Weights above 1, learning rates above 1 and momentum affect trained arrays alone."""
     rng = np.random.default_rng(0)
     model, state = STATISTICS, None
     for _ in range(12):
@@ -122,21 +122,21 @@ def test_no_step_takes_statistics_out_of_the_range(
             for _ in weights
         ]
         update = compute_weighted_sum(model, zip(weights, clients, strict=True))
-        state, moved = apply_server_step(optimizer, state, model, update, sum(weights))
-        if moved is None:  # trained arrays may leave the finite numbers
+        state, stepped = apply_server_step(optimizer, state, model, update, sum(weights))
+        if stepped is None:  # trained arrays may leave the finite numbers
             break
         for name in ("bn.running_mean", "bn.running_var", "bn.num_batches_tracked"):
             sent = np.stack([model[name], *(client[name] for client in clients)]).astype(np.float64)
             slack = 1e-6 * np.abs(sent).max()
-            assert (moved[name] >= sent.min(axis=0) - slack).all()
-            assert (moved[name] <= sent.max(axis=0) + slack).all()
-        assert moved["bn.running_var"].min() >= 0.0
-        model = moved
+            assert (stepped[name] >= sent.min(axis=0) - slack).all()
+            assert (stepped[name] <= sent.max(axis=0) + slack).all()
+        assert stepped["bn.running_var"].min() >= 0.0
+        model = stepped
 
 
 def test_neither_rounding_nor_noise_makes_a_variance_negative() -> None:
-    """A mean may be negative, and so may a variance that was."""
-    moved = apply_server_step(
+    """A mean may be negative, and a variance that already was may stay negative."""
+    stepped = apply_server_step(
         SGD(),
         None,
         STATISTICS,
@@ -148,9 +148,9 @@ def test_neither_rounding_nor_noise_makes_a_variance_negative() -> None:
         },
         1.0,
     )[1]
-    assert moved is not None
-    assert moved["bn.running_mean"].tolist() == [-1.0, 0.0, 1.0]
-    assert moved["bn.running_var"].tolist() == [0.0, 0.0, 1.5]
+    assert stepped is not None
+    assert stepped["bn.running_mean"].tolist() == [-1.0, 0.0, 1.0]
+    assert stepped["bn.running_var"].tolist() == [0.0, 0.0, 1.5]
     wrong = {**STATISTICS, "bn.running_var": np.full(3, -2.0, np.float32)}
     still = apply_server_step(
         SGD(), None, wrong, {k: np.zeros(a.shape) for k, a in wrong.items()}, 1.0
@@ -160,8 +160,8 @@ def test_neither_rounding_nor_noise_makes_a_variance_negative() -> None:
 
 
 @pytest.mark.parametrize("size", [1e-300, 1e-160, 1.0, 1e200, 1e307])
-def test_the_length_of_an_update_of_any_size(size: float) -> None:
-    """Its squares need not be numbers; whole numbers are no directions."""
+def test_the_norm_of_an_update_of_any_size(size: float) -> None:
+    """Its squares may overflow; integer arrays do not count."""
     model = {"w": np.zeros(2), "v": np.zeros(1), "n": np.zeros(1, np.int64), "e": np.zeros(0)}
     update = {"w": size * np.array([2.0, -3.0]), "v": np.array([6 * size])}
     whole = {"n": np.array([1e300]), "e": np.zeros(0)}

@@ -1,8 +1,8 @@
-"""Every selection x weighting x participation x server optimizer: what is written of it is so.
+"""Every selection x weighting x participation x server optimizer matches its description.
 
-Each allowed combination plays three rounds. In each of them the weights are its factor over its
-divisor, both computed here from the words that the rules say of themselves, and the model moves
-as an independent implementation of the optimizer moves it by their sum.
+Each allowed combination runs three rounds. In each of them the weights are numerator / denominator,
+both computed here from the rules' texts, and the model follows an independent implementation of the
+optimizer.
 """
 
 import math
@@ -53,13 +53,13 @@ from tests.fedquorum.rows import SELECTION_ROWS, WEIGHTING_ROWS, PlayedRound
 from tests.reference import fedawe
 from tests.reference import server_optimizers as reference
 
-# Clients 0 and 1 have priority. Client 4 is never aligned, and says so; 3 no longer is in round 3.
+# Clients 0 and 1 have priority. Client 4 is never aligned and declines; 3 is not aligned in round 3.
 POPULATION = Population.from_size(5, [0, 1])
 DATA = np.array([10.0, 10.0, 20.0, 40.0, 100.0])
 LOSS = np.array([1.0, 1.0, 0.9, 1.1, 2.5])
 LOSS_OF_3_IN_ROUND_3 = 0.1
 PRESENT = ({0, 2, 3, 4}, {0, 1, 4}, {1, 2, 3})
-ALIGNED = ({2, 3}, {2, 3}, {2})  # last known to be, once the round's replies are in
+ALIGNED = ({2, 3}, {2, 3}, {2})  # after the round's replies
 DELTA = np.random.default_rng(3).normal(size=(3, 5, 2))  # by round and client
 MODEL: NamedArrays = {"w": np.array([0.5, -1.0])}
 INVERSE = {0: 2.0, 1: 1.5, 2: 4.0, 3: 1.0, 4: 3.0}
@@ -77,11 +77,11 @@ SELECTED = [key for key, rule in ALL_SELECTIONS.items() if not rule.trains_local
 WEIGHED = [key for key, rule in ALL_WEIGHTINGS.items() if rule.aggregates]
 CORRECTED = [NONE, *PARTICIPATIONS]
 OPTIMIZERS = [*SERVER_OPTIMIZERS]
-"""The parts, beside those of clients that learn alone, which go with nothing else."""
+"""The parts, except those of local models, which combine with no other part."""
 
 
-def refusal(selection: str, weighting: str, correction: str, optimizer: str) -> str | None:
-    """Return how the reason begins why a combination is refused, None where it is allowed."""
+def find_refusal(selection: str, weighting: str, correction: str, optimizer: str) -> str | None:
+    """Return the start of the error of a refused combination, None for an allowed one."""
     part = {"selection": selection, "participation": correction, "server_optimizer": optimizer}
     refused = [
         (one, f"the {kind} {row.rule.key}")
@@ -92,17 +92,17 @@ def refusal(selection: str, weighting: str, correction: str, optimizer: str) -> 
         for one in row.refused_with
         if one.contains(part[one.part])
     ]
-    # A correction is made first, of the weighting alone.
+    # A correction is built first, from the weighting alone.
     for one, rule in sorted(refused, key=lambda pair: pair[0].part != "participation"):
         return f"{one.part} must be {one.allowed} with {rule} ("
     return None
 
 
 COMBINATIONS: list[Combination] = [*product(SELECTED, WEIGHED, CORRECTED, OPTIMIZERS)]
-ALLOWED = [one for one in COMBINATIONS if refusal(*one) is None]
-REFUSED = [one for one in COMBINATIONS if refusal(*one) is not None]
+ALLOWED = [one for one in COMBINATIONS if find_refusal(*one) is None]
+REFUSED = [one for one in COMBINATIONS if find_refusal(*one) is not None]
 SAMPLE, REFUSED_SAMPLE = sample_cases(ALLOWED, 60), sample_cases(REFUSED, 40)
-# FedAU by hand: client 1, away in round 1 and back in round 2, has had one interval of 2 rounds.
+# FedAU by hand: client 1, absent in round 1 and present in round 2, has one interval of 2 rounds.
 OMEGA: Mapping[str, tuple[Mapping[int, float], ...]] = {
     "none": ({}, {}, {}),
     "fedau": ({}, {}, {1: 2.0}),
@@ -112,8 +112,8 @@ OMEGA: Mapping[str, tuple[Mapping[int, float], ...]] = {
 }
 
 
-def test_these_are_all_that_the_settings_offer() -> None:
-    """No part that can be chosen by name is left out, nor any of their combinations."""
+def test_all_parts_of_the_settings_are_combined() -> None:
+    """No part that can be chosen by name is missing, nor any combination."""
     not_combined = {"alone", "no_weight", CUSTOM}
     offered = [sorted(set(options(part)) - not_combined) for part in PARTS]
     assert offered == [sorted(SELECTED), sorted(WEIGHED), sorted(CORRECTED)]
@@ -124,14 +124,14 @@ def test_these_are_all_that_the_settings_offer() -> None:
 
 
 def test_a_sample_has_every_part() -> None:
-    """Also where the suite is not asked for all combinations."""
-    for whole, part in ((ALLOWED, SAMPLE), (REFUSED, REFUSED_SAMPLE)):
+    """The sample of a fast run covers every part too."""
+    for all_combinations, part in ((ALLOWED, SAMPLE), (REFUSED, REFUSED_SAMPLE)):
         for position in range(4):
-            assert {one[position] for one in part} == {one[position] for one in whole}
+            assert {one[position] for one in part} == {one[position] for one in all_combinations}
 
 
-def rules_of(selection: str, weighting: str, correction: str, optimizer: str) -> RuleSet:
-    """Return the rules of a combination, the learning rate ``ETA``."""
+def build_rules(selection: str, weighting: str, correction: str, optimizer: str) -> RuleSet:
+    """Return the rules of a combination with the learning rate ``ETA``."""
     base = ALL_WEIGHTINGS[weighting](**WEIGHTING_ROWS[weighting].supplied)
     rates = {"probabilities": RATES} if correction == "known_statistics" else {}
     return RuleSet(
@@ -141,12 +141,14 @@ def rules_of(selection: str, weighting: str, correction: str, optimizer: str) ->
     )
 
 
-def answer(client: int, task: TrainTask, arrays: NamedArrays, *, everybody: bool) -> TrainResult:
-    """Train as the script says: away, silent by the client's half of the gate, or moved."""
+def train_client(
+    client: int, task: TrainTask, arrays: NamedArrays, *, everybody: bool
+) -> TrainResult:
+    """Train by the script: unavailable, declined by the client's half of the gate, or updated."""
     turn = task.server_round - 1
     if client not in PRESENT[turn] and not everybody:
         return TrainResult(client, Status.UNAVAILABLE)
-    loss = losses(turn)[client]
+    loss = get_losses(turn)[client]
     if task.epsilon is not None and client > 1 and loss > task.objective.loss + task.epsilon:
         return TrainResult(client, Status.DECLINED)
     return TrainResult(
@@ -159,68 +161,80 @@ def answer(client: int, task: TrainTask, arrays: NamedArrays, *, everybody: bool
     )
 
 
-def losses(turn: int) -> FloatArray:
+def get_losses(turn: int) -> FloatArray:
     return np.array([*LOSS[:3], LOSS_OF_3_IN_ROUND_3 if turn == 2 else LOSS[3], LOSS[4]])
 
 
-def are(clients: Iterable[int]) -> FloatArray:
+def mark_clients(clients: Iterable[int]) -> FloatArray:
     """Return 1 for these clients and 0 for the others, shape (5,)."""
     return np.isin(np.arange(5), [*clients]).astype(np.float64)
 
 
-def weights_by_words(combination: Combination, turn: int, mixing: FloatArray | None) -> FloatArray:
-    """Return c_k = factor / divisor of all clients, shape (5,), as the rules' words say it.
+def compute_expected_weights(
+    combination: Combination, turn: int, mixing: FloatArray | None
+) -> FloatArray:
+    """Return c_k = numerator / denominator of all clients, shape (5,), from the rules' texts.
 
-    What stands in the words by a symbol: D_k, F_k, w_k, Delta_k and omega_k are the script's, p_k
-    is the mixing vector that the round decided.
+    D_k, F_k, w_k, Delta_k and omega_k in the texts are the script's; p_k is the mixing vector that
+    the round decided.
     """
     _, name, correction, _ = combination
-    rules = rules_of(*combination)
+    rules = build_rules(*combination)
     selection, weighting = rules.selection, rules.weighting
-    whom = {
-        "all known clients": are(range(5)),
-        "the known priority clients": are({0, 1}),
-        "the priority clients and the others last known to be aligned": are({0, 1} | ALIGNED[turn]),
+    clients_by_text = {
+        "all registered clients": mark_clients(range(5)),
+        "the registered priority clients": mark_clients({0, 1}),
+        "the priority clients and the others last known to be aligned": mark_clients(
+            {0, 1} | ALIGNED[turn]
+        ),
     }
-    there = whom[selection.population_text] * (1.0 if name == "aaggff_s" else are(PRESENT[turn]))
+    present = clients_by_text[selection.population_text] * (
+        1.0 if name == "aaggff_s" else mark_clients(PRESENT[turn])
+    )
     admitted = "the clients admitted in the round"
-    whom |= {admitted: there, f"the priority clients among {admitted}": there * are({0, 1})}
-    loss, omega = losses(turn), np.array([OMEGA[correction][turn].get(k, 1.0) for k in range(5)])
+    clients_by_text |= {
+        admitted: present,
+        f"the priority clients among {admitted}": present * mark_clients({0, 1}),
+    }
+    loss, omega = (
+        get_losses(turn),
+        np.array([OMEGA[correction][turn].get(k, 1.0) for k in range(5)]),
+    )
     p = np.zeros(5) if mixing is None else mixing
     factor = WEIGHTING_ROWS[name].factor
-    assert factor is not None, "its row says what an update's weight is proportional to"
-    played = PlayedRound(DATA, loss, p, there, are({0, 1}), ECHO[turn], DELTA[turn])
-    written, number = factor[0], factor[1](played)
-    words = re.sub(r"^(omega_k|\(1 / p_k\)) ?", "", weighting.numerator) or "1"
-    assert words == written
-    assert (words != weighting.numerator) == (correction != "none")
+    assert factor is not None, "its row needs a factor"
+    played = PlayedRound(DATA, loss, p, present, mark_clients({0, 1}), ECHO[turn], DELTA[turn])
+    expected_formula, numerators = factor[0], factor[1](played)
+    formula = re.sub(r"^(omega_k|\(1 / p_k\)) ?", "", weighting.numerator) or "1"
+    assert formula == expected_formula
+    assert (formula != weighting.numerator) == (correction != "none")
     amounts = {
         "the number of": np.ones(5),
         "the training data of": DATA,
         "the sum of p over": p,
-        "the sum of the same over": number,
+        "the sum of the same over": numerators,
     }
-    found = re.fullmatch(
-        f"({'|'.join(amounts)}) ({'|'.join(whom)})(, which is 1)?", rules.denominator
+    match = re.fullmatch(
+        f"({'|'.join(amounts)}) ({'|'.join(clients_by_text)})(, which is 1)?", rules.denominator
     )
-    assert found is not None
-    total = float((amounts[found[1]] * whom[found[2]]).sum())
-    if found[3]:
+    assert match is not None
+    total = float((amounts[match[1]] * clients_by_text[match[2]]).sum())
+    if match[3]:
         assert total == pytest.approx(1.0)
-    return np.asarray(there * omega * number / total)
+    return np.asarray(present * omega * numerators / total)
 
 
-def moved_from_starts() -> list[list[float]]:
-    """Return the model after every round where each client goes on from where it left off."""
+def compute_fedawe_path() -> list[list[float]]:
+    """Return the model after every round if each client continues from its last model."""
     devices = fedawe.Federation(MODEL["w"].tolist(), 5, server_lr=ETA)
     path = []
-    for there in PRESENT:
-        devices.run_round(there, lambda k, t, x: (np.array(x) + DELTA[t, k]).tolist())
+    for present in PRESENT:
+        devices.run_round(present, lambda k, t, x: (np.array(x) + DELTA[t, k]).tolist())
         path.append(devices.w)
     return path
 
 
-def moved_by(optimizer: str, sums: list[FloatArray]) -> list[list[float]]:
+def compute_optimizer_path(optimizer: str, sums: list[FloatArray]) -> list[list[float]]:
     """Return both weights of the model after every round, by the optimizer's reference."""
     paths = []
     for start, deltas in zip(MODEL["w"].tolist(), np.transpose(sums).tolist(), strict=True):
@@ -241,12 +255,12 @@ def moved_by(optimizer: str, sums: list[FloatArray]) -> list[list[float]]:
 
 @pytest.mark.parametrize("combination", SAMPLE, ids="-".join)
 def test_three_rounds_of_every_combination(combination: Combination) -> None:
-    """c_k is what the words of the rules say, and the model moves by sum_k c_k Delta_k."""
+    """c_k matches the rules' texts, and the model steps by sum_k c_k Delta_k."""
     _, weighting, _, optimizer = combination
-    strategy = ComposedStrategy(rules_of(*combination), population=POPULATION)
-    app = make_scripted_app(5, partial(answer, everybody=weighting == "aaggff_s"))
+    strategy = ComposedStrategy(build_rules(*combination), population=POPULATION)
+    app = make_scripted_app(5, partial(train_client, everybody=weighting == "aaggff_s"))
     grid, arrays = make_grid(app, 5), encode_arrays(MODEL)
-    # Also where no rule needs F(w_0): the priority clients then have told how much data they have.
+    # Also if no rule needs F(w_0): the priority clients thereby report their amounts of data.
     messages = strategy.configure_initial(arrays, grid)
     strategy.aggregate_initial(grid.send_and_receive(messages))
     sums, path = [], []
@@ -257,42 +271,43 @@ def test_three_rounds_of_every_combination(combination: Combination) -> None:
         report = strategy.step_result.report
         weight = np.zeros(5)
         weight[[d.client for d in report.decisions]] = [d.weight for d in report.decisions]
-        expected = weights_by_words(combination, turn, report.mixing)
+        expected = compute_expected_weights(combination, turn, report.mixing)
         np.testing.assert_allclose(weight, expected, rtol=1e-9)
         sums.append(weight @ DELTA[turn])
         path.append(decode_arrays(moved)["w"])
-    expected_path = moved_from_starts() if weighting == "fedawe" else moved_by(optimizer, sums)
+    expected_path = (
+        compute_fedawe_path() if weighting == "fedawe" else compute_optimizer_path(optimizer, sums)
+    )
     np.testing.assert_allclose(path, expected_path, rtol=1e-9)
 
 
 @pytest.mark.parametrize("combination", REFUSED_SAMPLE, ids="-".join)
 def test_every_other_combination_is_refused_with_the_reason(combination: Combination) -> None:
-    """Before any work, in one line: the part, what goes with it, and why."""
+    """Before any work, in one line: the part, the allowed values, and the reason."""
     with pytest.raises(ParameterError) as caught:
-        rules_of(*combination)
-    assert str(caught.value).startswith(str(refusal(*combination)))
+        build_rules(*combination)
+    assert str(caught.value).startswith(str(find_refusal(*combination)))
     assert "\n" not in str(caught.value)
 
 
-def test_a_divisor_that_is_fixed_does_not_depend_on_who_is_there() -> None:
-    """In words: a correction never divides by the clients of the round."""
+def test_a_fixed_denominator_does_not_depend_on_the_clients_of_the_round() -> None:
+    """Its text never names the clients of the round if there is a correction."""
     for combination in ALLOWED:
         _, weighting, correction, _ = combination
         fixed = correction != "none" or weighting == "average_all"
-        assert ("in the round" in rules_of(*combination).denominator) != fixed
+        assert ("in the round" in build_rules(*combination).denominator) != fixed
 
 
-# --- goes on -------------------------------------------------------------------------------------
+# --- resuming ------------------------------------------------------------------------------------
 
 
 NOTHING = (math.nan, math.nan, math.nan)
 
 
-def gone_on(rules: RuleSet, seed: int, written: Collection[int] = ()) -> list[dict[str, bytes]]:
+def run_rounds(rules: RuleSet, seed: int, written: Collection[int] = ()) -> list[dict[str, bytes]]:
     """Return weights, p and state of eight rounds, to the bit; clients join in any order.
 
-    Before the rounds in ``written`` the state is written down, and goes on from what was written,
-    among the clients that there were then.
+    Before the rounds in ``written`` the state is saved and restored, with the clients of that time.
     """
     rng = np.random.default_rng(seed)
     there_from = rng.permutation([0, 0, 1, 2, 4])  # the round in which each client joins
@@ -308,8 +323,8 @@ def gone_on(rules: RuleSet, seed: int, written: Collection[int] = ()) -> list[di
         joined = population.with_clients(known)
         state, population = state.with_clients(rules, population, joined), joined
         present = {k for k in known if rng.random() < 0.7}
-        told = replace(state.round_state.reports, available=frozenset(known))
-        call = rules.plan_round(t, population, told)
+        reports = replace(state.round_state.reports, available=frozenset(known))
+        plan = rules.plan_round(t, population, reports)
         loss, updates = LOSS * rng.uniform(0.8, 1.2, 5), rng.normal(size=(5, 2))
         each = [
             make_unavailable_outcome(k)
@@ -317,15 +332,15 @@ def gone_on(rules: RuleSet, seed: int, written: Collection[int] = ()) -> list[di
             else make_declined_outcome(k)
             if loss[k] > 2.0
             else make_trained_outcome(k, data=DATA[k], loss=loss[k])
-            for k in call.clients
+            for k in plan.clients
         ]
-        usable = [answer.client for answer in each if answer.is_usable]
+        usable = [train_client.client for train_client in each if train_client.is_usable]
         decided = decide_round(
             rules,
             population,
             state.round_state,
             server_round=t + 1,
-            plan=call,
+            plan=plan,
             objective=OBJECTIVE,
             outcomes=make_round_outcomes(*each, known=known, updates=updates[usable]),
         )
@@ -349,11 +364,11 @@ def gone_on(rules: RuleSet, seed: int, written: Collection[int] = ()) -> list[di
 
 @pytest.mark.parametrize("combination", SAMPLE, ids=" ".join)
 def test_a_state_resumes_from_its_arrays(combination: Combination) -> None:
-    """After any rounds, whoever has joined: what is kept of a client stays that client's."""
-    rules = rules_of(*combination)
+    """After any round, and with any clients: the state of a client stays with that client."""
+    rules = build_rules(*combination)
     for seed in range(3):
         written = np.flatnonzero(np.random.default_rng(seed).random(8) < 0.5).tolist()
-        assert gone_on(rules, seed, written) == gone_on(rules, seed)
+        assert run_rounds(rules, seed, written) == run_rounds(rules, seed)
 
 
 # --- statistics ----------------------------------------------------------------------------------
@@ -367,10 +382,10 @@ WITH_STATISTICS: NamedArrays = {
 }
 
 
-def measuring(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
-    """Train as in any round, away in every other one, and measure something each time."""
+def train_with_statistics(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
+    """Train by the script, with random statistics in every update."""
     turn = (task.server_round - 1) % 3
-    moved = answer(client, replace(task, server_round=turn + 1), arrays, everybody=False)
+    moved = train_client(client, replace(task, server_round=turn + 1), arrays, everybody=False)
     if moved.arrays is None:
         return moved
     rng = np.random.default_rng([client, task.server_round])
@@ -388,7 +403,7 @@ def test_statistics_stay_between_those_that_were_sent(
     combination: Combination, *, remembers: bool
 ) -> None:
     """No weight, learning rate, momentum, echo, projection or memory extrapolates them."""
-    rules = rules_of(*combination)
+    rules = build_rules(*combination)
     if remembers and rules.hooks.client_start is not None:
         with pytest.raises(ParameterError, match="memory must be None with fedawe"):
             replace(rules, memory=UpdateMemoryConfig())
@@ -402,7 +417,7 @@ def test_statistics_stay_between_those_that_were_sent(
     sent: list[Mapping[str, Any]] = []
 
     def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
-        trained = measuring(client, task, arrays)
+        trained = train_with_statistics(client, task, arrays)
         sent.extend([] if trained.arrays is None else [trained.arrays])
         return trained
 
@@ -415,9 +430,9 @@ def test_statistics_stay_between_those_that_were_sent(
             continue
         moved = decode_arrays(after)
         for name in WITH_STATISTICS.keys() - MODEL.keys():
-            there = np.stack([one[name] for one in (model, *sent)]).astype(np.float64)
-            slack = 1e-6 * np.abs(there).max()
-            assert (moved[name] >= there.min(axis=0) - slack).all(), (name, server_round)
-            assert (moved[name] <= there.max(axis=0) + slack).all(), (name, server_round)
+            values = np.stack([one[name] for one in (model, *sent)]).astype(np.float64)
+            slack = 1e-6 * np.abs(values).max()
+            assert (moved[name] >= values.min(axis=0) - slack).all(), (name, server_round)
+            assert (moved[name] <= values.max(axis=0) + slack).all(), (name, server_round)
         assert moved["norm.running_var"].min() >= 0.0
         model = moved

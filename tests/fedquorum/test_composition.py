@@ -1,4 +1,4 @@
-"""Rules together: what follows from all of them, in words, and what is refused."""
+"""Sets of rules: their descriptions, and the combinations that they refuse."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -46,7 +46,7 @@ POPULATION = Population.from_size(4, [0, 2])
 
 
 @pytest.mark.parametrize(
-    ("selection", "weighting", "words"),
+    ("selection", "weighting", "text"),
     [
         (GATE, DataFraction(), "the training data of the clients admitted in the round"),
         (
@@ -57,12 +57,12 @@ POPULATION = Population.from_size(4, [0, 2])
         (
             AllClients(),
             build_corrected_weighting(AverageAll(), "fedau"),
-            "the number of all known clients",
+            "the number of all registered clients",
         ),
         (
             PriorityOnly(),
             build_corrected_weighting(AFLWeighting(), "fedau"),
-            "the sum of p over the known priority clients",
+            "the sum of p over the registered priority clients",
         ),
         (
             AllClients(),
@@ -79,13 +79,13 @@ POPULATION = Population.from_size(4, [0, 2])
         ),
     ],
 )
-def test_divisors_in_words(selection: Selection, weighting: Weighting[Any], words: str) -> None:
-    """What is divided by follows from both rules."""
-    assert RuleSet(selection, weighting).denominator == words
+def test_denominators_in_words(selection: Selection, weighting: Weighting[Any], text: str) -> None:
+    """The denominator follows from both rules."""
+    assert RuleSet(selection, weighting).denominator == text
 
 
-def test_a_correction_is_a_factor_more() -> None:
-    """Before that of the weighting, and alone where that is 1."""
+def test_a_correction_is_a_further_factor() -> None:
+    """It precedes the weighting's numerator, or stands alone if that is 1."""
     assert build_corrected_weighting(DataFraction(), "fedau").numerator == "omega_k D_k"
     assert build_corrected_weighting(AverageAll(), "fedau").numerator == "omega_k"
     assert build_corrected_weighting(AverageAll(), "known_statistics").numerator == "(1 / p_k)"
@@ -94,7 +94,7 @@ def test_a_correction_is_a_factor_more() -> None:
 REFUSED: Mapping[str, tuple[Callable[[], object], str]] = {
     "alone": (
         lambda: RuleSet(LocalModelSelection(), DataFraction()),
-        "selection must be alone where the weighting is no_weight, .*, got 'alone with data_frac",
+        "selection must be alone if the weighting is no_weight, .*, got 'alone with data_frac",
     ),
     "no weight": (
         lambda: RuleSet(AllClients(), ZeroWeighting()),
@@ -102,7 +102,7 @@ REFUSED: Mapping[str, tuple[Callable[[], object], str]] = {
     ),
     "alone adam": (
         lambda: RuleSet(LocalModelSelection(), ZeroWeighting(), Adam()),
-        "server_optimizer must be sgd where every client has a model of its own .*, got 'adam'",
+        "server_optimizer must be sgd if every client has a local model .*, got 'adam'",
     ),
     "aaggff_s gate": (
         lambda: RuleSet(GATE, AAggFFSWeighting()),
@@ -159,8 +159,8 @@ REFUSED: Mapping[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_makes_no_sense_is_refused_with_the_reason(name: str) -> None:
-    """One line names the rule, what goes with it, and why."""
+def test_meaningless_combinations_are_refused_with_the_reason(name: str) -> None:
+    """One line names the rule, the allowed values, and the reason."""
     make, message = REFUSED[name]
     with pytest.raises(ParameterError, match=message) as caught:
         make()
@@ -169,7 +169,7 @@ def test_what_makes_no_sense_is_refused_with_the_reason(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("selection", "weighting", "asks", "objective"),
+    ("selection", "weighting", "requests_losses", "objective"),
     [
         (AllClients(), AverageAll(), False, False),
         (AllClients(), TERMWeighting(), True, False),
@@ -179,39 +179,39 @@ def test_what_makes_no_sense_is_refused_with_the_reason(name: str) -> None:
         (PriorityOnly(), AverageAll(), True, True),
     ],
 )
-def test_clients_measure_what_some_rule_needs(
-    selection: Selection, weighting: Weighting[Any], asks: bool, objective: bool
+def test_clients_evaluate_what_a_rule_needs(
+    selection: Selection, weighting: Weighting[Any], requests_losses: bool, objective: bool
 ) -> None:
-    """Losses for the selection or the weighting; F(w_t) for a gate, and for reports of it."""
+    """Losses for the selection or the weighting; F(w_t) for a gate, and for its report."""
     rules = RuleSet(selection, weighting)
-    assert (rules.requests_losses, rules.needs_objective) == (asks, objective)
-    assert rules.plan_round(0, POPULATION, ClientReports()).requests_loss == asks
+    assert (rules.requests_losses, rules.needs_objective) == (requests_losses, objective)
+    assert rules.plan_round(0, POPULATION, ClientReports()).requests_loss == requests_losses
 
 
-def test_the_call_is_the_selections() -> None:
-    """Whom it asks and its terms, beside what is measured."""
+def test_the_plan_comes_from_the_selection() -> None:
+    """Its clients and terms; the rule set adds whether clients evaluate the model."""
     gate = EpsilonGate(num_rounds=10, warmup_rounds=1)
-    call = RuleSet(gate, AverageAll()).plan_round(0, POPULATION, ClientReports())
-    assert call == RoundPlan((0, 2), epsilon=0.0, eligible=frozenset({0, 2}), requests_loss=True)
+    plan = RuleSet(gate, AverageAll()).plan_round(0, POPULATION, ClientReports())
+    assert plan == RoundPlan((0, 2), epsilon=0.0, eligible=frozenset({0, 2}), requests_loss=True)
     alone = RuleSet(LocalModelSelection(), ZeroWeighting())
     assert alone.trains_local_models
     assert alone.plan_round(0, POPULATION, ClientReports()).trains_local_model
 
 
-def test_nodes_sum_updates_only_where_weights_precede_training() -> None:
-    """Not in a gate, not for a memory of single updates, not where models stay with clients."""
-    call = RoundPlan((0, 1, 2, 3))
-    assert RuleSet(AllClients(), AverageAll()).compute_known_weights(None, call) == KnownWeights()
-    assert RuleSet(AllClients(), DataFraction()).compute_known_weights(None, call) == KnownWeights(
+def test_nodes_sum_updates_only_if_weights_precede_training() -> None:
+    """Not with a gate, not for a memory of single updates, not for local models."""
+    plan = RoundPlan((0, 1, 2, 3))
+    assert RuleSet(AllClients(), AverageAll()).compute_known_weights(None, plan) == KnownWeights()
+    assert RuleSet(AllClients(), DataFraction()).compute_known_weights(None, plan) == KnownWeights(
         by_data=True
     )
     assert (
         RuleSet(GATE, AverageAll()).compute_known_weights(None, RoundPlan((0, 1), epsilon=0.5))
         is None
     )
-    kept = RuleSet(AllClients(), AverageAll(), memory=UpdateMemoryConfig())
-    assert kept.compute_known_weights(None, call) is None
-    assert RuleSet(AllClients(), TERMWeighting()).compute_known_weights(None, call) is None
+    with_memory = RuleSet(AllClients(), AverageAll(), memory=UpdateMemoryConfig())
+    assert with_memory.compute_known_weights(None, plan) is None
+    assert RuleSet(AllClients(), TERMWeighting()).compute_known_weights(None, plan) is None
     rates = build_corrected_weighting(DataFraction(), "known_statistics", probabilities=(0.5, 0.25))
     proportions = RuleSet(AllClients(), rates).compute_known_weights(
         rates.init(POPULATION), RoundPlan((0, 1))
@@ -224,20 +224,20 @@ def test_nodes_sum_updates_only_where_weights_precede_training() -> None:
     )
 
 
-def test_a_selection_that_judges_updates_needs_all_of_them() -> None:
-    """Whatever it asks: what ``admit`` refuses must not be in a sum already."""
+def test_a_selection_that_validates_updates_needs_all_of_them() -> None:
+    """An update that ``admit`` rejects must not already be part of a sum."""
 
-    class Judging(AllClients):
+    class CustomAdmission(AllClients):
         def admit(self, plan: RoundPlan, objective: Objective, updates: ClientUpdates) -> Admission:
             return super().admit(plan, objective, updates)
 
-    call = RoundPlan((0, 1, 2, 3))
-    assert RuleSet(AllClients(), AverageAll()).compute_known_weights(None, call) is not None
-    assert RuleSet(Judging(), AverageAll()).compute_known_weights(None, call) is None
+    plan = RoundPlan((0, 1, 2, 3))
+    assert RuleSet(AllClients(), AverageAll()).compute_known_weights(None, plan) is not None
+    assert RuleSet(CustomAdmission(), AverageAll()).compute_known_weights(None, plan) is None
 
 
 def test_the_optimizer_of_a_round_has_the_rounds_rate() -> None:
-    """All else stays; where the rate is constant it is the same object."""
+    """Nothing else changes; with a constant rate it is the same object."""
     adam = Adam(0.01, beta1=0.5)
     assert RuleSet(AllClients(), AverageAll(), adam).get_optimizer_at(7) is adam
     rising = ServerLRSchedule("inverse_client", ClientLRSchedule(0.1, "step", 0.5, 10))
@@ -247,7 +247,7 @@ def test_the_optimizer_of_a_round_has_the_rounds_rate() -> None:
 
 
 def test_a_rate_that_changes_needs_a_dataclass() -> None:
-    """An optimizer of the user's own that cannot be copied with another rate is refused."""
+    """A custom optimizer that cannot be copied with another rate is refused."""
 
     class Plain(ServerOptimizer[None]):
         learning_rate = 1.0
@@ -268,7 +268,7 @@ def test_a_rate_that_changes_needs_a_dataclass() -> None:
 
 
 def test_the_largest_share_of_one_client() -> None:
-    """omega / N times the server's learning rate, where all parts bound it."""
+    """omega / N times the server's learning rate, if all parts bound it."""
     assert RuleSet(AllClients(), AverageAll(), SGD(0.5)).compute_max_share(10) == 0.05
     fedau = RuleSet(
         AllClients(), build_corrected_weighting(AverageAll(), "fedau", cutoff=4), SGD(0.5)
@@ -282,15 +282,15 @@ def test_the_largest_share_of_one_client() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rules", "why"),
+    ("rules", "reason"),
     [
         (RuleSet(GATE, AverageAll()), "the clients' losses and data decide which clients"),
-        (RuleSet(PriorityOnly(), AverageAll()), "no bound is worked out of what one update counts"),
+        (RuleSet(PriorityOnly(), AverageAll()), "the influence of one update has no known bound"),
         (RuleSet(AllClients(), DataFraction()), "an update counts by its client's data"),
         (RuleSet(AllClients(), TERMWeighting()), "losses decide the weights"),
         (
             RuleSet(AllClients(), AverageAll(), Adam()),
-            "of another server optimizer than sgd no bound",
+            "the influence of one update is bounded only for server_optimizer=sgd",
         ),
         (
             RuleSet(
@@ -301,23 +301,23 @@ def test_the_largest_share_of_one_client() -> None:
         (RuleSet(LocalModelSelection(), ZeroWeighting()), "nothing is aggregated"),
     ],
 )
-def test_why_there_is_no_largest_share(rules: RuleSet, why: str) -> None:
-    """The first part that has no bound says why."""
-    assert rules.dp_unsupported_reason.startswith(why)
+def test_why_there_is_no_largest_share(rules: RuleSet, reason: str) -> None:
+    """The first part without a bound gives the reason."""
+    assert rules.dp_unsupported_reason.startswith(reason)
     with pytest.raises(ParameterError, match="privacy must be none") as caught:
         rules.compute_max_share(10)
     assert caught.value.reason == rules.dp_unsupported_reason
 
 
-def test_weights_that_follow_from_what_clients_say() -> None:
-    """A rule with a bound, whose weights follow from losses or amounts of data, protects nobody."""
+def test_weights_that_depend_on_reports_have_no_privacy() -> None:
+    """Even with a bound, weights by losses or amounts of data protect no client."""
     for needs_losses, by_data in ((True, False), (False, True)):
-        words = {"needs_losses": needs_losses, "by_data": by_data}
-        telling = type("Telling", (AverageAll,), words)
-        rules = RuleSet(AllClients(), telling())
+        attributes = {"needs_losses": needs_losses, "weights_by_data": by_data}
+        reporting = type("Telling", (AverageAll,), attributes)
+        rules = RuleSet(AllClients(), reporting())
         assert (
             rules.dp_unsupported_reason
-            == "the weights of all clients follow from what each says of its data"
+            == "weights depend on the number of examples each client reports"
         )
     assert RuleSet(AllClients(), AverageAll()).dp_unsupported_reason == ""
 

@@ -1,7 +1,7 @@
-"""What all rules promise: each of them has a row in ``tests/fedquorum/rows.py``.
+"""Properties of all rules: each of them has a row in ``tests/fedquorum/rows.py``.
 
-The rows are compared with the tables in the code. What a rule computes is
-tested beside it, in ``tests/fedquorum/weighting`` and so on.
+The tests compare the rows with the tables in the code. The tests of a rule's formula are in its
+package, such as ``tests/fedquorum/weighting``.
 """
 
 import io
@@ -55,7 +55,16 @@ from tests.builders import (
     make_client_updates,
     weigh_rounds,
 )
-from tests.fedquorum.rows import DATA, HEARD, RATES, ROWS, SIZE, Row, expect_one, select_rows
+from tests.fedquorum.rows import (
+    DATA,
+    NUM_REPORTING,
+    RATES,
+    ROWS,
+    SIZE,
+    Row,
+    expect_one,
+    select_rows,
+)
 
 TABLES = (ALL_SELECTIONS, ALL_WEIGHTINGS, PARTICIPATIONS, SERVER_OPTIMIZERS)
 
@@ -67,7 +76,7 @@ def test_every_rule_has_one_row() -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.rule.__name__)
 def test_a_parameter_is_refused_outside_its_range(row: Row) -> None:
-    """Each has an allowed default; the refusal names it, what is allowed and what was given."""
+    """Each has an allowed default; the error has its name, the allowed values and the value."""
     declared = get_parameters(row.rule)
     assert {item.name for item in declared} == row.refused.keys()
     for item in declared:
@@ -75,9 +84,9 @@ def test_a_parameter_is_refused_outside_its_range(row: Row) -> None:
         assert item.default is None or allowed.contains(item.default)
         with pytest.raises(ParameterError) as caught:
             row.rule(**{**row.supplied, item.name: value})
-        told = caught.value
-        assert (told.parameter, told.allowed, told.got) == (item.name, allowed.describe(), value)
-        assert str(told) == f"{item.name} must be {allowed.describe()}, got {value!r}"
+        error = caught.value
+        assert (error.parameter, error.allowed, error.got) == (item.name, allowed.describe(), value)
+        assert str(error) == f"{item.name} must be {allowed.describe()}, got {value!r}"
 
 
 MADE = [(row, rule) for row in ROWS for rule in row.made]
@@ -97,8 +106,8 @@ def test_a_rule_is_a_frozen_value(rule: Rule) -> None:
 
 
 @made
-def test_a_rule_says_what_it_is(rule: Rule) -> None:
-    """One line ends with a full stop; the key is a word that settings can have."""
+def test_a_rule_describes_itself(rule: Rule) -> None:
+    """Its summary is one line with a full stop; its key is a word that settings accept."""
     assert rule.summary.endswith(".")
     assert "\n" not in rule.summary
     assert rule.key.replace("_", "").isalpha()
@@ -107,19 +116,19 @@ def test_a_rule_says_what_it_is(rule: Rule) -> None:
 
 @made
 def test_a_rule_is_made_of_its_parameters_and_the_run(rule: Any) -> None:
-    """``of`` is the one way by which settings become rules."""
+    """``from_options`` is the only way from settings to rules."""
     options = {item.name: getattr(rule, item.name) for item in get_parameters(type(rule))}
-    facts = RunContext(num_rounds=10, rates=dict(enumerate(RATES)), clients=tuple(range(SIZE)))
-    again = type(rule).of(options, facts)
+    context = RunContext(num_rounds=10, rates=dict(enumerate(RATES)), clients=tuple(range(SIZE)))
+    again = type(rule).from_options(options, context)
     for name, value in options.items():
         given = getattr(again, name)
-        assert given == value or (value is None and given == facts.rates)
+        assert given == value or (value is None and given == context.rates)
 
 
 # --- weightings, and corrections of them --------------------------------------------------------
 
 
-def corrections() -> list[tuple[Row, Weighting[Any]]]:
+def list_corrections() -> list[tuple[Row, Weighting[Any]]]:
     """Return every correction of every weighting that has a form over a fixed population."""
     return [
         (row, replace(rule, base=base.with_fixed_denominator()))
@@ -131,56 +140,60 @@ def corrections() -> list[tuple[Row, Weighting[Any]]]:
 
 
 WEIGHINGS = [(row, rule) for row in select_rows(Weighting) for rule in row.made]
-FULL = [*WEIGHINGS, *corrections()]
+FULL = [*WEIGHINGS, *list_corrections()]
 ALL = [(row, rule, SIZE) for row, rule in FULL] + [
-    (row, rule, HEARD) for row, rule in FULL if not rule.needs_everyone
+    (row, rule, NUM_REPORTING) for row, rule in FULL if not rule.requires_full_participation
 ]
-conforming = pytest.mark.parametrize(
-    ("row", "rule", "heard"), ALL, ids=[f"{rule!r}-{heard}" for _, rule, heard in ALL]
+weighting_cases = pytest.mark.parametrize(
+    ("row", "rule", "num_reporting"),
+    ALL,
+    ids=[f"{rule!r}-{num_reporting}" for _, rule, num_reporting in ALL],
 )
 
 
-def rounds_of(count: int, heard: int, *, seed: int = 0, spread: float = 1.0) -> list[ClientUpdates]:
-    """Return what samples of clients answer: losses, data that stays, updates in R^12."""
+def draw_rounds(
+    count: int, num_reporting: int, *, seed: int = 0, spread: float = 1.0
+) -> list[ClientUpdates]:
+    """Return the updates of samples of clients: losses, constant data, updates in R^12."""
     rng = np.random.default_rng(seed)
     level, data = rng.normal(size=SIZE), rng.integers(1, 100, SIZE)
     history = []
     for _ in range(count):
-        client = np.sort(rng.choice(SIZE, heard, replace=False))
+        client = np.sort(rng.choice(SIZE, num_reporting, replace=False))
         history.append(
             make_client_updates(
-                np.exp(spread * (level[client] + 0.2 * rng.normal(size=heard))),
+                np.exp(spread * (level[client] + 0.2 * rng.normal(size=num_reporting))),
                 client=client.tolist(),
                 data=data[client],
                 known=SIZE,
-                updates=rng.normal(size=(heard, 12)) + 0.3,
+                updates=rng.normal(size=(num_reporting, 12)) + 0.3,
                 examples=dict(enumerate(data.tolist())),
             )
         )
     return history
 
 
-def play(
+def weigh_history(
     rule: Weighting[Any], history: list[ClientUpdates], state: Any = None
 ) -> tuple[Any, list[AggregationWeights]]:
     return weigh_rounds(rule, history, SIZE, state=state)
 
 
 def restrict_to_reporting(weights: AggregationWeights, given: ClientUpdates) -> FloatArray:
-    """Return p of the clients heard: not all rules' weights are p, and some tell no p."""
+    """Return p of the reporting clients, or the weights of a rule without p."""
     if weights.mixing is None or weights.mixing[given.client].sum() == 0:
         return weights.weight
     mixing = weights.mixing[given.client]
     return np.asarray(mixing / mixing.sum())
 
 
-@conforming
-def test_on_the_simplex_or_what_the_divisor_says(
-    row: Row, rule: Weighting[Any], heard: int
+@weighting_cases
+def test_weights_are_on_the_simplex_or_sum_to_the_declared_total(
+    row: Row, rule: Weighting[Any], num_reporting: int
 ) -> None:
-    """p, over all clients and over those heard, sums to 1; other weights to what is stated."""
-    history = rounds_of(30, heard)
-    for weights, given in zip(play(rule, history)[1], history, strict=True):
+    """p sums to 1 over all clients and over the reporting ones; other weights to the row's total."""
+    history = draw_rounds(30, num_reporting)
+    for weights, given in zip(weigh_history(rule, history)[1], history, strict=True):
         assert np.isfinite(weights.weight).all()
         assert weights.weight.min() >= 0
         if weights.mixing is not None:
@@ -196,38 +209,38 @@ def test_on_the_simplex_or_what_the_divisor_says(
             np.testing.assert_allclose(weights.weight.sum(), row.total(weights, given), rtol=1e-12)
 
 
-@conforming
-def test_finite_for_losses_of_any_size(row: Row, rule: Weighting[Any], heard: int) -> None:
+@weighting_cases
+def test_finite_for_losses_of_any_size(row: Row, rule: Weighting[Any], num_reporting: int) -> None:
     """Losses from 1e-12 to 1e6 within a round, all tiny, all huge, and exact zeros."""
     rng = np.random.default_rng(1)
     rounds: list[list[float]] = [
-        *(10.0 ** rng.uniform(-12, 6, (10, heard))).tolist(),
-        [1e-12] * heard,
-        [1e6] * heard,
-        [0.0] * heard,
-        [1e6, *[1e-12] * (heard - 1)],
-        [0.0, *[1e6] * (heard - 1)],
-        [1e-12, *[0.0] * (heard - 1)],
+        *(10.0 ** rng.uniform(-12, 6, (10, num_reporting))).tolist(),
+        [1e-12] * num_reporting,
+        [1e6] * num_reporting,
+        [0.0] * num_reporting,
+        [1e6, *[1e-12] * (num_reporting - 1)],
+        [0.0, *[1e6] * (num_reporting - 1)],
+        [1e-12, *[0.0] * (num_reporting - 1)],
     ]
     history = [
         make_client_updates(
             losses,
             known=SIZE,
-            updates=rng.normal(size=(heard, 4)) * scale,
+            updates=rng.normal(size=(num_reporting, 4)) * scale,
             examples=dict.fromkeys(range(SIZE), 10.0),
         )
         for losses in rounds
         for scale in (1e-8, 1e8)
     ]
-    for weights, given in zip(play(rule, history)[1], history, strict=True):
+    for weights, given in zip(weigh_history(rule, history)[1], history, strict=True):
         assert np.isfinite(weights.weight).all()
         assert weights.mixing is None or np.isfinite(weights.mixing).all()
         if row.total is expect_one:
             assert_on_the_simplex(restrict_to_reporting(weights, given))
 
 
-def under_other_names(given: ClientUpdates, name: IntArray) -> tuple[ClientUpdates, IntArray]:
-    """Return responses where client k is called name[k], and the order of the old in the new."""
+def relabel_updates(given: ClientUpdates, name: IntArray) -> tuple[ClientUpdates, IntArray]:
+    """Return updates with the id name[k] for client k, and the order of the old ones in them."""
     order = np.argsort(name[given.client])
     assert given.gram is not None
     gram = given.gram()[np.ix_(order, order)]
@@ -243,8 +256,8 @@ def under_other_names(given: ClientUpdates, name: IntArray) -> tuple[ClientUpdat
     ), order
 
 
-def with_other_names(rule: Any, name: IntArray) -> Weighting[Any]:
-    """Return a rule whose parameters by client are those of the clients' new names."""
+def relabel_rule(rule: Any, name: IntArray) -> Weighting[Any]:
+    """Return a rule with its parameters by client in the order of the new ids."""
     changes: dict[str, Any] = {}
     for item in get_parameters(type(rule)):
         value = getattr(rule, item.name)
@@ -254,42 +267,42 @@ def with_other_names(rule: Any, name: IntArray) -> Weighting[Any]:
     return renamed
 
 
-@conforming
-def test_what_nodes_multiply_by_is_what_the_server_divides(
-    row: Row, rule: Weighting[Any], heard: int
+@weighting_cases
+def test_known_weights_equal_the_numerators(
+    row: Row, rule: Weighting[Any], num_reporting: int
 ) -> None:
-    """What is known before training is the factor to the bit, and factor / divisor the weight.
+    """The weights known before training equal the numerators to the bit; c_k = a_k / B.
 
-    Nodes add up what they multiplied by one and single updates are multiplied by the other.
+    Nodes multiply their sums by the former, and the server multiplies single updates by the latter.
     """
     state = rule.init(Population.from_size(SIZE))
-    for given in rounds_of(6, heard):
+    for given in draw_rounds(6, num_reporting):
         clients = given.client.tolist()
-        call = RoundPlan(tuple(clients))
-        proportions = rule.compute_known_weights(state, call)
-        state, weights = rule.weigh(state, call, given, np.ones(len(clients)))
+        plan = RoundPlan(tuple(clients))
+        proportions = rule.compute_known_weights(state, plan)
+        state, weights = rule.weigh(state, plan, given, np.ones(len(clients)))
         if weights.denominator > 0:
             quotients = [factor / weights.denominator for factor in weights.numerator.tolist()]
             assert weights.weight.tolist() == quotients
         if proportions is not None:
             data = given.num_examples.tolist()
-            known = [
+            numerators = [
                 proportions.compute_numerator(*each) for each in zip(clients, data, strict=True)
             ]
-            assert known == weights.numerator.tolist()
-            assert min(known) > 0
+            assert numerators == weights.numerator.tolist()
+            assert min(numerators) > 0
 
 
 def test_some_weights_are_computed_before_training() -> None:
-    """Those that follow from who is asked and how much data there is; no rule that looks at losses.
+    """Those that depend on participation and amounts of data alone, and not on losses.
 
     Otherwise the test above would compare nothing.
     """
-    call = RoundPlan(tuple(range(SIZE)))
+    plan = RoundPlan(tuple(range(SIZE)))
     known = {
         type(rule).__name__
         for _, rule in FULL
-        if rule.proportions(rule.init(Population.from_size(SIZE)), call) is not None
+        if rule.compute_known_weights(rule.init(Population.from_size(SIZE)), plan) is not None
     }
     assert known == {
         "DataFraction",
@@ -301,22 +314,22 @@ def test_some_weights_are_computed_before_training() -> None:
     }
 
 
-@conforming
-def test_permutation_equivariant(row: Row, rule: Weighting[Any], heard: int) -> None:
-    """Other names for the same clients give the same weights under those names."""
-    history = rounds_of(15, heard, seed=2)
+@weighting_cases
+def test_permutation_equivariant(row: Row, rule: Weighting[Any], num_reporting: int) -> None:
+    """Other ids for the same clients give the same weights under those ids."""
+    history = draw_rounds(15, num_reporting, seed=2)
     name = np.random.default_rng(3).permutation(SIZE)
-    others = [under_other_names(given, name) for given in history]
-    told = play(rule, history)[1]
-    told_others = play(with_other_names(rule, name), [other for other, _ in others])[1]
-    for weights, other, (_, order) in zip(told, told_others, others, strict=True):
+    others = [relabel_updates(given, name) for given in history]
+    decided = weigh_history(rule, history)[1]
+    decided_others = weigh_history(relabel_rule(rule, name), [other for other, _ in others])[1]
+    for weights, other, (_, order) in zip(decided, decided_others, others, strict=True):
         np.testing.assert_allclose(other.weight, weights.weight[order], atol=1e-8)
         if weights.mixing is not None:
             assert other.mixing is not None
             np.testing.assert_allclose(other.mixing[name], weights.mixing, atol=1e-8)
 
 
-def saved_and_restored(rule: Weighting[Any], state: Any) -> Any:
+def save_and_restore(rule: Weighting[Any], state: Any) -> Any:
     """Return a state after a round trip through a file of plain arrays."""
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **to_arrays(state, "w"))
@@ -325,80 +338,86 @@ def saved_and_restored(rule: Weighting[Any], state: Any) -> Any:
     return from_arrays(rule.init(Population.from_size(SIZE)), "w", read)
 
 
-@conforming
-def test_saved_and_restored_decides_the_same(row: Row, rule: Weighting[Any], heard: int) -> None:
-    """A state is plain arrays: from a file it gives the same next decisions, to the last bit."""
-    history = rounds_of(12, heard, seed=4)
-    state, _ = play(rule, history[:7])
-    expected = play(rule, history[7:], state)[1]
-    got = play(rule, history[7:], saved_and_restored(rule, state))[1]
+@weighting_cases
+def test_a_restored_state_gives_the_same_decisions(
+    row: Row, rule: Weighting[Any], num_reporting: int
+) -> None:
+    """A state is plain arrays: restored from a file it gives the same decisions, to the bit."""
+    history = draw_rounds(12, num_reporting, seed=4)
+    state, _ = weigh_history(rule, history[:7])
+    expected = weigh_history(rule, history[7:], state)[1]
+    got = weigh_history(rule, history[7:], save_and_restore(rule, state))[1]
     for first, other in zip(expected, got, strict=True):
         assert first.weight.tolist() == other.weight.tolist()
 
 
-@conforming
-def test_no_look_into_the_future(row: Row, rule: Weighting[Any], heard: int) -> None:
-    """Decisions are the same however the run goes on, and l_t is of a p without round t."""
-    history, other = rounds_of(12, heard, seed=5), rounds_of(12, heard, seed=6)
-    told = play(rule, history)[1]
+@weighting_cases
+def test_no_look_into_the_future(row: Row, rule: Weighting[Any], num_reporting: int) -> None:
+    """Decisions do not depend on later rounds, and l_t uses a p decided before round t."""
+    history, other = draw_rounds(12, num_reporting, seed=5), draw_rounds(12, num_reporting, seed=6)
+    decided = weigh_history(rule, history)[1]
     for cut in (1, 6, 11):
-        changed = play(rule, [*history[:cut], *other[cut:]])[1]
-        for first, same in zip(told[:cut], changed[:cut], strict=True):
+        changed = weigh_history(rule, [*history[:cut], *other[cut:]])[1]
+        for first, same in zip(decided[:cut], changed[:cut], strict=True):
             assert first.weight.tolist() == same.weight.tolist()
             assert first.decision_loss == same.decision_loss
         if rule.weights_by_data or rule.needs_losses:
-            assert told[cut].weight.tolist() != changed[cut].weight.tolist()
+            assert decided[cut].weight.tolist() != changed[cut].weight.tolist()
 
 
-@conforming
-def test_the_state_passed_in_is_not_changed(row: Row, rule: Weighting[Any], heard: int) -> None:
+@weighting_cases
+def test_the_state_passed_in_is_not_changed(
+    row: Row, rule: Weighting[Any], num_reporting: int
+) -> None:
     """A rule is a function: the same state twice gives the same decision twice."""
-    history = rounds_of(6, heard, seed=7)
-    state, _ = play(rule, history[:5])
+    history = draw_rounds(6, num_reporting, seed=7)
+    state, _ = weigh_history(rule, history[:5])
     before = {name: array.copy() for name, array in to_arrays(state, "w").items()}
-    first, second = (play(rule, history[5:], state)[1][0] for _ in range(2))
+    first, second = (weigh_history(rule, history[5:], state)[1][0] for _ in range(2))
     assert first.weight.tolist() == second.weight.tolist()
     for name, array in to_arrays(state, "w").items():
         np.testing.assert_array_equal(array, before[name])
 
 
-@conforming
-def test_a_round_without_updates(row: Row, rule: Weighting[Any], heard: int) -> None:
-    """A round without answers has no weights; to a rule without omega it is as if it was not."""
-    history = rounds_of(4, heard, seed=8)
-    state, _ = play(rule, history[:3])
-    call = RoundPlan(tuple(range(heard)))
-    nobody = make_client_updates(
+@weighting_cases
+def test_a_round_without_updates(row: Row, rule: Weighting[Any], num_reporting: int) -> None:
+    """A round without replies has no weights; it does not affect a rule without omega."""
+    history = draw_rounds(4, num_reporting, seed=8)
+    state, _ = weigh_history(rule, history[:3])
+    plan = RoundPlan(tuple(range(num_reporting)))
+    no_updates = make_client_updates(
         [], known=SIZE, updates=np.zeros((0, 12)), examples=history[0].reported_examples
     )
-    after, weights = rule.weigh(state, call, nobody, np.zeros(0))
+    after, weights = rule.weigh(state, plan, no_updates, np.zeros(0))
     assert weights.weight.shape == (0,)
-    refused, weights = rule.weigh(after, call, history[3], np.zeros(heard))
-    assert weights.weight.tolist() == [0.0] * heard
+    rejected, weights = rule.weigh(after, plan, history[3], np.zeros(num_reporting))
+    assert weights.weight.tolist() == [0.0] * num_reporting
     if rule.goal is not Goal.PARTICIPATION:
-        expected, got = (play(rule, history[3:], s)[1][0] for s in (state, refused))
+        expected, got = (weigh_history(rule, history[3:], s)[1][0] for s in (state, rejected))
         assert expected.weight.tolist() == got.weight.tolist()
 
 
-@conforming
-def test_who_is_not_admitted_does_not_count(row: Row, rule: Weighting[Any], heard: int) -> None:
-    """A share of 0 has weight 0 and leaves the weights of the others a distribution."""
-    (given,) = rounds_of(1, heard, seed=9)
-    share = np.ones(heard)
-    share[1] = 0.0
-    call = RoundPlan(tuple(given.client.tolist()))
-    _, weights = rule.weigh(rule.init(Population.from_size(SIZE)), call, given, share)
+@weighting_cases
+def test_a_client_that_is_not_admitted_does_not_count(
+    row: Row, rule: Weighting[Any], num_reporting: int
+) -> None:
+    """A fraction of 0 has weight 0, and the other weights still sum to 1."""
+    (given,) = draw_rounds(1, num_reporting, seed=9)
+    fraction = np.ones(num_reporting)
+    fraction[1] = 0.0
+    plan = RoundPlan(tuple(given.client.tolist()))
+    _, weights = rule.weigh(rule.init(Population.from_size(SIZE)), plan, given, fraction)
     assert weights.weight[1] == 0
     if row.total is expect_one and weights.update_norm is None:
         assert_on_the_simplex(weights.weight)
 
 
-GROWING = [rule for _, rule in FULL if not rule.fixed_population]
+EXPANDABLE = [rule for _, rule in FULL if not rule.requires_fixed_population]
 
 
-@pytest.mark.parametrize("rule", GROWING, ids=repr)
-def test_who_joins_changes_nothing_for_the_others(rule: Weighting[Any]) -> None:
-    """A state grows with the population, where K need not stay: newcomers begin from nothing."""
+@pytest.mark.parametrize("rule", EXPANDABLE, ids=repr)
+def test_a_joining_client_changes_nothing_for_the_others(rule: Weighting[Any]) -> None:
+    """The state expands with the population, unless K is fixed; newcomers get an initial state."""
     before = Population((1, 2, 4, 5, 7, 8), frozenset({1}))
     after, clients = before.with_clients([0, 3, 6]), before.sorted_clients.tolist()
     rng = np.random.default_rng(11)
@@ -419,25 +438,25 @@ def test_who_joins_changes_nothing_for_the_others(rule: Weighting[Any]) -> None:
     state = rule.init(before)
     for turn in range(4):
         state, _ = weigh_once(state, [k for k in clients if (k + turn) % 3], clients)
-    places = np.searchsorted(after.sorted_clients, before.sorted_clients)
-    larger = expand_state(state, rule.init(after), len(clients), places)
-    drawn = rng.bit_generator.state
+    indices = np.searchsorted(after.sorted_clients, before.sorted_clients)
+    larger = expand_state(state, rule.init(after), len(clients), indices)
+    rng_state = rng.bit_generator.state
     _, expected = weigh_once(state, clients[:4], clients)
-    rng.bit_generator.state = drawn
+    rng.bit_generator.state = rng_state
     _, got = weigh_once(larger, clients[:4], clients)
     assert got.weight.tolist() == expected.weight.tolist()
     fresh, joined = to_arrays(rule.init(after), "w"), to_arrays(larger, "w")
     for name, array in fresh.items():
-        if array.ndim:  # a number is of all clients
+        if array.ndim:  # a scalar belongs to all clients
             np.testing.assert_array_equal(joined[name][[0, 3, 6]], array[[0, 3, 6]])
-    everyone = list(after.clients)
-    _, weights = weigh_once(larger, sorted(everyone), sorted(everyone))
+    all_clients = list(after.clients)
+    _, weights = weigh_once(larger, sorted(all_clients), sorted(all_clients))
     assert np.isfinite(weights.weight).all()
 
 
 @pytest.mark.parametrize("rule", [rule for _, rule in FULL], ids=repr)
-def test_a_weighting_says_what_others_need_to_know(rule: Weighting[Any]) -> None:
-    """Question, factor, divisor, lateness, and either the largest share or why there is none."""
+def test_a_weighting_has_all_descriptions(rule: Weighting[Any]) -> None:
+    """Goal, numerator, denominator, late replies, and the largest weight or why it has none."""
     assert isinstance(rule.goal, Goal)
     assert rule.numerator
     assert rule.denominator.format(whom="the clients")
@@ -454,17 +473,17 @@ def test_a_weighting_says_what_others_need_to_know(rule: Weighting[Any]) -> None
 
 @pytest.mark.parametrize("rule", [rule for _, rule in FULL], ids=repr)
 def test_a_weight_is_explained_with_its_number(rule: Weighting[Any]) -> None:
-    """For every client, in lines of which one ends in the weight that the rule gave."""
-    (given,) = rounds_of(1, SIZE, seed=12)
-    made = decide_first_round(
+    """For every client; one of the lines ends with its weight."""
+    (given,) = draw_rounds(1, SIZE, seed=12)
+    trace = decide_first_round(
         rule, given, SIZE, AllClients() if rule.aggregates else LocalModelSelection()
     )
-    assert made.weights is not None
-    for place in range(SIZE):
-        lines = list(rule.explain(made, place))
+    assert trace.weights is not None
+    for index in range(SIZE):
+        lines = list(rule.explain(trace, index))
         assert lines
         assert all("\n" not in line for line in lines)
-        weight, recorded = made.weights.weight[place], made.recorded_decisions[place]
+        weight, recorded = trace.weights.weight[index], trace.recorded_decisions[index]
         if rule.unreplayable and recorded.mixing_coefficient is not None:
             assert lines[-1].endswith(
                 f"{recorded.mixing_coefficient:.6g} / {recorded.update_norm:.6g}"
@@ -473,105 +492,107 @@ def test_a_weight_is_explained_with_its_number(rule: Weighting[Any]) -> None:
             assert lines[-1].endswith(f"= {weight:.6g}") or f"= {weight:.6g}" in lines[0]
         else:
             assert lines[0].startswith("c_k = 0")
-    assert list(rule.check_unreplayable(made)) == []
+    assert list(rule.check_unreplayable(trace)) == []
 
 
 UNDECIDED = [
     rule
     for _, rule in FULL
     if rule.aggregates
-    and not rule.not_recorded
+    and not rule.unreplayable
     and not isinstance(rule, AverageAll | AverageParticipating)
 ]
 """The rules whose explanations need the weights.
 
-Averages follow from who took part alone, and of weights by updates the recorded ones are told.
+Averages need participation alone, and rules on updates explain the recorded weights.
 """
 
 
 @pytest.mark.parametrize("rule", UNDECIDED, ids=repr)
 def test_a_weight_that_could_not_be_decided_is_not_explained(rule: Weighting[Any]) -> None:
-    """Where records lack what the weights follow from, no formula has made-up numbers.
+    """If records lack the inputs of the weights, no formula shows invented numbers.
 
-    What a correction for participation knows of the client does not depend on the weights.
+    The lines of a correction for participation do not depend on the weights.
     """
-    (given,) = rounds_of(1, SIZE, seed=12)
-    made = replace(decide_first_round(rule, given, SIZE), weights=None, next_state=None)
-    lines = [line for place in range(SIZE) for line in rule.explain(made, place)]
+    (given,) = draw_rounds(1, SIZE, seed=12)
+    trace = replace(decide_first_round(rule, given, SIZE), weights=None, next_state=None)
+    lines = [line for index in range(SIZE) for line in rule.explain(trace, index)]
     assert len(lines) == (SIZE if isinstance(rule, Participation) else 0)
     assert all(line.startswith("omega_n ") for line in lines)
 
 
 # --- selections ---------------------------------------------------------------------------------
 
-ASKING = [rule for row in select_rows(Selection) for rule in row.made]
-asking = pytest.mark.parametrize("rule", ASKING, ids=repr)
+SELECTION_CASES = [rule for row in select_rows(Selection) for rule in row.made]
+selection_cases = pytest.mark.parametrize("rule", SELECTION_CASES, ids=repr)
 CLIENTS = Population.from_size(SIZE, [0, 2, 5])
 
 
-def call_of(rule: Selection, t: int) -> RoundPlan:
+def make_plan(rule: Selection, t: int) -> RoundPlan:
     return rule.plan(t, CLIENTS, ClientReports(dict(enumerate(DATA.tolist()))))
 
 
-@asking
-def test_a_call_is_a_function_of_the_round(rule: Selection) -> None:
-    """In whatever order rounds are asked for; the clients ascend, and are those of the pool."""
-    calls = [call_of(rule, t) for t in range(10)]
-    assert [call_of(rule, t) for t in reversed(range(10))] == calls[::-1]
-    for call in calls:
-        assert [*call.clients] == sorted(set(call.clients))
-        assert set(call.clients) <= (
-            set(CLIENTS.clients) if call.eligible is None else call.eligible
+@selection_cases
+def test_a_plan_is_a_function_of_the_round(rule: Selection) -> None:
+    """The order of the rounds does not matter; the clients ascend, and are eligible."""
+    plans = [make_plan(rule, t) for t in range(10)]
+    assert [make_plan(rule, t) for t in reversed(range(10))] == plans[::-1]
+    for plan in plans:
+        assert [*plan.clients] == sorted(set(plan.clients))
+        assert set(plan.clients) <= (
+            set(CLIENTS.clients) if plan.eligible is None else plan.eligible
         )
-        assert call.trains_local_model == rule.trains_local_models
-        assert (call.epsilon is not None) == rule.has_gate
+        assert plan.trains_local_model == rule.trains_local_models
+        assert (plan.epsilon is not None) == rule.has_gate
 
 
-@asking
+@selection_cases
 @pytest.mark.parametrize("loss", [0.0, 1e-12, 1.0, 1e6, math.nan])
-def test_a_share_is_whole_or_has_a_reason(rule: Selection, loss: float) -> None:
-    """Shares are in [0, 1], of priority clients 1, for any losses; each is explained."""
-    call = call_of(rule, 9)
-    weights = CLIENTS.priority_weights[list(call.clients)]
-    n = len(call.clients)
-    given = make_client_updates(np.full(n, loss), client=call.clients, priority=weights)
+def test_a_fraction_is_one_or_has_a_reason(rule: Selection, loss: float) -> None:
+    """Fractions are in [0, 1], and 1 for priority clients, for any losses."""
+    plan = make_plan(rule, 9)
+    weights = CLIENTS.priority_weights[list(plan.clients)]
+    n = len(plan.clients)
+    given = make_client_updates(np.full(n, loss), client=plan.clients, priority=weights)
     for objective in (Objective(1.0, 0.5), Objective(math.nan, math.nan)):
-        admission = rule.admit(call, objective, given)
+        admission = rule.admit(plan, objective, given)
         assert admission.fraction.shape == (n,)
         assert np.all((admission.fraction >= 0) & (admission.fraction <= 1))
         assert admission.fraction[weights == 1].tolist() == [1.0] * int((weights == 1).sum())
         assert [why is None for why in admission.reason] == (admission.fraction == 1).tolist()
 
 
-@asking
-def test_a_selection_describes_whom_it_selects_and_covers(rule: Selection) -> None:
-    """In words: its divisor, whether it asks all, and why it does not ask a client."""
+@selection_cases
+def test_a_selection_describes_its_clients(rule: Selection) -> None:
+    """Its population, and why it selects a client or not."""
     assert rule.population_text
     assert isinstance(rule.dp_unsupported_reason, str)
     for t in range(3):
-        call = call_of(rule, t)
+        plan = make_plan(rule, t)
         for client in CLIENTS.clients:
-            asked = rule.explain_selection(t, CLIENTS, call, client)
-            assert asked.startswith("yes; " if client in call.clients else "no; ")
+            explanation = rule.explain_selection(t, CLIENTS, plan, client)
+            assert explanation.startswith("yes; " if client in plan.clients else "no; ")
 
 
-@pytest.mark.parametrize("rule", [rule for rule in ASKING if not rule.keeps_models], ids=repr)
+@pytest.mark.parametrize(
+    "rule", [rule for rule in SELECTION_CASES if not rule.trains_local_models], ids=repr
+)
 def test_an_admission_is_explained_with_its_numbers(rule: Selection) -> None:
-    """Whole, in part or not at all, of every client that sent an update."""
-    (given,) = rounds_of(1, SIZE, seed=13)
-    made = decide_first_round(DataFraction(), given, SIZE, rule)
-    for place in range(SIZE):
-        assert rule.explain_admission(made, place).split(",")[0].split(";")[0] in ("whole", "no")
+    """Each update is admitted whole or not at all."""
+    (given,) = draw_rounds(1, SIZE, seed=13)
+    trace = decide_first_round(DataFraction(), given, SIZE, rule)
+    for index in range(SIZE):
+        assert rule.explain_admission(trace, index).split(",")[0].split(";")[0] in ("whole", "no")
 
 
 # --- server optimizers --------------------------------------------------------------------------
 
-STEPPING = [rule for row in select_rows(ServerOptimizer) for rule in row.made]
-stepping = pytest.mark.parametrize("rule", STEPPING, ids=repr)
+OPTIMIZER_CASES = [rule for row in select_rows(ServerOptimizer) for rule in row.made]
+optimizer_cases = pytest.mark.parametrize("rule", OPTIMIZER_CASES, ids=repr)
 START = {"a.w": np.array([[0.5, -1.0], [2.0, 0.0]]), "b": np.array([3.0])}
 
 
-def updates_of(seed: int, count: int = 6) -> list[dict[str, FloatArray]]:
+def draw_updates(seed: int, count: int = 6) -> list[dict[str, FloatArray]]:
     rng = np.random.default_rng(seed)
     scales = 10.0 ** rng.integers(-6, 6, count)
     return [
@@ -580,7 +601,7 @@ def updates_of(seed: int, count: int = 6) -> list[dict[str, FloatArray]]:
     ]
 
 
-def steps(
+def run_steps(
     rule: ServerOptimizer[Any], updates: list[dict[str, FloatArray]], state: Any = None
 ) -> tuple[Any, list[dict[str, FloatArray]]]:
     """Return the last state and the parameters after every update."""
@@ -592,12 +613,12 @@ def steps(
     return state, path
 
 
-@stepping
+@optimizer_cases
 def test_a_step_is_pure_and_finite(rule: ServerOptimizer[Any]) -> None:
     """The same arguments give the same step and none is changed, for updates of any length."""
     before = {name: value.copy() for name, value in START.items()}
     for one_path, same in zip(
-        steps(rule, updates_of(1))[1], steps(rule, updates_of(1))[1], strict=True
+        run_steps(rule, draw_updates(1))[1], run_steps(rule, draw_updates(1))[1], strict=True
     ):
         for name, value in one_path.items():
             np.testing.assert_array_equal(value, same[name])
@@ -606,44 +627,44 @@ def test_a_step_is_pure_and_finite(rule: ServerOptimizer[Any]) -> None:
         np.testing.assert_array_equal(value, before[name])
 
 
-@stepping
+@optimizer_cases
 def test_an_optimizer_resumes_from_its_state_as_arrays(rule: ServerOptimizer[Any]) -> None:
-    """Written down and read, it takes the same next steps, to the last bit."""
-    updates = updates_of(2)
-    state, _ = steps(rule, updates[:3])
+    """Restored from arrays, it takes the same next steps, to the bit."""
+    updates = draw_updates(2)
+    state, _ = run_steps(rule, updates[:3])
     again = from_arrays(rule.init(START), "optimizer", to_arrays(state, "optimizer"))
     for first, other in zip(
-        steps(rule, updates[3:], state)[1], steps(rule, updates[3:], again)[1], strict=True
+        run_steps(rule, updates[3:], state)[1], run_steps(rule, updates[3:], again)[1], strict=True
     ):
         for name, value in first.items():
             np.testing.assert_array_equal(value, other[name])
 
 
-@stepping
+@optimizer_cases
 def test_coordinates_and_names_do_not_matter(rule: ServerOptimizer[Any]) -> None:
-    """Every coordinate moves by its own updates, whatever stands beside it."""
-    updates = updates_of(3)
-    _, path = steps(rule, updates)
+    """Every coordinate steps by its updates alone."""
+    updates = draw_updates(3)
+    _, path = run_steps(rule, updates)
     state, parameters = rule.init({"x": START["a.w"][1]}), {"x": START["a.w"][1]}
     for update, whole in zip(updates, path, strict=True):
-        state, moved = rule.step(state, parameters, {"x": update["a.w"][1]})
-        parameters = dict(moved)
+        state, stepped = rule.step(state, parameters, {"x": update["a.w"][1]})
+        parameters = dict(stepped)
         np.testing.assert_array_equal(parameters["x"], whole["a.w"][1])
 
 
-@stepping
+@optimizer_cases
 def test_a_learning_rate_is_positive(rule: Any) -> None:
-    """It comes from the strategy, and is refused by its name in Python."""
-    assert type(rule).at(0.25, {}, RunContext()).learning_rate == 0.25
+    """It comes from the strategy, and the error has its name in Python."""
+    assert type(rule).with_learning_rate(0.25, {}, RunContext()).learning_rate == 0.25
     with pytest.raises(ParameterError, match=r"learning_rate must be a number > 0, got 0\.0"):
         replace(rule, learning_rate=0.0)
 
 
 @pytest.mark.parametrize("rule", [row.made[0] for row in select_rows(ServerOptimizer)], ids=repr)
-def test_only_a_step_along_the_update_says_so(rule: ServerOptimizer[Any]) -> None:
+def test_only_linear_steps_are_declared_linear(rule: ServerOptimizer[Any]) -> None:
     """``is_linear``: the step is the learning rate times the update, in every round."""
-    updates = updates_of(4)
-    _, path = steps(rule, updates)
+    updates = draw_updates(4)
+    _, path = run_steps(rule, updates)
     follows = [
         np.allclose(after["b"] - before["b"], rule.learning_rate * update["b"], rtol=1e-9)
         for before, after, update in zip([START, *path[:-1]], path, updates, strict=True)

@@ -1,4 +1,4 @@
-"""What may hold NaN is equal to what holds NaN in the same place."""
+"""Values are equal if they hold NaN in the same places."""
 
 import math
 from dataclasses import dataclass, replace
@@ -8,15 +8,15 @@ import pytest
 from fedquorum.equality import is_same, nan_equals_nan
 
 
-def another_nan() -> float:
-    """Return a NaN that is another object than all others."""
+def make_nan() -> float:
+    """Return a NaN that is a new object."""
     return float("nan")
 
 
 @nan_equals_nan
 @dataclass(frozen=True)
-class Measured:
-    """What a client measured."""
+class Evaluation:
+    """A client's evaluation."""
 
     client: int
     loss: float
@@ -30,15 +30,15 @@ class Measured:
         lambda nan: [1.0, nan],
         lambda nan: (nan, [nan]),
         lambda nan: {"a": {"b": (nan,)}},
-        lambda nan: Measured(1, nan, (2.0, nan)),
-        lambda nan: [Measured(1, 0.5, {2: nan})],
+        lambda nan: Evaluation(1, nan, (2.0, nan)),
+        lambda nan: [Evaluation(1, 0.5, {2: nan})],
     ],
 )
 def test_nan_is_the_same_as_another_nan(value: Any) -> None:
-    """Wherever it stands; a number in its place is another value."""
-    assert is_same(value(another_nan()), value(another_nan()))
-    assert not is_same(value(another_nan()), value(0.0))
-    assert not is_same(value(0.0), value(another_nan()))
+    """At any depth; a number in its place is a different value."""
+    assert is_same(value(make_nan()), value(make_nan()))
+    assert not is_same(value(make_nan()), value(0.0))
+    assert not is_same(value(0.0), value(make_nan()))
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_other_values_differ(one: Any, other: Any) -> None:
     assert not is_same(one, other)
 
 
-def test_what_is_equal_stays_equal() -> None:
+def test_equal_values_stay_equal() -> None:
     """Numbers of different types, and mappings in another order."""
     assert is_same(1, 1.0)
     assert is_same({"a": 1, "b": [2]}, {"b": [2.0], "a": 1})
@@ -65,7 +65,7 @@ def test_what_is_equal_stays_equal() -> None:
 
 def test_a_dataclass_with_nan() -> None:
     """Equal to its copy, by hash too; every field counts."""
-    one, other = (Measured(1, another_nan(), (another_nan(),)) for _ in range(2))
+    one, other = (Evaluation(1, make_nan(), (make_nan(),)) for _ in range(2))
     assert one == other
     assert hash(one) == hash(other)
     assert one != replace(one, client=2)

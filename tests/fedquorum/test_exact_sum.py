@@ -1,4 +1,4 @@
-"""Sums that are the same bits in any order and grouping, relative to their largest term."""
+"""Sums have the same bits in any order and grouping, relative to their largest term."""
 
 import math
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def test_sum_of_weighted_updates(clients: list[tuple[float, float]], start: floa
 
 
 def test_a_number_without_dimensions_and_an_empty_array() -> None:
-    """Arrays of any shape come back in it."""
+    """Arrays retain their shape."""
     model: NamedArrays = {"n": np.array(3), "w": np.zeros((2, 0), np.float32)}
     update = compute_weighted_sum(model, [(2.0, {"n": np.array(5), "w": model["w"]})])
     assert update["n"].shape == ()
@@ -81,7 +81,7 @@ def test_the_sum_is_that_of_the_terms_parts_in_two_bins(terms: list[float]) -> N
 
 
 def test_terms_two_bins_below_the_largest_do_not_count_in_any_order() -> None:
-    """Even where they come first, and together are more than a unit of the lower bin."""
+    """Even if they come first, and together exceed a unit of the lower bin."""
     unit = 2.0 ** ExponentBins.for_num_terms(4).width
     terms = [0.4 * unit, 0.4 * unit, 0.4 * unit, unit**2]
     model: NamedArrays = {"w": np.zeros(1)}
@@ -90,8 +90,8 @@ def test_terms_two_bins_below_the_largest_do_not_count_in_any_order() -> None:
         assert update["w"][0] == sum_top_bins(terms) == unit**2
 
 
-def groups(rng: np.random.Generator, count: int) -> list[list[int]]:
-    """Divide so many clients among nodes at random."""
+def divide_clients(rng: np.random.Generator, count: int) -> list[list[int]]:
+    """Divide ``count`` clients among nodes at random."""
     nodes = rng.integers(1, count + 1)
     node_of = rng.integers(nodes, size=count)
     return [np.flatnonzero(node_of == node).tolist() for node in range(nodes)]
@@ -105,10 +105,10 @@ def check_groupings(rng: np.random.Generator) -> None:
     updates = rng.choice([-1.0, 1.0], (count, size)) * 10.0**exponents
     model: NamedArrays = {"w": np.zeros(size)}
     factors = 10.0 ** rng.uniform(-3, 0, count)
-    found = set()
+    sums = set()
     for _ in range(5):
         server = ExactAccumulator(model, ExponentBins.for_num_terms(count))
-        for node in groups(rng, count):
+        for node in divide_clients(rng, count):
             if not node or rng.random() < 0.3:
                 for k in node:
                     server.add_model(factors[k], {"w": updates[k]})
@@ -116,25 +116,25 @@ def check_groupings(rng: np.random.Generator) -> None:
             total = ExactAccumulator(model, ExponentBins.for_num_terms(count))
             total.add_models(factors[node], {"w": updates[node]})
             server.merge(total.get_sums())
-        found.add(server.divide_by(3.0)["w"].tobytes())
-    assert len(found) == 1
+        sums.add(server.divide_by(3.0)["w"].tobytes())
+    assert len(sums) == 1
     terms = factors[:, None] * updates
     exact = np.array([float(sum(map(Fraction, column))) for column in terms.T.tolist()]) / 3
-    assert np.abs(np.frombuffer(found.pop()) - exact).max() <= 4e-13 * np.abs(terms).max()
+    assert np.abs(np.frombuffer(sums.pop()) - exact).max() <= 4e-13 * np.abs(terms).max()
 
 
 @pytest.mark.parametrize("block", range(3))
 def test_terms_of_any_size_in_any_grouping(block: int) -> None:
     """Terms of 1e-36 to 1e16 in five groupings: no bit differs, and the sum is accurate.
 
-    Factors come with the replies and the divisor after them, so nothing can be scaled before.
+    Factors come with the replies and the denominator after them, so nothing can be scaled before.
     """
     for case in sample_cases(range(1000), 100, seed=block):
         check_groupings(np.random.default_rng([block, case]))
 
 
 @pytest.mark.parametrize("terms", [1, 2, 3, 4, 60, 1000, 10**6])
-def test_what_bins_promise(terms: int) -> None:
+def test_sums_within_a_bin_are_exact(terms: int) -> None:
     """The sums of n parts of the largest size are exact: below 2^53 multiples of their unit."""
     bins = ExponentBins.for_num_terms(terms)
     assert terms * 2 ** (bins.width - 1) <= 2**53
@@ -152,7 +152,7 @@ def test_what_bins_promise(terms: int) -> None:
 
 @pytest.mark.parametrize("size", [1e-280, 1e-36, 1e36, MAX_TERM / 8])
 def test_the_smallest_and_the_largest_terms(size: float) -> None:
-    """Nothing is lost of terms that have few bits."""
+    """Terms with few bits are added exactly."""
     model: NamedArrays = {"w": np.zeros(2)}
     clients: list[tuple[float, NamedArrays]] = [
         (1.0, {"w": np.array([size, -size])}),
@@ -161,8 +161,8 @@ def test_the_smallest_and_the_largest_terms(size: float) -> None:
     assert compute_weighted_sum(model, clients)["w"].tolist() == [3 * size, 3 * size]
 
 
-def test_updates_that_keep_their_relative_accuracy() -> None:
-    """Tiny factors, tiny updates and a divisor to match move the model as the weights say."""
+def test_sums_retain_their_relative_accuracy() -> None:
+    """Tiny factors and tiny updates with a matching denominator give the weighted update."""
     rng = np.random.default_rng(0)
     updates = rng.normal(size=(5, 100))
     weights = rng.uniform(1, 2, 5)
@@ -177,7 +177,7 @@ def test_updates_that_keep_their_relative_accuracy() -> None:
 
 
 def test_each_array_has_separate_bins() -> None:
-    """A large array costs a small one nothing."""
+    """A large array does not reduce the accuracy of a small one."""
     model: NamedArrays = {"large": np.zeros(1), "small": np.zeros(1)}
     client: NamedArrays = {"large": np.array([1e15]), "small": np.array([1e-15])}
     update = compute_weighted_sum(model, [(1.0, client), (1.0, client)], 2.0)
@@ -186,8 +186,8 @@ def test_each_array_has_separate_bins() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 4 * MAX_TERM])
-def test_what_overflows_is_not_finite(bad: float) -> None:
-    """A term beyond the bins makes a step that is not finite, which the round refuses."""
+def test_an_overflowing_term_makes_the_sum_not_finite(bad: float) -> None:
+    """The round then rejects the step."""
     model: NamedArrays = {"w": np.zeros(2), "v": np.zeros(1)}
     clients: list[tuple[float, NamedArrays]] = [
         (1.0, {"w": np.array([1.0, bad]), "v": np.ones(1)}),
@@ -199,7 +199,7 @@ def test_what_overflows_is_not_finite(bad: float) -> None:
 
 @pytest.mark.parametrize("start", [0.0, -MAX_VALUE, 1e30])
 def test_with_a_safe_factor_every_usable_update_can_be_added(start: float) -> None:
-    """It leaves the difference of two numbers within the bins, also of a model that diverged."""
+    """The difference of two numbers stays within the bins, even for a diverged model."""
     model: NamedArrays = {"w": np.array([start])}
     total = ExactAccumulator(model, ExponentBins.for_num_terms(1))
     client: NamedArrays = {"w": np.array([MAX_VALUE])}
@@ -210,7 +210,7 @@ def test_with_a_safe_factor_every_usable_update_can_be_added(start: float) -> No
 
 
 def test_a_larger_factor_is_added_if_its_terms_fit() -> None:
-    """A client whose update is 0 may have any factor, but for an infinite one."""
+    """A client whose update is 0 may have any finite factor."""
     model: NamedArrays = {"w": np.array([1.0, 2.0]), "n": np.zeros(0)}
     total = ExactAccumulator(model, ExponentBins.for_num_terms(1))
     assert total.can_add(1e308, model)
@@ -220,15 +220,15 @@ def test_a_larger_factor_is_added_if_its_terms_fit() -> None:
     assert not total.can_add(math.inf, model)
 
 
-def test_nodes_may_have_added_up_their_part() -> None:
-    """A node's sums are taken like the single terms in them, whichever bins they are in."""
+def test_sums_of_nodes_equal_the_sum_of_their_terms() -> None:
+    """Merging a node's sums gives the same bits as its terms, whatever their bins."""
     model: NamedArrays = {"w": np.zeros(3)}
     sizes = (1e-30, 1.0, 1e-12, 1e20, 1e3, 1e-2)
     clients = [size * np.array([100.0, 1e-7 * (1 + size), -3.3]) for size in sizes]
     bins = ExponentBins.for_num_terms(len(clients))
-    alone, in_sums = ExactAccumulator(model, bins), ExactAccumulator(model, bins)
+    separate, in_sums = ExactAccumulator(model, bins), ExactAccumulator(model, bins)
     for update in clients:
-        alone.add_model(7.0, {"w": update})
+        separate.add_model(7.0, {"w": update})
     indices = []
     for pair in (clients[:2], clients[2:4], clients[4:]):
         node = ExactAccumulator(model, bins)
@@ -237,10 +237,10 @@ def test_nodes_may_have_added_up_their_part() -> None:
         indices.append(node.get_sums()["w"].index)
         in_sums.merge(node.get_sums())
     assert len(set(indices)) > 1
-    assert alone.divide_by(9.0)["w"].tobytes() == in_sums.divide_by(9.0)["w"].tobytes()
+    assert separate.divide_by(9.0)["w"].tobytes() == in_sums.divide_by(9.0)["w"].tobytes()
 
 
-def test_a_sum_leaves_the_one_that_is_added_alone() -> None:
+def test_merging_does_not_change_the_merged_sum() -> None:
     """A node's sum may be a view into its message, which is read-only."""
     total = ExactAccumulator({"w": np.zeros(1)}, ExponentBins.for_num_terms(2))
     sums = {"w": BinnedSum(0, np.ones(1), np.full(1, 2.0**-50))}
@@ -252,7 +252,7 @@ def test_a_sum_leaves_the_one_that_is_added_alone() -> None:
 
 
 def test_an_array_whose_terms_are_all_zero_takes_no_memory() -> None:
-    """A frozen layer is in no sum, and its update is 0."""
+    """A frozen layer has no sum, and its update is 0."""
     model: NamedArrays = {"frozen": np.ones(2), "w": np.zeros(2)}
     total = ExactAccumulator(model, ExponentBins.for_num_terms(1))
     total.add_model(3.0, {"frozen": np.ones(2), "w": np.ones(2)})
@@ -261,8 +261,8 @@ def test_an_array_whose_terms_are_all_zero_takes_no_memory() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.bool_, np.uint8, np.int64])
-def test_whole_numbers_and_truth_values(dtype: type[np.generic]) -> None:
-    """Their differences are those of numbers: unsigned ones do not begin again at 0."""
+def test_integers_and_booleans(dtype: type[np.generic]) -> None:
+    """Their differences may be negative: unsigned integers do not wrap around."""
     model: NamedArrays = {"n": np.array([1, 0, 1], dtype=dtype)}
     client: NamedArrays = {"n": np.array([0, 1, 1], dtype=dtype)}
     assert compute_weighted_sum(model, [(1.0, client)])["n"].tolist() == [-1.0, 1.0, 0.0]

@@ -1,6 +1,7 @@
-"""What rules say of a decision, in words and with the numbers of one small round.
+"""The explanations of rules' decisions, with the numbers of one small round.
 
-Every rule says something. The words of those listed here are kept; a new rule need not be listed.
+Every rule explains its decisions. A snapshot holds the texts of the rules listed here; a new rule
+need not be listed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,12 +19,12 @@ from fedquorum.weighting import AverageAll, Weighting
 from tests.builders import build_corrected_weighting, decide_first_round, make_client_updates
 from tests.snapshot import Snapshot, join_sections
 
-FACTS = RunContext(num_rounds=20, seed=3)
-NEEDED: Mapping[str, Mapping[str, Any]] = {
+CONTEXT = RunContext(num_rounds=20, seed=3)
+REQUIRED_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "maxfl": {"requirement": 2.0},
     "known_statistics": {"probabilities": {0: 0.5, 1: 0.25}},
 }
-WEIGHTS_KEPT = (
+EXPLAINED_WEIGHTINGS = (
     "data_fraction",
     "average_participating",
     "average_all",
@@ -42,7 +43,7 @@ WEIGHTS_KEPT = (
     "empirical",
     "known_statistics",
 )
-CALLS_KEPT = (
+EXPLAINED_SELECTIONS = (
     "epsilon_gate",
     "everyone",
     "after_warmup",
@@ -51,46 +52,46 @@ CALLS_KEPT = (
     "alone",
 )
 UPDATES = np.array([[1.0, 0.0], [-1.0, 1.0], [-1.0, -1.0]])
-GIVEN = make_client_updates([1.0, 3.0, 2.0], data=[10, 30, 20], updates=UPDATES)
+UPDATES_OF_ROUND = make_client_updates([1.0, 3.0, 2.0], data=[10, 30, 20], updates=UPDATES)
 
 
-def weightings() -> Iterator[tuple[str, Weighting[Any]]]:
+def build_weightings() -> Iterator[tuple[str, Weighting[Any]]]:
     """Yield every weighting by its key, and the average with every correction."""
     for key, rule in ALL_WEIGHTINGS.items():
-        yield key, rule.from_options(NEEDED.get(key, {}), FACTS)
+        yield key, rule.from_options(REQUIRED_OPTIONS.get(key, {}), CONTEXT)
     for key in PARTICIPATIONS:
-        yield key, build_corrected_weighting(AverageAll(), key, **NEEDED.get(key, {}))
+        yield key, build_corrected_weighting(AverageAll(), key, **REQUIRED_OPTIONS.get(key, {}))
 
 
 def test_weights(snapshot: Snapshot) -> None:
     """The second of three clients in the first round."""
-    told = {}
-    for key, rule in weightings():
+    texts = {}
+    for key, rule in build_weightings():
         made = decide_first_round(
-            rule, GIVEN, 3, AllClients() if rule.aggregates else LocalModelSelection()
+            rule, UPDATES_OF_ROUND, 3, AllClients() if rule.aggregates else LocalModelSelection()
         )
-        told[key] = "\n".join(rule.explain(made, 1))
-    assert all(told.values())
-    snapshot("audit/weights.txt", join_sections({key: told[key] for key in WEIGHTS_KEPT}))
+        texts[key] = "\n".join(rule.explain(made, 1))
+    assert all(texts.values())
+    snapshot("audit/weights.txt", join_sections({key: texts[key] for key in EXPLAINED_WEIGHTINGS}))
 
 
-def test_calls(snapshot: Snapshot) -> None:
-    """With and without priority: in warm-up where there is one, of all, and of half afterwards."""
+def test_plans(snapshot: Snapshot) -> None:
+    """For clients with and without priority: in any warm-up, of all, and of half afterwards."""
     population = Population.from_size(6, [0, 1, 2])
-    heard = ClientReports(
+    reports = ClientReports(
         dict.fromkeys(range(6), 10.0), evaluated_losses=dict.fromkeys(range(6), 1.0)
     )
     warmup = {"warmup_rounds": 2}
-    told = {}
+    texts = {}
     for key, kind in ALL_SELECTIONS.items():
         rule: Any = kind.from_options(
-            warmup if key in ("epsilon_gate", "after_warmup") else {}, FACTS
+            warmup if key in ("epsilon_gate", "after_warmup") else {}, CONTEXT
         )
-        drawn = replace(rule, sampling=Sampling(0.5, seed=3))
-        told[key] = "\n".join(
+        sampled = replace(rule, sampling=Sampling(0.5, seed=3))
+        texts[key] = "\n".join(
             f"round {t + 1}, client {client}: "
-            f"{one.explain_call(t, population, one.call(t, population, heard), client)}"
-            for t, one in ((0, rule), (2, drawn))
+            f"{one.explain_selection(t, population, one.plan(t, population, reports), client)}"
+            for t, one in ((0, rule), (2, sampled))
             for client in (0, 5)
         )
-    snapshot("audit/calls.txt", join_sections({key: told[key] for key in CALLS_KEPT}))
+    snapshot("audit/calls.txt", join_sections({key: texts[key] for key in EXPLAINED_SELECTIONS}))

@@ -1,4 +1,4 @@
-"""The rules are imported without Flower and torch, exports when used, and a user's own by path."""
+"""Rules import without Flower and torch, exports when used, and custom rules by path."""
 
 import json
 import re
@@ -18,8 +18,8 @@ from tests.fedquorum.records.made import FIXTURES
 
 PACKAGE = Path(fedquorum.__file__).parent
 RULES = ("selection", "weighting", "participation", "server_optimizer")
-# What the rules are made of, and what is made of the rules alone.
-PURE = ("types", "streams", "parameters", "state", "composition", "round", "named")
+# The modules below and above the rules that must not need Flower.
+PURE = ("types", "rng", "parameters", "state_arrays", "composition", "round", "named")
 IMPORT_ALL = """
 import importlib, json, sys
 for missing in ("flwr", "torch"):
@@ -34,7 +34,7 @@ print(json.dumps(failed))
 """
 
 
-def modules() -> list[str]:
+def list_modules() -> list[str]:
     """Return the names of the modules that must not need Flower, packages first."""
     paths = [path for rule in RULES for path in sorted((PACKAGE / rule).glob("*.py"))]
     paths += [PACKAGE / f"{name}.py" for name in PURE]
@@ -42,36 +42,36 @@ def modules() -> list[str]:
     return [".".join(part for part in name if part != "__init__") for name in parts]
 
 
-def failures(names: list[str]) -> dict[str, str]:
-    """Return which modules cannot be imported without Flower and torch, and why."""
+def find_failures(names: list[str]) -> dict[str, str]:
+    """Return the modules that cannot be imported without Flower and torch, with the reason."""
     command = [sys.executable, "-c", IMPORT_ALL, json.dumps(names)]
-    found: dict[str, str] = json.loads(
+    failed: dict[str, str] = json.loads(
         subprocess.check_output(command, cwd=PACKAGE.parent, text=True)
     )
-    return found
+    return failed
 
 
 def test_every_rule_is_imported_without_flower_and_torch() -> None:
-    """All modules of the rules, and what is made of them."""
-    names = modules()
+    """All modules of the rules, and those that use only the rules."""
+    names = list_modules()
     assert {"fedquorum.participation.fedau", "fedquorum.selection", "fedquorum.types"} <= set(names)
-    assert failures(names) == {}
+    assert find_failures(names) == {}
 
 
-def test_the_adapter_cannot_be() -> None:
-    """So that the test above can fail: Flower is really missing there."""
-    (reason,) = failures(["fedquorum.flower.strategy"]).values()
+def test_the_flower_adapter_is_not_imported_without_flower() -> None:
+    """Flower is really missing in the test above."""
+    (reason,) = find_failures(["fedquorum.flower.strategy"]).values()
     assert "flwr" in reason
 
 
-def test_every_export_is_there() -> None:
-    """Each public name is imported when it is used, and ``dir`` lists it before."""
+def test_every_export_exists() -> None:
+    """Each public name is imported on first use, and ``dir`` lists it before."""
     assert set(fedquorum.__all__) <= set(dir(fedquorum))
     for name in fedquorum.__all__:
         assert getattr(fedquorum, name).__name__ == name
 
 
-# --- rules of the user's own --------------------------------------------------------------------
+# --- custom rules -------------------------------------------------------------------------------
 
 FILE = FIXTURES / "my_rule.py"
 ALLOWED = (
@@ -79,7 +79,7 @@ ALLOWED = (
 )
 
 
-def own(path: str, **arguments: Any) -> Any:
+def import_weighting(path: str, **arguments: Any) -> Any:
     """Return the weighting at an import path."""
     return import_rule(Weighting, {"path": path, "args": arguments}, RunContext())
 
@@ -88,26 +88,26 @@ def test_a_rule_is_loaded_from_its_file_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A relative path is from the working directory; two rules of one file have one class."""
-    by_file = own(f"{FILE}:Tempered", power=2.0)
+    by_file = import_weighting(f"{FILE}:Tempered", power=2.0)
     assert repr(by_file) == "Tempered(power=2.0)"
     monkeypatch.chdir(FIXTURES)
-    assert own("my_rule.py:Tempered", power=2.0) == by_file
+    assert import_weighting("my_rule.py:Tempered", power=2.0) == by_file
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ParameterError, match=f"there is no Python file {tmp_path}/my_rule.py"):
-        own("my_rule.py:Tempered")
+        import_weighting("my_rule.py:Tempered")
 
 
 def test_a_rule_is_imported_from_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where Python does not look there, as in a command; a function may make the rule."""
+    """Even if it is not on Python's path, as in a command; a function may make the rule."""
     (tmp_path / "made_here.py").write_text(
         "from fedquorum.weighting import AverageAll\n\ndef average():\n    return AverageAll()\n"
     )
-    monkeypatch.setattr(sys, "path", [place for place in sys.path if place])
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
-        assert repr(own("made_here.average")) == "AverageAll()"
+        assert repr(import_weighting("made_here.average")) == "AverageAll()"
     assert sys.path.count(str(tmp_path)) == 1
 
 
@@ -121,32 +121,32 @@ def test_a_rule_is_imported_from_the_working_directory(
         ("collections.OrderedDict", "it makes OrderedDict"),
     ],
 )
-def test_what_is_no_rule_is_refused_with_the_reason(path: str, reason: str) -> None:
-    """In one line, with what is allowed."""
+def test_an_object_that_is_no_rule_is_refused_with_the_reason(path: str, reason: str) -> None:
+    """In one line, with the allowed values."""
     message = f"path must be {ALLOWED} ({reason}), got {path!r}"
     with pytest.raises(ParameterError, match=f"^{re.escape(message)}$"):
-        own(path)
+        import_weighting(path)
 
 
 def test_arguments_that_a_rule_does_not_take_are_refused() -> None:
-    """By what Python says of them."""
+    """The message has Python's own error."""
     message = rf"args must be arguments of {FILE}:Tempered \(.*'powr'.*\), got \{{'powr': 2\}}"
     with pytest.raises(ParameterError, match=message):
-        own(f"{FILE}:Tempered", powr=2)
+        import_weighting(f"{FILE}:Tempered", powr=2)
 
 
 def test_a_file_that_failed_is_loaded_again(tmp_path: Path) -> None:
-    """Whoever mends a mistake in it need not start anew, as in a notebook."""
+    """After fixing a mistake in it a user need not restart Python, as in a notebook."""
     file = tmp_path / "rule.py"
     file.write_text("raise SystemError('not yet')")
     with pytest.raises(ParameterError, match="not yet"):
-        own(f"{file}:number")
+        import_weighting(f"{file}:number")
     file.write_text("number = 1  # and now")
     assert import_object(f"{file}:number") == 1
 
 
-def test_records_do_not_make_code_run() -> None:
-    """A rule that they name is refused without trust, and the way out is told."""
+def test_records_cannot_run_code() -> None:
+    """A rule that they name is refused without trust, and the message names the option."""
     message = (
         "path must be absent from records that are only read (it names code; --trust, or "
         "trust=True in Python, imports it), got 'os.system'"

@@ -1,4 +1,4 @@
-"""Directories and files that one process holds at a time."""
+"""Locks on directories and files, each held by one process at a time."""
 
 import os
 import platform
@@ -22,7 +22,7 @@ def directory(
 
 
 def test_a_directory_is_locked_until_its_descriptor_is_closed(directory: Path) -> None:
-    """Nobody gets it meanwhile, and anybody afterwards."""
+    """No other lock succeeds meanwhile; the next one does afterwards."""
     first = lock_directory(directory)
     assert first is not None
     assert lock_directory(directory) is None
@@ -33,14 +33,14 @@ def test_a_directory_is_locked_until_its_descriptor_is_closed(directory: Path) -
 
 
 def test_a_directory_that_is_missing_cannot_be_locked(directory: Path) -> None:
-    """It is not made."""
+    """It is not created."""
     with pytest.raises(FileNotFoundError):
         lock_directory(directory / "none")
     assert not (directory / "none").exists()
 
 
 def test_an_interruption_leaves_no_lock(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody could release it: the descriptor was never returned."""
+    """It could not be released: the descriptor was never returned."""
     opened = []
 
     def note_and_interrupt(descriptor: int, **_: bool) -> NoReturn:
@@ -67,7 +67,7 @@ with lock(Path(sys.argv[1])):
 
 
 def test_a_lock_names_its_holder_and_is_gone_afterwards(tmp_path: Path) -> None:
-    """While it is held the file has the process and its host; afterwards there is no file."""
+    """While held, the file has the process and its host; afterwards the file is gone."""
     path = tmp_path / "job.lock"
     assert find_holder(path) is None
     with lock(path):
@@ -88,7 +88,7 @@ def test_a_lock_is_removed_when_its_work_fails(tmp_path: Path) -> None:
 
 
 def test_a_killed_process_holds_nothing(tmp_path: Path) -> None:
-    """The kernel releases the lock of a killed process; the file stays and tells of it."""
+    """The kernel releases the lock of a killed process; the file stays."""
     path = tmp_path / "job.lock"
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, text=True

@@ -1,4 +1,4 @@
-"""Named strategies: each one expression of the rules, and all built by one path."""
+"""Named strategies: each is a combination of rules, and ``build_rules`` builds them all."""
 
 from typing import Any
 
@@ -39,32 +39,34 @@ from fedquorum.weighting import (
     ZeroWeighting,
 )
 
-FACTS = RunContext(num_rounds=10, seed=3, rates={0: 0.5, 1: 1.0}, clients=(0, 1))
-EVERYONE = Sampling(seed=3)
+CONTEXT = RunContext(num_rounds=10, seed=3, rates={0: 0.5, 1: 1.0}, clients=(0, 1))
+ALL_CLIENTS = Sampling(seed=3)
 PLAIN = {"name": "sgd"}
 
 
-def built(name: str, **options: Any) -> RuleSet:
-    return build_rules({"name": name, **options}, PLAIN, FACTS)
+def build_named(name: str, **options: Any) -> RuleSet:
+    return build_rules({"name": name, **options}, PLAIN, CONTEXT)
 
 
 OPTIONS: dict[str, dict[str, Any]] = {"maxfl": {"requirement": 1.0}}
-"""What a strategy without defaults for all it needs is given."""
+"""The options of a strategy that has required ones."""
 
 EXPECTED = {
-    "fedalign": RuleSet(EpsilonGate(num_rounds=10, sampling=EVERYONE), DataFraction()),
-    "fedavg": RuleSet(AfterWarmup(10, sampling=EVERYONE), DataFraction()),
-    "fedavg_priority": RuleSet(PriorityOnly(EVERYONE), DataFraction()),
-    "local_only": RuleSet(LocalModelSelection(EVERYONE), ZeroWeighting()),
-    "fedau": RuleSet(AllClients(EVERYONE), FedAUCorrection()),
-    "empirical": RuleSet(AllClients(EVERYONE), EmpiricalCorrection()),
-    "known_statistics": RuleSet(AllClients(EVERYONE), KnownRatesCorrection({0: 0.5, 1: 1.0})),
-    "fedvarp": RuleSet(AllClients(EVERYONE), AverageParticipating(), memory=UpdateMemoryConfig()),
+    "fedalign": RuleSet(EpsilonGate(num_rounds=10, sampling=ALL_CLIENTS), DataFraction()),
+    "fedavg": RuleSet(AfterWarmup(10, sampling=ALL_CLIENTS), DataFraction()),
+    "fedavg_priority": RuleSet(PriorityOnly(ALL_CLIENTS), DataFraction()),
+    "local_only": RuleSet(LocalModelSelection(ALL_CLIENTS), ZeroWeighting()),
+    "fedau": RuleSet(AllClients(ALL_CLIENTS), FedAUCorrection()),
+    "empirical": RuleSet(AllClients(ALL_CLIENTS), EmpiricalCorrection()),
+    "known_statistics": RuleSet(AllClients(ALL_CLIENTS), KnownRatesCorrection({0: 0.5, 1: 1.0})),
+    "fedvarp": RuleSet(
+        AllClients(ALL_CLIENTS), AverageParticipating(), memory=UpdateMemoryConfig()
+    ),
     "mifa": RuleSet(
-        AllClients(EVERYONE), AverageAll(), memory=UpdateMemoryConfig(steps_without_updates=True)
+        AllClients(ALL_CLIENTS), AverageAll(), memory=UpdateMemoryConfig(steps_without_updates=True)
     ),
 } | {
-    key: RuleSet(AllClients(EVERYONE), rule(**OPTIONS.get(key, {})))
+    key: RuleSet(AllClients(ALL_CLIENTS), rule(**OPTIONS.get(key, {})))
     for key, rule in ALL_WEIGHTINGS.items()
     if rule.is_strategy
 }
@@ -72,9 +74,9 @@ EXPECTED = {
 
 @pytest.mark.parametrize("name", NAMED_STRATEGIES)
 def test_a_named_strategy_is_its_rules(name: str) -> None:
-    """With all defaults; none is left out here, and every option is a rule's parameter."""
+    """With all defaults; the table here is complete, and every option is a rule's parameter."""
     assert EXPECTED.keys() == NAMED_STRATEGIES.keys()
-    assert built(name, **OPTIONS.get(name, {})) == EXPECTED[name]
+    assert build_named(name, **OPTIONS.get(name, {})) == EXPECTED[name]
     named = NAMED_STRATEGIES[name]
     assert named.key == name
     assert named.summary.endswith(".")
@@ -82,10 +84,10 @@ def test_a_named_strategy_is_its_rules(name: str) -> None:
     assert set(named.parameters) == {i for part in named.rule_classes for i in get_parameters(part)}
 
 
-def test_the_papers_own_methods_are_no_baselines() -> None:
-    """One for each question that is not the average."""
-    answers = {key: named.goal for key, named in NAMED_STRATEGIES.items() if not named.is_baseline}
-    assert answers == {
+def test_the_papers_methods_are_not_baselines() -> None:
+    """There is one for each goal but the average."""
+    goals = {key: named.goal for key, named in NAMED_STRATEGIES.items() if not named.is_baseline}
+    assert goals == {
         "fedalign": Goal.PRIORITY,
         "fedau": Goal.PARTICIPATION,
         "aaggff_s": Goal.FAIRNESS,
@@ -94,27 +96,27 @@ def test_the_papers_own_methods_are_no_baselines() -> None:
 
 
 def test_options_reach_the_rule_that_has_them() -> None:
-    """Sampling, the learning rate and every part take theirs."""
-    rules = built("fedalign", epsilon=0.5, warmup_rounds=2, fraction=0.5, server_lr=0.25)
+    """Sampling, the learning rate and every part get theirs."""
+    rules = build_named("fedalign", epsilon=0.5, warmup_rounds=2, fraction=0.5, server_lr=0.25)
     sampling = Sampling(0.5, seed=3)
     assert rules.selection == EpsilonGate(10, 0.5, warmup_rounds=2, sampling=sampling)
     assert rules.server_optimizer == SGD(0.25)
-    assert built("fedau", cutoff=7).weighting == FedAUCorrection(7)
-    assert built("mifa", memory_dir="y").memory == UpdateMemoryConfig(
+    assert build_named("fedau", cutoff=7).weighting == FedAUCorrection(7)
+    assert build_named("mifa", memory_dir="y").memory == UpdateMemoryConfig(
         "y", steps_without_updates=True
     )
-    assert built("known_statistics", probabilities=[0.1, 0.2]).weighting == KnownRatesCorrection(
-        [0.1, 0.2]
-    )
-    drawn = built("fedavg", priority_samples=4, warmup_fraction=0.5).selection
-    assert drawn == AfterWarmup(10, 0.5, sampling=Sampling(1.0, 4, 3))
+    assert build_named(
+        "known_statistics", probabilities=[0.1, 0.2]
+    ).weighting == KnownRatesCorrection([0.1, 0.2])
+    selection = build_named("fedavg", priority_samples=4, warmup_fraction=0.5).selection
+    assert selection == AfterWarmup(10, 0.5, sampling=Sampling(1.0, 4, 3))
 
 
 def test_a_server_optimizer_has_its_own_learning_rate_by_default() -> None:
-    """``server_lr`` changes it, whatever the optimizer."""
-    adam = build_rules({"name": "fedavg"}, {"name": "adam", "beta1": 0.5}, FACTS).server_optimizer
+    """``server_lr`` changes it for any optimizer."""
+    adam = build_rules({"name": "fedavg"}, {"name": "adam", "beta1": 0.5}, CONTEXT).server_optimizer
     assert adam == Adam(0.01, beta1=0.5)
-    faster = build_rules({"name": "fedavg", "server_lr": 0.1}, {"name": "adam"}, FACTS)
+    faster = build_rules({"name": "fedavg", "server_lr": 0.1}, {"name": "adam"}, CONTEXT)
     assert faster.server_optimizer == Adam(0.1)
 
 
@@ -126,25 +128,25 @@ COMPOSITION = {
 
 
 def test_a_composed_strategy_is_built_of_its_parts() -> None:
-    """Each with its own options; the correction is of the weighting."""
-    rules = built(COMPOSED, **COMPOSITION, fraction=0.5)
+    """Each part has its options; the correction applies to the weighting."""
+    rules = build_named(COMPOSED, **COMPOSITION, fraction=0.5)
     assert rules.selection == EpsilonGate(10, 0.5, sampling=Sampling(0.5, seed=3))
     assert rules.weighting == FedAUCorrection(7, base=DataFraction().with_fixed_denominator())
-    plain = built(COMPOSED, **{**COMPOSITION, "participation": {"name": "none"}})
+    plain = build_named(COMPOSED, **{**COMPOSITION, "participation": {"name": "none"}})
     assert plain.weighting == DataFraction()
 
 
 def test_custom_parts_are_imported_by_their_path() -> None:
     """A weighting alone or as a part, a selection and a server optimizer."""
-    path = {"path": "fedquorum.weighting.TiltedLoss", "args": {"tilt": 2.0}}
-    assert built(CUSTOM, **path) == RuleSet(AllClients(EVERYONE), TERMWeighting(2.0))
+    path = {"path": "fedquorum.weighting.TERMWeighting", "args": {"tilt": 2.0}}
+    assert build_named(CUSTOM, **path) == RuleSet(AllClients(ALL_CLIENTS), TERMWeighting(2.0))
     selection = {"name": CUSTOM, "path": "fedquorum.selection.PriorityOnly", "args": {}}
     weighting = {"name": CUSTOM, **path}
     none = {"name": "none"}
-    rules = built(COMPOSED, selection=selection, weighting=weighting, participation=none)
-    assert rules == RuleSet(PriorityOnly(EVERYONE), TERMWeighting(2.0))
+    rules = build_named(COMPOSED, selection=selection, weighting=weighting, participation=none)
+    assert rules == RuleSet(PriorityOnly(ALL_CLIENTS), TERMWeighting(2.0))
     optimizer = {"name": CUSTOM, "path": "fedquorum.server_optimizer.Adam", "args": {"tau": 0.5}}
-    fedavg_rules = build_rules({"name": "fedavg", "server_lr": 0.5}, optimizer, FACTS)
+    fedavg_rules = build_rules({"name": "fedavg", "server_lr": 0.5}, optimizer, CONTEXT)
     assert fedavg_rules.server_optimizer == Adam(0.5, tau=0.5)
 
 
@@ -178,41 +180,41 @@ def test_custom_parts_are_imported_by_their_path() -> None:
         ),
     ],
 )
-def test_what_cannot_be_built_is_refused_by_name(
+def test_impossible_settings_are_refused_by_name(
     options: dict[str, Any], parameter: str, hint: str
 ) -> None:
-    """The parameter as it is set, what is allowed, and the nearest name for a mistyped one."""
+    """The parameter's name, the allowed values, and the nearest name for a typo."""
     with pytest.raises(ParameterError) as caught:
-        build_rules(options, PLAIN, FACTS)
+        build_rules(options, PLAIN, CONTEXT)
     assert caught.value.parameter == parameter
     assert caught.value.reason.startswith(hint)
 
 
 def test_a_mistyped_server_optimizer_is_refused_by_name() -> None:
-    """As any other part."""
+    """The message suggests the nearest name."""
     with pytest.raises(ParameterError, match=r"server_optimizer must be .*did you mean adam\?"):
-        build_rules({"name": "fedavg"}, {"name": "adan"}, FACTS)
+        build_rules({"name": "fedavg"}, {"name": "adan"}, CONTEXT)
 
 
 def test_every_part_can_be_chosen() -> None:
-    """The tables of parts are what a composed strategy is built from."""
+    """A composed strategy accepts every part in the tables."""
     for key, rule in ALL_SELECTIONS.items():
         if not rule.trains_local_models:
             uncorrected = {"participation": {"name": NONE}} if key == "power_of_choice" else {}
             parts = {**COMPOSITION, "selection": {"name": key}, **uncorrected}
-            assert isinstance(built(COMPOSED, **parts).selection, rule)
+            assert isinstance(build_named(COMPOSED, **parts).selection, rule)
     for key, correction in PARTICIPATIONS.items():
         parts = {**COMPOSITION, "participation": {"name": key}}
-        assert isinstance(built(COMPOSED, **parts).weighting, correction)
+        assert isinstance(build_named(COMPOSED, **parts).weighting, correction)
     for key, optimizer in SERVER_OPTIMIZERS.items():
         assert isinstance(
-            build_rules({"name": "fedavg"}, {"name": key}, FACTS).server_optimizer, optimizer
+            build_rules({"name": "fedavg"}, {"name": key}, CONTEXT).server_optimizer, optimizer
         )
-    assert isinstance(built("qfedavg", q=2.0).weighting, QFedAvgWeighting)
+    assert isinstance(build_named("qfedavg", q=2.0).weighting, QFedAvgWeighting)
 
 
 def test_names_for_people_are_unique() -> None:
-    """The published name where the summary begins with one, otherwise the key in words."""
+    """The published name if the summary starts with one, otherwise the key in words."""
     titles = {key: named.title for key, named in NAMED_STRATEGIES.items()}
     assert len(set(titles.values())) == len(titles)
     chosen = [titles[key] for key in ("fedavg", "fedavg_priority", "aaggff_s", "known_statistics")]

@@ -1,4 +1,4 @@
-"""Ranges: what they allow, and the sentence they say."""
+"""Ranges: their allowed values, and their messages."""
 
 import math
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 
 @pytest.mark.parametrize(
-    ("allowed", "words"),
+    ("allowed", "text"),
     [
         (Interval(low=0), "a number >= 0"),
         (Interval(low=0, open_low=True), "a number > 0"),
@@ -23,12 +23,12 @@ from hypothesis import strategies as st
         (ListOf(Interval(low=0)), "a list of at least one value, each a number >= 0"),
     ],
 )
-def test_ranges_describe_themselves(allowed: Range, words: str) -> None:
+def test_ranges_describe_themselves(allowed: Range, text: str) -> None:
     """The description follows "must be" in an error message."""
-    assert allowed.describe() == words
+    assert allowed.describe() == text
     with pytest.raises(ParameterError) as caught:
         allowed.check("x", -1)
-    assert str(caught.value) == f"x must be {words}, got -1"
+    assert str(caught.value) == f"x must be {text}, got -1"
 
 
 @given(st.floats(allow_nan=True, allow_infinity=True))

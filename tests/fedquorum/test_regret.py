@@ -1,11 +1,11 @@
-"""Regret: the best fixed p with its certificate, and the papers' bounds on driven rules."""
+"""Regret: the best fixed p with its certificate, and the papers' bounds under adversaries."""
 
 import math
 from collections.abc import Callable
 
 import numpy as np
 import pytest
-from fedquorum import compute_regret as regret_module
+from fedquorum import regret as regret_module
 from fedquorum.errors import SolverError
 from fedquorum.regret import (
     compute_best_fixed_weights,
@@ -24,47 +24,54 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 Adversary = Callable[[int, FloatArray, float], FloatArray]
-"""Returns the response of round t in [0, C2], knowing the p that is held."""
+"""Returns the response of round t in [0, C2], given p before the round."""
 
 
-def random(t: int, p: FloatArray, c2: float) -> FloatArray:
+def draw_random(t: int, p: FloatArray, c2: float) -> FloatArray:
     """Draw independent uniform responses."""
     return c2 * np.random.default_rng([1, t, len(p)]).random(len(p))
 
 
-def one_always(t: int, p: FloatArray, c2: float) -> FloatArray:
+def give_to_one(t: int, p: FloatArray, c2: float) -> FloatArray:
     """Give all of it to the same client."""
     return np.asarray(c2 * (np.arange(len(p)) == 0), dtype=np.float64)
 
 
-def alternating(t: int, p: FloatArray, c2: float) -> FloatArray:
-    """Give it to two clients in turns, to the first a little more often."""
+def alternate(t: int, p: FloatArray, c2: float) -> FloatArray:
+    """Give it to two clients in turn, to the first slightly more often."""
     return np.asarray(c2 * (np.arange(len(p)) == (t % 11) % 2), dtype=np.float64)
 
 
-def against_p(t: int, p: FloatArray, c2: float) -> FloatArray:
-    """Give all of it to the client that is weighed least."""
+def give_to_last(t: int, p: FloatArray, c2: float) -> FloatArray:
+    """Give all of it to the client with the smallest p."""
     return np.asarray(c2 * (np.arange(len(p)) == p.argmin()), dtype=np.float64)
 
 
-def all_but_the_leader(t: int, p: FloatArray, c2: float) -> FloatArray:
-    """Give it to everybody except the client that is weighed most."""
+def give_to_all_but_first(t: int, p: FloatArray, c2: float) -> FloatArray:
+    """Give it to all clients except the one with the largest p."""
     return np.asarray(c2 * (np.arange(len(p)) != p.argmax()), dtype=np.float64)
 
 
-def switching(t: int, p: FloatArray, c2: float) -> FloatArray:
+def switch_rarely(t: int, p: FloatArray, c2: float) -> FloatArray:
     """Give it to one client for a long time, then to another."""
     return np.asarray(c2 * (np.arange(len(p)) == int(math.log2(t + 1)) % len(p)), dtype=np.float64)
 
 
-ADVERSARIES = (random, one_always, alternating, against_p, all_but_the_leader, switching)
+ADVERSARIES = (
+    draw_random,
+    give_to_one,
+    alternate,
+    give_to_last,
+    give_to_all_but_first,
+    switch_rarely,
+)
 adversaries = pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda a: a.__name__)
 
 
 # --- the best fixed p -----------------------------------------------------------------------
 
 
-def brute_force(table: FloatArray) -> float:
+def minimize_by_iteration(table: FloatArray) -> float:
     """Return the smallest loss by Cover's multiplicative iteration, slow and simple."""
     growth = 1 + table
     mixing = np.full(table.shape[1], 1 / table.shape[1])
@@ -81,8 +88,8 @@ def test_best_fixed_against_another_method(rounds: int, size: int, scale: float)
     table = scale * np.random.default_rng([rounds, size]).random((rounds, size))
     best = compute_best_fixed_weights(table)
     assert best.gap <= 1e-9 * max(1.0, scale * rounds)
-    assert best.loss == pytest.approx(brute_force(table), abs=1e-3)
-    assert best.loss <= brute_force(table) + 1e-9
+    assert best.loss == pytest.approx(minimize_by_iteration(table), abs=1e-3)
+    assert best.loss <= minimize_by_iteration(table) + 1e-9
     assert best.mixing.min() >= 0
     assert best.mixing.sum() == pytest.approx(1)
 
@@ -110,15 +117,17 @@ def test_the_gap_certifies(seed: int, rounds: int, size: int) -> None:
 
 
 def test_best_fixed_of_many_clients_and_negative_responses() -> None:
-    """Doubly robust responses of 3,000 clients, most of them never heard, are solved as well."""
+    """Doubly robust responses of 3,000 clients, most of which never report, are solved too."""
     rng = np.random.default_rng(0)
-    size, asked = 3000, 5
+    size, num_selected = 3000, 5
     level = rng.random(size)
     table = np.empty((200, size))
     for row in table:
-        sample = rng.choice(size, asked, replace=False)
-        sampled = asked / size * level[sample]
-        row[:] = estimate_doubly_robust(sampled, sample, size, asked / size, float(sampled.mean()))
+        sample = rng.choice(size, num_selected, replace=False)
+        sampled = num_selected / size * level[sample]
+        row[:] = estimate_doubly_robust(
+            sampled, sample, size, num_selected / size, float(sampled.mean())
+        )
     assert table.min() < 0
     best = compute_best_fixed_weights(table)
     gradient = -(table / (1 + table @ best.mixing)[:, None]).sum(axis=0)
@@ -126,7 +135,7 @@ def test_best_fixed_of_many_clients_and_negative_responses() -> None:
 
 
 @pytest.mark.parametrize("table", [np.zeros((5, 4)), np.full((5, 4), 0.3), np.zeros((0, 3))])
-def test_best_fixed_where_all_are_the_same(table: FloatArray) -> None:
+def test_best_fixed_with_equal_responses(table: FloatArray) -> None:
     """Equal responses, or none, leave the uniform p."""
     assert (
         compute_best_fixed_weights(table).mixing.tolist() == [1 / table.shape[1]] * table.shape[1]
@@ -134,10 +143,10 @@ def test_best_fixed_where_all_are_the_same(table: FloatArray) -> None:
 
 
 def test_regret_is_the_difference() -> None:
-    """What was lost over what the best fixed p would have lost."""
+    """The decision losses minus the losses of the best fixed p."""
     table = np.array([[1.0, 0.0]] * 4)
-    held = np.array([compute_decision_loss(np.full(2, 0.5), r) for r in table])
-    got, best = compute_regret(held, table)
+    mixing_before = np.array([compute_decision_loss(np.full(2, 0.5), r) for r in table])
+    got, best = compute_regret(mixing_before, table)
     assert got == pytest.approx(4 * math.log(2 / 1.5))
     assert best.loss == pytest.approx(-4 * math.log(2))
 
@@ -171,7 +180,7 @@ def test_kl_divergence() -> None:
 def drive_s(
     size: int, rounds: int, adversary: Adversary, c2: float | None
 ) -> tuple[FloatArray, FloatArray]:
-    """Return AAggFF-S's decision losses (T,) and the responses (T, K) it was given."""
+    """Return AAggFF-S's decision losses (T,) and the adversary's responses (T, K)."""
     rule, high = AAggFFSWeighting(c2=c2), 1 / size if c2 is None else c2
     state = rule.init(Population.from_size(size))
     losses, table = [], []
@@ -187,7 +196,7 @@ def drive_s(
 @pytest.mark.parametrize(("size", "rounds"), [(2, 200), (7, 200), (20, 120), (50, 60)])
 @pytest.mark.parametrize("c2", [None, 1.0])
 def test_bound_of_s(size: int, rounds: int, adversary: Adversary, c2: float | None) -> None:
-    """Random or against the p held: the regret of AAggFF-S stays below its bound."""
+    """With random and adversarial responses the regret of AAggFF-S stays below its bound."""
     losses, table = drive_s(size, rounds, adversary, c2)
     got, _ = compute_regret(losses, table)
     bound = compute_regret_bound_s(
@@ -198,24 +207,24 @@ def test_bound_of_s(size: int, rounds: int, adversary: Adversary, c2: float | No
 
 def test_regret_of_s_grows_slower_than_the_rounds() -> None:
     """Twice the rounds give less than twice the regret, as a logarithm does."""
-    short, long = (compute_regret(*drive_s(5, t, alternating, 1.0))[0] for t in (150, 600))
+    short, long = (compute_regret(*drive_s(5, t, alternate, 1.0))[0] for t in (150, 600))
     assert 0 < long < 2 * short
 
 
 def drive_d(
-    size: int, rounds: int, adversary: Adversary, asked: int, c2: float
+    size: int, rounds: int, adversary: Adversary, num_selected: int, c2: float
 ) -> tuple[FloatArray, FloatArray, float]:
-    """Return AAggFF-D's losses and responses, and its regret on the linearised losses.
+    """Return AAggFF-D's losses and responses, and its regret on the linearized losses.
 
     Written with the rule's parts, because the adversary gives responses and not losses.
     """
-    rng = np.random.default_rng([2, size, asked])
-    fraction = asked / size
+    rng = np.random.default_rng([2, size, num_selected])
+    fraction = num_selected / size
     lipschitz = compute_lipschitz_d(0.0, c2, fraction)
     mixing, total = np.full(size, 1 / size), np.zeros(size)
     losses, table, linear = [], [], 0.0
     for t in range(rounds):
-        sample = np.sort(rng.choice(size, asked, replace=False))
+        sample = np.sort(rng.choice(size, num_selected, replace=False))
         sampled = adversary(t, mixing, c2)[sample]
         rbar = float(sampled.mean())
         response = estimate_doubly_robust(sampled, sample, size, fraction, rbar)
@@ -230,54 +239,54 @@ def drive_d(
 
 
 @adversaries
-@pytest.mark.parametrize(("size", "asked"), [(2, 2), (7, 7), (100, 100), (7, 3), (100, 10)])
-def test_bound_of_d(size: int, asked: int, adversary: Adversary) -> None:
-    """The regret on the linearised losses, and here on the decision losses, is below the bound."""
+@pytest.mark.parametrize(("size", "num_selected"), [(2, 2), (7, 7), (100, 100), (7, 3), (100, 10)])
+def test_bound_of_d(size: int, num_selected: int, adversary: Adversary) -> None:
+    """The regret on the linearized losses, and here on the decision losses, is below the bound."""
     rounds = 200
-    losses, table, linear = drive_d(size, rounds, adversary, asked, asked / size)
+    losses, table, linear = drive_d(size, rounds, adversary, num_selected, num_selected / size)
     bound = compute_regret_bound_d(
-        rounds, size, compute_lipschitz_d(0.0, asked / size, asked / size)
+        rounds, size, compute_lipschitz_d(0.0, num_selected / size, num_selected / size)
     )
     assert linear <= bound
     assert compute_regret(losses, table)[0] <= bound
 
 
 @pytest.mark.slow
-def test_the_bound_of_d_is_not_one_on_the_decision_losses() -> None:
-    """An adversary who keeps p undecided between one client and all others wins in the end.
+def test_the_bound_of_d_does_not_hold_for_the_decision_losses() -> None:
+    """An adversary that keeps p undecided between one client and all others exceeds it in the end.
 
-    Response 1 for the one has linearised gradient -1, for all others -1/2: AAggFF-D is undecided
-    where the best fixed p is not. Its regret is linear in T, and in T = 100,000 rounds above the
-    bound, which the linearised losses keep.
+    Response 1 for the one has linearized gradient -1, for all others -1/2: AAggFF-D is undecided
+    while the best fixed p is not. Its regret is linear in T, and after T = 100,000 rounds above the
+    bound, which the linearized losses still meet.
     """
     from scipy.optimize import minimize_scalar
 
     size, rounds, lipschitz = 10, 100_000, compute_lipschitz_d(0.0, 1.0, 1.0)
     one = np.arange(size) == 0
     responses = {True: one.astype(np.float64), False: (~one).astype(np.float64)}
-    mixing, total, linear, lost, given_to_one = np.full(size, 0.1), np.zeros(size), 0.0, 0.0, 0
+    mixing, total, linear, loss, given_to_one = np.full(size, 0.1), np.zeros(size), 0.0, 0.0, 0
     for t in range(rounds):
-        behind = bool(mixing[0] < 0.5)
-        given_to_one += behind
-        response = responses[behind]
-        lost += compute_decision_loss(mixing, response)
-        gradient = compute_linearized_gradient(mixing, response, 0.1 if behind else 0.9)
+        favors_one = bool(mixing[0] < 0.5)
+        given_to_one += favors_one
+        response = responses[favors_one]
+        loss += compute_decision_loss(mixing, response)
+        gradient = compute_linearized_gradient(mixing, response, 0.1 if favors_one else 0.9)
         linear += float(gradient @ mixing)
         total += gradient
         step = math.sqrt(math.log(size) / (t + 2)) / lipschitz
         mixing = compute_exponentiated_gradient(None, -step * total)
-    others = rounds - given_to_one
+    num_others = rounds - given_to_one
     best = minimize_scalar(
-        lambda a: -given_to_one * math.log1p(a) - others * math.log1p(1 - a),
+        lambda a: -given_to_one * math.log1p(a) - num_others * math.log1p(1 - a),
         bounds=(0, 1),
         method="bounded",
     )
     bound = compute_regret_bound_d(rounds, size, lipschitz)
     assert linear - total.min() <= bound
-    assert lost - best.fun > 1.05 * bound
+    assert loss - best.fun > 1.05 * bound
 
 
-def test_where_the_curvature_that_the_bound_of_s_needs_is_missing() -> None:
+def test_the_range_of_the_curvature_that_the_bound_of_s_needs() -> None:
     """-log(1 - u) >= u + u^2 / (8 L) on [-L, 1) holds for L = 1 and 1/3, and not for 1/4."""
 
     def holds(lipschitz: float) -> bool:
@@ -288,27 +297,27 @@ def test_where_the_curvature_that_the_bound_of_s_needs_is_missing() -> None:
     assert [holds(x) for x in (1 / 4, 1 / 5, 1 / 100)] == [False] * 3
 
 
-def test_a_start_where_the_logarithm_ends() -> None:
-    """Half of 400 clients gain in five rounds and lose in one: all on them, 1 + <p, r> < 0 there.
+def test_a_start_near_the_end_of_the_logarithm() -> None:
+    """Half of 400 clients gain in five rounds and lose in one; with p on them, 1 + <p, r> < 0.
 
-    By symmetry p* holds a on that half: 5 log(1 + 50 a) + log(4 - 6 a) is largest where
+    By symmetry p* has mass a on that half: 5 log(1 + 50 a) + log(4 - 6 a) is largest if
     250 (4 - 6 a) = 6 (1 + 50 a), a = 994 / 1800.
     """
     gain, loss = np.repeat([50.0, 0.0], 200), np.repeat([-3.0, 3.0], 200)
     best = compute_best_fixed_weights(np.vstack([*[gain] * 5, loss]))
-    held = 994 / 1800
-    assert best.mixing[:200].sum() == pytest.approx(held, abs=1e-6)
-    expected = -5 * math.log1p(50 * held) - math.log(4 - 6 * held)
+    mass = 994 / 1800
+    assert best.mixing[:200].sum() == pytest.approx(mass, abs=1e-6)
+    expected = -5 * math.log1p(50 * mass) - math.log(4 - 6 * mass)
     assert best.loss == pytest.approx(expected, abs=1e-9)
 
 
 def stay_uniform(quadratic: FloatArray, linear: FloatArray, *, gap: float) -> FloatArray:
-    """Solve no quadratic program."""
+    """Return the uniform p without solving the quadratic program."""
     return np.full(len(linear), 1 / len(linear))
 
 
-def test_a_step_beyond_the_logarithm_is_shortened() -> None:
-    """50 log(1 + 10 a) + log(2 - 2 a) is largest at a = 499 / 510; a full step goes too far."""
+def test_a_step_beyond_the_logarithm_is_scaled_down() -> None:
+    """50 log(1 + 10 a) + log(2 - 2 a) is largest at a = 499 / 510; a full step overshoots."""
     table = np.array([[10.0, 0.0]] * 50 + [[-1.0, 1.0]])
     best = compute_best_fixed_weights(table)
     np.testing.assert_allclose(best.mixing, [499 / 510, 11 / 510], rtol=1e-9)
@@ -316,12 +325,12 @@ def test_a_step_beyond_the_logarithm_is_shortened() -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "broken"), [("_MAX_STEPS", 1), ("minimise_quadratic", stay_uniform)]
+    ("part", "broken"), [("_MAX_STEPS", 1), ("minimize_quadratic", stay_uniform)]
 )
-def test_no_answer_that_is_not_good_enough(
+def test_an_inaccurate_solution_is_refused(
     monkeypatch: pytest.MonkeyPatch, part: str, broken: object
 ) -> None:
-    """After too few steps, or where no step gets nearer, the gap is too large: an error."""
+    """After too few steps, or steps without progress, the gap is too large."""
     monkeypatch.setattr(regret_module, part, broken)
     with pytest.raises(SolverError, match="the best fixed p was found to a gap of"):
         compute_best_fixed_weights(np.random.default_rng(2).random((20, 5)))

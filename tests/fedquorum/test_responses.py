@@ -1,4 +1,4 @@
-"""Responses: the six transforms, their range, the doubly robust estimate, and who is heard."""
+"""Responses: the six transforms, their range, the doubly robust estimate, and missing losses."""
 
 import itertools
 import math
@@ -34,7 +34,7 @@ LOSSES = hnp.arrays(np.float64, st.integers(1, 30), elements=st.floats(1e-12, 1e
 
 
 @pytest.mark.parametrize("cdf", CDF.choices)
-def test_the_authors_transforms_are_the_cdfs_but_for_the_normal_one(cdf: str) -> None:
+def test_the_authors_transforms_equal_the_cdfs_except_for_the_normal_one(cdf: str) -> None:
     """Their normal one is (1 + erfc((x - 1) / sqrt 2)) / 2."""
     x = np.array([0.0, 0.3, 1.0, 2.5, 40.0])
     expected = [(1 + math.erfc((value - 1) / math.sqrt(2))) / 2 for value in x]
@@ -50,7 +50,7 @@ def test_every_transform_has_a_reference() -> None:
 
 
 @pytest.mark.parametrize("cdf", CDF.choices)
-def test_transforms_are_those_of_the_reference(cdf: str) -> None:
+def test_transforms_match_the_reference(cdf: str) -> None:
     """To 1e-13 of the value in 40 digits, from 0 to deep in the tail."""
     x = np.concatenate([[0.0], np.logspace(-12, 2, 200), [1e6]])
     expected = [float(aaggff.CDFS[cdf](mpmath.mpf(float(v)))) for v in x]
@@ -59,7 +59,7 @@ def test_transforms_are_those_of_the_reference(cdf: str) -> None:
 
 @pytest.mark.parametrize("cdf", CDF.choices)
 def test_transforms_are_distribution_functions(cdf: str) -> None:
-    """They increase, strictly where floats can tell, and stay inside [0, 1]."""
+    """They increase, strictly within the accuracy of floats, and stay inside [0, 1]."""
     value = compute_cdf(cdf, np.linspace(0.0, 5.0, 2001))
     assert np.all(np.diff(value) >= 0)
     assert np.all(np.diff(value[400:1200]) > 0)
@@ -98,7 +98,7 @@ def test_responses_have_no_unit(loss: FloatArray, unit: float) -> None:
 
 
 def test_relative_losses() -> None:
-    """F / mean F; 1 where all are 0; no overflow of the sum; nobody gives nobody."""
+    """F / mean F; 1 if all losses are 0; no overflow of the sum; empty without clients."""
     assert compute_relative_losses(np.array([1.0, 3.0])).tolist() == [0.5, 1.5]
     assert compute_relative_losses(np.zeros(3)).tolist() == [1.0, 1.0, 1.0]
     np.testing.assert_allclose(compute_relative_losses(np.full(4, 1.5e308)), np.ones(4))
@@ -106,7 +106,7 @@ def test_relative_losses() -> None:
 
 
 def test_decision_loss() -> None:
-    """-log(1 + <p, r>), and inf where the logarithm has no value."""
+    """-log(1 + <p, r>), and inf if the logarithm is undefined."""
     assert compute_decision_loss(np.array([0.5, 0.5]), np.array([0.2, 0.4])) == -math.log1p(0.3)
     assert compute_decision_loss(np.array([1.0, 0.0]), np.array([-1.0, 9.0])) == math.inf
 
@@ -114,7 +114,7 @@ def test_decision_loss() -> None:
 # --- the doubly robust estimate ---------------------------------------------------------------
 
 
-def expected_estimate(response: FloatArray, m: int, rbar: float | None) -> FloatArray:
+def compute_expected_estimate(response: FloatArray, m: int, rbar: float | None) -> FloatArray:
     """Return E r~ over all samples of m of the K clients; rbar None is the sample's mean."""
     k = len(response)
     total = np.zeros(k)
@@ -133,19 +133,19 @@ RESPONSE = np.array([0.05, 0.9, 0.3, 0.31, 0.77, 0.12])
 @pytest.mark.parametrize("m", range(1, 7))
 @pytest.mark.parametrize("rbar", [0.0, 0.4, 3.0])
 def test_unbiased_for_an_rbar_fixed_before_sampling(m: int, rbar: float) -> None:
-    """Over all samples of size m the estimate's mean is the response, whatever rbar."""
-    np.testing.assert_allclose(expected_estimate(RESPONSE, m, rbar), RESPONSE, rtol=1e-12)
+    """Over all samples of size m the estimate's mean is the response, for any rbar."""
+    np.testing.assert_allclose(compute_expected_estimate(RESPONSE, m, rbar), RESPONSE, rtol=1e-12)
 
 
 @pytest.mark.parametrize("m", range(1, 7))
 def test_the_samples_own_mean_shrinks(m: int) -> None:
-    """E r~_i - mean = (1 - (K - m) / (m (K - 1))) (r_i - mean), which is nothing at m = 1."""
+    """E r~_i - mean = (1 - (K - m) / (m (K - 1))) (r_i - mean), which is 0 for m = 1."""
     k = len(RESPONSE)
-    kept = 1 - Fraction(k - m, m * (k - 1))
-    expected = RESPONSE.mean() + float(kept) * (RESPONSE - RESPONSE.mean())
-    np.testing.assert_allclose(expected_estimate(RESPONSE, m, None), expected, rtol=1e-12)
+    factor = 1 - Fraction(k - m, m * (k - 1))
+    expected = RESPONSE.mean() + float(factor) * (RESPONSE - RESPONSE.mean())
+    np.testing.assert_allclose(compute_expected_estimate(RESPONSE, m, None), expected, rtol=1e-12)
     if m == 1:
-        assert kept == 0
+        assert factor == 0
 
 
 def test_with_all_reporting_the_estimate_is_the_response() -> None:
@@ -160,7 +160,7 @@ def test_clients_that_did_not_report_have_rbar() -> None:
     np.testing.assert_allclose(estimate, [0.1, 0.1, 1.7, 0.1])
 
 
-# --- ranges, and who is heard ----------------------------------------------------------------
+# --- ranges, and missing losses --------------------------------------------------------------
 
 
 def test_response_range() -> None:
@@ -183,7 +183,7 @@ def test_response_range() -> None:
 def test_impossible_ranges(
     rule: type[AAggFFSWeighting | AAggFFDWeighting], changed: dict[str, float], message: str
 ) -> None:
-    """A range that is none is refused when the rule is made."""
+    """The constructor refuses an empty range."""
     with pytest.raises(ParameterError, match=message):
         rule(**changed)  # type: ignore[arg-type]
 
@@ -197,25 +197,25 @@ def test_reporting_needs_a_fraction_and_a_loss() -> None:
     assert compute_reported_mask(RoundPlan((0,)), make_client_updates([]), np.zeros(0)).shape == (
         0,
     )
-    spread = scatter(np.array([7.0]), got)
-    assert spread[0] == 7.0
-    assert np.isnan(spread[1:]).all()
+    scattered = scatter(np.array([7.0]), got)
+    assert scattered[0] == 7.0
+    assert np.isnan(scattered[1:]).all()
 
 
-def test_no_losses_at_all_is_a_configuration_error() -> None:
-    """Where no client measures, a rule that weighs by losses says so instead of stalling."""
+def test_missing_losses_are_a_configuration_error() -> None:
+    """If no client evaluates, a rule that weights by losses raises an error."""
     with pytest.raises(ValueError, match="loss of the model it received, but none was sent"):
         compute_reported_mask(
             RoundPlan((0, 1)), make_client_updates([math.nan, math.nan]), np.ones(2)
         )
-    with pytest.raises(ValueError, match="but the call does not ask for it"):
+    with pytest.raises(ValueError, match="but the plan does not request it"):
         compute_reported_mask(
             RoundPlan((0, 1), requests_loss=False), make_client_updates([1.0, 2.0]), np.ones(2)
         )
 
 
-def test_positions() -> None:
-    """Where the responses' clients are among all clients."""
+def test_client_indices() -> None:
+    """The indices of the updates' clients among all clients."""
     assert find_client_indices(np.array([3, 5, 9]), make_client_updates([1.0] * 3)).tolist() == [
         0,
         0,

@@ -6,13 +6,13 @@ from fedquorum.rng import derive_seed, make_generator
 
 
 def test_a_stream_is_reproducible() -> None:
-    """The same four words give the same numbers, in any order of calls."""
+    """The same four values give the same numbers, in any order of calls."""
     first = make_generator(1, "batches", 2, 3).random(4).tolist()
     make_generator(1, "batches", 2, 4).random(100)
     assert make_generator(1, "batches", 2, 3).random(4).tolist() == first
 
 
-def test_every_word_matters() -> None:
+def test_every_value_changes_the_stream() -> None:
     """Seed, purpose, round and client each lead to another stream."""
     draws = {
         make_generator(seed, purpose, t, client).integers(2**62)

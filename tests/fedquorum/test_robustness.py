@@ -7,7 +7,7 @@ from fedquorum.robustness import Robustness, clip_update
 
 
 def test_the_norm_is_over_all_floating_arrays() -> None:
-    """An update of lengths 3 and 4 has the norm 5; a counter has no part in it, and stays."""
+    """An update with norms 3 and 4 has the norm 5; a counter does not count, and stays."""
     model: NamedArrays = {"w": np.ones(2), "b": np.zeros(1, np.float32), "n": np.array(7)}
     other: NamedArrays = {
         "w": np.array([4.0, 1.0]),
@@ -16,14 +16,14 @@ def test_the_norm_is_over_all_floating_arrays() -> None:
     }
     whole, norm = clip_update(model, other, 5.0)
     assert (whole, norm) == (other, 5.0)
-    shorter, norm = clip_update(model, other, 4.0)
+    clipped, norm = clip_update(model, other, 4.0)
     assert norm == 5.0
-    np.testing.assert_allclose(shorter["w"], [1 + 2.4, 1.0])
-    np.testing.assert_allclose(shorter["b"], [-3.2])
-    assert shorter["n"] == 90
+    np.testing.assert_allclose(clipped["w"], [1 + 2.4, 1.0])
+    np.testing.assert_allclose(clipped["b"], [-3.2])
+    assert clipped["n"] == 90
 
 
-def test_a_cap_leaves_the_weights_of_all_others() -> None:
+def test_a_cap_does_not_change_other_weights() -> None:
     weight = np.array([0.5, 0.2, 0.3])
     assert Robustness(max_weight=0.3).cap_weights(weight).tolist() == [0.3, 0.2, 0.3]
     assert Robustness().cap_weights(weight) is weight

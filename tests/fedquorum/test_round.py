@@ -1,4 +1,4 @@
-"""One round as a pure function: who counts, what a fixed divisor covers, and what is reported."""
+"""One round as a pure function: admitted updates, fixed denominators, and reports."""
 
 import math
 from dataclasses import replace
@@ -56,46 +56,46 @@ POPULATION = Population.from_size(3, [0])
 
 def make_first_decision(
     weighting: Weighting[Any],
-    *each: ClientOutcome,
-    call: RoundPlan | None = None,
+    *outcomes: ClientOutcome,
+    plan: RoundPlan | None = None,
     objective: Objective | None = OBJECTIVE,
     state: RoundState | None = None,
     **options: Any,
 ) -> RoundDecision:
-    """Return round 1 of three clients, of which the first has priority."""
+    """Return round 1 of three clients; the first has priority."""
     rules = RuleSet(AllClients(), weighting)
-    begin = RoundState.initial(rules, POPULATION) if state is None else state
+    state_before = RoundState.initial(rules, POPULATION) if state is None else state
     updates = options.pop("updates", None)
     return decide_round(
         rules,
         POPULATION,
-        begin,
+        state_before,
         server_round=1,
-        plan=call or RoundPlan((0, 1, 2)),
+        plan=plan or RoundPlan((0, 1, 2)),
         objective=objective,
-        outcomes=make_round_outcomes(*each, known=3, updates=updates),
+        outcomes=make_round_outcomes(*outcomes, known=3, updates=updates),
         **options,
     )
 
 
-# --- whose update counts ------------------------------------------------------------------------
+# --- admitted updates ---------------------------------------------------------------------------
 
 
 def test_no_priority_update() -> None:
-    """p_k is undefined, so nothing counts, and that is the reason of each; not with fixed p_k."""
-    call = RoundPlan((0, 1), epsilon=5.0)
+    """p_k is undefined, so no update counts, with that reason; fixed p_k stay defined."""
+    plan = RoundPlan((0, 1), epsilon=5.0)
     others = make_client_updates([1.0, 1.0], priority=0.0)
     plain, fixed = RuleSet(GATE, DataFraction()), RuleSet(GATE, FEDAU)
-    got = admit(plain, call, OBJECTIVE, others)
+    got = admit(plain, plan, OBJECTIVE, others)
     assert got.reason == ("no priority client's update arrived, so p_k is undefined",) * 2
     assert got.fraction.tolist() == [0.0, 0.0]
-    assert admit(fixed, call, OBJECTIVE, others).reason == (None, None)
+    assert admit(fixed, plan, OBJECTIVE, others).reason == (None, None)
     one = make_client_updates([1.0, 1.0], priority=[1.0, 0.0])
-    assert admit(plain, call, OBJECTIVE, one).reason == (None, None)
+    assert admit(plain, plan, OBJECTIVE, one).reason == (None, None)
 
 
 def test_a_round_without_priority_updates() -> None:
-    """Without a fixed divisor p_k is undefined and nothing counts; with one the others do."""
+    """Without a fixed denominator p_k is undefined and no update counts; with one others count."""
     presence = parse_presence(5, "0123", "23")
     plain, _ = compute_round_weights(DataFraction(), FIVE, presence, GATE)
     assert plain[1].tolist() == [0.0] * 5
@@ -103,11 +103,11 @@ def test_a_round_without_priority_updates() -> None:
     np.testing.assert_allclose(fixed[1], [0, 0, 0.2, 0.4, 0])
 
 
-# --- whom a fixed divisor covers ----------------------------------------------------------------
+# --- fixed denominators -------------------------------------------------------------------------
 
 
 def test_last_aligned_clients_stay_in_the_denominator() -> None:
-    """Clients 2 and 3 enter A^ when they are first admitted, and stay while they are away."""
+    """Clients 2 and 3 enter A^ when first admitted, and stay in it while absent."""
     presence = parse_presence(5, "01", "012", "014", "013", "01", "4")
     weight, _ = compute_round_weights(FEDAU, FIVE, presence, GATE)
     np.testing.assert_allclose(weight[:5, 0], 30 / np.array([40, 60, 60, 100, 100]))
@@ -115,7 +115,7 @@ def test_last_aligned_clients_stay_in_the_denominator() -> None:
 
 
 def test_a_declining_client_leaves_the_denominator() -> None:
-    """A silent answer is knowledge: not aligned. So is a closed gate, of everybody."""
+    """A declining client is not aligned, and with a closed gate no client is."""
     rules = RuleSet(GATE, FEDAU)
     state = RoundState.initial(rules, FIVE.population)
     priority = (
@@ -126,7 +126,7 @@ def test_a_declining_client_leaves_the_denominator() -> None:
         make_trained_outcome(2, data=20, loss=0.9),
         make_trained_outcome(3, data=40, loss=1.1),
     )
-    seen = []
+    fractions = []
     for others, epsilon in (
         (aligned, 0.5),
         ((make_declined_outcome(2),), 0.5),
@@ -144,8 +144,8 @@ def test_a_declining_client_leaves_the_denominator() -> None:
             outcomes=make_round_outcomes(*priority, *others, known=5),
         ).next_state
         assert state.admitted_fractions is not None
-        seen.append(state.admitted_fractions.tolist())
-    assert seen == [
+        fractions.append(state.admitted_fractions.tolist())
+    assert fractions == [
         [1, 1, 1, 1, 0],
         [1, 1, 0, 1, 0],
         [1, 1, 0, 1, 0],
@@ -154,8 +154,8 @@ def test_a_declining_client_leaves_the_denominator() -> None:
     ]
 
 
-def test_a_round_without_an_objective_says_nothing_of_anybody() -> None:
-    """Where F(w_t) is unknown nobody is refused for good: who was aligned stays covered."""
+def test_a_round_without_an_objective_changes_no_admitted_fraction() -> None:
+    """If F(w_t) is unknown, an aligned client stays aligned."""
     rules = RuleSet(GATE, FEDAU)
     state = RoundState.initial(rules, FIVE.population)
     state = replace(state, admitted_fractions=np.array([1.0, 1.0, 1.0, 0.0, 0.0]))
@@ -174,8 +174,8 @@ def test_a_round_without_an_objective_says_nothing_of_anybody() -> None:
     assert one.next_state.admitted_fractions.tolist() == [1, 1, 1, 0, 0]
 
 
-def test_nobody_is_covered_where_the_divisor_is_of_the_round() -> None:
-    """Without a fixed divisor, or without a gate, nothing of it is remembered."""
+def test_without_a_fixed_denominator_no_fractions_are_stored() -> None:
+    """Nor without a gate."""
     for rules in (RuleSet(GATE, DataFraction()), RuleSet(AllClients(), FEDAU)):
         assert all(
             one.next_state.admitted_fractions is None
@@ -183,8 +183,8 @@ def test_nobody_is_covered_where_the_divisor_is_of_the_round() -> None:
         )
 
 
-def test_priority_weights_are_covered_to_their_share() -> None:
-    """lambda_k = 0.5 is half covered while its client has not been inside the gate."""
+def test_priority_weights_are_initial_fractions() -> None:
+    """A client with lambda_k = 0.5 counts half until it is inside the gate."""
     population = Population((0, 1), frozenset({0, 1}), {1: 0.5})
     rules = RuleSet(GATE, FEDAU)
     one = decide_round(
@@ -203,11 +203,11 @@ def test_priority_weights_are_covered_to_their_share() -> None:
 
 
 def test_a_declined_client_is_admitted_up_to_its_priority_weight() -> None:
-    """It was inside the gate, and is no longer; what lambda_k gives it stays."""
+    """It was inside the gate and no longer is; its fraction falls to lambda_k."""
     population = Population((0, 1), frozenset({0, 1}), {1: 0.5})
     rules = RuleSet(GATE, FEDAU)
     state = replace(RoundState.initial(rules, population), reports=ClientReports({1: 20.0}))
-    covered = []
+    fractions = []
     for second in (make_trained_outcome(1, data=20, loss=1.0), make_declined_outcome(1)):
         one = decide_round(
             rules,
@@ -222,26 +222,26 @@ def test_a_declined_client_is_admitted_up_to_its_priority_weight() -> None:
         )
         state = one.next_state
         assert state.admitted_fractions is not None
-        covered.append(state.admitted_fractions.tolist())
-    assert covered == [[1.0, 1.0], [1.0, 0.5]]
+        fractions.append(state.admitted_fractions.tolist())
+    assert fractions == [[1.0, 1.0], [1.0, 0.5]]
 
 
-def test_a_pool_is_covered_without_a_gate() -> None:
-    """Where only priority clients are asked, the divisor is of these, present or not."""
+def test_eligible_clients_form_the_denominator_without_a_gate() -> None:
+    """If only priority clients are eligible, the denominator sums over them, present or not."""
     weighting = PopulationDataFraction()
     state = RoundState(
         weighting.init(POPULATION), reports=ClientReports({0: 10.0, 1: 30.0, 2: 60.0})
     )
-    call = RoundPlan((0,), eligible=frozenset({0}))
-    one = make_first_decision(weighting, make_trained_outcome(0, data=10), call=call, state=state)
+    plan = RoundPlan((0,), eligible=frozenset({0}))
+    one = make_first_decision(weighting, make_trained_outcome(0, data=10), plan=plan, state=state)
     assert one.weight.tolist() == [1.0]
 
 
-# --- F(w_t), where no step measured it ----------------------------------------------------------
+# --- F(w_t) without an evaluation ---------------------------------------------------------------
 
 
-def test_the_objective_of_the_answers() -> None:
-    """By lambda_k D_k over the priority clients that answered with a finite loss."""
+def test_the_objective_from_the_outcomes() -> None:
+    """By lambda_k D_k over the priority clients that reported a finite loss."""
     population = Population((0, 1, 2, 3), frozenset({0, 1, 3}), {1: 0.5})
     usable = [
         make_trained_outcome(0, data=10, loss=1.0),
@@ -258,11 +258,11 @@ def test_the_objective_of_the_answers() -> None:
     assert one.report.objective.loss == 1.0
 
 
-# --- what is reported ---------------------------------------------------------------------------
+# --- reports ------------------------------------------------------------------------------------
 
 
 def test_every_selected_client_has_a_decision() -> None:
-    """Ascending, with its status, its numbers where it trained, and its weight."""
+    """Ascending, with its status, its numbers if it trained, and its weight."""
     one = make_first_decision(
         QFedAvgWeighting(),
         make_trained_outcome(2, data=30, loss=1.0),
@@ -289,10 +289,10 @@ def test_every_selected_client_has_a_decision() -> None:
     assert one.trace.denominator == "the sum of the same over the clients admitted in the round"
 
 
-def test_a_refusal_has_its_reason_and_a_note_is_kept() -> None:
-    """The gate's reason wins over what there is to tell of the reply."""
+def test_a_rejection_has_its_reason_and_an_admission_its_note() -> None:
+    """The gate's reason replaces the note on the reply."""
     rules = RuleSet(EpsilonGate(num_rounds=1), DataFraction())
-    noted = replace(make_trained_outcome(1, loss=0.1), note="clipped")
+    clipped = replace(make_trained_outcome(1, loss=0.1), note="clipped")
     fine = replace(make_trained_outcome(0, loss=1.0), note="clipped")
     one = decide_round(
         rules,
@@ -301,7 +301,7 @@ def test_a_refusal_has_its_reason_and_a_note_is_kept() -> None:
         server_round=1,
         plan=RoundPlan((0, 1), epsilon=0.2),
         objective=OBJECTIVE,
-        outcomes=make_round_outcomes(fine, noted, known=3),
+        outcomes=make_round_outcomes(fine, clipped, known=3),
     )
     assert [d.reason for d in one.report.decisions] == [
         "clipped",
@@ -312,7 +312,7 @@ def test_a_refusal_has_its_reason_and_a_note_is_kept() -> None:
 
 
 def test_a_bound_on_one_client_caps_its_weight() -> None:
-    """The report, the step and the note have the capped weight; the rule's own stays known."""
+    """The report, the step and the note have the capped weight; the trace has the rule's weight."""
     one = make_first_decision(
         DataFraction(),
         make_trained_outcome(0, data=10),
@@ -327,31 +327,33 @@ def test_a_bound_on_one_client_caps_its_weight() -> None:
     assert one.trace.weight_cap == 0.5
 
 
-def test_draws_are_reported_of_the_clients_drawn() -> None:
+def test_draws_are_reported_for_the_sampled_clients() -> None:
     """Three draws of two priority clients; the others have none."""
     population = Population.from_size(4, [0, 1])
     rules = RuleSet(AllClients(Sampling(priority_samples=3, seed=1)), DataFraction())
     state = replace(
         RoundState.initial(rules, population), reports=ClientReports({0: 10.0, 1: 10.0})
     )
-    call = rules.plan_round(0, population, state.reports)
-    assert call.replacement_sample is not None
+    plan = rules.plan_round(0, population, state.reports)
+    assert plan.replacement_sample is not None
     one = decide_round(
         rules,
         population,
         state,
         server_round=1,
-        plan=call,
+        plan=plan,
         objective=OBJECTIVE,
-        outcomes=make_round_outcomes(*(make_trained_outcome(k) for k in call.clients), known=4),
+        outcomes=make_round_outcomes(*(make_trained_outcome(k) for k in plan.clients), known=4),
     )
-    drawn = {d.client: d.num_draws for d in one.report.decisions}
-    assert {k: n for k, n in drawn.items() if n is not None} == dict(call.replacement_sample.counts)
-    assert drawn[3] is None
+    num_draws_by_client = {d.client: d.num_draws for d in one.report.decisions}
+    assert {k: n for k, n in num_draws_by_client.items() if n is not None} == dict(
+        plan.replacement_sample.counts
+    )
+    assert num_draws_by_client[3] is None
 
 
 def test_the_divergence_from_the_data_needs_the_data_of_all() -> None:
-    """KL(p || w), once every client has told how much data it has."""
+    """KL(p || w), once every client has reported its amount of data."""
     part = make_first_decision(
         AFLWeighting(), make_trained_outcome(0, loss=1.0), make_trained_outcome(1, loss=1.0)
     )
@@ -366,8 +368,8 @@ def test_the_divergence_from_the_data_needs_the_data_of_all() -> None:
 # --- the state ----------------------------------------------------------------------------------
 
 
-def test_clients_are_remembered_by_what_they_said() -> None:
-    """D_k and F_k as last told, of whoever was heard; a loss that was not told stays."""
+def test_the_last_reports_of_clients_are_stored() -> None:
+    """The last D_k and F_k of each reporting client; a missing loss leaves the earlier one."""
     first = make_first_decision(
         DataFraction(),
         make_trained_outcome(0, data=10, loss=1.0),
@@ -383,27 +385,29 @@ def test_clients_are_remembered_by_what_they_said() -> None:
     assert second.next_state.reports == ClientReports({0: 10.0, 2: 6.0}, {0: 1.0, 2: 2.0})
 
 
-def test_a_round_changes_no_state_that_it_was_given() -> None:
-    """The round before and the one after are two values."""
+def test_a_round_does_not_change_its_input_state() -> None:
+    """The states before and after a round are two values."""
     rules = RuleSet(GATE, build_corrected_weighting(AFLWeighting(), "fedau"))
     rounds = list(decide_rounds(rules, FIVE, np.ones((2, 5))))
-    begin = RoundState.initial(rules, FIVE.population)
-    kept = {name: array.copy() for name, array in to_arrays(begin.weighting, "w").items()}
+    state_before = RoundState.initial(rules, FIVE.population)
+    arrays_before = {
+        name: array.copy() for name, array in to_arrays(state_before.weighting, "w").items()
+    }
     for name, array in to_arrays(rounds[0].previous_state.weighting, "w").items():
-        np.testing.assert_array_equal(array, kept[name])
+        np.testing.assert_array_equal(array, arrays_before[name])
     assert rounds[1].previous_state is rounds[0].next_state
     assert rounds[0].previous_state.admitted_fractions is None
 
 
-def test_the_first_state_of_nobody_is_empty() -> None:
-    """Where clients are to join, no rule has a state before the first does."""
+def test_the_initial_state_without_clients_is_empty() -> None:
+    """In an open population no rule has a state before the first client joins."""
     rules = RuleSet(AllClients(), build_corrected_weighting(AverageAll(), "fedau"))
     assert RoundState.initial(rules, Population.open()).weighting is None
     assert RoundState.initial(rules, POPULATION).weighting.omega.tolist() == [1.0] * 3
 
 
-def test_who_joins_is_covered_with_priority_alone() -> None:
-    """Of the others nobody knows yet whether they are aligned; who was there stays what it was."""
+def test_a_joining_client_starts_with_its_priority_weight() -> None:
+    """A new client without priority is not aligned yet; the other clients do not change."""
     rules = RuleSet(GATE, FEDAU)
     (first,) = decide_rounds(rules, FIVE, parse_presence(5, "012"))
     assert first.next_state.admitted_fractions is not None
@@ -415,8 +419,8 @@ def test_who_joins_is_covered_with_priority_alone() -> None:
     assert larger.reports == first.next_state.reports
 
 
-def test_who_joins_between_others_takes_nobodys_state() -> None:
-    """Each client keeps what is known of it where the ids are no longer next to each other."""
+def test_a_client_that_joins_between_others_does_not_shift_their_state() -> None:
+    """Each client retains its state if new ids come between the others."""
     rules = RuleSet(GATE, FEDAU)
     before = Population((0, 2, 4), frozenset({0}))
     state = replace(
@@ -431,11 +435,11 @@ def test_who_joins_between_others_takes_nobodys_state() -> None:
     assert larger.weighting.omega.tolist() == [2.0, 1.0, 3.0, 1.0, 5.0]
 
 
-# --- refused rounds -----------------------------------------------------------------------------
+# --- rejected rounds ----------------------------------------------------------------------------
 
 
-def test_a_refused_round_counts_nothing_and_changes_nothing() -> None:
-    """The decisions stay readable, without a weight; the state is the one before."""
+def test_a_rejected_round_counts_nothing_and_changes_nothing() -> None:
+    """The decisions stay readable, without a weight; the state is the previous one."""
     weighting = build_corrected_weighting(AverageAll(), "fedau")
     one = make_first_decision(
         weighting,
@@ -444,23 +448,23 @@ def test_a_refused_round_counts_nothing_and_changes_nothing() -> None:
         make_trained_outcome(2, data=20),
     )
     assert one.weight.tolist() == [1 / 3, 1 / 3]
-    refused = one.reject(NOT_FINITE)
-    assert refused.weight.tolist() == [0.0, 0.0]
-    assert refused.next_state is one.previous_state
+    rejected = one.reject(NOT_FINITE)
+    assert rejected.weight.tolist() == [0.0, 0.0]
+    assert rejected.next_state is one.previous_state
     assert one.next_state is not one.previous_state
-    assert [(d.status, d.reason, d.weight) for d in refused.report.decisions] == [
+    assert [(d.status, d.reason, d.weight) for d in rejected.report.decisions] == [
         ("rejected", NOT_FINITE, 0.0),
         ("unavailable", "no reply", 0.0),
         ("rejected", NOT_FINITE, 0.0),
     ]
-    assert [d.num_examples for d in refused.report.decisions] == [10, None, 20]
-    assert refused.report.is_empty
+    assert [d.num_examples for d in rejected.report.decisions] == [10, None, 20]
+    assert rejected.report.is_empty
     assert not one.report.is_empty
-    assert (one.report.rejection_reason, refused.report.rejection_reason) == (None, NOT_FINITE)
+    assert (one.report.rejection_reason, rejected.report.rejection_reason) == (None, NOT_FINITE)
 
 
-def test_a_round_whose_weights_are_not_found_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run goes on with the model and the state that it had, and the records say why."""
+def test_a_round_whose_weights_are_not_found_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run continues with the previous model and state, and the records have the reason."""
 
     def fails(*_: object) -> NoReturn:
         raise SolverError("the quadratic program of 2 clients was not solved")
@@ -484,8 +488,8 @@ def test_a_round_whose_weights_are_not_found_is_refused(monkeypatch: pytest.Monk
     assert one.next_state is one.previous_state
 
 
-def test_a_client_that_was_refused_already_keeps_its_reason() -> None:
-    """Only updates that counted are refused for what they made of the model."""
+def test_a_rejected_client_retains_its_reason_in_a_rejected_round() -> None:
+    """Only the updates that counted get the reason of the round."""
     rules = RuleSet(EpsilonGate(num_rounds=1), DataFraction())
     one = decide_round(
         rules,
@@ -508,14 +512,14 @@ def test_a_client_that_was_refused_already_keeps_its_reason() -> None:
 
 
 def test_weights_that_cannot_be_decided_are_none() -> None:
-    """Without the updates, as in an audit: all else is decided, and the state stays."""
+    """Without the updates, as in an audit, everything else is decided, and the state stays."""
     updates = np.array([[1.0, 0.0], [0.0, 2.0]])
     each = (make_trained_outcome(0, loss=1.0), make_trained_outcome(1, data=30, loss=1.0))
     whole = make_first_decision(FedMGDAWeighting(), *each, updates=updates)
     assert whole.trace.weights is not None
     np.testing.assert_allclose(whole.weight, [0.5, 0.25], atol=1e-7)
     assert [d.update_norm for d in whole.report.decisions] == [1.0, 2.0]
-    blind = make_first_decision(FedMGDAWeighting(), *each, weighs=False)
+    blind = make_first_decision(FedMGDAWeighting(), *each, compute_weights=False)
     assert blind.trace.weights is None
     assert blind.trace.next_state is None
     assert blind.weight.tolist() == [0.0, 0.0]
@@ -525,8 +529,8 @@ def test_weights_that_cannot_be_decided_are_none() -> None:
     assert blind.report.mixing is None
 
 
-def test_a_rule_that_lacks_what_it_needs_raises() -> None:
-    """Inner products for the one, losses for the other: the round is not decided."""
+def test_a_rule_without_its_inputs_raises() -> None:
+    """Missing inner products or losses: the round is not decided."""
     with pytest.raises(ValueError, match="needs the inner products of the updates"):
         make_first_decision(FedMGDAWeighting(), make_trained_outcome(0), make_trained_outcome(1))
     with pytest.raises(ValueError, match="loss of the model it received, but none was sent"):

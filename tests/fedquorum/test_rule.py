@@ -1,4 +1,4 @@
-"""Declarations: fields that carry default and range, tables by key, errors with structure."""
+"""Declarations: fields with defaults and ranges, tables by key, and structured errors."""
 
 import pickle
 from dataclasses import dataclass
@@ -26,11 +26,11 @@ class Scale(Rule):
     factor: float = parameter(1.0, POSITIVE)
     limit: int | None = parameter(None, POSITIVE_INT)
     rounds: int = injected_value(POSITIVE_INT, default=5)
-    words: str = "free"
+    text: str = "free"
 
 
 def test_parameters_are_the_fields_declared_as_such() -> None:
-    """What the run or another part supplies has a range, but is no parameter."""
+    """A value that the run or another part supplies has a range, but is no parameter."""
     assert [item.name for item in get_parameters(Scale)] == ["factor", "limit"]
 
 
@@ -44,7 +44,7 @@ def test_parameters_are_the_fields_declared_as_such() -> None:
     ],
 )
 def test_every_field_with_a_range_is_checked(changed: dict[str, object], message: str) -> None:
-    """When the rule is made; None is allowed where it is the default."""
+    """In the constructor; None is allowed if it is the default."""
     with pytest.raises(ParameterError) as caught:
         Scale(**changed)  # type: ignore[arg-type]
     assert str(caught.value) == message
@@ -52,7 +52,7 @@ def test_every_field_with_a_range_is_checked(changed: dict[str, object], message
 
 
 def test_other_dataclasses_are_checked_like_rules() -> None:
-    """Other dataclasses declare their fields the same way, and ask for the check."""
+    """Other dataclasses declare their fields in the same way, and call the check."""
 
     @dataclass(frozen=True)
     class Part:
@@ -62,13 +62,13 @@ def test_other_dataclasses_are_checked_like_rules() -> None:
         check_parameters(Part())
 
 
-def test_a_rule_of_its_options() -> None:
-    """By default the run's facts are not needed."""
+def test_a_rule_is_built_from_its_options() -> None:
+    """By default it ignores the run's context."""
     assert Scale.from_options({"factor": 2.0}, RunContext()) == Scale(2.0)
 
 
 def test_a_table_has_each_key_once() -> None:
-    """A rule without a key, or with one that is taken, is a mistake of the programmer."""
+    """A rule without a key, or with a duplicate key, is a programming error."""
 
     class Nameless(Rule):
         """A rule without a key."""
@@ -79,17 +79,17 @@ def test_a_table_has_each_key_once() -> None:
         key = "scale"
 
     assert index_by_key([Scale]) == {"scale": Scale}
-    with pytest.raises(ValueError, match="Nameless needs a key of its own, got ''"):
+    with pytest.raises(ValueError, match="Nameless needs a unique key, got ''"):
         index_by_key([Nameless])
-    with pytest.raises(ValueError, match="Another needs a key of its own, got 'scale'"):
+    with pytest.raises(ValueError, match="Another needs a unique key, got 'scale'"):
         index_by_key([Scale, Another])
 
 
 # --- errors -------------------------------------------------------------------------------------
 
 
-def test_a_parameter_error_keeps_its_parts() -> None:
-    """The settings tell it by their own names; it survives a process boundary."""
+def test_a_parameter_error_retains_its_parts() -> None:
+    """Settings show it by their own names; it survives pickling."""
     error = ParameterError("server_lr", "a number > 0", 0.0, "the model must move")
     assert str(error) == "server_lr must be a number > 0 (the model must move), got 0.0"
     assert error.format_for("strategy.server_lr").startswith("strategy.server_lr must be a number")
@@ -105,19 +105,19 @@ def test_a_parameter_error_keeps_its_parts() -> None:
 
 
 def test_the_nearest_name_is_suggested() -> None:
-    """And nothing where none is near."""
+    """No name is suggested if none is close."""
     assert suggest_name("fedua", ["fedau", "fedavg"]) == "did you mean fedau?"
     assert suggest_name("xyz", ["fedau", "fedavg"]) == ""
     assert suggest_name("", ["fedau"]) == ""
 
 
 def test_a_name_in_several_folders_is_suggested_in_all() -> None:
-    """Whoever leaves out the folder sees which there are, however alike another name is."""
+    """Without the folder all matches are listed, even if another name is more similar."""
     known = ["fedalign/synth", "fedavg/synth", "q/synth", "synths"]
     assert suggest_name("synth", known[1:2]) == "did you mean fedavg/synth?"
     assert suggest_name("synth", known) == "did you mean fedalign/synth, fedavg/synth or q/synth?"
 
 
-def test_what_libraries_say_becomes_one_line() -> None:
-    """Whatever white space is in it."""
+def test_messages_of_libraries_become_one_line() -> None:
+    """All white space becomes single blanks."""
     assert to_one_line(ValueError("a\n  b\tc")) == "a b c"

@@ -1,4 +1,4 @@
-"""Texts and names from outside."""
+"""Sanitizing of texts and names from outside."""
 
 import pytest
 from fedquorum.errors import ProtocolError
@@ -17,16 +17,16 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_text_is_one_line_that_can_be_written(text: str) -> None:
-    """No terminal obeys it and no file refuses it."""
-    told = sanitize(f"before {text} after")
-    told.encode()
-    assert told.isprintable()
-    assert told.startswith("before ")
-    assert told.endswith(" after")
+    """It has no control sequence for a terminal, and every file can hold it."""
+    sanitized = sanitize(f"before {text} after")
+    sanitized.encode()
+    assert sanitized.isprintable()
+    assert sanitized.startswith("before ")
+    assert sanitized.endswith(" after")
 
 
-def test_a_long_text_is_cut() -> None:
-    """Also where all of it is invisible: what is looked at is bounded."""
+def test_a_long_text_is_truncated() -> None:
+    """Even if all of it is invisible: the function reads a bounded part."""
     assert sanitize("x" * 10_000) == "x" * 200 + "..."
     assert sanitize("\n" * 10_000 + "x") == "..."
     assert sanitize("words and words", 5) == "words..."
@@ -36,7 +36,7 @@ def test_a_long_text_is_cut() -> None:
 
 @pytest.mark.parametrize("name", ["", "x" * 256, *HOSTILE])
 def test_names_that_records_cannot_show_are_refused(name: str) -> None:
-    """The message can be shown."""
+    """The error message itself is printable and short."""
     with pytest.raises(ProtocolError, match="the name of an array must have 1 to 255") as refusal:
         check_names(["weight", name], "an array")
     assert str(refusal.value).isprintable()
@@ -44,12 +44,12 @@ def test_names_that_records_cannot_show_are_refused(name: str) -> None:
 
 
 def test_other_names_pass() -> None:
-    """Those of torch and of any language."""
+    """Names of torch and of any language."""
     check_names(["0.weight", "features.denseblock1.conv", "größe", "层", "x" * 255], "an array")
 
 
 def test_many_values_are_abbreviated() -> None:
-    """The first ten, and how many there are."""
+    """The first ten, and the number of all."""
     assert abbreviate([]) == ""
     assert abbreviate(range(3)) == "0, 1, 2"
     assert abbreviate(range(1000), 2) == "0, 1, ... (1000 in all)"

@@ -1,4 +1,4 @@
-"""Schedules: how the threshold falls, and fractions of the rounds in exact decimals."""
+"""Schedules of the threshold and of learning rates, and fractions of the rounds."""
 
 from fractions import Fraction
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 
 @given(percent=st.integers(0, 100), num_rounds=st.integers(1, 2000))
-def test_rounds_in_is_exact_in_decimal(percent: int, num_rounds: int) -> None:
+def test_counting_rounds_is_exact_in_decimals(percent: int, num_rounds: int) -> None:
     """The number of t with t < fraction * T is that of exact decimal arithmetic."""
     exact = Fraction(percent, 100) * num_rounds
     assert count_rounds(percent / 100, num_rounds) == sum(t < exact for t in range(num_rounds))
@@ -43,7 +43,7 @@ def test_an_invalid_schedule_is_refused() -> None:
 def test_the_servers_rate_rises_as_the_clients_falls(
     rate: ClientLRSchedule, last: int, expected: float
 ) -> None:
-    """The factors of AAggFF's four experiments; the product of both rates stays what it was."""
+    """The factors of AAggFF's four experiments; the product of both rates is constant."""
     server = ServerLRSchedule("inverse_client", rate)
     assert server.compute_factor(0) == 1.0
     assert server.compute_factor(last) == pytest.approx(expected, abs=0.005)
@@ -54,12 +54,12 @@ def test_the_servers_rate_rises_as_the_clients_falls(
     assert ServerLRSchedule().compute_factor(last) == 1.0
 
 
-def test_a_rate_that_no_round_has_cannot_be_followed() -> None:
+def test_inverse_client_needs_one_client_rate_per_round() -> None:
     """Theorem 1's rate changes within a round; other schedules than the two are refused."""
     assert ClientLRSchedule.from_settings({"lr": 0.1, "lr_schedule": "theorem"}) is None
     assert ClientLRSchedule.from_settings({}) is None
-    words = r"^server_optimizer\.lr_schedule must be constant where no round has one client rate"
-    with pytest.raises(ParameterError, match=words):
+    message = r"^server_optimizer\.lr_schedule must be constant where no round has one client rate"
+    with pytest.raises(ParameterError, match=message):
         ServerLRSchedule.for_client("inverse_client", None)
     with pytest.raises(ParameterError, match="must be one of constant, inverse_client, got 'x'"):
         ServerLRSchedule.for_client("x", ClientLRSchedule(0.1))

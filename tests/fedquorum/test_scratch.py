@@ -1,4 +1,4 @@
-"""How much memory and disk there is, and replies that are needed all at once."""
+"""The machine's memory and disk space, and the store of replies."""
 
 import errno
 import os
@@ -32,8 +32,8 @@ ARRAYS: NamedArrays = {
 SIZE = sum(array.nbytes + -array.nbytes % 64 for array in ARRAYS.values())
 
 
-def in_memory(arrays: NamedArrays) -> bool:
-    """Say whether arrays are those that came."""
+def is_in_memory(arrays: NamedArrays) -> bool:
+    """Say whether arrays are the original objects."""
     return all(arrays[name] is ARRAYS[name] for name in ARRAYS)
 
 
@@ -41,7 +41,7 @@ def in_memory(arrays: NamedArrays) -> bool:
 def test_a_container_may_have_less_memory(
     limit: str | None, counts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The smaller of both counts; a container without a limit has the machine's."""
+    """The smaller of both limits counts; a container without a limit has the machine's memory."""
     path = tmp_path / "memory.max"
     if limit is not None:
         path.write_text(limit)
@@ -50,21 +50,21 @@ def test_a_container_may_have_less_memory(
     assert get_total_memory() == (4096 if counts else physical)
 
 
-def test_the_space_of_a_folder_that_is_still_to_be_made(tmp_path: Path) -> None:
-    """It is that of the folder above it."""
+def test_the_free_space_of_a_folder_that_does_not_exist_yet(tmp_path: Path) -> None:
+    """It is the free space of its parent."""
     assert get_free_disk(tmp_path / "a" / "b") > 0
 
 
 def test_sizes_in_words() -> None:
-    """Three digits are enough."""
+    """Sizes have three digits."""
     assert format_bytes(4_000_000_000) == "4 GB"
 
 
 @pytest.mark.parametrize("posix", [True, False])
-def test_space_is_taken_from_the_disk(
+def test_disk_space_is_allocated(
     posix: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the part alone, also where the system has no call for it: macOS and Windows."""
+    """For the given part alone, also without a system call for it: macOS and Windows."""
     if not posix:
         monkeypatch.delattr(os, "posix_fallocate")
     size = 3 * 2**20 + 5
@@ -77,21 +77,21 @@ def test_space_is_taken_from_the_disk(
 
 
 def test_a_system_that_does_not_report_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as Windows: a small machine is assumed."""
+    """On Windows a small machine is assumed."""
     monkeypatch.delattr(os, "sysconf")
     assert get_total_memory() == MIN_MEMORY
 
 
-def test_updates_beyond_the_bound_are_views_of_files(
+def test_updates_beyond_the_limit_are_views_of_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They read as those in memory do, and the files have no names."""
+    """They read like arrays in memory, and the files have no names."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     store = ReplyStore(2 * SIZE)
-    kept = [store.store(ARRAYS) for _ in range(4)]
-    assert [in_memory(arrays) for arrays in kept] == [True, True, False, False]
+    stored = [store.store(ARRAYS) for _ in range(4)]
+    assert [is_in_memory(arrays) for arrays in stored] == [True, True, False, False]
     assert list(tmp_path.iterdir()) == []
-    for arrays in kept[2:]:
+    for arrays in stored[2:]:
         assert list(arrays) == list(ARRAYS)
         for name, array in arrays.items():
             assert not array.flags.writeable
@@ -102,13 +102,13 @@ def test_updates_beyond_the_bound_are_views_of_files(
 def test_many_updates_share_a_file() -> None:
     """A process may have about a thousand files open."""
     store, before = ReplyStore(0), len([*Path("/proc/self/fd").iterdir()])
-    kept = [store.store(ARRAYS) for _ in range(100)]
+    stored = [store.store(ARRAYS) for _ in range(100)]
     assert len([*Path("/proc/self/fd").iterdir()]) - before <= 2
-    assert not any(map(in_memory, kept))
+    assert not any(map(is_in_memory, stored))
 
 
 def test_an_update_larger_than_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has one of its size; the next one begins another."""
+    """It gets a file of its size; the next update starts another file."""
     monkeypatch.setattr("fedquorum.scratch.FILE_BYTES", 100)
     store = ReplyStore(0)
     for arrays in (store.store(ARRAYS) for _ in range(2)):
@@ -126,8 +126,8 @@ def test_a_full_disk_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
         ReplyStore(0).store(ARRAYS)
 
 
-def test_a_round_that_cannot_be_kept_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory and disk together must hold all models; the figures say what is missing."""
+def test_a_round_that_exceeds_memory_and_disk_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory and disk together must hold all models; the error has the figures."""
     monkeypatch.setattr("fedquorum.scratch.get_free_disk", lambda folder: 3 * 10**9)
     model = {"w": np.broadcast_to(np.float32(0), (25 * 10**7,))}  # 1 GB
     check_space(7 * 10**9, 10, model)
@@ -141,6 +141,6 @@ def test_a_round_that_cannot_be_kept_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_default_is_half_of_the_memory() -> None:
-    """Nothing is in files where half of the machine's memory is enough."""
+    """Files are used only beyond half of the machine's memory."""
     assert get_memory_limit(None) == get_total_memory() // 2
     assert get_memory_limit(0) == 0

@@ -25,9 +25,9 @@ RULES = RuleSet(PowerOfChoice(), AverageAll(), Adam())
 
 
 def make_evaluation(client: int, weight: float) -> ClientEvaluation:
-    """Return what a client last measured of the objective."""
-    nothing = math.nan
-    return ClientEvaluation(client, weight, 10.0, 0.5, 0.75, nothing, nothing, nothing)
+    """Return a client's last evaluation of the objective."""
+    nan = math.nan
+    return ClientEvaluation(client, weight, 10.0, 0.5, 0.75, nan, nan, nan)
 
 
 FULL = ServerState(
@@ -42,42 +42,42 @@ FULL = ServerState(
     Clock(12.5, (PendingReply(3, 1, 10.0, 4.0), PendingReply(4, 2, 11.0, 2.5))),
     0.125,
 )
-"""A state with all that there can be; some of it is of no use to these rules."""
+"""A state with every optional part, including some that these rules do not use."""
 
 
-def arrays_of(state: ServerState) -> StateArrays:
-    """Return a state as arrays, with three known clients."""
+def to_arrays(state: ServerState) -> StateArrays:
+    """Return a state as arrays, with three registered clients."""
     return state.to_arrays(RULES, None, np.arange(3))
 
 
-def again(arrays: StateArrays) -> ServerState:
+def restore(arrays: StateArrays) -> ServerState:
     """Return the state that arrays describe."""
     return ServerState.from_arrays(arrays, RULES, POPULATION, MODEL)
 
 
 @pytest.mark.parametrize("state", [ServerState.initial(RULES, POPULATION), FULL])
-def test_a_state_comes_back_as_it_was(state: ServerState) -> None:
-    """All that the next round needs: who is late, what was measured, and what was told."""
-    arrays = arrays_of(state)
-    found = again(arrays)
-    for name in ("objective", "measured", "clock", "clipping_norm"):
-        assert getattr(found, name) == getattr(state, name)
-    assert found.round_state.reports == state.round_state.reports
-    assert (found.optimizer is None) == (state.optimizer is None)
-    written = arrays_of(found)
-    assert written.keys() == arrays.keys()
+def test_a_state_is_restored_unchanged(state: ServerState) -> None:
+    """Everything for the next round: pending replies, evaluations, and reports."""
+    arrays = to_arrays(state)
+    restored = restore(arrays)
+    for name in ("objective", "last_evaluations", "clock", "clipping_norm"):
+        assert getattr(restored, name) == getattr(state, name)
+    assert restored.round_state.reports == state.round_state.reports
+    assert (restored.optimizer is None) == (state.optimizer is None)
+    saved = to_arrays(restored)
+    assert saved.keys() == arrays.keys()
     for name, array in arrays.items():
-        np.testing.assert_array_equal(written[name], array, strict=True)
+        np.testing.assert_array_equal(saved[name], array, strict=True)
 
 
-def test_what_stands_still_takes_no_space() -> None:
-    """Without a virtual clock, a bound or measurements nothing is written of them."""
-    assert arrays_of(ServerState.initial(RULES, POPULATION)).keys() == {
+def test_unused_parts_of_the_state_have_no_arrays() -> None:
+    """Such as a virtual clock, a clipping norm or evaluations."""
+    assert to_arrays(ServerState.initial(RULES, POPULATION)).keys() == {
         *("told.client", "told.loss", "ahead.client", "ahead.loss"),
         *("examples.client", "examples.data", "known"),
     }
-    nobody_late = replace(FULL, clock=Clock(3.0))
-    assert again(arrays_of(nobody_late)).clock == Clock(3.0)
+    without_late_replies = replace(FULL, clock=Clock(3.0))
+    assert restore(to_arrays(without_late_replies)).clock == Clock(3.0)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_what_stands_still_takes_no_space() -> None:
         ("told.loss", np.zeros(2)),
     ],
 )
-def test_a_state_of_something_else_is_refused(name: str, array: NDArray[Any]) -> None:
-    """The array that does not fit is named."""
+def test_a_state_of_other_rules_is_refused(name: str, array: NDArray[Any]) -> None:
+    """The error names the array that does not fit."""
     with pytest.raises(StateError, match=f"^'{name}' is float64 of shape "):
-        again({**arrays_of(FULL), name: array})
+        restore({**to_arrays(FULL), name: array})

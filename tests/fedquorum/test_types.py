@@ -1,4 +1,4 @@
-"""What the rules exchange: populations and what they refuse."""
+"""The data that rules exchange: populations, and numbers by client."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from fedquorum.types import PerClient, Population
 from tests.cases import sample_cases
 
 
-def test_population_refuses_nonsense() -> None:
+def test_a_meaningless_population_is_refused() -> None:
     """Priority clients must exist, and there must be one."""
     with pytest.raises(ValueError, match=r"\[7\] are not among the clients"):
         Population((0, 1), frozenset({7}))
@@ -17,21 +17,21 @@ def test_population_refuses_nonsense() -> None:
         Population((0, 1), frozenset({0}), {1: 0.5})
     with pytest.raises(ValueError, match=r"got 1.5 for client 0"):
         Population((0, 1), frozenset({0}), {0: 1.5})
-    with pytest.raises(ValueError, match=r"^unseen clients \[1\] are among the clients$"):
+    with pytest.raises(ValueError, match=r"^held-out clients \[1\] are among the clients$"):
         Population((0, 1), frozenset({0}), held_out=(2, 1))
 
 
 def test_clients_are_ascending_in_whichever_order_they_join() -> None:
-    """So that who is sampled follows from the clients, and not from who came first."""
+    """The sample therefore depends on the clients, not on the order in which they joined."""
     population = Population.open([2]).with_clients([5, 2]).with_clients([7, 0])
     assert population.clients == (0, 2, 5, 7)
     assert population.non_priority_clients == (0, 5, 7)
 
 
-def test_clients_that_join_get_the_priority_they_are_named_for() -> None:
-    """All, or those that are awaited; who is there already stays what it was."""
-    everyone = Population.open().with_clients([2, 0])
-    assert (everyone.clients, everyone.priority_clients) == ((0, 2), (0, 2))
+def test_joining_clients_get_priority_if_required() -> None:
+    """All clients, or the required ones; registered clients do not change."""
+    all_priority = Population.open().with_clients([2, 0])
+    assert (all_priority.clients, all_priority.priority_clients) == ((0, 2), (0, 2))
     named = Population.open([0, 5]).with_clients([0, 1])
     assert (named.priority_clients, named.non_priority_clients) == ((0,), (1,))
     later = named.with_clients([5, 1])
@@ -47,7 +47,7 @@ def test_arrays_are_ascending_by_client_whatever_the_order() -> None:
 
 
 @pytest.mark.parametrize("seed", sample_cases(range(100), 20))
-def test_numbers_by_client_are_those_of_a_dict(seed: int) -> None:
+def test_numbers_by_client_behave_like_a_dict(seed: int) -> None:
     """Read one by one, as a whole, for many clients at once, and after any changes."""
     rng = np.random.default_rng(seed)
     expected: dict[int, float] = {}
@@ -61,7 +61,7 @@ def test_numbers_by_client_are_those_of_a_dict(seed: int) -> None:
         assert numbers == expected
         assert list(numbers) == sorted(expected)
         assert [numbers.get(k) for k in range(-1, 31)] == [expected.get(k) for k in range(-1, 31)]
-        asked = rng.permutation(32)
-        wanted = [expected.get(k, -1.0) for k in asked.tolist()]
-        assert numbers.get_array(asked, -1.0).tolist() == wanted
+        clients_to_read = rng.permutation(32)
+        wanted = [expected.get(k, -1.0) for k in clients_to_read.tolist()]
+        assert numbers.get_array(clients_to_read, -1.0).tolist() == wanted
         assert PerClient.from_mapping(expected) == numbers == PerClient.from_mapping(numbers)

@@ -33,29 +33,32 @@ def shift_model(by: float) -> dict[str, NDArray[Any]]:
     return {"w": MODEL["w"] + np.float32(by), "n": np.array(3 + int(by), dtype=np.int64)}
 
 
-def step(
-    memory: UpdateMemory, model: Model, models: Sequence[tuple[int, float, Model]], known: int
+def run_step(
+    memory: UpdateMemory,
+    model: Model,
+    models: Sequence[tuple[int, float, Model]],
+    num_registered: int,
 ) -> dict[str, FloatArray]:
-    """Return the step of a round that is taken, whose updates are then kept."""
-    moved_by = memory.step(model, models, known)
+    """Return the step of a round, and store its updates."""
+    combined = memory.step(model, models, num_registered)
     memory.store_updates(model, models)
-    return moved_by
+    return combined
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_memory_by_hand(tmp_path: Path, on_disk: bool) -> None:
     """step = sum c_n (Delta_n - y_n) + mean y, then y_n <- Delta_n; in files as in memory."""
     memory = UpdateMemory(range(4), MODEL, tmp_path / "y" if on_disk else None)
-    first = step(memory, MODEL, [(0, 0.5, shift_model(2)), (2, 0.5, shift_model(4))], 4)
+    first = run_step(memory, MODEL, [(0, 0.5, shift_model(2)), (2, 0.5, shift_model(4))], 4)
     np.testing.assert_allclose(first["w"], [3.0, 3.0])
     assert first["n"] == 3.0
     # mean y = (2 + 4) / 4 = 1.5; client 2 again: 1 * (10 - 4) + 1.5
-    second = step(memory, MODEL, [(2, 1.0, shift_model(10))], 4)
+    second = run_step(memory, MODEL, [(2, 1.0, shift_model(10))], 4)
     np.testing.assert_allclose(second["w"], [7.5, 7.5])
-    third = step(memory, MODEL, [], 4)
+    third = run_step(memory, MODEL, [], 4)
     np.testing.assert_allclose(third["w"], [3.0, 3.0])  # (2 + 10) / 4
     assert third["n"] == 0.0
-    assert memory.nbytes == 4 * (2 * 4) + 2 * 8  # of counters nothing is kept
+    assert memory.nbytes == 4 * (2 * 4) + 2 * 8  # counters are not stored
     assert (
         len(list((tmp_path / "y").glob("*.npy"))) == 1 if on_disk else not list(tmp_path.iterdir())
     )
@@ -70,7 +73,9 @@ def test_mifa_is_the_mean_of_all_last_updates() -> None:
         present = np.flatnonzero(rng.random(n) < 0.4).tolist()
         model = {"w": rng.normal(size=3)}
         updates = rng.normal(size=(n, 3))
-        got = step(memory, model, [(k, 1 / n, {"w": model["w"] + updates[k]}) for k in present], n)
+        got = run_step(
+            memory, model, [(k, 1 / n, {"w": model["w"] + updates[k]}) for k in present], n
+        )
         last[present] = updates[present]
         np.testing.assert_allclose(got["w"], last.mean(axis=0), atol=1e-12)
 
@@ -81,12 +86,14 @@ def test_fedvarp_with_everyone_is_the_average() -> None:
     memory = UpdateMemory(range(3), {"w": np.zeros(2)})
     for _ in range(4):
         updates = rng.normal(size=(3, 2))
-        got = step(memory, {"w": np.zeros(2)}, [(k, 1 / 3, {"w": updates[k]}) for k in range(3)], 3)
+        got = run_step(
+            memory, {"w": np.zeros(2)}, [(k, 1 / 3, {"w": updates[k]}) for k in range(3)], 3
+        )
         np.testing.assert_allclose(got["w"], updates.mean(axis=0), atol=1e-12)
 
 
-def test_a_round_that_is_refused_leaves_the_memory_as_it_was() -> None:
-    """The step is computed from the updates; they are kept only once it is taken."""
+def test_a_rejected_round_does_not_change_the_memory() -> None:
+    """Computing the step does not store the updates."""
     memory = UpdateMemory(range(4), MODEL)
     before = {name: array.copy() for name, array in memory.get_state().items()}
     memory.step(MODEL, [(0, 0.5, shift_model(2))], 4)
@@ -95,30 +102,30 @@ def test_a_round_that_is_refused_leaves_the_memory_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
-def test_who_joins_has_moved_by_nothing_yet(tmp_path: Path, on_disk: bool) -> None:
+def test_a_joining_client_starts_with_an_update_of_zero(tmp_path: Path, on_disk: bool) -> None:
     """The updates of the others stay; a newcomer counts as an update of zero until its first."""
     memory = UpdateMemory(range(2), MODEL, tmp_path / "y" if on_disk else None)
-    step(memory, MODEL, [(0, 0.5, shift_model(2)), (1, 0.5, shift_model(4))], 2)
+    run_step(memory, MODEL, [(0, 0.5, shift_model(2)), (1, 0.5, shift_model(4))], 2)
     memory.add_clients([0, 1, 7])
-    assert step(memory, MODEL, [], 3)["w"].tolist() == [2.0, 2.0]  # (2 + 4 + 0) / 3
-    assert step(memory, MODEL, [(7, 1.0, shift_model(3))], 3)["w"].tolist() == [5.0, 5.0]
-    assert step(memory, MODEL, [], 3)["w"].tolist() == [3.0, 3.0]
+    assert run_step(memory, MODEL, [], 3)["w"].tolist() == [2.0, 2.0]  # (2 + 4 + 0) / 3
+    assert run_step(memory, MODEL, [(7, 1.0, shift_model(3))], 3)["w"].tolist() == [5.0, 5.0]
+    assert run_step(memory, MODEL, [], 3)["w"].tolist() == [3.0, 3.0]
 
 
-# --- whose update it is -----------------------------------------------------------------------
+# --- the client of each update ----------------------------------------------------------------
 
 
 X: Model = {"w": np.zeros(1, dtype=np.float32)}
 RULES = FEDVARP.build_rules({}, RunContext(), sampling=Sampling(), server_optimizer=SGD(1.0))
 
 
-def replies(*clients: int) -> list[tuple[int, float, Model]]:
-    """Return models whose update is ten times their client."""
+def make_updates(*clients: int) -> list[tuple[int, float, Model]]:
+    """Return models whose update is ten times the client id."""
     return [(k, 1.0 / len(clients), {"w": np.array([10.0 * k], np.float32)}) for k in clients]
 
 
-def last_updates(memory: UpdateMemory) -> dict[int, float]:
-    """Return y_n by client: what a step with an update of 0 takes away."""
+def get_last_updates(memory: UpdateMemory) -> dict[int, float]:
+    """Return y_n by client."""
     state = memory.get_state()
     return dict(zip(state["client"].tolist(), state["updates.w"][:, 0].tolist(), strict=True))
 
@@ -134,44 +141,46 @@ def test_a_resumed_client_has_its_own_last_update(tmp_path: Path, on_disk: bool)
     first = Population.open().with_clients([0, 2, 5])
     memory = before.get_update_memory(X, first)
     assert memory is not None
-    memory.store_updates(X, replies(0, 2, 5))
+    memory.store_updates(X, make_updates(0, 2, 5))
     larger = first.with_clients([0, 1, 2, 5])
     assert before.get_update_memory(X, larger) is memory
-    memory.store_updates(X, replies(1))
-    assert last_updates(memory) == {0: 0.0, 1: 10.0, 2: 20.0, 5: 50.0}
+    memory.store_updates(X, make_updates(1))
+    assert get_last_updates(memory) == {0: 0.0, 1: 10.0, 2: 20.0, 5: 50.0}
     state = {f"memory.{name}": array.copy() for name, array in memory.get_state().items()}
     after.restore(state, X, larger)
     resumed = after.updates
     assert resumed is not None
-    assert last_updates(resumed) == last_updates(memory)
-    assert memory.step(X, replies(5), 4)["w"] == resumed.step(X, replies(5), 4)["w"] == 20.0
+    assert get_last_updates(resumed) == get_last_updates(memory)
+    assert (
+        memory.step(X, make_updates(5), 4)["w"] == resumed.step(X, make_updates(5), 4)["w"] == 20.0
+    )
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-def test_who_joined_in_which_order_does_not_matter(
+def test_the_order_in_which_clients_join_does_not_matter(
     tmp_path: Path, seed: int, on_disk: bool
 ) -> None:
-    """One client after the other, each with an update; restored, all of it has the same bits."""
+    """One client after the other, each with an update; the restored memory has the same bits."""
     order = np.random.default_rng(seed).permutation(7).tolist()
     folders = [tmp_path / name if on_disk else None for name in ("joined", "restored")]
-    joined = UpdateMemory(order[:2], X, folders[0])
+    memory = UpdateMemory(order[:2], X, folders[0])
     for client in order:
-        joined.add_clients([*joined.get_state()["client"].tolist(), client])
-        joined.store_updates(X, replies(client))
-    assert last_updates(joined) == {k: 10.0 * k for k in range(7)}
-    assert [*last_updates(joined)] == [*range(7)]
+        memory.add_clients([*memory.get_state()["client"].tolist(), client])
+        memory.store_updates(X, make_updates(client))
+    assert get_last_updates(memory) == {k: 10.0 * k for k in range(7)}
+    assert [*get_last_updates(memory)] == [*range(7)]
     restored = UpdateMemory(range(9), X, folders[1])  # two more have joined since
-    restored.store_updates(X, replies(*range(9)))
-    restored.restore({name: array.copy() for name, array in joined.get_state().items()})
-    assert last_updates(restored) == {**last_updates(joined), 7: 0.0, 8: 0.0}
-    joined.add_clients(range(9))
-    for name, array in joined.get_state().items():
+    restored.store_updates(X, make_updates(*range(9)))
+    restored.restore({name: array.copy() for name, array in memory.get_state().items()})
+    assert get_last_updates(restored) == {**get_last_updates(memory), 7: 0.0, 8: 0.0}
+    memory.add_clients(range(9))
+    for name, array in memory.get_state().items():
         np.testing.assert_array_equal(restored.get_state()[name], array, strict=True)
 
 
 @pytest.mark.parametrize(
-    ("clients", "told"),
+    ("clients", "message"),
     [
         ([0, 1, 7], r"'client' must be each once of the clients 0, 1, 2, got 0, 1, 7"),
         ([0, 1, 1], r"'client' must be each once of the clients 0, 1, 2, got 0, 1, 1"),
@@ -179,22 +188,22 @@ def test_who_joined_in_which_order_does_not_matter(
         (None, "'client' is missing"),
     ],
 )
-def test_a_memory_of_other_clients_is_refused(clients: list[int] | None, told: str) -> None:
-    """A row without its client, or of a client that is none, is nobody's update."""
+def test_a_memory_of_other_clients_is_refused(clients: list[int] | None, message: str) -> None:
+    """Each row must belong to one of the memory's clients."""
     state = UpdateMemory(range(3), X).get_state()
     del state["client"]
     if clients is not None:
         state["client"] = np.array(clients)
-    with pytest.raises(StateError, match=told):
+    with pytest.raises(StateError, match=message):
         UpdateMemory(range(3), X).restore(state)
 
 
-# --- statistics of normalisation layers ---------------------------------------------------------
+# --- statistics of normalization layers ---------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["mifa", "fedvarp"])
 def test_no_variance_becomes_negative(name: str) -> None:
-    """Last updates of a running variance would take it below 0, and the model's output to NaN."""
+    """Last updates of a running variance could make it negative, and the model's output NaN."""
     import torch  # takes seconds
 
     def with_state(model: Model | None = None) -> torch.nn.Module:
@@ -219,7 +228,7 @@ def test_no_variance_becomes_negative(name: str) -> None:
 
     torch.manual_seed(0)
     x = state_of(with_state())
-    rng, there = np.random.default_rng(0), np.random.default_rng(1)
+    rng, rng_present = np.random.default_rng(0), np.random.default_rng(1)
     data = [
         (
             torch.tensor(rng.normal(size=(64, 4)), dtype=torch.float32),
@@ -229,7 +238,7 @@ def test_no_variance_becomes_negative(name: str) -> None:
     ]
     memory = UpdateMemory(range(10), x)
     for _ in range(60):
-        clients = [k for k in range(10) if there.random() < 0.2]
+        clients = [k for k in range(10) if rng_present.random() < 0.2]
         if not clients and name == "fedvarp":
             continue
         weight = 0.1 if name == "mifa" else 1.0 / max(1, len(clients))
@@ -250,21 +259,21 @@ def test_no_variance_becomes_negative(name: str) -> None:
 
 
 def test_half_precision_cannot_make_the_memory_infinite() -> None:
-    """The difference of two finite numbers may have no number of their type."""
+    """The difference of two finite numbers may exceed the range of their dtype."""
     model = {"w": np.full(2, -60_000, dtype=np.float16)}
     memory = UpdateMemory(range(2), model)
-    step(memory, model, [(0, 0.5, {"w": np.full(2, 60_000, dtype=np.float16)})], 2)
-    kept = memory.get_state()["updates.w"]
-    assert kept.dtype == np.float16
-    assert kept[0].tolist() == [65504.0, 65504.0]
+    run_step(memory, model, [(0, 0.5, {"w": np.full(2, 60_000, dtype=np.float16)})], 2)
+    stored = memory.get_state()["updates.w"]
+    assert stored.dtype == np.float16
+    assert stored[0].tolist() == [65504.0, 65504.0]
     assert memory.get_state()["total.w"].tolist() == [65504.0, 65504.0]
-    assert np.isfinite(step(memory, model, [], 2)["w"]).all()
+    assert np.isfinite(run_step(memory, model, [], 2)["w"]).all()
 
 
 def test_two_memories_never_share_a_folder(tmp_path: Path) -> None:
-    """The second one is refused before it changes a file; afterwards the folder is free."""
+    """The second one is refused before it changes a file; the folder is free afterwards."""
     memory = UpdateMemory(range(2), MODEL, tmp_path)
-    step(memory, MODEL, [(0, 1.0, shift_model(2))], 2)
+    run_step(memory, MODEL, [(0, 1.0, shift_model(2))], 2)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(
         RunError, match=r"^strategy\.memory_dir must be .* no other run uses .* got"
@@ -277,7 +286,7 @@ def test_two_memories_never_share_a_folder(tmp_path: Path) -> None:
 
 
 def test_a_memory_of_a_run_that_ended_may_linger(tmp_path: Path) -> None:
-    """As part of a cycle, which the collector of garbage has not met yet."""
+    """It may be part of a cycle that the garbage collector has not found yet."""
 
     class Holder:
         def __init__(self) -> None:
@@ -287,7 +296,7 @@ def test_a_memory_of_a_run_that_ended_may_linger(tmp_path: Path) -> None:
     UpdateMemory(range(2), MODEL, tmp_path)
 
 
-def test_the_space_of_the_files_is_taken_when_they_are_made(tmp_path: Path) -> None:
+def test_the_space_of_the_files_is_allocated_on_creation(tmp_path: Path) -> None:
     """A write to a hole in a file on a full disk would kill the process (SIGBUS)."""
     model = {"w": np.zeros(100_000, dtype=np.float32)}
     memory = UpdateMemory(range(5), model, tmp_path)
@@ -299,7 +308,7 @@ def test_the_space_of_the_files_is_taken_when_they_are_made(tmp_path: Path) -> N
 
 
 def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the files are made, not when an update is written."""
+    """On creation of the files, not when an update is written."""
 
     def full(*_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -309,10 +318,10 @@ def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         UpdateMemory(range(2), MODEL, tmp_path)
 
 
-def test_a_memory_for_which_there_is_no_room_is_refused(
+def test_a_memory_that_exceeds_the_machine_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before anybody trains, with the figures: in memory by the machine's, in files by the disk."""
+    """Before training, with the figures of the memory, or of the disk for files."""
     model = {"w": np.broadcast_to(np.float32(0), (25 * 10**7,))}  # 1 GB
     monkeypatch.setattr("fedquorum.update_memory.get_total_memory", lambda: 8 * 10**9)
     monkeypatch.setattr("fedquorum.update_memory.get_free_disk", lambda folder: 9 * 10**9)
@@ -329,19 +338,21 @@ def test_a_memory_for_which_there_is_no_room_is_refused(
 
 
 def test_files_of_an_earlier_run_are_removed(tmp_path: Path) -> None:
-    """Also those of a population that had grown when the run was stopped; nobody else's."""
+    """Also those for a larger population of a stopped run, but no other files."""
     memory = UpdateMemory(range(2), MODEL, tmp_path)
     memory.add_clients(range(3))
     (tmp_path / "mine.npy").write_bytes(b"kept")
     del memory
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.npy", "updates-000-3.npy"]
-    kept = UpdateMemory(range(3), MODEL, tmp_path)
+    memory_after = UpdateMemory(range(3), MODEL, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.npy", "updates-000.npy"]
-    assert not kept.get_state()["updates.w"].any()
+    assert not memory_after.get_state()["updates.w"].any()
 
 
-def test_files_of_an_earlier_run_are_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are overwritten."""
+def test_files_of_an_earlier_run_count_as_free_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new memory overwrites them."""
     monkeypatch.setattr("fedquorum.update_memory.get_free_disk", lambda folder: 0)
     UpdateMemory(range(4), MODEL, tmp_path)
     check_capacity(4, MODEL, tmp_path)

@@ -1,4 +1,4 @@
-"""AAggFF's decisions a second time, in high precision; shares no code with ``fedquorum``.
+"""An independent implementation of AAggFF in high precision; shares no code with ``fedquorum``.
 
 Transforms, estimates and gradients are computed by mpmath with 40 digits, from the formulas of
 Hahn, Kim and Lee 2024 (Algorithms 2 and 3). The quadratic programs of AAggFF-S are solved exactly,
@@ -48,7 +48,7 @@ def compute_newton_trajectory(
 ) -> NDArray[np.float64]:
     """Return AAggFF-S's p after every round, shape (T, K).
 
-    ``rounds`` holds the losses heard by client. ``extended`` solves in long double.
+    ``rounds`` has the reported losses by client. ``extended`` solves in long double.
     """
     low = mpmath.mpf(c1)
     high = 1 / mpmath.mpf(num_clients) if c2 is None else mpmath.mpf(c2)
@@ -63,11 +63,11 @@ def compute_newton_trajectory(
     support = np.ones(num_clients, dtype=np.bool_)
     trajectory = []
     for losses in rounds:
-        heard = dict(
+        reported = dict(
             zip(losses, compute_responses(list(losses.values()), cdf, low, high), strict=True)
         )
-        mean = sum(heard.values()) / len(heard)
-        response = np.array([number(heard.get(k, mean)) for k in range(num_clients)])
+        mean = sum(reported.values()) / len(reported)
+        response = np.array([number(reported.get(k, mean)) for k in range(num_clients)])
         gradient = -response / (1 + mixing @ response)
         hessian = hessian + beta * np.outer(gradient, gradient)
         linear = linear + gradient - beta * gradient * (gradient @ mixing)
@@ -77,7 +77,7 @@ def compute_newton_trajectory(
 
 
 def compute_published_cdf(x: Real) -> Real:
-    """Return what the authors' code has in the place of the normal CDF."""
+    """Return the function of the authors' code that replaces the normal CDF."""
     return (1 + mpmath.erfc((x - 1) / mpmath.sqrt(2))) / 2
 
 
@@ -87,7 +87,7 @@ def compute_published_trajectory(
     """Return p after every round by AAggFF-S as in the authors' code, shape (T, K).
 
     That code has the range [0, 1 / K] built in: L = 1 / K, alpha = 4 K L, beta = 1 / (4 L). It
-    minimises <sum g, p> + (alpha / 2) |p|^2 + (beta / 2) p' (alpha I + sum g g') p. All clients are
+    minimizes <sum g, p> + (alpha / 2) |p|^2 + (beta / 2) p' (alpha I + sum g g') p. All clients are
     heard in every round; p starts uniform here.
     """
     size = mpmath.mpf(num_clients)
@@ -128,8 +128,8 @@ def _solve_quadratic_program(
 ) -> tuple[Vector, NDArray[np.bool_]]:
     """Return argmin <b, p> + p^T H p / 2 on the simplex and its support, starting from a guess.
 
-    On the support p solves the equality-constrained problem; who would be negative leaves, who
-    has a negative multiplier enters, until nobody does: then the conditions hold exactly.
+    On the support p solves the equality-constrained problem. A client with a negative p leaves the
+    support, and one with a negative multiplier enters it, until the optimality conditions hold.
     """
     size = len(linear)
     for _ in range(10 * size + 50):
@@ -139,15 +139,15 @@ def _solve_quadratic_program(
         mixing = np.zeros_like(linear)
         mixing[support] = solved[:, 0] + level * solved[:, 1]
         multiplier = linear + hessian @ mixing - level
-        following = np.where(support, mixing > 0, multiplier < 0)
-        if np.array_equal(following, support):
+        next_support = np.where(support, mixing > 0, multiplier < 0)
+        if np.array_equal(next_support, support):
             return mixing, support
-        support = following
+        support = next_support
     raise AssertionError("the active sets do not settle")
 
 
 def _solve(matrix: Vector, right: Vector) -> Vector:
-    """Return the solution of a positive definite system by elimination, in its own arithmetic."""
+    """Return the solution of a positive definite system by elimination, in the given arithmetic."""
     matrix, right = matrix.copy(), right.copy()
     size = len(matrix)
     for k in range(size - 1):
@@ -162,7 +162,7 @@ def _solve(matrix: Vector, right: Vector) -> Vector:
 def follow_the_leader_trajectory(
     rounds: Sequence[dict[int, float]],
     num_clients: int,
-    asked: int,
+    num_selected: int,
     cdf: str,
     *,
     c1: float = 0.0,
@@ -171,42 +171,43 @@ def follow_the_leader_trajectory(
 ) -> tuple[NDArray[np.float64], list[float]]:
     """Return AAggFF-D's p after every round, shape (T, K), and l_t of the p before it.
 
-    ``rounds`` holds the losses heard by client, ``asked`` is how many each round asks.
+    ``rounds`` has the reported losses by client, ``num_selected`` the clients of a round.
     """
-    fraction = mpmath.mpf(asked) / num_clients
+    fraction = mpmath.mpf(num_selected) / num_clients
     low = mpmath.mpf(c1)
     high = fraction if c2 is None else mpmath.mpf(c2)
     lipschitz = high / (1 + low) + 2 * (high - low) / (fraction * (1 + low))
     mixing = [mpmath.mpf(1) / num_clients] * num_clients
     total = [mpmath.mpf(0)] * num_clients
     means: list[Real] = []
-    trajectory, losses_held = [], []
+    trajectory, decision_losses = [], []
     for losses in rounds:
-        heard = dict(
+        reported = dict(
             zip(losses, compute_responses(list(losses.values()), cdf, low, high), strict=True)
         )
-        mean = sum(heard.values()) / len(heard)
+        mean = sum(reported.values()) / len(reported)
         rbar = mean
         if running:
             first = low + (high - low) * CDFS[cdf](mpmath.mpf(1))
             rbar = sum(means) / len(means) if means else first
         means.append(mean)
         estimate = [
-            (1 - 1 / fraction) * rbar + heard[k] / fraction if k in heard else rbar
+            (1 - 1 / fraction) * rbar + reported[k] / fraction if k in reported else rbar
             for k in range(num_clients)
         ]
         mass = sum(mixing)
-        away = sum(p * (r - rbar) for p, r in zip(mixing, estimate, strict=True))
-        losses_held.append(
+        deviation = sum(p * (r - rbar) for p, r in zip(mixing, estimate, strict=True))
+        decision_losses.append(
             float(-mpmath.log(1 + sum(p * r for p, r in zip(mixing, estimate, strict=True))))
         )
         growth = 1 + rbar * mass
         total = [
-            g - r / growth + rbar * away / growth**2 for g, r in zip(total, estimate, strict=True)
+            g - r / growth + rbar * deviation / growth**2
+            for g, r in zip(total, estimate, strict=True)
         ]
         step = mpmath.sqrt(mpmath.log(num_clients)) / (lipschitz * mpmath.sqrt(len(means) + 1))
         powers = [mpmath.exp(-step * g) for g in total]
-        whole = sum(powers)
-        mixing = [power / whole for power in powers]
+        power_sum = sum(powers)
+        mixing = [power / power_sum for power in powers]
         trajectory.append([float(p) for p in mixing])
-    return np.array(trajectory), losses_held
+    return np.array(trajectory), decision_losses

@@ -1,7 +1,7 @@
 """Empirical-rate weights, client by client from its history, in exact fractions.
 
-omega_k = n_k / t_k of Sun et al. (ICLR 2025, Algorithm 1, as quoted by third parties), written down
-a second time; shares no code with ``fedquorum``.
+omega_k = n_k / t_k of Sun et al. (ICLR 2025, Algorithm 1, as quoted by third parties); an
+independent implementation that shares no code with ``fedquorum``.
 """
 
 import math
@@ -10,9 +10,9 @@ from fractions import Fraction
 
 
 def compute_capped_omegas(history: Sequence[bool], cap: float) -> list[Fraction]:
-    """Return omega of a client in rounds 0, 1, ..., were it to take part in each.
+    """Return omega of a client in rounds 0, 1, ..., each as if the client takes part in it.
 
-    Round t is its (t + 1)-th, and its visits are those of ``history`` before round t and this one.
+    Round t is the (t + 1)-th; the participations are those in ``history`` before it, and this one.
     """
     result = []
     for t in range(len(history)):
@@ -22,7 +22,7 @@ def compute_capped_omegas(history: Sequence[bool], cap: float) -> list[Fraction]
 
 
 def compute_expected_omega(p: Fraction, t: int) -> Fraction:
-    """Return E[I(t) omega(t)] over all histories of a client there with p in every round."""
+    """Return E[I(t) omega(t)] over all histories of a client that takes part with probability p."""
     total = Fraction(0)
     for outcome in range(2**t):
         visits = outcome.bit_count()

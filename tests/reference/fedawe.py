@@ -1,7 +1,7 @@
 """FedAWE with models and rounds that stay on the devices, as in Algorithm 1 of Xiang et al. 2024.
 
-Written from the paper, in plain numbers, without the versions that the server of ``fedquorum``
-keeps; shares no code with it. Models are lists of d numbers.
+Written from the paper, in plain numbers, without the models that the server of ``fedquorum``
+stores; shares no code with it. Models are lists of d numbers.
 """
 
 import math
@@ -41,7 +41,7 @@ class Federation:
         self.devices = [Device(list(self.w)) for _ in range(self.count)]
 
     def run_round(self, active: Collection[int], train: Train) -> dict[int, float]:
-        """Play round t; return the echo of each device that was active."""
+        """Run round t; return the echo of each active device."""
         echoes: dict[int, float] = {}
         innovations: dict[int, Model] = {}
         for k in sorted(active):
@@ -87,7 +87,7 @@ def make_quadratic_descent(targets: Sequence[float], lr: float, steps: int = 1) 
 
 
 def draw_active(rates: Sequence[float], rounds: int, seed: int) -> Iterable[list[int]]:
-    """Yield who is active, each device with its rate, independently in every round."""
+    """Yield the active devices, each with its rate, independently in every round."""
     rng = Random(seed)
     for _ in range(rounds):
         yield [k for k, rate in enumerate(rates) if rng.random() < rate]
@@ -103,7 +103,7 @@ class TimeMeans:
 
 
 def run_two_clients(lr: float, rounds: int, seed: int = 0) -> TimeMeans:
-    """Return what u = (0, 100) and p = (0.9, 0.1) lead to; a fair method leads to 50."""
+    """Return the results for u = (0, 100) and p = (0.9, 0.1); a fair method leads to 50."""
     targets, rates = (0.0, 100.0), (0.9, 0.1)
     ours, plain = Federation([50.0], 2), 50.0
     train = make_quadratic_descent(targets, lr)

@@ -1,7 +1,7 @@
 """FedGP's step from the updates themselves, by Definition 4.3 of Jiang, Zhang and Koyejo 2024.
 
-Shares no code with ``fedquorum``, and no inner-product matrix: every source is projected by itself,
-in plain Python.
+Shares no code with ``fedquorum``, and uses no inner-product matrix: it projects every source
+separately, in plain Python.
 """
 
 import math
@@ -26,12 +26,14 @@ def sum_vectors(vectors: list[Vector], size: int) -> Vector:
 
 def compute_target(updates: list[Vector], data: list[float]) -> Vector:
     """Return g_T, the mean of the priority clients' updates by data."""
-    share = [d / math.fsum(data) for d in data]
-    return sum_vectors([scale(u, s) for u, s in zip(updates, share, strict=True)], len(updates[0]))
+    fractions = [d / math.fsum(data) for d in data]
+    return sum_vectors(
+        [scale(u, s) for u, s in zip(updates, fractions, strict=True)], len(updates[0])
+    )
 
 
 def project_onto(onto: Vector, vector: Vector) -> Vector:
-    """Return the projection of ``onto`` on the half-line along ``vector``, 0 behind it."""
+    """Return the projection of ``onto`` on the half-line along ``vector``, 0 if it is opposite."""
     length = dot(vector, vector)
     if length == 0.0:
         return [0.0] * len(vector)
@@ -44,6 +46,6 @@ def step(g_target: Vector, sources: list[Vector], beta: float) -> Vector:
         return g_target
     terms = []
     for source in sources:
-        helped = project_onto(g_target, source)
-        terms.append([(1 - beta) * t + beta * h for t, h in zip(g_target, helped, strict=True)])
+        projected = project_onto(g_target, source)
+        terms.append([(1 - beta) * t + beta * h for t, h in zip(g_target, projected, strict=True)])
     return scale(sum_vectors(terms, len(g_target)), 1 / len(sources))

@@ -39,7 +39,7 @@ def cross_entropy(
 
 
 def binary(outputs: NDArray[Any], y: NDArray[Any], weights: Sequence[float] | None = None) -> Sums:
-    """Return the sums of -w_y log of the probability of y, of logits (n, 1)."""
+    """Return the sums of -w_y log(probability of y) over logits (n, 1)."""
     sums = Sums()
     for (logit,), label in zip(outputs.tolist(), y.tolist(), strict=True):
         probability = 1 / (1 + math.exp(-logit))
@@ -53,8 +53,8 @@ def binary(outputs: NDArray[Any], y: NDArray[Any], weights: Sequence[float] | No
 
 def sequence(outputs: NDArray[Any], y: NDArray[Any], no_target: int) -> Sums:
     """Return the sums over the targets of sequences, logits (n, l, c)."""
-    wanted = y != no_target
-    return cross_entropy(outputs[wanted], y[wanted])
+    has_target = y != no_target
+    return cross_entropy(outputs[has_target], y[has_target])
 
 
 def squared_error(outputs: NDArray[Any], y: NDArray[Any]) -> Sums:
@@ -85,10 +85,10 @@ def binary_slope(
 
 
 def sequence_slope(outputs: NDArray[Any], y: NDArray[Any], no_target: int) -> NDArray[np.float64]:
-    """Return d mean / d outputs (n, l, c), 0 where there is no target."""
+    """Return d mean / d outputs (n, l, c), 0 without a target."""
     slope = np.zeros(outputs.shape)
-    wanted = y != no_target
-    slope[wanted] = cross_entropy_slope(outputs[wanted], y[wanted])
+    has_target = y != no_target
+    slope[has_target] = cross_entropy_slope(outputs[has_target], y[has_target])
     return slope
 
 

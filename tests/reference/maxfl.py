@@ -21,7 +21,7 @@ def compute_weights(
         sigma = 1 / (1 + power)
         q.append(sigma * (1 - sigma))
     total = sum(q, Fraction(offset))
-    return [each / total for each in q]
+    return [q_k / total for q_k in q]
 
 
 def measure_appeal(
@@ -30,7 +30,7 @@ def measure_appeal(
     ours: Sequence[float],
     theirs: Sequence[float],
 ) -> tuple[float, float]:
-    """Return the share of clients below their requirement, and the accuracy of what each takes."""
+    """Return the fraction of satisfied clients, and the accuracy of each one's preferred model."""
     satisfied, taken = 0, 0.0
     for loss, rho, shared, local in zip(losses, required, ours, theirs, strict=True):
         if loss < rho:

@@ -37,7 +37,7 @@ def read(arrays: list[NDArray[Any]]) -> Softmax:
 
 
 def measure(model: Softmax, x: NDArray[Any], y: Integers) -> tuple[float, float]:
-    """Return mean cross entropy and share of correct predictions, one sample at a time."""
+    """Return mean cross entropy and fraction of correct predictions, one sample at a time."""
     table = model.log_probabilities(x.astype(np.float64))
     losses = [-row[label] for row, label in zip(table, y, strict=True)]
     correct = [int(np.argmax(row)) == label for row, label in zip(table, y, strict=True)]

@@ -41,7 +41,6 @@ def train(
     Parameters
     ----------
     model : torch.nn.Module
-        The model.
     x, y : tensor
         A client's inputs and targets.
     sizes : list of int
@@ -53,7 +52,7 @@ def train(
     loss : callable
         Mean loss of outputs and targets.
     momentum, weight_decay, mu : float
-        Of SGD, and of FedProx's proximal term.
+        The parameters of SGD, and of FedProx's proximal term.
     change : callable
         Augmentation of a batch.
     masked : sequence of layers
@@ -78,8 +77,8 @@ def train(
                 rows = list(order.split(sizes))
             batch = rows.pop(0)
             for layer in masked:
-                kept = torch.from_numpy(masks.random((len(batch), *layer.shape), np.float32))
-                layer.mask = ((kept >= layer.p).float() / (1 - layer.p)).to(x.dtype)
+                uniform = torch.from_numpy(masks.random((len(batch), *layer.shape), np.float32))
+                layer.mask = ((uniform >= layer.p).float() / (1 - layer.p)).to(x.dtype)
             optimizer.param_groups[0]["lr"] = rate
             optimizer.zero_grad()
             loss(model(change(x[batch])), y[batch]).backward()

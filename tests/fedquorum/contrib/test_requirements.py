@@ -1,4 +1,4 @@
-"""Requirements read from records: of a run of local models, and those that a run had itself."""
+"""Requirements from records: of a run of local models, and of the run itself."""
 
 import math
 import re
@@ -28,45 +28,45 @@ SETTINGS = {
     "data.root": "/there",
     "data.holdout_client_fraction": 0.2,
 }
-"""Those of a run with the same clients: who counts and where files lie changes no rows."""
+"""The settings of a run with the same clients: priority and paths of files change no rows."""
 
-MEASURED = ((0, 7, 0.1, 0.1), (1, 7, 0.9, 0.5), (2, 7, 0.4, 0.75))
+EVALUATIONS = ((0, 7, 0.1, 0.1), (1, 7, 0.9, 0.5), (2, 7, 0.4, 0.75))
 """Round, client, training loss and test accuracy."""
 
 
-def local_run(
+def write_local_run(
     directory: Path,
-    measured: Sequence[tuple[int, int, float | None, float | None]] = MEASURED,
+    evaluations: Sequence[tuple[int, int, float | None, float | None]] = EVALUATIONS,
     *,
     settings: str = LOCAL,
     **manifest: Any,
 ) -> Path:
-    """Write a run in which each client trained a model of its own."""
+    """Write a run in which each client trained a local model."""
     run = make_run(
         directory, [make_round_line(1), make_round_line(2)], settings=settings, **manifest
     )
     names = ("round", "client", "loss", "test_accuracy")
-    rows = [dict(zip(names, one, strict=True)) | {"priority": True} for one in measured]
+    rows = [dict(zip(names, one, strict=True)) | {"priority": True} for one in evaluations]
     write_table(run, "evaluations", rows)
     return run
 
 
-def column(hooks: Hooks, name: str = "requirement") -> dict[int, float]:
+def get_column(hooks: Hooks, name: str = "requirement") -> dict[int, float]:
     """Return the numbers of clients in a column, by client id."""
     return dict(hooks.columns[name])
 
 
-def test_a_requirement_is_the_last_loss_that_a_client_measured(tmp_path: Path) -> None:
-    """Beside its test accuracy then, if any; before it trained no client has a model of its own."""
-    measured = (
+def test_a_requirement_is_the_last_loss_of_a_client(tmp_path: Path) -> None:
+    """With its test accuracy then, if any; evaluations before round 1 do not count."""
+    evaluations = (
         (2, 3, None, 0.9),
         (1, 3, 0.25, None),
         (0, 5, 0.125, 0.1),
-        *reversed(MEASURED),
+        *reversed(EVALUATIONS),
     )
-    found = load_local_requirements(local_run(tmp_path / "run", measured), SETTINGS)
-    assert column(found) == {3: 0.25, 7: 0.4}
-    accuracy = column(found, "local_accuracy")
+    found = load_local_requirements(write_local_run(tmp_path / "run", evaluations), SETTINGS)
+    assert get_column(found) == {3: 0.25, 7: 0.4}
+    accuracy = get_column(found, "local_accuracy")
     assert accuracy.keys() == {3, 7}
     assert math.isnan(accuracy[3])
     assert accuracy[7] == 0.75
@@ -77,7 +77,7 @@ def test_a_requirement_is_the_last_loss_that_a_client_measured(tmp_path: Path) -
     [
         (
             {"settings": "strategy:\n  name: fedavg\n", "strategy": "fedavg"},
-            ": expected a run of local_only, in which every client trains a model of its own, got",
+            ": expected a run of local_only, in which every client trains a local model, got",
         ),
         ({"status": "interrupted"}, ": expected a completed run, got one that is interrupted"),
         ({"settings": "data: {}\n"}, "/config.yaml: 'strategy' is missing"),
@@ -106,18 +106,18 @@ def test_a_requirement_is_the_last_loss_that_a_client_measured(tmp_path: Path) -
 def test_a_run_without_comparable_losses_is_refused(
     tmp_path: Path, changes: dict[str, Any], problem: str
 ) -> None:
-    """With its folder and what is expected instead."""
-    run = local_run(tmp_path / "run", **changes)
+    """The error has its directory and the expected kind of run."""
+    run = write_local_run(tmp_path / "run", **changes)
     with pytest.raises(RunError, match=f"^{re.escape(f'{run}{problem}')}"):
         load_local_requirements(run, SETTINGS)
 
 
-def test_a_setting_that_is_no_number_is_the_same_one(tmp_path: Path) -> None:
-    """Two runs of the same clients may both have a NaN, which is two objects."""
-    run = local_run(tmp_path / "run", settings=LOCAL + "  scale: [1.0, .nan]\n")
-    expected = load_local_requirements(local_run(tmp_path / "other"), SETTINGS)
+def test_nan_in_a_setting_equals_nan(tmp_path: Path) -> None:
+    """Two runs of the same clients may both have a NaN in their settings."""
+    run = write_local_run(tmp_path / "run", settings=LOCAL + "  scale: [1.0, .nan]\n")
+    expected = load_local_requirements(write_local_run(tmp_path / "other"), SETTINGS)
     found = load_local_requirements(run, SETTINGS | {"data.scale": [1.0, math.nan]})
-    assert column(found) == column(expected)
+    assert get_column(found) == get_column(expected)
     with pytest.raises(RunError, match=r"got one with data\.scale=\[1\.0, nan\] where this run"):
         load_local_requirements(run, SETTINGS | {"data.scale": [1.0, 2.0]})
 
@@ -143,30 +143,30 @@ def test_a_setting_that_is_no_number_is_the_same_one(tmp_path: Path) -> None:
 def test_mappings_are_compared_whole(
     tmp_path: Path, then: str, now: dict[str, Any], problem: str | None
 ) -> None:
-    """Those that say who counts are not compared, whatever is in them."""
+    """Priority weights are not compared."""
     setting = then.replace("data.", "  ", 1)
-    run = local_run(tmp_path / "run", settings=f"{LOCAL}{setting}\n")
+    run = write_local_run(tmp_path / "run", settings=f"{LOCAL}{setting}\n")
     if problem is None:
-        assert column(load_local_requirements(run, SETTINGS | now)) == {7: 0.4}
+        assert get_column(load_local_requirements(run, SETTINGS | now)) == {7: 0.4}
         return
-    told = re.escape(f"expected a run of the same clients, got one with {problem}")
-    with pytest.raises(RunError, match=told):
+    message = re.escape(f"expected a run of the same clients, got one with {problem}")
+    with pytest.raises(RunError, match=message):
         load_local_requirements(run, SETTINGS | now)
 
 
-def test_a_run_has_the_requirements_that_were_written(tmp_path: Path) -> None:
-    """Also infinite ones, which no table of a run holds, and none of a client without."""
+def test_recorded_requirements_are_restored(tmp_path: Path) -> None:
+    """Also infinite ones; a client without a requirement has none."""
     given = build_appeal_hooks({0: math.inf, 1: -math.inf, 3: 0.5}, {3: 0.25})
     with open_records(tmp_path / "run") as records:
         records.save_population(Population.from_size(4, [0]), None, columns=given.columns)
-    found = read_recorded_requirements(tmp_path / "run")
+    restored = read_recorded_requirements(tmp_path / "run")
     for name in ("requirement", "local_accuracy"):
-        assert column(found, name) == column(given, name)
-    assert found.report is given.report
+        assert get_column(restored, name) == get_column(given, name)
+    assert restored.report is given.report
 
 
 def test_a_run_may_have_no_requirements(tmp_path: Path) -> None:
-    """Nor has one that stopped before it wrote its clients."""
+    """Neither has a run that stopped before it recorded its clients."""
     run = make_run(tmp_path / "run", [])
     assert read_recorded_requirements(run) == Hooks()
     write_population(run, [0.5, 0.5], [True, False])

@@ -1,4 +1,4 @@
-"""What all corrections for participation have in common."""
+"""Common properties of all corrections for participation."""
 
 from typing import Any
 
@@ -17,10 +17,11 @@ ALL = list(PARTICIPATIONS.items())
 def test_only_weights_over_a_fixed_population_are_corrected(
     key: str, correction: type[Participation[Any]]
 ) -> None:
-    """Divided by the clients there, a weight rises with their absence already."""
+    """A weight divided by the available clients already rises with absence."""
     options = OPTIONS.get(key, {})
     message = (
-        r"^base must be a weighting over a fixed population, as over_known\(\) returns it, got"
+        r"^base must be a weighting over a fixed population, as with_fixed_denominator\(\) returns "
+        r"it, got"
     )
     with pytest.raises(ParameterError, match=message):
         correction(**options, base=DataFraction())
@@ -29,7 +30,7 @@ def test_only_weights_over_a_fixed_population_are_corrected(
 
 @pytest.mark.parametrize("key", PARTICIPATIONS)
 def test_a_correction_has_the_regret_bound_of_its_base(key: str) -> None:
-    """The base decides p in the same way; one that decides no p has none."""
+    """The base decides p in the same way; a base without p has no bound."""
     options = OPTIONS.get(key, {})
     base = AAggFFDWeighting()
     bound = base.compute_regret_bound(10, 2, 1.0)

@@ -1,4 +1,4 @@
-"""The gate: when it opens, whom it admits, and what it says of those that it refuses."""
+"""The gate: its schedule, its admissions, and its explanations of rejections."""
 
 import math
 
@@ -20,19 +20,19 @@ POPULATION = Population((0, 1, 2, 3), frozenset({0, 2}))
 def make_updates(
     loss: ArrayLike, accuracy: ArrayLike = 0.5, priority: ArrayLike = (1.0, 0.0)
 ) -> ClientUpdates:
-    """Return what clients answered; by default two, the first of them with priority."""
+    """Return clients' updates; by default of two clients, the first with priority."""
     return make_client_updates(loss, accuracy=accuracy, priority=priority)
 
 
 def test_warmup_selects_only_priority_clients() -> None:
-    """For the first warmup_fraction of the rounds only priority clients are asked."""
+    """For the first warmup_fraction of the rounds only priority clients are selected."""
     gate = EpsilonGate(num_rounds=20, warmup_fraction=0.1)
-    asked = [gate.plan(t, POPULATION, ClientReports()).clients for t in range(20)]
-    assert asked == [(0, 2)] * 2 + [(0, 1, 2, 3)] * 18
+    selected = [gate.plan(t, POPULATION, ClientReports()).clients for t in range(20)]
+    assert selected == [(0, 2)] * 2 + [(0, 1, 2, 3)] * 18
 
 
 def test_step_schedule_counts_from_round_zero_warmup_included() -> None:
-    """The step schedule keeps eps_0 while t < fraction * T, counted from the first round."""
+    """The step schedule returns eps_0 while t < fraction * T, counted from the first round."""
     gate = EpsilonGate(num_rounds=10, epsilon=0.3, epsilon_schedule="step", warmup_fraction=0.2)
     assert [gate.plan(t, POPULATION, ClientReports()).epsilon for t in range(10)] == [
         0,
@@ -74,7 +74,7 @@ def test_a_single_round_has_the_whole_threshold() -> None:
         assert gate.compute_threshold(0) == 0.2
 
 
-def test_of_two_rounds_the_second_has_the_schedules_end() -> None:
+def test_the_second_of_two_rounds_has_the_end_of_the_schedule() -> None:
     """T = 2: u is 0 and then 1."""
     for schedule, end in (("linear", 0.0), ("cosine", 0.0), ("exponential", math.exp(-5.0))):
         gate = EpsilonGate(num_rounds=2, epsilon=0.2, epsilon_schedule=schedule, warmup_fraction=0)
@@ -84,14 +84,14 @@ def test_of_two_rounds_the_second_has_the_schedules_end() -> None:
 
 
 def test_warmup_in_rounds_wins_over_the_fraction() -> None:
-    """warmup_rounds counts rounds, whatever the fraction says."""
+    """warmup_rounds overrides warmup_fraction."""
     gate = EpsilonGate(num_rounds=20, warmup_fraction=0.5, warmup_rounds=3)
-    asked = [len(gate.plan(t, POPULATION, ClientReports()).clients) for t in range(20)]
-    assert asked == [2] * 3 + [4] * 17
+    num_selected = [len(gate.plan(t, POPULATION, ClientReports()).clients) for t in range(20)]
+    assert num_selected == [2] * 3 + [4] * 17
 
 
-def test_one_priority_client_stands_for_the_objective() -> None:
-    """Of the clients that measure, F is of this one; it must have priority."""
+def test_one_priority_client_can_define_the_objective() -> None:
+    """F is the loss of this client alone, which must have priority."""
     gate = EpsilonGate(num_rounds=5, objective_client=2)
     gate.check_population(POPULATION)
     assert gate.select_objective_clients(frozenset({0, 2})) == {2}
@@ -121,7 +121,7 @@ def test_one_priority_client_stands_for_the_objective() -> None:
 def test_server_half_of_the_gate(
     criterion: str, loss: float, accuracy: float, epsilon: float, admitted: bool
 ) -> None:
-    """A non-priority update counts if F_k >= F - eps (acc_k <= acc + eps), and NaN never."""
+    """A non-priority update counts if F_k >= F - eps (acc_k <= acc + eps); NaN never counts."""
     gate = EpsilonGate(num_rounds=1, epsilon=epsilon, warmup_fraction=0, criterion=criterion)
     objective = Objective(loss=1.0, accuracy=0.5)
     got = gate.admit(
@@ -134,7 +134,7 @@ def test_server_half_of_the_gate(
 
 
 def test_a_missing_global_loss_keeps_the_gate_closed() -> None:
-    """Where no priority client measured F(w_t) it is NaN, and no non-priority update counts."""
+    """If no priority client evaluated, F(w_t) is NaN, and no non-priority update counts."""
     gate = EpsilonGate(num_rounds=1, epsilon=0.5, warmup_fraction=0)
     objective = Objective(math.nan, math.nan)
     got = gate.admit(gate.plan(0, POPULATION, ClientReports()), objective, make_updates([1.0, 1.0]))
@@ -156,26 +156,26 @@ def test_a_missing_global_loss_keeps_the_gate_closed() -> None:
     ],
 )
 def test_gate_parameters_out_of_range(changed: dict[str, object], message: str) -> None:
-    """A wrong parameter is refused in Python with the same sentence as on the command line."""
+    """A wrong parameter has the same error in Python as on the command line."""
     arguments: dict[str, object] = {"num_rounds": 10, **changed}
     with pytest.raises(ParameterError, match=message):
         EpsilonGate(**arguments)  # type: ignore[arg-type]
 
 
 def test_generalized_prioritized_learning_by_hand() -> None:
-    """Share lambda + (1 - lambda) [inside]; weight share * p_k, p_k = D_k / sum lambda_i D_i."""
+    """Fraction lambda + (1 - lambda) [inside], times p_k = D_k / sum lambda_i D_i."""
     given = make_client_updates(
         [1.0, 1.1, 2.0, 1.0, 0.2],
         data=[10.0, 20.0, 40.0, 30.0, 50.0],
         priority=[1.0, 0.5, 0.25, 0.0, 0.0],
     )
     gate = EpsilonGate(num_rounds=1, epsilon=0.3, warmup_fraction=0)
-    call = RoundPlan(tuple(range(5)), epsilon=0.3)
-    got = gate.admit(call, Objective(1.0, 0.5), given)
+    plan = RoundPlan(tuple(range(5)), epsilon=0.3)
+    got = gate.admit(plan, Objective(1.0, 0.5), given)
     assert got.fraction.tolist() == [1.0, 1.0, 0.25, 1.0, 0.0]
     assert [reason is None for reason in got.reason] == [True, True, False, True, False]
     assert got.reason[2] == "loss 2 > global 1 + epsilon 0.3"
-    _, weights = DataFraction().weigh(None, call, given, got.fraction)
+    _, weights = DataFraction().weigh(None, plan, given, got.fraction)
     # sum lambda D = 10 + 10 + 10 = 30; shares of data 10 + 20 + 10 + 30 = 70; A = 70 / 30 - 1
     np.testing.assert_allclose(weights.weight, np.array([10, 20, 10, 30, 0]) / 70)
     assert weights.inclusion_mass == pytest.approx(4 / 3)
@@ -194,14 +194,14 @@ def test_clients_that_always_train_are_gated_on_both_sides(criterion: str) -> No
         math.nan,
     ]
     given = make_updates([1.0, *values[1:]], accuracies, [1.0] + [0.5] * 5)
-    call = RoundPlan(tuple(range(6)), epsilon=0.2, criterion=criterion)
+    plan = RoundPlan(tuple(range(6)), epsilon=0.2, criterion=criterion)
     gate = EpsilonGate(num_rounds=1, criterion=criterion)
-    got = gate.admit(call, Objective(1.0, 0.5), given)
+    got = gate.admit(plan, Objective(1.0, 0.5), given)
     assert got.fraction.tolist() == [1.0, 1.0, 0.5, 1.0, 0.5, 0.5]
 
 
 def test_the_gate_takes_the_rounds_from_the_run() -> None:
-    """T is the run's; without it the schedule and the warm-up are undefined."""
+    """Without T the schedule and the warm-up are undefined."""
     assert EpsilonGate.from_options({"epsilon": 0.5}, RunContext(num_rounds=7)).num_rounds == 7
     with pytest.raises(
         ParameterError, match=r"num_rounds must be a whole number >= 1 \(the schedule"
@@ -209,7 +209,7 @@ def test_the_gate_takes_the_rounds_from_the_run() -> None:
         EpsilonGate.from_options({}, RunContext())
 
 
-# --- why the gate refuses -----------------------------------------------------------------------
+# --- reasons of the gate ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -227,29 +227,29 @@ def test_the_gate_takes_the_rounds_from_the_run() -> None:
         ("loss", 0.2, 1.0, math.nan, None),
     ],
 )
-def test_why_the_gate_refuses(
+def test_the_reasons_of_the_gate(
     criterion: str, epsilon: float, loss: float, accuracy: float, reason: str | None
 ) -> None:
-    """The number, the side of the gate that it is on, and the threshold; of the criterion only."""
-    call = RoundPlan((0, 1), epsilon=epsilon, criterion=criterion, clients_apply_gate=False)
+    """The value of the criterion, the violated side of the gate, and the threshold."""
+    plan = RoundPlan((0, 1), epsilon=epsilon, criterion=criterion, clients_apply_gate=False)
     gate = EpsilonGate(num_rounds=1)
-    got = gate.admit(call, Objective(1.0, 0.5), make_updates([1.0, loss], [0.5, accuracy]))
+    got = gate.admit(plan, Objective(1.0, 0.5), make_updates([1.0, loss], [0.5, accuracy]))
     assert got.reason == (None, reason)
     assert got.fraction.tolist() == [1.0, float(reason is None)]
 
 
 @pytest.mark.parametrize("criterion", ["loss", "accuracy"])
-def test_where_nobody_measured_the_model(criterion: str) -> None:
-    """The gate is closed to whoever has no priority, and it is said that F is not known."""
-    call = RoundPlan((0, 1), epsilon=0.2, criterion=criterion)
+def test_an_unknown_objective_closes_the_gate(criterion: str) -> None:
+    """No client without priority is admitted, and the reason is that F is unknown."""
+    plan = RoundPlan((0, 1), epsilon=0.2, criterion=criterion)
     got = EpsilonGate(num_rounds=1).admit(
-        call, Objective(math.nan, math.nan), make_updates([1.0, 1.0])
+        plan, Objective(math.nan, math.nan), make_updates([1.0, 1.0])
     )
     assert got.reason == (None, f"the priority clients' {criterion} is unknown: the gate is closed")
 
 
-def test_a_call_without_a_gate_is_a_closed_one_to_the_gate() -> None:
-    """A gate that is asked about a call that has no threshold admits priority clients only."""
+def test_a_plan_without_a_threshold_closes_the_gate() -> None:
+    """The gate then admits priority clients only."""
     got = EpsilonGate(num_rounds=1).admit(
         RoundPlan((0, 1)), Objective(1.0, 0.5), make_updates([1.0, 1.0])
     )
@@ -261,18 +261,18 @@ UPPER = "F_k = 0.9 <= F + eps_t = 1 + 0.2 = 1.2"
 ABOVE = "F_k = 1.5 > F + eps_t = 1 + 0.2 = 1.2"
 
 
-def explain_admissions(call: RoundPlan, objective: Objective, given: ClientUpdates) -> list[str]:
-    """Return what a gate says of two clients' admission."""
+def explain_admissions(plan: RoundPlan, objective: Objective, given: ClientUpdates) -> list[str]:
+    """Return a gate's explanations of two clients' admission."""
     gate = EpsilonGate(num_rounds=1)
-    admission = gate.admit(call, objective, given)
-    decided = DecisionTrace(
-        call, objective, given, admission.fraction, admission.reason, None, None, None, ""
+    admission = gate.admit(plan, objective, given)
+    trace = DecisionTrace(
+        plan, objective, given, admission.fraction, admission.reason, None, None, None, ""
     )
-    return [gate.explain_admission(decided, place) for place in range(2)]
+    return [gate.explain_admission(trace, index) for index in range(2)]
 
 
 @pytest.mark.parametrize(
-    ("clients_decide", "loss", "priority", "told"),
+    ("clients_decide", "loss", "priority", "explanation"),
     [
         (True, 0.9, 0.0, f"whole; {LOWER}"),
         (True, 0.5, 0.0, "no; F_k = 0.5 < F - eps_t = 1 - 0.2 = 0.8"),
@@ -300,25 +300,25 @@ def explain_admissions(call: RoundPlan, objective: Objective, given: ClientUpdat
     ],
 )
 def test_the_halves_that_the_server_decided_are_explained(
-    clients_decide: bool, loss: float, priority: float, told: str
+    clients_decide: bool, loss: float, priority: float, explanation: str
 ) -> None:
-    """An update that is admitted shows all of them, one that is not those that failed."""
-    call = RoundPlan((0, 1), epsilon=0.2, clients_apply_gate=clients_decide)
+    """For an admitted update all of them, for a rejected one those that failed."""
+    plan = RoundPlan((0, 1), epsilon=0.2, clients_apply_gate=clients_decide)
     given = make_updates([1.0, loss], priority=[1.0, priority])
-    assert explain_admissions(call, Objective(1.0, 0.5), given) == [
+    assert explain_admissions(plan, Objective(1.0, 0.5), given) == [
         "whole; the client has priority",
-        told,
+        explanation,
     ]
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "overall", "told"),
+    ("epsilon", "overall", "explanation"),
     [
         (0.0, 1.0, "no; the gate is closed (eps_t = 0)"),
         (0.2, math.nan, "no; the priority clients' loss is unknown: the gate is closed"),
     ],
 )
-def test_a_closed_gate_is_explained(epsilon: float, overall: float, told: str) -> None:
-    """No inequality is shown that decided nothing."""
-    call, objective = RoundPlan((0, 1), epsilon=epsilon), Objective(overall, 0.5)
-    assert explain_admissions(call, objective, make_updates([1.0, 0.9]))[1] == told
+def test_a_closed_gate_is_explained(epsilon: float, overall: float, explanation: str) -> None:
+    """The explanation shows no inequality."""
+    plan, objective = RoundPlan((0, 1), epsilon=epsilon), Objective(overall, 0.5)
+    assert explain_admissions(plan, objective, make_updates([1.0, 0.9]))[1] == explanation

@@ -1,4 +1,4 @@
-"""What AAggFF-S and AAggFF-D have in common."""
+"""Common properties of AAggFF-S and AAggFF-D."""
 
 import math
 from typing import Any
@@ -21,16 +21,18 @@ from tests.builders import compute_mixing_path, draw_losses, make_updates_from_l
     ],
 )
 def test_uniform_losses_give_uniform_p(rule: Weighting[Any], loss: float) -> None:
-    """Who is treated alike is weighed alike, in every round."""
+    """Equal losses give equal weights in every round."""
     history = [dict.fromkeys(range(6), loss)] * 20
-    got, told = compute_mixing_path(rule, history, 6)
+    got, weights_by_round = compute_mixing_path(rule, history, 6)
     np.testing.assert_allclose(got, np.full((20, 6), 1 / 6), atol=1e-12)
-    np.testing.assert_allclose([w.weight for w in told], np.full((20, 6), 1 / 6), atol=1e-12)
+    np.testing.assert_allclose(
+        [w.weight for w in weights_by_round], np.full((20, 6), 1 / 6), atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("rule", [AAggFFSWeighting(), AAggFFDWeighting()])
-def test_the_worse_off_weigh_more(rule: Weighting[Any]) -> None:
-    """Losses that stay in order put p into their order, and more so over the rounds."""
+def test_larger_losses_weigh_more(rule: Weighting[Any]) -> None:
+    """Constant losses order p by loss, and the differences increase over the rounds."""
     history = [{0: 1.0, 1: 1.5, 2: 2.0}] * 30
     got, _ = compute_mixing_path(rule, history, 3)
     assert np.all(np.diff(got, axis=1) >= 0)
@@ -38,21 +40,21 @@ def test_the_worse_off_weigh_more(rule: Weighting[Any]) -> None:
 
 
 @pytest.mark.parametrize("rule", [AAggFFSWeighting(), AAggFFDWeighting()])
-def test_the_decision_loss_is_of_the_p_held_before(rule: Weighting[Any]) -> None:
-    """l_t = -log(1 + <p_t, r_t>), p_t decided without r_t."""
+def test_the_decision_loss_uses_the_p_before_the_round(rule: Weighting[Any]) -> None:
+    """l_t = -log(1 + <p_t, r_t>) with p_t decided without r_t."""
     history = draw_losses(5, 10, 5)
-    got, told = compute_mixing_path(rule, history, 5)
-    held = np.vstack([np.full(5, 0.2), got])
-    for t, weights in enumerate(told):
+    got, weights_by_round = compute_mixing_path(rule, history, 5)
+    mixing_before = np.vstack([np.full(5, 0.2), got])
+    for t, weights in enumerate(weights_by_round):
         assert weights.response is not None
         assert weights.decision_loss == pytest.approx(
-            -math.log1p(held[t] @ weights.response), abs=1e-14
+            -math.log1p(mixing_before[t] @ weights.response), abs=1e-14
         )
 
 
 @pytest.mark.parametrize("rule", [AAggFFSWeighting(), AAggFFDWeighting()])
-def test_shares_multiply(rule: Weighting[Any]) -> None:
-    """A share in between scales the client's part before p is normalised."""
+def test_admitted_fractions_multiply(rule: Weighting[Any]) -> None:
+    """A fraction between 0 and 1 scales the client's p before normalization."""
     state = rule.init(Population.from_size(3))
     _, weights = rule.weigh(
         state,
@@ -65,6 +67,6 @@ def test_shares_multiply(rule: Weighting[Any]) -> None:
 
 @pytest.mark.parametrize("rule", [AAggFFSWeighting(), AAggFFDWeighting()])
 def test_one_client_has_all_the_weight(rule: Weighting[Any]) -> None:
-    """K = 1 divides by no log K = 0."""
+    """K = 1 does not divide by log K = 0."""
     got, _ = compute_mixing_path(rule, [{0: 1.0}, {0: 3.0}], 1)
     assert got.tolist() == [[1.0], [1.0]]

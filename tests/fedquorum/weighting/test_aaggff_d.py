@@ -23,11 +23,11 @@ from tests.reference import aaggff
 
 @dataclass(frozen=True)
 class Case:
-    """A run of AAggFF-D: how many of the clients are asked and heard, and the transform."""
+    """A run of AAggFF-D: the numbers of selected and reporting clients, and the transform."""
 
     size: int
-    asked: int
-    heard: int
+    num_selected: int
+    num_reporting: int
     rounds: int
     cdf: str
     c1: float = 0.0
@@ -49,23 +49,27 @@ class Case:
     ids=str,
 )
 def test_d_follows_the_reference(case: Case, running: bool) -> None:
-    """p of every round and the decision losses, full and sampled, with and without silent ones."""
-    history = draw_losses(case.size, case.rounds, case.heard)
+    """p of every round and the decision losses, with and without sampling and missing reports."""
+    history = draw_losses(case.size, case.rounds, case.num_reporting)
     rule = AAggFFDWeighting(
         case.cdf,
         c1=case.c1,
         c2=case.c2,
         baseline_response="running" if running else "sample",
     )
-    got, told = compute_mixing_path(rule, history, case.size, case.asked)
+    got, weights_by_round = compute_mixing_path(rule, history, case.size, case.num_selected)
     expected, losses = aaggff.follow_the_leader_trajectory(
-        history, case.size, case.asked, case.cdf, c1=case.c1, c2=case.c2, running=running
+        history, case.size, case.num_selected, case.cdf, c1=case.c1, c2=case.c2, running=running
     )
     np.testing.assert_allclose(got, expected, rtol=1e-12)
-    np.testing.assert_allclose([w.decision_loss or 0.0 for w in told], losses, atol=1e-14)
-    for losses_heard, mixing, weights in zip(history, got, told, strict=True):
-        on_heard = mixing[list(losses_heard)]
-        np.testing.assert_allclose(weights.weight, on_heard / on_heard.sum(), rtol=1e-12)
+    np.testing.assert_allclose(
+        [w.decision_loss or 0.0 for w in weights_by_round], losses, atol=1e-14
+    )
+    for reported_losses, mixing, weights in zip(history, got, weights_by_round, strict=True):
+        reported_mixing = mixing[list(reported_losses)]
+        np.testing.assert_allclose(
+            weights.weight, reported_mixing / reported_mixing.sum(), rtol=1e-12
+        )
 
 
 @pytest.mark.parametrize("rbar", ["sample", "running"])
@@ -73,23 +77,23 @@ def test_d_with_everyone_is_its_full_information_form(rbar: str) -> None:
     """C = 1: p ~ exp(sqrt(log K) sum r / (1 + rbar) / (L sqrt(m + 1))), r the true responses."""
     size = 9
     history = draw_losses(size, 40, size)
-    got, told = compute_mixing_path(
+    got, weights_by_round = compute_mixing_path(
         AAggFFDWeighting("weibull", baseline_response=rbar), history, size
     )
     total, means = np.zeros(size), list[float]()
     for t, losses in enumerate(history):
         response = compute_bounded_responses(np.array(list(losses.values())), "weibull", 0.0, 1.0)
-        np.testing.assert_array_equal(told[t].response, response)
+        np.testing.assert_array_equal(weights_by_round[t].response, response)
         start = [1 - math.exp(-1)]
-        at = response.mean() if rbar == "sample" else np.mean(means or start)
+        baseline = response.mean() if rbar == "sample" else np.mean(means or start)
         means.append(float(response.mean()))
-        total += response / (1 + at)
+        total += response / (1 + baseline)
         power = np.exp(math.sqrt(math.log(size)) * total / (3 * math.sqrt(t + 2)))
         np.testing.assert_allclose(got[t], power / power.sum(), rtol=1e-12)
 
 
 def test_d_gradient_is_unbiased_at_a_fixed_rbar() -> None:
-    """Over all samples the linearised gradient's mean is that of the full responses."""
+    """Over all samples the linearized gradient's mean is that of the full responses."""
     response, size, m, rbar = np.array([0.9, 0.1, 0.4, 0.35, 0.6]), 5, 2, 0.3
     mixing = np.random.default_rng(0).dirichlet(np.ones(size))
     samples = [np.array(s) for s in itertools.combinations(range(size), m)]
@@ -108,7 +112,7 @@ def test_d_gradient_is_unbiased_at_a_fixed_rbar() -> None:
 
 
 def test_d_gradient_is_the_expansion_of_the_exact_one() -> None:
-    """Off rbar 1 by a small h it is right to the order of h^2."""
+    """At a distance h from rbar 1 its error is of order h^2."""
     rng = np.random.default_rng(1)
     mixing, direction, rbar = rng.dirichlet(np.ones(6)), rng.normal(size=6), 0.4
     errors = []
@@ -124,48 +128,53 @@ def test_d_gradients_stay_within_the_lipschitz_constant(rbar: str) -> None:
     """|g_i| <= L for losses that differ by 18 orders of magnitude, at every C."""
     rng = np.random.default_rng(2)
     size = 12
-    for asked in (1, 4, 12):
+    for num_selected in (1, 4, 12):
         rule = AAggFFDWeighting("exponential", baseline_response=rbar)
-        bound = compute_lipschitz_d(0.0, asked / size, asked / size)
+        bound = compute_lipschitz_d(0.0, num_selected / size, num_selected / size)
         state = rule.init(Population.from_size(size))
         for _ in range(60):
-            clients = np.sort(rng.choice(size, asked, replace=False)).tolist()
-            losses = dict(zip(clients, 10.0 ** rng.uniform(-12, 6, asked), strict=True))
-            following, _ = rule.weigh(
-                state, RoundPlan(tuple(clients)), make_updates_from_losses(losses), np.ones(asked)
+            clients = np.sort(rng.choice(size, num_selected, replace=False)).tolist()
+            losses = dict(zip(clients, 10.0 ** rng.uniform(-12, 6, num_selected), strict=True))
+            next_state, _ = rule.weigh(
+                state,
+                RoundPlan(tuple(clients)),
+                make_updates_from_losses(losses),
+                np.ones(num_selected),
             )
-            assert np.abs(following.gradient - state.gradient).max() <= bound
-            state = following
+            assert np.abs(next_state.gradient - state.gradient).max() <= bound
+            state = next_state
 
 
-@pytest.mark.parametrize(("pool", "share"), [(None, 2 / 8), (frozenset({0, 1, 2, 3}), 2 / 4)])
-def test_d_takes_its_share_from_the_call(pool: frozenset[int] | None, share: float) -> None:
-    """C is the clients asked / those that could be, all or the pool, in the estimate as well."""
-    call = RoundPlan((0, 1), eligible=pool)
-    assert compute_sampled_fraction(call, 8) == share
+@pytest.mark.parametrize(("pool", "fraction"), [(None, 2 / 8), (frozenset({0, 1, 2, 3}), 2 / 4)])
+def test_d_takes_its_fraction_from_the_plan(pool: frozenset[int] | None, fraction: float) -> None:
+    """C is the selected clients / the eligible clients, in the estimate too."""
+    plan = RoundPlan((0, 1), eligible=pool)
+    assert compute_sampled_fraction(plan, 8) == fraction
     rule = AAggFFDWeighting(c1=0.0, c2=1.0)
     _, weights = rule.weigh(
         rule.init(Population.from_size(8)),
-        call,
+        plan,
         make_updates_from_losses({0: 1.0, 1: 3.0}),
         np.ones(2),
     )
     bounded = compute_bounded_responses(np.array([1.0, 3.0]), "weibull", 0.0, 1.0)
     expected = np.full(8, bounded.mean())
-    expected[:2] = (1 - 1 / share) * bounded.mean() + bounded / share
+    expected[:2] = (1 - 1 / fraction) * bounded.mean() + bounded / fraction
     assert weights.estimate is not None
     np.testing.assert_allclose(weights.estimate, expected, rtol=1e-12)
 
 
 def test_d_needs_no_square_array() -> None:
-    """A decision for 200,000 clients holds a few vectors of that length at most."""
+    """A decision for 200,000 clients needs at most a few vectors of that length."""
     size = 200_000
     rule = AAggFFDWeighting()
     state = rule.init(Population.from_size(size))
-    asked = np.arange(0, size, 100)
-    given = make_updates_from_losses(dict.fromkeys(asked.tolist(), 1.0))
+    selected = np.arange(0, size, 100)
+    given = make_updates_from_losses(dict.fromkeys(selected.tolist(), 1.0))
     tracemalloc.start()
-    state, weights = rule.weigh(state, RoundPlan(tuple(asked.tolist())), given, np.ones(len(asked)))
+    state, weights = rule.weigh(
+        state, RoundPlan(tuple(selected.tolist())), given, np.ones(len(selected))
+    )
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 10 * 8 * size
@@ -173,8 +182,8 @@ def test_d_needs_no_square_array() -> None:
     assert state.mixing.shape == (size,)
 
 
-def test_d_weighs_clients_whose_p_is_too_small_for_a_float() -> None:
-    """The heard ones are normalised in the exponent, so that their weights still sum to 1."""
+def test_d_weights_clients_whose_p_underflows() -> None:
+    """The reporting clients are normalized in the exponent, so that their weights sum to 1."""
     size = 4
     state = AAggFFDState(
         client=np.arange(size),

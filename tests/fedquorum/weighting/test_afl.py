@@ -1,4 +1,4 @@
-"""AFL by hand: p climbs the losses, with the mass of the clients heard."""
+"""AFL by hand: p climbs the losses, with the mass of the reporting clients."""
 
 import numpy as np
 from fedquorum.types import Population, RoundPlan
@@ -9,18 +9,18 @@ from tests.builders import make_client_updates
 
 
 def test_afl_by_hand() -> None:
-    """p = (1/2, 1/2) + 0.1 (1, 3) is projected back: the mean is taken off."""
-    state, told = AFLWeighting(0.1).init(Population.from_size(2)), []
+    """p = (1/2, 1/2) + 0.1 (1, 3) is projected back, which subtracts the mean."""
+    state, weights_by_round = AFLWeighting(0.1).init(Population.from_size(2)), []
     for _ in range(2):
         state, weights = AFLWeighting(0.1).weigh(
             state, RoundPlan((0, 1)), make_client_updates([1.0, 3.0]), np.ones(2)
         )
-        told.append(weights.weight)
-    np.testing.assert_allclose(told, [[0.4, 0.6], [0.3, 0.7]])
+        weights_by_round.append(weights.weight)
+    np.testing.assert_allclose(weights_by_round, [[0.4, 0.6], [0.3, 0.7]])
 
 
 def test_afl_moves_only_the_mass_of_reporting_clients() -> None:
-    """Who is not heard keeps p; the others share what they had together."""
+    """The p of a client that does not report stays; the others divide their total mass."""
     rule = AFLWeighting(0.1)
     state = rule.init(Population.from_size(4))
     state, weights = rule.weigh(
@@ -31,7 +31,7 @@ def test_afl_moves_only_the_mass_of_reporting_clients() -> None:
 
 
 def test_afl_with_no_mass_left_among_reporting_clients() -> None:
-    """Their p stays 0, and the worst off of them is followed, as with hardly any mass."""
+    """Their p stays 0, and the largest loss gets all the weight, as with a tiny mass."""
     rule = AFLWeighting(1.0)
     state = rule.init(Population.from_size(3))
     state, _ = rule.weigh(

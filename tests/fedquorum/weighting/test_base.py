@@ -1,4 +1,4 @@
-"""What a weighting of the user's own says of itself where it says nothing."""
+"""The defaults of a custom weighting."""
 
 from dataclasses import replace
 
@@ -13,21 +13,21 @@ from tests.fedquorum.records.made import FIXTURES
 
 @pytest.fixture
 def rule() -> Weighting[None]:
-    """Return a rule with the two methods that it must have, and no others."""
+    """Return a rule with the two abstract methods alone."""
     made: Weighting[None] = import_object(f"{FIXTURES / 'my_rule.py'}:Tempered")(power=1.0)
     return made
 
 
-def test_its_weight_is_explained_by_what_it_is(rule: Weighting[None]) -> None:
-    """With its parameters, since nobody else knows the formula."""
-    made = decide_first_round(rule, make_client_updates([1.0, 1.0], data=[10, 30]), 2)
-    assert [*rule.explain(made, 1)] == ["c_k = 0.75 by Tempered(power=1.0)"]
-    assert [*rule.explain(replace(made, weights=None), 1)] == []
-    assert [*rule.check_unreplayable(made)] == []
+def test_its_weight_is_explained_by_its_repr(rule: Weighting[None]) -> None:
+    """The library does not know its formula."""
+    trace = decide_first_round(rule, make_client_updates([1.0, 1.0], data=[10, 30]), 2)
+    assert [*rule.explain(trace, 1)] == ["c_k = 0.75 by Tempered(power=1.0)"]
+    assert [*rule.explain(replace(trace, weights=None), 1)] == []
+    assert [*rule.check_unreplayable(trace)] == []
 
 
-def test_nothing_is_assumed_of_it(rule: Weighting[None]) -> None:
-    """Neither a bound on one client's weight nor that it is known before the training."""
+def test_it_has_no_bounds_by_default(rule: Weighting[None]) -> None:
+    """It has neither a largest weight nor a regret bound nor a form to correct."""
     assert (rule.numerator, rule.needs_losses, rule.has_fixed_denominator) == (
         "Tempered",
         True,

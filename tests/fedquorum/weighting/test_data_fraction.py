@@ -1,4 +1,4 @@
-"""Weights by data: FedALIGN's p_k / (1 + A), FedAvg's fractions, and those of all known clients."""
+"""Weights by data: FedALIGN's p_k / (1 + A), FedAvg's fractions, and draws."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -39,7 +39,7 @@ def test_data_fraction_is_fedalign_aggregation(cohort: list[tuple[int, bool, boo
     assert weights.weight.sum() == pytest.approx(1.0)
 
 
-def test_nobody_admitted_means_zero_weights() -> None:
+def test_no_admitted_client_means_zero_weights() -> None:
     """Zero total weight gives zeros, not a division by zero."""
     _, weights = DataFraction().weigh(
         None, RoundPlan((0, 1)), make_client_updates([1.0, 2.0]), np.zeros(2)
@@ -47,8 +47,8 @@ def test_nobody_admitted_means_zero_weights() -> None:
     assert weights.weight.tolist() == [0.0, 0.0]
 
 
-def test_a_share_of_an_update_counts_by_that_share() -> None:
-    """Half of 20 examples is as much as 10 whole ones."""
+def test_an_admitted_fraction_scales_the_data() -> None:
+    """Half of 20 examples counts as much as 10."""
     given = make_client_updates([1.0, 1.0], data=[10, 20], priority=[1.0, 0.5])
     _, weights = DataFraction().weigh(None, RoundPlan((0, 1)), given, np.array([1.0, 0.5]))
     assert weights.weight.tolist() == [0.5, 0.5]
@@ -59,23 +59,25 @@ def test_without_priority_clients_there_is_no_inclusion_mass() -> None:
     """The fraction is explained by itself, since A divides by the priority clients' data."""
     given = make_client_updates([1.0, 1.0], data=[10, 30], priority=0.0)
     _, weights = DataFraction().weigh(None, RoundPlan((0, 1)), given, np.ones(2))
-    made = replace(decide_first_round(DataFraction(), given, 2), updates=given, weights=weights)
-    (line,) = DataFraction().explain(made, 1)
+    trace = replace(decide_first_round(DataFraction(), given, 2), updates=given, weights=weights)
+    (line,) = DataFraction().explain(trace, 1)
     assert line.endswith("s_k D_k = 1 x 30, the sum is 40: c_k = 0.75")
 
 
-# Client 0 was drawn twice and client 1 once, of priority clients with 60 examples in all.
-DRAWN = RoundPlan((0, 1, 2), replacement_sample=ReplacementSample({0: 2, 1: 1}, 60.0))
+# Client 0 was drawn twice and client 1 once, from priority clients with 60 examples in all.
+SAMPLED_PLAN = RoundPlan((0, 1, 2), replacement_sample=ReplacementSample({0: 2, 1: 1}, 60.0))
 
 
 def test_a_weight_by_draws_is_explained_with_its_numbers() -> None:
-    """n_k / |S| of a drawn priority client, p_k of another one, both over 1 + A = 1 + 30 / 60."""
+    """n_k / |S| for a drawn priority client, p_k for others, both over 1 + A = 1 + 30 / 60."""
     rule = DataFraction()
     given = make_client_updates([1.0] * 3, data=[10, 20, 30], priority=[1, 1, 0])
-    _, weights = rule.weigh(None, DRAWN, given, np.ones(3))
+    _, weights = rule.weigh(None, SAMPLED_PLAN, given, np.ones(3))
     np.testing.assert_allclose(weights.weight, [2 / 3 / 1.5, 1 / 3 / 1.5, 0.5 / 1.5])
-    made = replace(decide_first_round(rule, given, 3), plan=DRAWN, updates=given, weights=weights)
-    assert [list(rule.explain(made, place)) for place in range(3)] == [
+    trace = replace(
+        decide_first_round(rule, given, 3), plan=SAMPLED_PLAN, updates=given, weights=weights
+    )
+    assert [list(rule.explain(trace, index)) for index in range(3)] == [
         ["c_k = n_k / |S| / (1 + A) = 2 / 3 / (1 + 0.5) = 0.444444"],
         ["c_k = n_k / |S| / (1 + A) = 1 / 3 / (1 + 0.5) = 0.222222"],
         [
@@ -83,4 +85,4 @@ def test_a_weight_by_draws_is_explained_with_its_numbers() -> None:
             "c_k = p_k / (1 + A) = 0.5 / (1 + 0.5) = 0.333333",
         ],
     ]
-    assert [*rule.explain(replace(made, weights=None), 0)] == []
+    assert [*rule.explain(replace(trace, weights=None), 0)] == []

@@ -1,4 +1,4 @@
-"""Rules that mix by losses in the language of exponentiated gradients, each against its formula."""
+"""Rules that mix by losses as exponentiated gradients, each against its formula."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -43,7 +43,7 @@ DATA = [10.0, 20.0, 30.0, 40.0]
     ],
 )
 def test_formulas(rule: Weighting[Any], weight: Callable[[FloatArray], FloatArray]) -> None:
-    """c ~ w F^q, w exp(lambda F), w / (M - F): each is w exp(r) of the response that it tells."""
+    """c ~ w F^q, w exp(lambda F), w / (M - F): each is w exp(r) with the rule's response r."""
     weights = weigh(rule, make_client_updates(LOSS, data=DATA))
     expected = np.array(DATA) * weight(np.array(LOSS))
     np.testing.assert_allclose(weights.weight, expected / expected.sum(), rtol=1e-13)
@@ -63,7 +63,7 @@ def test_formulas(rule: Weighting[Any], weight: Callable[[FloatArray], FloatArra
     ],
 )
 def test_limits_are_fedavg(rule: Weighting[Any]) -> None:
-    """q = 0, lambda = 0 and M to infinity weigh by data alone."""
+    """q = 0, lambda = 0 and M to infinity weight by data alone."""
     given = make_client_updates(
         LOSS, data=DATA, updates=np.random.default_rng(0).normal(size=(4, 3))
     )
@@ -76,14 +76,14 @@ def test_limits_are_fedavg(rule: Weighting[Any]) -> None:
     "rule", [QFedAvgWeighting(q=500.0), TERMWeighting(tilt=500.0), AFLWeighting(step_size=500.0)]
 )
 def test_limits_are_the_worst_client(rule: Weighting[Any]) -> None:
-    """q, lambda and gamma to infinity look at the largest loss only."""
+    """q, lambda and gamma to infinity count only the largest loss."""
     np.testing.assert_allclose(
         weigh(rule, make_client_updates(LOSS, data=DATA)).weight, [0, 0, 1, 0], atol=1e-10
     )
 
 
 def test_a_uniform_prior_is_fedebas() -> None:
-    """c ~ exp(F / tau), whatever the amounts of data; equal losses give 1 / n."""
+    """c ~ exp(F / tau) for any amounts of data; equal losses give 1 / n."""
     given, tau = make_client_updates(LOSS, data=DATA), 0.8
     expected = np.exp(np.array(LOSS) / tau)
     weights = weigh(TERMWeighting(1 / tau, "uniform"), given)
@@ -98,14 +98,14 @@ def test_a_uniform_prior_is_fedebas() -> None:
 
 
 def test_the_prior_by_data_is_fedavgs_weights_to_the_bit() -> None:
-    """What TERM did before it had a choice of priors."""
+    """TERM with the default prior starts from FedAvg's weights."""
     given = make_client_updates(LOSS, data=DATA)
     expected = compute_exponentiated_gradient(weigh(DataFraction(), given).weight, 1.5 * given.loss)
     assert weigh(TERMWeighting(1.5), given).weight.tolist() == expected.tolist()
 
 
 def test_a_uniform_prior_has_no_draws() -> None:
-    """A draw counts as its client's share of the data."""
+    """Sampling with replacement weights clients by data, not uniformly."""
     sampling = Sampling(priority_samples=2)
     assert RuleSet(AllClients(sampling), TERMWeighting()).weighting.weights_by_data
     with pytest.raises(ParameterError, match="priority_samples must be None with prior=uniform"):
@@ -113,14 +113,14 @@ def test_a_uniform_prior_has_no_draws() -> None:
 
 
 def test_propfair_near_its_bound() -> None:
-    """A loss at or above M has the weight of M - epsilon, the largest: never one below 0."""
+    """A loss at or above M has the weight of M - epsilon, the largest, and not a negative one."""
     weights = weigh(PropFairWeighting(bound=2.0), make_client_updates([1.0, 1.8, 2.0, 50.0])).weight
     np.testing.assert_allclose(weights, np.array([1, 5, 5, 5]) / 16)
 
 
 @pytest.mark.parametrize("rule", [QFedAvgWeighting(1.0, 4.0), FedMGDAWeighting(0.2)])
 def test_rules_that_read_updates_record_their_norms(rule: Weighting[Any]) -> None:
-    """|Delta_i| is on record, so that a weight that depends on it can be recomputed."""
+    """Records have |Delta_i|, so that an audit can recompute a weight that depends on it."""
     updates = np.random.default_rng(5).normal(size=(4, 5))
     norms = weigh(rule, make_client_updates(LOSS, updates=updates)).update_norm
     assert norms is not None
@@ -128,8 +128,8 @@ def test_rules_that_read_updates_record_their_norms(rule: Weighting[Any]) -> Non
     assert weigh(TERMWeighting(), make_client_updates(LOSS, updates=updates)).update_norm is None
 
 
-def test_rules_on_updates_need_their_products() -> None:
-    """Without inner products of the updates the message says what is missing."""
+def test_rules_on_updates_need_inner_products() -> None:
+    """Without them the error names the missing input."""
     with pytest.raises(ValueError, match=r"FedMGDA\+ needs the inner products of the updates"):
         weigh(FedMGDAWeighting(), make_client_updates(LOSS))
     with pytest.raises(ValueError, match="needs the norms of the updates"):
@@ -137,7 +137,7 @@ def test_rules_on_updates_need_their_products() -> None:
 
 
 def test_products_are_computed_only_on_demand() -> None:
-    """Rules on losses alone leave the updates alone."""
+    """Rules on losses alone do not read the updates."""
 
     def fail() -> FloatArray:
         raise AssertionError("not needed")

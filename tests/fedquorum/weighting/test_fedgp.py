@@ -1,4 +1,4 @@
-"""FedGP: the priority clients' step, and of the others what points its way."""
+"""FedGP: the priority clients' step, and the projections of the other updates onto it."""
 
 import math
 
@@ -26,27 +26,27 @@ PRIORITY = np.array([1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0])
 DATA = np.array([30.0, 10.0, 7.0, 12.0, 50.0, 90.0, 3.0])
 
 
-def given(
+def make_updates(
     updates: FloatArray, priority: FloatArray, data: FloatArray | float = 10.0
 ) -> ClientUpdates:
-    """Return responses without any loss, which the rule does not need."""
+    """Return updates without losses, which the rule does not need."""
     losses = np.full(len(updates), math.nan)
     return make_client_updates(losses, priority=priority, data=data, updates=updates)
 
 
-def step(updates: FloatArray, priority: list[float], beta: float = 0.5) -> FloatArray:
+def compute_step(updates: FloatArray, priority: list[float], beta: float = 0.5) -> FloatArray:
     """Return sum_k c_k Delta_k."""
-    weights = weigh(FedGPWeighting(beta), given(updates, np.array(priority)))
+    weights = weigh(FedGPWeighting(beta), make_updates(updates, np.array(priority)))
     return np.asarray(weights.weight @ updates)
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.3, 0.5, 1.0])
-def test_the_step_is_that_of_the_definition(beta: float) -> None:
-    """An independent implementation projects vectors, the rule weighs by inner products."""
-    of_target, others = PRIORITY > 0, PRIORITY == 0
-    weights = weigh(FedGPWeighting(beta), given(UPDATES, PRIORITY, DATA))
-    g_target = reference.compute_target(UPDATES[of_target].tolist(), DATA[of_target].tolist())
-    expected = reference.step(g_target, UPDATES[others].tolist(), beta)
+def test_the_step_matches_the_definition(beta: float) -> None:
+    """An independent implementation projects vectors; the rule weights by inner products."""
+    is_target, is_source = PRIORITY > 0, PRIORITY == 0
+    weights = weigh(FedGPWeighting(beta), make_updates(UPDATES, PRIORITY, DATA))
+    g_target = reference.compute_target(UPDATES[is_target].tolist(), DATA[is_target].tolist())
+    expected = reference.step(g_target, UPDATES[is_source].tolist(), beta)
     np.testing.assert_allclose(weights.weight @ UPDATES, expected, rtol=1e-12)
     assert weights.update_norm is not None
     np.testing.assert_allclose(weights.update_norm, np.linalg.norm(UPDATES, axis=1), rtol=1e-12)
@@ -54,17 +54,17 @@ def test_the_step_is_that_of_the_definition(beta: float) -> None:
 
 
 def test_beta_0_is_fedavg_on_the_priority_clients_to_the_bit() -> None:
-    """Factors and divisor are equal, so the models are."""
-    responded = given(UPDATES, PRIORITY, DATA)
-    got = weigh(FedGPWeighting(0.0), responded)
-    expected = weigh(DataFraction(), responded, share=PRIORITY)
+    """Numerators and denominator are equal, and so are the models."""
+    updates = make_updates(UPDATES, PRIORITY, DATA)
+    got = weigh(FedGPWeighting(0.0), updates)
+    expected = weigh(DataFraction(), updates, share=PRIORITY)
     assert got.numerator.tolist() == expected.numerator.tolist()
     assert got.denominator == expected.denominator
 
 
 @pytest.mark.parametrize("selection", [AllClients(), PriorityOnly()])
 def test_priority_weights_are_those_of_the_objective(selection: AllClients | PriorityOnly) -> None:
-    """p_k = lambda_k D_k / sum of lambda_i D_i, counted once, whichever selection admits."""
+    """p_k = lambda_k D_k / sum of lambda_i D_i, counted once, for any selection."""
     population = Population((0, 1, 2), frozenset({0, 1}), {1: 0.25})
     world = World(population, DATA[:3], np.ones(3), updates=UPDATES[:3])
     (got,) = decide_rounds(RuleSet(selection, FedGPWeighting(0.0)), world, [[1, 1, 1]])
@@ -72,12 +72,12 @@ def test_priority_weights_are_those_of_the_objective(selection: AllClients | Pri
 
 
 def test_a_sources_length_does_not_matter() -> None:
-    """Its update times any positive number gives the same step."""
-    before = step(UPDATES, PRIORITY.tolist())
+    """Scaling its update by any positive number gives the same step."""
+    before = compute_step(UPDATES, PRIORITY.tolist())
     for factor in (1e-6, 3.0, 1e9):
         longer = UPDATES.copy()
         longer[4] *= factor
-        np.testing.assert_allclose(step(longer, PRIORITY.tolist()), before, rtol=1e-9)
+        np.testing.assert_allclose(compute_step(longer, PRIORITY.tolist()), before, rtol=1e-9)
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
@@ -85,61 +85,63 @@ def test_a_source_along_the_target_changes_nothing(beta: float) -> None:
     """One source that is a positive multiple of g_T: the step is g_T."""
     for factor in (0.01, 1.0, 50.0):
         updates = np.array([[3.0, 4.0], [factor * 3.0, factor * 4.0]])
-        np.testing.assert_allclose(step(updates, [1, 0], beta), [3.0, 4.0], rtol=1e-12)
+        np.testing.assert_allclose(compute_step(updates, [1, 0], beta), [3.0, 4.0], rtol=1e-12)
 
 
 def test_opposed_sources_halve_the_step() -> None:
-    """Nothing points the target's way: (1 - beta) g_T is left."""
+    """All projections are 0, and the step is (1 - beta) g_T."""
     updates = np.array([[3.0, 4.0], [-1.0, -1.0], [-4.0, 2.9], [0.0, -9.0]])
-    np.testing.assert_allclose(step(updates, [1, 0, 0, 0]), [1.5, 2.0], rtol=1e-12)
-    np.testing.assert_allclose(step(updates, [1, 0, 0, 0], 0.2), [2.4, 3.2], rtol=1e-12)
+    np.testing.assert_allclose(compute_step(updates, [1, 0, 0, 0]), [1.5, 2.0], rtol=1e-12)
+    np.testing.assert_allclose(compute_step(updates, [1, 0, 0, 0], 0.2), [2.4, 3.2], rtol=1e-12)
 
 
 def test_a_huge_source_moves_the_model_by_its_bound_at_most() -> None:
-    """|c_i Delta_i| <= (beta / N_s) |g_T|, whatever a source sends."""
+    """|c_i Delta_i| <= (beta / N_s) |g_T| for any update of a source."""
     updates = np.array([[3.0, 4.0], [1e6, 0.0]])
-    np.testing.assert_allclose(step(updates, [1, 0]), [3.0, 2.0], rtol=1e-12)
+    np.testing.assert_allclose(compute_step(updates, [1, 0]), [3.0, 2.0], rtol=1e-12)
     rng = np.random.default_rng(2)
     for beta in (0.5, 1.0):
         for _ in range(20):
-            drawn = rng.normal(size=(5, 3)) * 10.0 ** rng.uniform(-6, 6, (5, 1))
-            weight = weigh(FedGPWeighting(beta), given(drawn, np.array([1, 1, 0, 0, 0]))).weight
-            moved = weight[2:] * np.linalg.norm(drawn[2:], axis=1)
-            g_target = np.linalg.norm(drawn[:2].mean(axis=0))
-            assert moved.max() <= beta / 3 * g_target * (1 + 1e-9)
+            updates = rng.normal(size=(5, 3)) * 10.0 ** rng.uniform(-6, 6, (5, 1))
+            weight = weigh(
+                FedGPWeighting(beta), make_updates(updates, np.array([1, 1, 0, 0, 0]))
+            ).weight
+            lengths = weight[2:] * np.linalg.norm(updates[2:], axis=1)
+            g_target = np.linalg.norm(updates[:2].mean(axis=0))
+            assert lengths.max() <= beta / 3 * g_target * (1 + 1e-9)
 
 
 def test_without_a_priority_update_nothing_counts() -> None:
-    """As in FedALIGN's gate: there is no direction to help."""
-    weights = weigh(FedGPWeighting(), given(UPDATES, np.zeros(7)))
+    """As in FedALIGN's gate, there is no direction to follow."""
+    weights = weigh(FedGPWeighting(), make_updates(UPDATES, np.zeros(7)))
     assert weights.weight.tolist() == [0.0] * 7
 
 
 def test_without_a_source_it_is_fedavg() -> None:
-    """No half step where nobody could have helped; no inner products are asked for either."""
+    """The step is not halved, and the rule needs no inner products."""
     alone = make_client_updates(np.ones(3), data=[10.0, 20.0, 10.0])
     assert weigh(FedGPWeighting(), alone).weight.tolist() == [0.25, 0.5, 0.25]
 
 
 def test_updates_without_a_direction_count_nothing() -> None:
-    """Of length 0, so short that c_i overflows, or so long that its square does."""
+    """An update of length 0, one so short that c_i overflows, or one whose square overflows."""
     updates = np.array([[3.0, 4.0], [0.0, 0.0], [1e-200, 0.0], [1e-160, 0.0], [1e200, 0.0]])
     with np.errstate(over="ignore"):
-        weights = weigh(FedGPWeighting(), given(updates, np.array([1, 0, 0, 0, 0])))
+        weights = weigh(FedGPWeighting(), make_updates(updates, np.array([1, 0, 0, 0, 0])))
     assert weights.weight[:3].tolist() == [0.5, 0.0, 0.0]
     assert weights.weight[4] == 0.0
     assert np.isfinite(weights.weight).all()
 
 
 def test_draws_count_as_in_fedavg_on_the_priority_clients() -> None:
-    """p_k = n_k / |S| where priority clients are drawn with replacement."""
-    rule, responded = FedGPWeighting(0.5), given(UPDATES, PRIORITY, DATA)
-    call = RoundPlan(tuple(range(7)), replacement_sample=ReplacementSample({0: 1, 3: 3}, 45.0))
-    _, weights = rule.weigh(None, call, responded, np.ones(7))
+    """p_k = n_k / |S| if priority clients are sampled with replacement."""
+    rule, updates = FedGPWeighting(0.5), make_updates(UPDATES, PRIORITY, DATA)
+    plan = RoundPlan(tuple(range(7)), replacement_sample=ReplacementSample({0: 1, 3: 3}, 45.0))
+    _, weights = rule.weigh(None, plan, updates, np.ones(7))
     np.testing.assert_allclose(weights.weight[[0, 3, 6]], [0.125, 0.375, 0.0], rtol=1e-12)
 
 
-def test_it_is_refused_what_it_cannot_do() -> None:
+def test_it_refuses_unsupported_combinations() -> None:
     """Corrections, gates, and sources without inner products, each with the reason."""
     with pytest.raises(ParameterError, match=r"participation must be none with .* fedgp"):
         build_corrected_weighting(FedGPWeighting(), "fedau")

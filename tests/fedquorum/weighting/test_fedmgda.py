@@ -7,8 +7,8 @@ from fedquorum.weighting import FedMGDAWeighting
 from tests.builders import assert_on_the_simplex, make_client_updates, weigh
 
 
-def mixing(weights: AggregationWeights) -> FloatArray:
-    """Return p, which this rule always tells."""
+def get_mixing(weights: AggregationWeights) -> FloatArray:
+    """Return p, which this rule always has."""
     assert weights.mixing is not None
     return weights.mixing
 
@@ -22,11 +22,11 @@ def test_fedmgda_for_two_clients() -> None:
             make_client_updates([1.0, 1.0], data=[20.0, 80.0], updates=updates),
             2,
         )
-        np.testing.assert_allclose(mixing(weights), [expected, 1 - expected], atol=1e-8)
+        np.testing.assert_allclose(get_mixing(weights), [expected, 1 - expected], atol=1e-8)
         np.testing.assert_allclose(weights.weight, [expected / 3, (1 - expected) / 0.5], atol=1e-7)
 
 
-def test_fedmgda_harms_nobody() -> None:
+def test_fedmgda_harms_no_client() -> None:
     """With epsilon = 1 the step has a product >= 0 with every client's own update."""
     rng = np.random.default_rng(4)
     for _ in range(10):
@@ -39,7 +39,7 @@ def test_fedmgda_harms_nobody() -> None:
 
 
 def test_fedmgda_stays_in_its_box() -> None:
-    """|p_i - w_i| <= epsilon for every client, also where the program is singular."""
+    """|p_i - w_i| <= epsilon for every client, also for a singular program."""
     rng = np.random.default_rng(5)
     updates = rng.normal(size=(8, 2))
     data = rng.integers(1, 50, 8).astype(np.float64)
@@ -49,11 +49,11 @@ def test_fedmgda_stays_in_its_box() -> None:
             make_client_updates([1.0] * 8, data=data.tolist(), updates=updates),
             8,
         )
-        assert np.abs(mixing(weights) - data / data.sum()).max() <= deviation + 1e-11
+        assert np.abs(get_mixing(weights) - data / data.sum()).max() <= deviation + 1e-11
 
 
 def test_fedmgda_with_more_clients_than_dimensions() -> None:
-    """p is one of many then, but the step is the same in whatever order the clients come."""
+    """p is then not unique, but the step does not depend on the order of the clients."""
     rng = np.random.default_rng(6)
     updates, order = rng.normal(size=(9, 4)) + 0.3, rng.permutation(9)
     steps = [
@@ -65,9 +65,9 @@ def test_fedmgda_with_more_clients_than_dimensions() -> None:
 
 
 def test_fedmgda_with_an_update_of_length_zero() -> None:
-    """It has no direction, moves nothing, and divides nothing by 0."""
+    """It has no direction, has no effect, and causes no division by 0."""
     updates = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 2.0]])
     weights = weigh(FedMGDAWeighting(0.1), make_client_updates([1.0] * 3, updates=updates), 3)
     assert weights.weight[0] == 0
     assert np.isfinite(weights.weight).all()
-    assert_on_the_simplex(mixing(weights))
+    assert_on_the_simplex(get_mixing(weights))

@@ -14,7 +14,7 @@ DATA = [10.0, 20.0, 30.0, 40.0]
 
 
 def test_q_fedavg_without_losses_left() -> None:
-    """All losses 0 weigh by data; one that is not has all the weight."""
+    """If all losses are 0, the weights are by data; a single positive loss has all the weight."""
     assert weigh(
         QFedAvgWeighting(), make_client_updates([0.0] * 2, data=[1.0, 3.0])
     ).weight.tolist() == [0.25, 0.75]
@@ -28,7 +28,7 @@ def test_q_fedavg_without_losses_left() -> None:
 @pytest.mark.parametrize("q", [0.0, 0.1, 1.0, 2.5])
 @pytest.mark.parametrize("rate", [0.1, 1.0])
 def test_q_fedavg_with_h_is_flowers(q: float, rate: float) -> None:
-    """With equal amounts of data the step is that of Flower's QFedAvgWeighting, L = 1 / learning rate."""
+    """With equal amounts of data the step is that of Flower's QFedAvg, L = 1 / learning rate."""
     rng = np.random.default_rng(1)
     model, updates = rng.normal(size=6), rng.normal(size=(4, 6))
     deltas, hs = zip(
@@ -64,7 +64,7 @@ def test_q_fedavg_with_h_and_data() -> None:
 
 
 def test_q_fedavg_with_h_at_extreme_losses() -> None:
-    """Finite, and at most 1 in sum, with losses of 0 and of 1e6 in one round."""
+    """With losses of 0 and 1e6 in one round the weights are finite and sum to at most 1."""
     updates = np.random.default_rng(3).normal(size=(4, 5))
     for q in (0.1, 1.0, 60.0):
         weights = weigh(
@@ -74,13 +74,13 @@ def test_q_fedavg_with_h_at_extreme_losses() -> None:
         assert 0 <= weights.weight.sum() <= 1
 
 
-def test_an_update_that_does_not_count_has_no_part_in_the_divisor() -> None:
-    """Whatever its length is: an audit does not know it."""
-    told = make_client_updates(LOSS[:3], updates=np.eye(3))
-    (gram, share) = np.diag([1.0, np.nan, 4.0]), np.array([1.0, 0.0, 1.0])
-    unknown, rule = replace(told, gram=lambda: gram), QFedAvgWeighting(1.0, lipschitz=2.0)
-    known = replace(told, gram=lambda: np.diag([1.0, 9.0, 4.0]))
-    found, expected = (weigh(rule, one, share=share) for one in (unknown, known))
+def test_an_update_that_does_not_count_is_not_in_the_denominator() -> None:
+    """Its length has no effect, because an audit does not know it."""
+    updates = make_client_updates(LOSS[:3], updates=np.eye(3))
+    (gram, fraction) = np.diag([1.0, np.nan, 4.0]), np.array([1.0, 0.0, 1.0])
+    unknown, rule = replace(updates, gram=lambda: gram), QFedAvgWeighting(1.0, lipschitz=2.0)
+    known = replace(updates, gram=lambda: np.diag([1.0, 9.0, 4.0]))
+    found, expected = (weigh(rule, one, fraction=fraction) for one in (unknown, known))
     assert found.weight.tolist() == expected.weight.tolist()
     assert found.weight[1] == 0.0
     assert found.weight[0] > 0.0
