@@ -53,7 +53,7 @@ from tests.fedquorum.rows import SELECTION_ROWS, WEIGHTING_ROWS, PlayedRound
 from tests.reference import fedawe
 from tests.reference import server_optimizers as reference
 
-# Clients 0 and 1 have priority. Client 4 is never aligned and declines; 3 is not aligned in round 3.
+# Clients 0 and 1 have priority. Client 4 is never aligned and declines; 3 is not in round 3.
 POPULATION = Population.from_size(5, [0, 1])
 DATA = np.array([10.0, 10.0, 20.0, 40.0, 100.0])
 LOSS = np.array([1.0, 1.0, 0.9, 1.1, 2.5])

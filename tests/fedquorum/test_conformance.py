@@ -167,7 +167,7 @@ def draw_rounds(
                 data=data[client],
                 known=SIZE,
                 updates=rng.normal(size=(num_reporting, 12)) + 0.3,
-                examples=dict(enumerate(data.tolist())),
+                reported_examples=dict(enumerate(data.tolist())),
             )
         )
     return history
@@ -191,7 +191,7 @@ def restrict_to_reporting(weights: AggregationWeights, given: ClientUpdates) -> 
 def test_weights_are_on_the_simplex_or_sum_to_the_declared_total(
     row: Row, rule: Weighting[Any], num_reporting: int
 ) -> None:
-    """p sums to 1 over all clients and over the reporting ones; other weights to the row's total."""
+    """p sums to 1 over all and over the reporting clients; other weights to the row's total."""
     history = draw_rounds(30, num_reporting)
     for weights, given in zip(weigh_history(rule, history)[1], history, strict=True):
         assert np.isfinite(weights.weight).all()
@@ -227,7 +227,7 @@ def test_finite_for_losses_of_any_size(row: Row, rule: Weighting[Any], num_repor
             losses,
             known=SIZE,
             updates=rng.normal(size=(num_reporting, 4)) * scale,
-            examples=dict.fromkeys(range(SIZE), 10.0),
+            reported_examples=dict.fromkeys(range(SIZE), 10.0),
         )
         for losses in rounds
         for scale in (1e-8, 1e8)
@@ -386,7 +386,7 @@ def test_a_round_without_updates(row: Row, rule: Weighting[Any], num_reporting: 
     state, _ = weigh_history(rule, history[:3])
     plan = RoundPlan(tuple(range(num_reporting)))
     no_updates = make_client_updates(
-        [], known=SIZE, updates=np.zeros((0, 12)), examples=history[0].reported_examples
+        [], known=SIZE, updates=np.zeros((0, 12)), reported_examples=history[0].reported_examples
     )
     after, weights = rule.weigh(state, plan, no_updates, np.zeros(0))
     assert weights.weight.shape == (0,)
@@ -431,7 +431,7 @@ def test_a_joining_client_changes_nothing_for_the_others(rule: Weighting[Any]) -
             data=DATA[client],
             known=known,
             updates=rng.normal(size=(len(client), 12)),
-            examples=dict(enumerate(DATA.tolist())),
+            reported_examples=dict(enumerate(DATA.tolist())),
         )
         return rule.weigh(state, RoundPlan(tuple(known)), given, np.ones(len(client)))
 

@@ -83,7 +83,7 @@ class StrategyRun:
 
     def run_rounds(
         self, present: Sequence[Collection[int]], nodes: int = 2, first: int = 1
-    ) -> "Played":
+    ) -> "StrategyRun":
         """Run these rounds; ``clients`` has results that replace training."""
 
         def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
@@ -195,7 +195,7 @@ def test_without_training_the_mean_over_clients_stays() -> None:
         return make_result(client, arrays) if client in (1, 2, 4) else make_unavailable(client)
 
     grid = make_grid(make_scripted_app(N, fit), 2)
-    model = train_round(got.build_strategy, grid, 11, got.model)
+    model = train_round(got.strategy, grid, 11, got.model)
     assert model is not None
     mean = got.strategy.compute_mean_start_model(model)
     assert mean is not None

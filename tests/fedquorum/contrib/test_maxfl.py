@@ -144,7 +144,7 @@ def test_a_tie_does_not_satisfy() -> None:
 
 
 def test_the_test_split_does_not_decide() -> None:
-    """A client prefers the model with the lower training loss, even if its test accuracy is lower."""
+    """A client prefers the model with the lower training loss, even with a lower test accuracy."""
     worse, better = np.array([0.1]), np.array([0.9])
     assert compute_preferred_accuracy(np.array([1.0]), np.array([2.0]), worse, better) == 0.1
 

@@ -152,7 +152,7 @@ def test_missing_and_zero_amounts_of_data() -> None:
 
 
 def test_with_priority_clients_the_choice_is_among_the_others() -> None:
-    """Priority clients are sampled uniformly, as in every selection; all of them with fraction 1."""
+    """Priority clients are sampled uniformly, as in every selection; fraction 1 takes all."""
     population = Population.from_size(N, range(0, N, 4))
     plan = build_rule(candidates=15).plan(1, population, REPORTS)
     others = {k: LOSSES[k] for k in population.non_priority_clients}

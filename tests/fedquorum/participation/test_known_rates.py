@@ -138,7 +138,7 @@ def test_rates_are_a_list_or_a_mapping(given: object, *, fits: bool) -> None:
 
 
 def test_rates_that_change_with_time_have_no_bound() -> None:
-    """1 / p_n(t) of a later round may exceed any earlier one; otherwise the base gives the reason."""
+    """1 / p_n(t) of a later round may exceed any earlier one."""
     assert KnownRatesCorrection([0.5]).dp_unsupported_reason == ""
     rule = KnownRatesCorrection([0.5], pattern=Sine())
     assert rule.dp_unsupported_reason == "the weights have no known bound if rates change over time"

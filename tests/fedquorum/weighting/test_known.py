@@ -30,7 +30,7 @@ def make_two_updates() -> ClientUpdates:
         priority=[1.0, 0.0],
         data=FIVE.data[[0, 2]],
         known=5,
-        examples=dict(enumerate(FIVE.data.tolist())),
+        reported_examples=dict(enumerate(FIVE.data.tolist())),
     )
 
 

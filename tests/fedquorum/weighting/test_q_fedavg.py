@@ -80,7 +80,7 @@ def test_an_update_that_does_not_count_is_not_in_the_denominator() -> None:
     (gram, fraction) = np.diag([1.0, np.nan, 4.0]), np.array([1.0, 0.0, 1.0])
     unknown, rule = replace(updates, gram=lambda: gram), QFedAvgWeighting(1.0, lipschitz=2.0)
     known = replace(updates, gram=lambda: np.diag([1.0, 9.0, 4.0]))
-    found, expected = (weigh(rule, one, fraction=fraction) for one in (unknown, known))
+    found, expected = (weigh(rule, one, share=fraction) for one in (unknown, known))
     assert found.weight.tolist() == expected.weight.tolist()
     assert found.weight[1] == 0.0
     assert found.weight[0] > 0.0
