@@ -556,7 +556,7 @@ def test_rates_that_change_with_time_have_no_bound() -> None:
     """The smallest of them is not looked for, so known_statistics cannot be private."""
     words = "strategy=known_statistics privacy=dp_fixed_server availability=sine"
     message = (
-        r"privacy must be none with strategy=known_statistics \(of rates that change with time"
+        r"privacy must be none with strategy=known_statistics \(the weights have no known bound"
     )
     with pytest.raises(SettingsError, match=message):
         build_strategy(
