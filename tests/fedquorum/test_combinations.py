@@ -142,11 +142,11 @@ def build_rules(selection: str, weighting: str, correction: str, optimizer: str)
 
 
 def train_client(
-    client: int, task: TrainTask, arrays: NamedArrays, *, everybody: bool
+    client: int, task: TrainTask, arrays: NamedArrays, *, all_available: bool
 ) -> TrainResult:
     """Train by the script: unavailable, declined by the client's half of the gate, or updated."""
     turn = task.server_round - 1
-    if client not in PRESENT[turn] and not everybody:
+    if client not in PRESENT[turn] and not all_available:
         return TrainResult(client, Status.UNAVAILABLE)
     loss = get_losses(turn)[client]
     if task.epsilon is not None and client > 1 and loss > task.objective.loss + task.epsilon:
@@ -258,23 +258,23 @@ def test_three_rounds_of_every_combination(combination: Combination) -> None:
     """c_k matches the rules' texts, and the model steps by sum_k c_k Delta_k."""
     _, weighting, _, optimizer = combination
     strategy = ComposedStrategy(build_rules(*combination), population=POPULATION)
-    app = make_scripted_app(5, partial(train_client, everybody=weighting == "aaggff_s"))
+    app = make_scripted_app(5, partial(train_client, all_available=weighting == "aaggff_s"))
     grid, arrays = make_grid(app, 5), encode_arrays(MODEL)
     # Also if no rule needs F(w_0): the priority clients thereby report their amounts of data.
     messages = strategy.configure_initial(arrays, grid)
     strategy.aggregate_initial(grid.send_and_receive(messages))
     sums, path = [], []
     for turn in range(3):
-        moved = train_round(strategy, grid, turn + 1, arrays)
-        assert moved is not None
-        arrays = moved
+        arrays_after = train_round(strategy, grid, turn + 1, arrays)
+        assert arrays_after is not None
+        arrays = arrays_after
         report = strategy.step_result.report
         weight = np.zeros(5)
         weight[[d.client for d in report.decisions]] = [d.weight for d in report.decisions]
         expected = compute_expected_weights(combination, turn, report.mixing)
         np.testing.assert_allclose(weight, expected, rtol=1e-9)
         sums.append(weight @ DELTA[turn])
-        path.append(decode_arrays(moved)["w"])
+        path.append(decode_arrays(arrays_after)["w"])
     expected_path = (
         compute_fedawe_path() if weighting == "fedawe" else compute_optimizer_path(optimizer, sums)
     )
@@ -346,17 +346,17 @@ def run_rounds(rules: RuleSet, seed: int, written: Collection[int] = ()) -> list
         )
         update = {"w": np.asarray(decided.weight @ updates[usable])}
         total = float(decided.weight.sum())
-        optimizer, moved = apply_server_step(
+        optimizer, model_after = apply_server_step(
             rules.server_optimizer, state.optimizer, model, update, total
         )
-        assert moved is not None
-        model = moved
+        assert model_after is not None
+        model = model_after
         state = replace(state, round_state=decided.next_state, optimizer=optimizer)
-        measured = [
+        evaluations = [
             ClientEvaluation(k, population.get_priority_weight(k), DATA[k], loss[k], 0.5, *NOTHING)
             for k in sorted(present)
         ]
-        state = state.with_evaluations(rules, measured)
+        state = state.with_evaluations(rules, evaluations)
         after = {**state.to_arrays(rules, None, np.array(known)), **model, "weight": decided.weight}
         found.append({name: array.tobytes() for name, array in after.items()})
     return found
@@ -385,16 +385,16 @@ WITH_STATISTICS: NamedArrays = {
 def train_with_statistics(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
     """Train by the script, with random statistics in every update."""
     turn = (task.server_round - 1) % 3
-    moved = train_client(client, replace(task, server_round=turn + 1), arrays, everybody=False)
-    if moved.arrays is None:
-        return moved
+    result = train_client(client, replace(task, server_round=turn + 1), arrays, all_available=False)
+    if result.arrays is None:
+        return result
     rng = np.random.default_rng([client, task.server_round])
     statistics: NamedArrays = {
         "norm.running_mean": rng.normal(scale=30.0, size=2).astype(np.float32),
         "norm.running_var": rng.lognormal(-2.0, 4.0, size=2).astype(np.float32),
         "norm.num_batches_tracked": np.array(int(rng.integers(0, 10_000))),
     }
-    return replace(moved, arrays={**moved.arrays, **statistics})
+    return replace(result, arrays={**result.arrays, **statistics})
 
 
 @pytest.mark.parametrize("remembers", [False, True], ids=["", "last updates"])
@@ -428,11 +428,11 @@ def test_statistics_stay_between_those_that_were_sent(
         after = train_round(strategy, grid, server_round, encode_arrays(model))
         if after is None:
             continue
-        moved = decode_arrays(after)
+        stepped = decode_arrays(after)
         for name in WITH_STATISTICS.keys() - MODEL.keys():
             values = np.stack([one[name] for one in (model, *sent)]).astype(np.float64)
             slack = 1e-6 * np.abs(values).max()
-            assert (moved[name] >= values.min(axis=0) - slack).all(), (name, server_round)
-            assert (moved[name] <= values.max(axis=0) + slack).all(), (name, server_round)
-        assert moved["norm.running_var"].min() >= 0.0
-        model = moved
+            assert (stepped[name] >= values.min(axis=0) - slack).all(), (name, server_round)
+            assert (stepped[name] <= values.max(axis=0) + slack).all(), (name, server_round)
+        assert stepped["norm.running_var"].min() >= 0.0
+        model = stepped

@@ -253,7 +253,7 @@ def test_the_objective_from_the_outcomes() -> None:
     assert (got.loss, got.accuracy) == (2.5, 0.5)
     alone = compute_objective(population, usable[2:])
     assert math.isnan(alone.loss)
-    assert alone.accuracy == 0.5  # each is the mean of its own finite values
+    assert alone.accuracy == 0.5  # each mean is over its finite values
     one = make_first_decision(DataFraction(), *usable[:2], objective=None)
     assert one.report.objective.loss == 1.0
 

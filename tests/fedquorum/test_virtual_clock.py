@@ -29,7 +29,7 @@ def make_outcomes(*seconds: float | None, busy: Sequence[int] = ()) -> list[Clie
 
 
 def get_statuses(outcomes: Sequence[ClientOutcome]) -> list[str]:
-    return [answer.status for answer in outcomes]
+    return [outcome.status for outcome in outcomes]
 
 
 def test_without_a_quorum_a_round_lasts_as_long_as_the_slowest() -> None:

@@ -88,7 +88,7 @@ def compute_published_trajectory(
 
     That code has the range [0, 1 / K] built in: L = 1 / K, alpha = 4 K L, beta = 1 / (4 L). It
     minimizes <sum g, p> + (alpha / 2) |p|^2 + (beta / 2) p' (alpha I + sum g g') p. All clients are
-    heard in every round; p starts uniform here.
+    reporting in every round; p starts uniform here.
     """
     size = mpmath.mpf(num_clients)
     alpha, beta = mpmath.mpf(4), size / 4

@@ -98,7 +98,7 @@ def test_a_requirement_is_the_last_loss_of_a_client(tmp_path: Path) -> None:
             ": expected a run of the same clients, got one with data.alpha=2.0 where this run has",
         ),
         (
-            {"measured": ((0, 7, 0.5, 0.5), (1, 7, None, 0.5))},
+            {"evaluations": ((0, 7, 0.5, 0.5), (1, 7, None, 0.5))},
             ": expected the training losses of the clients' models in evaluations/, got none",
         ),
     ],

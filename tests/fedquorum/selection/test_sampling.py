@@ -70,18 +70,18 @@ def test_a_sample_depends_on_seed_and_round_alone() -> None:
 def test_draws_follow_the_data_with_replacement() -> None:
     """Each of |S| draws is client k with probability p_k, independently."""
     sampling, rounds = Sampling(priority_samples=4, seed=2), 3000
-    drawn: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     doubled = 0
     for t in range(rounds):
         draws = sampling.sample(t, POPULATION, ClientReports(EXAMPLES)).draws
         assert draws is not None
         assert sum(draws.counts.values()) == 4
         assert draws.priority_data == 100.0
-        drawn.update(draws.counts)
+        counts.update(draws.counts)
         doubled += max(draws.counts.values()) > 1
     for client, data in EXAMPLES.items():
         expected, p = 4 * rounds * data / 100, data / 100
-        assert abs(drawn[client] - expected) < 5 * np.sqrt(4 * rounds * p * (1 - p))
+        assert abs(counts[client] - expected) < 5 * np.sqrt(4 * rounds * p * (1 - p))
     assert doubled > rounds / 4
 
 
@@ -95,9 +95,9 @@ def test_sampling_by_data_needs_the_amounts_of_data() -> None:
 def test_weights_of_draws_by_hand() -> None:
     """w' = (1/|S|) sum_S w_k / (1 + A) + sum_admitted p_k w_k / (1 + A)."""
     client, priority, data = [0, 1, 4], [1.0, 0.0, 1.0], [10.0, 50.0, 20.0]
-    drawn = make_client_updates(np.ones(3), client=client, priority=priority, data=data)
+    updates = make_client_updates(np.ones(3), client=client, priority=priority, data=data)
     plan = RoundPlan((0, 1, 4), replacement_sample=ReplacementSample({0: 3, 4: 1}, 100.0))
-    _, weights = DataFraction().weigh(None, plan, drawn, np.ones(3))
+    _, weights = DataFraction().weigh(None, plan, updates, np.ones(3))
     mass = 50 / 100
     np.testing.assert_allclose(
         weights.weight, [3 / 4 / (1 + mass), 0.5 / (1 + mass), 1 / 4 / (1 + mass)], rtol=1e-15
@@ -119,11 +119,11 @@ def test_the_expected_weight_of_a_draw_is_p_k() -> None:
     for first, second in product(data, data):
         count = Counter((first, second))
         clients = sorted(count)
-        drawn = make_client_updates(
+        updates = make_client_updates(
             np.ones(len(clients)), client=clients, data=[data[k] for k in clients]
         )
         plan = RoundPlan(tuple(clients), replacement_sample=ReplacementSample(count, 8.0))
-        _, weights = DataFraction().weigh(None, plan, drawn, np.ones(len(clients)))
+        _, weights = DataFraction().weigh(None, plan, updates, np.ones(len(clients)))
         for k, weight in zip(clients, weights.weight, strict=True):
             expected[k] += p[first] * p[second] * weight
     assert expected == pytest.approx(p, rel=1e-12)
@@ -199,10 +199,10 @@ def test_the_selection_probability_by_enumeration(fraction: float, minimum: int 
     sampling = Sampling(fraction, minimum=minimum)
     probabilities = sampling.compute_probabilities(POPULATION, NO_REPORTS)
     assert probabilities is not None
-    drawn = sampling.sample(0, POPULATION, NO_REPORTS)
+    sampled = sampling.sample(0, POPULATION, NO_REPORTS)
     for group, sample in (
-        (POPULATION.priority_clients, drawn.priority),
-        (POPULATION.non_priority_clients, drawn.non_priority),
+        (POPULATION.priority_clients, sampled.priority),
+        (POPULATION.non_priority_clients, sampled.non_priority),
     ):
         samples = [*combinations(group, len(sample))]
         for client in group:
