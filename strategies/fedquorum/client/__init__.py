@@ -1,1 +1,1 @@
-"""Run the client's half: the gate's decision, simulated availability and response times."""
+"""Run the client's side: the gate's decision, simulated availability and response times."""

@@ -7,19 +7,11 @@ from pathlib import Path
 
 from ..errors import DataError
 
-MAX_DIGITS = 18  # digits, of what fits into 64 bits
+MAX_DIGITS = 18  # a number of 18 digits fits into 64 bits
 
 
 class CsvLineError(Exception):
-    """A mistake in a file.
-
-    Parameters
-    ----------
-    line : int
-        The line's number, from 1.
-    problem : str
-        The mistake.
-    """
+    """A mistake in a line of a file, numbered from 1."""
 
     def __init__(self, line: int, problem: str) -> None:
         super().__init__(problem)
@@ -27,16 +19,14 @@ class CsvLineError(Exception):
 
 
 class CsvReader:
-    """The lines of a UTF-8 CSV file, by the columns that its reader needs.
-
-    The table ignores other columns and blank lines.
+    """Read the lines of a UTF-8 CSV file by column; ignore other columns and blank lines.
 
     Parameters
     ----------
     path : str
         The file's path; ``~`` is the user's home.
     expected : str
-        The beginning of its reader's errors: which file is expected.
+        The beginning of the error messages, which describes the expected file.
     """
 
     def __init__(self, path: str, expected: str) -> None:
@@ -68,18 +58,18 @@ class CsvReader:
             needed, found = ", ".join(columns), ", ".join(header) or "none"
             raise CsvLineError(first, f"the header must have {needed}, each once, got {found}")
         names = [name for name in (*columns, *optional) if name in header]
-        places = {name: header.index(name) for name in names}
+        indices = {name: header.index(name) for name in names}
         empty = True
         for line, cells in lines:
             if len(cells) != len(header):
                 raise CsvLineError(line, f"{len(cells)} cells, the header has {len(header)}")
             empty = False
-            yield CsvRow(line, {name: cells[place] for name, place in places.items()})
+            yield CsvRow(line, {name: cells[index] for name, index in indices.items()})
         if empty:
             raise CsvLineError(first, "there is nothing below the header")
 
     def _read_lines(self) -> Iterator[tuple[int, list[str]]]:
-        """Yield line number and cells of every line that is not blank."""
+        """Yield the line number and the cells of every line that is not blank."""
         content = self._file.read_bytes()
         try:
             text = content.decode("utf-8-sig")
@@ -97,36 +87,28 @@ class CsvReader:
 
 
 class CsvRow:
-    """One line of a table, with its number for errors.
-
-    Parameters
-    ----------
-    line : int
-        The line's number, from 1.
-    cells : dict of str to str
-        The line's cells, by column.
-    """
+    """One line of a table: its number, from 1, and its cells by column."""
 
     def __init__(self, line: int, cells: dict[str, str]) -> None:
         self.line = line
         self.cells = cells
 
     def parse_round(self) -> int:
-        """Return the round; CsvLineError if it is no whole number >= 1."""
-        found = _parse_digits(self.cells["round"])
-        if found is None or found < 1:
+        """Return the round; raise CsvLineError unless it is a whole number >= 1."""
+        server_round = _parse_digits(self.cells["round"])
+        if server_round is None or server_round < 1:
             raise self.make_error(f"round must be a whole number >= 1, got {self.cells['round']!r}")
-        return found
+        return server_round
 
     def parse_client(self, num_clients: int) -> int:
-        """Return the client; CsvLineError if it is not below ``num_clients``."""
-        found = _parse_digits(self.cells["client"])
-        if found is None or found >= num_clients:
+        """Return the client; raise CsvLineError unless it is below ``num_clients``."""
+        client = _parse_digits(self.cells["client"])
+        if client is None or client >= num_clients:
             raise self.make_error(
                 f"client must be a whole number from 0 to {num_clients - 1}, "
                 f"got {self.cells['client']!r}"
             )
-        return found
+        return client
 
     def make_error(self, problem: str) -> CsvLineError:
         """Return the error to raise for a mistake in this line."""
@@ -134,6 +116,6 @@ class CsvRow:
 
 
 def _parse_digits(text: str) -> int | None:
-    """Return a number written in digits alone, None for anything else."""
-    written = text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS
-    return int(text) if written else None
+    """Return a number that consists of digits, None for any other text."""
+    is_number = text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS
+    return int(text) if is_number else None

@@ -14,7 +14,7 @@ def should_train(
 
     With the criterion ``loss`` it trains if F_k(w_t) <= F(w_t) + eps_t; with ``accuracy``, the
     papers' proxy, if acc_k >= acc - eps_t. eps_t = 0 closes the gate, even for equal losses. A NaN
-    never joins.
+    never trains.
 
     Parameters
     ----------

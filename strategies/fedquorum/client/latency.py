@@ -1,7 +1,7 @@
 """Simulate response times: the seconds from a message to a client's reply.
 
 A time depends only on the seed, the client and the round. It is the same on every engine, whichever
-other clients are asked.
+other clients are selected.
 """
 
 import math
@@ -33,7 +33,6 @@ class LatencyModel(Protocol):
         seed : int
             The run's seed.
         client : int
-            The client's id.
         server_round : int
             From 1.
         """
@@ -47,7 +46,7 @@ class LatencyModel(Protocol):
     ) -> Callable[[np.random.Generator], FloatArray]:
         """Return a function that draws times of these clients in one round, shape (n,).
 
-        They are the same clients, as slow as in the run with this seed, in other rounds.
+        The clients are as slow as in the run with this seed, but the rounds are other ones.
         """
 
 
@@ -123,10 +122,10 @@ class TraceLatency:
     times: Mapping[int, Sequence[tuple[int, float]]]
 
     def get_seconds(self, seed: int, client: int, server_round: int) -> float:
-        """Return the response time of a client in a round, whatever the seed."""
+        """Return the response time of a client in a round; the seed is unused."""
         of_client = self.times[client]
-        place = bisect_right(of_client, (server_round, math.inf))
-        return of_client[max(place - 1, 0)][1]
+        index = bisect_right(of_client, (server_round, math.inf))
+        return of_client[max(index - 1, 0)][1]
 
     @property
     def is_stationary(self) -> bool:

@@ -18,19 +18,10 @@ from .replies import NodeSum, ReplyHandler, ReplyResults, reject_unusable_sum
 
 @dataclass
 class UpdateReceiver(ReplyHandler[TrainResult]):
-    """Judges the updates of a round as they come; adds them up where its weights are known.
+    """Validates the updates of a round as they arrive, and adds them up if the weights are known.
 
-    What was added or cannot be used is dropped, so that memory does not grow with the number of
-    clients. Where the weights need all replies, these are kept in a ``ReplyStore``.
-
-    Parameters
-    ----------
-    context : Asked
-        The round.
-    session : Exchange
-        Which says what became of each client.
-    communication : Communication
-        The strategy's.
+    An update that was added or is unusable is dropped, so that memory does not grow with the number
+    of clients. If the weights need all replies, a ``ReplyStore`` holds the updates.
     """
 
     context: RoundContext
@@ -45,7 +36,7 @@ class UpdateReceiver(ReplyHandler[TrainResult]):
             self.total = ExactAccumulator(self.context.model, self.context.bins)
 
     def trim_reply(self, content: RecordDict) -> RecordDict:
-        """Return the metrics alone, or all of the reply where they are made of all."""
+        """Return a reply without its arrays, or the whole reply if the metrics need it."""
         return content if self.communication.needs_full_replies else drop_arrays(content)
 
     def handle(
@@ -57,65 +48,66 @@ class UpdateReceiver(ReplyHandler[TrainResult]):
         if node_sum is not None:
             self._reject_unusable_sum(node_sum, results)
             summed = node_sum.clients
-        there = [client for client in selected if client in results.by_client]
-        for client in there:
+        replied = [client for client in selected if client in results.by_client]
+        for client in replied:
             results.outcomes[client] = self._validate_update(
                 client, results, in_sum=client in summed
             )
         if self.total is None or self.context.known_weights is None:
             _drop_arrays(
                 node,
-                [client for client in there if not results.outcomes[client].is_usable],
+                [client for client in replied if not results.outcomes[client].is_usable],
                 results,
             )
             return
-        factors = _compute_numerators(self.context.known_weights, there, results)
-        _add_updates(self.total, factors, node_sum, results)
-        _drop_arrays(node, there, results)
+        numerators = _compute_numerators(self.context.known_weights, replied, results)
+        _add_updates(self.total, numerators, node_sum, results)
+        _drop_arrays(node, replied, results)
 
     def _reject_unusable_sum(self, node_sum: NodeSum, results: ReplyResults[TrainResult]) -> None:
-        proportions = self.context.known_weights if self.context.nodes_aggregate else None
+        known_weights = self.context.known_weights if self.context.nodes_aggregate else None
         limits = self.session.limits
         model, bins = self.context.model, self.context.bins
-        reject_unusable_sum(node_sum, results, model, proportions, limits=limits, bins=bins)
+        reject_unusable_sum(node_sum, results, model, known_weights, limits=limits, bins=bins)
 
     def _validate_update(
         self, client: int, results: ReplyResults[TrainResult], *, in_sum: bool
     ) -> ClientOutcome:
-        """Return what a client replied; a usable update is then clipped, and like the model."""
+        """Return a client's outcome, and store a usable update."""
         model = None if self.context.plan.trains_local_model or in_sum else self.context.model
-        answer = self.session.get_client_outcome(client, results, model)
-        if not answer.is_usable:
-            return answer
+        outcome = self.session.get_client_outcome(client, results, model)
+        if not outcome.is_usable:
+            return outcome
         self._store_update(client, results)
-        if self._can_add(answer, results.by_client[client]):
-            return answer
-        return ClientOutcome(client, "rejected", UNSUMMABLE_REASON, seconds=answer.seconds)
+        if self._can_add(outcome, results.by_client[client]):
+            return outcome
+        return ClientOutcome(client, "rejected", UNSUMMABLE_REASON, seconds=outcome.seconds)
 
     def _store_update(self, client: int, results: ReplyResults[TrainResult]) -> None:
-        """Bring an update into the order of the model's, and clip it if it is too long.
+        """Sort an update's arrays by the model's, and clip the update if it is too long.
 
-        Where all are needed it may go to a file. Only usable ones do, which have the model's size.
+        If the round needs all updates, this one may go to a file: a usable update has the model's
+        size.
         """
-        part, model = results.by_client[client], self.context.get_start_model(client)
-        if part.arrays is None:
+        result, model = results.by_client[client], self.context.get_start_model(client)
+        if result.arrays is None:
             return
-        ordered = {name: part.arrays[name] for name in model}
+        ordered = {name: result.arrays[name] for name in model}
         if self.total is None and not self.communication.needs_full_replies:
             ordered = self._store.store(ordered)
         arrays, note = self.communication.robustness.clip(model, ordered)
-        results.by_client[client] = replace(part, arrays=arrays)
+        results.by_client[client] = replace(result, arrays=arrays)
         if note is not None:
             results.note(client, note)
 
     def _can_add(self, outcome: ClientOutcome, result: TrainResult) -> bool:
-        """Return whether a single update can be added, where updates are added up as they come."""
+        """Return whether an update can be added to the running sum; True without such a sum."""
         if self.total is None or self.context.known_weights is None or result.arrays is None:
             return True
-        factor = self.context.known_weights.compute_numerator(
+        numerator = self.context.known_weights.compute_numerator(
             outcome.client, outcome.num_examples or 0.0
         )
-        return self.total.can_add(factor, result.arrays)
+        return self.total.can_add(numerator, result.arrays)
 
 
 def receive_updates(
@@ -124,23 +116,23 @@ def receive_updates(
     session: NodeSession,
     communication: NativeProtocol,
 ) -> ReplyResults[TrainResult]:
-    """Return the nodes' replies to train messages, by client."""
-    arriving = UpdateReceiver(context, session, communication)
-    answers = session.collect_train_results(
-        replies, context.clients_by_node, context.server_round, context.model, arriving
+    """Return the nodes' results of train messages, by client."""
+    receiver = UpdateReceiver(context, session, communication)
+    results = session.collect_train_results(
+        replies, context.clients_by_node, context.server_round, context.model, receiver
     )
-    answers.total = arriving.total
-    return answers
+    results.total = receiver.total
+    return results
 
 
 def _compute_numerators(
     known_weights: KnownWeights, clients: Sequence[int], results: ReplyResults[TrainResult]
 ) -> dict[int, float]:
-    """Return a_k of the clients whose updates can be used."""
+    """Return a_k of every client whose update is usable."""
     usable = [results.outcomes[client] for client in clients if results.outcomes[client].is_usable]
     return {
-        one.client: known_weights.compute_numerator(one.client, one.num_examples or 0.0)
-        for one in usable
+        outcome.client: known_weights.compute_numerator(outcome.client, outcome.num_examples or 0.0)
+        for outcome in usable
     }
 
 
@@ -150,17 +142,17 @@ def _add_updates(
     node_sum: NodeSum | None,
     results: ReplyResults[TrainResult],
 ) -> None:
-    """Add the usable updates of a node, each alone or all as the sum that it sent."""
-    for client, factor in numerators.items():
+    """Add a node's usable updates, each on its own or as the sum that the node sent."""
+    for client, numerator in numerators.items():
         arrays = results.by_client[client].arrays
-        if arrays is not None and factor != 0.0:
-            total.add_model(factor, arrays)
+        if arrays is not None and numerator != 0.0:
+            total.add_model(numerator, arrays)
     if node_sum is not None and any(map(numerators.get, node_sum.clients)):
         total.merge(node_sum.updates)
 
 
 def _drop_arrays(node: int, clients: Sequence[int], results: ReplyResults[TrainResult]) -> None:
-    """Forget the arrays of a node's reply, but not whose updates it summed."""
+    """Drop the arrays of a node's reply, but remember which updates it summed."""
     for client in clients:
         results.by_client[client] = replace(results.by_client[client], arrays=None)
     if node in results.node_sums:

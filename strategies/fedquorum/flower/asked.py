@@ -1,4 +1,4 @@
-"""Collect the inputs with which a training round starts."""
+"""Collect the inputs of a training round before it starts."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,8 +25,8 @@ from .server_memory import ServerMemory
 class RoundContext:
     """The inputs of the round in progress.
 
-    With ``known_weights`` updates are added up as they come, and with ``nodes_aggregate`` by the nodes.
-    ``start_models`` are the models that clients train from, where that is not ``model``.
+    With ``known_weights`` the server adds up updates as they arrive; with ``nodes_aggregate`` the
+    nodes do. ``start_models`` is set if clients do not train from ``model``.
     """
 
     server_round: int
@@ -39,7 +39,7 @@ class RoundContext:
     start_models: StartModels | None = None
 
     def get_start_model(self, client: int) -> Model:
-        """Return the model that a client trains from."""
+        """Return the model from which a client trains."""
         return self.model if self.start_models is None else self.start_models.get_model(client)
 
     @property
@@ -48,7 +48,7 @@ class RoundContext:
         return ExponentBins.for_num_terms(len(self.plan.clients))
 
     def compute_next_norm(self, clip_indicators: Sequence[bool]) -> float | None:
-        """Return the clipping norm of the next round, None where updates are not clipped."""
+        """Return the clipping norm of the next round, None if updates are not clipped."""
         if self.round_mechanism is None:
             return None
         return self.round_mechanism.compute_next_norm(clip_indicators, len(self.plan.clients))
@@ -57,16 +57,15 @@ class RoundContext:
 def build_round_mechanism(
     connection: Connection, rules: RuleSet, norm: float | None, model: NamedArrays
 ) -> RoundMechanism | None:
-    """Return the protection of a private round; None without privacy.
+    """Return the mechanism of a private round; None without privacy.
 
     Parameters
     ----------
     connection : Connection
-        How the strategy speaks, and with which clients.
-    rules : Rules
-        The strategy's rules, which bound what one update counts.
+    rules : RuleSet
+        The rules, which bound the weight of one update.
     norm : float, optional
-        The clipping norm after the round before, None in the first round.
+        The clipping norm after the previous round, None in the first round.
     model : dict of array
         The model of the round.
 
@@ -86,7 +85,7 @@ def get_streaming_weights(
     rules: RuleSet, communication: NativeProtocol, weighting: Any, plan: RoundPlan
 ) -> KnownWeights | None:
     """Return the proportions by which arriving updates are added; None if all are needed."""
-    # A bound on a weight, or who is in time, is known only when all replies are there.
+    # Bounded weights and deadlines are known only when all replies have arrived.
     bounded = communication.robustness.max_weight is not None or communication.privacy is not None
     if bounded or communication.virtual_clock or communication.needs_full_replies:
         return None
@@ -94,7 +93,7 @@ def get_streaming_weights(
 
 
 def can_nodes_aggregate(communication: NativeProtocol, known_weights: KnownWeights | None) -> bool:
-    """Return whether nodes may add up their clients' updates: not where each is clipped."""
+    """Return whether nodes may add up their clients' updates; they may not if each is clipped."""
     sums = communication.partial_aggregation and communication.is_native
     return sums and known_weights is not None and not communication.robustness.has_bounds
 
@@ -111,51 +110,57 @@ def start_round(
 ) -> RoundContext:
     """Return the inputs of a new round.
 
-    Parameters
-    ----------
-    server_round, plan, model : int, Call, NamedArrays
-        As of ``RoundContext``.
-    grid : Grid
-        To the nodes, which may still have a message of an earlier round.
-    connection, state, memory : Connection, ServerState, Memory
-        Those of the strategy.
+    Nodes that still have a message of an earlier round get none.
 
     Raises
     ------
     RunError
-        If the round needs more memory or disk than there is, with the figures.
+        If the round needs more memory or disk than available; the message has both figures.
     ParameterError
         If the model cannot be made private.
     """
     communication, population = connection.communication, connection.population
     rules = memory.rules
     memory.check_capacity(model, population)
-    starts = memory.get_start_models(state.round_state.weighting, model, population)
-    asked_at = connection.session.route_clients(grid, plan.clients, state.clock.busy_clients)
-    known = get_streaming_weights(rules, communication, state.round_state.weighting, plan)
-    if known is None and not plan.trains_local_model:
+    start_models = memory.get_start_models(state.round_state.weighting, model, population)
+    clients_by_node = connection.session.route_clients(grid, plan.clients, state.clock.busy_clients)
+    known_weights = get_streaming_weights(rules, communication, state.round_state.weighting, plan)
+    if known_weights is None and not plan.trains_local_model:
         check_space(communication.reply_memory, len(plan.clients), model)
-    sums = can_nodes_aggregate(communication, known)
-    protection = build_round_mechanism(connection, rules, state.clipping_norm, model)
-    return RoundContext(server_round, plan, model, asked_at, known, sums, protection, starts)
+    nodes_aggregate = can_nodes_aggregate(communication, known_weights)
+    mechanism = build_round_mechanism(connection, rules, state.clipping_norm, model)
+    return RoundContext(
+        server_round,
+        plan,
+        model,
+        clients_by_node,
+        known_weights,
+        nodes_aggregate,
+        mechanism,
+        start_models,
+    )
 
 
 def build_train_requests(
     context: RoundContext, objective: Objective | None, priority: frozenset[int]
 ) -> dict[int, TrainRequest]:
-    """Return each node's request; in private runs it lacks F, which is exact."""
-    protection, starts = context.round_mechanism, context.start_models
-    records = {} if starts is None else _encode_start_models(starts, context.plan.clients)
+    """Return each node's request; in private runs it lacks F, which would reveal an exact value."""
+    mechanism, start_models = context.round_mechanism, context.start_models
+    records = (
+        {} if start_models is None else _encode_start_models(start_models, context.plan.clients)
+    )
     return {
         node: TrainRequest(
             context.server_round,
             replace(context.plan, clients=clients),
             tuple(k in priority for k in clients),
-            NO_OBJECTIVE if objective is None or protection is not None else objective,
+            NO_OBJECTIVE if objective is None or mechanism is not None else objective,
             context.known_weights if context.nodes_aggregate else None,
             num_terms=len(context.plan.clients),
-            clipping_norm=None if protection is None else protection.client_norm,
-            start_models=None if starts is None else _select_start_models(starts, clients, records),
+            clipping_norm=None if mechanism is None else mechanism.client_norm,
+            start_models=None
+            if start_models is None
+            else _select_start_models(start_models, clients, records),
         )
         for node, clients in context.clients_by_node.items()
     }
@@ -164,9 +169,9 @@ def build_train_requests(
 def _encode_start_models(
     start_models: StartModels, clients: Iterable[int]
 ) -> dict[int, ArrayRecord]:
-    """Return the models that these clients start from, each once, as messages have them."""
-    numbers = sorted({start_models.index_by_client[client] for client in clients})
-    return {number: encode_arrays(dict(start_models.models[number])) for number in numbers}
+    """Return the distinct models from which these clients start, encoded for messages."""
+    indices = sorted({start_models.index_by_client[client] for client in clients})
+    return {index: encode_arrays(dict(start_models.models[index])) for index in indices}
 
 
 def _select_start_models(
@@ -174,5 +179,5 @@ def _select_start_models(
 ) -> NodeStartModels:
     """Return the start models for a node's clients, each distinct model once."""
     distinct = sorted({start_models.index_by_client[client] for client in clients})
-    places = tuple(distinct.index(start_models.index_by_client[client]) for client in clients)
-    return NodeStartModels(tuple(records[number] for number in distinct), places)
+    indices = tuple(distinct.index(start_models.index_by_client[client]) for client in clients)
+    return NodeStartModels(tuple(records[index] for index in distinct), indices)

@@ -47,13 +47,14 @@ class AvailabilityMod:
     """Answer train messages for unavailable clients, and pass on the rest.
 
     The clients of a message are those in its config's ``client-id``, or all clients of the node.
-    The mod removes unavailable clients from the request. In the reply, their answer is their id and
+    The mod removes unavailable clients from the request. In the reply, their result is their id and
     the status UNAVAILABLE. If no client is available, the mod does not call the ClientApp. It
-    passes evaluations and queries on, since they are the experimenter's measurement. It passes an
-    error reply back unchanged, for all clients asked.
+    passes evaluations and queries on, since the experimenter makes them. It passes an error reply
+    back unchanged, for all selected clients.
 
     The node's ``context.state`` has the processes' states, three numbers for each client of one
-    run. A node that lost them, or that was not asked for some rounds, computes the missed rounds.
+    run. A node that lost them, or that was not selected for some rounds, computes the missed
+    rounds.
 
     The server needs a strategy that reads the status, such as those of this project.
 
@@ -66,7 +67,7 @@ class AvailabilityMod:
     Raises
     ------
     ProtocolError
-        If a request has no ``server-round``, or asks a client of another node.
+        If a request has no ``server-round``, or names a client of another node.
     """
 
     get_node_availability: Callable[[Context], NodeAvailability | None]
@@ -76,20 +77,20 @@ class AvailabilityMod:
         node = self.get_node_availability(context) if is_train_message(message) else None
         if node is None:
             return call_next(message, context)
-        server_round, asked = decode_selected_clients(message.content, node.hosted)
-        unavailable = _find_unavailable(node, context, server_round, asked)
+        server_round, selected = decode_selected_clients(message.content, node.hosted)
+        unavailable = _find_unavailable(node, context, server_round, selected)
         if not unavailable:
             return call_next(message, context)
-        if len(unavailable) == len(asked):
-            absent = [TrainResult(k, Status.UNAVAILABLE) for k in asked]
+        if len(unavailable) == len(selected):
+            absent = [TrainResult(k, Status.UNAVAILABLE) for k in selected]
             return Message(encode_train_reply(absent), reply_to=message)
         request = copy(message)
         request.content = filter_clients(
-            message.content, asked, [k for k in asked if k not in unavailable]
+            message.content, selected, [k for k in selected if k not in unavailable]
         )
         reply = call_next(request, context)
         if not reply.has_error():
-            reply.content = add_unavailable(reply.content, asked, unavailable)
+            reply.content = add_unavailable(reply.content, selected, unavailable)
         return reply
 
 
@@ -106,39 +107,39 @@ def is_train_message(message: Message) -> bool:
 def _find_unavailable(
     node: NodeAvailability, context: Context, server_round: int, selected: Sequence[int]
 ) -> frozenset[int]:
-    """Return who of those asked is not available, and keep where their processes are."""
-    moments = _load_moments(context)
-    absent = set()
+    """Return the unavailable clients among those selected, and save the processes' states."""
+    states = _load_states(context)
+    unavailable = set()
     for client in selected:
         process = node.process(client)
-        moments[client] = compute_process_state(
+        states[client] = compute_process_state(
             process,
             seed=node.seed,
             client=client,
             server_round=server_round,
-            last=moments.get(client),
+            last=states.get(client),
         )
-        if not process.is_available(moments[client].state):
-            absent.add(client)
-    _save_moments(context, moments)
-    return frozenset(absent)
+        if not process.is_available(states[client].state):
+            unavailable.add(client)
+    _save_states(context, states)
+    return frozenset(unavailable)
 
 
-def _load_moments(context: Context) -> dict[int, ProcessState]:
-    """Return the moments of this run; what another run left here is of other settings."""
+def _load_states(context: Context) -> dict[int, ProcessState]:
+    """Return the states of this run; another run's states belong to other settings."""
     record: Mapping[str, Any] = context.state.config_records.get(STATE_RECORD) or {}
     if record.get("run") != context.run_id:
         return {}
-    kept = zip(record[CLIENT_ID], record["round"], record["state"], strict=True)
-    return {client: ProcessState(server_round, state) for client, server_round, state in kept}
+    entries = zip(record[CLIENT_ID], record["round"], record["state"], strict=True)
+    return {client: ProcessState(server_round, state) for client, server_round, state in entries}
 
 
-def _save_moments(context: Context, moments: Mapping[int, ProcessState]) -> None:
+def _save_states(context: Context, states: Mapping[int, ProcessState]) -> None:
     context.state[STATE_RECORD] = ConfigRecord(
         {
             "run": context.run_id,
-            CLIENT_ID: list(moments),
-            "round": [kept.server_round for kept in moments.values()],
-            "state": [kept.state for kept in moments.values()],
+            CLIENT_ID: list(states),
+            "round": [entry.server_round for entry in states.values()],
+            "state": [entry.state for entry in states.values()],
         }
     )

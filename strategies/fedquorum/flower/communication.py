@@ -1,4 +1,4 @@
-"""Define the protocol of a strategy with the nodes: its messages and its timeouts."""
+"""Define the protocol between a strategy and its nodes: the messages and the timeouts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ from .codec import (
 from .nodes import ClientsByKey, NodeRegistry
 from .validation import Limits, compute_max_reply_bytes
 
-WALL_CLOCK_TIMEOUT = 3600.0  # seconds, where ``round_timeout`` is in simulated ones
+WALL_CLOCK_TIMEOUT = 3600.0  # seconds, if ``round_timeout`` counts simulated seconds
 
 
 @dataclass(frozen=True)
@@ -53,24 +53,23 @@ class NativeProtocol:
     startup_timeout : float
         Seconds to wait for the clients to connect before round 1.
     startup_clients : int, optional
-        Number of clients that must be connected before round 1 begins; by default all. A client
+        Number of clients that must be connected before round 1 starts; by default all. A client
         that connects later takes part from then on.
     partial_aggregation : bool
         Whether a node of several clients may return the weighted sum of their updates instead
         of all models, in rounds whose weights are known before training. The global model has the
         same bits either way.
     evaluated_clients : {"all", "priority"}
-        The clients whose test parts are evaluated. With ``priority``, a non-priority client
+        The clients whose test splits are evaluated. With ``priority``, a non-priority client
         reports nothing about itself unless it trains.
     evaluated_training : bool
-        Whether all evaluated clients also measure their training parts for the records. Otherwise
-        only the priority clients do, whose losses are the objective.
+        Whether all evaluated clients also evaluate their training splits for the records. Otherwise
+        only the priority clients do, for the objective.
     evaluate_every : int
-        Evaluate the test parts every ``evaluate_every`` rounds, and after ``last_round``.
+        Evaluate the test splits every ``evaluate_every`` rounds, and after ``last_round``.
     last_round : int, optional
-        The last round of the run.
     metric : str
-        The metric that clients measure beside loss and accuracy, one of
+        The metric that clients report beside loss and accuracy, one of
         ``fedquorum.metrics.METRICS``.
     robustness : Robustness
         Bounds on the influence of one client; by default only validation limits it.
@@ -78,7 +77,7 @@ class NativeProtocol:
         The mechanism that makes the models differentially private; by default there is none.
     clients_by_key : mapping of str to frozenset of int, optional
         The clients of each node's public key, by the key's fingerprint. By default the server
-        believes each node about the clients that it hosts. See ``NodeRegistry``.
+        trusts each node about the clients that it hosts. See ``NodeRegistry``.
     quorum : Quorum
         The number of replies that closes a round; by default all.
     virtual_clock : bool
@@ -121,7 +120,7 @@ class NativeProtocol:
                 "how much one client counts must be known before the run",
             )
 
-    # What ``StandardProtocol`` does otherwise, for ClientApps written for Flower's strategies.
+    # ``StandardProtocol`` overrides the rest, for ClientApps written for Flower's strategies.
 
     is_native: ClassVar[bool] = True
 
@@ -131,7 +130,7 @@ class NativeProtocol:
             raise ParameterError("privacy", "None", self.privacy, rules.dp_unsupported_reason)
 
     def build_node_registry(self, population: Population, rules: RuleSet) -> NodeRegistry:
-        """Return the directory that finds out which node hosts which client."""
+        """Return the registry that finds out which node hosts which client."""
         return NodeRegistry(
             population.hosted_clients, self.clients_by_key, held_out=population.held_out
         )
@@ -147,7 +146,7 @@ class NativeProtocol:
             log(WARNING, "A node cannot take part: %s", problem)
 
     def check_client_ids(self, grid: Grid, population: Population) -> None:
-        """Refuse a grid that cannot tell which node is which client."""
+        """Refuse a grid that cannot identify the node of each client."""
 
     @property
     def closes_early(self) -> bool:
@@ -182,23 +181,23 @@ class NativeProtocol:
         return encode_evaluate_request(arrays, request)
 
     def is_test_round(self, server_round: int) -> bool:
-        """Say whether the test parts are evaluated after a round."""
+        """Say whether the test splits are evaluated after a round."""
         return server_round % self.evaluate_every == 0 or server_round == self.last_round
 
     def select_test_clients(
         self, population: Population, registry: NodeRegistry, server_round: int
     ) -> tuple[int, ...]:
-        """Return the clients whose test parts are evaluated after a round."""
+        """Return the clients whose test splits are evaluated after a round."""
         if not self.is_test_round(server_round):
             return ()
-        everyone = self.evaluated_clients == "all"
-        chosen = population.clients if everyone else population.priority_clients
-        return tuple(sorted((*chosen, *population.held_out))) if population.held_out else chosen
+        evaluates_all = self.evaluated_clients == "all"
+        clients = population.clients if evaluates_all else population.priority_clients
+        return tuple(sorted((*clients, *population.held_out))) if population.held_out else clients
 
     def select_objective_clients(
         self, population: Population, test_clients: tuple[int, ...]
     ) -> tuple[int, ...]:
-        """Return the tested clients whose training parts are measured as well."""
+        """Return the clients that also evaluate their training splits."""
         return population.priority_clients
 
     def build_limits(self, rules: RuleSet) -> Limits:
@@ -210,11 +209,11 @@ class NativeProtocol:
         return compute_max_reply_bytes(num_clients, model)
 
     def read_train_reply(self, content: RecordDict, limits: Limits) -> list[TrainResult]:
-        """Return the answers in a reply to a train message."""
+        """Return the results in a reply to a train message."""
         return decode_train_reply(content)
 
     def read_evaluate_reply(self, content: RecordDict) -> list[EvaluateResult]:
-        """Return the answers in a reply to an evaluate message."""
+        """Return the results in a reply to an evaluate message."""
         return decode_evaluate_reply(content)
 
     def aggregate_train_metrics(
@@ -238,7 +237,7 @@ class NativeProtocol:
 
     @property
     def other_protocol_hint(self) -> str:
-        """What the replies are in that this protocol cannot read, and what to set then."""
+        """The form of replies in the other protocol, and the setting that reads them."""
         return ""
 
     def get_hint(self, reason: str) -> str:

@@ -1,4 +1,4 @@
-"""Communication with the nodes that are connected, which Flower's own strategies wait for."""
+"""Communicate with the connected nodes, for which Flower's own strategies wait."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,23 +22,25 @@ from .validation import Limits
 class DynamicProtocol(NativeProtocol):
     """Communicate in this project's protocol with the clients of all connected nodes.
 
-    A node says which clients it hosts, and each of them counts as a node does in Flower's own
+    A node reports the clients that it hosts. Each of them counts as a node does in Flower's own
     strategies.
 
     Parameters
     ----------
     fraction_evaluate : float (default: 1.0)
-        Share of the clients that evaluate after a round, in [0, 1]; 0 for none. Which ones
-        follows from the round alone.
+        Fraction of the clients that evaluate after a round, in [0, 1]; 0 for none. The sample
+        depends only on the round.
     min_evaluate_nodes : int (default: 2)
-        The fewest clients that evaluate, as far as there are so many.
+        Smallest number of clients that evaluate; all if fewer are connected.
     min_available_nodes : int, optional
-        How many clients must be connected for a round to begin; the strategy waits without limit.
-        By default every client of the population must be there, for ``startup_timeout``.
+        Number of clients that must be connected before a round starts; the strategy waits without
+        limit. By default the strategy waits for all clients of the population, for
+        ``startup_timeout``.
     max_client_id : int, optional
-        The largest id of a client that joins; by default it may be any number.
-    round_timeout, startup_timeout, startup_clients, robustness, evaluated_clients, clients_of_keys
-        As in ``Communication``; so is ``quorum``.
+        Largest id of a client that joins; by default there is no limit.
+    round_timeout, startup_timeout, startup_clients, robustness, evaluated_clients, clients_by_key,
+    quorum
+        As in ``NativeProtocol``.
 
     Raises
     ------
@@ -57,7 +59,7 @@ class DynamicProtocol(NativeProtocol):
         return self.min_available_nodes is not None
 
     def build_node_registry(self, population: Population, rules: RuleSet) -> NodeRegistry:
-        """Return the directory of nodes that say which clients they host."""
+        """Return the registry of nodes that report the clients that they host."""
         return NodeRegistry(
             None if self.is_dynamic else population.hosted_clients,
             self.clients_by_key,
@@ -68,17 +70,17 @@ class DynamicProtocol(NativeProtocol):
     def build_join_check(self, rules: RuleSet) -> Callable[[int], str]:
         """Return a function that gives the reason why a client cannot join; empty if it can."""
 
-        def refuses(client: int) -> str:
+        def get_refusal(client: int) -> str:
             if self.max_client_id is not None and client > self.max_client_id:
-                return f"client ids are at most {self.max_client_id}, for which records have room"
+                return f"client ids are at most {self.max_client_id}, the largest in records"
             return rules.weighting.find_rejection_reason(client)
 
-        return refuses
+        return get_refusal
 
     def wait_for_clients(
         self, registry: NodeRegistry, grid: Grid, *, first: bool, evaluating: bool = False
     ) -> None:
-        """Note which nodes are connected, and wait for as many clients as there must be."""
+        """Note which nodes are connected, and wait for the required number of clients."""
         at_least = self.min_available_nodes
         if at_least is None:
             super().wait_for_clients(registry, grid, first=first)
@@ -91,43 +93,43 @@ class DynamicProtocol(NativeProtocol):
     def get_available_clients(self, registry: NodeRegistry) -> frozenset[int] | None:
         """Return the connected clients, from which a round samples.
 
-        None, all of them, where the rules keep the clients that they began with: one that is away
-        then counts as one that was asked and did not answer.
+        The result is None if the rules need a fixed population: a round then also selects
+        disconnected clients, which count as selected without a reply.
         """
         return registry.connected_clients if registry.is_open else None
 
     def select_test_clients(
         self, population: Population, registry: NodeRegistry, server_round: int
     ) -> tuple[int, ...]:
-        """Return the share of the clients that evaluates, from the round alone."""
+        """Return the sample of clients that evaluate, which depends only on the round."""
         clients = super().select_test_clients(population, registry, server_round)
         if self.is_dynamic:
             clients = tuple(k for k in clients if k in registry.connected_clients)
         size = round_down_in_binary(self.fraction_evaluate, len(clients))
         size = max(size, self.min_evaluate_nodes)
         size = min(size, len(clients)) if self.fraction_evaluate > 0 else 0
-        drawn = make_generator(0, "evaluation", server_round).permutation(len(clients))[:size]
-        return tuple(sorted(clients[i] for i in drawn.tolist()))
+        sampled = make_generator(0, "evaluation", server_round).permutation(len(clients))[:size]
+        return tuple(sorted(clients[i] for i in sampled.tolist()))
 
     def select_objective_clients(
         self, population: Population, test_clients: tuple[int, ...]
     ) -> tuple[int, ...]:
-        """Return the tested priority clients, whose training parts are measured as well."""
+        """Return the tested priority clients, which also evaluate their training splits."""
         return tuple(k for k in test_clients if k in population.priority)
 
     def read_train_reply(self, content: RecordDict, limits: Limits) -> list[TrainResult]:
-        """Return the answers in a reply to a train message."""
+        """Return the results in a reply to a train message."""
         _check_native_reply(content)
         return super().read_train_reply(content, limits)
 
     def read_evaluate_reply(self, content: RecordDict) -> list[EvaluateResult]:
-        """Return the answers in a reply to an evaluate message."""
+        """Return the results in a reply to an evaluate message."""
         _check_native_reply(content)
         return super().read_evaluate_reply(content)
 
     @property
     def other_protocol_hint(self) -> str:
-        """What the replies are in that this protocol cannot read, and what to set then."""
+        """The form of replies in the other protocol, and the setting that reads them."""
         return f"Flower's standard form. {SET_STANDARD}"
 
 

@@ -1,4 +1,4 @@
-"""One exchange with the nodes: messages to those that host the clients asked, replies back."""
+"""Exchange messages with the nodes that host the selected clients."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ from .waiting import Arrival, WaitingGrid
 
 MAX_OVERHEAD_FACTOR = 2
 MAX_OVERHEAD_BYTES = 2**20
-"""A message weighs at most so many times its payload, and so much more."""
+"""A message has at most this many times its payload, plus this many bytes."""
 
 
 @dataclass(frozen=True)
@@ -47,22 +47,12 @@ class Traffic:
     bytes_up: int = 0
 
     def add_bytes(self, down: int = 0, up: int = 0) -> "Traffic":
-        """Return it with more bytes."""
+        """Return the traffic with more bytes."""
         return Traffic(self.bytes_down + down, self.bytes_up + up)
 
 
 class NodeSession:
-    """Send a strategy's requests to the nodes that host its clients, and sort the replies.
-
-    Parameters
-    ----------
-    communication : Communication
-        The protocol.
-    population : Population
-        All clients.
-    rules : Rules
-        The strategy's rules.
-    """
+    """Send a strategy's requests to the nodes that host its clients, and sort the replies."""
 
     def __init__(
         self, communication: NativeProtocol, population: Population, rules: RuleSet
@@ -90,9 +80,9 @@ class NodeSession:
         return self._communication.get_available_clients(self.registry)
 
     def find_disconnected(self, population: Population) -> tuple[int, ...]:
-        """Return the clients that the round does not sample among, as they are not connected."""
-        present = self.available_clients
-        return () if present is None else tuple(sorted({*population.clients} - present))
+        """Return the disconnected clients, if the round samples only connected ones."""
+        available = self.available_clients
+        return () if available is None else tuple(sorted({*population.clients} - available))
 
     def update_population(
         self, grid: Grid, population: Population, *, evaluating: bool = False
@@ -112,16 +102,16 @@ class NodeSession:
         return joined
 
     def restore_assignments(self, nodes: Mapping[int, int], population: Population) -> None:
-        """Restore the earlier clients, each with its node if nodes have no other identity."""
+        """Restore the earlier clients, each with its node if node ids identify clients."""
         self.registry.restore_assignments(nodes)
         self._close_registry(population)
 
     def _close_registry(self, population: Population) -> None:
-        """Take no further clients where the rules keep those that they began with."""
+        """Accept no further clients if the rules need a fixed population."""
         if self._rules.weighting.requires_fixed_population and self._communication.is_dynamic:
             name = _get_rule_name(self._rules.weighting)
             self.registry.close(
-                f"{name} keeps the {len(population.clients)} clients that it began with"
+                f"{name} keeps the {len(population.clients)} clients that it started with"
             )
 
     def build_messages(
@@ -131,7 +121,7 @@ class NodeSession:
         server_round: int,
         user_config: ConfigRecord,
     ) -> list[Message]:
-        """Return one message for each node; ``user_config`` is the user's own config."""
+        """Return one message for each node, with the user's config."""
         messages = {}
         for node, content in contents.items():
             add_user_config(content, user_config)
@@ -152,17 +142,17 @@ class NodeSession:
     def route_clients(
         self, grid: Grid, clients: Iterable[int], busy: Collection[int] = ()
     ) -> dict[int, tuple[int, ...]]:
-        """Return the nodes that can be asked for ``clients``, each with its share.
+        """Return the available nodes of ``clients``, each with its clients.
 
-        Not asked are the clients that are ``busy`` by the virtual clock, and those of a node with
-        a message of an earlier round: it handles one at a time.
+        The result leaves out clients that are ``busy`` by the virtual clock, and those of a node
+        with a message of an earlier round: a node handles one message at a time.
         """
-        wanted = set(clients)
-        asked_at = self.registry.group_by_node(sorted(wanted.difference(busy)))
+        requested = set(clients)
+        clients_by_node = self.registry.group_by_node(sorted(requested.difference(busy)))
         nodes = grid.busy_nodes if isinstance(grid, WaitingGrid) else frozenset()
-        waiting = {k for node in nodes for k in asked_at.pop(node, ())}
-        self._busy_clients = frozenset(waiting | wanted.intersection(busy))
-        return asked_at
+        waiting = {k for node in nodes for k in clients_by_node.pop(node, ())}
+        self._busy_clients = frozenset(waiting | requested.intersection(busy))
+        return clients_by_node
 
     def prepare_replies(
         self,
@@ -173,32 +163,32 @@ class NodeSession:
         *,
         priority: frozenset[int],
     ) -> None:
-        """Note the awaited clients, and refuse replies that would take too much memory.
+        """Note the expected clients, and refuse replies that would take too much memory.
 
-        What a message weighs beside its payload is left to the check of the payload.
+        The limit of the grid includes the overhead of a message; the payload is checked later.
         """
         self._reply_counter = ReplyCounter(self._communication.quorum, selected, priority)
         self._clients_by_node = clients_by_node
         self._grid = grid if isinstance(grid, WaitingGrid) else None
         if self._grid is None:
             return
-        largest = self._communication.get_max_reply_bytes
+        get_max_bytes = self._communication.get_max_reply_bytes
         limits = {
-            node: MAX_OVERHEAD_BYTES + MAX_OVERHEAD_FACTOR * largest(len(clients), model)
+            node: MAX_OVERHEAD_BYTES + MAX_OVERHEAD_FACTOR * get_max_bytes(len(clients), model)
             for node, clients in clients_by_node.items()
         }
         self._grid.limit_replies(limits)
 
     def is_quorum(self, arrival: Arrival) -> bool:
-        """Count a reply; say whether those so far are enough for the round to close.
+        """Count a reply; return whether the replies so far are enough to close the round.
 
-        A client that is unavailable has not replied, whatever its node says for it.
+        A client that its node reports as unavailable does not count as a reply.
         """
         absent = find_unavailable_clients(arrival.message.content)
         return self._reply_counter.add(set(self._clients_by_node.get(arrival.node, ())) - absent)
 
     def collect_late_replies(self, server_round: int) -> tuple[LateReply, ...]:
-        """Return the replies to earlier rounds that have come since the last time."""
+        """Return the replies to earlier rounds that have arrived since the last call."""
         if self._grid is None:
             return ()
         late = []
@@ -223,12 +213,10 @@ class NodeSession:
         priority: frozenset[int],
         user_config: ConfigRecord,
     ) -> list[Message]:
-        """Return the messages that ask for test metrics, and for losses on training parts."""
-        tested, measured = (
-            frozenset(evaluation_plan.test_clients),
-            evaluation_plan.train_split_clients,
-        )
-        self._evaluation_clients = tested | measured
+        """Return the messages that request test metrics, and losses on training splits."""
+        test_clients = frozenset(evaluation_plan.test_clients)
+        train_clients = evaluation_plan.train_split_clients
+        self._evaluation_clients = test_clients | train_clients
         self._evaluation_clients_by_node = self.route_clients(grid, self._evaluation_clients)
         self.prepare_replies(
             grid,
@@ -241,8 +229,8 @@ class NodeSession:
             node: EvaluateRequest(
                 server_round,
                 clients,
-                train=tuple(k in measured for k in clients),
-                test=tuple(k in tested for k in clients),
+                train=tuple(k in train_clients for k in clients),
+                test=tuple(k in test_clients for k in clients),
                 evaluates_local_model=evaluation_plan.evaluates_local_model,
             )
             for node, clients in self._evaluation_clients_by_node.items()
@@ -261,8 +249,8 @@ class NodeSession:
         model: NamedArrays,
         handler: ReplyHandler[TrainResult],
     ) -> ReplyResults[TrainResult]:
-        """Return the nodes' answers to train messages, by client."""
-        answers = collect_results(
+        """Return the nodes' results of train messages, by client."""
+        results = collect_results(
             replies,
             clients_by_node,
             self._build_expected_reply(MessageType.TRAIN, server_round),
@@ -271,20 +259,20 @@ class NodeSession:
             max_bytes=lambda count: self._communication.get_max_reply_bytes(count, model),
             handler=handler,
         )
-        self.traffic = self.traffic.add_bytes(up=answers.num_bytes)
-        return answers
+        self.traffic = self.traffic.add_bytes(up=results.num_bytes)
+        return results
 
     def collect_evaluate_results(
         self, replies: Iterable[Message], server_round: int
     ) -> ReplyResults[EvaluateResult]:
-        """Return the nodes' answers to evaluate messages, by client.
+        """Return the nodes' results of evaluate messages, by client.
 
         Raises
         ------
         RunError
-            In this project's protocol, if the evaluation failed at every node that was asked.
+            In this project's protocol, if the evaluation failed on every node.
         """
-        answers = collect_results(
+        results = collect_results(
             replies,
             self._evaluation_clients_by_node,
             self._build_expected_reply(MessageType.EVALUATE, server_round),
@@ -292,18 +280,18 @@ class NodeSession:
             EvaluateResult,
             max_bytes=lambda count: self._communication.get_max_reply_bytes(count, None),
         )
-        self.traffic = self.traffic.add_bytes(up=answers.num_bytes)
+        self.traffic = self.traffic.add_bytes(up=results.num_bytes)
         if self._communication.is_native:
             model = f"the model after round {server_round}" if server_round else "the first model"
             metric = self._communication.metric
             check_evaluation(
-                answers,
+                results,
                 self._evaluation_clients_by_node,
                 self._evaluation_clients,
                 model=model,
                 metric=metric,
             )
-        return answers
+        return results
 
     def get_client_outcome(
         self,
@@ -311,21 +299,21 @@ class NodeSession:
         results: ReplyResults[TrainResult],
         model: NamedArrays | None,
     ) -> ClientOutcome:
-        """Return the answer of a client asked, before any rule uses it."""
-        answer = self._validate_result(client, results, model)
-        if answer.status not in REPLY_STATUSES:
-            return answer
+        """Return the outcome of a selected client, before any rule uses it."""
+        outcome = self._validate_result(client, results, model)
+        if outcome.status not in REPLY_STATUSES:
+            return outcome
         seconds = self._get_seconds(client, results)
         problem = find_seconds_problem(seconds) if self._communication.virtual_clock else None
         if problem is not None:
-            return ClientOutcome(client, "rejected", answer.reason or problem)
-        return replace(answer, seconds=seconds)
+            return ClientOutcome(client, "rejected", outcome.reason or problem)
+        return replace(outcome, seconds=seconds)
 
     def _get_seconds(self, client: int, results: ReplyResults[TrainResult]) -> float | None:
-        """Return how long a reply took, None where time decides nothing."""
+        """Return the seconds of a reply; None if time decides nothing."""
         if self._communication.virtual_clock:
-            part = results.by_client.get(client)
-            return None if part is None else part.seconds
+            result = results.by_client.get(client)
+            return None if result is None else result.seconds
         node = self.registry.find_node(client)
         if self._grid is None or node is None or not self._communication.closes_early:
             return None
@@ -334,33 +322,33 @@ class NodeSession:
     def _validate_result(
         self, client: int, results: ReplyResults[TrainResult], model: NamedArrays | None
     ) -> ClientOutcome:
-        """Return what became of a client asked, whenever its reply came."""
+        """Return the outcome of a selected client, without its response time."""
         if client in results.malformed:
             return ClientOutcome(client, "rejected", results.malformed[client])
-        part = results.by_client.get(client)
-        if part is None:
+        result = results.by_client.get(client)
+        if result is None:
             return ClientOutcome(client, *self._explain_missing_reply(client))
-        if part.status is not Status.DONE:
-            reason = part.reason
-            if part.status is Status.FAILED:
+        if result.status is not Status.DONE:
+            reason = result.reason
+            if result.status is Status.FAILED:
                 reason = reason or "it failed and gave no reason"
-            return ClientOutcome(client, part.status.name.lower(), reason)
-        problem = find_form_problem(part, model, self.limits)
+            return ClientOutcome(client, result.status.name.lower(), reason)
+        problem = find_form_problem(result, model, self.limits)
         if problem is not None:
             results.malformed[client] = problem
-        problem = problem or find_value_problem(part, self.limits)
+        problem = problem or find_value_problem(result, self.limits)
         if problem is not None:
             return ClientOutcome(client, "rejected", problem)
         return ClientOutcome(
             client,
             "trained",
-            num_examples=part.num_examples,
-            loss=part.loss,
-            accuracy=part.accuracy,
+            num_examples=result.num_examples,
+            loss=result.loss,
+            accuracy=result.accuracy,
         )
 
     def _explain_missing_reply(self, client: int) -> tuple[str, str]:
-        """Return the status of a client of whom nothing came, and why."""
+        """Return the status of a client without a reply, and the reason."""
         if self.registry.find_node(client) is None:
             return "unavailable", "its node is not connected"
         if client in self._busy_clients:
@@ -376,8 +364,7 @@ class NodeSession:
         ------
         ProtocolError
             In the first round in which clients trained, if all of them replied in the form of the
-            other protocol. In the first round, if no reply of several has the form that it must
-            have.
+            other protocol. In the first round, if all of several replies are malformed.
         """
         first = not self.has_trained
         self.has_trained = self.has_trained or bool(results.form_matches)
@@ -392,17 +379,7 @@ class NodeSession:
 
 @dataclass(frozen=True)
 class Connection:
-    """With which clients a strategy speaks, and how.
-
-    Parameters
-    ----------
-    communication : Communication
-        The protocol.
-    population : Population
-        All clients and which of them have priority.
-    session : Exchange
-        What is sent to their nodes, and what comes back.
-    """
+    """A strategy's protocol, its clients, and the session with their nodes."""
 
     communication: NativeProtocol
     population: Population
@@ -412,7 +389,7 @@ class Connection:
     def from_rules(
         cls, rules: RuleSet, population: Population, communication: NativeProtocol
     ) -> Self:
-        """Return a connection on which nothing was said yet.
+        """Return a connection with a new session.
 
         Raises
         ------
@@ -423,7 +400,7 @@ class Connection:
         return cls(communication, population, NodeSession(communication, population, rules))
 
     def log_summary(self, rules: RuleSet) -> None:
-        """Log the clients, how the strategy speaks with them, and its rules."""
+        """Log the clients, the settings of the protocol, and the rules."""
         population = self.population
         if population.clients:
             log(INFO, "\t├──> Clients: %d", len(population.clients))
@@ -438,11 +415,11 @@ class Connection:
 
 
 def _get_rule_name(weighting: Weighting[Any]) -> str:
-    """Return the name by which users know a rule."""
+    """Return a rule's name as users know it."""
     name, colon, _ = weighting.summary.partition(":")
     return name if colon else type(weighting).__name__
 
 
 def _build_group_id(message_type: str, server_round: int) -> str:
-    """Return what a reply must name to be one to the messages of this step."""
+    """Return the group id that replies of this step must carry."""
     return f"{message_type} {server_round}"

@@ -1,7 +1,7 @@
-"""Which of Flower's grids a grid is, without loading them.
+"""Recognize Flower's grids without importing them.
 
 Their modules load SQLAlchemy, Alembic and FastAPI, a second of CPU time that a run in one process
-does not need. Whoever has a grid of Flower's has loaded them already.
+does not need. A caller with one of Flower's grids has imported them already.
 """
 
 import sys
@@ -21,7 +21,7 @@ def is_http_grid(grid: Grid) -> "TypeGuard[HttpGrid]":
 
 
 def is_in_memory_grid(grid: Grid) -> bool:
-    """Say whether a grid is that of Flower's simulation."""
+    """Say whether a grid is the one of Flower's simulation."""
     return _is_grid(grid, "InMemoryGrid")
 
 

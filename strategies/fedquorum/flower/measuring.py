@@ -1,4 +1,4 @@
-"""Turn the replies of an evaluation into measurements, and into F for the next broadcast."""
+"""Plan evaluations, and turn their replies into F for the next broadcast."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,18 +17,18 @@ from .validation import MAX_LOSS
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """The clients that measure a model, and the parts that they measure, ascending by client id.
+    """The clients that evaluate a model, and their splits, ascending by client id.
 
     Parameters
     ----------
     test_clients : tuple of int
-        The clients whose test part is measured.
+        The clients that evaluate their test split.
     objective_clients : tuple of int
-        The clients whose training part is measured for the objective.
+        The clients that evaluate their training split for the objective.
     recorded_clients : tuple of int
-        The clients whose training part is measured for the records alone.
+        The clients that evaluate their training split only for the records.
     evaluates_local_model : bool
-        Whether each measures its own model instead.
+        Whether each client evaluates its local model instead.
     """
 
     test_clients: tuple[int, ...] = ()
@@ -38,17 +38,17 @@ class EvaluationPlan:
 
     @property
     def train_split_clients(self) -> frozenset[int]:
-        """The clients whose training parts are measured."""
+        """The clients that evaluate their training splits."""
         return frozenset((*self.objective_clients, *self.recorded_clients))
 
     @classmethod
     def for_initial_model(cls, population: Population, rules: RuleSet) -> "EvaluationPlan":
-        """Return the clients that measure the first model."""
-        before = rules.hooks.before_round
-        if before is None:
+        """Return the plan to evaluate the initial model."""
+        hook = rules.hooks.before_round
+        if hook is None:
             return cls(objective_clients=population.priority_clients)
         return cls(
-            objective_clients=before.select_candidates(
+            objective_clients=hook.select_candidates(
                 0, population, ClientReports()
             ).evaluating_clients
         )
@@ -64,24 +64,24 @@ class EvaluationPlan:
         rules: RuleSet,
         available: frozenset[int] | None = None,
     ) -> "EvaluationPlan":
-        """Return the clients that measure the model with which the round ``candidates`` begins.
+        """Return the plan to evaluate the model with which the next round starts.
 
-        Where the rules need F(w_{t+1}), it is the mean by data over the priority clients that this
-        round will ask, or over all of them, connected if ``available`` says who is: the selection's
-        ``samples_objective`` says which. Otherwise all priority clients are asked for it together
-        with the test metrics. The candidates of ``candidates`` that measure first do so too. With
-        ``evaluated_training`` all clients tested measure their training part; what the others
-        measure is in no objective and no rule's state.
+        If the rules need F(w_{t+1}), it is the mean by data over priority clients: with
+        ``samples_objective`` over those that the next round selects (``candidates``), otherwise
+        over all that are ``available``. If the rules do not need it, the priority clients report it
+        together with the test metrics. The evaluating clients of ``candidates`` evaluate as well.
+        With ``evaluated_training`` all test clients evaluate their training split; the results of
+        the other clients enter neither the objective nor a rule's state.
         """
-        measured: tuple[int, ...] = ()
+        objective_clients: tuple[int, ...] = ()
         if rules.needs_objective:
-            measured = _select_objective_clients(population, candidates, rules, available)
+            objective_clients = _select_objective_clients(population, candidates, rules, available)
         elif test_clients:
-            measured = communication.select_objective_clients(population, test_clients)
+            objective_clients = communication.select_objective_clients(population, test_clients)
         if candidates.evaluating_clients:
-            measured = tuple(sorted({*measured, *candidates.evaluating_clients}))
-        recorded = test_clients if communication.evaluated_training else ()
-        return cls(test_clients, measured, recorded, rules.trains_local_models)
+            objective_clients = tuple(sorted({*objective_clients, *candidates.evaluating_clients}))
+        recorded_clients = test_clients if communication.evaluated_training else ()
+        return cls(test_clients, objective_clients, recorded_clients, rules.trains_local_models)
 
 
 def find_candidates(
@@ -91,20 +91,20 @@ def find_candidates(
     rules: RuleSet,
     plan_round: Callable[[int], RoundPlan],
 ) -> Candidates:
-    """Return whom a round may ask, as far as that is known before its model is measured.
+    """Return the clients that a round may select, as known before its model is evaluated.
 
-    Without a hook ``before_round`` that is whom ``plan_round`` asks.
+    Without a hook ``before_round`` these are the clients of the round's plan.
     """
-    before = rules.hooks.before_round
-    if before is None:
+    hook = rules.hooks.before_round
+    if hook is None:
         return Candidates(plan_round(server_round).clients)
-    return before.select_candidates(server_round - 1, population, reports)
+    return hook.select_candidates(server_round - 1, population, reports)
 
 
 def _select_objective_clients(
     population: Population, candidates: Candidates, rules: RuleSet, available: frozenset[int] | None
 ) -> tuple[int, ...]:
-    """Return the priority clients whose F_k make up F(w) of a round, ascending."""
+    """Return the priority clients over which F(w) of a round is the mean, ascending."""
     if rules.selection.samples_objective:
         return tuple(k for k in candidates.clients if k in population.priority)
     return tuple(k for k in population.priority_clients if available is None or k in available)
@@ -113,9 +113,9 @@ def _select_objective_clients(
 def build_client_evaluations(
     results: ReplyResults[EvaluateResult], population: Population, metric: str = "accuracy"
 ) -> tuple[ClientEvaluation, ...]:
-    """Return the clients' measurements; ``metric`` is the metric beside loss and accuracy."""
+    """Return the clients' evaluations; ``metric`` is the metric beside loss and accuracy."""
     usable = select_usable_evaluations(results, metric=metric)
-    return tuple(_build_evaluation(k, answer, population) for k, answer in usable.items())
+    return tuple(_build_evaluation(k, result, population) for k, result in usable.items())
 
 
 def update_objective(
@@ -125,36 +125,35 @@ def update_objective(
     *,
     reuse_last: bool,
 ) -> ServerState:
-    """Return the state with F over the priority clients that were asked for it, and who missed it.
+    """Return the state with F over the selected priority clients, and the clients that missed it.
 
-    With ``reuse_last``, what each measured last is kept, and stands in for it where it misses a
-    later measuring.
+    With ``reuse_last``, a client's last evaluation is stored, and replaces one that it misses.
     """
-    heard = [e for e in evaluations if e.client in selected]
-    known = state.last_evaluations
-    objective = compute_priority_objective(heard, [known[k] for k in selected & known.keys()])
-    counted = {*(e.client for e in heard if e.has_objective_loss), *objective.stale_clients}
+    reported = [e for e in evaluations if e.client in selected]
+    stored = state.last_evaluations
+    objective = compute_priority_objective(reported, [stored[k] for k in selected & stored.keys()])
+    counted = {*(e.client for e in reported if e.has_objective_loss), *objective.stale_clients}
     objective = replace(objective, missing_clients=tuple(sorted(selected - counted)))
     if reuse_last:
         newest = [
             e
             for e in evaluations
-            if e.has_objective_loss and (e.client in selected or e.client in known)
+            if e.has_objective_loss and (e.client in selected or e.client in stored)
         ]
-        known = {**known, **{e.client: e for e in newest}}
-    return replace(state, objective=objective, last_evaluations=known)
+        stored = {**stored, **{e.client: e for e in newest}}
+    return replace(state, objective=objective, last_evaluations=stored)
 
 
 def _clamp_loss(loss: float) -> float:
-    """Return a loss as it counts: above any that an update may report, it is infinite.
+    """Clamp losses above MAX_LOSS to infinity.
 
-    Sums of such numbers could leave the range of floats.
+    Sums of such numbers could overflow.
     """
     return math.inf if loss > MAX_LOSS else loss
 
 
 def _sanitize_metric(metric: float) -> float:
-    """Return a metric as it counts: NaN where it is so large that means of it could overflow."""
+    """Return a metric, or NaN if it is so large that a mean could overflow."""
     return metric if abs(metric) <= MAX_LOSS else math.nan
 
 

@@ -1,4 +1,4 @@
-"""Find out which node hosts which client, since Flower draws node ids at random."""
+"""Find out which node hosts which client: Flower draws node ids at random."""
 
 import base64
 import math
@@ -35,7 +35,7 @@ QUERY_RETRY_SECONDS = 10.0
 QUERY_SECONDS = 10.0
 MAX_REFUSALS_SHOWN = 10  # of one reply
 MAX_REFUSALS_STORED = 100
-NO_QUERY_FUNCTION = "No query function registered"  # as Flower says it
+NO_QUERY_FUNCTION = "No query function registered"  # Flower's message
 NEEDS_QUERY = (
     "client_ids=query asks every node for its client id, and {} answers: each needs a function "
     "under @app.query() that replies with MetricRecord({{'client-id': ...}}), four lines in "
@@ -47,7 +47,7 @@ NEEDS_PROTOCOL = (
     'protocol="fedquorum" asks every node which clients it hosts, and {} answers in that protocol. '
     + SET_STANDARD
 )
-MAX_JOINING_CLIENTS = 100_000  # clients of one node, where any client may join
+MAX_JOINING_CLIENTS = 100_000  # clients of one node, if any client may join
 
 ClientsByKey = Mapping[str, frozenset[int]]
 
@@ -55,34 +55,35 @@ ClientsByKey = Mapping[str, frozenset[int]]
 class NodeRegistry:
     """Query each connected node for the expected clients that it hosts.
 
-    Without ``clients_by_key`` the directory believes the nodes: the first node that claims a
-    client has it while it is connected, and a second claim is refused. With ``clients_by_key`` the
-    public key counts by which a node authenticates to the SuperLink. The directory does not query
+    Without ``clients_by_key`` the registry trusts the nodes: the first node that claims a client
+    hosts it while it is connected, and a second claim is refused. With ``clients_by_key`` the
+    public key counts by which a node authenticates to the SuperLink. The registry does not query
     nodes with other keys, and refuses a claim to a client of another key. It logs each refusal with
     the node and its key.
 
-    A node keeps its id over a restart, but may then host another client. The directory queries a
-    node again that was away, and meanwhile keeps its clients. It repeats the query from time to
-    time if it refused a claim.
+    A node keeps its id over a restart, but may then host another client. If a node reconnects, the
+    registry queries it again, and meanwhile assumes the same clients. If the registry refused a
+    claim, it repeats the query from time to time.
 
-    During the run it never waits for a query, so that a node without a reply delays no round.
+    During the run the registry never waits for a query, so that a node without a reply delays no
+    round.
 
     Parameters
     ----------
     clients : sequence of int or None
         The expected client ids, from the server's configuration; None accepts all that connect.
     clients_by_key : mapping of str to frozenset of int, optional
-        The clients of every public key, by its fingerprint; see ``fingerprint``.
+        The clients of every public key, by its fingerprint; see ``compute_fingerprint``.
     standard : bool
         Whether the nodes' ClientApp does not use this project's protocol. Otherwise a node with
         another version of the protocol cannot take part.
     required : iterable of int
-        Clients that ``wait_for_nodes`` waits for before the run begins.
+        Clients for which ``wait_for_nodes`` waits before the run starts.
     get_refusal : callable
         Returns the reason why a client that joins cannot take part; empty if it can.
     held_out : iterable of int
-        The clients that never train. The directory waits for them and they can be asked, but they
-        are neither ``registered`` nor ``unregistered``.
+        The clients that never train. The registry waits for them and they can be evaluated, but
+        they are neither ``registered`` nor ``unregistered``.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class NodeRegistry:
         held_out: Iterable[int] = (),
     ) -> None:
         self._standard = standard
-        # Why a node cannot take part that never says which clients it hosts.
+        # The reason why a node that does not answer the query cannot take part.
         self._query_hint = NEEDS_QUERY if standard else NEEDS_PROTOCOL if clients is None else ""
         self._held_out = frozenset(held_out)
         self._required = frozenset(required)
@@ -124,17 +125,16 @@ class NodeRegistry:
 
     @property
     def registered(self) -> IntArray:
-        """The clients whose nodes were ever connected, ascending, without the unseen ones."""
-        if len(self._registered) != len(
-            self._registered_set
-        ):  # a client that was met once stays so
+        """The clients whose nodes were ever connected, ascending, without those held out."""
+        # A registered client stays registered, so that equal sizes mean equal sets.
+        if len(self._registered) != len(self._registered_set):
             self._registered = np.sort(
                 np.fromiter(self._registered_set, dtype=np.int64, count=len(self._registered_set))
             )
         return self._registered
 
     def mark_registered(self, clients: Iterable[int]) -> None:
-        """Treat ``clients`` as known, whether or not their nodes are connected."""
+        """Treat ``clients`` as registered, whether or not their nodes are connected."""
         if self._is_open:
             self._expected.update(clients)
         self._registered_set |= self._expected.intersection(clients)
@@ -177,7 +177,7 @@ class NodeRegistry:
     def wait_for_nodes(self, grid: Grid, at_least: int, *, first: bool) -> None:
         """Wait, without limit, until the clients of this many nodes are connected.
 
-        The first call also waits for the awaited clients, and for a short time for connected nodes
+        The first call also waits for the required clients, and for a short time for connected nodes
         that have not replied to the query.
 
         Raises
@@ -185,18 +185,18 @@ class NodeRegistry:
         ClientsMissingError
             In the first call, if no connected node's ClientApp answers the query.
         """
-        awaited = self._required if first else frozenset()
-        hears_until = time.monotonic() + (QUERY_SECONDS if first else 0.0)
+        required = self._required if first else frozenset()
+        query_deadline = time.monotonic() + (QUERY_SECONDS if first else 0.0)
         reminded = -math.inf
         while True:
             for problem in self.refresh(grid):
                 log(WARNING, "A node cannot take part: %s", problem)
             if first and len(self._connected) >= max(1, at_least):
                 self._check_queries()
-            missing = sorted(awaited - self._registered_set)
+            missing = sorted(required - self._registered_set)
             now = time.monotonic()
             enough = len(self.connected_clients) >= max(1, at_least) and not missing
-            if enough and (not self._queries or now >= hears_until):
+            if enough and (not self._queries or now >= query_deadline):
                 return
             if now - reminded > REMIND_SECONDS:
                 reminded = now
@@ -211,12 +211,12 @@ class NodeRegistry:
 
     def group_by_node(self, clients: Sequence[int]) -> dict[int, tuple[int, ...]]:
         """Return the nodes that host ``clients``, each with its clients, all ascending."""
-        shares: dict[int, list[int]] = {}
+        groups: dict[int, list[int]] = {}
         for client in sorted(clients):
             node = self.find_node(client)
             if node is not None:
-                shares.setdefault(node, []).append(client)
-        return {node: tuple(share) for node, share in shares.items()}
+                groups.setdefault(node, []).append(client)
+        return {node: tuple(group) for node, group in groups.items()}
 
     def wait(self, grid: Grid, timeout: float, at_least: int | None = None) -> None:
         """Wait until ``at_least`` of the expected clients, by default all, are connected.
@@ -278,30 +278,30 @@ class NodeRegistry:
         for node in self._connected - before:
             self._query_after.setdefault(node, now)
         waiting = set(self._queries.values())
-        asked = [
+        queried = [
             node
             for node, after in sorted(self._query_after.items())
             if node in self._connected and node not in waiting and after <= now
         ]
-        if asked:
+        if queried:
             query = encode_standard_query if self._standard else encode_query
-            messages = [Message(query(), node, MessageType.QUERY) for node in asked]
-            sent = zip(grid.push_messages(messages), asked, strict=False)
+            messages = [Message(query(), node, MessageType.QUERY) for node in queried]
+            sent = zip(grid.push_messages(messages), queried, strict=False)
             self._queries.update({query: node for query, node in sent if query})
         if self._connected != before:
             self._reassign_clients()
         return self._read_query_replies(grid) if self._queries else []
 
     def _find_admitted_nodes(self, grid: Grid) -> set[int]:
-        """Return the connected nodes whose keys are of clients; all where keys do not count."""
+        """Return the connected nodes whose keys have clients; all nodes if keys do not count."""
         if self._clients_by_key is None:
             return set(grid.get_node_ids())
         admitted = set()
         for node in grid.get_nodes():
             if not node.public_key:
                 raise ClientsMissingError(
-                    "clients are told by their nodes' public keys, but nodes have no keys, as in "
-                    f"a simulation: node {node.node_id} has none"
+                    "clients are identified by their nodes' public keys, but nodes have no "
+                    f"keys, as in a simulation: node {node.node_id} has none"
                 )
             key = compute_pem_fingerprint(node.public_key)
             self._key_of[node.node_id] = key
@@ -317,7 +317,7 @@ class NodeRegistry:
         for reply in grid.pull_messages(list(self._queries)):
             node = self._queries.pop(reply.metadata.reply_to_message_id, None)
             if node is None:
-                continue  # it answers no query of ours, whatever it says
+                continue  # not a reply to one of our queries
             del self._query_after[node]
             problem = (
                 self._describe_query_error(node, reply.error.reason or "")
@@ -336,7 +336,7 @@ class NodeRegistry:
             raise ClientsMissingError(self._query_hint.format("no ClientApp here"))
 
     def _describe_query_error(self, node: int, reason: str) -> str:
-        """Return why a node did not answer the query, and note if its ClientApp never will."""
+        """Return why a node did not answer the query; note a ClientApp that cannot answer it."""
         if not (self._query_hint and NO_QUERY_FUNCTION in reason):
             return sanitize(reason, MAX_REASON_LENGTH)
         return self._mark_without_query(node)
@@ -346,7 +346,7 @@ class NodeRegistry:
         return self._query_hint.format("the ClientApp of " + self._describe_node(node) + " never")
 
     def _register(self, node: int, reply: Message) -> str | None:
-        """Note which clients a node claims; return what is wrong with its answer, if anything."""
+        """Note the clients that a node claims; return the problem of its reply, if any."""
         if self._query_hint == NEEDS_PROTOCOL and not has_protocol_version(reply.content):
             return self._mark_without_query(node)
         try:
@@ -354,14 +354,17 @@ class NodeRegistry:
         except ProtocolError as error:
             return sanitize(error, MAX_REASON_LENGTH)
         if self._is_open and len(clients) > MAX_JOINING_CLIENTS:
-            return f"{self._describe_node(node)} claims {len(clients)} clients, at most {MAX_JOINING_CLIENTS} may join"
-        named = set(clients)
-        left = [
+            return (
+                f"{self._describe_node(node)} claims {len(clients)} clients, at most "
+                f"{MAX_JOINING_CLIENTS} may join"
+            )
+        listed = set(clients)
+        dropped = [
             client
             for client in self._claims.get(node, ())
-            if client not in named and self._node_of.get(client) == node
+            if client not in listed and self._node_of.get(client) == node
         ]
-        for client in left:
+        for client in dropped:
             del self._node_of[client]
         claimed, refused = self._check_claims(node, clients)
         for reason in refused[:MAX_REFUSALS_SHOWN]:
@@ -372,12 +375,12 @@ class NodeRegistry:
         self._claims[node] = tuple(claimed)
         if len(claimed) < len(clients):
             self._retry_query(node)
-        if left:
+        if dropped:
             self._reassign_clients()
         return None
 
     def _check_claims(self, node: int, clients: Iterable[int]) -> tuple[list[int], list[str]]:
-        """Return which clients a node may claim, and why it may not have the others."""
+        """Return the clients that a node may claim, and the reasons for refusing the others."""
         claimed, refused = [], []
         for client in clients:
             problem = self._find_claim_problem(node, client)
@@ -395,7 +398,7 @@ class NodeRegistry:
         return claimed, refused
 
     def _find_claim_problem(self, node: int, client: int) -> str:
-        """Return why a node cannot have a client, whoever else claims it; empty if it can."""
+        """Return why a node cannot host a client, apart from other claims; empty if it can."""
         reason = self._get_refusal(client)
         if reason:
             return f": refused, {reason}"
@@ -415,7 +418,7 @@ class NodeRegistry:
         self._query_after[node] = time.monotonic() + QUERY_RETRY_SECONDS
 
     def _reassign_clients(self) -> None:
-        """Give clients whose node has left to whoever else claims them, the first one first."""
+        """Reassign clients whose node has left to the first other node that claims them."""
         for node, clients in self._claims.items():
             if node in self._connected:
                 for client in clients:
@@ -443,7 +446,7 @@ class NodeIdRegistry(NodeRegistry):
     ----------
     clients : sequence of int or None
         The client ids, from the server's configuration; None accepts all that connect.
-    awaited, refuses
+    required, get_refusal
         As in ``NodeRegistry``.
     """
 
@@ -480,7 +483,7 @@ class NodeIdRegistry(NodeRegistry):
         if first and self._assigned_nodes and not self._assigned_nodes & self._connected:
             raise RunError(
                 f"resume_from needs nodes that the run had before, got {len(self._connected)} "
-                "others: with client_ids=node-order a node is told by its id, which a simulation "
+                "others: with client_ids=node-order a node is known by its id, which a simulation "
                 "draws anew for every run. Set client_ids=query in a run from its start"
             )
 
@@ -498,20 +501,20 @@ class NodeIdRegistry(NodeRegistry):
         new = sorted(self._connected - set(self._node_of.values()))
         if self._is_open:
             self._expect_joiners(len(new))
-        left = sorted(self._expected - self._node_of.keys())
-        self._node_of.update(zip(left, new, strict=False))
+        unassigned = sorted(self._expected - self._node_of.keys())
+        self._node_of.update(zip(unassigned, new, strict=False))
         self._registered_set.update(self._node_of)
-        for node in new[len(left) :]:
+        for node in new[len(unassigned) :]:
             if node not in self._refused_nodes:
                 why = self._closing_reason or f"is one more than the {len(self._expected)} clients"
                 self._log_refusal(
                     node, f"is refused{why}" if self._closing_reason else f"{why}: not asked"
                 )
-        self._refused_nodes.update(new[len(left) :])
+        self._refused_nodes.update(new[len(unassigned) :])
         return []
 
     def _expect_joiners(self, count: int) -> None:
-        """Expect as many more clients, the lowest ids that are none yet and may take part."""
+        """Expect this many more clients, with the lowest unused ids that may take part."""
         for client in range(len(self._expected), len(self._expected) + count):
             problem = self._get_refusal(client)
             if problem:
@@ -535,5 +538,5 @@ def compute_pem_fingerprint(public_key: bytes) -> str:
 
 
 def _accept_any_client(_client: int) -> str:
-    """Return that any client may join."""
+    """Return an empty reason: any client may join."""
     return ""

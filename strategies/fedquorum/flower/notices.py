@@ -1,4 +1,4 @@
-"""Log the replies of a standard ClientApp, of which no records are kept."""
+"""Log the rounds of a standard ClientApp, as no records are kept."""
 
 import re
 from collections import Counter
@@ -20,15 +20,7 @@ _NUMBER = re.compile(r"[-+]?(\d[\d.,e+-]*|\binf\b|\bnan\b)")
 
 
 class RoundLogger:
-    """Logs each kind of trouble once as a warning, and stops a run that cannot learn anything.
-
-    Parameters
-    ----------
-    communication : Communication
-        How the strategy talks to the nodes.
-    rules : Rules
-        The strategy's rules.
-    """
+    """Logs each kind of trouble once as a warning, and stops a run that cannot learn anything."""
 
     def __init__(self, communication: NativeProtocol, rules: RuleSet) -> None:
         self._communication = communication
@@ -37,34 +29,36 @@ class RoundLogger:
         self._logged: set[str] = set()
 
     def log_round(self, report: RoundReport, results: ReplyResults[TrainResult]) -> None:
-        """Log how many updates count, and why the others do not.
+        """Log how many updates count, and why others do not.
 
         Raises
         ------
         ProtocolError
-            In the first round, if no reply of several could be used and all for one reason of
-            form: the run would end well and have learned nothing.
+            In the first round, if all of several replies are unusable and malformed in the same
+            way: the run would complete without having learned anything.
         """
         if not report.decisions:
             return
-        told = (report.count("trained"), len(report.decisions))
-        log(INFO, "aggregate_train: %d of %d updates count", *told)
+        counts = (report.count("trained"), len(report.decisions))
+        log(INFO, "aggregate_train: %d of %d updates count", *counts)
         self._warn_about_protocol(results)
         self._log_loss_key(report, results)
-        refused = [d for d in report.decisions if d.status == "rejected" and d.num_examples is None]
-        self._warn_about_rejected(refused)
+        rejected = [
+            d for d in report.decisions if d.status == "rejected" and d.num_examples is None
+        ]
+        self._warn_about_rejected(rejected)
         for decision in report.decisions:
-            if decision.status != "trained" and decision not in refused:
-                words = (decision.client, decision.status, decision.reason)
-                log(INFO, "\t> Client %d %s: %s", *words)
+            if decision.status != "trained" and decision not in rejected:
+                details = (decision.client, decision.status, decision.reason)
+                log(INFO, "\t> Client %d %s: %s", *details)
         usable = any(decision.num_examples is not None for decision in report.decisions)
         if report.server_round == 1 and not usable:
-            self._stop_if_malformed(refused, results)
+            self._stop_if_malformed(rejected, results)
 
     def _warn_about_protocol(self, results: ReplyResults[TrainResult]) -> None:
-        """Warn once that a reply of this project's ClientApp counts as one in the standard form."""
-        for client, part in results.by_client.items():
-            if part.status is Status.DONE and is_native_reply(results.contents[client]):
+        """Warn once that a reply of this project's ClientApp is read as a standard reply."""
+        for client, result in results.by_client.items():
+            if result.status is Status.DONE and is_native_reply(results.contents[client]):
                 self._log_once(
                     WARNING,
                     "A reply is in FedQuorum's protocol, for one client, and counts as one in "
@@ -74,23 +68,23 @@ class RoundLogger:
                 return
 
     def _log_loss_key(self, report: RoundReport, results: ReplyResults[TrainResult]) -> None:
-        """Log where the loss is found, or warn that a gate lacks what it compares."""
+        """Log the key of the loss, or warn that the gate has no loss to compare."""
         keys = map(self._communication.find_loss_key, results.contents.values())
-        taken = next(filter(None, keys), None) if self._reads_loss else None
-        if taken is not None:
-            self._log_once(INFO, f"The clients' loss is taken from '{taken}'")
+        loss_key = next(filter(None, keys), None) if self._reads_loss else None
+        if loss_key is not None:
+            self._log_once(INFO, f"The clients' loss is taken from '{loss_key}'")
             return
-        keys_sought = self._communication.loss_keys
-        if keys_sought and any(d.reason == NO_LOSS for d in report.decisions):
-            sought = " or ".join(f"'{key}'" for key in keys_sought)
+        loss_keys = self._communication.loss_keys
+        if loss_keys and any(d.reason == NO_LOSS for d in report.decisions):
+            expected = " or ".join(f"'{key}'" for key in loss_keys)
             self._log_once(
                 WARNING,
-                f"No client reports a loss, {sought}: the gate admits priority clients alone"
-                f"{self._communication.get_hint(sought)}",
+                f"No client reports a loss, {expected}: the gate admits priority clients alone"
+                f"{self._communication.get_hint(expected)}",
             )
 
     def _warn_about_rejected(self, rejected: list[ClientDecision]) -> None:
-        """Log how many replies cannot be used, by the reason: a warning the first time."""
+        """Log how many replies are rejected for each reason; the first time as a warning."""
         for reason, count in Counter(_normalize_reason(d.reason) for d in rejected).items():
             example = next(d.reason for d in rejected if _normalize_reason(d.reason) == reason)
             level = INFO if reason in self._warned else WARNING

@@ -31,7 +31,7 @@ from .codec import decode_arrays, encode_arrays
 from .grids import is_flower_grid
 
 EXPERIMENT = ENGINE = "drop-in"
-"""What the manifest says where no preset and no engine of the app made the run."""
+"""The manifest's experiment and engine for runs without a preset and an engine of the app."""
 
 SOURCE = Path(__file__).resolve().parents[3]
 PACKAGES = ("flwr", "numpy", "scipy", "piqp", "pyarrow", "safetensors")
@@ -45,22 +45,21 @@ _KEYWORDS = {
     "server_optimizer.name": "server_optimizer",
     "server_optimizer.learning_rate": "server_lr",
 }
-"""The keywords whose settings have other names."""
+"""The keywords of settings with other names."""
 
 
 def build_strategy_settings(
     strategy: Any, parameters: Mapping[str, Any], *, num_rounds: int | None
 ) -> dict[str, Any]:
-    """Return the settings of a drop-in strategy, from which the audit makes its rules again.
+    """Return the settings of a drop-in strategy, from which the audit rebuilds its rules.
 
     Parameters
     ----------
     strategy : DropInStrategy
-        The strategy.
     parameters : mapping
-        The parameters that its rules were given.
+        The parameters of its rules.
     num_rounds : int, optional
-        T, which schedules refer to.
+        T, for schedules.
     """
     communication, priority = strategy.communication, strategy.population.required
     names = (
@@ -68,15 +67,15 @@ def build_strategy_settings(
         *("configrecord_key", "fraction_evaluate", "min_evaluate_nodes", "max_reply_bytes"),
         "reply_memory",
     )
-    told = {name: getattr(communication, name) for name in names if hasattr(communication, name)}
-    told["min_available_nodes"] = strategy.min_available_nodes
-    everyone = None if priority is None else sorted(priority)
-    facts = {"protocol": strategy.protocol, "num_rounds": num_rounds, "priority": everyone}
+    options = {name: getattr(communication, name) for name in names if hasattr(communication, name)}
+    options["min_available_nodes"] = strategy.min_available_nodes
+    priority_ids = None if priority is None else sorted(priority)
+    facts = {"protocol": strategy.protocol, "num_rounds": num_rounds, "priority": priority_ids}
     return {
         "seed": strategy.rules.selection.sampling.seed,
         **to_settings(strategy.entry, parameters, strategy.rules),
         "robustness": to_builtins(asdict(communication.robustness)),
-        "drop_in": to_builtins({**facts, **told}),
+        "drop_in": to_builtins({**facts, **options}),
     }
 
 
@@ -91,7 +90,7 @@ class RunRecorder:
     settings : mapping
         The strategy's settings.
     resume : bool
-        Whether there is a run in it, with which to go on.
+        Whether to resume the run in the folder.
     """
 
     directory: Path
@@ -107,29 +106,29 @@ class RunRecorder:
         *args: Any,
         **kwargs: Any,
     ) -> Result:
-        """Run all rounds that are left, as Flower's ``Strategy.start`` does.
+        """Run all remaining rounds, as Flower's ``Strategy.start`` does.
 
         Raises
         ------
         RunError
-            If the folder holds a run and should not, or cannot be written, or the run in it cannot
-            go on with this strategy.
+            If the folder unexpectedly holds a run or cannot be written, or this strategy cannot
+            resume the run in it.
         """
         settings = {**self.settings, "rounds": num_rounds}
-        begun = self._find_checkpoint(settings)
-        if begun is not None and begun.model:
-            if begun.server_round > 0:
-                resume_strategy(strategy, begun, decode_arrays(initial_arrays))
-            initial_arrays = encode_arrays(begun.model)
+        checkpoint = self._find_checkpoint(settings)
+        if checkpoint is not None and checkpoint.model:
+            if checkpoint.server_round > 0:
+                resume_strategy(strategy, checkpoint, decode_arrays(initial_arrays))
+            initial_arrays = encode_arrays(checkpoint.model)
         with RunWriter(
             self.directory,
             _build_identity(settings),
             dump_settings(settings),
             regret_bound=strategy.rules.compute_regret_bound,
-            resumed=begun,
+            resumed=checkpoint,
         ) as records:
             log(INFO, "Records in %s", self.directory)
-            run = RecordingStrategy(strategy, records, settings, initial_arrays, begun)
+            run = RecordingStrategy(strategy, records, settings, initial_arrays, checkpoint)
             if is_flower_grid(grid):
                 grid = strategy.build_waiting_grid(grid)
             try:
@@ -138,7 +137,7 @@ class RunRecorder:
                 run.save_model()
 
     def _find_checkpoint(self, settings: Mapping[str, Any]) -> Checkpoint | None:
-        """Return what the run goes on from, None for a new one."""
+        """Return the checkpoint from which to resume, None for a new run."""
         if not self.resume:
             if (self.directory / MANIFEST_FILE).exists():
                 raise RunError(f"{run_exists_error(self.directory)} (resume_from=FOLDER)")
@@ -150,12 +149,13 @@ class RunRecorder:
             engine = read_manifest(self.directory).get("engine")
         except RunError as error:
             raise RunError(
-                f"resume_from must be the folder of a run, got {explain_not_a_run(self.directory, error)}"
+                "resume_from must be the folder of a run, got "
+                f"{explain_not_a_run(self.directory, error)}"
             ) from None
         if engine != ENGINE:
             raise RunError(
-                f"resume_from must be the folder of a run of a drop-in strategy, got one of the "
-                f"app, with which `fedquorum resume={self.directory}` goes on"
+                "resume_from must be the folder of a run of a drop-in strategy, got one of the "
+                f"app: resume it with `fedquorum resume={self.directory}`"
             )
         checkpoints = CheckpointStore(self.directory)
         found = checkpoints.find_newest()
@@ -167,7 +167,7 @@ class RunRecorder:
             _to_keywords(found.checkpoint.settings),
             _to_keywords(flatten_settings(settings)),
         )
-        # First what decides which other keywords there are.
+        # The protocol comes first, because it decides which other keywords exist.
         check_unchanged(*({"protocol": one.get("protocol")} for one in (before, now)))
         check_unchanged(before, now, changeable_prefixes=CHANGEABLE_DROP_IN_OPTIONS)
         log(INFO, "Continuing after round %d of the run", found.checkpoint.server_round)
@@ -177,20 +177,18 @@ class RunRecorder:
 class RecordingStrategy(Strategy):
     """Record the decisions of a drop-in strategy, between Flower's loop and the strategy.
 
-    Rounds that the records have already are passed over: nobody is asked in them.
+    Rounds that are already in the records are skipped: they select no clients.
 
     Parameters
     ----------
     strategy : DropInStrategy
-        The strategy.
     records : RunWriter
-        Where to write.
     settings : mapping
         All settings of the run.
     arrays : ArrayRecord
-        The model that the run begins or goes on with.
+        The model with which the run starts or resumes.
     checkpoint : Checkpoint, optional
-        What the run goes on from.
+        The checkpoint of a resumed run.
     """
 
     def __init__(
@@ -225,12 +223,12 @@ class RecordingStrategy(Strategy):
         self._strategy.summary()
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **kwargs: Any) -> Result:
-        """Run the rounds that are left; ``evaluate_fn`` is asked in these alone."""
+        """Run the remaining rounds; only these call ``evaluate_fn``."""
         bound = inspect.signature(Strategy.start).bind(self, grid, initial_arrays, *args, **kwargs)
         given: EvaluateFn | None = bound.arguments.get("evaluate_fn")
         if given is not None and self._last_recorded_round > 0:
             bound.arguments["evaluate_fn"] = self._wrap_evaluate(given)
-        self._runner.open_round()  # the first one has the measurements of the first model
+        self._runner.open_round()  # the first one has the evaluations of the initial model
         self._initial = self._strategy.evaluate_initial(initial_arrays, grid)
         return Strategy.start(*bound.args, **bound.kwargs)
 
@@ -265,15 +263,15 @@ class RecordingStrategy(Strategy):
         """Return the strategy's result; a resumed run first returns the model of its last round."""
         if server_round <= self._last_recorded_round:
             return (self._arrays if server_round == self._last_recorded_round else None), None
-        decided: tuple[ArrayRecord | None, MetricRecord | None] = self._strategy.aggregate_train(
+        result: tuple[ArrayRecord | None, MetricRecord | None] = self._strategy.aggregate_train(
             server_round, replies
         )
-        return decided
+        return result
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return the strategy's evaluate messages, and keep the model that they evaluate."""
+        """Return the strategy's evaluate messages, and store the model that they evaluate."""
         if server_round <= self._last_recorded_round:
             return []
         self._evaluated = arrays
@@ -285,7 +283,7 @@ class RecordingStrategy(Strategy):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Read the replies as the strategy does, and write the round down."""
+        """Let the strategy read the replies, and record the round."""
         if server_round <= self._last_recorded_round:
             return None
         metrics: MetricRecord | None = self._strategy.aggregate_evaluate(server_round, replies)
@@ -302,7 +300,7 @@ class RecordingStrategy(Strategy):
         self._records.save_model(self._get_model())
 
     def _note_joined(self, server_round: int) -> None:
-        """Note who takes part from a round on."""
+        """Note the clients that take part from a round on."""
         new = [k for k in self._strategy.population.clients if k not in self._joined_rounds]
         if new:
             self._joined_rounds |= dict.fromkeys(new, server_round)
@@ -326,7 +324,7 @@ def _encode_joined_rounds(joined_rounds: Mapping[int, int]) -> StateArrays:
 
 
 def _read_joined_rounds(checkpoint: Checkpoint) -> dict[int, int]:
-    """Return the first round of every client that there was."""
+    """Return the first round of every earlier client."""
     if checkpoint.server_round == 0:
         return {}
     try:
@@ -337,7 +335,7 @@ def _read_joined_rounds(checkpoint: Checkpoint) -> dict[int, int]:
 
 
 def _to_keywords(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings, which are by dotted key, by the keywords of the constructors."""
+    """Return settings, given by dotted key, by the keywords of the constructors."""
     return {
         _KEYWORDS.get(key, key.partition(".")[2] or key if "robust" not in key else key): value
         for key, value in settings.items()

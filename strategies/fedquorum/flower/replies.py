@@ -41,10 +41,10 @@ DISCONNECTED_ERRORS = frozenset(
         ErrorCode.NODE_UNAVAILABLE,
     }
 )
-"""The errors by which Flower says that a node, or what it sent, is not there any more."""
+"""Flower's errors for a node, or a message of a node, that is no longer available."""
 
 MAX_REASONS = 3
-"""So many reasons of a failure are told in one line."""
+"""Maximum number of reasons in one error message."""
 
 
 @dataclass(frozen=True)
@@ -57,28 +57,28 @@ class NodeSum:
 
 @dataclass
 class ReplyResults(Generic[ResultT]):
-    """The answers of one exchange by client, or the reasons why they cannot be read.
+    """The results of one exchange by client, or the reasons why they cannot be read.
 
     Parameters
     ----------
     by_client : dict
-        What each client said.
+        The result of each client.
     contents : dict
-        The message that a client's part was in, without arrays that are not needed again.
+        The reply with a client's result, without arrays that are not needed any more.
     malformed : dict
-        What is wrong with the form of a client's reply.
+        The problem of a malformed result, by client.
     notes : dict
-        What else there is to tell of a client's reply.
+        Further remarks on a client's reply.
     node_sums : dict
-        Weighted sums of updates by node, and whose updates are in them.
+        Weighted sums of updates by node, each with its clients.
     num_bytes : int
         Payload of the replies that were read.
     disconnected : set of int
-        The clients whose nodes went away before they answered, by Flower's word.
+        The clients whose nodes disconnected before they replied, according to Flower.
     outcomes : dict
-        What became of clients whose replies were judged as they came.
+        The outcomes of clients whose replies were validated as they arrived.
     total : ExactAccumulator, optional
-        The sum of all updates, where they were added up as they came; the parts have none then.
+        The sum of all updates, if they were added up as they arrived; the results then lack them.
     form_matches : set of bool
         Whether replies of clients that trained have the form of the protocol: {True}, {False},
         both, or empty if nobody trained.
@@ -107,14 +107,14 @@ class ReplyResults(Generic[ResultT]):
 
 
 class ReplyHandler(Generic[ResultT]):
-    """The handling of each arriving reply of an exchange; by default it is kept unchanged."""
+    """The handling of each arriving reply of an exchange; by default it is stored unchanged."""
 
     def trim_reply(self, content: RecordDict) -> RecordDict:
-        """Return the part of a reply that is kept for the metrics of the round."""
+        """Return the part of a reply that is stored for the metrics of the round."""
         return content
 
     def handle(self, node: int, selected: Sequence[int], results: ReplyResults[ResultT]) -> None:
-        """Act on a node's reply, once it is among the answers."""
+        """Handle a node's reply, once it is among the results."""
 
 
 def collect_results(
@@ -127,55 +127,55 @@ def collect_results(
     max_bytes: Callable[[int], int],
     handler: ReplyHandler[ResultT] | None = None,
 ) -> ReplyResults[ResultT]:
-    """Sort the answers by client; an unreadable reply is malformed for all its clients.
+    """Sort the results by client; an unreadable reply is malformed for all its clients.
 
-    The first reply of a node to what it was asked counts.
+    The first valid reply of a node counts.
 
     Parameters
     ----------
     replies : iterable of Message
-        As they came.
+        In the order of arrival.
     clients_by_node : mapping of int to tuple of int
-        The clients asked at each node.
-    expected_reply : Sent
-        What a reply must name to be one to this exchange's messages.
+        The clients selected at each node.
+    expected_reply : ExpectedReply
+        The names that a reply of this exchange must have.
     read : callable
-        Returns the answers in a reply, or raises ProtocolError.
+        Returns the results in a reply, or raises ProtocolError.
     kind : type
-        What an answer is, TrainResult or EvaluateResult.
+        TrainResult or EvaluateResult.
     max_bytes : callable
-        Returns how many bytes a reply for so many clients can have.
-    handler : Intake, optional
-        What is done with each reply as it comes; nothing by default.
+        Takes a number of clients and returns the largest size in bytes of a reply for them.
+    handler : ReplyHandler, optional
+        Handles each reply as it arrives; by default nothing happens.
     """
-    answers: ReplyResults[ResultT] = ReplyResults()
-    answered: set[int] = set()
+    results: ReplyResults[ResultT] = ReplyResults()
+    replied: set[int] = set()
     handler = handler or ReplyHandler()
 
-    def sort(reply: Message) -> None:
+    def add(reply: Message) -> None:
         node = reply.metadata.src_node_id
-        asked = clients_by_node.get(node, ())
-        if node in answered:
-            log(WARNING, "Ignored: a second reply for clients %s", abbreviate(asked))
-            for client in asked:
-                answers.note(client, "a second reply was ignored")
+        selected = clients_by_node.get(node, ())
+        if node in replied:
+            log(WARNING, "Ignored: a second reply for clients %s", abbreviate(selected))
+            for client in selected:
+                results.note(client, "a second reply was ignored")
             return
         problem = find_origin_problem(reply, expected_reply)
         if problem is None:
-            answered.add(node)
-            for client in asked:
-                answers.malformed.pop(client, None)
-            problem = find_size_problem(reply, max_bytes(len(asked)))
+            replied.add(node)
+            for client in selected:
+                results.malformed.pop(client, None)
+            problem = find_size_problem(reply, max_bytes(len(selected)))
         if problem is None:
-            _add_reply(reply, asked, answers, read, kind, handler=handler)
-            handler.handle(node, asked, answers)
+            _add_reply(reply, selected, results, read, kind, handler=handler)
+            handler.handle(node, selected, results)
         else:
-            answers.malformed.update(dict.fromkeys(asked, problem))
+            results.malformed.update(dict.fromkeys(selected, problem))
 
     for reply in replies:
-        sort(reply)
+        add(reply)
         del reply  # before the next is waited for
-    return answers
+    return results
 
 
 def _add_reply(
@@ -187,7 +187,7 @@ def _add_reply(
     *,
     handler: ReplyHandler[ResultT],
 ) -> None:
-    """Add what one reply says of the clients asked at its node."""
+    """Add the results in one reply for the clients selected at its node."""
     if reply.has_error():
         reason = sanitize(reply.error.reason, MAX_REASON_LENGTH)
         results.by_client.update({k: kind(k, Status.FAILED, reason=reason) for k in selected})
@@ -195,31 +195,31 @@ def _add_reply(
             results.disconnected.update(selected)
         return
     results.num_bytes += count_bytes(reply.content)
-    content, told = reply.content, handler.trim_reply(reply.content)
+    content, stored = reply.content, handler.trim_reply(reply.content)
     try:
-        parts = read(content)
+        client_results = read(content)
         weighted_sum = decode_partial_sum(content)
     except ProtocolError as error:
         results.malformed.update(dict.fromkeys(selected, sanitize(error, MAX_REASON_LENGTH)))
         results.form_matches.add(not isinstance(error, ProtocolMismatchError))
         return
-    if any(part.status is Status.DONE for part in parts):
+    if any(result.status is Status.DONE for result in client_results):
         results.form_matches.add(True)
-    whom = frozenset(selected)
+    expected = frozenset(selected)
     if weighted_sum is not None:
-        done = (p.client for p in parts if p.status is Status.DONE)
-        whose = tuple(k for k in done if k is not None and k in whom)
-        results.node_sums[reply.metadata.src_node_id] = NodeSum(weighted_sum, whose)
+        done = (result.client for result in client_results if result.status is Status.DONE)
+        summed = tuple(k for k in done if k is not None and k in expected)
+        results.node_sums[reply.metadata.src_node_id] = NodeSum(weighted_sum, summed)
     foreign = []
-    for part in parts:
-        client = selected[0] if part.client is None and len(selected) == 1 else part.client
-        if client is None or client not in whom:
+    for result in client_results:
+        client = selected[0] if result.client is None and len(selected) == 1 else result.client
+        if client is None or client not in expected:
             foreign.append(client)
         elif client in results.by_client:
             results.malformed[client] = "its node replied for it twice"
         else:
-            results.by_client[client] = part
-            results.contents[client] = told
+            results.by_client[client] = result
+            results.contents[client] = stored
     if foreign:
         problem = f"its node replied for {abbreviate(foreign)}, not asked there"
         results.malformed.update({k: problem for k in selected if k not in results.by_client})
@@ -236,7 +236,7 @@ def reject_unusable_sum(
 ) -> None:
     """Make the clients of a sum malformed if it cannot be used.
 
-    One client that cannot be used spoils the sum that it is in.
+    One client with an unusable update spoils its whole sum.
     """
     problem = (
         "a sum of updates, though none was asked for"
@@ -244,10 +244,12 @@ def reject_unusable_sum(
         else find_sum_problem(node_sum.updates, model, bins)
     )
     for client in node_sum.clients:
-        wrong = results.malformed.get(client) or find_update_problem(
+        client_problem = results.malformed.get(client) or find_update_problem(
             results.by_client[client], None, limits
         )
-        problem = problem or (wrong and f"in one sum with client {client}, whose {wrong}")
+        problem = problem or (
+            client_problem and f"in one sum with client {client}, whose {client_problem}"
+        )
     if problem is not None:
         results.malformed.update(dict.fromkeys(node_sum.clients, problem))
 
@@ -255,10 +257,10 @@ def reject_unusable_sum(
 def select_usable_evaluations(
     results: ReplyResults[EvaluateResult], *, any_weight: bool = False, metric: str = "accuracy"
 ) -> dict[int, EvaluateResult]:
-    """Return the evaluations that can be used, by client; log why others cannot.
+    """Return the usable evaluations by client; log why others are unusable.
 
-    With ``any_weight`` the amount of data may be any finite number >= 0. ``metric`` is what the
-    clients measure beside loss and accuracy.
+    With ``any_weight`` the amount of data may be any finite number >= 0. ``metric`` is the clients'
+    metric beside loss and accuracy.
     """
     usable = {}
     for client in sorted({*results.by_client, *results.malformed}):
@@ -273,7 +275,7 @@ def select_usable_evaluations(
 def _find_evaluation_problem(
     client: int, results: ReplyResults[EvaluateResult], *, any_weight: bool, metric: str
 ) -> str | None:
-    """Return why a client's evaluation cannot be used, None if it can."""
+    """Return why a client's evaluation is unusable, or None if it is usable."""
     return results.malformed.get(client) or find_evaluation_problem(
         results.by_client[client], any_weight=any_weight, metric=metric
     )
@@ -287,42 +289,42 @@ def check_evaluation(
     model: str,
     metric: str,
 ) -> None:
-    """Refuse an evaluation that failed at every node that was asked.
+    """Refuse an evaluation that failed at every selected node.
 
-    A client that is unavailable, of which nothing came, or whose node is gone has not failed: the
-    run goes on without it. A node that is asked alone, as the others are gone, ends no run either.
+    A client that is unavailable, did not reply, or whose node disconnected has not failed: the run
+    continues without it. The failure of the only connected node ends no run either.
 
     Parameters
     ----------
-    results : Answers
-        The answers of an evaluation.
+    results : ReplyResults
+        The results of an evaluation.
     clients_by_node : mapping of int to tuple of int
-        The clients asked at each node.
+        The clients selected at each node.
     expected : frozenset of int
-        The clients that were to measure, whether their nodes are connected or not.
+        All clients of the evaluation, on connected nodes or not.
     model : str
-        What they were to measure, in words.
+        The name of the evaluated model, for the error.
     metric : str
-        What they measure beside loss and accuracy.
+        The clients' metric beside loss and accuracy.
 
     Raises
     ------
     RunError
-        If every client asked answered that it failed, or with something that cannot be used.
+        If every selected client failed or replied with an unusable evaluation.
     """
-    asked = sorted(k for clients in clients_by_node.values() for k in clients)
-    if not asked or (len(clients_by_node) == 1 and expected.difference(asked)):
+    selected = sorted(k for clients in clients_by_node.values() for k in clients)
+    if not selected or (len(clients_by_node) == 1 and expected.difference(selected)):
         return
     reasons = []
-    for client in asked:
-        part = results.by_client.get(client)
-        absent = part is not None and part.status is Status.UNAVAILABLE
-        silent = part is None and client not in results.malformed
-        if absent or silent or client in results.disconnected:
+    for client in selected:
+        result = results.by_client.get(client)
+        absent = result is not None and result.status is Status.UNAVAILABLE
+        missing = result is None and client not in results.malformed
+        if absent or missing or client in results.disconnected:
             return
         problem = _find_evaluation_problem(client, results, any_weight=False, metric=metric)
         if problem is None:
             return
         reasons.append(problem)
-    told = abbreviate([*dict.fromkeys(reasons)], MAX_REASONS)
-    raise RunError(f"none of {len(asked)} clients could measure {model}: {told}")
+    summary = abbreviate([*dict.fromkeys(reasons)], MAX_REASONS)
+    raise RunError(f"none of {len(selected)} clients could measure {model}: {summary}")

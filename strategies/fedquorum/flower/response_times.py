@@ -22,7 +22,6 @@ class NodeResponseTimes:
     hosted : sequence of int
         The ids of the node's clients.
     times : LatencyModel
-        The simulated times.
     """
 
     seed: int
@@ -35,8 +34,8 @@ class ResponseTimeMod:
     """Add simulated seconds to the replies to train messages, for the server's virtual clock.
 
     The mod does not wait: the reply leaves at once, and a server with
-    ``Communication.virtual_clock`` decides by the seconds which replies are in time. Evaluations
-    and queries take no simulated time, since they are the experimenter's measurement.
+    ``NativeProtocol.virtual_clock`` decides by the seconds which replies are in time. Evaluations
+    and queries take no simulated time, since the experimenter makes them.
 
     Parameters
     ----------
@@ -46,7 +45,7 @@ class ResponseTimeMod:
     Raises
     ------
     ProtocolError
-        If a request has no ``server-round``, or asks a client of another node.
+        If a request has no ``server-round``, or names a client of another node.
     """
 
     get_node_response_times: Callable[[Context], NodeResponseTimes | None]
@@ -56,9 +55,9 @@ class ResponseTimeMod:
         node = self.get_node_response_times(context) if is_train_message(message) else None
         if node is None:
             return call_next(message, context)
-        server_round, asked = decode_selected_clients(message.content, node.hosted)
+        server_round, selected = decode_selected_clients(message.content, node.hosted)
         reply = call_next(message, context)
         if not reply.has_error():
-            times = {k: node.times.get_seconds(node.seed, k, server_round) for k in asked}
+            times = {k: node.times.get_seconds(node.seed, k, server_round) for k in selected}
             reply.content = add_response_times(reply.content, times)
         return reply

@@ -1,4 +1,4 @@
-"""The models and updates that the server keeps between rounds, made when a rule needs them."""
+"""Store models and updates between rounds, created when a rule needs them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,33 +16,33 @@ from ..update_memory import UpdateMemory, check_capacity
 from .codec import NamedArrays
 
 UPDATES, STARTS = "memory.", "starts."
-"""How the names of the arrays of a checkpoint begin."""
+"""The prefixes of the arrays' names in a checkpoint."""
 
 
 @dataclass
 class ServerMemory:
-    """The clients' last updates, and the models that they start from; mostly neither."""
+    """The clients' last updates, and the models from which they start; mostly neither."""
 
     rules: RuleSet
     updates: UpdateMemory | None = None
     client_start: StartModelStore | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        make = self.rules.hooks.client_start
-        self.client_start = None if make is None else make()
+        make_store = self.rules.hooks.client_start
+        self.client_start = None if make_store is None else make_store()
 
     @property
     def steps_without_updates(self) -> bool:
-        """Whether the model moves in a round without any update."""
+        """Whether the model changes in a round without any update."""
         return self.rules.memory is not None and self.rules.memory.steps_without_updates
 
     @property
     def nbytes(self) -> int:
         """The size of the memory in bytes."""
-        return sum(part.nbytes for part in (self.updates, self.client_start) if part is not None)
+        return sum(store.nbytes for store in (self.updates, self.client_start) if store is not None)
 
     def get_update_memory(self, model: NamedArrays, population: Population) -> UpdateMemory | None:
-        """Return the memory of updates, with room for all clients."""
+        """Return the memory of updates, with space for all clients."""
         if self.rules.memory is None:
             return None
         if self.updates is None:
@@ -58,30 +58,29 @@ class ServerMemory:
         Raises
         ------
         RunError
-            With the figures.
+            If it does not fit; the message has the figures.
         """
-        kept = self.rules.memory
-        if kept is not None and self.updates is None and population.clients:
-            check_capacity(len(population.clients), model, _to_path(kept.memory_dir))
+        config = self.rules.memory
+        if config is not None and self.updates is None and population.clients:
+            check_capacity(len(population.clients), model, _to_path(config.memory_dir))
 
     def get_start_models(
         self, state: Any, model: NamedArrays, population: Population
     ) -> StartModels | None:
-        """Return the models that the clients of a round start from; None for the one given.
+        """Return the models from which a round's clients start; None if all start from ``model``.
 
         Parameters
         ----------
-        get_state : Any
+        state : Any
             The weighting's state before the round.
-        model : mapping
-            The present model.
+        model : dict of array
+            The current global model.
         population : Population
-            All clients.
 
         Raises
         ------
         RunError
-            If there is no room for the models.
+            If there is no space for the models.
         """
         if self.client_start is None or not population.clients:
             return None
@@ -90,16 +89,16 @@ class ServerMemory:
     def compute_mean_start_model(
         self, state: Any, model: NamedArrays, population: Population
     ) -> NamedArrays | None:
-        """Return the mean of the models that all clients start from next, None for the one given.
+        """Return the mean of the models from which all clients start next; None if it is ``model``.
 
-        The arguments and what it raises are those of ``get_start_models``.
+        Parameters and errors are those of ``get_start_models``.
         """
         if self.client_start is None or not population.clients:
             return None
         return dict(self.client_start.compute_mean_model(state, model, population))
 
     def get_state(self) -> StateArrays:
-        """Return the models as named arrays, their own: not for keeping, to be written."""
+        """Return the models as named arrays, without copying: write them before the next round."""
         models = {} if self.client_start is None else self.client_start.get_state()
         return {f"{STARTS}{name}": array for name, array in models.items()}
 
@@ -111,7 +110,7 @@ class ServerMemory:
         Raises
         ------
         StateError
-            If no rule keeps them.
+            If no rule needs them.
         """
         if updates := _select_by_prefix(UPDATES, state):
             memory = self.get_update_memory(model, population)

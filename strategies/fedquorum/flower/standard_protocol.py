@@ -77,7 +77,7 @@ class StandardProtocol(DynamicProtocol):
         With ``node-order``, the nodes that are connected when round 1 begins become clients 0, 1,
         ... by ascending node id. Nodes that join later follow in the order in which they join.
         Flower draws the node ids of a simulation anew in each run, so that client 0 has other
-        data in each run. With ``query``, a node states its client id: it replies to a query with
+        data in each run. With ``query``, a node reports its client id: it replies to a query with
         a MetricRecord ``metrics`` that has ``client-id``, such as its ``partition-id``.
     weighted_by_key : str (default: "num-examples")
         See above. It also weights the averages of metrics.
@@ -96,19 +96,19 @@ class StandardProtocol(DynamicProtocol):
         ``weighted_by_key``; by default Flower's mean, weighted by that key.
     evaluate_metrics_aggr_fn : callable, optional
         The same for evaluations.
-    fraction_evaluate, min_evaluate_nodes, min_available_nodes, largest_id
+    fraction_evaluate, min_evaluate_nodes, min_available_nodes, max_client_id
         As in ``DynamicProtocol``.
     round_timeout, startup_timeout, startup_clients, robustness, evaluated_clients, quorum,
     reply_memory
-        As in ``Communication``.
+        As in ``NativeProtocol``.
     clients_by_key : mapping of str to frozenset of int, optional
-        As in ``Communication``; needs ``query``.
+        As in ``NativeProtocol``; needs ``query``.
 
     Raises
     ------
     ParameterError
         If a value is outside its range. A strategy's constructor raises it for rules that such
-        clients cannot serve: models that stay with their clients, and ``priority_samples``.
+        clients cannot serve: local models, and ``priority_samples``.
     """
 
     is_native: ClassVar[bool] = False
@@ -128,13 +128,13 @@ class StandardProtocol(DynamicProtocol):
         if self.clients_by_key is not None and self.client_ids != "query":
             raise ParameterError(
                 "client_ids",
-                "query with clients_of_keys",
+                "query with clients_by_key",
                 self.client_ids,
-                "a key's clients are checked against what its node says",
+                "a key's clients are checked against its node's reply to the query",
             )
 
     def check_rules(self, rules: RuleSet) -> None:
-        """Refuse rules under which clients keep models, or that need D_k before the round."""
+        """Refuse rules that train local models, or that need D_k or losses before the round."""
         if rules.selection.sampling.priority_samples is not None:
             raise ParameterError(
                 "priority_samples",
@@ -148,30 +148,34 @@ class StandardProtocol(DynamicProtocol):
                 "losses",
                 "told with a ClientApp written for Flower's own strategies",
                 "measured",
-                "such a client does not measure a model before it trains",
+                "such a client does not evaluate a model before it trains",
             )
         if rules.trains_local_models:
             raise ParameterError(
                 "communication",
                 "this project's protocol with local_only",
                 type(self).__name__,
-                "each client keeps a model of its own, which only clients of that protocol can",
+                "each client keeps a local model, which only clients of that protocol can",
             )
 
     def build_node_registry(self, population: Population, rules: RuleSet) -> NodeRegistry:
-        """Return the directory of nodes that are a client each."""
+        """Return the registry of nodes that are one client each."""
         expected = None if self.is_dynamic else population.clients
-        awaited, refuses = population.required or (), self.build_join_check(rules)
+        required, get_refusal = population.required or (), self.build_join_check(rules)
         if self.client_ids == "query":
             return NodeRegistry(
-                expected, self.clients_by_key, standard=True, required=awaited, get_refusal=refuses
+                expected,
+                self.clients_by_key,
+                standard=True,
+                required=required,
+                get_refusal=get_refusal,
             )
-        return NodeIdRegistry(expected, required=awaited, get_refusal=refuses)
+        return NodeIdRegistry(expected, required=required, get_refusal=get_refusal)
 
     def check_client_ids(self, grid: Grid, population: Population) -> None:
         """Refuse priority clients in a simulation whose client ids are drawn at random."""
-        chance = is_in_memory_grid(unwrap_grid(grid)) and self.client_ids == "node-order"
-        if chance and population.non_priority_clients:
+        has_random_ids = is_in_memory_grid(unwrap_grid(grid)) and self.client_ids == "node-order"
+        if has_random_ids and population.non_priority_clients:
             raise ParameterError(
                 "client_ids",
                 "query in a simulation, where chance decides which node is client 0 (the ClientApp "
@@ -181,12 +185,12 @@ class StandardProtocol(DynamicProtocol):
             )
 
     def build_train_content(self, arrays: ArrayRecord, request: TrainRequest) -> RecordDict:
-        """Return what FedAvg would send, with the client's start model and none of the terms."""
-        start = arrays if request.start_models is None else request.start_models.models[0]
-        return self._encode_request(start, request.server_round)
+        """Return the message of FedAvg, with the client's start model."""
+        model = arrays if request.start_models is None else request.start_models.models[0]
+        return self._encode_request(model, request.server_round)
 
     def build_evaluate_content(self, arrays: ArrayRecord, request: EvaluateRequest) -> RecordDict:
-        """Return what FedAvg would send."""
+        """Return the message of FedAvg."""
         return self._encode_request(arrays, request.server_round)
 
     def _encode_request(self, arrays: ArrayRecord, server_round: int) -> RecordDict:
@@ -239,25 +243,25 @@ class StandardProtocol(DynamicProtocol):
 
     @property
     def other_protocol_hint(self) -> str:
-        """What the replies are in that this protocol cannot read, and what to set then."""
+        """The form of replies in the other protocol, and the setting that reads them."""
         set_this = (
             SET_FEDQUORUM if self.is_dynamic else "leave out communication=StandardProtocol()"
         )
         return f"FedQuorum's protocol, for several clients of a node: {set_this}"
 
     def read_train_reply(self, content: RecordDict, limits: Limits) -> list[TrainResult]:
-        """Return the one answer in a reply."""
-        answer = decode_standard_train_reply(
+        """Return the only result in a reply."""
+        result = decode_standard_train_reply(
             content,
             weighted_by_key=self.weighted_by_key,
             loss_keys=self.loss_keys,
             accuracy_key=self.accuracy_key,
             needs_loss=limits.needs_loss,
         )
-        return [answer]
+        return [result]
 
     def read_evaluate_reply(self, content: RecordDict) -> list[EvaluateResult]:
-        """Return the one answer in a reply."""
+        """Return the only result in a reply."""
         return [decode_standard_evaluate_reply(content, weighted_by_key=self.weighted_by_key)]
 
     @property
@@ -286,7 +290,7 @@ class StandardProtocol(DynamicProtocol):
                 replies, self.weighted_by_key, check_arrayrecord=False
             )
         except InconsistentMessageReplies as error:
-            # The model is sound, only the mean is not.
+            # The model is valid; only the mean of the metrics is not.
             log(WARNING, "The metrics are not aggregated: %s", error)
             return None
         if aggregate is not None:
@@ -294,15 +298,15 @@ class StandardProtocol(DynamicProtocol):
         try:
             return aggregate_metricrecords(replies, self.weighted_by_key)
         except (TypeError, ValueError, ZeroDivisionError) as error:
-            # A number beside lists, lists of unlike lengths, or no data at all.
+            # Numbers beside lists, lists of different lengths, or no data at all.
             log(WARNING, "The metrics are not aggregated: %s", to_one_line(error))
             return None
 
     def log_summary(self) -> None:
         """Log the keys, as Flower does, and the settings that differ from the defaults."""
         if not self.is_dynamic:
-            told = (self.fraction_evaluate, self.min_evaluate_nodes)
-            log(INFO, "\t├──> Evaluation: fraction (%.2f) | minimum nodes (%d)", *told)
+            settings = (self.fraction_evaluate, self.min_evaluate_nodes)
+            log(INFO, "\t├──> Evaluation: fraction (%.2f) | minimum nodes (%d)", *settings)
         log(INFO, "\t├──> Keys in records:")
         log(INFO, "\t│\t├── Weighted by: '%s'", self.weighted_by_key)
         log(INFO, "\t│\t├── Loss: %s", " or ".join(f"'{key}'" for key in self.loss_keys))
@@ -313,22 +317,22 @@ class StandardProtocol(DynamicProtocol):
 
 
 def _select_common_form(contents: Sequence[RecordDict]) -> list[RecordDict]:
-    """Return the replies whose metrics have the form that more than half have; all without one.
+    """Return the replies whose metrics have the form of the majority; all without a majority.
 
-    Flower's strategies end the run where one client's metrics are unlike the others'.
+    Flower's strategies end the run if one client's metrics differ from the others'.
     """
     forms = [_describe_form(content) for content in contents]
-    ((usual, count),) = Counter(forms).most_common(1)
+    ((common_form, count),) = Counter(forms).most_common(1)
     if 2 * count <= len(forms):
         return list(contents)
     if count < len(forms):
-        told = (len(forms) - count, len(forms))
-        log(WARNING, "The metrics of %d of %d clients have another form and are left out", *told)
-    return [content for content, form in zip(contents, forms, strict=True) if form == usual]
+        counts = (len(forms) - count, len(forms))
+        log(WARNING, "The metrics of %d of %d clients have another form and are left out", *counts)
+    return [content for content, form in zip(contents, forms, strict=True) if form == common_form]
 
 
 def _describe_form(content: RecordDict) -> tuple[tuple[str, str, int | None], ...]:
-    """Return what a reply's metrics are: record, key, and how long a list is."""
+    """Return the form of a reply's metrics: record, key, and the length of a list."""
     return tuple(
         (name, key, len(value) if isinstance(value, list) else None)
         for name, record in sorted(select_records(content, MetricRecord).items())

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from .recorded import RunRecorder
 
 MAX_CLIENT_ID = 2**31 - 1
-"""Of a client, for which the tables of the records have room."""
+"""The largest client id that the tables of the records can hold."""
 
 PROTOCOLS = OneOf(("standard", "fedquorum"))
 
@@ -59,7 +59,7 @@ MetricsAggregation = Callable[[list[RecordDict], str], MetricRecord]
 
 
 def _build_signature(entry: StrategyEntry) -> inspect.Signature:
-    """Return the keywords of all drop-in strategies, and then those of this one's rules."""
+    """Return the keywords of all drop-in strategies, followed by those of the entry's rules."""
     common = list(inspect.signature(DropInStrategy.__init__).parameters.values())[1:-1]
     return inspect.Signature([*common, *map(_build_keyword, entry.parameters)])
 
@@ -73,7 +73,7 @@ def _build_keyword(item: Field[Any]) -> inspect.Parameter:
 class DropInStrategy(ComposedStrategy):
     """Run a named strategy with ClientApps written for Flower's ``FedAvg``.
 
-    With ``protocol="fedquorum"`` the strategy speaks this project's protocol instead, with the
+    With ``protocol="fedquorum"`` the strategy uses this project's protocol instead, with the
     clients that the nodes host:
 
     - each client decides on its own device whether it trains,
@@ -83,19 +83,20 @@ class DropInStrategy(ComposedStrategy):
     - the keys of metrics and records, both aggregation functions, ``client_ids`` and
       ``max_reply_bytes`` must keep their defaults.
 
-    A reply in the other protocol's form is rejected. If all clients that train in the first round
-    with training reply in it, the run stops, and the error has the keyword to type. In the standard
-    form a reply of this project's ClientApp for one client counts.
+    A reply in the form of the other protocol is rejected. If all replies of clients that trained
+    are rejected for it in the first round with training, the run stops, and the error has the
+    keyword to type. ``protocol="standard"`` accepts a reply of this project's ClientApp for one
+    client.
 
     Parameters
     ----------
     fraction_train, fraction_evaluate : float
-        Share of the connected nodes that train and evaluate in a round, in [0, 1]. A round uses
+        Fraction of the connected nodes that train and evaluate in a round, in [0, 1]. A round uses
         max(int(fraction x nodes), minimum) nodes.
     min_train_nodes, min_evaluate_nodes : int
         Smallest number of nodes that train and evaluate; all nodes if fewer are connected.
     min_available_nodes : int
-        Number of nodes that must be connected before a round begins. The strategy waits for them
+        Number of nodes that must be connected before a round starts. The strategy waits for them
         without limit.
     weighted_by_key : str
         The metric with a client's amount of data.
@@ -108,13 +109,13 @@ class DropInStrategy(ComposedStrategy):
     num_rounds : int, optional
         T, the number of rounds. Schedules need it.
     protocol : {"standard", "fedquorum"}
-        What the nodes' ClientApp speaks; see above. Flower's wrappers need ``standard``.
+        The protocol of the nodes' ClientApp; see above. Flower's wrappers need ``standard``.
     loss_key : str, optional
         The metric with the loss; by default ``loss``, ``train_loss`` or ``train-loss``.
     accuracy_key : str
         The metric with the accuracy.
     client_ids : {"node-order", "query"}
-        How nodes get client ids; see ``StandardProtocol``.
+        The rule that assigns client ids to nodes; see ``StandardProtocol``.
     max_reply_bytes : int, optional
         Largest reply to read, in bytes; by default 64 MiB and 8 models.
     seed : int
@@ -154,7 +155,7 @@ class DropInStrategy(ComposedStrategy):
             cls.entry = entry
             cls.__signature__ = _build_signature(entry)
         elif "__init__" in cls.__dict__:
-            # A user's subclass with a constructor of its own.
+            # A user's subclass defines its own constructor.
             parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
             cls.__signature__ = inspect.Signature(parameters)
 
@@ -204,7 +205,10 @@ class DropInStrategy(ComposedStrategy):
             )
         if not isinstance(robustness, Robustness | None):
             raise ParameterError("robustness", "a fedquorum.Robustness, or None", robustness)
-        ids, place = _parse_priority(priority), _resolve_directory(records, resume_from)
+        priority_ids, directory = (
+            _parse_priority(priority),
+            _resolve_directory(records, resume_from),
+        )
         self.fraction_train, self.fraction_evaluate = fraction_train, fraction_evaluate
         self.min_train_nodes = _resolve_minimum(
             "train", "training", fraction_train, min_train_nodes
@@ -241,14 +245,16 @@ class DropInStrategy(ComposedStrategy):
             evaluate_metrics_aggr_fn=evaluate_metrics_aggr_fn,
             robustness=robustness or Robustness(),
             reply_memory=reply_memory,
-            max_client_id=None if place is None else MAX_CLIENT_ID,
+            max_client_id=None if directory is None else MAX_CLIENT_ID,
         )
         communication = standard if protocol == "standard" else _to_native_protocol(standard)
-        super().__init__(rules, population=Population.open(ids), communication=communication)
+        super().__init__(
+            rules, population=Population.open(priority_ids), communication=communication
+        )
         self._recorder: RunRecorder | None = None
-        if place is not None:
+        if directory is not None:
             self._recorder = _build_recorder(
-                place, self, parameters, num_rounds=num_rounds, resume=resume_from is not None
+                directory, self, parameters, num_rounds=num_rounds, resume=resume_from is not None
             )
 
     def start(
@@ -270,28 +276,28 @@ class DropInStrategy(ComposedStrategy):
 
     def get_state(self) -> StateArrays:
         """Return the rules' state, the client of each node, and whether clients have trained."""
-        seats = self._session.registry.assignments
+        assignments = self._session.registry.assignments
         return {
             **super().get_state(),
             "has_trained": np.array([self._session.has_trained]),
-            "seats.client": np.array([*seats], dtype=np.int64),
-            "seats.node": np.array([*seats.values()], dtype=np.uint64),
+            "seats.client": np.array([*assignments], dtype=np.int64),
+            "seats.node": np.array([*assignments.values()], dtype=np.uint64),
         }
 
     def restore(self, state: Mapping[str, NDArray[Any]], model: NamedArrays) -> None:
-        """Continue from what ``get_state`` returned after a round, with the same clients."""
+        """Restore the state that ``get_state`` returned after a round, with the same clients."""
         joiners = Population.open(self.population.required)
         population = joiners.with_clients(state["known"].tolist())
         self._reset_state(Connection.from_rules(self.rules, population, self.communication))
         super().restore(state, model)
         (self._session.has_trained,) = state["has_trained"].tolist()
-        seats = zip(state["seats.client"].tolist(), state["seats.node"].tolist(), strict=True)
-        self._session.restore_assignments(dict(seats), population)
+        assignments = zip(state["seats.client"].tolist(), state["seats.node"].tolist(), strict=True)
+        self._session.restore_assignments(dict(assignments), population)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return one train message for each node that hosts a client asked in this round."""
+        """Return one train message for each node that hosts a selected client."""
         if self.protocol == "fedquorum" and not self._starts_itself:
             raise ParameterError(
                 "protocol",
@@ -410,8 +416,8 @@ class FedAWE(DropInStrategy, entry=tables.NAMED_STRATEGIES["fedawe"]):
     """Let clients continue from their last model, and scale updates by the rounds away (FedAWE).
 
     A node receives the model after the round in which it last took part. After a run,
-    ``compute_mean_start_model(result.arrays)`` returns the mean of all clients' models, which the paper
-    evaluates. See ``fedquorum.contrib.FedAWEWeighting``.
+    ``compute_mean_start_model(result.arrays)`` returns the mean of all clients' models, which the
+    paper evaluates. See ``fedquorum.contrib.FedAWEWeighting``.
 
     References
     ----------
@@ -484,7 +490,7 @@ class MaxFL(DropInStrategy, entry=tables.NAMED_STRATEGIES["maxfl"]):
 
 
 class FedMGDAPlus(DropInStrategy, entry=tables.NAMED_STRATEGIES["fedmgda"]):
-    """Step along the shortest combination of the normalised updates (FedMGDA+).
+    """Step along the shortest combination of the normalized updates (FedMGDA+).
 
     See ``fedquorum.weighting.FedMGDAWeighting``.
     """
@@ -504,23 +510,23 @@ class FedGP(DropInStrategy, entry=tables.NAMED_STRATEGIES["fedgp"]):
 
 
 def get_strategy(name: str, **keywords: Any) -> ComposedStrategy:
-    """Return a strategy by its name, such as ``strategy("fedau", cutoff=50)``.
+    """Return a strategy by its name, such as ``get_strategy("fedau", cutoff=50)``.
 
     Raises
     ------
     ParameterError
         If no strategy has that name; the message suggests the nearest one.
     """
-    declared: StrategyEntry = tables.find_entry(tables.NAMED_STRATEGIES, "strategy", name)
+    entry: StrategyEntry = tables.find_entry(tables.NAMED_STRATEGIES, "strategy", name)
     classes = {cls.entry.key: cls for cls in DropInStrategy.__subclasses__()}
-    made: type[DropInStrategy] = classes.get(declared.key) or type(
-        declared.key, (DropInStrategy,), {}, declared=declared
+    strategy_class: type[DropInStrategy] = classes.get(entry.key) or type(
+        entry.key, (DropInStrategy,), {}, entry=entry
     )
-    return made(**keywords)
+    return strategy_class(**keywords)
 
 
 def _resolve_directory(records: str | Path | None, resume_from: str | Path | None) -> Path | None:
-    """Return the folder of a run that is to be recorded, None if it is not.
+    """Return the folder for the records of the run; None without records.
 
     Raises
     ------
@@ -528,11 +534,11 @@ def _resolve_directory(records: str | Path | None, resume_from: str | Path | Non
         If the packages of the extra ``audit`` are missing.
     """
     given = {"records": records, "resume_from": resume_from}
-    places = {name: path for name, path in given.items() if path is not None}
-    for name, path in places.items():
+    paths = {name: path for name, path in given.items() if path is not None}
+    for name, path in paths.items():
         if not isinstance(path, str | Path) or not str(path).strip():
             raise ParameterError(name, "the path of a folder", path)
-    folders = {Path(path).expanduser().absolute() for path in places.values()}
+    folders = {Path(path).expanduser().absolute() for path in paths.values()}
     if len(folders) > 1:
         raise ParameterError("records", "None or the folder in resume_from", str(records))
     if folders:
@@ -548,7 +554,7 @@ def _build_recorder(
     num_rounds: int | None,
     resume: bool,
 ) -> "RunRecorder":
-    """Return what records the runs of a strategy."""
+    """Return the recorder of a strategy's runs."""
     from .recorded import RunRecorder, build_strategy_settings  # needs the extra
 
     return RunRecorder(
@@ -588,7 +594,7 @@ def _parse_priority(given: Iterable[int] | None) -> frozenset[int] | None:
 
 
 def _resolve_minimum(name: str, step: str, fraction: float, minimum: int) -> int:
-    """Return the fewest nodes of a step, none where the fraction is 0, which is then told."""
+    """Return the minimum number of nodes; 0, with a warning, if the fraction is 0."""
     if fraction != 0.0:
         return minimum
     log(WARNING, f"fraction_{name} is set to 0.0. Federated {step} will be skipped.")
@@ -596,7 +602,7 @@ def _resolve_minimum(name: str, step: str, fraction: float, minimum: int) -> int
 
 
 def _replace_parameter(error: ParameterError) -> ParameterError:
-    """Return an error of the rules with the keyword in the place of their own parameter."""
+    """Return a rule's error with the strategy's keyword instead of the rule's parameter."""
     keyword = {"fraction": "fraction_train", "learning_rate": "server_lr"}.get(error.parameter)
     if keyword is None:
         return error

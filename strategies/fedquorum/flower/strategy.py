@@ -2,13 +2,13 @@
 
 One round::
 
-    configure_train     rules.call -> one train message for each node
-    aggregate_train     read the replies -> ``round.decide`` -> the server's step
-    configure_evaluate  priority clients: training loss and accuracy; all or priority: test part
+    configure_train     ``rules.plan_round`` -> one train message for each node
+    aggregate_train     read the replies -> ``decide_round`` -> the server's step
+    configure_evaluate  priority clients: training loss and accuracy; all or priority: test split
     aggregate_evaluate  F(w_{t+1}) for the next broadcast
 
-Before round 1, ``configure_initial`` and ``aggregate_initial`` measure F(w_0) where the rules
-need it. After each step, ``outcome`` has the decisions and the measurements.
+Before round 1, ``configure_initial`` and ``aggregate_initial`` evaluate F(w_0) if the rules need
+it. After each step, ``step_result`` has the decisions and the evaluations.
 """
 
 import math
@@ -55,18 +55,18 @@ from .waiting import Arrival, WaitingGrid
 
 @dataclass(frozen=True)
 class StepResult:
-    """The decisions and measurements of a strategy's last step.
+    """The decisions and evaluations of a strategy's last step.
 
     Parameters
     ----------
     last_report : RoundReport or None
         The decisions of the last aggregated round; ``report`` raises an error if it is None.
     evaluations : tuple of ClientEvaluation
-        The clients' measurements of the last evaluation, ascending by client id.
+        The clients' results of the last evaluation, ascending by client id.
     traffic : Traffic
         Payload bytes since the strategy was created.
     state_bytes : int
-        Bytes that the server keeps between rounds beside the model.
+        Bytes that the server stores between rounds beside the model.
     disconnected : tuple of int
         The clients that are not connected, so that the round does not sample them.
     """
@@ -92,15 +92,15 @@ class StepResult:
 
 
 class ComposedStrategy(Strategy):
-    """Combine independent rules to a Flower strategy.
+    """Combine independent rules into a Flower strategy.
 
     Parameters
     ----------
-    rules : Rules
-        The rules that select clients, weight their updates, and move the model.
+    rules : RuleSet
+        The rules that select clients, weight their updates, and step the model.
     population : Population
         All clients, and which of them have priority.
-    communication : Communication, optional
+    communication : NativeProtocol, optional
         The protocol with the nodes; by default that of ``fedquorum.flower.codec``.
 
     Raises
@@ -119,7 +119,7 @@ class ComposedStrategy(Strategy):
         )
 
     def _reset_state(self, connection: Connection) -> None:
-        """Begin with these clients, who nobody has heard of yet."""
+        """Reset all state for a new set of clients."""
         self._connection = connection
         self._state = ServerState.initial(self.rules, connection.population)
         self._memory = ServerMemory(self.rules)
@@ -141,11 +141,11 @@ class ComposedStrategy(Strategy):
     def _session(self) -> NodeSession:
         return self._connection.session
 
-    # --- what a run loop reads, writes down and goes on from ---------------------------------
+    # --- state for a run loop to read, record and restore ------------------------------------
 
     @property
     def step_result(self) -> StepResult:
-        """The decisions and measurements of the last step."""
+        """The decisions and evaluations of the last step."""
         return replace(
             self._step_result,
             traffic=self._session.traffic,
@@ -154,16 +154,16 @@ class ComposedStrategy(Strategy):
         )
 
     def get_state(self) -> StateArrays:
-        """Return the state that the strategy keeps between rounds beside the model, by array name.
+        """Return the strategy's state between rounds beside the model, by array name.
 
         The arrays may be the strategy's: write them before the next round, and do not change them.
         """
-        known = self._session.registry.registered
-        arrays = self._state.to_arrays(self.rules, self._memory.updates, known)
+        registered = self._session.registry.registered
+        arrays = self._state.to_arrays(self.rules, self._memory.updates, registered)
         return {**arrays, **self._memory.get_state()}
 
     def restore(self, state: Mapping[str, NDArray[Any]], model: NamedArrays) -> None:
-        """Continue from the state and the model after a round, as ``get_state`` returned it.
+        """Restore the state that ``get_state`` returned after a round, and the model of that round.
 
         The next round waits for the clients, as the first one does.
 
@@ -194,18 +194,18 @@ class ComposedStrategy(Strategy):
 
     @property
     def needs_initial_evaluation(self) -> bool:
-        """Whether ``configure_initial`` has yet to measure F(w_0)."""
-        first = self.rules.needs_initial_evaluation and self.communication.is_native
-        return first and not self._state.round_state.reports.num_examples
+        """Whether F(w_0) has yet to be evaluated."""
+        needed = self.rules.needs_initial_evaluation and self.communication.is_native
+        return needed and not self._state.round_state.reports.num_examples
 
     def configure_initial(self, arrays: ArrayRecord, grid: Grid) -> Iterable[Message]:
-        """Return the messages that measure F(w_0) and the clients' amounts of data."""
+        """Return the messages that request F_k(w_0) and the clients' amounts of data."""
         self._update_population(grid)
-        measuring = EvaluationPlan.for_initial_model(self.population, self.rules)
-        return self._build_evaluate_messages(0, grid, arrays, measuring, ConfigRecord())
+        plan = EvaluationPlan.for_initial_model(self.population, self.rules)
+        return self._build_evaluate_messages(0, grid, arrays, plan, ConfigRecord())
 
     def aggregate_initial(self, replies: Iterable[Message]) -> None:
-        """Keep F(w_0), over the clients of round 1 if F is over the clients asked."""
+        """Store F(w_0), over the clients of round 1 if F is over the selected clients."""
         evaluations = self._read_evaluations(0, replies)
         selection = self.rules.selection
         sampled = selection.samples_objective and self.rules.hooks.before_round is None
@@ -214,7 +214,7 @@ class ComposedStrategy(Strategy):
         self._store_evaluations(evaluations)
 
     def evaluate_initial(self, arrays: ArrayRecord, grid: Grid) -> tuple[ClientEvaluation, ...]:
-        """Measure F(w_0) if that is needed; return what the clients measured."""
+        """Evaluate F(w_0) if needed; return the clients' evaluations."""
         if not self.needs_initial_evaluation:
             return ()
         messages = self.configure_initial(arrays, grid)
@@ -224,9 +224,14 @@ class ComposedStrategy(Strategy):
 
     def build_waiting_grid(self, grid: Grid) -> WaitingGrid:
         """Return a grid that waits for the strategy's quorum."""
-        enough = self._is_quorum if self.communication.closes_early else None
-        grace, once = self.communication.quorum.grace_seconds, _should_read_once(type(self))
-        return WaitingGrid(grid, is_quorum=enough, grace_seconds=grace, one_by_one=once)
+        is_quorum = self._is_quorum if self.communication.closes_early else None
+        grace_seconds, one_by_one = (
+            self.communication.quorum.grace_seconds,
+            _should_read_once(type(self)),
+        )
+        return WaitingGrid(
+            grid, is_quorum=is_quorum, grace_seconds=grace_seconds, one_by_one=one_by_one
+        )
 
     def _is_quorum(self, arrival: Arrival) -> bool:
         return self._session.is_quorum(arrival)
@@ -234,7 +239,7 @@ class ComposedStrategy(Strategy):
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **kwargs: Any) -> Result:
         """Run all rounds, as ``flwr.serverapp.strategy.Strategy.start`` does.
 
-        A ``WaitingGrid`` replaces the wait of Flower's own grids for replies.
+        A ``WaitingGrid`` replaces the polling of Flower's own grids.
         """
         if is_flower_grid(grid):
             grid = self.build_waiting_grid(grid)
@@ -246,23 +251,23 @@ class ComposedStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return one train message for each node that hosts a client asked in this round."""
+        """Return one train message for each node that hosts a selected client."""
         self._update_population(grid)
-        call = self._plan_round(server_round)
+        plan = self._plan_round(server_round)
         model, priority = view_arrays(arrays), self.population.priority
-        connection, kept = self._connection, self._memory
-        self._context = asked = start_round(
-            server_round, call, model, grid, connection, state=self._state, memory=kept
+        connection, memory = self._connection, self._memory
+        self._context = context = start_round(
+            server_round, plan, model, grid, connection, state=self._state, memory=memory
         )
         self._session.prepare_replies(
-            grid, call.clients, asked.clients_by_node, model, priority=priority
+            grid, plan.clients, context.clients_by_node, model, priority=priority
         )
-        sampled = (len(asked.clients_by_node), len(self._session.registry.nodes))
-        log(INFO, "configure_train: Sampled %d nodes (out of %d)", *sampled)
+        node_counts = (len(context.clients_by_node), len(self._session.registry.nodes))
+        log(INFO, "configure_train: Sampled %d nodes (out of %d)", *node_counts)
         contents = {
             node: self.communication.build_train_content(arrays, request)
             for node, request in build_train_requests(
-                asked, self._state.objective, priority
+                context, self._state.objective, priority
             ).items()
         }
         return self._session.build_messages(contents, MessageType.TRAIN, server_round, config)
@@ -270,77 +275,91 @@ class ComposedStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Weigh and combine the updates, and step; return no model if no update counted."""
-        asked = self._get_round_context(server_round)
+        """Weight and combine the updates, and step; return no model if no update counted."""
+        context = self._get_round_context(server_round)
         population, communication, state = self.population, self.communication, self._state
-        answers = receive_updates(replies, asked, self._session, communication)
+        results = receive_updates(replies, context, self._session, communication)
         closing = close_round(
-            asked, answers, self._session, communication, state.clock, priority=population.priority
+            context,
+            results,
+            self._session,
+            communication,
+            state.clock,
+            priority=population.priority,
         )
-        clipped = clip_updates(closing.outcomes, answers, asked)
-        # In the standard protocol the clients' answers tell F(w_t).
+        clipped = clip_updates(closing.outcomes, results, context)
+        # In the standard protocol F(w_t) follows from the clients' train results.
         objective = state.objective or NO_OBJECTIVE if communication.is_native else None
-        decided = decide_round(
+        decision = decide_round(
             self.rules,
             population,
             state.round_state,
             server_round=server_round,
-            plan=asked.plan,
+            plan=context.plan,
             objective=objective,
-            outcomes=build_round_outcomes(clipped.outcomes, asked, answers, self._session),
+            outcomes=build_round_outcomes(clipped.outcomes, context, results, self._session),
             robustness=communication.robustness,
         )
-        kept, before = self._memory, state.optimizer
-        after = apply_round(asked, answers, decided, before, memory=kept, population=population)
-        decided = after.decision
-        state = replace(state, round_state=decided.next_state, optimizer=after.optimizer_state)
-        norm = asked.compute_next_norm(clipped.clip_indicators)
+        memory, optimizer_state = self._memory, state.optimizer
+        applied = apply_round(
+            context, results, decision, optimizer_state, memory=memory, population=population
+        )
+        decision = applied.decision
+        state = replace(state, round_state=decision.next_state, optimizer=applied.optimizer_state)
+        norm = context.compute_next_norm(clipped.clip_indicators)
         self._state = replace(state, clock=closing.clock, clipping_norm=norm)
-        simulated = closing.clock.now if communication.virtual_clock else None
+        simulated_seconds = closing.clock.now if communication.virtual_clock else None
         report = replace(
-            decided.report, late_replies=closing.late_replies, simulated_seconds=simulated
+            decision.report, late_replies=closing.late_replies, simulated_seconds=simulated_seconds
         )
         self._step_result = replace(self._step_result, last_report=report)
-        self._session.log_round(decided.report, answers)
-        contents = [answers.contents[k] for k in decided.clients]
-        metrics = communication.aggregate_train_metrics(decided.report, contents)
-        return None if after.model is None else encode_arrays(after.model), metrics
+        self._session.log_round(decision.report, results)
+        contents = [results.contents[k] for k in decision.clients]
+        metrics = communication.aggregate_train_metrics(decision.report, contents)
+        return None if applied.model is None else encode_arrays(applied.model), metrics
 
     # --- evaluation --------------------------------------------------------------------------
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return the messages that ask for F_k(w_{t+1}) and test metrics; see ``EvaluationPlan``."""
+        """Return the messages that request F_k(w_{t+1}) and test metrics."""
         communication = self.communication
         if communication.is_dynamic:
             self._update_population(grid, evaluating=True)
-        tested = communication.select_test_clients(
+        test_clients = communication.select_test_clients(
             self.population, self._session.registry, server_round
         )
-        measuring = EvaluationPlan(tested)
+        plan = EvaluationPlan(test_clients)
         if communication.is_native:
-            population, rules, present = (
+            population, rules, available = (
                 self.population,
                 self.rules,
                 self._session.available_clients,
             )
-            told = replace(self._state.round_state.reports, available=present)
-            following = find_candidates(server_round + 1, population, told, rules, self._plan_round)
-            measuring = EvaluationPlan.for_next_round(
-                population, communication, tested, following, rules=rules, available=present
+            reports = replace(self._state.round_state.reports, available=available)
+            candidates = find_candidates(
+                server_round + 1, population, reports, rules, self._plan_round
             )
-        return self._build_evaluate_messages(server_round, grid, arrays, measuring, config)
+            plan = EvaluationPlan.for_next_round(
+                population,
+                communication,
+                test_clients,
+                candidates,
+                rules=rules,
+                available=available,
+            )
+        return self._build_evaluate_messages(server_round, grid, arrays, plan, config)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Keep the measurements and F(w_{t+1}), which the next round broadcasts."""
+        """Store the evaluations and F(w_{t+1}), which the next round broadcasts."""
         if not self.communication.is_native:
-            answers = self._session.collect_evaluate_results(replies, server_round)
-            usable = select_usable_evaluations(answers, any_weight=True)
+            results = self._session.collect_evaluate_results(replies, server_round)
+            usable = select_usable_evaluations(results, any_weight=True)
             return self.communication.aggregate_evaluate_metrics(
-                [answers.contents[k] for k in usable]
+                [results.contents[k] for k in usable]
             )
         self._store_evaluations(self._read_evaluations(server_round, replies))
         objective = self._state.objective or NO_OBJECTIVE
@@ -349,22 +368,22 @@ class ComposedStrategy(Strategy):
     def _read_evaluations(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ClientEvaluation, ...]:
-        """Return what the clients measured, and remember their amounts of data."""
-        answers = self._session.collect_evaluate_results(replies, server_round)
-        evaluations = build_client_evaluations(answers, self.population, self.communication.metric)
+        """Return the clients' evaluations, and store their amounts of data."""
+        results = self._session.collect_evaluate_results(replies, server_round)
+        evaluations = build_client_evaluations(results, self.population, self.communication.metric)
         self._state = self._state.with_evaluations(self.rules, evaluations)
         return evaluations
 
     def _store_evaluations(self, evaluations: tuple[ClientEvaluation, ...]) -> None:
-        """Keep F of those that were asked for it."""
-        stands_in = self.communication.closes_early
+        """Store F over the objective clients."""
+        reuse_last = self.communication.closes_early
         self._state = update_objective(
-            self._state, self._objective_clients, evaluations, reuse_last=stands_in
+            self._state, self._objective_clients, evaluations, reuse_last=reuse_last
         )
         self._step_result = replace(self._step_result, evaluations=evaluations)
 
     def _get_round_context(self, server_round: int) -> RoundContext:
-        """Return what a round was started with."""
+        """Return the inputs with which a round started."""
         if self._context is None or self._context.server_round != server_round:
             raise StateError(f"round {server_round} was not configured")
         return self._context
@@ -372,7 +391,7 @@ class ComposedStrategy(Strategy):
     # --- parts -------------------------------------------------------------------------------
 
     def _update_population(self, grid: Grid, *, evaluating: bool = False) -> None:
-        """Note which clients are connected, and take up those that are new."""
+        """Note which clients are connected, and add new ones to the population."""
         population = self._session.update_population(grid, self.population, evaluating=evaluating)
         if population is not self.population:
             self._state = self._state.with_clients(self.rules, self.population, population)
@@ -380,15 +399,17 @@ class ComposedStrategy(Strategy):
             self._next_plan = None
 
     def _plan_round(self, server_round: int) -> RoundPlan:
-        """Return whom a round asks."""
+        """Return the plan of a round; the previous round may ask for it early."""
         if self._next_plan is not None and self._next_plan[0] == server_round:
             return self._next_plan[1]
-        told = replace(self._state.round_state.reports, available=self._session.available_clients)
-        call = self.rules.plan_round(server_round - 1, self.population, told)
-        call = replace(call, clients_apply_gate=self.communication.is_native)
-        if call.is_final and told.available is None:  # else what it follows from may change
-            self._next_plan = server_round, call
-        return call
+        reports = replace(
+            self._state.round_state.reports, available=self._session.available_clients
+        )
+        plan = self.rules.plan_round(server_round - 1, self.population, reports)
+        plan = replace(plan, clients_apply_gate=self.communication.is_native)
+        if plan.is_final and reports.available is None:  # otherwise its inputs may still change
+            self._next_plan = server_round, plan
+        return plan
 
     def _build_evaluate_messages(
         self,
@@ -408,6 +429,6 @@ class ComposedStrategy(Strategy):
 
 
 def _should_read_once(kind: type[Strategy]) -> bool:
-    """Say whether replies are read once: the methods of a user's subclass may read them as well."""
+    """Say whether replies are read only once; a user's subclass may read them as well."""
     methods = (kind.aggregate_train, kind.aggregate_evaluate)
     return all(method.__module__.rpartition(".")[0] == __package__ for method in methods)

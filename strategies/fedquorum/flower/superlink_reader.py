@@ -1,9 +1,9 @@
-"""Replies in a SuperLink's store, read as if every node were hostile.
+"""Read replies from a SuperLink's store as if every node were hostile.
 
 A reply is a tree of objects. Its node announces the tree first and uploads the objects afterwards.
 Flower's ``HttpGrid`` reads one reply after the other, of any size, and waits up to two hours for
-objects that are missing. Here several replies are read side by side, and one that cannot be read
-is an error of its own.
+missing objects. This reader reads several replies concurrently, and an unreadable reply becomes an
+error of that reply only.
 """
 
 import heapq
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from flwr.superlink.grid import HttpGrid
 
 MAX_REPLY_BYTES = 2**32
-"""Bytes that a reply may have where nothing better is known."""
+"""Largest reply in bytes, if no tighter limit is set."""
 
 MAX_OBJECTS = 100_000
 NUM_READERS = 4
@@ -42,16 +42,16 @@ Deliver = Callable[[str, Message | Exception], None]
 
 
 class UnreadableReplyError(Exception):
-    """A reply cannot be used; the text says why."""
+    """A reply cannot be used; the message has the reason."""
 
 
 @dataclass(order=True)
 class _Upload:
     """A reply whose objects are being read.
 
-    ``due_at`` is when to look for the missing objects, ``expires_at`` when to give up; both are times of
-    the monotonic clock. ``metadata`` is the metadata that the SuperLink compared with the node's
-    key and with the message that is answered.
+    ``due_at`` is the time of the next look for missing objects, ``expires_at`` the time to give up,
+    both by the monotonic clock. The SuperLink has checked ``metadata`` against the node's key and
+    against the message to which the node replies.
     """
 
     due_at: float
@@ -66,15 +66,15 @@ class _Upload:
 
 
 class ReplyReader:
-    """Reads replies from a SuperLink's store, in threads of its own.
+    """Reads replies from a SuperLink's store in background threads.
 
     Parameters
     ----------
     grid : HttpGrid
         Flower's connection to the SuperLink.
     deliver : callable
-        Takes the id of the message that a reply answers, and the reply or the reason why there is
-        none. It is called in other threads.
+        Takes the id of a sent message, and its reply or the error that prevented one. It is called
+        in other threads.
     """
 
     def __init__(self, grid: "HttpGrid", deliver: Deliver) -> None:
@@ -89,21 +89,21 @@ class ReplyReader:
         self._changed = threading.Condition()
 
     def poll(self, expires_at: Mapping[str, float], max_bytes: Mapping[str, int]) -> None:
-        """Look once for replies to these messages, and begin to read those that are there.
+        """Look once for replies to these messages, and start to read the available ones.
 
         Parameters
         ----------
         expires_at : mapping
-            When to give up each message's reply, by the monotonic clock.
+            Time to give up each message's reply, by the monotonic clock.
         max_bytes : mapping
-            How many bytes each reply may have.
+            Largest size of each reply, in bytes.
         """
-        # The SuperLink gives a reply away once.
+        # The SuperLink hands out a reply only once.
         self._started &= expires_at.keys()
         keys = [key for key in expires_at if key not in self._started]
-        portions = [[key] for key in keys] if self._one_by_one else [keys] if keys else []
-        for portion in portions:
-            for stored, tree in self._pull_stored(portion):
+        batches = [[key] for key in keys] if self._one_by_one else [keys] if keys else []
+        for batch in batches:
+            for stored, tree in self._pull_stored(batch):
                 key = stored.metadata.reply_to_message_id
                 if key in expires_at:
                     self._started.add(key)
@@ -112,12 +112,12 @@ class ReplyReader:
     def discard_expired(self, expired: Mapping[str, float]) -> None:
         """Let the SuperLink delete messages without a reply, once they expire there.
 
-        It keeps a message, and the model in it, until somebody has asked for the reply.
+        The SuperLink stores a message, and the model in it, until its reply is pulled.
 
         Parameters
         ----------
         expired : mapping
-            When each message expires at the SuperLink, by the monotonic clock.
+            Time at which each message expires at the SuperLink, by the monotonic clock.
         """
         self._expired |= {key: at for key, at in expired.items() if key not in self._started}
         now = time.monotonic()
@@ -129,7 +129,7 @@ class ReplyReader:
         try:
             found = self._pull_stored(due)
         except httpx.HTTPError:
-            return  # the SuperLink forgets them with the run
+            return  # the SuperLink deletes them with the run
         for stored, _ in found:
             self._confirm_received(stored.metadata)
 
@@ -166,7 +166,7 @@ class ReplyReader:
             self._changed.notify()
 
     def _read_uploads(self) -> None:
-        """Read the upload that is due next, for ever."""
+        """Read the upload that is due next, forever."""
         while True:
             with self._changed:
                 while not self._uploads or self._uploads[0].due_at > time.monotonic():
@@ -179,12 +179,12 @@ class ReplyReader:
                     self._retry_later(upload)
                     continue
                 reply: Message | Exception = _inflate_reply(upload)
-            except Exception as error:  # whatever a hostile object makes Flower raise
+            except Exception as error:  # a hostile object can make Flower raise anything
                 reply = error
             self._finish_upload(upload.metadata, reply)
 
     def _read_objects(self, upload: _Upload) -> None:
-        """Read the objects that are there."""
+        """Read the objects that are available."""
         missing = []
         for name in upload.missing:
             request = PullObjectRequest(
@@ -205,7 +205,7 @@ class ReplyReader:
     def _retry_later(self, upload: _Upload) -> None:
         now = time.monotonic()
         if now >= upload.expires_at:
-            return  # nobody waits for it any more
+            return  # the exchange is over
         upload.due_at = min(now + upload.retry_seconds, upload.expires_at)
         upload.retry_seconds = min(2 * upload.retry_seconds, MAX_RETRY_SECONDS)
         with self._changed:
@@ -213,12 +213,12 @@ class ReplyReader:
             self._changed.notify()
 
     def _finish_upload(self, metadata: Metadata, reply: Message | Exception) -> None:
-        """Deliver a reply, and have the SuperLink forget its objects."""
+        """Deliver a reply, and let the SuperLink delete its objects."""
         self._deliver(metadata.reply_to_message_id, reply)
         self._confirm_received(metadata)
 
     def _confirm_received(self, metadata: Metadata) -> None:
-        """Have the SuperLink forget the objects of a reply."""
+        """Let the SuperLink delete the objects of a reply."""
         request = ConfirmMessageReceivedRequest(
             node=self._grid.node,
             run_id=self._grid.run.run_id,
@@ -227,50 +227,50 @@ class ReplyReader:
         try:
             self._grid._runtime_client.ConfirmMessageReceived(request)
         except httpx.HTTPError:
-            return  # the SuperLink forgets them with the run
+            return  # the SuperLink deletes them with the run
 
 
 def _list_objects(tree: ObjectTree, root: str) -> list[str]:
-    """Return the ids of the objects of the reply ``root``, each once."""
+    """Return the distinct ids of the objects of the reply ``root``."""
     if tree.object_id != root:
         raise UnreadableReplyError("its objects are those of another message")
     names: dict[str, None] = {}
-    left = [tree]
-    while left:
-        node = left.pop()
+    pending = [tree]
+    while pending:
+        node = pending.pop()
         names[node.object_id] = None
-        left.extend(node.children)
-        if len(left) + len(names) > MAX_OBJECTS:
+        pending.extend(node.children)
+        if len(pending) + len(names) > MAX_OBJECTS:
             raise UnreadableReplyError(f"it has more than {MAX_OBJECTS} objects")
     return list(names)
 
 
 def _inflate_reply(upload: _Upload) -> Message:
-    """Return the reply that is made of an upload's objects."""
+    """Return the reply built from an upload's objects."""
     size = sum(_count_data_bytes(content, upload.contents) for content in upload.contents.values())
     if size > upload.max_bytes:
         raise UnreadableReplyError(f"its arrays have {size} bytes, more than {upload.max_bytes}")
     message = inflate_object_from_contents(upload.metadata.message_id, upload.contents)
     if not isinstance(message, Message):
         raise UnreadableReplyError(f"it is a {type(message).__name__}, not a message")
-    said, checked = message.metadata, upload.metadata
+    claimed, verified = message.metadata, upload.metadata
     facts = {
-        "node": (said.src_node_id, checked.src_node_id),
-        "message": (said.reply_to_message_id, checked.reply_to_message_id),
-        "type": (said.message_type, checked.message_type),
-        "group": (said.group_id, checked.group_id),
+        "node": (claimed.src_node_id, verified.src_node_id),
+        "message": (claimed.reply_to_message_id, verified.reply_to_message_id),
+        "type": (claimed.message_type, verified.message_type),
+        "group": (claimed.group_id, verified.group_id),
     }
-    wrong = [name for name, (is_said, is_so) in facts.items() if is_said != is_so]
+    wrong = [name for name, (claim, truth) in facts.items() if claim != truth]
     if wrong:
         raise UnreadableReplyError(f"it names another {' and another '.join(wrong)}")
     return message
 
 
 def _count_data_bytes(content: bytes, contents: Mapping[str, bytes]) -> int:
-    """Return how large an array becomes that may name one part many times; 0 for other objects."""
-    kind, parts, _ = get_object_head_values_from_object_content(content)
+    """Return the expanded size of an array, which may repeat a chunk; 0 for other objects."""
+    kind, chunks, _ = get_object_head_values_from_object_content(content)
     if kind != "Array":
         return 0
     body = json.loads(content[content.index(b"\0") + 1 :])
-    sizes = [len(contents[part]) for part in parts]
-    return sum(sizes[place] for place in body["arraychunk_ids"])
+    sizes = [len(contents[chunk]) for chunk in chunks]
+    return sum(sizes[index] for index in body["arraychunk_ids"])

@@ -37,15 +37,15 @@ def close_round(
     *,
     priority: frozenset[int],
 ) -> RoundClosing:
-    """Return the replies that were in time, and late replies to earlier rounds."""
-    each = build_client_outcomes(context, results, session)
+    """Return the outcomes of the replies in time, and late replies to earlier rounds."""
+    outcomes = build_client_outcomes(context, results, session)
     late = session.collect_late_replies(context.server_round)
     if not communication.virtual_clock:
-        return RoundClosing(clock, each, late)
+        return RoundClosing(clock, outcomes, late)
     return close_virtual_round(
         clock,
         context.server_round,
-        each,
+        outcomes,
         communication.quorum,
         priority=priority,
         deadline=communication.round_timeout,
@@ -57,18 +57,18 @@ def build_client_outcomes(
     results: ReplyResults[TrainResult],
     session: NodeSession,
 ) -> tuple[ClientOutcome, ...]:
-    """Return the answer of every client asked, ascending by client id."""
-    each = []
+    """Return the outcome of every selected client, ascending by client id."""
+    outcomes = []
     for client in sorted(context.plan.clients):
-        answer = results.outcomes.get(client) or session.get_client_outcome(client, results, None)
+        outcome = results.outcomes.get(client) or session.get_client_outcome(client, results, None)
         note = results.notes.get(client)
-        each.append(answer if note is None else replace(answer, note=note))
-    return tuple(each)
+        outcomes.append(outcome if note is None else replace(outcome, note=note))
+    return tuple(outcomes)
 
 
 @dataclass(frozen=True)
 class ClippedOutcomes:
-    """The answers of all clients asked, and whether each usable update needed no clipping."""
+    """The outcomes of all selected clients, and whether each usable update needed no clipping."""
 
     outcomes: tuple[ClientOutcome, ...]
     clip_indicators: tuple[bool, ...] = ()
@@ -79,29 +79,29 @@ def clip_updates(
     results: ReplyResults[TrainResult],
     context: RoundContext,
 ) -> ClippedOutcomes:
-    """Clip every usable update for differential privacy; each client has one vote on the norm."""
-    protection = context.round_mechanism
-    if protection is None:
+    """Clip every usable update for differential privacy; each update has one clip indicator."""
+    mechanism = context.round_mechanism
+    if mechanism is None:
         return ClippedOutcomes(outcomes)
-    judged = [_require_clip_indicator(answer, results, protection) for answer in outcomes]
-    votes = []
-    for answer in judged:
-        if not answer.is_usable:
+    validated = [_require_clip_indicator(outcome, results, mechanism) for outcome in outcomes]
+    clip_indicators = []
+    for outcome in validated:
+        if not outcome.is_usable:
             continue
-        part = results.by_client[answer.client]
-        arrays, length = clip_update(context.model, part.arrays or {}, protection.norm)
-        results.by_client[answer.client] = replace(part, arrays=arrays)
-        needs_vote = protection.mechanism.needs_clip_indicator
-        votes.append(part.norm_bit == 0 if needs_vote else length <= protection.norm)
-    return ClippedOutcomes(tuple(judged), tuple(votes))
+        result = results.by_client[outcome.client]
+        arrays, norm = clip_update(context.model, result.arrays or {}, mechanism.norm)
+        results.by_client[outcome.client] = replace(result, arrays=arrays)
+        needs_indicator = mechanism.mechanism.needs_clip_indicator
+        clip_indicators.append(result.norm_bit == 0 if needs_indicator else norm <= mechanism.norm)
+    return ClippedOutcomes(tuple(validated), tuple(clip_indicators))
 
 
 def _require_clip_indicator(
     outcome: ClientOutcome, results: ReplyResults[TrainResult], round_mechanism: RoundMechanism
 ) -> ClientOutcome:
-    """Return the answer, failed if it has to say whether the client clipped and does not."""
-    needs_vote = outcome.is_usable and round_mechanism.mechanism.needs_clip_indicator
-    if not needs_vote or results.by_client[outcome.client].norm_bit in {0, 1}:
+    """Return the outcome, or a failed one if it lacks the required clip indicator."""
+    needs_indicator = outcome.is_usable and round_mechanism.mechanism.needs_clip_indicator
+    if not needs_indicator or results.by_client[outcome.client].norm_bit in {0, 1}:
         return outcome
     reason = f"{NORM_BIT} is missing: its update may not be clipped"
     return ClientOutcome(outcome.client, "failed", reason, seconds=outcome.seconds)
@@ -113,8 +113,8 @@ def build_round_outcomes(
     results: ReplyResults[TrainResult],
     session: NodeSession,
 ) -> RoundOutcomes:
-    """Return the answers of a round in the form that the rules use."""
-    usable = [answer.client for answer in outcomes if answer.is_usable]
+    """Return the outcomes of a round in the form that the rules use."""
+    usable = [outcome.client for outcome in outcomes if outcome.is_usable]
     return RoundOutcomes(
         outcomes,
         registered=session.registry.registered,
@@ -127,9 +127,9 @@ def build_round_outcomes(
 
 @dataclass(frozen=True)
 class ServerStep:
-    """The server's step: the model after it, None where it would not be finite.
+    """The server's step; ``model`` is None if the new model would not be finite.
 
-    ``update_norm`` is |sum_k c_k Delta_k|, if the rules measure the updates' own norms.
+    ``update_norm`` is |sum_k c_k Delta_k|, if the rules report the norms of the updates.
     """
 
     model: NamedArrays | None
@@ -147,21 +147,19 @@ def step_model(
     *,
     memory: UpdateMemory | None,
 ) -> ServerStep:
-    """Combine the updates that count and move the model by them; nothing is remembered yet.
+    """Combine the updates by their weights and step the model; the memory stays unchanged.
 
-    In a private round the combined update gets noise, and statistics move by all of it: a divisor
-    would tell how many clients took part.
+    In a private round the combined update gets noise, and buffers are stepped by the whole update:
+    dividing by the total weight would reveal the number of participants.
 
     Parameters
     ----------
-    context : Asked
-        The round.
-    results : Answers
-        The updates, single ones and sums.
-    decision : Round
-        How much each counts.
-    rules : Rules
-        The rules, of which the server optimizer moves the model.
+    context : RoundContext
+    results : ReplyResults
+        The updates, as single ones and as sums.
+    decision : RoundDecision
+        The weight of each update.
+    rules : RuleSet
     optimizer_state : Any
         The server optimizer's state.
     memory : UpdateMemory, optional
@@ -187,31 +185,31 @@ def step_model(
         update = memory.step(context.model, models, len(decision.trace.updates.registered))
     total = math.fsum(decision.weight.tolist())
     weights = decision.trace.weights
-    measures = memory is None and weights is not None and weights.update_norm is not None
-    norm = compute_update_norm(context.model, update) if measures else None
+    needs_norm = memory is None and weights is not None and weights.update_norm is not None
+    norm = compute_update_norm(context.model, update) if needs_norm else None
     if anchor is not None:
         total = 1.0
     if context.round_mechanism is not None:
         update, total = context.round_mechanism.add_noise(update), 1.0
-    mover = rules.get_optimizer_at(context.server_round - 1)
-    state, moved = apply_server_step(
-        mover, optimizer_state, context.model, update, total, anchor=anchor
+    optimizer = rules.get_optimizer_at(context.server_round - 1)
+    state, model = apply_server_step(
+        optimizer, optimizer_state, context.model, update, total, anchor=anchor
     )
-    return ServerStep(moved, state, models, norm)
+    return ServerStep(model, state, models, norm)
 
 
 def _attach_numerators(
     decision: RoundDecision, models: Sequence[tuple[int, float, Mapping[str, NDArray[Any]]]]
 ) -> tuple[list[tuple[int, float, Mapping[str, NDArray[Any]]]], float]:
-    """Return each client's a_k with its model, and B."""
-    factors, divisor = decision.numerators_and_denominator
-    factor_of = dict(zip(decision.clients, factors.tolist(), strict=True))
-    return [(client, factor_of[client], arrays) for client, _, arrays in models], divisor
+    """Return each client's a_k with its model, and the denominator B."""
+    numerators, denominator = decision.numerators_and_denominator
+    numerator_of = dict(zip(decision.clients, numerators.tolist(), strict=True))
+    return [(client, numerator_of[client], arrays) for client, _, arrays in models], denominator
 
 
 @dataclass(frozen=True)
 class AppliedRound:
-    """The model after a round, None where it stays; the round, and the optimizer's state."""
+    """The model after a round, None if it is unchanged; the decision and the optimizer's state."""
 
     model: NamedArrays | None
     decision: RoundDecision
@@ -227,14 +225,14 @@ def apply_round(
     memory: ServerMemory,
     population: Population,
 ) -> AppliedRound:
-    """Take the server's step and remember the updates; a refused round changes nothing.
+    """Apply the server's step and store the updates; a rejected round changes nothing.
 
-    With differential privacy the model moves in every round, by noise alone where nothing counts.
+    With differential privacy the model changes in every round, by noise alone if no update counts.
     """
-    protection = context.round_mechanism
-    if protection is not None and not protection.covers(decision.weight):
+    mechanism = context.round_mechanism
+    if mechanism is not None and not mechanism.covers(decision.weight):
         decision = decision.reject(WEIGHT_EXCEEDS_BOUND)
-    if decision.report.is_empty and not memory.steps_without_updates and protection is None:
+    if decision.report.is_empty and not memory.steps_without_updates and mechanism is None:
         if context.plan.clients and not context.plan.trains_local_model:
             log(
                 WARNING,
@@ -242,13 +240,15 @@ def apply_round(
                 context.server_round,
             )
         return AppliedRound(None, decision, optimizer_state)
-    kept = memory.get_update_memory(context.model, population)
-    step = step_model(context, results, decision, memory.rules, optimizer_state, memory=kept)
+    update_memory = memory.get_update_memory(context.model, population)
+    step = step_model(
+        context, results, decision, memory.rules, optimizer_state, memory=update_memory
+    )
     if step.model is None:
         log(WARNING, "Round %d: %s and stays", context.server_round, NOT_FINITE)
         return AppliedRound(None, decision.reject(NOT_FINITE), optimizer_state)
-    if kept is not None:
-        kept.store_updates(context.model, step.client_models)
+    if update_memory is not None:
+        update_memory.store_updates(context.model, step.client_models)
     decision = replace(decision, report=replace(decision.report, update_norm=step.update_norm))
     return AppliedRound(step.model, decision, step.optimizer_state)
 
@@ -260,17 +260,17 @@ def _combine_updates(
     models: Sequence[tuple[int, float, Mapping[str, NDArray[Any]]]],
 ) -> dict[str, FloatArray]:
     """Return sum_k a_k Delta_k / B over single updates and the sums of nodes."""
-    factors, divisor = decision.numerators_and_denominator
+    numerators, denominator = decision.numerators_and_denominator
     if results.total is None or context.known_weights is None:
         singles, _ = _attach_numerators(decision, models)
-        return compute_weighted_sum(context.model, [one[1:] for one in singles], divisor)
+        return compute_weighted_sum(context.model, [one[1:] for one in singles], denominator)
     data = decision.trace.updates.num_examples.tolist()
-    known = [
+    expected = [
         context.known_weights.compute_numerator(*one)
         for one in zip(decision.clients, data, strict=True)
     ]
-    if known != factors.tolist():
+    if expected != numerators.tolist():
         raise ParameterError(
-            "proportions", "to the bit the factors that weigh returns", known, repr(factors)
+            "proportions", "to the bit the factors that weigh returns", expected, repr(numerators)
         )
-    return results.total.divide_by(divisor)
+    return results.total.divide_by(denominator)

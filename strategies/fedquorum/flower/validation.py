@@ -1,6 +1,6 @@
-"""Whether a client's update may be used at all, before any rule looks at it.
+"""Check whether a client's update is usable, before any rule reads it.
 
-A reply that fails here is rejected with the reason in the audit trail and touches nothing.
+A reply that fails here is rejected, with the reason in the audit trail, and affects nothing else.
 """
 
 import math
@@ -32,10 +32,10 @@ class ExpectedReply:
     group_id : str
         The group of the exchange's messages.
     sent_metadata : mapping of int to Metadata
-        The metadata of the message pushed to each node, which has its id once it was pushed.
+        The metadata of the message to each node; the message has an id once it was pushed.
     allows_any_group : bool
-        Whether a reply without a group passes: a subclass that rebuilds the messages of a
-        standard strategy makes them without.
+        Whether a reply without a group passes: subclasses of a standard strategy may rebuild its
+        messages without a group.
     """
 
     group_id: str
@@ -44,21 +44,21 @@ class ExpectedReply:
 
 
 def find_origin_problem(reply: Message, expected_reply: ExpectedReply) -> str | None:
-    """Return why a reply is none to the message that its node was sent, None if it may be."""
-    told = reply.metadata
-    if told.group_id != expected_reply.group_id and (
-        told.group_id or not expected_reply.allows_any_group
+    """Return why this is not a reply to the message we sent, or None if it is."""
+    metadata = reply.metadata
+    if metadata.group_id != expected_reply.group_id and (
+        metadata.group_id or not expected_reply.allows_any_group
     ):
-        return f"a reply to '{told.group_id}', asked was '{expected_reply.group_id}'"
-    pushed = expected_reply.sent_metadata.get(told.src_node_id)
+        return f"a reply to '{metadata.group_id}', asked was '{expected_reply.group_id}'"
+    pushed = expected_reply.sent_metadata.get(metadata.src_node_id)
     expected = "" if pushed is None else pushed.message_id
-    if expected and told.reply_to_message_id and told.reply_to_message_id != expected:
+    if expected and metadata.reply_to_message_id and metadata.reply_to_message_id != expected:
         return "a reply to another message than the one that its node was sent"
     return None
 
 
 def find_size_problem(reply: Message, max_bytes: int) -> str | None:
-    """Return why a reply is too large to be read, None if it is not."""
+    """Return why a reply is too large to be read, or None if it is not."""
     if reply.has_error():
         return None
     size = count_bytes(reply.content)
@@ -68,9 +68,9 @@ def find_size_problem(reply: Message, max_bytes: int) -> str | None:
 
 
 def compute_max_reply_bytes(num_clients: int, model: Mapping[str, NDArray[Any]] | None) -> int:
-    """Return how many bytes a reply for so many clients can have, with models where given.
+    """Return the largest size in bytes of a reply for ``num_clients``, with models if given.
 
-    A sum of the updates has two parts in float64, whatever the model's numbers are.
+    A sum of updates has two parts in float64, whatever the model's dtype.
     """
     models = sum(max(4 * array.nbytes, 16 * array.size) for array in (model or {}).values())
     return BYTES_PER_REPLY + num_clients * (BYTES_PER_CLIENT + models)
@@ -78,16 +78,14 @@ def compute_max_reply_bytes(num_clients: int, model: Mapping[str, NDArray[Any]] 
 
 @dataclass(frozen=True)
 class Limits:
-    """The allowed content of an answer, by the protocol and by the rules' needs.
+    """The allowed content of a train result, by the protocol and by the rules' needs.
 
     Parameters
     ----------
     needs_loss : bool
         Whether the rules need the loss.
-    any_loss : bool
-        Whether the loss may be any number.
-    any_accuracy : bool
-        Whether the accuracy may be any number.
+    any_loss, any_accuracy : bool
+        Whether the loss and the accuracy may be any number.
     any_weight : bool
         Whether the amount of data may be any finite number >= 0, rather than a whole one >= 1.
     any_float : bool
@@ -104,13 +102,12 @@ class Limits:
 def find_update_problem(
     result: TrainResult, model: Mapping[str, NDArray[Any]] | None, limits: Limits | None = None
 ) -> str | None:
-    """Return why a trained client's answer cannot be used, or None if it can.
+    """Return why a trained client's result is unusable, or None if it is usable.
 
-    Checked are: num-examples a whole number in [1, 1e12]; loss in [0, 1e15] and accuracy
-    in [0, 1] where given, and the loss given where it is needed; the arrays' names, shapes and
-    dtypes equal to the model's; every value finite and in [-1e15, 1e15]. ``limits`` says what
-    else may pass. Where the client was to keep what it trained, ``model`` is None and there must
-    be no arrays.
+    By default num-examples must be a whole number in [1, 1e12], the loss in [0, 1e15] and the
+    accuracy in [0, 1], if given. The arrays must have the model's names, shapes and dtypes, and
+    finite values in [-1e15, 1e15]. ``limits`` can require the loss and allow more. If ``model`` is
+    None, the client kept its model and the result must have no arrays.
     """
     limits = limits or Limits()
     return find_form_problem(result, model, limits) or find_value_problem(result, limits)
@@ -119,7 +116,7 @@ def find_update_problem(
 def find_form_problem(
     result: TrainResult, model: Mapping[str, NDArray[Any]] | None, limits: Limits
 ) -> str | None:
-    """Return a missing or excess part of an answer, which its app would repeat in every round."""
+    """Return the problem of a malformed result, which its app would repeat in every round."""
     if result.num_examples is None:
         return "num-examples is missing"
     if limits.needs_loss and result.loss is None:
@@ -130,17 +127,17 @@ def find_form_problem(
 
 
 def find_value_problem(result: TrainResult, limits: Limits) -> str | None:
-    """Return which number of an answer of the right form is none that can be used."""
-    weight = _find_weight_problem if limits.any_weight else _find_num_examples_problem
+    """Return the unusable number of a well-formed result, or None."""
+    find_weight_problem = _find_weight_problem if limits.any_weight else _find_num_examples_problem
     return (
-        weight(result.num_examples)
+        find_weight_problem(result.num_examples)
         or _find_metric_problem(result, limits)
         or find_number_problem(result.arrays or {})
     )
 
 
 def find_seconds_problem(seconds: float | None) -> str | None:
-    """Return why a simulated response time cannot be used, or None if it can."""
+    """Return why a simulated response time is unusable, or None if it is usable."""
     if seconds is None:
         return "its reply says no simulated seconds"
     if not 0 <= seconds <= MAX_VALUE:
@@ -151,19 +148,22 @@ def find_seconds_problem(seconds: float | None) -> str | None:
 def find_sum_problem(
     sums: PartialSums, model: Mapping[str, NDArray[Any]], bins: ExponentBins
 ) -> str | None:
-    """Return why a node's sums of updates cannot be used, or None if they can.
+    """Return why a node's sums of updates are unusable, or None if they are usable.
 
-    They must be of the model's arrays, in float64, and of a size that sums in their bins can have.
+    The sums must have the model's names and shapes, in float64, and lie in the range of their bins.
     """
     unknown = sums.keys() - model.keys()
     if unknown:
         return f"sums of arrays {abbreviate(sorted(unknown))}, none of the model's"
-    for name, one in sums.items():
-        if not bins.lowest <= one.index <= bins.highest:
+    for name, binned_sum in sums.items():
+        if not bins.lowest <= binned_sum.index <= bins.highest:
             limits = f"[{bins.lowest}, {bins.highest}]"
-            return f"the sum of array '{name}' is in bin {one.index}, not in {limits}"
+            return f"the sum of array '{name}' is in bin {binned_sum.index}, not in {limits}"
         expected = {name: np.broadcast_to(np.float64(0), model[name].shape)}
-        for index, part in ((one.index, one.high), (one.index - 1, one.low)):
+        for index, part in (
+            (binned_sum.index, binned_sum.high),
+            (binned_sum.index - 1, binned_sum.low),
+        ):
             problem = _find_array_problem({name: part}, expected) or _find_range_problem(
                 name, part, bins.compute_max_sum(index)
             )
@@ -175,17 +175,16 @@ def find_sum_problem(
 def find_evaluation_problem(
     result: EvaluateResult, *, any_weight: bool = False, metric: str = "accuracy"
 ) -> str | None:
-    """Return why a client's evaluation cannot be used, or None if it can.
+    """Return why a client's evaluation is unusable, or None if it is usable.
 
-    num-examples must be as for an update, of the test part too where given; losses may be
-    infinite or NaN, which a diverged model is, but not negative, accuracies must be in [0, 1] or
-    NaN, and the metric in its range or NaN. With ``any_weight`` num-examples may be any finite
-    number >= 0.
+    num-examples must be a whole number in [1, 1e12], for the test and validation splits too if
+    given. Losses must be >= 0, inf or NaN, as of a diverged model, accuracies in [0, 1] or NaN, and
+    the metric in its range or NaN. With ``any_weight`` num-examples may be any finite number >= 0.
     """
     if result.status is not Status.DONE:
         return result.reason or result.status.name.lower()
-    weight = _find_weight_problem if any_weight else _find_num_examples_problem
-    problem = weight(result.num_examples)
+    find_weight_problem = _find_weight_problem if any_weight else _find_num_examples_problem
+    problem = find_weight_problem(result.num_examples)
     for prefix, count in (
         ("test-", result.test_num_examples),
         ("validation-", result.validation_num_examples),
@@ -201,13 +200,13 @@ def find_evaluation_problem(
             problem = problem or f"{prefix}loss is {loss}, not >= 0"
         if accuracy < 0 or accuracy > 1:
             problem = problem or f"{prefix}accuracy is {accuracy}, not in [0, 1]"
-    measured = METRICS[metric]
+    metric_range = METRICS[metric]
     for prefix, value in (
         ("test-", result.test_metric),
         ("validation-", result.validation_metric),
     ):
-        if not measured.contains(value):
-            limits = f"[{measured.low:g}, {measured.high:g}]"
+        if not metric_range.contains(value):
+            limits = f"[{metric_range.low:g}, {metric_range.high:g}]"
             problem = problem or f"{prefix}metric is {value}, not in {limits}"
     return problem
 
@@ -259,15 +258,15 @@ def _find_array_problem(
 
 def _describe_name_problem(arrays: Mapping[str, Any], model: Mapping[str, Any]) -> str:
     unknown, missing = arrays.keys() - model.keys(), model.keys() - arrays.keys()
-    told = [
+    problems = [
         f"arrays {abbreviate(sorted(unknown))} are none of the model's" if unknown else "",
         f"the model's arrays {abbreviate(sorted(missing))} are missing" if missing else "",
     ]
-    return ", ".join(filter(None, told))
+    return ", ".join(filter(None, problems))
 
 
 def find_number_problem(arrays: Mapping[str, NDArray[Any]]) -> str | None:
-    """Return which array of a model has a number that cannot be used, None if none has."""
+    """Return the problem of the first array with an unusable number, or None."""
     return next(filter(None, map(_find_range_problem, arrays, arrays.values())), None)
 
 

@@ -5,10 +5,10 @@ sender from the object that the sender pushed, and wait up to two hours for anno
 ``WaitingGrid`` wraps such a grid:
 
 - It looks for replies at short intervals at first and at longer ones later.
-- It assigns a reply to the node whose message the reply was stored for, and refuses a reply that
+- It assigns a reply to the node whose message the SuperLink stored it for, and refuses a reply that
   names another node, message, type or group.
 - If a reply is too large or cannot be read, only its node fails.
-- An exchange ends at its deadline, whatever a node does.
+- An exchange ends at its deadline, whatever the nodes do.
 """
 
 import math
@@ -36,8 +36,8 @@ from .superlink_reader import MAX_REPLY_BYTES, ReplyReader, UnreadableReplyError
 MIN_POLL_SECONDS = 0.02
 MAX_POLL_SECONDS = 1.0
 POLL_GROWTH = 1.5
-MAX_QUERY_BYTES = 2**24  # of a reply to a message that is sent outside of an exchange
-EXPIRY_MARGIN_SECONDS = 1.0  # messages expire a little later, or the SuperLink would call them lost
+MAX_QUERY_BYTES = 2**24  # of a reply to a message sent outside of an exchange
+EXPIRY_MARGIN_SECONDS = 1.0  # messages expire later, or the SuperLink would report them as lost
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Arrival:
     node : int
         The node to which the message was sent.
     message : Message
-        The reply, or an error that says why there is none.
+        The reply, or an error with the reason why there is none.
     seconds : float
         Seconds from sending the message to the reply's arrival.
     arrived_at : float
@@ -85,13 +85,13 @@ class PendingMessage:
         seconds = arrived_at - self.sent_at
         problem = self._find_problem(reply)
         if problem is not None or isinstance(reply, Exception):
-            answer: RecordDict | Error = Error(ErrorCode.UNKNOWN, problem)
+            content: RecordDict | Error = Error(ErrorCode.UNKNOWN, problem)
         else:
-            answer = reply.error if reply.has_error() else reply.content
-        return Arrival(self.node, Message(answer, reply_to=self.message), seconds, arrived_at)
+            content = reply.error if reply.has_error() else reply.content
+        return Arrival(self.node, Message(content, reply_to=self.message), seconds, arrived_at)
 
     def _find_problem(self, reply: Message | Exception) -> str | None:
-        """Return why a reply cannot be used, None if it can."""
+        """Return why a reply is unusable, or None if it is usable."""
         if isinstance(reply, Exception):
             reason = str(reply) if isinstance(reply, UnreadableReplyError) else repr(reply)
             return sanitize(f"the reply cannot be used: {reason}", MAX_REASON_LENGTH)
@@ -119,12 +119,12 @@ class WaitingGrid(Grid):
     grid : Grid
         The grid that carries messages and replies.
     is_quorum : callable, optional
-        Called with every reply of an exchange, as it comes, except errors; returns whether the
+        Called with every reply of an exchange as it arrives, except errors; returns whether the
         replies so far are a quorum. By default an exchange waits for all replies.
     grace_seconds : float
         Seconds to wait for further replies after the quorum.
     one_by_one : bool
-        Whether ``send_and_receive`` yields each reply once, as it comes. By default it returns a
+        Whether ``send_and_receive`` yields each reply once, as it arrives. By default it returns a
         list, as Flower's grids do: strategies such as Flower's adaptive clipping read it twice.
 
     Attributes
@@ -175,7 +175,7 @@ class WaitingGrid(Grid):
         )
 
     def take_late_arrivals(self) -> list[Arrival]:
-        """Return each reply once that came after the end of its exchange."""
+        """Return and forget the replies that arrived after the end of their exchange."""
         late, self._late_arrivals = self._late_arrivals, []
         return late
 
@@ -188,9 +188,9 @@ class WaitingGrid(Grid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Send messages; return the replies that come within ``timeout`` seconds.
+        """Send messages; return the replies that arrive within ``timeout`` seconds.
 
-        With ``one_by_one`` a reply takes memory only as long as its reader keeps it.
+        With ``one_by_one`` a reply takes memory only while its reader holds it.
         """
         replies = map(attrgetter("message"), self._send_and_stream(messages, timeout))
         return replies if self._one_by_one else list(replies)
@@ -198,7 +198,7 @@ class WaitingGrid(Grid):
     def send_and_collect(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[Arrival]:
-        """Send messages and return the replies that came in time, in the order of arrival.
+        """Send messages and return the replies in time, in the order of arrival.
 
         Parameters
         ----------
@@ -212,7 +212,7 @@ class WaitingGrid(Grid):
     def _send_and_stream(
         self, messages: Iterable[Message], timeout: float | None
     ) -> Iterator[Arrival]:
-        """Send messages at once and yield the replies as they come."""
+        """Send messages immediately and yield the replies as they arrive."""
         self.closed_early, self.seconds = False, {}
         started = time.monotonic()
         deadline = math.inf if timeout is None else started + timeout
@@ -224,7 +224,7 @@ class WaitingGrid(Grid):
         return map(self._note_seconds, self._wait_for_arrivals(waiting, deadline))
 
     def _note_seconds(self, arrival: Arrival) -> Arrival:
-        """Return an arrival once its time is noted; unlike a loop, ``map`` keeps none."""
+        """Note an arrival's time and return the arrival; unlike a loop, ``map`` holds none."""
         self.seconds[arrival.node] = arrival.seconds
         return arrival
 
@@ -236,7 +236,7 @@ class WaitingGrid(Grid):
         with self._start_polling():
             while waiting and (arrived := self._get_next(closes)) is not None:
                 key, arrival = arrived
-                # What came while the reader was at work on another reply may be late.
+                # A reply that arrived while the reader worked on another one may be late.
                 if key not in waiting or arrival.arrived_at > closes:
                     self._store_arrival(key, arrival)
                     continue
@@ -259,18 +259,18 @@ class WaitingGrid(Grid):
     def _push_in_time(
         self, messages: Iterable[Message], timeout: float | None, deadline: float
     ) -> set[str]:
-        """Send messages; return the ids of those that the SuperLink took.
+        """Send messages; return the ids of those that the SuperLink accepted.
 
-        It refuses messages that have expired, which is no reason for a run to end.
+        The SuperLink refuses expired messages, which must not end the run.
         """
         given = list(messages)
         if timeout is not None:
             expires = time.time() + timeout + EXPIRY_MARGIN_SECONDS
-            for message in given:  # Flower counts from when a message was made
+            for message in given:  # Flower counts from the creation of a message
                 message.metadata.ttl = expires - message.metadata.created_at
         try:
             return {key for key in self._send(given, deadline, self._max_bytes) if key}
-        except Exception:  # each grid has errors of its own
+        except Exception:  # each grid raises different errors
             if time.monotonic() < deadline:
                 raise
             return set()
@@ -278,52 +278,52 @@ class WaitingGrid(Grid):
     def _send(
         self, messages: Sequence[Message], expires_at: float, max_bytes: Mapping[int, int]
     ) -> list[str]:
-        """Send messages; return their ids in their order, empty for those that were not taken."""
+        """Send messages; return their ids in order, empty for those that were not accepted."""
         sent = time.monotonic()
-        taken = set(self._grid.push_messages(messages)) if messages else set()
+        accepted = set(self._grid.push_messages(messages)) if messages else set()
         keys = []
         for message in messages:
             key = message.metadata.message_id
-            keys.append(key if key in taken else "")
-            if key in taken:
+            keys.append(key if key in accepted else "")
+            if key in accepted:
                 shell = make_message(metadata=message.metadata, content=RecordDict())
-                allowed = max_bytes.get(message.metadata.dst_node_id, MAX_REPLY_BYTES)
-                self._pending[key] = PendingMessage(shell, sent, expires_at, allowed)
+                limit = max_bytes.get(message.metadata.dst_node_id, MAX_REPLY_BYTES)
+                self._pending[key] = PendingMessage(shell, sent, expires_at, limit)
         return keys
 
     def _store_arrival(self, key: str, arrival: Arrival) -> None:
-        """Keep a reply that belongs to no exchange in progress."""
+        """Store a reply that belongs to no exchange in progress."""
         if key in self._pushed:
             self._pushed.remove(key)
             self._stored_replies[key] = arrival.message
         else:
-            # When it came is all that counts.
+            # Only its time of arrival matters.
             shell = make_message(metadata=arrival.message.metadata, content=RecordDict())
             self._late_arrivals.append(replace(arrival, message=shell))
 
     def _get_next(self, closes: float) -> tuple[str, Arrival] | None:
-        """Return the next reply, None if none came before the exchange closes.
+        """Return the next reply, None if none arrives before the exchange closes.
 
         Raises
         ------
         Exception
-            If the SuperLink cannot be asked any more.
+            If the connection to the SuperLink fails.
         """
         while True:
             self._wait_for_reply(closes)
             left = closes - time.monotonic()
             try:
                 wait = None if left == math.inf else max(0.0, left)
-                key, reply, arrived = self._arrival_queue.get(timeout=wait)
+                key, reply, arrived_at = self._arrival_queue.get(timeout=wait)
             except queue.Empty:
                 return None
             if key == "" and isinstance(reply, Exception):
                 raise reply
             if (message := self._pending.pop(key, None)) is not None:
-                return key, message.build_arrival(reply, arrived)
+                return key, message.build_arrival(reply, arrived_at)
 
     def _wait_for_reply(self, closes: float) -> None:
-        """Let a grid that can wait for the next reply do so, until the exchange closes."""
+        """Let an ``AwaitableGrid`` wait for the next reply, until the exchange closes."""
         while isinstance(self._grid, AwaitableGrid) and self._arrival_queue.empty():
             left = closes - time.monotonic()
             if left <= 0:
@@ -337,7 +337,7 @@ class WaitingGrid(Grid):
     # --- messages outside of exchanges -------------------------------------------------------
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Send messages without waiting for replies; return their ids, empty if not taken."""
+        """Send messages without waiting for replies; return their ids, empty if not accepted."""
         if not self._can_wait:
             return self._grid.push_messages(messages)
         given = list(messages)
@@ -358,7 +358,7 @@ class WaitingGrid(Grid):
 
     @contextmanager
     def _start_polling(self) -> Iterator[None]:
-        """Look for replies meanwhile, in a thread that is left behind if it cannot be ended."""
+        """Poll for replies in a daemon thread, which is abandoned if it cannot be ended."""
         now = time.monotonic()
         expired = {k: m.expires_at for k, m in self._pending.items() if m.expires_at <= now}
         self._pending = {k: m for k, m in self._pending.items() if k not in expired}
@@ -378,15 +378,15 @@ class WaitingGrid(Grid):
             ended.set()
 
     def _poll(self, stop_event: threading.Event) -> None:
-        """Look for replies in ever longer intervals, and in short ones again after each reply."""
-        interval, before = MIN_POLL_SECONDS, len(self._pending)
+        """Poll for replies in growing intervals, which start again after each reply."""
+        interval, num_pending = MIN_POLL_SECONDS, len(self._pending)
         while not stop_event.is_set():
-            unanswered = dict(self._pending)
-            if len(unanswered) < before:
+            pending = dict(self._pending)
+            if len(pending) < num_pending:
                 interval = MIN_POLL_SECONDS
-            before = len(unanswered)
+            num_pending = len(pending)
             try:
-                self._check_replies(unanswered)
+                self._check_replies(pending)
             except Exception as error:  # of the connection to the SuperLink
                 if not stop_event.is_set():
                     self._deliver("", error)
@@ -404,7 +404,7 @@ class WaitingGrid(Grid):
             for reply in self._grid.pull_messages(list(pending)):
                 self._deliver(reply.metadata.reply_to_message_id, reply)
 
-    # --- what goes through unchanged ---------------------------------------------------------
+    # --- delegation to the inner grid --------------------------------------------------------
 
     def set_run(self, run: Run) -> None:
         """Set the run."""

@@ -221,7 +221,7 @@ def test_trace() -> None:
         (
             lambda: Cooldown(Markov(0.5), 2),  # type: ignore[arg-type]
             (
-                "process must be Bernoulli (of another process that rests the rate is not known), "
+                "process must be Bernoulli (the rate of another process with rests is not known), "
                 "got 'Markov'"
             ),
         ),

@@ -186,7 +186,7 @@ def test_nodes_without_keys_are_not_let_in_where_keys_count() -> None:
     nodes.keyed = False
     directory = NodeRegistry([0], nodes.group_by_key({1: {0}}))
     with pytest.raises(
-        ClientsMissingError, match="told by their nodes' public keys, but nodes have no keys"
+        ClientsMissingError, match="identified by their nodes' public keys, but nodes have no keys"
     ):
         directory.wait(nodes, 0.3)
 

@@ -162,7 +162,7 @@ CASES: dict[
     ),
     "other round": (gate, {}, of_another_round, "rejected", "^a reply to 'train 7', asked was 't"),
     "too large": (gate, {}, too_large, "rejected", r"^a reply of \d+ bytes, at most \d+ are exp"),
-    "not numpy": (gate, {}, not_numpy, "rejected", "^array 'w' is serialised as 'pickle', not nu"),
+    "not numpy": (gate, {}, not_numpy, "rejected", "^array 'w' is serialized as 'pickle', not nu"),
 }
 
 

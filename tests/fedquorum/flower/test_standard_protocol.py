@@ -570,7 +570,7 @@ def test_an_app_that_does_not_say_its_partition_id_ends_the_run() -> None:
         ),
         (
             lambda: StandardProtocol(clients_by_key={}),
-            "client_ids must be query with clients_of_keys",
+            "client_ids must be query with clients_by_key",
         ),
         (
             lambda: build_named_strategy("local_only", K, communication=StandardProtocol()),

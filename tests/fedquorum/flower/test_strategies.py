@@ -448,7 +448,9 @@ def test_a_joiner_is_refused_by_name_where_k_is_fixed(
         statuses.append([d.status for d in strategy.step_result.report.decisions])
     all_there = ["trained"] * 3
     assert statuses == [all_there, all_there, ["trained", "unavailable", "trained"], all_there]
-    refusal = f"node 4 is refused: {KEEPS_POPULATION[name]} keeps the 3 clients that it began with"
+    refusal = (
+        f"node 4 is refused: {KEEPS_POPULATION[name]} keeps the 3 clients that it started with"
+    )
     assert flower_log.text.count(refusal) == 1
 
 
@@ -873,7 +875,9 @@ def test_joiners_take_part_in_the_protocol(name: str, flower_log: pytest.LogCapt
     assert strategy.population.clients == ((0, 1, 3, 4) if fixed else (0, 1, 2, 3, 4, 5))
     assert len(strategy.step_result.report.decisions) == (4 if fixed else 6)
     refusals = [
-        line for line in warnings_of(flower_log) if "keeps the 4 clients that it began with" in line
+        line
+        for line in warnings_of(flower_log)
+        if "keeps the 4 clients that it started with" in line
     ]
     assert bool(refusals) == fixed
 

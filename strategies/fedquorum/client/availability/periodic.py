@@ -1,4 +1,4 @@
-"""Change the probability that a client is available with time: p_n(t) = p_n f(t).
+"""Change a client's probability of being available with time: p_n(t) = p_n f(t).
 
 These are the non-stationary patterns of Xiang et al., "Efficient Federated Learning against
 Heterogeneous and Non-stationary Client Unavailability" (NeurIPS 2024, arXiv 2409.17446), section 7
@@ -180,7 +180,7 @@ class PeriodicProcess:
     ----------
     p : float
         p_n, in (0, 1].
-    pattern : Pattern
+    pattern : AvailabilityPattern
         The change of p_n with time.
 
     Raises

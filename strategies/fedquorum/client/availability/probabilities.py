@@ -1,8 +1,8 @@
 """Draw how often a client is available, correlated with its data.
 
 ``compute_correlated_probability`` follows Wang and Ji, "A Lightweight Method for Tackling Unknown
-Participation Statistics in Federated Averaging" (ICLR 2024). ``compute_class_rate_probability`` follows
-Xiang et al., "Efficient Federated Learning against Heterogeneous and Non-stationary Client
+Participation Statistics in Federated Averaging" (ICLR 2024). ``compute_class_rate_probability``
+follows Xiang et al., "Efficient Federated Learning against Heterogeneous and Non-stationary Client
 Unavailability" (NeurIPS 2024). Shapes: L is the number of classes. A client needs only its labels,
 and one number for each class that follows from the seed.
 """
@@ -14,7 +14,7 @@ from ...types import FloatArray, IntArray
 
 
 def compute_class_distribution(labels: IntArray, num_classes: int) -> FloatArray:
-    """Return kappa_n: the share of each class in a client's training labels, shape (L,).
+    """Return kappa_n: the fraction of each class in a client's training labels, shape (L,).
 
     Raises
     ------

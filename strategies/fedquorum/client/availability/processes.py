@@ -1,4 +1,4 @@
-"""Decide when one client is available, by pure rules whose state is one whole number.
+"""Decide when one client is available, by pure processes whose state is one whole number.
 
 The processes are the participation patterns of Wang and Ji, "A Lightweight Method for Tackling
 Unknown Participation Statistics in Federated Averaging" (ICLR 2024), clients that rest, and traces.
@@ -50,7 +50,7 @@ class StochasticProcess(AvailabilityProcess, Protocol):
 
     @property
     def rate(self) -> float:
-        """The long-run share of rounds in which the client is available, in [0, 1]."""
+        """The long-run fraction of rounds in which the client is available, in [0, 1]."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class Cyclic:
 class Cooldown:
     """A client that rests for R rounds after every round in which it is available.
 
-    With ``Bernoulli(p)`` the client is available in the share p / (1 + R p) of rounds: after each
+    With ``Bernoulli(p)`` the client is available in the fraction p / (1 + R p) of rounds: after each
     of them it rests for R rounds, and then waits 1 / p rounds on average. The process is stationary
     from round 1. With R = 0 it has the same paths as ``process``.
 
@@ -225,7 +225,8 @@ class Cooldown:
     Raises
     ------
     ParameterError
-        If ``process`` is another one, whose rate with rests is not known, or ``rest_rounds`` is negative.
+        If ``process`` is another one, whose rate with rests is unknown, or ``rest_rounds`` is
+        negative.
 
     References
     ----------
@@ -244,7 +245,7 @@ class Cooldown:
                 "process",
                 "Bernoulli",
                 type(self.process).__name__,
-                "of another process that rests the rate is not known",
+                "the rate of another process with rests is not known",
             )
         NON_NEGATIVE_INT.check("rest", self.rest_rounds)
 
@@ -317,23 +318,21 @@ def compute_process_state(
 
     Parameters
     ----------
-    process : Process
-        The client's process.
+    process : AvailabilityProcess
     seed : int
         The run's seed.
     client : int
-        The client's id.
     server_round : int
         The round, from 1.
-    last : Moment, optional
+    last : ProcessState, optional
         The result of this function for an earlier round or the same one.
     """
     if last is not None and last.server_round > server_round:
         last = None
-    gone, state = (0, None) if last is None else (last.server_round, last.state)
-    if process.is_memoryless and gone < server_round:
-        gone = server_round - 1
-    for t in range(gone + 1, server_round + 1):
+    last_round, state = (0, None) if last is None else (last.server_round, last.state)
+    if process.is_memoryless and last_round < server_round:
+        last_round = server_round - 1
+    for t in range(last_round + 1, server_round + 1):
         state = process.advance(state, t, make_generator(seed, "availability", t, client))
     if state is None:
         raise ValueError(f"rounds count from 1, got {server_round}")

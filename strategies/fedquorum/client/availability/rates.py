@@ -1,4 +1,4 @@
-"""Return how often each client takes part, which a simulation knows and a server does not."""
+"""Compute how often each client takes part, which a simulation knows and a server does not."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,13 +16,13 @@ class ParticipationRates:
     Parameters
     ----------
     p : FloatArray
-        p_n of being available, shape (N,): the share of rounds, before ``pattern`` changes it.
-    pattern : Pattern, optional
+        p_n of being available, shape (N,): the fraction of rounds, before ``pattern`` changes it.
+    pattern : AvailabilityPattern, optional
         The change of the rates with time; None if they are constant.
     counted : FloatArray, optional
-        The probability that a round counts an available client: that it asks it and, if time
-        decides, its reply is in time, shape (N,). NaN for a client that the selection leaves out,
-        or if unknown. None if every round counts all that are available.
+        The probability that a round counts an available client, shape (N,): that the round selects
+        it and, if time decides, its reply is in time. NaN for a client that the selection leaves
+        out, or if unknown. None if every round counts all available clients.
     """
 
     p: FloatArray
@@ -42,12 +42,12 @@ class ParticipationRates:
 
     @property
     def mean_rates(self) -> FloatArray:
-        """The long-run share of rounds that count each client, shape (N,)."""
+        """The long-run fraction of rounds that count each client, shape (N,)."""
         return self._scale_by_counted(self.availability)
 
     @property
     def availability(self) -> FloatArray:
-        """The long-run share of rounds in which each client is available, shape (N,)."""
+        """The long-run fraction of rounds in which each client is available, shape (N,)."""
         return self.p if self.pattern is None else self.pattern.compute_mean_probabilities(self.p)
 
     def with_counted(self, counted: Mapping[int, float] | None) -> "ParticipationRates":
@@ -59,7 +59,7 @@ class ParticipationRates:
 
     @property
     def counted_by_client(self) -> PerClient | None:
-        """``counted`` by client id, of the clients of which it is known; None if of nobody."""
+        """``counted`` by client id, for the clients with a known value; None without any."""
         if self.counted is None:
             return None
         clients = np.flatnonzero(~np.isnan(self.counted))

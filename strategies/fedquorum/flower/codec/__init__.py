@@ -1,13 +1,13 @@
 """Define the protocol between server and clients, as Flower records.
 
 Only this package knows record names and keys (``keys``). All other code works with the dataclasses
-of ``requests`` and ``answers``. Arrays keep the names of the model's ``state_dict``.
+of ``requests`` and ``results``. Arrays keep the names of the model's ``state_dict``.
 
-Every message of this protocol carries its number, ``protocol``; messages of version 1 have none.
+Every message of this protocol carries its version, ``protocol``; messages of version 1 have none.
 A message of another version is refused, with a reason that says which side to update. Messages
-of Flower's standard protocol (``standard``) carry no number, and name no clients.
+of Flower's standard protocol (``standard``) carry no version and name no clients.
 
-Query (which clients a node hosts)
+Query (the clients that a node hosts)
     request: ``config`` {protocol}; reply: ``metrics`` {protocol, client-id: list}, or a single
     number.
 Train
@@ -15,35 +15,36 @@ Train
     global-loss, global-accuracy, epsilon, criterion}; no epsilon means no gate.
     Reply of one client, Flower's standard form: ``arrays`` + ``metrics`` {protocol, client-id,
     status, num-examples, loss, accuracy}. Reply of a node asked for several clients: the same keys
-    with lists; client-id and status run over all the clients asked, the rest over those that
-    trained, and the arrays are stacked on a leading axis over those that trained.
-    The part of a client that declined or is unavailable is its id and status, nothing else.
-    Every number is a float, whoever reports it, except ids, statuses and the protocol's number. In
-    a list NaN holds the place of a client that does not say the number, and a second list, named
-    ``absent-`` and the key, has 1 in this place: NaN alone is said, as by a diverged model.
-    ``measures-loss`` False asks a client not to measure what it received: no loss, no accuracy.
-    With ``proportion``: list (and ``by-data``) in the request a node may add the updates up
-    itself: the reply then has ``weighted-sum``, sum_k a_k (x_k - x) in float64 over those that
-    trained, a_k being the client's proportion, times its num-examples if ``by-data``; instead
-    of ``arrays``. A client whose update is not finite is not in it: its status is REJECTED.
-    ``sum-terms`` in the request is how many clients are asked in the round, on all nodes; the width
-    of the sum's bins follows from it. ``weighted-sum`` has the sums of the parts of terms in the
-    upper bin of each array, ``weighted-sum-low`` those in the bin below, and ``weighted-sum-bins``
-    {bins: list} says which bins these are (``fedquorum.exact_sum``). Arrays whose terms are all 0
-    are left out.
+    with lists; client-id and status have an entry for every selected client, the other lists for
+    every client that trained, and the arrays are stacked on a leading axis over those that trained.
+    A client that declined or is unavailable has only its id and status.
+    Every number is a float, except ids, statuses and the protocol's version. In a list, NaN is the
+    placeholder for a client that does not report the number, and a second list, named ``absent-``
+    and the key, has 1 at its index: a NaN without that mark was reported, as by a diverged model.
+    With ``measures-loss`` False a client does not evaluate the model that it received: it reports
+    neither loss nor accuracy.
+    With ``proportion``: list (and ``by-data``) in the request, a node may add up the updates
+    itself. Instead of ``arrays`` the reply then has ``weighted-sum``, sum_k a_k (x_k - x) in
+    float64 over the clients that trained; a_k is the client's proportion, times its num-examples
+    if ``by-data``. The sum leaves out a client whose update is not finite, with status REJECTED.
+    ``sum-terms`` in the request is the number of clients selected in the round, on all nodes; the
+    width of the sum's bins follows from it. ``weighted-sum`` has the sums of the parts of terms in
+    the upper bin of each array, ``weighted-sum-low`` those in the bin below, and
+    ``weighted-sum-bins`` {bins: list} the indices of these bins (``fedquorum.exact_sum``). Arrays
+    whose terms are all 0 are left out.
     With ``clipping_norm`` in the request clients clip their updates; ``norm_bit`` in the metrics is
     1 for a client whose update was longer.
-    With ``keeps-model`` in the request (also to evaluate) each client works on a model that stays
-    with it, the arrays being where it starts from, and replies without arrays.
-    Where clients start from past models, a node whose clients share one gets it as ``arrays``.
-    Otherwise it gets each once, as ``start-model-0``, ``start-model-1``, ... instead of
-    ``arrays``, and ``start-model``: list in the config says which is each client's.
+    With ``keeps-model`` in the request (also to evaluate) each client works on its local model,
+    which starts from the arrays, and replies without arrays.
+    If clients start from past models, a node whose clients share one gets it as ``arrays``.
+    Otherwise it gets each distinct model once, as ``start-model-0``, ``start-model-1``, ... instead
+    of ``arrays``, and ``start-model``: list in the config has the index of each client's model.
 Evaluate
     request: ``arrays`` + ``config`` {protocol, server-round, client-id: list, train-part: list,
     test-part: list}; reply: ``metrics`` as above with num-examples, loss, accuracy (training
-    part), test-num-examples, test-loss, test-accuracy and, where another metric is
-    configured, test-metric (test part), the same with validation- where clients have such a part,
-    NaN where not measured or not defined, which needs no second list.
+    split), test-num-examples, test-loss, test-accuracy and, if another metric is configured,
+    test-metric (test split), and the same with validation- if clients have such a split. A number
+    that is not evaluated or not defined is NaN, without a second list.
 A client that failed has its reason in ``failures`` {client-id: list, reason: list}. A train reply
 of simulated devices has ``response-times`` {client-id: list, seconds: list}.
 """

@@ -1,4 +1,4 @@
-"""Convert arrays to and from Flower's records, and measure messages in bytes."""
+"""Convert arrays to and from Flower's records, and count the bytes of messages."""
 
 import math
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ def encode_arrays(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
 
 
 def _encode_array(array: NDArray[Any]) -> Array:
-    # Joined, the numbers are copied once; their bytes alone would be a copy of their own.
+    # Joining copies the numbers once; converting them to bytes first would be a second copy.
     data = b"".join((_build_header(array.dtype, array.shape), np.ascontiguousarray(array).data))
     return Array(str(array.dtype), array.shape, SType.NUMPY, data)
 
@@ -46,7 +46,7 @@ def decode_arrays(record: ArrayRecord) -> NamedArrays:
 def view_arrays(record: ArrayRecord) -> NamedArrays:
     """Return the arrays of a record without copying them, read-only.
 
-    The server reads all updates in place. Beside the replies, its memory does not grow with their
+    The server reads all updates in place: beside the replies, its memory does not grow with their
     number.
     """
     check_names(record, "an array")
@@ -55,18 +55,19 @@ def view_arrays(record: ArrayRecord) -> NamedArrays:
 
 def _decode_array(name: str, array: Array) -> NDArray[Any]:
     if array.stype != SType.NUMPY:
-        raise ProtocolError(f"array '{name}' is serialised as {array.stype!r}, not {SType.NUMPY}")
+        raise ProtocolError(f"array '{name}' is serialized as {array.stype!r}, not {SType.NUMPY}")
     try:
         return _parse_array(array.data)
-    except Exception as error:  # NumPy's reader of headers raises many things
+    except Exception as error:  # NumPy's header parser raises many types of errors
         raise ProtocolError(f"array '{name}' cannot be read: {error}") from error
 
 
 def _parse_array(data: bytes) -> NDArray[Any]:
-    # From version 2.0 on the length of the header takes four bytes.
-    begin = npy.MAGIC_LEN + (2 if data[6:7] == b"\x01" else 4)
-    end = begin + int.from_bytes(data[npy.MAGIC_LEN : begin], "little")
-    shape, fortran_order, dtype = _parse_header(bytes(data[:end]))  # of Ray's memory a view
+    # From version 2.0 on, the header's length takes four bytes.
+    start = npy.MAGIC_LEN + (2 if data[6:7] == b"\x01" else 4)
+    end = start + int.from_bytes(data[npy.MAGIC_LEN : start], "little")
+    # ``data`` may be a view of Ray's memory, which the cache must not hold.
+    shape, fortran_order, dtype = _parse_header(bytes(data[:end]))
     count = math.prod(shape)
     if min(shape, default=0) < 0 or len(data) - end != count * dtype.itemsize:
         raise ValueError(f"it is not as long as its shape {shape} says")
@@ -76,7 +77,7 @@ def _parse_array(data: bytes) -> NDArray[Any]:
 
 @lru_cache
 def _parse_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, order and type: a model's arrays have the same headers in all rounds."""
+    """Return shape, order and type, cached: a model's headers are the same in all rounds."""
     head = BytesIO(header)
     version = npy.read_magic(head)
     return (npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(head)
@@ -91,7 +92,7 @@ def count_bytes(content: RecordDict) -> int:
 
 
 def _count_config_bytes(record: ConfigRecord) -> int:
-    """Count as Flower does, whose own count raises for empty lists and empty texts."""
+    """Return the bytes by Flower's rule; Flower's own function raises for empty lists and texts."""
     return sum(
         len(key) + _count_value_bytes(value if isinstance(value, list) else [value])
         for key, value in record.items()
@@ -99,7 +100,7 @@ def _count_config_bytes(record: ConfigRecord) -> int:
 
 
 def _count_value_bytes(values: list[Any]) -> int:
-    """Return the bytes of scalars of one type, as all in a list are."""
+    """Return the bytes of a list of scalars, which all have one type."""
     if not values:
         return 0
     if isinstance(values[0], str | bytes):

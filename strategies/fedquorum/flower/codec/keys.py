@@ -9,9 +9,9 @@ SUM = "weighted-sum"
 LOW_SUM = "weighted-sum-low"
 SUM_BINS = "weighted-sum-bins"
 RESPONSE_TIMES = "response-times"
-START_MODEL = "start-model-{}"  # from 0, where the clients of a node start from several
+START_MODEL = "start-model-{}"  # from 0, if the clients of a node start from several
 
-# In requests and replies alike.
+# In requests and in replies.
 PROTOCOL_KEY = "protocol"
 CLIENT_ID = "client-id"
 
@@ -27,8 +27,8 @@ MEASURES_LOSS = "measures-loss"
 PROPORTION = "proportion"
 BY_DATA = "by-data"
 NUM_TERMS = "sum-terms"
-START_INDEX = "start-model"  # the place of a client's among those records
-CLIPPING_NORM = "clipping_norm"  # Flower's: what clients clip their updates to
+START_INDEX = "start-model"  # the index of a client's model among those records
+CLIPPING_NORM = "clipping_norm"  # Flower's: the norm to which clients clip their updates
 TRAIN_SPLIT = "train-part"
 TEST_SPLIT = "test-part"
 
@@ -47,7 +47,7 @@ VALIDATION_NUM_EXAMPLES = "validation-num-examples"
 VALIDATION_LOSS = "validation-loss"
 VALIDATION_ACCURACY = "validation-accuracy"
 VALIDATION_METRIC = "validation-metric"
-ABSENT_PREFIX = "absent-"  # and a key: beside the list of a number that not every client says
+ABSENT_PREFIX = "absent-"  # and a key: marks the clients that do not report the number
 
 # Beside the sums.
 BINS = "bins"
@@ -82,14 +82,14 @@ EVALUATION_KEYS = (
     *(LOSS, ACCURACY, TEST_LOSS, TEST_ACCURACY, TEST_METRIC),
     *(VALIDATION_LOSS, VALIDATION_ACCURACY, VALIDATION_METRIC),
 )
-"""The measurements of a model, which a node may withhold."""
+"""The results of evaluating a model, which a node may withhold."""
 
 VALIDATION_COUNTERPARTS = {
     TEST_LOSS: VALIDATION_LOSS,
     TEST_ACCURACY: VALIDATION_ACCURACY,
     TEST_METRIC: VALIDATION_METRIC,
 }
-"""The number of the validation part that a node withholds with each number of the test part."""
+"""The validation metric that a node withholds together with each test metric."""
 
 REQUEST_KEYS = frozenset(
     {

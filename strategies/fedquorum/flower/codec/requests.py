@@ -53,11 +53,11 @@ class NodeStartModels:
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """A node's train request for one round; ``plan.clients`` are the clients asked at this node.
+    """A node's train request for one round; ``plan.clients`` are the clients selected at this node.
 
-    ``num_terms`` is the number of clients asked in the round, on all nodes. ``clipping_norm`` is set if
-    clients clip their updates. ``start_models`` is set if clients start from past models instead of the
-    one broadcast.
+    ``num_terms`` is the number of clients selected in the round, on all nodes. ``clipping_norm`` is
+    set if clients clip their updates. ``start_models`` is set if clients start from past models
+    instead of the one broadcast.
     """
 
     server_round: int
@@ -88,7 +88,6 @@ class TrainTask:
     Parameters
     ----------
     client : int
-        The client's id.
     server_round : int
         The round, from 1.
     priority : bool
@@ -100,7 +99,7 @@ class TrainTask:
     criterion : {"loss", "accuracy"}
         The quantity that the gate compares.
     trains_local_model : bool
-        Whether the client trains a local model.
+        Whether the client trains a local model, which stays with it.
     requests_loss : bool
         Whether the client reports loss and accuracy of the model that it receives.
     known_weight : float, optional
@@ -136,7 +135,7 @@ class TrainTask:
 
     @property
     def needs_evaluation(self) -> bool:
-        """Whether the client measures the model that it receives, for its report or the gate."""
+        """Whether the client evaluates the model that it receives, for its report or the gate."""
         return self.has_gate or self.requests_loss
 
     @property
@@ -157,13 +156,12 @@ class EvaluateTask:
     Parameters
     ----------
     client : int
-        The client's id.
     server_round : int
         The round, 0 before the first.
     train, test : bool
-        Whether the client measures its training part, and its test part.
+        Whether the client evaluates its training split, and its test split.
     evaluates_local_model : bool
-        Whether the client measures its local model.
+        Whether the client evaluates its local model.
     """
 
     client: int
@@ -183,7 +181,7 @@ def encode_query() -> RecordDict:
 
 def encode_train_request(arrays: ArrayRecord, request: TrainRequest) -> RecordDict:
     """Return the content of a train message."""
-    call, clients = request.plan, request.plan.clients
+    plan, clients = request.plan, request.plan.clients
     config: dict[str, Any] = {
         PROTOCOL_KEY: PROTOCOL_VERSION,
         SERVER_ROUND: request.server_round,
@@ -192,11 +190,11 @@ def encode_train_request(arrays: ArrayRecord, request: TrainRequest) -> RecordDi
         GLOBAL_LOSS: float(request.objective.loss),
         GLOBAL_ACCURACY: float(request.objective.accuracy),
     }
-    if call.epsilon is not None:
-        config |= {EPSILON: float(call.epsilon), CRITERION: call.criterion}
-    if call.trains_local_model:
+    if plan.epsilon is not None:
+        config |= {EPSILON: float(plan.epsilon), CRITERION: plan.criterion}
+    if plan.trains_local_model:
         config[KEEPS_MODEL] = True
-    if not call.requests_loss:
+    if not plan.requests_loss:
         config[MEASURES_LOSS] = False
     if request.known_weights is not None and len(clients) > 1:
         config[PROPORTION] = [request.known_weights.get_weight(k) for k in clients]
@@ -207,7 +205,7 @@ def encode_train_request(arrays: ArrayRecord, request: TrainRequest) -> RecordDi
     models = (arrays,) if request.start_models is None else request.start_models.models
     if request.start_models is None or len(models) == 1:
         return RecordDict({ARRAYS: models[0], CONFIG: ConfigRecord(config)})
-    # Without the record of all other requests: an older node refuses, and does not train from it.
+    # Without the usual record, an older node refuses instead of training from the wrong model.
     config[START_INDEX] = list(request.start_models.indices)
     starts = {START_MODEL.format(i): model for i, model in enumerate(models)}
     return RecordDict({**starts, CONFIG: ConfigRecord(config)})
@@ -251,10 +249,10 @@ def check_query(content: RecordDict) -> None:
 def decode_train_request(
     content: RecordDict, hosted: Sequence[int]
 ) -> tuple[NamedArrays, tuple[TrainTask, ...]]:
-    """Return the model, and the task of each client asked.
+    """Return the model and the task of each selected client.
 
     If clients start from several models, the model is the first one, see ``decode_start_models``. A
-    request without clients, as from Flower's own strategies, asks all clients of the node.
+    request without clients, as from Flower's own strategies, selects all clients of the node.
 
     Raises
     ------
@@ -283,14 +281,14 @@ def decode_start_models(content: RecordDict, tasks: Sequence[TrainTask]) -> dict
     for name in names.values():
         if name not in arrays:
             raise ProtocolError(f"the record '{name}' is missing, which '{START_INDEX}' refers to")
-    models = {place: decode_arrays(arrays[name]) for place, name in names.items()}
+    models = {index: decode_arrays(arrays[name]) for index, name in names.items()}
     return {task.client: models[task.start_index] for task in others}
 
 
 def decode_evaluate_request(
     content: RecordDict, hosted: Sequence[int]
 ) -> tuple[NamedArrays, tuple[EvaluateTask, ...]]:
-    """Return the model, and the evaluation task of each client asked.
+    """Return the model and the evaluation task of each selected client.
 
     As in ``decode_train_request``, but a request of Flower's own strategies needs no round.
     """
@@ -338,7 +336,7 @@ def build_evaluate_task(config: Mapping[str, Any], client: int) -> EvaluateTask:
 def decode_selected_clients(
     content: RecordDict, hosted: Sequence[int]
 ) -> tuple[int, tuple[int, ...]]:
-    """Return the round of a train request, and which of the ``hosted`` clients it asks.
+    """Return the round of a train request, and the ``hosted`` clients that it selects.
 
     Raises
     ------
@@ -357,10 +355,10 @@ def filter_clients(
 
     The protocol's lists keep the values of the chosen clients; everything else stays the same.
     """
-    place_of = {k: i for i, k in enumerate(selected)}
-    places = [place_of[k] for k in chosen]
+    index_of = {k: i for i, k in enumerate(selected)}
+    indices = [index_of[k] for k in chosen]
     config: dict[str, Any] = {
-        key: [value[i] for i in places]
+        key: [value[i] for i in indices]
         if key in REQUEST_KEYS and isinstance(value, list)
         else value
         for key, value in select_records(content, ConfigRecord)[CONFIG].items()
@@ -402,9 +400,9 @@ def _read_round(config: Mapping[str, Any]) -> int:
 
 
 def _read_selected_clients(config: Mapping[str, Any], hosted: Sequence[int]) -> tuple[int, ...]:
-    named = config.get(CLIENT_ID)
-    clients = tuple(hosted) if named is None else tuple(int(k) for k in named)
-    # A range, as of a node of many clients, tells by arithmetic what is in it.
+    listed = config.get(CLIENT_ID)
+    clients = tuple(hosted) if listed is None else tuple(int(k) for k in listed)
+    # A range, as of a node with many clients, tests membership by arithmetic.
     members = hosted if isinstance(hosted, range) else frozenset(hosted)
     if foreign := sorted({k for k in clients if k not in members}):
         raise ProtocolError(

@@ -1,4 +1,4 @@
-"""Encode and decode replies: a node's message, with one answer for each of its clients."""
+"""Encode and decode replies: a node's message, with one result for each of its clients."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -59,7 +59,6 @@ class ClientResult:
     client : int, optional
         The client's id; None if the reply lacks it (a ClientApp that is not ours).
     status : Status
-        The outcome of the request.
     reason : str, optional
         The reason why the client failed or was rejected.
     """
@@ -72,23 +71,23 @@ class ClientResult:
 @nan_equals_nan
 @dataclass(frozen=True, slots=True)
 class TrainResult(ClientResult):
-    """One client's answer to a train request. It has only a status unless the client trained.
+    """One client's result of a train request. It has only a status unless the client trained.
 
     The numbers are not checked here and may be anything; ``fedquorum.flower.validation`` checks
-    them. A number that the answer lacks is None.
+    them. A number that the result lacks is None.
 
     Parameters
     ----------
     num_examples : float, optional
-        The client's number of training examples.
+        Number of training examples.
     loss, accuracy : float, optional
-        Loss and accuracy of the model received, on the client's training part.
+        Loss and accuracy of the model received, on the client's training split.
     norm_bit : float, optional
         Whether the client clipped its update, for Flower's adaptive clipping.
     arrays : dict of array, optional
         The client's model; None unless it trained and sends the model.
     seconds : float, optional
-        The client's response time in simulated seconds, whatever the outcome.
+        The client's response time in simulated seconds, for any status.
     """
 
     num_examples: float | None = field(default=None, kw_only=True)
@@ -102,7 +101,7 @@ class TrainResult(ClientResult):
 @nan_equals_nan
 @dataclass(frozen=True, slots=True)
 class EvaluateResult(ClientResult):
-    """One client's measurements on its training part, on its test and validation parts, or on all.
+    """One client's evaluation on its training split, its test and validation splits, or all.
 
     The numbers are not checked here. A missing number is NaN, except ``num_examples``, which every
     evaluation needs: it is None.
@@ -130,10 +129,10 @@ METRIC_KEYS: Mapping[type[ClientResult], Mapping[str, str]] = {
 
 
 def to_metrics(result: ClientResult) -> dict[str, Any]:
-    """Return the numbers in an answer, by their keys, and its status unless it is done.
+    """Return the numbers in a result, by their keys, and its status unless it is done.
 
-    Each number is a float. NaN is a number of a TrainResult, such as the loss of a diverged model,
-    and is judged by the server; in an EvaluateResult it says nothing.
+    Each number is a float. In a TrainResult NaN is a number, such as the loss of a diverged model,
+    which the server validates; in an EvaluateResult it stands for a missing number.
     """
     if result.status is not Status.DONE:
         return {STATUS: int(result.status)}
@@ -144,7 +143,7 @@ def to_metrics(result: ClientResult) -> dict[str, Any]:
 
 
 def _is_missing(value: float | None, kind: type[ClientResult]) -> bool:
-    """Say whether a number of an answer is missing; NaN is, in an evaluation."""
+    """Say whether a number of a result is missing; in an evaluation, NaN is missing."""
     if value is None:
         return True
     return kind is EvaluateResult and isinstance(value, float) and math.isnan(value)
@@ -166,12 +165,12 @@ def encode_train_reply(
 ) -> RecordDict:
     """Return a node's reply: scalars for one client, lists and stacked arrays for several.
 
-    The arrays are those of the answers, or ``stacked`` for the clients that trained, in their
-    order, or ``weighted_sum`` alone.
+    The arrays are those of the results, or ``stacked`` for the clients that trained, in their
+    order, or only ``weighted_sum``.
     """
     content = _encode_reply(results)
     single = len(results) == 1
-    trained = [answer.arrays for answer in results if answer.arrays is not None]
+    trained = [result.arrays for result in results if result.arrays is not None]
     if stacked is not None:
         single_array = {name: array[0] for name, array in stacked.items()} if single else stacked
         content[ARRAYS] = encode_arrays(single_array)
@@ -197,9 +196,9 @@ def encode_evaluate_reply(results: Sequence[EvaluateResult]) -> RecordDict:
 def add_unavailable(
     content: RecordDict, selected: Sequence[int], unavailable: Collection[int]
 ) -> RecordDict:
-    """Return a train reply with added answers of the clients that were not available.
+    """Return a train reply with added results of the clients that were not available.
 
-    Answers are in the order of ``selected``; existing answers and further records stay the same.
+    Results are in the order of ``selected``; existing results and further records stay the same.
     Metrics outside the protocol are removed.
 
     Raises
@@ -207,9 +206,9 @@ def add_unavailable(
     ProtocolError
         If the reply is malformed.
     """
-    answers = {answer.client: answer for answer in decode_train_reply(content)}
-    answers |= {k: TrainResult(k, Status.UNAVAILABLE) for k in unavailable}
-    merged = encode_train_reply([answers[k] for k in selected if k in answers])
+    results = {result.client: result for result in decode_train_reply(content)}
+    results |= {k: TrainResult(k, Status.UNAVAILABLE) for k in unavailable}
+    merged = encode_train_reply([results[k] for k in selected if k in results])
     further = {k: v for k, v in content.items() if k not in (ARRAYS, METRICS, FAILURES)}
     return RecordDict({**further, **merged})
 
@@ -227,48 +226,49 @@ def drop_arrays(content: RecordDict) -> RecordDict:
 
 def drop_metrics(content: RecordDict, keys: Collection[str]) -> RecordDict:
     """Return a reply without these metrics of any client."""
-    said = select_records(content, MetricRecord).get(METRICS, MetricRecord())
+    metrics = select_records(content, MetricRecord).get(METRICS, MetricRecord())
     removed = {*keys, *(ABSENT_PREFIX + key for key in keys)}
-    left = MetricRecord({key: value for key, value in said.items() if key not in removed})
-    return RecordDict({**content, METRICS: left})
+    remaining = MetricRecord({key: value for key, value in metrics.items() if key not in removed})
+    return RecordDict({**content, METRICS: remaining})
 
 
 def _encode_reply(results: Sequence[ClientResult]) -> RecordDict:
-    """Return ids, statuses, numbers and failures; a number that nobody says is left out."""
+    """Return ids, statuses, numbers and failures; a number that no client reports is left out."""
     metrics = _encode_one(results[0]) if len(results) == 1 else _encode_many(results)
     metrics[PROTOCOL_KEY] = PROTOCOL_VERSION
     content = RecordDict({METRICS: MetricRecord(metrics)})
-    failed = [answer for answer in results if answer.reason is not None]
+    failed = [result for result in results if result.reason is not None]
     if failed:
-        ids = [-1 if answer.client is None else answer.client for answer in failed]
-        reasons = [answer.reason or "" for answer in failed]
+        ids = [-1 if result.client is None else result.client for result in failed]
+        reasons = [result.reason or "" for result in failed]
         content[FAILURES] = ConfigRecord({CLIENT_ID: ids, REASON: reasons})
     return content
 
 
 def _encode_one(result: ClientResult) -> dict[str, Any]:
-    named = {} if result.client is None else {CLIENT_ID: result.client}
-    return {**named, STATUS: int(result.status), **to_metrics(result)}
+    ids = {} if result.client is None else {CLIENT_ID: result.client}
+    return {**ids, STATUS: int(result.status), **to_metrics(result)}
 
 
 def _encode_many(results: Sequence[ClientResult]) -> dict[str, Any]:
     return {
-        CLIENT_ID: [answer.client for answer in results],
-        STATUS: [int(answer.status) for answer in results],
-        **_build_columns([answer for answer in results if answer.status is Status.DONE]),
+        CLIENT_ID: [result.client for result in results],
+        STATUS: [int(result.status) for result in results],
+        **_build_columns([result for result in results if result.status is Status.DONE]),
     }
 
 
 def _build_columns(results: Sequence[ClientResult]) -> dict[str, list[float] | list[int]]:
-    """Return the numbers of answers of one kind, those of each key in a list of floats.
+    """Return the numbers of results of one kind, one list of floats for each key.
 
-    NaN holds the place of a number that a client does not say. Where NaN may also be said, a list
-    beside says which: the server reads the same of a client whoever else is on its node.
+    NaN is the placeholder of a number that a client does not report. If NaN can also be reported, a
+    second list marks the placeholders, so that the server reads the same for a client whichever
+    other clients are on its node.
     """
     columns: dict[str, list[float] | list[int]] = {}
     kind = type(results[0]) if results else ClientResult
     for name, key in METRIC_KEYS.get(kind, {}).items():
-        values = [getattr(answer, name) for answer in results]
+        values = [getattr(result, name) for result in results]
         absent = [_is_missing(value, kind) for value in values]
         if all(absent):
             continue
@@ -287,10 +287,9 @@ def decode_hosted_clients(content: RecordDict, *, standard: bool = False) -> tup
     Parameters
     ----------
     content : RecordDict
-        The reply.
     standard : bool
         Whether the node's ClientApp is written for Flower's own strategies, whose messages have no
-        protocol number.
+        protocol version.
 
     Raises
     ------
@@ -309,7 +308,7 @@ def decode_hosted_clients(content: RecordDict, *, standard: bool = False) -> tup
 
 
 def decode_train_reply(content: RecordDict) -> list[TrainResult]:
-    """Return the answers in a node's reply, one for each client. Arrays are views into the reply.
+    """Return the results in a node's reply, one for each client. Arrays are views into the reply.
 
     This function checks only the form; ``fedquorum.flower.validation`` checks the numbers.
 
@@ -318,17 +317,17 @@ def decode_train_reply(content: RecordDict) -> list[TrainResult]:
     ProtocolError
         If the node uses another protocol, a record is missing, or lengths disagree.
     """
-    answers, times = _decode_reply(content, TrainResult), _decode_response_times(content)
+    results, times = _decode_reply(content, TrainResult), _decode_response_times(content)
     if not times:
-        return answers
+        return results
     return [
-        replace(answer, seconds=None if answer.client is None else times.get(answer.client))
-        for answer in answers
+        replace(result, seconds=None if result.client is None else times.get(result.client))
+        for result in results
     ]
 
 
 def decode_evaluate_reply(content: RecordDict) -> list[EvaluateResult]:
-    """Return the answers in a node's reply, one for each client; see ``decode_train_reply``."""
+    """Return the results in a node's reply, one for each client; see ``decode_train_reply``."""
     return _decode_reply(content, EvaluateResult)
 
 
@@ -373,7 +372,7 @@ def decode_partial_sum(content: RecordDict) -> PartialSums | None:
 
 
 def encode_objective(objective: Objective) -> MetricRecord:
-    """Return F(w) and its accuracy as Flower's result of a round's evaluation."""
+    """Return F(w) and its accuracy as the metrics of a round's evaluation in Flower."""
     return MetricRecord({GLOBAL_LOSS: objective.loss, GLOBAL_ACCURACY: objective.accuracy})
 
 
@@ -389,11 +388,11 @@ def _decode_reply(content: RecordDict, kind: type[ResultT]) -> list[ResultT]:
     if any(isinstance(value, list) for value in (status, *metrics.values())):
         raise ProtocolError(f"'{CLIENT_ID}' is a single number, other metrics are lists")
     code = _decode_status(Status.DONE if status is None else status)
-    named = None if client is None else _decode_client_id(client)
-    reason = None if named is None else _decode_failures(content).get(named)
+    client_id = None if client is None else _decode_client_id(client)
+    reason = None if client_id is None else _decode_failures(content).get(client_id)
     if code is not Status.DONE:
-        return [kind(named, code, reason=reason)]
-    return [_build_result(kind, named, metrics, arrays, reason)]
+        return [kind(client_id, code, reason=reason)]
+    return [_build_result(kind, client_id, metrics, arrays, reason)]
 
 
 def _decode_many(
@@ -416,26 +415,28 @@ def _decode_many(
         if stacked.ndim == 0 or stacked.shape[0] != count:
             raise ProtocolError(f"array '{name}' must have a leading axis of length {count}")
     reasons = _decode_failures(content)
-    said = {key: metrics[key] for key in METRIC_KEYS[kind].values() if key in metrics}
-    absent = {key: _find_missing(metrics, key) for key in said}
-    answers, place = [], 0
+    reported = {key: metrics[key] for key in METRIC_KEYS[kind].values() if key in metrics}
+    absent = {key: _find_missing(metrics, key) for key in reported}
+    results, index = [], 0
     for k, code in zip(map(_decode_client_id, clients), codes, strict=True):
         if code is not Status.DONE:
-            answers.append(kind(k, code, reason=reasons.get(k)))
+            results.append(kind(k, code, reason=reasons.get(k)))
             continue
-        numbers = {key: values[place] for key, values in said.items() if place not in absent[key]}
-        model = {name: array[place] for name, array in arrays.items()}
-        answers.append(_build_result(kind, k, numbers, model, reasons.get(k)))
-        place += 1
-    return answers
+        numbers = {
+            key: values[index] for key, values in reported.items() if index not in absent[key]
+        }
+        model = {name: array[index] for name, array in arrays.items()}
+        results.append(_build_result(kind, k, numbers, model, reasons.get(k)))
+        index += 1
+    return results
 
 
 def _find_missing(metrics: Mapping[str, Any], key: str) -> frozenset[int]:
-    """Return the places in a list at which a client does not say the number."""
+    """Return the indices in a list at which a client does not report the number."""
     marks = metrics.get(ABSENT_PREFIX + key, [])
     if not all(mark in (0, 1) for mark in marks):
         raise ProtocolError(f"'{ABSENT_PREFIX + key}' must have 0 or 1 for each client")
-    return frozenset(place for place, mark in enumerate(marks) if mark)
+    return frozenset(index for index, mark in enumerate(marks) if mark)
 
 
 def _build_result(
@@ -445,22 +446,22 @@ def _build_result(
     arrays: NamedArrays,
     reason: str | None,
 ) -> ResultT:
-    """Return the answer of a client that did what it was asked, with the numbers that it says."""
-    said: dict[str, Any] = {
+    """Return the result of a client that is done, with the numbers that it reports."""
+    reported: dict[str, Any] = {
         name: metrics[key]
         for name, key in METRIC_KEYS[kind].items()
         if key in metrics and not _is_missing(metrics[key], kind)
     }
     if kind is TrainResult and arrays:
-        said["arrays"] = arrays
-    return kind(client, Status.DONE, reason=reason, **said)
+        reported["arrays"] = arrays
+    return kind(client, Status.DONE, reason=reason, **reported)
 
 
 def _read_metrics(content: RecordDict) -> dict[str, Any]:
-    said = select_records(content, MetricRecord).get(METRICS)
-    if said is None:
+    reported = select_records(content, MetricRecord).get(METRICS)
+    if reported is None:
         raise ProtocolError(f"a reply needs the record '{METRICS}'")
-    metrics = dict(said)
+    metrics = dict(reported)
     check_names(metrics, "a metric")
     return metrics
 
@@ -495,7 +496,7 @@ def _decode_response_times(content: RecordDict) -> dict[int, float]:
 
 
 def _read_by_client(content: RecordDict, name: str, key: str) -> dict[int, Any]:
-    """Return what a record that not every reply has says of each client."""
+    """Return the values of an optional record by client id."""
     found = select_records(content, ConfigRecord).get(name)
     if found is None:
         return {}

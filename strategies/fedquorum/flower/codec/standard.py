@@ -1,4 +1,4 @@
-"""Encode and decode Flower's standard protocol, of its strategies and their ClientApps."""
+"""Encode and decode Flower's standard protocol, as its strategies and their ClientApps use it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -37,7 +37,7 @@ LOSS_KEYS = (LOSS, "train_loss", "train-loss")
 """The default keys of the loss, in the order of preference."""
 
 FOUND_KEYS_PREFIX = "; found "
-"""The words before the keys in a reply that lacks the required ones."""
+"""The text before the keys found in a reply that lacks the required ones."""
 
 ARRAYRECORD_KEY, CONFIGRECORD_KEY = ARRAYS, CONFIG
 """The default names of the records in messages."""
@@ -67,7 +67,7 @@ def decode_standard_train_reply(
     accuracy_key: str,
     needs_loss: bool = False,
 ) -> TrainResult:
-    """Return the answer of a node's one client after training.
+    """Return the train result of a node's only client.
 
     As with Flower's own strategies, the records may have any names. The reply has one MetricRecord
     and, if the client trained, one ArrayRecord. A reply in this project's protocol counts if it
@@ -77,7 +77,6 @@ def decode_standard_train_reply(
     Parameters
     ----------
     content : RecordDict
-        The reply.
     weighted_by_key, accuracy_key : str
         The keys of D_k, which is required, and of the accuracy.
     loss_keys : sequence of str
@@ -88,18 +87,18 @@ def decode_standard_train_reply(
     Raises
     ------
     ProtocolMismatchError
-        If the reply is in this project's protocol, for several clients of whom some trained.
+        If the reply is in this project's protocol, for several clients, and some of them trained.
     ProtocolError
-        If there is another number of records, or D_k or a required loss is missing or a list.
+        If the number of records is wrong, or D_k or a required loss is missing or a list.
     """
     if is_native_reply(content):
-        answers = decode_train_reply(content)
-        absent = [answer for answer in answers if answer.status is not Status.DONE]
-        if len(absent) == len(answers):
+        results = decode_train_reply(content)
+        absent = [result for result in results if result.status is not Status.DONE]
+        if len(absent) == len(results):
             nobody = TrainResult(None, Status.FAILED, reason="its node replied for no client")
-            failed = (answer for answer in absent if answer.status is Status.FAILED)
+            failed = (result for result in absent if result.status is Status.FAILED)
             return replace(next(failed, (absent or [nobody])[0]), client=None)
-        _check_one_client(answers)
+        _check_one_client(results)
     metrics = _read_metrics(content)
     num_examples = _read_required_number(metrics, weighted_by_key)
     loss_key = next((key for key in loss_keys if key in metrics), None)
@@ -123,13 +122,13 @@ def is_native_reply(content: RecordDict) -> bool:
 
 
 def find_standard_loss_key(content: RecordDict, loss_keys: Sequence[str]) -> str | None:
-    """Return the key of the loss in a reply to a train message, None without a loss."""
+    """Return the key of the loss in a reply to a train message, or None without a loss."""
     found = [key for record in select_records(content, MetricRecord).values() for key in record]
     return next((key for key in loss_keys if key in found), None)
 
 
 def decode_standard_evaluate_reply(content: RecordDict, *, weighted_by_key: str) -> EvaluateResult:
-    """Return the answer of a node's one client to an evaluation, which has D_k alone.
+    """Return the evaluate result of a node's only client, which has only D_k.
 
     Raises
     ------
@@ -153,18 +152,18 @@ def _check_one_client(results: Sequence[ClientResult]) -> None:
 
 
 def _read_metrics(content: RecordDict) -> Mapping[str, Any]:
-    said, arrays = select_records(content, MetricRecord), select_records(content, ArrayRecord)
-    if len(said) != 1:
-        raise ProtocolError(f"a reply needs exactly one MetricRecord, got {sorted(said)}")
+    records, arrays = select_records(content, MetricRecord), select_records(content, ArrayRecord)
+    if len(records) != 1:
+        raise ProtocolError(f"a reply needs exactly one MetricRecord, got {sorted(records)}")
     if len(arrays) > 1:
         raise ProtocolError(f"a reply needs exactly one ArrayRecord, got {sorted(arrays)}")
-    (metrics,) = said.values()
+    (metrics,) = records.values()
     check_names(metrics, "a metric")
     return metrics
 
 
 def _read_number(metrics: Mapping[str, Any], key: str, *, required: bool = False) -> float | None:
-    """Return a number, None where there is none; a list is none, unless the number is needed."""
+    """Return a number, or None if it is missing or a list; a required number cannot be a list."""
     value: float | list[float] | None = metrics.get(key)
     if isinstance(value, list):
         if required:
@@ -181,7 +180,7 @@ def _read_required_number(metrics: Mapping[str, Any], key: str) -> float:
 
 
 def _build_missing_error(metrics: Mapping[str, Any], keys: Sequence[str]) -> ProtocolError:
-    """Return the refusal of metrics without any of some keys, which names those that are there."""
+    """Return the error for metrics without any of these keys; it names the keys found."""
     looked_for = " or ".join(f"'{key}'" for key in keys)
-    there = ", ".join(f"'{key}'" for key in sorted(metrics)) or "no metrics"
-    return ProtocolError(f"{looked_for} is missing in the metrics{FOUND_KEYS_PREFIX}{there}")
+    found_keys = ", ".join(f"'{key}'" for key in sorted(metrics)) or "no metrics"
+    return ProtocolError(f"{looked_for} is missing in the metrics{FOUND_KEYS_PREFIX}{found_keys}")

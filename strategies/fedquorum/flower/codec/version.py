@@ -1,4 +1,4 @@
-"""Check the protocol's number, which every message of the protocol carries."""
+"""Check the protocol version, which every message of the protocol carries."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,13 +10,13 @@ from .keys import CLIENT_ID, CONFIG, METRICS, PROTOCOL_KEY, STATUS
 from .kinds import select_records
 
 PROTOCOL_VERSION = 4
-"""The protocol's number. Messages of version 1 carry none."""
+"""The protocol's version. Messages of version 1 carry none."""
 
-NATIVE_KEYS = (CLIENT_ID, STATUS)  # Flower's own strategies and their ClientApps name neither
+NATIVE_KEYS = (CLIENT_ID, STATUS)  # absent from Flower's standard messages
 
 
 def has_protocol_version(content: RecordDict) -> bool:
-    """Say whether a message carries the protocol's number; Flower's standard ones do not."""
+    """Say whether a message carries a protocol version; Flower's standard messages do not."""
     configs, metrics = select_records(content, ConfigRecord), select_records(content, MetricRecord)
     return any(
         PROTOCOL_KEY in records[name]
@@ -26,19 +26,19 @@ def has_protocol_version(content: RecordDict) -> bool:
 
 
 def read_protocol_version(record: Mapping[str, Any]) -> int | None:
-    """Return the number in a request's config or a reply's metrics, None in Flower's standard.
+    """Return the version in a request's config or a reply's metrics; None in the standard form.
 
     Raises
     ------
     ProtocolError
-        If the number is not a whole number.
+        If the version is not a whole number.
     """
-    number = record.get(PROTOCOL_KEY)
-    if number is None:
+    version = record.get(PROTOCOL_KEY)
+    if version is None:
         return 1 if any(key in record for key in NATIVE_KEYS) else None
-    if not isinstance(number, int):
-        raise ProtocolError(f"'{PROTOCOL_KEY}' must be a whole number, got {number!r}")
-    return number
+    if not isinstance(version, int):
+        raise ProtocolError(f"'{PROTOCOL_KEY}' must be a whole number, got {version!r}")
+    return version
 
 
 def check_request(config: Mapping[str, Any]) -> None:
