@@ -114,9 +114,8 @@ class ComposedStrategy(Strategy):
     ) -> None:
         self.rules = rules
         self._step_result = StepResult()
-        self._reset_state(
-            Connection.from_rules(rules, population, communication or NativeProtocol())
-        )
+        connection = Connection.from_rules(rules, population, communication or NativeProtocol())
+        self._reset_state(connection)
 
     def _reset_state(self, connection: Connection) -> None:
         """Reset all state for a new set of clients."""
@@ -225,13 +224,9 @@ class ComposedStrategy(Strategy):
     def build_waiting_grid(self, grid: Grid) -> WaitingGrid:
         """Return a grid that waits for the strategy's quorum."""
         is_quorum = self._is_quorum if self.communication.closes_early else None
-        grace_seconds, one_by_one = (
-            self.communication.quorum.grace_seconds,
-            _should_read_once(type(self)),
-        )
-        return WaitingGrid(
-            grid, is_quorum=is_quorum, grace_seconds=grace_seconds, one_by_one=one_by_one
-        )
+        grace = self.communication.quorum.grace_seconds
+        once = _should_read_once(type(self))
+        return WaitingGrid(grid, is_quorum=is_quorum, grace_seconds=grace, one_by_one=once)
 
     def _is_quorum(self, arrival: Arrival) -> bool:
         return self._session.is_quorum(arrival)
@@ -264,11 +259,10 @@ class ComposedStrategy(Strategy):
         )
         node_counts = (len(context.clients_by_node), len(self._session.registry.nodes))
         log(INFO, "configure_train: Sampled %d nodes (out of %d)", *node_counts)
+        requests = build_train_requests(context, self._state.objective, priority)
         contents = {
             node: self.communication.build_train_content(arrays, request)
-            for node, request in build_train_requests(
-                context, self._state.objective, priority
-            ).items()
+            for node, request in requests.items()
         }
         return self._session.build_messages(contents, MessageType.TRAIN, server_round, config)
 
@@ -277,15 +271,11 @@ class ComposedStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Weight and combine the updates, and step; return no model if no update counted."""
         context = self._get_round_context(server_round)
-        population, communication, state = self.population, self.communication, self._state
-        results = receive_updates(replies, context, self._session, communication)
+        population, communication = self.population, self.communication
+        session, state = self._session, self._state
+        results = receive_updates(replies, context, session, communication)
         closing = close_round(
-            context,
-            results,
-            self._session,
-            communication,
-            state.clock,
-            priority=population.priority,
+            context, results, session, communication, state.clock, priority=population.priority
         )
         clipped = clip_updates(closing.outcomes, results, context)
         # In the standard protocol F(w_t) follows from the clients' train results.
@@ -297,7 +287,7 @@ class ComposedStrategy(Strategy):
             server_round=server_round,
             plan=context.plan,
             objective=objective,
-            outcomes=build_round_outcomes(clipped.outcomes, context, results, self._session),
+            outcomes=build_round_outcomes(clipped.outcomes, context, results, session),
             robustness=communication.robustness,
         )
         memory, optimizer_state = self._memory, state.optimizer
@@ -313,7 +303,7 @@ class ComposedStrategy(Strategy):
             decision.report, late_replies=closing.late_replies, simulated_seconds=simulated_seconds
         )
         self._step_result = replace(self._step_result, last_report=report)
-        self._session.log_round(decision.report, results)
+        session.log_round(decision.report, results)
         contents = [results.contents[k] for k in decision.clients]
         metrics = communication.aggregate_train_metrics(decision.report, contents)
         return None if applied.model is None else encode_arrays(applied.model), metrics
@@ -327,27 +317,19 @@ class ComposedStrategy(Strategy):
         communication = self.communication
         if communication.is_dynamic:
             self._update_population(grid, evaluating=True)
-        test_clients = communication.select_test_clients(
+        clients = communication.select_test_clients(
             self.population, self._session.registry, server_round
         )
-        plan = EvaluationPlan(test_clients)
+        plan = EvaluationPlan(clients)
         if communication.is_native:
-            population, rules, available = (
-                self.population,
-                self.rules,
-                self._session.available_clients,
-            )
+            population, rules = self.population, self.rules
+            available = self._session.available_clients
             reports = replace(self._state.round_state.reports, available=available)
             candidates = find_candidates(
                 server_round + 1, population, reports, rules, self._plan_round
             )
             plan = EvaluationPlan.for_next_round(
-                population,
-                communication,
-                test_clients,
-                candidates,
-                rules=rules,
-                available=available,
+                population, communication, clients, candidates, rules=rules, available=available
             )
         return self._build_evaluate_messages(server_round, grid, arrays, plan, config)
 
@@ -402,12 +384,11 @@ class ComposedStrategy(Strategy):
         """Return the plan of a round; the previous round may ask for it early."""
         if self._next_plan is not None and self._next_plan[0] == server_round:
             return self._next_plan[1]
-        reports = replace(
-            self._state.round_state.reports, available=self._session.available_clients
-        )
+        available = self._session.available_clients
+        reports = replace(self._state.round_state.reports, available=available)
         plan = self.rules.plan_round(server_round - 1, self.population, reports)
         plan = replace(plan, clients_apply_gate=self.communication.is_native)
-        if plan.is_final and reports.available is None:  # otherwise its inputs may still change
+        if plan.is_final and available is None:  # otherwise its inputs may still change
             self._next_plan = server_round, plan
         return plan
 

@@ -155,7 +155,7 @@ def test_factors_that_are_not_as_declared_are_refused() -> None:
     [
         (
             FedVarp,
-            "fedquorum.update_memory.machine_memory",
+            "fedquorum.update_memory.get_total_memory",
             "strategy.memory_dir must be set where",
         ),
         (QFedAvg, "fedquorum.scratch.get_free_disk", "reply_memory must leave no more to"),

@@ -422,7 +422,7 @@ def test_the_code_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert sorted(names["result"].train_metrics_clientapp) == [1, 2, 3]
     assert asked == ["node-order", "query"]
     exec(protocol, names)  # noqa: S102 - our own guide
-    assert names["strategy"].communication.follows_protocol
+    assert names["strategy"].communication.is_native
     monkeypatch.chdir(tmp_path)
     for code, rounds in ((recorded, 3), (resumed, 4)):
         names = {"grid": grid, "arrays": encode_arrays(MODEL), "FedAU": FedAU}

@@ -157,7 +157,7 @@ def test_the_ten_keywords_are_fedavgs(name: str) -> None:
     assert [(p.name, p.default) for p in ours[:10]] == [(p.name, p.default) for p in flowers]
     assert [p.kind for p in ours[:10]] == [p.kind for p in flowers]
     assert all(p.default is not inspect.Parameter.empty for p in ours)
-    names = [item.name for item in DROP_INS[name].declared.parameters]  # type: ignore[attr-defined]
+    names = [item.name for item in DROP_INS[name].entry.parameters]  # type: ignore[attr-defined]
     assert [p.name for p in ours[len(ours) - len(names) :]] == names
     assert all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in ours)
 
