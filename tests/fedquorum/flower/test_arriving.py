@@ -1,4 +1,4 @@
-"""Updates are added up as their replies come, where the weights of the round are known."""
+"""Updates are added up as replies arrive, if the weights of the round are known."""
 
 import tracemalloc
 from collections.abc import Callable, Iterable, Mapping
@@ -37,7 +37,7 @@ GATED: Mapping[str, Any] = {"num_rounds": 9, "priority": [0, 1], "warmup_fractio
 
 
 class OneByOneGrid(InProcessGrid):
-    """Nodes whose replies are made when they are fetched, and kept by nobody."""
+    """Nodes that create a reply when it is fetched; the grid holds no reference to it."""
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -49,8 +49,8 @@ class OneByOneGrid(InProcessGrid):
         )
 
 
-def peak(make: Callable[[], DropInStrategy], clients: int) -> float:
-    """Return the largest memory of two rounds, in models."""
+def measure_peak_memory(make: Callable[[], DropInStrategy], clients: int) -> float:
+    """Return the peak memory of two rounds, in sizes of the model."""
     app = make_standard_app(by=lambda client: client * 1e-3)  # large terms would need a second sum
     grid, strategy = OneByOneGrid(app, {}, clients), make()
     tracemalloc.start()
@@ -76,13 +76,13 @@ def peak(make: Callable[[], DropInStrategy], clients: int) -> float:
 def test_memory_grows_only_where_all_replies_are_needed(
     make: Callable[[], DropInStrategy], grows: bool
 ) -> None:
-    """Twelve clients more take twelve models more, in memory, where a rule needs all at once."""
-    few, many = peak(make, 4), peak(make, 16)
+    """Twelve more clients take twelve more models of memory only if a rule needs all updates."""
+    few, many = measure_peak_memory(make, 4), measure_peak_memory(make, 16)
     assert abs(many - few - (12.0 if grows else 0.0)) < 0.5
     assert few < 14.0
 
 
-def after(strategy: DropInStrategy, **options: Any) -> dict[str, bytes]:
+def compute_final_bits(strategy: DropInStrategy, **options: Any) -> dict[str, bytes]:
     """Return the bits of the model after three rounds with seven clients."""
     arrays = encode_arrays({"w": np.linspace(-1, 1, 999, dtype=np.float32), "n": np.array(3)})
     app = make_standard_app(by=lambda client: (-1.7) ** client / 3)
@@ -99,35 +99,35 @@ def after(strategy: DropInStrategy, **options: Any) -> dict[str, bytes]:
 def test_the_model_has_the_same_bits_as_with_all_replies_at_once(
     kind: type[DropInStrategy], clip_norm: float | None
 ) -> None:
-    """A bound that no weight reaches has all replies kept, and changes nothing else."""
-    expected = after(kind(robustness=Robustness(clip_norm=clip_norm, max_weight=1e9)))
+    """A bound above all weights makes the server store all replies, and changes nothing else."""
+    expected = compute_final_bits(kind(robustness=Robustness(clip_norm=clip_norm, max_weight=1e9)))
     strategy = kind(robustness=Robustness(clip_norm=clip_norm))
-    assert after(strategy, change=lambda replies: iter(replies[::-1])) == expected
+    assert compute_final_bits(strategy, change=lambda replies: iter(replies[::-1])) == expected
 
 
 @pytest.mark.parametrize("kind", [FedALIGN, MIFA])
 def test_replies_in_files_count_as_those_in_memory(kind: type[DropInStrategy]) -> None:
-    """Files change neither the model nor what is told of the clients."""
+    """Files change neither the model nor the clients' decisions."""
     options = {**GATED, "epsilon": 10.0} if kind is FedALIGN else {}
     in_memory, in_files = kind(**options), kind(reply_memory=0, **options)
-    assert after(in_memory) == after(in_files)
+    assert compute_final_bits(in_memory) == compute_final_bits(in_files)
     assert in_memory.step_result.last_report == in_files.step_result.last_report
 
 
 def test_metrics_functions_read_whole_replies() -> None:
-    """As Flower's own strategies hand them over, with the arrays."""
+    """The functions get replies with arrays, as from Flower's own strategies."""
     seen: list[int] = []
 
     def count(contents: Any, key: str) -> None:
         seen.extend(len(content.array_records) for content in contents)
 
-    after(FedAvg(train_metrics_aggr_fn=count))  # type: ignore[arg-type]
+    compute_final_bits(FedAvg(train_metrics_aggr_fn=count))  # type: ignore[arg-type]
     assert seen == [1] * 21
 
 
 @dataclass(frozen=True)
 class Doubled(AverageParticipating):
-    """Has factors that are not what it says is known of them."""
+    """A weighting whose numerators differ from its declared known weights."""
 
     def weigh(
         self, state: None, plan: RoundPlan, updates: ClientUpdates, admitted_fraction: FloatArray
@@ -138,8 +138,8 @@ class Doubled(AverageParticipating):
         )
 
 
-def test_factors_that_are_not_as_declared_are_refused() -> None:
-    """The sum is made of those that were known, so others would give a wrong model."""
+def test_numerators_that_differ_from_the_declared_weights_are_refused() -> None:
+    """The sum uses the declared weights, so different ones would give a wrong model."""
     rules = RuleSet(AllClients(), Doubled())
     strategy = ComposedStrategy(rules, population=Population.from_size(2))
     grid = make_grid(
@@ -161,10 +161,10 @@ def test_factors_that_are_not_as_declared_are_refused() -> None:
         (QFedAvg, "fedquorum.scratch.get_free_disk", "reply_memory must leave no more to"),
     ],
 )
-def test_a_round_without_room_is_refused_before_anybody_trains(
+def test_a_round_that_exceeds_memory_or_disk_is_refused_before_training(
     kind: type[DropInStrategy], place: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No node is sent a message."""
+    """The server sends no message."""
     monkeypatch.setattr(place, lambda *folder: 11)
     grid = ScriptedGrid(make_standard_app(), {}, 3)
     with pytest.raises(RunError, match=words):
@@ -173,7 +173,7 @@ def test_a_round_without_room_is_refused_before_anybody_trains(
 
 
 def test_only_usable_updates_go_to_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They have the size of the model: a node that sends more cannot fill the disk."""
+    """A usable update has the model's size, so a node that sends more cannot fill the disk."""
     kept: list[int] = []
 
     def count(self: ReplyStore, arrays: NamedArrays) -> NamedArrays:

@@ -1,7 +1,7 @@
-"""Generated bad replies against every strategy, thousands with ``--long``: none has any effect.
+"""Generated bad replies to every strategy, thousands with ``--long``: none has any effect.
 
-Two copies of a strategy play the same rounds. In one, some clients send what is broken; in the
-other the same clients fail. Models and states must agree to the last bit.
+Two copies of a strategy run the same rounds. In one, some clients send broken replies; in the
+other, the same clients fail. Models and states must agree to the last bit.
 """
 
 import math
@@ -75,8 +75,8 @@ MODEL: NamedArrays = {
 }
 
 
-def hosts() -> dict[int, tuple[int, ...]]:
-    """Return the clients of every node: one each, two on the last."""
+def list_hosted_clients() -> dict[int, tuple[int, ...]]:
+    """Return each node's clients: one per node, two on the last nodes."""
     alone = NUM_CLIENTS - 2 * PAIRS
     nodes = {1 + client: (client,) for client in range(alone)}
     return nodes | {1 + alone + i: (alone + 2 * i, alone + 2 * i + 1) for i in range(PAIRS)}
@@ -88,9 +88,9 @@ def get_client_ids(message: Message) -> list[int]:
     return [int(k) for k in clients]
 
 
-def nodes(hosted: Mapping[int, Sequence[int]] | None = None) -> ScriptedGrid:
-    """Return nodes that host clients, by default those of ``hosts``, and measure the model."""
-    hosted = hosted or hosts()
+def make_nodes(hosted: Mapping[int, Sequence[int]] | None = None) -> ScriptedGrid:
+    """Return nodes that host clients, by default those of ``hosts``, and evaluate the model."""
+    hosted = hosted or list_hosted_clients()
 
     def reply(message: Message) -> Message | None:
         query = message.metadata.message_type == MessageType.QUERY
@@ -134,7 +134,7 @@ def draw_train_result(client: int, rng: np.random.Generator, *, keeps_model: boo
     )
 
 
-# --- what can be wrong -----------------------------------------------------------------------
+# --- defects of a reply ----------------------------------------------------------------------
 
 Spoil = Callable[[Message, TrainResult, np.random.Generator], list[Message]]
 BAD: dict[str, Spoil] = {}
@@ -167,7 +167,7 @@ def with_metrics(message: Message, reply: TrainResult, **changes: Any) -> list[M
 
 @bad
 def values(message: Message, reply: TrainResult, rng: np.random.Generator) -> list[Message]:
-    """Not finite, or of an absurd size, anywhere."""
+    """Put a value that is not finite, or absurdly large, anywhere."""
     name = str(rng.choice(["w", "b"]))
     array = (reply.arrays or MODEL)[name].copy()
     wrong = [np.nan, np.inf, -np.inf, 3.4e38, -3e30, 1e16]
@@ -191,7 +191,7 @@ def dtypes(message: Message, reply: TrainResult, rng: np.random.Generator) -> li
 
 @bad
 def names(message: Message, reply: TrainResult, rng: np.random.Generator) -> list[Message]:
-    """One missing, one too many, one misspelt, or no record of arrays at all."""
+    """Drop, add or misspell an array, or drop the record of arrays."""
     arrays = {**(reply.arrays or MODEL)}
     taken = arrays.pop(str(rng.choice(list(arrays))))
     kind = int(rng.integers(3))
@@ -207,7 +207,7 @@ def names(message: Message, reply: TrainResult, rng: np.random.Generator) -> lis
 def corrupt_serialized_array(
     message: Message, reply: TrainResult, rng: np.random.Generator
 ) -> list[Message]:
-    """Not what NumPy writes: torn, of another kind, or with a header that lies."""
+    """Truncate an array's bytes, change their kind, or falsify their header."""
     good = Array((reply.arrays or MODEL)["w"])
     head, data = good.data[:128], good.data[128:]
     wrong = [
@@ -249,7 +249,7 @@ def accuracies(message: Message, reply: TrainResult, rng: np.random.Generator) -
 
 @bad
 def identities(message: Message, reply: TrainResult, rng: np.random.Generator) -> list[Message]:
-    """Another's id, none that there is, no id at all, the same one twice."""
+    """Use another client's id, an unknown id, no id, or the same id twice."""
     client = int(reply.client or 0)
     wrong: list[Any] = [(client + 1) % NUM_CLIENTS, -1, 2**40, float(client), math.nan, math.inf]
     wrong += [[], [client], [client, client]]
@@ -269,7 +269,7 @@ def statuses(message: Message, reply: TrainResult, rng: np.random.Generator) -> 
 
 @bad
 def protocols(message: Message, reply: TrainResult, rng: np.random.Generator) -> list[Message]:
-    """Of another version, of version 1, which has no number, or of none that there is."""
+    """Use another version, version 1, which has no number, or an invalid version."""
     wrong: list[Any] = [
         None,
         0,
@@ -287,7 +287,7 @@ def protocols(message: Message, reply: TrainResult, rng: np.random.Generator) ->
 
 @bad
 def records(message: Message, reply: TrainResult, rng: np.random.Generator) -> list[Message]:
-    """Nothing, no metrics, text where numbers belong, records of the wrong kind."""
+    """Send no records, no metrics, text instead of numbers, or records of the wrong kind."""
     content = encode_train_reply([reply])
     text = ConfigRecord({"num-examples": "ten", "loss": "low", "client-id": str(reply.client)})
     without = {name: record for name, record in content.items() if name != "metrics"}
@@ -304,7 +304,7 @@ def records(message: Message, reply: TrainResult, rng: np.random.Generator) -> l
 
 @bad
 def failures(message: Message, reply: TrainResult, rng: np.random.Generator) -> list[Message]:
-    """Failed, with reasons that are none."""
+    """Report a failure with invalid reasons."""
     client = int(reply.client or 0)
     content = encode_train_reply([TrainResult(client, Status.FAILED, reason="x" * 10**4)])
     reasons: list[Any] = [3, "text", [1, 2], [b"\xff"], [], ["line\nline"]]
@@ -316,7 +316,7 @@ def failures(message: Message, reply: TrainResult, rng: np.random.Generator) -> 
 
 @bad
 def envelopes(message: Message, reply: TrainResult, rng: np.random.Generator) -> list[Message]:
-    """Answer another round, or something else that was asked."""
+    """Reply to another round, or to another message."""
     node, kind = message.metadata.dst_node_id, message.metadata.message_type
     groups = ["train 0", "train 9999", "evaluate 1", "", "train", "x" * 100]
     group = groups[rng.integers(len(groups))]
@@ -335,7 +335,7 @@ def add_oversized_record(
 
 @bad
 def sums(message: Message, reply: TrainResult, rng: np.random.Generator) -> list[Message]:
-    """Send sums of updates that are none: not finite, of other arrays, in no bin, unasked."""
+    """Send invalid sums: not finite, of other arrays, in no bin, or without a request."""
     update = {name: array.astype(np.float64) for name, array in MODEL.items()}
     low: NamedArrays = {name: np.zeros(array.shape) for name, array in MODEL.items()}
     wrong: list[NamedArrays] = [
@@ -382,20 +382,20 @@ HEAVY = ArrayRecord({"zeros": Array(np.zeros(300_000))})
 
 @dataclass(frozen=True)
 class SquareRoots(Weighting[None]):
-    """A user's rule that trusts whatever reaches it: c_k by the roots of data and losses."""
+    """A user's rule that trusts its inputs: c_k follows from the roots of data and losses."""
 
     def init(self, population: Population) -> None:
-        """Remember nothing."""
+        """Return an empty state."""
 
     def weigh(
         self, state: None, plan: RoundPlan, updates: ClientUpdates, admitted_fraction: FloatArray
     ) -> tuple[None, AggregationWeights]:
-        """Weigh by the roots."""
+        """Return weights by the roots."""
         roots = admitted_fraction * np.sqrt(updates.num_examples * updates.loss)
         return None, AggregationWeights(roots / max(float(roots.sum()), 1e-300))
 
 
-def strategy_named(name: str) -> ComposedStrategy:
+def build_strategy_by_name(name: str) -> ComposedStrategy:
     words = [f"strategy={name}", "rounds=50", "data.num_clients=60", "data.num_priority=20"]
     words += NEEDED_WORDS.get(name, ())
     if name == "composed":
@@ -409,12 +409,12 @@ def strategy_named(name: str) -> ComposedStrategy:
     return build_strategy(settings, population, ParticipationRates(np.full(NUM_CLIENTS, 0.5)))
 
 
-def replies_to(
+def make_replies(
     messages: Sequence[Message], server_round: int, *, spoilt: bool
 ) -> tuple[list[Message], dict[int, str]]:
-    """Return what arrives in a round, and which client was spoilt how.
+    """Return the replies of a round, and the defect of each spoilt client.
 
-    Good clients are the same with ``spoilt`` and without; the others fail without.
+    Good clients reply the same with ``spoilt`` and without; the others fail without it.
     """
     arriving: list[Message] = []
     broken: dict[int, str] = {}
@@ -432,7 +432,7 @@ def replies_to(
             if not spoilt:
                 parts.append(TrainResult(client, Status.FAILED, reason="fails"))
             elif len(get_client_ids(message)) == 2:
-                parts.append(spoilt_part(reply, rng))
+                parts.append(spoil_one_client(reply, rng))
             else:
                 parts = []
                 arriving.extend(BAD[kind](message, reply, rng))
@@ -441,8 +441,8 @@ def replies_to(
     return arriving, broken
 
 
-def spoilt_part(reply: TrainResult, rng: np.random.Generator) -> TrainResult:
-    """Return a reply that is wrong beside a good one of the same node."""
+def spoil_one_client(reply: TrainResult, rng: np.random.Generator) -> TrainResult:
+    """Return a bad reply of a client whose node also has a good one."""
     if reply.arrays is None or rng.uniform() < 0.5:
         wrong: dict[str, Any] = {"num_examples": -1.0, "loss": math.nan, "accuracy": 2.0}
         field = str(rng.choice(sorted(wrong)))
@@ -452,17 +452,17 @@ def spoilt_part(reply: TrainResult, rng: np.random.Generator) -> TrainResult:
 
 @pytest.fixture
 def num_bad_replies(request: pytest.FixtureRequest) -> int:
-    """Return how many bad replies a strategy is to get."""
+    """Return the number of bad replies for a strategy."""
     return MANY if request.config.getoption("--long", default=False) else SOME
 
 
-def as_if_failed(
+def assert_as_if_failed(
     spoilt: ComposedStrategy,
     reference: ComposedStrategy,
     models: Sequence[ArrayRecord],
     broken: Mapping[int, str],
 ) -> set[str]:
-    """Fail unless both rounds ended alike but for a reason each; return what was broken."""
+    """Assert that both rounds differ only in reasons; return the spoilt clients."""
     ours, theirs = (decode_arrays(model) for model in models)
     assert all(ours[key].tobytes() == theirs[key].tobytes() for key in MODEL)
     assert all(np.isfinite(array).all() for array in ours.values())
@@ -483,9 +483,9 @@ def as_if_failed(
 
 @pytest.mark.parametrize("name", sorted({*NAMED_STRATEGIES, "composed", "custom"}))
 def test_bad_replies_have_no_effect(name: str, num_bad_replies: int) -> None:
-    """Many of them: model, state and weights as if their clients had failed; a reason each."""
-    grid = nodes()
-    spoilt, reference = strategy_named(name), strategy_named(name)
+    """Model, state and weights are as if the clients had failed; each has a reason."""
+    grid = make_nodes()
+    spoilt, reference = build_strategy_by_name(name), build_strategy_by_name(name)
     models = [encode_arrays(MODEL), encode_arrays(MODEL)]
     thrown = 0
     seen: set[str] = set()
@@ -494,20 +494,20 @@ def test_bad_replies_have_no_effect(name: str, num_bad_replies: int) -> None:
         server_round += 1
         for i, strategy in enumerate((spoilt, reference)):
             sent = list(strategy.configure_train(server_round, models[i], ConfigRecord(), grid))
-            replies, broken = replies_to(sent, server_round, spoilt=strategy is spoilt)
+            replies, broken = make_replies(sent, server_round, spoilt=strategy is spoilt)
             moved, _ = strategy.aggregate_train(server_round, replies)
             models[i] = moved or models[i]
             sent = list(strategy.configure_evaluate(server_round, models[i], ConfigRecord(), grid))
             strategy.aggregate_evaluate(server_round, grid.send_and_receive(sent))
-        seen |= as_if_failed(spoilt, reference, models, broken)
+        seen |= assert_as_if_failed(spoilt, reference, models, broken)
         thrown += len(broken)
     assert seen == set(BAD)
     print(f"\n{name}: {thrown} bad replies in {server_round} rounds")
 
 
-# --- the same of standard apps -----------------------------------------------------------------
+# --- the same with standard apps ---------------------------------------------------------------
 
-# What is no fault of a standard reply: what no rule reads, and this project's own records.
+# Not a defect of a standard reply: numbers that no rule reads, and this project's records.
 NOT_WRONG = {
     "accuracies",
     "identities",
@@ -529,7 +529,7 @@ def weights(message: Message, reply: TrainResult, rng: np.random.Generator) -> l
 
 
 def whole_numbers(message: Message, reply: TrainResult, rng: np.random.Generator) -> list[Message]:
-    """Arrays of other kinds than the model's; only floats of another precision are converted."""
+    """Change the kind of arrays; only floats of another precision are converted."""
     array = np.zeros((5, 3), dtype=str(rng.choice(["i4", "u1", "?", "c8", "U3", "V4"])))
     return with_array(message, reply, "w", Array(array))
 
@@ -543,8 +543,8 @@ def groups(message: Message, reply: TrainResult, rng: np.random.Generator) -> li
 STANDARD |= {"weights": weights, "dtypes": whole_numbers, "groups": groups}
 
 
-def as_standard(content: RecordDict) -> RecordDict:
-    """Return a reply without what a standard ClientApp does not say."""
+def to_standard_content(content: RecordDict) -> RecordDict:
+    """Return a reply without the metrics that a standard ClientApp does not report."""
     records = dict(content)
     if isinstance(records.get("metrics"), MetricRecord):
         metrics: dict[str, Any] = dict(content.metric_records["metrics"])
@@ -553,10 +553,10 @@ def as_standard(content: RecordDict) -> RecordDict:
     return RecordDict(records)
 
 
-def standard_replies(
+def make_standard_replies(
     messages: Sequence[Message], server_round: int, kinds: Sequence[str], *, spoilt: bool
 ) -> tuple[list[Message], dict[int, str]]:
-    """Return what arrives of nodes that are a client each, and which was spoilt how."""
+    """Return the replies of nodes with one client each, and the defect of each spoilt one."""
     arriving: list[Message] = []
     broken: dict[int, str] = {}
     for message in messages:
@@ -574,7 +574,7 @@ def standard_replies(
                 sent = STANDARD[broken[client]](message, reply, rng)
         for arrived in sent:
             if arrived.has_content():
-                arrived.content = as_standard(arrived.content)
+                arrived.content = to_standard_content(arrived.content)
         arriving.extend(sent)
     return arriving, broken
 
@@ -592,7 +592,7 @@ def standard_replies(
 def test_bad_replies_of_standard_apps_have_no_effect(
     make: Callable[..., ComposedStrategy], num_bad_replies: int
 ) -> None:
-    """Model and state of a drop-in strategy are as if these nodes had failed; a reason each."""
+    """Model and state of a drop-in strategy are as if the nodes had failed; each has a reason."""
     grid = InProcessGrid(ClientApp(), {}, NUM_CLIENTS)
     options = {"max_reply_bytes": 10**6}
     spoilt, reference = make(**options), make(**options)
@@ -604,10 +604,12 @@ def test_bad_replies_of_standard_apps_have_no_effect(
         server_round += 1
         for i, strategy in enumerate((spoilt, reference)):
             sent = list(strategy.configure_train(server_round, models[i], ConfigRecord(), grid))
-            replies, broken = standard_replies(sent, server_round, kinds, spoilt=strategy is spoilt)
+            replies, broken = make_standard_replies(
+                sent, server_round, kinds, spoilt=strategy is spoilt
+            )
             moved, _ = strategy.aggregate_train(server_round, replies)
             models[i] = moved or models[i]
-        seen |= as_if_failed(spoilt, reference, models, broken)
+        seen |= assert_as_if_failed(spoilt, reference, models, broken)
         thrown += len(broken)
     assert seen == set(kinds)
 
@@ -634,14 +636,14 @@ WRONG_MEASUREMENTS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("name", ["fedalign", "aaggff_s"])
 @pytest.mark.slow
 def test_bad_evaluations_have_no_effect(name: str) -> None:
-    """What is measured wrongly is left out of F(w) and of the records, as if it had not come."""
-    grid = nodes()
-    strategies = strategy_named(name), strategy_named(name)
+    """A bad evaluation is left out of F(w) and of the records, as if it had not arrived."""
+    grid = make_nodes()
+    strategies = build_strategy_by_name(name), build_strategy_by_name(name)
     for server_round in range(1, 16):
         for strategy in strategies:
             model = encode_arrays(MODEL)
             sent = list(strategy.configure_train(server_round, model, ConfigRecord(), grid))
-            replies, _ = replies_to(sent, server_round, spoilt=False)
+            replies, _ = make_replies(sent, server_round, spoilt=False)
             strategy.aggregate_train(server_round, replies)
             messages = strategy.configure_evaluate(server_round, model, ConfigRecord(), grid)
             arriving: list[Message] = []
@@ -663,8 +665,8 @@ def test_bad_evaluations_have_no_effect(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_reader_raises_one_kind_of_error() -> None:
-    """Whatever bits are flipped in a serialised array, it is read or it is a ProtocolError."""
+def test_a_corrupt_array_raises_only_protocol_errors() -> None:
+    """An array with any flipped bits is either read or raises ProtocolError."""
     rng = np.random.default_rng(8)
     good = encode_train_reply([draw_train_result(0, rng, keeps_model=False)])
     unreadable = 0
@@ -684,10 +686,10 @@ def test_the_reader_raises_one_kind_of_error() -> None:
 
 
 @pytest.mark.parametrize("name", ["aaggff_s", "aaggff_d", "qfedavg", "term", "propfair", "afl"])
-def test_a_loss_that_is_needed_and_missing(name: str) -> None:
-    """Without it a reply is rejected, and the run goes on even where it is the only one."""
-    strategy = strategy_named(name)
-    grid = nodes()
+def test_a_missing_required_loss_rejects_the_reply(name: str) -> None:
+    """A reply without a required loss is rejected, and the run continues even without another."""
+    strategy = build_strategy_by_name(name)
+    grid = make_nodes()
     sent = list(strategy.configure_train(1, encode_arrays(MODEL), ConfigRecord(), grid))
     reply = draw_train_result(0, np.random.default_rng(1), keeps_model=False)
     content = encode_train_reply([replace(reply, loss=None)])
@@ -696,14 +698,14 @@ def test_a_loss_that_is_needed_and_missing(name: str) -> None:
     assert strategy.step_result.report.decisions[0].reason == "loss is missing"
 
 
-# --- replies that come twice, and bounds -------------------------------------------------------
+# --- duplicate replies, and bounds -------------------------------------------------------------
 
 
 def play(
     strategy: ComposedStrategy, change: Callable[[list[Message]], list[Message]]
 ) -> NamedArrays:
-    """Play one round of good replies that ``change`` may tamper with."""
-    grid = nodes()
+    """Run one round of good replies; ``change`` may tamper with them."""
+    grid = make_nodes()
     sent = list(strategy.configure_train(1, encode_arrays(MODEL), ConfigRecord(), grid))
     replies = [
         Message(
@@ -721,12 +723,12 @@ def play(
     return decode_arrays(moved or encode_arrays(MODEL))
 
 
-def population() -> Population:
+def make_population() -> Population:
     return Population(tuple(range(NUM_CLIENTS)), PRIORITY)
 
 
-def again(reply: Message, client: int, *, group: str | None = None) -> Message:
-    """Return another reply of the same node, which moves the model far."""
+def make_second_reply(reply: Message, client: int, *, group: str | None = None) -> Message:
+    """Return another reply of the same node, with a large update."""
     sent = reply.metadata
     request = Message(
         RecordDict(), sent.src_node_id, sent.message_type, group_id=group or sent.group_id
@@ -737,13 +739,13 @@ def again(reply: Message, client: int, *, group: str | None = None) -> Message:
 
 
 def test_a_second_reply_is_ignored_and_logged() -> None:
-    """The first counts, whatever the second says; the audit trail has it."""
+    """The first reply counts, whatever the second says; the audit trail notes it."""
     once, twice = (
-        build_named_strategy("fedavg", population()),
-        build_named_strategy("fedavg", population()),
+        build_named_strategy("fedavg", make_population()),
+        build_named_strategy("fedavg", make_population()),
     )
     expected = play(once, lambda replies: replies)
-    got = play(twice, lambda replies: [*replies, again(replies[4], 4)])
+    got = play(twice, lambda replies: [*replies, make_second_reply(replies[4], 4)])
     assert all(got[name].tobytes() == expected[name].tobytes() for name in MODEL)
     assert twice.step_result.report.decisions[4].reason == "a second reply was ignored"
     assert (
@@ -752,15 +754,15 @@ def test_a_second_reply_is_ignored_and_logged() -> None:
 
 
 @pytest.mark.parametrize("late_first", [True, False])
-def test_a_reply_for_another_round_does_not_stand_in_the_way(*, late_first: bool) -> None:
-    """A node whose late reply comes beside its right one counts with the right one."""
+def test_a_reply_for_another_round_does_not_block_the_right_one(*, late_first: bool) -> None:
+    """A node that sends a late reply and then the right one counts with the right one."""
 
     def change(replies: list[Message]) -> list[Message]:
-        late = again(replies[4], 4, group="train 7")
+        late = make_second_reply(replies[4], 4, group="train 7")
         return [late, *replies] if late_first else [*replies, late]
 
-    expected = play(build_named_strategy("fedavg", population()), lambda replies: replies)
-    strategy = build_named_strategy("fedavg", population())
+    expected = play(build_named_strategy("fedavg", make_population()), lambda replies: replies)
+    strategy = build_named_strategy("fedavg", make_population())
     got = play(strategy, change)
     assert all(got[name].tobytes() == expected[name].tobytes() for name in MODEL)
     assert strategy.step_result.report.decisions[4].status == "trained"
@@ -768,10 +770,10 @@ def test_a_reply_for_another_round_does_not_stand_in_the_way(*, late_first: bool
 
 @pytest.mark.parametrize("name", ["fedavg", "fedvarp", "fedmgda"])
 def test_clipped_updates(name: str) -> None:
-    """No update is longer than ``clip_norm``; counters stay; shorter ones are not touched."""
+    """No update is longer than ``clip_norm``; counters and shorter updates stay unchanged."""
     bound = 0.25
     strategy = build_named_strategy(name, 1, communication=build_clipping_protocol(bound))
-    grid = nodes({1: (0,)})
+    grid = make_nodes({1: (0,)})
     for reply, told in ((0.01, None), (1.0, "clipped to 0.25")):
         (message,) = strategy.configure_train(1, encode_arrays(MODEL), ConfigRecord(), grid)
         arrays = {**MODEL, "w": MODEL["w"] + np.float32(reply), "n": np.array(9)}
@@ -783,17 +785,17 @@ def test_clipped_updates(name: str) -> None:
         got = decode_arrays(moved)
         (decision,) = strategy.step_result.report.decisions
         assert told in (decision.reason, str(decision.reason)[-len(str(told)) :])
-        if name != "fedmgda":  # which normalises every update anyway
+        if name != "fedmgda":  # which normalizes every update anyway
             length = float(np.linalg.norm(got["w"] - MODEL["w"]))
             assert length == pytest.approx(min(reply * math.sqrt(15), bound), rel=1e-4)
             assert got["n"] == 9
 
 
 def test_capped_weights() -> None:
-    """No weight is above ``max_weight``; the others keep theirs, and the audit trail tells."""
-    plain = build_named_strategy("fedavg", population())
+    """No weight exceeds ``max_weight``; other weights stay, and the audit trail has a note."""
+    plain = build_named_strategy("fedavg", make_population())
     bounded = NativeProtocol(robustness=Robustness(max_weight=0.02))
-    capped = build_named_strategy("fedavg", population(), communication=bounded)
+    capped = build_named_strategy("fedavg", make_population(), communication=bounded)
     expected, got = (play(strategy, lambda replies: replies) for strategy in (plain, capped))
     weights = [[d.weight for d in s.step_result.report.decisions] for s in (plain, capped)]
     assert max(weights[0]) > 0.02
@@ -804,11 +806,13 @@ def test_capped_weights() -> None:
     assert not np.array_equal(expected["w"], got["w"])
 
 
-def test_a_model_that_would_not_be_finite_stays() -> None:
-    """Finite updates whose sum is beyond the model's dtype: an empty round, with the reason."""
+def test_a_model_that_would_overflow_stays() -> None:
+    """Finite updates whose sum overflows the model's dtype make an empty round with a reason."""
     model: NamedArrays = {"w": np.full(3, 6e4, dtype=np.float16)}
     strategy = build_named_strategy("fedavg", 1, server_lr=3.0)
-    (message,) = strategy.configure_train(1, encode_arrays(model), ConfigRecord(), nodes({1: (0,)}))
+    (message,) = strategy.configure_train(
+        1, encode_arrays(model), ConfigRecord(), make_nodes({1: (0,)})
+    )
     arrays: NamedArrays = {"w": np.full(3, 6.5e4, dtype=np.float16)}
     content = encode_train_reply(
         [TrainResult(0, Status.DONE, num_examples=1.0, loss=1.0, arrays=arrays)]

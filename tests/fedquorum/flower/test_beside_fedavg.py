@@ -1,6 +1,6 @@
-"""Side by side with the installed version's ``FedAvg``: the same rounds, the same nodes.
+"""Compare with the installed Flower's ``FedAvg``: the same rounds on the same nodes.
 
-``both`` plays something with each. Where the two differ on purpose, the test says so.
+``run_with_both`` runs a function with each. If the two differ on purpose, the test says so.
 """
 
 import itertools
@@ -38,13 +38,13 @@ PlayedT = TypeVar("PlayedT")
 CONFIG: dict[str, Any] = {"lr": 0.1, "name": "é", "on": True, "key": b"\x00", "sizes": [1, 2]}
 
 
-def both(play: Callable[[Made], PlayedT]) -> tuple[PlayedT, PlayedT]:
-    """Return what came of it with FedQuorum's FedAvg and with Flower's."""
+def run_with_both(play: Callable[[Made], PlayedT]) -> tuple[PlayedT, PlayedT]:
+    """Return the results with FedQuorum's FedAvg and with Flower's."""
     return play(FedAvg), play(FlowerFedAvg)
 
 
 def of_model(arrays: ArrayRecord | None) -> dict[str, Any] | None:
-    """Return a model to compare: its arrays in their order, each as numbers."""
+    """Return a comparable model: its arrays in their order, as lists of numbers."""
     if arrays is None:
         return None
     return {name: pytest.approx(a.numpy().tolist(), rel=1e-6) for name, a in arrays.items()}
@@ -58,11 +58,11 @@ def of_metrics(metrics: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return None if metrics is None else {key: pytest.approx(v) for key, v in metrics.items()}
 
 
-# --- how many are asked ---------------------------------------------------------------------
+# --- numbers of nodes -----------------------------------------------------------------------
 
 
 def get_selected_nodes(strategy: Strategy, nodes: int, kind: str) -> list[int]:
-    """Return the nodes that the messages of a round are for."""
+    """Return the nodes that get the messages of a round."""
     grid = make_grid(ClientApp(), nodes)
     strategy.configure_train(1, encode_arrays(MODEL), ConfigRecord(), grid)
     configure = getattr(strategy, f"configure_{kind}")
@@ -73,7 +73,7 @@ def get_selected_nodes(strategy: Strategy, nodes: int, kind: str) -> list[int]:
 @pytest.mark.parametrize("kind", ["train", "evaluate"])
 @pytest.mark.parametrize("fraction", FRACTIONS)
 def test_as_many_nodes_are_selected_as_by_fedavg(kind: str, fraction: float) -> None:
-    """Of 2 to 30 nodes with minima of 0 to 5 of them, each node at most once."""
+    """Both select as many of 2 to 30 nodes, with minima of 0 to 5, each node at most once."""
     for nodes in (*range(2, 12), 30):
         for minimum in range(min(nodes, 5) + 1):
             options: dict[str, Any] = {f"fraction_{kind}": fraction, f"min_{kind}_nodes": minimum}
@@ -86,8 +86,8 @@ def test_as_many_nodes_are_selected_as_by_fedavg(kind: str, fraction: float) -> 
 
 @given(nodes=st.integers(2, 60), fraction=st.floats(0, 1, exclude_min=True))
 def test_fractions_are_cut_in_the_same_arithmetic(nodes: int, fraction: float) -> None:
-    """0.29 of 100 nodes are 28 here and there, as floats have it."""
-    ours, flowers = both(
+    """0.29 of 100 nodes are 28 nodes in both, by float arithmetic."""
+    ours, flowers = run_with_both(
         lambda made: get_selected_nodes(made(fraction_evaluate=fraction), nodes, "evaluate")
     )
     assert len(ours) == len(flowers)
@@ -102,7 +102,7 @@ def test_fractions_are_cut_in_the_same_arithmetic(nodes: int, fraction: float) -
 def test_both_wait_for_as_many(
     kind: str, options: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A node more is there each time that somebody looks: both wait until there are four."""
+    """Each look finds one more node: both strategies wait until there are four."""
     monkeypatch.setattr("fedquorum.flower.nodes.POLL_SECONDS", 0.001)
     monkeypatch.setattr("flwr.serverapp.strategy.strategy_utils.sleep", lambda seconds: None)
 
@@ -112,26 +112,26 @@ def test_both_wait_for_as_many(
         list(configure(1, encode_arrays(MODEL), ConfigRecord(), grid))
         return grid.looks
 
-    ours, flowers = both(count_looks)
+    ours, flowers = run_with_both(count_looks)
     assert ours >= 4
     assert flowers >= 4
 
 
 def test_settings_are_read_when_the_strategy_is_made() -> None:
-    """The difference: what is assigned later means nothing, where Flower reads its attributes."""
+    """Unlike Flower's strategies, ours ignore attributes that are assigned later."""
 
     def later(made: Made) -> int:
         strategy: Any = made()
         strategy.fraction_train = 0.5
         return len(get_selected_nodes(strategy, K, "train"))
 
-    assert both(later) == (K, K // 2)
+    assert run_with_both(later) == (K, K // 2)
 
 
-# --- what is sent ---------------------------------------------------------------------------
+# --- messages -------------------------------------------------------------------------------
 
 
-def sent_by(strategy: Strategy, kind: str, config: ConfigRecord) -> list[Message]:
+def list_sent(strategy: Strategy, kind: str, config: ConfigRecord) -> list[Message]:
     grid = make_grid(ClientApp(), K)
     strategy.configure_train(3, encode_arrays(MODEL), ConfigRecord(), grid)
     messages = getattr(strategy, f"configure_{kind}")(3, encode_arrays(MODEL), config, grid)
@@ -142,28 +142,30 @@ def sent_by(strategy: Strategy, kind: str, config: ConfigRecord) -> list[Message
 @pytest.mark.parametrize("config", [{}, CONFIG], ids=["empty", "full"])
 @pytest.mark.parametrize("keys", [{}, {"arrayrecord_key": "a", "configrecord_key": "c"}], ids=str)
 def test_the_messages_are_the_same(kind: str, config: dict[str, Any], keys: dict[str, str]) -> None:
-    """Type, node, time to live, records in their order, every value and its type."""
-    ours, flowers = both(lambda made: sent_by(made(**keys), kind, ConfigRecord(dict(config))))
+    """Messages have the same type, node, lifetime, records, values and types."""
+    ours, flowers = run_with_both(
+        lambda made: list_sent(made(**keys), kind, ConfigRecord(dict(config)))
+    )
     assert len(ours) == len(flowers) == K
     for message, other in zip(ours, flowers, strict=True):
         assert message.metadata.message_type == other.metadata.message_type
         assert message.metadata.dst_node_id == other.metadata.dst_node_id
         assert message.metadata.ttl == pytest.approx(other.metadata.ttl)
         assert list(message.content.items()) == list(other.content.items())
-        told = dict(message.content[keys.get("configrecord_key", "config")])
-        assert told == {**config, "server-round": 3}
+        sent = dict(message.content[keys.get("configrecord_key", "config")])
+        assert sent == {**config, "server-round": 3}
 
 
 @pytest.mark.parametrize("options", [{}, {"fraction_train": 0.0}, {"fraction_evaluate": 0.0}])
 def test_the_exchanges_are_the_same(options: dict[str, float]) -> None:
-    """Two in each round, with the timeout given, whether or not there is a message in them."""
+    """Each round has two exchanges with the given timeout, even without messages."""
 
     def exchanges(made: Made) -> list[tuple[float | None, list[str]]]:
         grid = ScriptedGrid(make_standard_app(), {}, K)
         made(**options).start(grid, encode_arrays(MODEL), num_rounds=2, timeout=12.5)
         return grid.exchanges
 
-    ours, flowers = both(exchanges)
+    ours, flowers = run_with_both(exchanges)
     assert ours == flowers
     assert [timeout for timeout, _ in ours] == [12.5] * 4
 
@@ -174,39 +176,39 @@ def test_the_exchanges_are_the_same(options: dict[str, float]) -> None:
 @pytest.mark.parametrize("kind", ["train", "evaluate"])
 @pytest.mark.parametrize("failing", [(), (2,)], ids=["all", "one fails"])
 def test_the_aggregation_functions_get_the_same_calls(kind: str, failing: tuple[int, ...]) -> None:
-    """Once a round with the contents of the good replies and ``weighted_by_key``, by position."""
+    """Both are called once a round with the good replies and ``weighted_by_key``, by position."""
 
-    def answer(message: Message, context: Context) -> Message:
+    def make_reply(message: Message, context: Context) -> Message:
         client = int(context.node_config["partition-id"])
         if client in failing:
             raise ValueError(client)
         return make_standard_reply(message, dict(MODEL), {"n": client + 1, "a": 1.5 * client})
 
     def calls(made: Made) -> list[list[RecordDict]]:
-        app, heard = ClientApp(), []
-        app.train()(answer)
-        app.evaluate()(answer)
+        app, seen_replies = ClientApp(), []
+        app.train()(make_reply)
+        app.evaluate()(make_reply)
 
         def together(*given: Any) -> MetricRecord:
             replies, key = given
             assert (type(replies), key) == (list, "n")
-            heard.append(sorted(replies, key=lambda reply: reply["metrics"]["n"]))
+            seen_replies.append(sorted(replies, key=lambda reply: reply["metrics"]["n"]))
             return MetricRecord({"count": len(replies)})
 
         options: dict[str, Any] = {f"{kind}_metrics_aggr_fn": together, "weighted_by_key": "n"}
         result = made(**options).start(make_grid(app, K), encode_arrays(MODEL), num_rounds=2)
         of_kind = getattr(result, f"{kind}_metrics_clientapp")
         assert [m["count"] for m in of_kind.values()] == [K - len(failing)] * 2
-        return heard
+        return seen_replies
 
-    ours, flowers = both(calls)
+    ours, flowers = run_with_both(calls)
     assert ours == flowers
     assert [len(call) for call in ours] == [K - len(failing)] * 2
 
 
 @pytest.mark.parametrize("kind", ["train", "evaluate"])
 def test_an_aggregation_function_that_raises_ends_both_runs(kind: str) -> None:
-    """With its error."""
+    """Both runs end with the function's error."""
 
     def broken(replies: list[RecordDict], key: str) -> MetricRecord:
         raise LookupError(key)
@@ -223,7 +225,7 @@ def test_an_aggregation_function_that_raises_ends_both_runs(kind: str) -> None:
 
 
 def central(seen: list[Any]) -> Callable[[int, ArrayRecord], MetricRecord | None]:
-    """Return an ``evaluate_fn`` that notes its arguments and has nothing to say of round 1."""
+    """Return an ``evaluate_fn`` that notes its arguments and returns None for round 1."""
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         seen.append((server_round, numbers(arrays)))
@@ -247,7 +249,7 @@ def compare(ours: Result, flowers: Result) -> None:
 @pytest.mark.parametrize("rounds", [0, 1, 3])
 @pytest.mark.parametrize("starts", [1, 2])
 def test_the_result_is_the_same(rounds: int, starts: int) -> None:
-    """All seven arguments by position; a second start begins anew."""
+    """All seven arguments work by position, and a second start begins again."""
 
     def results(made: Made) -> tuple[list[Result], list[Any]]:
         strategy, seen = made(), list[Any]()
@@ -258,17 +260,17 @@ def test_the_result_is_the_same(rounds: int, starts: int) -> None:
         ]
         return found, seen
 
-    (ours, seen), (flowers, told) = both(results)
+    (ours, seen), (flowers, flower_seen) = run_with_both(results)
     for pair in zip(ours, flowers, strict=True):
         compare(*pair)
     assert len(ours[-1].arrays) == (rounds > 0)
-    assert [t for t, _ in seen] == [t for t, _ in told] == [*range(rounds + 1)] * starts
-    for (_, model), (_, other) in zip(seen, told, strict=True):
+    assert [t for t, _ in seen] == [t for t, _ in flower_seen] == [*range(rounds + 1)] * starts
+    for (_, model), (_, other) in zip(seen, flower_seen, strict=True):
         assert model["w"] == pytest.approx(other["w"])
 
 
 def test_the_result_without_any_good_reply_is_the_same() -> None:
-    """No model, no metrics; ``evaluate_fn`` gets the initial arrays after every round."""
+    """It has neither model nor metrics; ``evaluate_fn`` always gets the initial arrays."""
 
     def results(made: Made) -> tuple[Result, list[Any]]:
         seen: list[Any] = []
@@ -277,14 +279,14 @@ def test_the_result_without_any_good_reply_is_the_same() -> None:
         )
         return result, seen
 
-    (ours, seen), (flowers, told) = both(results)
+    (ours, seen), (flowers, flower_seen) = run_with_both(results)
     compare(ours, flowers)
     assert (len(ours.arrays), len(seen)) == (0, 3)
-    assert seen == told
+    assert seen == flower_seen
 
 
 def test_arrays_of_every_kind_are_averaged() -> None:
-    """Flower makes whole numbers and truth values float64; here they keep their types."""
+    """Flower converts integers and booleans to float64; here they keep their types."""
     model: NamedArrays = {
         "double": np.ones(2),
         "half": np.ones((1, 3), np.float16),
@@ -294,7 +296,7 @@ def test_arrays_of_every_kind_are_averaged() -> None:
         "none": np.zeros((0, 2), np.float32),
     }
 
-    def answer(message: Message, context: Context) -> Message:
+    def make_reply(message: Message, context: Context) -> Message:
         client = int(context.node_config["partition-id"])
         arrays = decode_arrays(message.content["arrays"])  # type: ignore[arg-type]
         grown = {
@@ -304,8 +306,8 @@ def test_arrays_of_every_kind_are_averaged() -> None:
         return make_standard_reply(message, grown, {"num-examples": 1})
 
     app = ClientApp()
-    app.train()(answer)
-    results = both(
+    app.train()(make_reply)
+    results = run_with_both(
         lambda made: made(fraction_evaluate=0.0).start(
             make_grid(app, 3), encode_arrays(model), num_rounds=2
         )
@@ -317,7 +319,7 @@ def test_arrays_of_every_kind_are_averaged() -> None:
         assert (array.dtype, array.shape) == (model[name].dtype, model[name].shape)
 
 
-# --- replies that fail, are missing, or do not fit ------------------------------------------
+# --- failed, missing and unfit replies ------------------------------------------------------
 
 
 def good(client: int, message: Message, **more: float) -> Message:
@@ -327,12 +329,12 @@ def good(client: int, message: Message, **more: float) -> Message:
 
 
 def aggregate_round(
-    made: Made, answers: Mapping[int, Answering], kind: str
+    made: Made, reply_functions: Mapping[int, Answering], kind: str
 ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-    """Return what one round makes of these replies; a client without one does not answer."""
+    """Return the result of one round with these replies; other clients do not reply."""
     strategy = made()
-    messages = sent_by(strategy, kind, ConfigRecord())
-    replies = [answers[k](k, m) for k, m in enumerate(messages) if k in answers]
+    messages = list_sent(strategy, kind, ConfigRecord())
+    replies = [reply_functions[k](k, m) for k, m in enumerate(messages) if k in reply_functions]
     if kind == "train":
         return strategy.aggregate_train(3, replies)
     return None, strategy.aggregate_evaluate(3, replies)
@@ -347,9 +349,11 @@ def error(client: int, message: Message) -> Message:
 def test_errors_and_missing_replies_have_the_same_effect(
     kind: str, fates: tuple[Answering | None, ...]
 ) -> None:
-    """Any three of four nodes answer, fail or say nothing: the same model, the same metrics."""
-    answers = {k: fate for k, fate in enumerate(fates) if fate is not None}
-    (arrays, metrics), (model, means) = both(lambda made: aggregate_round(made, answers, kind))
+    """Any of four nodes reply, fail or stay silent, with the same model and metrics."""
+    replies = {k: fate for k, fate in enumerate(fates) if fate is not None}
+    (arrays, metrics), (model, means) = run_with_both(
+        lambda made: aggregate_round(made, replies, kind)
+    )
     assert numbers(arrays) == of_model(model)
     assert (None if metrics is None else dict(metrics)) == of_metrics(means)
 
@@ -393,7 +397,7 @@ UNFIT: dict[str, tuple[Answering, bool]] = {
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("reply", UNFIT)
 def test_an_unfit_reply_is_left_out_where_flowers_run_ends(reply: str) -> None:
-    """The difference: the round is FedAvg's of the good replies alone, as if it had not come.
+    """Unlike in Flower, the round is FedAvg's of the good replies only.
 
     Flower raises, or its model becomes NaN.
     """
@@ -412,16 +416,16 @@ def test_an_unfit_reply_is_left_out_where_flowers_run_ends(reply: str) -> None:
         assert math.isnan(spoilt["w"].numpy()[0])
 
 
-def test_metrics_of_another_form_cost_their_mean_alone() -> None:
-    """The difference: the update counts, where Flower's run ends."""
-    answers: dict[int, Answering] = {**dict.fromkeys(range(3), good), 3: partial(good, more=1.0)}
-    arrays, metrics = aggregate_round(FedAvg, answers, "train")
+def test_metrics_of_another_form_lose_only_their_mean() -> None:
+    """Unlike in Flower, where the run ends, the update counts."""
+    replies: dict[int, Answering] = {**dict.fromkeys(range(3), good), 3: partial(good, more=1.0)}
+    arrays, metrics = aggregate_round(FedAvg, replies, "train")
     model, _ = aggregate_round(FlowerFedAvg, dict.fromkeys(range(4), good), "train")
     _, means = aggregate_round(FlowerFedAvg, dict.fromkeys(range(3), good), "train")
     assert numbers(arrays) == of_model(model)
     assert dict(metrics or {}) == of_metrics(means)
     with pytest.raises(InconsistentMessageReplies):
-        aggregate_round(FlowerFedAvg, answers, "train")
+        aggregate_round(FlowerFedAvg, replies, "train")
 
 
 @given(
@@ -431,26 +435,26 @@ def test_metrics_of_another_form_cost_their_mean_alone() -> None:
 def test_the_model_is_fedavgs_whatever_the_weights(
     weights: list[float], steps: list[float]
 ) -> None:
-    """Of any clients that answer, with any positive weights."""
+    """The model is FedAvg's for any clients that reply, with any positive weights."""
 
-    def answer(client: int, message: Message) -> Message:
+    def make_reply(client: int, message: Message) -> Message:
         arrays = {"w": MODEL["w"] + np.float32(steps[client])}
         return make_standard_reply(message, arrays, {"num-examples": weights[client]})
 
-    answers = dict.fromkeys(range(len(weights)), answer)
-    (arrays, _), (model, _) = both(lambda made: aggregate_round(made, answers, "train"))
+    replies = dict.fromkeys(range(len(weights)), make_reply)
+    (arrays, _), (model, _) = run_with_both(lambda made: aggregate_round(made, replies, "train"))
     assert arrays is not None
     assert model is not None
     assert arrays["w"].numpy() == pytest.approx(model["w"].numpy(), rel=1e-5, abs=1e-4)
 
 
-# --- where another rule differs, and by how much --------------------------------------------
+# --- documented differences of other rules --------------------------------------------------
 
 
 @pytest.mark.parametrize("fraction", [0.25, 0.5, 0.75])
 @pytest.mark.parametrize("made", [FedAU, FedAvgAll])
 def test_a_client_that_is_not_selected_counts_as_absent(made: Made, fraction: float) -> None:
-    """With ``fraction_train`` of equal clients, round 1 moves that share of FedAvg's step."""
+    """With equal clients, round 1 moves by ``fraction_train`` of FedAvg's step."""
     app = make_standard_app(lambda k: {"num-examples": 5}, by=lambda k: 2.0)
     options: dict[str, Any] = {"fraction_train": fraction, "min_train_nodes": 1}
     steps = [
@@ -462,7 +466,7 @@ def test_a_client_that_is_not_selected_counts_as_absent(made: Made, fraction: fl
 
 
 def test_after_many_rounds_fedaus_step_is_fedavgs_in_the_mean() -> None:
-    """Estimated rates make up for sampling: 100 rounds of a half move about as far as Flower's."""
+    """Estimated rates correct sampling: 100 rounds of a half move about as far as Flower's."""
     app = make_standard_app(lambda k: {"num-examples": 5}, by=lambda k: 1.0)
     strategy = FedAU(fraction_train=0.5, fraction_evaluate=0.0)
     result = strategy.start(make_grid(app, 8), encode_arrays(MODEL), num_rounds=100)
@@ -485,7 +489,7 @@ def test_after_many_rounds_fedaus_step_is_fedavgs_in_the_mean() -> None:
 def test_the_summary_has_every_line_of_fedavgs(
     options: dict[str, Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In its order, whatever is set."""
+    """The lines are in its order, for any settings."""
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     caplog.set_level(logging.INFO, logger="flwr")
 
@@ -495,13 +499,13 @@ def test_the_summary_has_every_line_of_fedavgs(
         strategy.summary()
         return [record.getMessage().strip("\t│├└─> ") for record in caplog.records]
 
-    ours, flowers = both(lines)
+    ours, flowers = run_with_both(lines)
     places = [ours.index(line) for line in flowers]
     assert places == sorted(places)
 
 
 def test_types_of_messages_are_flowers() -> None:
-    """Nobody is asked anything else: no query, before round 1 or later."""
+    """No other messages are sent: no query, neither before round 1 nor later."""
     grid = ScriptedGrid(make_standard_app(), {}, K)
     FedAvg().start(grid, encode_arrays(MODEL), num_rounds=2)
     kinds = {kind for _, types in grid.exchanges for kind in types}

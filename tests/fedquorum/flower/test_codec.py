@@ -386,7 +386,8 @@ def test_a_node_refuses_a_server_of_another_version(number: int | None, message:
         (1, f"this node speaks 1, the server {PROTOCOL_VERSION}: update fedquorum on the node"),
         (
             NEXT,
-            f"this node speaks {NEXT}, the server {PROTOCOL_VERSION}: update fedquorum on the server",
+            f"this node speaks {NEXT}, the server {PROTOCOL_VERSION}: "
+            "update fedquorum on the server",
         ),
     ],
 )

@@ -151,7 +151,8 @@ def test_with_keys_the_claim_to_another_ones_client_is_refused() -> None:
     nodes = KeyedGrid([[1], [0]])
     directory = NodeRegistry([0, 1], nodes.group_by_key({1: {1}, 2: {1}}))
     refused = re.escape(
-        f"node 2 with key {nodes.get_fingerprint(2)} claims client 0, which is another key's: refused"
+        f"node 2 with key {nodes.get_fingerprint(2)} claims client 0, "
+        "which is another key's: refused"
     )
     with pytest.raises(ClientsMissingError, match=f"missing clients: 0.*{refused}"):
         directory.wait(nodes, 0.3)
