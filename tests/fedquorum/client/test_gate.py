@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 INF, NAN = math.inf, math.nan
 
 
-def just_above(value: float) -> float:
+def step_above(value: float) -> float:
     return math.nextafter(value, INF)
 
 
-def just_below(value: float) -> float:
+def step_below(value: float) -> float:
     return math.nextafter(value, -INF)
 
 
@@ -23,10 +23,10 @@ def just_below(value: float) -> float:
     [
         (0.2, 1.0, 0.5, True),
         (0.2, 1.0, 1.1, True),
-        (0.2, 1.0, 1.2, True),  # the boundary belongs to those who join
-        (0.2, 1.0, just_above(1.2), False),
+        (0.2, 1.0, 1.2, True),  # a client on the boundary trains
+        (0.2, 1.0, step_above(1.2), False),
         (0.2, 0.1, 0.1 + 0.2, True),  # 0.30000000000000004, as F + eps comes out in floats
-        (0.2, 0.1, just_above(0.1 + 0.2), False),
+        (0.2, 0.1, step_above(0.1 + 0.2), False),
         (0.1, 0.7, 0.8, False),  # 0.7 + 0.1 is just below 0.8 in floats, though 0.8 - 0.7 < 0.1
         (0.2, 1.0, 9.0, False),
         (0.0, 1.0, 1.0, False),  # closed, even at equal losses
@@ -43,7 +43,7 @@ def just_below(value: float) -> float:
     ],
 )
 def test_loss_criterion(epsilon: float, global_loss: float, loss: float, expected: bool) -> None:
-    """By loss a client joins where F_k <= F + eps in floats; 0 closes, NaN never joins."""
+    """By loss a client trains if F_k <= F + eps in floats; 0 closes the gate, NaN never trains."""
     decision = should_train(
         "loss", epsilon, global_loss=global_loss, global_accuracy=0.9, loss=loss, accuracy=0.1
     )
@@ -55,8 +55,8 @@ def test_loss_criterion(epsilon: float, global_loss: float, loss: float, expecte
     [
         (0.2, 0.7, 0.9, True),
         (0.2, 0.7, 0.6, True),
-        (0.2, 0.7, 0.7 - 0.2, True),  # the boundary belongs to those who join
-        (0.2, 0.7, just_below(0.7 - 0.2), False),
+        (0.2, 0.7, 0.7 - 0.2, True),  # a client on the boundary trains
+        (0.2, 0.7, step_below(0.7 - 0.2), False),
         (0.1, 0.3, 0.2, True),  # 0.3 - 0.1 is just below 0.2 in floats
         (0.3, 0.9, 0.6, False),  # 0.9 - 0.3 is just above 0.6 in floats
         (0.2, 0.7, 0.0, False),
@@ -75,7 +75,7 @@ def test_loss_criterion(epsilon: float, global_loss: float, loss: float, expecte
 def test_accuracy_criterion(
     epsilon: float, global_accuracy: float, accuracy: float, expected: bool
 ) -> None:
-    """By accuracy a client joins where acc_k >= acc - eps in floats; 0 closes, NaN never joins."""
+    """By accuracy a client trains if acc_k >= acc - eps in floats; NaN never trains."""
     decision = should_train(
         "accuracy",
         epsilon,
@@ -90,7 +90,7 @@ def test_accuracy_criterion(
 @pytest.mark.parametrize("epsilon", [0.0, 0.2, INF])
 @pytest.mark.parametrize("criterion", ["", "Loss", "both"])
 def test_an_invalid_criterion_is_refused(criterion: str, epsilon: float) -> None:
-    """A criterion that does not exist raises and is named, whatever epsilon is."""
+    """An unknown criterion raises an error that names it, for any epsilon."""
     with pytest.raises(ValueError, match=f"must be loss or accuracy, got '{criterion}'"):
         should_train(criterion, epsilon, global_loss=1, global_accuracy=1, loss=1, accuracy=1)
 
@@ -100,7 +100,7 @@ epsilons = st.one_of(st.floats(0, 10), st.sampled_from([0.0, 0.2, INF]))
 
 
 def decide_independently(local: float, common: float, epsilon: float, sign: int) -> bool:
-    """Independently: badness is measured upwards; refuse unless it is proven small enough."""
+    """Decide by an independent formula: train only if the badness is provably small enough."""
     if any(map(math.isnan, (local, common))) or not epsilon > 0:
         return False
     return not sign * local > sign * common + epsilon
@@ -108,7 +108,7 @@ def decide_independently(local: float, common: float, epsilon: float, sign: int)
 
 @given(local=measures, common=measures, epsilon=epsilons)
 def test_decision_is_the_formula(local: float, common: float, epsilon: float) -> None:
-    """Both criteria agree with an independent restatement and look at nothing but their own."""
+    """Both criteria agree with an independent formula and depend only on their own numbers."""
     by_loss = should_train(
         "loss", epsilon, global_loss=common, global_accuracy=NAN, loss=local, accuracy=NAN
     )
@@ -123,7 +123,7 @@ def test_decision_is_the_formula(local: float, common: float, epsilon: float) ->
 def test_larger_epsilon_never_closes(
     local: float, common: float, epsilon: float, more: float
 ) -> None:
-    """Who joins at an epsilon also joins at a larger one."""
+    """A client that trains at an epsilon also trains at a larger one."""
     for criterion in ("loss", "accuracy"):
         small, large = (
             should_train(

@@ -1,4 +1,4 @@
-"""What the client's half of the library needs."""
+"""The requirements of the client's side of the library."""
 
 import subprocess
 import sys
@@ -22,14 +22,14 @@ LIBRARY = Path(__file__).parents[3] / "strategies"
     ],
 )
 def test_decisions_and_processes_need_neither_flower_nor_the_app(module: str) -> None:
-    """They can be imported where Flower, torch, and this project's app are missing."""
+    """They can be imported without Flower, torch and this project's app."""
     missing = ("flwr", "torch", "client_app", "server_app", "conf")
     program = f"import sys; sys.modules.update(dict.fromkeys({missing})); import {module}"
     subprocess.run([sys.executable, "-c", program], cwd=LIBRARY, env={}, check=True)
 
 
-def test_what_is_no_part_of_the_availability_is_missing() -> None:
-    """The mod is imported when it is used; another name is an error like in any module."""
+def test_unknown_names_of_the_availability_package_are_missing() -> None:
+    """The mod is imported when used; an unknown name is an error as in any module."""
     assert availability.AvailabilityMod is AvailabilityMod
     expected = "^module 'fedquorum.client.availability' has no attribute 'AvailabilityModule'$"
     with pytest.raises(AttributeError, match=expected):

@@ -1,4 +1,4 @@
-"""How long simulated clients take."""
+"""Response times of simulated clients."""
 
 import math
 from pathlib import Path
@@ -16,20 +16,20 @@ def write(folder: Path, text: str) -> Path:
 
 
 def test_lognormal_times_have_their_median_and_spread() -> None:
-    """Of 4,000 clients: the logarithm's mean and standard deviation, within 4 standard errors."""
+    """The logarithms of 4,000 clients have the right mean and spread, within 4 standard errors."""
     clients = 4000
     times = LognormalLatency(median=20.0, between=0.8, within=0.3)
     logs = np.log([times.get_seconds(1, k, 5) for k in range(clients)])
     spread = math.hypot(0.8, 0.3)
     assert abs(logs.mean() - math.log(20.0)) < 4 * spread / math.sqrt(clients)
     assert abs(logs.std() - spread) < 4 * spread / math.sqrt(2 * clients)
-    # One client over the rounds: its own mean, and the spread within.
+    # One client over the rounds has its own mean and the spread ``within``.
     rounds = np.log([times.get_seconds(1, 7, t) for t in range(1, clients + 1)])
     assert abs(rounds.std() - 0.3) < 4 * 0.3 / math.sqrt(2 * clients)
 
 
 def test_a_time_depends_on_seed_client_and_round_alone() -> None:
-    """Whatever was asked before; without spread all take the median."""
+    """Earlier calls do not matter; without spread all clients take the median."""
     times = LognormalLatency()
     assert times.get_seconds(3, 4, 5) == LognormalLatency().get_seconds(3, 4, 5)
     assert len({times.get_seconds(s, k, t) for s in (1, 2) for k in (0, 1) for t in (1, 2)}) == 8
@@ -38,13 +38,13 @@ def test_a_time_depends_on_seed_client_and_round_alone() -> None:
 
 @pytest.mark.parametrize("wrong", [{"median": 0.0}, {"between": -1.0}, {"within": math.nan}])
 def test_impossible_parameters(wrong: dict[str, float]) -> None:
-    """They are refused by name."""
+    """The error names the parameter."""
     with pytest.raises(ParameterError, match=next(iter(wrong))):
         LognormalLatency(**wrong)
 
 
 def test_times_from_a_file(tmp_path: Path) -> None:
-    """A line holds from its round to the client's next; before its first, the first holds."""
+    """A line holds from its round to the client's next; the first also holds before it."""
     path = write(tmp_path, "round,seconds,client\n4,2.5,0\n1,1.0,0\n3,9,1\n")
     times = read_response_times(str(path), 2)
     assert [times.get_seconds(1, 0, t) for t in (1, 3, 4, 99)] == [1.0, 1.0, 2.5, 2.5]
@@ -73,7 +73,7 @@ def test_times_from_a_file(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_name_their_line(tmp_path: Path, text: str, problem: str) -> None:
-    """In one line, with the file."""
+    """The error is one line with the file."""
     path = write(tmp_path, text)
     with pytest.raises(DataError, match="response times must be a CSV file") as raised:
         read_response_times(str(path), 2)
@@ -81,6 +81,6 @@ def test_mistakes_name_their_line(tmp_path: Path, text: str, problem: str) -> No
 
 
 def test_no_file(tmp_path: Path) -> None:
-    """The path is named."""
+    """The error names the path."""
     with pytest.raises(DataError, match="No such file"):
         read_response_times(str(tmp_path / "nowhere.csv"), 2)

@@ -24,7 +24,7 @@ from fedquorum.errors import ParameterError
 P = np.array([0.05, 0.1, 0.12, 0.3, 1.0])
 
 
-def path(process: AvailabilityProcess, client: int, rounds: int = 60) -> list[int]:
+def list_states(process: AvailabilityProcess, client: int, rounds: int = 60) -> list[int]:
     """Return the states of rounds 1, 2, ..."""
     return [
         compute_process_state(process, seed=3, client=client, server_round=t).state
@@ -32,8 +32,8 @@ def path(process: AvailabilityProcess, client: int, rounds: int = 60) -> list[in
     ]
 
 
-def reference(kind: str, p: float, t: int) -> float:
-    """Return p_n(t) by the formulas of the paper, with its constants, written a second time."""
+def compute_reference(kind: str, p: float, t: int) -> float:
+    """Return p_n(t) by an independent form of the paper's formulas and constants."""
     g = 0.3 * math.sin(2 * math.pi * t / 20) + 1 - 0.3
     if kind == "staircase":
         return p if t % 20 < 10 else 0.4 * p
@@ -46,7 +46,7 @@ def reference(kind: str, p: float, t: int) -> float:
 def test_the_paper_is_the_default(kind: str) -> None:
     """Period 20, low 0.4, gamma 0.3 and a cut of 0.1, over three periods."""
     for t in range(60):
-        expected = [reference(kind, p, t) for p in P.tolist()]
+        expected = [compute_reference(kind, p, t) for p in P.tolist()]
         np.testing.assert_allclose(
             PATTERNS[kind]().compute_probabilities(P, t), expected, rtol=1e-12
         )
@@ -64,7 +64,7 @@ def test_the_paper_is_the_default(kind: str) -> None:
     ],
 )
 def test_rates_by_hand(pattern: AvailabilityPattern, p: float, rate: float) -> None:
-    """Means over a period: 0.7 p for both, and less where some rounds are cut."""
+    """The mean over a period is 0.7 p for both, and less with rounds below the cut."""
     assert PeriodicProcess(p, pattern).rate == pytest.approx(rate, abs=5e-5)
     assert pattern.compute_max_probabilities(np.array([p]))[0] == max(
         pattern.compute_probabilities(np.array([p]), t)[0] for t in range(pattern.period)
@@ -72,7 +72,7 @@ def test_rates_by_hand(pattern: AvailabilityPattern, p: float, rate: float) -> N
 
 
 def test_rounds_that_are_not_cut() -> None:
-    """7 of 20 for p = 0.12; the tie at the peak alone for p = 0.1; never for less; all for 0.3."""
+    """These are 7 of 20 for p = 0.12, only the peak for p = 0.1, none below, and all for 0.3."""
     there = np.array([InterleavedSine().compute_probabilities(P, t) > 0 for t in range(20)])
     assert there.sum(axis=0).tolist() == [0, 1, 7, 20, 20]
     assert there[5, 1]
@@ -81,7 +81,7 @@ def test_rounds_that_are_not_cut() -> None:
 @pytest.mark.parametrize("period", [2, 3, 5, 7, 10, 20, 33])
 @pytest.mark.parametrize("phase", [0, 1, 8])
 def test_the_largest_probability_of_a_sine(period: int, phase: int) -> None:
-    """Found without going through the period, wherever its peak falls between rounds."""
+    """It needs no loop over the period, wherever the peak falls between rounds."""
     for pattern in (Sine(period, phase), InterleavedSine(period, phase, cut=0.25)):
         rounds = [pattern.compute_probabilities(P, t) for t in range(period)]
         np.testing.assert_array_equal(pattern.compute_max_probabilities(P), np.max(rounds, axis=0))
@@ -100,13 +100,13 @@ def test_the_largest_probability_of_a_sine(period: int, phase: int) -> None:
 def test_a_pattern_that_changes_nothing_is_bernoulli(
     pattern: AvailabilityPattern, p: float
 ) -> None:
-    """Path by path, to the bit."""
+    """The paths are equal, to the bit."""
     for client in range(4):
-        assert path(PeriodicProcess(p, pattern), client) == path(Bernoulli(p), client)
+        assert list_states(PeriodicProcess(p, pattern), client) == list_states(Bernoulli(p), client)
 
 
 def test_a_phase_begins_later_in_the_period() -> None:
-    """Round t with phase 3 has the probabilities of round t + 3 without."""
+    """Round t with phase 3 has the probabilities of round t + 3 without a phase."""
     kinds: tuple[type[Staircase | Sine], ...] = (Staircase, Sine, InterleavedSine)
     for kind in kinds:
         shifted, plain = kind(phase=3), kind()
@@ -117,7 +117,7 @@ def test_a_phase_begins_later_in_the_period() -> None:
 
 
 def test_clients_come_as_often_as_the_pattern_says() -> None:
-    """The share of 4,000 clients there in each round, within four standard deviations."""
+    """The fraction of 4,000 clients available in each round is right within 4 sd."""
     pattern = InterleavedSine(period=4, cut=0.25)
     process = PeriodicProcess(0.5, pattern)
     for t in range(4):
@@ -130,11 +130,11 @@ def test_clients_come_as_often_as_the_pattern_says() -> None:
 def test_a_client_below_the_cut_never_comes() -> None:
     """Its rate is 0."""
     assert PeriodicProcess(0.05, InterleavedSine()).rate == 0.0
-    assert not any(path(PeriodicProcess(0.05, InterleavedSine()), 0, 200))
+    assert not any(list_states(PeriodicProcess(0.05, InterleavedSine()), 0, 200))
 
 
 def test_a_pattern_is_read_from_settings() -> None:
-    """By its name, with the parameters that are given; others have none."""
+    """A pattern has a name and the given parameters; other availabilities have none."""
     given = {"name": "interleaved", "p": 0.3, "period": 10, "cut": 0.2}
     assert build_pattern(given) == InterleavedSine(period=10, cut=0.2)
     assert build_pattern({"name": "bernoulli", "p": 0.3}) is None
@@ -154,7 +154,7 @@ def test_a_pattern_is_read_from_settings() -> None:
     ],
 )
 def test_impossible_parameters(make: Callable[[], object], message: str) -> None:
-    """A parameter outside its range is named with the range and the value."""
+    """The error names the parameter, its range and the value."""
     with pytest.raises(ParameterError) as caught:
         make()
     assert str(caught.value) == message

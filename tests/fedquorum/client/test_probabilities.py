@@ -16,12 +16,12 @@ LABELS = np.array([0, 0, 2, 2, 2, 0, 2, 2])
 
 
 def test_class_distribution() -> None:
-    """The share of each class, 0 for a class without labels."""
+    """It has the fraction of each class, 0 for a class without labels."""
     np.testing.assert_array_equal(compute_class_distribution(LABELS, 4), [3 / 8, 0, 5 / 8, 0])
 
 
 def test_no_labels() -> None:
-    """Without labels there is no distribution, and no probability that is not a number."""
+    """Without labels there is no distribution: an error instead of NaN."""
     with pytest.raises(ValueError, match="without training labels"):
         compute_class_distribution(LABELS[:0], 4)
 
@@ -48,13 +48,13 @@ def test_correlated_probability_by_hand(
 
 
 def test_shapes_must_agree() -> None:
-    """Distributions over different numbers of classes are no probability."""
+    """Distributions over different numbers of classes raise an error."""
     with pytest.raises(ValueError, match="mismatch"):
         compute_correlated_probability(np.ones(3) / 3, np.ones(4) / 4)
 
 
 def test_contribution_is_a_dirichlet_draw_of_the_seed() -> None:
-    """On the simplex, the same for a seed, with the mean 1/L and variance of Dir(alpha)."""
+    """It is on the simplex, the same for a seed, with mean and variance of Dir(alpha)."""
     draws = np.array([sample_class_contribution(seed, 5, 0.1) for seed in range(4000)])
     np.testing.assert_allclose(draws.sum(axis=1), 1.0, atol=1e-12)
     assert (draws >= 0).all()
@@ -79,7 +79,7 @@ def test_mean_is_the_mean() -> None:
 
 
 def test_rates_of_the_classes_are_uniform_draws_of_the_seed() -> None:
-    """U(0, 1) for the first half of the classes, U(0, 0.5) for the others."""
+    """They are U(0, 1) for the first half of the classes, U(0, 0.5) for the others."""
     draws = np.array([sample_class_rates(seed, 10) for seed in range(2_000)])
     np.testing.assert_array_equal(draws[7], sample_class_rates(7, 10))
     assert draws.min() >= 0

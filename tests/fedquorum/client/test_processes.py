@@ -1,4 +1,4 @@
-"""Participation processes: their laws, and paths that do not depend on who asks when."""
+"""Participation processes: their laws, and paths that do not depend on the order of calls."""
 
 import math
 from collections.abc import Callable
@@ -37,10 +37,10 @@ PROCESSES: list[AvailabilityProcess] = [
 ]
 
 
-def paths(
+def draw_paths(
     process: AvailabilityProcess, clients: int, rounds: int, seed: int = 0
 ) -> NDArray[np.bool_]:
-    """Return who is available when, (clients, rounds), drawn from one generator."""
+    """Return the availability, shape (clients, rounds), drawn from one generator."""
     rng = np.random.default_rng(seed)
     found = np.zeros((clients, rounds), dtype=bool)
     for client in range(clients):
@@ -61,8 +61,8 @@ def assert_rate(found: NDArray[np.bool_], p: float) -> None:
 
 @pytest.mark.parametrize("p", [0.02, 0.3, 0.9])
 def test_bernoulli(p: float) -> None:
-    """Available with p, whatever happened in the round before."""
-    found = paths(Bernoulli(p), 1, 40_000)[0]
+    """The client is available with p, whatever happened in the previous round."""
+    found = draw_paths(Bernoulli(p), 1, 40_000)[0]
     assert_rate(found, p)
     assert_rate(found[1:][found[:-1]], p)
     assert_rate(found[1:][~found[:-1]], p)
@@ -84,8 +84,8 @@ def test_bernoulli(p: float) -> None:
     ids=repr,
 )
 def test_stationary_from_the_first_round(process: StochasticProcess) -> None:
-    """In each of the first rounds the share of clients available is the stationary one."""
-    found = paths(process, 20_000, 4)
+    """In each of the first rounds the fraction of available clients is the stationary one."""
+    found = draw_paths(process, 20_000, 4)
     for t in range(4):
         assert_rate(found[:, t], process.rate)
 
@@ -112,8 +112,8 @@ def test_markov_transitions_by_hand(p: float, max_transition: float, a: float, b
 
 @pytest.mark.parametrize("chain", [Markov(0.3, 0.4), Markov(0.1), Markov(0.02)], ids=repr)
 def test_markov_moves_by_its_transitions(chain: Markov) -> None:
-    """The shares of moves in a long path are a and b, and the two do not depend on the past."""
-    found = paths(chain, 1, 200_000)[0]
+    """The fractions of transitions in a long path are a and b, whatever the past."""
+    found = draw_paths(chain, 1, 200_000)[0]
     a, b = chain.transitions
     now, following = found[:-1], found[1:]
     assert_rate(following[~now], a)
@@ -123,10 +123,10 @@ def test_markov_moves_by_its_transitions(chain: Markov) -> None:
 
 
 @pytest.mark.parametrize("process", [Bernoulli(1.0), Markov(1.0), Cyclic(1.0, 7)], ids=repr)
-def test_a_probability_of_one_is_always(process: StochasticProcess) -> None:
-    """p = 1 leaves no round out."""
+def test_a_probability_of_one_is_always_available(process: StochasticProcess) -> None:
+    """With p = 1 the client is available in every round."""
     assert process.rate == 1
-    assert paths(process, 20, 30).all()
+    assert draw_paths(process, 20, 30).all()
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_probability_of_one_is_always(process: StochasticProcess) -> None:
     [
         (0.3, 10, 3),
         (0.26, 10, 3),
-        (0.25, 10, 2),  # halves to the even number, as NumPy's and the authors'
+        (0.25, 10, 2),  # halves round to even, as in NumPy and the authors' code
         (0.02, 100, 2),
         (0.001, 100, 1),
         (0.999, 100, 99),
@@ -146,10 +146,10 @@ def test_a_probability_of_one_is_always(process: StochasticProcess) -> None:
 )
 @pytest.mark.parametrize("start", ["stationary", "inactive"])
 def test_cycle(p: float, period: int, active: int, start: str) -> None:
-    """Every period has max(1, round(T_c p)) active rounds in one piece, at least one inactive."""
+    """Every period has max(1, round(T_c p)) consecutive active rounds, and an inactive one."""
     cycle = Cyclic(p, period, start)
     assert (cycle.active_rounds, cycle.rate) == (active, active / period)
-    for path in paths(cycle, 30, 3 * period):
+    for path in draw_paths(cycle, 30, 3 * period):
         np.testing.assert_array_equal(path[period:], path[:-period])
         assert path[:period].sum() == active
         begins = ~path[:-1] & path[1:]
@@ -158,7 +158,7 @@ def test_cycle(p: float, period: int, active: int, start: str) -> None:
 
 
 def test_a_stationary_cycle_starts_anywhere() -> None:
-    """Round 1 is at each place of the period equally often."""
+    """Round 1 is at each position of the period equally often."""
     rng = np.random.default_rng(0)
     positions = np.array([Cyclic(0.3, 10).advance(None, 1, rng) for _ in range(20_000)])
     for place in range(10):
@@ -166,8 +166,8 @@ def test_a_stationary_cycle_starts_anywhere() -> None:
 
 
 def test_a_cycle_that_starts_inactive() -> None:
-    """The first active part is whole, and begins in each of the rounds 1..(inactive) as often."""
-    found = paths(Cyclic(0.3, 10, "inactive"), 20_000, 13)
+    """The first active part is whole, and starts in each of rounds 1..(inactive) equally often."""
+    found = draw_paths(Cyclic(0.3, 10, "inactive"), 20_000, 13)
     first = found.argmax(axis=1)
     assert set(first) == set(range(7))
     for t in range(7):
@@ -186,8 +186,8 @@ def test_resting_rates_by_hand(p: float, rest: int, rate: float) -> None:
 
 
 def test_a_client_rests_for_r_rounds_and_is_then_available_as_before() -> None:
-    """After each round of being there it is away for R rounds, and then there with p again."""
-    found = paths(Cooldown(Bernoulli(0.5), 3), 1, 40_000)[0]
+    """After each available round the client rests for R rounds, then is available with p."""
+    found = draw_paths(Cooldown(Bernoulli(0.5), 3), 1, 40_000)[0]
     there = np.flatnonzero(found[:-4])
     for k in (1, 2, 3):
         assert not found[there + k].any()
@@ -195,17 +195,17 @@ def test_a_client_rests_for_r_rounds_and_is_then_available_as_before() -> None:
 
 
 def test_without_rest_a_path_is_that_of_the_process() -> None:
-    """To the bit, by the same draws."""
+    """The paths are equal to the bit, by the same draws."""
     for p in (0.02, 0.5, 1.0):
         for client in range(5):
-            resting = full_path(Cooldown(Bernoulli(p), 0), client, 40)
-            assert resting == full_path(Bernoulli(p), client, 40)
+            resting = list_states(Cooldown(Bernoulli(p), 0), client, 40)
+            assert resting == list_states(Bernoulli(p), client, 40)
 
 
 def test_trace() -> None:
-    """Available in the rounds given, and in no other."""
+    """The client is available in exactly the given rounds."""
     trace = Trace(frozenset({2, 3, 7}))
-    assert [t + 1 for t in np.flatnonzero(paths(trace, 1, 20)[0])] == [2, 3, 7]
+    assert [t + 1 for t in np.flatnonzero(draw_paths(trace, 1, 20)[0])] == [2, 3, 7]
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_trace() -> None:
     ],
 )
 def test_impossible_parameters(make: Callable[[], AvailabilityProcess], message: str) -> None:
-    """A parameter outside its range is named with the range and the value."""
+    """The error names the parameter, its range and the value."""
     with pytest.raises(ParameterError) as caught:
         make()
     assert str(caught.value) == message
@@ -238,10 +238,10 @@ def test_impossible_parameters(make: Callable[[], AvailabilityProcess], message:
 # --- paths -----------------------------------------------------------------------------------
 
 
-def full_path(
+def list_states(
     process: AvailabilityProcess, client: int, rounds: int, seed: int = 4
 ) -> list[ProcessState]:
-    """Return where the process is in rounds 1, 2, ..., asked in each."""
+    """Return the states of rounds 1, 2, ..., computed in each round."""
     found: list[ProcessState] = []
     for t in range(1, rounds + 1):
         last = found[-1] if found else None
@@ -253,11 +253,11 @@ def full_path(
 
 @pytest.mark.parametrize("process", PROCESSES, ids=repr)
 @given(asked=st.lists(st.integers(1, 25), min_size=1, max_size=6))
-def test_a_path_does_not_depend_on_the_order_of_queries(
+def test_a_path_does_not_depend_on_the_order_of_calls(
     process: AvailabilityProcess, asked: list[int]
 ) -> None:
-    """Rounds left out, asked twice, asked again later, or asked of nobody who remembers."""
-    expected = full_path(process, 3, 25)
+    """Rounds may be skipped, repeated, revisited later, or computed without a last state."""
+    expected = list_states(process, 3, 25)
     last = None
     for t in asked:
         last = compute_process_state(process, seed=4, client=3, server_round=t, last=last)
@@ -267,25 +267,25 @@ def test_a_path_does_not_depend_on_the_order_of_queries(
 
 def test_draws_are_of_seed_round_and_client() -> None:
     """Round t of client k is drawn from (seed, "availability", t, k)."""
-    states = [m.state for m in full_path(Bernoulli(0.3), 5, 30, seed=2)]
+    states = [m.state for m in list_states(Bernoulli(0.3), 5, 30, seed=2)]
     draws = [make_generator(2, "availability", t, 5).random() for t in range(1, 31)]
     assert states == [int(draw < 0.3) for draw in draws]
 
 
 @pytest.mark.parametrize("process", PROCESSES[:-1], ids=repr)
 def test_clients_and_seeds_differ(process: AvailabilityProcess) -> None:
-    """Another client or another seed is another path."""
+    """Another client or another seed has another path."""
     found = {
-        tuple(m.state for m in full_path(process, client, 60, seed))
+        tuple(m.state for m in list_states(process, client, 60, seed))
         for client, seed in ((0, 0), (1, 0), (0, 1), (2, 7))
     }
     assert len(found) > 1
 
 
 def test_clients_are_independent() -> None:
-    """Whether one client is available says nothing of the next one's same round."""
+    """One client's availability is independent of the next client's in the same round."""
     found = np.array(
-        [[m.state for m in full_path(Bernoulli(0.5), k, 200)] for k in range(40)], dtype=bool
+        [[m.state for m in list_states(Bernoulli(0.5), k, 200)] for k in range(40)], dtype=bool
     )
     assert_rate(found, 0.5)
     assert_rate(found[1:] == found[:-1], 0.5)
@@ -301,10 +301,10 @@ def test_rounds_count_from_one() -> None:
 @pytest.mark.parametrize(
     "process", [Bernoulli(0.3), PeriodicProcess(0.3, Sine()), Trace(frozenset({2_000}))]
 )
-def test_rounds_without_a_question_cost_nothing_without_memory(
+def test_skipped_rounds_of_memoryless_processes_take_no_draws(
     monkeypatch: pytest.MonkeyPatch, process: AvailabilityProcess
 ) -> None:
-    """A client that is asked for the first time in a late round draws for that round alone."""
+    """A client that is first selected in a late round draws only for that round."""
     drawn: list[int] = []
 
     def note_draw(*words: Any) -> np.random.Generator:

@@ -1,4 +1,4 @@
-"""Traces: who is available when, from a CSV file, and every mistake with its line."""
+"""Traces: availability from a CSV file, and every mistake with its line."""
 
 from pathlib import Path
 
@@ -28,13 +28,13 @@ def write(folder: Path, content: str | bytes) -> Path:
     ids=["numbers", "words", "blank lines", "other columns", "Windows", "BOM and quotes"],
 )
 def test_rounds_of_each_client(tmp_path: Path, content: str) -> None:
-    """The rounds with a line that says 1 or true; what is not listed is not available."""
+    """A client is available in rounds with 1 or true, and in no round without a line."""
     path = write(tmp_path, content)
     assert read_trace(str(path), 3) == {0: frozenset({1, 3}), 1: frozenset({2})}
 
 
-def test_nobody_available(tmp_path: Path) -> None:
-    """A trace may have nobody in it who is available."""
+def test_a_trace_may_have_no_available_client(tmp_path: Path) -> None:
+    """Such a trace is read without an error."""
     assert read_trace(str(write(tmp_path, HEADER + "1,0,0\n")), 1) == {}
 
 
@@ -72,7 +72,7 @@ MISTAKES: dict[str | bytes, str] = {
 
 @pytest.mark.parametrize("content", MISTAKES, ids=[repr(c)[:40] for c in MISTAKES])
 def test_mistakes_have_their_line(tmp_path: Path, content: str | bytes) -> None:
-    """Setting, file, line and what is wrong there, in one line."""
+    """The error is one line with the setting, the file, the line and the mistake."""
     path = write(tmp_path, content)
     with pytest.raises(DataError, match=MISTAKES[content]) as caught:
         read_trace(str(path), 3)
@@ -83,7 +83,7 @@ def test_mistakes_have_their_line(tmp_path: Path, content: str | bytes) -> None:
 
 
 def test_no_file(tmp_path: Path) -> None:
-    """A path that leads nowhere, or to a folder, is named."""
+    """The error names a path that is missing or a folder."""
     with pytest.raises(DataError, match=r"nowhere\.csv: No such file or directory$"):
         read_trace(str(tmp_path / "nowhere.csv"), 3)
     with pytest.raises(DataError, match=r"Is a directory$"):

@@ -1,4 +1,4 @@
-"""The protocol: what is encoded is read back, and what is wrong is named."""
+"""The protocol: messages decode to what was encoded, and errors name the problem."""
 
 import gc
 import math
@@ -81,22 +81,22 @@ def make_shifted_result(client: int, shift: float) -> TrainResult:
 
 
 def assert_same(got: Sequence[TrainResult], expected: Sequence[TrainResult]) -> None:
-    """Compare answers, and their arrays to the last bit."""
-    assert [replace(answer, arrays=None) for answer in got] == [
-        replace(answer, arrays=None) for answer in expected
+    """Compare results, and their arrays to the last bit."""
+    assert [replace(result, arrays=None) for result in got] == [
+        replace(result, arrays=None) for result in expected
     ]
-    for answer, other in zip(got, expected, strict=True):
-        assert (answer.arrays is None) == (other.arrays is None)
+    for result, other in zip(got, expected, strict=True):
+        assert (result.arrays is None) == (other.arrays is None)
         for name, array in (other.arrays or {}).items():
-            assert answer.arrays is not None
-            np.testing.assert_array_equal(answer.arrays[name], array, strict=True)
+            assert result.arrays is not None
+            np.testing.assert_array_equal(result.arrays[name], array, strict=True)
 
 
 # --- requests ------------------------------------------------------------------------------
 
 
 def test_a_train_request_gives_each_client_its_own_task() -> None:
-    """Lists over the clients become one value each; the rest is the same for all."""
+    """Each client gets its value of a list; other values are the same for all."""
     content = encode_train_request(encode_arrays(MODEL), TRAIN)
     arrays, tasks = decode_train_request(content, hosted=(0, 2, 4, 6))
     np.testing.assert_array_equal(arrays["w"], MODEL["w"])
@@ -111,17 +111,17 @@ def test_a_train_request_gives_each_client_its_own_task() -> None:
     assert tasks == (first, replace(first, client=6, priority=False))
 
 
-def starts_of(*places: int) -> TrainRequest:
-    """Return a request to clients 0, 1, ... that start from models 0.0, 1.0, ... by place."""
-    models = tuple(encode_arrays({"w": np.full(2, float(i))}) for i in range(max(places) + 1))
-    call = RoundPlan(tuple(range(len(places))), requests_loss=False)
-    starts = NodeStartModels(models, places)
-    return replace(TRAIN, plan=call, priority=(True,) * len(places), start_models=starts)
+def make_start_request(*indices: int) -> TrainRequest:
+    """Return a request to clients 0, 1, ... that start from models 0.0, 1.0, ... by index."""
+    models = tuple(encode_arrays({"w": np.full(2, float(i))}) for i in range(max(indices) + 1))
+    call = RoundPlan(tuple(range(len(indices))), requests_loss=False)
+    starts = NodeStartModels(models, indices)
+    return replace(TRAIN, plan=call, priority=(True,) * len(indices), start_models=starts)
 
 
 def test_clients_start_from_the_models_in_the_request() -> None:
-    """Each model once, its place by client; also of some clients alone, if others are away."""
-    content = encode_train_request(encode_arrays(MODEL), starts_of(0, 2, 1, 2))
+    """Each model is sent once, with its index by client; a filtered request works as well."""
+    content = encode_train_request(encode_arrays(MODEL), make_start_request(0, 2, 1, 2))
     assert {"start-model-0", "start-model-1", "start-model-2", "config"} == content.keys()
     chosen = filter_clients(content, (0, 1, 2, 3), (1, 2))
     for request, hosted in (
@@ -134,31 +134,31 @@ def test_clients_start_from_the_models_in_the_request() -> None:
         assert found == {client: [number] * 2 for client, number in hosted.items()}
 
 
-def test_one_start_for_all_clients_is_a_request_as_ever() -> None:
-    """The same bytes as if that model had been broadcast: a device needs nothing new."""
-    request = starts_of(0, 0)
+def test_one_start_model_for_all_clients_makes_a_usual_request() -> None:
+    """The request has the same bytes as if that model had been broadcast."""
+    request = make_start_request(0, 0)
     assert request.start_models is not None
     (model,) = request.start_models.models
     plain = encode_train_request(model, replace(request, start_models=None))
-    told = encode_train_request(encode_arrays(MODEL), request)
-    assert bytes_of_content(told) == bytes_of_content(plain)
-    _, tasks = decode_train_request(told, range(2))
-    assert decode_start_models(told, tasks) == {}
+    content = encode_train_request(encode_arrays(MODEL), request)
+    assert encode_content(content) == encode_content(plain)
+    _, tasks = decode_train_request(content, range(2))
+    assert decode_start_models(content, tasks) == {}
 
 
-def bytes_of_content(content: RecordDict) -> bytes:
+def encode_content(content: RecordDict) -> bytes:
     serialised: bytes = recorddict_to_proto(content).SerializeToString(deterministic=True)
     return serialised
 
 
 def test_a_node_of_an_older_version_refuses_several_starts() -> None:
-    """It looks for the record of all other requests, which is not there."""
-    assert "arrays" not in encode_train_request(encode_arrays(MODEL), starts_of(0, 1))
+    """It requires the usual record of the model, which the request lacks."""
+    assert "arrays" not in encode_train_request(encode_arrays(MODEL), make_start_request(0, 1))
 
 
-def test_a_start_that_is_missing_or_summed_is_refused() -> None:
-    """A server that says so speaks nonsense."""
-    request = starts_of(0, 1)
+def test_a_missing_or_summed_start_model_is_refused() -> None:
+    """Such requests contradict themselves."""
+    request = make_start_request(0, 1)
     content = encode_train_request(encode_arrays(MODEL), request)
     _, tasks = decode_train_request(content, range(2))
     del content["start-model-1"]
@@ -175,10 +175,10 @@ def test_a_start_that_is_missing_or_summed_is_refused() -> None:
 @pytest.mark.parametrize("keeps_model", [False, True])
 @pytest.mark.parametrize("measures", [False, True])
 @pytest.mark.parametrize("proportions", [None, KnownWeights({6: 0.5}, by_data=True)])
-def test_every_term_of_a_train_request_survives_the_wire(
+def test_every_field_of_a_train_request_survives_the_wire(
     epsilon: float | None, keeps_model: bool, measures: bool, proportions: KnownWeights | None
 ) -> None:
-    """Every term of a call, on a node with two clients."""
+    """Every field of a plan survives, on a node with two clients."""
     call = RoundPlan(
         (4, 6), epsilon=epsilon, trains_local_model=keeps_model, requests_loss=measures
     )
@@ -207,7 +207,7 @@ def test_every_term_of_a_train_request_survives_the_wire(
 
 @pytest.mark.parametrize("by_data", [False, True])
 def test_node_and_server_multiply_with_one_factor(by_data: bool) -> None:
-    """a_k of a client's task is a_k of the proportions, 1 where none is given, times its data."""
+    """a_k of a task equals a_k of the known weights: 1 without a proportion, times its data."""
     proportions = KnownWeights({4: 0.3, 6: 2.0}, by_data=by_data)
     request = TrainRequest(1, RoundPlan((4, 6, 8)), (True,) * 3, Objective(1.0, 0.5), proportions)
     _, tasks = decode_train_request(encode_train_request(ArrayRecord(), request), (4, 6, 8))
@@ -217,14 +217,14 @@ def test_node_and_server_multiply_with_one_factor(by_data: bool) -> None:
 
 
 def test_one_client_alone_is_not_summed() -> None:
-    """Its model is no larger than the sum of one update."""
+    """Its model is as large as a sum would be."""
     request = TrainRequest(1, RoundPlan((4,)), (True,), Objective(1.0, 0.5), KnownWeights({4: 0.3}))
     _, (task,) = decode_train_request(encode_train_request(ArrayRecord(), request), (4,))
     assert not task.can_be_summed
 
 
 def test_a_request_without_gate_names_no_epsilon() -> None:
-    """FedAvg's clients are told of no threshold, so they train."""
+    """FedAvg's clients receive no threshold, so they train."""
     request = TrainRequest(1, RoundPlan((0,)), (True,), Objective(1.0, 0.5))
     _, (task,) = decode_train_request(encode_train_request(ArrayRecord(), request), hosted=(0,))
     assert not task.has_gate
@@ -232,7 +232,7 @@ def test_a_request_without_gate_names_no_epsilon() -> None:
 
 @pytest.mark.parametrize("keeps_model", [False, True])
 def test_an_evaluate_request(keeps_model: bool) -> None:
-    """Each client learns which of its parts to measure, and of which model."""
+    """Each client learns which of its splits to evaluate, and on which model."""
     request = EvaluateRequest(2, (0, 1), (True, False), (True, True), keeps_model)
     content = encode_evaluate_request(ArrayRecord(), request)
     _, tasks = decode_evaluate_request(content, hosted=(0, 1))
@@ -243,7 +243,7 @@ def test_an_evaluate_request(keeps_model: bool) -> None:
 
 
 def test_a_request_of_another_strategy_is_for_all_hosted() -> None:
-    """Flower's own strategies name no client ids, and no terms: everybody trains."""
+    """Flower's own strategies send no client ids and no gate: all hosted clients train."""
     content = encode_standard_request(ArrayRecord(), 1, "arrays", "config")
     _, tasks = decode_train_request(content, hosted=(3, 5))
     assert [(task.client, task.server_round) for task in tasks] == [(3, 1), (5, 1)]
@@ -259,14 +259,14 @@ def test_a_request_for_a_foreign_client_is_refused() -> None:
 
 
 def test_lists_that_are_not_as_long_as_the_clients_are_refused() -> None:
-    """Nobody can tell whose value is whose."""
+    """Such values cannot be attributed to clients."""
     content = encode_train_request(ArrayRecord(), replace(TRAIN, priority=(True,)))
     with pytest.raises(ProtocolError, match=r"'priority' must have one value for each of \[4, 6\]"):
         decode_train_request(content, hosted=(4, 6))
 
 
-def test_the_config_of_flowers_interface() -> None:
-    """A config with one value for each key is the task; without a round it is none."""
+def test_a_config_with_single_values_is_a_task() -> None:
+    """A config with one value for each key is a task; without a round it is refused."""
     config: dict[str, Any] = {"server-round": 2, "priority": False, "global-loss": 1.5}
     config |= {"global-accuracy": 0.5, "epsilon": 0.1, "measures-loss": False}
     task = build_train_task(config, 7)
@@ -278,8 +278,8 @@ def test_the_config_of_flowers_interface() -> None:
     assert build_evaluate_task({"test-part": False}, 7) == EvaluateTask(7, 0, test=False)
 
 
-def test_a_users_config_means_nothing_to_the_protocol() -> None:
-    """Its keys are added, but no key of the protocol is a user's to set, nor to add."""
+def test_a_users_config_cannot_set_keys_of_the_protocol() -> None:
+    """Other keys are added; keys of the protocol can be neither set nor added."""
     content = encode_train_request(ArrayRecord(), replace(TRAIN, plan=RoundPlan((4, 6))))
     before = decode_train_request(content, (4, 6))
     users = {"lr": [0.1, 0.2, 0.3], "epsilon": 0.0, "keeps-model": True, "server-round": 9}
@@ -291,17 +291,17 @@ def test_a_users_config_means_nothing_to_the_protocol() -> None:
 
 
 def test_a_users_config_in_the_standard_protocol() -> None:
-    """All is the user's but the round, whatever it is called."""
+    """The user may set all keys except the round, in a record of any name."""
     content = encode_standard_request(ArrayRecord(), 3, "model", "settings")
     add_user_config(content, {"epsilon": 0.5, "server-round": 9})
     assert dict(content.config_records["settings"]) == {"server-round": 3, "epsilon": 0.5}
 
 
-# --- the protocol's number -----------------------------------------------------------------
+# --- the protocol's version ----------------------------------------------------------------
 
 
-def of_version(number: int | None, content: RecordDict) -> RecordDict:
-    """Return a message as if it were of another version; None for one without a number."""
+def set_version(number: int | None, content: RecordDict) -> RecordDict:
+    """Return a message as if from another version; None removes the version."""
     records = {**content}
     for name in ("config", "metrics"):
         if name in records:
@@ -314,7 +314,7 @@ def of_version(number: int | None, content: RecordDict) -> RecordDict:
 
 
 def test_the_description_of_the_protocol_has_every_key() -> None:
-    """Those of validation parts as ``validation-`` and the key of the test part."""
+    """Keys of validation splits appear as ``validation-`` and the key of the test split."""
     described = set(re.findall(r"[a-z]+(?:[-_][a-z0]+)*-?", codec.__doc__ or ""))
     words = {v for name, v in vars(keys).items() if name.isupper() and isinstance(v, str)}
     assert {"sum-terms", "response-times", "loss"} < words
@@ -323,7 +323,7 @@ def test_the_description_of_the_protocol_has_every_key() -> None:
 
 
 def test_every_message_of_the_protocol_carries_its_number() -> None:
-    """Requests and replies of all three kinds; those of Flower's standard protocol do not."""
+    """All requests and replies do; messages of Flower's standard protocol do not."""
     evaluate = EvaluateRequest(1, (0,), (True,), (True,))
     for content in (
         encode_query(),
@@ -362,17 +362,17 @@ NEXT = PROTOCOL_VERSION + 1
     ],
 )
 def test_a_node_refuses_a_server_of_another_version(number: int | None, message: str) -> None:
-    """By name, whatever is asked; only a query of version 1 looks like Flower's standard one."""
-    request = of_version(number, encode_train_request(ArrayRecord(), TRAIN))
+    """All requests are refused by name; only a query of version 1 looks like a standard one."""
+    request = set_version(number, encode_train_request(ArrayRecord(), TRAIN))
     evaluation = EvaluateRequest(1, (4,), (True,), (True,))
-    to_evaluate = of_version(number, encode_evaluate_request(ArrayRecord(), evaluation))
+    to_evaluate = set_version(number, encode_evaluate_request(ArrayRecord(), evaluation))
     refusing: list[Callable[[], object]] = [
         lambda: decode_train_request(request, (4, 6)),
         lambda: decode_selected_clients(request, (4, 6)),
         lambda: decode_evaluate_request(to_evaluate, (4, 6)),
     ]
     if number is not None:
-        refusing.append(lambda: check_query(of_version(number, encode_query())))
+        refusing.append(lambda: check_query(set_version(number, encode_query())))
     for refuse in refusing:
         with pytest.raises(ProtocolError, match=f"^{message}$"):
             refuse()
@@ -386,30 +386,32 @@ def test_a_node_refuses_a_server_of_another_version(number: int | None, message:
         (1, f"this node speaks 1, the server {PROTOCOL_VERSION}: update fedquorum on the node"),
         (
             NEXT,
-            f"this node speaks {NEXT}, the server {PROTOCOL_VERSION}: "
-            "update fedquorum on the server",
+            (
+                f"this node speaks {NEXT}, the server {PROTOCOL_VERSION}: "
+                "update fedquorum on the server"
+            ),
         ),
     ],
 )
 def test_the_server_refuses_a_node_of_another_version(number: int | None, message: str) -> None:
-    """By name, in what it hosts, after training and after an evaluation."""
-    hosted = of_version(number, encode_hosted_clients([0]))
+    """All replies are refused by name: to queries, after training and after an evaluation."""
+    hosted = set_version(number, encode_hosted_clients([0]))
     with pytest.raises(ProtocolError, match=f"^{message}$"):
         decode_hosted_clients(hosted)
-    for answers in (
+    for results in (
         [make_shifted_result(0, 1.0)],
         [make_shifted_result(0, 1.0), TrainResult(1, Status.DECLINED)],
     ):
-        reply = of_version(number, encode_train_reply(answers))
+        reply = set_version(number, encode_train_reply(results))
         for decode in (decode_train_reply, decode_evaluate_reply):
             with pytest.raises(ProtocolError, match=f"^{message}$"):
                 decode(reply)
 
 
 @pytest.mark.parametrize("number", [1.5, [2]])
-def test_a_number_that_is_none(number: Any) -> None:
-    """It is the message's fault."""
-    reply = of_version(number, encode_train_reply([make_shifted_result(0, 1.0)]))
+def test_an_invalid_version_is_refused(number: Any) -> None:
+    """It raises ProtocolError."""
+    reply = set_version(number, encode_train_reply([make_shifted_result(0, 1.0)]))
     with pytest.raises(ProtocolError, match="'protocol' must be a whole number, got"):
         decode_train_reply(reply)
 
@@ -418,7 +420,7 @@ def test_a_number_that_is_none(number: Any) -> None:
 
 
 def test_replies_of_several_clients_survive_the_wire() -> None:
-    """Lists and stacked arrays are taken apart again, client by client."""
+    """Lists and stacked arrays are split again by client."""
     sent = [
         make_shifted_result(0, 1.0),
         TrainResult(2, Status.DECLINED),
@@ -433,13 +435,13 @@ def test_one_client_replies_in_flowers_standard_form() -> None:
     content = encode_train_reply([make_shifted_result(5, 1.0)])
     assert content.metric_records["metrics"]["num-examples"] == 15
     assert tuple(content.array_records["arrays"]["w"].shape) == (2, 3)
-    (answer,) = decode_train_reply(content)
-    assert answer.client == 5
-    assert answer.loss == 2.5
+    (result,) = decode_train_reply(content)
+    assert result.client == 5
+    assert result.loss == 2.5
 
 
 def test_a_declined_client_sends_only_its_status() -> None:
-    """No loss, no parameters, no sample count leave the device, alone or among others."""
+    """Neither loss, model nor number of examples leaves the device, alone or with others."""
     alone = encode_train_reply([TrainResult(5, Status.DECLINED)])
     assert dict(alone.metric_records["metrics"]) == {
         "client-id": 5,
@@ -459,8 +461,8 @@ def test_a_standard_reply_without_our_keys_counts_as_trained() -> None:
     content = RecordDict(
         {"arrays": encode_arrays(MODEL), "metrics": MetricRecord({"num-examples": 8})}
     )
-    (answer,) = decode_train_reply(content)
-    assert_same([answer], [TrainResult(None, Status.DONE, num_examples=8, arrays=MODEL)])
+    (result,) = decode_train_reply(content)
+    assert_same([result], [TrainResult(None, Status.DONE, num_examples=8, arrays=MODEL)])
 
 
 @pytest.mark.parametrize(
@@ -474,7 +476,7 @@ def test_a_standard_reply_without_our_keys_counts_as_trained() -> None:
     ],
 )
 def test_malformed_replies_are_named(metrics: dict[str, Any], message: str) -> None:
-    """What is wrong with the form of a reply is said."""
+    """The error names the defect of the reply."""
     with pytest.raises(ProtocolError, match=message):
         decode_train_reply(
             RecordDict({"metrics": MetricRecord(metrics | {"protocol": PROTOCOL_VERSION})})
@@ -496,7 +498,7 @@ def test_a_reply_without_metrics_is_refused() -> None:
 
 
 def test_hosted_clients() -> None:
-    """A node's reply to the query holds client ids and the protocol's number, nothing else."""
+    """A node's reply to the query has only client ids and the protocol's version."""
     content = encode_hosted_clients([1, 3])
     assert list(content) == ["metrics"]
     assert decode_hosted_clients(content) == (1, 3)
@@ -505,7 +507,7 @@ def test_hosted_clients() -> None:
 
 
 def test_unmeasured_values_travel_as_nan() -> None:
-    """A metric that one client has and another has not keeps its place in the list."""
+    """A metric that one client lacks keeps its index in the list."""
     sent = [
         EvaluateResult(0, Status.DONE, num_examples=5, loss=1.0, test_loss=2.0),
         EvaluateResult(1, Status.DONE, num_examples=6, test_loss=3.0),
@@ -520,7 +522,7 @@ def test_unmeasured_values_travel_as_nan() -> None:
         "test-loss",
     }
     got = decode_evaluate_reply(content)
-    assert [to_metrics(answer) for answer in got] == [to_metrics(answer) for answer in sent]
+    assert [to_metrics(result) for result in got] == [to_metrics(result) for result in sent]
     assert math.isnan(got[1].loss)
 
 
@@ -536,25 +538,25 @@ CODECS: dict[
 }
 
 
-def over_the_wire(content: RecordDict) -> RecordDict:
+def send_over_wire(content: RecordDict) -> RecordDict:
     return recorddict_from_proto(recorddict_to_proto(content))
 
 
-def said_by(answer: ClientResult) -> tuple[Any, ...]:
-    """Return all of an answer, so that NaN equals itself."""
-    numbers = [getattr(answer, name) for name in NUMBERS[type(answer)]]
-    return (type(answer), answer.client, answer.status, answer.reason, *map(repr, numbers))
+def to_comparable(result: ClientResult) -> tuple[Any, ...]:
+    """Return all fields of a result as text, so that NaN equals itself."""
+    numbers = [getattr(result, name) for name in NUMBERS[type(result)]]
+    return (type(result), result.client, result.status, result.reason, *map(repr, numbers))
 
 
-def in_floats(answer: ClientResult) -> ClientResult:
-    """Return an answer with each of its numbers as a float."""
-    said = {name: getattr(answer, name) for name in NUMBERS[type(answer)]}
-    numbers: dict[str, Any] = {k: None if v is None else float(v) for k, v in said.items()}
-    return replace(answer, **numbers)
+def convert_to_floats(result: ClientResult) -> ClientResult:
+    """Return a result with each of its numbers as a float."""
+    reported = {name: getattr(result, name) for name in NUMBERS[type(result)]}
+    numbers: dict[str, Any] = {k: None if v is None else float(v) for k, v in reported.items()}
+    return replace(result, **numbers)
 
 
-def kinds_in(content: RecordDict) -> set[tuple[str, str, type]]:
-    """Return the type of every number of a message, by record and key."""
+def list_types(content: RecordDict) -> set[tuple[str, str, type]]:
+    """Return the type of every number in a message, by record and key."""
     return {
         (name, key, type(one))
         for name, record in content.items()
@@ -564,35 +566,35 @@ def kinds_in(content: RecordDict) -> set[tuple[str, str, type]]:
     }
 
 
-def with_subset(kind: type[Any], client: int, subset: int) -> Any:
-    """Return an answer with the numbers in this subset, whole ones among them."""
+def keep_subset(kind: type[Any], client: int, subset: int) -> Any:
+    """Return a result with the numbers in this subset, integers among them."""
     values: list[Any] = [7, 0.25, 1, 0, 5, 2.0, 1, 0.5, 3, 1, 0.75, 1.0][: len(NUMBERS[kind])]
     named = dict(zip(NUMBERS[kind], values, strict=True))
-    said = {name: value for i, (name, value) in enumerate(named.items()) if subset >> i & 1}
-    if said.get("loss") is not None and client % 3 == 2 and kind is TrainResult:
-        said["loss"] = math.nan
-    return kind(client, Status.DONE, **said)
+    reported = {name: value for i, (name, value) in enumerate(named.items()) if subset >> i & 1}
+    if reported.get("loss") is not None and client % 3 == 2 and kind is TrainResult:
+        reported["loss"] = math.nan
+    return kind(client, Status.DONE, **reported)
 
 
 @pytest.mark.parametrize("kind", [TrainResult, EvaluateResult])
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_a_number_is_the_same_whoever_else_is_on_the_node(
+def test_a_number_is_the_same_with_any_other_clients_on_the_node(
     kind: type[ClientResult], count: int
 ) -> None:
-    """Every subset of numbers beside others: read as of a node of one client, of one type each."""
+    """Any subset of numbers is read as from a node of one client, with one type each."""
     encode, decode = CODECS[kind]
     subsets = 2 ** len(NUMBERS[kind])
     types: dict[tuple[str, str], set[type]] = {}
     for subset in range(subsets):
-        # Beside all, beside none, beside its complement, and beside any other.
+        # Beside all numbers, none, the complement, and any other subset.
         beside = (subset, subsets - 1, 0, subsets - 1 - subset, 37 * subset % subsets)
-        answers = [with_subset(kind, k, beside[k]) for k in range(count)]
-        together = over_the_wire(encode(answers))
-        alone = [decode(over_the_wire(encode([answer])))[0] for answer in answers]
-        expected = [said_by(in_floats(answer)) for answer in answers]
-        assert [said_by(answer) for answer in decode(together)] == expected
-        assert [said_by(answer) for answer in alone] == expected
-        for name, key, of in kinds_in(together):
+        results = [keep_subset(kind, k, beside[k]) for k in range(count)]
+        combined = send_over_wire(encode(results))
+        alone = [decode(send_over_wire(encode([result])))[0] for result in results]
+        expected = [to_comparable(convert_to_floats(result)) for result in results]
+        assert [to_comparable(result) for result in decode(combined)] == expected
+        assert [to_comparable(result) for result in alone] == expected
+        for name, key, of in list_types(combined):
             types.setdefault((name, key), set()).add(of)
     whole = {"protocol", "client-id", "status"}
     for (_, key), found in types.items():
@@ -603,27 +605,29 @@ def test_a_number_is_the_same_whoever_else_is_on_the_node(
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_statuses_and_reasons_stand_beside_missing_numbers(count: int) -> None:
-    """Clients that did not answer, unavailable ones added afterwards, and response times."""
-    answers = [
+    """Clients without a result, unavailable ones added afterwards, and response times are kept."""
+    results = [
         TrainResult(0, Status.DONE, num_examples=3, loss=math.nan),
         TrainResult(1, Status.FAILED, reason="no"),
         TrainResult(2, Status.DONE, num_examples=4, accuracy=1),
         TrainResult(3, Status.DECLINED),
         TrainResult(4, Status.DONE, loss=0),
     ][:count]
-    content = add_unavailable(encode_train_reply(answers), (9, 0, 1, 2, 3, 4), {9})
+    content = add_unavailable(encode_train_reply(results), (9, 0, 1, 2, 3, 4), {9})
     content = add_response_times(content, {k: k if k % 2 else k / 2 for k in (9, *range(count))})
-    expected = [TrainResult(9, Status.UNAVAILABLE), *answers]
-    found = decode_train_reply(over_the_wire(content))
-    assert [said_by(answer) for answer in found] == [said_by(in_floats(one)) for one in expected]
-    seconds = [answer.seconds for answer in found]
+    expected = [TrainResult(9, Status.UNAVAILABLE), *results]
+    found = decode_train_reply(send_over_wire(content))
+    assert [to_comparable(result) for result in found] == [
+        to_comparable(convert_to_floats(one)) for one in expected
+    ]
+    seconds = [result.seconds for result in found]
     assert seconds == [9.0, *(k if k % 2 else k / 2 for k in range(count))]
     assert {type(one) for one in seconds} == {float}
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_the_numbers_of_a_request_have_one_type(count: int) -> None:
-    """Whole and missing ones too; what a client is told does not depend on who is asked beside."""
+    """Integers and missing ones too: a client's request is independent of other clients."""
     clients = tuple(range(count))
     types: dict[tuple[str, str], set[type]] = {}
     for loss, epsilon, norm, by_data in product((math.nan, 1), (None, 0, 0.5), (None, 2), (0, 1)):
@@ -637,15 +641,15 @@ def test_the_numbers_of_a_request_have_one_type(count: int) -> None:
             encode_evaluate_request(ArrayRecord(), evaluate),
             encode_hosted_clients(clients),
         ):
-            for name, key, of in kinds_in(over_the_wire(content)):
+            for name, key, of in list_types(send_over_wire(content)):
                 types.setdefault((name, key), set()).add(of)
     assert {found for of in types.values() for found in of} == {int, float, bool, str}
     assert {key for key, of in types.items() if len(of) > 1} == set()
 
 
 @pytest.mark.parametrize("marks", [[0, 2], [0.5, 0.0], [0, -1]])
-def test_marks_that_are_none(marks: list[Any]) -> None:
-    """Nobody can tell whether such a client says the number."""
+def test_invalid_absence_marks_are_refused(marks: list[Any]) -> None:
+    """Such a mark does not say whether the client reports the number."""
     metrics: dict[str, Any] = {"client-id": [1, 2], "status": [0, 0], "loss": [1.0, 2.0]}
     content = RecordDict({"metrics": MetricRecord(metrics | {"absent-loss": marks})})
     content.metric_records["metrics"]["protocol"] = PROTOCOL_VERSION
@@ -654,33 +658,33 @@ def test_marks_that_are_none(marks: list[Any]) -> None:
 
 
 def test_a_number_that_is_withheld_leaves_no_mark() -> None:
-    """Not even who had it."""
-    answers = [TrainResult(0, Status.DONE, loss=1.0), TrainResult(1, Status.DONE, num_examples=2)]
-    content = drop_metrics(encode_train_reply(answers), {"loss"})
+    """The reply does not even reveal which clients had the number."""
+    results = [TrainResult(0, Status.DONE, loss=1.0), TrainResult(1, Status.DONE, num_examples=2)]
+    content = drop_metrics(encode_train_reply(results), {"loss"})
     left = set(content.metric_records["metrics"])
     assert left == {"protocol", "client-id", "status", "num-examples", "absent-num-examples"}
 
 
-def test_a_diverged_loss_is_said() -> None:
-    """NaN after training is a number, which the server rejects; an accuracy may be left out."""
+def test_a_diverged_loss_is_reported() -> None:
+    """NaN after training is a number, which the server rejects; an accuracy may be missing."""
     content = encode_train_reply([TrainResult(0, Status.DONE, num_examples=5, loss=math.nan)])
-    (answer,) = decode_train_reply(content)
-    assert answer.loss is not None
-    assert math.isnan(answer.loss)
-    assert answer.accuracy is None
+    (result,) = decode_train_reply(content)
+    assert result.loss is not None
+    assert math.isnan(result.loss)
+    assert result.accuracy is None
 
 
 def test_numbers_by_their_keys() -> None:
-    """What Flower's interface of a client returns beside the model."""
+    """The metrics that a client returns beside the model have these keys."""
     assert to_metrics(TrainResult(3, Status.DECLINED)) == {"status": 1}
-    answer = TrainResult(3, Status.DONE, num_examples=5, loss=0.5, norm_bit=1.0)
-    assert to_metrics(answer) == {"num-examples": 5, "loss": 0.5, "norm_bit": 1.0}
+    result = TrainResult(3, Status.DONE, num_examples=5, loss=0.5, norm_bit=1.0)
+    assert to_metrics(result) == {"num-examples": 5, "loss": 0.5, "norm_bit": 1.0}
     measured = EvaluateResult(3, Status.DONE, num_examples=5, test_loss=0.5)
     assert to_metrics(measured) == {"num-examples": 5, "test-loss": 0.5}
 
 
 def test_the_objective_as_flowers_result() -> None:
-    """Under the names by which it is broadcast."""
+    """It has the names by which it is broadcast."""
     assert dict(encode_objective(Objective(1.5, 0.25))) == {
         "global-loss": 1.5,
         "global-accuracy": 0.25,
@@ -688,28 +692,28 @@ def test_the_objective_as_flowers_result() -> None:
 
 
 def test_an_unavailable_client_of_a_standard_client_app() -> None:
-    """The availability mod says so in this protocol, and that is understood."""
+    """The standard decoder understands this report of the availability mod."""
     content = encode_train_reply([TrainResult(4, Status.UNAVAILABLE)])
-    answer = decode_standard_train_reply(
+    result = decode_standard_train_reply(
         content, weighted_by_key="num-examples", loss_keys=("loss",), accuracy_key="accuracy"
     )
-    assert answer == TrainResult(None, Status.UNAVAILABLE)
+    assert result == TrainResult(None, Status.UNAVAILABLE)
 
 
 def test_the_first_loss_of_a_standard_reply_counts() -> None:
-    """A loss may have any of several names, in their order."""
+    """A loss may have one of several names; the first one counts."""
     metrics = MetricRecord({"n": 3, "train-loss": 2.0, "train_loss": 1.0})
-    answer = decode_standard_train_reply(
+    result = decode_standard_train_reply(
         RecordDict({"any": metrics}),
         weighted_by_key="n",
         loss_keys=("loss", "train_loss", "train-loss"),
         accuracy_key="accuracy",
     )
-    assert answer == TrainResult(None, Status.DONE, num_examples=3, loss=1.0)
+    assert result == TrainResult(None, Status.DONE, num_examples=3, loss=1.0)
 
 
 def test_arrays_keep_their_shape_on_the_wire() -> None:
-    """A scalar, such as batch normalisation's counter, comes back as a scalar."""
+    """A scalar, such as batch normalization's counter, stays a scalar."""
     sent: NamedArrays = {
         "counter": np.array(7, dtype=np.int64),
         "row": np.arange(3, dtype=np.float32),
@@ -727,7 +731,7 @@ def test_arrays_keep_their_shape_on_the_wire() -> None:
 
 
 def test_the_round_and_the_clients_of_a_request() -> None:
-    """The round and the clients named, all that the node hosts where none are."""
+    """They are the round and the named clients, or all hosted clients if none is named."""
     content = encode_train_request(encode_arrays(MODEL), TRAIN)
     assert decode_selected_clients(content, hosted=(0, 2, 4, 6)) == (3, (4, 6))
     standard = RecordDict({"config": ConfigRecord({"server-round": 1})})
@@ -738,14 +742,14 @@ def test_the_round_and_the_clients_of_a_request() -> None:
 
 @pytest.mark.parametrize("config", [{}, {"server-round": 0}, {"server-round": "1"}])
 def test_a_round_is_a_whole_number_from_one(config: dict[str, int | str]) -> None:
-    """What has no round, or no config at all, is refused."""
+    """A request without a round, or without a config, is refused."""
     for content in (RecordDict({"config": ConfigRecord({**config})}), RecordDict()):
         with pytest.raises(ProtocolError, match=r"'server-round' must be a whole number >= 1"):
             decode_selected_clients(content, hosted=(0,))
 
 
 def test_a_request_for_some_of_the_selected_clients() -> None:
-    """It is what the strategy would have sent to them alone, and the first stays as it was."""
+    """It equals a request to these clients only, and the original stays unchanged."""
     content = encode_train_request(encode_arrays(MODEL), TRAIN)
     alone = TrainRequest(
         3, RoundPlan((6,), epsilon=0.2, criterion="accuracy"), (False,), Objective(1.5, 0.25)
@@ -758,7 +762,7 @@ def test_a_request_for_some_of_the_selected_clients() -> None:
 
 
 def test_a_request_that_names_no_clients_names_those_chosen() -> None:
-    """Out of all that the node hosts."""
+    """The chosen clients are among all that the node hosts."""
     content = RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord({"server-round": 1})})
     chosen = filter_clients(content, (3, 5, 7), (7, 3))
     assert decode_selected_clients(chosen, hosted=(3, 5, 7)) == (1, (7, 3))
@@ -766,7 +770,7 @@ def test_a_request_that_names_no_clients_names_those_chosen() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_unavailable_clients_join_a_reply(count: int) -> None:
-    """In the order asked, with id and status; the others' parts are as they were."""
+    """They join in the order of the request, with id and status; other results stay the same."""
     there = [
         make_shifted_result(6, 1.0),
         TrainResult(4, Status.FAILED, reason="no"),
@@ -781,7 +785,7 @@ def test_unavailable_clients_join_a_reply(count: int) -> None:
 
 
 def test_further_records_of_a_reply_stay() -> None:
-    """The codec takes nothing away that is not its own."""
+    """The codec removes no foreign records."""
     content = encode_train_reply([make_shifted_result(6, 1.0)])
     content["own"] = ConfigRecord({"x": 1})
     merged = add_unavailable(content, (5, 6), {5})
@@ -792,8 +796,8 @@ def test_further_records_of_a_reply_stay() -> None:
 
 
 @pytest.mark.parametrize("trained", [(0, 2), (1,), (0, 1, 2)])
-def test_arrays_that_are_stacked_already(trained: tuple[int, ...]) -> None:
-    """Given for all that are done, in their order, they are as if each reply had its own."""
+def test_stacked_arrays_are_encoded_as_they_are(trained: tuple[int, ...]) -> None:
+    """They equal stacking each client's arrays in order."""
     w = np.arange(6, dtype=np.float32).reshape(3, 2)
     steps = np.array([4, 5, 6])
     alone = [
@@ -811,7 +815,7 @@ def test_arrays_that_are_stacked_already(trained: tuple[int, ...]) -> None:
 
 
 def test_a_request_without_its_records() -> None:
-    """Model and config are both needed."""
+    """A request needs both model and config."""
     for content in (
         RecordDict({"arrays": encode_arrays({"w": np.zeros(1)})}),
         RecordDict({"config": ConfigRecord()}),
@@ -823,7 +827,7 @@ def test_a_request_without_its_records() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int64", "uint8", "bool"])
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3), (2, 0, 4), (1,) * 30])
 def test_arrays_are_encoded_as_flower_does(dtype: str, shape: tuple[int, ...]) -> None:
-    """The bytes are those of ``Array(ndarray)``, and what comes back may be written to."""
+    """The bytes are those of ``Array(ndarray)``, and decoded arrays are writable."""
     array = np.arange(math.prod(shape)).reshape(shape).astype(dtype)
     for given in (array, array.T, array[..., ::-1] if shape else array):
         encoded = encode_arrays({"w": given})
@@ -833,8 +837,8 @@ def test_arrays_are_encoded_as_flower_does(dtype: str, shape: tuple[int, ...]) -
         assert (decoded.dtype, decoded.flags.writeable) == (given.dtype, True)
 
 
-def test_arrays_that_cannot_be_read() -> None:
-    """Bytes that are no array are the message's fault, and said to be."""
+def test_unreadable_arrays_are_refused() -> None:
+    """Bytes that are no array raise ProtocolError."""
     record = ArrayRecord({"w": Array("float32", (3,), "numpy.ndarray", b"no array")})
     with pytest.raises(ProtocolError, match="array 'w' cannot be read"):
         decode_arrays(record)
@@ -843,14 +847,14 @@ def test_arrays_that_cannot_be_read() -> None:
 @pytest.mark.parametrize("shape", [(), (0, 3), (2**18,), (2**9, 2**9)])
 @pytest.mark.parametrize("kind", ["f4", ">f8", "f2", "i8", "?"])
 def test_an_array_is_encoded_as_flower_does(shape: tuple[int, ...], kind: str) -> None:
-    """To the byte, as if it were in row-major order, whatever its order in memory."""
+    """The bytes are the same, in row-major order, whatever the order in memory."""
     array = (np.arange(math.prod(shape)) % 2000).astype(kind).reshape(shape)
     for one in (array, array.T, np.asfortranarray(array), array[::2] if shape else array):
         assert encode_arrays({"w": one})["w"].data == Array(np.array(one, order="C")).data
 
 
 def test_an_array_is_copied_once_when_it_is_encoded() -> None:
-    """A reply with the models of many clients is most of a node's memory."""
+    """Copies matter, as a reply with many models is most of a node's memory."""
     array = np.ones((16, 2**16), dtype=np.float32)
     tracemalloc.start()
     encode_arrays({"w": array})
@@ -861,7 +865,7 @@ def test_an_array_is_copied_once_when_it_is_encoded() -> None:
 
 @pytest.mark.parametrize("standard", [False, True])
 def test_a_reply_that_was_read_leaves_memory_at_once(standard: bool) -> None:
-    """Flower's views of a message's records would keep it until Python looks for cycles."""
+    """Flower's views of a message's records would hold it until Python collects cycles."""
     content = encode_train_reply([make_shifted_result(0, 1.0)])
     if standard:
         content = RecordDict({**content, "metrics": MetricRecord({"num-examples": 3.0})})

@@ -1,8 +1,8 @@
 """Generated hostile messages through Flower's own message store, against every strategy.
 
-Two federations play the same rounds. In one, some nodes push what they like: spoilt objects,
-objects that contradict each other, lies about who replies to what. In the other the same nodes
-reply that they failed. Models, states and weights must agree to the last bit.
+Two federations play the same rounds. In one, some nodes push anything: spoilt objects,
+objects that contradict each other, or false senders and messages. In the other, the same nodes
+report a failure. Models, states and weights must agree to the last bit.
 """
 
 import logging
@@ -57,8 +57,8 @@ from tests.cases import is_long, sample_cases
 
 NUM_CLIENTS, HONEST = 10, 4
 PRIORITY = frozenset((0, 1, 4, 5))
-TIMEOUT = 3.0  # seconds: of a round in which a node says nothing
-REFUSED = 0.003  # share of the objects that the SuperLink does not take, which are pushed
+TIMEOUT = 3.0  # seconds of a round in which a node does not reply
+REFUSED = 0.003  # fraction of the objects refused by the SuperLink that are pushed
 LONGEST = 7.0  # seconds: of a round on a busy machine
 LARGE = 3_000_000  # numbers, 12 MB: of the largest array that is pushed
 MEMORY = (NUM_CLIENTS - HONEST) * 4 * 4 * LARGE
@@ -74,11 +74,11 @@ MODEL: NamedArrays = {
 PRIVATE = ("fedau", "average_all")
 
 
-# --- what honest clients say ---------------------------------------------------------------------
+# --- replies of honest clients -------------------------------------------------------------------
 
 
 def make_honest_result(message: Message, client: int) -> RecordDict:
-    """Return an honest client's update, which follows from the round and the client alone."""
+    """Return an honest client's update, which depends only on the round and the client."""
     model, (task,) = decode_train_request(message.content, [client])
     rng = np.random.default_rng([task.server_round, client])
     arrays = {
@@ -96,7 +96,7 @@ def make_honest_result(message: Message, client: int) -> RecordDict:
 
 
 def make_honest_evaluation(message: Message, client: int) -> RecordDict:
-    """Return what an honest client measures."""
+    """Return an honest client's evaluation."""
     _, (task,) = decode_evaluate_request(message.content, [client])
     rng = np.random.default_rng([7, task.server_round, client])
     loss, accuracy = float(rng.uniform(1.0, 1.2)), float(rng.uniform(0.4, 0.6))
@@ -113,8 +113,8 @@ def make_honest_evaluation(message: Message, client: int) -> RecordDict:
     return encode_evaluate_reply([answer])
 
 
-def content_of(message: Message, client: int) -> RecordDict:
-    """Return an honest client's answer to any message."""
+def make_honest_content(message: Message, client: int) -> RecordDict:
+    """Return an honest client's reply to any message."""
     if message.metadata.message_type == MessageType.QUERY:
         return encode_hosted_clients([client])
     of = (
@@ -125,14 +125,14 @@ def content_of(message: Message, client: int) -> RecordDict:
     return of(message, client)
 
 
-def failure_of(message: Message, client: int) -> RecordDict:
-    """Return what a client says that failed."""
+def make_failed_content(message: Message, client: int) -> RecordDict:
+    """Return the reply of a failed client."""
     if message.metadata.message_type == MessageType.TRAIN:
         return encode_train_reply([TrainResult(client, Status.FAILED, reason="fails")])
     return encode_evaluate_reply([EvaluateResult(client, Status.FAILED, reason="fails")])
 
 
-# --- what hostile nodes push ---------------------------------------------------------------------
+# --- attacks of hostile nodes --------------------------------------------------------------------
 
 
 Attack = Callable[[SuperNode, Message, int, Generator], None]
@@ -146,8 +146,8 @@ def push(node: SuperNode, reply: Message, objects: Objects) -> None:
 
 
 def spoilt_objects(node: SuperNode, message: Message, client: int, rng: Generator) -> None:
-    """Push an honest reply of which one object is spoilt."""
-    reply = Message(content_of(message, client), reply_to=message)
+    """Push an honest reply with one spoilt object."""
+    reply = Message(make_honest_content(message, client), reply_to=message)
     objects = corrupt_one_object(list_reply_objects(reply), rng)
     while is_valid_reply(objects) or not (is_taken(objects) or rng.uniform() < REFUSED):
         objects = corrupt_one_object(list_reply_objects(reply), rng)
@@ -155,8 +155,8 @@ def spoilt_objects(node: SuperNode, message: Message, client: int, rng: Generato
 
 
 def spoilt_announcement(node: SuperNode, message: Message, client: int, rng: Generator) -> None:
-    """Announce objects that are not those of the reply."""
-    reply = Message(content_of(message, client), reply_to=message)
+    """Announce objects other than those of the reply."""
+    reply = Message(make_honest_content(message, client), reply_to=message)
     objects = list_reply_objects(reply)
     trees = (
         ObjectTree(object_id=next(iter(objects.contents))),
@@ -167,9 +167,9 @@ def spoilt_announcement(node: SuperNode, message: Message, client: int, rng: Gen
 
 
 def another_reply(node: SuperNode, message: Message, client: int, rng: Generator) -> None:
-    """Push a message that says it is another reply than the SuperLink checks."""
-    reply = Message(content_of(message, client), reply_to=message)
-    said = Message(content_of(message, client), reply_to=message)
+    """Push a message whose metadata differs from what the SuperLink checks."""
+    reply = Message(make_honest_content(message, client), reply_to=message)
+    said = Message(make_honest_content(message, client), reply_to=message)
     lies = {
         "_src_node_id": int(rng.integers(1, 2**62)),
         "_reply_to_message_id": "f" * 64,
@@ -182,8 +182,8 @@ def another_reply(node: SuperNode, message: Message, client: int, rng: Generator
 
 
 def unusable_content(node: SuperNode, message: Message, client: int, rng: Generator) -> None:
-    """Push a reply in the right form that says what cannot be."""
-    content = content_of(message, client)
+    """Push a well-formed reply with impossible content."""
+    content = make_honest_content(message, client)
     metrics = dict(content.metric_records["metrics"])
     config = ConfigRecord({"client-id": [client] * 3, "reason": ["\x1b[2J\ud7ff" * 10_000] * 3})
     arrays = content.array_records.get("arrays", ArrayRecord())
@@ -208,8 +208,8 @@ def unusable_content(node: SuperNode, message: Message, client: int, rng: Genera
 
 
 def other_arrays(node: SuperNode, message: Message, client: int, rng: Generator) -> None:
-    """Push arrays that are not the model's."""
-    content = content_of(message, client)
+    """Push arrays other than the model's."""
+    content = make_honest_content(message, client)
     if "arrays" not in content.array_records:
         unusable_content(node, message, client, rng)
         return
@@ -234,7 +234,7 @@ def other_arrays(node: SuperNode, message: Message, client: int, rng: Generator)
 
 def withhold_objects(node: SuperNode, message: Message, client: int, rng: Generator) -> None:
     """Announce a reply, and upload nothing or half of it."""
-    reply = Message(content_of(message, client), reply_to=message)
+    reply = Message(make_honest_content(message, client), reply_to=message)
     objects = list_reply_objects(reply)
     names = list(objects.contents)
     half = {k: objects.contents[k] for k in names[: int(rng.integers(len(names)))]}
@@ -253,7 +253,7 @@ ATTACKS: Mapping[str, tuple[Attack, float]] = {
 
 @dataclass
 class Hostile:
-    """A node that attacks with every reply, or fails where it is the reference."""
+    """A node that attacks with every reply, or fails in the reference federation."""
 
     client: int
     attacks: bool
@@ -262,25 +262,27 @@ class Hostile:
     def __call__(self, node: SuperNode, message: Message) -> None:
         """Reply to one message."""
         if message.metadata.message_type == MessageType.QUERY:
-            node.push(Message(content_of(message, self.client), reply_to=message))
+            node.push(Message(make_honest_content(message, self.client), reply_to=message))
             return
         if self.attacks:
             rng = np.random.default_rng([self.client, self.pushed.total()])
             weights = [share for _, share in ATTACKS.values()]
             kind = str(rng.choice(list(ATTACKS), p=weights))
             self.pushed[kind] += 1
-            with suppress(Exception):  # what the SuperLink does not even take
+            with suppress(Exception):  # refused by the SuperLink
                 ATTACKS[kind][0](node, message, self.client, rng)
             if kind == "silence":
                 return
-        # The store takes one reply; this one is taken where it refused the hostile one.
+        # The store takes one reply: this one, if it refused the hostile one.
         with suppress(Exception):
-            node.push(Message(failure_of(message, self.client), reply_to=message))
+            node.push(Message(make_failed_content(message, self.client), reply_to=message))
 
 
 def honest(client: int) -> Behaviour:
-    """Return what an honest node does."""
-    return lambda node, message: node.push(Message(content_of(message, client), reply_to=message))
+    """Return the behavior of an honest node."""
+    return lambda node, message: node.push(
+        Message(make_honest_content(message, client), reply_to=message)
+    )
 
 
 # --- the rounds ----------------------------------------------------------------------------------
@@ -288,7 +290,7 @@ def honest(client: int) -> Behaviour:
 
 @dataclass(frozen=True)
 class Played:
-    """What rounds left behind, each of them."""
+    """The models, states and decisions after each round."""
 
     models: Sequence[bytes]
     state: Mapping[str, bytes]
@@ -299,10 +301,10 @@ class Played:
 
 
 def play(name: str, *, private: bool, attacks: bool, rounds: int) -> Played:
-    """Play rounds of a strategy against nodes that attack, or that fail instead."""
-    strategy = strategy_named(name, private=private)
+    """Run rounds of a strategy against nodes that attack, or that fail instead."""
+    strategy = build_strategy_by_name(name, private=private)
     hostile = [Hostile(k, attacks) for k in range(HONEST, NUM_CLIENTS)]
-    model = encode_arrays(model_of(private))
+    model = encode_arrays(make_model(private))
     models, decisions, seconds, memory = [], [], [], []
     with Federation(*map(honest, range(HONEST)), *hostile) as federation:
         grid = federation.grid
@@ -320,18 +322,18 @@ def play(name: str, *, private: bool, attacks: bool, rounds: int) -> Played:
             strategy.aggregate_evaluate(number, grid.send_and_receive(sent, timeout=TIMEOUT))
             models.append(b"".join(a.tobytes() for a in decode_arrays(model).values()))
             decisions.append(strategy.step_result.report.decisions)
-            memory.append(resident_bytes())
+            memory.append(measure_resident_bytes())
     pushed = sum((node.pushed for node in hostile), Counter[str]())
     return Played(models, get_state_bytes(strategy), decisions, seconds, memory, pushed)
 
 
-def resident_bytes() -> int:
-    """Return the memory that this process has now."""
+def measure_resident_bytes() -> int:
+    """Return the current memory of this process in bytes."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize()
 
 
-def strategy_named(name: str, *, private: bool) -> ComposedStrategy:
+def build_strategy_by_name(name: str, *, private: bool) -> ComposedStrategy:
     """Return a strategy, private or not, without noise."""
     words = [f"strategy={name}", "rounds=1000", "data.num_clients=10", "data.num_priority=4"]
     words += [f"engine.round_timeout={TIMEOUT}", *NEEDED_WORDS.get(name, ())]
@@ -346,8 +348,8 @@ def strategy_named(name: str, *, private: bool) -> ComposedStrategy:
     return build_strategy(settings, population, ParticipationRates(np.full(NUM_CLIENTS, 0.5)))
 
 
-def model_of(private: bool) -> NamedArrays:
-    """Return the first model, in privacy without whole numbers."""
+def make_model(private: bool) -> NamedArrays:
+    """Return the initial model; a private one has no integers."""
     return {"w": MODEL["w"]} if private else MODEL
 
 
@@ -361,10 +363,10 @@ ROUNDS = 220 if is_long() else 5  # 220 take 2,000 messages
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_hostile_messages_have_no_effect(case: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Model, state and weights as if the hostile nodes had failed; a reason for each in words."""
+    """Model, state and weights are as if the hostile nodes had failed; each has a reason."""
     caplog.set_level(logging.CRITICAL, "flwr")  # pytest would keep 500 MB of lines
     name, private = case.removeprefix("private "), case.startswith("private ")
-    before = resident_bytes()
+    before = measure_resident_bytes()
     attacked = play(name, private=private, attacks=True, rounds=ROUNDS)
     reference = play(name, private=private, attacks=False, rounds=ROUNDS)
     for decisions, others in zip(attacked.decisions, reference.decisions, strict=True):

@@ -1,4 +1,4 @@
-"""From the replies of an evaluation to what clients measured."""
+"""Plans of evaluations, and the objective from their replies."""
 
 import math
 
@@ -25,7 +25,7 @@ MEASURINGS = ([(0, 2.0), (1, 1.0)], [(0, 4.0)])
 """Clients and their losses after two rounds; client 1 misses the second measuring."""
 
 
-def answer(client: int, loss: float) -> EvaluateResult:
+def make_evaluation(client: int, loss: float) -> EvaluateResult:
     return EvaluateResult(
         client,
         Status.DONE,
@@ -40,8 +40,10 @@ def answer(client: int, loss: float) -> EvaluateResult:
 
 @pytest.mark.parametrize("loss", [1.7e308, 2 * MAX_LOSS, math.inf])
 def test_a_loss_beyond_all_bounds_counts_as_infinite(loss: float) -> None:
-    """A mean of two of them would otherwise leave the range of floats, and end the run."""
-    answers = ReplyResults(by_client={k: answer(k, loss) for k in (0, 1)} | {2: answer(2, 1.0)})
+    """A mean of two such losses would otherwise overflow and end the run."""
+    answers = ReplyResults(
+        by_client={k: make_evaluation(k, loss) for k in (0, 1)} | {2: make_evaluation(2, 1.0)}
+    )
     first, second, third = build_client_evaluations(answers, POPULATION)
     for evaluation in (first, second):
         assert (evaluation.loss, evaluation.test_loss) == (math.inf, math.inf)
@@ -51,10 +53,10 @@ def test_a_loss_beyond_all_bounds_counts_as_infinite(loss: float) -> None:
     assert objective is not None
 
 
-def test_a_large_loss_stays_what_it_is() -> None:
-    """Up to what an update may report."""
+def test_a_large_loss_stays_unchanged() -> None:
+    """Losses up to the bound of an update are not clamped."""
     (evaluation,) = build_client_evaluations(
-        ReplyResults(by_client={0: answer(0, MAX_LOSS)}), POPULATION
+        ReplyResults(by_client={0: make_evaluation(0, MAX_LOSS)}), POPULATION
     )
     assert evaluation.loss == MAX_LOSS
 
@@ -70,7 +72,7 @@ def test_a_large_loss_stays_what_it_is() -> None:
 def test_a_gate_compares_with_all_priority_clients(
     selection: Selection, expected: tuple[int, ...]
 ) -> None:
-    """Also when the round asks half of them, if it is not told to; connected ones where known."""
+    """F covers all of them, even if the round selects half; only connected ones if known."""
     population = Population(tuple(range(6)), frozenset(range(4)))
     rules, communication = RuleSet(selection, DataFraction()), NativeProtocol()
 
@@ -84,8 +86,8 @@ def test_a_gate_compares_with_all_priority_clients(
     assert list_evaluated(frozenset({1, 3, 5})) == (1, 3)
 
 
-def test_who_is_missing_in_the_objective_is_named() -> None:
-    """Of those asked: who failed, and who said no loss; of all of them, where F is unknown."""
+def test_clients_missing_in_the_objective_are_named() -> None:
+    """Among those selected: clients that failed or reported no loss; all, if F is unknown."""
     state = ServerState.initial(RuleSet(PriorityOnly(HALF), DataFraction()), POPULATION)
     for losses, expected in (
         ({0: 1.0, 1: 3.0}, Objective(2.0, 0.5)),
@@ -93,7 +95,7 @@ def test_who_is_missing_in_the_objective_is_named() -> None:
         ({0: math.nan, 1: 3.0}, Objective(3.0, 0.5, missing_clients=(0,))),
         ({0: math.inf, 1: 3.0}, Objective(math.inf, 0.5)),
     ):
-        parts = {k: answer(k, loss) for k, loss in losses.items()}
+        parts = {k: make_evaluation(k, loss) for k, loss in losses.items()}
         measured = build_client_evaluations(ReplyResults(by_client=parts), POPULATION)
         for stands_in in (False, True):
             asked = frozenset({0, 1})
@@ -106,11 +108,12 @@ def test_who_is_missing_in_the_objective_is_named() -> None:
         assert objective.missing_clients == (0, 1)
 
 
-def test_what_a_client_measured_last_stands_in_where_it_misses_a_measuring() -> None:
-    """Where a quorum may close it early: F then is of all, and says whose part is old."""
+def test_a_clients_last_evaluation_replaces_a_missing_one() -> None:
+    """If a quorum may close early, F covers all clients and names those with an old loss."""
     rules = RuleSet(PriorityOnly(HALF), DataFraction())
     answers = [
-        ReplyResults(by_client={k: answer(k, loss) for k, loss in each}) for each in MEASURINGS
+        ReplyResults(by_client={k: make_evaluation(k, loss) for k, loss in each})
+        for each in MEASURINGS
     ]
     evaluations = [build_client_evaluations(one, POPULATION) for one in answers]
     asked = frozenset({0, 1})

@@ -1,4 +1,4 @@
-"""What the audit trail says of an update that does not count as it came, and of evaluations."""
+"""Reasons in the audit trail for altered or rejected updates, and for unusable evaluations."""
 
 import math
 import re
@@ -35,11 +35,11 @@ from tests.builders_flower import (
 Change = Callable[[list[Message]], list[Message]]
 
 
-def gate() -> ComposedStrategy:
+def build_gate_strategy() -> ComposedStrategy:
     return build_named_strategy("fedalign", Population.from_size(4, [0, 1]), warmup_rounds=0)
 
 
-def fedau(communication: NativeProtocol | None = None) -> ComposedStrategy:
+def build_fedau(communication: NativeProtocol | None = None) -> ComposedStrategy:
     return build_named_strategy("fedau", Population.from_size(4), communication=communication)
 
 
@@ -75,8 +75,8 @@ SUM = make_binned_sum(1.0)
 DONE = {k: TrainResult(k, Status.DONE, num_examples=10.0) for k in range(4)}
 
 
-def twice(replies: list[Message]) -> list[Message]:
-    """Node 1 hosts the clients 0 and 2, and tells of client 2 twice."""
+def reply_twice(replies: list[Message]) -> list[Message]:
+    """Let node 1, with clients 0 and 2, reply for client 2 twice."""
     return [
         replace_content(
             replies[0],
@@ -104,17 +104,17 @@ def with_sum_of_another_model(replies: list[Message]) -> list[Message]:
     ]
 
 
-def of_another_round(replies: list[Message]) -> list[Message]:
+def reply_to_another_round(replies: list[Message]) -> list[Message]:
     replies[0].metadata.__dict__["_group_id"] = "train 7"
     return replies
 
 
-def too_large(replies: list[Message]) -> list[Message]:
+def reply_too_large(replies: list[Message]) -> list[Message]:
     replies[0].content["more"] = encode_arrays({"a": np.zeros(2**18)})
     return replies
 
 
-def not_numpy(replies: list[Message]) -> list[Message]:
+def reply_not_numpy(replies: list[Message]) -> list[Message]:
     replies[0].content.array_records["arrays"]["w"] = Array("float32", (3,), "pickle", b"no")
     return replies
 
@@ -125,50 +125,74 @@ CASES: dict[
     str, tuple[Callable[[], ComposedStrategy], dict[int, TrainResult], Change, str, str]
 ] = {
     "failed": (
-        gate,
+        build_gate_strategy,
         {0: TrainResult(0, Status.FAILED)},
         return_replies,
         "failed",
         "it failed and gave",
     ),
     "huge": (
-        gate,
+        build_gate_strategy,
         {0: HUGE},
         return_replies,
         "rejected",
         r"'w' holds values up to 1e\+16, not 1e\+15",
     ),
     "capped": (
-        lambda: fedau(CAPPED),
+        lambda: build_fedau(CAPPED),
         {},
         return_replies,
         "trained",
         r"^weight 0\.25 capped at 0\.125$",
     ),
-    "sum": (gate, {}, with_sum, "rejected", "^a sum of updates, though none was asked for$"),
+    "sum": (
+        build_gate_strategy,
+        {},
+        with_sum,
+        "rejected",
+        "^a sum of updates, though none was asked for$",
+    ),
     "spoiled sum": (
-        fedau,
+        build_fedau,
         {},
         with_spoiled_sum,
         "rejected",
         r"^in one sum with client 2, whose num-examples is 0\.0, not a whole number",
     ),
     "other sum": (
-        fedau,
+        build_fedau,
         {},
         with_sum_of_another_model,
         "rejected",
         r"^array 'w' has shape \(2,\), the model's \(3,\)$",
     ),
-    "other round": (gate, {}, of_another_round, "rejected", "^a reply to 'train 7', asked was 't"),
-    "too large": (gate, {}, too_large, "rejected", r"^a reply of \d+ bytes, at most \d+ are exp"),
-    "not numpy": (gate, {}, not_numpy, "rejected", "^array 'w' is serialized as 'pickle', not nu"),
+    "other round": (
+        build_gate_strategy,
+        {},
+        reply_to_another_round,
+        "rejected",
+        "^a reply to 'train 7', asked was 't",
+    ),
+    "too large": (
+        build_gate_strategy,
+        {},
+        reply_too_large,
+        "rejected",
+        r"^a reply of \d+ bytes, at most \d+ are exp",
+    ),
+    "not numpy": (
+        build_gate_strategy,
+        {},
+        reply_not_numpy,
+        "rejected",
+        "^array 'w' is serialized as 'pickle', not nu",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_the_adapter_says_of_client_0(name: str) -> None:
-    """Each way in which an update does not count as it came has a reason of its own."""
+def test_each_defect_has_its_reason(name: str) -> None:
+    """Every altered or rejected update has a specific reason."""
     make, replies_of, change, status, reason = CASES[name]
     decision = run_tampered_round(make(), replies_of, change).decisions[0]
     assert decision.status == status
@@ -176,35 +200,35 @@ def test_what_the_adapter_says_of_client_0(name: str) -> None:
 
 
 def test_a_node_that_reports_a_client_twice() -> None:
-    """Neither of the two counts; its other client does."""
-    decisions = run_tampered_round(gate(), {}, twice).decisions
+    """Neither result counts; the node's other client does."""
+    decisions = run_tampered_round(build_gate_strategy(), {}, reply_twice).decisions
     assert [d.status for d in decisions] == ["trained", "trained", "rejected", "trained"]
     assert decisions[2].reason == "its node replied for it twice"
 
 
 def test_a_sum_counts_as_the_updates_in_it() -> None:
-    """sum_k c_k Delta_k is the same, whether a node sends it or each model, by omega and data."""
+    """sum_k c_k Delta_k is the same, whether a node sends the sum or each model."""
 
     def sum_replies(replies: list[Message]) -> list[Message]:
-        # node 1 has the clients 0 and 2, which moved by 1 and 3: their sum with omega = 1 is 4
+        # the updates of node 1's clients 0 and 2 are 1 and 3: their sum with omega = 1 is 4
         total = make_binned_sum(4.0)
         return [replace_content(replies[0], DONE[0], DONE[2], total=total), replies[1]]
 
     grid = make_grid(make_scripted_app(4, lambda k, task, arrays: make_train_result(k, k + 1.0)), 2)
-    weights, _ = run_first_round(fedau(), grid, change=sum_replies)
+    weights, _ = run_first_round(build_fedau(), grid, change=sum_replies)
     assert weights is not None
     np.testing.assert_allclose(weights, MODEL["w"] + (1 + 2 + 3 + 4) / 4, rtol=1e-6)
 
 
 def test_a_sum_of_clients_without_weight_changes_nothing() -> None:
-    """Where none of a node's clients counts, nothing of its sum does, whatever is in it."""
+    """If none of a node's clients has a weight, its sum has no effect."""
 
     def without_weight(replies: list[Message]) -> list[Message]:
         away = [TrainResult(k, Status.UNAVAILABLE) for k in (0, 2)]
         return [replace_content(replies[0], *away, total=make_binned_sum(100.0)), replies[1]]
 
     grid = make_grid(make_scripted_app(4, lambda k, task, arrays: make_train_result(k, 1.0)), 2)
-    weights, _ = run_first_round(fedau(), grid, change=without_weight)
+    weights, _ = run_first_round(build_fedau(), grid, change=without_weight)
     assert weights is not None
     np.testing.assert_allclose(weights, MODEL["w"] + 2 / 4, rtol=1e-6)
 
@@ -239,10 +263,10 @@ def test_a_sum_of_clients_without_weight_changes_nothing() -> None:
         (Status.DONE, {"validation_num_examples": 0.5}, "validation-num-examples is 0.5, not a"),
     ],
 )
-def test_why_an_evaluation_is_not_used(
+def test_unusable_evaluations_have_a_reason(
     status: Status, metrics: dict[str, Any], problem: str | None
 ) -> None:
-    """Diverged losses may be infinite or NaN; what no measurement can be is named."""
+    """Diverged losses may be infinite or NaN; impossible numbers are named."""
     found = find_evaluation_problem(EvaluateResult(0, status, **{"num_examples": 10.0, **metrics}))
     assert found == problem if problem is None else str(found).startswith(problem)
 
@@ -252,7 +276,7 @@ def test_why_an_evaluation_is_not_used(
     [("rmse", -0.5, "[0, inf]"), ("r2", 1.5, "[-inf, 1]"), ("mae", -1e-9, "[0, inf]")],
 )
 def test_a_metric_has_its_range(metric: str, value: float, limits: str) -> None:
-    """Errors of numbers have no upper end, R2 no lower one."""
+    """Errors of a regression have no upper bound, R2 has no lower one."""
     for allowed in (1.0, math.nan, -3.0 if metric == "r2" else 300.0):
         answer = EvaluateResult(0, Status.DONE, num_examples=10.0, test_metric=allowed)
         assert find_evaluation_problem(answer, metric=metric) is None
@@ -262,12 +286,12 @@ def test_a_metric_has_its_range(metric: str, value: float, limits: str) -> None:
 
 
 def test_a_failed_evaluation_has_its_own_reason() -> None:
-    """What the client gave as its reason is passed on."""
+    """It is the reason that the client gave."""
     assert find_evaluation_problem(EvaluateResult(0, Status.FAILED, reason="no data")) == "no data"
 
 
-def test_arrays_without_a_number_in_them_can_be_used() -> None:
-    """There is nothing in them that could be wrong."""
+def test_empty_arrays_are_usable() -> None:
+    """They have no number that could be wrong."""
     model: NamedArrays = {"w": np.zeros((0, 3), np.float32)}
     nothing = np.zeros((0, 3))
     assert (

@@ -1,4 +1,4 @@
-"""Run records of drop-in strategies: the same as the app's, replayed, and gone on with."""
+"""Run records of drop-in strategies: equal to the app's, replayed by the audit, and resumed."""
 
 import json
 import math
@@ -81,19 +81,19 @@ STRATEGIES = tuple(DROP_INS)
 PROTOCOLS = ("standard", "fedquorum")
 
 
-def made(name: str, **options: Any) -> DropInStrategy:
-    """Return a strategy that asks some of the clients, where it can."""
+def make_strategy(name: str, **options: Any) -> DropInStrategy:
+    """Return a strategy that selects some of the clients, if it can."""
     return DROP_INS[name](**{**GIVEN.get(name, FEW), **options})
 
 
 def make_changing_grid() -> ScriptedGrid:
-    """Return nodes of which one joins in round 2, one leaves in round 3 and is back in round 4."""
+    """Return nodes: one joins in round 2, another leaves in round 3 and returns in round 4."""
     every = {*range(1, K + 1)}
     then = {"train 1": every, "evaluate 2": every - {2}, "train 3": every}
     return ScriptedGrid(make_standard_app(), {}, K, there=every - {K}, then=then)
 
 
-def our_app() -> ClientApp:
+def make_native_app() -> ClientApp:
     """Return an app of the project's protocol, whose clients decide whether they train."""
     losses = {k: LOSSES[k % 3] for k in range(K)}
 
@@ -108,25 +108,25 @@ def our_app() -> ClientApp:
     return make_scripted_app(K, fit, losses)
 
 
-def grid(protocol: str) -> InProcessGrid:
-    """Return nodes with an app of a protocol: a client each, or two clients each."""
+def make_protocol_grid(protocol: str) -> InProcessGrid:
+    """Return nodes with an app of this protocol, with one or two clients each."""
     return (
         make_grid(make_standard_app(), K)
         if protocol == "standard"
-        else make_grid(our_app(), K // 2)
+        else make_grid(make_native_app(), K // 2)
     )
 
 
 def run_all_rounds(
     strategy: DropInStrategy, on: InProcessGrid, rounds: int = ROUNDS, **options: Any
 ) -> dict[str, bytes]:
-    """Play all rounds and return the model."""
+    """Run all rounds and return the model."""
     result: Result = strategy.start(on, encode_arrays(MODEL), num_rounds=rounds, **options)
     return {name: array.tobytes() for name, array in decode_arrays(result.arrays).items()}
 
 
-def stopping(after: int) -> Callable[[int, ArrayRecord], MetricRecord | None]:
-    """Return an evaluation on the server that breaks off after a round."""
+def make_interruption(after: int) -> Callable[[int, ArrayRecord], MetricRecord | None]:
+    """Return a server evaluation that interrupts the run after a round."""
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         if server_round == after:
@@ -137,54 +137,56 @@ def stopping(after: int) -> Callable[[int, ArrayRecord], MetricRecord | None]:
 
 
 def check_audit(run: Path) -> AuditResult:
-    """Return the audit of a run in which everything fits."""
+    """Return the audit of a run, and assert that it found no problem."""
     found = audit_run(run)
     assert found.mismatches == ()
     return found
 
 
-def rows(run: Path) -> list[dict[str, Any]]:
+def read_rows(run: Path) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = read_dataset(run / "clients").to_pylist()
     return found
 
 
-def lines(run: Path) -> list[dict[str, Any]]:
-    """Return the rounds of a run, without how long they took."""
+def read_lines(run: Path) -> list[dict[str, Any]]:
+    """Return the rounds of a run, without their durations."""
     text = (run / "rounds.jsonl").read_text()
     return [{**json.loads(line), "duration_seconds": None} for line in text.splitlines()]
 
 
 @pytest.fixture(autouse=True)
-def every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def checkpoint_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write a checkpoint after every round."""
     monkeypatch.setattr(checkpoint, "MIN_SECONDS_BETWEEN", 0.0)
     monkeypatch.setattr(checkpoint, "MAX_TIME_FRACTION", math.inf)
 
 
-# --- what is written ---------------------------------------------------------------------------
+# --- the records -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_decision_follows_from_the_records(name: str, tmp_path: Path) -> None:
-    """Of every strategy, with nodes that join, leave and come back; the model is the usual one."""
-    model = run_all_rounds(made(name, records=tmp_path / "run"), make_changing_grid())
-    assert model == run_all_rounds(made(name), make_changing_grid())
+    """The audit replays every strategy, with joining, leaving and returning nodes."""
+    model = run_all_rounds(make_strategy(name, records=tmp_path / "run"), make_changing_grid())
+    assert model == run_all_rounds(make_strategy(name), make_changing_grid())
     found = check_audit(tmp_path / "run")
     assert (found.num_rounds, found.run.status, found.run.planned) == (ROUNDS, "completed", ROUNDS)
-    assert found.num_decisions == len(rows(tmp_path / "run"))
+    assert found.num_decisions == len(read_rows(tmp_path / "run"))
     table = pq.read_table(tmp_path / "run" / "population.parquet").to_pylist()
-    fixed = made(name).rules.weighting.requires_fixed_population
+    fixed = make_strategy(name).rules.weighting.requires_fixed_population
     assert [row["joined_round"] for row in table] == [1] * (K - 1) + ([] if fixed else [2])
     away = [record.disconnected for record in found.run.rounds]
     assert away == [()] * ROUNDS if fixed else [(), (), (1,), (), ()]
 
 
 @pytest.mark.parametrize("name", ["FedALIGN", "FedAU", "AAggFFS", "AFL", "FedVarp", "QFedAvg"])
-def test_so_they_do_in_the_projects_protocol(name: str, tmp_path: Path) -> None:
-    """From round 1 on, with the measurements of the first model where the rule needs them."""
-    strategy = made(name, protocol="fedquorum", records=tmp_path / "run")
-    model = run_all_rounds(strategy, grid("fedquorum"))
-    assert model == run_all_rounds(made(name, protocol="fedquorum"), grid("fedquorum"))
+def test_every_native_decision_follows_from_the_records(name: str, tmp_path: Path) -> None:
+    """The records start in round 1, with evaluations of the initial model if needed."""
+    strategy = make_strategy(name, protocol="fedquorum", records=tmp_path / "run")
+    model = run_all_rounds(strategy, make_protocol_grid("fedquorum"))
+    assert model == run_all_rounds(
+        make_strategy(name, protocol="fedquorum"), make_protocol_grid("fedquorum")
+    )
     found = check_audit(tmp_path / "run")
     assert found.num_rounds == ROUNDS
     table = pq.read_table(tmp_path / "run" / "population.parquet").to_pylist()
@@ -197,10 +199,10 @@ def test_so_they_do_in_the_projects_protocol(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_the_audit_finds_what_was_changed(protocol: str, tmp_path: Path) -> None:
-    """A parameter, who was away, when a client joined, and a round that counted nothing."""
+    """Changes: a parameter, disconnected clients, a joined round, a round without updates."""
     run = tmp_path / "run"
-    on = make_changing_grid() if protocol == "standard" else grid(protocol)
-    run_all_rounds(made("FedAU", protocol=protocol, records=run), on)
+    on = make_changing_grid() if protocol == "standard" else make_protocol_grid(protocol)
+    run_all_rounds(make_strategy("FedAU", protocol=protocol, records=run), on)
     for name, before, after in (
         ("config.yaml", "cutoff: 2", "cutoff: 1"),
         ("config.yaml", "minimum: 2", "minimum: 5"),
@@ -219,7 +221,7 @@ def test_the_audit_finds_what_was_changed(protocol: str, tmp_path: Path) -> None
 
 
 def test_a_decision_is_explained(tmp_path: Path) -> None:
-    """Also of a client before it joined."""
+    """A decision is explained even for a client before it joined."""
     run_all_rounds(FedAU(cutoff=2, records=tmp_path / "run"), make_changing_grid())
     recorded = read_audit_input(tmp_path / "run")
     assert describe_decision(recorded, 5, 1)[-1] == "asked: no; it joined in round 2"
@@ -227,14 +229,14 @@ def test_a_decision_is_explained(tmp_path: Path) -> None:
 
 
 def test_an_update_that_the_server_refused_is_explained(tmp_path: Path) -> None:
-    """In the standard protocol clients do not decide, and the server has both halves of the gate.
+    """In the standard protocol clients do not decide, and the server applies the whole gate.
 
     Client 3 reports a loss far above that of the priority clients.
     """
     strategy = FedALIGN(priority=[0, 1], num_rounds=2, warmup_rounds=1, records=tmp_path / "run")
-    run_all_rounds(strategy, grid("standard"), rounds=2)
+    run_all_rounds(strategy, make_protocol_grid("standard"), rounds=2)
     (refused,) = [
-        r for r in rows(tmp_path / "run") if r["status"] == "rejected" and r["client"] == 3
+        r for r in read_rows(tmp_path / "run") if r["status"] == "rejected" and r["client"] == 3
     ]
     told = describe_decision(read_audit_input(tmp_path / "run"), 3, 2)
     assert told[-2].startswith("admitted: no; F_k = 5 > F + eps_t = ")
@@ -242,61 +244,73 @@ def test_an_update_that_the_server_refused_is_explained(tmp_path: Path) -> None:
     assert refused["weight"] == 0.0
 
 
-def breaking(app: ClientApp, count: int, last: int) -> ScriptedGrid:
+def make_failing_grid(app: ClientApp, count: int, last: int) -> ScriptedGrid:
     """Return nodes that fail to train in the first rounds, up to ``last``."""
     every = dict.fromkeys(range(1, count + 1), "broken")
     return ScriptedGrid(app, {}, count, failing=dict.fromkeys(range(1, last + 1), every))
 
 
 @pytest.mark.parametrize("last", [1, 3])
-def test_rounds_without_an_answer_count_nothing(last: int, tmp_path: Path) -> None:
-    """The clients in them are those that there were."""
-    nodes = breaking(make_standard_app(), K, last)
-    run_all_rounds(made("FedAvg", records=tmp_path / "run"), nodes, rounds=3)
+def test_rounds_without_a_reply_count_nothing(last: int, tmp_path: Path) -> None:
+    """Such rounds record the connected clients."""
+    nodes = make_failing_grid(make_standard_app(), K, last)
+    run_all_rounds(make_strategy("FedAvg", records=tmp_path / "run"), nodes, rounds=3)
     found = check_audit(tmp_path / "run")
     assert [record.admitted == 0 for record in found.run.rounds] == [n <= last for n in (1, 2, 3)]
     assert found.num_rounds == 3
 
 
 def test_a_run_refused_for_its_protocol_resumes_in_no_other(tmp_path: Path) -> None:
-    """Nothing of the refused round is in the records, and the error names the keyword."""
+    """The records lack the refused round, and the error names the keyword."""
     run = tmp_path / "run"
-    nodes = breaking(our_app(), K // 2, 1)
+    nodes = make_failing_grid(make_native_app(), K // 2, 1)
     with pytest.raises(ProtocolError, match=r'every client .* in round 2 .*protocol="fedquorum"'):
-        run_all_rounds(made("FedAvg", records=run), nodes, rounds=3)
+        run_all_rounds(make_strategy("FedAvg", records=run), nodes, rounds=3)
     assert load_run(run).status == "failed"
     assert [record.round for record in load_run(run).rounds] == [1]
     with pytest.raises(ProtocolError, match="every client that trained in round 2 replied in"):
-        run_all_rounds(made("FedAvg", resume_from=run), grid("fedquorum"), rounds=3)
+        run_all_rounds(
+            make_strategy("FedAvg", resume_from=run), make_protocol_grid("fedquorum"), rounds=3
+        )
     said = "^protocol must be standard, as in the run so far, got fedquorum$"
     with pytest.raises(RunError, match=said):
         run_all_rounds(
-            made("FedAvg", protocol="fedquorum", resume_from=run), make_forbidden_grid(), rounds=3
+            make_strategy("FedAvg", protocol="fedquorum", resume_from=run),
+            make_forbidden_grid(),
+            rounds=3,
         )
-    run_all_rounds(made("FedAvg", resume_from=run), grid("standard"), rounds=3)
+    run_all_rounds(
+        make_strategy("FedAvg", resume_from=run), make_protocol_grid("standard"), rounds=3
+    )
     assert check_audit(run).num_rounds == 3
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_the_other_protocol_is_refused_on_a_resume(protocol: str, tmp_path: Path) -> None:
-    """With one error that names the keyword, before any message; the same protocol goes on."""
+    """One error names the keyword before any message; the same protocol resumes."""
     (other,) = {*PROTOCOLS} - {protocol}
     given: dict[str, Any] = {"client_ids": "query"} if protocol == "standard" else {}
-    on = make_grid(named_app(), K) if given else grid(protocol)
-    run_all_rounds(made("FedAU", protocol=protocol, records=tmp_path, **given), on, rounds=2)
+    on = make_grid(make_named_app(), K) if given else make_protocol_grid(protocol)
+    run_all_rounds(
+        make_strategy("FedAU", protocol=protocol, records=tmp_path, **given), on, rounds=2
+    )
     config = load_run(tmp_path).config["drop_in"]
     assert config["protocol"] == protocol
     assert ("weighted_by_key" in config) == (protocol == "standard")
     said = f"^protocol must be {protocol}, as in the run so far, got {other}$"
     with pytest.raises(RunError, match=said):
-        run_all_rounds(made("FedAU", protocol=other, resume_from=tmp_path), make_forbidden_grid())
+        run_all_rounds(
+            make_strategy("FedAU", protocol=other, resume_from=tmp_path), make_forbidden_grid()
+        )
     assert load_run(tmp_path).status == "completed"
-    run_all_rounds(made("FedAU", protocol=protocol, resume_from=tmp_path, **given), on, rounds=3)
+    run_all_rounds(
+        make_strategy("FedAU", protocol=protocol, resume_from=tmp_path, **given), on, rounds=3
+    )
     assert check_audit(tmp_path).num_rounds == 3
 
 
-def mixture() -> ScriptedGrid:
-    """Return plain nodes and one of two clients; the plain ones fail to train after round 2."""
+def make_mixed_grid() -> ScriptedGrid:
+    """Return standard nodes, which fail to train after round 2, and a node of two clients."""
 
     def reply(message: Message) -> Message | None:
         if read_kind_and_round(message)[0] == "train" and message.metadata.dst_node_id == 4:
@@ -308,24 +322,24 @@ def mixture() -> ScriptedGrid:
     return ScriptedGrid(make_standard_app(), {}, 4, failing=failing, reply=reply)
 
 
-def test_a_resumed_run_has_no_first_round_again(tmp_path: Path) -> None:
-    """Clients trained before it, so that it refuses no round of replies in the other form."""
-    run_all_rounds(FedAU(records=tmp_path), mixture(), rounds=2)
-    run_all_rounds(FedAU(resume_from=tmp_path), mixture(), rounds=4)
+def test_a_resumed_run_has_no_second_first_round(tmp_path: Path) -> None:
+    """As clients trained before, a round of replies in the other form does not stop the run."""
+    run_all_rounds(FedAU(records=tmp_path), make_mixed_grid(), rounds=2)
+    run_all_rounds(FedAU(resume_from=tmp_path), make_mixed_grid(), rounds=4)
     found = check_audit(tmp_path)
     assert [record.admitted for record in found.run.rounds] == [3, 3, 0, 0]
-    (row,) = [r for r in rows(tmp_path) if r["client"] == 3 and r["round"] == 4]
+    (row,) = [r for r in read_rows(tmp_path) if r["client"] == 3 and r["round"] == 4]
     assert (row["status"], row["weight"]) == ("rejected", 0.0)
     assert row["reason"].startswith("its reply is in FedQuorum's protocol, for 2 clients")
 
 
-def content(path: Path) -> Any:
+def read_content(path: Path) -> Any:
     """Return the rows of a table, or the bytes of a file."""
     return read_dataset(path).to_pylist() if path.is_dir() else path.read_bytes()
 
 
-def test_they_are_the_apps_records(tmp_path: Path) -> None:
-    """The same ClientApp and rule decide alike, to the last bit, in the same rounds."""
+def test_records_equal_those_of_the_app(tmp_path: Path) -> None:
+    """The same ClientApp and rule decide the same rounds to the last bit."""
     words = (
         *SMALL,
         "rounds=3",
@@ -350,31 +364,31 @@ def test_they_are_the_apps_records(tmp_path: Path) -> None:
     arrays = build_initial_arrays(settings, load_data(settings.data, settings.seed))
     strategy.start(InProcessGrid(app, composed.run_config, 4), arrays, num_rounds=3)
     check_audit(tmp_path / "drop_in")
-    theirs, ours = (rows(tmp_path / name) for name in ("app", "drop_in"))
+    theirs, ours = (read_rows(tmp_path / name) for name in ("app", "drop_in"))
     assert ours == theirs
     assert {row["status"] for row in theirs} == {"trained", "declined", "rejected"}
-    # The app has one node, which is sent one model for all clients.
+    # The app has one node, which receives one model for all clients.
     sent = dict.fromkeys(("bytes_down", "bytes_up"), 0)
-    theirs, ours = ([x | sent for x in lines(tmp_path / name)] for name in ("app", "drop_in"))
+    theirs, ours = ([x | sent for x in read_lines(tmp_path / name)] for name in ("app", "drop_in"))
     assert ours == theirs
     for name in ("model.safetensors", "evaluations"):
-        theirs, ours = (content(tmp_path / run / name) for run in ("app", "drop_in"))
+        theirs, ours = (read_content(tmp_path / run / name) for run in ("app", "drop_in"))
         assert ours == theirs
     files = {path.name for path in (tmp_path / "drop_in").iterdir()}
     assert files == {path.name for path in (tmp_path / "app").iterdir()} - {"tensorboard"}
 
 
 class Tilting(TERMWeighting):
-    """A rule of the user's own."""
+    """A user's own rule."""
 
 
 class Tilted(DropInStrategy, entry=StrategyEntry("tilted", "Tilted losses, once more.", Tilting)):
-    """A strategy of the user's own."""
+    """A user's own strategy."""
 
 
-def test_a_rule_of_the_users_own_is_named_and_not_imported(tmp_path: Path) -> None:
-    """Its decisions follow from the records for whoever trusts them."""
-    run_all_rounds(Tilted(tilt=2.0, records=tmp_path / "run"), grid("standard"))
+def test_a_users_rule_is_named_and_not_imported(tmp_path: Path) -> None:
+    """The audit replays its decisions if the user trusts the code."""
+    run_all_rounds(Tilted(tilt=2.0, records=tmp_path / "run"), make_protocol_grid("standard"))
     with pytest.raises(RunError, match=r"weighting.path|strategy.path must be absent"):
         audit_run(tmp_path / "run")
     assert audit_run(tmp_path / "run", trust=True).mismatches == ()
@@ -382,7 +396,7 @@ def test_a_rule_of_the_users_own_is_named_and_not_imported(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("number", [1e300, -1e300, math.inf, math.nan, 0.25])
 def test_no_number_of_a_client_makes_the_records_unreadable(number: float, tmp_path: Path) -> None:
-    """What a rule does not read may be anything; an amount of data may be a fraction."""
+    """Numbers that no rule reads may be anything; an amount of data may be a fraction."""
     metrics = {"num-examples": 0.5, "loss": number, "accuracy": number}
     if abs(number) < math.inf and number > 0:
         metrics["num-examples"] = number
@@ -401,20 +415,20 @@ def test_no_number_of_a_client_makes_the_records_unreadable(number: float, tmp_p
     ],
     ids=str,
 )
-def test_one_clients_odd_number_is_recorded_as_it_counted(
+def test_an_unusual_number_is_recorded_as_it_counted(
     metrics: dict[str, float], tmp_path: Path
 ) -> None:
-    """It is read back to the bit, and the audit decides with it what the server decided."""
+    """The number is read back to the bit, and the audit makes the server's decision with it."""
     given = {"num-examples": 10, "loss": 1.0, "accuracy": 0.5}
     app = make_standard_app(
         lambda client: given | metrics if client == 1 else given,
-        by=lambda client: 0.0 if client == 1 else 1.0,  # else it is too large for the sum
+        by=lambda client: 0.0 if client == 1 else 1.0,  # otherwise it is too large for the sum
     )
     run_all_rounds(FedAvg(records=tmp_path / "run"), make_grid(app, 3), rounds=2)
     found = check_audit(tmp_path / "run")
     assert found.num_rounds == 2
     ((name, value),) = metrics.items()
-    row = next(row for row in rows(tmp_path / "run") if row["client"] == 1)
+    row = next(row for row in read_rows(tmp_path / "run") if row["client"] == 1)
     if name == "num-examples":
         told = row["num_examples"] if row["data_weight"] is None else row["data_weight"]
     else:
@@ -428,8 +442,8 @@ WILD = (0.0, 0.0, 5e-324, 1e-300, 1e-12, 1.0, 1e15)
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_losses_of_any_size_are_recorded_as_they_counted(name: str, tmp_path: Path) -> None:
-    """Of every strategy: 0, the smallest and the largest that a rule is given, and any else."""
-    read = made(name).rules.needs_losses
+    """Losses: 0, the smallest and largest numbers that reach a rule, and random ones."""
+    read = make_strategy(name).rules.needs_losses
     losses = random.Random(name)
     among = WILD if read else (*WILD, math.nan, -math.inf, 1e120, 1.7e308)
 
@@ -437,7 +451,9 @@ def test_losses_of_any_size_are_recorded_as_they_counted(name: str, tmp_path: Pa
         data = losses.choice((1, 10, 0.5, 1e-300, 1e120))
         return {"num-examples": data, "loss": losses.choice(among)}
 
-    run_all_rounds(made(name, records=tmp_path / "run"), make_grid(make_standard_app(metrics), K))
+    run_all_rounds(
+        make_strategy(name, records=tmp_path / "run"), make_grid(make_standard_app(metrics), K)
+    )
     assert check_audit(tmp_path / "run").num_rounds == ROUNDS
 
 
@@ -446,7 +462,7 @@ def test_a_loss_of_0_under_q_fedavg_is_recorded(tmp_path: Path) -> None:
     app = make_standard_app(lambda client: {"num-examples": 10, "loss": round(0.4 * client, 2)})
     run_all_rounds(DROP_INS["QFedAvg"](records=tmp_path / "run"), make_grid(app, 3), rounds=2)
     check_audit(tmp_path / "run")
-    responses = {row["client"]: row["response"] for row in rows(tmp_path / "run")}
+    responses = {row["client"]: row["response"] for row in read_rows(tmp_path / "run")}
     assert responses[0] == -math.inf
 
 
@@ -471,10 +487,10 @@ def test_a_weight_beyond_1e100_is_recorded(tmp_path: Path) -> None:
     strategy = DROP_INS["FedMGDAPlus"](records=tmp_path / "run")
     strategy.start(make_grid(app, 3), encode_arrays({"w": np.zeros(2)}), num_rounds=1)
     check_audit(tmp_path / "run")
-    assert max(row["weight"] for row in rows(tmp_path / "run")) > 1e129
+    assert max(row["weight"] for row in read_rows(tmp_path / "run")) > 1e129
 
 
-# --- what nodes say ----------------------------------------------------------------------------
+# --- reports of nodes --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("whom", [{3}, {1, 2, 3, 4}], ids=["one", "all"])
@@ -490,10 +506,10 @@ def test_a_weight_beyond_1e100_is_recorded(tmp_path: Path) -> None:
         "\x1b[31m\u2028",
     ],
 )
-def test_what_a_node_says_decides_nothing(
+def test_the_reason_of_a_failure_decides_nothing(
     reason: str, when: int, whom: set[int], tmp_path: Path
 ) -> None:
-    """Whatever it gives as the reason of its failure, the round is not taken for a refused one."""
+    """With any reason of a client's failure, the round does not count as a rejected one."""
     failing = {when: dict.fromkeys(whom, reason)}
     nodes = ScriptedGrid(make_standard_app(), {}, 4, failing=failing)
     run_all_rounds(FedAU(records=tmp_path / "run"), nodes, rounds=4)
@@ -503,7 +519,7 @@ def test_what_a_node_says_decides_nothing(
 
 
 def test_a_client_id_that_no_table_holds_is_refused(tmp_path: Path) -> None:
-    """The node is left out with its reason, and the others go on."""
+    """The node is left out with a reason, and the run continues with the others."""
     ids = {0: 7, 1: 2**40, 2: 9}
     app = make_standard_app()
 
@@ -515,15 +531,15 @@ def test_a_client_id_that_no_table_holds_is_refused(tmp_path: Path) -> None:
     run_all_rounds(
         FedAvg(client_ids="query", records=tmp_path / "run"), make_grid(app, 3), rounds=2
     )
-    assert {row["client"] for row in rows(tmp_path / "run")} == {7, 9}
+    assert {row["client"] for row in read_rows(tmp_path / "run")} == {7, 9}
     check_audit(tmp_path / "run")
 
 
-# --- what is refused, before any round ---------------------------------------------------------
+# --- refusals before any round -----------------------------------------------------------------
 
 
 def make_forbidden_grid() -> InProcessGrid:
-    """Return nodes that must not be asked anything."""
+    """Return nodes that must not get any message."""
 
     def refuse(message: Message) -> None:
         raise AssertionError(message)
@@ -532,24 +548,26 @@ def make_forbidden_grid() -> InProcessGrid:
 
 
 def test_a_folder_with_a_run_is_refused(tmp_path: Path) -> None:
-    """Unless it is the run that goes on; the records stay as they are."""
-    run_all_rounds(FedAU(records=tmp_path), grid("standard"), rounds=2)
-    before = lines(tmp_path)
+    """The records stay unchanged; only a resumed run may use its folder."""
+    run_all_rounds(FedAU(records=tmp_path), make_protocol_grid("standard"), rounds=2)
+    before = read_lines(tmp_path)
     with pytest.raises(RunError, match=r"must not hold a run, got .* \(resume_from=FOLDER\)"):
         run_all_rounds(FedAU(records=tmp_path), make_forbidden_grid())
-    assert lines(tmp_path) == before
-    run_all_rounds(FedAU(records=tmp_path, resume_from=str(tmp_path)), grid("standard"), rounds=3)
-    assert len(lines(tmp_path)) == 3
+    assert read_lines(tmp_path) == before
+    run_all_rounds(
+        FedAU(records=tmp_path, resume_from=str(tmp_path)), make_protocol_grid("standard"), rounds=3
+    )
+    assert len(read_lines(tmp_path)) == 3
 
 
 def test_a_missing_extra_is_reported_at_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Before any round, with what to install."""
+    """The error comes before any round and says what to install."""
     monkeypatch.setattr(needed, "AUDIT_PACKAGES", {"yaml": "pyyaml", "nowhere": "not-there"})
     for word in ("records", "resume_from"):
         with pytest.raises(RunError, match="the extra audit brings: pip install not-there"):
-            made("FedAU", **{word: tmp_path})
+            make_strategy("FedAU", **{word: tmp_path})
     FedAU()
 
 
@@ -561,14 +579,14 @@ def test_a_missing_extra_is_reported_at_once(
         ({"records": "a", "resume_from": "b"}, "records must be None or the folder in resume_from"),
     ],
 )
-def test_what_is_no_folder_is_refused(options: dict[str, Any], message: str) -> None:
-    """By the keyword."""
+def test_an_invalid_folder_is_refused(options: dict[str, Any], message: str) -> None:
+    """The error names the keyword."""
     with pytest.raises(ParameterError, match=message):
         FedAU(**options)
 
 
 def test_a_wrapper_of_flowers_cannot_be_recorded(tmp_path: Path) -> None:
-    """It starts itself and changes the model behind the strategy's back."""
+    """A wrapper starts itself and changes the model after the strategy's decision."""
     private = DifferentialPrivacyServerSideFixedClipping(FedAU(records=tmp_path), 0.1, 5.0, K)
     with pytest.raises(
         ParameterError, match="records must be None inside one of Flower's wrappers"
@@ -577,7 +595,7 @@ def test_a_wrapper_of_flowers_cannot_be_recorded(tmp_path: Path) -> None:
     assert not [*tmp_path.iterdir()]
 
 
-# --- going on ----------------------------------------------------------------------------------
+# --- resume ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -590,28 +608,30 @@ def test_a_wrapper_of_flowers_cannot_be_recorded(tmp_path: Path) -> None:
 def test_a_resumed_run_equals_an_uninterrupted_one(
     name: str, protocol: str, tmp_path: Path
 ) -> None:
-    """Model, decisions and state have the same bits; so have the numbers of every round."""
-    rule = made(name).rules.weighting
+    """Model, decisions, state and the numbers of every round have the same bits."""
+    rule = make_strategy(name).rules.weighting
     along = rule.needs_updates or rule.hooks.client_start  # the rule takes no other step
     options: dict[str, Any] = {} if along else {"server_optimizer": Adam, "server_lr": 0.1}
     options["protocol"] = protocol
-    whole = run_all_rounds(made(name, records=tmp_path / "whole", **options), grid(protocol))
-    stopped = made(name, records=tmp_path / "run", **options)
+    whole = run_all_rounds(
+        make_strategy(name, records=tmp_path / "whole", **options), make_protocol_grid(protocol)
+    )
+    stopped = make_strategy(name, records=tmp_path / "run", **options)
     with pytest.raises(KeyboardInterrupt):
-        run_all_rounds(stopped, grid(protocol), evaluate_fn=stopping(3))
+        run_all_rounds(stopped, make_protocol_grid(protocol), evaluate_fn=make_interruption(3))
     assert load_run(tmp_path / "run").status == "interrupted"
-    resumed = made(name, resume_from=tmp_path / "run", **options)
+    resumed = make_strategy(name, resume_from=tmp_path / "run", **options)
     asked: list[int] = []
     result = resumed.start(
-        grid(protocol),
+        make_protocol_grid(protocol),
         encode_arrays(MODEL),
         ROUNDS,
         evaluate_fn=lambda number, arrays: asked.append(number),
     )
     assert {k: a.tobytes() for k, a in decode_arrays(result.arrays).items()} == whole
     assert asked == [4, 5]
-    assert lines(tmp_path / "run") == lines(tmp_path / "whole")
-    assert rows(tmp_path / "run") == rows(tmp_path / "whole")
+    assert read_lines(tmp_path / "run") == read_lines(tmp_path / "whole")
+    assert read_rows(tmp_path / "run") == read_rows(tmp_path / "whole")
     for file in ("model.safetensors", "population.parquet"):
         assert (tmp_path / "run" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
     check_audit(tmp_path / "run")
@@ -619,9 +639,9 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
     assert (manifest["status"], [one["round"] for one in manifest["resumed"]]) == ("completed", [3])
 
 
-def failing_app(protocol: str, failing: Container[int]) -> ClientApp:
-    """Return an app whose clients cannot measure the models of some rounds."""
-    inner, outer = make_standard_app() if protocol == "standard" else our_app(), ClientApp()
+def make_failing_app(protocol: str, failing: Container[int]) -> ClientApp:
+    """Return an app whose clients cannot evaluate the models of some rounds."""
+    inner, outer = make_standard_app() if protocol == "standard" else make_native_app(), ClientApp()
 
     def answer(message: Message, context: Context) -> Message:
         kind, _, number = message.metadata.group_id.partition(" ")
@@ -637,42 +657,49 @@ def failing_app(protocol: str, failing: Container[int]) -> ClientApp:
 
 @pytest.mark.parametrize("nodes", [1, K // 2])
 def test_an_evaluation_that_fails_everywhere_ends_the_run(tmp_path: Path, nodes: int) -> None:
-    """Where the clients speak the project's protocol; the rounds before are kept, and go on."""
+    """In the project's protocol the run ends; its earlier rounds stay and can be resumed."""
     options: dict[str, Any] = {"min_available_nodes": nodes, "min_train_nodes": nodes}
     options["protocol"] = "fedquorum"
     whole = run_all_rounds(
-        made("FedAU", records=tmp_path / "whole", **options), make_grid(our_app(), nodes)
+        make_strategy("FedAU", records=tmp_path / "whole", **options),
+        make_grid(make_native_app(), nodes),
     )
-    failing = made("FedAU", records=tmp_path / "run", **options)
+    failing = make_strategy("FedAU", records=tmp_path / "run", **options)
     told = f"none of {K} clients could measure the model after round 3: ArithmeticError: no such "
     with pytest.raises(RunError, match=f"^{told}number$"):
-        run_all_rounds(failing, make_grid(failing_app("fedquorum", {3}), nodes))
+        run_all_rounds(failing, make_grid(make_failing_app("fedquorum", {3}), nodes))
     run = load_run(tmp_path / "run")
     assert (run.status, len(run.rounds)) == ("failed", 2)
     assert told in json.loads((tmp_path / "run" / "manifest.json").read_text())["error"]
     model = load_file(tmp_path / "run" / "model.safetensors")
-    two_rounds = run_all_rounds(made("FedAU", **options), make_grid(our_app(), nodes), rounds=2)
+    two_rounds = run_all_rounds(
+        make_strategy("FedAU", **options), make_grid(make_native_app(), nodes), rounds=2
+    )
     assert {k: a.tobytes() for k, a in model.items()} == two_rounds
-    resumed = made("FedAU", resume_from=tmp_path / "run", **options)
-    assert run_all_rounds(resumed, make_grid(our_app(), nodes)) == whole
-    assert lines(tmp_path / "run") == lines(tmp_path / "whole")
+    resumed = make_strategy("FedAU", resume_from=tmp_path / "run", **options)
+    assert run_all_rounds(resumed, make_grid(make_native_app(), nodes)) == whole
+    assert read_lines(tmp_path / "run") == read_lines(tmp_path / "whole")
 
 
 def test_an_evaluation_of_flowers_standard_protocol_may_fail(tmp_path: Path) -> None:
-    """As with FedAvg, whose run goes on: no rule reads what such clients measure."""
-    whole = run_all_rounds(made("FedAU", records=tmp_path / "whole"), grid("standard"))
-    app = failing_app("standard", range(1, ROUNDS + 1))
-    assert run_all_rounds(made("FedAU", records=tmp_path / "run"), make_grid(app, K)) == whole
+    """The run continues, as with FedAvg: no rule reads these evaluations."""
+    whole = run_all_rounds(
+        make_strategy("FedAU", records=tmp_path / "whole"), make_protocol_grid("standard")
+    )
+    app = make_failing_app("standard", range(1, ROUNDS + 1))
+    assert (
+        run_all_rounds(make_strategy("FedAU", records=tmp_path / "run"), make_grid(app, K)) == whole
+    )
     check_audit(tmp_path / "run")
 
 
-def joining(
+def make_joining_grid(
     app: ClientApp, there: Sequence[Collection[int]], strategy: DropInStrategy
 ) -> ScriptedGrid:
-    """Return nodes of which ``there`` says who is connected as a strategy looks at them.
+    """Return nodes that are connected as listed in ``there`` for each look of a strategy.
 
-    When round 1 trains, when it evaluates, when round 2 trains, ...; the first nodes also when the
-    first model is measured.
+    The looks are: round 1 trains, round 1 evaluates, round 2 trains, ... The first nodes are also
+    connected for the evaluation of the initial model.
     """
     grid = ScriptedGrid(app, {}, max(map(max, there)), there=there[0])
 
@@ -690,8 +717,8 @@ def joining(
     return grid
 
 
-def named_app(*, by_round: bool = True) -> ClientApp:
-    """Return an app whose nodes say which client they are, and pull the model to 10 (k + 1)."""
+def make_named_app(*, by_round: bool = True) -> ClientApp:
+    """Return an app whose nodes report their client k, and pull the model to 10 (k + 1)."""
     app = ClientApp()
 
     @app.query()
@@ -726,12 +753,12 @@ def named_app(*, by_round: bool = True) -> ClientApp:
 
 @pytest.mark.parametrize("name", ["FedVarp", "MIFA"])
 def test_a_client_that_joins_between_others_keeps_its_own_update(name: str, tmp_path: Path) -> None:
-    """Client 1 joins in round 3 and is away in round 5; the run is stopped after round 4 of 6."""
+    """Client 1 joins in round 3 and is disconnected in round 5; the run stops after round 4."""
     there = [nodes for t in range(1, 7) for nodes in [[1, 3] if t in {1, 2, 5} else [1, 2, 3]] * 2]
 
     def run(rounds: int, **options: Any) -> NDArray[Any]:
         strategy = DROP_INS[name](client_ids="query", **options)
-        on = joining(named_app(by_round=False), there, strategy)
+        on = make_joining_grid(make_named_app(by_round=False), there, strategy)
         start = encode_arrays({"w": np.zeros(3, np.float32)})
         return decode_arrays(strategy.start(on, start, num_rounds=rounds).arrays)["w"]
 
@@ -741,10 +768,10 @@ def test_a_client_that_joins_between_others_keeps_its_own_update(name: str, tmp_
     assert parts.tobytes() == whole.tobytes()
 
 
-def comings(rng: np.random.Generator, *, stay: Collection[int] = ()) -> list[set[int]]:
-    """Return who is connected in each half of all rounds: nodes join in any order, come and go.
+def draw_connected_nodes(rng: np.random.Generator, *, stay: Collection[int] = ()) -> list[set[int]]:
+    """Return the connected nodes in each half of all rounds; they join, leave and return.
 
-    Two or more of those there at first always are, and so are the nodes that ``stay``.
+    At least two of the first nodes, and the nodes in ``stay``, are always connected.
     """
     order = (rng.permutation(K) + 1).tolist()
     first = {*order[: int(rng.integers(2, K))], *stay}
@@ -761,12 +788,12 @@ CASES = [*product(STRATEGIES, ("query", "fedquorum"), range(12))]
 
 
 @pytest.mark.parametrize(("name", "ids", "seed"), sample_cases(CASES, 40))
-def test_a_resumed_run_equals_an_uninterrupted_one_whoever_joins(
+def test_a_resumed_run_with_any_joiners_equals_an_uninterrupted_one(
     name: str, ids: str, seed: int, tmp_path: Path
 ) -> None:
-    """Clients join in any order, and the run is stopped after any round: all has the same bits.
+    """Clients join in any order, and the run stops after any round, with the same bits.
 
-    The model, all that the strategy remembers of each client, and the records.
+    The bits are those of the model, the strategy's state and the records.
     """
     rng = np.random.default_rng([seed, STRATEGIES.index(name), ids == "fedquorum"])
     ours = {"protocol": "fedquorum"}
@@ -776,23 +803,29 @@ def test_a_resumed_run_equals_an_uninterrupted_one_whoever_joins(
     if name in {"FedVarp", "MIFA", "FedAWE"} and rng.random() < 0.5:
         (tmp_path / "memory").mkdir()
         options |= {"memory_dir": str(tmp_path / "memory")}
-    # Rules of a fixed population know nobody else, and a run goes on where two of them are there.
-    fixed = made(name).rules.weighting.requires_fixed_population
-    there = comings(rng, stay=range(1, K + 1) if fixed and ids == "fedquorum" else (2, 3))
+    # Rules of a fixed population accept no one else; two of its clients are enough for a round.
+    fixed = make_strategy(name).rules.weighting.requires_fixed_population
+    there = draw_connected_nodes(
+        rng, stay=range(1, K + 1) if fixed and ids == "fedquorum" else (2, 3)
+    )
     stop = int(rng.integers(1, ROUNDS))
 
     def run(**given: Any) -> tuple[dict[str, bytes], dict[str, bytes]]:
-        strategy = made(name, **options, **{k: v for k, v in given.items() if k != "evaluate_fn"})
-        on = joining(named_app() if ids == "query" else our_app(), there, strategy)
+        strategy = make_strategy(
+            name, **options, **{k: v for k, v in given.items() if k != "evaluate_fn"}
+        )
+        on = make_joining_grid(
+            make_named_app() if ids == "query" else make_native_app(), there, strategy
+        )
         model = run_all_rounds(strategy, on, evaluate_fn=given.get("evaluate_fn"))
         return model, get_state_bytes(strategy)
 
     whole = run(records=tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        run(records=tmp_path / "run", evaluate_fn=stopping(stop))
+        run(records=tmp_path / "run", evaluate_fn=make_interruption(stop))
     assert run(resume_from=tmp_path / "run") == whole
-    assert lines(tmp_path / "run") == lines(tmp_path / "whole")
-    assert rows(tmp_path / "run") == rows(tmp_path / "whole")
+    assert read_lines(tmp_path / "run") == read_lines(tmp_path / "whole")
+    assert read_rows(tmp_path / "run") == read_rows(tmp_path / "whole")
     table = (tmp_path / "whole" / "population.parquet").read_bytes()
     assert (tmp_path / "run" / "population.parquet").read_bytes() == table
 
@@ -802,16 +835,18 @@ def test_a_resumed_run_equals_an_uninterrupted_one_whoever_joins(
 def test_every_leg_is_replayed_by_its_own_settings(
     protocol: str, horizon: int, tmp_path: Path
 ) -> None:
-    """Schedules may refer to more rounds after a stop, and the memory for replies may change."""
+    """A resumed run may have more rounds for schedules, and another memory for replies."""
     given: dict[str, Any] = {"num_rounds": 3, "epsilon_schedule": "cosine"}
     given |= {"warmup_fraction": 0.4, "protocol": protocol}
-    first = made("FedALIGN", records=tmp_path, **given)
-    run_all_rounds(first, grid(protocol), rounds=3)
+    first = make_strategy("FedALIGN", records=tmp_path, **given)
+    run_all_rounds(first, make_protocol_grid(protocol), rounds=3)
     check_audit(tmp_path)
     again = {**given, "num_rounds": horizon, "reply_memory": 10**9}
     for rounds in (6, 9):
         run_all_rounds(
-            made("FedALIGN", resume_from=tmp_path, **again), grid(protocol), rounds=rounds
+            make_strategy("FedALIGN", resume_from=tmp_path, **again),
+            make_protocol_grid(protocol),
+            rounds=rounds,
         )
         check_audit(tmp_path)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
@@ -820,26 +855,28 @@ def test_every_leg_is_replayed_by_its_own_settings(
     assert [one["before"] for one in manifest["resumed"]] == [changed, {"rounds": 6}]
     explained = describe_decision(read_audit_input(tmp_path), 3, 2)
     assert "rounds 1 to 2 are warm-up" in explained[1]
-    fewer = made("FedALIGN", resume_from=tmp_path, **{**given, "num_rounds": 2})
+    fewer = make_strategy("FedALIGN", resume_from=tmp_path, **{**given, "num_rounds": 2})
     with pytest.raises(RunError, match="num_rounds must be at least"):
         run_all_rounds(fewer, make_forbidden_grid(), rounds=9)
 
 
-def test_nodes_stay_who_they_were_over_a_stop(tmp_path: Path) -> None:
-    """A node that joined, or was away, is the client that it was before."""
-    whole = run_all_rounds(made("FedAU", records=tmp_path / "whole"), make_changing_grid())
+def test_nodes_keep_their_clients_over_a_resume(tmp_path: Path) -> None:
+    """A node that joined or was disconnected keeps its client."""
+    whole = run_all_rounds(make_strategy("FedAU", records=tmp_path / "whole"), make_changing_grid())
     with pytest.raises(KeyboardInterrupt):
         run_all_rounds(
-            made("FedAU", records=tmp_path / "run"), make_changing_grid(), evaluate_fn=stopping(2)
+            make_strategy("FedAU", records=tmp_path / "run"),
+            make_changing_grid(),
+            evaluate_fn=make_interruption(2),
         )
     on = make_changing_grid()
     on.there = set(range(1, K + 1)) - {2}
-    assert run_all_rounds(made("FedAU", resume_from=tmp_path / "run"), on) == whole
-    assert rows(tmp_path / "run") == rows(tmp_path / "whole")
+    assert run_all_rounds(make_strategy("FedAU", resume_from=tmp_path / "run"), on) == whole
+    assert read_rows(tmp_path / "run") == read_rows(tmp_path / "whole")
 
 
 def test_other_nodes_are_refused_where_ids_identify_clients(tmp_path: Path) -> None:
-    """As in a simulation, which draws them anew; nothing is trained."""
+    """A simulation draws new ids; the run refuses them before training."""
     run_all_rounds(
         FedAU(records=tmp_path), ScriptedGrid(make_standard_app(), {}, K, there={1, 2}), rounds=2
     )
@@ -847,7 +884,7 @@ def test_other_nodes_are_refused_where_ids_identify_clients(tmp_path: Path) -> N
         run_all_rounds(
             FedAU(resume_from=tmp_path), ScriptedGrid(make_standard_app(), {}, K, there={3, 4})
         )
-    assert len(lines(tmp_path)) == 2
+    assert len(read_lines(tmp_path)) == 2
 
 
 @pytest.mark.parametrize(
@@ -866,17 +903,21 @@ def test_other_nodes_are_refused_where_ids_identify_clients(tmp_path: Path) -> N
 def test_another_parameter_is_refused_by_its_name(
     options: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    """Before any round; the records stay as they are."""
-    run_all_rounds(made("FedAU", records=tmp_path), grid("standard"), rounds=2)
+    """The error comes before any round, and the records stay unchanged."""
+    run_all_rounds(
+        make_strategy("FedAU", records=tmp_path), make_protocol_grid("standard"), rounds=2
+    )
     with pytest.raises(RunError, match=message):
-        run_all_rounds(made("FedAU", resume_from=tmp_path, **options), make_forbidden_grid())
+        run_all_rounds(
+            make_strategy("FedAU", resume_from=tmp_path, **options), make_forbidden_grid()
+        )
     assert load_run(tmp_path).status == "completed"
 
 
 def test_another_strategy_model_or_folder_is_refused(tmp_path: Path) -> None:
-    """Each with what is wrong; fewer rounds too, more are fine."""
+    """Each error names the problem; fewer rounds are refused too, more are allowed."""
     run = tmp_path / "run"
-    run_all_rounds(FedAvg(records=run), grid("standard"), rounds=2)
+    run_all_rounds(FedAvg(records=run), make_protocol_grid("standard"), rounds=2)
     with pytest.raises(RunError, match="strategy must be fedavg, as in the run so far"):
         run_all_rounds(fedquorum.FedAvgAll(resume_from=run), make_forbidden_grid())
     with pytest.raises(RunError, match="rounds must be at least 2"):
@@ -892,36 +933,47 @@ def test_another_strategy_model_or_folder_is_refused(tmp_path: Path) -> None:
         run_all_rounds(FedAvg(resume_from=run), make_forbidden_grid())
 
 
-def test_of_damaged_checkpoints_the_newest_whole_one_is_gone_on_from(
+def test_a_run_resumes_from_the_newest_undamaged_checkpoint(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The rounds after it are played again, and the log tells why."""
-    whole = run_all_rounds(made("FedAU", records=tmp_path / "whole"), grid("standard"))
+    """The rounds after it are repeated, and the log has the reason."""
+    whole = run_all_rounds(
+        make_strategy("FedAU", records=tmp_path / "whole"), make_protocol_grid("standard")
+    )
     with pytest.raises(KeyboardInterrupt):
         run_all_rounds(
-            made("FedAU", records=tmp_path / "run"), grid("standard"), evaluate_fn=stopping(3)
+            make_strategy("FedAU", records=tmp_path / "run"),
+            make_protocol_grid("standard"),
+            evaluate_fn=make_interruption(3),
         )
     *_, newest = sorted((tmp_path / "run" / "checkpoints").glob("*.safetensors"))
     newest.write_bytes(b"damaged")
-    assert run_all_rounds(made("FedAU", resume_from=tmp_path / "run"), grid("standard")) == whole
+    assert (
+        run_all_rounds(
+            make_strategy("FedAU", resume_from=tmp_path / "run"), make_protocol_grid("standard")
+        )
+        == whole
+    )
     assert f"Not used: {newest.name} is damaged" in caplog.text
-    assert lines(tmp_path / "run") == lines(tmp_path / "whole")
+    assert read_lines(tmp_path / "run") == read_lines(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("written", [True, False])
-def test_a_run_that_was_stopped_before_its_first_round_begins(
-    *, written: bool, tmp_path: Path
-) -> None:
-    """With the model that it had; with the one given if its first checkpoint was never finished."""
+def test_a_run_stopped_before_its_first_round_starts(*, written: bool, tmp_path: Path) -> None:
+    """It starts with its model, or with the given one if it has no complete checkpoint."""
     with pytest.raises(KeyboardInterrupt):
-        run_all_rounds(FedAU(records=tmp_path), grid("standard"), evaluate_fn=stopping(0))
+        run_all_rounds(
+            FedAU(records=tmp_path),
+            make_protocol_grid("standard"),
+            evaluate_fn=make_interruption(0),
+        )
     given = {"w": np.zeros(3, dtype=np.float32)} if written else MODEL
     if not written:
         (tmp_path / "checkpoints" / "round-000000.sha256").unlink()
     arrays = encode_arrays(given)
-    FedAU(resume_from=tmp_path).start(grid("standard"), arrays, num_rounds=ROUNDS)
-    run_all_rounds(FedAU(records=tmp_path / "whole"), grid("standard"))
-    assert rows(tmp_path) == rows(tmp_path / "whole")
+    FedAU(resume_from=tmp_path).start(make_protocol_grid("standard"), arrays, num_rounds=ROUNDS)
+    run_all_rounds(FedAU(records=tmp_path / "whole"), make_protocol_grid("standard"))
+    assert read_rows(tmp_path) == read_rows(tmp_path / "whole")
     models = [(d / "model.safetensors").read_bytes() for d in (tmp_path, tmp_path / "whole")]
     assert models[0] == models[1]
 
@@ -930,24 +982,29 @@ def test_a_run_that_was_stopped_before_its_first_round_begins(
 def test_a_start_clears_what_a_killed_start_left(
     keyword: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A folder without a manifest is no run, whatever else is in it."""
-    whole = run_all_rounds(made("FedAU", records=tmp_path / "whole"), grid("standard"))
+    """A folder without a manifest is no run, whatever else it holds."""
+    whole = run_all_rounds(
+        make_strategy("FedAU", records=tmp_path / "whole"), make_protocol_grid("standard")
+    )
     run = tmp_path / "run"
-    run_all_rounds(made("FedAU", records=run, seed=7), grid("standard"))
+    run_all_rounds(make_strategy("FedAU", records=run, seed=7), make_protocol_grid("standard"))
     (run / "manifest.json").unlink()
     (run / "notes.txt").write_text("mine")
     with caplog.at_level("INFO", logger="flwr"):
-        assert run_all_rounds(made("FedAU", **{keyword: run}), grid("standard")) == whole
+        assert (
+            run_all_rounds(make_strategy("FedAU", **{keyword: run}), make_protocol_grid("standard"))
+            == whole
+        )
     told = f"Nothing was done yet in {run}: the run starts" in caplog.text
     assert told == (keyword == "resume_from")
-    assert lines(run) == lines(tmp_path / "whole")
-    assert rows(run) == rows(tmp_path / "whole")
+    assert read_lines(run) == read_lines(tmp_path / "whole")
+    assert read_rows(run) == read_rows(tmp_path / "whole")
     assert (run / "notes.txt").read_text() == "mine"
     check_audit(run)
 
 
-def test_rates_by_id_and_priority_are_kept(tmp_path: Path) -> None:
-    """Mappings and lists survive the way through YAML."""
+def test_rates_by_id_and_priority_are_restored(tmp_path: Path) -> None:
+    """Mappings and lists survive YAML."""
     rates = {0: 0.5, 1: 1.0, 2: 0.25}
     strategy = KnownStatistics(probabilities=rates, records=tmp_path / "run")
     run_all_rounds(strategy, make_grid(make_standard_app(), 3), rounds=2)

@@ -1,4 +1,4 @@
-"""The answers of one exchange, sorted by client."""
+"""The results of one exchange, sorted by client."""
 
 from typing import Any
 
@@ -35,22 +35,22 @@ MODEL: NamedArrays = {"w": np.zeros(2, dtype=np.float32)}
 
 @pytest.fixture
 def in_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages name the run that they are made in."""
+    """Set a run id, as messages name the run in which they are created."""
     for name in ("_run_id", "_task_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, 0)
 
 
 def make_evaluate_result(client: int, loss: float = 1.0) -> EvaluateResult:
-    """Return what a client says of the model."""
+    """Return a client's evaluation of the model."""
     return EvaluateResult(client, Status.DONE, num_examples=5.0, loss=loss, accuracy=0.5)
 
 
 def make_summed_result(client: int, num_examples: float = 5.0) -> TrainResult:
-    """Return what a client says whose update is in its node's sum."""
+    """Return the result of a client whose update is in its node's sum."""
     return TrainResult(client, Status.DONE, num_examples=num_examples, loss=1.0, accuracy=0.5)
 
 
-def reply_of(node: int, content: RecordDict | Error, group: str = GROUP) -> Message:
+def make_reply(node: int, content: RecordDict | Error, group: str = GROUP) -> Message:
     """Return a node's reply to a message of a group."""
     asked = Message(RecordDict(), node, MessageType.EVALUATE, group_id=group)
     if isinstance(content, Error):
@@ -60,13 +60,13 @@ def reply_of(node: int, content: RecordDict | Error, group: str = GROUP) -> Mess
 
 def of(node: int, *clients: EvaluateResult, **options: Any) -> Message:
     """Return a node's reply for some clients."""
-    return reply_of(node, encode_evaluate_reply(clients), **options)
+    return make_reply(node, encode_evaluate_reply(clients), **options)
 
 
-def sorted_by_client(
+def collect_by_client(
     *replies: Message, of_first: tuple[int, ...] = (0, 1)
 ) -> ReplyResults[EvaluateResult]:
-    """Return the replies of node 7, asked for clients 0 and 1, and node 8, asked for client 2."""
+    """Return the results of node 7, with clients 0 and 1, and node 8, with client 2."""
     asked_at = {7: of_first, 8: (2,)}
     return collect_results(
         replies,
@@ -78,52 +78,52 @@ def sorted_by_client(
     )
 
 
-def test_parts_are_sorted_by_client_and_counted() -> None:
-    """Every part belongs to its client, with the message it came in and its bytes."""
-    answers = sorted_by_client(
+def test_results_are_sorted_by_client_and_counted() -> None:
+    """Every result is stored by client, with its reply's content and bytes."""
+    results = collect_by_client(
         of(8, make_evaluate_result(2)), of(7, make_evaluate_result(1), make_evaluate_result(0))
     )
-    assert sorted(answers.by_client) == [0, 1, 2]
-    assert answers.contents[0] is answers.contents[1]
-    assert answers.num_bytes > 0
-    assert not answers.malformed
+    assert sorted(results.by_client) == [0, 1, 2]
+    assert results.contents[0] is results.contents[1]
+    assert results.num_bytes > 0
+    assert not results.malformed
 
 
 def test_a_client_twice_in_a_reply_is_not_used() -> None:
-    """Neither part counts, for training or for an evaluation; the others of the node do."""
-    answers = sorted_by_client(
+    """Neither result counts, in training or evaluation; other clients of the node do."""
+    results = collect_by_client(
         of(7, make_evaluate_result(0), make_evaluate_result(0, loss=9.0), make_evaluate_result(1))
     )
-    assert answers.malformed == {0: "its node replied for it twice"}
-    assert list(select_usable_evaluations(answers)) == [1]
+    assert results.malformed == {0: "its node replied for it twice"}
+    assert list(select_usable_evaluations(results)) == [1]
 
 
-def test_a_client_of_another_node_spoils_what_is_missing() -> None:
-    """A part for a client not asked there is not taken, and whoever is missing is told why."""
-    answers = sorted_by_client(of(7, make_evaluate_result(0), make_evaluate_result(2)))
-    assert list(answers.by_client) == [0]
-    assert answers.malformed == {1: "its node replied for 2, not asked there"}
+def test_a_result_for_another_nodes_client_is_not_used() -> None:
+    """It is ignored, and clients without a result get the reason."""
+    results = collect_by_client(of(7, make_evaluate_result(0), make_evaluate_result(2)))
+    assert list(results.by_client) == [0]
+    assert results.malformed == {1: "its node replied for 2, not asked there"}
 
 
 def test_the_first_reply_of_a_node_counts() -> None:
-    """A second one is ignored, and said so; one to another step does not stand in its way."""
+    """A second reply is ignored with a note; a reply to another step does not block it."""
     late = of(7, make_evaluate_result(0, loss=9.0), make_evaluate_result(1), group="evaluate 2")
     first, second = (
         of(7, make_evaluate_result(0), make_evaluate_result(1)),
         of(7, make_evaluate_result(0, loss=5.0), make_evaluate_result(1)),
     )
-    answers = sorted_by_client(late, first, second)
-    assert not answers.malformed
-    assert answers.by_client[0].loss == 1.0
-    assert answers.notes == dict.fromkeys((0, 1), "a second reply was ignored")
-    only_late = sorted_by_client(late)
+    results = collect_by_client(late, first, second)
+    assert not results.malformed
+    assert results.by_client[0].loss == 1.0
+    assert results.notes == dict.fromkeys((0, 1), "a second reply was ignored")
+    only_late = collect_by_client(late)
     assert only_late.malformed == dict.fromkeys(
         (0, 1), f"a reply to 'evaluate 2', asked was '{GROUP}'"
     )
 
 
 def test_a_reply_to_another_message_of_the_step_is_not_used() -> None:
-    """A node replies to the message that it was sent; one without an id may be."""
+    """A reply must name the message that its node was sent, or no message."""
     asked, other = (
         Message(RecordDict(), 7, MessageType.EVALUATE, group_id=GROUP) for _ in range(2)
     )
@@ -140,13 +140,13 @@ def test_a_reply_to_another_message_of_the_step_is_not_used() -> None:
 
 def test_an_error_or_a_malformed_reply_affects_all_clients_of_the_node() -> None:
     """A node's error fails its clients with its reason; a malformed reply rejects them."""
-    broken = reply_of(7, Error(code=0, reason="no data"))
-    answers = sorted_by_client(broken, reply_of(8, RecordDict()))
-    assert {k: (p.status, p.reason) for k, p in answers.by_client.items()} == dict.fromkeys(
+    broken = make_reply(7, Error(code=0, reason="no data"))
+    results = collect_by_client(broken, make_reply(8, RecordDict()))
+    assert {k: (p.status, p.reason) for k, p in results.by_client.items()} == dict.fromkeys(
         (0, 1), (Status.FAILED, "no data")
     )
-    assert list(answers.malformed) == [2]
-    assert not select_usable_evaluations(answers)
+    assert list(results.malformed) == [2]
+    assert not select_usable_evaluations(results)
 
 
 def make_failed_results(*clients: int, reason: str = "no") -> list[EvaluateResult]:
@@ -190,18 +190,22 @@ RAISED, NOT_LOADED, UNREADABLE = (
 def test_an_evaluation_that_fails_everywhere(
     of_first: Any, of_second: Any, told: str | None
 ) -> None:
-    """Each client asked says that it failed; where one is away, or says nothing, none has."""
-    answers = sorted_by_client(
+    """It failed if every selected client failed; not if one is disconnected or silent."""
+    results = collect_by_client(
         *(
-            reply_of(node, encode_evaluate_reply(said) if isinstance(said, list) else said)
+            make_reply(node, encode_evaluate_reply(said) if isinstance(said, list) else said)
             for node, said in ((7, of_first), (8, of_second))
             if said is not None
         )
     )
     asked_at, everyone = {7: (0, 1), 8: (2,)}, frozenset(range(3))
 
-    def check(asked_at: dict[int, tuple[int, ...]], wanted: frozenset[int] = everyone) -> None:
-        check_evaluation(answers, asked_at, wanted, model="the first model", metric="accuracy")
+    def check(
+        clients_by_node: dict[int, tuple[int, ...]], expected: frozenset[int] = everyone
+    ) -> None:
+        check_evaluation(
+            results, clients_by_node, expected, model="the first model", metric="accuracy"
+        )
 
     check({})
     if told is None:
@@ -210,7 +214,7 @@ def test_an_evaluation_that_fails_everywhere(
     with pytest.raises(RunError) as refused:
         check(asked_at)
     assert str(refused.value) == f"none of 3 clients could measure the first model: {told}"
-    # The others are away: several nodes that fail are enough, one is not.
+    # Other nodes are disconnected: several failed nodes are enough, one is not.
     with pytest.raises(RunError):
         check(asked_at, frozenset(range(9)))
     check({7: (0, 1)})
@@ -219,7 +223,7 @@ def test_an_evaluation_that_fails_everywhere(
 
 
 def test_the_reasons_of_a_failed_evaluation_are_one_line() -> None:
-    """The first of many."""
+    """The error has only the first reasons."""
     parts = {k: EvaluateResult(k, Status.FAILED, reason=f"reason {k}") for k in range(5)}
     with pytest.raises(RunError) as refused:
         check_evaluation(
@@ -244,16 +248,16 @@ def test_the_reasons_of_a_failed_evaluation_are_one_line() -> None:
         (True, np.array([1.0, 1e17]), "array 'w' holds values up to 1e+17, not 9e+15"),
     ],
 )
-def test_sums_that_cannot_be_used(asked_for: bool, array: Any, problem: str | None) -> None:
-    """A sum must have been asked for and be like the model, else none of its clients counts."""
-    answers = ReplyResults(by_client={0: make_summed_result(0), 1: make_summed_result(1)})
+def test_unusable_sums_are_refused(asked_for: bool, array: Any, problem: str | None) -> None:
+    """A sum must be requested and match the model, or none of its clients counts."""
+    results = ReplyResults(by_client={0: make_summed_result(0), 1: make_summed_result(1)})
     node_sum = NodeSum({"w": BinnedSum(0, array, np.zeros(2))}, (0, 1))
     proportions = KnownWeights(by_data=True) if asked_for else None
     limits = Limits(needs_loss=True)
     reject_unusable_sum(
-        node_sum, answers, MODEL, proportions, limits=limits, bins=ExponentBins.for_num_terms(2)
+        node_sum, results, MODEL, proportions, limits=limits, bins=ExponentBins.for_num_terms(2)
     )
-    assert answers.malformed == ({} if problem is None else dict.fromkeys((0, 1), problem))
+    assert results.malformed == ({} if problem is None else dict.fromkeys((0, 1), problem))
 
 
 @pytest.mark.parametrize(
@@ -268,25 +272,25 @@ def test_sums_that_cannot_be_used(asked_for: bool, array: Any, problem: str | No
 def test_a_sums_bins_must_be_ones_that_terms_can_reach(
     sums: dict[str, int], problem: str | None
 ) -> None:
-    """A bin that no update reaches would overflow; an array without a bin has terms of 0."""
+    """A bin beyond the reach of updates would overflow; an array without a bin has terms of 0."""
     model: NamedArrays = {"w": np.zeros(2, np.float32)}
     binned = {name: BinnedSum(index, np.zeros(2), np.zeros(2)) for name, index in sums.items()}
     assert find_sum_problem(binned, model, ExponentBins.for_num_terms(2)) == problem
 
 
 def test_one_bad_client_spoils_its_sum() -> None:
-    """What is wrong with one client is told of everybody whose update is in the same sum."""
-    answers = ReplyResults(
+    """The problem of one client is reported for every client in the same sum."""
+    results = ReplyResults(
         by_client={0: make_summed_result(0), 1: make_summed_result(1, num_examples=-1.0)}
     )
     node_sum = NodeSum({"w": BinnedSum(0, np.ones(2), np.zeros(2))}, (0, 1))
-    answers.node_sums[7] = node_sum
+    results.node_sums[7] = node_sum
     proportions = KnownWeights(by_data=True)
     reject_unusable_sum(
-        node_sum, answers, MODEL, proportions, limits=Limits(), bins=ExponentBins.for_num_terms(2)
+        node_sum, results, MODEL, proportions, limits=Limits(), bins=ExponentBins.for_num_terms(2)
     )
-    assert answers.summed_clients == {0, 1}
-    assert answers.malformed[0].startswith("in one sum with client 1, whose num-examples is -1.0")
+    assert results.summed_clients == {0, 1}
+    assert results.malformed[0].startswith("in one sum with client 1, whose num-examples is -1.0")
 
 
 class Compared(int):
@@ -302,11 +306,11 @@ class Compared(int):
 
 
 def test_a_reply_is_sorted_in_time_for_its_length() -> None:
-    """However many clients it is for, each is looked for in a set."""
+    """Each client is looked up in a set, for any number of clients."""
     clients = range(2_000)
     reply = of(7, *map(make_evaluate_result, clients))
     asked = tuple(map(Compared, clients))
     Compared.count = 0
-    answers = sorted_by_client(reply, of_first=asked)
-    assert len(answers.by_client) == len(clients)
+    results = collect_by_client(reply, of_first=asked)
+    assert len(results.by_client) == len(clients)
     assert Compared.count <= 10 * len(clients)

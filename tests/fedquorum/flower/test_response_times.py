@@ -47,7 +47,7 @@ def erring(message: Message, context: Context) -> Message:
 
 
 def make_timed_app(times: Mapping[int, float] | None, inner: ClientAppCallable) -> ClientApp:
-    """Return an app whose clients take so many seconds; None if its nodes have no times."""
+    """Return an app whose clients take these seconds; None for nodes without times."""
 
     def of_node(context: Context) -> NodeResponseTimes | None:
         hosted = compute_hosted_clients(dict(context.node_config), K)
@@ -62,7 +62,7 @@ def make_timed_app(times: Mapping[int, float] | None, inner: ClientAppCallable) 
 
 
 def run_quorum_round(app: ClientApp, change: Change = lambda replies: replies) -> RoundReport:
-    """Play a round, which two of four replies close, with two nodes of two clients each."""
+    """Run a round, closed by two of four replies, with two nodes of two clients each."""
     communication = NativeProtocol(virtual_clock=True, quorum=Quorum(2), round_timeout=10.0)
     strategy = build_named_strategy("fedavg", K, communication=communication)
     return run_first_round(strategy, make_grid(app, 2), change=change)[1]
@@ -74,7 +74,7 @@ def get_status_and_seconds(decisions: tuple[ClientDecision, ...]) -> list[tuple[
 
 
 def test_the_seconds_of_each_client_decide_who_is_in_time() -> None:
-    """Though all replies leave at once, and two clients share a message."""
+    """Each client's seconds count, although all replies leave at once."""
     report = run_quorum_round(make_timed_app(TIMES, make_scripted_app(K, fit)))
     assert get_status_and_seconds(report.decisions) == [
         ("trained", 1.0),
@@ -101,7 +101,7 @@ def test_a_reply_without_seconds_is_rejected(app: ClientApp) -> None:
 
 @pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf, 2e15])
 def test_impossible_seconds_are_rejected(seconds: float) -> None:
-    """They would turn the clock back or stop it; the node's other client counts."""
+    """They would turn back or stop the clock; the node's other client counts."""
     report = run_quorum_round(make_timed_app({**TIMES, 1: seconds}, make_scripted_app(K, fit)))
     first, second, *_ = report.decisions
     assert first.status == "trained"
@@ -113,7 +113,7 @@ def test_impossible_seconds_are_rejected(seconds: float) -> None:
 
 
 def test_seconds_that_are_no_numbers_are_rejected() -> None:
-    """With all clients of the node, whose reply does not follow the protocol."""
+    """All clients of the node are rejected, as its reply violates the protocol."""
 
     def in_words(replies: list[Message]) -> list[Message]:
         times = replies[0].content["response-times"]
@@ -140,7 +140,7 @@ def test_seconds_that_are_no_numbers_are_rejected() -> None:
     ids=["raised", "replied"],
 )
 def test_an_error_of_the_app_takes_no_seconds(app: ClientAppCallable, reasons: set[str]) -> None:
-    """It arrives as it was, and the clock stands still where nobody replies."""
+    """It arrives unchanged, and the clock stops if no client replies."""
     report = run_quorum_round(make_timed_app(TIMES, app))
     assert get_status_and_seconds(report.decisions) == [("failed", None)] * K
     assert {decision.reason for decision in report.decisions} == reasons

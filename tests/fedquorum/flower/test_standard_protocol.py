@@ -1,4 +1,4 @@
-"""The strategies in somebody else's app, whose clients reply as to Flower's own strategies."""
+"""The strategies in other apps, whose clients reply as to Flower's own strategies."""
 
 import logging
 import math
@@ -62,51 +62,51 @@ NEEDS_NO_LOSS = (
 EVERY = (*NEEDS_NO_LOSS, *NEEDS_LOSS)
 
 
-def standard(name: str, **options: Any) -> ComposedStrategy:
-    """Return a named strategy of four clients of standard apps; two have priority in some."""
-    told: dict[str, Any] = {}
+def build_standard_strategy(name: str, **options: Any) -> ComposedStrategy:
+    """Return a named strategy of four standard clients; in some, two have priority."""
+    keywords: dict[str, Any] = {}
     if name == "fedalign":
-        told = {"num_rounds": 3, "warmup_rounds": 0, "epsilon": 0.3}
+        keywords = {"num_rounds": 3, "warmup_rounds": 0, "epsilon": 0.3}
     if name == "propfair":
-        told = {"bound": 8.0}
+        keywords = {"bound": 8.0}
     if name == "maxfl":
-        told = {"requirement": 1.0}
+        keywords = {"requirement": 1.0}
     priority = {0, 1} if name in ("fedalign", "fedavg_priority", "fedgp") else None
     return build_named_strategy(
         name,
         Population.from_size(K, priority),
         communication=StandardProtocol(**options),
         rates=dict.fromkeys(range(K), 0.5),
-        **told,
+        **keywords,
     )
 
 
-def number(record: MetricRecord, key: str) -> float:
+def read_number(record: MetricRecord, key: str) -> float:
     value = record[key]
     assert not isinstance(value, list)
     return float(value)
 
 
 def play(strategy: ComposedStrategy, grid: InProcessGrid) -> np.ndarray[Any, Any] | None:
-    """Play round 1 and return the model's only array."""
+    """Run round 1 and return the model's only array."""
     arrays = train_round(strategy, grid)
     return None if arrays is None else decode_arrays(arrays)["w"]
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_every_strategy_starts_with_plain_clients(name: str) -> None:
-    """Three rounds by Flower's own ``start``: models, and metrics as Flower averages them."""
+    """Flower's ``start`` runs three rounds, with models and Flower's mean metrics."""
     seen: list[int] = []
 
     def central(server_round: int, arrays: ArrayRecord) -> MetricRecord:
         seen.append(server_round)
         return MetricRecord({"w": float(decode_arrays(arrays)["w"][0])})
 
-    result = standard(name).start(
+    result = build_standard_strategy(name).start(
         make_grid(make_standard_app(), K), encode_arrays(MODEL), num_rounds=3, evaluate_fn=central
     )
     assert seen == [0, 1, 2, 3]
-    moved = [number(result.evaluate_metrics_serverapp[t], "w") for t in range(4)]
+    moved = [read_number(result.evaluate_metrics_serverapp[t], "w") for t in range(4)]
     assert moved[0] == 1.0
     assert moved == sorted(set(moved))  # all updates go up
     assert sorted(result.train_metrics_clientapp) == [1, 2, 3]
@@ -115,8 +115,8 @@ def test_every_strategy_starts_with_plain_clients(name: str) -> None:
     assert result.evaluate_metrics_clientapp[3]["eval_loss"] == pytest.approx(expected)
 
 
-def how_many(replies: list[RecordDict], key: str) -> MetricRecord:
-    """Aggregate metrics in a way of one's own."""
+def count_replies(replies: list[RecordDict], key: str) -> MetricRecord:
+    """Aggregate metrics with a custom function."""
     return MetricRecord({"replies": len(replies), key: 1})
 
 
@@ -125,18 +125,18 @@ def how_many(replies: list[RecordDict], key: str) -> MetricRecord:
     [
         {},
         {"arrayrecord_key": "weights", "configrecord_key": "settings"},
-        {"train_metrics_aggr_fn": how_many, "evaluate_metrics_aggr_fn": how_many},
+        {"train_metrics_aggr_fn": count_replies, "evaluate_metrics_aggr_fn": count_replies},
         {"weighted_by_key": "n", "fraction_evaluate": 0.0},
     ],
     ids=lambda options: "-".join(options) or "defaults",
 )
 def test_fedavg_is_flowers(options: dict[str, Any]) -> None:
-    """Side by side: the messages sent, the model, and all metrics of ``start``, round by round."""
+    """Messages, model and metrics of ``start`` equal those of Flower's FedAvg in every round."""
     key = options.get("weighted_by_key", "num-examples")
     sent = (options.get("arrayrecord_key", "arrays"), options.get("configrecord_key", "config"))
     results, seen, evaluated = [], [], []
     for strategy in (
-        standard("fedavg", **options),
+        build_standard_strategy("fedavg", **options),
         FlowerFedAvg(**options),
     ):
         configs: list[ConfigRecord] = []
@@ -200,7 +200,7 @@ def test_the_server_alone_gates_clients_that_cannot_decide() -> None:
 
 
 def test_the_gate_by_accuracy() -> None:
-    """With ``criterion="accuracy"`` the app's own name of it is read."""
+    """With ``criterion="accuracy"`` the strategy reads the app's own key."""
     strategy = build_fedalign(
         3,
         [0],
@@ -215,9 +215,9 @@ def test_the_gate_by_accuracy() -> None:
 
 
 def test_without_any_loss_fedalign_is_fedavg_on_the_priority_clients() -> None:
-    """The gate stays closed where nobody says a loss."""
+    """The gate stays closed if no client reports a loss."""
     app = make_standard_app(lambda k: {"num-examples": 10 * (k + 1)})
-    strategy = standard("fedalign")
+    strategy = build_standard_strategy("fedalign")
     play(strategy, make_grid(app, K))
     assert [d.weight for d in strategy.step_result.report.decisions] == pytest.approx(
         [1 / 3, 2 / 3, 0, 0]
@@ -226,11 +226,11 @@ def test_without_any_loss_fedalign_is_fedavg_on_the_priority_clients() -> None:
 
 @pytest.mark.parametrize("name", NEEDS_LOSS)
 def test_an_update_without_the_loss_that_is_needed(name: str) -> None:
-    """Rules that mix by losses reject it, and go on with the others."""
+    """Rules that mix by losses reject the update, and use the others."""
     app = make_standard_app(
         lambda k: {"num-examples": 10} | ({} if k == 2 else {"loss": LOSSES[k]})
     )
-    strategy = standard(name)
+    strategy = build_standard_strategy(name)
     assert play(strategy, make_grid(app, K)) is not None
     decision = strategy.step_result.report.decisions[2]
     assert decision.status == "rejected"
@@ -241,8 +241,8 @@ def test_an_update_without_the_loss_that_is_needed(name: str) -> None:
 
 @pytest.mark.parametrize("name", NEEDS_NO_LOSS)
 def test_a_loss_that_is_not_needed(name: str) -> None:
-    """All others do without."""
-    strategy = standard(name)
+    """Other rules need no loss."""
+    strategy = build_standard_strategy(name)
     assert (
         play(strategy, make_grid(make_standard_app(lambda k: {"num-examples": 10}), K)) is not None
     )
@@ -260,10 +260,10 @@ def test_a_loss_that_is_not_needed(name: str) -> None:
         ({"num-examples": 10, "loss": -1.0}, "loss is -1.0"),
     ],
 )
-def test_metrics_that_cannot_be_used(metrics: dict[str, Any], reason: str) -> None:
-    """That client is rejected with the reason; Flower would end the run."""
+def test_unusable_metrics_reject_the_update(metrics: dict[str, Any], reason: str) -> None:
+    """The client is rejected with a reason; Flower would end the run."""
     app = make_standard_app(lambda k: metrics if k == 1 else {"num-examples": 10, "loss": 1.0})
-    strategy = standard("aaggff_d")
+    strategy = build_standard_strategy("aaggff_d")
     assert play(strategy, make_grid(app, K)) is not None
     statuses = [d.status for d in strategy.step_result.report.decisions]
     assert statuses == ["trained", "rejected", "trained", "trained"]
@@ -285,8 +285,8 @@ def test_metrics_that_cannot_be_used(metrics: dict[str, Any], reason: str) -> No
         ({"m": MetricRecord({"num-examples": 1})}, "no arrays in the reply"),
     ],
 )
-def test_records_that_cannot_be_used(records: dict[str, Any], reason: str) -> None:
-    """As in Flower a reply has one MetricRecord and one ArrayRecord."""
+def test_unusable_records_reject_the_update(records: dict[str, Any], reason: str) -> None:
+    """As in Flower, a reply has one MetricRecord and one ArrayRecord."""
     app = ClientApp()
 
     @app.train()
@@ -299,7 +299,7 @@ def test_records_that_cannot_be_used(records: dict[str, Any], reason: str) -> No
 
 
 def test_all_keys_can_be_the_apps_own() -> None:
-    """Sent records by the names given, replies by any; weights and losses by the keys given."""
+    """Messages use the given names, replies any names; weights and losses use the given keys."""
     seen: list[ConfigRecord] = []
     app = make_standard_app(
         lambda k: {"n": k + 1, "train_loss": LOSSES[k], "history": [1.0, 2.0]},
@@ -307,10 +307,10 @@ def test_all_keys_can_be_the_apps_own() -> None:
         sent=("weights", "settings"),
         seen=seen,
     )
-    told: list[str] = []
+    received_keys: list[str] = []
 
-    def together(replies: list[RecordDict], key: str) -> MetricRecord:
-        told.append(key)
+    def aggregate(replies: list[RecordDict], key: str) -> MetricRecord:
+        received_keys.append(key)
         return MetricRecord({"replies": len(replies)})
 
     strategy = build_fedalign(
@@ -323,7 +323,7 @@ def test_all_keys_can_be_the_apps_own() -> None:
             arrayrecord_key="weights",
             configrecord_key="settings",
             fraction_evaluate=0.0,
-            train_metrics_aggr_fn=together,
+            train_metrics_aggr_fn=aggregate,
         ),
     )
     config = ConfigRecord({"lr": 0.1})
@@ -333,8 +333,8 @@ def test_all_keys_can_be_the_apps_own() -> None:
     assert [dict(c) for c in seen] == [
         {"server-round": t, "lr": 0.1} for t in (1, 2) for _ in "1234"
     ]
-    assert dict(config) == {"lr": 0.1}  # the caller's own stays as it was
-    assert told == ["n", "n"]
+    assert dict(config) == {"lr": 0.1}  # the caller's config stays unchanged
+    assert received_keys == ["n", "n"]
     assert dict(result.train_metrics_clientapp[2]) == {"replies": 4}
     assert result.evaluate_metrics_clientapp == {}
     weights = [d.weight for d in strategy.step_result.report.decisions]
@@ -342,36 +342,40 @@ def test_all_keys_can_be_the_apps_own() -> None:
 
 
 def test_evaluation_by_a_fraction_of_the_clients_and_a_custom_function() -> None:
-    """Half of four are asked, with the evaluate config, and the function gets their replies."""
+    """Half of four clients evaluate with the config, and the function gets their replies."""
     seen: list[ConfigRecord] = []
-    heard: list[int] = []
+    num_replies: list[int] = []
 
-    def together(replies: list[RecordDict], key: str) -> MetricRecord:
-        heard.append(len(replies))
-        losses = [number(reply.metric_records["metrics"], "eval_loss") for reply in replies]
+    def aggregate(replies: list[RecordDict], key: str) -> MetricRecord:
+        num_replies.append(len(replies))
+        losses = [read_number(reply.metric_records["metrics"], "eval_loss") for reply in replies]
         return MetricRecord({"best": max(losses)})
 
-    strategy = standard("fedau", fraction_evaluate=0.5, evaluate_metrics_aggr_fn=together)
+    strategy = build_standard_strategy(
+        "fedau", fraction_evaluate=0.5, evaluate_metrics_aggr_fn=aggregate
+    )
     result = strategy.start(
         make_grid(make_standard_app(seen=seen), K),
         encode_arrays(MODEL),
         num_rounds=20,
         evaluate_config=ConfigRecord({"batch": 7}),
     )
-    assert heard == [2] * 20
+    assert num_replies == [2] * 20
     asked = [dict(config) for config in seen if "batch" in config]
     assert asked == [{"server-round": t, "batch": 7} for t in range(1, 21) for _ in "12"]
-    best = {number(result.evaluate_metrics_clientapp[t], "best") for t in range(1, 21)}
+    best = {read_number(result.evaluate_metrics_clientapp[t], "best") for t in range(1, 21)}
     assert len(best) > 1  # not always the same two
 
 
-def test_metrics_that_do_not_go_together_leave_the_model_alone(
+def test_inconsistent_metrics_do_not_affect_the_model(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where Flower's strategies end the run, only the mean of the metrics is left out."""
+    """Only the mean of the metrics is left out; Flower's strategies would end the run."""
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     app = make_standard_app(lambda k: {"num-examples": 10, "loss": 1.0, f"other-{k}": 1.0})
-    result = standard("fedau").start(make_grid(app, K), encode_arrays(MODEL), num_rounds=1)
+    result = build_standard_strategy("fedau").start(
+        make_grid(app, K), encode_arrays(MODEL), num_rounds=1
+    )
     assert result.train_metrics_clientapp == {}
     assert decode_arrays(result.arrays)["w"][0] == pytest.approx(3.5)
     assert "The metrics are not aggregated" in caplog.text
@@ -381,12 +385,14 @@ def test_metrics_that_do_not_go_together_leave_the_model_alone(
 def test_one_clients_metrics_of_another_form_are_left_out(
     other: dict[str, Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is that client's failure: the others' mean is what it is without it."""
+    """The mean is that of the other clients' metrics."""
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     app = make_standard_app(
         lambda k: {"num-examples": 10, "loss": float(k), **(other if k == 0 else {})}
     )
-    result = standard("fedau").start(make_grid(app, K), encode_arrays(MODEL), num_rounds=1)
+    result = build_standard_strategy("fedau").start(
+        make_grid(app, K), encode_arrays(MODEL), num_rounds=1
+    )
     assert dict(result.train_metrics_clientapp[1]) == {"loss": 2.0}  # of 1, 2 and 3
     assert "The metrics of 1 of 4 clients have another form and are left out" in caplog.text
 
@@ -395,7 +401,10 @@ def test_one_clients_metrics_of_another_form_are_left_out(
 def test_flowers_privacy_wraps_the_strategies(name: str) -> None:
     """Updates of length 1.7 and more are clipped to 0.01 before any rule sees them."""
     private = DifferentialPrivacyServerSideFixedClipping(
-        standard(name), noise_multiplier=1e-9, clipping_norm=0.01, num_sampled_clients=K
+        build_standard_strategy(name),
+        noise_multiplier=1e-9,
+        clipping_norm=0.01,
+        num_sampled_clients=K,
     )
     result = private.start(make_grid(make_standard_app(), K), encode_arrays(MODEL), num_rounds=1)
     step = decode_arrays(result.arrays)["w"] - MODEL["w"]
@@ -403,7 +412,7 @@ def test_flowers_privacy_wraps_the_strategies(name: str) -> None:
 
 
 def test_the_code_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/drop-in.md: its one line, the query, a wrapper, the other protocol, and records."""
+    """The code blocks of docs/drop-in.md run as they stand."""
     blocks = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
     line, query, recorded, resumed, _mod, wrapper, protocol = blocks
     app = make_standard_app(lambda k: {"num-examples": 10, "train_loss": 1.0})
@@ -431,8 +440,8 @@ def test_the_code_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert audit_run(tmp_path / "runs" / "first").mismatches == ()
 
 
-def test_the_guide_names_every_key_and_who_needs_the_loss() -> None:
-    """Its tables are the defaults of the protocol and what the strategies do."""
+def test_the_guide_names_every_key_and_the_strategies_that_need_a_loss() -> None:
+    """Its tables have the protocol's defaults and the strategies' needs."""
     for item in fields(StandardProtocol):
         assert f"`{item.name}" in GUIDE or item.name in BASE, item.name
     for key in ("weighted_by_key", "accuracy_key"):
@@ -444,7 +453,7 @@ def test_the_guide_names_every_key_and_who_needs_the_loss() -> None:
 
 
 def test_an_empty_round_keeps_the_metrics() -> None:
-    """Nobody is admitted, the model stays, and what the clients measured is still told."""
+    """No client is admitted and the model stays, but the clients' metrics are reported."""
     strategy = build_fedalign(K, [0], epsilon=0.3, communication=StandardProtocol())
     app = make_standard_app(lambda k: {"loss": 1.0, "num-examples": 0 if k == 0 else 10})
     result = strategy.start(make_grid(app, K), encode_arrays(MODEL), num_rounds=1)
@@ -456,11 +465,11 @@ def test_an_empty_round_keeps_the_metrics() -> None:
 def test_summary_and_log_say_what_matters(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``start`` logs keys and rules; a round logs how many counted and why others did not."""
+    """``start`` logs keys and rules; a round logs the number of updates and reasons."""
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     caplog.set_level(logging.INFO, logger="flwr")
     app = make_standard_app(lambda k: {"num-examples": 10} | ({} if k == 3 else {"loss": 1.0}))
-    standard("aaggff_d").start(make_grid(app, K), encode_arrays(MODEL), num_rounds=1)
+    build_standard_strategy("aaggff_d").start(make_grid(app, K), encode_arrays(MODEL), num_rounds=1)
     for line in (
         "Weighted by: 'num-examples'",
         "Loss: 'loss' or 'train_loss' or 'train-loss'",
@@ -474,11 +483,11 @@ def test_summary_and_log_say_what_matters(
         assert line in caplog.text
 
 
-# --- who is who ----------------------------------------------------------------------------
+# --- client ids ----------------------------------------------------------------------------
 
 
 def test_nodes_are_clients_by_ascending_id_then_in_the_order_of_joining() -> None:
-    """A late node is the next client, one that leaves is unavailable, and keeps its place."""
+    """A late node is the next client; one that leaves is unavailable and keeps its id."""
     loss = {1: 10.0, 2: 20.0, 3: 30.0, 4: 40.0}  # by node; partition = node - 1
     app = make_standard_app(lambda partition: {"num-examples": 10, "loss": loss[partition + 1]})
     grid = ScriptedGrid(app, {}, 4, there={2, 4})
@@ -498,7 +507,7 @@ def test_nodes_are_clients_by_ascending_id_then_in_the_order_of_joining() -> Non
 
 
 def test_too_few_nodes_are_named() -> None:
-    """Ten clients on two nodes: the error says how many there are."""
+    """For ten clients on two nodes, the error has both numbers."""
     strategy = build_named_strategy(
         "fedau", 10, communication=StandardProtocol(startup_timeout=0.1)
     )
@@ -509,7 +518,7 @@ def test_too_few_nodes_are_named() -> None:
 def test_one_node_too_many_is_not_selected(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is told of once."""
+    """The log names it once."""
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     seen: list[ConfigRecord] = []
     build_named_strategy("fedau", 3, communication=StandardProtocol(fraction_evaluate=0.0)).start(
@@ -519,8 +528,8 @@ def test_one_node_too_many_is_not_selected(
     assert caplog.text.count("node 4 is one more than the 3 clients: not asked") == 1
 
 
-def test_a_node_that_says_its_partition_id() -> None:
-    """With ``client_ids="query"`` priority is tied to the data, whatever the nodes' ids."""
+def test_a_node_may_report_its_partition_id() -> None:
+    """With ``client_ids="query"`` priority follows the data, for any node ids."""
     app = make_standard_app(lambda k: {"num-examples": 10, "loss": LOSSES[k]})
 
     @app.query()
@@ -539,8 +548,8 @@ def test_a_node_that_says_its_partition_id() -> None:
     assert [(d.client, d.loss) for d in strategy.step_result.report.decisions] == [(3, LOSSES[0])]
 
 
-def test_an_app_that_does_not_say_its_partition_id_ends_the_run() -> None:
-    """The error names the function that the ClientApp lacks, instead of Flower's own words."""
+def test_an_app_without_a_query_function_ends_the_run() -> None:
+    """The error names the missing function instead of Flower's message."""
     strategy = build_named_strategy(
         "fedavg_priority",
         Population.from_size(K, [3]),
@@ -550,7 +559,7 @@ def test_an_app_that_does_not_say_its_partition_id_ends_the_run() -> None:
         play(strategy, make_grid(make_standard_app(), K))
 
 
-# --- what is refused -----------------------------------------------------------------------
+# --- refusals ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -585,6 +594,6 @@ def test_an_app_that_does_not_say_its_partition_id_ends_the_run() -> None:
     ],
 )
 def test_what_cannot_work_is_refused_at_once(make: Callable[[], object], message: str) -> None:
-    """With the reason, before anything is sent."""
+    """The error has the reason and comes before any message."""
     with pytest.raises(ParameterError, match=message):
         make()

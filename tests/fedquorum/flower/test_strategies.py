@@ -1,7 +1,7 @@
-"""The drop-in contract: what whoever knows Flower's ``FedAvg`` expects of ``FedAU()``.
+"""The drop-in contract: users of Flower's ``FedAvg`` can expect the same of ``FedAU()``.
 
-Where the contract is silent, ``flwr.serverapp.strategy.FedAvg`` of the installed version is the
-reference: both play the same rounds against the same nodes.
+Beyond the contract, ``flwr.serverapp.strategy.FedAvg`` of the installed version is the
+reference: both run the same rounds on the same nodes.
 """
 
 import inspect
@@ -93,17 +93,17 @@ KEEPS_POPULATION = {"AAggFFS": "AAggFF-S", "AAggFFD": "AAggFF-D", "AFL": "AFL"}
 def flower_log(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> pytest.LogCaptureFixture:
-    """Return what Flower's logger is told, information too."""
+    """Return all records of Flower's logger, including INFO."""
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     caplog.set_level(logging.INFO, logger="flwr")
     return caplog
 
 
-def warnings_of(flower_log: pytest.LogCaptureFixture) -> list[str]:
+def list_warnings(flower_log: pytest.LogCaptureFixture) -> list[str]:
     return [r.getMessage() for r in flower_log.records if r.levelno == logging.WARNING]
 
 
-def lines_of(flower_log: pytest.LogCaptureFixture) -> list[str]:
+def list_lines(flower_log: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in flower_log.records]
 
 
@@ -115,19 +115,19 @@ def configure_round(
     return list(configure(round_number, encode_arrays(MODEL), ConfigRecord({"lr": 0.1}), grid))
 
 
-def first_number(arrays: ArrayRecord | None) -> float:
+def get_first_number(arrays: ArrayRecord | None) -> float:
     assert arrays is not None
     return float(decode_arrays(arrays)["w"][0])
 
 
-def replying(
+def train_with_replies(
     strategy: Strategy,
     answer: Callable[[int, Message], Message | None],
     *,
     nodes: int = K,
     round_number: int = 1,
 ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-    """Train once with the replies that ``answer`` makes of (client, message), in their order."""
+    """Train once with the replies that ``answer`` makes from (client, message), in order."""
     grid = make_grid(make_standard_app(), nodes)
     messages = sorted(
         configure_round(strategy, grid, round_number=round_number),
@@ -138,12 +138,12 @@ def replying(
 
 
 def make_usual_reply(client: int, message: Message, **metrics: Any) -> Message:
-    """Return a usual reply, with some metrics changed; None takes one away."""
+    """Return a usual reply with changed metrics; None removes a metric."""
     numbers = {"num-examples": client + 1, "loss": LOSSES[client % K]}
     numbers |= {key.replace("num_examples", "num-examples"): v for key, v in metrics.items()}
-    told = {key: value for key, value in numbers.items() if value is not None}
+    metrics_sent = {key: value for key, value in numbers.items() if value is not None}
     arrays = {"w": MODEL["w"] + np.float32(client)}
-    return make_standard_reply(message, arrays, told)
+    return make_standard_reply(message, arrays, metrics_sent)
 
 
 # --- 1: the signature ----------------------------------------------------------------------
@@ -151,7 +151,7 @@ def make_usual_reply(client: int, message: Message, **metrics: Any) -> Message:
 
 @pytest.mark.parametrize("name", DROP_INS)
 def test_the_ten_keywords_are_fedavgs(name: str) -> None:
-    """By name, order and default, all visible, and then the rule's own; none is required."""
+    """Names, order and defaults agree; the rule's keywords follow, and none is required."""
     flowers = list(inspect.signature(FlowerFedAvg).parameters.values())
     ours = list(inspect.signature(DROP_INS[name]).parameters.values())
     assert [(p.name, p.default) for p in ours[:10]] == [(p.name, p.default) for p in flowers]
@@ -162,32 +162,32 @@ def test_the_ten_keywords_are_fedavgs(name: str) -> None:
     assert all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in ours)
 
 
-def test_all_are_listed() -> None:
-    """All named strategies but the one whose clients keep models of their own."""
+def test_all_strategies_are_listed() -> None:
+    """All named strategies are, except the one with local models."""
     assert len(DROP_INS) == 19
 
 
 @pytest.mark.parametrize("name", DROP_INS)
-def test_all_start_as_they_stand(name: str) -> None:
-    """With an app written for FedAvg: three rounds, a model that moves, Flower's metrics."""
+def test_all_strategies_run_unconfigured(name: str) -> None:
+    """With an app written for FedAvg, three rounds change the model and give Flower's metrics."""
     result = drop_in(name).start(
         make_grid(make_standard_app(), K), encode_arrays(MODEL), num_rounds=3
     )
-    assert first_number(result.arrays) > 1.0
+    assert get_first_number(result.arrays) > 1.0
     assert sorted(result.train_metrics_clientapp) == [1, 2, 3]
     assert sorted(result.evaluate_metrics_clientapp) == [1, 2, 3]
 
 
 def test_the_rules_parameters_reach_the_rules() -> None:
-    """As keywords beside Flower's."""
+    """They are keywords beside Flower's."""
     assert "cutoff=50" in str(FedAU(cutoff=50, fraction_train=0.5).rules.weighting)
     gate = FedALIGN(priority=[0, 1], num_rounds=3, epsilon=0.7).rules.selection
     assert "epsilon=0.7" in str(gate)
 
 
-def test_positional_use_is_fedavgs() -> None:
-    """All ten by position."""
-    values: tuple[Any, ...] = (0.5, 0.25, 3, 4, 5, "n", "a", "c", how_many, how_many)
+def test_positional_arguments_are_fedavgs() -> None:
+    """All ten work by position."""
+    values: tuple[Any, ...] = (0.5, 0.25, 3, 4, 5, "n", "a", "c", count_replies, count_replies)
     strategy, flowers = FedAU(*values), FlowerFedAvg(*values)
     names = list(inspect.signature(FlowerFedAvg).parameters)[:8]
     assert [getattr(strategy, n) for n in names] == [getattr(flowers, n) for n in names]
@@ -195,8 +195,8 @@ def test_positional_use_is_fedavgs() -> None:
         FedAU(*values, [0])  # type: ignore[call-arg]
 
 
-def how_many(replies: list[RecordDict], key: str) -> MetricRecord:
-    """Aggregate metrics in a way of one's own."""
+def count_replies(replies: list[RecordDict], key: str) -> MetricRecord:
+    """Aggregate metrics with a custom function."""
     return MetricRecord({"replies": len(replies), key: 1})
 
 
@@ -209,13 +209,13 @@ def how_many(replies: list[RecordDict], key: str) -> MetricRecord:
     ],
 )
 def test_a_typo_is_refused_with_the_nearest_name(make: Callable[[], object], message: str) -> None:
-    """It is refused with the nearest name."""
+    """The error suggests the nearest name."""
     with pytest.raises(TypeError, match=message):
         make()
 
 
 def of(**keywords: Any) -> dict[str, Any]:
-    """Return keywords whose types mypy does not compare."""
+    """Return keywords as Any, so that mypy does not check them."""
     return keywords
 
 
@@ -251,13 +251,13 @@ def of(**keywords: Any) -> dict[str, Any]:
     ],
 )
 def test_what_cannot_work_is_refused_at_once(make: Callable[[], object], message: str) -> None:
-    """Naming the keyword, what is allowed and what was given."""
+    """The error names the keyword, the allowed values and the given one."""
     with pytest.raises(ParameterError, match=message):
         make()
 
 
 def test_the_guide_names_the_strategies_that_need_keywords() -> None:
-    """Those, and no others, that refuse to be made without any."""
+    """It names exactly those that cannot be created without keywords."""
     needing = set()
     for name, made in DROP_INS.items():
         try:
@@ -270,17 +270,17 @@ def test_the_guide_names_the_strategies_that_need_keywords() -> None:
 
 
 def test_the_guide_says_which_strategies_need_losses() -> None:
-    """Yes and no by what their weightings declare; FedALIGN's gate has a row of its own."""
+    """Its answers are those of the weightings; FedALIGN's gate has a separate row."""
     guide = (Path(__file__).parents[3] / "docs" / "drop-in.md").read_text()
     rows = re.findall(r"^\| (`.*) \| (for its gate|no|yes) \|", guide, re.MULTILINE)
-    told = {name: needs for names, needs in rows for name in re.findall(r"`(\w+)`", names)}
+    documented = {name: needs for names, needs in rows for name in re.findall(r"`(\w+)`", names)}
     gated = {"FedALIGN": "for its gate"}
     needs = {name: drop_in(name).rules.weighting.needs_losses for name in DROP_INS}
-    assert told == {name: "yes" if needs[name] else "no" for name in DROP_INS} | gated
+    assert documented == {name: "yes" if needs[name] else "no" for name in DROP_INS} | gated
 
 
 def test_a_subclass_may_define_a_constructor() -> None:
-    """Its signature is then its own."""
+    """The subclass then has the signature of its constructor."""
 
     class Mine(FedAU):
         def __init__(self, rate: float) -> None:
@@ -290,7 +290,7 @@ def test_a_subclass_may_define_a_constructor() -> None:
     assert Mine(0.5).fraction_train == 0.5
 
 
-# --- 2: how many are asked -----------------------------------------------------------------
+# --- 2: numbers of nodes -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("train", [True, False])
@@ -300,7 +300,7 @@ def test_a_subclass_may_define_a_constructor() -> None:
 def test_as_many_clients_are_selected_as_by_fedavg(
     *, train: bool, nodes: int, fraction: float, minimum: int
 ) -> None:
-    """max(int(n * fraction), minimum) of those connected, each once, with FedAvg's message."""
+    """A round uses max(int(n * fraction), minimum) nodes, each once, with FedAvg's message."""
     step = "train" if train else "evaluate"
     options: dict[str, Any] = {f"fraction_{step}": fraction, f"min_{step}_nodes": minimum}
     grid = make_grid(make_standard_app(), nodes)
@@ -317,8 +317,8 @@ def test_as_many_clients_are_selected_as_by_fedavg(
         assert message.metadata.ttl == pytest.approx(other.metadata.ttl)
 
 
-def test_other_nodes_are_drawn_in_other_rounds() -> None:
-    """From the seed and the round alone."""
+def test_rounds_sample_different_nodes() -> None:
+    """The sample depends only on the seed and the round."""
     grid = make_grid(make_standard_app(), 10)
 
     def drawn(seed: int) -> list[tuple[int, ...]]:
@@ -334,7 +334,7 @@ def test_other_nodes_are_drawn_in_other_rounds() -> None:
 def test_a_fraction_of_zero_selects_nobody_with_a_warning(
     name: str, flower_log: pytest.LogCaptureFixture
 ) -> None:
-    """Evaluation goes on, the model stays; likewise without evaluation."""
+    """Evaluation continues and the model stays; likewise without evaluation."""
     strategy = drop_in(name, fraction_train=0.0)
     assert "fraction_train is set to 0.0. Federated training will be skipped." in flower_log.text
     grid = make_grid(make_standard_app(), K)
@@ -343,7 +343,7 @@ def test_a_fraction_of_zero_selects_nobody_with_a_warning(
         grid,
         encode_arrays(MODEL),
         num_rounds=2,
-        evaluate_fn=lambda t, arrays: seen.append(first_number(arrays)),
+        evaluate_fn=lambda t, arrays: seen.append(get_first_number(arrays)),
     )
     assert seen == [1.0, 1.0, 1.0]
     assert result.train_metrics_clientapp == {}
@@ -352,26 +352,26 @@ def test_a_fraction_of_zero_selects_nobody_with_a_warning(
     assert configure_round(drop_in(name, fraction_train=0.0), grid) == []
 
 
-def test_evaluation_can_be_left_out(flower_log: pytest.LogCaptureFixture) -> None:
-    """As in FedAvg, with the same words."""
+def test_evaluation_can_be_disabled(flower_log: pytest.LogCaptureFixture) -> None:
+    """It is disabled as in FedAvg, with the same log message."""
     for kind in (FedAU, FlowerFedAvg):
         flower_log.clear()
         result = kind(fraction_evaluate=0.0).start(
             make_grid(make_standard_app(), K), encode_arrays(MODEL), num_rounds=2
         )
         said = "fraction_evaluate is set to 0.0. Federated evaluation will be skipped."
-        assert warnings_of(flower_log) == [said]
+        assert list_warnings(flower_log) == [said]
         assert result.evaluate_metrics_clientapp == {}
 
 
-# --- 3 and 4: waiting, and who is there ----------------------------------------------------
+# --- 3 and 4: waiting, and connected nodes -------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [{"min_available_nodes": 3}, {"min_train_nodes": 3}])
 def test_every_round_waits_for_its_nodes(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, flower_log: pytest.LogCaptureFixture
 ) -> None:
-    """Before each round until so many are connected, whoever they are, however long that takes."""
+    """Each round waits without limit until enough nodes are connected."""
     monkeypatch.setattr("fedquorum.flower.nodes.POLL_SECONDS", 0.01)
     strategy = FedAU(**options)
     grid = ScriptedGrid(make_standard_app(), {}, 3, there={1})
@@ -387,7 +387,7 @@ def test_every_round_waits_for_its_nodes(
 
 
 def test_evaluation_waits_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For ``min_evaluate_nodes``, which FedAvg's evaluation waits for."""
+    """It waits for ``min_evaluate_nodes``, as FedAvg's evaluation does."""
     monkeypatch.setattr("fedquorum.flower.nodes.POLL_SECONDS", 0.01)
     strategy = FedAU(min_evaluate_nodes=3)
     grid = ScriptedGrid(make_standard_app(), {}, 3, there={1, 2})
@@ -398,7 +398,7 @@ def test_evaluation_waits_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_fedalign_waits_for_its_priority_clients_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients 0 to 3 must have come before round 1; one that leaves is then just away."""
+    """Clients 0 to 3 must connect before round 1; one that leaves later is unavailable."""
     monkeypatch.setattr("fedquorum.flower.nodes.POLL_SECONDS", 0.01)
     strategy = FedALIGN(priority=[0, 3], num_rounds=3, warmup_rounds=0)
     grid = ScriptedGrid(make_standard_app(), {}, 4, there={1, 2})
@@ -412,21 +412,21 @@ def test_fedalign_waits_for_its_priority_clients_once(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("name", sorted(DROP_INS.keys() - KEEPS_POPULATION.keys()))
 def test_joiners_are_selected_and_returning_nodes_keep_their_ids(name: str) -> None:
-    """From the next round on; a node keeps its client's id however long it was away."""
+    """Joiners are selected from the next round on; a returning node keeps its client id."""
     loss = {1: 10.0, 2: 20.0, 3: 30.0, 4: 40.0}  # by node; partition = node - 1
     app = make_standard_app(lambda partition: {"num-examples": 10, "loss": loss[partition + 1]})
     strategy = drop_in(name, **({"warmup_rounds": 0} if name == "FedALIGN" else {}))
     grid = ScriptedGrid(app, {}, 4, there={2, 4})
-    heard, model = [], encode_arrays(MODEL)
+    losses, model = [], encode_arrays(MODEL)
     rounds = ({2, 4}, {2, 4, 1}, {4, 1}, {2, 4, 1, 3})
     for t, there in enumerate(rounds, 1):
         grid.there = there
         model = train_round(strategy, grid, t, model) or model
         decisions = strategy.step_result.report.decisions
-        heard.append({d.client: d.loss for d in decisions})
+        losses.append({d.client: d.loss for d in decisions})
         evaluate_round(strategy, grid, t, model)
     first = {0: 20.0, 1: 40.0}
-    assert heard == [
+    assert losses == [
         first,
         {**first, 2: 10.0},
         {1: 40.0, 2: 10.0},
@@ -438,7 +438,7 @@ def test_joiners_are_selected_and_returning_nodes_keep_their_ids(name: str) -> N
 def test_a_joiner_is_refused_by_name_where_k_is_fixed(
     name: str, flower_log: pytest.LogCaptureFixture
 ) -> None:
-    """The run goes on with those of round 1, also while one of them is away, and says so once."""
+    """The run continues with the clients of round 1, and logs the refusal once."""
     strategy = drop_in(name)
     grid = ScriptedGrid(make_standard_app(), {}, 5, there={1, 2, 3})
     statuses = []
@@ -455,18 +455,18 @@ def test_a_joiner_is_refused_by_name_where_k_is_fixed(
 
 
 @pytest.mark.parametrize("name", KEEPS_POPULATION)
-def test_k_is_fixed_whoever_answers_in_round_1(name: str) -> None:
-    """It is how many were there, not how many replies came."""
+def test_k_is_fixed_by_the_nodes_of_round_1(name: str) -> None:
+    """K counts connected nodes, not replies."""
     strategy = drop_in(name)
-    replying(strategy, lambda k, m: make_usual_reply(k, m) if k < 2 else None)
+    train_with_replies(strategy, lambda k, m: make_usual_reply(k, m) if k < 2 else None)
     assert strategy.population.clients == (0, 1, 2, 3)
-    moved_on, _ = replying(strategy, make_usual_reply, round_number=2)
+    moved_on, _ = train_with_replies(strategy, make_usual_reply, round_number=2)
     assert moved_on is not None
     assert [d.status for d in strategy.step_result.report.decisions] == ["trained"] * K
 
 
 def test_a_client_without_a_rate_is_refused_by_name(flower_log: pytest.LogCaptureFixture) -> None:
-    """Its updates could not be corrected; the others go on."""
+    """Its updates could not be corrected; the run continues with the others."""
     strategy = KnownStatistics(probabilities={0: 0.5, 1: 1.0})
     grid = ScriptedGrid(make_standard_app(), {}, 3, there={1, 2})
     for t, there in enumerate(({1, 2}, {1, 2, 3}, {1, 2, 3}), 1):
@@ -477,8 +477,8 @@ def test_a_client_without_a_rate_is_refused_by_name(flower_log: pytest.LogCaptur
     assert flower_log.text.count(refusal) == 1
 
 
-def test_fedau_counts_the_rounds_that_a_client_was_away() -> None:
-    """Away is away, connected or not: omega of a client there every second round becomes 1.5."""
+def test_fedau_counts_the_rounds_without_a_client() -> None:
+    """omega of a client that takes part every second round becomes 1.5, connected or not."""
     strategy = FedAU()
     grid = ScriptedGrid(make_standard_app(), {}, 3)
     for t in range(1, 6):
@@ -489,7 +489,7 @@ def test_fedau_counts_the_rounds_that_a_client_was_away() -> None:
 
 
 def test_a_simulation_cannot_assign_priority_by_chance() -> None:
-    """Stops in round 1 and names the ways out; without others, or elsewhere, it runs."""
+    """The run stops in round 1 with two alternatives; without non-priority clients it works."""
     grid = make_simulation_grid(make_standard_app(), 3)
     assert isinstance(grid, InMemoryGrid)
     arrays = encode_arrays(MODEL)
@@ -503,8 +503,8 @@ def test_a_simulation_cannot_assign_priority_by_chance() -> None:
     assert len(FedALIGN(**GATE).start(make_grid(make_standard_app(), 3), arrays, 1).arrays) == 1
 
 
-def asking_app(offset: int) -> ClientApp:
-    """Return an app whose nodes say which client they are."""
+def make_query_app(offset: int) -> ClientApp:
+    """Return an app whose nodes report their client ids."""
     app = make_standard_app()
 
     @app.query()
@@ -516,17 +516,17 @@ def asking_app(offset: int) -> ClientApp:
     return app
 
 
-def test_nodes_may_say_who_they_are() -> None:
-    """Then priority is tied to the data, in a simulation too."""
+def test_nodes_may_report_their_client_ids() -> None:
+    """Priority then follows the data, even in a simulation."""
     strategy = FedALIGN(**GATE, client_ids="query", warmup_rounds=0, epsilon=0.0)
     result = strategy.start(
-        make_simulation_grid(asking_app(3), 4), encode_arrays(MODEL), num_rounds=1
+        make_simulation_grid(make_query_app(3), 4), encode_arrays(MODEL), num_rounds=1
     )
-    assert first_number(result.arrays) == pytest.approx(1 + (3 + 4) / 2)
+    assert get_first_number(result.arrays) == pytest.approx(1 + (3 + 4) / 2)
 
 
-def test_an_app_that_cannot_say_who_it_is_ends_the_run() -> None:
-    """Nobody waits for a function that no ClientApp has: the error names it and the page."""
+def test_an_app_without_a_query_function_ends_the_run() -> None:
+    """The error names the missing function and the page, instead of waiting."""
     strategy = FedALIGN(**GATE, client_ids="query")
     with pytest.raises(ClientsMissingError, match=r"@app\.query\(\).*'Who is client 0'"):
         strategy.start(
@@ -534,15 +534,15 @@ def test_an_app_that_cannot_say_who_it_is_ends_the_run() -> None:
         )
 
 
-def test_a_node_that_does_not_say_who_it_is_holds_up_nobody(
+def test_a_node_without_a_query_reply_delays_no_round(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is heard whenever its answer comes."""
+    """Its reply counts whenever it arrives."""
     monkeypatch.setattr("fedquorum.flower.nodes.QUERY_SECONDS", 0.1)
     monkeypatch.setattr("fedquorum.flower.nodes.POLL_SECONDS", 0.01)
 
     strategy = FedAU(client_ids="query")
-    grid = ScriptedGrid(asking_app(2), {}, 3, mute={3})
+    grid = ScriptedGrid(make_query_app(2), {}, 3, mute={3})
     train_round(strategy, grid)
     assert [d.client for d in strategy.step_result.report.decisions] == [1, 2]
     grid.mute = ()
@@ -551,7 +551,7 @@ def test_a_node_that_does_not_say_who_it_is_holds_up_nobody(
     assert [d.client for d in strategy.step_result.report.decisions] == [0, 1, 2]
 
 
-# --- 5: what a rule does not read ----------------------------------------------------------
+# --- 5: numbers that no rule reads ---------------------------------------------------------
 
 UNREAD: list[dict[str, Any]] = [
     {"loss": math.nan},
@@ -565,10 +565,10 @@ ODD = {"accuracy": 87.5, "train_loss": [1.0], "other": math.nan, "history": [1.0
 
 
 @pytest.mark.parametrize("name", DROP_INS)
-def test_metrics_that_no_rule_reads_may_be_anything(name: str) -> None:
-    """Accuracies in per cent, lists, NaN: every update counts, in all 17."""
+def test_unread_metrics_may_be_anything(name: str) -> None:
+    """Every update counts with accuracies in percent, lists or NaN, in all 17 strategies."""
     strategy = drop_in(name)
-    arrays, _ = replying(strategy, lambda k, m: make_usual_reply(k, m, **ODD))
+    arrays, _ = train_with_replies(strategy, lambda k, m: make_usual_reply(k, m, **ODD))
     assert arrays is not None
     statuses = {d.status for d in strategy.step_result.report.decisions}
     assert statuses == {"trained"}
@@ -576,20 +576,22 @@ def test_metrics_that_no_rule_reads_may_be_anything(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(DROP_INS.keys() - NEEDS_LOSS))
 @pytest.mark.parametrize("metrics", UNREAD, ids=str)
-def test_a_loss_that_is_not_read_may_be_anything(name: str, metrics: dict[str, Any]) -> None:
+def test_an_unread_loss_may_be_anything(name: str, metrics: dict[str, Any]) -> None:
     """The model is that of the same replies with a proper loss, to the last bit."""
     options: dict[str, Any] = {"epsilon": 0.0} if name == "FedALIGN" else {}
-    odd, _ = replying(drop_in(name, **options), lambda k, m: make_usual_reply(k, m, **metrics))
-    plain, _ = replying(drop_in(name, **options), make_usual_reply)
+    odd, _ = train_with_replies(
+        drop_in(name, **options), lambda k, m: make_usual_reply(k, m, **metrics)
+    )
+    plain, _ = train_with_replies(drop_in(name, **options), make_usual_reply)
     assert odd is not None
     assert odd == plain
 
 
 @pytest.mark.parametrize("metrics", [m for m in UNREAD if m["loss"] != -1.0], ids=str)
 def test_fedalign_counts_priority_clients_whatever_their_loss(metrics: dict[str, Any]) -> None:
-    """F is the mean of the finite ones; the gate is by that."""
+    """F is the mean of the finite losses, and the gate compares with it."""
     strategy = FedALIGN(**GATE, warmup_rounds=0, epsilon=0.3)
-    replying(strategy, lambda k, m: make_usual_reply(k, m, **(metrics if k == 0 else {})))
+    train_with_replies(strategy, lambda k, m: make_usual_reply(k, m, **(metrics if k == 0 else {})))
     report = strategy.step_result.report
     assert report.objective.loss == pytest.approx(1.1)
     assert [d.weight for d in report.decisions] == pytest.approx([1 / 6, 2 / 6, 3 / 6, 0])
@@ -598,9 +600,11 @@ def test_fedalign_counts_priority_clients_whatever_their_loss(metrics: dict[str,
 @pytest.mark.parametrize("name", DROP_INS)
 @pytest.mark.parametrize("weights", [(0, 1, 2.5, 3), (0.1, 0.2, 0.0, 1e-9), (1e300, 1, 1, 1)])
 def test_weights_may_be_any_finite_numbers(name: str, weights: tuple[float, ...]) -> None:
-    """From 0 on; the run goes on whatever they are."""
+    """Weights start from 0; unusable weights do not end the run."""
     strategy = drop_in(name)
-    arrays, _ = replying(strategy, lambda k, m: make_usual_reply(k, m, num_examples=weights[k]))
+    arrays, _ = train_with_replies(
+        strategy, lambda k, m: make_usual_reply(k, m, num_examples=weights[k])
+    )
     assert {d.status for d in strategy.step_result.report.decisions} == {"trained"}
     assert arrays is not None
     assert np.isfinite(decode_arrays(arrays)["w"]).all()
@@ -610,7 +614,7 @@ def test_a_weight_of_zero_counts_as_nothing() -> None:
     """The model is FedAvg's, of the same replies."""
     strategies = FedAvg(), FlowerFedAvg()
     results = [
-        replying(s, lambda k, m: make_usual_reply(k, m, num_examples=(0, 1, 2.5, 3)[k]))
+        train_with_replies(s, lambda k, m: make_usual_reply(k, m, num_examples=(0, 1, 2.5, 3)[k]))
         for s in strategies
     ]
     ours, flowers = (decode_arrays(arrays)["w"] for arrays, _ in results if arrays is not None)
@@ -619,11 +623,11 @@ def test_a_weight_of_zero_counts_as_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", DROP_INS)
-def test_no_data_at_all_ends_no_run(name: str) -> None:
-    """Where FedAvg divides by zero."""
+def test_a_round_without_data_does_not_end_the_run(name: str) -> None:
+    """FedAvg would divide by zero."""
     strategy = drop_in(name)
     for t in (1, 2):
-        arrays, _ = replying(
+        arrays, _ = train_with_replies(
             strategy, lambda k, m: make_usual_reply(k, m, num_examples=0), round_number=t
         )
         assert arrays is None or np.isfinite(decode_arrays(arrays)["w"]).all()
@@ -632,7 +636,7 @@ def test_no_data_at_all_ends_no_run(name: str) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
 @pytest.mark.parametrize("name", DROP_INS)
 def test_arrays_of_another_precision_are_converted(name: str, dtype: str) -> None:
-    """The model keeps its own."""
+    """The model keeps its precision."""
     strategy = drop_in(name)
     arrays = train_round(strategy, make_grid(make_standard_app(dtype=dtype), K))
     assert arrays is not None
@@ -641,14 +645,14 @@ def test_arrays_of_another_precision_are_converted(name: str, dtype: str) -> Non
 
 
 @pytest.mark.parametrize("name", DROP_INS)
-def test_partial_models_are_fine(name: str) -> None:
-    """An adapter alone, as long as the replies and the initial arrays agree."""
+def test_partial_models_are_accepted(name: str) -> None:
+    """An adapter alone works if the replies match the initial arrays."""
     adapter = encode_arrays({"lora.a": np.zeros((2, 1), np.float32), "lora.b": MODEL["w"]})
     result = drop_in(name).start(make_grid(make_standard_app(), K), adapter, num_rounds=2)
     assert list(result.arrays) == ["lora.a", "lora.b"]
 
 
-# --- 6: never end well without learning ----------------------------------------------------
+# --- 6: never complete without learning ----------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -672,13 +676,13 @@ def test_partial_models_are_fine(name: str) -> None:
     ],
 )
 def test_a_run_that_cannot_learn_stops_in_round_1(name: str, app: ClientApp, message: str) -> None:
-    """With an error that names the key, what was found and what to set."""
+    """The error names the key, the keys found and the setting."""
     with pytest.raises(ProtocolError, match=re.escape(message)):
         drop_in(name).start(make_grid(app, K), encode_arrays(MODEL), num_rounds=2)
 
 
 def test_replies_that_are_all_too_large_stop_as_well() -> None:
-    """They are refused for their size in every round."""
+    """The server refuses them for their size in every round."""
     with pytest.raises(ProtocolError, match=r"at most 5 are expected\. Set max_reply_bytes"):
         train_round(FedAU(max_reply_bytes=5), make_grid(make_standard_app(), K))
 
@@ -693,33 +697,37 @@ def test_replies_that_are_all_too_large_stop_as_well() -> None:
     ],
     ids=["one", "two reasons", "values", "one counts"],
 )
-def test_what_may_change_stops_nothing(answers: dict[int, dict[str, Any]]) -> None:
-    """Only one reason of form, of two nodes at least, and of all replies."""
+def test_changeable_reasons_do_not_stop_the_run(answers: dict[int, dict[str, Any]]) -> None:
+    """A run stops only if at least two replies are all malformed for one reason."""
     strategy = FedAU()
-    replying(strategy, lambda k, m: make_usual_reply(k, m, **answers[k]) if k in answers else None)
-    replying(strategy, make_usual_reply, round_number=2)
+    train_with_replies(
+        strategy, lambda k, m: make_usual_reply(k, m, **answers[k]) if k in answers else None
+    )
+    train_with_replies(strategy, make_usual_reply, round_number=2)
     assert strategy.step_result.report.count("trained") == K
 
 
 def test_later_rounds_warn_once_with_a_count(flower_log: pytest.LogCaptureFixture) -> None:
-    """A reason is a warning the first time, whatever the numbers in it."""
+    """A reason is a warning the first time, regardless of its numbers."""
     strategy = FedAU()
-    replying(strategy, make_usual_reply)
+    train_with_replies(strategy, make_usual_reply)
     for t in range(2, 6):
-        replying(strategy, lambda k, m: make_usual_reply(k, m, num_examples=None), round_number=t)
+        train_with_replies(
+            strategy, lambda k, m: make_usual_reply(k, m, num_examples=None), round_number=t
+        )
     for t in range(6, 9):
         broken = lambda k, m, t=t: make_usual_reply(k, m, **({"num_examples": -t} if k < 2 else {}))  # noqa: E731
-        replying(strategy, broken, round_number=t)
-    rejected = [line.strip() for line in warnings_of(flower_log) if "rejected" in line]
+        train_with_replies(strategy, broken, round_number=t)
+    rejected = [line.strip() for line in list_warnings(flower_log) if "rejected" in line]
     assert rejected == [
         "> 4 updates rejected: 'num-examples' is missing in the metrics; found 'loss'",
         "> 2 updates rejected: the amount of data is -6, not a finite number >= 0",
     ]
-    assert sum("updates rejected" in line for line in lines_of(flower_log)) == 7
+    assert sum("updates rejected" in line for line in list_lines(flower_log)) == 7
 
 
-def test_nobody_available_stops_nothing() -> None:
-    """Clients of the availability mod say that they are away; they are read as that."""
+def test_a_round_without_available_clients_does_not_stop_the_run() -> None:
+    """Reports of unavailable clients from the availability mod are understood."""
 
     def mod(rate: float) -> AvailabilityMod:
         def of_node(context: Context) -> NodeAvailability:
@@ -751,7 +759,7 @@ def test_nobody_available_stops_nothing() -> None:
 # --- the project's protocol ----------------------------------------------------------------
 
 
-def protocol_app(clients: int, losses: Mapping[int, float] | None = None) -> ClientApp:
+def make_native_app(clients: int, losses: Mapping[int, float] | None = None) -> ClientApp:
     """Return an app of this project's protocol, whose client k moves the model by k + 1."""
 
     def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
@@ -765,7 +773,7 @@ def start(strategy: Strategy, grid: InProcessGrid, num_rounds: int = 3) -> Array
     return strategy.start(grid, encode_arrays(MODEL), num_rounds=num_rounds).arrays
 
 
-def reasons_of(strategy: ComposedStrategy) -> dict[int, str | None]:
+def get_reasons(strategy: ComposedStrategy) -> dict[int, str | None]:
     """Return the reason of the last decision on every client."""
     return {d.client: d.reason for d in strategy.step_result.report.decisions}
 
@@ -778,12 +786,12 @@ def test_every_strategy_speaks_the_projects_protocol(name: str, hosted: int) -> 
     options = {"probabilities": dict.fromkeys(range(clients), 0.5)}
     options = options if name == "KnownStatistics" else {}
     strategy = drop_in(name, protocol="fedquorum", **options)
-    grid = ScriptedGrid(protocol_app(clients), {}, K)
+    grid = ScriptedGrid(make_native_app(clients), {}, K)
     model = start(strategy, grid)
     assert strategy.population.clients == tuple(range(clients))
     assert strategy.step_result.report.server_round == 3
     assert strategy.step_result.report.num_admitted > 0
-    assert first_number(model) != MODEL["w"][0]
+    assert get_first_number(model) != MODEL["w"][0]
     kinds = [kind for kind, _ in grid.sent]
     assert kinds[:K] == [MessageType.QUERY] * K
     assert kinds.count(MessageType.QUERY) == K
@@ -799,37 +807,39 @@ def test_every_strategy_speaks_the_projects_protocol(name: str, hosted: int) -> 
 
 
 @pytest.mark.parametrize("name", DROP_INS)
-def test_the_models_are_those_of_a_strategy_that_knows_its_clients(name: str) -> None:
+def test_the_models_equal_those_with_a_known_population(name: str) -> None:
     """After every round, the first one included."""
     strategy = drop_in(name, protocol="fedquorum")
     path = []
 
     def central(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-        path.append(first_number(arrays))
+        path.append(get_first_number(arrays))
         return MetricRecord({})
 
-    grid = make_grid(protocol_app(K), K)
+    grid = make_grid(make_native_app(K), K)
     strategy.start(grid, encode_arrays(MODEL), num_rounds=3, evaluate_fn=central)
     known = ComposedStrategy(strategy.rules, population=strategy.population)
     assert path[0] == MODEL["w"][0]
-    assert path[1:] == first_weights_from(known, make_grid(protocol_app(K), K), rounds=(1, 2, 3))
+    assert path[1:] == run_from_first_weights(
+        known, make_grid(make_native_app(K), K), rounds=(1, 2, 3)
+    )
 
 
-def first_weights_from(
+def run_from_first_weights(
     strategy: ComposedStrategy, grid: InProcessGrid, rounds: Iterable[int]
 ) -> list[float]:
-    """Play some rounds as Flower's loop does; return the first number of the model after each."""
+    """Run rounds as Flower's loop does; return the model's first number after each."""
     arrays, path = encode_arrays(MODEL), []
     strategy.evaluate_initial(arrays, grid)
     for server_round in rounds:
         arrays = train_round(strategy, grid, server_round, arrays) or arrays
         evaluate_round(strategy, grid, server_round, arrays)
-        path.append(first_number(arrays))
+        path.append(get_first_number(arrays))
     return path
 
 
-def test_clients_of_the_protocol_decide_and_f_is_measured() -> None:
-    """FedALIGN's clients are told F(w_t) and epsilon in every round, the first one included."""
+def test_native_clients_decide_and_evaluate_f() -> None:
+    """FedALIGN's clients receive F(w_t) and epsilon in every round, including the first."""
     losses = dict(enumerate((1.0, 2.0, 1.5, 9.0)))
     strategy = FedALIGN(
         protocol="fedquorum",
@@ -838,7 +848,7 @@ def test_clients_of_the_protocol_decide_and_f_is_measured() -> None:
         warmup_fraction=0.0,
         fraction_evaluate=0.0,
     )
-    grid = ScriptedGrid(protocol_app(K, losses), {}, 2)
+    grid = ScriptedGrid(make_native_app(K, losses), {}, 2)
     start(strategy, grid)
     for server_round in (1, 2, 3):
         for config in grid.get_round_configs(MessageType.TRAIN, server_round):
@@ -849,8 +859,8 @@ def test_clients_of_the_protocol_decide_and_f_is_measured() -> None:
 
 
 def test_fractions_and_minima_count_clients() -> None:
-    """Of 8 clients on 2 nodes a quarter trains, and half of them evaluates."""
-    grid = ScriptedGrid(protocol_app(8), {}, 2)
+    """Of 8 clients on 2 nodes, a quarter trains and half evaluates."""
+    grid = ScriptedGrid(make_native_app(8), {}, 2)
     strategy = FedAU(protocol="fedquorum", fraction_train=0.25, fraction_evaluate=0.5)
     start(strategy, grid, num_rounds=1)
     [*trained_here] = grid.get_round_configs(MessageType.TRAIN, 1)
@@ -861,8 +871,8 @@ def test_fractions_and_minima_count_clients() -> None:
 
 @pytest.mark.parametrize("name", ["FedAU", "AAggFFS"])
 def test_joiners_take_part_in_the_protocol(name: str, flower_log: pytest.LogCaptureFixture) -> None:
-    """A node that connects after round 2 is queried; its clients join where rules allow it."""
-    grid = ScriptedGrid(protocol_app(6), {}, 3, there=[1, 2])
+    """A node that connects after round 2 is queried; its clients join if the rules allow it."""
+    grid = ScriptedGrid(make_native_app(6), {}, 3, there=[1, 2])
     strategy = drop_in(name, protocol="fedquorum")
 
     def central(server_round: int, arrays: ArrayRecord) -> MetricRecord:
@@ -876,7 +886,7 @@ def test_joiners_take_part_in_the_protocol(name: str, flower_log: pytest.LogCapt
     assert len(strategy.step_result.report.decisions) == (4 if fixed else 6)
     refusals = [
         line
-        for line in warnings_of(flower_log)
+        for line in list_warnings(flower_log)
         if "keeps the 4 clients that it started with" in line
     ]
     assert bool(refusals) == fixed
@@ -892,25 +902,25 @@ def test_joiners_take_part_in_the_protocol(name: str, flower_log: pytest.LogCapt
         ("accuracy_key", "acc"),
         ("client_ids", "query"),
         ("max_reply_bytes", 10**6),
-        ("train_metrics_aggr_fn", how_many),
-        ("evaluate_metrics_aggr_fn", how_many),
+        ("train_metrics_aggr_fn", count_replies),
+        ("evaluate_metrics_aggr_fn", count_replies),
     ],
 )
-def test_what_means_nothing_in_the_protocol_is_refused(name: str, value: Any) -> None:
-    """A key or a function that would never be used is no silent loss."""
+def test_settings_without_effect_in_the_protocol_are_refused(name: str, value: Any) -> None:
+    """A key or a function that would never be used raises an error."""
     said = rf'{name} must be .*, its default, with protocol="fedquorum" \(.*\), got '
     with pytest.raises(ParameterError, match=said):
         FedAU(protocol="fedquorum", **{name: value})
 
 
 def test_another_protocol_is_refused() -> None:
-    """At once, and with those that there are."""
+    """The error is immediate and lists the protocols."""
     with pytest.raises(ParameterError, match="protocol must be one of standard, fedquorum, got "):
         FedAU(protocol="flower")
 
 
-def test_nobody_is_queried_who_may_not_know_it() -> None:
-    """A standard ClientApp gets messages to train and to evaluate, and no others."""
+def test_standard_apps_are_not_queried() -> None:
+    """A standard ClientApp gets only messages to train and to evaluate."""
     grid = ScriptedGrid(make_standard_app(), {}, K)
     strategy = FedAU()
     start(strategy, grid, 4)
@@ -918,18 +928,18 @@ def test_nobody_is_queried_who_may_not_know_it() -> None:
     assert strategy.step_result.report.count("trained") == K
 
 
-def test_traffic_counts_the_first_measurement() -> None:
-    """What is sent before round 1 is sent."""
+def test_traffic_counts_the_initial_evaluation() -> None:
+    """Messages before round 1 count as well."""
     options: dict[str, Any] = {"protocol": "fedquorum", "fraction_evaluate": 0.0}
     bytes_down = []
     for strategy in (FedAU(**options), FedALIGN(**GATE, **options)):
-        start(strategy, make_grid(protocol_app(K), K), 1)
+        start(strategy, make_grid(make_native_app(K), K), 1)
         bytes_down.append(strategy.step_result.traffic.bytes_down)
     assert bytes_down[0] > K * MODEL["w"].nbytes
     assert bytes_down[1] > bytes_down[0] + 2 * MODEL["w"].nbytes
 
 
-# --- the other protocol: standard, with nodes that speak the project's ---------------------
+# --- the other protocol: standard, with nodes in the project's protocol --------------------
 
 OTHER = "its reply is in FedQuorum's protocol, for 2 clients, and not in Flower's standard form"
 SET_FEDQUORUM = (
@@ -938,7 +948,7 @@ SET_FEDQUORUM = (
 )
 
 
-def in_protocol(message: Message, *statuses: Status) -> Message:
+def make_native_reply(message: Message, *statuses: Status) -> Message:
     """Return a reply of this project's protocol, for a client of each status."""
     answers = [
         make_train_result(k, 1.0) if status is Status.DONE else TrainResult(k, status, reason=None)
@@ -947,15 +957,15 @@ def in_protocol(message: Message, *statuses: Status) -> Message:
     return Message(encode_train_reply(answers), reply_to=message)
 
 
-def several(message: Message) -> Message:
+def make_reply_of_several(message: Message) -> Message:
     """Return a reply for two clients that trained."""
-    return in_protocol(message, Status.DONE, Status.DONE)
+    return make_native_reply(message, Status.DONE, Status.DONE)
 
 
 def make_mixed_grid(
     reply: Callable[[int, int, Message], Message], app: ClientApp | None = None
 ) -> ScriptedGrid:
-    """Return nodes whose replies to train messages ``reply`` makes of (round, client, message)."""
+    """Return nodes whose train replies are ``reply(round, client, message)``."""
 
     def made(message: Message) -> Message | None:
         kind, server_round = read_kind_and_round(message)
@@ -967,88 +977,90 @@ def make_mixed_grid(
 
 @pytest.mark.parametrize("name", DROP_INS)
 def test_nodes_of_several_clients_stop_round_1(name: str) -> None:
-    """The error names the keyword and its value; no node is asked again."""
-    grid = ScriptedGrid(protocol_app(2 * K), {}, K)
+    """The error names the keyword and its value; no further message is sent."""
+    grid = ScriptedGrid(make_native_app(2 * K), {}, K)
     with pytest.raises(ProtocolError, match=SET_FEDQUORUM.format(1)):
         start(drop_in(name), grid)
     assert {kind for kind, _ in grid.sent} == {MessageType.TRAIN}
 
 
 def test_one_node_alone_is_refused_as_well() -> None:
-    """It is all clients that trained."""
+    """It is the only client that trained."""
     strategy = FedAU(min_train_nodes=1, min_available_nodes=1)
     with pytest.raises(ProtocolError, match=SET_FEDQUORUM.format(1)):
-        start(strategy, make_grid(protocol_app(2), 1))
+        start(strategy, make_grid(make_native_app(2), 1))
 
 
 def test_a_reply_for_one_client_counts_with_one_warning(
     flower_log: pytest.LogCaptureFixture,
 ) -> None:
-    """In every round, and as Flower's FedAvg counts it."""
+    """It counts in every round, as in Flower's FedAvg."""
     strategy = FedAvg(fraction_evaluate=0.0)
-    model = start(strategy, make_grid(protocol_app(K), K), 3)
+    model = start(strategy, make_grid(make_native_app(K), K), 3)
     assert strategy.step_result.report.count("trained") == K
-    assert first_number(model) == pytest.approx(MODEL["w"][0] + 3 * 2.5)
-    flowers = start(FlowerFedAvg(fraction_evaluate=0.0), make_grid(protocol_app(K), K), 3)
-    assert first_number(model) == first_number(flowers)
-    (warning,) = [line for line in warnings_of(flower_log) if "FedQuorum's protocol" in line]
+    assert get_first_number(model) == pytest.approx(MODEL["w"][0] + 3 * 2.5)
+    flowers = start(FlowerFedAvg(fraction_evaluate=0.0), make_grid(make_native_app(K), K), 3)
+    assert get_first_number(model) == get_first_number(flowers)
+    (warning,) = [line for line in list_warnings(flower_log) if "FedQuorum's protocol" in line]
     assert "for one client, and counts as one in Flower's standard form" in warning
     assert warning.endswith('set protocol="fedquorum" (not inside one of Flower\'s wrappers)')
 
 
-def test_one_such_reply_among_others_is_warned_of(flower_log: pytest.LogCaptureFixture) -> None:
-    """In whichever round it comes."""
+def test_a_single_native_reply_is_logged_as_a_warning(flower_log: pytest.LogCaptureFixture) -> None:
+    """The warning comes in any round."""
 
     def reply(server_round: int, client: int, message: Message) -> Message:
         ours = server_round == 2 and client == 3
-        return in_protocol(message, Status.DONE) if ours else make_usual_reply(client, message)
+        return (
+            make_native_reply(message, Status.DONE) if ours else make_usual_reply(client, message)
+        )
 
     strategy = FedAU(fraction_evaluate=0.0)
     start(strategy, make_mixed_grid(reply), 1)
     assert "FedQuorum's protocol" not in flower_log.text
     start(FedAU(fraction_evaluate=0.0), make_mixed_grid(reply), 3)
-    assert len([line for line in warnings_of(flower_log) if "for one client" in line]) == 1
+    assert len([line for line in list_warnings(flower_log) if "for one client" in line]) == 1
 
 
 @pytest.mark.parametrize("first", [1, 2])
 def test_some_nodes_of_several_clients_are_rejected_and_the_run_continues(
     first: int, flower_log: pytest.LogCaptureFixture
 ) -> None:
-    """With the reason, which is warned of once."""
+    """They have a reason, which is logged once as a warning."""
 
     def reply(server_round: int, client: int, message: Message) -> Message:
         ours = client < 2 and server_round >= first
-        return several(message) if ours else make_usual_reply(client, message)
+        return make_reply_of_several(message) if ours else make_usual_reply(client, message)
 
     strategy = FedAU(fraction_evaluate=0.0)
     start(strategy, make_mixed_grid(reply), 4)
     assert strategy.step_result.report.server_round == 4
-    assert reasons_of(strategy) == {0: OTHER, 1: OTHER, 2: None, 3: None}
+    assert get_reasons(strategy) == {0: OTHER, 1: OTHER, 2: None, 3: None}
     assert strategy.step_result.report.count("rejected") == 2
-    assert [line for line in warnings_of(flower_log) if "rejected" in line] == [
+    assert [line for line in list_warnings(flower_log) if "rejected" in line] == [
         f"\t> 2 updates rejected: {OTHER}"
     ]
 
 
 def test_one_standard_reply_in_the_first_round_lets_the_run_continue() -> None:
-    """Whatever is replied later: the round is no longer the first one with training."""
+    """Later replies do not matter: a round with training has passed."""
 
     def reply(server_round: int, client: int, message: Message) -> Message:
         standard = server_round == 1 and client == 0
-        return make_usual_reply(client, message) if standard else several(message)
+        return make_usual_reply(client, message) if standard else make_reply_of_several(message)
 
     strategy = FedAU(fraction_evaluate=0.0)
     start(strategy, make_mixed_grid(reply), 4)
-    assert set(reasons_of(strategy).values()) == {OTHER}
+    assert set(get_reasons(strategy).values()) == {OTHER}
 
 
 def test_an_unusable_standard_reply_is_one_of_its_form() -> None:
-    """Its client trained, and did not reply in the other form."""
+    """Its client trained and replied in the right form."""
 
     def reply(server_round: int, client: int, message: Message) -> Message:
         if client == 0:
             return make_standard_reply(message, MODEL, {"loss": 1.0})
-        return several(message)
+        return make_reply_of_several(message)
 
     strategy = FedAU(fraction_evaluate=0.0)
     start(strategy, make_mixed_grid(reply), 2)
@@ -1060,19 +1072,19 @@ ABSENT = (Status.UNAVAILABLE, Status.FAILED)
 
 @pytest.mark.parametrize("hosted", [1, 2])
 @pytest.mark.parametrize("others", ["several", "standard", "mixed"])
-def test_absent_and_failed_replies_are_no_sign(hosted: int, others: str) -> None:
-    """The first round in which a client trains decides, and in it those who trained.
+def test_absent_and_failed_replies_do_not_indicate_a_protocol(hosted: int, others: str) -> None:
+    """The first round with training decides, by the clients that trained in it.
 
-    In rounds 1 and 2 nobody trains; in round 3 clients 0 and 1 do.
+    No client trains in rounds 1 and 2; clients 0 and 1 train in round 3.
     """
 
     def reply(server_round: int, client: int, message: Message) -> Message:
         if server_round == 2 and client == 3:
             return Message(Error(1, "boom"), reply_to=message)
         if server_round < 3 or client > 1:
-            return in_protocol(message, *[ABSENT[client % 2]] * hosted)
+            return make_native_reply(message, *[ABSENT[client % 2]] * hosted)
         ours = others == "several" or (others == "mixed" and client == 0)
-        return several(message) if ours else make_usual_reply(client, message)
+        return make_reply_of_several(message) if ours else make_usual_reply(client, message)
 
     strategy = FedAU(fraction_evaluate=0.0)
     grid = make_mixed_grid(reply)
@@ -1091,35 +1103,37 @@ def test_absent_and_failed_replies_are_no_sign(hosted: int, others: str) -> None
 
 
 def test_a_reply_for_no_client_has_failed() -> None:
-    """Nobody trained in it."""
+    """No client trained in it."""
 
     def reply(server_round: int, client: int, message: Message) -> Message:
-        return in_protocol(message)
+        return make_native_reply(message)
 
     strategy = FedAU(fraction_evaluate=0.0)
     start(strategy, make_mixed_grid(reply), 2)
     assert strategy.step_result.report.count("failed") == K
-    assert set(reasons_of(strategy).values()) == {"its node replied for no client"}
+    assert set(get_reasons(strategy).values()) == {"its node replied for no client"}
 
 
-def test_a_round_in_which_all_fail_is_not_the_first() -> None:
-    """Nor is one without a reply."""
+def test_a_failed_round_is_not_the_first_with_training() -> None:
+    """Neither is a round without replies."""
 
     def reply(server_round: int, client: int, message: Message) -> Message:
         if server_round == 1:
             return Message(Error(1, "boom"), reply_to=message)
-        return several(message)
+        return make_reply_of_several(message)
 
     with pytest.raises(ProtocolError, match=SET_FEDQUORUM.format(2)):
         start(FedAU(fraction_evaluate=0.0), make_mixed_grid(reply))
 
 
 @pytest.mark.parametrize("app", ["standard", "one", "several"])
-def test_availability_in_front_of_any_app_is_no_sign(
+def test_replies_of_the_availability_mod_do_not_indicate_a_protocol(
     app: str, flower_log: pytest.LogCaptureFixture
 ) -> None:
-    """The mod answers in the project's protocol for its node; nobody is there in round 1."""
-    inner = make_standard_app() if app == "standard" else protocol_app(K if app == "one" else 2 * K)
+    """The mod replies in the project's protocol; no client is available in round 1."""
+    inner = (
+        make_standard_app() if app == "standard" else make_native_app(K if app == "one" else 2 * K)
+    )
     hosts = 2 if app == "several" else 1
 
     def get_availability(context: Context) -> NodeAvailability:
@@ -1127,7 +1141,7 @@ def test_availability_in_front_of_any_app_is_no_sign(
         clients = [node + K * i for i in range(hosts)]
         return NodeAvailability(seed=0, hosted=clients, process=lambda _: Trace(frozenset({2, 3})))
 
-    grid = ScriptedGrid(with_mods(inner, AvailabilityMod(get_availability)), {}, K)
+    grid = ScriptedGrid(add_mods(inner, AvailabilityMod(get_availability)), {}, K)
     strategy = FedAU(fraction_evaluate=0.0)
     if app == "several":
         with pytest.raises(ProtocolError, match=SET_FEDQUORUM.format(2)):
@@ -1135,32 +1149,34 @@ def test_availability_in_front_of_any_app_is_no_sign(
         return
     start(strategy, grid)
     assert strategy.step_result.report.count("trained") == K
-    warned = [line for line in warnings_of(flower_log) if "for one client" in line]
+    warned = [line for line in list_warnings(flower_log) if "for one client" in line]
     assert len(warned) == (app == "one")
 
 
 def test_evaluations_in_the_other_form_are_rejected(flower_log: pytest.LogCaptureFixture) -> None:
-    """Where nobody ever trains there is nothing else, and the run goes on."""
+    """Without training there are no other replies, and the run continues."""
     strategy = FedAU(fraction_train=0.0)
-    grid = ScriptedGrid(protocol_app(2 * K), {}, K)
+    grid = ScriptedGrid(make_native_app(2 * K), {}, K)
     start(strategy, grid, 2)
     assert len(grid.get_round_configs(MessageType.EVALUATE, 2)) == K
-    assert f"Client 0: unusable evaluation: {OTHER}" in warnings_of(flower_log)
+    assert f"Client 0: unusable evaluation: {OTHER}" in list_warnings(flower_log)
 
 
 @pytest.mark.parametrize("kind", WRAPPERS)
 def test_wrappers_of_flowers_see_one_client_on_each_node(kind: str) -> None:
-    """Nodes of one client work in them, nodes of several are refused, and so is the protocol."""
+    """Nodes of one client work in wrappers; nodes of several and the protocol are refused."""
     strategy = FedAvgAll(fraction_evaluate=0.0)
-    start(wrap_strategy(kind, strategy), make_grid(make_standard_app(clipped_in(kind)), K))
+    start(
+        wrap_strategy(kind, strategy), make_grid(make_standard_app(make_wrapper_metrics(kind)), K)
+    )
     assert strategy.step_result.report.count("trained") == K
     if kind != "adaptive client":  # that one refuses such replies itself
         with pytest.raises(ProtocolError, match=SET_FEDQUORUM.format(1)):
             start(
                 wrap_strategy(kind, FedAvgAll(fraction_evaluate=0.0)),
-                make_grid(protocol_app(2 * K), K),
+                make_grid(make_native_app(2 * K), K),
             )
-    grid = ScriptedGrid(protocol_app(K), {}, K)
+    grid = ScriptedGrid(make_native_app(K), {}, K)
     with pytest.raises(
         ParameterError,
         match="protocol must be standard in a run that the strategy does not start itself, as in "
@@ -1170,15 +1186,15 @@ def test_wrappers_of_flowers_see_one_client_on_each_node(kind: str) -> None:
     assert grid.sent == []
 
 
-def clipped_in(kind: str) -> Callable[[int], dict[str, Any]]:
-    """Return what clients report in a wrapper: with some, whether they clipped."""
+def make_wrapper_metrics(kind: str) -> Callable[[int], dict[str, Any]]:
+    """Return the clients' metrics in a wrapper; some wrappers need a clip indicator."""
     more = {"norm_bit": 1} if kind == "adaptive client" else {}
     return lambda client: {"num-examples": 10, "loss": 1.0, **more}
 
 
 def test_a_strategy_may_start_again_after_a_refusal() -> None:
-    """With the keyword, on the same nodes."""
-    grid = make_grid(protocol_app(2 * K), K)
+    """With the right keyword, the same nodes work."""
+    grid = make_grid(make_native_app(2 * K), K)
     with pytest.raises(ProtocolError):
         start(FedAU(), grid)
     strategy = FedAU(protocol="fedquorum")
@@ -1186,7 +1202,7 @@ def test_a_strategy_may_start_again_after_a_refusal() -> None:
     assert strategy.step_result.report.count("trained") == 2 * K
 
 
-# --- the other protocol: fedquorum, with nodes that speak Flower's -------------------------
+# --- the other protocol: fedquorum, with nodes in Flower's standard form --------------------
 
 SET_STANDARD = (
     r'protocol="fedquorum" asks every node which clients it hosts, and no ClientApp here answers '
@@ -1196,7 +1212,7 @@ SET_STANDARD = (
 STANDARD = "its reply is in Flower's standard form, and not in FedQuorum's protocol"
 
 
-def with_query(app: ClientApp, answer: Callable[[int], RecordDict]) -> ClientApp:
+def add_query(app: ClientApp, answer: Callable[[int], RecordDict]) -> ClientApp:
     """Return an app with a query function, whose node n replies ``answer(n - 1)``."""
 
     @app.query()
@@ -1206,13 +1222,13 @@ def with_query(app: ClientApp, answer: Callable[[int], RecordDict]) -> ClientApp
     return app
 
 
-def with_mods(app: ClientApp, *mods: AvailabilityMod) -> ClientApp:
+def add_mods(app: ClientApp, *mods: AvailabilityMod) -> ClientApp:
     """Return an app with mods in front of it."""
-    return delegating(app, app, *mods)
+    return make_delegating_app(app, app, *mods)
 
 
-def delegating(first: ClientApp, others: ClientApp, *mods: AvailabilityMod) -> ClientApp:
-    """Return one app that is another on the first two nodes than on the others."""
+def make_delegating_app(first: ClientApp, others: ClientApp, *mods: AvailabilityMod) -> ClientApp:
+    """Return an app that uses one app on the first two nodes, and another on the rest."""
     outer = ClientApp(mods=[*mods])
 
     def answer(message: Message, context: Context) -> Message:
@@ -1223,8 +1239,8 @@ def delegating(first: ClientApp, others: ClientApp, *mods: AvailabilityMod) -> C
     return outer
 
 
-def said_id(client: int) -> RecordDict:
-    """Return what ``client_ids="query"`` wants to be told."""
+def make_id_metrics(client: int) -> RecordDict:
+    """Return the metrics that ``client_ids="query"`` expects."""
     return RecordDict({"metrics": MetricRecord({"client-id": client})})
 
 
@@ -1238,14 +1254,14 @@ def unavailable(context: Context) -> NodeAvailability:
     "app",
     [
         make_standard_app(),
-        with_query(make_standard_app(), said_id),
-        with_mods(make_standard_app(), AvailabilityMod(unavailable)),
+        add_query(make_standard_app(), make_id_metrics),
+        add_mods(make_standard_app(), AvailabilityMod(unavailable)),
     ],
     ids=["plain", "with a query", "behind a mod"],
 )
 @pytest.mark.parametrize("name", ["FedAU", "FedALIGN"])
 def test_plain_apps_are_refused_before_round_1(name: str, app: ClientApp) -> None:
-    """Nobody can be asked, and the wait would have no end; the error has the keyword."""
+    """The error has the keyword; otherwise the strategy would wait without end."""
     grid = ScriptedGrid(app, {}, K)
     options: dict[str, Any] = {} if name == "FedAU" else {"fraction_train": 0.5}
     with pytest.raises(ClientsMissingError, match=SET_STANDARD):
@@ -1256,9 +1272,9 @@ def test_plain_apps_are_refused_before_round_1(name: str, app: ClientApp) -> Non
 def test_some_plain_nodes_are_excluded_and_the_run_continues(
     flower_log: pytest.LogCaptureFixture,
 ) -> None:
-    """The log says why, and what to set."""
+    """The log has the reason and the setting."""
     strategy = FedAU(protocol="fedquorum")
-    start(strategy, make_grid(delegating(protocol_app(K), make_standard_app()), K))
+    start(strategy, make_grid(make_delegating_app(make_native_app(K), make_standard_app()), K))
     assert strategy.population.clients == (0, 1)
     assert strategy.step_result.report.count("trained") == 2
     line = (
@@ -1266,19 +1282,19 @@ def test_some_plain_nodes_are_excluded_and_the_run_continues(
         "the ClientApp of node 3 never answers in that protocol. For ClientApps written for "
         'Flower\'s own strategies set protocol="standard"'
     )
-    assert line in warnings_of(flower_log)
+    assert line in list_warnings(flower_log)
 
 
 @pytest.mark.parametrize("first", [1, 2])
 def test_all_training_in_the_standard_form_is_refused(first: int) -> None:
-    """Where nodes say which clients they host; failing before is no sign."""
+    """Nodes report their clients; failures in earlier rounds do not indicate a protocol."""
 
     def reply(server_round: int, client: int, message: Message) -> Message:
         if server_round < first:
             return Message(Error(1, "boom"), reply_to=message)
         return make_usual_reply(client, message)
 
-    grid = make_mixed_grid(reply, protocol_app(K))
+    grid = make_mixed_grid(reply, make_native_app(K))
     said = (
         f"every client that trained in round {first} replied in Flower's standard form. For "
         'ClientApps written for Flower\'s own strategies set protocol="standard"'
@@ -1288,7 +1304,7 @@ def test_all_training_in_the_standard_form_is_refused(first: int) -> None:
 
 
 def test_some_training_in_the_standard_form_is_rejected() -> None:
-    """With the reason, and the run goes on; in a later round it may be all."""
+    """The run continues with a reason; in later rounds it continues even if all are rejected."""
 
     def reply(server_round: int, client: int, message: Message) -> Message:
         if client < 2 or server_round == 3:
@@ -1296,17 +1312,17 @@ def test_some_training_in_the_standard_form_is_rejected() -> None:
         return Message(encode_train_reply([make_train_result(client, 1.0)]), reply_to=message)
 
     strategy = FedAU(protocol="fedquorum")
-    start(strategy, make_mixed_grid(reply, protocol_app(K)), 2)
-    assert reasons_of(strategy) == {0: STANDARD, 1: STANDARD, 2: None, 3: None}
+    start(strategy, make_mixed_grid(reply, make_native_app(K)), 2)
+    assert get_reasons(strategy) == {0: STANDARD, 1: STANDARD, 2: None, 3: None}
     strategy = FedAU(protocol="fedquorum")
-    start(strategy, make_mixed_grid(reply, protocol_app(K)), 3)
-    assert set(reasons_of(strategy).values()) == {STANDARD}
+    start(strategy, make_mixed_grid(reply, make_native_app(K)), 3)
+    assert set(get_reasons(strategy).values()) == {STANDARD}
 
 
-def test_rounds_that_only_evaluate_decide_nothing() -> None:
-    """Nobody trains: there is no first round with training."""
+def test_rounds_without_training_decide_nothing() -> None:
+    """Without training there is no first round with training."""
     strategy = FedAU(protocol="fedquorum", fraction_train=0.0)
-    grid = ScriptedGrid(protocol_app(2 * K), {}, K)
+    grid = ScriptedGrid(make_native_app(2 * K), {}, K)
     start(strategy, grid, 2)
     assert len(strategy.step_result.evaluations) == 2 * K
     assert MessageType.TRAIN not in {kind for kind, _ in grid.sent}
@@ -1320,18 +1336,18 @@ def test_rounds_that_only_evaluate_decide_nothing() -> None:
 def test_the_key_of_the_loss_is_found_and_logged_once(
     name: str, key: str, flower_log: pytest.LogCaptureFixture
 ) -> None:
-    """Under the usual names or the one given; told where a rule reads it."""
+    """The default keys or the given one are found, and logged if a rule reads the loss."""
     strategy = drop_in(name, loss_key="mine" if key == "mine" else None)
     app = make_standard_app(lambda k: {"num-examples": 10, key: LOSSES[k]})
     for t in (1, 2):
         train_round(strategy, make_grid(app, K), t)
         assert strategy.step_result.report.decisions[1].loss == LOSSES[1]
     taken = f"The clients' loss is taken from '{key}'"
-    assert lines_of(flower_log).count(taken) == (name != "FedAU")
+    assert list_lines(flower_log).count(taken) == (name != "FedAU")
 
 
 def test_a_gate_without_losses_warns_once(flower_log: pytest.LogCaptureFixture) -> None:
-    """The run goes on with the priority clients, and says so: it would look like FedALIGN."""
+    """The run continues with priority clients only; without a warning it would look normal."""
     strategy = FedALIGN(**GATE, warmup_rounds=0)
     app = make_standard_app(lambda k: {"num-examples": 10})
     for t in (1, 2):
@@ -1342,24 +1358,26 @@ def test_a_gate_without_losses_warns_once(flower_log: pytest.LogCaptureFixture) 
     assert "'loss' or 'train_loss' or 'train-loss'" in warned[0].getMessage()
 
 
-def test_the_usual_names_have_an_order() -> None:
+def test_the_default_loss_keys_have_an_order() -> None:
     """``loss``, then ``train_loss``, then ``train-loss``."""
     strategy = AAggFFD()
-    replying(
+    train_with_replies(
         strategy, lambda k, m: make_usual_reply(k, m, **{"train_loss": 7.0, "train-loss": 8.0})
     )
     assert [d.loss for d in strategy.step_result.report.decisions] == list(LOSSES)
     strategy = AAggFFD()
     metrics = {"loss": None, "train_loss": 7.0}
-    replying(strategy, lambda k, m: make_usual_reply(k, m, **metrics, **{"train-loss": 8.0}))
+    train_with_replies(
+        strategy, lambda k, m: make_usual_reply(k, m, **metrics, **{"train-loss": 8.0})
+    )
     assert {d.loss for d in strategy.step_result.report.decisions} == {7.0}
 
 
 # --- 8: names do not collide ---------------------------------------------------------------
 
 
-def test_the_users_config_means_nothing_to_the_strategy() -> None:
-    """Keys that the project's own protocol knows reach the nodes as they are."""
+def test_the_users_config_does_not_affect_the_strategy() -> None:
+    """Keys that the project's own protocol uses reach the nodes unchanged."""
     mine: dict[str, Any] = {"measure-test": False, "epsilon": 0.0, "client-id": [7], "protocol": 1}
     mine |= {"measures-loss": False, "keeps-model": True, "server-round": 99}
     seen: list[list[dict[str, Any]]] = []
@@ -1376,7 +1394,7 @@ def test_the_users_config_means_nothing_to_the_strategy() -> None:
         assert sorted(result.evaluate_metrics_clientapp) == [1, 2]
         seen.append([dict(c) for c in configs])
         if isinstance(strategy, FedAU):
-            assert dict(config) == mine  # the caller's stays as it was
+            assert dict(config) == mine  # the caller's config stays unchanged
     assert seen[0] == seen[1]
     assert seen[0][0] == {**mine, "server-round": 1}
 
@@ -1385,19 +1403,19 @@ def test_the_users_config_means_nothing_to_the_strategy() -> None:
 
 
 class Rebuilding(FedAU):
-    """A user's subclass that makes the messages anew, and so without a group."""
+    """A user's subclass that rebuilds the messages, and so drops their group."""
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Any
     ) -> Iterator[Message]:
-        """Send something more."""
+        """Send an additional record."""
         for message in super().configure_train(server_round, arrays, config, grid):
             content = RecordDict({**message.content, "config": ConfigRecord({"more": 1})})
             yield Message(content, message.metadata.dst_node_id, MessageType.TRAIN)
 
 
 def test_a_subclass_may_rebuild_the_messages() -> None:
-    """Its replies name no group, and are none to another message."""
+    """Its replies name no group and still count."""
     seen: list[ConfigRecord] = []
     strategy = Rebuilding()
     train_round(strategy, make_grid(make_standard_app(seen=seen), K))
@@ -1406,7 +1424,7 @@ def test_a_subclass_may_rebuild_the_messages() -> None:
 
 
 def test_a_subclass_may_change_the_config() -> None:
-    """As Flower's documentation does."""
+    """The subclass is the one in Flower's documentation."""
 
     class Decaying(FedAU):
         def configure_train(
@@ -1422,14 +1440,14 @@ def test_a_subclass_may_change_the_config() -> None:
     assert [c["lr"] for c in seen] == [1.0, 1.0, 0.5, 0.5]
 
 
-def other_group(replies: list[Message]) -> list[Message]:
+def reply_to_another_round(replies: list[Message]) -> list[Message]:
     """Let node 1 reply to another round."""
     late = request_of(replies[0], group="train 7")
     return [Message(replies[0].content, reply_to=late), *replies[1:]]
 
 
-def other_message(replies: list[Message]) -> list[Message]:
-    """Let node 1 reply to what node 2 was sent."""
+def reply_to_another_message(replies: list[Message]) -> list[Message]:
+    """Let node 1 reply to node 2's message."""
     replies[0].metadata.__dict__["_reply_to_message_id"] = replies[1].metadata.reply_to_message_id
     return replies
 
@@ -1437,14 +1455,17 @@ def other_message(replies: list[Message]) -> list[Message]:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (other_group, "a reply to 'train 7', asked was 'train 1'"),
-        (other_message, "a reply to another message than the one that its node was sent"),
+        (reply_to_another_round, "a reply to 'train 7', asked was 'train 1'"),
+        (
+            reply_to_another_message,
+            "a reply to another message than the one that its node was sent",
+        ),
     ],
 )
 def test_a_reply_that_contradicts_its_message_is_refused(
     change: Callable[[list[Message]], list[Message]], reason: str
 ) -> None:
-    """Of another round, or to the message of another node."""
+    """It names another round, or another node's message."""
     strategy = FedAU()
     train_round(strategy, make_grid(make_standard_app(), K), change=change)
     first, *others = strategy.step_result.report.decisions
@@ -1456,7 +1477,7 @@ def test_a_reply_that_contradicts_its_message_is_refused(
 
 
 def test_a_reply_is_bounded_by_what_was_sent() -> None:
-    """Several MB beside a small model pass, more than 64 MiB and 8 models do not."""
+    """Several MB beside a small model pass; more than 64 MiB and 8 models do not."""
 
     def with_record(size: int, k: int, message: Message) -> Message:
         reply = make_usual_reply(k, message)
@@ -1466,10 +1487,10 @@ def test_a_reply_is_bounded_by_what_was_sent() -> None:
 
     for size, status in ((10**7, "trained"), (2**26 + 10**6, "rejected")):
         strategy = FedAU()
-        replying(strategy, partial(with_record, size))
+        train_with_replies(strategy, partial(with_record, size))
         assert strategy.step_result.report.decisions[0].status == status
     strategy = FedAU(max_reply_bytes=10**4)
-    replying(strategy, partial(with_record, 10**5))
+    train_with_replies(strategy, partial(with_record, 10**5))
     decision = strategy.step_result.report.decisions[0]
     assert "at most 10000 are expected" in str(decision.reason)
 
@@ -1478,13 +1499,13 @@ def test_a_reply_is_bounded_by_what_was_sent() -> None:
 
 
 def test_the_summary_is_fedavgs_and_then_the_rules(flower_log: pytest.LogCaptureFixture) -> None:
-    """Every line of FedAvg's is there, in its order; then what is the strategy's own."""
+    """FedAvg's lines come in their order, followed by the strategy's own."""
     options: dict[str, Any] = {"fraction_train": 0.5, "min_evaluate_nodes": 3}
 
     def words(strategy: Strategy) -> list[str]:
         flower_log.clear()
         strategy.summary()
-        return [line.strip("\t│├└─> ") for line in lines_of(flower_log)]
+        return [line.strip("\t│├└─> ") for line in list_lines(flower_log)]
 
     flowers, ours = words(FlowerFedAvg(**options)), words(FedAU(cutoff=50, **options))
     places = [ours.index(line) for line in flowers]
@@ -1494,10 +1515,10 @@ def test_the_summary_is_fedavgs_and_then_the_rules(flower_log: pytest.LogCapture
     assert ours.index(rule) > places[-1]
 
 
-# --- holds already, and must stay: side by side with FedAvg --------------------------------
+# --- comparison with FedAvg ----------------------------------------------------------------
 
 
-def same_model(strategy: Strategy, flowers: Strategy, app: Callable[[], ClientApp]) -> None:
+def assert_same_model(strategy: Strategy, flowers: Strategy, app: Callable[[], ClientApp]) -> None:
     results = [
         s.start(make_grid(app(), K), encode_arrays(MODEL), num_rounds=3)
         for s in (strategy, flowers)
@@ -1515,19 +1536,19 @@ def same_model(strategy: Strategy, flowers: Strategy, app: Callable[[], ClientAp
     ("strategy", "equal_data"),
     [(FedAvg, False), (FedAvgPriority, False), (FedAvgAll, True), (FedAU, True)],
 )
-def test_the_model_is_fedavgs_where_the_rule_is(
+def test_the_model_is_fedavgs_if_the_rules_agree(
     strategy: type[DropInStrategy], *, equal_data: bool
 ) -> None:
-    """FedAU and the average over all with equal data and everybody there."""
+    """FedAU and the average over all agree with FedAvg for equal data and full participation."""
     metrics = lambda k: {"num-examples": 3 if equal_data else 3 * k + 1, "loss": LOSSES[k]}  # noqa: E731
-    same_model(strategy(), FlowerFedAvg(), lambda: make_standard_app(metrics))
+    assert_same_model(strategy(), FlowerFedAvg(), lambda: make_standard_app(metrics))
 
 
 def test_fedau_moves_two_thirds_where_one_of_three_fails() -> None:
-    """The documented difference: who is away counts as an update of zero."""
+    """The documented difference: an absent client counts as an update of zero."""
     steps = []
     for strategy in (FedAU(), FlowerFedAvg()):
-        arrays, _ = replying(
+        arrays, _ = train_with_replies(
             strategy,
             lambda k, m: (
                 None
@@ -1536,7 +1557,7 @@ def test_fedau_moves_two_thirds_where_one_of_three_fails() -> None:
             ),
             nodes=3,
         )
-        steps.append(first_number(arrays) - 1.0)
+        steps.append(get_first_number(arrays) - 1.0)
     assert steps == pytest.approx([2.0, 3.0])
 
 
@@ -1549,11 +1570,11 @@ def failing(k: int, message: Message) -> Message | None:
 
 @pytest.mark.parametrize("kind", ["train", "evaluate"])
 def test_errors_and_missing_replies(kind: str, flower_log: pytest.LogCaptureFixture) -> None:
-    """Model and metrics are of those that answered, as FedAvg's."""
+    """Model and metrics cover the clients that replied, as FedAvg's do."""
     results = []
     for strategy in (FedAvg(), FlowerFedAvg()):
         if kind == "train":
-            arrays, metrics = replying(strategy, failing)
+            arrays, metrics = train_with_replies(strategy, failing)
             assert arrays is not None
             results.append((decode_arrays(arrays)["w"].tolist(), dict(metrics or {})))
             continue
@@ -1571,8 +1592,8 @@ def test_errors_and_missing_replies(kind: str, flower_log: pytest.LogCaptureFixt
 
 
 @pytest.mark.parametrize("replies", [[], None])
-def test_without_any_good_reply_there_is_nothing(replies: list[Message] | None) -> None:
-    """No replies at all, or errors alone: (None, None), and None from the evaluation."""
+def test_without_a_good_reply_the_results_are_none(replies: list[Message] | None) -> None:
+    """Without replies, or with errors only: (None, None), and None from the evaluation."""
     for strategy in (FedAvg(), FedAU(), FlowerFedAvg()):
         grid = make_grid(make_standard_app(), 2)
         sent = configure_round(strategy, grid)
@@ -1586,16 +1607,16 @@ def test_without_any_good_reply_there_is_nothing(replies: list[Message] | None) 
 
 @pytest.mark.parametrize("where", ["train", "evaluate"])
 def test_both_aggregation_functions_get_what_fedavgs_get(where: str) -> None:
-    """The replies' contents, and ``weighted_by_key``."""
+    """They get the replies' contents and ``weighted_by_key``."""
     calls: list[list[tuple[list[list[str]], str]]] = []
     for kind in (FedAvg, FlowerFedAvg):
-        heard: list[tuple[list[list[str]], str]] = []
+        seen: list[tuple[list[list[str]], str]] = []
 
-        def together(replies: list[RecordDict], key: str, heard: list[Any] = heard) -> MetricRecord:
-            heard.append(([sorted(map(str, reply)) for reply in replies], key))
+        def aggregate(replies: list[RecordDict], key: str, seen: list[Any] = seen) -> MetricRecord:
+            seen.append(([sorted(map(str, reply)) for reply in replies], key))
             return MetricRecord({"count": len(replies)})
 
-        options: dict[str, Any] = {f"{where}_metrics_aggr_fn": together}
+        options: dict[str, Any] = {f"{where}_metrics_aggr_fn": aggregate}
         strategy = kind(weighted_by_key="n", **options)
         app = ClientApp()
 
@@ -1607,12 +1628,12 @@ def test_both_aggregation_functions_get_what_fedavgs_get(where: str) -> None:
         app.evaluate()(answer)
         result = strategy.start(make_grid(app, K), encode_arrays(MODEL), num_rounds=2)
         assert getattr(result, f"{where}_metrics_clientapp")[2]["count"] == K
-        calls.append(heard)
+        calls.append(seen)
     assert calls[0] == calls[1]
 
 
 def test_lists_are_averaged_as_flower_does() -> None:
-    """Element by element; lists of unlike lengths have no mean, and end no run."""
+    """Lists are averaged by element; lists of unlike lengths have no mean, and end no run."""
     app = make_standard_app(lambda k: {"num-examples": k + 1, "history": [float(k), 1.0]})
     means = []
     for strategy in (FedAvg(), FlowerFedAvg()):
@@ -1625,8 +1646,8 @@ def test_lists_are_averaged_as_flower_does() -> None:
     assert len(result.arrays) == 1
 
 
-def test_evaluations_weigh_by_any_finite_number() -> None:
-    """Test parts of 0 examples, or weights that are no whole numbers."""
+def test_evaluations_are_weighted_by_any_finite_number() -> None:
+    """Test splits may have 0 examples, and weights may be fractions."""
     inner, outer = make_standard_app(), ClientApp()
 
     @outer.train()
@@ -1649,10 +1670,10 @@ def test_evaluations_weigh_by_any_finite_number() -> None:
 @pytest.mark.parametrize("num_rounds", [0, 2])
 @pytest.mark.parametrize("kind", [FedAU, AAggFFD, FedAvgAll])
 def test_the_result_is_flowers(kind: type[DropInStrategy], num_rounds: int) -> None:
-    """``evaluate_fn`` from round 0, None results left out, no round at all."""
+    """It covers ``evaluate_fn`` from round 0, None results, and runs without rounds."""
 
     def central(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-        return None if server_round == 1 else MetricRecord({"w": first_number(arrays)})
+        return None if server_round == 1 else MetricRecord({"w": get_first_number(arrays)})
 
     results = [
         s.start(
@@ -1677,17 +1698,17 @@ def test_the_result_is_flowers(kind: type[DropInStrategy], num_rounds: int) -> N
 
 @pytest.mark.parametrize("name", DROP_INS)
 def test_one_object_may_start_twice(name: str) -> None:
-    """On the same nodes, or on a grid with others."""
+    """It may start again on the same nodes or on others."""
     strategy = drop_in(name)
     for grid in (make_grid(make_standard_app(), K), make_grid(make_standard_app(), K)):
         result = strategy.start(grid, encode_arrays(MODEL), num_rounds=2)
-        assert first_number(result.arrays) > 1.0
+        assert get_first_number(result.arrays) > 1.0
         assert sorted(result.train_metrics_clientapp) == [1, 2]
 
 
 @pytest.mark.parametrize("name", DROP_INS)
 def test_one_bad_reply_never_ends_a_run(name: str) -> None:
-    """Of every kind that comes to mind, from another node in every round."""
+    """The bad replies are of many kinds, from another node in every round."""
     good = {"num-examples": 2, "loss": 1.0}
     nan: NamedArrays = {"w": np.full(3, np.nan, dtype=np.float32)}
     wrong: list[Callable[[Message], Message | None]] = [
@@ -1710,13 +1731,13 @@ def test_one_bad_reply_never_ends_a_run(name: str) -> None:
         return wrong[t - 1](message) if client == t % K else make_usual_reply(client, message)
 
     for t in range(1, len(wrong) + 1):
-        arrays, _ = replying(strategy, partial(answer, t), round_number=t)
+        arrays, _ = train_with_replies(strategy, partial(answer, t), round_number=t)
         assert arrays is not None
         assert np.isfinite(decode_arrays(arrays)["w"]).all()
 
 
-def test_the_seed_of_python_is_left_alone() -> None:
-    """Who is asked is drawn from the strategy's seed, not from the global generator."""
+def test_pythons_random_state_is_unused() -> None:
+    """The sample of nodes comes from the strategy's seed, not from the global generator."""
     random.seed(5)
     expected = random.random()
     random.seed(5)

@@ -53,7 +53,7 @@ from tests.builders_flower import (
 
 
 def test_one_round_by_hand() -> None:
-    """Two priority clients, one admitted, one refused by the server, one silent."""
+    """Two priority clients, one admitted, one rejected by the server, one declined."""
 
     def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
         assert task.objective.loss == 1.0
@@ -86,7 +86,7 @@ def test_one_round_by_hand() -> None:
 
 
 def test_global_loss_is_the_priority_objective() -> None:
-    """F(w_0) is measured before round 1, weighted by the priority clients' data alone."""
+    """F(w_0) is evaluated before round 1, weighted by the priority clients' data only."""
     seen: list[float] = []
 
     def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
@@ -100,7 +100,7 @@ def test_global_loss_is_the_priority_objective() -> None:
 
 @pytest.mark.parametrize("nodes", [1, 2, 4, 20])
 def test_any_number_of_nodes_gives_the_same_model(nodes: int) -> None:
-    """How clients are spread over nodes changes nothing, to the last bit."""
+    """The distribution of clients over nodes does not change the model's bits."""
     rng = np.random.default_rng(5)
     shifts = {k: rng.normal() for k in range(20)}
 
@@ -119,7 +119,7 @@ def test_any_number_of_nodes_gives_the_same_model(nodes: int) -> None:
 
 
 def test_the_order_of_replies_changes_nothing() -> None:
-    """Replies are summed by client id, whatever order they arrive in."""
+    """Replies are summed by client id, in any order of arrival."""
     rng = np.random.default_rng(6)
     shifts = {k: rng.normal() for k in range(12)}
 
@@ -142,7 +142,7 @@ def test_the_order_of_replies_changes_nothing() -> None:
 
 
 def test_limits_of_the_gate() -> None:
-    """eps = 0 is FedAvg on the priority clients and eps = inf FedAvg on all, to the last bit."""
+    """eps = 0 equals FedAvg on the priority clients, eps = inf FedAvg on all, to the last bit."""
     rng = np.random.default_rng(7)
     shifts = {k: rng.normal() for k in range(8)}
     population = Population(tuple(range(8)), frozenset({1, 4}))
@@ -171,7 +171,7 @@ def test_limits_of_the_gate() -> None:
 
 
 def test_limits_of_priority_weights() -> None:
-    """Weights of 1 and 0 are FedALIGN, 1 for everyone FedAvg on all, to the last bit."""
+    """Weights of 1 and 0 equal FedALIGN, all weights 1 FedAvg on all, to the last bit."""
     rng = np.random.default_rng(9)
     shifts = {k: rng.normal() for k in range(8)}
     everyone = tuple(range(8))
@@ -283,8 +283,8 @@ def impossible_accuracy(reply: TrainResult) -> TrainResult:
 
 
 @pytest.mark.parametrize("name", sorted(BAD_REPLIES))
-def test_a_bad_reply_is_rejected_and_touches_nothing(name: str) -> None:
-    """The model is that of a round without the bad client, to the last bit; the reason is told."""
+def test_a_bad_reply_is_rejected_without_effect(name: str) -> None:
+    """The model has the bits of a round without the bad client; the report has the reason."""
     spoil, reason = BAD_REPLIES[name]
 
     def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
@@ -324,7 +324,7 @@ def test_a_bad_client_among_others_on_a_node_is_rejected_alone() -> None:
 
 
 def test_unreadable_reply_rejects_the_clients_of_its_node() -> None:
-    """A reply without metrics is attributed to the clients asked at that node."""
+    """A reply without metrics is attributed to the clients selected at its node."""
 
     def change(replies: list[Message]) -> list[Message]:
         replies[1] = Message(RecordDict(), reply_to=request_of(replies[1]))
@@ -340,7 +340,7 @@ def test_unreadable_reply_rejects_the_clients_of_its_node() -> None:
 
 
 def test_a_client_id_that_the_node_does_not_own_is_rejected() -> None:
-    """A node that answers for another's client changes nothing about it, and the trail tells."""
+    """A node that replies for another node's client does not affect it; the trail has a note."""
 
     def change(replies: list[Message]) -> list[Message]:
         stolen = encode_train_reply([make_train_result(0, 100.0)])
@@ -359,7 +359,7 @@ def test_a_client_id_that_the_node_does_not_own_is_rejected() -> None:
 
 
 def test_failures_are_recorded_with_their_reason() -> None:
-    """An error reply and a missing reply cost the round only these clients."""
+    """An error or a missing reply costs the round only these clients."""
 
     def change(replies: list[Message]) -> list[Message]:
         replies[2] = Message(Error(1, "boom"), reply_to=request_of(replies[2]))
@@ -378,7 +378,7 @@ def test_failures_are_recorded_with_their_reason() -> None:
 
 @pytest.mark.parametrize("what", ["all silent", "all failed", "no reply"])
 def test_empty_rounds_keep_the_model(what: str) -> None:
-    """Nothing to combine: no model is returned, the round is reported as empty."""
+    """Without updates no model is returned, and the round is reported as empty."""
 
     def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
         status = Status.DECLINED if what == "all silent" else Status.FAILED
@@ -395,7 +395,7 @@ def test_empty_rounds_keep_the_model(what: str) -> None:
     assert report.theta is None
 
 
-def test_priority_is_the_servers_knowledge() -> None:
+def test_only_the_server_decides_who_has_priority() -> None:
     """A client that claims priority in its reply is gated like any other."""
 
     def change(replies: list[Message]) -> list[Message]:
@@ -410,7 +410,7 @@ def test_priority_is_the_servers_knowledge() -> None:
     assert [d.status for d in report.decisions] == ["trained", "rejected"]
 
 
-def test_local_only_keeps_the_model_and_wants_no_update() -> None:
+def test_local_only_keeps_the_model_and_refuses_updates() -> None:
     """Replies without arrays count as trained, with weight 0; arrays are refused."""
 
     def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
@@ -434,7 +434,7 @@ EVERYONE = Population.from_size(4)
 
 
 def only(*there: tuple[int, ...]) -> ClientApp:
-    """Return clients 0 to 3 of which ``there[t - 1]`` take part in round t; each moves by 1."""
+    """Return clients 0 to 3; those in ``there[t - 1]`` train in round t, with updates of 1."""
 
     def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
         assert not task.needs_evaluation
@@ -447,7 +447,7 @@ def only(*there: tuple[int, ...]) -> ClientApp:
 
 
 def test_fedau_by_hand() -> None:
-    """c_n = omega_n / N: who comes every second round weighs 2 once that was seen."""
+    """c_n = omega_n / N: a client of every second round gets weight 2 once that was observed."""
     strategy = build_named_strategy("fedau", EVERYONE)
     there = ((0, 1), (0,), (0, 1), (0,), (0, 1))
     path = collect_first_weights(strategy, make_grid(only(*there), 2), 5)
@@ -470,7 +470,7 @@ def test_fedau_by_hand() -> None:
         ("average_participating", [1, 1, 0, 1]),
         ("average_all", [0.5, 0.25, 0, 0.5]),
         ("known_statistics", [0.75, 1, 0, 1.5]),
-        # omega: 1 and 1; 2 rounds / 1; nobody; 4 / 2 of both
+        # omega: 1 and 1; 2 rounds / 1; no client; 4 / 2 for both
         ("empirical", [0.5, 0.5, 0, 1]),
         # y = (1, 1, 0, 0): (1 - 0) + 2 / 4; then no step; then ((1 - 1) + (1 - 0)) / 2 + 3 / 4
         ("fedvarp", [1, 1.5, 0, 0 + 0.75]),
@@ -479,15 +479,15 @@ def test_fedau_by_hand() -> None:
     ],
 )
 def test_baselines_by_hand(name: str, steps: list[float]) -> None:
-    """The steps of four rounds: two clients, another one, nobody, two."""
+    """These are the steps of four rounds: with two clients, another one, none, and two."""
     rates = {0: 1.0, 1: 0.5, 2: 0.25, 3: 1.0}
     strategy = build_named_strategy(name, EVERYONE, rates=rates)
     path = collect_first_weights(strategy, make_grid(only((0, 1), (2,), (), (1, 2)), 2), 4)
     assert np.diff([1.0, *path]).tolist() == pytest.approx(steps)
 
 
-def test_server_state_of_a_memory_is_a_model_per_client(tmp_path: Path) -> None:
-    """FedVarp and MIFA keep one model for each client; in files the numbers are the same."""
+def test_a_memory_holds_one_model_per_client(tmp_path: Path) -> None:
+    """FedVarp and MIFA store one model per client; in files the numbers are the same."""
     there = ((0, 1), (2,), (), (1, 2))
     in_memory = build_named_strategy("fedvarp", EVERYONE)
     in_files = build_named_strategy("fedvarp", EVERYONE, memory_dir=str(tmp_path))
@@ -499,7 +499,7 @@ def test_server_state_of_a_memory_is_a_model_per_client(tmp_path: Path) -> None:
 
 
 def test_clients_that_join_late_are_registered_from_then_on() -> None:
-    """Round 1 begins with two of four clients; N is 2, and 4 when the others have come."""
+    """Round 1 starts with two of four clients; N is 2, and 4 once the others have connected."""
     strategy = build_named_strategy(
         "fedau", EVERYONE, communication=NativeProtocol(startup_clients=2)
     )
@@ -515,8 +515,8 @@ def test_clients_that_join_late_are_registered_from_then_on() -> None:
 
 
 @pytest.mark.slow
-def test_aggregation_streams() -> None:
-    """Beyond the replies themselves it takes a few models of memory, for any number of clients."""
+def test_aggregation_takes_constant_memory() -> None:
+    """Beyond the replies it takes the memory of a few models, for any number of clients."""
     size = 100_000
     model: NamedArrays = {"w": np.zeros(size, dtype=np.float32)}
 
@@ -543,11 +543,11 @@ def test_aggregation_streams() -> None:
 
     few, many = peak(10), peak(1000)
     assert few < 15
-    assert many < few + 12  # what is kept of 1,000 clients beside arrays: decisions, metrics
+    assert many < few + 12  # stored for 1,000 clients beside arrays: decisions, metrics
 
 
 def test_missing_clients_are_named() -> None:
-    """The first round waits for all clients, and says which are missing when time is up."""
+    """The first round waits for all clients, and the error after the timeout names missing ones."""
     population = Population(tuple(range(5)), frozenset({0}))
     strategy = build_named_strategy(
         "fedavg", population, communication=NativeProtocol(startup_timeout=0.3)
@@ -558,7 +558,7 @@ def test_missing_clients_are_named() -> None:
 
 
 def test_a_node_that_cannot_take_part_stops_the_start() -> None:
-    """A ClientApp that fails on the query ends the wait at once, with its reason."""
+    """A ClientApp that fails on the query ends the wait immediately, with its reason."""
     app = ClientApp()
 
     @app.query()
@@ -570,8 +570,8 @@ def test_a_node_that_cannot_take_part_stops_the_start() -> None:
         strategy.configure_train(1, encode_arrays(MODEL), ConfigRecord(), make_grid(app, 1))
 
 
-def test_a_late_node_that_cannot_take_part_costs_nothing() -> None:
-    """Once the run goes on, a new node that fails on the query is left out with a warning."""
+def test_a_late_broken_node_is_left_out() -> None:
+    """During the run, a new node that fails on the query is left out with a warning."""
     grid = ScriptedGrid(make_scripted_app(3, lambda k, c, a: make_train_result(k, 1.0)), {}, 3)
     strategy = build_fedalign(3, {0})
     run_first_round(strategy, grid)
@@ -598,7 +598,7 @@ def test_a_late_node_that_cannot_take_part_costs_nothing() -> None:
 def test_impossible_evaluations_do_not_enter_the_global_loss(
     spoiled: dict[str, float], expected: float
 ) -> None:
-    """F(w) is over the priority clients whose measurements can be; a diverged loss can."""
+    """F(w) covers the priority clients with possible evaluations; a diverged loss is possible."""
     strategy = build_named_strategy("fedavg", 2)
     grid = make_grid(make_scripted_app(2, lambda k, c, a: make_train_result(k, 1.0)), 2)
     run_first_round(strategy, grid)
@@ -615,15 +615,15 @@ def test_impossible_evaluations_do_not_enter_the_global_loss(
     assert measured["global-loss"] == expected
 
 
-def test_nodes_that_come_late_are_waited_for() -> None:
-    """Nodes appear one by one; the round starts when the last client is there."""
+def test_the_first_round_waits_for_late_nodes() -> None:
+    """Nodes connect one by one; the round starts with the last client."""
     app = make_scripted_app(3, lambda k, c, a: make_train_result(k, 1.0))
     _, report = run_first_round(build_fedalign(3, {0}), ScriptedGrid(app, {}, 3, arriving=True))
     assert report.count("trained") == 3
 
 
-def test_a_node_that_left_is_unavailable() -> None:
-    """A client whose node is gone is not asked by message, and recorded as unavailable."""
+def test_a_disconnected_node_is_unavailable() -> None:
+    """A client whose node disconnected gets no message and is recorded as unavailable."""
     grid = ScriptedGrid(make_scripted_app(3, lambda k, c, a: make_train_result(k, 1.0)), {}, 3)
     strategy = build_fedalign(3, {0})
     run_first_round(strategy, grid)
@@ -634,7 +634,7 @@ def test_a_node_that_left_is_unavailable() -> None:
 
 
 def test_evaluation_requests_only_test_losses_from_non_priority_clients() -> None:
-    """Training losses are asked of priority clients only; ``priority`` asks nobody else."""
+    """Only priority clients report training losses; with ``priority``, others report nothing."""
     app = make_scripted_app(4, lambda k, c, a: make_train_result(k, 1.0))
     population = Population(tuple(range(4)), frozenset({0, 1}))
     for evaluated, expected in (("all", [0, 1, 2, 3]), ("priority", [0, 1])):
@@ -651,7 +651,7 @@ def test_evaluation_requests_only_test_losses_from_non_priority_clients() -> Non
 
 
 def test_flowers_own_loop_runs_the_strategy() -> None:
-    """``Strategy.start`` of Flower drives it like any of its own strategies."""
+    """Flower's ``Strategy.start`` runs it like one of Flower's strategies."""
     app = make_scripted_app(
         4,
         lambda k, c, arrays: TrainResult(
@@ -670,7 +670,7 @@ def test_flowers_own_loop_runs_the_strategy() -> None:
 
 
 def test_a_standard_client_app_is_understood() -> None:
-    """One client per node may reply in Flower's bare form: arrays and num-examples."""
+    """One client per node may reply in Flower's standard form: arrays and num-examples."""
     app = make_scripted_app(2, lambda k, c, a: make_train_result(k, 1.0))
 
     def change(replies: list[Message]) -> list[Message]:
@@ -697,7 +697,7 @@ def test_a_standard_client_app_is_understood() -> None:
 
 
 def build_gated_strategy(population: Population) -> ComposedStrategy:
-    """Return a gate with omega and data, moved by Adam: everything that is remembered at once."""
+    """Return a gated strategy with omega, data and Adam, which has every kind of state."""
     rules = RuleSet(
         EpsilonGate(num_rounds=9, epsilon=0.5, warmup_fraction=0.0),
         FedAUCorrection(base=DataFraction().with_fixed_denominator()),
@@ -708,7 +708,7 @@ def build_gated_strategy(population: Population) -> ComposedStrategy:
 
 @pytest.mark.parametrize("name", ["fedvarp", "fedau", "mifa", "gated"])
 def test_a_strategy_resumes_from_its_state(name: str) -> None:
-    """A new strategy with the state after a round decides the next as the old one, to the bit."""
+    """A new strategy with the state after a round decides the next one with the same bits."""
     app = make_scripted_app(
         3, lambda k, config, arrays: make_train_result(k, k + 1.0, examples=10 + k)
     )
@@ -734,8 +734,8 @@ def test_a_strategy_resumes_from_its_state(name: str) -> None:
     assert play(first, 2) == play(second, 2)
 
 
-def test_calls_that_come_too_early_are_refused() -> None:
-    """No report before a round, and no replies to a round that was not configured."""
+def test_early_calls_are_refused() -> None:
+    """There is no report before a round, and no replies to a round that was not configured."""
     strategy = build_fedalign(2, {0})
     assert strategy.step_result.evaluations == ()
     assert strategy.step_result.traffic.bytes_down == 0
@@ -745,8 +745,8 @@ def test_calls_that_come_too_early_are_refused() -> None:
         strategy.aggregate_train(3, [])
 
 
-def test_the_state_of_a_memory_is_of_a_strategy_that_has_one() -> None:
-    """A strategy without a memory says so, rather than leave the updates out."""
+def test_the_state_of_a_memory_needs_a_strategy_with_one() -> None:
+    """A strategy without a memory raises an error instead of dropping the updates."""
     app = make_scripted_app(3, lambda k, config, arrays: make_train_result(k, 1.0))
     remembering = build_named_strategy("fedvarp", 3)
     run_first_round(remembering, make_grid(app, 3))
@@ -755,7 +755,7 @@ def test_the_state_of_a_memory_is_of_a_strategy_that_has_one() -> None:
 
 
 def test_estimates_are_reported_for_unselected_clients_too() -> None:
-    """With half of the clients asked there are omegas of the others too, but no decisions."""
+    """With half of the clients selected, the others have omegas too, but no decisions."""
     app = make_scripted_app(4, lambda k, config, arrays: make_train_result(k, 1.0))
     strategy = build_named_strategy("fedau", EVERYONE, fraction=0.5, seed=3)
     _, report = run_first_round(strategy, make_grid(app, 4))
@@ -763,17 +763,17 @@ def test_estimates_are_reported_for_unselected_clients_too() -> None:
     assert [d.participation_correction for d in report.decisions] == [1.0, 1.0]
 
 
-# --- one call, one outcome, and a round that is refused ------------------------------------
+# --- one plan, one result, and a rejected round --------------------------------------------
 
 
 @dataclass(frozen=True)
 class Counting(AllClients):
-    """Everyone, or a sample; writes down which rounds' calls were computed."""
+    """Selects all or a sample; notes the rounds whose plans were computed."""
 
     computed: list[int] = field(default_factory=list)
 
     def plan(self, t: int, population: Population, reports: ClientReports) -> RoundPlan:
-        """Return the call."""
+        """Return the plan."""
         self.computed.append(t)
         return super().plan(t, population, reports)
 
@@ -781,10 +781,10 @@ class Counting(AllClients):
 @pytest.mark.parametrize("standard", [False, True])
 @pytest.mark.parametrize("fraction", [0.5, 1.0])
 @pytest.mark.parametrize("weighting", [AverageAll(), DataFraction()])
-def test_a_rounds_call_is_computed_once(
+def test_a_rounds_plan_is_computed_once(
     *, standard: bool, fraction: float, weighting: Weighting[Any]
 ) -> None:
-    """Whoever asks for it, and ahead of the round or in it."""
+    """The plan is computed once, whether it is needed early or in the round."""
     selection = Counting(Sampling(fraction))
     app = make_scripted_app(4, lambda k, task, arrays: make_train_result(k, 1.0))
     strategy = ComposedStrategy(
@@ -797,8 +797,8 @@ def test_a_rounds_call_is_computed_once(
     assert len(set(selection.computed)) == len(selection.computed)
 
 
-def test_f_of_the_first_model_is_measured_by_its_own_step() -> None:
-    """``configure_train`` measures nothing; ``start`` takes the step where the rules need it."""
+def test_f_of_the_initial_model_has_its_own_step() -> None:
+    """``configure_train`` evaluates nothing; ``start`` takes the step if the rules need it."""
     app = make_scripted_app(3, lambda k, task, arrays: make_train_result(k, 1.0), {0: 2.0, 1: 4.0})
     strategy, grid = build_fedalign(3, {0, 1}), ScriptedGrid(app, {}, 3)
     assert strategy.needs_initial_evaluation
@@ -823,8 +823,8 @@ def test_f_of_the_first_model_is_measured_by_its_own_step() -> None:
     assert not build_fedalign(3, {0}, communication=StandardProtocol()).needs_initial_evaluation
 
 
-def test_an_outcome_is_a_value_with_all_there_is_to_read() -> None:
-    """It is complete after each step, cannot be changed, and the next step changes none before."""
+def test_a_step_result_is_complete_and_immutable() -> None:
+    """It is complete and frozen after each step, and the next step changes no earlier one."""
     app = make_scripted_app(3, lambda k, task, arrays: make_train_result(k, 1.0), {0: 2.0})
     strategy, grid = build_named_strategy("fedvarp", 3), make_grid(app, 3)
     before = strategy.step_result
@@ -847,7 +847,7 @@ def test_an_outcome_is_a_value_with_all_there_is_to_read() -> None:
 
 
 def stepping(population: Population) -> ComposedStrategy:
-    """Return what remembers a weighting's state, coverage, an optimizer's state and data."""
+    """Return a strategy with state of a weighting, coverage, an optimizer and data."""
     rules = RuleSet(
         EpsilonGate(num_rounds=9, epsilon=5.0, warmup_fraction=0.0),
         FedAUCorrection(base=DataFraction().with_fixed_denominator()),
@@ -859,8 +859,8 @@ def stepping(population: Population) -> ComposedStrategy:
 @pytest.mark.parametrize(
     "name", ["fedvarp", "mifa", "fedau", "aaggff_s", "aaggff_d", "afl", "fedavg", "stepping"]
 )
-def test_a_round_that_is_refused_leaves_everything_as_it_was(name: str) -> None:
-    """Memory, the weighting's state, coverage and optimizer: to the bit, also for what follows."""
+def test_a_rejected_round_changes_nothing(name: str) -> None:
+    """Memory, weighting's state, coverage, optimizer and the next round have the same bits."""
     model: NamedArrays = {"w": np.array([1.0, -2.0, 0.5], dtype=np.float16)}
     shift = 0.0 if name == "stepping" else 0.5  # Adam's step is as long as its learning rate
 

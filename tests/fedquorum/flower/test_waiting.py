@@ -1,4 +1,4 @@
-"""The grid that waits itself, over Flower's real message store: honest nodes and hostile ones."""
+"""``WaitingGrid`` over Flower's real message store, with honest and hostile nodes."""
 
 import itertools
 import json
@@ -39,8 +39,8 @@ from tests.builders_superlink import (
 )
 
 GROUP = "train 1"
-SOON = 0.6  # seconds: a deadline that a test waits for
-ENOUGH = 20.0  # seconds: a deadline that no test waits for
+SOON = 0.6  # seconds; a deadline for which a test waits
+ENOUGH = 20.0  # seconds; a deadline for which no test waits
 
 
 def make_messages(nodes: Iterable[SuperNode]) -> list[Message]:
@@ -49,7 +49,7 @@ def make_messages(nodes: Iterable[SuperNode]) -> list[Message]:
     return [Message(content, node.id, MessageType.TRAIN, group_id=GROUP) for node in nodes]
 
 
-def answer(message: Message, value: float = 1.0) -> Message:
+def make_honest_reply(message: Message, value: float = 1.0) -> Message:
     """Return an honest reply."""
     content = RecordDict(
         {"arrays": encode_arrays({"w": np.full(3, value)}), "metrics": MetricRecord({"x": value})}
@@ -57,13 +57,13 @@ def answer(message: Message, value: float = 1.0) -> Message:
     return Message(content, reply_to=message)
 
 
-def honest(node: SuperNode, message: Message) -> None:
+def behave_honestly(node: SuperNode, message: Message) -> None:
     """Reply at once."""
-    node.push(answer(message, float(node.id)))
+    node.push(make_honest_reply(message, float(node.id)))
 
 
-def by_node(federation: Federation, arrivals: Iterable[Arrival]) -> dict[int, Message]:
-    """Return the replies by the place of their nodes."""
+def index_by_node(federation: Federation, arrivals: Iterable[Arrival]) -> dict[int, Message]:
+    """Return the replies by the index of their nodes."""
     places = {node.id: place for place, node in enumerate(federation.nodes)}
     found = {places[arrival.node]: arrival.message for arrival in arrivals}
     for arrival in arrivals:
@@ -71,27 +71,27 @@ def by_node(federation: Federation, arrivals: Iterable[Arrival]) -> dict[int, Me
     return found
 
 
-def value_of(message: Message) -> float:
-    """Return what an honest reply holds."""
+def get_value(message: Message) -> float:
+    """Return the value in an honest reply."""
     value = message.content.metric_records["metrics"]["x"]
     assert isinstance(value, float)
     return value
 
 
-def reason_of(message: Message) -> str:
-    """Return why there is an error in the place of a reply."""
+def get_reason(message: Message) -> str:
+    """Return the reason of an error that replaces a reply."""
     assert message.error.reason is not None
     return message.error.reason
 
 
-def test_replies_arrive_as_they_come() -> None:
-    """All of them, from their nodes, long before Flower would look for the second time."""
-    with Federation(honest, honest, honest) as federation:
+def test_replies_are_returned_in_the_order_of_arrival() -> None:
+    """All arrive from their nodes, long before Flower would poll a second time."""
+    with Federation(behave_honestly, behave_honestly, behave_honestly) as federation:
         started = time.monotonic()
         arrivals = federation.grid.send_and_collect(make_messages(federation.nodes), timeout=ENOUGH)
         assert time.monotonic() - started < 3.0
-        found = by_node(federation, arrivals)
-        assert {p: value_of(m) for p, m in found.items()} == {
+        found = index_by_node(federation, arrivals)
+        assert {p: get_value(m) for p, m in found.items()} == {
             place: float(node.id) for place, node in enumerate(federation.nodes)
         }
         seconds = [arrival.seconds for arrival in arrivals]
@@ -99,145 +99,147 @@ def test_replies_arrive_as_they_come() -> None:
         assert federation.grid.busy_nodes == frozenset()
 
 
-def test_a_reply_is_handed_over_before_the_others_are_there() -> None:
-    """So that its reader can be done with it, and its memory be free again."""
+def test_a_reply_is_yielded_before_the_others_arrive() -> None:
+    """Its reader can then process it and free its memory."""
     read = threading.Event()
 
     def waits(node: SuperNode, message: Message) -> None:
         assert read.wait(ENOUGH)
-        honest(node, message)
+        behave_honestly(node, message)
 
-    with Federation(honest, waits, one_by_one=True) as federation:
+    with Federation(behave_honestly, waits, one_by_one=True) as federation:
         replies = iter(
             federation.grid.send_and_receive(make_messages(federation.nodes), timeout=ENOUGH)
         )
-        assert value_of(next(replies)) == float(federation.nodes[0].id)
+        assert get_value(next(replies)) == float(federation.nodes[0].id)
         read.set()
-        assert [value_of(reply) for reply in replies] == [float(federation.nodes[1].id)]
+        assert [get_value(reply) for reply in replies] == [float(federation.nodes[1].id)]
 
 
 def test_replies_can_be_read_twice_as_flowers_can() -> None:
-    """By default; Flower's adaptive clipping counts them, and then reads them."""
-    with Federation(honest, honest) as federation:
+    """By default they can, as Flower's adaptive clipping counts replies and then reads them."""
+    with Federation(behave_honestly, behave_honestly) as federation:
         replies = federation.grid.send_and_receive(make_messages(federation.nodes), timeout=ENOUGH)
-        assert [*map(value_of, replies)] == [*map(value_of, replies)]
+        assert [*map(get_value, replies)] == [*map(get_value, replies)]
         assert len([*replies]) == 2
 
 
 # --- attacks -----------------------------------------------------------------------------------
 
 
-def as_another(node: SuperNode, message: Message, *, victim: Message) -> None:
-    """Push an object that says it is the victim's reply."""
-    node.push(answer(message), says=answer(victim, 666.0))
+def push_as_another(node: SuperNode, message: Message, *, victim: Message) -> None:
+    """Push an object that claims to be the victim's reply."""
+    node.push(make_honest_reply(message), says=make_honest_reply(victim, 666.0))
 
 
-def attacker_and_victim(pause: float) -> tuple[Behaviour, Behaviour]:
-    """Return a node that forges the other's reply, and one that replies ``pause`` s later."""
+def make_attacker_and_victim(pause: float) -> tuple[Behaviour, Behaviour]:
+    """Return a node that forges the other's reply, and one that replies after ``pause`` seconds."""
     messages: dict[int, Message] = {}
     both = threading.Barrier(2)
 
     def attack(node: SuperNode, message: Message) -> None:
         messages[0] = message
         both.wait()
-        as_another(node, message, victim=messages[1])
+        push_as_another(node, message, victim=messages[1])
 
     def victim(node: SuperNode, message: Message) -> None:
         messages[1] = message
         both.wait()
         time.sleep(pause)
-        honest(node, message)
+        behave_honestly(node, message)
 
     return attack, victim
 
 
-def test_no_node_answers_as_another() -> None:
-    """The forged reply is the attacker's failure; the victim's own reply counts."""
-    # The forged one comes first.
-    with Federation(*attacker_and_victim(0.2)) as federation:
+def test_no_node_replies_as_another() -> None:
+    """The forged reply fails the attacker; the victim's own reply counts."""
+    # The forged reply arrives first.
+    with Federation(*make_attacker_and_victim(0.2)) as federation:
         arrivals = federation.grid.send_and_collect(make_messages(federation.nodes), timeout=ENOUGH)
-        found = by_node(federation, arrivals)
-        assert reason_of(found[0]) == (
+        found = index_by_node(federation, arrivals)
+        assert get_reason(found[0]) == (
             "the reply cannot be used: it names another node and another message"
         )
-        assert value_of(found[1]) == float(federation.nodes[1].id)
+        assert get_value(found[1]) == float(federation.nodes[1].id)
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [("_group_id", "train 7"), ("_message_type", "evaluate"), ("_reply_to_message_id", "0" * 64)],
 )
-def test_a_reply_that_contradicts_its_message(field: str, value: str) -> None:
-    """It is refused, and the words say what is wrong."""
+def test_a_reply_that_contradicts_its_message_is_refused(field: str, value: str) -> None:
+    """The reason names the contradiction."""
 
     def attack(node: SuperNode, message: Message) -> None:
-        said = answer(message)
+        said = make_honest_reply(message)
         said.metadata.__dict__[field] = value
-        node.push(answer(message), says=said)
+        node.push(make_honest_reply(message), says=said)
 
-    with Federation(attack, honest) as federation:
+    with Federation(attack, behave_honestly) as federation:
         arrivals = federation.grid.send_and_collect(make_messages(federation.nodes), timeout=ENOUGH)
-        found = by_node(federation, arrivals)
-        assert reason_of(found[0]).startswith("the reply cannot be used: it names another ")
+        found = index_by_node(federation, arrivals)
+        assert get_reason(found[0]).startswith("the reply cannot be used: it names another ")
         assert found[1].has_content()
 
 
-def body_that_is_no_protobuf(node: SuperNode, message: Message) -> None:
+def push_body_that_is_no_protobuf(node: SuperNode, message: Message) -> None:
     """Push a message whose body cannot be parsed."""
     root, content = encode_object("Message", [], b"\xff\xff\xff")
-    node.push_raw(answer(message), root, {root: content})
+    node.push_raw(make_honest_reply(message), root, {root: content})
 
 
-def root_that_is_no_message(node: SuperNode, message: Message) -> None:
+def push_root_that_is_no_message(node: SuperNode, message: Message) -> None:
     """Push a record where a message must be."""
     content = RecordDict()
-    node.push_raw(answer(message), content.object_id, {content.object_id: content.deflate()})
+    node.push_raw(
+        make_honest_reply(message), content.object_id, {content.object_id: content.deflate()}
+    )
 
 
-def content_of_another_kind(node: SuperNode, message: Message) -> None:
+def push_content_of_another_kind(node: SuperNode, message: Message) -> None:
     """Push a message whose content is a metric record."""
     child, inner = encode_object("MetricRecord", [], b"")
     body = message_to_proto(Message(RecordDict(), reply_to=message)).SerializeToString()
     root, content = encode_object("Message", [child], body)
-    node.push_raw(answer(message), root, {root: content, child: inner})
+    node.push_raw(make_honest_reply(message), root, {root: content, child: inner})
 
 
-def array_without_parts(node: SuperNode, message: Message) -> None:
-    """Push an array whose parts are not announced."""
+def push_array_without_chunks(node: SuperNode, message: Message) -> None:
+    """Push an array with unannounced chunks."""
     body = json.dumps({"dtype": "f8", "shape": [3], "stype": "x", "arraychunk_ids": [5]}).encode()
     root, content = encode_object("Array", [], body)
-    node.push_raw(answer(message), root, {root: content})
+    node.push_raw(make_honest_reply(message), root, {root: content})
 
 
-def list_as_body(node: SuperNode, message: Message) -> None:
+def push_list_as_body(node: SuperNode, message: Message) -> None:
     """Push an array whose body is a list."""
     root, content = encode_object("Array", [], b"[]")
-    node.push_raw(answer(message), root, {root: content})
+    node.push_raw(make_honest_reply(message), root, {root: content})
 
 
 HOSTILE = [
-    body_that_is_no_protobuf,
-    root_that_is_no_message,
-    content_of_another_kind,
-    array_without_parts,
-    list_as_body,
+    push_body_that_is_no_protobuf,
+    push_root_that_is_no_message,
+    push_content_of_another_kind,
+    push_array_without_chunks,
+    push_list_as_body,
 ]
 
 
 @pytest.mark.parametrize("attack", HOSTILE)
-def test_what_cannot_be_read_is_one_failure(attack: Behaviour) -> None:
-    """The other replies of the same look are not lost."""
-    with Federation(honest, attack, honest) as federation:
+def test_an_unreadable_reply_is_one_failure(attack: Behaviour) -> None:
+    """The other replies of the same poll are not lost."""
+    with Federation(behave_honestly, attack, behave_honestly) as federation:
         arrivals = federation.grid.send_and_collect(make_messages(federation.nodes), timeout=ENOUGH)
-        found = by_node(federation, arrivals)
-        assert reason_of(found[1]).startswith("the reply cannot be used: ")
-        assert len(reason_of(found[1])) < 500
+        found = index_by_node(federation, arrivals)
+        assert get_reason(found[1]).startswith("the reply cannot be used: ")
+        assert len(get_reason(found[1])) < 500
         assert found[0].has_content()
         assert found[2].has_content()
 
 
-def bomb(parts: int) -> Behaviour:
-    """Return a node whose array names one part of a MiB so many times."""
+def make_bomb(parts: int) -> Behaviour:
+    """Return a node whose array repeats a chunk of 1 MiB ``parts`` times."""
 
     def attack(node: SuperNode, message: Message) -> None:
         part = encode_object("ArrayChunk", [], b"\0" * 2**20)
@@ -250,7 +252,7 @@ def bomb(parts: int) -> Behaviour:
         root_body = message_to_proto(Message(RecordDict(), reply_to=message)).SerializeToString()
         root, root_content = encode_object("Message", [record], root_body)
         node.push_raw(
-            answer(message),
+            make_honest_reply(message),
             root,
             dict([(root, root_content), (record, record_content), (array, array_content), part]),
         )
@@ -258,34 +260,34 @@ def bomb(parts: int) -> Behaviour:
     return attack
 
 
-def test_an_array_that_names_one_part_many_times() -> None:
-    """It is refused before it takes the memory."""
-    with Federation(bomb(parts=10_000), honest) as federation:
+def test_an_array_that_repeats_one_chunk_is_refused() -> None:
+    """The grid refuses it before it takes the memory."""
+    with Federation(make_bomb(parts=10_000), behave_honestly) as federation:
         federation.grid.limit_replies({node.id: 2 * 2**20 for node in federation.nodes})
         arrivals = federation.grid.send_and_collect(make_messages(federation.nodes), timeout=ENOUGH)
-        found = by_node(federation, arrivals)
-        assert "bytes, more than 2097152" in reason_of(found[0])
+        found = index_by_node(federation, arrivals)
+        assert "bytes, more than 2097152" in get_reason(found[0])
         assert found[1].has_content()
 
 
-def test_a_reply_that_is_too_large() -> None:
-    """It is read no further than allowed."""
+def test_a_reply_that_is_too_large_is_refused() -> None:
+    """It is read only up to the limit."""
 
     def attack(node: SuperNode, message: Message) -> None:
         content = RecordDict({"arrays": encode_arrays({"w": np.zeros(10**6)})})
         node.push(Message(content, reply_to=message))
 
-    with Federation(attack, honest) as federation:
+    with Federation(attack, behave_honestly) as federation:
         federation.grid.limit_replies({node.id: 10**5 for node in federation.nodes})
         arrivals = federation.grid.send_and_collect(make_messages(federation.nodes), timeout=ENOUGH)
-        found = by_node(federation, arrivals)
-        assert "it is larger than 100000 bytes" in reason_of(found[0])
+        found = index_by_node(federation, arrivals)
+        assert "it is larger than 100000 bytes" in get_reason(found[0])
         assert found[1].has_content()
 
 
-def announces_only(node: SuperNode, message: Message) -> None:
+def announce_only(node: SuperNode, message: Message) -> None:
     """Announce objects and never upload them."""
-    reply = answer(message)
+    reply = make_honest_reply(message)
     root = reply.object_id
     objects = {root: reply.deflate()}
     stored: StoredMessage = message_to_proto(Message(RecordDict(), reply_to=message))
@@ -293,21 +295,23 @@ def announces_only(node: SuperNode, message: Message) -> None:
     node.push_objects(stored, build_object_tree(root, objects), {})
 
 
-def test_objects_that_never_come_hold_no_round() -> None:
+def test_objects_that_never_arrive_delay_no_round() -> None:
     """An exchange ends at its deadline, with the replies of the others."""
-    with Federation(announces_only, honest) as federation:
+    with Federation(announce_only, behave_honestly) as federation:
         for _ in range(2):
             started = time.monotonic()
             arrivals = federation.grid.send_and_collect(
                 make_messages(federation.nodes), timeout=SOON
             )
             assert time.monotonic() - started < SOON + 2.0
-            assert set(by_node(federation, arrivals)) == {1}, by_node(federation, arrivals)
+            assert set(index_by_node(federation, arrivals)) == {1}, index_by_node(
+                federation, arrivals
+            )
 
 
-def test_a_query_that_is_answered_as_another() -> None:
-    """Queries are answered outside of exchanges, and a forged answer is the attacker's failure."""
-    with Federation(*attacker_and_victim(0.0)) as federation:
+def test_a_forged_query_reply_is_refused() -> None:
+    """Replies to queries arrive outside of exchanges; a forged one fails the attacker."""
+    with Federation(*make_attacker_and_victim(0.0)) as federation:
         grid = federation.grid
         queries = [
             Message(RecordDict(), node.id, MessageType.QUERY, group_id=GROUP)
@@ -319,13 +323,13 @@ def test_a_query_that_is_answered_as_another() -> None:
         while len(found) < 2 and time.monotonic() < until:
             replies = grid.pull_messages([first, second])
             found |= {reply.metadata.reply_to_message_id: reply for reply in replies}
-        assert "it names another node and another message" in reason_of(found[first])
-        assert value_of(found[second]) == float(federation.nodes[1].id)
+        assert "it names another node and another message" in get_reason(found[first])
+        assert get_value(found[second]) == float(federation.nodes[1].id)
         assert grid.busy_nodes == frozenset()
 
 
-def failing(code: int, *, beyond: int = 0) -> Callable[..., Any]:
-    """Return a SuperLink's answer to questions for more than so many messages: an HTTP status."""
+def make_failing_superlink(code: int, *, beyond: int = 0) -> Callable[..., Any]:
+    """Return a SuperLink that answers requests for more than ``beyond`` messages with ``code``."""
     pull = runtime_handlers.pull_messages
 
     def pull_limited(request: PullAppMessagesRequest, *others: Any) -> Any:
@@ -340,93 +344,99 @@ def failing(code: int, *, beyond: int = 0) -> Callable[..., Any]:
 def test_replies_that_are_too_large_together_are_pulled_one_by_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where the SuperLink refuses to name several at once; another refusal ends the exchange."""
+    """The SuperLink refuses several at once; any other refusal ends the exchange."""
     too_large = httpx.codes.REQUEST_ENTITY_TOO_LARGE
-    with Federation(honest, honest, honest) as federation:
-        monkeypatch.setattr(runtime_handlers, "pull_messages", failing(too_large, beyond=1))
+    with Federation(behave_honestly, behave_honestly, behave_honestly) as federation:
+        monkeypatch.setattr(
+            runtime_handlers, "pull_messages", make_failing_superlink(too_large, beyond=1)
+        )
         arrivals = federation.grid.send_and_collect(make_messages(federation.nodes), timeout=ENOUGH)
-        assert set(by_node(federation, arrivals)) == {0, 1, 2}
-    with Federation(honest) as federation:
-        monkeypatch.setattr(runtime_handlers, "pull_messages", failing(httpx.codes.UNAUTHORIZED))
+        assert set(index_by_node(federation, arrivals)) == {0, 1, 2}
+    with Federation(behave_honestly) as federation:
+        monkeypatch.setattr(
+            runtime_handlers, "pull_messages", make_failing_superlink(httpx.codes.UNAUTHORIZED)
+        )
         with pytest.raises(httpx.HTTPStatusError, match="status 401"):
             federation.grid.send_and_collect(make_messages(federation.nodes), timeout=ENOUGH)
 
 
-def test_a_reply_counts_where_the_superlink_cannot_forget_it(
+def test_a_reply_counts_if_the_superlink_cannot_delete_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It forgets it with the run."""
+    """The SuperLink deletes it with the run."""
 
     def gone(*_: object) -> None:
         raise httpx.ConnectError("the SuperLink is gone")
 
-    with Federation(honest) as federation:
+    with Federation(behave_honestly) as federation:
         monkeypatch.setattr(runtime_handlers, "confirm_message_received", gone)
         for _ in range(2):
             arrivals = federation.grid.send_and_collect(
                 make_messages(federation.nodes), timeout=ENOUGH
             )
-            assert set(by_node(federation, arrivals)) == {0}
+            assert set(index_by_node(federation, arrivals)) == {0}
 
 
 def test_a_reply_of_too_many_objects_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each would be a request to the SuperLink."""
+    """Each object would be a request to the SuperLink."""
     monkeypatch.setattr("fedquorum.flower.superlink_reader.MAX_OBJECTS", 3)
-    with Federation(honest) as federation:
+    with Federation(behave_honestly) as federation:
         [arrival] = federation.grid.send_and_collect(
             make_messages(federation.nodes), timeout=ENOUGH
         )
         told = "the reply cannot be used: it has more than 3 objects"
-        assert reason_of(arrival.message) == told
+        assert get_reason(arrival.message) == told
 
 
 def test_an_object_that_the_superlink_lost_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It will never come, unlike one that is on its way."""
+    """It will never arrive, unlike one that is being uploaded."""
 
     def lost(*_: object) -> PullObjectResponse:
         return PullObjectResponse(object_found=False)
 
-    with Federation(honest) as federation:
+    with Federation(behave_honestly) as federation:
         monkeypatch.setattr(runtime_handlers, "pull_object", lost)
         [arrival] = federation.grid.send_and_collect(
             make_messages(federation.nodes), timeout=ENOUGH
         )
         told = "the reply cannot be used: one of its objects is not there"
-        assert reason_of(arrival.message) == told
+        assert get_reason(arrival.message) == told
 
 
 # --- quorum ------------------------------------------------------------------------------------
 
 
-def slow(seconds: float) -> Behaviour:
-    """Return a node that replies after so many seconds."""
+def make_slow_node(seconds: float) -> Behaviour:
+    """Return a node that replies after these seconds."""
 
     def behave(node: SuperNode, message: Message) -> None:
         time.sleep(seconds)
-        honest(node, message)
+        behave_honestly(node, message)
 
     return behave
 
 
 def test_a_quorum_ends_the_exchange() -> None:
-    """Who is late is busy meanwhile, and its reply comes later, to nobody."""
+    """A late node is busy meanwhile, and its reply arrives outside the exchange."""
     replied: set[int] = set()
 
     def both(arrival: Arrival) -> bool:
         replied.add(arrival.node)
         return len(replied) == 2
 
-    with Federation(honest, honest, slow(1.0), enough=both) as federation:
+    with Federation(
+        behave_honestly, behave_honestly, make_slow_node(1.0), enough=both
+    ) as federation:
         grid = federation.grid
         arrivals = grid.send_and_collect(make_messages(federation.nodes), timeout=ENOUGH)
-        assert set(by_node(federation, arrivals)) == {0, 1}
+        assert set(index_by_node(federation, arrivals)) == {0, 1}
         assert grid.closed_early
         assert grid.busy_nodes == {federation.nodes[2].id}
         replied.clear()
         arrivals = grid.send_and_collect(make_messages(federation.nodes[:2]), timeout=ENOUGH)
-        assert set(by_node(federation, arrivals)) == {0, 1}
+        assert set(index_by_node(federation, arrivals)) == {0, 1}
         until = time.monotonic() + ENOUGH
         late: list[Arrival] = []
         while not late and time.monotonic() < until:
@@ -438,41 +448,43 @@ def test_a_quorum_ends_the_exchange() -> None:
 
 
 def test_grace_waits_a_little_longer() -> None:
-    """Replies that come soon after the quorum still count."""
-    with Federation(honest, slow(0.3), enough=lambda _: True, grace=5.0) as federation:
+    """Replies that arrive soon after the quorum still count."""
+    with Federation(
+        behave_honestly, make_slow_node(0.3), enough=lambda _: True, grace=5.0
+    ) as federation:
         started = time.monotonic()
         arrivals = federation.grid.send_and_collect(make_messages(federation.nodes), timeout=ENOUGH)
-        assert set(by_node(federation, arrivals)) == {0, 1}
+        assert set(index_by_node(federation, arrivals)) == {0, 1}
         assert time.monotonic() - started < 5.0
 
 
 @pytest.mark.slow
-def test_a_message_lives_until_its_deadline() -> None:
-    """Then its node is no longer busy, and its reply is nobody's."""
-    with Federation(slow(1.5)) as federation:
+def test_a_message_expires_at_its_deadline() -> None:
+    """Its node is then no longer busy, and its reply is ignored."""
+    with Federation(make_slow_node(1.5)) as federation:
         grid = federation.grid
         assert grid.send_and_collect(make_messages(federation.nodes), timeout=SOON) == []
         assert not grid.closed_early
         assert grid.busy_nodes == frozenset()
         time.sleep(1.5)
         arrivals = grid.send_and_collect(make_messages(federation.nodes), timeout=ENOUGH)
-        assert set(by_node(federation, arrivals)) == {0}
+        assert set(index_by_node(federation, arrivals)) == {0}
         assert grid.take_late_arrivals() == []
 
 
 @pytest.mark.filterwarnings("ignore:No path_separator found:DeprecationWarning")  # Flower's Alembic
 @pytest.mark.parametrize("database", ["superlink.db", FLWR_IN_MEMORY_DB_NAME])
-def test_the_superlink_keeps_no_message_that_nobody_answers(
+def test_the_superlink_deletes_messages_without_a_reply(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: str
 ) -> None:
-    """With each would stay the model of its round, until the run ends."""
+    """Otherwise each would keep the model of its round until the run ends."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("fedquorum.flower.waiting.EXPIRY_MARGIN_SECONDS", 0.1)
 
     def mute(_node: SuperNode, _message: Message) -> None:
         """Never reply."""
 
-    with Federation(honest, mute, database=database) as federation:
+    with Federation(behave_honestly, mute, database=database) as federation:
         grid, state = federation.grid, federation.link.state
         assert grid.send_and_collect(make_messages(federation.nodes[1:]), timeout=SOON) == []
         time.sleep(0.3)
@@ -489,19 +501,21 @@ def test_the_superlink_keeps_no_message_that_nobody_answers(
 
 
 def test_the_deadline_counts_from_when_messages_are_sent() -> None:
-    """They may have been made long before, as with a large model and many nodes."""
-    with Federation(honest, honest) as federation:
+    """They may have been created long before, as with a large model and many nodes."""
+    with Federation(behave_honestly, behave_honestly) as federation:
         messages = make_messages(federation.nodes)
         for message in messages:
             message.metadata.__dict__["_created_at"] -= 60.0
         arrivals = federation.grid.send_and_collect(messages, timeout=ENOUGH)
-        assert set(by_node(federation, arrivals)) == {0, 1}
+        assert set(index_by_node(federation, arrivals)) == {0, 1}
 
 
-def test_messages_that_expire_before_they_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The SuperLink refuses them: nobody replies in time, and the next exchange is as any other."""
+def test_messages_that_expire_before_they_are_sent_get_no_reply(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The SuperLink refuses them: no node replies in time, and the next exchange works."""
     monkeypatch.setattr("fedquorum.flower.waiting.EXPIRY_MARGIN_SECONDS", 0.0)
-    with Federation(honest) as federation:
+    with Federation(behave_honestly) as federation:
         grid = federation.grid
         with monkeypatch.context() as patch:
             push = grid.inner.push_messages
@@ -514,28 +528,28 @@ def test_messages_that_expire_before_they_are_sent(monkeypatch: pytest.MonkeyPat
             assert grid.send_and_collect(make_messages(federation.nodes), timeout=SOON) == []
         assert grid.busy_nodes == frozenset()
         arrivals = grid.send_and_collect(make_messages(federation.nodes), timeout=ENOUGH)
-        assert set(by_node(federation, arrivals)) == {0}
+        assert set(index_by_node(federation, arrivals)) == {0}
 
 
 def test_a_grid_that_fails_in_time_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where the SuperLink is gone: nothing says that messages have expired."""
+    """The error is raised, as no message has expired."""
 
     def fail(_messages: Iterable[Message]) -> Iterable[str]:
         raise ConnectionError("the SuperLink is gone")
 
-    with Federation(honest) as federation:
+    with Federation(behave_honestly) as federation:
         monkeypatch.setattr(federation.grid.inner, "push_messages", fail)
         with pytest.raises(ConnectionError, match="is gone"):
             federation.grid.send_and_collect(make_messages(federation.nodes), timeout=ENOUGH)
 
 
-def test_a_superlink_that_is_gone_ends_the_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its error, at once: nobody waits for replies that cannot be fetched."""
+def test_a_lost_superlink_ends_the_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends at once with the error, without waiting for replies that cannot be fetched."""
 
     def gone(*_: object) -> None:
         raise ConnectionError("the SuperLink is gone")
 
-    with Federation(honest) as federation:
+    with Federation(behave_honestly) as federation:
         monkeypatch.setattr(runtime_handlers, "pull_messages", gone)
         started = time.monotonic()
         with pytest.raises(ConnectionError, match="is gone"):
@@ -546,23 +560,23 @@ def test_a_superlink_that_is_gone_ends_the_exchange(monkeypatch: pytest.MonkeyPa
 # --- other grids -------------------------------------------------------------------------------
 
 
-def answering() -> ClientApp:
+def make_replying_app() -> ClientApp:
     """Return an app that answers each training and each query."""
     app = ClientApp()
 
     @app.train()
     @app.query()
     def reply(message: Message, context: Context) -> Message:
-        return answer(message, float(context.node_id))
+        return make_honest_reply(message, float(context.node_id))
 
     return app
 
 
 class Patient(InProcessGrid, AwaitableGrid):
-    """Nodes of which one more has replied each time that somebody waits; some are never done."""
+    """Nodes, one more of which has replied at each wait; some never reply."""
 
     def __init__(self, count: int, never: Collection[int] = ()) -> None:
-        super().__init__(answering(), {}, count)
+        super().__init__(make_replying_app(), {}, count)
         self.never = never
         self.waited: list[tuple[int, float]] = []
 
@@ -583,18 +597,18 @@ def to_nodes(grid: Grid, kind: str = MessageType.TRAIN) -> list[Message]:
 
 
 def test_a_grid_that_can_wait_is_used_to_wait() -> None:
-    """For what is still missing, a second at a time, without a thread that looks meanwhile."""
+    """It waits for missing replies, a second at a time, without a polling thread."""
     inner = Patient(3)
     threads = set(threading.enumerate())
     arrivals = WaitingGrid(inner).send_and_collect(to_nodes(inner), timeout=ENOUGH)
-    assert [(a.node, value_of(a.message)) for a in arrivals] == [(1, 1.0), (2, 2.0), (3, 3.0)]
+    assert [(a.node, get_value(a.message)) for a in arrivals] == [(1, 1.0), (2, 2.0), (3, 3.0)]
     assert [missing for missing, _ in inner.waited] == [3, 2, 1]
     assert all(0 < seconds <= 1.0 for _, seconds in inner.waited)
     assert set(threading.enumerate()) <= threads
 
 
 def test_a_grid_that_can_wait_does_so_until_the_deadline() -> None:
-    """And no longer; who has not replied then is busy no more, since its message expired."""
+    """It waits no longer; then no node is busy, since the messages expired."""
     inner = Patient(2, never={2})
     grid = WaitingGrid(inner)
     started = time.monotonic()
@@ -605,8 +619,8 @@ def test_a_grid_that_can_wait_does_so_until_the_deadline() -> None:
     assert min(seconds for _, seconds in inner.waited) < SOON
 
 
-def test_queries_over_a_grid_that_can_wait_are_kept_until_they_are_fetched() -> None:
-    """They are in no exchange, and their nodes are not busy; each reply is given away once."""
+def test_query_replies_of_an_awaitable_grid_are_stored_until_fetched() -> None:
+    """They belong to no exchange, do not make nodes busy, and are returned once."""
     inner = Patient(2)
     grid = WaitingGrid(inner)
     keys = list(grid.push_messages(to_nodes(inner, MessageType.QUERY)))
@@ -614,13 +628,13 @@ def test_queries_over_a_grid_that_can_wait_are_kept_until_they_are_fetched() -> 
     assert list(grid.pull_messages(keys)) == []
     inner.wait(keys, 0.0)
     inner.wait(keys, 0.0)
-    assert [*map(value_of, grid.pull_messages(keys[1:]))] == [2.0]
-    assert [*map(value_of, grid.pull_messages(keys))] == [1.0]
+    assert [*map(get_value, grid.pull_messages(keys[1:]))] == [2.0]
+    assert [*map(get_value, grid.pull_messages(keys))] == [1.0]
     assert list(grid.pull_messages(keys)) == []
 
 
-def test_a_message_that_the_grid_does_not_take_is_not_waited_for() -> None:
-    """As one to a node that has just left: the exchange ends with the replies of the others."""
+def test_the_exchange_does_not_wait_for_an_unaccepted_message() -> None:
+    """The node may just have left: the exchange ends with the replies of the others."""
 
     class Refusing(Patient):
         def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
@@ -636,19 +650,19 @@ def test_a_message_that_the_grid_does_not_take_is_not_waited_for() -> None:
     assert not grid.closed_early
 
 
-def test_any_other_grid_waits_as_it_does() -> None:
-    """All goes through unchanged; how long its replies took is noted nevertheless."""
-    inner = InProcessGrid(answering(), {}, 2)
+def test_any_other_grid_waits_itself() -> None:
+    """All calls pass through unchanged; the replies' seconds are noted nevertheless."""
+    inner = InProcessGrid(make_replying_app(), {}, 2)
     grid = WaitingGrid(inner)
     run = Run.create_empty(7)
     grid.set_run(run)
     assert grid.run is inner.run is run
     assert list(grid.get_node_ids()) == [1, 2]
     arrivals = grid.send_and_collect(to_nodes(grid), timeout=ENOUGH)
-    assert [(a.node, value_of(a.message)) for a in arrivals] == [(1, 1.0), (2, 2.0)]
+    assert [(a.node, get_value(a.message)) for a in arrivals] == [(1, 1.0), (2, 2.0)]
     assert grid.seconds.keys() == {1, 2}
     keys = list(grid.push_messages(to_nodes(grid, MessageType.QUERY)))
-    assert [*map(value_of, grid.pull_messages(keys))] == [1.0, 2.0]
+    assert [*map(get_value, grid.pull_messages(keys))] == [1.0, 2.0]
     message = grid.create_message(RecordDict(), MessageType.TRAIN, 2, GROUP, ttl=5.0)
     sent = message.metadata
     assert (sent.dst_node_id, sent.message_type, sent.group_id, sent.ttl) == (
@@ -660,43 +674,43 @@ def test_any_other_grid_waits_as_it_does() -> None:
 
 
 def test_a_reply_without_records_is_refused() -> None:
-    """Whatever grid it came through."""
-    [message] = make_messages([Federation(honest).nodes[0]])
+    """It is refused on any grid."""
+    [message] = make_messages([Federation(behave_honestly).nodes[0]])
     reply = Message(RecordDict(), reply_to=message)
     reply.__dict__["_content"] = MetricRecord({"x": 1.0})
     arrival = PendingMessage(message, 1.0, 9.0, 10**6).build_arrival(reply, 3.5)
-    assert reason_of(arrival.message) == "the reply's content is a MetricRecord"
+    assert get_reason(arrival.message) == "the reply's content is a MetricRecord"
     assert (arrival.node, arrival.seconds) == (message.metadata.dst_node_id, 2.5)
 
 
-def averaging(clients: int, quorum: Quorum) -> ComposedStrategy:
-    """Return FedAvg with so many clients that are a node each."""
+def build_averaging_strategy(clients: int, quorum: Quorum) -> ComposedStrategy:
+    """Return FedAvg with this many clients, one for each node."""
     rules = build_rules({"name": "fedavg"}, {"name": "sgd"}, RunContext())
     protocol = StandardProtocol(quorum=quorum)
     return ComposedStrategy(rules, population=Population.from_size(clients), communication=protocol)
 
 
-def trains(node: SuperNode, message: Message) -> None:
+def train_honestly(node: SuperNode, message: Message) -> None:
     """Reply as a ClientApp written for FedAvg."""
     metrics = MetricRecord({"num-examples": 10, "train_loss": 1.0})
     arrays = message.content["arrays"]
     node.push(Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message))
 
 
-def trains_slowly(node: SuperNode, message: Message) -> None:
-    """Reply when the round is over, but in time for its deadline."""
+def train_slowly(node: SuperNode, message: Message) -> None:
+    """Reply after the round has closed, but before its deadline."""
     time.sleep(1.5)
-    trains(node, message)
+    train_honestly(node, message)
 
 
 @pytest.mark.slow
 def test_a_client_that_misses_a_quorum_is_late_then_busy_then_selected_again() -> None:
-    """The late reply counts in no round, and the records tell how late it was."""
-    strategy = averaging(3, Quorum(2))
+    """The late reply counts in no round, and the records have its delay."""
+    strategy = build_averaging_strategy(3, Quorum(2))
     arrays = encode_arrays({"w": np.zeros(3, np.float32)})
     seen: list[str] = []
     late: list[LateReply] = []
-    with Federation(trains, trains, trains_slowly) as federation:
+    with Federation(train_honestly, train_honestly, train_slowly) as federation:
         # Node ids are random, and the ascending ones are the clients.
         slow_client = sorted(node.id for node in federation.nodes).index(federation.nodes[2].id)
         grid = strategy.build_waiting_grid(federation.grid.inner)
@@ -724,10 +738,10 @@ def test_a_client_that_misses_a_quorum_is_late_then_busy_then_selected_again() -
 
 @pytest.mark.slow
 def test_without_a_quorum_a_round_waits_for_all() -> None:
-    """By default, and a client that misses the deadline has failed."""
-    strategy = averaging(2, Quorum())
+    """It does by default, and a client that misses the deadline has failed."""
+    strategy = build_averaging_strategy(2, Quorum())
     arrays = encode_arrays({"w": np.zeros(3, np.float32)})
-    with Federation(trains, trains_slowly) as federation:
+    with Federation(train_honestly, train_slowly) as federation:
         grid = strategy.build_waiting_grid(federation.grid.inner)
         for server_round, timeout in ((1, ENOUGH), (2, SOON)):
             messages = strategy.configure_train(server_round, arrays, ConfigRecord(), grid)

@@ -78,7 +78,7 @@ def run_wrapped(kind: str, strategy: Strategy, grid: InProcessGrid) -> tuple[Res
 def test_the_model_is_fedavgs_in_the_same_wrapper(
     kind: str, failing: tuple[int, ...], strategy: Callable[[], Strategy], *, equal_data: bool
 ) -> None:
-    """With the same noise, clipped here or by Flower's mods; a failure costs the round in both."""
+    """The noise is the same, clipped here or by Flower's mods; a failure costs both the round."""
     (ours, norm), (flowers, reference) = (
         run_wrapped(
             kind,
@@ -99,7 +99,7 @@ def test_the_model_is_fedavgs_in_the_same_wrapper(
 @each_wrapper
 @pytest.mark.parametrize("name", DROP_INS)
 def test_every_strategy_runs_in_every_wrapper(kind: str, name: str) -> None:
-    """A failed reply costs round 2, and round 3 goes on."""
+    """A failed reply costs round 2, and round 3 continues."""
     strategy = drop_in(name)
     result, _ = run_wrapped(
         kind, strategy, make_grid(clipping_app(kind, lambda k: 3 * k + 1, (2,)), K)
@@ -116,7 +116,7 @@ def test_every_strategy_runs_in_every_wrapper(kind: str, name: str) -> None:
 @each_wrapper
 @pytest.mark.parametrize("name", ["FedAU", "FedAvgAll", "AAggFFD", "FedALIGN"])
 def test_updates_are_clipped_before_any_rule_sees_them(kind: str, name: str) -> None:
-    """By the server; or the wrapper trusts the clients to clip, as these do not."""
+    """The server clips; or the wrapper trusts the clients to clip, which these do not."""
     app = make_standard_app(lambda k: {"num-examples": 10, "loss": LOSSES[k], "norm_bit": 1.0})
     private = wrap_strategy(kind, drop_in(name))
     result = private.start(make_grid(app, K), encode_arrays(MODEL), num_rounds=1)
@@ -126,7 +126,7 @@ def test_updates_are_clipped_before_any_rule_sees_them(kind: str, name: str) -> 
 
 @each_wrapper
 def test_a_failed_reply_costs_its_round(kind: str) -> None:
-    """The wrapper skips that round, and the next one goes on."""
+    """The wrapper skips that round, and the run continues."""
     app = make_standard_app(lambda k: {"num-examples": 10, "loss": LOSSES[k], "norm_bit": 1.0})
     strategy = FedAU(fraction_evaluate=0.0)
     private = wrap_strategy(kind, strategy)
@@ -139,7 +139,7 @@ def test_a_failed_reply_costs_its_round(kind: str) -> None:
 @each_wrapper
 @pytest.mark.parametrize("made", [FedAU, FlowerFedAvg])
 def test_wrappers_run_on_a_waiting_grid(kind: str, made: Callable[[], Strategy]) -> None:
-    """As docs/drop-in.md has it: adaptive clipping reads the replies twice."""
+    """Adaptive clipping reads the replies twice, as docs/drop-in.md says."""
     app = make_standard_app(lambda k: {"num-examples": 10, "loss": LOSSES[k], "norm_bit": 1.0})
     grid = WaitingGrid(make_simulation_grid(app, K))
     result = wrap_strategy(kind, made()).start(grid, encode_arrays(MODEL), num_rounds=2)
@@ -147,36 +147,36 @@ def test_wrappers_run_on_a_waiting_grid(kind: str, made: Callable[[], Strategy])
 
 
 def test_a_subclass_may_read_the_replies_as_well() -> None:
-    """Before and after the strategy does, as with Flower's, in the rounds that ``start`` plays."""
-    heard: list[int] = []
+    """It reads them before and after the strategy, as with Flower's, under ``start``."""
+    num_read: list[int] = []
 
     class Curious(FedAU):
         def aggregate_train(
             self, server_round: int, replies: Iterable[Message]
         ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-            heard.append(len([*replies]))
+            num_read.append(len([*replies]))
             done = super().aggregate_train(server_round, replies)
-            heard.append(sum(len(reply.content.array_records) for reply in replies))
+            num_read.append(sum(len(reply.content.array_records) for reply in replies))
             return done
 
     class Watchful(FedAU):
         def aggregate_evaluate(
             self, server_round: int, replies: Iterable[Message]
         ) -> MetricRecord | None:
-            heard.append(len([*replies]))
+            num_read.append(len([*replies]))
             return super().aggregate_evaluate(server_round, replies)
 
     plain = FedAU().start(
         make_simulation_grid(make_standard_app(), K), encode_arrays(MODEL), num_rounds=2
     )
     for made, expected in ((Curious, [K] * 4), (Watchful, [K] * 2)):
-        heard.clear()
+        num_read.clear()
         result = made().start(
             make_simulation_grid(make_standard_app(), K), encode_arrays(MODEL), num_rounds=2
         )
         assert result.arrays == plain.arrays
         assert [*result.evaluate_metrics_clientapp] == [1, 2]
-        assert heard == expected
+        assert num_read == expected
     replies = (
         FedAU()
         .build_waiting_grid(make_simulation_grid(make_standard_app(), K))
@@ -185,8 +185,8 @@ def test_a_subclass_may_read_the_replies_as_well() -> None:
     assert not isinstance(replies, list)  # without such a subclass, one at a time
 
 
-def test_flowers_accountant_takes_fedavgs_own_class_only() -> None:
-    """As docs/drop-in.md tells: a budget is for rules that weigh all alike."""
+def test_flowers_accountant_accepts_only_fedavgs_own_class() -> None:
+    """A privacy budget is for rules with equal weights, as docs/drop-in.md says."""
     accountant: Any = SimpleNamespace(
         config=SimpleNamespace(sampling_method=SamplingMethod.NO_AMPLIFICATION)
     )
