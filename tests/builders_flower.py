@@ -1,6 +1,6 @@
 """Builders of the Flower side's tests: strategies, ClientApps, grids, messages and replies.
 
-The model of most tests is ``MODEL``, one array of three numbers, so a step is read off its first.
+The model of most tests is ``MODEL``, one array of three numbers: its first number shows a step.
 """
 
 import inspect
@@ -82,7 +82,7 @@ def build_named_strategy(
     optimizer: str = "sgd",
     **options: Any,
 ) -> ComposedStrategy:
-    """Return a named strategy of a fixed population, or of so many clients, all with priority."""
+    """Return a named strategy of a population, or of this many clients, all with priority."""
     if isinstance(population, int):
         population = Population.from_size(population)
     facts = RunContext(num_rounds, seed, rates, population.clients, priority=population.priority)
@@ -118,7 +118,7 @@ NEEDED: Mapping[str, dict[str, Any]] = {
 
 
 def drop_in(name: str, **options: Any) -> DropInStrategy:
-    """Return a strategy with what it needs, and as it stands else."""
+    """Return a strategy with only its required keywords."""
     return DROP_INS[name](**{**NEEDED.get(name, {}), **options})
 
 
@@ -143,13 +143,13 @@ def wrap_strategy(
     return private
 
 
-# --- answers and replies -------------------------------------------------------------------
+# --- results and replies -------------------------------------------------------------------
 
 
 def make_train_result(
     client: int, by: float, *, examples: float = 10, loss: float = 1.0
 ) -> TrainResult:
-    """Return a client that trained and moved every weight of MODEL by ``by``."""
+    """Return the result of a client that trained and added ``by`` to every weight of MODEL."""
     arrays: NamedArrays = {"w": (MODEL["w"] + np.float32(by)).astype(np.float32)}
     return TrainResult(
         client, Status.DONE, num_examples=examples, loss=loss, accuracy=0.5, arrays=arrays
@@ -157,7 +157,7 @@ def make_train_result(
 
 
 def request_of(reply: Message, *, group: str | None = None) -> Message:
-    """Return a message as if it were the one that a node replied to, maybe of another group."""
+    """Return the message to which a node replied, maybe with another group."""
     sent = reply.metadata
     group = sent.group_id if group is None else group
     return Message(RecordDict(), sent.src_node_id, sent.message_type, group_id=group)
@@ -183,7 +183,7 @@ def make_standard_reply(
 def make_scripted_app(
     num_clients: int, fit: Script, losses: Mapping[int, float] | None = None
 ) -> ClientApp:
-    """Return an app of this project's protocol: clients train as told and measure ``losses``."""
+    """Return an app of this project's protocol: clients train by ``fit`` and report ``losses``."""
     app = ClientApp()
 
     def list_hosted(context: Context) -> Sequence[int]:
@@ -229,7 +229,7 @@ def make_standard_app(
     Parameters
     ----------
     metrics : callable, optional
-        What a client reports after training.
+        The metrics that a client reports after training.
     records : tuple of str
         The names of the reply's records.
     sent : tuple of str
@@ -237,11 +237,11 @@ def make_standard_app(
     seen : list, optional
         Gets a copy of every config.
     by : callable
-        How far a client moves every number of the model.
+        The number that a client adds to every number of the model.
     names : collection of str, optional
-        The arrays that are replied, all by default.
+        The arrays in the reply, all by default.
     dtype : str, optional
-        The dtype of the arrays that are replied, the model's by default.
+        The dtype of the arrays in the reply, the model's by default.
     """
     app = ClientApp()
 
@@ -264,19 +264,19 @@ def make_standard_app(
             if names is None or name in names
         }
         default: dict[str, Any] = {"num-examples": 10, "loss": LOSSES[client % len(LOSSES)]}
-        told = metrics(client) if metrics else default
-        return make_standard_reply(message, updated, told, records=records)
+        reported = metrics(client) if metrics else default
+        return make_standard_reply(message, updated, reported, records=records)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
         client = int(context.node_config["partition-id"])
         config_of(message)
-        told: dict[str, Any] = {
+        reported: dict[str, Any] = {
             "num-examples": 5 * (client + 1),
             "eval_loss": LOSSES[client % len(LOSSES)],
             "eval_acc": 0.5,
         }
-        return Message(RecordDict({records[1]: MetricRecord(told)}), reply_to=message)
+        return Message(RecordDict({records[1]: MetricRecord(reported)}), reply_to=message)
 
     return app
 
@@ -285,50 +285,50 @@ def make_standard_app(
 
 
 def make_grid(app: ClientApp, nodes: int) -> InProcessGrid:
-    """Return so many nodes that are always there."""
+    """Return ``nodes`` nodes that are always connected."""
     return InProcessGrid(app, {}, nodes)
 
 
 def read_kind_and_round(message: Message) -> tuple[str, int]:
-    """Return what a message asks for and in which round, as train and 3; round 0 if it has none."""
+    """Return a message's type and round, as "train" and 3; round 0 if it has none."""
     kind, _, number = message.metadata.group_id.partition(" ")
     return kind, int(number or 0)
 
 
 class ScriptedGrid(InProcessGrid):
-    """Nodes 1 to ``count`` that follow a script, and keep what they are sent.
+    """Nodes 1 to ``count`` that follow a script, and store the messages that they receive.
 
-    A test may change all parts of the script as it goes. ``server_round`` is the round of the last
-    train message, unless the test sets it; it decides what of a script by round counts.
+    A test may change all parts of the script during a run. ``server_round`` is the round of the
+    last train message, unless the test sets it; it selects the script's entries by round.
 
     Parameters
     ----------
     app, run_config, count
         As in ``InProcessGrid``.
     there : collection of int, optional
-        The nodes that are connected, told in descending order; all by default, ascending. They may
-        be nodes that the grid was not made with.
+        The connected nodes, listed in descending order; all by default, ascending. They may
+        include other nodes than the grid's.
     then : mapping
-        The nodes that are connected once a message of a group, as "train 3", was sent.
+        The nodes that are connected once a message of a group, such as "train 3", was sent.
     arriving : bool
-        Whether one more node is connected each time that somebody looks.
+        Whether one more node connects at each look.
     away : collection of int, or by round
         Nodes that are not connected.
     mute : collection of int, or by round
-        Nodes whose replies cannot be fetched, until they are not mute any more.
+        Nodes whose replies cannot be fetched while they are mute.
     failing : mapping
         By round, the nodes that fail to train, and their errors.
     hosted : mapping, optional
-        The clients that each node says it hosts; without it the app is asked.
+        The clients that each node claims; by default the app's reply.
     reply : callable, optional
-        Makes the reply to a message, or None for that of the script and the app.
+        Makes the reply to a message; None leaves it to the script and the app.
 
     Attributes
     ----------
     looks : int
-        How often somebody asked which nodes are connected.
+        Number of look-ups of the connected nodes.
     messages : list of Message
-        What was sent, in its order.
+        All sent messages, in order.
     exchanges : list
         The timeout of every exchange, and the types of its messages.
     """
@@ -403,8 +403,8 @@ class ScriptedGrid(InProcessGrid):
     def sent(self) -> list[tuple[str, dict[str, Any]]]:
         """The type and the config of every message, in its order."""
         configs = [message.content.config_records.values() for message in self.messages]
-        told = [{k: v for config in of_one for k, v in config.items()} for of_one in configs]
-        return list(zip(self.kinds, told, strict=True))
+        merged = [{k: v for config in of_one for k, v in config.items()} for of_one in configs]
+        return list(zip(self.kinds, merged, strict=True))
 
     def get_round_configs(self, message_type: str, server_round: int) -> list[dict[str, Any]]:
         """Return the configs of a round's messages."""
@@ -416,7 +416,7 @@ class ScriptedGrid(InProcessGrid):
 
 
 class KeyedGrid(ScriptedGrid):
-    """Nodes 1, 2, .. with a key each, which claim the clients given to them.
+    """Nodes 1, 2, ... with a key each, which claim the given clients.
 
     Without ``keyed`` they have no keys, as in a simulation.
     """
@@ -429,7 +429,7 @@ class KeyedGrid(ScriptedGrid):
 
     @property
     def queries(self) -> list[int]:
-        """The nodes that were asked which clients they host."""
+        """The nodes that were queried for their clients."""
         return [message.metadata.dst_node_id for message in self.messages]
 
     def get_nodes(self) -> Iterable[NodeInfo]:
@@ -451,7 +451,7 @@ class KeyedGrid(ScriptedGrid):
 
 
 def make_simulation_grid(app: ClientApp, nodes: int) -> InMemoryGrid:
-    """Return nodes on a grid that takes itself for that of Flower's simulation."""
+    """Return nodes on a grid that poses as Flower's simulation grid."""
 
     class Simulated(InMemoryGrid):
         def __init__(self) -> None:
@@ -476,7 +476,7 @@ def train_round(
     *,
     change: Change = lambda replies: replies,
 ) -> ArrayRecord | None:
-    """Train once as Flower's loop does; ``change`` may tamper with the replies on their way."""
+    """Train once as Flower's loop does; ``change`` may tamper with the replies."""
     arrays = encode_arrays(MODEL) if model is None else model
     messages = strategy.configure_train(server_round, arrays, ConfigRecord(), grid)
     replies = list(grid.send_and_receive(messages))
@@ -498,7 +498,7 @@ def run_first_round(
     *,
     change: Change = lambda replies: replies,
 ) -> tuple[NDArray[Any] | None, RoundReport]:
-    """Play round 1 from MODEL, F(w_0) before it where it is needed; return w and the report."""
+    """Run round 1 from MODEL, and F(w_0) before it if needed; return w and the report."""
     if strategy.needs_initial_evaluation:
         messages = strategy.configure_initial(encode_arrays(MODEL), grid)
         strategy.aggregate_initial(grid.send_and_receive(messages))
@@ -518,5 +518,5 @@ def collect_first_weights(
 
 
 def get_state_bytes(strategy: ComposedStrategy) -> dict[str, bytes]:
-    """Return all that a strategy remembers, to compare it to the last bit."""
+    """Return the bytes of a strategy's state, to compare them to the last bit."""
     return {name: array.tobytes() for name, array in strategy.get_state().items()}

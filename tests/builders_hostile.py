@@ -1,4 +1,4 @@
-"""Run directories that somebody has tampered with: each way by its name, chosen by a seed."""
+"""Tampered run directories: a seed chooses the way, which has a name."""
 
 import hashlib
 import json
@@ -83,7 +83,7 @@ def _swap(run: Path, _: Path, rng: random.Random) -> None:
 
 
 def _add_link(run: Path, outside: Path, rng: random.Random) -> None:
-    """Put a link where a file or folder was, or a file in another one's place."""
+    """Replace a file or folder by a link, or a file by another one."""
     path = rng.choice(sorted(run.rglob("*")))
     target = outside / ("folder" if path.is_dir() else "file")
     shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -100,7 +100,7 @@ def _add_pipe(run: Path, _: Path, rng: random.Random) -> None:
 
 
 def _replace_kind(run: Path, _: Path, rng: random.Random) -> None:
-    """Put a folder where a file was, and the other way round."""
+    """Replace a file by a folder, or a folder by a file."""
     path = rng.choice(sorted(run.rglob("*")))
     if path.is_dir():
         shutil.rmtree(path)
@@ -173,7 +173,7 @@ def _change_file(
 
 
 def _extend_yaml(run: Path, _: Path, rng: random.Random) -> None:
-    """Add what settings have not: aliases, tags, depth, huge numbers, keys twice."""
+    """Add unusual YAML: aliases, tags, depth, huge numbers, duplicate keys."""
     path = run / "config.yaml"
     added = rng.choice(
         [
@@ -229,7 +229,7 @@ def _make_value(kind: pa.DataType, rng: random.Random) -> Any:
 
 
 def _change_checkpoint(run: Path, _: Path, rng: random.Random) -> None:
-    """Change what a checkpoint holds, and its checksum alike."""
+    """Change the content of a checkpoint, and its checksum accordingly."""
     path = rng.choice(sorted(run.glob("checkpoints/*.safetensors")))
     with safe_open(path, framework="numpy") as file:
         metadata = json.loads(file.metadata()["checkpoint"])

@@ -1,4 +1,4 @@
-"""Replies that a hostile node makes of an honest one: objects that are spoilt."""
+"""Hostile replies from an honest one, with spoilt objects."""
 
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -56,7 +56,7 @@ def corrupt_header(content: bytes, rng: Generator) -> bytes:
 
 
 def corrupt_body(content: bytes, rng: Generator) -> bytes:
-    """Give an object the body of none."""
+    """Give an object an invalid body."""
     head, _, body = content.partition(b"\0")
     kind, children, _ = head.split(b" ")
     bodies = (
@@ -97,7 +97,7 @@ SPOILT: Sequence[Callable[[bytes, Generator], bytes]] = (
 
 @dataclass(frozen=True)
 class Objects:
-    """The objects of a reply, by their ids, and how they hang together."""
+    """The objects of a reply by id, and their tree."""
 
     root: str
     contents: Mapping[str, bytes]
@@ -133,7 +133,7 @@ def _rename_tree(tree: ObjectTree, names: Mapping[str, str]) -> ObjectTree:
 
 
 def is_taken(objects: Objects) -> bool:
-    """Say whether a SuperLink stores all objects: those that it refuses never come."""
+    """Say whether a SuperLink stores all objects; those that it refuses never arrive."""
     with suppress(UnexpectedObjectContentError):
         for content in objects.contents.values():
             validate_object_content(content)
@@ -142,7 +142,7 @@ def is_taken(objects: Objects) -> bool:
 
 
 def is_valid_reply(objects: Objects) -> bool:
-    """Say whether objects are a reply that nothing is wrong with, judged without FedQuorum."""
+    """Say whether objects are a valid reply, checked without FedQuorum."""
     try:
         message = inflate_object_from_contents(objects.root, dict(objects.contents))
         content = message.content  # type: ignore[attr-defined]

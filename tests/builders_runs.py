@@ -11,7 +11,7 @@ from server_app.job import run_in_process
 
 
 def make_client_overrides(count: int, priority: int, samples: int = 30) -> tuple[str, ...]:
-    """Return the words of so many clients with little data each, of which some have priority."""
+    """Return overrides for clients with little data each, some of them with priority."""
     return (
         f"data.num_clients={count}",
         f"data.num_priority={priority}",

@@ -18,7 +18,7 @@ BASE = (0.70, 0.62, 0.80, 0.75, 0.65)
 
 
 def add_to_baseline(*points: float) -> list[float]:
-    """Return scores that are so many points above those of the baseline."""
+    """Return scores that are this many points above the baseline's."""
     return [base + more / 100 for base, more in zip(BASE, points, strict=True)]
 
 

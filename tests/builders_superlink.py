@@ -92,7 +92,7 @@ def _to_snake_case(name: str) -> str:
 
 
 class SuperNode:
-    """A node that takes messages as Flower does and pushes whatever a test likes."""
+    """A node that receives messages as Flower does and pushes anything that a test specifies."""
 
     def __init__(self, link: SuperLink, node_id: int) -> None:
         self._link = link
@@ -120,7 +120,7 @@ class SuperNode:
         return message
 
     def _pull(self, object_id: str) -> bytes:
-        """Return an object, which may still be on its way."""
+        """Return an object, which may still be uploading."""
         request = PullObjectRequest(node=self._node, run_id=self._link.run_id, object_id=object_id)
         while not (found := fleet_handlers.pull_object(request, self._link.state)).object_available:
             time.sleep(0.001)
@@ -128,7 +128,7 @@ class SuperNode:
         return content
 
     def push(self, reply: Message, *, says: Message | None = None) -> None:
-        """Push a reply; ``says`` is the object of it, where that is to claim something else."""
+        """Push a reply; ``says`` is its object, if that should claim something else."""
         said = says or reply
         stored = message_to_proto(remove_content_from_message(reply))
         stored.metadata.message_id = said.object_id
@@ -187,7 +187,7 @@ Behaviour = Callable[[SuperNode, Message], None]
 
 
 class Federation:
-    """Nodes that behave, each in a thread of its own, while the server waits."""
+    """Nodes that act in threads, one for each, while the server waits."""
 
     def __init__(
         self,

@@ -548,8 +548,8 @@ def to_standard_content(content: RecordDict) -> RecordDict:
     records = dict(content)
     if isinstance(records.get("metrics"), MetricRecord):
         metrics: dict[str, Any] = dict(content.metric_records["metrics"])
-        told = {k: v for k, v in metrics.items() if k in ("num-examples", "loss", "accuracy")}
-        records["metrics"] = MetricRecord(told)
+        kept = {k: v for k, v in metrics.items() if k in ("num-examples", "loss", "accuracy")}
+        records["metrics"] = MetricRecord(kept)
     return RecordDict(records)
 
 
@@ -774,7 +774,7 @@ def test_clipped_updates(name: str) -> None:
     bound = 0.25
     strategy = build_named_strategy(name, 1, communication=build_clipping_protocol(bound))
     grid = make_nodes({1: (0,)})
-    for reply, told in ((0.01, None), (1.0, "clipped to 0.25")):
+    for reply, note in ((0.01, None), (1.0, "clipped to 0.25")):
         (message,) = strategy.configure_train(1, encode_arrays(MODEL), ConfigRecord(), grid)
         arrays = {**MODEL, "w": MODEL["w"] + np.float32(reply), "n": np.array(9)}
         content = encode_train_reply(
@@ -784,7 +784,7 @@ def test_clipped_updates(name: str) -> None:
         assert moved is not None
         got = decode_arrays(moved)
         (decision,) = strategy.step_result.report.decisions
-        assert told in (decision.reason, str(decision.reason)[-len(str(told)) :])
+        assert note in (decision.reason, str(decision.reason)[-len(str(note)) :])
         if name != "fedmgda":  # which normalizes every update anyway
             length = float(np.linalg.norm(got["w"] - MODEL["w"]))
             assert length == pytest.approx(min(reply * math.sqrt(15), bound), rel=1e-4)
@@ -800,9 +800,9 @@ def test_capped_weights() -> None:
     weights = [[d.weight for d in s.step_result.report.decisions] for s in (plain, capped)]
     assert max(weights[0]) > 0.02
     assert weights[1] == [min(weight, 0.02) for weight in weights[0]]
-    told = [d.reason for d in capped.step_result.report.decisions if d.reason is not None]
-    assert len(told) == sum(weight > 0.02 for weight in weights[0])
-    assert all(str(reason).endswith("capped at 0.02") for reason in told)
+    reasons = [d.reason for d in capped.step_result.report.decisions if d.reason is not None]
+    assert len(reasons) == sum(weight > 0.02 for weight in weights[0])
+    assert all(str(reason).endswith("capped at 0.02") for reason in reasons)
     assert not np.array_equal(expected["w"], got["w"])
 
 

@@ -98,8 +98,12 @@ def make_native_app() -> ClientApp:
     losses = {k: LOSSES[k % 3] for k in range(K)}
 
     def fit(client: int, task: TrainTask, model: NamedArrays) -> TrainResult:
-        loss, told = losses[client], task.objective
-        numbers = {"global_loss": told.loss, "global_accuracy": told.accuracy, "loss": loss}
+        loss, objective = losses[client], task.objective
+        numbers = {
+            "global_loss": objective.loss,
+            "global_accuracy": objective.accuracy,
+            "loss": loss,
+        }
         gated = task.epsilon is not None and not task.priority
         if gated and not should_train("loss", task.epsilon or 0.0, accuracy=0.5, **numbers):
             return TrainResult(client, Status.DECLINED)
@@ -238,9 +242,9 @@ def test_an_update_that_the_server_refused_is_explained(tmp_path: Path) -> None:
     (refused,) = [
         r for r in read_rows(tmp_path / "run") if r["status"] == "rejected" and r["client"] == 3
     ]
-    told = describe_decision(read_audit_input(tmp_path / "run"), 3, 2)
-    assert told[-2].startswith("admitted: no; F_k = 5 > F + eps_t = ")
-    assert told[-1] == "weight: 0; the server refused the update; recorded 0"
+    lines = describe_decision(read_audit_input(tmp_path / "run"), 3, 2)
+    assert lines[-2].startswith("admitted: no; F_k = 5 > F + eps_t = ")
+    assert lines[-1] == "weight: 0; the server refused the update; recorded 0"
     assert refused["weight"] == 0.0
 
 
@@ -430,11 +434,11 @@ def test_an_unusual_number_is_recorded_as_it_counted(
     ((name, value),) = metrics.items()
     row = next(row for row in read_rows(tmp_path / "run") if row["client"] == 1)
     if name == "num-examples":
-        told = row["num_examples"] if row["data_weight"] is None else row["data_weight"]
+        recorded = row["num_examples"] if row["data_weight"] is None else row["data_weight"]
     else:
-        told = row[name]
-    assert math.copysign(1.0, told) == math.copysign(1.0, value)
-    assert told == float(value) or math.isnan(value)
+        recorded = row[name]
+    assert math.copysign(1.0, recorded) == math.copysign(1.0, value)
+    assert recorded == float(value) or math.isnan(value)
 
 
 WILD = (0.0, 0.0, 5e-324, 1e-300, 1e-12, 1.0, 1e15)
@@ -481,8 +485,8 @@ def test_a_weight_beyond_1e100_is_recorded(tmp_path: Path) -> None:
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        told = MetricRecord({"num-examples": 10, "loss": 1.0})
-        return Message(RecordDict({"metrics": told}), reply_to=message)
+        metrics = MetricRecord({"num-examples": 10, "loss": 1.0})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
     strategy = DROP_INS["FedMGDAPlus"](records=tmp_path / "run")
     strategy.start(make_grid(app, 3), encode_arrays({"w": np.zeros(2)}), num_rounds=1)
@@ -525,8 +529,8 @@ def test_a_client_id_that_no_table_holds_is_refused(tmp_path: Path) -> None:
 
     @app.query()
     def query(message: Message, context: Context) -> Message:
-        told = MetricRecord({"client-id": ids[int(context.node_config["partition-id"])]})
-        return Message(RecordDict({"metrics": told}), reply_to=message)
+        metrics = MetricRecord({"client-id": ids[int(context.node_config["partition-id"])]})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
     run_all_rounds(
         FedAvg(client_ids="query", records=tmp_path / "run"), make_grid(app, 3), rounds=2
@@ -665,12 +669,12 @@ def test_an_evaluation_that_fails_everywhere_ends_the_run(tmp_path: Path, nodes:
         make_grid(make_native_app(), nodes),
     )
     failing = make_strategy("FedAU", records=tmp_path / "run", **options)
-    told = f"none of {K} clients could measure the model after round 3: ArithmeticError: no such "
-    with pytest.raises(RunError, match=f"^{told}number$"):
+    error = f"none of {K} clients could measure the model after round 3: ArithmeticError: no such "
+    with pytest.raises(RunError, match=f"^{error}number$"):
         run_all_rounds(failing, make_grid(make_failing_app("fedquorum", {3}), nodes))
     run = load_run(tmp_path / "run")
     assert (run.status, len(run.rounds)) == ("failed", 2)
-    assert told in json.loads((tmp_path / "run" / "manifest.json").read_text())["error"]
+    assert error in json.loads((tmp_path / "run" / "manifest.json").read_text())["error"]
     model = load_file(tmp_path / "run" / "model.safetensors")
     two_rounds = run_all_rounds(
         make_strategy("FedAU", **options), make_grid(make_native_app(), nodes), rounds=2
@@ -723,8 +727,8 @@ def make_named_app(*, by_round: bool = True) -> ClientApp:
 
     @app.query()
     def query(message: Message, context: Context) -> Message:
-        told = MetricRecord({"client-id": int(context.node_config["partition-id"])})
-        return Message(RecordDict({"metrics": told}), reply_to=message)
+        metrics = MetricRecord({"client-id": int(context.node_config["partition-id"])})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -740,13 +744,13 @@ def make_named_app(*, by_round: bool = True) -> ClientApp:
             for name, w in decode_arrays(arrays).items()
         }
         loss = 1.0 + 0.1 * k + 0.01 * t if by_round else 1.0
-        told = {"num-examples": 10 + k if by_round else 10, "loss": loss}
-        return make_standard_reply(message, new, told)
+        metrics = {"num-examples": 10 + k if by_round else 10, "loss": loss}
+        return make_standard_reply(message, new, metrics)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        told = MetricRecord({"num-examples": 10, "loss": 1.0})
-        return Message(RecordDict({"metrics": told}), reply_to=message)
+        metrics = MetricRecord({"num-examples": 10, "loss": 1.0})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
     return app
 
@@ -995,8 +999,8 @@ def test_a_start_clears_what_a_killed_start_left(
             run_all_rounds(make_strategy("FedAU", **{keyword: run}), make_protocol_grid("standard"))
             == whole
         )
-    told = f"Nothing was done yet in {run}: the run starts" in caplog.text
-    assert told == (keyword == "resume_from")
+    is_logged = f"Nothing was done yet in {run}: the run starts" in caplog.text
+    assert is_logged == (keyword == "resume_from")
     assert read_lines(run) == read_lines(tmp_path / "whole")
     assert read_rows(run) == read_rows(tmp_path / "whole")
     assert (run / "notes.txt").read_text() == "mine"

@@ -167,7 +167,7 @@ RAISED, NOT_LOADED, UNREADABLE = (
 
 
 @pytest.mark.parametrize(
-    ("of_first", "of_second", "told"),
+    ("of_first", "of_second", "reasons"),
     [
         (make_failed_results(0, 1), make_failed_results(2), "no"),
         (make_failed_results(0, 1), RAISED, "no, boom"),
@@ -188,7 +188,7 @@ RAISED, NOT_LOADED, UNREADABLE = (
     ],
 )
 def test_an_evaluation_that_fails_everywhere(
-    of_first: Any, of_second: Any, told: str | None
+    of_first: Any, of_second: Any, reasons: str | None
 ) -> None:
     """It failed if every selected client failed; not if one is disconnected or silent."""
     results = collect_by_client(
@@ -208,12 +208,12 @@ def test_an_evaluation_that_fails_everywhere(
         )
 
     check({})
-    if told is None:
+    if reasons is None:
         check(asked_at)
         return
     with pytest.raises(RunError) as refused:
         check(asked_at)
-    assert str(refused.value) == f"none of 3 clients could measure the first model: {told}"
+    assert str(refused.value) == f"none of 3 clients could measure the first model: {reasons}"
     # Other nodes are disconnected: several failed nodes are enough, one is not.
     with pytest.raises(RunError):
         check(asked_at, frozenset(range(9)))
@@ -233,8 +233,8 @@ def test_the_reasons_of_a_failed_evaluation_are_one_line() -> None:
             model="it",
             metric="accuracy",
         )
-    told = "reason 0, reason 1, reason 2, ... (5 in all)"
-    assert str(refused.value) == f"none of 5 clients could measure it: {told}"
+    reasons = "reason 0, reason 1, reason 2, ... (5 in all)"
+    assert str(refused.value) == f"none of 5 clients could measure it: {reasons}"
 
 
 @pytest.mark.parametrize(

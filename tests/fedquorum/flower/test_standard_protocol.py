@@ -493,12 +493,12 @@ def test_nodes_are_clients_by_ascending_id_then_in_the_order_of_joining() -> Non
     grid = ScriptedGrid(app, {}, 4, there={2, 4})
     communication = StandardProtocol(startup_clients=2, startup_timeout=5.0)
     strategy = build_named_strategy("aaggff_d", 3, communication=communication)
-    told = []
+    losses = []
     for there in ({2, 4}, {2, 4, 1}, {4, 1}, {2, 4, 1, 3}):
         grid.there = there
         play(strategy, grid)
-        told.append([d.loss for d in strategy.step_result.report.decisions])
-    assert told == [
+        losses.append([d.loss for d in strategy.step_result.report.decisions])
+    assert losses == [
         [20.0, 40.0, None],
         [20.0, 40.0, 10.0],
         [None, 40.0, 10.0],

@@ -384,8 +384,8 @@ def test_a_reply_of_too_many_objects_is_not_read(monkeypatch: pytest.MonkeyPatch
         [arrival] = federation.grid.send_and_collect(
             make_messages(federation.nodes), timeout=ENOUGH
         )
-        told = "the reply cannot be used: it has more than 3 objects"
-        assert get_reason(arrival.message) == told
+        reason = "the reply cannot be used: it has more than 3 objects"
+        assert get_reason(arrival.message) == reason
 
 
 def test_an_object_that_the_superlink_lost_is_not_waited_for(
@@ -401,8 +401,8 @@ def test_an_object_that_the_superlink_lost_is_not_waited_for(
         [arrival] = federation.grid.send_and_collect(
             make_messages(federation.nodes), timeout=ENOUGH
         )
-        told = "the reply cannot be used: one of its objects is not there"
-        assert get_reason(arrival.message) == told
+        reason = "the reply cannot be used: one of its objects is not there"
+        assert get_reason(arrival.message) == reason
 
 
 # --- quorum ------------------------------------------------------------------------------------
@@ -586,9 +586,11 @@ class Patient(InProcessGrid, AwaitableGrid):
             time.sleep(min(timeout, 0.05))
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        heard = {node for node in range(1, len(self.waited) + 1) if node not in self.never}
-        there = {k for k, reply in self._answers.items() if reply.metadata.src_node_id in heard}
-        return super().pull_messages(k for k in message_ids if k in there)
+        replied = {node for node in range(1, len(self.waited) + 1) if node not in self.never}
+        available = {
+            k for k, reply in self._answers.items() if reply.metadata.src_node_id in replied
+        }
+        return super().pull_messages(k for k in message_ids if k in available)
 
 
 def to_nodes(grid: Grid, kind: str = MessageType.TRAIN) -> list[Message]:
