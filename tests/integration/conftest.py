@@ -1,4 +1,4 @@
-"""Running the commands as a user does, in processes of their own."""
+"""Run the commands as a user does, in separate processes."""
 
 import json
 import os
@@ -55,7 +55,7 @@ class Shell:
 
 @contextmanager
 def start_command(*command: str, cwd: Path, **variables: str) -> Iterator[subprocess.Popen[str]]:
-    """Start a command of this environment in a session of its own; kill what is left at the end."""
+    """Start a command of this environment in a new session; kill what is left at the end."""
     # A shell starts background jobs with SIGINT ignored, which children inherit; a handler is
     # reset to the default in them.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -131,7 +131,7 @@ def interrupt_at_round(monkeypatch: pytest.MonkeyPatch, in_round: int) -> Iterat
 
 
 def assert_same_run(one: Path, other: Path) -> None:
-    """Compare all that two runs left behind, to the last bit; only the clock may differ."""
+    """Compare all files of two runs, to the last bit; only the clock may differ."""
     assert_same_results(one, other)
     manifests = [json.loads((run / "manifest.json").read_text()) for run in (one, other)]
     for key in ("status", "rounds_completed", "summary", "overrides", "experiment", "error"):
@@ -196,7 +196,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start_local_superlink(home: Path) -> Iterator[dict[str, str]]:
     """Return the environment of a SuperLink that no other test has; it is stopped at the end.
 
-    A SuperLink keeps the working directory and the environment of whoever started it.
+    A SuperLink has the working directory and the environment of the process that started it.
     """
     http, control = find_free_port(), find_free_port()
     yield {
@@ -214,14 +214,14 @@ def start_local_superlink(home: Path) -> Iterator[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def flower_env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Give a module a Flower home and ports of its own; its SuperLink is stopped at the end."""
+    """Give a module its own Flower home and ports; its SuperLink is stopped at the end."""
     with start_local_superlink(tmp_path_factory.mktemp("flwr-home")) as variables:
         yield variables
 
 
 @pytest.fixture(scope="module")
 def flower(flower_env: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Shell:
-    """Return a shell whose ``flwr`` has a SuperLink of its own, started by the first run."""
+    """Return a shell whose ``flwr`` has its own SuperLink, started by the first run."""
     return Shell(tmp_path_factory.mktemp("flower"), flower_env)
 
 
@@ -234,7 +234,7 @@ def wait_for(what: str, condition: Callable[[], bool], timeout: float) -> None:
 
 
 def find_free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return a port without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

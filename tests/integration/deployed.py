@@ -66,7 +66,7 @@ class Deployment:
         return self.folder / "nodes.txt"
 
     def start(self, name: str, command: list[str], **variables: object) -> subprocess.Popen[bytes]:
-        """Start a command, its output added to a log of its own; an earlier one is ended first.
+        """Start a command with its own log, which is appended to; an earlier one is ended first.
 
         With all its children, as systemd ends those of a service that died.
         """
@@ -110,7 +110,7 @@ class Deployment:
         port: int | None = None,
         preload: bool = True,
     ) -> subprocess.Popen[bytes]:
-        """Start a SuperNode with a home and a key of its own; ``port`` is the SuperLink's."""
+        """Start a SuperNode with its own home and key; ``port`` is the SuperLink's."""
         home = self.folder / "devices" / name
         home.mkdir(parents=True, exist_ok=True)
         return self.start(
@@ -129,7 +129,7 @@ class Deployment:
     def start_script(
         self, name: str, client: int, script: Path, *words: str
     ) -> subprocess.Popen[bytes]:
-        """Start a script that takes a SuperNode's options, with a home and a key of its own."""
+        """Start a script that takes a SuperNode's options, with its own home and key."""
         home = self.folder / "devices" / name
         home.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, str(script), "--superlink", f"127.0.0.1:{self.port}"]
@@ -264,7 +264,7 @@ def make_client_data(client: int) -> dict[str, Any]:
 
 
 def write_all(path: Path, clients: int) -> None:
-    """Write the data of all clients into one file, which says whose each row is."""
+    """Write the data of all clients into one file with a column for the client."""
     parts = [make_client_data(client) for client in range(clients)]
     arrays: dict[str, Any] = {
         key: np.concatenate([part[key] for part in parts]) for key in parts[0]

@@ -1,4 +1,4 @@
-"""A SuperNode that spoils what it pushes: Flower's own command, with its last step replaced.
+"""A SuperNode that pushes spoilt objects: Flower's own command, with its last step replaced.
 
     python hostile_supernode.py --superlink HOST:PORT ...
 
@@ -25,7 +25,7 @@ push_messages = start_client_internal._push_messages
 
 
 def corrupt_objects(objects: Objects, number: int) -> Objects:
-    """Return objects of which one is spoilt, and that the SuperLink takes."""
+    """Return objects, one of them spoilt, that the SuperLink accepts."""
     rng = np.random.default_rng([7, number])
     while True:
         found = corrupt_one_object(objects, rng)

@@ -1,4 +1,4 @@
-"""What the process of a run uses, round by round, as another process sees it."""
+"""Measure the resources of a run's process, round by round, from another process."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ MEGABYTE = 1e6
 
 @dataclass(frozen=True)
 class Usage:
-    """What a process has used so far: seconds of a processor, and bytes of memory now."""
+    """The use of a process: seconds of a processor so far, and current bytes of memory."""
 
     cpu: float
     resident: int
@@ -124,7 +124,7 @@ class Block:
 
 
 def split_blocks(samples: Sequence[Sample], count: int) -> list[Block]:
-    """Return the rounds of a run in so many blocks, each from one sample to another.
+    """Return the rounds of a run in ``count`` blocks, each from one sample to another.
 
     Memory is the median of a block, and the number of files the most that was seen in it.
     """
@@ -152,7 +152,7 @@ def compare_first_and_last(
 ) -> tuple[float, float]:
     """Return the median of a value over the first blocks and over the last, a third of them each.
 
-    The first block is left out: what a run uses later is imported and made in it.
+    The first block is left out, since a run imports and creates things in it.
     """
     third = max(1, (len(found) - 1) // 3)
     early, late = found[1 : 1 + third], found[-third:]

@@ -1,7 +1,7 @@
 """Pods of deploy/kubernetes without Kubernetes: each container in a sandbox of bubblewrap.
 
 A container runs its manifest's command with its manifest's environment, user, mounts and root
-filesystem, without capabilities, in namespaces of its own. The containers of a pod share an
+filesystem, without capabilities, in separate namespaces. The containers of a pod share an
 address, and pods reach each other by the names of their Services. For the image stand this
 machine's programs, this Python environment and what the Containerfile copies of the repository.
 Missing are limits of resources, seccomp, network policies, probes by themselves and restarts.
@@ -62,7 +62,7 @@ class Network:
 
     @classmethod
     def make(cls, inside: "Network | None" = None) -> "Network":
-        """Make a namespace, of the users of another one or with users of its own."""
+        """Make a namespace, with the users of another one or with new users."""
         unshare = [
             find_tool("unshare"),
             "--net",
@@ -138,18 +138,18 @@ class Pod:
         """Start one of its containers; ``arguments`` follow those of the manifest."""
         manifest = self.get_container(name)
         words = [*manifest["command"], *manifest.get("args", ()), *arguments]
-        told, tell = os.pipe()
+        reader, writer = os.pipe()
         with self.log(name).open("ab") as log:
             process = subprocess.Popen(
-                [*self._build_sandbox(manifest), "--info-fd", str(tell), *words],
+                [*self._build_sandbox(manifest), "--info-fd", str(writer), *words],
                 env=self._build_environment(manifest),
-                pass_fds=(tell,),
+                pass_fds=(writer,),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        os.close(tell)
-        with os.fdopen(told) as info:
+        os.close(writer)
+        with os.fdopen(reader) as info:
             said = info.read()
         assert said, self.log(name).read_text()
         self.started[name] = Container(process, json.loads(said)["child-pid"])

@@ -40,7 +40,7 @@ def pull_inflated_message(stored: Message, object_store: ObjectStore) -> Message
 
 
 def answer_and_push(state: Any, object_store: ObjectStore, *args: Any, **ways: Any) -> None:
-    """Let the app answer the message that was stored, and push the reply as Flower does."""
+    """Let the app reply to the stored message, and push the reply as Flower does."""
     vars(state)["create_task"] = lambda **_: 1  # no other process asks for it
     for stored in state.get_messages_legacy(is_reply=False):
         if not object_store.get(stored.metadata.message_id):

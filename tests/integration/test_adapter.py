@@ -33,9 +33,9 @@ def test_the_adapter_learns_and_is_all_that_travels(
     grid = InProcessGrid(adapter("client_app").app, CONFIG, 3)
     context = Context(run_id=0, node_id=0, node_config={}, state=RecordDict(), run_config=CONFIG)
     adapter("server_app").app(grid, context)
-    told = capsys.readouterr().out
-    sizes = re.search(r"A message: (\d+) bytes; with the whole model: (\d+)", told)
-    accuracy = re.search(r"Mean accuracy at the end: ([\d.]+)", told)
+    output = capsys.readouterr().out
+    sizes = re.search(r"A message: (\d+) bytes; with the whole model: (\d+)", output)
+    accuracy = re.search(r"Mean accuracy at the end: ([\d.]+)", output)
     assert sizes
     assert accuracy
     assert 30 * int(sizes[1]) < int(sizes[2])

@@ -141,7 +141,7 @@ def fedau(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
 
 
 def clothes(n: int) -> Dataset:
-    """Return grey images of 28 x 28 whose brightest row tells the class."""
+    """Return gray images of 28 x 28 whose brightest row tells the class."""
     rng = np.random.default_rng(n)
     labels = np.arange(n) % 10
     images = rng.integers(60, size=(n, 28, 28)).astype(np.uint8)

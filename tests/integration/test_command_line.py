@@ -1,4 +1,4 @@
-"""The command ``fedquorum`` in a process of its own."""
+"""The command ``fedquorum`` in a separate process."""
 
 import json
 import signal
@@ -36,9 +36,9 @@ def test_a_run_prints_where_its_results_are(shell: Shell) -> None:
     }
     again = shell("fedquorum", "rounds=2", "hydra.run.dir=here")
     assert again.status == 1
-    told = "fedquorum: the folder of a new run must not hold a run, got"
+    message = "fedquorum: the folder of a new run must not hold a run, got"
     todo = "which has one: choose another folder, or resume the run in it"
-    assert again.stderr == f"{told} {run}, {todo}\n"
+    assert again.stderr == f"{message} {run}, {todo}\n"
 
 
 def test_a_sweep(shell: Shell) -> None:
@@ -81,7 +81,7 @@ def test_mistakes_are_one_line_and_start_nothing(
 
 
 def test_a_node_that_cannot_take_part_is_one_line(shell: Shell) -> None:
-    """What is wrong on the clients' side only, such as a missing GPU, is told as shortly."""
+    """A problem on the clients' side, such as a missing GPU, is one line as well."""
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
     done = shell("fedquorum", "client.device=cuda")
@@ -129,7 +129,7 @@ def test_a_sweep_over_the_cutoff(shell: Shell) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_keeps_its_rounds(shell: Shell, how: signal.Signals) -> None:
-    """Ctrl-C and kill: exit status 130, complete rounds and the model on disk, how to go on."""
+    """Ctrl-C and kill give status 130, complete rounds, the model, and the command to resume."""
     # A shell starts background jobs with SIGINT ignored, which children inherit; a handler is
     # reset to the default in them.
     signal.signal(signal.SIGINT, signal.default_int_handler)

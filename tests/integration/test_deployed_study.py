@@ -94,7 +94,7 @@ def interrupted_after_a_round(run: Path) -> Iterator[None]:
 
 
 def test_a_study_of_devices(deployment: Deployment, capfd: pytest.CaptureFixture[str]) -> None:
-    """It goes on where it was interrupted, keeps its budget, and learns what devices say alone."""
+    """It resumes after an interruption, keeps its budget, and uses only the devices' reports."""
     study, pooled = deployment.folder / "study", deployment.folder / "pooled.npz"
     write_all(pooled, CLIENTS)
     for seed in () if is_long() else range(4, 3 + SEEDS):

@@ -79,7 +79,7 @@ def simulation(tmp_path_factory: pytest.TempPathFactory) -> Simulated:
 
 
 def statuses(run: Path, client: int) -> list[str]:
-    """Return what became of a client in the rounds of a run."""
+    """Return a client's status in each round of a run."""
     rows = read_rows(run)
     return [row["status"] for row in rows if row["client"] == client]
 
@@ -87,7 +87,7 @@ def statuses(run: Path, client: int) -> list[str]:
 def test_fedalign_as_in_the_simulation(
     deployment: Deployment, simulation: Simulated, ssh_keygen: str
 ) -> None:
-    """Same numbers on devices as in process; the uninvited node is named, and not asked."""
+    """Devices give the same numbers as in process; the uninvited node gets no message."""
     overrides = f"{ON_DEVICES} {STRATEGIES['fedalign']} engine.node_keys={deployment.nodes}"
     done = deployment.run("fedalign", overrides, "--stream")
     assert done.status == 0, done.stderr
@@ -119,14 +119,14 @@ def test_others_as_in_the_simulation(
 
 @pytest.mark.skipif(not is_long(), reason="only with --long")
 def test_a_quorum_does_not_wait_for_a_frozen_node(deployment: Deployment) -> None:
-    """It is late in the round in which it froze, and busy in the next one: asked for nothing."""
+    """It is late in the round in which it froze, and busy in the next one, without a message."""
     words = f"rounds=2 strategy=fedavg engine.quorum={CLIENTS - 1} evaluation.clients=priority"
     overrides = f"{ON_DEVICES} {words} engine.node_keys={deployment.nodes}"
     submitted = json.loads(deployment.run("quorum", overrides, "--format", "json").stdout)
     run = deployment.folder / "quorum"
-    begun = f"[RUN {submitted['run-id']}, ROUND train 1]"
+    started = f"[RUN {submitted['run-id']}, ROUND train 1]"
     log = deployment.log("node-2")
-    wait_for("client 2 is asked", lambda: begun in log.read_text(errors="replace"), 120)
+    wait_for("client 2 is asked", lambda: started in log.read_text(errors="replace"), 120)
     deployment.send_signal("node-2", signal.SIGSTOP)
     try:
         wait_for("the run ends", lambda: status_of(run) not in {None, "running"}, 180)

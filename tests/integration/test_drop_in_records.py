@@ -1,4 +1,4 @@
-"""Another project's app whose server is killed: its records go on, and the library audits them.
+"""Another project's app whose server is killed: its records resume, and the library audits them.
 
 The processes have the library alone on their path: no module of the app can be imported.
 """

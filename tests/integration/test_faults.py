@@ -1,4 +1,4 @@
-"""Nodes that die, hang, join late and come back: the run goes on and ends, and the records tell."""
+"""Nodes that die, hang, join late and return: the run completes, and the records show it."""
 
 import json
 import math
@@ -65,7 +65,7 @@ def with_grid(monkeypatch: pytest.MonkeyPatch, **script: Any) -> None:
 def test_every_strategy_under_faults(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
 ) -> None:
-    """Late, slow, dead, all dead, back again: each is in the trail, and the model stays finite."""
+    """Late, slow, dead and returning nodes are in the trail, and the model stays finite."""
     with_grid(monkeypatch, away=AWAY, mute=MUTE)
     words: tuple[str, ...] = (*FAST, f"strategy={strategy}", *NEEDED_WORDS.get(strategy, ()))
     if strategy == "known_statistics":
@@ -97,10 +97,10 @@ def test_every_strategy_under_faults(
     assert all(np.isfinite(array).all() for array in model.values())
 
 
-def test_who_misses_the_measuring_counts_with_the_last_loss(
+def test_a_client_that_misses_an_evaluation_counts_with_its_last_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a quorum may close an evaluation; the records name the client, and the audit fits."""
+    """It counts so if a quorum closes an evaluation; the records name the client."""
     with_grid(monkeypatch, mute={3: {2}, 4: {2}})  # client 1, which has priority
 
     def lines(name: str, *words: str) -> list[dict[str, Any]]:
@@ -232,12 +232,12 @@ class RealRun:
         self._made = made
         words += f" {' '.join(OF_RUN)} engine.node_keys={made.nodes}"
         submitted = made.run(name, words, "--format", "json")
-        told = json.loads(submitted.stdout)
-        assert told["success"], submitted.stdout + submitted.stderr
-        self.id = str(told["run-id"])
+        submission = json.loads(submitted.stdout)
+        assert submission["success"], submitted.stdout + submitted.stderr
+        self.id = str(submission["run-id"])
 
     def manifest(self) -> dict[str, Any]:
-        """Return what the run says of itself."""
+        """Return the run's manifest."""
         manifest: dict[str, Any] = json.loads((self.directory / "manifest.json").read_text())
         return manifest
 
@@ -248,7 +248,7 @@ class RealRun:
         return [json.loads(line) for line in text.split("\n")[:-1]]
 
     def read_statuses(self) -> dict[tuple[int, int], str]:
-        """Return what became of the clients, by round and client."""
+        """Return the clients' statuses, by round and client."""
         rows = read_rows(self.directory)
         for row in rows:
             reason = row["reason"]
@@ -312,7 +312,7 @@ class RealRun:
         wait_for("the end", self.has_ended, GUARD)
 
     def print_rounds(self) -> None:
-        """Print what became of the rounds, for ``pytest -s``."""
+        """Print the statuses of all rounds, for ``pytest -s``."""
         for line in self.rounds():
             print(
                 [
@@ -375,7 +375,7 @@ def test_real_nodes_under_faults(tmp_path: Path) -> None:
 
 
 def too_slow_and_then_dead(nodes: Nodes) -> None:
-    """Freeze one beyond the timeout of a round, then kill all; the run goes on and ends.
+    """Freeze one beyond the timeout of a round, then kill all; the run continues and ends.
 
     The timeout is shorter than what Flower needs to notice anything.
     """
@@ -406,7 +406,7 @@ def too_slow_and_then_dead(nodes: Nodes) -> None:
     "number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: str(number.name)
 )
 def test_a_superlink_that_is_started_again(tmp_path: Path, number: signal.Signals) -> None:
-    """In the midst of a run: no recorded round is lost, nodes come back, ``resume`` goes on."""
+    """During a run: no recorded round is lost, nodes return, and ``resume`` continues."""
     settings = "rounds=5 evaluation.every=1 engine.checkpoint_every=1"
     with start_deployment(tmp_path) as made, Cable(made.port) as cable:
         nodes = Nodes(made, cable)
@@ -428,11 +428,11 @@ def test_a_superlink_that_is_started_again(tmp_path: Path, number: signal.Signal
         wait_for("the resumed run ends", over, GUARD)
         assert resumed.returncode == 0
         listed = made.run_flwr("list", "deployment", "--format", "json").stdout
-        told = {each["run-id"]: each["status"] for each in json.loads(listed)["runs"]}
-        print(f"{number.name}: {ended['status']}, to Flower {told[run.id]}")
+        statuses = {each["run-id"]: each["status"] for each in json.loads(listed)["runs"]}
+        print(f"{number.name}: {ended['status']}, to Flower {statuses[run.id]}")
         print(f"nodes started again {nodes.restarts} times")
-    assert told.pop(run.id) == "finished:failed"
-    assert [*told.values()] == ["finished:completed"]
+    assert statuses.pop(run.id) == "finished:failed"
+    assert [*statuses.values()] == ["finished:completed"]
     assert ended["status"] == ("running" if number == signal.SIGKILL else "interrupted")
     assert (run.directory / "rounds.jsonl").read_bytes().startswith(recorded)
     assert recorded.count(b"\n") >= 2

@@ -1,4 +1,4 @@
-"""Real Flower: ``flwr run`` on a SuperLink of its own, clients on Ray."""
+"""Real Flower: ``flwr run`` on a separate SuperLink, clients on Ray."""
 
 import json
 import os
@@ -50,14 +50,14 @@ def never_stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def kept(flower: Shell) -> Path:
-    """Make a run on Ray whose clients keep what the server never has."""
+    """Make a run on Ray whose clients store state that the server never has."""
     done = flower("fedquorum", "engine=flower", *KEPT, "hydra.run.dir=kept")
     assert done.status == 0, done.stdout + done.stderr
     return flower.cwd / "kept"
 
 
 def test_what_clients_keep_survives_between_rounds(kept: Path, tmp_path: Path) -> None:
-    """Own models and Markov availability live in Flower's context: on Ray as in process."""
+    """Local models and Markov availability live in Flower's context, on Ray as in process."""
     in_process = run_here(tmp_path / "kept", *KEPT)
     assert_same_bits(in_process, kept, 4)
     tables = [read_rows(run) for run in (in_process, kept)]
@@ -68,7 +68,7 @@ def test_what_clients_keep_survives_between_rounds(kept: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize("engine", ["in-process", "flower"] if is_long() else ["in-process"])
 def test_models_that_only_clients_had_cannot_resume(flower: Shell, kept: Path, engine: str) -> None:
-    """The models of local-only clients are lost with a run on Ray; going on says so in one line."""
+    """The models of local-only clients are lost with a run on Ray; resuming says so in one line."""
     refused = flower("fedquorum", f"resume={kept}", "rounds=5", f"engine={engine}")
     assert refused.status == 1
     assert re.search(
@@ -106,7 +106,7 @@ def stopped_run(request: pytest.FixtureRequest, flower: Shell) -> Path:
 def test_a_stopped_run_resumes(
     flower: Shell, stopped_run: Path, never_stopped: Path, engine: str
 ) -> None:
-    """``resume`` of a run on Ray, there or in process: the bits of one never stopped."""
+    """``resume`` of a run on Ray, there or in process, gives the bits of an uninterrupted run."""
     run = shutil.copytree(stopped_run, flower.cwd / f"{engine}-{stopped_run.name}")
     completed = json.loads((run / "manifest.json").read_text())["rounds_completed"]
     done = flower("fedquorum", f"resume={run.name}", f"engine={engine}")
@@ -139,8 +139,8 @@ def test_a_mistake_in_the_settings_is_the_last_line(flower: Shell) -> None:
     """Plain ``flwr run`` shows it below Flower's trace, and the run counts as failed."""
     config = run_config(flower, "mistaken", "strategy.epsilon=-1")
     done = flower("flwr", "run", str(ROOT), "--stream", "--run-config", config)
-    told = "fedquorum: strategy.epsilon must be a number >= 0 (inf allowed), got -1.0"
-    assert done.stdout.splitlines()[-1] == told, done.stdout
+    message = "fedquorum: strategy.epsilon must be a number >= 0 (inf allowed), got -1.0"
+    assert done.stdout.splitlines()[-1] == message, done.stdout
     run_id = done.stdout.partition("Successfully started run ")[2].split()[0]
     listed = flower("flwr", "list", "--run-id", run_id, "--format", "json")
     assert json.loads(listed.stdout)["runs"][0]["status"] == "finished:failed"
@@ -148,14 +148,16 @@ def test_a_mistake_in_the_settings_is_the_last_line(flower: Shell) -> None:
 
 
 def test_a_ray_cluster_that_is_gone(tmp_path: Path) -> None:
-    """Ray would wait for it for minutes, and let nobody say a word meanwhile."""
+    """The error is immediate, although Ray itself would wait for minutes."""
     address = f"127.0.0.1:{find_free_port()}"
     with start_local_superlink(tmp_path / "home") as variables:
         shell = Shell(tmp_path, {**variables, "RAY_ADDRESS": address})
         config = run_config(shell, "run", "rounds=1")
         done = shell("flwr", "run", str(ROOT), "--stream", "--run-config", config)
-    told = "RAY_ADDRESS must be the HOST:PORT of a Ray cluster that runs"
-    assert f"{told}, got {address} ([Errno 111] Connection refused): start one with" in done.stdout
+    message = "RAY_ADDRESS must be the HOST:PORT of a Ray cluster that runs"
+    assert (
+        f"{message}, got {address} ([Errno 111] Connection refused): start one with" in done.stdout
+    )
 
 
 def assert_readable(run: Path) -> None:

@@ -1,8 +1,8 @@
-"""Random compositions of all rules, in runs in which everything goes wrong that may.
+"""Random compositions of all rules, in runs with every kind of failure.
 
 Clients come and go, join late, fail, and send losses and models that are not finite, zero or huge.
-However a run goes, the audit agrees with every decision, and a run that breaks off after any round
-and goes on with another number of nodes ends with the same bits.
+The audit agrees with every decision of any run, and a run that is interrupted after any round and
+resumed with another number of nodes ends with the same bits.
 """
 
 import math
@@ -53,7 +53,7 @@ SPOILT = (math.nan, -math.inf, 3e38, 1e15, 1e10)
 
 @dataclass(frozen=True)
 class Case:
-    """A run: its settings, and when it breaks off with how many nodes before and after."""
+    """A run: its settings, the round of its interruption, and the nodes before and after."""
 
     number: int
     words: tuple[str, ...]
@@ -62,7 +62,7 @@ class Case:
     joining_round: int
 
 
-# --- what is drawn -------------------------------------------------------------------------------
+# --- sampling of cases ---------------------------------------------------------------------------
 
 
 def draw(number: int, attempt: int) -> Case | None:
@@ -91,7 +91,7 @@ def draw(number: int, attempt: int) -> Case | None:
     except ParameterError:
         return None
     words = (
-        *words_of(strategy),
+        *build_overrides(strategy),
         f"server_optimizer={optimizer}",
         *one(("data.priority=[0,1,3]",), ("data.priority=all",), ("data.priority=[5,2]",)),
         *one((), (), ("data.priority_weights={4: 0.5}",)),
@@ -162,8 +162,8 @@ def options_of(rule: type[Rule] | None, rng: np.random.Generator) -> dict[str, A
     return found
 
 
-def words_of(strategy: Mapping[str, Any]) -> Iterable[str]:
-    """Yield the words of a command line for a composed strategy."""
+def build_overrides(strategy: Mapping[str, Any]) -> Iterable[str]:
+    """Yield the overrides of a composed strategy."""
     for key, value in strategy.items():
         if not isinstance(value, Mapping):
             yield f"strategy={value}" if key == "name" else f"strategy.{key}={value}"
@@ -181,13 +181,13 @@ SMALL = (
 )
 
 
-# --- what goes wrong -----------------------------------------------------------------------------
+# --- failures ------------------------------------------------------------------------------------
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
-    """Let clients fail, measure nonsense, and train to models that cannot be used.
+    """Let clients fail, report impossible evaluations, and train unusable models.
 
-    What goes wrong follows from the client and the round or the model, not from its node.
+    A failure depends on the client and the round or the model, not on its node.
     """
     measure, join = CachedEvaluator.evaluate, FederatedClient.evaluate_and_decide
     train: Callable[..., Any] = Trainer.train_clients
@@ -208,12 +208,12 @@ def spoil(monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
     def spoilt(
         self: Trainer, arrays: Arrays, clients: Sequence[int], t: int, use: Any, **further: Any
     ) -> Iterable[Any]:
-        def spoil_and_use(places: list[int], models: list[torch.Tensor]) -> Any:
-            for i, place in enumerate(places):
-                rng = make_generator(case.number, "spoilt", t, clients[place])
+        def spoil_and_use(indices: list[int], models: list[torch.Tensor]) -> Any:
+            for i, index in enumerate(indices):
+                rng = make_generator(case.number, "spoilt", t, clients[index])
                 if rng.random() < 0.1:
                     models[0][i].flatten()[0:1] = float(rng.choice(SPOILT))
-            return use(places, models)
+            return use(indices, models)
 
         yield from train(self, arrays, clients, t, spoil_and_use, **further)
 
@@ -264,18 +264,18 @@ def run_first_valid_case(number: int, directory: Path) -> Case:
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_any_run_is_audited_and_continued(part: int, tmp_path: Path) -> None:
-    """By the audit without a problem; with the same bits, on another number of nodes."""
+    """Audits find no problem, and a resumed run on other nodes has the same bits."""
     for number in sample_cases(range(CASES), SAMPLE, seed=1)[part::PARTS]:
         check(number, tmp_path / str(number))
 
 
 def problems(directory: Path) -> list[str]:
-    """Return what the audit finds wrong."""
+    """Return the audit's mismatches."""
     return [str(problem) for problem in audit_run(directory).mismatches]
 
 
 def check(number: int, folder: Path) -> None:
-    """Play a case whole and in two legs, and audit both."""
+    """Run a case in one leg and in two legs, and audit both."""
     case = run_first_valid_case(number, folder)
     whole, stopped = folder / "whole", folder / "stopped"
     assert problems(whole) == [], case

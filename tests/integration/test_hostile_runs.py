@@ -1,4 +1,4 @@
-"""Run directories that somebody has tampered with: one line each, and nothing outside is hurt.
+"""Tampered run directories: each gives one line, and no file outside is changed.
 
 docs/reliability.md reports ``pytest tests/integration/test_hostile_runs.py -s --long``.
 """
@@ -66,7 +66,7 @@ def outside(tmp_path: Path) -> Path:
 
 
 def assert_unhurt(outside: Path) -> None:
-    """Compare what lies outside with what was there."""
+    """Assert that the files outside are unchanged."""
     kept = {path.relative_to(outside).as_posix(): path.read_bytes() for path in files_in(outside)}
     assert kept == dict.fromkeys(("file", "folder/part-00000.parquet"), b"kept" * 1000)
 
@@ -86,14 +86,14 @@ def outcome(read: Callable[[], object]) -> str:
     try:
         read()
     except FedQuorumError as error:
-        told = str(error)
+        result = str(error)
     else:
-        told = "read"
+        result = "read"
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
-    assert "\n" not in told
-    return told
+    assert "\n" not in result
+    return result
 
 
 def resume_directory(directory: Path) -> None:
@@ -105,7 +105,7 @@ def resume_directory(directory: Path) -> None:
 def test_a_directory_of_somebody_else_is_one_line(
     runs: Path, outside: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Loaded, audited, watched, reported beside a good run, and resumed."""
+    """Every reader loads a tampered directory or refuses it in one line."""
     outcomes: dict[str, Counter[str]] = {}
     ways: Counter[str] = Counter()
     seeds = sample_cases(range(DIRECTORIES), 28)
@@ -126,8 +126,8 @@ def test_a_directory_of_somebody_else_is_one_line(
         outcomes.setdefault("report", Counter())["one line"] += left_out
         outcomes["report"]["read"] += len(batch) - left_out
         for seed in batch:
-            told = outcome(partial(resume_directory, folder / str(seed)))
-            kind = "goes on" if told == "read" else "one line"
+            result = outcome(partial(resume_directory, folder / str(seed)))
+            kind = "resumes" if result == "read" else "one line"
             outcomes.setdefault("resume", Counter())[kind] += 1
         assert_unhurt(outside)
         shutil.rmtree(folder)
@@ -200,17 +200,17 @@ def watch(directory: Path) -> None:
 
 
 def run_audit(directory: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """Return what came of ``fedquorum audit``."""
+    """Return the result of ``fedquorum audit``."""
     capsys.readouterr()
     found: list[int] = []
     outcome(lambda: found.append(main(["audit", str(directory)])))
-    told = capsys.readouterr()
-    if told.err:
+    result = capsys.readouterr()
+    if result.err:
         assert found == [1]
-        (line,) = told.err.splitlines()
+        (line,) = result.err.splitlines()
         assert line.startswith("fedquorum audit: ")
         return "one line"
-    assert str(directory) in told.out
+    assert str(directory) in result.out
     return "fits" if found == [0] else "does not fit"
 
 

@@ -152,7 +152,7 @@ def test_every_fedalign_preset_runs_two_rounds(
 
 @pytest.mark.parametrize("availability", ["bernoulli", "markov", "cyclic"])
 def test_fedau_runs_under_every_process(tmp_path: Path, availability: str, real_data: Path) -> None:
-    """250 clients on Fashion-MNIST: omega, weights and counts follow from who was there."""
+    """250 clients on Fashion-MNIST: omega, weights and counts follow from the availability."""
     directory = run(
         tmp_path / "run",
         "experiment=fedau/fmnist",
@@ -219,7 +219,7 @@ CHOOSING = (
 def test_priority_and_choice_have_the_same_bits_on_one_node_and_on_four(
     tmp_path: Path, words: tuple[str, ...]
 ) -> None:
-    """Projections, losses measured ahead and losses told do not depend on who hosts whom."""
+    """Projections, evaluated losses and reported losses do not depend on the nodes."""
     one, four = (
         run(tmp_path / n, *words, "client.local_epochs=1", "rounds=4", f"engine.num_supernodes={n}")
         for n in ("1", "4")
@@ -278,7 +278,7 @@ def test_participation_baselines_run_on_the_same_clients(tmp_path: Path) -> None
     }
 
 
-def test_a_trace_says_who_is_there(tmp_path: Path) -> None:
+def test_a_trace_decides_which_clients_are_available(tmp_path: Path) -> None:
     """Clients train in the rounds that the file lists, and the file must be there."""
     trace = tmp_path / "trace.csv"
     lines = [f"{t},{k},{int((t + k) % 3 == 0)}" for t in range(1, 5) for k in range(20)]
@@ -316,7 +316,7 @@ FAIR = ("data.priority=all", "data.sizes=equal", "client.local_epochs=1", "round
     ],
 )
 def test_fair_strategies(tmp_path: Path, words: tuple[str, ...]) -> None:
-    """Losses first, then weights on the simplex; the same run on one node and on four."""
+    """Losses come first, then weights on the simplex; one node and four give the same run."""
     one, four = (
         run(tmp_path / nodes, *words, *FAIR, f"engine.num_supernodes={nodes}")
         for nodes in ("1", "4")
@@ -332,8 +332,8 @@ def test_fair_strategies(tmp_path: Path, words: tuple[str, ...]) -> None:
         assert min(weights) >= 0
         if "strategy=fedmgda" not in words and "strategy.lipschitz=10" not in words:
             assert sum(weights) == pytest.approx(1)
-            heard = sum(row["mixing_coefficient"] for row in rows)
-            assert weights == pytest.approx([row["mixing_coefficient"] / heard for row in rows])
+            reported = sum(row["mixing_coefficient"] for row in rows)
+            assert weights == pytest.approx([row["mixing_coefficient"] / reported for row in rows])
     manifest = json.loads((one / "manifest.json").read_text())
     if words[0].startswith("strategy=aaggff"):
         summary = manifest["summary"]["mixing"]
@@ -400,7 +400,9 @@ def test_every_aaggff_preset_runs_two_rounds(
 
 
 @pytest.mark.slow
-def test_the_auroc_of_a_sure_model_is_that_of_its_logits(tmp_path: Path, real_data: Path) -> None:
+def test_the_auroc_of_a_certain_model_is_that_of_its_logits(
+    tmp_path: Path, real_data: Path
+) -> None:
     """Hospitals whose model has logits around 30, which float32 takes for certainties."""
     strategy = ("strategy=fedavg", "rounds=40", "evaluation.every=40", "evaluation.metric=auroc")
     model = ("model=mlp", "client.local_epochs=20", "client.lr=0.3")
@@ -505,8 +507,8 @@ def test_only_priority_clients_are_evaluated_on_request(tmp_path: Path) -> None:
     assert all(test["all"] is None and test["priority"] for test in tests if test)
 
 
-def test_priority_clients_drawn_with_replacement(tmp_path: Path) -> None:
-    """Weights are whole draws out of |S|, spread over 1 + A; F(w_t) is of those drawn if told."""
+def test_priority_clients_are_sampled_with_replacement(tmp_path: Path) -> None:
+    """Weights count draws out of |S|, over 1 + A; F(w_t) is of the sampled clients if set."""
     words = ("strategy.priority_samples=6", "strategy.objective_clients=sampled")
     directory = run(tmp_path / "run", *SHORT, *words)
     table = read_rows(directory)

@@ -33,8 +33,8 @@ WORDS = (
 )
 
 
-def begin(directory: Path) -> multiprocessing.process.BaseProcess:
-    """Start the run, or go on with it, in a process of its own."""
+def start_run(directory: Path) -> multiprocessing.process.BaseProcess:
+    """Start the run, or resume it, in a separate process."""
     going_on = (directory / "manifest.json").exists()
     words = (*WORDS, f"resume={directory}") if going_on else WORDS
     # From a server with all imports done, so that the kills hit the run and not its start-up.
@@ -49,15 +49,15 @@ def begin(directory: Path) -> multiprocessing.process.BaseProcess:
     return process
 
 
-def complete_lines(directory: Path) -> list[int]:
+def read_complete_lines(directory: Path) -> list[int]:
     """Return the rounds recorded; only what follows the last line may be torn."""
     path = directory / "rounds.jsonl"
     *lines, _ = path.read_text().split("\n") if path.exists() else [""]
     return [json.loads(line)["round"] for line in lines]
 
 
-def rounds_of_table(directory: Path, table: str) -> list[tuple[int, int]]:
-    """Return what the table has a row for; a part that is there is whole."""
+def list_rounds_of_table(directory: Path, table: str) -> list[tuple[int, int]]:
+    """Return the rounds in the table; an existing part is complete."""
     if not list((directory / table).glob("*.parquet")):
         return []
     rows = pq.read_table(directory / table, columns=["round", "client"]).to_pylist()
@@ -70,7 +70,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
     usual = 0.0
     for name in ("first", "whole"):  # the first also starts the server that the others come from
         start = time.monotonic()
-        process = begin(tmp_path / name)
+        process = start_run(tmp_path / name)
         process.join()
         assert process.exitcode == 0
         usual = time.monotonic() - start
@@ -82,7 +82,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
         runs += 1
         directory = tmp_path / str(runs)
         while True:
-            process = begin(directory)
+            process = start_run(directory)
             process.join(rng.uniform(0.0, usual))
             if process.exitcode is not None:
                 assert process.exitcode == 0
@@ -90,10 +90,10 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
             process.kill()
             process.join()
             kills += 1
-            done = complete_lines(directory)
+            done = read_complete_lines(directory)
             assert done == list(range(1, len(done) + 1))
             for table in ("clients", "evaluations"):
-                rows = rounds_of_table(directory, table)
+                rows = list_rounds_of_table(directory, table)
                 assert len(rows) == len(set(rows))
                 assert {server_round for server_round, _ in rows} <= set(range(1, len(done) + 2))
             found = CheckpointStore(directory).find_newest().checkpoint

@@ -59,9 +59,9 @@ STEPS = {"w": SERVER_LR, "norm.running_mean": 1.0}
 
 def make_member_result(array: str, arrays: NamedArrays) -> TrainResult:
     """Return a client that moves the first number of one array further than the norm allows."""
-    moved = arrays[array].copy()
-    moved[0] += 1e3
-    return answer({**arrays, array: moved}, norm_bit=1.0)
+    shifted = arrays[array].copy()
+    shifted[0] += 1e3
+    return answer({**arrays, array: shifted}, norm_bit=1.0)
 
 
 def make_declined_result(array: str, arrays: NamedArrays) -> TrainResult:
@@ -81,14 +81,14 @@ def answer(arrays: NamedArrays, norm_bit: float = 0.0) -> TrainResult:
 
 @dataclass
 class Seen:
-    """What one node was sent: models, clipping norms, and what else depends on data."""
+    """The messages to one node: models, clipping norms, and other data-dependent values."""
 
     models: list[NamedArrays] = field(default_factory=list)
     norms: list[float | None] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
 
     def note(self, task: TrainTask, arrays: NamedArrays) -> None:
-        """Keep a train message."""
+        """Store a train message."""
         self.models.append(arrays)
         self.norms.append(task.clipping_norm)
         self.losses.append(task.objective.loss)
@@ -119,15 +119,15 @@ def play(
 
 
 def says_yes(seen: Seen, accounted: GaussianMechanism, array: str) -> bool:
-    """Return whether all that was sent is likelier with the client than without it."""
-    if any(loss > 1.0 for loss in seen.losses):  # exact where it is told at all
+    """Return whether the sent messages are likelier with the client than without it."""
+    if any(loss > 1.0 for loss in seen.losses):  # exact if it is sent at all
         return True
     evidence = 0.0
     for t in range(ROUNDS):
         norm = seen.norms[t] or accounted.clipping_norm
         shift = STEPS[array] * norm / N
-        moved = float(seen.models[t + 1][array][0]) - float(seen.models[t][array][0])
-        evidence += likelihood(moved, shift, accounted.update_multiplier * shift)
+        shifted = float(seen.models[t + 1][array][0]) - float(seen.models[t][array][0])
+        evidence += likelihood(shifted, shift, accounted.update_multiplier * shift)
         following, moving = seen.norms[t + 1], accounted.adaptive_norm
         if following is not None and moving is not None:
             votes = -N * math.log(following / norm) / moving.learning_rate
@@ -225,7 +225,7 @@ def test_membership_cannot_be_inferred_better_than_accounted(
 ) -> None:
     """The bound stays below epsilon; with a tenth of the noise, or none, it is above it.
 
-    A tenth is missed with a probability of 2e-7: then a client is told apart 96 times in a hundred.
+    A tenth is missed with a probability of 2e-7, as a client is then detected in 96 % of the runs.
     """
     private, tenth, bare = attack(kind, array, without, (1.0, 0.1, 0.0))
     print(f"{kind}: {private:.2f} < {epsilon():.2f} < {tenth:.2f} < {bare:.2f}")
@@ -233,14 +233,14 @@ def test_membership_cannot_be_inferred_better_than_accounted(
 
 
 def test_the_bound_of_an_attack() -> None:
-    """Always right is worth what so many runs can show, guessing is worth nothing."""
+    """Perfect attacks give the largest bound of the number of runs; guessing gives none."""
     assert 2.5 < lower_bound(RUNS, 0, RUNS) < 3.0
     assert lower_bound(RUNS // 2, RUNS // 2, RUNS) == 0.0
     assert lower_bound(10**6, 0, 10**6) > 10.0
 
 
 def test_the_bound_is_rarely_above_the_truth() -> None:
-    """Of randomised response, whose epsilon is known: in 20,000 attacks never."""
+    """For randomized response, whose epsilon is known, it never is in 20,000 attacks."""
     truth = 1.0
     p = math.exp(truth) / (1 + math.exp(truth))
     rng = np.random.default_rng(0)

@@ -68,8 +68,10 @@ def test_a_table_with_numbers_to_predict(tmp_path: Path) -> None:
     assert main([str(tmp_path / "run")]) == 0
 
 
-def test_what_the_data_was_taken_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is said at the beginning, and in the manifest: columns, target, and who is left out."""
+def test_a_run_reports_how_it_interpreted_the_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The start of a run and the manifest name columns, target and dropped clients."""
     path = table(tmp_path, more="south,40,no,99.5,yes")
     lines = path.read_text().splitlines()
     dated = [f"{line},2026-01-{i % 28 + 1:02d}" for i, line in enumerate(lines[1:])]
@@ -165,7 +167,7 @@ def test_a_data_set_of_hugging_face(
 
 @pytest.mark.parametrize("samples", [1, 2, 31])
 def test_fewer_samples_than_a_batch(tmp_path: Path, samples: int) -> None:
-    """Then an epoch is one smaller batch; the client counts by what it has."""
+    """An epoch is then one smaller batch; the client counts by its number of samples."""
     x = np.random.default_rng(0).normal(size=(64 + samples, 4)).astype(np.float32)
     y = np.arange(len(x)) % 2
     clients = np.array([0] * 64 + [1] * samples)
@@ -220,7 +222,7 @@ def test_a_client_with_one_class(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_a_table(
+def test_mistakes_in_a_table_are_one_line(
     tmp_path: Path, change: dict[str, str], words: tuple[str, ...], message: str
 ) -> None:
     """Nothing is trained on what may be a mistake; it is one line with the place."""

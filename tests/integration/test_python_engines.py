@@ -25,7 +25,7 @@ if __name__ == "__main__":
         try:
             run(output="bad", **settings, data="npz", **{{"data.path": "none.npz"}})
         except FedQuorumError as error:
-            print("told:", error)
+            print("error:", error)
 """
 
 
@@ -48,7 +48,7 @@ def test_runs_on_ray(tmp_path: Path) -> None:
         shell = Shell(tmp_path, {"RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0"})
         done = shell("python", "script.py")
     assert_as_in_process(done, [tmp_path / name for name in outputs], tmp_path)
-    assert "\ntold: data.path must be " in done.stdout
+    assert "\nerror: data.path must be " in done.stdout
 
 
 @pytest.mark.flower
@@ -63,4 +63,4 @@ def test_runs_on_flower(flower: Shell, tmp_path: Path, berka_file: Path) -> None
     (flower.cwd / "script.py").write_text(script)
     done = flower("python", "script.py")
     assert_as_in_process(done, [flower.cwd / "run"], tmp_path, "experiment=aaggff/berka")
-    assert ("\ntold: the Flower run " in done.stdout) == is_long()
+    assert ("\nerror: the Flower run " in done.stdout) == is_long()

@@ -34,9 +34,9 @@ def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     result = run_block("example")["result"]
     assert isinstance(result, RunResult)
     assert result.settings["strategy.name"] == "fedau"
-    told = capsys.readouterr().out
-    assert f"20 rounds and 400 client answers replayed: {format_summary_line(0)}" in told
-    assert "round 20, client 3 (" in told
+    output = capsys.readouterr().out
+    assert f"20 rounds and 400 client answers replayed: {format_summary_line(0)}" in output
+    assert "round 20, client 3 (" in output
     assert Path("participation.png").is_file()
 
 

@@ -121,9 +121,9 @@ def acting(hooks: Hooks) -> Iterator[None]:
         yield
 
 
-def worker(grid: Any, place: int) -> dict[str, Any]:
+def worker(grid: Any, index: int) -> dict[str, Any]:
     """Return what Ray knows of a worker: its process, and the raylet that it is at."""
-    known = ray._private.state.actors(grid._fleet.members[place].actor._actor_id.hex())
+    known = ray._private.state.actors(grid._fleet.members[index].actor._actor_id.hex())
     return {"process": known["Pid"], "raylet": known["Address"]["NodeID"]}
 
 
@@ -151,13 +151,13 @@ def manifest_of(directory: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_same_bits(tmp_path: Path, real_data: Path, run: Callable[..., Path], case: str) -> None:
-    """On two workers, each at a raylet of its own; on 20 nodes, with data handed out; alone."""
+    """The bits are the same on two workers with separate raylets, on 20 nodes, and in process."""
     words, rounds = CASES[case]
     words = (*words, f"rounds={rounds}")
     raylets: set[str] = set()
 
     def look(grid: Any) -> None:
-        raylets.update(worker(grid, place)["raylet"] for place in range(2))
+        raylets.update(worker(grid, index)["raylet"] for index in range(2))
 
     there = run(tmp_path / "ray", *words, hooks={1: look})
     assert len(raylets) == 2
@@ -168,7 +168,7 @@ def test_same_bits(tmp_path: Path, real_data: Path, run: Callable[..., Path], ca
 
 
 def test_a_worker_that_is_killed(tmp_path: Path, run: Callable[..., Path]) -> None:
-    """Its clients have failed in this round, with the reason, and are back in the next one."""
+    """Its clients fail in this round with a reason, and return in the next one."""
 
     def kill(grid: Any) -> None:
         os.kill(worker(grid, 0)["process"], signal.SIGKILL)
@@ -223,7 +223,7 @@ def interrupt(_: Any) -> None:
 
 
 def test_resumed_from_ray_in_process(tmp_path: Path, run: Callable[..., Path]) -> None:
-    """With models that clients keep, and Markov availability: the bits of a run never stopped."""
+    """With local models and Markov availability, the bits are those of an uninterrupted run."""
     kept = ("strategy=local_only", "availability=markov", "availability.p=0.6")
     words = (*FAST, *kept, "engine.num_supernodes=2", "rounds=6")
     stopped = tmp_path / "stopped"
@@ -252,19 +252,21 @@ def test_workers_with_other_code(
     """One line, before there is a directory."""
     facts = {**collect_code_facts(), "numpy": "0.1"}
     monkeypatch.setattr("server_app.ray_engine.engine.collect_code_facts", lambda: facts)
-    told = r"^all workers must have the code of the run's process: numpy is \S+ on \S+, and 0\.1 th"
-    with pytest.raises(RunError, match=told):
+    message = (
+        r"^all workers must have the code of the run's process: numpy is \S+ on \S+, and 0\.1 th"
+    )
+    with pytest.raises(RunError, match=message):
         run(tmp_path / "run", *FAST, "engine.workers=1")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_machine_that_is_lost(tmp_path: Path, cluster: Cluster, run: Callable[..., Path]) -> None:
-    """One raylet of three is killed in the midst; its worker goes on at another one."""
+    """One raylet of three is killed during the run; its worker restarts at another one."""
     third = cluster.add_node()
     lost: list[int] = []
 
     def lose(grid: Any) -> None:
-        workers = [worker(grid, place) for place in range(3)]
+        workers = [worker(grid, index) for index in range(3)]
         raylets = [known["raylet"] for known in workers]
         assert len(set(raylets)) == 3
         lost.append(raylets.index(third.node_id))
@@ -319,7 +321,7 @@ def count_lines(path: Path) -> int:
 
 
 def test_a_sweep_of_tasks(cluster: Cluster, tmp_path: Path) -> None:
-    """A job is a task. Ctrl-C ends all, and the same command goes on, with the same bits."""
+    """A job is a task. Ctrl-C ends all jobs, and the same command resumes with the same bits."""
     sweep = tmp_path / "sweep"
     jobs = [sweep / str(job) for job in range(2)]
     sizes = ("data.num_clients=4", "data.num_priority=2", "evaluation.every=100000")
@@ -328,7 +330,7 @@ def test_a_sweep_of_tasks(cluster: Cluster, tmp_path: Path) -> None:
     words = ("-m", "hydra/launcher=ray", *words_of_all, "rounds=100000", "seed=1,2")
 
     def run_until(rounds: Sequence[int]) -> str:
-        """Interrupt the sweep when each job has so many rounds."""
+        """Interrupt the sweep when each job has this many rounds."""
         command = ("fedquorum", *words, f"hydra.sweep.dir={sweep}")
         with start_command(*command, cwd=tmp_path, RAY_ADDRESS=cluster.address) as process:
             done = [job / "rounds.jsonl" for job in jobs]

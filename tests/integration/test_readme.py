@@ -143,9 +143,9 @@ def test_the_decision_is_explained_as_shown(tmp_path: Path) -> None:
     tenth of a percent in round 3, and by a tenth in round 10.
     """
     run = run_here(tmp_path / "run", "rounds=20")
-    told = "\n".join(describe_decision(read_audit_input(run), client=10, number=3)) + "\n"
-    assert NUMBER.sub("#", told) == NUMBER.sub("#", EXPLANATION)
-    numbers, shown = ([float(n) for n in NUMBER.findall(text)] for text in (told, EXPLANATION))
+    explained = "\n".join(describe_decision(read_audit_input(run), client=10, number=3)) + "\n"
+    assert NUMBER.sub("#", explained) == NUMBER.sub("#", EXPLANATION)
+    numbers, shown = ([float(n) for n in NUMBER.findall(text)] for text in (explained, EXPLANATION))
     assert numbers == pytest.approx(shown, rel=1e-2)
 
 

@@ -112,7 +112,7 @@ def cnn_run(tmp_path_factory: pytest.TempPathFactory, real_data: Path) -> Path:
 
 
 def run_with_threads(folder: Path, threads: int, nodes: int) -> Path:
-    """Run the small CNN in a process of its own, whose torch has so many threads."""
+    """Run the small CNN in a separate process with this many torch threads."""
     shell = Shell(folder, {"OMP_NUM_THREADS": str(threads)})
     words = (*CNN, f"engine.num_supernodes={nodes}", "hydra.run.dir=run")
     done = shell("fedquorum", *words)

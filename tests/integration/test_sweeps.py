@@ -40,7 +40,7 @@ def group(leader: int) -> set[int]:
 
 
 def test_several_jobs_at_a_time(shell: Shell) -> None:
-    """Two processes share the jobs; all complete, one that cannot is told, nothing is left."""
+    """Two processes share the jobs; all complete, an impossible one is reported."""
     words = ("engine.jobs=2", "rounds=2", "strategy=fedalign,fedavg", "client.lr=0.1,0.2,0", *SMALL)
     done = shell("fedquorum", "-m", *words)
     assert done.status == 1, done.stdout + done.stderr
@@ -89,7 +89,7 @@ def test_a_killed_process_and_an_interrupted_sweep(shell: Shell) -> None:
 
 
 def test_a_job_that_slurm_takes_the_machine_from(shell: Shell) -> None:
-    """Submitit requeues it, and it goes on from its checkpoint: the bits of a job left alone."""
+    """Submitit requeues it, and it resumes from its checkpoint with the same bits."""
     words = (*SMALL[:-1], "engine.checkpoint_every=2", "evaluation.every=1000", "rounds=150")
     sweep = shell.cwd / "sweep"
     job = sweep / "0"
