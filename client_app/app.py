@@ -133,8 +133,8 @@ class StoredModel:
 
     def load(self, start: NamedArrays) -> NamedArrays:
         """Return the model, ``start`` before the first round."""
-        kept = self.context.state.array_records.get(self._key)
-        return start if kept is None else decode_arrays(kept)
+        stored = self.context.state.array_records.get(self._key)
+        return start if stored is None else decode_arrays(stored)
 
     def save(self, arrays: NamedArrays) -> None:
         """Keep the model for the next round."""
@@ -166,19 +166,19 @@ def handle_train(message: Message, context: Context) -> Message:
     others = decode_start_models(message.content, tasks)
     starts = {client: list(model.values()) for client, model in others.items()}
     received = list(arrays.values())
-    measuring = [
+    evaluating = [
         task.client for task in tasks if task.needs_evaluation and task.client not in starts
     ]
-    _prepare_evaluation(node, received, "train", measuring)
+    _prepare_evaluation(node, received, "train", evaluating)
 
     def join(client: FederatedClient, task: TrainTask) -> TrainResult:
         return client.evaluate_and_decide(starts.get(task.client, received), task)
 
-    answers = list(_run_tasks(node, tasks, join, TrainResult))
-    joined = [i for i, answer in enumerate(answers) if answer.status is Status.DONE]
+    results = list(_run_tasks(node, tasks, join, TrainResult))
+    joined = [i for i, result in enumerate(results) if result.status is Status.DONE]
     if joined and tasks[joined[0]].can_be_summed:
-        return _train_into_sum(message, node, arrays, tasks, answers, joined=joined)
-    return _train_to_models(message, node, arrays, tasks, answers, joined=joined, starts=starts)
+        return _train_into_sum(message, node, arrays, tasks, results, joined=joined)
+    return _train_to_models(message, node, arrays, tasks, results, joined=joined, starts=starts)
 
 
 def _train_stored_models(
@@ -191,15 +191,15 @@ def _train_stored_models(
     """Return the reply of clients whose models stay with them."""
 
     def join_and_train(client: FederatedClient, task: TrainTask) -> TrainResult:
-        kept = StoredModel(context, client.client_id)
-        start = list(kept.load(arrays).values())
-        answer = client.evaluate_and_decide(start, task)
-        if answer.status is Status.DONE:
-            kept.save(dict(zip(arrays, client.train(start, task), strict=True)))
-        return answer
+        stored = StoredModel(context, client.client_id)
+        start = list(stored.load(arrays).values())
+        result = client.evaluate_and_decide(start, task)
+        if result.status is Status.DONE:
+            stored.save(dict(zip(arrays, client.train(start, task), strict=True)))
+        return result
 
-    answers = list(_run_tasks(node, tasks, join_and_train, TrainResult))
-    return Message(encode_train_reply(answers), reply_to=message)
+    results = list(_run_tasks(node, tasks, join_and_train, TrainResult))
+    return Message(encode_train_reply(results), reply_to=message)
 
 
 def _train_to_models(
@@ -218,18 +218,18 @@ def _train_to_models(
     """
     stacked = [np.empty((len(joined), *array.shape), array.dtype) for array in arrays.values()]
 
-    def keep(places: list[int], models: list[torch.Tensor]) -> None:
+    def store_models(indices: list[int], models: list[torch.Tensor]) -> None:
         for whole, trained in zip(stacked, models, strict=True):
-            whole[places] = trained.cpu().numpy()
+            whole[indices] = trained.cpu().numpy()
 
     failed = set()
-    for places, result in _train_joined(node, arrays, tasks, joined, keep, starts=starts):
+    for indices, result in _train_joined(node, arrays, tasks, joined, store_models, starts=starts):
         if isinstance(result, Exception):
-            failed.update(places)
-            results[joined[places[0]]] = _report_failure(
-                node, tasks[joined[places[0]]].client, result
+            failed.update(indices)
+            results[joined[indices[0]]] = _report_failure(
+                node, tasks[joined[indices[0]]].client, result
             )
-    left = [place for place in range(len(joined)) if place not in failed]
+    left = [index for index in range(len(joined)) if index not in failed]
     if not left:
         return Message(encode_train_reply(results), reply_to=message)
     whole = stacked if not failed else [array[left] for array in stacked]
@@ -249,25 +249,25 @@ def _train_into_sum(
     """Return the reply with the weighted sum of the updates of the clients that joined."""
     bins = ExponentBins.for_num_terms(tasks[0].num_terms)
     sums: dict[int, UpdateSum] = {}  # of each thread its own: any grouping has the same bits
-    factors = [tasks[i].compute_numerator(results[i].num_examples or 0.0) for i in joined]
+    numerators = [tasks[i].compute_numerator(results[i].num_examples or 0.0) for i in joined]
 
-    def add(places: list[int], models: list[torch.Tensor]) -> list[str | None]:
+    def add_models(indices: list[int], models: list[torch.Tensor]) -> list[str | None]:
         thread = threading.get_ident()
         if thread not in sums:
             sums[thread] = UpdateSum(arrays, models[0].device, bins)
-        return sums[thread].add(models, [factors[place] for place in places])
+        return sums[thread].add(models, [numerators[index] for index in indices])
 
-    for places, result in _train_joined(node, arrays, tasks, joined, add):
+    for indices, result in _train_joined(node, arrays, tasks, joined, add_models):
         if isinstance(result, Exception):
-            results[joined[places[0]]] = _report_failure(
-                node, tasks[joined[places[0]]].client, result
+            results[joined[indices[0]]] = _report_failure(
+                node, tasks[joined[indices[0]]].client, result
             )
             continue
-        for place, problem in zip(places, result, strict=True):
+        for index, problem in zip(indices, result, strict=True):
             if problem is not None:
-                client = tasks[joined[place]].client
-                results[joined[place]] = TrainResult(client, Status.REJECTED, reason=problem)
-    if not any(answer.status is Status.DONE for answer in results):
+                client = tasks[joined[index]].client
+                results[joined[index]] = TrainResult(client, Status.REJECTED, reason=problem)
+    if not any(outcome.status is Status.DONE for outcome in results):
         return Message(encode_train_reply(results), reply_to=message)
     first, *others = sums.values()
     for other in others:
@@ -306,19 +306,19 @@ def handle_evaluate(message: Message, context: Context) -> Message:
     node, hosted = _load_hosted(context)
     arrays, tasks = decode_evaluate_request(message.content, hosted)
     received = list(arrays.values())
-    for part in ALL_SPLITS:
-        asked = [task for task in tasks if (task.train if part == "train" else task.test)]
-        if not any(task.evaluates_local_model for task in asked):
-            _prepare_evaluation(node, received, part, [task.client for task in asked])
+    for split in ALL_SPLITS:
+        selected = [task for task in tasks if (task.train if split == "train" else task.test)]
+        if not any(task.evaluates_local_model for task in selected):
+            _prepare_evaluation(node, received, split, [task.client for task in selected])
 
-    def measure(client: FederatedClient, task: EvaluateTask) -> EvaluateResult:
+    def evaluate_task(client: FederatedClient, task: EvaluateTask) -> EvaluateResult:
         if task.evaluates_local_model:
-            kept = StoredModel(context, client.client_id).load(arrays)
-            return client.evaluate_task(list(kept.values()), task)
+            stored = StoredModel(context, client.client_id).load(arrays)
+            return client.evaluate_task(list(stored.values()), task)
         return client.evaluate_task(received, task)
 
-    answers = list(_run_tasks(node, tasks, measure, EvaluateResult))
-    return Message(encode_evaluate_reply(answers), reply_to=message)
+    results = list(_run_tasks(node, tasks, evaluate_task, EvaluateResult))
+    return Message(encode_evaluate_reply(results), reply_to=message)
 
 
 def _load_hosted(context: Context) -> tuple[Node, Sequence[int]]:
@@ -349,11 +349,11 @@ def _run_tasks(
     """Yield each client's answer; a client that raises has failed."""
     for task in tasks:
         try:
-            answer = work(node.get_client(task.client), task)
+            result = work(node.get_client(task.client), task)
         except Exception as error:  # one client's failure must not take the others with it
             log(ERROR, "Client %d failed", task.client, exc_info=error)
-            answer = kind(task.client, Status.FAILED, reason=node.get_reason(error))
-        yield answer
+            result = kind(task.client, Status.FAILED, reason=node.get_reason(error))
+        yield result
 
 
 def _get_node(context: Context) -> tuple[Node, Sequence[int]]:

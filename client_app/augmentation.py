@@ -46,7 +46,7 @@ class Transform:
 def crop_images(images: torch.Tensor, corner: NDArray[np.int64]) -> torch.Tensor:
     """Return the h x w window of each image after padding whose upper left is at ``corner``.
 
-    The padding is 4 zeros on each side: the mean colour of normalised images, as in FedAU's
+    The padding is 4 zeros on each side: the mean color of normalized images, as in FedAU's
     published code, and black otherwise. ``corner`` (2, n) has row and column, 0 to 8.
     """
     n, c, h, w = images.shape
@@ -65,7 +65,7 @@ def flip_images(images: torch.Tensor, chosen: NDArray[np.bool_]) -> torch.Tensor
 
 @dataclass(frozen=True)
 class ColorJitter:
-    """The changes of the colours of n images, each array of shape (n,).
+    """The changes of the colors of n images, each array of shape (n,).
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class ColorJitter:
     brightness : array of float32
         The factor of all pixels.
     hue : array of float32
-        Turn around the colour circle, 1 is once around.
+        Turn around the color circle, 1 is once around.
     hue_first : array of bool
         Whether the hue turns before the brightness changes.
     """
@@ -114,7 +114,7 @@ class ColorJitter:
 
 
 def jitter_colors(images: torch.Tensor, jitter: ColorJitter) -> torch.Tensor:
-    """Return colour images (n, 3, h, w) in [0, 1], changed as ``jitter`` says.
+    """Return color images (n, 3, h, w) in [0, 1], changed as ``jitter`` says.
 
     Sharpened by a factor 2; brightness and hue; 2 bits kept of each byte; each channel's
     histogram equalized. All of this works on bytes, as torchvision's functions of these names
@@ -147,7 +147,7 @@ def adjust_brightness(pixels: torch.Tensor, factors: NDArray[np.float32]) -> tor
 
 
 def adjust_hue(pixels: torch.Tensor, shifts: NDArray[np.float32]) -> torch.Tensor:
-    """Return uint8 colour images (n, 3, h, w) with hues turned by ``shifts`` (n,).
+    """Return uint8 color images (n, 3, h, w) with hues turned by ``shifts`` (n,).
 
     As torchvision's ``adjust_hue``, which has one turn for all images, up to 1 of 255 where
     float32 rounds otherwise. With hue H in sixths of the circle, value V = max(R, G, B) and
@@ -155,15 +155,15 @@ def adjust_hue(pixels: torch.Tensor, shifts: NDArray[np.float32]) -> torch.Tenso
 
         V - C * clip(min(k, 4 - k), 0, 1),   k = (N + H) mod 6,   N = 5, 3, 1 for R, G, B.
     """
-    colours = pixels / 255
-    red, green, blue = colours.unbind(1)  # (n, h, w)
-    value = colours.amax(1)
-    chroma = value - colours.amin(1)
-    divisor = torch.where(chroma > 0, chroma, 1)  # grey stays grey, whatever its hue
+    colors = pixels / 255
+    red, green, blue = colors.unbind(1)  # (n, h, w)
+    value = colors.amax(1)
+    chroma = value - colors.amin(1)
+    denominator = torch.where(chroma > 0, chroma, 1)  # gray stays gray, whatever its hue
     hue = torch.where(
         value == red,
-        (green - blue) / divisor,
-        torch.where(value == green, (blue - red) / divisor + 2, (red - green) / divisor + 4),
+        (green - blue) / denominator,
+        torch.where(value == green, (blue - red) / denominator + 2, (red - green) / denominator + 4),
     )
     hue += to_device(torch.from_numpy(6 * shifts), pixels.device)[:, None, None]
     channels = to_device(torch.tensor([5.0, 3.0, 1.0]), pixels.device)[:, None, None]
@@ -174,10 +174,10 @@ def adjust_hue(pixels: torch.Tensor, shifts: NDArray[np.float32]) -> torch.Tenso
 
 
 def _apply_where(
-    chosen: NDArray[np.bool_], change: AugmentFn, images: torch.Tensor
+    selected: NDArray[np.bool_], change: AugmentFn, images: torch.Tensor
 ) -> torch.Tensor:
     """Return the images with the ``chosen`` ones (n,) changed, all of them at once."""
-    rows = to_device(torch.from_numpy(np.flatnonzero(chosen)), images.device)
+    rows = to_device(torch.from_numpy(np.flatnonzero(selected)), images.device)
     return images.index_copy(0, rows, change(images[rows]))
 
 
@@ -191,20 +191,20 @@ color_jitter = Transform(
     ColorJitter.sample_numbers,
     lambda images, coins, amounts: jitter_colors(images, ColorJitter.from_numbers(coins, amounts)),
 )
-"""Other colours, for images (n, 3, h, w) in [0, 1]."""
+"""Other colors, for images (n, 3, h, w) in [0, 1]."""
 
 
 def build_input_jitter(scale: PixelNormalization) -> Transform:
-    """Return the step that gives images other colours which are normalised by ``scale``.
+    """Return the step that gives images other colors which are normalized by ``scale``.
 
     Rounding does not matter: what becomes bytes are multiples of 1 / 255 up to rounding, whose
     bytes are cut off far from the next whole number.
     """
 
-    def change(images: torch.Tensor, *numbers: RandomNumbers) -> torch.Tensor:
+    def apply_jitter(images: torch.Tensor, *numbers: RandomNumbers) -> torch.Tensor:
         return scale.normalize(color_jitter.apply(scale.denormalize(images), *numbers))
 
-    return Transform(color_jitter.draw, change)
+    return Transform(color_jitter.draw, apply_jitter)
 
 
 _TRANSFORMS: dict[str, tuple[Transform, ...]] = {
@@ -222,11 +222,11 @@ class Augmentation:
     ----------
     name : str
         What FedAU's published code does: ``crop`` on SVHN; ``crop_flip`` on CIFAR-10 and
-        CINIC-10; ``cifar100`` on CIFAR-100, new colours before crop and flip; ``none``.
+        CINIC-10; ``cifar100`` on CIFAR-100, new colors before crop and flip; ``none``.
     draws : sequence of callable
         For each client; its ``"augmentation"`` is where the random numbers come from.
     scale : PixelNormalization, optional
-        Of images that are normalised.
+        Of images that are normalized.
 
     Notes
     -----
@@ -244,21 +244,21 @@ class Augmentation:
     ) -> None:
         self._steps = _TRANSFORMS[name]
         if scale is not None:
-            recolouring = build_input_jitter(scale)
-            self._steps = tuple(recolouring if s is color_jitter else s for s in self._steps)
+            input_jitter = build_input_jitter(scale)
+            self._steps = tuple(input_jitter if s is color_jitter else s for s in self._steps)
         self._rngs = [draw("augmentation") for draw in draws] if self._steps else []
 
     def __call__(self, images: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
         """Return a batch changed, of whose images the first ``counts[0]`` are client 0's, ..."""
         if not self._steps:
             return images
-        drawn = [
+        sampled = [
             [step.draw(n, rng) for step in self._steps]
             for n, rng in zip(counts, self._rngs, strict=False)
         ]
-        for step, *numbers in zip(self._steps, *drawn, strict=True):
-            joined = (np.concatenate(arrays, axis=-1) for arrays in zip(*numbers, strict=True))
-            images = step.change(images, *joined)
+        for step, *numbers in zip(self._steps, *sampled, strict=True):
+            combined = (np.concatenate(arrays, axis=-1) for arrays in zip(*numbers, strict=True))
+            images = step.change(images, *combined)
         return images
 
 
@@ -282,7 +282,7 @@ def check_augmentation(
     inputs : array or tensor of float32
         A client's (n, *input_shape).
     scale : PixelNormalization, optional
-        Of images that are normalised: their pixels were in [0, 1].
+        Of images that are normalized: their pixels were in [0, 1].
 
     Raises
     ------
@@ -301,7 +301,7 @@ def check_augmentation(
     if input_shape[0] != NUM_COLORS:
         raise SettingsError(
             "client.augmentation must be none, crop or crop_flip where images do not have 3 "
-            f"colour channels, got {name} for inputs {input_shape}"
+            f"color channels, got {name} for inputs {input_shape}"
         )
     if len(inputs) == 0 or scale is not None:
         return

@@ -71,7 +71,7 @@ def compute_participation_rates(
 ) -> ParticipationRates | None:
     """Return how often each client is available, or None for a trace.
 
-    In (0, 1]; 1 for ``always``. For ``cyclic`` it is the realised share of rounds, active
+    In (0, 1]; 1 for ``always``. For ``cyclic`` it is the realized share of rounds, active
     rounds / period, which differs from p_n by rounding. Only a simulation has the labels of all
     clients in one place: this is for baselines and diagnostics that are handed what no server
     knows.
@@ -101,13 +101,13 @@ def _build_stochastic_processes(
         raise TypeError(f"no availability process for {type(settings).__name__}")
     probability = _get_probability(settings, seed, data)
     if _is_shared(settings.p):
-        alike = _build_process(settings, probability(0))
-        return lambda _: alike
+        shared = _build_process(settings, probability(0))
+        return lambda _: shared
     return cache(lambda client: _build_process(settings, probability(client)))
 
 
 def _is_shared(p: object) -> bool:
-    """Say whether one probability is that of all clients, who then share a process."""
+    """Return whether one probability is that of all clients, who then share a process."""
     return p not in (None, CLASS_RATES) and not isinstance(p, list)
 
 

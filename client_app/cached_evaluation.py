@@ -70,15 +70,15 @@ class CachedEvaluator:
         self._task = task
         self.metric = metric
         self._arrays: Arrays = []
-        self._kept = {part: EvalCache(rows) for part, rows in examples.items()}
+        self._caches = {split: EvalCache(rows) for split, rows in examples.items()}
         self._flops_per_sample = flops_per_sample
         self._rows_at_once = min(MAX_PREDICTIONS, rows_at_once)
         self._threads = threads
         dense = build_dense_gradients(model, task)
         self._dense: dict[Split, DenseEvaluator] = {}
         if dense is not None:
-            for part, rows in examples.items():
-                self._dense[part] = DenseEvaluator(dense, rows, task, self._rows_at_once)
+            for split, rows in examples.items():
+                self._dense[split] = DenseEvaluator(dense, rows, task, self._rows_at_once)
 
     @property
     def splits(self) -> tuple[Split, ...]:
@@ -92,28 +92,28 @@ class CachedEvaluator:
     def evaluate(self, arrays: Arrays, split: Split, client: int) -> ClientMetrics:
         """Return one client's measurements of the model with these arrays."""
         self._clear_if_changed(arrays)
-        kept = self._kept[split]
-        if not kept.has(client):
+        cache = self._caches[split]
+        if not cache.has(client):
             self.prepare(arrays, split, [client])
-        return kept.get(client)
+        return cache.get(client)
 
     def prepare(self, arrays: Arrays, split: Split, clients: Iterable[int]) -> None:
         """Make the missing measurements for these clients."""
         self._clear_if_changed(arrays)
-        missing = self._kept[split].find_missing(clients)
+        missing = self._caches[split].find_missing(clients)
         if not missing:
             return
         load_arrays(arrays, self._model)
         metric = "loss" if split == "train" else self.metric
-        for group, measured in self._evaluate_groups(split, missing, metric):
-            self._kept[split].add(group, measured)
+        for group, metrics in self._evaluate_groups(split, missing, metric):
+            self._caches[split].add(group, metrics)
 
     def _clear_if_changed(self, arrays: Arrays) -> None:
         """Forget what was measured of another model than that with these arrays."""
         if not _is_same_model(arrays, self._arrays):
             self._arrays = list(arrays)
-            for kept in self._kept.values():
-                kept.clear()
+            for cache in self._caches.values():
+                cache.clear()
 
     def _evaluate_groups(
         self, split: Split, clients: Sequence[int], metric: str
@@ -125,8 +125,8 @@ class CachedEvaluator:
             state = self._model.state_dict()
             yield clients, self._dense[split].evaluate(state, clients, metric, workers)
         elif examples.device.type == "cpu":
-            for client, measured in self._evaluate_separately(examples, clients, metric):
-                yield [client], measured
+            for client, metrics in self._evaluate_separately(examples, clients, metric):
+                yield [client], metrics
         else:
             for group in _group_clients(clients, examples, self._rows_at_once):
                 counts = examples.get_counts(group)
@@ -137,7 +137,7 @@ class CachedEvaluator:
     ) -> Iterator[tuple[int, MetricsByClient]]:
         """Measure each client in passes of its own: their shapes depend on its rows alone."""
 
-        def measure(client: int) -> MetricsByClient:
+        def evaluate_client(client: int) -> MetricsByClient:
             first, count = examples.get_start(client), examples.count(client)
             rows = torch.arange(first, first + count, device=examples.device)
             counts = np.array([count])
@@ -147,11 +147,11 @@ class CachedEvaluator:
 
         self._model.eval()
         workers = self._choose_workers(int(examples.get_counts(clients).max()))
-        measurements = workers.map(measure, clients, prefetch=2 * workers.count)
-        for client, measured in zip(clients, measurements, strict=True):
-            if isinstance(measured, Exception):
-                raise measured
-            yield client, measured
+        results = workers.map(evaluate_client, clients, prefetch=2 * workers.count)
+        for client, metrics in zip(clients, results, strict=True):
+            if isinstance(metrics, Exception):
+                raise metrics
+            yield client, metrics
 
     def _evaluate_rows(
         self, x: torch.Tensor, y: torch.Tensor, counts: NDArray[np.int64], metric: str
@@ -184,13 +184,13 @@ class EvalCache:
     def __init__(self, examples: Examples) -> None:
         self._examples = examples
         count = len(examples.clients)
-        self._known = np.zeros(count, dtype=np.bool_)
+        self._is_cached = np.zeros(count, dtype=np.bool_)
         self._values = np.empty((count, len(fields(ClientMetrics))))
         self._added: list[NDArray[np.int64]] = []
 
     def has(self, client: int) -> bool:
-        """Say whether a client has measured."""
-        return bool(self._known[self._examples.get_index(client)])
+        """Return whether a client has measured."""
+        return bool(self._is_cached[self._examples.get_index(client)])
 
     def get(self, client: int) -> ClientMetrics:
         """Return a client's measurements."""
@@ -199,20 +199,20 @@ class EvalCache:
     def find_missing(self, clients: Iterable[int]) -> list[int]:
         """Return those of the clients that have not measured."""
         wanted = np.asarray(list(clients), dtype=np.int64)
-        missing: list[int] = wanted[~self._known[self._examples.get_indices(wanted)]].tolist()
+        missing: list[int] = wanted[~self._is_cached[self._examples.get_indices(wanted)]].tolist()
         return missing
 
     def add(self, clients: Sequence[int], metrics: MetricsByClient) -> None:
         """Keep the clients' measurements."""
-        places = self._examples.get_indices(clients)
-        self._known[places] = True
-        self._values[places] = np.stack(metrics.columns, axis=1)
-        self._added.append(places)
+        indices = self._examples.get_indices(clients)
+        self._is_cached[indices] = True
+        self._values[indices] = np.stack(metrics.columns, axis=1)
+        self._added.append(indices)
 
     def clear(self) -> None:
         """Forget all, in time for those that measured."""
-        for places in self._added:
-            self._known[places] = False
+        for indices in self._added:
+            self._is_cached[indices] = False
         self._added = []
 
 
@@ -224,7 +224,7 @@ def _is_same_model(arrays: Arrays, others: Arrays) -> bool:
 
 
 def _has_same_bits(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    """Say whether two arrays are the same to the bit: NaN of a diverged model equals itself."""
+    """Return whether two arrays are the same to the bit: NaN of a diverged model equals itself."""
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     return np.array_equal(_to_bits(one), _to_bits(other))
@@ -240,9 +240,9 @@ def _group_clients(
 ) -> Iterator[list[int]]:
     """Divide clients so that the rows of each group are one pass, or those of one client."""
     group: list[int] = []
-    rows, most = 0, min(rows_at_once, MAX_INPUT_NUMBERS // math.prod(examples.input_shape))
+    rows, max_rows = 0, min(rows_at_once, MAX_INPUT_NUMBERS // math.prod(examples.input_shape))
     for client in clients:
-        if group and rows + examples.count(client) > most:
+        if group and rows + examples.count(client) > max_rows:
             yield group
             group, rows = [], 0
         group.append(client)

@@ -63,10 +63,10 @@ class FederatedClient(NumPyClient):
         returns no arrays, 0 examples and the status DECLINED.
         """
         task = build_train_task(config, self.client_id)
-        answer = self.evaluate_and_decide(parameters, task)
-        if answer.status is not Status.DONE:
-            return [], 0, to_metrics(answer)
-        return self.train(parameters, task), int(answer.num_examples or 0), to_metrics(answer)
+        result = self.evaluate_and_decide(parameters, task)
+        if result.status is not Status.DONE:
+            return [], 0, to_metrics(result)
+        return self.train(parameters, task), int(result.num_examples or 0), to_metrics(result)
 
     def evaluate(
         self, parameters: Arrays, config: dict[str, Any]
@@ -77,13 +77,13 @@ class FederatedClient(NumPyClient):
         that was measured; the loss and count in front are of the test part where it was measured.
         """
         task = build_evaluate_task(config, self.client_id)
-        answer = self.evaluate_task(parameters, task)
+        result = self.evaluate_task(parameters, task)
         if task.test:
-            rows = 0.0 if math.isnan(answer.test_num_examples) else answer.test_num_examples
-            return answer.test_loss, int(rows), to_metrics(answer)
+            rows = 0.0 if math.isnan(result.test_num_examples) else result.test_num_examples
+            return result.test_loss, int(rows), to_metrics(result)
         if task.train:
-            return answer.loss, int(answer.num_examples or 0), to_metrics(answer)
-        return 0.0, 0, to_metrics(answer)
+            return result.loss, int(result.num_examples or 0), to_metrics(result)
+        return 0.0, 0, to_metrics(result)
 
     def evaluate_and_decide(self, parameters: Arrays, task: TrainTask) -> TrainResult:
         """Measure the received model and decide whether to take part in the round.
@@ -129,10 +129,10 @@ class FederatedClient(NumPyClient):
             train = measurements.evaluate(parameters, "train", client)
         if task.test:
             test = measurements.evaluate(parameters, "test", client)
-        validated = task.test and "validation" in measurements.splits
-        if validated and measurements.count("validation", client):
+        has_validation = task.test and "validation" in measurements.splits
+        if has_validation and measurements.count("validation", client):
             validation = measurements.evaluate(parameters, "validation", client)
-        further = measurements.metric not in BASIC_METRICS
+        has_extra_metric = measurements.metric not in BASIC_METRICS
         return EvaluateResult(
             client,
             Status.DONE,
@@ -142,16 +142,16 @@ class FederatedClient(NumPyClient):
             test_num_examples=test.num_examples or math.nan,
             test_loss=test.loss,
             test_accuracy=test.accuracy,
-            test_metric=test.metric if further else math.nan,
+            test_metric=test.metric if has_extra_metric else math.nan,
             validation_num_examples=validation.num_examples or math.nan,
             validation_loss=validation.loss,
             validation_accuracy=validation.accuracy,
-            validation_metric=validation.metric if further else math.nan,
+            validation_metric=validation.metric if has_extra_metric else math.nan,
         )
 
 
 def _should_train(task: TrainTask, received: ClientMetrics) -> bool:
-    """Say whether the client takes part: without a gate, or with priority, it always does."""
+    """Return whether the client takes part: without a gate, or with priority, it always does."""
     if task.epsilon is None or task.priority:
         return True
     return should_train(

@@ -51,8 +51,8 @@ class Conv2dGrad:
     Sound is an image of one row, and its layers have weights (c', c, k) for (c', c, 1, k).
     """
 
-    def __init__(self, layer: nn.Conv2d | RowConv1d, places: tuple[int, ...]) -> None:
-        self._places = places
+    def __init__(self, layer: nn.Conv2d | RowConv1d, indices: tuple[int, ...]) -> None:
+        self._indices = indices
         self._geometry: tuple[Any, ...] = (layer.stride, layer.padding, layer.dilation)
         if isinstance(layer, RowConv1d):
             self._geometry = layer.geometry
@@ -62,7 +62,7 @@ class Conv2dGrad:
     def forward(self, x: torch.Tensor, weights: Tensors) -> torch.Tensor:
         """Return z (b, c', h', w')."""
         self._x = x
-        weight, bias = (weights[i] for i in self._places)
+        weight, bias = (weights[i] for i in self._indices)
         z: torch.Tensor = aten.convolution(
             x, _to_image_weight(weight), bias, *self._geometry, False, [0, 0], self._groups
         )
@@ -72,7 +72,7 @@ class Conv2dGrad:
         self, grad_output: torch.Tensor, weights: Tensors, grads: Tensors, *, first: bool
     ) -> torch.Tensor:
         """Add both gradients, and return that of x."""
-        weight, bias = self._places
+        weight, bias = self._indices
         below, of_weight, of_bias = aten.convolution_backward(
             *(grad_output, self._x, _to_image_weight(weights[weight]), list(weights[bias].shape)),
             *(*self._geometry, False, [0, 0], self._groups, [not first, True, True]),
@@ -95,18 +95,18 @@ class WaveformConvGrad(Conv2dGrad):
     torch's own kernel takes five times as long.
     """
 
-    def __init__(self, layer: RowConv1d, places: tuple[int, ...]) -> None:
-        super().__init__(layer, places)
+    def __init__(self, layer: RowConv1d, indices: tuple[int, ...]) -> None:
+        super().__init__(layer, indices)
         (self._size,), (self._stride,) = layer.kernel_size, layer.stride
 
     def backward(
         self, grad_output: torch.Tensor, weights: Tensors, grads: Tensors, *, first: bool
     ) -> torch.Tensor:
         """Add both gradients; nobody needs that of x, which is an input."""
-        weight, bias = (grads[i] for i in self._places)
-        seen = self._x.flatten(start_dim=1).unfold(1, self._size, self._stride)
+        weight, bias = (grads[i] for i in self._indices)
+        windows = self._x.flatten(start_dim=1).unfold(1, self._size, self._stride)
         slopes = grad_output.movedim(1, -1).flatten(end_dim=2)
-        weight.squeeze(1).addmm_(slopes.t(), seen.flatten(end_dim=1))
+        weight.squeeze(1).addmm_(slopes.t(), windows.flatten(end_dim=1))
         bias.add_(slopes.sum(dim=0))
         return grad_output
 
@@ -114,21 +114,21 @@ class WaveformConvGrad(Conv2dGrad):
 class LinearGrad:
     """z = x W^T + b."""
 
-    def __init__(self, layer: nn.Linear, places: tuple[int, ...]) -> None:
-        self._places = places
+    def __init__(self, layer: nn.Linear, indices: tuple[int, ...]) -> None:
+        self._indices = indices
         self._x = torch.empty(0)
 
     def forward(self, x: torch.Tensor, weights: Tensors) -> torch.Tensor:
         """Return z (b, u') of x (b, u)."""
         self._x = x
-        weight, bias = (weights[i] for i in self._places)
+        weight, bias = (weights[i] for i in self._indices)
         return torch.addmm(bias, x, weight.t())
 
     def backward(
         self, grad_output: torch.Tensor, weights: Tensors, grads: Tensors, *, first: bool
     ) -> torch.Tensor:
         """Add both gradients, and return that of x."""
-        weight, bias = self._places
+        weight, bias = self._indices
         below = (
             grad_output if first else grad_output @ weights[weight]
         )  # before into, which may be weights
@@ -138,17 +138,17 @@ class LinearGrad:
 
 
 class BatchNormGrad:
-    """Batch normalisation by the batch at hand, which moves the running statistics."""
+    """Batch normalization by the batch at hand, which moves the running statistics."""
 
-    def __init__(self, layer: nn.BatchNorm1d | nn.BatchNorm2d, places: tuple[int, ...]) -> None:
+    def __init__(self, layer: nn.BatchNorm1d | nn.BatchNorm2d, indices: tuple[int, ...]) -> None:
         self._layer = layer
-        self._places = places
+        self._indices = indices
         self._saved: tuple[torch.Tensor, ...] = ()
 
     def forward(self, x: torch.Tensor, weights: Tensors) -> torch.Tensor:
-        """Return the normalised x, scaled and shifted."""
+        """Return the normalized x, scaled and shifted."""
         layer = self._layer
-        weight, bias = (weights[i] for i in self._places)
+        weight, bias = (weights[i] for i in self._indices)
         if layer.num_batches_tracked is not None:
             layer.num_batches_tracked.add_(1)
         z, mean, inverse = aten.native_batch_norm(
@@ -161,7 +161,7 @@ class BatchNormGrad:
         self, grad_output: torch.Tensor, weights: Tensors, grads: Tensors, *, first: bool
     ) -> torch.Tensor:
         """Add both gradients, and return that of x."""
-        weight, bias = self._places
+        weight, bias = self._indices
         x, mean, inverse = self._saved
         below, of_weight, of_bias = aten.native_batch_norm_backward(
             *(grad_output, x, weights[weight], None, None, mean, inverse, True, self._layer.eps),
@@ -173,23 +173,23 @@ class BatchNormGrad:
 
 
 class SoundBatchNormGrad:
-    """Batch normalisation of sound, whose statistics are exact to rounding.
+    """Batch normalization of sound, whose statistics are exact to rounding.
 
     With the channels last torch's kernels add all numbers of a channel one after the other. Where
     a recording is silent they are alike and round alike: of 40,000 numbers in a batch of spoken
     digits the mean was off by 0.002 standard deviations.
     """
 
-    def __init__(self, layer: nn.BatchNorm2d, places: tuple[int, ...]) -> None:
+    def __init__(self, layer: nn.BatchNorm2d, indices: tuple[int, ...]) -> None:
         self._layer: Any = layer
-        self._places = places
+        self._indices = indices
         self._saved: tuple[torch.Tensor, ...] = ()
 
     def forward(self, x: torch.Tensor, weights: Tensors) -> torch.Tensor:
         """Return w (x - m) / s + b, with the mean m and the standard deviation s of channels."""
         mean = x.mean(NON_CHANNEL_AXES, keepdim=True)
-        centred = x - mean
-        variance = centred.square().mean(NON_CHANNEL_AXES, keepdim=True)
+        centered = x - mean
+        variance = centered.square().mean(NON_CHANNEL_AXES, keepdim=True)
         count = x.numel() // mean.numel()
         self._layer.num_batches_tracked.add_(1)
         for running, now in (
@@ -198,20 +198,20 @@ class SoundBatchNormGrad:
         ):
             running.lerp_(now.flatten(), self._layer.momentum)
         inverse = (variance + self._layer.eps).rsqrt()
-        self._saved = (centred, inverse)
-        weight, bias = (weights[i].view_as(mean) for i in self._places)
-        return torch.addcmul(bias, centred, weight * inverse)
+        self._saved = (centered, inverse)
+        weight, bias = (weights[i].view_as(mean) for i in self._indices)
+        return torch.addcmul(bias, centered, weight * inverse)
 
     def backward(
         self, grad_output: torch.Tensor, weights: Tensors, grads: Tensors, *, first: bool
     ) -> torch.Tensor:
         """Add both gradients, and return that of x."""
-        weight, bias = self._places
-        centred, inverse = self._saved
+        weight, bias = self._indices
+        centered, inverse = self._saved
         mean = grad_output.mean(NON_CHANNEL_AXES, keepdim=True)
-        along = (grad_output * centred).mean(NON_CHANNEL_AXES, keepdim=True) * inverse
+        along = (grad_output * centered).mean(NON_CHANNEL_AXES, keepdim=True) * inverse
         scale = weights[weight].view_as(inverse) * inverse
-        below = torch.addcmul(-scale * mean, centred, -scale * along * inverse)
+        below = torch.addcmul(-scale * mean, centered, -scale * along * inverse)
         below.addcmul_(grad_output, scale)
         count = grad_output.numel() // mean.numel()
         grads[weight].add_(along.flatten(), alpha=count)
@@ -230,17 +230,17 @@ class MaxPool2dGrad:
 
     def forward(self, x: torch.Tensor, weights: Tensors) -> torch.Tensor:
         """Return the maxima (b, c, h', w')."""
-        z, places = aten.max_pool2d_with_indices(x, *self._sizes, self._ceil)
-        self._saved = (x, places)
+        z, indices = aten.max_pool2d_with_indices(x, *self._sizes, self._ceil)
+        self._saved = (x, indices)
         return cast("torch.Tensor", z)
 
     def backward(
         self, grad_output: torch.Tensor, weights: Tensors, grads: Tensors, *, first: bool
     ) -> torch.Tensor:
         """Return the slope where the maxima were."""
-        x, places = self._saved
+        x, indices = self._saved
         below: torch.Tensor = aten.max_pool2d_with_indices_backward(
-            grad_output, x, *self._sizes, self._ceil, places
+            grad_output, x, *self._sizes, self._ceil, indices
         )
         return below
 
@@ -399,9 +399,9 @@ def build_closed_form_cnn(model: nn.Module, task: Task) -> ClosedFormCNN | None:
         return None
     if any(parameter.device.type != "cpu" for parameter in model.parameters()):
         return None
-    places = {id(parameter): i for i, parameter in enumerate(model.parameters())}
+    indices = {id(parameter): i for i, parameter in enumerate(model.parameters())}
     links = [
-        kinds[type(layer)](layer, tuple(places[id(p)] for p in layer.parameters()))
+        kinds[type(layer)](layer, tuple(indices[id(p)] for p in layer.parameters()))
         for layer in layers
     ]
     return ClosedFormCNN(_move_pooling_first(links), task.class_weights)

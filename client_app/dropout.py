@@ -36,8 +36,8 @@ class MaskedDropout(nn.Module):
 
     def draw_mask(self, n: int, rng: np.random.Generator) -> torch.Tensor:
         """Return the mask of a batch of ``n``, on the CPU."""
-        kept = torch.from_numpy(rng.random((n, *self.shape), dtype=np.float32)) >= self.p
-        return kept.to(torch.float32) / (1 - self.p)
+        keep_mask = torch.from_numpy(rng.random((n, *self.shape), dtype=np.float32)) >= self.p
+        return keep_mask.to(torch.float32) / (1 - self.p)
 
 
 def replace_dropout(model: nn.Module, inputs: torch.Tensor) -> nn.Module:

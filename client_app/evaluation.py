@@ -52,17 +52,17 @@ class MetricsByClient(Sequence[ClientMetrics]):
         return self.num_examples, self.loss, self.accuracy, self.metric
 
     @overload
-    def __getitem__(self, place: int) -> ClientMetrics: ...
+    def __getitem__(self, index: int) -> ClientMetrics: ...
 
     @overload
-    def __getitem__(self, place: slice | NDArray[np.int64]) -> "MetricsByClient": ...
+    def __getitem__(self, index: slice | NDArray[np.int64]) -> "MetricsByClient": ...
 
     def __getitem__(
-        self, place: int | slice | NDArray[np.int64]
+        self, index: int | slice | NDArray[np.int64]
     ) -> "ClientMetrics | MetricsByClient":
-        if isinstance(place, slice | np.ndarray):
-            return MetricsByClient(*(column[place] for column in self.columns))
-        return build_client_metrics([column[place].item() for column in self.columns])
+        if isinstance(index, slice | np.ndarray):
+            return MetricsByClient(*(column[index] for column in self.columns))
+        return build_client_metrics([column[index].item() for column in self.columns])
 
     def __len__(self) -> int:
         return len(self.num_examples)
@@ -137,8 +137,8 @@ def compute_batch_stats(
     """Return the losses and metrics of n outputs."""
     terms = task.compute_terms(outputs.double(), y)
     columns = (terms.loss, terms.weight, terms.correct.double(), terms.count.double())
-    scored = None if metric_name in BASIC_METRICS else task.select_predictions(outputs, y)
-    return BatchStats(torch.stack(columns, dim=1), scored)
+    predictions = None if metric_name in BASIC_METRICS else task.select_predictions(outputs, y)
+    return BatchStats(torch.stack(columns, dim=1), predictions)
 
 
 def reduce_by_client(
@@ -146,18 +146,18 @@ def reduce_by_client(
 ) -> MetricsByClient:
     """Return what each client measures, of whom the first has the first ``counts[0]`` rows, ..."""
     terms = torch.cat([each.loss_terms for each in passes])
-    scored = [each.predictions for each in passes if each.predictions is not None]
+    predictions = [each.predictions for each in passes if each.predictions is not None]
     rows = np.asarray(counts, dtype=np.int64)
     lengths = torch.from_numpy(rows).to(terms.device)
     sums = torch.segment_reduce(terms, "sum", lengths=lengths)
     values = np.full(len(rows), math.nan)
-    if scored:
-        logits, targets = (torch.cat(tensors) for tensors in zip(*scored, strict=True))
+    if predictions:
+        logits, targets = (torch.cat(tensors) for tensors in zip(*predictions, strict=True))
         # A sequence has several predictions, or none; the last column counts them. A number that
         # is predicted is neither correct nor wrong, and each row has one.
-        one_each = targets.is_floating_point()
-        predictions = (lengths if one_each else sums[:, -1].long()).tolist()
-        values = np.array(compute_metric(metric_name, logits, targets, predictions))
+        is_regression = targets.is_floating_point()
+        num_predictions = (lengths if is_regression else sums[:, -1].long()).tolist()
+        values = np.array(compute_metric(metric_name, logits, targets, num_predictions))
     return _build_metrics(rows, sums.cpu().numpy(), values)
 
 
@@ -175,10 +175,10 @@ def _build_metrics(
     undefined = np.full(len(rows), math.nan)
     mean = np.divide(loss, weight, out=np.zeros(len(rows)), where=weight != 0)
     accuracy = np.divide(correct, count, out=undefined.copy(), where=count != 0)
-    there = rows > 0
+    has_rows = rows > 0
     return MetricsByClient(
         rows,
-        np.where(there, mean, undefined),
-        np.where(there, accuracy, undefined),
-        np.where(there, values, undefined),
+        np.where(has_rows, mean, undefined),
+        np.where(has_rows, accuracy, undefined),
+        np.where(has_rows, values, undefined),
     )

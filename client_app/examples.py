@@ -34,7 +34,7 @@ class Examples:
     Attributes
     ----------
     pixel_scale : PixelNormalization or None
-        Of images that are normalised.
+        Of images that are normalized.
     """
 
     pixel_scale: PixelNormalization | None
@@ -113,13 +113,13 @@ class Examples:
         ends = starts + self.get_counts(clients)
         if np.array_equal(starts[1:], ends[:-1]):
             rows = slice(starts[0], ends[-1])
-            kept = self._samples
-            samples = self._read(self._source[rows]) if kept is None else kept[rows]
+            resident = self._samples
+            samples = self._read(self._source[rows]) if resident is None else resident[rows]
             return to_input_tensor(samples, self.dtype), self._y[rows]
-        chosen = torch.from_numpy(
+        selected = torch.from_numpy(
             np.concatenate([np.arange(*span) for span in zip(starts, ends, strict=True)])
         ).to(self.device)
-        return self.gather_inputs(chosen), self.gather_labels(chosen)
+        return self.gather_inputs(selected), self.gather_labels(selected)
 
     def _read(self, source: NDArray[np.int64]) -> torch.Tensor:
         samples = torch.from_numpy(self._pool[source]).to(self.device)

@@ -15,7 +15,7 @@ SAFE_ERRORS = (ParameterError, ProtocolError, SettingsError)
 
 
 def is_deployed(node_config: Mapping[str, Any]) -> bool:
-    """Say whether a node is a machine whose data stay there.
+    """Return whether a node is a machine whose data stay there.
 
     A device says which client it hosts. In a simulation the engine numbers the nodes, which
     belong to whoever runs it.

@@ -30,21 +30,21 @@ class FlatSGD:
     def __init__(self, model: nn.Module) -> None:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self._vectors: list[torch.Tensor] = []
-        places: list[tuple[int, int]] = []  # vector and offset of each parameter
+        locations: list[tuple[int, int]] = []  # vector and offset of each parameter
         lengths: list[int] = []
-        kinds: list[torch.dtype] = []
+        dtypes: list[torch.dtype] = []
         for parameter in self.parameters:
-            if parameter.dtype not in kinds:
-                kinds.append(parameter.dtype)
+            if parameter.dtype not in dtypes:
+                dtypes.append(parameter.dtype)
                 lengths.append(0)
-            kind = kinds.index(parameter.dtype)
-            places.append((kind, lengths[kind]))
+            dtype_index = dtypes.index(parameter.dtype)
+            locations.append((dtype_index, lengths[dtype_index]))
             step = PARAM_ALIGNMENT_BYTES // parameter.element_size()
-            lengths[kind] += -(-parameter.numel() // step) * step
-        for dtype, length in zip(kinds, lengths, strict=True):
+            lengths[dtype_index] += -(-parameter.numel() // step) * step
+        for dtype, length in zip(dtypes, lengths, strict=True):
             device = self.parameters[0].device
             self._vectors.append(torch.zeros(length, dtype=dtype, device=device))
-        self._places = places
+        self._locations = locations
         self.weights = self._build_views(self._vectors)
         for parameter, weight in zip(self.parameters, self.weights, strict=True):
             weight.copy_(parameter.detach())
@@ -58,7 +58,7 @@ class FlatSGD:
         return [
             # Of a parameter with gaps in its memory, empty_like has none.
             vectors[kind].as_strided(p.shape, torch.empty_like(p).stride(), offset)
-            for p, (kind, offset) in zip(self.parameters, self._places, strict=True)
+            for p, (kind, offset) in zip(self.parameters, self._locations, strict=True)
         ]
 
     def copy_vectors(self) -> list[torch.Tensor]:

@@ -253,10 +253,10 @@ def check_task(settings: Settings, data: FederatedData) -> None:
 
 def _check_criterion(settings: Settings, target: str) -> None:
     """Refuse a gate by accuracy where there is none, in a named strategy or in a part."""
-    for place, rule in get_rule_settings(settings).items():
+    for section, rule in get_rule_settings(settings).items():
         if target == "number" and getattr(rule, "criterion", "loss") != "loss":
             raise SettingsError(
-                f"{place}.criterion must be loss where targets are numbers, got accuracy"
+                f"{section}.criterion must be loss where targets are numbers, got accuracy"
             )
 
 

@@ -93,12 +93,12 @@ def _auroc(predictions: _Predictions) -> NDArray[np.float64]:
     members = predictions.count_by_class(predictions.labels)
     m, c = predictions.logits.shape
     classes = torch.arange(1 if c == BINARY_CLASSES else 0, c, device=predictions.logits.device)
-    at_once = max(1, MAX_SORTED_SCORES // max(1, m))
-    parts = zip(
-        _compute_log_odds(predictions.logits).split(at_once), classes.split(at_once), strict=True
+    chunk_size = max(1, MAX_SORTED_SCORES // max(1, m))
+    chunks = zip(
+        _compute_log_odds(predictions.logits).split(chunk_size), classes.split(chunk_size), strict=True
     )
     return _compute_row_means(
-        np.concatenate([_compute_areas(*part, predictions, members) for part in parts], axis=1)
+        np.concatenate([_compute_areas(*chunk, predictions, members) for chunk in chunks], axis=1)
     )
 
 
@@ -114,8 +114,8 @@ def _compute_log_odds(logits: torch.Tensor) -> torch.Tensor:
         return (z[:, 1] - z[:, 0]).unsqueeze(0)
     if c < BINARY_CLASSES or m == 0:
         return torch.zeros((c, m), dtype=torch.float64, device=logits.device)
-    parts = logits.split(max(1, MAX_SORTED_SCORES // c))
-    return torch.cat([_compute_odds_against_rest(part.double()) for part in parts], dim=1)
+    chunks = logits.split(max(1, MAX_SORTED_SCORES // c))
+    return torch.cat([_compute_odds_against_rest(chunk.double()) for chunk in chunks], dim=1)
 
 
 def _compute_odds_against_rest(logits: torch.Tensor) -> torch.Tensor:
@@ -132,17 +132,17 @@ def _compute_odds_against_rest(logits: torch.Tensor) -> torch.Tensor:
     # The sums of the terms after each place, and, without the largest, relative to the second.
     below, rest = torch.zeros_like(z), torch.zeros_like(z[0])
     relative = (z[1:] - z[1]).exp()
-    for place in range(len(z) - 1, 0, -1):
-        below[place - 1] = below[place] + term[place]
-        rest += relative[place - 1]
+    for i in range(len(z) - 1, 0, -1):
+        below[i - 1] = below[i] + term[i]
+        rest += relative[i - 1]
     odds, above = torch.empty_like(z), torch.zeros_like(z[0])
-    for place in range(1, len(z)):
-        above = above + term[place - 1]
-        odds[place] = above + below[place]
+    for i in range(1, len(z)):
+        above = above + term[i - 1]
+        odds[i] = above + below[i]
     odds = gap - odds.log_()
     odds[0] = z[0] - z[1] - rest.log()
-    for place in range(1, len(z)):
-        odds[place] = torch.where(z[place] == z[place - 1], odds[place - 1], odds[place])
+    for i in range(1, len(z)):
+        odds[i] = torch.where(z[i] == z[i - 1], odds[i - 1], odds[i])
     return torch.empty_like(odds).scatter_(0, order.t(), odds)
 
 
@@ -172,13 +172,13 @@ def _compute_doubled_ranks(scores: torch.Tensor, predictions: _Predictions) -> t
     by_score = scores.argsort(dim=1, stable=True)
     order = by_score.gather(1, predictions.client[by_score].argsort(dim=1, stable=True))
     value, client = scores.gather(1, order), predictions.client
-    place = torch.arange(scores.shape[1], device=scores.device).expand_as(order)
+    position = torch.arange(scores.shape[1], device=scores.device).expand_as(order)
     # No tie with the place before.
-    fresh = (value[:, 1:] != value[:, :-1]) | (client[1:] != client[:-1])
-    edge = torch.ones_like(value[:, :1], dtype=torch.bool)
+    is_new = (value[:, 1:] != value[:, :-1]) | (client[1:] != client[:-1])
+    boundary = torch.ones_like(value[:, :1], dtype=torch.bool)
     # The first and the last place of the tie that a place is in.
-    first = torch.where(torch.cat([edge, fresh], dim=1), place, 0).cummax(dim=1).values
-    last = torch.where(torch.cat([fresh, edge], dim=1), place, scores.shape[1])
+    first = torch.where(torch.cat([boundary, is_new], dim=1), position, 0).cummax(dim=1).values
+    last = torch.where(torch.cat([is_new, boundary], dim=1), position, scores.shape[1])
     last = last.flip(1).cummin(dim=1).values.flip(1)
     within = first + last + 2 - 2 * predictions.first_rows[client]
     return torch.empty_like(within).scatter_(1, order, within)
@@ -246,10 +246,10 @@ def _compute_client_means(predictions: _Predictions, values: torch.Tensor) -> ND
     return means
 
 
-def _compute_ratio(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.float64]:
+def _compute_ratio(numerator: NDArray[np.int64], denominator: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return part / whole, NaN where the whole is 0."""
-    ratio = np.full(whole.shape, math.nan)
-    np.divide(part, whole, out=ratio, where=whole > 0)
+    ratio = np.full(denominator.shape, math.nan)
+    np.divide(numerator, denominator, out=ratio, where=denominator > 0)
     return ratio
 
 
@@ -258,11 +258,11 @@ def _compute_row_means(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
     The sum goes from left to right, unlike ``sum``, whose order depends on the shape.
     """
-    there = ~np.isnan(values)
-    number = there.sum(axis=1)
+    is_defined = ~np.isnan(values)
+    count = is_defined.sum(axis=1)
     mean = np.full(len(values), math.nan)
-    total = np.cumsum(np.where(there, values, 0.0), axis=1)[:, -1]
-    np.divide(total, number, out=mean, where=number > 0)
+    total = np.cumsum(np.where(is_defined, values, 0.0), axis=1)[:, -1]
+    np.divide(total, count, out=mean, where=count > 0)
     return mean
 
 

@@ -86,8 +86,8 @@ class Node:
         self._process = build_processes(settings, self._data)
         self._times = build_latency_model(settings.response_time, self._data.num_clients)
         self._examples: Examples | None = None
-        self._everyone = np.zeros(0, dtype=np.int64)
-        self._whole: set[Sequence[int]] = set()  # groups of clients that are all loaded
+        self._loaded = np.zeros(0, dtype=np.int64)
+        self._loaded_groups: set[Sequence[int]] = set()  # groups of clients that are all loaded
 
     def load_clients(self, clients: Sequence[int]) -> None:
         """Load the data of these clients, beside those that are there.
@@ -98,35 +98,35 @@ class Node:
             If the augmentation is not for inputs like theirs, or the loss for targets like theirs.
         """
         group = clients if isinstance(clients, range) else tuple(clients)
-        if group in self._whole:
+        if group in self._loaded_groups:
             return
-        everyone = np.union1d(self._everyone, np.asarray(group, dtype=np.int64))
-        if len(everyone) > len(self._everyone):
-            self._load_all(everyone.tolist())
-            self._everyone = everyone
-        self._whole.add(group)
+        loaded = np.union1d(self._loaded, np.asarray(group, dtype=np.int64))
+        if len(loaded) > len(self._loaded):
+            self._load_all(loaded.tolist())
+            self._loaded = loaded
+        self._loaded_groups.add(group)
 
     def _load_all(self, clients: Sequence[int]) -> None:
         """Load the data of all of these clients."""
-        parts = ALL_SPLITS if self._settings.data.validation_fraction else DATA_SPLITS
+        splits = ALL_SPLITS if self._settings.data.validation_fraction else DATA_SPLITS
         examples = {
-            part: Examples(self._data.get_pooled_split(part, clients), self._device)
-            for part in parts
+            split: Examples(self._data.get_pooled_split(split, clients), self._device)
+            for split in splits
         }
         settings = self._settings.client
         set_by_users = {item.name for item in fields(LocalSGDConfig)} - {
             "theorem_lr",
             "pixel_scale",
         }
-        how = LocalSGDConfig(
+        config = LocalSGDConfig(
             theorem_lr=TheoremLR(settings.theorem_lr.mu, settings.theorem_lr.L),
             pixel_scale=examples["train"].pixel_scale,
             **{name: getattr(settings, name) for name in set_by_users},
         )
-        if how.augmentation != "none":
+        if config.augmentation != "none":
             for client in clients:
                 inputs, _ = examples["train"].select_clients([client])
-                check_augmentation(how.augmentation, inputs, how.pixel_scale)
+                check_augmentation(config.augmentation, inputs, config.pixel_scale)
         self._examples = examples["train"]
         task = build_task(self._settings, self._data)
         self.evaluator = CachedEvaluator(
@@ -142,7 +142,7 @@ class Node:
             TrainingSetup(
                 self._model,
                 examples["train"],
-                how,
+                config,
                 task,
                 seed=self._settings.seed,
                 compiled=settings.compile,

@@ -108,7 +108,7 @@ def find_training_mode(
 
 
 def can_batch(model: nn.Module) -> bool:
-    """Say whether several clients' models can be one batched model, as far as the layers tell.
+    """Return whether several clients' models can be one batched model, as far as the layers tell.
 
     Recurrent layers have no batching rule: vmap would run them one by one, with a warning.
     """

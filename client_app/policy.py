@@ -58,7 +58,7 @@ class NameList(Range):
         return f"a list of {', '.join(self.choices) or 'names'}"
 
     def contains(self, value: object) -> bool:
-        """Say whether ``value`` is such a list."""
+        """Return whether ``value`` is such a list."""
         if not isinstance(value, list):
             return False
         return all(
@@ -233,13 +233,13 @@ def _build_section(kind: Any, given: object, path: Path, prefix: str = "") -> An
         raise _build_policy_error(
             path, prefix.rstrip(".") or "the file", f"a mapping with {keys}", given
         )
-    known = {item.name: item for item in fields(kind)}
+    fields_by_name = {item.name: item for item in fields(kind)}
     values = {}
     for key, value in given.items():
-        if key not in known:
-            hint = suggest_name(str(key), known) or f"allowed are {', '.join(known)}"
+        if key not in fields_by_name:
+            hint = suggest_name(str(key), fields_by_name) or f"allowed are {', '.join(fields_by_name)}"
             raise SettingsError(f"{path}: {prefix}{key} is not a key of node.yaml; {hint}")
-        values[key] = _read_value(known[key], value, path, f"{prefix}{key}")
+        values[key] = _read_value(fields_by_name[key], value, path, f"{prefix}{key}")
     return kind(**values)
 
 

@@ -47,8 +47,8 @@ class ClippingMod:
         reply = call_next(message, context)
         if reply.has_error():
             return reply
-        answers = [_clip_result(one, received, norms) for one in decode_train_reply(reply.content)]
-        return Message(encode_train_reply(answers), reply_to=message)
+        results = [_clip_result(result, received, norms) for result in decode_train_reply(reply.content)]
+        return Message(encode_train_reply(results), reply_to=message)
 
 
 def _clip_result(

@@ -33,7 +33,7 @@ def seed_torch(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def uses_rng(model: nn.Module) -> bool:
-    """Say whether a model draws random numbers while it trains, or may.
+    """Return whether a model draws random numbers while it trains, or may.
 
     Layers of torch without dropout do not, nor do the models here beside their layers; of
     others nobody knows.
@@ -44,5 +44,5 @@ def uses_rng(model: nn.Module) -> bool:
 def _uses_rng(layer: nn.Module) -> bool:
     if isinstance(layer, nn.modules.dropout._DropoutNd):  # noqa: SLF001
         return layer.p > 0
-    known = type(layer).__module__.startswith(("torch.nn.modules.", "client_app."))
-    return not known or isinstance(layer, nn.RReLU) or getattr(layer, "dropout", 0) != 0
+    is_known = type(layer).__module__.startswith(("torch.nn.modules.", "client_app."))
+    return not is_known or isinstance(layer, nn.RReLU) or getattr(layer, "dropout", 0) != 0

@@ -69,27 +69,27 @@ class SequentialTrainer:
         try:
             received = self._copy_received(arrays)
         except Exception as error:
-            yield from (([place], error) for place in range(len(clients)))
+            yield from (([index], error) for index in range(len(clients)))
             return
 
-        def train_and_use(place: int) -> Result:
-            model, client = self._get_idle_model(), clients[place]
+        def train_and_use(index: int) -> Result:
+            model, client = self._get_idle_model(), clients[index]
             try:
                 if client in starts:
                     model.load_arrays(starts[client])
                 else:
                     model.load(received)
                 x, y = self._setup.examples.select_clients([client])
-                draws = partial(make_generator, self._setup.seed, round_number=t + 1, client=client)
-                model.train(x, y, self._setup.config, draws, t=t)
-                return on_trained([place], [tensor.detach()[None] for tensor in model.tensors])
+                get_rng = partial(make_generator, self._setup.seed, round_number=t + 1, client=client)
+                model.train(x, y, self._setup.config, get_rng, t=t)
+                return on_trained([index], [tensor.detach()[None] for tensor in model.tensors])
             finally:
                 self._idle.put(model)
 
-        places = range(len(clients))
-        results = self._workers.map(train_and_use, places, prefetch=PREFETCH * self._workers.count)
-        for place, result in zip(places, results, strict=True):
-            yield [place], result
+        indices = range(len(clients))
+        results = self._workers.map(train_and_use, indices, prefetch=PREFETCH * self._workers.count)
+        for index, result in zip(indices, results, strict=True):
+            yield [index], result
 
     def _copy_received(self, arrays: Arrays) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Return what the received model is made of, once for all clients."""

@@ -67,8 +67,8 @@ class Trainer:
         self._cores = count_available_cores() if cores is None else cores
         self._memory_bytes = _compute_memory_limit(setup.examples.device)
         self._batched = BatchedTrainer(setup, memory_bytes=self._memory_bytes)
-        self._alone = SequentialTrainer(setup, threads=threads, cores=cores)
-        self._way: str | None = None
+        self._sequential = SequentialTrainer(setup, threads=threads, cores=cores)
+        self._mode: str | None = None
         self._flops_per_sample = flops_per_sample
 
     @property
@@ -78,11 +78,11 @@ class Trainer:
         Where gradients of many clients at once are in closed form a client that trains alone
         takes the same path.
         """
-        if self._way is None:
+        if self._mode is None:
             device = "cuda" if self._on_gpu else "cpu"
-            known = find_training_mode(self._setup.model, self._setup.task, self._batching, device)
-            self._way = known or (BATCHED_AUTOGRAD if self._can_vmap() else SEQUENTIAL_AUTOGRAD)
-        return self._way
+            mode = find_training_mode(self._setup.model, self._setup.task, self._batching, device)
+            self._mode = mode or (BATCHED_AUTOGRAD if self._can_vmap() else SEQUENTIAL_AUTOGRAD)
+        return self._mode
 
     def train_client(self, arrays: Arrays, client: int, t: int) -> Arrays:
         """Return one client's model after round ``t`` (from 0) of local training."""
@@ -127,7 +127,7 @@ class Trainer:
             What ``on_trained`` returned for these places, or the exception that a client raised.
         """
         if not (self._batched.closed_form or self.trains_batched()):
-            yield from self._alone.train_clients(arrays, clients, t, on_trained, starts=starts)
+            yield from self._sequential.train_clients(arrays, clients, t, on_trained, starts=starts)
             return
         try:
             chunks = self._plan_chunks(clients)
@@ -153,7 +153,7 @@ class Trainer:
                     yield ([place], alone) if isinstance(alone, Exception) else alone
 
     def trains_batched(self) -> bool:
-        """Say whether several clients train together, rather than each alone.
+        """Return whether several clients train together, rather than each alone.
 
         Models with gradients in closed form for many clients at once train together. So does on
         a GPU each model that ``torch.func.vmap`` can run; all others train alone. ``sequential``
@@ -173,7 +173,7 @@ class Trainer:
     def _plan_chunks(self, clients: Sequence[int]) -> list[list[int]]:
         """Return the places of clients that are trained in one pass, for each core some."""
         if self._batching == "sequential":
-            return [[place] for place in range(len(clients))]
+            return [[index] for index in range(len(clients))]
         samples = self._setup.config.batch_size * len(clients)
         step = TRAINING_FLOPS_FACTOR * self._flops_per_sample * samples
         if self._on_gpu or not self._batched.closed_form or step < MIN_SHARED_FLOPS:
@@ -181,7 +181,7 @@ class Trainer:
         return self._batched.plan_chunks(clients, self._cores // self._threads)
 
     def _can_vmap(self) -> bool:
-        """Say whether one step of the client with the most rows can be batched."""
+        """Return whether one step of the client with the most rows can be batched."""
         setup, examples = self._setup, self._setup.examples
         client = int(examples.clients[np.argmax(examples.get_counts(examples.clients))])
         arrays = [_to_array(tensor) for tensor in setup.model.state_dict().values()]

@@ -60,9 +60,9 @@ class LocalSGDConfig:
     With ``local_steps`` it takes that many steps instead, whatever the number of its samples:
     through one epoch after the other, the last one left unfinished. ``augmentation`` changes
     the inputs of a batch, see ``client_app.augmentation``; ``pixel_scale`` is that of images
-    which are normalised.
+    which are normalized.
 
-    The last batch of an epoch may be smaller. Where the model has batch normalisation, which
+    The last batch of an epoch may be smaller. Where the model has batch normalization, which
     needs more than one sample, a last batch of one is left out, as by ``drop_last`` of PyTorch's
     ``DataLoader``; the order is another one in each epoch, and so is the sample. See
     ``compute_batch_sizes``.
@@ -148,21 +148,21 @@ def compute_batch_sizes(
     DataError
         If that leaves no batch.
     """
-    full, left = divmod(num_examples, batch_size)
-    sizes = [batch_size] * full + [left] * (left > 0)
+    full, remainder = divmod(num_examples, batch_size)
+    sizes = [batch_size] * full + [remainder] * (remainder > 0)
     if not batch_norm:
         return sizes
-    kept = [size for size in sizes if size > 1]
-    if not kept:
+    usable = [size for size in sizes if size > 1]
+    if not usable:
         raise DataError(
-            "batch normalisation needs batches of at least 2 training samples, got client."
+            "batch normalization needs batches of at least 2 training samples, got client."
             f"batch_size={batch_size} and {num_examples} of the client"
         )
-    return kept
+    return usable
 
 
 def has_batch_norm(model: nn.Module) -> bool:
-    """Say whether a model has batch normalisation."""
+    """Return whether a model has batch normalization."""
     return any(isinstance(layer, _BatchNorm) for layer in model.modules())
 
 
@@ -184,16 +184,16 @@ class LocalModel:
     ) -> None:
         self._model = model
         self._task = task
-        self._descent = FlatSGD(model)
-        self._trained = {id(parameter) for parameter in self._descent.parameters}
-        self._chain = build_closed_form_cnn(model, task) if closed_form else None
-        self._normalises = has_batch_norm(model)
-        self._draws_numbers = uses_rng(model)
+        self._sgd = FlatSGD(model)
+        self._trained = {id(parameter) for parameter in self._sgd.parameters}
+        self._closed_form = build_closed_form_cnn(model, task) if closed_form else None
+        self._has_batch_norm = has_batch_norm(model)
+        self._uses_rng = uses_rng(model)
 
     @property
     def closed_form(self) -> bool:
         """Whether the gradients need no automatic differentiation."""
-        return self._chain is not None
+        return self._closed_form is not None
 
     def load_arrays(self, arrays: Sequence[NDArray[Any]]) -> None:
         """Give the model these arrays, in the order of its ``state_dict``."""
@@ -206,14 +206,14 @@ class LocalModel:
 
     def copy_state(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Return copies of all that the model is made of, for ``load``."""
-        return self._descent.copy_vectors(), [
+        return self._sgd.copy_vectors(), [
             tensor.clone() for tensor in self._list_other_tensors()
         ]
 
     def load(self, state: tuple[list[torch.Tensor], list[torch.Tensor]]) -> None:
         """Load the arrays of another model of the same kind."""
         vectors, others = state
-        self._descent.load(vectors)
+        self._sgd.load(vectors)
         for tensor, other in zip(self._list_other_tensors(), others, strict=True):
             tensor.copy_(other)
 
@@ -233,35 +233,35 @@ class LocalModel:
     ) -> None:
         """Train the model in place in round ``t``; see ``client_app.training.train_model``."""
         self._model.train()
-        self._descent.start_client(
+        self._sgd.start_client(
             momentum=config.momentum, weight_decay=config.weight_decay, mu=config.proximal_mu
         )
         augment = build_augmentation(config.augmentation, get_rng, config.pixel_scale)
-        sizes = compute_batch_sizes(len(y), config.batch_size, batch_norm=self._normalises)
+        sizes = compute_batch_sizes(len(y), config.batch_size, batch_norm=self._has_batch_norm)
         batches = _draw_batches(y, sizes, get_rng)
-        steps = config.count_steps(len(y), batch_norm=self._normalises)
-        give_masks = _create_mask_sampler(self._model, x, get_rng)
+        steps = config.count_steps(len(y), batch_norm=self._has_batch_norm)
+        sample_masks = _create_mask_sampler(self._model, x, get_rng)
         with self._seed_layers(y.device, get_rng):
             for step, rows in zip(range(steps), batches, strict=False):
-                give_masks(len(rows))
+                sample_masks(len(rows))
                 inputs = augment(x.index_select(0, rows))
                 self._step(
                     inputs, y.index_select(0, rows), config.compute_learning_rate(t, step, steps)
                 )
 
     def _step(self, x: torch.Tensor, y: torch.Tensor, rate: float) -> None:
-        if self._chain is not None:
-            self._descent.step(partial(self._chain.accumulate, x, y, self._descent.weights), rate)
+        if self._closed_form is not None:
+            self._sgd.step(partial(self._closed_form.accumulate, x, y, self._sgd.weights), rate)
             return
         loss = self._task.compute_mean_loss(self._model(x), y)
-        gradients = torch.autograd.grad(loss, self._descent.parameters, allow_unused=True)
-        self._descent.step_gradients(gradients, rate)
+        gradients = torch.autograd.grad(loss, self._sgd.parameters, allow_unused=True)
+        self._sgd.step_gradients(gradients, rate)
 
     def _seed_layers(
         self, device: torch.device, get_rng: RngFactory
     ) -> AbstractContextManager[None]:
         """Let dropout and the like draw from ``get_rng``; free of charge for a model without."""
-        if self._draws_numbers:
+        if self._uses_rng:
             return seed_torch(int(get_rng("dropout").integers(2**63)), device)
         return nullcontext()
 
@@ -293,7 +293,7 @@ def train_model(
     Raises
     ------
     DataError
-        If the model has batch normalisation and there is no batch of two samples.
+        If the model has batch normalization and there is no batch of two samples.
     """
     LocalModel(model, task).train(x, y, config, get_rng, t=t)
 
@@ -316,8 +316,8 @@ def _create_mask_sampler(
         return lambda _: None
     rng = get_rng("dropout")
 
-    def give(n: int) -> None:
+    def sample_masks(n: int) -> None:
         for layer in layers:
             layer.mask = to_device(layer.draw_mask(n, rng), x.device).to(x.dtype)
 
-    return give
+    return sample_masks

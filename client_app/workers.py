@@ -109,18 +109,18 @@ class WorkerPool:
                 yield result
             return
         pool = _get_pool(self.count, self.threads)
-        begun: deque[Future[Result | Exception]] = deque()
+        pending: deque[Future[Result | Exception]] = deque()
         try:
             for item in items:
-                if len(begun) == prefetch:
-                    yield begun[0].result()
-                    begun.popleft()
-                begun.append(pool.submit(run_or_return_error, work, item))
-            while begun:
-                yield begun[0].result()
-                begun.popleft()
+                if len(pending) == prefetch:
+                    yield pending[0].result()
+                    pending.popleft()
+                pending.append(pool.submit(run_or_return_error, work, item))
+            while pending:
+                yield pending[0].result()
+                pending.popleft()
         finally:
-            wait(begun)
+            wait(pending)
 
 
 def run_or_return_error(work: Callable[[Item], Result], item: Item) -> Result | Exception:

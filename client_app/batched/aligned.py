@@ -14,7 +14,7 @@ LINE_BYTES = 64  # bytes
 def create_aligned(
     count: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """Return an uninitialised tensor (count, *shape), each of whose parts begins at a line."""
+    """Return an uninitialized tensor (count, *shape), each of whose parts begins at a line."""
     numbers = math.prod(shape)
     stacked = torch.empty((count, compute_padded_size(numbers, dtype)), dtype=dtype, device=device)
     return stacked[:, :numbers].view(count, *shape)

@@ -128,12 +128,12 @@ class DenseEvaluator:
         """
         plan = self._get_plan(np.asarray(clients, dtype=np.int64), workers.count)
 
-        def judge(share: WorkShare) -> BatchStats:
+        def compute_share_stats(share: WorkShare) -> BatchStats:
             with torch.no_grad():  # each thread has its own mode
                 return self._compute_stats(state, share, metric_name)
 
         results = []
-        for result in workers.map(judge, plan.shares, prefetch=max(1, len(plan.shares))):
+        for result in workers.map(compute_share_stats, plan.shares, prefetch=max(1, len(plan.shares))):
             if isinstance(result, Exception):
                 raise result
             results.append(result)
@@ -153,10 +153,10 @@ class DenseEvaluator:
             counts = self._examples.get_counts(clients)
             groups = dict(_group_by_width(counts))
             blocks = [
-                part
-                for width, places in groups.items()
+                block
+                for width, indices in groups.items()
                 if width
-                for part in self._build_blocks(width, clients[places])
+                for block in self._build_blocks(width, clients[indices])
             ]
             order = np.concatenate([np.zeros(0, np.int64), *groups.values()])
             shares = self._split_blocks(blocks, num_workers)
@@ -180,13 +180,13 @@ class DenseEvaluator:
     def _split_blocks(self, blocks: Sequence[RowBlocks], count: int) -> list[WorkShare]:
         """Return the blocks divided among so many workers, no share with too many rows."""
         rows = [each.width * len(each.first) for each in blocks]
-        most = min(self._rows_at_once, math.ceil(sum(rows) / count))
+        max_rows = min(self._rows_at_once, math.ceil(sum(rows) / count))
         shares: list[list[RowBlocks]] = []
         left = 0
         for each, needed in zip(blocks, rows, strict=True):
             if needed > left or not shares:
                 shares.append([])
-                left = most
+                left = max_rows
             shares[-1].append(each)
             left -= needed
         return [self._build_share(each) for each in shares]
@@ -194,20 +194,20 @@ class DenseEvaluator:
     def _build_share(self, blocks: Sequence[RowBlocks]) -> WorkShare:
         examples = self._examples
         numbers = math.prod(examples.input_shape)
-        passes, rows, judged = [], [], []
+        passes, rows, real_rows = [], [], []
         for each in blocks:
-            room = compute_padded_rows(each.width, numbers, examples.dtype)
-            within = np.arange(room)
+            capacity = compute_padded_rows(each.width, numbers, examples.dtype)
+            within = np.arange(capacity)
             real = within < each.count[:, None]
             of_blocks = each.first[:, None] + np.where(real, within, 0)
             rows.append(of_blocks.reshape(-1))
-            judged.append(of_blocks[real])
+            real_rows.append(of_blocks[real])
             used = torch.from_numpy(real[:, : each.width]).to(examples.device)
-            passes.append(PaddedPass(room, each.width, used))
+            passes.append(PaddedPass(capacity, each.width, used))
         return WorkShare(
             passes,
             torch.from_numpy(np.concatenate(rows)).to(examples.device),
-            torch.from_numpy(np.concatenate(judged)).to(examples.device),
+            torch.from_numpy(np.concatenate(real_rows)).to(examples.device),
         )
 
     def _compute_stats(
@@ -246,9 +246,9 @@ class DenseEvaluator:
 
 def _group_by_width(counts: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
     """Yield the sizes of blocks and the places of their clients, as they first occur."""
-    alike, kind = np.unique(counts, return_inverse=True)
-    widths = np.array([_compute_block_size(count) for count in alike.tolist()], dtype=np.int64)[
-        kind
+    unique_counts, inverse = np.unique(counts, return_inverse=True)
+    widths = np.array([_compute_block_size(count) for count in unique_counts.tolist()], dtype=np.int64)[
+        inverse
     ]
     found, first = np.unique(widths, return_index=True)
     for width in found[np.argsort(first)].tolist():

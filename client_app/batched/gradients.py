@@ -51,13 +51,13 @@ class Batches:
     def get_workspace(self, name: str, units: int) -> torch.Tensor:
         """Return aligned memory (m, units, b), whose contents nobody needs any more."""
         m, b = self.y.shape
-        kept = self.workspaces.get(name)
-        if kept is None or kept.shape[0] < m:
-            kept = create_aligned(m, (units, b), self.x.dtype, self.x.device)
-        if kept.shape[0] > m:
-            kept = kept[:m]  # a later step has no more clients
-        self.workspaces[name] = kept
-        return kept
+        workspace = self.workspaces.get(name)
+        if workspace is None or workspace.shape[0] < m:
+            workspace = create_aligned(m, (units, b), self.x.dtype, self.x.device)
+        if workspace.shape[0] > m:
+            workspace = workspace[:m]  # a later step has no more clients
+        self.workspaces[name] = workspace
+        return workspace
 
 
 class Gradients(Protocol):
@@ -207,7 +207,7 @@ class DenseGradients:
             delta = back.mul_(before > 0) if activations else back
 
     def _has_vectors(self, parameters: StackedTensors) -> bool:
-        """Say whether a product is one with a vector."""
+        """Return whether a product is one with a vector."""
         return any(1 in parameters[weight].shape[1:] for weight, _ in self.layers)
 
     def _accumulate_duplicated(
@@ -248,7 +248,7 @@ class FunctionalGradients:
     """For any model that ``torch.func.vmap`` can run: automatic differentiation, batched.
 
     Batches of different sizes are computed one size after the other, never padded, since
-    layers such as batch normalisation look at all samples of a batch.
+    layers such as batch normalization look at all samples of a batch.
 
     Parameters
     ----------
@@ -261,7 +261,7 @@ class FunctionalGradients:
     """
 
     def __init__(self, model: nn.Module, task: Task, *, compiled: bool = False) -> None:
-        def loss(
+        def compute_loss(
             parameters: StackedTensors,
             rest: StackedTensors,
             x: torch.Tensor,
@@ -272,7 +272,7 @@ class FunctionalGradients:
             outputs = functional_call(model, {**parameters, **rest}, (x,))
             return scale * task.compute_mean_loss(outputs, y), rest
 
-        gradients = vmap(grad(loss, has_aux=True), randomness="error")
+        gradients = vmap(grad(compute_loss, has_aux=True), randomness="error")
         self._gradients: Callable[..., tuple[StackedTensors, StackedTensors]] = (
             torch.compile(gradients) if compiled else gradients
         )
@@ -299,10 +299,10 @@ class FunctionalGradients:
         """Make ``grads`` keep * into + scale_k times the gradient of client k's mean loss."""
         scale = batches.coefficients[:, 0]
         for size in np.unique(batches.sizes).tolist():
-            of_size = np.flatnonzero(batches.sizes == size)
-            everyone = len(of_size) == len(batches.sizes)
-            places = None if everyone else to_device(torch.from_numpy(of_size), scale.device)
-            select = partial(_select_rows, places)
+            selected = np.flatnonzero(batches.sizes == size)
+            is_whole = len(selected) == len(batches.sizes)
+            indices = None if is_whole else to_device(torch.from_numpy(selected), scale.device)
+            select = partial(_select_rows, indices)
             masks = {name: mask[:, :size] for name, mask in batches.masks.items()}
             gradients, after = self._gradients(
                 select(parameters),
@@ -311,9 +311,9 @@ class FunctionalGradients:
             )
             before = select({name: grads[name] for name in gradients})
             for name, gradient in gradients.items():
-                _write_rows(grads[name], places, gradient.add(before[name], alpha=beta))
+                _write_rows(grads[name], indices, gradient.add(before[name], alpha=beta))
             for name, tensor in buffers.items():
-                _write_rows(tensor, places, after[name])
+                _write_rows(tensor, indices, after[name])
 
 
 def _select_rows(indices: torch.Tensor | None, stacked: StackedTensors) -> StackedTensors:

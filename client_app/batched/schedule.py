@@ -69,34 +69,34 @@ def build_batch_schedule(
     Raises
     ------
     DataError
-        If the model normalises batches and a client has none of two samples.
+        If the model normalizes batches and a client has none of two samples.
     """
-    found = [examples.count(client) for client in clients]
-    alike = {count: _compute_steps(count, config, batch_norm=batch_norm) for count in set(found)}
-    lengths = np.array([len(alike[count].sizes) for count in found])
+    counts = [examples.count(client) for client in clients]
+    steps_by_count = {count: _compute_steps(count, config, batch_norm=batch_norm) for count in set(counts)}
+    lengths = np.array([len(steps_by_count[count].sizes) for count in counts])
     order = np.argsort(-lengths, kind="stable")
-    longest = int(lengths.max())
-    largest = max(int(steps.sizes.max()) for steps in alike.values())
-    widest = max(min_capacity, largest)
-    samples = {count: steps.compute_batch_indices(widest) for count, steps in alike.items()}
-    rows = np.zeros((longest, len(clients), widest), dtype=np.int64)
-    sizes = np.zeros((longest, len(clients)), dtype=np.int64)
-    rates = np.zeros((longest, len(clients)))
-    for place, i in enumerate(order.tolist()):
-        count = found[i]
-        steps, length = alike[count], lengths[i]
+    max_steps = int(lengths.max())
+    max_batch = max(int(steps.sizes.max()) for steps in steps_by_count.values())
+    widest = max(min_capacity, max_batch)
+    samples = {count: steps.compute_batch_indices(widest) for count, steps in steps_by_count.items()}
+    rows = np.zeros((max_steps, len(clients), widest), dtype=np.int64)
+    sizes = np.zeros((max_steps, len(clients)), dtype=np.int64)
+    rates = np.zeros((max_steps, len(clients)))
+    for position, i in enumerate(order.tolist()):
+        count = counts[i]
+        steps, length = steps_by_count[count], lengths[i]
         shuffled = steps.shuffle(rng_factories[i]("batches"), count) + examples.get_start(
             clients[i]
         )
-        rows[:length, place] = shuffled[samples[count]]
-        sizes[:length, place] = steps.sizes
-        rates[:length, place] = _compute_learning_rates(config, t, int(length))
-    counts = np.arange(largest if width is None else width) < sizes[:, :, None]
+        rows[:length, position] = shuffled[samples[count]]
+        sizes[:length, position] = steps.sizes
+        rates[:length, position] = _compute_learning_rates(config, t, int(length))
+    mask = np.arange(max_batch if width is None else width) < sizes[:, :, None]
     return BatchSchedule(
         tuple(order.tolist()),
         torch.from_numpy(rows).to(examples.device),
         sizes,
-        torch.from_numpy(counts).to(examples.device),
+        torch.from_numpy(mask).to(examples.device),
         torch.from_numpy(rates).to(examples.device, examples.dtype),
     )
 
@@ -146,8 +146,8 @@ def compute_padded_batch_size(count: int, batch_size: int) -> int:
     for each doubling. A product of one sample is computed in another way alone than beside
     others, so there are at least two.
     """
-    parts = 1 if count <= MAX_POWER_OF_TWO_ROWS else 4
-    step = max(1, (1 << (count - 1).bit_length()) // (2 * parts))
+    widths_per_doubling = 1 if count <= MAX_POWER_OF_TWO_ROWS else 4
+    step = max(1, (1 << (count - 1).bit_length()) // (2 * widths_per_doubling))
     return max(2, min(batch_size, -(-count // step) * step))
 
 

@@ -59,12 +59,12 @@ class BatchedTrainer:
         model, task = setup.model, setup.task
         self._model = model
         self._examples = setup.examples
-        self._how = setup.config
+        self._config = setup.config
         self._seed = setup.seed
         self._memory_bytes = memory_bytes
         self._dense = build_dense_gradients(model, task)
         self._gradients = self._dense or FunctionalGradients(model, task, compiled=setup.compiled)
-        self._normalises = has_batch_norm(model)
+        self._has_batch_norm = has_batch_norm(model)
         self._trained = [name for name, p in model.named_parameters() if p.requires_grad]
         self._names = list(model.state_dict())
         self._masked = list(find_dropouts(model))
@@ -97,9 +97,9 @@ class BatchedTrainer:
             for a in arrays
         ]
         for chunk in self.plan_chunks(clients):
-            places, models = self.train_chunk(arrays, clients, chunk, t)
+            indices, models = self.train_chunk(arrays, clients, chunk, t)
             for whole, trained in zip(stacked, models, strict=True):
-                whole.index_copy_(0, torch.tensor(places, device=device), trained)
+                whole.index_copy_(0, torch.tensor(indices, device=device), trained)
         return stacked
 
     def plan_chunks(self, clients: Sequence[int], min_chunks: int = 1) -> list[list[int]]:
@@ -115,15 +115,15 @@ class BatchedTrainer:
             Into how many parts clients of one width are divided, as far as there are so many.
         """
         widths = defaultdict[int | None, list[int]](list)
-        for place, client in enumerate(clients):
-            widths[self._compute_width(client)].append(place)
+        for index, client in enumerate(clients):
+            widths[self._compute_width(client)].append(index)
         chunks = []
-        for places in widths.values():
-            largest = max((clients[i] for i in places), key=self._examples.count)
+        for indices in widths.values():
+            largest = max((clients[i] for i in indices), key=self._examples.count)
             count = max(1, self._memory_bytes // self._estimate_client_bytes(largest))
-            groups = max(min_chunks, math.ceil(len(places) / count))
-            size = math.ceil(len(places) / groups)
-            chunks += [places[low : low + size] for low in range(0, len(places), size)]
+            groups = max(min_chunks, math.ceil(len(indices) / count))
+            size = math.ceil(len(indices) / groups)
+            chunks += [indices[low : low + size] for low in range(0, len(indices), size)]
         return chunks
 
     @torch.no_grad()
@@ -166,7 +166,7 @@ class BatchedTrainer:
         """Return how many samples a step computes of a client, None for those of its batch."""
         if not self.closed_form:
             return None
-        return compute_padded_batch_size(self._examples.count(client), self._how.batch_size)
+        return compute_padded_batch_size(self._examples.count(client), self._config.batch_size)
 
     def _train_chunk(
         self,
@@ -180,19 +180,19 @@ class BatchedTrainer:
         ``others`` are the models of clients that do not start from the one received.
         """
         examples, width = self._examples, self._compute_width(clients[0])
-        draws = [partial(make_generator, self._seed, round_number=t + 1, client=k) for k in clients]
-        room = 0
+        rng_factories = [partial(make_generator, self._seed, round_number=t + 1, client=k) for k in clients]
+        min_capacity = 0
         if width is not None:
-            room = compute_padded_rows(width, math.prod(examples.input_shape), examples.dtype)
+            min_capacity = compute_padded_rows(width, math.prod(examples.input_shape), examples.dtype)
         schedule = build_batch_schedule(
             clients,
-            draws,
+            rng_factories,
             examples,
-            self._how,
+            self._config,
             t=t,
-            batch_norm=self._normalises,
+            batch_norm=self._has_batch_norm,
             width=width,
-            min_capacity=room,
+            min_capacity=min_capacity,
         )
         scale = (
             torch.ones_like(schedule.learning_rates)
@@ -204,11 +204,11 @@ class BatchedTrainer:
             schedule,
             self._gradients,
             scale,
-            how=self._how,
-            draws=[draws[i] for i in schedule.order],
+            config=self._config,
+            rng_factories=[rng_factories[i] for i in schedule.order],
             masked=self._masked,
         )
-        like = received
+        reference = received
         if self._dense is not None:
             received = self._dense.pad_units(received)
         models = {name: copy_aligned(tensor, len(clients)) for name, tensor in received.items()}
@@ -216,7 +216,7 @@ class BatchedTrainer:
         starts = {
             name: models[name].clone() if others else received[name].expand_as(models[name])
             for name in self._trained
-            if self._how.proximal_mu
+            if self._config.proximal_mu
         }
         directions = {
             name: copy_aligned(torch.zeros_like(received[name]), len(clients))
@@ -231,62 +231,62 @@ class BatchedTrainer:
                 buffers = {name: tensor[:m] for name, tensor in models.items()}
                 parameters = {name: buffers.pop(name) for name in self._trained}
                 v = {name: tensor[:m] for name, tensor in directions.items()}
-                begun = {name: tensor[:m] for name, tensor in starts.items()}
-                state = _TrainState(begun, parameters, buffers, v)
+                active_starts = {name: tensor[:m] for name, tensor in starts.items()}
+                state = _TrainState(active_starts, parameters, buffers, v)
             if self._uses_velocity:
                 self._apply_velocity_step(state, batches, schedule.learning_rates[step, :m])
             else:
                 self._apply_gradient_step(state, batches, t)
         if self._dense is not None:
-            models = self._dense.trim_units(models, like)
+            models = self._dense.trim_units(models, reference)
         return models, schedule.order
 
     def _load_starts(self, models: StackedTensors, starts: Sequence[StackedTensors | None]) -> None:
         """Put the start models of clients that have one in the places of the one received."""
-        for place, start in enumerate(starts):
+        for index, start in enumerate(starts):
             if start is None:
                 continue
             padded = start if self._dense is None else self._dense.pad_units(start)
             for name, tensor in padded.items():
-                models[name][place].copy_(tensor)
+                models[name][index].copy_(tensor)
 
     @property
     def _total_decay(self) -> float:
         """What a step adds of w to the gradient."""
-        return self._how.weight_decay + self._how.proximal_mu
+        return self._config.weight_decay + self._config.proximal_mu
 
     @property
     def _uses_velocity(self) -> bool:
         """Whether v is kept; else a step is on w itself, with one rate for all clients."""
-        one_rate = self._how.lr_schedule != "theorem"
-        return self._how.momentum > 0 or (self._total_decay > 0 and not one_rate)
+        one_rate = self._config.lr_schedule != "theorem"
+        return self._config.momentum > 0 or (self._total_decay > 0 and not one_rate)
 
     def _apply_gradient_step(self, state: "_TrainState", batches: Batches, t: int) -> None:
         """Make w <- (1 - lr (decay + mu)) w - lr grad + lr mu x_k; the batches' scale is -lr."""
-        rate = self._how.compute_learning_rate(t, 0, 1) if self._total_decay else 0.0
-        w, keep = state.parameters, 1.0 - rate * self._total_decay
-        self._gradients.accumulate(w, state.buffers, w, batches, beta=keep)
-        if self._how.proximal_mu:
+        rate = self._config.compute_learning_rate(t, 0, 1) if self._total_decay else 0.0
+        w, beta = state.parameters, 1.0 - rate * self._total_decay
+        self._gradients.accumulate(w, state.buffers, w, batches, beta=beta)
+        if self._config.proximal_mu:
             for name, tensor in w.items():
-                tensor.add_(state.starts[name], alpha=rate * self._how.proximal_mu)
+                tensor.add_(state.starts[name], alpha=rate * self._config.proximal_mu)
 
     def _apply_velocity_step(
         self, state: "_TrainState", batches: Batches, rates: torch.Tensor
     ) -> None:
         """Make v <- momentum v + grad + (decay + mu) w - mu x_k, and w <- w - lr v."""
-        w, v, momentum = state.parameters, state.velocities, self._how.momentum
+        w, v, momentum = state.parameters, state.velocities, self._config.momentum
         self._gradients.accumulate(w, state.buffers, v, batches, beta=momentum)
         for name, tensor in w.items():
             if self._total_decay:
                 v[name].add_(tensor, alpha=self._total_decay)
-            if self._how.proximal_mu:
-                v[name].add_(state.starts[name], alpha=-self._how.proximal_mu)
+            if self._config.proximal_mu:
+                v[name].add_(state.starts[name], alpha=-self._config.proximal_mu)
             of_each = rates.reshape(-1, *[1] * (tensor.ndim - 1))
             tensor.addcmul_(v[name], of_each, value=-1.0)
 
     def _estimate_client_bytes(self, client: int) -> int:
         """Estimate what one client needs: models, gradients, a batch and its activations."""
-        rows = min(self._how.batch_size, self._examples.count(client))
+        rows = min(self._config.batch_size, self._examples.count(client))
         model, sample = self._memory_sizes
         return MODEL_COPIES * model + ACTIVATION_COPIES * rows * sample
 
@@ -322,26 +322,26 @@ class _BatchSource:
         gradients: Gradients,
         scale: torch.Tensor,
         *,
-        how: LocalSGDConfig,
-        draws: Sequence[RngFactory],
+        config: LocalSGDConfig,
+        rng_factories: Sequence[RngFactory],
         masked: Sequence[tuple[str, MaskedDropout]],
     ) -> None:
         self._examples = examples
         self._schedule = schedule
-        self._augments = how.augmentation != "none"
-        self._augment = Augmentation(how.augmentation, draws, how.pixel_scale)
+        self._augments = config.augmentation != "none"
+        self._augment = Augmentation(config.augmentation, rng_factories, config.pixel_scale)
         self._masked = masked
-        self._drops = [draw("dropout") for draw in draws] if masked else []
-        self._rooms: dict[str, torch.Tensor] = {}
+        self._dropout_rngs = [factory("dropout") for factory in rng_factories] if masked else []
+        self._workspaces: dict[str, torch.Tensor] = {}
         self._gathered: torch.Tensor | None = None
         # What is small is there for all steps at once: a step of many small operations mostly
         # waits for them to begin.
-        here = schedule.sizes > 0
+        is_active = schedule.sizes > 0
         self._active = schedule.num_active
-        sizes = torch.from_numpy(schedule.sizes[here]).to(examples.device, examples.dtype)
-        places = to_device(torch.from_numpy(np.flatnonzero(here)), examples.device)
+        sizes = torch.from_numpy(schedule.sizes[is_active]).to(examples.device, examples.dtype)
+        indices = to_device(torch.from_numpy(np.flatnonzero(is_active)), examples.device)
         rows, counts, scale = (
-            tensor.flatten(0, 1).index_select(0, places)
+            tensor.flatten(0, 1).index_select(0, indices)
             for tensor in (schedule.rows, schedule.mask, scale)
         )
         self._width = counts.shape[1]
@@ -365,7 +365,7 @@ class _BatchSource:
             sizes,
             {name: self._draw_masks(layer, sizes) for name, layer in self._masked},
             self._coefficients[step],
-            self._rooms,
+            self._workspaces,
         )
 
     def _gather_inputs(self, step: int) -> torch.Tensor:
@@ -381,14 +381,14 @@ class _BatchSource:
         if self._augments:
             sizes = self._schedule.sizes[step, : self._active[step]]
             counted = np.flatnonzero(np.arange(rows.shape[1]) < sizes[:, None])
-            places = to_device(torch.from_numpy(counted), examples.device)
-            changed = self._augment(inputs.index_select(0, places), sizes.tolist())
-            inputs.index_copy_(0, places, changed)
+            indices = to_device(torch.from_numpy(counted), examples.device)
+            changed = self._augment(inputs.index_select(0, indices), sizes.tolist())
+            inputs.index_copy_(0, indices, changed)
         x: torch.Tensor = inputs.unflatten(0, rows.shape)[:, : self._width]
         return x
 
     def _draw_masks(self, layer: MaskedDropout, sizes: NDArray[np.int64]) -> torch.Tensor:
         masks = torch.zeros((len(sizes), self._width, *layer.shape), dtype=self._examples.dtype)
-        for mask, size, rng in zip(masks, sizes.tolist(), self._drops, strict=False):
+        for mask, size, rng in zip(masks, sizes.tolist(), self._dropout_rngs, strict=False):
             mask[:size] = layer.draw_mask(size, rng)
         return to_device(masks, self._examples.device)

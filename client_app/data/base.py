@@ -129,8 +129,8 @@ class RowIndex(Mapping[int, NDArray[np.int64]]):
 
     def get_span(self, client: int) -> tuple[int, int]:
         """Return where in ``flat`` a client's rows begin, and how many they are."""
-        place = self.get_index(client)
-        return int(self.starts[place]), int(self.counts[place])
+        index = self.get_index(client)
+        return int(self.starts[index]), int(self.counts[index])
 
     def get_indices(self, clients: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the places of these clients in ``clients``, (m,).
@@ -152,13 +152,13 @@ class RowIndex(Mapping[int, NDArray[np.int64]]):
 
     def select_clients(self, clients: Sequence[int]) -> "RowIndex":
         """Return the rows of these clients, in their order."""
-        places = self.get_indices(clients)
-        if np.array_equal(places, np.arange(len(self.clients))):
+        indices = self.get_indices(clients)
+        if np.array_equal(indices, np.arange(len(self.clients))):
             return self
-        counts = self.counts[places]
-        begins = self.starts[places] - (np.cumsum(counts) - counts)
+        counts = self.counts[indices]
+        begins = self.starts[indices] - (np.cumsum(counts) - counts)
         flat = self.flat[np.repeat(begins, counts) + np.arange(counts.sum())]
-        return RowIndex(self.clients[places], counts, flat)
+        return RowIndex(self.clients[indices], counts, flat)
 
     def __getitem__(self, client: int) -> NDArray[np.int64]:
         start, count = self.get_span(client)
@@ -221,7 +221,7 @@ class PooledSplit:
     rows : RowIndex
         Which rows are a client's.
     pixel_scale : PixelNormalization, optional
-        Of images that are normalised.
+        Of images that are normalized.
     """
 
     x: NDArray[Any] | LazyArray
@@ -352,8 +352,8 @@ def _move_channels_first(samples: torch.Tensor) -> torch.Tensor:
         return samples.unsqueeze(1)
     if samples.dtype != torch.uint8:
         return samples
-    grey = samples.ndim == len(("n", "height", "width"))
-    return samples.unsqueeze(1) if grey else samples.movedim(-1, 1)
+    gray = samples.ndim == len(("n", "height", "width"))
+    return samples.unsqueeze(1) if gray else samples.movedim(-1, 1)
 
 
 CLASSES_REQUIRED = (

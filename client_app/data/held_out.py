@@ -37,14 +37,14 @@ def select_held_out_clients(
     fraction = settings.holdout_client_fraction
     if fraction == 0.0:
         return ()
-    everyone = settings.priority == "all" and not settings.priority_weights
-    left = [k for k in range(num_clients) if everyone or k not in priority]
-    count, most = round_half_even(fraction, num_clients), len(left) - everyone
-    if not 1 <= count <= most:
-        whom = "with one left to train" if everyone else "none of which has priority"
+    no_priority = settings.priority == "all" and not settings.priority_weights
+    eligible = [k for k in range(num_clients) if no_priority or k not in priority]
+    count, max_count = round_half_even(fraction, num_clients), len(eligible) - no_priority
+    if not 1 <= count <= max_count:
+        constraint = "with one left to train" if no_priority else "none of which has priority"
         raise SettingsError(
-            f"data.holdout_client_fraction must be 0 or a share of 1 to {most} of the "
-            f"{num_clients} clients, {whom}, got {fraction} ({count} clients)"
+            f"data.holdout_client_fraction must be 0 or a share of 1 to {max_count} of the "
+            f"{num_clients} clients, {constraint}, got {fraction} ({count} clients)"
         )
-    order = make_generator(seed, "unseen").permutation(len(left))
-    return tuple(sorted(left[i] for i in order[:count].tolist()))
+    order = make_generator(seed, "unseen").permutation(len(eligible))
+    return tuple(sorted(eligible[i] for i in order[:count].tolist()))

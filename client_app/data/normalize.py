@@ -20,7 +20,7 @@ def normalize_images(
     Mean and standard deviation are of all training images of the data set, in [0, 1], as the
     constants are that are published for the usual sets; they are the same for all clients. The
     images become float32 (n, channels, height, width), four times the memory of uint8. What an
-    augmentation fills in, zeros, is then the mean colour. A channel without any spread keeps its
+    augmentation fills in, zeros, is then the mean color. A channel without any spread keeps its
     scale.
 
     Parameters
@@ -33,7 +33,7 @@ def normalize_images(
     Returns
     -------
     LabeledArrays
-        The data set with normalised images.
+        The data set with normalized images.
     PixelNormalization
         How they were changed.
 
@@ -52,9 +52,9 @@ def normalize_images(
     mean = known.mean(axis=(0, 2, 3), dtype=np.float64, keepdims=True)
     spread = known.std(axis=(0, 2, 3), dtype=np.float64, keepdims=True)
     spread[spread == 0.0] = 1.0
-    centre, scale = mean.astype(np.float32), spread.astype(np.float32)
+    center, scale = mean.astype(np.float32), spread.astype(np.float32)
     for images in (train, test):
-        np.subtract(images, centre, out=images)
+        np.subtract(images, center, out=images)
         np.divide(images, scale, out=images)
-    changed = PixelNormalization(tuple(centre.ravel().tolist()), tuple(scale.ravel().tolist()))
+    changed = PixelNormalization(tuple(center.ravel().tolist()), tuple(scale.ravel().tolist()))
     return replace(arrays, x_train=train, x_test=test), changed

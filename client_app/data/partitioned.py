@@ -143,10 +143,10 @@ def build_single_client(
     train, test = np.arange(len(arrays.y_train)), np.arange(len(arrays.y_test))
     if arrays.pooled:
         train, test = split_client(arrays.strata, settings.test_fraction, client=client, seed=seed)
-    kept, validation = split_validation(
+    training, validation = split_validation(
         arrays.strata[train], settings.validation_fraction, client=client, seed=seed
     )
-    return _build_client_data(arrays, ClientSplit(train[kept], test, train[validation]))
+    return _build_client_data(arrays, ClientSplit(train[training], test, train[validation]))
 
 
 def _add_validation(

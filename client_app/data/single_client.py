@@ -109,10 +109,10 @@ class SingleClientData:
             data = self._read(client)
         except ValueError as error:
             raise DataError(f"data.path must lead to the data of a client: {error}") from None
-        for part, x in (("train", data.x_train), ("test", data.x_test)):
+        for split, x in (("train", data.x_train), ("test", data.x_test)):
             if x.shape[1:] != self.input_shape:
                 raise DataError(
-                    f"data.path must lead to {part} inputs of the agreed shape {self.input_shape}, "
+                    f"data.path must lead to {split} inputs of the agreed shape {self.input_shape}, "
                     f"got {x.shape[1:]}"
                 )
         return data
@@ -156,7 +156,7 @@ def load_device_arrays(
     Raises
     ------
     SettingsError
-        If images are to be normalised.
+        If images are to be normalized.
     """
     from client_app.data.partitioned import build_single_client
 

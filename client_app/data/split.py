@@ -54,8 +54,8 @@ def split_client(
     """
     if groups is not None:
         numbers, group = np.unique(groups, return_inverse=True)
-        alike = np.zeros(len(numbers), dtype=np.int64)
-        _, chosen_groups = split_client(alike, fraction, client=client, seed=seed, purpose=purpose)
+        same_label = np.zeros(len(numbers), dtype=np.int64)
+        _, chosen_groups = split_client(same_label, fraction, client=client, seed=seed, purpose=purpose)
         testing = np.isin(group, chosen_groups)
         return np.flatnonzero(~testing), np.flatnonzero(testing)
     n = len(labels)
@@ -68,11 +68,11 @@ def split_client(
     classes, counts = classes[order], counts[order]
     limit = counts - 1 if n - len(classes) >= size else counts
     exact = size * counts / n
-    taken = np.minimum(np.floor(exact).astype(np.int64), limit)
-    while taken.sum() < size:
-        taken[np.argmax(np.where(taken < limit, exact - taken, -np.inf))] += 1
+    allocated = np.minimum(np.floor(exact).astype(np.int64), limit)
+    while allocated.sum() < size:
+        allocated[np.argmax(np.where(allocated < limit, exact - allocated, -np.inf))] += 1
     chosen = np.zeros(n, dtype=np.bool_)
-    for label, count in zip(classes, taken, strict=True):
+    for label, count in zip(classes, allocated, strict=True):
         chosen[rng.permutation(np.flatnonzero(labels == label))[:count]] = True
     return np.flatnonzero(~chosen), np.flatnonzero(chosen)
 

@@ -93,6 +93,6 @@ def describe_inputs(input_shape: Sequence[int], num_tokens: int | None) -> str:
 
 def _join_names(names: Iterator[str]) -> str:
     """Return names one after the other, the first of many."""
-    known = list(names)
-    more = f", and {len(known) - MAX_LISTED_NAMES} more" if len(known) > MAX_LISTED_NAMES else ""
-    return ", ".join(known[:MAX_LISTED_NAMES]) + more
+    listed = list(names)
+    more = f", and {len(listed) - MAX_LISTED_NAMES} more" if len(listed) > MAX_LISTED_NAMES else ""
+    return ", ".join(listed[:MAX_LISTED_NAMES]) + more

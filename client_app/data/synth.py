@@ -80,8 +80,8 @@ class SynthData:
 
     def get_client(self, client: int) -> ClientData:
         """Return the data of one client."""
-        known = self._priority_data
-        data = known[client] if client in known else self._generate_noisy_client(client)
+        priority_data = self._priority_data
+        data = priority_data[client] if client in priority_data else self._generate_noisy_client(client)
         rows = split_validation(
             data.y_train, self._settings.validation_fraction, client=client, seed=self._seed
         )
@@ -156,12 +156,12 @@ class SynthData:
 
     @cached_property
     def _pooled_data(self) -> ClientData:
-        parts = list(self._priority_data.values())
+        clients = list(self._priority_data.values())
         return ClientData(
-            np.concatenate([p.x_train for p in parts]),
-            np.concatenate([p.y_train for p in parts]),
-            np.concatenate([p.x_test for p in parts]),
-            np.concatenate([p.y_test for p in parts]),
+            np.concatenate([p.x_train for p in clients]),
+            np.concatenate([p.y_train for p in clients]),
+            np.concatenate([p.x_test for p in clients]),
+            np.concatenate([p.y_test for p in clients]),
         )
 
     def _generate_noisy_client(self, client: int) -> ClientData:

@@ -84,10 +84,10 @@ class TabularData:
     def summary(self) -> DataSummary:
         """The interpretation of the table: its columns, its target, and the clients left out."""
         table = self._table
-        words = describe_target(self.target, self.num_classes)
+        target = describe_target(self.target, self.num_classes)
         return DataSummary(
             self.num_clients,
-            f"{table.target}, {words}" if table.target else words,
+            f"{table.target}, {target}" if table.target else target,
             table.schema.description,
             rows=len(table.labels),
             left_out=table.dropped_clients,
@@ -127,21 +127,21 @@ def split_client_rows(
     """Return which of a client's rows are for training, testing and validation."""
     labels = table.labels[rows] if table.classes else np.zeros(len(rows), dtype=np.int64)
     train, test = split_client(labels, settings.test_fraction, client=client, seed=seed)
-    kept, validation = split_validation(
+    training, validation = split_validation(
         labels[train], settings.validation_fraction, client=client, seed=seed
     )
-    return ClientSplit(rows[train][kept], rows[test], rows[train][validation])
+    return ClientSplit(rows[train][training], rows[test], rows[train][validation])
 
 
 def build_tabular_client(table: ClientTable, split: ClientSplit, fill: str) -> ClientData:
     """Return the data of a client with these rows, missing numbers by ``data.imputation``."""
-    parts = (split.train, split.test, split.validation)
-    scaled = _scale_numbers([table.numbers[part] for part in parts], _FILL[fill])
+    splits = (split.train, split.test, split.validation)
+    scaled = _scale_numbers([table.numbers[rows] for rows in splits], _FILL[fill])
     x_train, x_test, x_validation = (
-        np.concatenate([numbers.astype(np.float32), table.categories[part]], axis=1)
-        for numbers, part in zip(scaled, parts, strict=True)
+        np.concatenate([numbers.astype(np.float32), table.categories[rows]], axis=1)
+        for numbers, rows in zip(scaled, splits, strict=True)
     )
-    y_train, y_test, y_validation = (table.labels[part] for part in parts)
+    y_train, y_test, y_validation = (table.labels[rows] for rows in splits)
     return ClientData(x_train, y_train, x_test, y_test, (x_validation, y_validation))
 
 

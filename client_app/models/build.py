@@ -63,7 +63,7 @@ def build_model(
     sequence: bool = False,
     pretrained: bool = True,
 ) -> nn.Module:
-    """Return the model, initialised from (seed, "model") without touching torch's own state.
+    """Return the model, initialized from (seed, "model") without touching torch's own state.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def _build_small_cnn(settings: SmallCnnSettings, shapes: ModelShapes) -> nn.Modu
 
 
 def _build_celeba_cnn(settings: CelebaCnnSettings, shapes: ModelShapes) -> nn.Module:
-    # Group normalisation by a group for each channel needs two numbers in it.
+    # Group normalization by a group for each channel needs two numbers in it.
     smallest = 1 if settings.variant == "leaf" else 2
     _check_images(settings.name, shapes.input_shape, smallest)
     return CelebaCNN(shapes.input_shape, shapes.num_outputs, settings.variant)
@@ -240,9 +240,9 @@ def _check_images(
 ) -> None:
     image = len(input_shape) == len(("channels", "height", "width"))
     if not image or min(input_shape[1:]) < min_size or channels not in {None, input_shape[0]}:
-        colours = f" and {channels} channels" if channels else ""
+        colors = f" and {channels} channels" if channels else ""
         raise SettingsError(
-            f"model={name} needs images of at least {min_size} x {min_size}{colours}, got inputs "
+            f"model={name} needs images of at least {min_size} x {min_size}{colors}, got inputs "
             f"of shape {input_shape}; model=logistic_regression and model=mlp take any"
         )
 

@@ -14,15 +14,15 @@ AVG_POOL_SIZE = 5
 class CelebaCNN(nn.Module):
     """Four 3x3 convolutions of 32 channels, and the logits.
 
-    Each convolution pads by 1 and is followed by a normalisation, a 2x2 maximum pooling and a
+    Each convolution pads by 1 and is followed by a normalization, a 2x2 maximum pooling and a
     ReLU. All initial values are torch's own.
 
-    ``leaf``    Convolutions with bias, batch normalisation, and poolings that keep an odd last
+    ``leaf``    Convolutions with bias, batch normalization, and poolings that keep an odd last
                 row and column: 84 x 84 becomes 6 x 6. The running means and variances are part of
                 the model: they are sent, and averaged with the same weights as the parameters.
-                LEAF's network has none and always normalises by the batch at hand, so that what
+                LEAF's network has none and always normalizes by the batch at hand, so that what
                 it predicts for one image depends on the others.
-    ``aaggff``  Convolutions without bias; group normalisation by 32, 16, 8 and 4 groups, which
+    ``aaggff``  Convolutions without bias; group normalization by 32, 16, 8 and 4 groups, which
                 looks at one image alone and has no running statistics; poolings that pad by 1:
                 84 x 84 becomes 7 x 7, averaged to 5 x 5.
 

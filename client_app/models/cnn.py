@@ -9,11 +9,11 @@ from client_app.models.init import initialize_weights
 class CNN(nn.Module):
     """Two 5x5 convolutions (32 and 64 channels), fully connected 512, 128 and the logits.
 
-    Batch normalisation after the second convolution and after both hidden fully connected
-    layers, ReLU, Kaiming initialisation of all weights, biases 0. A 2x2 maximum pooling follows
+    Batch normalization after the second convolution and after both hidden fully connected
+    layers, ReLU, Kaiming initialization of all weights, biases 0. A 2x2 maximum pooling follows
     each convolution; the paper does not say whether it pools.
 
-    The running means and variances of the batch normalisation are part of the model: they are
+    The running means and variances of the batch normalization are part of the model: they are
     sent, and averaged with the same weights as the parameters. Their integer step counters are
     the rounded weighted mean.
 

@@ -16,7 +16,7 @@ def build_efficientnet(
 ) -> nn.Module:
     """Return torchvision's EfficientNet for images (n, 3, height, width), logits (n, num_classes).
 
-    The running means and variances of its batch normalisation are part of the model: they are
+    The running means and variances of its batch normalization are part of the model: they are
     sent, and averaged with the same weights as the parameters. In training it drops whole
     residual branches and features at random, as torchvision's does. AAggFF's authors put the
     logits on the 7 x 7 features of a 200 x 200 image; torchvision's are on their mean.

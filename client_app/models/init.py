@@ -22,7 +22,7 @@ def initialize_weights(model: nn.Module, scheme: str) -> None:
     ``xavier``   N(0, 2 / (fan-in + fan-out)), as AAggFF's authors do
     ``zeros``    0, where a convex training is to start from no prejudice
 
-    All other layers keep what they have: LSTM layers, embeddings and normalisations start from
+    All other layers keep what they have: LSTM layers, embeddings and normalizations start from
     torch's own values under AAggFF's authors' ``xavier`` too (their src/utils.py, init_weights).
 
     Raises

@@ -26,7 +26,7 @@ def to_channels_last(x: torch.Tensor) -> torch.Tensor:
 class SoundAsImage(nn.Module):
     """Sound (n, c, l) as images of one row (n, c, 1, l).
 
-    Their channels are last in memory but in training, where torch's batch normalisation adds the
+    Their channels are last in memory but in training, where torch's batch normalization adds the
     numbers of a channel less accurately in that layout.
     """
 
@@ -51,7 +51,7 @@ class RowConv1d(nn.Conv1d):
 class M5(nn.Module):
     """Four convolutions of a waveform, its mean over time, and the logits.
 
-    Kernel 80 and stride 4, then three of kernel 3 and stride 1; batch normalisation, ReLU and a
+    Kernel 80 and stride 4, then three of kernel 3 and stride 1; batch normalization, ReLU and a
     maximum pooling of 4 after each. The four have c, c, 2c and ``widening`` c channels; the last
     three pad by ``padding``. All initial values are torch's own. The published networks:
 
@@ -61,7 +61,7 @@ class M5(nn.Module):
     | PyTorch's tutorial on speech commands, the default here | 32 | 2 | 0 |
     | AAggFF's authors | 64 | 4 | 1 |
 
-    The running means and variances of the batch normalisation are part of the model: they are
+    The running means and variances of the batch normalization are part of the model: they are
     sent, and averaged with the same weights as the parameters.
 
     The parameters have the shapes of ``torch.nn.Conv1d``, though inside the waveform is an image.

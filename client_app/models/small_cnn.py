@@ -11,10 +11,10 @@ from client_app.models.init import initialize_weights
 class SmallCNN(nn.Module):
     """Two 3x3 convolutions of 32 channels, fully connected hidden layers and the logits.
 
-    ReLU after each, a 2x2 maximum pooling after each convolution, no normalisation. Where the
+    ReLU after each, a 2x2 maximum pooling after each convolution, no normalization. Where the
     paper is silent, this is the authors' published code: the convolutions pad by 1, so that the
     fully connected part gets 32 (h // 4) (w // 4) numbers; dropout comes before every fully
-    connected layer, that of the logits included; Kaiming initialisation with biases 0 where a
+    connected layer, that of the logits included; Kaiming initialization with biases 0 where a
     ReLU follows, torch's own for the logits.
 
     Parameters

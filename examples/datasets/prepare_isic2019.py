@@ -20,7 +20,7 @@ COLUMNS = ("image", "target", "center", "fold")
 CLASSES = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
 IMAGE_COUNT = 23_247
 WANTED = (
-    f"{TABLES[0]} and {IMAGES} (accept the licence and run FLamby's scripts, "
+    f"{TABLES[0]} and {IMAGES} (accept the license and run FLamby's scripts, "
     "https://github.com/owkin/FLamby/tree/main/flamby/datasets/fed_isic2019)"
 )
 

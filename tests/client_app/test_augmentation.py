@@ -82,8 +82,8 @@ def test_windows_and_mirroring_by_hand(name: str) -> None:
     assert ((counts - 100) ** 2 / 100).sum() < freedom + 4 * (2 * freedom) ** 0.5
 
 
-def colours(n: int, h: int = 32, w: int = 32, seed: int = 0) -> torch.Tensor:
-    """Return uint8 images with smooth parts, edges and a grey corner."""
+def colors(n: int, h: int = 32, w: int = 32, seed: int = 0) -> torch.Tensor:
+    """Return uint8 images with smooth parts, edges and a gray corner."""
     from torchvision.transforms.v2 import functional as torchvision
 
     rng = np.random.default_rng(seed)
@@ -141,12 +141,12 @@ def every_decision(seed: int) -> ColorJitter:
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("turned", [True, False])
 @pytest.mark.parametrize("precision", [torch.float32, torch.float64])
-def test_colours_are_torchvisions(seed: int, turned: bool, precision: torch.dtype) -> None:
+def test_colors_are_torchvisions(seed: int, turned: bool, precision: torch.dtype) -> None:
     """Each image changes by its own numbers as torchvision changes it, alone or in a batch."""
     what = every_decision(seed)
     if not turned:
         what = replace(what, hue=np.zeros(16, np.float32))
-    pixels = colours(16, seed=seed)
+    pixels = colors(16, seed=seed)
     expected = scale_pixels(by_torchvision(pixels, what), precision)
     images = scale_pixels(pixels, precision)
     result = jitter_colors(images, what)
@@ -158,7 +158,7 @@ def test_colours_are_torchvisions(seed: int, turned: bool, precision: torch.dtyp
 
 @pytest.mark.parametrize("turn", [-0.05, -0.02, 0.0, 0.001, 0.05])
 def test_hue_is_torchvisions(turn: float) -> None:
-    """On every colour of a fine grid bytes differ by at most one, and hardly ever; 0 is none."""
+    """On every color of a fine grid bytes differ by at most one, and hardly ever; 0 is none."""
     from torchvision.transforms.v2 import functional as torchvision
 
     grid = torch.arange(0, 256, 5, dtype=torch.uint8)
@@ -171,7 +171,7 @@ def test_hue_is_torchvisions(turn: float) -> None:
     assert turn != 0 or torch.equal(result, pixels)
 
 
-def test_what_is_drawn_for_colours() -> None:
+def test_what_is_drawn_for_colors() -> None:
     """Everything that happens or not does for half of the images; all draws are independent."""
     n = 20_000
     what = ColorJitter.sample(n, np.random.default_rng(0))
@@ -179,12 +179,12 @@ def test_what_is_drawn_for_colours() -> None:
         assert done.shape == (n,)
         assert done.dtype == np.bool_
         assert done.mean() == pytest.approx(0.5, abs=4 * 0.5 / n**0.5)
-    for values, centre in ((what.brightness, 1.0), (what.hue, 0.0)):
+    for values, center in ((what.brightness, 1.0), (what.hue, 0.0)):
         assert values.shape == (n,)
         assert values.dtype == np.float32
-        uniform = centre + np.linspace(-0.05, 0.05, n)
+        uniform = center + np.linspace(-0.05, 0.05, n)
         np.testing.assert_allclose(np.sort(values), uniform, atol=0.002)
-        assert abs(values - np.float32(centre)).max() < 0.05 + 1e-6
+        assert abs(values - np.float32(center)).max() < 0.05 + 1e-6
     correlations = np.corrcoef(np.stack([values.astype(float) for values in astuple(what)]))
     np.testing.assert_allclose(correlations, np.eye(6), atol=4 / n**0.5)
 
@@ -193,7 +193,7 @@ def test_what_is_drawn_for_colours() -> None:
     st.integers(1, 5), st.integers(1, 9), st.integers(1, 9), st.sampled_from([0.0, 0.5, 1.0, None])
 )
 @settings(max_examples=50, deadline=None)
-def test_colours_stay_in_range(n: int, h: int, w: int, level: float | None) -> None:
+def test_colors_stay_in_range(n: int, h: int, w: int, level: float | None) -> None:
     """Whatever the size and the pixels, results are multiples of 1 / 255 from 0 to 1."""
     images = torch.rand(n, 3, h, w) if level is None else torch.full((n, 3, h, w), level)
     before = images.clone()
@@ -204,15 +204,15 @@ def test_colours_stay_in_range(n: int, h: int, w: int, level: float | None) -> N
     assert torch.equal(images, before)
 
 
-def test_colours_change_before_crop_and_flip() -> None:
-    """CIFAR-100's images change colours, are cropped, and mirrored, with one stream for all."""
-    images, rng = scale_pixels(colours(8)), make_generator(3, "augmentation")
+def test_colors_change_before_crop_and_flip() -> None:
+    """CIFAR-100's images change colors, are cropped, and mirrored, with one stream for all."""
+    images, rng = scale_pixels(colors(8)), make_generator(3, "augmentation")
     expected = flip(crop(color_jitter(images, rng), rng), rng)
     assert torch.equal(build_augmentation("cifar100", partial(make_generator, 3))(images), expected)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(1e-3, 1)), min_size=3, max_size=3))
-def test_the_pixels_of_normalised_images(numbers: list[tuple[float, float]]) -> None:
+def test_the_pixels_of_normalized_images(numbers: list[tuple[float, float]]) -> None:
     """All 256 bytes of each channel come back, whatever its mean and spread."""
     from torchvision.transforms.v2 import functional as torchvision
 
@@ -223,10 +223,10 @@ def test_the_pixels_of_normalised_images(numbers: list[tuple[float, float]]) -> 
     assert torch.equal(torchvision.to_dtype(found, torch.uint8, scale=True), pixels)
 
 
-def test_normalised_images_change_colours_as_their_pixels_do() -> None:
-    """They are those images, recoloured and normalised anew; the margins of a window are zero."""
+def test_normalized_images_change_colors_as_their_pixels_do() -> None:
+    """They are those images, recolored and normalized anew; the margins of a window are zero."""
     scale = PixelNormalization((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))  # CIFAR-100's
-    images, rng = scale_pixels(colours(8)), make_generator(3, "augmentation")
+    images, rng = scale_pixels(colors(8)), make_generator(3, "augmentation")
     expected = flip(crop(scale.normalize(color_jitter(images, rng)), rng), rng)
     found = build_augmentation("cifar100", partial(make_generator, 3), scale)(
         scale.normalize(images)
@@ -238,7 +238,7 @@ def test_normalised_images_change_colours_as_their_pixels_do() -> None:
 @pytest.mark.parametrize("name", CHANGES)
 def test_the_stream_decides(name: str) -> None:
     """The same stream gives the same images, batch after batch; another one gives others."""
-    images = scale_pixels(colours(8, 16, 16))
+    images = scale_pixels(colors(8, 16, 16))
     one, same, other = (
         build_augmentation(name, partial(make_generator, seed)) for seed in (1, 1, 2)
     )
@@ -253,7 +253,7 @@ def test_the_stream_decides(name: str) -> None:
 def test_torchs_generator_has_no_part(name: str) -> None:
     """Changing images neither uses nor advances torch's global generator."""
     before = torch.get_rng_state()
-    build_augmentation(name, partial(make_generator, 1))(scale_pixels(colours(4, 8, 8)))
+    build_augmentation(name, partial(make_generator, 1))(scale_pixels(colors(4, 8, 8)))
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -263,7 +263,7 @@ def test_several_clients_in_one_batch(name: str) -> None:
     draws = [partial(make_generator, 1, client=k) for k in range(3)]
     joint, alone = Augmentation(name, draws), [build_augmentation(name, draw) for draw in draws]
     for counts in ([3, 1, 4], [2, 5], [1]):
-        images = scale_pixels(colours(sum(counts), 16, 16, seed=sum(counts)))
+        images = scale_pixels(colors(sum(counts), 16, 16, seed=sum(counts)))
         pairs = zip(alone, images.split(counts), strict=False)
         expected = torch.cat([augment(batch) for augment, batch in pairs])
         assert torch.equal(joint(images, counts), expected)
@@ -292,8 +292,8 @@ def test_only_images_can_be_augmented(name: str, input_shape: tuple[int, ...]) -
 
 
 @pytest.mark.parametrize("channels", [1, 4])
-def test_only_colour_images_change_colours(channels: int) -> None:
-    """Grey images can be cropped and mirrored, not recoloured."""
+def test_only_color_images_change_colors(channels: int) -> None:
+    """Gray images can be cropped and mirrored, not recolored."""
     images = np.zeros((2, channels, 8, 8), np.float32)
     for name in MOVES:
         check_augmentation(name, images)
@@ -303,7 +303,7 @@ def test_only_colour_images_change_colours(channels: int) -> None:
 
 
 @pytest.mark.parametrize(("low", "high"), [(-0.5, 0.5), (0.0, 255.0), (-2.0, 2.0)])
-def test_only_pixels_from_0_to_1_change_colours(low: float, high: float) -> None:
+def test_only_pixels_from_0_to_1_change_colors(low: float, high: float) -> None:
     """Others would wrap around as bytes, and are refused; the text has no value of a pixel."""
     images = np.full((2, 3, 8, 8), low, np.float32)
     images[1, 2, 3, 4] = high

@@ -189,7 +189,7 @@ def test_class_rates(words: str, minimum: float) -> None:
     assert process(2) == PeriodicProcess(rates.p.tolist()[2], Sine())
 
 
-def test_cyclic_rates_are_the_realised_ones() -> None:
+def test_cyclic_rates_are_the_realized_ones() -> None:
     """2 of 100 rounds is a rate of 0.02, also for p = 0.025."""
     settings = settings_of("availability=cyclic availability.p=0.025")
     assert rates_of(settings, data_of(settings)) == [0.02] * 4

@@ -27,7 +27,7 @@ def test_scaled_images() -> None:
     assert (scaled.min(), scaled.max()) == (0.0, 1.0)
 
 
-def test_scaled_colour_images() -> None:
+def test_scaled_color_images() -> None:
     """Channels come first, in their order, each pixel where it was."""
     images = np.random.default_rng(0).integers(256, size=(2, 4, 5, 3), dtype=np.uint8)
     scaled = to_inputs(images)
@@ -56,7 +56,7 @@ def test_scaled_sound() -> None:
         (np.full((2, 5), -16384, np.int16), np.full((2, 1, 5), -0.5)),
         (np.full((2, 5), 0.1), np.full((2, 5), 0.1)),
     ],
-    ids=["grey", "colour", "sound", "float64"],
+    ids=["gray", "color", "sound", "float64"],
 )
 def test_as_inputs(samples: NDArray[Any], expected: NDArray[Any]) -> None:
     """The type says what samples are; inputs are float32."""

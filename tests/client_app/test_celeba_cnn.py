@@ -12,9 +12,9 @@ from conf import SettingsError, compose_settings
 def test_celeba_cnn_has_leaf_s_layers() -> None:
     """Counted by hand: 84 x 84 becomes 6 x 6 of 32 channels."""
     model = CelebaCNN((3, 84, 84), 2)
-    first, others, normalised = 32 * (3 * 9 + 1), 32 * (32 * 9 + 1), 2 * 32
+    first, others, normalized = 32 * (3 * 9 + 1), 32 * (32 * 9 + 1), 2 * 32
     logits = 2 * (32 * 6 * 6 + 1)
-    numbers = first + 3 * others + 4 * normalised + logits
+    numbers = first + 3 * others + 4 * normalized + logits
     assert sum(p.numel() for p in model.parameters()) == numbers == 31_202
     kinds = [type(layer).__name__ for layer in model.layers]
     assert kinds == ["Conv2d", "BatchNorm2d", "MaxPool2d", "ReLU"] * 4 + ["Flatten", "Linear"]

@@ -121,7 +121,7 @@ def test_declined_rounds_do_not_add_up_to_errors() -> None:
         found.append([*into, *(b for b in model.buffers() if b.is_floating_point())])
     sizes = [tensor.norm() for tensor in found[0]]
     for exact, tensor, size in zip(*found, sizes, strict=True):
-        if size > 1e-9:  # biases before a normalisation have no gradient
+        if size > 1e-9:  # biases before a normalization have no gradient
             assert (tensor.double() - exact).norm() < 2e-5 * size
 
 

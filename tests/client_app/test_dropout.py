@@ -48,7 +48,7 @@ def test_a_share_of_zero_drops_nothing() -> None:
 
 
 def test_a_model_without_dropout_stays() -> None:
-    """No layer changes, nor does what batch normalisation has counted."""
+    """No layer changes, nor does what batch normalization has counted."""
     model = CNN((1, 16, 16), 3)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     layers = list(model.modules())

@@ -32,8 +32,8 @@ def test_dropout_before_the_logits(experiment: str, words: str, dropped: float) 
     assert [m.p for m in model.modules() if isinstance(m, torch.nn.Dropout)] == [dropped]
 
 
-def test_it_needs_colour_images() -> None:
-    """Grey images are refused in one line."""
+def test_it_needs_color_images() -> None:
+    """Gray images are refused in one line."""
     settings = compose_settings("custom", "model=efficientnet").settings.model
     message = "model=efficientnet needs images of at least 1 x 1 and 3 channels, got inputs"
     for shape in ((1, 32, 32), (60,)):

@@ -15,8 +15,8 @@ CPU = torch.device("cpu")
 ROWS: dict[int, list[int]] = {7: [4, 1, 9], 2: [0], 5: [], 3: [8, 2, 3, 6]}
 READY = {True: 2**30, False: 0}
 KINDS: dict[str, NDArray[Any]] = {
-    "grey": np.random.default_rng(1).integers(256, size=(10, 4, 3), dtype=np.uint8),
-    "colour": np.random.default_rng(2).integers(256, size=(10, 4, 3, 3), dtype=np.uint8),
+    "gray": np.random.default_rng(1).integers(256, size=(10, 4, 3), dtype=np.uint8),
+    "color": np.random.default_rng(2).integers(256, size=(10, 4, 3, 3), dtype=np.uint8),
     "sound": np.random.default_rng(3).integers(-(2**15), 2**15, size=(10, 6), dtype=np.int16),
     "numbers": np.random.default_rng(4).standard_normal((10, 5)).astype(np.float32),
 }
@@ -97,7 +97,7 @@ def test_rows_by_their_number(kind: str, ready: bool, dtype: torch.dtype) -> Non
     assert examples.gather_labels(rows).tolist() == [10 * ROWS[k][i] for k, i in chosen]
 
 
-def test_neighbours_are_views() -> None:
+def test_neighbors_are_views() -> None:
     """Ready inputs of clients next to each other are not copied, nor are labels."""
     examples = examples_of(KINDS["numbers"], ready=True)
     whole, all_labels = examples.select_clients([7, 2, 5, 3])
@@ -121,7 +121,7 @@ class Counting(np.memmap[Any, Any]):
 
 def test_samples_of_a_file_stay_there(tmp_path: Path) -> None:
     """Of samples that are not kept nothing is read but what is asked for, when it is."""
-    x = KINDS["colour"]
+    x = KINDS["color"]
     mapped = Counting(tmp_path / "x", dtype=np.uint8, mode="w+", shape=x.shape)
     mapped[:] = x
     Counting.read = 0
@@ -142,7 +142,7 @@ def test_how_much_is_kept() -> None:
     """What counts is the size of all clients' samples as read."""
     needed = 8 * 4 * 3  # 8 rows of 12 pixels in a byte each
     for limit, ready in {needed: True, needed - 1: False}.items():
-        examples = Examples(pool_of(KINDS["grey"]), CPU, kept_bytes=limit)
+        examples = Examples(pool_of(KINDS["gray"]), CPU, kept_bytes=limit)
         assert (examples._samples is not None) is ready
 
 
@@ -159,5 +159,5 @@ def test_labels_of_sequences() -> None:
 
 def test_no_clients() -> None:
     """A process without clients has no examples."""
-    examples = Examples(PooledSplit(KINDS["grey"], np.arange(10), RowIndex.from_mapping({})), CPU)
+    examples = Examples(PooledSplit(KINDS["gray"], np.arange(10), RowIndex.from_mapping({})), CPU)
     assert frozenset(examples.clients.tolist()) == frozenset()

@@ -182,7 +182,7 @@ def test_which_flower_loads_the_module() -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("data.colour=red", "data.colour"),
+        ("data.color=red", "data.color"),
         ("client.augmentation=crop", "client.augmentation must be"),
         ("client.loss=binary evaluation.metric=top5", "evaluation.metric=top5"),
     ],

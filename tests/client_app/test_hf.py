@@ -209,8 +209,8 @@ def picture(mode: str = "RGB", size: tuple[int, int] = (4, 3), value: Any = 7) -
     return Pillow.new(mode, size, value)
 
 
-def test_images_in_colour(tmp_path: Path) -> None:
-    """The first image decides; palettes, transparent and grey ones become colours."""
+def test_images_in_color(tmp_path: Path) -> None:
+    """The first image decides; palettes, transparent and gray ones become colors."""
     made = picture(value=(9, 5, 1)), picture("L"), picture("P"), picture("RGBA", value=(1, 2, 3, 4))
     arrays = load(pictures(tmp_path / "x", *made))
     assert arrays.x_train.shape == (4, 3, 4, 3)
@@ -272,7 +272,7 @@ def test_images_are_read_on_demand(tmp_path: Path) -> None:
 def test_images_unlike_the_first(
     first: dict[str, Any], other: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    """Refused where they could only be cut, scaled or lose their colours."""
+    """Refused where they could only be cut, scaled or lose their colors."""
     arrays = load(pictures(tmp_path / "x", picture(**first), picture(**other)))
     with pytest.raises(DataError, match=f"^data.{message}"):
         arrays.x_train[:]

@@ -16,11 +16,11 @@ from conf.schema.data import ImageFolderSettings
 from tests.client_app.clients import assert_one_line
 
 
-def write(folder: Path, colours: list[int], size: tuple[int, int] = (5, 4)) -> None:
-    """Write an image in each colour."""
+def write(folder: Path, colors: list[int], size: tuple[int, int] = (5, 4)) -> None:
+    """Write an image in each color."""
     folder.mkdir(parents=True, exist_ok=True)
-    for i, colour in enumerate(colours):
-        pixels = np.full((*size, 3), colour, dtype=np.uint8)
+    for i, color in enumerate(colors):
+        pixels = np.full((*size, 3), color, dtype=np.uint8)
         Image.fromarray(pixels).save(folder / f"{i:03}.png")
 
 
@@ -46,7 +46,7 @@ def assert_refused(path: Path, reason: str, **others: Any) -> None:
     )
 
 
-def colours(x: Any) -> list[int]:
+def colors(x: Any) -> list[int]:
     listed: list[int] = np.asarray(x[:])[:, 0, 0, 0].tolist()
     return listed
 
@@ -54,7 +54,7 @@ def colours(x: Any) -> list[int]:
 def test_clients_by_folder(clients: Path) -> None:
     """client/class/image: the classes are those of all clients, other files are passed over."""
     arrays = load(clients)
-    assert colours(arrays.x_train) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert colors(arrays.x_train) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
     assert arrays.x_train.shape == (9, 5, 4, 3)
     assert arrays.y_train.tolist() == [0, 0, 0, 1, 1, 1, 1, 1, 1]
     assert arrays.client_train is not None
@@ -82,7 +82,7 @@ def test_training_and_test_folders(tmp_path: Path) -> None:
         write(tmp_path / part / "a/x", [first, first + 1])
         write(tmp_path / part / "b/y", [first + 2, first + 3])
     arrays = load(tmp_path)
-    assert (colours(arrays.x_train), colours(arrays.x_test)) == ([10, 11, 12, 13], [20, 21, 22, 23])
+    assert (colors(arrays.x_train), colors(arrays.x_test)) == ([10, 11, 12, 13], [20, 21, 22, 23])
     assert arrays.client_test is not None
     assert arrays.client_test.tolist() == [0, 0, 1, 1]
     data = load_data(ImageFolderSettings(path=str(tmp_path)), 1)

@@ -234,7 +234,7 @@ def check(
 def test_a_round_is_that_of_torch(kind: str, option: str) -> None:
     """Every model and option, clients of several sizes in one model; 1e-10 in float64.
 
-    No batch is of two or three samples, whose normalisation magnifies rounding.
+    No batch is of two or three samples, whose normalization magnifies rounding.
     """
     check(KINDS[kind], OPTIONS[option], (30, 16, 14), torch.float64, KINDS[kind].tolerance)
 
@@ -274,7 +274,7 @@ def test_something_trained() -> None:
         )
         for name, parameter in model.named_parameters():
             trains = parameter.requires_grad and not name.startswith("never")
-            if parameter.ndim > 1:  # a bias before a normalisation stays as it is
+            if parameter.ndim > 1:  # a bias before a normalization stays as it is
                 assert torch.equal(parameter, start[name]) is not trains
 
 

@@ -87,7 +87,7 @@ def test_mlp_by_hand() -> None:
 
 
 def test_cnn_has_the_papers_layers() -> None:
-    """5x5x32, 5x5x64, 512, 128, 10 on 32 x 32 images, normalised in three places."""
+    """5x5x32, 5x5x64, 512, 128, 10 on 32 x 32 images, normalized in three places."""
     state = CNN((3, 32, 32), 10).state_dict()
     shapes = [tuple(t.shape) for name, t in state.items() if t.dim() > 1]
     assert shapes == [(32, 3, 5, 5), (64, 32, 5, 5), (512, 1600), (128, 512), (10, 128)]
@@ -248,13 +248,13 @@ def test_m5_has_the_published_layers(settings: tuple[int, ...], widths: tuple[in
     a, b, c, d = widths
     weights = [tuple(t.shape) for t in state.values() if t.dim() > 1]
     assert weights == [(a, 1, 80), (b, a, 3), (c, b, 3), (d, c, 3), (10, d)]
-    normalised = [tuple(t.shape) for name, t in state.items() if "running_mean" in name]
-    assert normalised == [(width,) for width in widths]
+    normalized = [tuple(t.shape) for name, t in state.items() if "running_mean" in name]
+    assert normalized == [(width,) for width in widths]
 
 
 @pytest.mark.parametrize(("widening", "padding"), [(2, 0), (4, 1)])
 def test_m5_by_hand(widening: int, padding: int) -> None:
-    """Strides, padding, poolings of 4, normalisation before the ReLU, and the mean over time."""
+    """Strides, padding, poolings of 4, normalization before the ReLU, and the mean over time."""
     rng = np.random.default_rng(0)
     model = M5((2, 4000), 3, 4, widening, padding).double().eval()
     state = model.state_dict()
@@ -395,7 +395,7 @@ def test_every_parameter_learns(option: str) -> None:
     start = {name: p.detach().clone() for name, p in model.named_parameters()}
     train_model(model, x, y, LocalSGDConfig(0.1, 20, 1), partial(make_generator, 1), task=task)
     idle = {name for name, p in model.named_parameters() if torch.equal(p, start[name])}
-    # A bias that normalisation subtracts again, or that a softmax does not see, has no slope.
+    # A bias that normalization subtracts again, or that a softmax does not see, has no slope.
     assert all(name.endswith("bias") for name in idle)
 
 

@@ -136,7 +136,7 @@ def test_no_augmentation_of_what_is_no_image() -> None:
         node_of("client.augmentation=crop_flip").load_clients([0])
 
 
-def test_normalised_images_change_colours(tmp_path: Path) -> None:
+def test_normalized_images_change_colors(tmp_path: Path) -> None:
     """As FedAU's CIFAR-100 asks for; what trains on them differs from what trains without."""
     rng = np.random.default_rng(2)
     x, y = rng.integers(256, size=(40, 8, 8, 3), dtype=np.uint8), np.arange(40) % 4
@@ -152,10 +152,10 @@ def test_normalised_images_change_colours(tmp_path: Path) -> None:
         start = [tensor.numpy().copy() for tensor in node._model.state_dict().values()]
         return node.trainer.train_client(start, 1, 0)
 
-    normalised = "data.normalize=true client.augmentation="
-    changed = train_alone(normalised + "cifar100")
+    normalized = "data.normalize=true client.augmentation="
+    changed = train_alone(normalized + "cifar100")
     assert all(np.isfinite(array).all() for array in changed)
-    for other in (normalised + "none", normalised + "crop_flip", "client.augmentation=cifar100"):
+    for other in (normalized + "none", normalized + "crop_flip", "client.augmentation=cifar100"):
         assert not np.array_equal(changed[0], train_alone(other)[0])
 
 

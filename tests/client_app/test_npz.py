@@ -45,7 +45,7 @@ def assert_refused(path: Path, reason: str, **others: Any) -> None:
 
 @pytest.mark.parametrize("shape", [(5, 4), (5, 4, 3), (5, 4, 1)])
 def test_images_come_as_they_are(tmp_path: Path, shape: tuple[int, ...]) -> None:
-    """uint8 images, grey or with channels last, are not changed; labels become int64."""
+    """uint8 images, gray or with channels last, are not changed; labels become int64."""
     x = {part: RNG.integers(256, size=(3, *shape), dtype=np.uint8) for part in ("train", "test")}
     y = np.array([0, 1, 2], dtype=np.uint8)
     arrays = load(save(tmp_path, x_train=x["train"], x_test=x["test"], y_train=y, y_test=y))

@@ -143,7 +143,7 @@ def test_seed_decides_who_gets_which_classes() -> None:
 
 
 def test_rows_within_a_class_are_shuffled() -> None:
-    """Rows that are neighbours in the data are not dealt together."""
+    """Rows that are neighbors in the data are not dealt together."""
     train = labels(100)
     client_rows = share(train, train, 2, 1, 50)[0]
     assert sorted(client_rows.train.tolist()) not in (list(range(50)), list(range(50, 100)))

@@ -165,7 +165,7 @@ def test_global_generator_plays_no_part() -> None:
 
 
 def test_rows_within_a_class_are_shuffled() -> None:
-    """Rows that are neighbours in the data are not dealt together."""
+    """Rows that are neighbors in the data are not dealt together."""
     train = np.zeros(100, dtype=np.int64)
     client_rows = share(train, train, 2)[0]
     for rows in (client_rows.train, client_rows.test):

@@ -16,8 +16,8 @@ from conf.schema.data import NpzSettings, PartitionedSettings, TorchvisionSettin
 from tests.cases import is_long
 
 TRAIN, TEST = 80, 40  # 10 classes of 8 and of 4
-SHAPES = {"grey": (6, 5), "colour": (6, 5, 3), "floats": (7,)}
-INPUT_SHAPES = {"grey": (1, 6, 5), "colour": (3, 6, 5), "floats": (7,)}
+SHAPES = {"gray": (6, 5), "color": (6, 5, 3), "floats": (7,)}
+INPUT_SHAPES = {"gray": (1, 6, 5), "color": (3, 6, 5), "floats": (7,)}
 
 each_kind = pytest.mark.parametrize("kind", SHAPES)
 
@@ -33,14 +33,14 @@ def samples(kind: str, n: int) -> Samples:
     return x
 
 
-def arrays(kind: str = "grey") -> LabeledArrays:
+def arrays(kind: str = "gray") -> LabeledArrays:
     rng = np.random.default_rng(0)
     labels = (rng.permutation(np.arange(n) % 10) for n in (TRAIN, TEST))
     y_train, y_test = labels
     return LabeledArrays(samples(kind, TRAIN), y_train, samples(kind, TEST), y_test, 10)
 
 
-def divide(kind: str = "grey", seed: int = 1, **settings: Any) -> PartitionedData:
+def divide(kind: str = "gray", seed: int = 1, **settings: Any) -> PartitionedData:
     tiny = {"num_clients": 10, "shards_per_client": 2, "shard_size": 4}
     all_settings = PartitionedSettings(name="tiny", **{**tiny, **settings})
     return PartitionedData(arrays(kind), all_settings, seed)
@@ -78,10 +78,10 @@ def test_samples_and_labels_are_those_of_the_arrays(kind: str) -> None:
             chosen = rows(x, kind)
             np.testing.assert_array_equal(y, all_y[chosen])
             expected = all_x[chosen].astype(np.float32)
-            if kind == "colour":
+            if kind == "color":
                 for channel in range(3):
                     np.testing.assert_array_equal(x[:, channel], expected[..., channel] / 255)
-            elif kind == "grey":
+            elif kind == "gray":
                 np.testing.assert_array_equal(x[:, 0], expected / 255)
             else:
                 np.testing.assert_array_equal(x, expected)
@@ -205,7 +205,7 @@ def test_fewer_samples_per_shard() -> None:
     for k in range(10):
         full, client = whole.get_client(k), part.get_client(k)
         assert len(client.y_train) == 2
-        assert set(rows(client.x_train, "grey")) <= set(rows(full.x_train, "grey"))
+        assert set(rows(client.x_train, "gray")) <= set(rows(full.x_train, "gray"))
         assert set(client.y_train.tolist()) == set(full.y_train.tolist())
         np.testing.assert_array_equal(client.x_test, full.x_test)
         np.testing.assert_array_equal(client.y_test, full.y_test)
@@ -297,7 +297,7 @@ def test_real_fashion_mnist(real_data: Path) -> None:
 
 
 def test_real_cifar10_subset(cifar10_subset: Path) -> None:
-    """60 clients get two shards of 125 each, in colour: 15,000 rows, each once."""
+    """60 clients get two shards of 125 each, in color: 15,000 rows, each once."""
     data = load_data(NpzSettings(path=str(cifar10_subset), shard_size=125), 1)
     assert isinstance(data, PartitionedData)
     assert (data.input_shape, data.num_classes) == ((3, 32, 32), 10)
@@ -308,7 +308,7 @@ def test_real_cifar10_subset(cifar10_subset: Path) -> None:
         assert client.x_test.shape == (50, 3, 32, 32)
         assert set(client.y_test.tolist()) == set(client.y_train.tolist())
         assert (client.x_train.min(), client.x_train.max()) == (0.0, 1.0)
-        # Neighbouring pixels of a photograph are alike; they are not where axes are mixed up.
+        # Neighboring pixels of a photograph are alike; they are not where axes are mixed up.
         assert np.abs(np.diff(client.x_train, axis=2)).mean() < 0.1
         assert np.abs(np.diff(client.x_train, axis=3)).mean() < 0.1
 

@@ -32,7 +32,7 @@ def test_every_row_is_in_one_part(seed: int, fraction: float) -> None:
 
 
 def test_a_fraction_is_the_decimal_that_was_written() -> None:
-    """0.575 of 100 is 57.5, of which the even neighbour is 58; in binary it is a little less."""
+    """0.575 of 100 is 57.5, of which the even neighbor is 58; in binary it is a little less."""
     labels = np.zeros(100, dtype=np.int64)
     for split in (split_client, split_validation):
         assert len(split(labels, 0.575, client=0, seed=0)[1]) == 58

@@ -197,7 +197,7 @@ def assert_one_line_about(error: BaseException, name: str, root: Path) -> None:
 
 @each_data_set
 def test_images_and_labels_are_those_of_the_files(name: str, write: Writer) -> None:
-    """Both parts come in the files' order: uint8, upright, colours last; labels int64."""
+    """Both parts come in the files' order: uint8, upright, colors last; labels int64."""
     assert_those_of_the_files(load(name, write(name)), name)
 
 

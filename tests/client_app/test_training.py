@@ -423,7 +423,7 @@ def test_every_task_trains_by_its_formula(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "batch_size", "plain", "normalised"),
+    ("n", "batch_size", "plain", "normalized"),
     [
         (23, 5, [5, 5, 5, 5, 3], [5, 5, 5, 5, 3]),
         (21, 5, [5, 5, 5, 5, 1], [5, 5, 5, 5]),
@@ -434,35 +434,35 @@ def test_every_task_trains_by_its_formula(name: str) -> None:
         (3, 1, [1, 1, 1], None),
     ],
 )
-def test_batch_sizes(n: int, batch_size: int, plain: list[int], normalised: list[int]) -> None:
-    """Full batches and the rest; of a model that normalises batches none is of one sample."""
+def test_batch_sizes(n: int, batch_size: int, plain: list[int], normalized: list[int]) -> None:
+    """Full batches and the rest; of a model that normalizes batches none is of one sample."""
     how = LocalSGDConfig(0.1, batch_size, 3)
     assert compute_batch_sizes(n, batch_size) == plain
     assert how.count_steps(n) == 3 * len(plain)
-    if normalised:
-        assert compute_batch_sizes(n, batch_size, batch_norm=True) == normalised
-        assert how.count_steps(n, batch_norm=True) == 3 * len(normalised)
+    if normalized:
+        assert compute_batch_sizes(n, batch_size, batch_norm=True) == normalized
+        assert how.count_steps(n, batch_norm=True) == 3 * len(normalized)
         return
     message = f"at least 2 training samples, got client.batch_size={batch_size} and {n} of the"
     with pytest.raises(DataError, match=message):
         compute_batch_sizes(n, batch_size, batch_norm=True)
 
 
-class Normalised(Spy):
-    """A linear model after batch normalisation."""
+class Normalized(Spy):
+    """A linear model after batch normalization."""
 
     def __init__(self) -> None:
         super().__init__(1)
-        self.normalise = nn.BatchNorm1d(1)
+        self.normalize = nn.BatchNorm1d(1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = super().forward(x) + 0 * self.normalise(x)
+        logits: torch.Tensor = super().forward(x) + 0 * self.normalize(x)
         return logits
 
 
-def test_batch_normalisation_leaves_out_a_last_batch_of_one() -> None:
+def test_batch_normalization_leaves_out_a_last_batch_of_one() -> None:
     """Of 21 samples in batches of 5 one is left out of each epoch, another each time."""
-    spy = Normalised()
+    spy = Normalized()
     x, y = torch.arange(21.0)[:, None], torch.zeros(21, dtype=torch.int64)
     train_model(spy, x, y, LocalSGDConfig(0.1, 5, 3), DRAWS)
     batches = [batch.flatten().int().tolist() for batch in spy.batches]
@@ -473,10 +473,10 @@ def test_batch_normalisation_leaves_out_a_last_batch_of_one() -> None:
         assert len(set(rows)) == 20
         left_out.append((set(range(21)) - set(rows)).pop())
     assert len(set(left_out)) > 1
-    with pytest.raises(DataError, match="batch normalisation"):
+    with pytest.raises(DataError, match="batch normalization"):
         train_model(spy, x[:1], y[:1], LocalSGDConfig(0.1, 5, 3), DRAWS)
 
 
-def test_without_normalisation_a_batch_of_one_is_trained_on() -> None:
+def test_without_normalization_a_batch_of_one_is_trained_on() -> None:
     """Every sample is in every epoch."""
     assert [len(rows) for rows in rows_of(21, LocalSGDConfig(0.1, 5, 1))] == [5, 5, 5, 5, 1]

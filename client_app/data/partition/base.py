@@ -64,8 +64,8 @@ class Partition(Sequence[ClientSplit]):
         """
         train, validation = {}, {}
         for client, rows in self.train.items():
-            kept, taken = split(client, rows)
-            train[client], validation[client] = rows[kept], rows[taken]
+            training, validating = split(client, rows)
+            train[client], validation[client] = rows[training], rows[validating]
         return replace(
             self, train=RowIndex.from_mapping(train), validation=RowIndex.from_mapping(validation)
         )

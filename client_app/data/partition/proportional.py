@@ -56,7 +56,7 @@ def partition_proportionally(
 def _assign_rows(
     labels: Labels, ends: NDArray[np.float64], class_index: dict[int, int], seed: int, purpose: str
 ) -> list[Rows]:
-    """Return each client's rows, those of each class between its neighbours' ends."""
+    """Return each client's rows, those of each class between its neighbors' ends."""
     parts: list[list[Rows]] = [[np.zeros(0, dtype=np.int64)] for _ in ends]
     for c, rows in group_rows_by_class(labels, make_generator(seed, purpose)).items():
         if c in class_index:

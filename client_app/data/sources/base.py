@@ -65,23 +65,23 @@ class LabeledArrays:
         return self.y_train if self.has_classes else np.zeros(len(self.y_train), dtype=np.int64)
 
     def __post_init__(self) -> None:
-        for part, x, y in (
+        for split, x, y in (
             ("train", self.x_train, self.y_train),
             ("test", self.x_test, self.y_test),
         ):
             if len(x) != len(y) or not len(y):
                 raise ValueError(
-                    f"x_{part} and y_{part} must have equally many rows, at least one, got "
+                    f"x_{split} and y_{split} must have equally many rows, at least one, got "
                     f"{len(x)} and {len(y)}"
                 )
-            self._check_targets(part, y)
-        for part, y, clients in (
+            self._check_targets(split, y)
+        for split, y, clients in (
             ("train", self.y_train, self.client_train),
             ("test", self.y_test, self.client_test),
         ):
             if clients is not None and len(clients) != len(y):
                 raise ValueError(
-                    f"client_{part} and y_{part} must have equally many rows, got {len(clients)} "
+                    f"client_{split} and y_{split} must have equally many rows, got {len(clients)} "
                     f"and {len(y)}"
                 )
         if self.x_train.shape[1:] != self.x_test.shape[1:]:
@@ -109,19 +109,19 @@ class LabeledArrays:
         if self.num_classes < len(("one", "other")):
             raise ValueError(f"there must be at least 2 classes, got {self.num_classes}")
         if y.ndim == 1:
-            known = y
+            labels = y
         else:
-            known = y[y != IGNORED_TARGET]
-            if not known.size:
+            labels = y[y != IGNORED_TARGET]
+            if not labels.size:
                 raise ValueError(f"y_{split} must have a target, got {IGNORED_TARGET} everywhere")
-        if known.min() < 0 or known.max() >= self.num_classes:
+        if labels.min() < 0 or labels.max() >= self.num_classes:
             raise ValueError(
                 f"y_{split} must be classes from 0 to {self.num_classes - 1}, got "
-                f"{known.min()} to {known.max()}"
+                f"{labels.min()} to {labels.max()}"
             )
 
 
-def count_classes(num_classes: int | None, *parts: Labels) -> int:
+def count_classes(num_classes: int | None, *splits: Labels) -> int:
     """Return the number of classes, as given or as the labels >= 0 of all parts tell.
 
     Raises
@@ -132,7 +132,7 @@ def count_classes(num_classes: int | None, *parts: Labels) -> int:
     """
     if num_classes is not None:
         return num_classes
-    classes = np.unique(np.concatenate(parts))
+    classes = np.unique(np.concatenate(splits))
     for wanted, label in enumerate(classes):
         if label != wanted:
             raise ValueError(

@@ -54,15 +54,15 @@ def find_exclusion_reason(name: str, column: Any, clients: Labels | None = None)
     if pa.types.is_time(kind) or pa.types.is_duration(kind):
         return TIMES
     if pa.types.is_string(kind):
-        known: list[str] = column.drop_null().to_pylist()
-        return DATES if _has_only_dates(known) else _infer_text_kind(known)
+        values: list[str] = column.drop_null().to_pylist()
+        return DATES if _has_only_dates(values) else _infer_text_kind(values)
     if pa.types.is_integer(kind):
         return _infer_integer_kind(name, column, clients)
     return None
 
 
 def _has_only_dates(values: Sequence[str]) -> bool:
-    """Say whether all values are dates in one format, that of the first."""
+    """Return whether all values are dates in one format, that of the first."""
     if not values:
         return False
     for day_first in (False, True):
@@ -93,27 +93,27 @@ def _infer_integer_kind(name: str, column: Any, clients: Labels | None) -> str |
     gap, or if the column is called so. Files of several clients often number their own rows each.
     Days are written as 20261122.
     """
-    known = column.drop_null()
-    if len(known) < MIN_ROWS:
+    values = column.drop_null()
+    if len(values) < MIN_ROWS:
         return None
-    ends = pc.min_max(known)
+    ends = pc.min_max(values)
     low, high = ends["min"].as_py(), ends["max"].as_py()
     days = low >= DATE_RANGE[0] and high <= DATE_RANGE[1]
-    if days and _has_only_dates([str(n) for n in known.to_pylist()]):
+    if days and _has_only_dates([str(n) for n in values.to_pylist()]):
         return DATES
-    if len(known) < len(column):
+    if len(values) < len(column):
         return None
-    numbers, called_so = known.to_numpy(), ROW_NUMBER_NAME.search(name) is not None
-    if _is_row_number(numbers, name_matches=called_so):
+    numbers, name_matches = values.to_numpy(), ROW_NUMBER_NAME.search(name) is not None
+    if _is_row_number(numbers, name_matches=name_matches):
         return NAMES
     if clients is None or len(numbers) < MIN_ROWS * (int(clients.max()) + 1):
         return None
-    parts = np.split(numbers[np.argsort(clients, kind="stable")], np.cumsum(np.bincount(clients)))
-    each = (_is_row_number(part, name_matches=called_so) for part in parts if len(part))
-    return ROW_NUMBERS if all(each) else None
+    by_client = np.split(numbers[np.argsort(clients, kind="stable")], np.cumsum(np.bincount(clients)))
+    matches = (_is_row_number(client_numbers, name_matches=name_matches) for client_numbers in by_client if len(client_numbers))
+    return ROW_NUMBERS if all(matches) else None
 
 
 def _is_row_number(numbers: NDArray[np.int64], *, name_matches: bool) -> bool:
-    """Say whether all numbers differ, and leave no gap or are called a number of rows."""
+    """Return whether all numbers differ, and leave no gap or are called a number of rows."""
     without_gap = int(numbers.max()) - int(numbers.min()) == len(numbers) - 1
     return len(np.unique(numbers)) == len(numbers) and (without_gap or name_matches)

@@ -58,7 +58,7 @@ class TableSchema:
     @property
     def description(self) -> str:
         """The kinds of columns in words."""
-        categories = [f"{name}: {len(known)}" for name, known in self.categories.items()]
+        categories = [f"{name}: {len(values)}" for name, values in self.categories.items()]
         kinds = {"numbers": list(self.numbers), "categories": categories}
         return ", ".join(
             f"{len(names)} column{'' if len(names) == 1 else 's'} of {kind} ({_format_names(names)})"
@@ -137,14 +137,14 @@ class ClientTable:
         }
         if not few:
             return self
-        kept = (counts >= min_rows)[self.clients]
+        is_kept = (counts >= min_rows)[self.clients]
         return replace(
             self,
-            clients=np.unique(self.clients[kept], return_inverse=True)[1].astype(np.int64),
+            clients=np.unique(self.clients[is_kept], return_inverse=True)[1].astype(np.int64),
             client_names=tuple(name for name in self.client_names if name not in few),
-            labels=self.labels[kept],
-            numbers=self.numbers[kept],
-            categories=self.categories[kept],
+            labels=self.labels[is_kept],
+            numbers=self.numbers[is_kept],
+            categories=self.categories[is_kept],
             dropped_clients=few,
         )
 
@@ -251,22 +251,22 @@ class _TableReader:
 
     def _drop_small_clients(self, table: ClientTable, settings: CsvSettings) -> ClientTable:
         """Return the table without the clients of whom ``data.min_samples`` asks for more rows."""
-        kept = table.drop_small_clients(settings.min_samples or 1)
-        counts = np.bincount(kept.clients)
+        remaining = table.drop_small_clients(settings.min_samples or 1)
+        counts = np.bincount(remaining.clients)
         if not len(counts):
             raise DataError(
                 "data.min_samples must be at most the number of rows of the largest client, "
                 f"{max(table.dropped_clients.values(), default=max(np.bincount(table.clients)))}, got "
                 f"{settings.min_samples}"
             )
-        alone = [name for name, n in zip(kept.client_names, counts, strict=True) if n == 1]
-        if alone:
+        single_row = [name for name, n in zip(remaining.client_names, counts, strict=True) if n == 1]
+        if single_row:
             raise DataError(
                 f"data.min_samples must be at least 2 where clients have a single row of "
                 f"{self.path} (one row is for training, another for testing), got null; 2 leaves "
-                f"out {_format_names(alone)}"
+                f"out {_format_names(single_row)}"
             )
-        return kept
+        return remaining
 
     def _find_excluded_columns(self, settings: CsvSettings, clients: Labels) -> dict[str, str]:
         """Return the columns that are taken for no inputs, and why; none where all are agreed."""
@@ -347,19 +347,19 @@ class _TableReader:
                 f"data.drop_columns must leave columns of {self.path} as inputs, got none{taken}"
             )
         self._check_kinds(names)
-        of_numbers = [name for name in names if is_number_type(self.arrow.schema.field(name).type)]
+        numeric = [name for name in names if is_number_type(self.arrow.schema.field(name).type)]
         categories: dict[str, tuple[str | None, ...]] = {}
         for name in names:
-            if name not in of_numbers:
+            if name not in numeric:
                 values = self._read_text(name)
                 self._check_category(name, values)
-                known = sorted({one for one in values if one is not None})
-                categories[name] = (*known, *([None] if None in values else []))
+                distinct = sorted({one for one in values if one is not None})
+                categories[name] = (*distinct, *([None] if None in values else []))
         classes: tuple[str, ...] = ()
         if not settings.regression:
             self._check_classes(settings.target)
             classes, _ = self._find_distinct("target", settings.target)
-        return TableSchema(tuple(of_numbers), categories, classes)
+        return TableSchema(tuple(numeric), categories, classes)
 
     def _check_kinds(self, names: Sequence[str]) -> None:
         """Refuse the columns of a Parquet file that a table of numbers and words cannot have."""
@@ -395,19 +395,19 @@ class _TableReader:
                 )
 
     def _find_indices(
-        self, key: str, name: str, values: Sequence[str | None], known: Sequence[str | None]
+        self, key: str, name: str, values: Sequence[str | None], allowed: Sequence[str | None]
     ) -> Labels:
         """Return the position of each cell of a column among the known values."""
-        position = {value: i for i, value in enumerate(known)}
+        position = {value: i for i, value in enumerate(allowed)}
         for row, value in enumerate(values):
             if value not in position:
-                place, words = (
+                location, listed = (
                     self._describe_row(row),
-                    ", ".join("null" if v is None else v for v in known),
+                    ", ".join("null" if v is None else v for v in allowed),
                 )
                 raise DataError(
-                    f"data.{key} must lead to one of the agreed values {words} in each row, got "
-                    f"{'a missing one' if value is None else repr(value)} of {name} in {place} "
+                    f"data.{key} must lead to one of the agreed values {listed} in each row, got "
+                    f"{'a missing one' if value is None else repr(value)} of {name} in {location} "
                     f"of {self.path}"
                 )
         return np.array([position[value] for value in values], dtype=np.int64)
@@ -429,20 +429,20 @@ class _TableReader:
             (self.arrow.num_rows, len(schema.columns) - len(schema.numbers)), np.float32
         )
         first = 0
-        for name, known in schema.categories.items():
-            column = self._find_indices("columns", name, self._read_text(name), known)
+        for name, values in schema.categories.items():
+            column = self._find_indices("columns", name, self._read_text(name), values)
             flags[np.arange(len(column)), first + column] = 1
-            first += len(known)
+            first += len(values)
         return numbers, flags
 
     def _check_category(self, name: str, values: Sequence[str | None]) -> None:
         """Refuse a column of numbers in which a word would make each number a category."""
-        known = [value for value in values if value is not None]
-        of_numbers = sum(map(_is_numeric_text, known))
-        if of_numbers > len(known) / 2:
+        present = [value for value in values if value is not None]
+        num_numeric = sum(map(_is_numeric_text, present))
+        if num_numeric > len(present) / 2:
             raise DataError(
                 f"data.path must be a .csv file whose columns are either numbers or categories, "
-                f"got {self.path}: {name} has {of_numbers} numbers, and {self._describe_non_number(name)} "
+                f"got {self.path}: {name} has {num_numeric} numbers, and {self._describe_non_number(name)} "
                 "(correct it, leave the column out by data.drop_columns, or name all columns in "
                 "data.columns)"
             )

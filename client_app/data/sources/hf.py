@@ -26,7 +26,7 @@ VALUE_DTYPES = {
     "number": {*INTEGER_DTYPES, "float16", "float32", "float64", "bool"},
     "text": {"string", "large_string"},
 }
-GREY_MODES = ("L", "1")
+GRAY_MODES = ("L", "1")
 IMAGE_AXES = (3, 4)
 """Numbers of axes of uint8 images (n, height, width), and with channels."""
 
@@ -34,7 +34,7 @@ IMAGE_AXES = (3, 4)
 def load_hf_arrays(settings: HfSettings) -> LabeledArrays:
     """Return the columns of ``data.path`` that ``data.features`` and ``data.target`` name.
 
-    Features are one column of images, uint8 (n, height, width) of grey ones or (n, height, width,
+    Features are one column of images, uint8 (n, height, width) of gray ones or (n, height, width,
     3), read when asked for; one column of arrays or of lists of one length, of which uint8 ones
     with two or three axes are images and all others float32; columns of numbers, float32 (n,
     columns), none of which is scaled; or columns of texts, as tokens of ``data.target``'s kind in
@@ -146,8 +146,8 @@ def _select_columns(features: Any, settings: HfSettings) -> _Columns:
         target = classes[0]
     del others[target]
     chosen = tuple(settings.features or _find_default_features(others))
-    together = {kinds[name] for name in chosen}
-    kind = together.pop() if len(together) == 1 else "other"
+    selected_kinds = {kinds[name] for name in chosen}
+    kind = selected_kinds.pop() if len(selected_kinds) == 1 else "other"
     if kind not in {"image", "array", "number", "text"} or (
         len(chosen) > 1 and kind in {"image", "array"}
     ):
@@ -221,10 +221,10 @@ class HubImages:
         self._column = column
         self._path = settings.path
         self._fit = "exact" if settings.image_size is None else "stretch"
-        self._grey_only = settings.image_mode is None
+        self._gray_only = settings.image_mode is None
         first = self._decode(0, self._rows[0][column])
         height, width = settings.image_size or (first.height, first.width)
-        self._mode = settings.image_mode or ("L" if first.mode in GREY_MODES else "RGB")
+        self._mode = settings.image_mode or ("L" if first.mode in GRAY_MODES else "RGB")
         self._size = (int(height), int(width))
         self.shape = (len(rows), *self._size, *(() if self._mode == "L" else (len("RGB"),)))
 
@@ -234,11 +234,11 @@ class HubImages:
 
     def __getitem__(self, rows: Any) -> NDArray[np.uint8]:
         """Return the images of a slice or of an array of rows; see ``Collection``."""
-        chosen = np.arange(len(self))[rows]
-        pixels = np.empty((len(chosen), *self.shape[1:]), dtype=np.uint8)
-        files = self._rows[chosen.tolist()][self._column]
-        for place, (row, file) in enumerate(zip(chosen.tolist(), files, strict=True)):
-            pixels[place] = self._convert_pixels(row, self._decode(row, file))
+        selected = np.arange(len(self))[rows]
+        pixels = np.empty((len(selected), *self.shape[1:]), dtype=np.uint8)
+        files = self._rows[selected.tolist()][self._column]
+        for index, (row, file) in enumerate(zip(selected.tolist(), files, strict=True)):
+            pixels[index] = self._convert_pixels(row, self._decode(row, file))
         return pixels
 
     def _decode(self, row: int, file: Any) -> Any:
@@ -251,10 +251,10 @@ class HubImages:
             ) from None
 
     def _convert_pixels(self, row: int, image: Any) -> NDArray[np.uint8]:
-        if self._grey_only and self._mode == "L" and image.mode not in GREY_MODES:
+        if self._gray_only and self._mode == "L" and image.mode not in GRAY_MODES:
             raise DataError(
                 "data.image_mode must be L or RGB where not all images are like the first, which "
-                f"is grey, got {self._describe_row(row)} of Pillow's mode {image.mode}"
+                f"is gray, got {self._describe_row(row)} of Pillow's mode {image.mode}"
             )
         return to_pixels(
             image.convert(self._mode),
@@ -338,10 +338,10 @@ def _read_targets(
     if _infer_kind(feature) == "text" and not settings.regression:
         if settings.partition == "device":
             raise ValueError(f"{target} must be a ClassLabel with data.partition=device, not text")
-        words, labels = _find_indices(splits, target)
-        return [*labels], settings.num_classes or len(words)
-    checked = validate_numbers if settings.regression else validate_labels
-    y = [checked(target, _to_integers(_to_numpy(_read(part, target)))) for part in splits]
+        classes, labels = _find_indices(splits, target)
+        return [*labels], settings.num_classes or len(classes)
+    validate = validate_numbers if settings.regression else validate_labels
+    y = [validate(target, _to_integers(_to_numpy(_read(split, target)))) for split in splits]
     if settings.regression:
         return y, 1
     named = feature.num_classes if isinstance(feature, ClassLabel) else None
@@ -355,9 +355,9 @@ def _to_integers(values: NDArray[Any]) -> NDArray[Any]:
 
 def _find_indices(splits: Sequence[Any], column: str) -> tuple[list[Any], list[Labels]]:
     """Return the distinct values of a column in all parts, ascending, and which each row has."""
-    values = [_read(part, column).to_pylist() for part in splits]
-    distinct = sorted({value for part in values for value in part})
+    values = [_read(split, column).to_pylist() for split in splits]
+    distinct = sorted({value for split in values for value in split})
     position = {value: i for i, value in enumerate(distinct)}
     return distinct, [
-        np.array([position[value] for value in part], dtype=np.int64) for part in values
+        np.array([position[value] for value in split], dtype=np.int64) for split in values
     ]

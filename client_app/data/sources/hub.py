@@ -170,7 +170,7 @@ def _load_splits(path: str, settings: HfSettings, **others: Any) -> Any:
 
     splits: dict[str, Any] = {}
 
-    def kept(loaded: Any) -> Any:
+    def store_splits(loaded: Any) -> Any:
         splits.update(loaded)
         return loaded
 
@@ -178,7 +178,7 @@ def _load_splits(path: str, settings: HfSettings, **others: Any) -> Any:
         dataset=path,
         subset=settings.subset,
         partitioners={},
-        preprocessor=kept,
+        preprocessor=store_splits,
         shuffle=False,
         cache_dir=str(_get_cache_dir(settings)),
         **others,

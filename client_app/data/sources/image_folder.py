@@ -52,22 +52,22 @@ class _Split:
 def _read(path: Path, settings: ImageFolderSettings, *, natural: bool) -> LabeledArrays:
     if not path.is_dir():
         raise ValueError("there is no such folder")
-    divided = [folder.name for folder in _list_folders(path)] == sorted(SPLIT_FOLDERS)
-    parts = [
-        _read_split(path / part if divided else path, natural=natural)
-        for part in SPLIT_FOLDERS[: 1 + divided]
+    has_splits = [folder.name for folder in _list_folders(path)] == sorted(SPLIT_FOLDERS)
+    splits = [
+        _read_split(path / split if has_splits else path, natural=natural)
+        for split in SPLIT_FOLDERS[: 1 + has_splits]
     ]
-    classes = settings.classes or sorted({name for part in parts for name in part.classes})
-    foreign = sorted({name for part in parts for name in part.classes} - set(classes))
+    classes = settings.classes or sorted({name for split in splits for name in split.classes})
+    foreign = sorted({name for split in splits for name in split.classes} - set(classes))
     if foreign:
         raise ValueError(f"data.classes has no {foreign[0]}, but there is a folder of it")
-    height, width = settings.image_size or read_image_size(parts[0].paths[0])
+    height, width = settings.image_size or read_image_size(splits[0].paths[0])
     fit = "exact" if settings.image_size is None else "stretch"
-    names = sorted({name for part in parts for name in part.clients})
-    samples = [ImageFiles(part.paths, (height, width), fit=fit) for part in parts]
-    labels = [find_name_indices(part.classes, classes) for part in parts]
-    clients = [find_name_indices(part.clients, names) if natural else None for part in parts]
-    if not divided:
+    names = sorted({name for split in splits for name in split.clients})
+    samples = [ImageFiles(split.paths, (height, width), fit=fit) for split in splits]
+    labels = [find_name_indices(split.classes, classes) for split in splits]
+    clients = [find_name_indices(split.clients, names) if natural else None for split in splits]
+    if not has_splits:
         return build_pooled_arrays(
             samples[0],
             labels[0],
@@ -88,16 +88,16 @@ def _read(path: Path, settings: ImageFolderSettings, *, natural: bool) -> Labele
 
 
 def _read_split(folder: Path, *, natural: bool) -> _Split:
-    part = _Split([], [], [])
+    split = _Split([], [], [])
     for client in _list_folders(folder) if natural else [folder]:
         paths, classes = list_images_by_class(client)
-        part.paths.extend(paths)
-        part.classes.extend(classes)
-        part.clients.extend([client.name] * len(paths))
-    if not part.paths:
+        split.paths.extend(paths)
+        split.classes.extend(classes)
+        split.clients.extend([client.name] * len(paths))
+    if not split.paths:
         raise ValueError(f"{folder} has no folders")
     _check_no_images(folder)
-    return part
+    return split
 
 
 def list_images_by_class(folder: Path) -> tuple[list[Path], list[str]]:

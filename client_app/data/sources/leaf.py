@@ -65,7 +65,7 @@ def load_leaf_arrays(settings: LeafSettings) -> LabeledArrays:
 
 @dataclass(frozen=True)
 class _Split:
-    """Samples and what they are labelled with, and each one's user."""
+    """Samples and what they are labeled with, and each one's user."""
 
     x: list[Any]
     y: list[Any]
@@ -81,7 +81,7 @@ def _read(path: Path, settings: LeafSettings) -> LabeledArrays:
 
 
 def _read_split(folder: Path) -> _Split:
-    part = _Split([], [], [])
+    split = _Split([], [], [])
     files = sorted(folder.glob("*.json"))
     if not files:
         raise ValueError(f"{folder} has no JSON files")
@@ -105,12 +105,12 @@ def _read_split(folder: Path) -> _Split:
                     f"{len(data['y'])} labels"
                 )
             x, y = _flatten_user(data["x"], data["y"])
-            part.x.extend(x)
-            part.y.extend(y)
-            part.users.extend([str(user)] * len(x))
-    if not part.x:
+            split.x.extend(x)
+            split.y.extend(y)
+            split.users.extend([str(user)] * len(x))
+    if not split.x:
         raise ValueError(f"{folder} has no samples")
-    return part
+    return split
 
 
 def _flatten_user(x: list[Any], y: list[Any]) -> tuple[list[Any], list[Any]]:
@@ -124,24 +124,24 @@ def _flatten_user(x: list[Any], y: list[Any]) -> tuple[list[Any], list[Any]]:
 
 
 def _build_arrays(splits: Sequence[_Split], settings: LeafSettings) -> LabeledArrays:
-    names = {user: i for i, user in enumerate(sorted({u for part in splits for u in part.users}))}
-    clients = [np.array([names[u] for u in part.users], dtype=np.int64) for part in splits]
+    names = {user: i for i, user in enumerate(sorted({u for split in splits for u in split.users}))}
+    clients = [np.array([names[u] for u in split.users], dtype=np.int64) for split in splits]
     num_tokens: int | None = None
     if isinstance(splits[0].y[0], tuple):
-        words = Vocabulary(
+        vocabulary = Vocabulary(
             select_common_tokens(
                 (token for s in splits[0].x for token in s if token != LEAF_PADDING),
                 settings.vocabulary_size - 2,
             )
         )
-        samples = [_encode_sequences(part, words) for part in splits]
-        num_tokens = num_classes = len(words)
+        samples = [_encode_sequences(split, vocabulary) for split in splits]
+        num_tokens = num_classes = len(vocabulary)
     elif isinstance(splits[0].x[0], str):
         characters = Vocabulary(sorted(_collect_characters(splits[0])))
-        samples = [_encode_texts(part, characters) for part in splits]
+        samples = [_encode_texts(split, characters) for split in splits]
         num_tokens = num_classes = len(characters)
     else:
-        samples = [_encode_numbers(part) for part in splits]
+        samples = [_encode_numbers(split) for split in splits]
         num_classes = count_classes(settings.num_classes, *(y for _, y in samples))
     others: dict[str, Any] = {
         "client_train": clients[0],

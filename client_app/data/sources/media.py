@@ -15,7 +15,7 @@ WIDE_MODES = ("I", "I;16", "I;16B", "I;16L", "I;16N", "F")
 
 
 class ImageFiles:
-    """Images in colour, uint8 (n, height, width, 3), whatever the files hold.
+    """Images in color, uint8 (n, height, width, 3), whatever the files hold.
 
     Parameters
     ----------
@@ -42,10 +42,10 @@ class ImageFiles:
 
     def __getitem__(self, rows: Any) -> NDArray[np.uint8]:
         """Return the images of a slice or of an array of rows; see ``Collection``."""
-        chosen = np.arange(len(self))[rows]
-        pixels = np.empty((len(chosen), *self.shape[1:]), dtype=np.uint8)
-        for place, row in enumerate(chosen):
-            pixels[place] = self._read(self._paths[row])
+        selected = np.arange(len(self))[rows]
+        pixels = np.empty((len(selected), *self.shape[1:]), dtype=np.uint8)
+        for index, row in enumerate(selected):
+            pixels[index] = self._read(self._paths[row])
         return pixels
 
     def _read(self, path: Path) -> NDArray[np.uint8]:

@@ -77,18 +77,18 @@ def _read(path: Path, wanted: Sequence[str], settings: NpzSettings) -> LabeledAr
             raise ValueError(
                 f"it lacks {', '.join(missing)} and has {', '.join(archive.files) or 'none'}"
             )
-        parts = ("train",) if pooled else ("train", "test")
-        y = [np.asarray(archive[f"y_{part}"]) for part in parts]
-        x = [_map_array(path, archive, f"x_{part}") for part in parts]
+        splits = ("train",) if pooled else ("train", "test")
+        y = [np.asarray(archive[f"y_{split}"]) for split in splits]
+        x = [_map_array(path, archive, f"x_{split}") for split in splits]
         clients: dict[str, Any] = {
             key: validate_integers(key, np.asarray(archive[key]))
-            for key in (f"client_{part}" for part in parts)
+            for key in (f"client_{split}" for split in splits)
             if "client_train" in wanted and key in archive.files
         }
-    kind = validate_numbers if settings.regression else validate_labels
-    labels = [kind(f"y_{part}", found) for part, found in zip(parts, y, strict=True)]
+    validate = validate_numbers if settings.regression else validate_labels
+    labels = [validate(f"y_{split}", found) for split, found in zip(splits, y, strict=True)]
     num_classes = 1 if settings.regression else count_classes(settings.num_classes, *labels)
-    samples = [validate_inputs(f"x_{part}", found) for part, found in zip(parts, x, strict=True)]
+    samples = [validate_inputs(f"x_{split}", found) for split, found in zip(splits, x, strict=True)]
     return LabeledArrays(
         samples[0], labels[0], samples[-1], labels[-1], num_classes, pooled=pooled, **clients
     )

@@ -66,8 +66,8 @@ class TableFiles:
         """Return where a row is, by its line from 1; empty lines of a CSV file are no rows."""
         before = np.cumsum((0, *self.counts))
         file = int(np.searchsorted(before, row, side="right")) - 1
-        place = _describe_row(self.files[file], row - int(before[file]))
-        return place if len(self.files) == 1 else f"{place} of {self.files[file].name}"
+        location = _describe_row(self.files[file], row - int(before[file]))
+        return location if len(self.files) == 1 else f"{location} of {self.files[file].name}"
 
 
 def _describe_row(file: Path, row: int) -> str:
@@ -99,8 +99,8 @@ def read_files(path: Path) -> tuple[TableFiles, Any]:
                 f"all files must have the same columns, got {min(other)} in one of "
                 f"{files[0].name} and {file.name} only"
             )
-    together = pa.table({name: _merge_column([table[name] for table in tables]) for name in names})
-    return TableFiles(path, files, tuple(map(len, tables))), together
+    merged = pa.table({name: _merge_column([table[name] for table in tables]) for name in names})
+    return TableFiles(path, files, tuple(map(len, tables))), merged
 
 
 def _find_files(path: Path) -> tuple[Path, ...]:
@@ -189,17 +189,17 @@ def _convert_column(column: Any) -> Any:
 
 def _merge_column(columns: Sequence[Any]) -> Any:
     """Return a column of all files, in the one kind that holds what each has."""
-    kinds = {part.type for part in columns} - {pa.null()}
+    kinds = {column.type for column in columns} - {pa.null()}
     if len(kinds) > 1:
         common = pa.float64() if all(map(is_number_type, kinds)) else pa.string()
-        columns = [part.cast(common) for part in columns]
+        columns = [column.cast(common) for column in columns]
     elif kinds:
-        columns = [part.cast(*kinds) for part in columns]
-    return pa.chunked_array([chunk for part in columns for chunk in part.chunks], columns[0].type)
+        columns = [column.cast(*kinds) for column in columns]
+    return pa.chunked_array([chunk for column in columns for chunk in column.chunks], columns[0].type)
 
 
 def is_number_type(kind: Any) -> bool:
-    """Say whether a kind of column holds numbers; true and false are 1 and 0."""
+    """Return whether a kind of column holds numbers; true and false are 1 and 0."""
     types = pa.types
     return any(
         belongs(kind)

@@ -182,11 +182,11 @@ def hash_texts(texts: Sequence[Sequence[str]], length: int, size: int) -> NDArra
     # Every text but the last is followed by a separator.
     words_each = (length - (len(texts) - 1)) // len(texts)
     x = np.full((len(texts[0]), length), PADDING_ID, dtype=np.int32)
-    for row, parts in enumerate(zip(*texts, strict=True)):
+    for row, row_texts in enumerate(zip(*texts, strict=True)):
         ids: list[int] = []
-        for part in parts:
+        for text in row_texts:
             ids += [SEPARATOR_ID] * bool(ids) + [
-                hash_token(word, size) for word in split_words(part)[:words_each]
+                hash_token(word, size) for word in split_words(text)[:words_each]
             ]
         x[row, : len(ids)] = ids
     return x
@@ -197,10 +197,10 @@ def _build_next_tokens(
 ) -> LabeledArrays:
     by_characters = settings.tokens == "characters"
     tokens = [[*(text if by_characters else split_words(text)), "\n"] for text in texts]
-    known = Vocabulary(sorted(set().union(*tokens)))
+    vocabulary = Vocabulary(sorted(set().union(*tokens)))
     pieces, targets, owners = [], [], []
     for client in range(int(clients.max()) + 1):
-        lines = [known.encode(tokens[row]) for row in np.flatnonzero(clients == client)]
+        lines = [vocabulary.encode(tokens[row]) for row in np.flatnonzero(clients == client)]
         sequence = np.array([i for line in lines for i in line], dtype=np.int64)
         count = -(-(len(sequence) - 1) // settings.length)
         x = np.full(count * settings.length, PADDING_ID, dtype=np.int32)
@@ -209,15 +209,15 @@ def _build_next_tokens(
         pieces.append(x.reshape(count, settings.length))
         targets.append(y.reshape(count, settings.length))
         owners.append(np.full(count, client, dtype=np.int64))
-    whole = build_pooled_arrays(
+    arrays = build_pooled_arrays(
         np.concatenate(pieces),
         np.concatenate(targets),
-        len(known),
+        len(vocabulary),
         client_train=np.concatenate(owners),
-        num_tokens=len(known),
+        num_tokens=len(vocabulary),
     )
-    limit = len(known) if by_characters else settings.vocabulary_size
-    return replace(whole, build_for_training=lambda rows: _renumber_tokens(whole, rows, limit))
+    limit = len(vocabulary) if by_characters else settings.vocabulary_size
+    return replace(arrays, build_for_training=lambda rows: _renumber_tokens(arrays, rows, limit))
 
 
 def _renumber_tokens(arrays: LabeledArrays, rows: Rows, limit: int) -> LabeledArrays:
@@ -227,14 +227,14 @@ def _renumber_tokens(arrays: LabeledArrays, rows: Rows, limit: int) -> LabeledAr
     counts = np.bincount(trained_on, minlength=arrays.num_classes)
     tokens = np.arange(UNKNOWN_ID + 1, arrays.num_classes)
     order = tokens[np.argsort(-counts[tokens], kind="stable")]
-    kept = order[counts[order] > 0][: limit - (UNKNOWN_ID + 1)]
+    numbered = order[counts[order] > 0][: limit - (UNKNOWN_ID + 1)]
     numbers = np.full(arrays.num_classes, UNKNOWN_ID, dtype=np.int64)
     numbers[PADDING_ID] = PADDING_ID
-    numbers[kept] = np.arange(UNKNOWN_ID + 1, UNKNOWN_ID + 1 + len(kept))
-    known = np.where(arrays.y_train == IGNORED_TARGET, UNKNOWN_ID, arrays.y_train)
-    y = numbers[known]
+    numbers[numbered] = np.arange(UNKNOWN_ID + 1, UNKNOWN_ID + 1 + len(numbered))
+    targets = np.where(arrays.y_train == IGNORED_TARGET, UNKNOWN_ID, arrays.y_train)
+    y = numbers[targets]
     y[y == UNKNOWN_ID] = IGNORED_TARGET
-    size = UNKNOWN_ID + 1 + len(kept)
+    size = UNKNOWN_ID + 1 + len(numbered)
     return build_pooled_arrays(
         numbers[arrays.x_train[:]].astype(np.int32),
         y,

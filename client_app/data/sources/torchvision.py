@@ -13,7 +13,7 @@ from torchvision.datasets import CIFAR10, CIFAR100, EMNIST, MNIST, SVHN, Fashion
 from client_app.data.sources.base import LabeledArrays
 from conf.schema.data import TorchvisionSettings
 
-GREY, COLOUR = (28, 28), (32, 32, 3)
+GRAY, COLOR = (28, 28), (32, 32, 3)
 
 
 def _load_svhn(root: Path, *, train: bool, download: bool) -> SVHN:
@@ -36,9 +36,9 @@ class _Dataset:
     labels: str = "targets"
 
     def read(self, root: Path, *, download: bool) -> LabeledArrays:
-        parts = [self.create(root, train=train, download=download) for train in (True, False)]
-        images = [np.asarray(part.data).transpose(self.axes) for part in parts]
-        labels = [np.asarray(getattr(part, self.labels), dtype=np.int64) for part in parts]
+        splits = [self.create(root, train=train, download=download) for train in (True, False)]
+        images = [np.asarray(split.data).transpose(self.axes) for split in splits]
+        labels = [np.asarray(getattr(split, self.labels), dtype=np.int64) for split in splits]
         for x in images:
             if x.shape[1:] != self.shape:
                 raise ValueError(f"images must be {self.shape}, got {x.shape[1:]}")
@@ -46,28 +46,28 @@ class _Dataset:
 
 
 _DATASETS = {
-    "mnist": _Dataset(MNIST, "the four files of MNIST in MNIST/raw", 10, GREY, (0, 1, 2)),
+    "mnist": _Dataset(MNIST, "the four files of MNIST in MNIST/raw", 10, GRAY, (0, 1, 2)),
     "fmnist": _Dataset(
-        FashionMNIST, "the four files of Fashion-MNIST in FashionMNIST/raw", 10, GREY, (0, 1, 2)
+        FashionMNIST, "the four files of Fashion-MNIST in FashionMNIST/raw", 10, GRAY, (0, 1, 2)
     ),
     "emnist": _Dataset(
         partial(EMNIST, split="balanced"),
         "the four files of EMNIST Balanced in EMNIST/raw",
         47,
-        GREY,
+        GRAY,
         (0, 2, 1),
     ),
     "cifar10": _Dataset(
-        CIFAR10, "the seven files of CIFAR-10 in cifar-10-batches-py", 10, COLOUR, (0, 1, 2, 3)
+        CIFAR10, "the seven files of CIFAR-10 in cifar-10-batches-py", 10, COLOR, (0, 1, 2, 3)
     ),
     "cifar100": _Dataset(
-        CIFAR100, "the three files of CIFAR-100 in cifar-100-python", 100, COLOUR, (0, 1, 2, 3)
+        CIFAR100, "the three files of CIFAR-100 in cifar-100-python", 100, COLOR, (0, 1, 2, 3)
     ),
     "svhn": _Dataset(
         _load_svhn,
         "train_32x32.mat and test_32x32.mat of SVHN",
         10,
-        COLOUR,
+        COLOR,
         (0, 2, 3, 1),
         labels="labels",
     ),
@@ -81,13 +81,13 @@ def format_download_error(error: Exception) -> str:
 
 
 def load_torchvision_arrays(settings: TorchvisionSettings) -> LabeledArrays:
-    """Return all images, upright, uint8: grey (n, 28, 28) or in colour (n, 32, 32, 3).
+    """Return all images, upright, uint8: gray (n, 28, 28) or in color (n, 32, 32, 3).
 
-    ``mnist``: MNIST, 10 digits, 60,000 and 10,000 grey images. ``fmnist``: Fashion-MNIST, 10
-    kinds of clothing, 60,000 and 10,000 grey images. ``emnist``: EMNIST Balanced, 47 digits and
-    letters, 112,800 and 18,800 grey images. ``cifar10`` and ``cifar100``: 10 and 100 kinds of
-    things, 50,000 and 10,000 colour images each. ``svhn``: Street View House Numbers, 10 digits,
-    73,257 and 26,032 colour images, without the extra ones.
+    ``mnist``: MNIST, 10 digits, 60,000 and 10,000 gray images. ``fmnist``: Fashion-MNIST, 10
+    kinds of clothing, 60,000 and 10,000 gray images. ``emnist``: EMNIST Balanced, 47 digits and
+    letters, 112,800 and 18,800 gray images. ``cifar10`` and ``cifar100``: 10 and 100 kinds of
+    things, 50,000 and 10,000 color images each. ``svhn``: Street View House Numbers, 10 digits,
+    73,257 and 26,032 color images, without the extra ones.
 
     ``data.root`` is torchvision's root. Where the files are missing there they are downloaded,
     unless ``data.download`` is false.

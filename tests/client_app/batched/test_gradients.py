@@ -239,8 +239,8 @@ def test_no_closed_form_of_anything_else(model: nn.Module, task: AnyTask) -> Non
     assert build_dense_gradients(model, task) is None
 
 
-def test_batch_normalisation() -> None:
-    """Each client's own batch normalises, and its running statistics and counter go on.
+def test_batch_normalization() -> None:
+    """Each client's own batch normalizes, and its running statistics and counter go on.
 
     A batch is never padded: statistics over copies would be others.
     """

@@ -32,37 +32,37 @@ def examples_of(counts: list[int]) -> Examples:
 
 
 def schedule_of(
-    counts: list[int], how: LocalSGDConfig, *, normalises: bool = False, t: int = T
+    counts: list[int], how: LocalSGDConfig, *, normalizes: bool = False, t: int = T
 ) -> BatchSchedule:
     clients = range(len(counts))
     draws = [partial(make_generator, SEED, round_number=t + 1, client=k) for k in clients]
     return build_batch_schedule(
-        clients, draws, examples_of(counts), how, t=t, batch_norm=normalises
+        clients, draws, examples_of(counts), how, t=t, batch_norm=normalizes
     )
 
 
 class Spy(nn.Module):
     """A model that keeps the rows that it is trained on."""
 
-    def __init__(self, *, normalises: bool) -> None:
+    def __init__(self, *, normalizes: bool) -> None:
         super().__init__()
         self.linear = nn.Linear(1, 2, dtype=torch.float64)
-        self.normalise = nn.BatchNorm1d(1, dtype=torch.float64) if normalises else nn.Identity()
+        self.normalize = nn.BatchNorm1d(1, dtype=torch.float64) if normalizes else nn.Identity()
         self.batches: list[list[int]] = []
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return logits."""
         self.batches.append(x.flatten().int().tolist())
-        logits: torch.Tensor = self.linear(self.normalise(x) / 100)
+        logits: torch.Tensor = self.linear(self.normalize(x) / 100)
         return logits
 
 
 def alone(
-    counts: list[int], client: int, how: LocalSGDConfig, *, normalises: bool
+    counts: list[int], client: int, how: LocalSGDConfig, *, normalizes: bool
 ) -> list[list[int]]:
     """Return the rows of each step of a client that trains alone."""
     x, y = examples_of(counts).select_clients([client])
-    spy = Spy(normalises=normalises)
+    spy = Spy(normalizes=normalizes)
     train_model(
         spy, x, y, how, partial(make_generator, SEED, round_number=T + 1, client=client), t=T
     )
@@ -84,22 +84,22 @@ HOW = {
 }
 
 
-@pytest.mark.parametrize("normalises", [False, True])
+@pytest.mark.parametrize("normalizes", [False, True])
 @pytest.mark.parametrize("how", HOW.values(), ids=list(HOW))
 @given(st.lists(st.integers(1, 13), min_size=1, max_size=5))
 @settings(max_examples=10, deadline=None)
 def test_the_rows_are_those_of_training_alone(
-    normalises: bool, how: LocalSGDConfig, counts: list[int]
+    normalizes: bool, how: LocalSGDConfig, counts: list[int]
 ) -> None:
     """Every client's batches are its own, in its own order, whatever the others have."""
-    if normalises and (how.batch_size == 1 or 1 in counts):
-        with pytest.raises(DataError, match="batch normalisation needs"):
-            schedule_of(counts, how, normalises=True)
+    if normalizes and (how.batch_size == 1 or 1 in counts):
+        with pytest.raises(DataError, match="batch normalization needs"):
+            schedule_of(counts, how, normalizes=True)
         return
-    schedule = schedule_of(counts, how, normalises=normalises)
+    schedule = schedule_of(counts, how, normalizes=normalizes)
     assert sorted(schedule.order) == list(range(len(counts)))
     for place, client in enumerate(schedule.order):
-        assert batches(schedule, place) == alone(counts, client, how, normalises=normalises)
+        assert batches(schedule, place) == alone(counts, client, how, normalizes=normalizes)
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.sampled_from([None, 7]))

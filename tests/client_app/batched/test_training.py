@@ -29,7 +29,7 @@ from tests.client_app.clients import CPU, copy_arrays, get_examples, make_ragged
 
 CLASSES, SEED, T = 4, 9, 3
 RAGGED = [7, 33, 20, 11, 26]
-# Of batches of 8: none is small, as normalising by two or three samples magnifies rounding.
+# Of batches of 8: none is small, as normalizing by two or three samples magnifies rounding.
 NORMALISED = [8, 24, 16, 30, 24]
 PLENTY = 2**27
 
@@ -342,9 +342,9 @@ def test_torchs_generator_has_no_part() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_batch_normalisation_needs_two_samples() -> None:
+def test_batch_normalization_needs_two_samples() -> None:
     """A client with one sample is refused in one line, as when it trains alone."""
     kind = replace(KINDS["cnn"], counts=[8, 1])
     model, examples = problem(kind)
-    with pytest.raises(DataError, match="batch normalisation needs batches of at least 2"):
+    with pytest.raises(DataError, match="batch normalization needs batches of at least 2"):
         together(model, examples, OPTIONS["plain"], CrossEntropy(), [0, 1])

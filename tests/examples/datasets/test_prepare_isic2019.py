@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Script:
     """Return the script, for 12 images."""
-    wanted = f"train_test_split and {IMAGES} (accept the licence and run FLamby's scripts"
+    wanted = f"train_test_split and {IMAGES} (accept the license and run FLamby's scripts"
     return load_script("prepare_isic2019", wanted, monkeypatch, {"IMAGE_COUNT": ROWS})
 
 

@@ -9,7 +9,7 @@ from fedau.utils import NUM_CLASSES, SOURCES
 class Net(nn.Module):
     """The authors' network: two 3x3 convolutions and one or two hidden layers.
 
-    Weights before a ReLU are Kaiming-initialised with biases 0.
+    Weights before a ReLU are Kaiming-initialized with biases 0.
 
     Parameters
     ----------

@@ -63,7 +63,7 @@ def test_recurrent_layers_and_embeddings_keep_torch_s_values() -> None:
 
 
 def test_layers_without_bias() -> None:
-    """Their weights are drawn, and normalisations stay at scale 1 and shift 0."""
+    """Their weights are drawn, and normalizations stay at scale 1 and shift 0."""
     settings = compose_settings("aaggff/celeba").settings.model
     model = build_model(settings, (3, 20, 20), 1, seed=3)
     for layer in model.modules():
