@@ -1,4 +1,4 @@
-"""Define the Flower ClientApp, which answers each message for the node's clients.
+"""Define the Flower ClientApp, which replies to each message for the node's clients.
 
 With M nodes, node j hosts the clients k with k mod M = j (Flower's ``partition-id`` and
 ``num-partitions``); a device hosts one, named by ``client-id`` in its node config.
@@ -56,32 +56,31 @@ from client_app.update_sum import UpdateSum
 from conf import Settings, compose_settings
 from conf.schema.privacy import PrivacySettings
 
-# What is imported stays. To look through PyTorch for garbage, again and again, would take longer
-# than everything else that the process of a message does.
+# Freeze imported objects: collecting through PyTorch would dominate the time of a message.
 gc.freeze()
 
 TaskT = TypeVar("TaskT", TrainTask, EvaluateTask)
 
 if "flwr.simulation.app" in sys.modules:
-    # Flower's simulation loads the ClientApp before it joins a Ray cluster. While Ray waits for
-    # one that is gone, for minutes, nobody in this process can say anything.
+    # Flower's simulation loads the ClientApp before it joins a Ray cluster. Ray waits for minutes
+    # if that cluster is gone, and nothing in this process can report an error meanwhile.
     from client_app.ray_address import check_ray_environment
 
     check_ray_environment()
 
 
 def _mask_error_text(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Answer for a deployed node that raises: Flower would send the text, which may quote data.
+    """Reply without the error's text if a deployed node raises: the text may quote data.
 
-    The first mod is a function of the app: Ray's workers unpickle it before all else, and the app
-    has to be imported before its library, as it says where that one is.
+    This mod comes first and is a function of the app. Ray's workers unpickle it before anything
+    else, and the app must be imported before the library because it puts the library on the path.
     """
     try:
         return call_next(message, context)
     except Exception as error:
         if not is_deployed(context.node_config):
             raise
-        log(ERROR, "The message cannot be answered", exc_info=error)
+        log(ERROR, "The message failed", exc_info=error)
         reply = Error(
             ErrorCode.CLIENT_APP_RAISED_EXCEPTION, get_failure_reason(error, deployed=True)
         )
@@ -120,30 +119,29 @@ app = ClientApp(
 
 @dataclass(frozen=True)
 class StoredModel:
-    """The model that a client keeps between rounds, in its node's Flower context."""
+    """A client's model between rounds, stored in its node's Flower context."""
 
     context: Context
     client: int
 
     @property
     def _key(self) -> str:
-        # With the run's id: Flower shares a context between the runs of a series. Checkpoints
-        # have this name in them, of versions before too.
+        # With the run's id, because Flower shares a context between the runs of a series.
         return f"own-model-{self.context.run_id}-{self.client}"
 
     def load(self, start: NamedArrays) -> NamedArrays:
-        """Return the model, ``start`` before the first round."""
+        """Return the stored model, or ``start`` before the first round."""
         stored = self.context.state.array_records.get(self._key)
         return start if stored is None else decode_arrays(stored)
 
     def save(self, arrays: NamedArrays) -> None:
-        """Keep the model for the next round."""
+        """Store the model for the next round."""
         self.context.state[self._key] = encode_arrays(arrays)
 
 
 @app.query()
 def handle_query(message: Message, context: Context) -> Message:
-    """Say which clients this node hosts."""
+    """Reply with the ids of the clients that this node hosts."""
     check_query(message.content)
     node, hosted = _get_node(context)
     try:
@@ -158,7 +156,7 @@ def handle_query(message: Message, context: Context) -> Message:
 
 @app.train()
 def handle_train(message: Message, context: Context) -> Message:
-    """Let every client asked decide and train."""
+    """Let every selected client decide whether to train, and train."""
     node, hosted = _load_hosted(context)
     arrays, tasks = decode_train_request(message.content, hosted)
     if any(task.trains_local_model for task in tasks):
@@ -188,7 +186,7 @@ def _train_stored_models(
     arrays: NamedArrays,
     tasks: Sequence[TrainTask],
 ) -> Message:
-    """Return the reply of clients whose models stay with them."""
+    """Return the reply of clients that store their models locally."""
 
     def join_and_train(client: FederatedClient, task: TrainTask) -> TrainResult:
         stored = StoredModel(context, client.client_id)
@@ -214,7 +212,7 @@ def _train_to_models(
 ) -> Message:
     """Return the reply with the model of each client that joined.
 
-    ``starts`` are the models of the clients that start from another than ``arrays``.
+    ``starts`` holds the models of the clients that do not start from ``arrays``.
     """
     stacked = [np.empty((len(joined), *array.shape), array.dtype) for array in arrays.values()]
 
@@ -248,7 +246,7 @@ def _train_into_sum(
 ) -> Message:
     """Return the reply with the weighted sum of the updates of the clients that joined."""
     bins = ExponentBins.for_num_terms(tasks[0].num_terms)
-    sums: dict[int, UpdateSum] = {}  # of each thread its own: any grouping has the same bits
+    sums: dict[int, UpdateSum] = {}  # one per thread: any grouping has the same bits
     numerators = [tasks[i].compute_numerator(results[i].num_examples or 0.0) for i in joined]
 
     def add_models(indices: list[int], models: list[torch.Tensor]) -> list[str | None]:
@@ -285,7 +283,10 @@ def _train_joined(
     *,
     starts: Mapping[int, Arrays] = NO_STARTS,
 ) -> Iterator[tuple[list[int], Result | Exception]]:
-    """Train the clients that joined, whose places in ``joined`` come with what ``on_trained`` returns."""
+    """Train the clients that joined.
+
+    Yields their indices in ``joined`` with the result of ``on_trained``, or with the exception.
+    """
     if not joined:
         return
     clients = [tasks[i].client for i in joined]
@@ -302,7 +303,7 @@ def _report_failure(node: Node, client: int, error: Exception) -> TrainResult:
 
 @app.evaluate()
 def handle_evaluate(message: Message, context: Context) -> Message:
-    """Let every client asked measure the model."""
+    """Let every selected client evaluate the model."""
     node, hosted = _load_hosted(context)
     arrays, tasks = decode_evaluate_request(message.content, hosted)
     received = list(arrays.values())
@@ -322,22 +323,22 @@ def handle_evaluate(message: Message, context: Context) -> Message:
 
 
 def _load_hosted(context: Context) -> tuple[Node, Sequence[int]]:
-    """Return the node with its clients loaded, and which of them this context is of."""
+    """Return the node with its clients loaded, and the ids of those that this context hosts."""
     node, hosted = _get_node(context)
     try:
         node.load_clients(hosted)
-    except Exception as error:  # whose fault it is shows when each is loaded alone
+    except Exception as error:  # loading each client alone shows which one fails
         log(WARNING, "Clients load one after the other after a failure", exc_info=error)
     return node, hosted
 
 
 def _prepare_evaluation(node: Node, received: Arrays, split: Split, clients: list[int]) -> None:
-    """Measure for all of these clients in one pass, if they have such a part."""
+    """Evaluate all of these clients in one pass, if they have this split."""
     try:
         if split in node.evaluator.splits:
             node.evaluator.prepare(received, split, clients)
-    except Exception as error:  # whose fault it is shows when each measures alone
-        log(WARNING, "Clients measure one after the other after a failure", exc_info=error)
+    except Exception as error:  # evaluating each client alone shows which one fails
+        log(WARNING, "Clients are evaluated one after the other after a failure", exc_info=error)
 
 
 def _run_tasks(
@@ -346,7 +347,7 @@ def _run_tasks(
     work: Callable[[FederatedClient, TaskT], ResultT],
     kind: type[ResultT],
 ) -> Iterator[ResultT]:
-    """Yield each client's answer; a client that raises has failed."""
+    """Yield each client's result; a client that raises has the status FAILED."""
     for task in tasks:
         try:
             result = work(node.get_client(task.client), task)
@@ -357,7 +358,7 @@ def _run_tasks(
 
 
 def _get_node(context: Context) -> tuple[Node, Sequence[int]]:
-    """Return the node of this process, and which of its clients this context is of."""
+    """Return the node of this process, and the ids of the clients that this context hosts."""
     config = context.node_config
     path, deployed = str(config.get("data-path", "")), is_deployed(config)
     node = get_node(context.run_config, path, deployed=deployed)
@@ -365,7 +366,7 @@ def _get_node(context: Context) -> tuple[Node, Sequence[int]]:
 
 
 def get_node(run_config: Mapping[str, Any], data_path: str = "", *, deployed: bool = False) -> Node:
-    """Return the node of this process for a run, made once; see ``Node``."""
+    """Return the node of this process for a run, built once; see ``Node``."""
     return _build_node(*_read_run_config(run_config), data_path, deployed=deployed)
 
 

@@ -1,4 +1,4 @@
-"""A model as a list of arrays, in the order of its ``state_dict``, and numbers on their device."""
+"""Represent a model as a list of arrays in the order of its ``state_dict``; copy to a device."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ Arrays = list[NDArray[Any]]
 
 
 def load_arrays(arrays: Sequence[NDArray[Any]], model: nn.Module) -> None:
-    """Give ``model`` these arrays, in the order of its ``state_dict``."""
+    """Load arrays into ``model``, in the order of its ``state_dict``."""
     names = model.state_dict()
     model.load_state_dict(
         {name: torch.from_numpy(a) for name, a in zip(names, arrays, strict=True)}
@@ -21,8 +21,8 @@ def load_arrays(arrays: Sequence[NDArray[Any]], model: nn.Module) -> None:
 def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Return a tensor on the device, without waiting for the copy.
 
-    A copy from pageable memory waits until a GPU has done all that it was asked before. One from
-    pinned memory takes its place in the queue; PyTorch keeps that memory until the copy is done.
+    A copy from pageable memory waits until the GPU has finished all queued work. A copy from
+    pinned memory is queued itself; PyTorch holds that memory until the copy is done.
     """
     if device.type == "cuda" and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()

@@ -1,4 +1,4 @@
-"""Random changes of training images, each image with random numbers of its own.
+"""Augment training images at random, each image with separate random numbers.
 
 Shapes: n images with c channels, height h and width w: (n, c, h, w).
 """
@@ -29,17 +29,17 @@ RandomNumbers = NDArray[np.generic]
 
 @dataclass(frozen=True)
 class Transform:
-    """One change: the random numbers for each image, and their effect.
+    """One transformation: it draws random numbers for each image, and applies them.
 
-    ``draw`` returns arrays whose last axis is that of the images: those of several clients are
-    joined along it and the images changed at once.
+    ``draw`` returns arrays whose last axis runs over the images. The arrays of several clients are
+    concatenated along it, so that all images are transformed at once.
     """
 
     draw: Callable[[int, np.random.Generator], tuple[RandomNumbers, ...]]
     apply: Callable[..., torch.Tensor]
 
     def __call__(self, images: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
-        """Return the images, changed by numbers from ``rng``."""
+        """Return the images, transformed by numbers from ``rng``."""
         return self.apply(images, *self.draw(len(images), rng))
 
 
@@ -65,18 +65,18 @@ def flip_images(images: torch.Tensor, chosen: NDArray[np.bool_]) -> torch.Tensor
 
 @dataclass(frozen=True)
 class ColorJitter:
-    """The changes of the colors of n images, each array of shape (n,).
+    """The color changes of n images, each array of shape (n,).
 
     Attributes
     ----------
     sharpened, posterized, equalized : array of bool
-        Whether it is done.
+        Whether the change is applied.
     brightness : array of float32
         The factor of all pixels.
     hue : array of float32
-        Turn around the color circle, 1 is once around.
+        Rotation on the color circle; 1 is a full turn.
     hue_first : array of bool
-        Whether the hue turns before the brightness changes.
+        Whether the hue changes before the brightness.
     """
 
     sharpened: NDArray[np.bool_]
@@ -88,14 +88,14 @@ class ColorJitter:
 
     @classmethod
     def sample(cls, n: int, rng: np.random.Generator) -> "ColorJitter":
-        """Draw it: what is done or not happens half of the time, the rest is uniform."""
+        """Sample the changes: flags are true with probability 1/2, amounts are uniform."""
         return cls.from_numbers(*cls.sample_numbers(n, rng))
 
     @staticmethod
     def sample_numbers(
         n: int, rng: np.random.Generator
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Draw four coins (4, n), and change of brightness and turn of hue (2, n) in [-1, 1)."""
+        """Return four random flags (4, n), and brightness and hue changes (2, n) in [-1, 1)."""
         return rng.random((4, n)) < 1 / 2, rng.uniform(-1, 1, (2, n)).astype(np.float32)
 
     @classmethod
@@ -114,11 +114,11 @@ class ColorJitter:
 
 
 def jitter_colors(images: torch.Tensor, jitter: ColorJitter) -> torch.Tensor:
-    """Return color images (n, 3, h, w) in [0, 1], changed as ``jitter`` says.
+    """Return color images (n, 3, h, w) in [0, 1], changed as ``jitter`` specifies.
 
-    Sharpened by a factor 2; brightness and hue; 2 bits kept of each byte; each channel's
-    histogram equalized. All of this works on bytes, as torchvision's functions of these names
-    do: images become uint8 and in the end floating point again, multiples of 1 / 255.
+    The steps: sharpen by a factor 2; change brightness and hue; posterize to 2 bits; equalize each
+    channel's histogram. All of them work on bytes, as torchvision's functions of these names do:
+    images become uint8, and finally floating point again, multiples of 1 / 255.
     """
     from torchvision.transforms.v2 import functional as torchvision
 
@@ -138,19 +138,19 @@ def jitter_colors(images: torch.Tensor, jitter: ColorJitter) -> torch.Tensor:
 
 
 def adjust_brightness(pixels: torch.Tensor, factors: NDArray[np.float32]) -> torch.Tensor:
-    """Return uint8 images times ``factors`` (n,), at most 255, fractions cut off.
+    """Return uint8 images times ``factors`` (n,), clamped to 255 and truncated.
 
-    As torchvision's ``adjust_brightness``, which has one factor for all images.
+    torchvision's ``adjust_brightness`` does the same with one factor for all images.
     """
     by_image = to_device(torch.from_numpy(factors), pixels.device)[:, None, None, None]
     return (pixels * by_image).clamp_(0, 255).to(torch.uint8)
 
 
 def adjust_hue(pixels: torch.Tensor, shifts: NDArray[np.float32]) -> torch.Tensor:
-    """Return uint8 color images (n, 3, h, w) with hues turned by ``shifts`` (n,).
+    """Return uint8 color images (n, 3, h, w) with hues rotated by ``shifts`` (n,).
 
-    As torchvision's ``adjust_hue``, which has one turn for all images, up to 1 of 255 where
-    float32 rounds otherwise. With hue H in sixths of the circle, value V = max(R, G, B) and
+    torchvision's ``adjust_hue`` does the same with one shift for all images; float32 rounding may
+    differ by 1 of 255. With hue H in sixths of the circle, value V = max(R, G, B) and
     chroma C = V - min(R, G, B), a channel is
 
         V - C * clip(min(k, 4 - k), 0, 1),   k = (N + H) mod 6,   N = 5, 3, 1 for R, G, B.
@@ -159,46 +159,48 @@ def adjust_hue(pixels: torch.Tensor, shifts: NDArray[np.float32]) -> torch.Tenso
     red, green, blue = colors.unbind(1)  # (n, h, w)
     value = colors.amax(1)
     chroma = value - colors.amin(1)
-    denominator = torch.where(chroma > 0, chroma, 1)  # gray stays gray, whatever its hue
+    denominator = torch.where(chroma > 0, chroma, 1)  # gray has no hue
     hue = torch.where(
         value == red,
         (green - blue) / denominator,
-        torch.where(value == green, (blue - red) / denominator + 2, (red - green) / denominator + 4),
+        torch.where(
+            value == green, (blue - red) / denominator + 2, (red - green) / denominator + 4
+        ),
     )
     hue += to_device(torch.from_numpy(6 * shifts), pixels.device)[:, None, None]
     channels = to_device(torch.tensor([5.0, 3.0, 1.0]), pixels.device)[:, None, None]
     k = (hue[:, None] + channels).remainder_(6)  # (n, 3, h, w)
     turned = value[:, None] - chroma[:, None] * torch.minimum(k, 4 - k).clamp_(0, 1)
-    # Floor after 255.999 and not 255, as torchvision makes bytes of floating point.
+    # Floor after multiplying by 255.999, not 255, as torchvision converts floats to bytes.
     return (turned * 255.999).to(torch.uint8)
 
 
 def _apply_where(
     selected: NDArray[np.bool_], change: AugmentFn, images: torch.Tensor
 ) -> torch.Tensor:
-    """Return the images with the ``chosen`` ones (n,) changed, all of them at once."""
+    """Return the images with the ``selected`` ones (n,) changed in one call."""
     rows = to_device(torch.from_numpy(np.flatnonzero(selected)), images.device)
     return images.index_copy(0, rows, change(images[rows]))
 
 
 crop = Transform(lambda n, rng: (rng.integers(2 * CROP_PADDING + 1, size=(2, n)),), crop_images)
-"""A random window of each image; all 81 are equally likely."""
+"""Crop a random window of each padded image; all 81 are equally likely."""
 
 flip = Transform(lambda n, rng: (rng.random(n) < 1 / 2,), flip_images)
-"""Each image mirrored half of the time."""
+"""Mirror each image with probability 1/2."""
 
 color_jitter = Transform(
     ColorJitter.sample_numbers,
     lambda images, coins, amounts: jitter_colors(images, ColorJitter.from_numbers(coins, amounts)),
 )
-"""Other colors, for images (n, 3, h, w) in [0, 1]."""
+"""Random color changes, for images (n, 3, h, w) in [0, 1]."""
 
 
 def build_input_jitter(scale: PixelNormalization) -> Transform:
-    """Return the step that gives images other colors which are normalized by ``scale``.
+    """Return the color jitter for images that are normalized by ``scale``.
 
-    Rounding does not matter: what becomes bytes are multiples of 1 / 255 up to rounding, whose
-    bytes are cut off far from the next whole number.
+    Rounding does not matter: denormalized pixels are multiples of 1 / 255 up to rounding, and
+    truncation to bytes happens far from the next whole number.
     """
 
     def apply_jitter(images: torch.Tensor, *numbers: RandomNumbers) -> torch.Tensor:
@@ -216,17 +218,17 @@ _TRANSFORMS: dict[str, tuple[Transform, ...]] = {
 
 
 class Augmentation:
-    """Changes the batches of one or several clients, one after the other.
+    """Augment the batches of one or several clients, batch after batch.
 
     Parameters
     ----------
     name : str
-        What FedAU's published code does: ``crop`` on SVHN; ``crop_flip`` on CIFAR-10 and
-        CINIC-10; ``cifar100`` on CIFAR-100, new colors before crop and flip; ``none``.
+        As in FedAU's published code: ``crop`` on SVHN; ``crop_flip`` on CIFAR-10 and CINIC-10;
+        ``cifar100`` on CIFAR-100, color jitter before crop and flip; or ``none``.
     draws : sequence of callable
-        For each client; its ``"augmentation"`` is where the random numbers come from.
+        One for each client; the purpose ``"augmentation"`` gives its random numbers.
     scale : PixelNormalization, optional
-        Of images that are normalized.
+        The normalization of the images, if they are normalized.
 
     Notes
     -----
@@ -249,7 +251,7 @@ class Augmentation:
         self._rngs = [draw("augmentation") for draw in draws] if self._steps else []
 
     def __call__(self, images: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
-        """Return a batch changed, of whose images the first ``counts[0]`` are client 0's, ..."""
+        """Return an augmented batch; client i owns the next ``counts[i]`` images."""
         if not self._steps:
             return images
         sampled = [
@@ -258,14 +260,14 @@ class Augmentation:
         ]
         for step, *numbers in zip(self._steps, *sampled, strict=True):
             combined = (np.concatenate(arrays, axis=-1) for arrays in zip(*numbers, strict=True))
-            images = step.change(images, *combined)
+            images = step.apply(images, *combined)
         return images
 
 
 def build_augmentation(
     name: str, get_rng: RngFactory, scale: PixelNormalization | None = None
 ) -> AugmentFn:
-    """Return the function that changes one batch of one client after the other."""
+    """Return a function that augments the next batch of one client."""
     joint = Augmentation(name, [get_rng], scale)
     return lambda images: joint(images, [len(images)])
 
@@ -278,16 +280,16 @@ def check_augmentation(
     Parameters
     ----------
     name : str
-        As in ``augmentation``.
+        As in ``Augmentation``.
     inputs : array or tensor of float32
-        A client's (n, *input_shape).
+        A client's inputs (n, *input_shape).
     scale : PixelNormalization, optional
-        Of images that are normalized: their pixels were in [0, 1].
+        The normalization of the images, if they are normalized: their pixels were in [0, 1].
 
     Raises
     ------
     SettingsError
-        If there is something to do, and inputs are not (channels, height, width); for
+        If ``name`` is not ``none`` and inputs are not (channels, height, width); for
         ``cifar100``, if there are not 3 channels or pixels are not in [0, 1].
     """
     input_shape = tuple(inputs.shape[1:])

@@ -1,4 +1,4 @@
-"""From settings to the processes of a run's clients."""
+"""Build the availability processes of a run's clients from the settings."""
 
 from collections.abc import Callable
 from dataclasses import asdict
@@ -43,16 +43,16 @@ from conf.schema.settings import Settings
 def build_processes(
     settings: Settings, data: FederatedData
 ) -> Callable[[int], AvailabilityProcess] | None:
-    """Return a function that makes each client's process on first use; None for ``always``.
+    """Return a function that builds each client's process on first use; None for ``always``.
 
-    The process of a client follows from the settings, the seed and its own labels.
+    The process of a client depends on the settings, the seed and the client's labels.
 
     Raises
     ------
     DataError
         If the trace cannot be read.
     SettingsError
-        If a list of probabilities is not for as many clients as the data has.
+        If the number of probabilities in a list differs from the number of clients.
     """
     availability = settings.availability
     if isinstance(availability, AlwaysSettings):
@@ -69,12 +69,11 @@ def build_processes(
 def compute_participation_rates(
     settings: Settings, data: FederatedData
 ) -> ParticipationRates | None:
-    """Return how often each client is available, or None for a trace.
+    """Return the fraction of rounds in which each client is available, or None for a trace.
 
-    In (0, 1]; 1 for ``always``. For ``cyclic`` it is the realized share of rounds, active
+    Rates are in (0, 1]; 1 for ``always``. For ``cyclic`` the rate is the realized fraction, active
     rounds / period, which differs from p_n by rounding. Only a simulation has the labels of all
-    clients in one place: this is for baselines and diagnostics that are handed what no server
-    knows.
+    clients in one place: these rates serve baselines and diagnostics, and no server knows them.
     """
     availability = settings.availability
     if isinstance(availability, TraceSettings):
@@ -90,7 +89,7 @@ def compute_participation_rates(
 
 
 def _get_base_rate(process: StochasticProcess) -> float:
-    """Return the rate of a client before a pattern changes it."""
+    """Return a client's rate before a periodic pattern modulates it."""
     return process.p if isinstance(process, PeriodicProcess) else process.rate
 
 
@@ -107,7 +106,7 @@ def _build_stochastic_processes(
 
 
 def _is_shared(p: object) -> bool:
-    """Return whether one probability is that of all clients, who then share a process."""
+    """Return whether all clients have one probability, and therefore share a process."""
     return p not in (None, CLASS_RATES) and not isinstance(p, list)
 
 

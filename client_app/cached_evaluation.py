@@ -1,4 +1,4 @@
-"""Measure one model on the data of many clients at once, and never twice."""
+"""Evaluate one model on the data of many clients at once, and cache the metrics."""
 
 import math
 import operator
@@ -29,29 +29,27 @@ from client_app.workers import MIN_SHARED_FLOPS, WorkerPool, count_available_cor
 
 
 class CachedEvaluator:
-    """Measure models on the clients' parts, and keep the measurements of the last model.
+    """Evaluate models on the clients' splits, and cache the metrics of the last model.
 
-    A client that was asked for F_k(w_t) after one round and trains on w_t in the next one
-    computes it once. On a CPU what a client measures has the same bits whichever clients measure
-    beside it.
+    A client that reports F_k(w_t) after one round and trains on w_t in the next one computes it
+    once. On a CPU a client's metrics have the same bits whichever clients are evaluated with it.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Where arrays are put to compute with them.
+        The model that arrays are loaded into.
     examples : mapping
-        The clients' rows by part.
+        The clients' rows by split.
     task : Task
-        The loss.
     metric : str
-        ``evaluation.metric``, measured of test and validation parts.
+        ``evaluation.metric``, evaluated on test and validation splits.
     flops_per_sample : int
-        Operations of a forward pass, by which the number of workers is chosen; by default as
-        many as there are.
+        Operations of a forward pass, which determine the number of workers. By default all
+        available cores are used.
     rows_at_once : int
-        How many rows pass through the model at the same time, at most.
+        Maximum number of rows in one pass through the model.
     threads : int
-        Number of torch threads in a product. It decides how the product is rounded.
+        Number of torch threads in a product; it determines how the product is rounded.
     """
 
     def __init__(
@@ -82,15 +80,15 @@ class CachedEvaluator:
 
     @property
     def splits(self) -> tuple[Split, ...]:
-        """The parts that clients have."""
+        """The splits that clients have."""
         return tuple(self._examples)
 
     def count(self, split: Split, client: int) -> int:
-        """Return how many rows a part of a client has."""
+        """Return the number of rows in a client's split."""
         return self._examples[split].count(client)
 
     def evaluate(self, arrays: Arrays, split: Split, client: int) -> ClientMetrics:
-        """Return one client's measurements of the model with these arrays."""
+        """Return one client's metrics of the model with these arrays."""
         self._clear_if_changed(arrays)
         cache = self._caches[split]
         if not cache.has(client):
@@ -98,7 +96,7 @@ class CachedEvaluator:
         return cache.get(client)
 
     def prepare(self, arrays: Arrays, split: Split, clients: Iterable[int]) -> None:
-        """Make the missing measurements for these clients."""
+        """Evaluate those of the clients whose metrics are not cached."""
         self._clear_if_changed(arrays)
         missing = self._caches[split].find_missing(clients)
         if not missing:
@@ -109,7 +107,7 @@ class CachedEvaluator:
             self._caches[split].add(group, metrics)
 
     def _clear_if_changed(self, arrays: Arrays) -> None:
-        """Forget what was measured of another model than that with these arrays."""
+        """Clear the caches if they are not of the model with these arrays."""
         if not _is_same_model(arrays, self._arrays):
             self._arrays = list(arrays)
             for cache in self._caches.values():
@@ -118,7 +116,7 @@ class CachedEvaluator:
     def _evaluate_groups(
         self, split: Split, clients: Sequence[int], metric: str
     ) -> Iterator[tuple[Sequence[int], MetricsByClient]]:
-        """Yield what clients measure, group by group."""
+        """Yield the clients' metrics, group by group."""
         examples = self._examples[split]
         if self._dense:
             workers = self._choose_workers(int(examples.get_counts(clients).sum()))
@@ -135,7 +133,7 @@ class CachedEvaluator:
     def _evaluate_separately(
         self, examples: Examples, clients: Sequence[int], metric: str
     ) -> Iterator[tuple[int, MetricsByClient]]:
-        """Measure each client in passes of its own: their shapes depend on its rows alone."""
+        """Evaluate each client in separate passes, whose shapes depend on its rows alone."""
 
         def evaluate_client(client: int) -> MetricsByClient:
             first, count = examples.get_start(client), examples.count(client)
@@ -167,18 +165,18 @@ class CachedEvaluator:
         )
 
     def _choose_workers(self, rows: int) -> WorkerPool:
-        """Return one worker where so many rows are little work; no result depends on it."""
+        """Return one worker if the rows are little work; no result depends on the choice."""
         shared = self._flops_per_sample * rows >= MIN_SHARED_FLOPS
         return WorkerPool(count_available_cores() // self._threads if shared else 1, self._threads)
 
 
 class EvalCache:
-    """The clients' measurements of one model on one part, a row for each client.
+    """The clients' metrics of one model on one split, a row for each client.
 
     Parameters
     ----------
     examples : Examples
-        The part, whose clients these are.
+        The split, with its clients.
     """
 
     def __init__(self, examples: Examples) -> None:
@@ -189,28 +187,28 @@ class EvalCache:
         self._added: list[NDArray[np.int64]] = []
 
     def has(self, client: int) -> bool:
-        """Return whether a client has measured."""
+        """Return whether a client's metrics are cached."""
         return bool(self._is_cached[self._examples.get_index(client)])
 
     def get(self, client: int) -> ClientMetrics:
-        """Return a client's measurements."""
+        """Return a client's metrics."""
         return build_client_metrics(self._values[self._examples.get_index(client)].tolist())
 
     def find_missing(self, clients: Iterable[int]) -> list[int]:
-        """Return those of the clients that have not measured."""
+        """Return those of the clients whose metrics are not cached."""
         wanted = np.asarray(list(clients), dtype=np.int64)
         missing: list[int] = wanted[~self._is_cached[self._examples.get_indices(wanted)]].tolist()
         return missing
 
     def add(self, clients: Sequence[int], metrics: MetricsByClient) -> None:
-        """Keep the clients' measurements."""
+        """Cache the clients' metrics."""
         indices = self._examples.get_indices(clients)
         self._is_cached[indices] = True
         self._values[indices] = np.stack(metrics.columns, axis=1)
         self._added.append(indices)
 
     def clear(self) -> None:
-        """Forget all, in time for those that measured."""
+        """Clear the cache, in time proportional to its entries."""
         for indices in self._added:
             self._is_cached[indices] = False
         self._added = []
@@ -219,12 +217,12 @@ class EvalCache:
 def _is_same_model(arrays: Arrays, others: Arrays) -> bool:
     if len(arrays) != len(others):
         return False
-    # First whether they are the same objects: every client asks.
+    # Compare identities first, because every client asks.
     return all(map(operator.is_, arrays, others)) or all(map(_has_same_bits, arrays, others))
 
 
 def _has_same_bits(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    """Return whether two arrays are the same to the bit: NaN of a diverged model equals itself."""
+    """Return whether two arrays have the same bits: NaN of a diverged model equals itself."""
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     return np.array_equal(_to_bits(one), _to_bits(other))
@@ -238,7 +236,7 @@ def _to_bits(array: NDArray[Any]) -> NDArray[Any]:
 def _group_clients(
     clients: Sequence[int], examples: Examples, rows_at_once: int
 ) -> Iterator[list[int]]:
-    """Divide clients so that the rows of each group are one pass, or those of one client."""
+    """Group clients so that the rows of each group fit one pass, or are those of one client."""
     group: list[int] = []
     rows, max_rows = 0, min(rows_at_once, MAX_INPUT_NUMBERS // math.prod(examples.input_shape))
     for client in clients:

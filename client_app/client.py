@@ -24,43 +24,43 @@ from client_app.cached_evaluation import CachedEvaluator
 from client_app.evaluation import BASIC_METRICS, ClientMetrics
 
 Train = Callable[[Arrays, int, int], Arrays]
-"""Returns a client's model after round t (from 0), of the received arrays, the client and t."""
+"""Return a client's model after round t (from 0), given the received arrays, the client and t."""
 
 
 EMPTY_METRICS = ClientMetrics(0, math.nan, math.nan)
-"""Of a part that a task does not ask for."""
+"""The metrics of a split that a task does not request."""
 
 
 class FederatedClient(NumPyClient):
-    """An owner of data: decides, trains and measures, and keeps its data to itself.
+    """A data owner that decides whether to join, trains and evaluates; its data stays local.
 
-    ``evaluate_and_decide``, ``train`` and ``evaluate_task`` take the tasks of the protocol and return its answers;
-    ``fit`` and ``evaluate`` are the same by Flower's interface.
+    ``evaluate_and_decide``, ``train`` and ``evaluate_task`` take the tasks of the protocol and
+    return its results; ``fit`` and ``evaluate`` do the same through Flower's interface.
 
     Parameters
     ----------
     client_id : int
         Stable id, from 0.
-    measurements : Measurements
-        What models measure on its data.
+    evaluator : CachedEvaluator
+        Evaluates models on its data.
     train : callable
         Trains on its data.
     """
 
-    def __init__(self, client_id: int, measurements: CachedEvaluator, train: Train) -> None:
+    def __init__(self, client_id: int, evaluator: CachedEvaluator, train: Train) -> None:
         self.client_id = client_id
-        self._measurements = measurements
+        self._evaluator = evaluator
         self._train = train
 
     def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Return the client's id, and nothing else about it."""
+        """Return the client's id, and no other property."""
         return {CLIENT_ID: self.client_id}
 
     def fit(self, parameters: Arrays, config: dict[str, Any]) -> tuple[Arrays, int, dict[str, Any]]:
-        """Measure the received model, decide whether to join, and train.
+        """Evaluate the received model, decide whether to join, and train.
 
-        ``config`` is a train request's, with one value for each key. A client that does not join
-        returns no arrays, 0 examples and the status DECLINED.
+        ``config`` is that of a train request, with one value for each key. A client that does not
+        join returns no arrays, 0 examples and the status DECLINED.
         """
         task = build_train_task(config, self.client_id)
         result = self.evaluate_and_decide(parameters, task)
@@ -71,10 +71,11 @@ class FederatedClient(NumPyClient):
     def evaluate(
         self, parameters: Arrays, config: dict[str, Any]
     ) -> tuple[float, int, dict[str, Any]]:
-        """Measure the received model on the training part, the test part, or both.
+        """Evaluate the received model on the training split, the test split, or both.
 
-        ``config`` is an evaluate request's, with one value for each key. The metrics carry all
-        that was measured; the loss and count in front are of the test part where it was measured.
+        ``config`` is that of an evaluate request, with one value for each key. The returned dict
+        holds all metrics; the loss and count before it are those of the test split if the request
+        includes that.
         """
         task = build_evaluate_task(config, self.client_id)
         result = self.evaluate_task(parameters, task)
@@ -86,23 +87,23 @@ class FederatedClient(NumPyClient):
         return 0.0, 0, to_metrics(result)
 
     def evaluate_and_decide(self, parameters: Arrays, task: TrainTask) -> TrainResult:
-        """Measure the received model and decide whether to take part in the round.
+        """Evaluate the received model and decide whether to take part in the round.
 
-        A client that does not join answers DECLINED and nothing else: what it measured
-        stays here. Others say their number of examples and, unless the task asks for no
-        measurement, loss and accuracy.
+        A client that does not join returns DECLINED and nothing else: its metrics stay local.
+        Other clients return their number of examples and, unless the task skips the evaluation,
+        loss and accuracy.
 
         Raises
         ------
         DataError
             If it has no training sample.
         """
-        num_examples = self._measurements.count("train", self.client_id)
+        num_examples = self._evaluator.count("train", self.client_id)
         if num_examples == 0:
             raise DataError("it has no training sample")
         if not task.needs_evaluation:
             return TrainResult(self.client_id, Status.DONE, num_examples=num_examples)
-        received = self._measurements.evaluate(parameters, "train", self.client_id)
+        received = self._evaluator.evaluate(parameters, "train", self.client_id)
         if not _should_train(task, received):
             return TrainResult(self.client_id, Status.DECLINED)
         return TrainResult(
@@ -114,29 +115,29 @@ class FederatedClient(NumPyClient):
         )
 
     def train(self, parameters: Arrays, task: TrainTask) -> Arrays:
-        """Return the client's model after the task's round of local training."""
+        """Return the client's model after local training in the task's round."""
         return self._train(parameters, self.client_id, task.server_round - 1)
 
     def evaluate_task(self, parameters: Arrays, task: EvaluateTask) -> EvaluateResult:
-        """Measure the received model on the training part, the test part, or both.
+        """Evaluate the received model on the training split, the test split, or both.
 
-        Beside its test part a client measures its validation part. Where it has no row of a part,
-        it says nothing of this part.
+        With its test split a client evaluates its validation split. It reports nothing about a
+        split without rows.
         """
-        client, measurements = self.client_id, self._measurements
+        client, evaluator = self.client_id, self._evaluator
         train = test = validation = EMPTY_METRICS
         if task.train:
-            train = measurements.evaluate(parameters, "train", client)
+            train = evaluator.evaluate(parameters, "train", client)
         if task.test:
-            test = measurements.evaluate(parameters, "test", client)
-        has_validation = task.test and "validation" in measurements.splits
-        if has_validation and measurements.count("validation", client):
-            validation = measurements.evaluate(parameters, "validation", client)
-        has_extra_metric = measurements.metric not in BASIC_METRICS
+            test = evaluator.evaluate(parameters, "test", client)
+        has_validation = task.test and "validation" in evaluator.splits
+        if has_validation and evaluator.count("validation", client):
+            validation = evaluator.evaluate(parameters, "validation", client)
+        has_extra_metric = evaluator.metric not in BASIC_METRICS
         return EvaluateResult(
             client,
             Status.DONE,
-            num_examples=measurements.count("train", client),
+            num_examples=evaluator.count("train", client),
             loss=train.loss,
             accuracy=train.accuracy,
             test_num_examples=test.num_examples or math.nan,
@@ -151,7 +152,7 @@ class FederatedClient(NumPyClient):
 
 
 def _should_train(task: TrainTask, received: ClientMetrics) -> bool:
-    """Return whether the client takes part: without a gate, or with priority, it always does."""
+    """Return whether the client takes part; without a gate, or with priority, it always does."""
     if task.epsilon is None or task.priority:
         return True
     return should_train(

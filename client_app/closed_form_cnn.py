@@ -1,8 +1,8 @@
-"""Gradients in closed form of convolutional networks that are a chain of layers.
+"""Compute gradients in closed form for convolutional networks that are a chain of layers.
 
-Automatic differentiation records every operation and gives each gradient memory of its own. Here
-each layer keeps what its gradient needs, calls the kernels of torch directly, and the gradient of
-a fully connected layer is added by the product that computes it.
+Automatic differentiation records every operation and allocates memory for each gradient. Here each
+layer stores what its gradient needs and calls torch's kernels directly, and the product that
+computes the gradient of a fully connected layer also adds it.
 
 Shapes: b samples in a batch; c channels, images of h x w: (b, c, h, w); u units: (b, u); sound of
 length l: (b, c, l).
@@ -26,22 +26,22 @@ aten = torch.ops.aten
 Tensors = Sequence[torch.Tensor]
 
 NDIM_SOUND_WEIGHT = 3  # axes of the weights of sound's convolutions
-NON_CHANNEL_AXES = (0, 2, 3)  # the axes of images but that of their channels
+NON_CHANNEL_AXES = (0, 2, 3)  # all axes of images except that of the channels
 
 
 class Layer(Protocol):
     """One layer: a forward pass, and the backward pass of the same batch."""
 
     def forward(self, x: torch.Tensor, weights: Tensors) -> torch.Tensor:
-        """Return the layer's output; ``x`` is the layer's to keep, and not to change."""
+        """Return the layer's output; the layer may store ``x`` but not change it."""
 
     def backward(
         self, grad_output: torch.Tensor, weights: Tensors, grads: Tensors, *, first: bool
     ) -> torch.Tensor:
         """Add the gradient of the layer's weights to ``grads``; return that of its input.
 
-        ``grad_output`` is the gradient of the output. ``grads`` may be ``weights``. Of the ``first``
-        layer with weights nobody needs the gradient of the input, and any tensor may be returned.
+        ``grad_output`` is the gradient of the output. ``grads`` may be ``weights``. The ``first``
+        layer with weights may return any tensor, because its input's gradient is not used.
         """
 
 
@@ -90,9 +90,9 @@ def _to_image_weight(weight: torch.Tensor) -> torch.Tensor:
 class WaveformConvGrad(Conv2dGrad):
     """The first convolution of a waveform, which has one channel.
 
-    Row i of X (b w', k) is what the kernel sees at position i, and row i of S (b w', c') is the
-    slope there. The gradient of the weights is S^T X: for one channel in the layout of the others
-    torch's own kernel takes five times as long.
+    Row i of X (b w', k) is the kernel's window at position i, and row i of S (b w', c') is the
+    slope there. The gradient of the weights is S^T X. For one channel, torch's kernel takes five
+    times as long in the layout of the other layers.
     """
 
     def __init__(self, layer: RowConv1d, indices: tuple[int, ...]) -> None:
@@ -102,7 +102,7 @@ class WaveformConvGrad(Conv2dGrad):
     def backward(
         self, grad_output: torch.Tensor, weights: Tensors, grads: Tensors, *, first: bool
     ) -> torch.Tensor:
-        """Add both gradients; nobody needs that of x, which is an input."""
+        """Add both gradients; that of x is not needed, because x is the model's input."""
         weight, bias = (grads[i] for i in self._indices)
         windows = self._x.flatten(start_dim=1).unfold(1, self._size, self._stride)
         slopes = grad_output.movedim(1, -1).flatten(end_dim=2)
@@ -129,16 +129,15 @@ class LinearGrad:
     ) -> torch.Tensor:
         """Add both gradients, and return that of x."""
         weight, bias = self._indices
-        below = (
-            grad_output if first else grad_output @ weights[weight]
-        )  # before into, which may be weights
+        # Before grads changes, because it may be weights.
+        below = grad_output if first else grad_output @ weights[weight]
         grads[weight].addmm_(grad_output.t(), self._x)
         grads[bias].add_(grad_output.sum(dim=0))
         return below
 
 
 class BatchNormGrad:
-    """Batch normalization by the batch at hand, which moves the running statistics."""
+    """Batch normalization by the current batch, which updates the running statistics."""
 
     def __init__(self, layer: nn.BatchNorm1d | nn.BatchNorm2d, indices: tuple[int, ...]) -> None:
         self._layer = layer
@@ -175,9 +174,9 @@ class BatchNormGrad:
 class SoundBatchNormGrad:
     """Batch normalization of sound, whose statistics are exact to rounding.
 
-    With the channels last torch's kernels add all numbers of a channel one after the other. Where
-    a recording is silent they are alike and round alike: of 40,000 numbers in a batch of spoken
-    digits the mean was off by 0.002 standard deviations.
+    With the channels last, torch's kernels add all numbers of a channel one after the other. Where
+    a recording is silent, equal numbers round in the same direction: the mean of 40,000 numbers in
+    a batch of spoken digits was off by 0.002 standard deviations.
     """
 
     def __init__(self, layer: nn.BatchNorm2d, indices: tuple[int, ...]) -> None:
@@ -186,7 +185,7 @@ class SoundBatchNormGrad:
         self._saved: tuple[torch.Tensor, ...] = ()
 
     def forward(self, x: torch.Tensor, weights: Tensors) -> torch.Tensor:
-        """Return w (x - m) / s + b, with the mean m and the standard deviation s of channels."""
+        """Return w (x - m) / s + b, with m and s the channels' means and standard deviations."""
         mean = x.mean(NON_CHANNEL_AXES, keepdim=True)
         centered = x - mean
         variance = centered.square().mean(NON_CHANNEL_AXES, keepdim=True)
@@ -237,7 +236,7 @@ class MaxPool2dGrad:
     def backward(
         self, grad_output: torch.Tensor, weights: Tensors, grads: Tensors, *, first: bool
     ) -> torch.Tensor:
-        """Return the slope where the maxima were."""
+        """Return the slope at the positions of the maxima."""
         x, indices = self._saved
         below: torch.Tensor = aten.max_pool2d_with_indices_backward(
             grad_output, x, *self._sizes, self._ceil, indices
@@ -246,13 +245,13 @@ class MaxPool2dGrad:
 
 
 class ReLUGrad:
-    """max(x, 0), in the memory of x: no layer before it looks at its own output again."""
+    """max(x, 0), in the memory of x: no earlier layer reads its output again."""
 
     def __init__(self) -> None:
         self._z = torch.empty(0)
 
     def forward(self, x: torch.Tensor, weights: Tensors) -> torch.Tensor:
-        """Return x, changed."""
+        """Return x, changed in place."""
         self._z = x.clamp_(min=0)
         return self._z
 
@@ -265,7 +264,7 @@ class ReLUGrad:
 
 
 class FlattenGrad:
-    """Images (b, c, h, w) as rows (b, c h w), in this order whatever their layout is."""
+    """Images (b, c, h, w) as rows (b, c h w), in this order for any memory layout."""
 
     def __init__(self) -> None:
         self._shape = torch.Size()
@@ -292,7 +291,7 @@ class SoundAsImageGrad:
     def backward(
         self, grad_output: torch.Tensor, weights: Tensors, grads: Tensors, *, first: bool
     ) -> torch.Tensor:
-        """Return the slope as that of sound."""
+        """Return the slope in the shape of sound."""
         return grad_output.squeeze(2)
 
 
@@ -310,7 +309,7 @@ class GlobalAvgPoolGrad:
     def backward(
         self, grad_output: torch.Tensor, weights: Tensors, grads: Tensors, *, first: bool
     ) -> torch.Tensor:
-        """Return a share of the slope at each position, in the layout of the convolutions."""
+        """Return the slope divided among the positions, in the layout of the convolutions."""
         share = grad_output / (self._shape[2] * self._shape[3])
         return share.expand(self._shape).contiguous(memory_format=torch.channels_last)
 
@@ -336,24 +335,24 @@ WEIGHTED_LAYERS = (Conv2dGrad, LinearGrad, BatchNormGrad, SoundBatchNormGrad)
 
 
 class ClosedFormCNN:
-    """Closed form of the gradient of a chain of layers with cross entropy on its logits.
+    """Gradient, in closed form, of a chain of layers with cross entropy on its logits.
 
     With p the softmax of the logits, v_i the weight of sample i and v their sum, the slope of the
-    mean loss by the logits is v_i (p - onehot(y)) / v. Each layer takes the slope of its output to
+    mean loss by the logits is v_i (p - onehot(y)) / v. Each layer maps the slope of its output to
     that of its input.
 
     Parameters
     ----------
-    links : sequence of Link
+    layers : sequence of Layer
         The layers, from input to logits.
     class_weights : tensor (c,), optional
-        Of the cross entropy.
+        The weights in the cross entropy.
     """
 
-    def __init__(self, links: Sequence[Layer], class_weights: torch.Tensor | None) -> None:
-        self._links = links
+    def __init__(self, layers: Sequence[Layer], class_weights: torch.Tensor | None) -> None:
+        self._layers = layers
         self._class_weights = class_weights
-        weighted = [isinstance(link, WEIGHTED_LAYERS) for link in links]
+        weighted = [isinstance(layer, WEIGHTED_LAYERS) for layer in layers]
         self._first = weighted.index(True)
 
     def accumulate(
@@ -366,12 +365,12 @@ class ClosedFormCNN:
         x, y : tensor
             Inputs, (b, c, h, w) or (b, c, l), and labels (b,).
         weights, grads : sequence of tensor
-            One for each parameter, and where its gradient goes; may be the same.
+            The parameters, and where their gradients are added; may be the same.
         factor : float
-            Of the gradient: minus the rate for a step of plain gradient descent.
+            Minus the learning rate makes a step of plain gradient descent.
         """
-        for link in self._links:
-            x = link.forward(x, weights)
+        for layer in self._layers:
+            x = layer.forward(x, weights)
         slope = functional.softmax(x, dim=1)
         rows = y.unsqueeze(1)
         slope.scatter_add_(1, rows, slope.new_full((1, 1), -1.0).expand(rows.shape))
@@ -381,15 +380,15 @@ class ClosedFormCNN:
             v = self._class_weights.to(slope)[y]
             total = v.sum()
             slope *= (v * (factor / torch.where(total == 0, 1, total))).unsqueeze(1)
-        for i in range(len(self._links) - 1, self._first - 1, -1):
-            slope = self._links[i].backward(slope, weights, grads, first=i == self._first)
+        for i in range(len(self._layers) - 1, self._first - 1, -1):
+            slope = self._layers[i].backward(slope, weights, grads, first=i == self._first)
 
 
 def build_closed_form_cnn(model: nn.Module, task: Task) -> ClosedFormCNN | None:
-    """Return the closed form for ``model`` on a CPU, None where there is none.
+    """Return the closed form for ``model`` on a CPU, or None if it has none.
 
-    There is one for the models that are chains of known layers, with cross entropy, all of whose
-    parameters train and which draw no numbers from torch's generators.
+    A model has one if it is a chain of known layers with cross entropy, all its parameters train,
+    and it uses none of torch's random generators.
     """
     if type(task) is not CrossEntropy or not all(p.requires_grad for p in model.parameters()):
         return None
@@ -400,15 +399,15 @@ def build_closed_form_cnn(model: nn.Module, task: Task) -> ClosedFormCNN | None:
     if any(parameter.device.type != "cpu" for parameter in model.parameters()):
         return None
     indices = {id(parameter): i for i, parameter in enumerate(model.parameters())}
-    links = [
+    gradient_layers = [
         kinds[type(layer)](layer, tuple(indices[id(p)] for p in layer.parameters()))
         for layer in layers
     ]
-    return ClosedFormCNN(_move_pooling_first(links), task.class_weights)
+    return ClosedFormCNN(_move_pooling_first(gradient_layers), task.class_weights)
 
 
 def _list_layers(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the layers of a model that is a chain, but those that do nothing in training."""
+    """Yield the layers of a model that is a chain, without those that do nothing in training."""
     parts: Sequence[nn.Module] = []
     if type(model) is SmallCNN:
         parts = [*model.features, model.logits]
@@ -446,7 +445,7 @@ _SOUND_LAYER_BUILDERS: Mapping[type[nn.Module], Callable[[Any, tuple[int, ...]],
 
 
 def _move_pooling_first(layers: Sequence[Layer]) -> list[Layer]:
-    """Let maxima come before rectifiers: the order does not matter, and fewer numbers are left."""
+    """Swap max pooling before ReLU: the result is the same, with fewer numbers to rectify."""
     order = list(layers)
     for i in range(len(order) - 1):
         if isinstance(order[i], ReLUGrad) and isinstance(order[i + 1], MaxPool2dGrad):

@@ -1,4 +1,4 @@
-"""Apply dropout with given masks, so that a client's mask does not depend on other clients."""
+"""Apply dropout with explicit masks, so that a client's mask does not depend on other clients."""
 
 from collections.abc import Iterator
 
@@ -8,14 +8,14 @@ from torch import nn
 
 
 class MaskedDropout(nn.Module):
-    """Multiplies by ``mask``, whose numbers are 0 with probability p and else 1 / (1 - p).
+    """Multiply by ``mask``, whose numbers are 0 with probability p and otherwise 1 / (1 - p).
 
-    The mask is a buffer that is not part of the model: one batch's, shape (n, *shape).
+    The mask of a batch, (n, *shape), is a buffer that is not part of the model's state.
 
     Parameters
     ----------
     p : float
-        Share of numbers dropped, in [0, 1).
+        Fraction of numbers dropped, in [0, 1).
     """
 
     mask: torch.Tensor
@@ -27,7 +27,7 @@ class MaskedDropout(nn.Module):
         self.register_buffer("mask", torch.ones(()), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return ``x`` (n, *shape) times the mask in training, else as it is."""
+        """Return ``x`` (n, *shape) times the mask in training, and unchanged otherwise."""
         if not self.training:
             self.shape = tuple(x.shape[1:])
         if not self.training or self.p == 0:
@@ -35,20 +35,20 @@ class MaskedDropout(nn.Module):
         return x * self.mask
 
     def draw_mask(self, n: int, rng: np.random.Generator) -> torch.Tensor:
-        """Return the mask of a batch of ``n``, on the CPU."""
+        """Return the mask for a batch of ``n`` samples, on the CPU."""
         keep_mask = torch.from_numpy(rng.random((n, *self.shape), dtype=np.float32)) >= self.p
         return keep_mask.to(torch.float32) / (1 - self.p)
 
 
 def replace_dropout(model: nn.Module, inputs: torch.Tensor) -> nn.Module:
-    """Replace each ``nn.Dropout`` of ``model`` by one whose mask is given.
+    """Replace each ``nn.Dropout`` of ``model`` with a ``MaskedDropout``.
 
-    ``inputs`` (n, *input_shape) pass once, so that every mask's shape is known.
+    ``inputs`` (n, *input_shape) pass through the model once to determine the masks' shapes.
     """
     for name, module in list(model.named_modules()):
         if type(module) is nn.Dropout:
             parent = model.get_submodule(name.rpartition(".")[0])
-            # Others may read its p, as DistilBERT's attention does.
+            # Other modules may read p, as DistilBERT's attention does.
             setattr(parent, name.rpartition(".")[2], MaskedDropout(module.p))
     if any(True for _ in find_dropouts(model)):
         model.eval()
@@ -58,7 +58,7 @@ def replace_dropout(model: nn.Module, inputs: torch.Tensor) -> nn.Module:
 
 
 def find_dropouts(model: nn.Module) -> Iterator[tuple[str, MaskedDropout]]:
-    """Yield the name of the mask of each layer that drops, and the layer, in the model's order."""
+    """Yield each layer with p > 0 and the name of its mask, in the model's order."""
     for name, module in model.named_modules():
         if isinstance(module, MaskedDropout) and module.p > 0:
             yield f"{name}.mask", module

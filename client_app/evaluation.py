@@ -1,4 +1,4 @@
-"""A model measured on the rows of several clients in one pass.
+"""Evaluate a model on the rows of several clients in one pass.
 
 Shapes: n samples of all clients, inputs (n, *input_shape), labels (n,), or (n, l) of sequences.
 """
@@ -17,18 +17,18 @@ from torch import nn
 from client_app.losses import CrossEntropy, Task
 from client_app.metrics import compute_metric
 
-MAX_PREDICTIONS = 4096  # predictions at once
-MAX_INPUT_NUMBERS = 2**24  # numbers of the inputs at once
+MAX_PREDICTIONS = 4096  # in one pass
+MAX_INPUT_NUMBERS = 2**24  # numbers of the inputs in one pass
 BASIC_METRICS = frozenset({"accuracy", "loss"})
 
 
 @nan_equals_nan
 @dataclass(frozen=True, slots=True)
 class ClientMetrics:
-    """Mean loss and share of correct predictions over ``num_examples`` samples.
+    """Mean loss and fraction of correct predictions over ``num_examples`` samples.
 
-    The accuracy is NaN where no prediction is correct or wrong; ``metric`` is the one asked for
-    beside, NaN where none was or it is not defined.
+    The accuracy is NaN where predictions are neither correct nor wrong. ``metric`` is the
+    additional metric, NaN if none was requested or it is not defined.
     """
 
     num_examples: int
@@ -39,7 +39,7 @@ class ClientMetrics:
 
 @dataclass(frozen=True, eq=False)
 class MetricsByClient(Sequence[ClientMetrics]):
-    """The measurements of many clients in arrays, (K,) each."""
+    """The metrics of many clients in arrays, (K,) each."""
 
     num_examples: NDArray[np.int64]
     loss: NDArray[np.float64]
@@ -48,7 +48,7 @@ class MetricsByClient(Sequence[ClientMetrics]):
 
     @property
     def columns(self) -> tuple[NDArray[Any], ...]:
-        """The arrays, in the order of the fields of a ``Measurement``."""
+        """The arrays, in the order of the fields of ``ClientMetrics``."""
         return self.num_examples, self.loss, self.accuracy, self.metric
 
     @overload
@@ -69,7 +69,7 @@ class MetricsByClient(Sequence[ClientMetrics]):
 
 
 def build_client_metrics(values: Sequence[float]) -> ClientMetrics:
-    """Return the measurement with these values; its NaN is the one that equals itself in tuples."""
+    """Return the metrics with these values, NaN as the one object that tuples compare as equal."""
     count, loss, accuracy, metric = (v if v == v else math.nan for v in values)  # noqa: PLR0124
     return ClientMetrics(int(count), loss, accuracy, metric)
 
@@ -85,25 +85,25 @@ def evaluate_clients(
     metric_name: str = "accuracy",
     rows_at_once: int = MAX_PREDICTIONS,
 ) -> MetricsByClient:
-    """Return what each client measures, of whom the first has the first ``counts[0]`` rows, ...
+    """Evaluate clients whose rows are concatenated; client i owns the next ``counts[i]`` rows.
 
-    Sums are in float64. As in training the loss is 0 where all weights are; loss and accuracy of
-    no sample are NaN.
+    Sums are in float64. As in training, the loss is 0 where all weights are 0; loss and accuracy
+    of a client without samples are NaN.
 
     Parameters
     ----------
     model : torch.nn.Module
-        In evaluation mode afterwards.
+        The model; it is in evaluation mode afterwards.
     x, y : tensor
-        Rows of all clients, one after the other.
+        Rows of all clients, one client after the other.
     counts : sequence of int
         n_k of each client.
     task : Task, optional
-        The loss, by default cross entropy.
+        By default cross entropy.
     metric_name : str
-        Accuracy and loss are measured in any case; see ``client_app.metrics`` for others.
+        The additional metric, see ``client_app.metrics``; ``accuracy`` and ``loss`` add none.
     rows_at_once : int
-        How many rows pass through the model at the same time, at most.
+        Maximum number of rows in one pass through the model.
     """
     task = task or CrossEntropy()
     model.eval()
@@ -117,14 +117,14 @@ def evaluate_clients(
 
 @dataclass(frozen=True)
 class BatchStats:
-    """What the rows of one pass add to the sums, and what further metrics are made of.
+    """The loss terms of the rows of one pass, and the predictions for an additional metric.
 
     Attributes
     ----------
     loss_terms : tensor of float64 (n, 4)
         Loss, weight, correct and count of each row.
     predictions : tuple of tensor, optional
-        Logits and labels of all predictions, where a metric needs them.
+        Logits and labels of all predictions, if the metric needs them.
     """
 
     loss_terms: torch.Tensor
@@ -134,7 +134,7 @@ class BatchStats:
 def compute_batch_stats(
     outputs: torch.Tensor, y: torch.Tensor, task: Task, metric_name: str
 ) -> BatchStats:
-    """Return the losses and metrics of n outputs."""
+    """Return the loss terms of n outputs, and their predictions if the metric needs them."""
     terms = task.compute_terms(outputs.double(), y)
     columns = (terms.loss, terms.weight, terms.correct.double(), terms.count.double())
     predictions = None if metric_name in BASIC_METRICS else task.select_predictions(outputs, y)
@@ -144,7 +144,7 @@ def compute_batch_stats(
 def reduce_by_client(
     passes: Sequence[BatchStats], counts: Sequence[int] | NDArray[np.int64], metric_name: str
 ) -> MetricsByClient:
-    """Return what each client measures, of whom the first has the first ``counts[0]`` rows, ..."""
+    """Return each client's metrics; client i owns the next ``counts[i]`` rows of the passes."""
     terms = torch.cat([each.loss_terms for each in passes])
     predictions = [each.predictions for each in passes if each.predictions is not None]
     rows = np.asarray(counts, dtype=np.int64)
@@ -153,8 +153,8 @@ def reduce_by_client(
     values = np.full(len(rows), math.nan)
     if predictions:
         logits, targets = (torch.cat(tensors) for tensors in zip(*predictions, strict=True))
-        # A sequence has several predictions, or none; the last column counts them. A number that
-        # is predicted is neither correct nor wrong, and each row has one.
+        # A sequence has several predictions, or none; the last column counts them. A predicted
+        # number is neither correct nor wrong, and each row has one.
         is_regression = targets.is_floating_point()
         num_predictions = (lengths if is_regression else sums[:, -1].long()).tolist()
         values = np.array(compute_metric(metric_name, logits, targets, num_predictions))
@@ -162,7 +162,7 @@ def reduce_by_client(
 
 
 def compute_rows_per_pass(x: torch.Tensor, y: torch.Tensor) -> int:
-    """Return how many rows like these pass through a model at once."""
+    """Return the maximum number of rows of these shapes in one pass through a model."""
     by_labels = MAX_PREDICTIONS // math.prod(y.shape[1:])
     return max(1, min(by_labels, MAX_INPUT_NUMBERS // math.prod(x.shape[1:])))
 
@@ -170,7 +170,7 @@ def compute_rows_per_pass(x: torch.Tensor, y: torch.Tensor) -> int:
 def _build_metrics(
     rows: NDArray[np.int64], sums: NDArray[np.float64], values: NDArray[np.float64]
 ) -> MetricsByClient:
-    """Return what clients measure of their sums (K, 4); without rows nothing is defined."""
+    """Return clients' metrics from their sums (K, 4); NaN for a client without rows."""
     loss, weight, correct, count = sums.T
     undefined = np.full(len(rows), math.nan)
     mean = np.divide(loss, weight, out=np.zeros(len(rows)), where=weight != 0)

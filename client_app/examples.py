@@ -1,4 +1,4 @@
-"""The rows of all clients of a process, once, on the device where they are used."""
+"""Hold one copy of the rows of all clients of a process, on their device."""
 
 from collections.abc import Sequence
 
@@ -9,32 +9,32 @@ from numpy.typing import NDArray
 from client_app.data.base import PixelNormalization, PooledSplit, to_input_tensor, to_inputs
 
 MAX_RESIDENT_BYTES = 2**30
-"""Samples up to this size are kept on the device; of larger ones batch by batch is read."""
+"""Samples up to this size stay on the device; larger ones are read batch by batch."""
 
 
 class Examples:
-    """One part (training or test) of several clients.
+    """One split (training, test or validation) of several clients.
 
-    Rows are numbered from 0 over all clients, those of a client in a row: a batch that mixes
-    clients is one gather. Samples are kept as they were read, images in a byte a number: a
-    quarter of what a gather moves otherwise. They become a model's inputs when they are asked for.
+    Rows are numbered from 0 over all clients, and a client's rows are consecutive, so a batch that
+    mixes clients is one gather. Samples stay in the type they were read in: images take one byte a
+    number, a quarter of what a gather would move otherwise. They become inputs on demand.
 
     Parameters
     ----------
-    pool : Pool
+    pool : PooledSplit
         The clients' rows.
     device : torch.device
-        Where inputs and labels go.
+        The device of inputs and labels.
     dtype : torch.dtype
-        Of floating inputs.
-    kept_bytes : int
-        Up to which size all samples are kept on the device. Larger ones stay where the pool has
-        them, perhaps mapped from a file.
+        The type of floating inputs.
+    max_resident_bytes : int
+        Samples up to this size are stored on the device. Larger ones stay in the pool, perhaps
+        mapped from a file.
 
     Attributes
     ----------
     pixel_scale : PixelNormalization or None
-        Of images that are normalized.
+        The normalization of the images, if they are normalized.
     """
 
     pixel_scale: PixelNormalization | None
@@ -44,7 +44,7 @@ class Examples:
         pool: PooledSplit,
         device: torch.device,
         dtype: torch.dtype = torch.float32,
-        kept_bytes: int = MAX_RESIDENT_BYTES,
+        max_resident_bytes: int = MAX_RESIDENT_BYTES,
     ) -> None:
         self.device = device
         self.dtype = dtype
@@ -56,23 +56,23 @@ class Examples:
         self.input_shape = tuple(to_inputs(one).shape[1:])
         self._pool, self._source = pool.x, source
         self._samples: torch.Tensor | None = None
-        if len(source) * one.nbytes <= kept_bytes:
+        if len(source) * one.nbytes <= max_resident_bytes:
             self._samples = self._read(source)
 
     @property
     def clients(self) -> NDArray[np.int64]:
-        """Whose rows are here, (K,)."""
+        """The ids of the clients, (K,)."""
         return self._rows.clients
 
     def __contains__(self, client: int) -> bool:
         return client in self._rows
 
     def get_index(self, client: int) -> int:
-        """Return the place of a client in ``clients``; raises KeyError if it is not there."""
+        """Return the index of a client in ``clients``; raise KeyError if it is missing."""
         return self._rows.get_index(client)
 
     def get_indices(self, clients: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the places of several clients in ``clients``, (m,)."""
+        """Return the indices of several clients in ``clients``, (m,)."""
         return self._rows.get_indices(clients)
 
     def count(self, client: int) -> int:
@@ -84,15 +84,15 @@ class Examples:
         return self._rows.counts[self._rows.get_indices(clients)]
 
     def get_start(self, client: int) -> int:
-        """Return the number of a client's first row."""
+        """Return the index of a client's first row."""
         return self._rows.get_span(client)[0]
 
     def get_starts(self, clients: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the numbers of several clients' first rows, (m,)."""
+        """Return the indices of several clients' first rows, (m,)."""
         return self._rows.starts[self._rows.get_indices(clients)]
 
     def gather_inputs(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the inputs of ``rows`` (m,), in ``out`` (m, *input_shape) where that is given."""
+        """Return the inputs of ``rows`` (m,), written to ``out`` (m, *input_shape) if given."""
         if self._samples is None:
             samples = self._read(self._source[rows.cpu().numpy()])
             return to_input_tensor(samples, self.dtype, out)
@@ -105,9 +105,9 @@ class Examples:
         return self._y.index_select(0, rows)
 
     def select_clients(self, clients: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return inputs and labels of these clients, one after the other.
+        """Return inputs and labels of these clients, one client after the other.
 
-        Of samples that are inputs as they are, of clients next to each other, these are views.
+        They are views if the samples need no conversion and the clients are adjacent.
         """
         starts = self.get_starts(clients)
         ends = starts + self.get_counts(clients)

@@ -8,17 +8,17 @@ from fedquorum.errors import ParameterError, ProtocolError, SettingsError, descr
 from fedquorum.flower.codec import CLIENT_ID
 
 SUPERNODE_MODULE = "flwr.supernode.runtime.run_clientapp"
-"""Flower's module that runs an app on a SuperNode, which no simulation loads."""
+"""Flower's module that runs an app on a SuperNode; a simulation never loads it."""
 
 SAFE_ERRORS = (ParameterError, ProtocolError, SettingsError)
-"""Errors about the settings or the message, which the server has itself; none quotes data."""
+"""Errors about the settings or the message, which the server knows; none quotes data."""
 
 
 def is_deployed(node_config: Mapping[str, Any]) -> bool:
-    """Return whether a node is a machine whose data stay there.
+    """Return whether a node is a real machine whose data must stay on it.
 
-    A device says which client it hosts. In a simulation the engine numbers the nodes, which
-    belong to whoever runs it.
+    A device names its client in the node config. A simulation numbers its nodes, which all belong
+    to the user who runs it.
 
     Parameters
     ----------
@@ -31,16 +31,14 @@ def is_deployed(node_config: Mapping[str, Any]) -> bool:
 def get_failure_reason(error: Exception, *, deployed: bool) -> str:
     """Return the reason of a failure for the server.
 
-    Of a deployed node it is the kind of error. The text of an error may quote data, so it stays in
-    the node's own log, unless it is about the run. An error that nobody foresaw is named by its
-    class as well.
+    A deployed node reports only the class of the error. The text may quote data, so it stays in the
+    node's log unless the error is about the run. Unexpected errors are named by their class too.
 
     Parameters
     ----------
     error : Exception
-        What was raised.
     deployed : bool
-        Whether the node is a machine whose data stay there.
+        Whether the node is a real machine whose data must stay on it.
     """
     if deployed and not isinstance(error, SAFE_ERRORS):
         return f"{type(error).__name__}: the log of the node has the text"

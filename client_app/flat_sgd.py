@@ -1,30 +1,30 @@
-"""Steps of gradient descent on the parameters of one model, which lie in one vector."""
+"""Run SGD on the parameters of one model, stored in one vector."""
 
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
 
-PARAM_ALIGNMENT_BYTES = 64  # bytes: products are faster where a matrix begins at a cache line
+PARAM_ALIGNMENT_BYTES = 64  # products are faster if a matrix begins at a cache line
 
 GradientFn = Callable[[Sequence[torch.Tensor], float], None]
-"""Adds the gradient, times a factor, to these tensors, one for each parameter that trains."""
+"""Add the gradient, times a factor, to these tensors, one for each parameter that trains."""
 
 
 class FlatSGD:
-    """Moves the parameters of a model that train into one vector, and goes down their gradients.
+    """Store the trainable parameters of a model in one vector, and apply SGD to it.
 
-    w <- w - rate v,  v <- momentum v + grad + weight_decay w + mu (w - start), with v = 0 in the
-    beginning: what ``torch.optim.SGD`` does, and FedProx's proximal term. A parameter on which
-    the loss does not depend in a step keeps w and v.
+    w <- w - rate v,  v <- momentum v + grad + weight_decay w + mu (w - start), with v = 0 at the
+    start: ``torch.optim.SGD`` with FedProx's proximal term. If the loss of a step does not depend
+    on a parameter, its w and v do not change.
 
-    One vector makes each part of a step one pass over memory. There is one vector for each type
-    of numbers that the model has.
+    One vector makes each part of a step one pass over memory. There is one vector for each dtype of
+    the model.
 
     Parameters
     ----------
     model : torch.nn.Module
-        The model. Each parameter keeps its shape and strides and becomes a view of the vector.
+        Each parameter retains its shape and strides and becomes a view of the vector.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -54,9 +54,9 @@ class FlatSGD:
         self._start: list[torch.Tensor] = []
 
     def _build_views(self, vectors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return what each parameter is of such vectors."""
+        """Return a view of the vectors for each parameter."""
         return [
-            # Of a parameter with gaps in its memory, empty_like has none.
+            # The strides of empty_like have no gaps, even if the parameter's memory has.
             vectors[kind].as_strided(p.shape, torch.empty_like(p).stride(), offset)
             for p, (kind, offset) in zip(self.parameters, self._locations, strict=True)
         ]
@@ -66,12 +66,12 @@ class FlatSGD:
         return [vector.clone() for vector in self._vectors]
 
     def load(self, vectors: Sequence[torch.Tensor]) -> None:
-        """Give the parameters the values that another model of the same kind had."""
+        """Load the vectors of another model of the same class."""
         for vector, other in zip(self._vectors, vectors, strict=True):
             vector.copy_(other)
 
     def start_client(self, *, momentum: float, weight_decay: float, mu: float) -> None:
-        """Start a round at the present parameters."""
+        """Start a client's round at the current parameters, with zero velocity."""
         self._momentum, self._decay, self._mu = momentum, weight_decay, mu
         self._start = self.copy_vectors() if mu else []
         if not (momentum or weight_decay or mu):
@@ -84,31 +84,31 @@ class FlatSGD:
             self._directions = self._build_views(self._velocities)
 
     def step_gradients(self, gradients: Sequence[torch.Tensor | None], rate: float) -> None:
-        """Take a step along these gradients, None where the loss does not depend on a parameter."""
-        found = [gradient for gradient in gradients if gradient is not None]
-        if len(found) < len(gradients):
+        """Take a step along these gradients, None for parameters that the loss does not use."""
+        present = [gradient for gradient in gradients if gradient is not None]
+        if len(present) < len(gradients):
             self._step_partially(gradients, rate)
             return
 
-        def add(into: Sequence[torch.Tensor], factor: float) -> None:
-            torch._foreach_add_(list(into), found, alpha=factor)
+        def add_gradient(into: Sequence[torch.Tensor], factor: float) -> None:
+            torch._foreach_add_(list(into), present, alpha=factor)
 
-        self.step(add, rate)
+        self.step(add_gradient, rate)
 
-    def step(self, add: GradientFn, rate: float) -> None:
-        """Take a step along a gradient that ``add`` computes and adds in one go."""
+    def step(self, add_gradient: GradientFn, rate: float) -> None:
+        """Take a step along a gradient that ``add`` computes and adds."""
         if not self._velocities:
-            add(self.weights, -rate)
+            add_gradient(self.weights, -rate)
             return
         start = self._start or self._vectors
         for w, v, w_0 in zip(self._vectors, self._velocities, start, strict=True):
             self._update_direction(w, v, w_0)
-        add(self._directions, 1.0)
+        add_gradient(self._directions, 1.0)
         for w, v in zip(self._vectors, self._velocities, strict=True):
             w.add_(v, alpha=-rate)
 
     def _update_direction(self, w: torch.Tensor, v: torch.Tensor, start: torch.Tensor) -> None:
-        """Let v be all of a direction but the gradient."""
+        """Set v to the direction without the gradient."""
         v.mul_(self._momentum)
         if self._decay or self._mu:
             v.add_(w, alpha=self._decay + self._mu)

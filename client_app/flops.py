@@ -12,11 +12,12 @@ from torch.nn.modules.conv import _ConvNd
 def count_sample_flops(model: nn.Module, x: torch.Tensor) -> int:
     """Return the operations of one sample's forward pass in products with weights.
 
-    Two for each weight and position of the output that it is used at; ``x`` (n, *input_shape).
-    What is looked up (embeddings), elementwise, or a product without weights counts nothing.
+    Each weight counts two operations for each output position that uses it; ``x``
+    (n, *input_shape). Embedding lookups, elementwise operations and products without weights do
+    not count.
     """
-    # torch.utils.flop_counter counts more, at the price of importing torch's compiler: more than
-    # a second in every process, and a device has one for every message.
+    # torch.utils.flop_counter counts more, but imports torch's compiler: that takes more than a
+    # second in every process, and a device starts one for every message.
     total = 0
 
     def count(layer: nn.Module, _inputs: Any, output: Any) -> None:
@@ -31,7 +32,7 @@ def count_sample_flops(model: nn.Module, x: torch.Tensor) -> int:
 
 
 def _count_weights(layer: nn.Module) -> int:
-    """Return the number of weights that the layer's own inputs are multiplied with."""
+    """Return the number of weights that multiply the layer's inputs."""
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
         return 0
     return sum(weight.numel() for weight in layer.parameters(recurse=False) if weight.ndim > 1)
@@ -39,7 +40,7 @@ def _count_weights(layer: nn.Module) -> int:
 
 @torch.no_grad()
 def count_sample_activations(model: nn.Module, x: torch.Tensor) -> int:
-    """Return how many numbers inputs and layers' outputs are of one sample; ``x`` (n, ...)."""
+    """Return the size of one sample's inputs and layer outputs, in numbers; ``x`` (n, ...)."""
     total = x.numel()
 
     def count(_module: nn.Module, _inputs: Any, output: Any) -> None:
@@ -54,7 +55,7 @@ def count_sample_activations(model: nn.Module, x: torch.Tensor) -> int:
 def _run_with_hooks(
     model: nn.Module, x: torch.Tensor, layers: list[nn.Module], hook: Callable[..., None]
 ) -> None:
-    """Run the model on ``x`` as in evaluation, its mode as before, and call ``hook`` on layers."""
+    """Run the model on ``x`` in evaluation mode with ``hook`` on layers, and restore its mode."""
     handles = [layer.register_forward_hook(hook) for layer in layers]
     training = model.training
     model.eval()

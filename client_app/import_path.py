@@ -1,4 +1,4 @@
-"""Import the app's packages and its library from one folder, the one this file is in.
+"""Import the app's packages and its library from the folder that contains this file.
 
 A checkout and an unpacked Flower bundle hold the app and the library together. A node may have
 more on its path: an older ``fedquorum``, or a ``conf`` package of another project. Two copies of
@@ -18,26 +18,26 @@ PACKAGE_ROOTS = {"fedquorum": LIBRARY_ROOT, "conf": APP_ROOT}
 def use_bundled_packages() -> None:
     """Put this folder and its library first on ``sys.path``, and refuse copies from elsewhere.
 
-    A wheel installs the library beside the app, where nothing needs to be done.
+    A wheel installs the library beside the app, and nothing needs to be done.
 
     Raises
     ------
     ImportError
-        If Python would still take ``fedquorum`` or ``conf`` from elsewhere, usually because that
-        copy is imported already.
+        If Python would still import ``fedquorum`` or ``conf`` from elsewhere, usually because that
+        copy is already imported.
     """
     if not (LIBRARY_ROOT / "fedquorum").is_dir():
         return
-    # Entries that are there already stay: Flower loads both apps of a simulation in two threads,
-    # and each takes the entry away again that it made.
+    # Existing entries stay: Flower loads both apps of a simulation in two threads, and each removes
+    # the entry that it added.
     sys.path[:0] = [str(APP_ROOT), str(LIBRARY_ROOT)]
     for package, folder in PACKAGE_ROOTS.items():
         found, expected = _find_location(package), folder / package
         if found is None or found.resolve() != expected.resolve():
             raise ImportError(
                 f"{_describe_package(package, expected)} must be imported from {expected}, "
-                f"got {_describe_package(package, found)} from {found}: import the app before the other "
-                "copy, or run it in a process of its own"
+                f"got {_describe_package(package, found)} from {found}: import the app before the "
+                "other copy, or run it in a separate process"
             )
 
 

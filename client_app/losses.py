@@ -2,7 +2,7 @@
 
 Pure functions of tensors, which work under ``torch.func.grad`` and ``torch.func.vmap``: batched
 training and evaluation compute the terms of many clients at once, and leave out padded samples
-by multiplying the terms by 0.
+by multiplying their terms by 0.
 
 Shapes: n samples; c classes; sequences of length l.
 """
@@ -23,7 +23,7 @@ from conf.schema.settings import Settings, get_evaluation_metric
 
 NUM_BINARY_CLASSES = 2
 IGNORE_INDEX = -100
-"""The label of a position of a sequence at which nothing is to be predicted."""
+"""The label of a position of a sequence without a target."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class LossTerms:
     loss : tensor (n,)
         The sample's loss, summed over its predictions, times its weight.
     weight : tensor (n,)
-        What the mean divides by, of the type of ``loss``: 1, the weight of the class, or the
+        The denominator of the mean, in the dtype of ``loss``: 1, the weight of the class, or the
         number of targets of a sequence.
     correct, count : tensor of int64 (n,)
-        Number of correct predictions, and of predictions; none where no prediction can be
-        correct or wrong.
+        Number of correct predictions, and of predictions; 0 if predictions are neither correct nor
+        wrong.
     """
 
     loss: torch.Tensor
@@ -58,10 +58,10 @@ class Task(ABC):
         """Return the terms of each sample."""
 
     def compute_mean_loss(self, outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Return the mean loss (), which training descends.
+        """Return the mean loss (), which training minimizes.
 
-        A batch whose weights are all 0, such as one of sequences without a target, has loss 0
-        and no gradient.
+        A batch whose weights are all 0, such as sequences without a target, has loss 0 and no
+        gradient.
         """
         terms = self.compute_terms(outputs, y)
         weight = terms.weight.sum()
@@ -83,7 +83,7 @@ class CrossEntropy(Task):
     Parameters
     ----------
     class_weights : tensor (c,), optional
-        w, none negative; 1 for every class where it is not given.
+        w >= 0, by default 1 for every class.
     """
 
     class_weights: torch.Tensor | None = None
@@ -96,7 +96,7 @@ class CrossEntropy(Task):
         return LossTerms(loss * weight, weight, correct, torch.ones_like(correct))
 
     def compute_mean_loss(self, outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Return the mean loss (); without class weights in one operation of torch."""
+        """Return the mean loss (); without class weights it is one operation of torch."""
         if self.class_weights is None:
             return functional.cross_entropy(outputs, y)
         return super().compute_mean_loss(outputs, y)
@@ -104,7 +104,7 @@ class CrossEntropy(Task):
     def select_predictions(
         self, outputs: torch.Tensor, y: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return logits and labels as they are."""
+        """Return logits and labels unchanged."""
         return outputs, y
 
 
@@ -118,7 +118,7 @@ class BinaryCrossEntropy(Task):
     Parameters
     ----------
     class_weights : tensor (2,), optional
-        w, none negative.
+        w >= 0.
     """
 
     class_weights: torch.Tensor | None = None
@@ -136,7 +136,7 @@ class BinaryCrossEntropy(Task):
     def select_predictions(
         self, outputs: torch.Tensor, y: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return logits 0 and z of the two classes: softmax of these is sigmoid of z."""
+        """Return the logits 0 and z of the two classes, whose softmax is the sigmoid of z."""
         return torch.cat([torch.zeros_like(outputs), outputs], dim=1), y
 
 
@@ -144,12 +144,12 @@ class BinaryCrossEntropy(Task):
 class SequenceCrossEntropy(Task):
     """A class at each position: outputs are logits (n, l, c), labels int64 (n, l).
 
-    The next token is one. Positions whose label is ``NO_TARGET`` do not count. All others weigh
-    the same, whichever sequence they are in.
+    The next token is such a class. Positions whose label is ``IGNORE_INDEX`` do not count. All
+    others have the same weight, whichever sequence they are in.
     """
 
     def compute_terms(self, outputs: torch.Tensor, y: torch.Tensor) -> LossTerms:
-        """Return the terms of each sequence, sums over its targets."""
+        """Return the terms of each sequence, summed over its targets."""
         loss = functional.cross_entropy(
             outputs.flatten(0, 1), y.flatten(), reduction="none", ignore_index=IGNORE_INDEX
         ).reshape(y.shape)
@@ -166,7 +166,7 @@ class SequenceCrossEntropy(Task):
 
 @dataclass(frozen=True)
 class SquaredError(Task):
-    """A number: outputs (n, 1), labels of floating type (n,); no prediction is correct or wrong."""
+    """A number: outputs (n, 1), floating labels (n,); predictions are neither correct nor wrong."""
 
     def compute_terms(self, outputs: torch.Tensor, y: torch.Tensor) -> LossTerms:
         """Return the terms of each sample."""
@@ -187,14 +187,14 @@ def compute_balanced_weights(counts: torch.Tensor) -> torch.Tensor:
     Parameters
     ----------
     counts : tensor (c,)
-        N_j, samples of each class, N of all. A class without a sample has weight 0.
+        N_j, the samples of each class; N is their sum. A class without samples has weight 0.
     """
     weights = counts.sum() / (len(counts) * counts.clamp(min=1))
     return torch.where(counts > 0, weights, torch.zeros_like(weights))
 
 
 def count_outputs(settings: Settings, data: FederatedData) -> int:
-    """Return how many outputs a prediction of the model has."""
+    """Return the number of the model's outputs for one prediction."""
     binary = data.target == "class" and settings.client.loss == "binary"
     return 1 if binary or data.target == "number" else data.num_classes
 
@@ -205,7 +205,7 @@ def build_task(settings: Settings, data: FederatedData) -> Task:
     Raises
     ------
     SettingsError
-        If the settings are not for such targets, see ``check_task``.
+        If the settings do not fit the targets, see ``check_task``.
     """
     check_task(settings, data)
     if data.target == "number":
@@ -224,7 +224,7 @@ def check_task(settings: Settings, data: FederatedData) -> None:
     Raises
     ------
     SettingsError
-        For the first one that is not for such targets.
+        For the first one that does not fit.
     """
     client, target = settings.client, data.target
     check_metric_for_target(
@@ -252,7 +252,7 @@ def check_task(settings: Settings, data: FederatedData) -> None:
 
 
 def _check_criterion(settings: Settings, target: str) -> None:
-    """Refuse a gate by accuracy where there is none, in a named strategy or in a part."""
+    """Refuse a gate by accuracy for numeric targets, in a named strategy or in a component."""
     for section, rule in get_rule_settings(settings).items():
         if target == "number" and getattr(rule, "criterion", "loss") != "loss":
             raise SettingsError(

@@ -1,14 +1,14 @@
-"""The metrics of the clients' test parts beside loss and accuracy.
+"""Compute the metrics of the clients' test splits besides loss and accuracy.
 
-They equal those of torchmetrics; their ranges are in ``fedquorum.metrics``. A metric is NaN where
-it is not defined: for a client without a prediction, and for a client whose model diverged. A mean
-over clients leaves such clients out.
+They equal those of torchmetrics; ``fedquorum.metrics`` has their ranges. A metric is NaN where it
+is undefined: for a client without predictions, and for a client whose model diverged. A mean over
+clients leaves such clients out.
 
-All clients are measured in one pass, and yet a client's value has the same bits whichever other
-clients are in the pass. Of classes the pass only adds up whole numbers, exactly; of numbers it adds
-up each client's rows by themselves, in their order. What it divides is one client's.
+All clients are evaluated in one pass, but a client's value has the same bits whichever other
+clients are in the pass. For classes the pass only adds whole numbers, which is exact; for numbers
+it adds each client's rows separately, in their order. Divisions are per client.
 
-Shapes: m predictions of K clients, c classes; c = 1 where numbers are predicted.
+Shapes: m predictions of K clients, c classes; c = 1 if numbers are predicted.
 """
 
 import math
@@ -23,14 +23,14 @@ from numpy.typing import NDArray
 
 BINARY_CLASSES = 2
 TOP_K = 5
-MAX_SORTED_SCORES = 2**22  # scores that are sorted at once
+MAX_SORTED_SCORES = 2**22  # scores sorted at once
 
 
 @dataclass(frozen=True)
 class _Predictions:
     """The predictions of K clients, one client after the other."""
 
-    logits: torch.Tensor  # (m, c), finite; the numbers predicted where these are the targets
+    logits: torch.Tensor  # (m, c), finite; the predicted numbers in a regression
     labels: torch.Tensor  # (m,)
     client: torch.Tensor  # (m,), from 0 to K - 1, ascending
     counts: torch.Tensor  # (K,)
@@ -41,7 +41,7 @@ class _Predictions:
         return self.counts.cumsum(0) - self.counts
 
     def count_by_class(self, classes: torch.Tensor) -> torch.Tensor:
-        """Return how many of each client's predictions are in each class (K, c)."""
+        """Return the number of each client's predictions in each class (K, c)."""
         k, c = len(self.counts), self.logits.shape[1]
         return torch.bincount(self.client * c + classes, minlength=k * c).reshape(k, c)
 
@@ -52,28 +52,26 @@ def compute_metric(
     """Return the metric ``evaluation.metric`` of each client.
 
     ``auroc``  area under the ROC curve of the probabilities, which are ranked by their log odds
-               in float64: with two classes that of class 1, with more the mean over the classes
-               among the client's labels of each one against the rest; not defined where the
-               labels are of one class only
+               in float64: with two classes that of class 1; with more, the mean of one against
+               the rest over the classes among the client's labels; undefined if all labels are
+               of one class
     ``f1``     mean of 2 P R / (P + R) over the classes that are predicted or among the labels,
                with P and R the class's precision and recall
-    ``top5``   share of the labels that are among the five highest logits
+    ``top5``   fraction of the labels that are among the five highest logits
 
-    Of numbers y_i that are predicted as z_i, n of one client, in float64:
+    With n predictions z_i of one client's numbers y_i, in float64:
 
     ``rmse``   sqrt(sum_i (y_i - z_i)^2 / n), in the target's unit
     ``mae``    sum_i |y_i - z_i| / n, in the target's unit
-    ``r2``     1 - sum_i (y_i - z_i)^2 / sum_i (y_i - mean(y))^2, at most 1; not defined where all
+    ``r2``     1 - sum_i (y_i - z_i)^2 / sum_i (y_i - mean(y))^2, at most 1; undefined if all
                y_i are equal
 
     Parameters
     ----------
     name : str
-        The metric.
     outputs : tensor (m, c)
-        Logits, or numbers predicted, of all clients, one client after the other.
+        Logits, or predicted numbers, of all clients, one client after the other.
     labels : tensor (m,)
-        Their labels.
     counts : sequence of int (K,)
         Number of predictions of each client.
     """
@@ -88,14 +86,16 @@ def compute_metric(
     return [float(value) for value in values]
 
 
-def _auroc(predictions: _Predictions) -> NDArray[np.float64]:
-    """Return each client's mean area over the classes that have one (K,)."""
+def _compute_auroc(predictions: _Predictions) -> NDArray[np.float64]:
+    """Return each client's mean area over the classes for which it is defined (K,)."""
     members = predictions.count_by_class(predictions.labels)
     m, c = predictions.logits.shape
     classes = torch.arange(1 if c == BINARY_CLASSES else 0, c, device=predictions.logits.device)
     chunk_size = max(1, MAX_SORTED_SCORES // max(1, m))
     chunks = zip(
-        _compute_log_odds(predictions.logits).split(chunk_size), classes.split(chunk_size), strict=True
+        _compute_log_odds(predictions.logits).split(chunk_size),
+        classes.split(chunk_size),
+        strict=True,
     )
     return _compute_row_means(
         np.concatenate([_compute_areas(*chunk, predictions, members) for chunk in chunks], axis=1)
@@ -103,10 +103,10 @@ def _auroc(predictions: _Predictions) -> NDArray[np.float64]:
 
 
 def _compute_log_odds(logits: torch.Tensor) -> torch.Tensor:
-    """Return the log odds of each class (c, m) by the logits (m, c); of two, of class 1 (1, m).
+    """Return the log odds of each class (c, m) from logits (m, c); for c = 2 of class 1 (1, m).
 
     log p_k / (1 - p_k) = z_k - log sum_{j != k} exp(z_j) ranks predictions as the probability p_k
-    does, which is 1 for many of them where a model is sure.
+    does, but p_k rounds to 1 for many predictions of a confident model.
     """
     m, c = logits.shape
     if c == BINARY_CLASSES:
@@ -121,15 +121,15 @@ def _compute_log_odds(logits: torch.Tensor) -> torch.Tensor:
 def _compute_odds_against_rest(logits: torch.Tensor) -> torch.Tensor:
     """Return z_k - log sum_{j != k} exp(z_j) (c, n) of logits (n, c), c > 2.
 
-    Predictions have the same bits if their logits differ by a constant, or are the same for class k
-    and in another order for the others: sums go through the logits in their order of size, one
-    after the other, and equal logits have the result of the first.
+    Predictions have the same bits if their logits differ by a constant, or agree in class k and
+    are a permutation in the other classes: sums go through the logits in descending order, one
+    after the other, and equal logits share the result of the first.
     """
     ordered, order = logits.sort(dim=1, descending=True)
     z = ordered.t().contiguous()  # (c, n)
     gap = z - z[0]
     term = gap.exp()
-    # The sums of the terms after each place, and, without the largest, relative to the second.
+    # The sums of the terms after each index, and, without the largest, relative to the second.
     below, rest = torch.zeros_like(z), torch.zeros_like(z[0])
     relative = (z[1:] - z[1]).exp()
     for i in range(len(z) - 1, 0, -1):
@@ -149,11 +149,11 @@ def _compute_odds_against_rest(logits: torch.Tensor) -> torch.Tensor:
 def _compute_areas(
     scores: torch.Tensor, classes: torch.Tensor, predictions: _Predictions, members: torch.Tensor
 ) -> NDArray[np.float64]:
-    """Return the area of j classes by scores (j, m), NaN where there is none (K, j).
+    """Return the areas of j classes from scores (j, m), NaN where undefined (K, j).
 
     The area is (S - P (P + 1) / 2) / (P N), with S the sum of the ranks of the class's P members
-    among all P + N predictions of the client; tied predictions share the middle of their ranks.
-    Twice S is a whole number.
+    among all P + N predictions of the client; tied predictions share their mean rank, so twice S
+    is a whole number.
     """
     rank = _compute_doubled_ranks(scores, predictions)
     member = predictions.labels == classes.unsqueeze(1)  # (j, m)
@@ -161,22 +161,22 @@ def _compute_areas(
     sums = sums.index_add_(1, predictions.client, rank * member).t()
     positive = members[:, classes]
     negative = predictions.counts.unsqueeze(1) - positive
-    above = (sums - positive * (positive + 1)).cpu().numpy()  # twice the pairs in right order
+    above = (sums - positive * (positive + 1)).cpu().numpy()  # twice the correctly ordered pairs
     pairs = (2 * positive * negative).cpu().numpy()
     return _compute_ratio(above, pairs)
 
 
 def _compute_doubled_ranks(scores: torch.Tensor, predictions: _Predictions) -> torch.Tensor:
-    """Return twice the rank (from 1) of each score (j, m) among its client's in the row (j, m)."""
-    # Sorted by client, and by score within a client: a stable sort keeps the former order.
+    """Return twice the rank (from 1) of each score (j, m) among its client's scores in the row."""
+    # Sort by client, and by score within a client: a stable sort retains the first order.
     by_score = scores.argsort(dim=1, stable=True)
     order = by_score.gather(1, predictions.client[by_score].argsort(dim=1, stable=True))
     value, client = scores.gather(1, order), predictions.client
     position = torch.arange(scores.shape[1], device=scores.device).expand_as(order)
-    # No tie with the place before.
+    # No tie with the previous score.
     is_new = (value[:, 1:] != value[:, :-1]) | (client[1:] != client[:-1])
     boundary = torch.ones_like(value[:, :1], dtype=torch.bool)
-    # The first and the last place of the tie that a place is in.
+    # The first and the last position of each score's tie.
     first = torch.where(torch.cat([boundary, is_new], dim=1), position, 0).cummax(dim=1).values
     last = torch.where(torch.cat([is_new, boundary], dim=1), position, scores.shape[1])
     last = last.flip(1).cummin(dim=1).values.flip(1)
@@ -184,41 +184,41 @@ def _compute_doubled_ranks(scores: torch.Tensor, predictions: _Predictions) -> t
     return torch.empty_like(within).scatter_(1, order, within)
 
 
-def _f1(predictions: _Predictions) -> NDArray[np.float64]:
-    """Return each client's mean over classes (K,): 2 TP / (2 TP + FP + FN) of each."""
+def _compute_f1(predictions: _Predictions) -> NDArray[np.float64]:
+    """Return each client's mean of 2 TP / (2 TP + FP + FN) over classes (K,)."""
     labels, predicted = predictions.labels, predictions.logits.argmax(dim=1)
     hits = torch.where(predicted == labels, 1, 0)
-    both = torch.zeros_like(predictions.count_by_class(labels))
-    both.index_put_((predictions.client, labels), hits, accumulate=True)
+    true_positives = torch.zeros_like(predictions.count_by_class(labels))
+    true_positives.index_put_((predictions.client, labels), hits, accumulate=True)
     sizes = (
         (predictions.count_by_class(labels) + predictions.count_by_class(predicted)).cpu().numpy()
     )
-    return _compute_row_means(_compute_ratio(2 * both.cpu().numpy(), sizes))
+    return _compute_row_means(_compute_ratio(2 * true_positives.cpu().numpy(), sizes))
 
 
-def _top5(predictions: _Predictions) -> NDArray[np.float64]:
-    """Return each client's share of labels among the highest logits (K,)."""
+def _compute_top5(predictions: _Predictions) -> NDArray[np.float64]:
+    """Return each client's fraction of labels among the highest logits (K,)."""
     highest = predictions.logits.topk(min(TOP_K, predictions.logits.shape[1]), dim=1).indices
     hits = (highest == predictions.labels.unsqueeze(1)).any(dim=1).long()
-    found = torch.zeros_like(predictions.counts).index_add_(0, predictions.client, hits)
-    return _compute_ratio(found.cpu().numpy(), predictions.counts.cpu().numpy())
+    num_hits = torch.zeros_like(predictions.counts).index_add_(0, predictions.client, hits)
+    return _compute_ratio(num_hits.cpu().numpy(), predictions.counts.cpu().numpy())
 
 
-def _rmse(predictions: _Predictions) -> NDArray[np.float64]:
+def _compute_rmse(predictions: _Predictions) -> NDArray[np.float64]:
     """Return the root of each client's mean squared error (K,)."""
     return np.sqrt(_compute_client_means(predictions, _compute_errors(predictions) ** 2))
 
 
-def _mae(predictions: _Predictions) -> NDArray[np.float64]:
+def _compute_mae(predictions: _Predictions) -> NDArray[np.float64]:
     """Return each client's mean absolute error (K,)."""
     return _compute_client_means(predictions, _compute_errors(predictions).abs())
 
 
-def _r2(predictions: _Predictions) -> NDArray[np.float64]:
-    """Return the share of each client's variance that is explained (K,)."""
+def _compute_r2(predictions: _Predictions) -> NDArray[np.float64]:
+    """Return the explained fraction of each client's variance (K,)."""
     labels = predictions.labels.double()
     mean = torch.from_numpy(_compute_client_means(predictions, labels)).to(labels.device)
-    # By its ends: of equal numbers like 0.1 the mean is rounded, and the variance not quite 0.
+    # Compare the extremes: the mean of equal numbers like 0.1 is rounded, so the variance is not 0.
     low, high = (
         torch.segment_reduce(labels, end, lengths=predictions.counts, unsafe=True)
         for end in ("min", "max")
@@ -237,7 +237,7 @@ def _compute_errors(predictions: _Predictions) -> torch.Tensor:
 
 
 def _compute_client_means(predictions: _Predictions, values: torch.Tensor) -> NDArray[np.float64]:
-    """Return the mean of each client's values (K,) of (m,), NaN of none."""
+    """Return the mean of each client's values, (m,) to (K,); NaN without values."""
     lengths = predictions.counts
     sums = torch.segment_reduce(values, "sum", lengths=lengths).cpu().numpy()
     counts = lengths.cpu().numpy()
@@ -246,15 +246,17 @@ def _compute_client_means(predictions: _Predictions, values: torch.Tensor) -> ND
     return means
 
 
-def _compute_ratio(numerator: NDArray[np.int64], denominator: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return part / whole, NaN where the whole is 0."""
+def _compute_ratio(
+    numerator: NDArray[np.int64], denominator: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return numerator / denominator, NaN where the denominator is 0."""
     ratio = np.full(denominator.shape, math.nan)
     np.divide(numerator, denominator, out=ratio, where=denominator > 0)
     return ratio
 
 
 def _compute_row_means(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the mean (K,) of each row's numbers (K, c) that are not NaN, NaN where all are.
+    """Return the mean (K,) of each row's numbers (K, c) without NaN; NaN if all are NaN.
 
     The sum goes from left to right, unlike ``sum``, whose order depends on the shape.
     """
@@ -267,12 +269,12 @@ def _compute_row_means(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 _METRIC_FUNCTIONS: dict[str, Callable[[_Predictions], NDArray[np.float64]]] = {
-    "auroc": _auroc,
-    "f1": _f1,
-    "top5": _top5,
-    "rmse": _rmse,
-    "mae": _mae,
-    "r2": _r2,
+    "auroc": _compute_auroc,
+    "f1": _compute_f1,
+    "top5": _compute_top5,
+    "rmse": _compute_rmse,
+    "mae": _compute_mae,
+    "r2": _compute_r2,
 }
 
 
@@ -282,7 +284,7 @@ def check_metric_for_target(name: str, num_classes: int, *, regression: bool) ->
     Raises
     ------
     SettingsError
-        If it is not defined for that, or always 1.
+        If the metric is undefined for the target, or always 1.
     """
     allowed = [key for key, metric in METRICS.items() if metric.is_regression == regression]
     if name not in {*allowed, "loss"}:

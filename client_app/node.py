@@ -1,4 +1,4 @@
-"""The clients that a process hosts: their data, and one model to train and measure in."""
+"""Host the clients of a process: their data, and one model for training and evaluation."""
 
 import os
 from collections.abc import Sequence
@@ -36,22 +36,22 @@ from conf.schema.settings import get_evaluation_metric
 
 DATA_SPLITS: tuple[Split, ...] = ("train", "test")
 ALL_SPLITS: tuple[Split, ...] = (*DATA_SPLITS, "validation")
-CUBLAS_WORKSPACE = ":4096:8"  # with a workspace of its own for each stream cuBLAS repeats itself
-MAX_EVALUATION_NUMBERS = 2**24  # of all layers at once: more is fresh memory in every pass
+CUBLAS_WORKSPACE = ":4096:8"  # a separate workspace for each stream makes cuBLAS deterministic
+MAX_EVALUATION_NUMBERS = 2**24  # of all layers: more is newly allocated in every pass
 
 
 class Node:
-    """The clients of one process, loaded when first needed and kept.
+    """The clients of one process, loaded on first use and cached.
 
     Parameters
     ----------
     settings : Settings
-        The run's settings.
     data_path : str
-        Where this device has its own client's data, empty for ``data.path``. Data of which
-        devices have more than their own is where the settings say.
+        The path of this device's data; empty for ``data.path``. It is ignored unless each device
+        has only its own client's data.
     deployed : bool
-        Whether this is a machine whose data stay there; its failures are told without their text.
+        Whether this is a real machine whose data must stay on it; its failures are reported
+        without their text.
     """
 
     evaluator: CachedEvaluator
@@ -77,7 +77,7 @@ class Node:
         numbers = count_sample_activations(self._model, inputs)
         self._rows_at_once = max(1, MAX_EVALUATION_NUMBERS // numbers)
         if any(isinstance(layer, torch.nn.Conv2d) for layer in self._model.modules()):
-            # In this layout convolutions are up to twice as fast, on CPUs too.
+            # Convolutions are up to twice as fast in this layout, also on CPUs.
             self._model = self._model.to(memory_format=torch.channels_last)
         torch.set_float32_matmul_precision("high" if settings.client.tf32 else "highest")
         torch.backends.cudnn.allow_tf32 = settings.client.tf32
@@ -87,15 +87,15 @@ class Node:
         self._times = build_latency_model(settings.response_time, self._data.num_clients)
         self._examples: Examples | None = None
         self._loaded = np.zeros(0, dtype=np.int64)
-        self._loaded_groups: set[Sequence[int]] = set()  # groups of clients that are all loaded
+        self._loaded_groups: set[Sequence[int]] = set()  # groups of clients, all loaded
 
     def load_clients(self, clients: Sequence[int]) -> None:
-        """Load the data of these clients, beside those that are there.
+        """Load the data of these clients, in addition to those already loaded.
 
         Raises
         ------
         SettingsError
-            If the augmentation is not for inputs like theirs, or the loss for targets like theirs.
+            If the augmentation does not fit their inputs, or the loss their targets.
         """
         group = clients if isinstance(clients, range) else tuple(clients)
         if group in self._loaded_groups:
@@ -159,13 +159,13 @@ class Node:
         return FederatedClient(client_id, self.evaluator, self.trainer.train_client)
 
     def get_availability(self, hosted: Sequence[int]) -> NodeAvailability | None:
-        """Return when these clients are available, None if always."""
+        """Return the availability of these clients, or None if they are always available."""
         if self._process is None:
             return None
         return NodeAvailability(self._settings.seed, hosted, self._process)
 
     def get_response_times(self, hosted: Sequence[int]) -> NodeResponseTimes | None:
-        """Return how long these clients take, None where nothing is simulated."""
+        """Return the response times of these clients, or None if none are simulated."""
         if self._times is None:
             return None
         return NodeResponseTimes(self._settings.seed, hosted, self._times)
@@ -176,7 +176,7 @@ class Node:
 
     @property
     def privacy(self) -> PrivacySettings:
-        """Whether, and how, clients clip their updates."""
+        """The privacy settings, which determine whether clients clip their updates."""
         return self._settings.privacy
 
     def get_hosted_clients(self, node_config: dict[str, Any]) -> Sequence[int]:
@@ -185,7 +185,7 @@ class Node:
         Raises
         ------
         SettingsError
-            If there are no such clients, or a device alone is to balance the classes of all.
+            If there are no such clients, or class weights are balanced on a device with one client.
         """
         if CLIENT_ID in node_config and self._settings.client.class_weights == "balanced":
             raise SettingsError(
@@ -198,7 +198,7 @@ class Node:
 def compute_hosted_clients(node_config: dict[str, Any], num_clients: int) -> Sequence[int]:
     """Return the ids of the clients on a node: ``client-id``, or k with k mod M = j.
 
-    Of many clients it is a range: every message asks for it, often several times.
+    For many clients it is a range, because every message needs it, often several times.
 
     Raises
     ------
@@ -221,16 +221,16 @@ def compute_hosted_clients(node_config: dict[str, Any], num_clients: int) -> Seq
 
 
 def build_trained_model(settings: Settings, data: FederatedData) -> nn.Module:
-    """Return the model that clients train, with initial values that a request replaces."""
+    """Return the model that clients train; requests replace its initial values."""
     model = build_model_for(settings, data, pretrained=False)
     return replace_dropout(model, create_example_inputs(data.input_shape, data.num_tokens))
 
 
 def set_deterministic(wanted: bool) -> None:
-    """Let CUDA take, of its ways to compute something, one that gives the same bits every time.
+    """Make CUDA use deterministic algorithms, which give the same bits every time.
 
-    A model with an operation that has no such way fails with torch's words. cuBLAS reads its
-    setting when it is first used, so what the environment says already is left as it is.
+    A model with an operation without such an algorithm fails with torch's message. cuBLAS reads
+    its setting on first use, so a value in the environment is not changed.
     """
     if wanted:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE)
@@ -238,12 +238,12 @@ def set_deterministic(wanted: bool) -> None:
 
 
 def resolve_device(name: str) -> torch.device:
-    """Return the device of ``client.device``, auto being the GPU where there is one.
+    """Return the device of ``client.device``; ``auto`` is the GPU if there is one.
 
     Raises
     ------
     SettingsError
-        For cuda where there is no GPU.
+        For cuda without a GPU.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -253,16 +253,16 @@ def resolve_device(name: str) -> torch.device:
 
 
 def _check_compiler(device: torch.device) -> None:
-    """Compile something small: a model would fail in the first round, one client after the other.
+    """Compile a small function: a model would only fail in the first round, client by client.
 
     Raises
     ------
     SettingsError
-        If nothing can be compiled.
+        If torch.compile does not work.
     """
-    one = torch.ones(2, device=device)
+    ones = torch.ones(2, device=device)
     try:
-        torch.compile(torch.add)(one, one)
+        torch.compile(torch.add)(ones, ones)
     except Exception as error:
         raise SettingsError(
             "client.compile must be false where torch.compile does not work, got true: "

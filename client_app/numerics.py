@@ -1,7 +1,7 @@
-"""Identify the arithmetic of training, which determines a run's last bits beside its settings.
+"""Identify the arithmetic of training, which together with the settings determines a run's bits.
 
-A learning rate beyond stability makes a difference in the last bit a difference in the first digit
-within some rounds, so a run is finished by the arithmetic that began it.
+A learning rate beyond stability amplifies a difference in the last bit to one in the first digit
+within a few rounds, so a run must end with the arithmetic that it started with.
 """
 
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ from torch import nn
 from client_app.batched.gradients import build_dense_gradients
 from client_app.closed_form_cnn import build_closed_form_cnn
 from client_app.losses import Task
-from client_app.rng import uses_rng
+from client_app.rng import has_random_layers
 
 NUMERICS_VERSION = 5
-"""Raised with every change after which the same settings give other bits.
+"""Incremented with every change after which the same settings give other bits.
 
-1  products over the rows of several clients, whose rounding depended on which clients they were,
-   and sums in the order of the replies; manifests of that time do not say so
-2  a client's arithmetic follows from the settings and its own rows, and sums are exact on a grid
+1  products over the rows of several clients, whose rounding depended on the clients, and sums in
+   the order of the replies; manifests of that version do not record it
+2  a client's arithmetic depends on the settings and its own rows, and sums are exact on a grid
 3  models in closed form train with units padded to whole cache lines
-4  m5 trains in closed form, and is measured with its channels last in memory
-5  sums are exact in bins that follow from their terms, no longer on one grid
+4  m5 trains in closed form, and is evaluated with its channels last in memory
+5  sums are exact in bins that depend on their terms, no longer on one grid
 """
 
 BATCHED_CLOSED_FORM = "batched, closed form"
@@ -38,18 +38,18 @@ class NumericsInfo:
     Parameters
     ----------
     way : str or None
-        How clients train, see ``Trainer.way``. None where only their devices know.
+        The training mode, see ``Trainer.mode``. None if only the clients' devices know it.
     device : str or None
-        ``cpu`` or ``cuda``, None where only the clients' devices know.
+        ``cpu`` or ``cuda``; None if only the clients' devices know it.
     threads : int
-        ``client.threads_per_op``, by which products are rounded.
+        ``client.threads_per_op``, which determines how products are rounded.
     version : int
         ``NUMERICS_VERSION`` of the code that trains.
     compiled : bool
-        Whether models go through ``torch.compile``, whose kernels may follow the shapes of before.
+        Whether models use ``torch.compile``, whose kernels may depend on earlier shapes.
     instructions : str or None
-        The processor's vector instructions for which PyTorch chooses kernels, such as ``AVX2``.
-        None on a GPU, and where only the clients' devices know.
+        The processor's vector instructions for which PyTorch selects kernels, such as ``AVX2``.
+        None on a GPU, and if only the clients' devices know it.
     """
 
     way: str | None
@@ -63,7 +63,7 @@ class NumericsInfo:
     def same_bits(self) -> bool | None:
         """Whether the run has the same bits for any number of nodes and workers, and resumed.
 
-        None where the device is not known.
+        None if the device is not known.
         """
         if self.device is None:
             return None
@@ -73,23 +73,22 @@ class NumericsInfo:
 def find_training_mode(
     model: nn.Module, task: Task, batching: str, device: str | None
 ) -> str | None:
-    """Return how clients train a model; see ``Trainer.way``.
+    """Return the training mode of a model; see ``Trainer.mode``.
 
     Parameters
     ----------
     model : torch.nn.Module
-        The model, as a node has it.
+        The model, as built by a node.
     task : Task
-        The loss.
     batching : str
         ``client.batching``.
     device : str or None
-        The kind of device, None where it is not known.
+        ``cpu`` or ``cuda``, None if it is not known.
 
     Returns
     -------
     str or None
-        None where it is not known: it depends on the device, or a GPU has to try it.
+        None if it depends on an unknown device, or can only be determined by a test on a GPU.
     """
     if build_dense_gradients(model, task) is not None:
         return BATCHED_CLOSED_FORM
@@ -108,11 +107,11 @@ def find_training_mode(
 
 
 def can_batch(model: nn.Module) -> bool:
-    """Return whether several clients' models can be one batched model, as far as the layers tell.
+    """Return whether the layers allow several clients' models to be one batched model.
 
     Recurrent layers have no batching rule: vmap would run them one by one, with a warning.
     """
     if any(isinstance(layer, nn.RNNBase) for layer in model.modules()):
         return False
     tensors: list[torch.Tensor] = list(model.state_dict(keep_vars=True).values())
-    return not uses_rng(model) and len({id(tensor) for tensor in tensors}) == len(tensors)
+    return not has_random_layers(model) and len({id(tensor) for tensor in tensors}) == len(tensors)

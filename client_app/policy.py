@@ -1,8 +1,8 @@
 """Apply the policy of a data owner: ``node.yaml`` beside the data.
 
-The server never sees the file. The node compares each message's run with it before any data is
-read; what it refuses is answered with the reason, which goes into the audit trail. Which code
-compares is the run's own, as all code that a run brings: docs/deployment.md says what follows.
+The server never sees the file. The node checks each message's run against it before it reads any
+data. The reply to a refused message has the reason, which goes into the audit trail. The run
+brings the code that checks, as it brings all its code; docs/deployment.md explains the limits.
 """
 
 import json
@@ -44,7 +44,7 @@ from conf.schema.privacy import ClippingSettings, FixedClippingSettings
 
 POLICY_FILE = "node.yaml"
 USAGE_FILE = "node-usage.json"
-"""What the node has done today, in Flower's home: the data may be read-only."""
+"""The node's usage today, in Flower's home because the data folder may be read-only."""
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,15 @@ class NameList(Range):
     choices: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """Return which names."""
+        """Return the allowed names in words."""
         return f"a list of {', '.join(self.choices) or 'names'}"
 
     def contains(self, value: object) -> bool:
-        """Return whether ``value`` is such a list."""
+        """Return whether ``value`` is a list of allowed names."""
         if not isinstance(value, list):
             return False
         return all(
-            isinstance(one, str) and (not self.choices or one in self.choices) for one in value
+            isinstance(name, str) and (not self.choices or name in self.choices) for name in value
         )
 
 
@@ -85,7 +85,7 @@ class PrivacyRequirement:
     clips_here: bool = parameter(False, Flag())
 
     def find_problem(self, settings: Settings) -> str | None:
-        """Return the protection that a run lacks; None if it lacks none."""
+        """Return the protection that a run lacks, or None if it lacks none."""
         privacy = settings.privacy
         if self == PrivacyRequirement():
             return None
@@ -107,7 +107,7 @@ class PrivacyRequirement:
 
 @dataclass(frozen=True)
 class Allowlist:
-    """Which runs are accepted, by names with * and ?.
+    """The accepted runs, by names with the wildcards * and ?.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ class Allowlist:
     strategies: tuple[str, ...] = parameter(("*",), NameList())
 
     def find_problem(self, settings: Settings, experiment: str) -> str | None:
-        """Return which name is not accepted, None if all are."""
+        """Return the name that is not accepted, or None if all are."""
         given = {
             "experiments": experiment,
             "models": settings.model.name,
@@ -135,31 +135,31 @@ class Allowlist:
 
 @dataclass(frozen=True)
 class DailyLimit:
-    """The amount that a node does in a day, by UTC; None for any amount.
+    """The limits of a node's work per UTC day; None for no limit.
 
     Parameters
     ----------
     rounds : int, optional
         Rounds in which it trains.
     examples : int, optional
-        Training examples, each once a round. The round that exceeds them is the day's last.
+        Training examples, counted once a round. The round that exceeds the limit is the last.
     """
 
     rounds: int | None = parameter(None, NON_NEGATIVE_INT)
     examples: int | None = parameter(None, NON_NEGATIVE_INT)
 
     def find_problem(self, used: "UsageCount") -> str | None:
-        """Return the limit that is used up; None if none is."""
+        """Return the limit that is used up, or None if none is."""
         for kind in ("rounds", "examples"):
-            most, count = getattr(self, kind), getattr(used, kind)
-            if most is not None and count >= most:
-                return f"it trains for {most} {kind} a day, and has for {count} on {used.day}"
+            limit, count = getattr(self, kind), getattr(used, kind)
+            if limit is not None and count >= limit:
+                return f"it trains for {limit} {kind} a day, and has for {count} on {used.day}"
         return None
 
 
 @dataclass(frozen=True)
 class UsageCount:
-    """The amount that a node has done on a day."""
+    """A node's work on one day."""
 
     day: str
     rounds: int = 0
@@ -173,14 +173,13 @@ class NodePolicy:
     Parameters
     ----------
     privacy : PrivacyRequirement
-        What updates must be protected by.
+        The protection that updates must have.
     withhold : tuple of str
-        Metrics that stay on the node. Without ``num-examples``, which is none of them, no rule
-        could use an update.
-    accept : Accepted
-        Which runs it takes part in.
+        Metrics that stay on the node. ``num-examples`` cannot be withheld, because every rule needs
+        it.
+    accept : Allowlist
+        The runs that it takes part in.
     per_day : DailyLimit
-        How much it does in a day.
     """
 
     privacy: PrivacyRequirement = field(default_factory=PrivacyRequirement)
@@ -190,7 +189,7 @@ class NodePolicy:
 
     @property
     def withheld(self) -> frozenset[str]:
-        """The withheld metrics; the validation part withholds the same as the test part."""
+        """The withheld metrics; the validation split withholds the same as the test split."""
         return frozenset(self.withhold) | {
             VALIDATION_COUNTERPARTS[name]
             for name in self.withhold
@@ -198,12 +197,12 @@ class NodePolicy:
         }
 
     def find_problem(self, settings: Settings, experiment: str) -> str | None:
-        """Return why the node takes no part in a run, None if it does."""
+        """Return why the node refuses a run, or None if it takes part."""
         return self.privacy.find_problem(settings) or self.accept.find_problem(settings, experiment)
 
 
 def find_policy(configured: str, data_path: str) -> Path | None:
-    """Return where a node's policy is: the file named, else ``node.yaml`` beside the data."""
+    """Return the path of a node's policy: the configured file, or ``node.yaml`` beside the data."""
     if configured:
         return Path(configured)
     beside = Path(data_path).parent / POLICY_FILE
@@ -216,7 +215,7 @@ def load_policy(path: Path) -> NodePolicy:
     Raises
     ------
     SettingsError
-        If it cannot be read, or holds what is no policy: it names the file and the key.
+        If the file cannot be read or is no policy; the message names the file and the key.
     """
     try:
         given = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -227,7 +226,7 @@ def load_policy(path: Path) -> NodePolicy:
 
 
 def _build_section(kind: Any, given: object, path: Path, prefix: str = "") -> Any:
-    """Return a dataclass of what a file holds below a key."""
+    """Build a dataclass from the section of a file below a key."""
     if not isinstance(given, dict):
         keys = ", ".join(item.name for item in fields(kind))
         raise _build_policy_error(
@@ -237,14 +236,16 @@ def _build_section(kind: Any, given: object, path: Path, prefix: str = "") -> An
     values = {}
     for key, value in given.items():
         if key not in fields_by_name:
-            hint = suggest_name(str(key), fields_by_name) or f"allowed are {', '.join(fields_by_name)}"
+            hint = (
+                suggest_name(str(key), fields_by_name) or f"allowed are {', '.join(fields_by_name)}"
+            )
             raise SettingsError(f"{path}: {prefix}{key} is not a key of node.yaml; {hint}")
         values[key] = _read_value(fields_by_name[key], value, path, f"{prefix}{key}")
     return kind(**values)
 
 
 def _read_value(item: Field[Any], value: object, path: Path, name: str) -> object:
-    """Return the value of a field as the policy has it."""
+    """Return the validated value of a field of the policy."""
     allowed: Range | None = item.metadata.get("allowed")
     if allowed is None:
         return _build_section(item.default_factory, value, path, f"{name}.")
@@ -261,38 +262,38 @@ def _build_policy_error(path: Path, name: str, allowed: str, got: object) -> Set
 
 
 class UsageLog:
-    """The amount that a node has done today, in a file that several processes may update.
+    """A node's work today, in a file that several processes may update.
 
     Parameters
     ----------
     path : Path
-        The file; it is made when first needed.
+        The file; it is created on first use.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def count_round(self, limit: DailyLimit) -> str | None:
-        """Count a round, unless a limit of the day is used up; return that limit, None if none is.
+        """Count a round and return None, or return the day's limit that is used up.
 
         Raises
         ------
         SettingsError
-            If what was done cannot be written down.
+            If the file cannot be written.
         """
 
-        def with_a_round(usage: UsageCount) -> UsageCount:
+        def add_round(usage: UsageCount) -> UsageCount:
             used_up = limit.find_problem(usage) is not None
             return usage if used_up else replace(usage, rounds=usage.rounds + 1)
 
-        return limit.find_problem(self._update(with_a_round))
+        return limit.find_problem(self._update(add_round))
 
     def add_examples(self, count: int) -> None:
-        """Count the examples of a round that was allowed."""
+        """Count the examples of an allowed round."""
         self._update(lambda usage: replace(usage, examples=usage.examples + count))
 
     def _update(self, change: Callable[[UsageCount], UsageCount]) -> UsageCount:
-        """Change what was done today, and return what it was before."""
+        """Apply ``change`` to today's usage, and return the previous one."""
         try:
             with self._path.open("a+", encoding="utf-8") as file:
                 lock_descriptor(file.fileno())
@@ -309,36 +310,36 @@ class UsageLog:
 
 
 def _parse_usage(text: str) -> UsageCount:
-    """Return what was done today by what was written down; of another day, nothing."""
-    nothing = UsageCount(datetime.now(UTC).date().isoformat())
+    """Return today's usage from the file's text; zero if it is of another day."""
+    empty = UsageCount(datetime.now(UTC).date().isoformat())
     try:
-        usage = UsageCount(**json.loads(text)) if text else nothing
+        usage = UsageCount(**json.loads(text)) if text else empty
     except (TypeError, ValueError):
-        return nothing
-    return usage if usage.day == nothing.day else nothing
+        return empty
+    return usage if usage.day == empty.day else empty
 
 
 @dataclass(frozen=True)
 class PolicyMod:
     """A Flower mod that lets a device take part only in runs that its owner allows.
 
-    A message that is refused does not reach the ClientApp: its client answers that it is
-    unavailable, with the reason. A query is answered all the same, so that the run's records have
-    the reason.
+    A refused message does not reach the ClientApp: the client replies that it is unavailable, with
+    the reason. The client replies to a query even if the policy refuses the run, so that the run's
+    records have the reason.
 
     Parameters
     ----------
     get_settings : callable
-        Returns the settings of the run that a context is of.
+        Returns the settings of the run of a context.
     """
 
     get_settings: Callable[[Context], Settings]
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        """Answer one message."""
+        """Check one message against the policy, and return the reply."""
         config = context.node_config
-        named, data_path = (str(config.get(key, "")) for key in ("policy-path", "data-path"))
-        path = find_policy(named, data_path)
+        configured, data_path = (str(config.get(key, "")) for key in ("policy-path", "data-path"))
+        path = find_policy(configured, data_path)
         if path is None or CLIENT_ID not in config:
             return call_next(message, context)
         kind, client = get_base_message_type(message), int(config[CLIENT_ID])
@@ -359,15 +360,19 @@ class PolicyMod:
         if reply.has_error():
             return reply
         if kind == MessageType.TRAIN and policy.per_day != DailyLimit():
-            done = [a.num_examples for a in decode_train_reply(reply.content) if a.num_examples]
-            usage.add_examples(int(sum(done)))
+            num_examples = [
+                result.num_examples
+                for result in decode_train_reply(reply.content)
+                if result.num_examples
+            ]
+            usage.add_examples(int(sum(num_examples)))
         if policy.withhold:
             reply.content = drop_metrics(reply.content, policy.withheld)
         return reply
 
 
 def _build_refusal(kind: str, client: int, problem: str) -> RecordDict:
-    """Return what a client says that its node lets take no part."""
+    """Return the reply of a client whose node's policy forbids the run."""
     reason = f"its node takes no part: {problem}"
     if kind == MessageType.TRAIN:
         return encode_train_reply([TrainResult(client, Status.UNAVAILABLE, reason=reason)])

@@ -1,4 +1,4 @@
-"""A Flower mod: clients clip their own updates, where the run says that they shall."""
+"""Clip updates on the clients, as a Flower mod, if the run's privacy settings require it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,21 +22,21 @@ from conf.schema.privacy import CLIENT_MODES, PrivacySettings
 
 @dataclass(frozen=True)
 class ClippingMod:
-    """Clips the update of each client of a node to the norm that the server sends.
+    """Clip the update of each client of a node to the norm that the server sends.
 
-    A client that did not train has nothing to clip, and its part stays as it is. A client that is
-    not told a norm sends no update.
+    The result of a client that did not train is not changed. A client that receives no norm sends
+    no update.
 
     Parameters
     ----------
     get_node_privacy : callable
-        Returns the privacy settings of the run, and the clients on the node with a context.
+        Returns the privacy settings of the run, and the clients that a context hosts.
     """
 
     get_node_privacy: Callable[[Context], tuple[PrivacySettings, Sequence[int]]]
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        """Answer one message."""
+        """Return the reply to one message, with clipped updates."""
         if not is_train_message(message):
             return call_next(message, context)
         settings, hosted = self.get_node_privacy(context)
@@ -47,14 +47,16 @@ class ClippingMod:
         reply = call_next(message, context)
         if reply.has_error():
             return reply
-        results = [_clip_result(result, received, norms) for result in decode_train_reply(reply.content)]
+        results = [
+            _clip_result(result, received, norms) for result in decode_train_reply(reply.content)
+        ]
         return Message(encode_train_reply(results), reply_to=message)
 
 
 def _clip_result(
     result: TrainResult, received: NamedArrays, norms: Mapping[int, float | None]
 ) -> TrainResult:
-    """Return a client's answer with its update clipped, and whether that made it shorter."""
+    """Return a client's result with its update clipped; ``norm_bit`` is 1 if clipping changed it."""
     if result.arrays is None:
         return result
     norm = None if result.client is None else norms.get(result.client)

@@ -1,4 +1,4 @@
-"""The address of a Ray cluster, tried before Ray itself waits minutes for it."""
+"""Test the address of a Ray cluster before Ray itself waits for it for minutes."""
 
 import os
 import socket
@@ -8,7 +8,7 @@ from fedquorum.errors import SettingsError
 
 from conf.schema.ranges import ClusterAddress
 
-CONNECT_SECONDS = 5.0  # to accept a connection, and again to answer
+CONNECT_SECONDS = 5.0  # to accept a connection, and again to reply
 
 
 def check_ray_address(name: str, address: str, advice: str) -> None:
@@ -17,16 +17,16 @@ def check_ray_address(name: str, address: str, advice: str) -> None:
     Parameters
     ----------
     name : str
-        Where it is set.
+        The setting or variable that holds it.
     address : str
         HOST:PORT.
     advice : str
-        What to do where there is none.
+        What the user should do if there is no cluster.
 
     Raises
     ------
     SettingsError
-        If it has another form, or there is no cluster.
+        If the address is malformed, or has no cluster.
     """
     allowed = ClusterAddress()
     if not allowed.contains(address):
@@ -40,15 +40,15 @@ def check_ray_address(name: str, address: str, advice: str) -> None:
 
 
 def check_ray_environment() -> None:
-    """Refuse a RAY_ADDRESS at which there is no cluster: Flower's simulation would use it.
+    """Refuse a RAY_ADDRESS without a cluster, because Flower's simulation would use it.
 
     Raises
     ------
     SettingsError
-        If there is none.
+        If there is no cluster.
     """
     address = os.environ.get("RAY_ADDRESS", "")
-    # Ray's other forms, such as auto, are left to Ray.
+    # Ray checks its other forms, such as auto.
     if address.rpartition(":")[2].isdecimal() and ClusterAddress().contains(address):
         check_ray_address(
             "RAY_ADDRESS",
@@ -59,13 +59,13 @@ def check_ray_environment() -> None:
 
 
 def _find_address_problem(address: str) -> str | None:
-    """Return why what is at an address is no Ray cluster, None if it may be one."""
+    """Return why an address is not that of a Ray cluster, or None if it may be."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
         return str(error)
-    if os.environ.get("RAY_USE_TLS", "0") != "0":  # which only Ray has the keys for
+    if os.environ.get("RAY_USE_TLS", "0") != "0":  # only Ray has the keys
         return None
     with grpc.insecure_channel(address) as channel:
         try:

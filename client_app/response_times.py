@@ -1,4 +1,4 @@
-"""From settings to how long a run's clients take."""
+"""Build the latency model of a run's clients from the settings."""
 
 from fedquorum.client.latency import LatencyModel, LognormalLatency, read_response_times
 from fedquorum.errors import DataError
@@ -12,7 +12,7 @@ from conf.schema.response_time import (
 
 
 def build_latency_model(settings: ResponseTimeSettings, num_clients: int) -> LatencyModel | None:
-    """Return how long the clients take; None for ``none``.
+    """Return the latency model of the clients; None for ``none``.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Provide the random numbers of a client's training."""
+"""Provide the random generators of a client's training."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,20 +8,19 @@ import torch
 from torch import nn
 
 RngFactory = Callable[[str], np.random.Generator]
-"""The generator of a purpose, fresh at every call: ``fedquorum.rng`` for one round and client.
-"""
+"""Returns a new generator for a purpose, from ``fedquorum.rng`` for one round and client."""
 
 
 @contextmanager
 def seed_torch(seed: int, device: torch.device) -> Iterator[None]:
-    """Let layers that draw from torch's generators draw from ``seed``, then put those back.
+    """Seed torch's generators, which some layers use, and restore their state at the end.
 
     Parameters
     ----------
     seed : int
         At least 0, below 2^64.
     device : torch.device
-        Where the layers compute; of several GPUs only this one's generator is seeded.
+        The device of the layers; only the generator of this GPU is seeded.
     """
     gpus = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=gpus):
@@ -32,16 +31,16 @@ def seed_torch(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
-def uses_rng(model: nn.Module) -> bool:
-    """Return whether a model draws random numbers while it trains, or may.
+def has_random_layers(model: nn.Module) -> bool:
+    """Return whether a model may draw random numbers while it trains.
 
-    Layers of torch without dropout do not, nor do the models here beside their layers; of
-    others nobody knows.
+    torch's layers without dropout do not, and neither do the modules of this package. Any other
+    layer is assumed to.
     """
-    return any(_uses_rng(layer) for layer in model.modules())
+    return any(_is_random_layer(layer) for layer in model.modules())
 
 
-def _uses_rng(layer: nn.Module) -> bool:
+def _is_random_layer(layer: nn.Module) -> bool:
     if isinstance(layer, nn.modules.dropout._DropoutNd):  # noqa: SLF001
         return layer.p > 0
     is_known = type(layer).__module__.startswith(("torch.nn.modules.", "client_app."))

@@ -1,4 +1,4 @@
-"""Local training of clients that each train alone, divided among the cores of the process."""
+"""Train clients one by one, divided among the cores of the process."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,35 +12,35 @@ from fedquorum.rng import make_generator
 
 from client_app.arrays import Arrays
 from client_app.closed_form_cnn import build_closed_form_cnn
-from client_app.rng import uses_rng
+from client_app.rng import has_random_layers
 from client_app.training import LocalModel, TrainingSetup
 from client_app.workers import WorkerPool, count_available_cores
 
-PREFETCH = 2  # clients for each worker: one that trains, one whose result waits to be consumed
+PREFETCH = 2  # clients per worker: one that trains, one whose result waits to be consumed
 Result = TypeVar("Result")
 NO_STARTS: Mapping[int, Arrays] = MappingProxyType({})
-"""All clients start from the model received."""
+"""All clients start from the received model."""
 
 OnTrained = Callable[[list[int], list[torch.Tensor]], Result]
-"""Takes the places of m clients, and of each of a model's arrays those of the clients, (m, ...)."""
+"""Takes the indices of m clients, and each of a model's arrays stacked over them, (m, ...)."""
 
 
 class SequentialTrainer:
-    """Trains each client in a model of its own, several clients side by side.
+    """Train each client in a separate model, several clients in parallel.
 
     A client's arithmetic depends on the settings and on its own rows: its model has the same bits
-    for any number of workers and whichever clients train beside it.
+    for any number of workers and whichever clients train in parallel.
 
-    Gradients are in closed form where ``client_app.closed_form_cnn`` has one. Clients train one after the
-    other on a GPU, and where threads could disturb each other: if the model draws numbers from
-    torch's generators, or is compiled.
+    Gradients are in closed form if ``client_app.closed_form_cnn`` supports the model. Clients train
+    one after the other on a GPU, and if threads could interfere: if the model uses torch's random
+    generators, or is compiled.
 
     Parameters
     ----------
     setup : TrainingSetup
-        What they are trained with; its model is copied.
+        Its model is copied.
     threads : int
-        Number of torch threads in a product. It decides how the product is rounded.
+        Number of torch threads in a product; it determines how the product is rounded.
     cores : int, optional
         Number of cores that share the clients, by default those available to the process.
     """
@@ -50,7 +50,7 @@ class SequentialTrainer:
         count = max(1, (count_available_cores() if cores is None else cores) // threads)
         self.closed_form = build_closed_form_cnn(setup.model, setup.task) is not None
         self._compiled = setup.compiled and not self.closed_form
-        if self._compiled or setup.examples.device.type != "cpu" or uses_rng(setup.model):
+        if self._compiled or setup.examples.device.type != "cpu" or has_random_layers(setup.model):
             count = 1
         self._workers = WorkerPool(count, threads)
         self._template = copy.deepcopy(setup.model)
@@ -65,7 +65,7 @@ class SequentialTrainer:
         *,
         starts: Mapping[int, Arrays] = NO_STARTS,
     ) -> Iterator[tuple[list[int], Result | Exception]]:
-        """Train each client; see ``Trainer.each``."""
+        """Train each client; see ``Trainer.train_clients``."""
         try:
             received = self._copy_received(arrays)
         except Exception as error:
@@ -80,7 +80,9 @@ class SequentialTrainer:
                 else:
                     model.load(received)
                 x, y = self._setup.examples.select_clients([client])
-                get_rng = partial(make_generator, self._setup.seed, round_number=t + 1, client=client)
+                get_rng = partial(
+                    make_generator, self._setup.seed, round_number=t + 1, client=client
+                )
                 model.train(x, y, self._setup.config, get_rng, t=t)
                 return on_trained([index], [tensor.detach()[None] for tensor in model.tensors])
             finally:
@@ -92,7 +94,7 @@ class SequentialTrainer:
             yield [index], result
 
     def _copy_received(self, arrays: Arrays) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Return what the received model is made of, once for all clients."""
+        """Return the state of the received model, copied once for all clients."""
         model = self._get_idle_model()
         try:
             model.load_arrays(arrays)
@@ -101,7 +103,7 @@ class SequentialTrainer:
             self._idle.put(model)
 
     def _get_idle_model(self) -> LocalModel:
-        """Return a model that no client uses: as many are made as are needed at the same time."""
+        """Return an idle model, or a new one if all are in use."""
         try:
             return self._idle.get_nowait()
         except Empty:

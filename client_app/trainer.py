@@ -1,4 +1,4 @@
-"""Train the clients of a process, one after the other or together."""
+"""Train the clients of a process, one by one or batched."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -28,27 +28,26 @@ from client_app.workers import (
     run_or_return_error,
 )
 
-MAX_CPU_BYTES = 128 * 2**20  # more leaves the caches, and fresh memory costs more than it saves
-GPU_MEMORY_DIVISOR = 4  # one in so many bytes that are free
+MAX_CPU_BYTES = 128 * 2**20  # more exceeds the caches, and allocating it costs more than it saves
+GPU_MEMORY_DIVISOR = 4  # batched clients may use free memory / this
 TRAINING_FLOPS_FACTOR = 3  # times the operations of a forward pass
 
 
 class Trainer:
-    """Trains clients on their rows of ``setup.examples``, all with the same hyperparameters.
+    """Train clients on their rows of ``setup.examples``, all with the same hyperparameters.
 
     Parameters
     ----------
     setup : TrainingSetup
-        What they are trained with.
     batching : {"auto", "batched", "sequential"}
-        Whether several clients train together, see ``trains_batched``.
+        Whether several clients train in one pass, see ``is_batched``.
     threads : int
-        Number of torch threads in a product of a client that trains alone.
+        Number of torch threads in a product, in sequential training.
     cores : int, optional
-        Number of cores that share the clients which train alone, by default those available to
-        the process. No result depends on it.
+        Number of cores that share the clients, by default those available to the process. No
+        result depends on it.
     flops_per_sample : int
-        Operations of a forward pass, by which clients that train together are divided among the
+        Operations of a forward pass, which determine how batched clients are divided among the
         cores.
     """
 
@@ -73,10 +72,9 @@ class Trainer:
 
     @property
     def mode(self) -> str:
-        """The way of training: ``batched`` or ``train_client``, and the source of the gradients.
+        """The training mode: batched or one by one, and the source of the gradients.
 
-        Where gradients of many clients at once are in closed form a client that trains alone
-        takes the same path.
+        If the gradients of many clients are in closed form, a single client takes the same path.
         """
         if self._mode is None:
             device = "cuda" if self._on_gpu else "cpu"
@@ -103,41 +101,40 @@ class Trainer:
         """Train clients, and yield the result of ``on_trained`` for each client's model.
 
         Clients are divided among the cores. On a CPU a client's model has the same bits for any
-        number of cores and whichever clients train beside it, unless ``batched`` was set for a
-        model whose gradients are not in closed form.
+        number of cores and whichever clients train with it, unless ``batched`` was set for a model
+        without gradients in closed form.
 
         Parameters
         ----------
         arrays : list of array
             The received model, in the order of the model's ``state_dict``.
         clients : sequence of int
-            Who trains.
         t : int
             Round, from 0.
         on_trained : callable
-            Takes the places of m clients in ``clients``, and of each of ``arrays`` their models'
+            Takes the indices of m clients in ``clients``, and their models: for each of ``arrays``
             (m, *shape), on the device. It is called in the thread that trained them, and the
             tensors are valid until it returns.
         starts : mapping of int to Arrays
-            The models of the clients that start from another one than ``arrays``.
+            The models of the clients that do not start from ``arrays``.
 
         Yields
         ------
-        places, result
-            What ``on_trained`` returned for these places, or the exception that a client raised.
+        indices, result
+            The result of ``on_trained`` for these indices, or the exception that a client raised.
         """
-        if not (self._batched.closed_form or self.trains_batched()):
+        if not (self._batched.closed_form or self.is_batched()):
             yield from self._sequential.train_clients(arrays, clients, t, on_trained, starts=starts)
             return
         try:
             chunks = self._plan_chunks(clients)
-        except Exception:  # of one client, as it tells when it trains alone
-            chunks = [[place] for place in range(len(clients))]
+        except Exception:  # training each client alone shows which one fails
+            chunks = [[index] for index in range(len(clients))]
         workers = WorkerPool(1 if self._on_gpu else self._cores // self._threads, self._threads)
 
         def train_and_use(chunk: list[int]) -> tuple[list[int], Result]:
-            places, models = self._batched.train_chunk(arrays, clients, chunk, t, starts)
-            return places, on_trained(places, models)
+            indices, models = self._batched.train_chunk(arrays, clients, chunk, t, starts)
+            return indices, on_trained(indices, models)
 
         for chunk, result in zip(
             chunks, workers.map(train_and_use, chunks, prefetch=len(chunks)), strict=True
@@ -146,20 +143,20 @@ class Trainer:
                 yield result
             elif len(chunk) == 1:
                 yield chunk, result
-            else:  # whose fault it is shows when each of them trains alone
+            else:  # training each client alone shows which one fails
                 log(WARNING, "Clients train one after the other after a failure", exc_info=result)
-                for place in chunk:
-                    alone = run_or_return_error(train_and_use, [place])
-                    yield ([place], alone) if isinstance(alone, Exception) else alone
+                for index in chunk:
+                    outcome = run_or_return_error(train_and_use, [index])
+                    yield ([index], outcome) if isinstance(outcome, Exception) else outcome
 
-    def trains_batched(self) -> bool:
-        """Return whether several clients train together, rather than each alone.
+    def is_batched(self) -> bool:
+        """Return whether several clients train in one pass.
 
-        Models with gradients in closed form for many clients at once train together. So does on
-        a GPU each model that ``torch.func.vmap`` can run; all others train alone. ``sequential``
-        never trains together, and ``batched`` does wherever vmap has a rule for the model's layers.
+        They do if the model has gradients in closed form for many clients, and on a GPU if
+        ``torch.func.vmap`` can run it. ``sequential`` never batches; ``batched`` does whenever vmap
+        has a rule for each of the model's layers.
 
-        The answer depends on settings, model and device only.
+        The result depends only on settings, model and device.
         """
         return self._batching != "sequential" and self.mode in (
             BATCHED_CLOSED_FORM,
@@ -171,7 +168,7 @@ class Trainer:
         return self._setup.examples.device.type == "cuda"
 
     def _plan_chunks(self, clients: Sequence[int]) -> list[list[int]]:
-        """Return the places of clients that are trained in one pass, for each core some."""
+        """Return the indices of the clients of each pass, at least one pass for each core."""
         if self._batching == "sequential":
             return [[index] for index in range(len(clients))]
         samples = self._setup.config.batch_size * len(clients)
@@ -188,9 +185,9 @@ class Trainer:
         one_step = replace(setup, config=replace(setup.config, local_steps=1))
         try:
             BatchedTrainer(one_step, memory_bytes=self._memory_bytes).train(arrays, [client], 0)
-        except DataError:  # which every client raises where this one does, when it trains
+        except DataError:  # a client raises it again when it trains
             return True
-        except Exception as error:  # whatever vmap cannot run trains alone
+        except Exception as error:  # vmap cannot run the model
             log(
                 INFO,
                 "Clients train one after the other: %s cannot be batched (%s)",
@@ -202,17 +199,17 @@ class Trainer:
 
 
 def _copy_first(_: list[int], models: list[torch.Tensor]) -> Arrays:
-    """Return the arrays of the only client."""
+    """Return the arrays of the first client."""
     return [_to_array(tensor[0]) for tensor in models]
 
 
 def _to_array(tensor: torch.Tensor) -> NDArray[Any]:
-    """Return a copy."""
+    """Return a tensor as a contiguous NumPy copy."""
     return tensor.detach().cpu().contiguous().numpy().copy()
 
 
 def _compute_memory_limit(device: torch.device) -> int:
-    """Return how much memory the clients that train together may take."""
+    """Return the memory limit of batched clients, in bytes."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free // GPU_MEMORY_DIVISOR

@@ -1,4 +1,4 @@
-"""Local training of one client, one batch after the other.
+"""Train one client locally, batch by batch.
 
 Shapes: n samples, inputs (n, *input_shape), labels (n,), or (n, l) of sequences.
 """
@@ -24,7 +24,7 @@ from client_app.dropout import find_dropouts
 from client_app.examples import Examples
 from client_app.flat_sgd import FlatSGD
 from client_app.losses import CrossEntropy, Task
-from client_app.rng import RngFactory, seed_torch, uses_rng
+from client_app.rng import RngFactory, has_random_layers, seed_torch
 
 DEFAULT_TASK = CrossEntropy()
 
@@ -38,7 +38,7 @@ class TheoremLR:
     mu : float
         The strong convexity of the clients' losses, > 0.
     L : float
-        Their smoothness, > 0.
+        The smoothness of the clients' losses, > 0.
     """
 
     mu: float = 1.0
@@ -57,21 +57,19 @@ class TheoremLR:
 class LocalSGDConfig:
     """A client's training: SGD with these hyperparameters for ``local_epochs`` epochs.
 
-    With ``local_steps`` it takes that many steps instead, whatever the number of its samples:
-    through one epoch after the other, the last one left unfinished. ``augmentation`` changes
-    the inputs of a batch, see ``client_app.augmentation``; ``pixel_scale`` is that of images
-    which are normalized.
+    With ``local_steps`` a client takes that many steps instead, for any number of samples: it goes
+    through one epoch after the other, and may leave the last one unfinished. ``augmentation``
+    changes the inputs of a batch, see ``client_app.augmentation``; ``pixel_scale`` is the
+    normalization of the images, if they are normalized.
 
-    The last batch of an epoch may be smaller. Where the model has batch normalization, which
-    needs more than one sample, a last batch of one is left out, as by ``drop_last`` of PyTorch's
-    ``DataLoader``; the order is another one in each epoch, and so is the sample. See
-    ``compute_batch_sizes``.
+    The last batch of an epoch may be smaller. Batch normalization needs more than one sample, so a
+    model with it skips a last batch of one sample, as ``drop_last`` of PyTorch's ``DataLoader``
+    would; each epoch has a new order, so it skips another sample. See ``compute_batch_sizes``.
 
     ``proximal_mu`` is the weight mu of FedProx's proximal term. The learning rate in round t (from
-    0) and local step i (from 0, of s steps a round) is that of ``fedquorum.schedules.ClientLRSchedule``;
-    with ``lr_schedule``
-
-    ``theorem``      that of ``theorem_lr``, FedALIGN's Theorem 1; ``lr`` is not used.
+    0) and local step i (from 0, of s steps a round) is that of
+    ``fedquorum.schedules.ClientLRSchedule``. With ``lr_schedule=theorem`` it is that of
+    ``theorem_lr``, FedALIGN's Theorem 1, and ``lr`` is not used.
     """
 
     lr: float
@@ -90,7 +88,7 @@ class LocalSGDConfig:
     pixel_scale: PixelNormalization | None = None
 
     def count_steps(self, num_examples: int, *, batch_norm: bool = False) -> int:
-        """Return the number of steps of a round on that many samples; see ``compute_batch_sizes``."""
+        """Return the number of steps of a round; see ``compute_batch_sizes``."""
         if self.local_steps is not None:
             return self.local_steps
         sizes = compute_batch_sizes(num_examples, self.batch_size, batch_norm=batch_norm)
@@ -108,7 +106,7 @@ class LocalSGDConfig:
 
 @dataclass(frozen=True, eq=False)
 class TrainingSetup:
-    """What the clients of a process are trained with, together or alone.
+    """Model, data and hyperparameters for training the clients of a process.
 
     Parameters
     ----------
@@ -117,14 +115,12 @@ class TrainingSetup:
     examples : Examples
         The clients' training rows.
     config : LocalSGDConfig
-        Hyperparameters of local training.
     task : Task
-        The loss.
     seed : int
-        The run's seed; what training draws follows from (seed, purpose, round, client id).
+        The run's seed; random numbers depend on (seed, purpose, round, client id).
     compiled : bool
-        Whether models, or gradients of several, go through ``torch.compile``; those in closed
-        form never do.
+        Whether models, or batched gradients, use ``torch.compile``; gradients in closed form
+        never do.
     """
 
     model: nn.Module
@@ -138,10 +134,9 @@ class TrainingSetup:
 def compute_batch_sizes(
     num_examples: int, batch_size: int, *, batch_norm: bool = False
 ) -> list[int]:
-    """Return the sizes of the batches of one epoch.
+    """Return the sizes of the batches of one epoch: full batches, and one of the remainder.
 
-    Full batches and one of what is left. With ``batch_norm`` there are none of one sample: the
-    last one is left out if it is.
+    With ``batch_norm`` a last batch of one sample is left out.
 
     Raises
     ------
@@ -172,11 +167,11 @@ class LocalModel:
     Parameters
     ----------
     model : torch.nn.Module
-        The model. Its parameters move into one vector, see ``FlatSGD``, and train in place.
+        Its parameters move into one vector, see ``FlatSGD``, and train in place.
     task : Task
-        The loss.
     closed_form : bool
-        Whether to use the closed form of the gradient where there is one, see ``build_closed_form_cnn``.
+        Whether to use the closed form of the gradient if there is one, see
+        ``build_closed_form_cnn``.
     """
 
     def __init__(
@@ -188,37 +183,35 @@ class LocalModel:
         self._trained = {id(parameter) for parameter in self._sgd.parameters}
         self._closed_form = build_closed_form_cnn(model, task) if closed_form else None
         self._has_batch_norm = has_batch_norm(model)
-        self._uses_rng = uses_rng(model)
+        self._uses_rng = has_random_layers(model)
 
     @property
     def closed_form(self) -> bool:
-        """Whether the gradients need no automatic differentiation."""
+        """Whether gradients are computed in closed form, without automatic differentiation."""
         return self._closed_form is not None
 
     def load_arrays(self, arrays: Sequence[NDArray[Any]]) -> None:
-        """Give the model these arrays, in the order of its ``state_dict``."""
+        """Load arrays into the model, in the order of its ``state_dict``."""
         load_arrays(arrays, self._model)
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        """The model in the order of its ``state_dict``; training changes them."""
+        """The tensors of the model's ``state_dict``; training changes them in place."""
         return [tensor.detach() for tensor in self._model.state_dict().values()]
 
     def copy_state(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Return copies of all that the model is made of, for ``load``."""
-        return self._sgd.copy_vectors(), [
-            tensor.clone() for tensor in self._list_other_tensors()
-        ]
+        """Return a copy of the model's whole state, for ``load``."""
+        return self._sgd.copy_vectors(), [tensor.clone() for tensor in self._list_other_tensors()]
 
     def load(self, state: tuple[list[torch.Tensor], list[torch.Tensor]]) -> None:
-        """Load the arrays of another model of the same kind."""
+        """Load the state of another model of the same class."""
         vectors, others = state
         self._sgd.load(vectors)
         for tensor, other in zip(self._list_other_tensors(), others, strict=True):
             tensor.copy_(other)
 
     def _list_other_tensors(self) -> list[torch.Tensor]:
-        """Return buffers and parameters that do not train; a layer may make them anew."""
+        """Return buffers and frozen parameters, read anew because a layer may replace them."""
         tensors = self._model.state_dict(keep_vars=True).values()
         return [tensor.detach() for tensor in tensors if id(tensor) not in self._trained]
 
@@ -260,7 +253,7 @@ class LocalModel:
     def _seed_layers(
         self, device: torch.device, get_rng: RngFactory
     ) -> AbstractContextManager[None]:
-        """Let dropout and the like draw from ``get_rng``; free of charge for a model without."""
+        """Seed random layers from ``get_rng``; do nothing for a model without any."""
         if self._uses_rng:
             return seed_torch(int(get_rng("dropout").integers(2**63)), device)
         return nullcontext()
@@ -278,12 +271,12 @@ def train_model(
 ) -> None:
     """Train ``model`` in place in round ``t``: epochs over freshly shuffled batches.
 
-    w <- w - lr * v, v <- momentum * v + grad + weight_decay * w + mu (w - w_t), with grad that
-    of the batch's mean loss and w_t the model as it comes. Momentum starts at 0 in every round.
+    w <- w - lr * v, v <- momentum * v + grad + weight_decay * w + mu (w - w_t), with grad the
+    gradient of the batch's mean loss and w_t the given model. Momentum starts at 0 in every round.
 
     The order of the samples is drawn from ``get_rng("batches")``, their augmentation from
-    ``get_rng("augmentation")``, dropout from ``get_rng("dropout")``; torch's own generators decide
-    nothing and stay as they are.
+    ``get_rng("augmentation")``, dropout from ``get_rng("dropout")``; torch's own generators are not
+    used, and their state does not change.
 
     References
     ----------
@@ -299,7 +292,7 @@ def train_model(
 
 
 def _draw_batches(y: torch.Tensor, sizes: list[int], get_rng: RngFactory) -> Iterator[torch.Tensor]:
-    """Yield the rows of one batch after the other, without end."""
+    """Yield the rows of batch after batch, without end."""
     rng = get_rng("batches")
     used = sum(sizes)
     while True:
@@ -310,7 +303,7 @@ def _draw_batches(y: torch.Tensor, sizes: list[int], get_rng: RngFactory) -> Ite
 def _create_mask_sampler(
     model: nn.Module, x: torch.Tensor, get_rng: RngFactory
 ) -> Callable[[int], None]:
-    """Return what draws the masks of a batch of so many samples."""
+    """Return a function that draws the dropout masks of the next batch."""
     layers = [layer for _, layer in find_dropouts(model)]
     if not layers:
         return lambda _: None

@@ -1,8 +1,8 @@
-"""Lasting worker threads, among which a process divides work on independent items, and its memory.
+"""Divide independent work among persistent worker threads, and configure the process's memory.
 
-Threads of torch that share one product have to meet after each, and a client's steps are small:
-two clients side by side on one thread each are faster than two threads on one client. The rounding
-of a product also depends on the number of its threads, so that number is fixed here.
+torch threads that share a product synchronize after each one, and a client's steps are small: two
+clients in parallel on one thread each are faster than two threads on one client. The rounding of a
+product also depends on the number of its threads, so that number is fixed here.
 """
 
 import ctypes
@@ -22,10 +22,10 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 MIN_SHARED_FLOPS = 10**7
-"""Operations between two meetings of the threads from which on they share the work.
+"""Minimum operations between two synchronizations for which threads share the work.
 
-Threads that meet after every small product cost more than they save, many times more where other
-processes want the cores too.
+Threads that synchronize after every small product cost more than they save, many times more if
+other processes compete for the cores.
 """
 
 # Parameters of glibc's mallopt, from malloc.h.
@@ -39,19 +39,19 @@ _THREAD_LOCAL = threading.local()
 
 
 def count_process_cores() -> int:
-    """Return how many cores the system lets this process use."""
+    """Return the number of cores that the system lets this process use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return os.cpu_count() or 1 if affinity is None else len(affinity(0))
 
 
 def count_available_cores() -> int:
-    """Return how many cores this process may use, at most as many as torch was given threads."""
+    """Return the number of cores this process may use, at most torch's initial thread count."""
     return max(1, min(count_process_cores(), _INITIAL_THREADS))
 
 
 @contextmanager
 def use_torch_threads(number: int) -> Iterator[None]:
-    """Compute with this number of torch threads in the calling thread, then with as many as before.
+    """Set the number of torch threads of the calling thread, and restore it at the end.
 
     Parameters
     ----------
@@ -70,17 +70,17 @@ def use_torch_threads(number: int) -> Iterator[None]:
 
 
 class WorkerPool:
-    """Threads that last as long as the process, each with a fixed number of torch threads.
+    """Threads that live as long as the process, each with a fixed number of torch threads.
 
-    With one worker, and inside a worker, everything runs in the calling thread. Objects of the
-    same size share their threads.
+    With one worker, and inside a worker, everything runs in the calling thread. Pools of the same
+    size share their threads.
 
     Parameters
     ----------
     count : int
         Number of workers.
     threads : int
-        Number of torch threads of each.
+        Number of torch threads of each worker.
     """
 
     def __init__(self, count: int, threads: int = 1) -> None:
@@ -97,10 +97,10 @@ class WorkerPool:
         work : callable
             Called from several threads at the same time.
         items : sequence
-            What to work on.
         prefetch : int
-            How many items, at least 1, are begun and not consumed. A result counts until the next
-            one is asked for. When the iterator is closed early, those begun end first.
+            Maximum number of items, at least 1, that are started and not consumed. A result counts
+            until the next one is requested. If the iterator is closed early, started items finish
+            first.
         """
         if min(self.count, prefetch, len(items)) <= 1 or getattr(_THREAD_LOCAL, "is_worker", False):
             for item in items:
@@ -124,7 +124,7 @@ class WorkerPool:
 
 
 def run_or_return_error(work: Callable[[Item], Result], item: Item) -> Result | Exception:
-    """Return the result of work on an item, or the exception that it raises."""
+    """Return the result of ``work`` on an item, or the exception that it raises."""
     try:
         return work(item)
     except Exception as error:
@@ -133,24 +133,24 @@ def run_or_return_error(work: Callable[[Item], Result], item: Item) -> Result | 
 
 @cache
 def retain_freed_memory() -> bool:
-    """Let freed memory stay in this process, for good, and return whether that was possible.
+    """Retain freed memory in this process permanently; return whether that was possible.
 
-    glibc maps each tensor of more than 128 KB (a threshold that moves) anew and unmaps it when it
-    is freed, and gives the end of the heap back to the system. The next step of training then
-    takes the same memory page by page, each a fault of some 0.25 microseconds or, on a virtual
-    machine, several times as much. No result depends on it; the process holds up to 512 MiB more
-    than it uses. Other C libraries are left as they are.
+    glibc maps each tensor of more than 128 KB (a dynamic threshold) separately, unmaps it when it
+    is freed, and returns the end of the heap to the system. The next training step then gets the
+    same memory page by page; each page fault takes about 0.25 microseconds or, on a virtual
+    machine, several times as much. No result depends on this setting; the process holds up to
+    512 MiB more than it uses. Other C libraries are not changed.
     """
     if not sys.platform.startswith("linux"):
         return False
     library = ctypes.CDLL(None)
     if not hasattr(library, "gnu_get_libc_version"):
         return False
-    done = [
+    results = [
         library.mallopt(M_MMAP_THRESHOLD, MAX_MMAP_THRESHOLD),
         library.mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD),
     ]
-    return all(done)
+    return all(results)
 
 
 @lru_cache
@@ -160,7 +160,7 @@ def _get_pool(count: int, threads: int) -> ThreadPoolExecutor:
 
     def start() -> None:
         _THREAD_LOCAL.is_worker = True
-        # A thread takes the number of the process at its first look, so it looks before it sets.
+        # A thread's first read takes the process's number, so read before setting.
         torch.get_num_threads()
         torch.set_num_threads(threads)
 
@@ -169,9 +169,9 @@ def _get_pool(count: int, threads: int) -> ThreadPoolExecutor:
     for _ in range(count):
         pool.submit(ready.wait)
     ready.wait()
-    torch.set_num_threads(before)  # what threads that start later take
+    torch.set_num_threads(before)  # threads that start later take this number
     return pool
 
 
-if hasattr(os, "register_at_fork"):  # a forked process has the executors without their threads
+if hasattr(os, "register_at_fork"):  # a forked process has executors without their threads
     os.register_at_fork(after_in_child=_get_pool.cache_clear)

@@ -1,8 +1,8 @@
-"""A model in closed form measured on the rows of many clients, in blocks.
+"""Evaluate a model in closed form on the rows of many clients, in blocks.
 
-A row's outputs have other bits where the product that it is in has another number of rows. Here a
-client's rows are divided into blocks whose size follows from their number, and all blocks of one
-size are one batched product: who else is measured changes nothing.
+The bits of a row's outputs depend on the number of rows in its product. Here a client's rows are
+divided into blocks whose size depends only on their number, and all blocks of one size are one
+batched product: the other clients change nothing.
 
 Shapes: k blocks of b rows; d inputs, c outputs.
 """
@@ -28,9 +28,9 @@ BLOCK_ROWS = 256
 
 @dataclass(frozen=True)
 class PaddedPass:
-    """k blocks of b rows, gathered with some rows more: (k, room) of which (k, b) are used.
+    """k blocks of b rows, gathered with padding: (k, capacity), of which (k, b) are used.
 
-    ``real`` says which of those used are there, tensor of bool (k, b); others repeat a row.
+    ``real``, tensor of bool (k, b), is true for rows of a client; padding repeats a row.
     """
 
     capacity: int
@@ -39,22 +39,22 @@ class PaddedPass:
 
     @property
     def num_gathered(self) -> int:
-        """How many rows are gathered."""
+        """The number of gathered rows."""
         return len(self.real) * self.capacity
 
 
 @dataclass(frozen=True)
 class WorkShare:
-    """Rows that are gathered and judged at the same time.
+    """Rows that are gathered and evaluated at the same time.
 
     Attributes
     ----------
-    passes : sequence of Pass
-        One for each size of blocks.
+    passes : sequence of PaddedPass
+        One for each block size.
     rows : tensor of int64
-        The rows of all passes, one after the other.
+        The rows of all passes, one pass after the other, with padding.
     real_rows : tensor of int64
-        Those that are there, in the same order.
+        The same rows without padding.
     """
 
     passes: Sequence[PaddedPass]
@@ -64,9 +64,9 @@ class WorkShare:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """How many rows clients have in the order in which they are measured, and in which shares.
+    """The clients' row counts in evaluation order, and the work shares.
 
-    ``indices`` says where in that order each of those ``clients`` is.
+    ``indices`` has the position of each of ``clients`` in that order.
     """
 
     clients: NDArray[np.int64]
@@ -78,7 +78,7 @@ class BatchPlan:
 
 @dataclass(frozen=True)
 class RowBlocks:
-    """Blocks of one size: the first row of each and how many of its rows there are, (k,)."""
+    """Blocks of one size: the first row and the number of rows of each, (k,)."""
 
     width: int
     first: NDArray[np.int64]
@@ -86,7 +86,7 @@ class RowBlocks:
 
 
 class DenseEvaluator:
-    """Measures fully connected models with ReLU between their layers.
+    """Evaluate fully connected models with ReLU between their layers.
 
     Parameters
     ----------
@@ -95,9 +95,8 @@ class DenseEvaluator:
     examples : Examples
         The clients' rows.
     task : Task
-        The loss.
     rows_at_once : int
-        How many rows pass through the model at the same time, at least one block.
+        Maximum number of rows in one pass through the model, but at least one block.
     """
 
     def __init__(
@@ -113,18 +112,17 @@ class DenseEvaluator:
     def evaluate(
         self, state: StackedTensors, clients: Sequence[int], metric_name: str, workers: WorkerPool
     ) -> MetricsByClient:
-        """Return what each client measures of the model with this state.
+        """Return each client's metrics of the model with this state.
 
         Parameters
         ----------
         state : dict of tensor
             The model's arrays by name.
         clients : sequence of int
-            Who measures.
         metric_name : str
             See ``client_app.evaluation.evaluate_clients``.
-        workers : Workers
-            Among whom the passes are divided, which changes no result.
+        workers : WorkerPool
+            The workers that share the passes; no result depends on their number.
         """
         plan = self._get_plan(np.asarray(clients, dtype=np.int64), workers.count)
 
@@ -133,17 +131,19 @@ class DenseEvaluator:
                 return self._compute_stats(state, share, metric_name)
 
         results = []
-        for result in workers.map(compute_share_stats, plan.shares, prefetch=max(1, len(plan.shares))):
+        for result in workers.map(
+            compute_share_stats, plan.shares, prefetch=max(1, len(plan.shares))
+        ):
             if isinstance(result, Exception):
                 raise result
             results.append(result)
         if not results:
-            nothing = torch.zeros((0, 4), dtype=torch.float64, device=self._examples.device)
-            results = [BatchStats(nothing, None)]
+            empty = torch.zeros((0, 4), dtype=torch.float64, device=self._examples.device)
+            results = [BatchStats(empty, None)]
         return reduce_by_client(results, plan.counts, metric_name)[plan.indices]
 
     def _get_plan(self, clients: NDArray[np.int64], num_workers: int) -> BatchPlan:
-        """Return the plan for these clients; mostly it is the one of the round before."""
+        """Return the plan for these clients, usually that of the previous call."""
         last = self._plan
         if (
             last is None
@@ -166,7 +166,7 @@ class DenseEvaluator:
         return last
 
     def _build_blocks(self, width: int, clients: NDArray[np.int64]) -> list[RowBlocks]:
-        """Return the blocks of clients in their order, as many together as may be."""
+        """Return the blocks of clients in their order, in groups as large as one pass allows."""
         starts, rows = self._examples.get_starts(clients), self._examples.get_counts(clients)
         blocks = -(-rows // width)
         begins = width * (np.arange(blocks.sum()) - np.repeat(np.cumsum(blocks) - blocks, blocks))
@@ -178,17 +178,17 @@ class DenseEvaluator:
         ]
 
     def _split_blocks(self, blocks: Sequence[RowBlocks], count: int) -> list[WorkShare]:
-        """Return the blocks divided among so many workers, no share with too many rows."""
+        """Return the blocks divided among ``count`` workers, each share within ``rows_at_once``."""
         rows = [each.width * len(each.first) for each in blocks]
         max_rows = min(self._rows_at_once, math.ceil(sum(rows) / count))
         shares: list[list[RowBlocks]] = []
-        left = 0
+        available = 0
         for each, needed in zip(blocks, rows, strict=True):
-            if needed > left or not shares:
+            if needed > available or not shares:
                 shares.append([])
-                left = max_rows
+                available = max_rows
             shares[-1].append(each)
-            left -= needed
+            available -= needed
         return [self._build_share(each) for each in shares]
 
     def _build_share(self, blocks: Sequence[RowBlocks]) -> WorkShare:
@@ -213,7 +213,7 @@ class DenseEvaluator:
     def _compute_stats(
         self, state: StackedTensors, share: WorkShare, metric_name: str
     ) -> BatchStats:
-        """Return what the rows of a share are worth."""
+        """Return loss terms and metric inputs for one work share."""
         gathered = self._examples.gather_inputs(share.rows).flatten(start_dim=1)
         outputs = []
         for each, x in zip(
@@ -228,7 +228,7 @@ class DenseEvaluator:
         """Return the outputs (k, b, c) of inputs (k, b, d)."""
         blocks = len(x)
         if blocks == 1 and any(1 in state[weight].shape for weight, _ in self._layers):
-            # A product with a vector is computed in another way alone than as one of several.
+            # torch computes a product with a vector differently alone than as one of several.
             return self._compute_outputs(state, copy_aligned(x[0], 2))[:1]
         a = x.transpose(1, 2)  # (k, d, b)
         for layer, (weight, bias) in enumerate(self._layers):
@@ -245,18 +245,18 @@ class DenseEvaluator:
 
 
 def _group_by_width(counts: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Yield the sizes of blocks and the places of their clients, as they first occur."""
+    """Yield each block size with the indices of its clients, in order of first occurrence."""
     unique_counts, inverse = np.unique(counts, return_inverse=True)
-    widths = np.array([_compute_block_size(count) for count in unique_counts.tolist()], dtype=np.int64)[
-        inverse
-    ]
+    widths = np.array(
+        [_compute_block_size(count) for count in unique_counts.tolist()], dtype=np.int64
+    )[inverse]
     found, first = np.unique(widths, return_index=True)
     for width in found[np.argsort(first)].tolist():
         yield width, np.flatnonzero(widths == width)
 
 
 def _compute_block_size(count: int) -> int:
-    """Return the size of the blocks of a client with so many rows, 0 where it has none."""
+    """Return the block size of a client with ``count`` rows; 0 without rows."""
     return (
         compute_padded_batch_size(math.ceil(count / math.ceil(count / BLOCK_ROWS)), BLOCK_ROWS)
         if count

@@ -1,6 +1,6 @@
-"""Gradients of the mean losses of many clients at once, each of its own model.
+"""Compute gradients of the mean losses of many clients at once, each with a separate model.
 
-Shapes: m clients; b samples in a batch. Stacked means with a leading axis over the clients.
+Shapes: m clients; b samples in a batch. *Stacked* means with a leading axis over the clients.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,13 +32,13 @@ class Batches:
     x, y : tensor
         Inputs (m, b, *input_shape) and labels (m, b, ...), b the size of the largest batch.
     sizes : array of int64
-        True sizes (m,); what follows in x and y repeats a sample and must not count.
+        True sizes (m,); the rest of x and y repeats a sample and must not count.
     masks : mapping
-        What dropout multiplies by (m, b, *shape), by the name of the layer's mask.
+        Dropout masks (m, b, *shape), by the name of the layer's mask.
     coefficients : tensor
-        What ``Gradients.coefficients`` returned for these batches (m, b).
+        The result of ``Gradients.compute_coefficients`` for these batches (m, b).
     workspaces : dict of tensor
-        Memory for what a step computes in between, by its name: the steps of a round share it.
+        Memory for intermediate results by name, shared by the steps of a round.
     """
 
     x: torch.Tensor
@@ -49,7 +49,7 @@ class Batches:
     workspaces: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def get_workspace(self, name: str, units: int) -> torch.Tensor:
-        """Return aligned memory (m, units, b), whose contents nobody needs any more."""
+        """Return aligned memory (m, units, b) with arbitrary contents."""
         m, b = self.y.shape
         workspace = self.workspaces.get(name)
         if workspace is None or workspace.shape[0] < m:
@@ -61,7 +61,7 @@ class Batches:
 
 
 class Gradients(Protocol):
-    """How gradients of one model are computed."""
+    """Compute the stacked gradients of one model."""
 
     def compute_coefficients(
         self,
@@ -70,10 +70,10 @@ class Gradients(Protocol):
         sizes: torch.Tensor,
         scale: torch.Tensor,
     ) -> torch.Tensor:
-        """Return what ``accumulate`` multiplies the samples of n batches by, (n, b).
+        """Return the coefficients of the samples of n batches in ``accumulate``, (n, b).
 
-        The mean over a batch is multiplied by ``scale`` (n,). ``labels`` (n, b, ...); ``counts``
-        says which samples count (n, b), ``sizes`` how many (n,).
+        The mean over a batch is multiplied by ``scale`` (n,). ``labels`` is (n, b, ...); ``counts``
+        (n, b) is true for samples that count, and ``sizes`` (n,) is their number.
         """
 
     def accumulate(
@@ -85,16 +85,16 @@ class Gradients(Protocol):
         *,
         beta: float = 1.0,
     ) -> None:
-        """Make ``grads`` keep * into + scale_k times the gradient of client k's mean loss.
+        """Set ``grads`` to beta * grads + scale_k times the gradient of client k's mean loss.
 
-        ``grads`` may be ``parameters``: then this is a step of gradient descent. ``buffers``
-        change as the model changes them in training.
+        If ``grads`` is ``parameters``, this is a step of gradient descent. ``buffers`` change as
+        the model changes them in training.
         """
 
 
 @dataclass(frozen=True)
 class DenseGradients:
-    """Closed form for fully connected layers with ReLU between and a cross entropy after them.
+    """Gradients in closed form of fully connected layers with ReLU, and a cross entropy.
 
     With z_l = W_l a_{l-1} + b_l, a_l = max(z_l, 0) and p the softmax of the last z, the
     gradient of the mean loss, weight v_i of sample i and v their sum, is
@@ -102,8 +102,8 @@ class DenseGradients:
         d_L = v_i (p - onehot(y)) / v,   d_l = (W_{l+1}^T d_{l+1}) [z_l > 0],
         dW_l = d_l a_{l-1}^T,            db_l = sum_i d_l;
 
-    with one logit of two classes p is its sigmoid, and y is in the place of onehot(y). These are
-    two products of matrices for each layer and client, the first layer one.
+    with one logit for two classes, p is its sigmoid and y replaces onehot(y). This takes two matrix
+    products for each layer and client, and one for the first layer.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ class DenseGradients:
     binary : bool
         Whether the cross entropy is that of one logit.
     class_weights : tensor, optional
-        Of the cross entropy.
+        The weights in the cross entropy.
     """
 
     layers: Sequence[tuple[str, str]]
@@ -123,10 +123,10 @@ class DenseGradients:
     class_weights: torch.Tensor | None = None
 
     def pad_units(self, model: StackedTensors) -> StackedTensors:
-        """Return a model with further units, all of whose weights are and stay 0.
+        """Return a model with additional units, whose weights are 0 and stay 0.
 
-        A weight then fills whole cache lines, and many of them are one contiguous tensor: torch
-        multiplies those in one call, others one by one. ``accumulate`` takes models with and without.
+        A weight then fills whole cache lines, and many of them are one contiguous tensor, which
+        torch multiplies in one call. ``accumulate`` takes models with and without padding.
         """
         padded, before = dict(model), 0
         for weight, bias in self.layers:
@@ -139,7 +139,7 @@ class DenseGradients:
         return padded
 
     def trim_units(self, models: StackedTensors, reference: StackedTensors) -> StackedTensors:
-        """Return stacked models (m, ...) without the further units, of the shapes of ``reference``."""
+        """Return stacked models (m, ...) without padding, in the shapes of ``reference``."""
         return {
             name: tensor[(slice(None), *map(slice, reference[name].shape))]
             for name, tensor in models.items()
@@ -152,7 +152,7 @@ class DenseGradients:
         sizes: torch.Tensor,
         scale: torch.Tensor,
     ) -> torch.Tensor:
-        """Return scale v_i / v (n, b), 0 for what does not count."""
+        """Return scale v_i / v (n, b), 0 for samples that do not count."""
         if self.class_weights is None:
             return counts * (scale / sizes).unsqueeze(1)
         weights = self.class_weights.to(scale)[labels] * counts
@@ -168,7 +168,7 @@ class DenseGradients:
         *,
         beta: float = 1.0,
     ) -> None:
-        """Make ``grads`` keep * into + scale_k times the gradient of client k's mean loss."""
+        """Set ``grads`` to beta * grads + scale_k times the gradient of client k's mean loss."""
         x, y = batches.x.flatten(start_dim=2), batches.y  # (m, b, d), (m, b)
         m, b = y.shape
         if m == 1 and self._has_vectors(parameters):
@@ -194,7 +194,7 @@ class DenseGradients:
         torch.mul(error, batches.coefficients.unsqueeze(1), out=output)
         for weight, bias in reversed(self.layers):
             before = activations.pop()
-            # Before the step is made: into may be the parameters.
+            # Compute this first: grads may be the parameters.
             back = delta
             if activations:
                 w = parameters[weight]
@@ -207,7 +207,7 @@ class DenseGradients:
             delta = back.mul_(before > 0) if activations else back
 
     def _has_vectors(self, parameters: StackedTensors) -> bool:
-        """Return whether a product is one with a vector."""
+        """Return whether a layer's product is one with a vector."""
         return any(1 in parameters[weight].shape[1:] for weight, _ in self.layers)
 
     def _accumulate_duplicated(
@@ -219,13 +219,17 @@ class DenseGradients:
         *,
         beta: float,
     ) -> None:
-        """Do for one client what is done for it beside others.
+        """Compute one client's gradient twice in one batch, with the bits of a larger batch.
 
-        A product with a vector is computed in another way alone than as one of several.
+        torch computes a product with a vector differently alone than as one of several.
         """
-        twice = {name: copy_aligned(tensor[0], 2) for name, tensor in parameters.items()}
-        both = (
-            twice if grads is parameters else {n: copy_aligned(t[0], 2) for n, t in grads.items()}
+        doubled_parameters = {
+            name: copy_aligned(tensor[0], 2) for name, tensor in parameters.items()
+        }
+        doubled_grads = (
+            doubled_parameters
+            if grads is parameters
+            else {n: copy_aligned(t[0], 2) for n, t in grads.items()}
         )
         doubled = Batches(
             copy_aligned(batches.x[0], 2),
@@ -234,9 +238,9 @@ class DenseGradients:
             {},
             batches.coefficients.expand(2, -1),
         )
-        self.accumulate(twice, buffers, both, doubled, beta=beta)
+        self.accumulate(doubled_parameters, buffers, doubled_grads, doubled, beta=beta)
         for name, tensor in grads.items():
-            tensor.copy_(both[name][:1])
+            tensor.copy_(doubled_grads[name][:1])
 
 
 @lru_cache
@@ -245,19 +249,18 @@ def _get_minus_one(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
 
 
 class FunctionalGradients:
-    """For any model that ``torch.func.vmap`` can run: automatic differentiation, batched.
+    """Batched automatic differentiation, for any model that ``torch.func.vmap`` can run.
 
-    Batches of different sizes are computed one size after the other, never padded, since
-    layers such as batch normalization look at all samples of a batch.
+    Batches of different sizes are computed one size after the other, without padding, because
+    layers such as batch normalization use all samples of a batch.
 
     Parameters
     ----------
     model : torch.nn.Module
-        In training mode when called.
+        It must be in training mode when gradients are computed.
     task : Task
-        The loss.
     compiled : bool
-        Whether they go through ``torch.compile``.
+        Whether to use ``torch.compile``.
     """
 
     def __init__(self, model: nn.Module, task: Task, *, compiled: bool = False) -> None:
@@ -284,7 +287,7 @@ class FunctionalGradients:
         sizes: torch.Tensor,
         scale: torch.Tensor,
     ) -> torch.Tensor:
-        """Return the scale for every sample: the task weighs the samples of a batch."""
+        """Return the scale for every sample, because the task weights the samples of a batch."""
         return scale.unsqueeze(1).expand(counts.shape)
 
     def accumulate(
@@ -296,7 +299,7 @@ class FunctionalGradients:
         *,
         beta: float = 1.0,
     ) -> None:
-        """Make ``grads`` keep * into + scale_k times the gradient of client k's mean loss."""
+        """Set ``grads`` to beta * grads + scale_k times the gradient of client k's mean loss."""
         scale = batches.coefficients[:, 0]
         for size in np.unique(batches.sizes).tolist():
             selected = np.flatnonzero(batches.sizes == size)
@@ -331,8 +334,8 @@ def _write_rows(stacked: torch.Tensor, indices: torch.Tensor | None, rows: torch
 
 
 def build_dense_gradients(model: nn.Module, task: Task) -> DenseGradients | None:
-    """Return the closed form for ``model``, None where there is none."""
-    # of these types exactly: a loss derived from one may compute something else
+    """Return the closed form for ``model``, or None if it has none."""
+    # These types exactly: a subclass may compute another loss.
     if type(task) is not CrossEntropy and type(task) is not BinaryCrossEntropy:
         return None
     if type(model) not in {LogisticRegression, MLP}:

@@ -1,4 +1,4 @@
-"""Which rows each client's local steps are on: the same as when it trains alone."""
+"""Assign rows to each client's local steps, exactly as in sequential training."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,15 +23,15 @@ class BatchSchedule:
     Attributes
     ----------
     order : tuple of int
-        Which of the clients asked is in which place.
+        The index among the given clients of the client in each position.
     rows : tensor of int64
-        Rows of the examples (S, K, B), B the largest batch or more; a batch that is smaller, or
-        of a client without so many steps, repeats its first row.
+        Rows of the examples (S, K, B), with B at least the largest batch. Smaller batches, and
+        steps that a client does not have, are padded with its first row.
     sizes : array of int64
-        True sizes of the batches (S, K), 0 where a client has no such step.
+        True sizes of the batches (S, K), 0 for steps that a client does not have.
     mask : tensor of bool
-        Whether a row counts (S, K, W), with W at most B the number of samples that a step
-        computes of every client.
+        Whether a row counts (S, K, W); W <= B is the number of samples that a step computes for
+        every client.
     learning_rates : tensor
         Learning rates (S, K).
     """
@@ -44,7 +44,7 @@ class BatchSchedule:
 
     @cached_property
     def num_active(self) -> list[int]:
-        """How many clients have each step: the first ones."""
+        """The number of clients that have each step; they are the first ones."""
         active: list[int] = np.count_nonzero(self.sizes, axis=1).tolist()
         return active
 
@@ -62,30 +62,34 @@ def build_batch_schedule(
 ) -> BatchSchedule:
     """Return the batches of ``clients`` in round ``t`` (from 0).
 
-    Every client's order of samples is drawn from its own ``rng_factories``, so that it does not depend
-    on the others. A step computes ``width`` samples of every client, by default those of the
-    largest batch. ``rows`` has room for at least ``min_capacity`` samples of a batch.
+    Every client has a separate generator for the order of its samples, so the order does not depend
+    on the others. A step computes ``width`` samples for every client, by default the size of the
+    largest batch. The last axis of ``rows`` has at least ``min_capacity`` samples.
 
     Raises
     ------
     DataError
-        If the model normalizes batches and a client has none of two samples.
+        If the model has batch normalization and a client has no batch of two samples.
     """
     counts = [examples.count(client) for client in clients]
-    steps_by_count = {count: _compute_steps(count, config, batch_norm=batch_norm) for count in set(counts)}
+    steps_by_count = {
+        count: _compute_steps(count, config, batch_norm=batch_norm) for count in set(counts)
+    }
     lengths = np.array([len(steps_by_count[count].sizes) for count in counts])
     order = np.argsort(-lengths, kind="stable")
     max_steps = int(lengths.max())
     max_batch = max(int(steps.sizes.max()) for steps in steps_by_count.values())
     widest = max(min_capacity, max_batch)
-    samples = {count: steps.compute_batch_indices(widest) for count, steps in steps_by_count.items()}
+    samples = {
+        count: steps.compute_batch_indices(widest) for count, steps in steps_by_count.items()
+    }
     rows = np.zeros((max_steps, len(clients), widest), dtype=np.int64)
     sizes = np.zeros((max_steps, len(clients)), dtype=np.int64)
     rates = np.zeros((max_steps, len(clients)))
     for position, i in enumerate(order.tolist()):
         count = counts[i]
         steps, length = steps_by_count[count], lengths[i]
-        shuffled = steps.shuffle(rng_factories[i]("batches"), count) + examples.get_start(
+        shuffled = steps.shuffle_rows(rng_factories[i]("batches"), count) + examples.get_start(
             clients[i]
         )
         rows[:length, position] = shuffled[samples[count]]
@@ -103,29 +107,29 @@ def build_batch_schedule(
 
 @dataclass(frozen=True)
 class _ClientSteps:
-    """The steps of a client, the same for all that have as many rows.
+    """The local steps of every client with a given number of rows.
 
     Attributes
     ----------
     num_used : int
-        How many samples of an epoch are in a batch.
+        Number of samples of an epoch that are in a batch.
     num_epochs : int
-        How many epochs the steps begin.
+        Number of epochs that the steps start.
     sizes : array of int64
-        Of the batches (S,).
+        Sizes of the batches (S,).
     """
 
     num_used: int
     num_epochs: int
     sizes: IntArray
 
-    def shuffle(self, rng: np.random.Generator, count: int) -> IntArray:
-        """Return a client's samples in the order of its steps, one epoch after the other."""
+    def shuffle_rows(self, rng: np.random.Generator, count: int) -> IntArray:
+        """Return a client's shuffled samples, one epoch after the other."""
         epochs = [rng.permutation(count)[: self.num_used] for _ in range(self.num_epochs)]
         return np.concatenate(epochs) if len(epochs) > 1 else epochs[0]
 
     def compute_batch_indices(self, width: int) -> IntArray:
-        """Return which of the shuffled samples are in each batch (S, width), see ``BatchSchedule``."""
+        """Return the indices in the shuffled samples of each batch (S, width)."""
         first = np.cumsum(self.sizes) - self.sizes
         within = np.arange(width)
         return first[:, None] + np.where(within < self.sizes[:, None], within, 0)
@@ -139,12 +143,12 @@ def _compute_steps(count: int, config: LocalSGDConfig, *, batch_norm: bool) -> _
 
 
 def compute_padded_batch_size(count: int, batch_size: int) -> int:
-    """Return how many samples a step computes of a client with so many rows.
+    """Return the number of samples that a step computes for a client with ``count`` rows.
 
-    It is the client's largest batch. Where the client has fewer rows than a batch it is rounded
-    up, so that many clients have the same: to a power of two, above ``FEW`` rows to four widths
-    for each doubling. A product of one sample is computed in another way alone than beside
-    others, so there are at least two.
+    It is the client's largest batch. If the client has fewer rows than a batch, it is rounded up so
+    that many clients share a width: to a power of two, and above ``MAX_POWER_OF_TWO_ROWS`` rows to
+    one of four widths for each doubling. It is at least two, because torch computes a product of
+    one sample differently alone than with others.
     """
     widths_per_doubling = 1 if count <= MAX_POWER_OF_TWO_ROWS else 4
     step = max(1, (1 << (count - 1).bit_length()) // (2 * widths_per_doubling))

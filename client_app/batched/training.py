@@ -1,4 +1,4 @@
-"""Local training of many clients in one pass."""
+"""Train many clients locally in one pass."""
 
 import math
 from collections import defaultdict
@@ -33,26 +33,26 @@ from client_app.rng import RngFactory
 from client_app.sequential import NO_STARTS
 from client_app.training import LocalSGDConfig, TrainingSetup, has_batch_norm
 
-MODEL_COPIES = 4  # a client's model, direction, gradient and the copy in the result
-ACTIVATION_COPIES = 2  # and their gradients
-MAX_GATHERED_BYTES = 2**25  # bytes of inputs of a round that are gathered in one go
+MODEL_COPIES = 4  # a client's model, velocity, gradient and the copy in the result
+ACTIVATION_COPIES = 2  # activations and their gradients
+MAX_GATHERED_BYTES = 2**25  # inputs of a round that are gathered at once
 
 
 class BatchedTrainer:
-    """Trains the clients of a process together, each as ``client_app.training.train_model`` would.
+    """Train the clients of a process in batches, as ``client_app.training.train_model`` would.
 
     w_k <- w_k - lr v_k,  v_k <- momentum v_k + grad F_k(w_k; batch) + weight_decay w_k
-    + mu (w_k - x_k), x_k its start, for all clients k at once. Each has the batches, augmentation
-    and dropout of a client that trains alone, and is equal to it up to rounding. In closed form its
-    bits do not depend on the clients beside it; with ``torch.func.vmap`` they do.
+    + mu (w_k - x_k), with x_k its start, for all clients k at once. Each client has the batches,
+    augmentation and dropout of sequential training, and equals it up to rounding. In closed form
+    its bits do not depend on the other clients; with ``torch.func.vmap`` they do.
 
     Parameters
     ----------
     setup : TrainingSetup
-        What they are trained with; of its model only the structure is used.
+        Only the structure of its model is used.
     memory_bytes : int
-        About how much the models, gradients and activations of the clients that train at the
-        same time may take; at least one client does.
+        Approximate memory limit of the models, gradients and activations of the clients that train
+        at the same time; at least one client trains.
     """
 
     def __init__(self, setup: TrainingSetup, *, memory_bytes: int) -> None:
@@ -71,7 +71,7 @@ class BatchedTrainer:
 
     @property
     def closed_form(self) -> bool:
-        """Whether the gradients need no automatic differentiation."""
+        """Whether gradients are computed in closed form, without automatic differentiation."""
         return self._dense is not None
 
     def train(self, arrays: Arrays, clients: Sequence[int], t: int) -> list[torch.Tensor]:
@@ -82,9 +82,8 @@ class BatchedTrainer:
         arrays : list of array
             The received model, in the order of the model's ``state_dict``.
         clients : sequence of int
-            Who trains, at least one.
+            At least one.
         t : int
-            Round.
 
         Returns
         -------
@@ -103,16 +102,16 @@ class BatchedTrainer:
         return stacked
 
     def plan_chunks(self, clients: Sequence[int], min_chunks: int = 1) -> list[list[int]]:
-        """Return the places of clients that train at the same time, as many as memory allows.
+        """Return the indices of the clients of each chunk, as many clients as memory allows.
 
-        In closed form they have one width: the products of a client then have one shape.
+        In closed form the clients of a chunk have one width, so that a client's products have one
+        shape.
 
         Parameters
         ----------
         clients : sequence of int
-            Who trains.
         min_chunks : int
-            Into how many parts clients of one width are divided, as far as there are so many.
+            The minimum number of chunks of the clients of one width, if there are enough clients.
         """
         widths = defaultdict[int | None, list[int]](list)
         for index, client in enumerate(clients):
@@ -135,7 +134,7 @@ class BatchedTrainer:
         t: int,
         starts: Mapping[int, Arrays] = NO_STARTS,
     ) -> tuple[list[int], list[torch.Tensor]]:
-        """Return places of ``clients`` and the models of those clients after round ``t``, stacked.
+        """Return indices in ``clients`` and the stacked models of those clients after round ``t``.
 
         Parameters
         ----------
@@ -144,7 +143,7 @@ class BatchedTrainer:
         chunk : sequence of int
             One of ``plan_chunks``.
         starts : mapping of int to Arrays
-            The models of the clients that start from another one than ``arrays``.
+            The models of the clients that do not start from ``arrays``.
         """
         self._model.train()
         others = {
@@ -163,7 +162,7 @@ class BatchedTrainer:
         }
 
     def _compute_width(self, client: int) -> int | None:
-        """Return how many samples a step computes of a client, None for those of its batch."""
+        """Return the number of samples that a step computes for a client; None for its batch size."""
         if not self.closed_form:
             return None
         return compute_padded_batch_size(self._examples.count(client), self._config.batch_size)
@@ -175,15 +174,19 @@ class BatchedTrainer:
         t: int,
         others: Mapping[int, StackedTensors],
     ) -> tuple[StackedTensors, tuple[int, ...]]:
-        """Return the stacked models and which of ``clients`` is in which place.
+        """Return the stacked models and the index in ``clients`` of each.
 
-        ``others`` are the models of clients that do not start from the one received.
+        ``others`` are the models of clients that do not start from the received one.
         """
         examples, width = self._examples, self._compute_width(clients[0])
-        rng_factories = [partial(make_generator, self._seed, round_number=t + 1, client=k) for k in clients]
+        rng_factories = [
+            partial(make_generator, self._seed, round_number=t + 1, client=k) for k in clients
+        ]
         min_capacity = 0
         if width is not None:
-            min_capacity = compute_padded_rows(width, math.prod(examples.input_shape), examples.dtype)
+            min_capacity = compute_padded_rows(
+                width, math.prod(examples.input_shape), examples.dtype
+            )
         schedule = build_batch_schedule(
             clients,
             rng_factories,
@@ -242,7 +245,7 @@ class BatchedTrainer:
         return models, schedule.order
 
     def _load_starts(self, models: StackedTensors, starts: Sequence[StackedTensors | None]) -> None:
-        """Put the start models of clients that have one in the places of the one received."""
+        """Overwrite the received model for clients that start from another one."""
         for index, start in enumerate(starts):
             if start is None:
                 continue
@@ -252,17 +255,17 @@ class BatchedTrainer:
 
     @property
     def _total_decay(self) -> float:
-        """What a step adds of w to the gradient."""
+        """The coefficient of w in the direction of a step."""
         return self._config.weight_decay + self._config.proximal_mu
 
     @property
     def _uses_velocity(self) -> bool:
-        """Whether v is kept; else a step is on w itself, with one rate for all clients."""
+        """Whether v is stored; otherwise a step changes w directly, with one rate for all clients."""
         one_rate = self._config.lr_schedule != "theorem"
         return self._config.momentum > 0 or (self._total_decay > 0 and not one_rate)
 
     def _apply_gradient_step(self, state: "_TrainState", batches: Batches, t: int) -> None:
-        """Make w <- (1 - lr (decay + mu)) w - lr grad + lr mu x_k; the batches' scale is -lr."""
+        """Apply w <- (1 - lr (decay + mu)) w - lr grad + lr mu x_k; the batches' scale is -lr."""
         rate = self._config.compute_learning_rate(t, 0, 1) if self._total_decay else 0.0
         w, beta = state.parameters, 1.0 - rate * self._total_decay
         self._gradients.accumulate(w, state.buffers, w, batches, beta=beta)
@@ -273,7 +276,7 @@ class BatchedTrainer:
     def _apply_velocity_step(
         self, state: "_TrainState", batches: Batches, rates: torch.Tensor
     ) -> None:
-        """Make v <- momentum v + grad + (decay + mu) w - mu x_k, and w <- w - lr v."""
+        """Apply v <- momentum v + grad + (decay + mu) w - mu x_k, and w <- w - lr v."""
         w, v, momentum = state.parameters, state.velocities, self._config.momentum
         self._gradients.accumulate(w, state.buffers, v, batches, beta=momentum)
         for name, tensor in w.items():
@@ -285,7 +288,7 @@ class BatchedTrainer:
             tensor.addcmul_(v[name], of_each, value=-1.0)
 
     def _estimate_client_bytes(self, client: int) -> int:
-        """Estimate what one client needs: models, gradients, a batch and its activations."""
+        """Estimate one client's memory: models, gradients, a batch and its activations."""
         rows = min(self._config.batch_size, self._examples.count(client))
         model, sample = self._memory_sizes
         return MODEL_COPIES * model + ACTIVATION_COPIES * rows * sample
@@ -301,9 +304,9 @@ class BatchedTrainer:
 
 @dataclass(frozen=True)
 class _TrainState:
-    """What a step changes: the parameters w, the buffers and v of m clients; and their starts.
+    """Parameters w, buffers and velocities v of m clients, which a step changes; and their starts.
 
-    The starts, to which mu pulls, are there with mu > 0 alone.
+    The starts, to which mu pulls, are set only if mu > 0.
     """
 
     starts: StackedTensors
@@ -334,8 +337,8 @@ class _BatchSource:
         self._dropout_rngs = [factory("dropout") for factory in rng_factories] if masked else []
         self._workspaces: dict[str, torch.Tensor] = {}
         self._gathered: torch.Tensor | None = None
-        # What is small is there for all steps at once: a step of many small operations mostly
-        # waits for them to begin.
+        # Small tensors are computed for all steps at once: a step of many small operations mostly
+        # waits for their start.
         is_active = schedule.sizes > 0
         self._active = schedule.num_active
         sizes = torch.from_numpy(schedule.sizes[is_active]).to(examples.device, examples.dtype)
@@ -357,7 +360,7 @@ class _BatchSource:
             self._inputs = x[:, : self._width].split(self._active)
 
     def get_batches(self, step: int) -> Batches:
-        """Return the batches of a step, whose inputs stay valid until the next one is made."""
+        """Return the batches of a step; their inputs stay valid until the next step."""
         sizes = self._schedule.sizes[step, : self._active[step]]
         return Batches(
             self._gather_inputs(step) if self._inputs is None else self._inputs[step],
@@ -372,7 +375,7 @@ class _BatchSource:
         """Return the inputs (m, b, ...) of a step, in memory that all steps share."""
         examples, rows = self._examples, self._rows[step]
         flat = rows.reshape(-1)
-        # In place, since gathering into fresh memory costs several times as much as the copy.
+        # In place, because gathering into new memory takes several times as long as the copy.
         if self._gathered is None or len(self._gathered) < len(flat):
             self._gathered = examples.gather_inputs(flat)
         else:

@@ -55,7 +55,9 @@ def split_client(
     if groups is not None:
         numbers, group = np.unique(groups, return_inverse=True)
         same_label = np.zeros(len(numbers), dtype=np.int64)
-        _, chosen_groups = split_client(same_label, fraction, client=client, seed=seed, purpose=purpose)
+        _, chosen_groups = split_client(
+            same_label, fraction, client=client, seed=seed, purpose=purpose
+        )
         testing = np.isin(group, chosen_groups)
         return np.flatnonzero(~testing), np.flatnonzero(testing)
     n = len(labels)

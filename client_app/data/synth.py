@@ -81,7 +81,11 @@ class SynthData:
     def get_client(self, client: int) -> ClientData:
         """Return the data of one client."""
         priority_data = self._priority_data
-        data = priority_data[client] if client in priority_data else self._generate_noisy_client(client)
+        data = (
+            priority_data[client]
+            if client in priority_data
+            else self._generate_noisy_client(client)
+        )
         rows = split_validation(
             data.y_train, self._settings.validation_fraction, client=client, seed=self._seed
         )

@@ -8,7 +8,7 @@ from torch import nn
 
 from client_app.dropout import MaskedDropout, find_dropouts, replace_dropout
 from client_app.models import CNN, SmallCNN
-from client_app.rng import uses_rng
+from client_app.rng import has_random_layers
 
 IMAGES = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 
@@ -21,11 +21,11 @@ def test_every_dropout_is_replaced() -> None:
     """Each layer knows its shape, the parameters stay, and the model draws nothing any more."""
     model = SmallCNN((1, 8, 8), 3, (6, 5), 0.2)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    assert uses_rng(model)
+    assert has_random_layers(model)
     assert replace_dropout(model, IMAGES[:2]) is model
     assert [layer.shape for _, layer in find_dropouts(model)] == [(128,), (6,), (5,)]
     assert [layer.p for _, layer in find_dropouts(model)] == [0.2] * 3
-    assert not uses_rng(model)
+    assert not has_random_layers(model)
     after = model.state_dict()
     assert list(after) == list(before)
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())

@@ -126,7 +126,7 @@ def test_samples_of_a_file_stay_there(tmp_path: Path) -> None:
     mapped[:] = x
     Counting.read = 0
     pool = pool_of(mapped)
-    examples = Examples(pool, CPU, kept_bytes=0)
+    examples = Examples(pool, CPU, max_resident_bytes=0)
     assert Counting.read == 0
     assert examples._pool is pool.x
     inputs = examples.gather_inputs(
@@ -142,7 +142,7 @@ def test_how_much_is_kept() -> None:
     """What counts is the size of all clients' samples as read."""
     needed = 8 * 4 * 3  # 8 rows of 12 pixels in a byte each
     for limit, ready in {needed: True, needed - 1: False}.items():
-        examples = Examples(pool_of(KINDS["gray"]), CPU, kept_bytes=limit)
+        examples = Examples(pool_of(KINDS["gray"]), CPU, max_resident_bytes=limit)
         assert (examples._samples is not None) is ready
 
 

@@ -251,4 +251,4 @@ def test_recurrent_models_train_alone(batching: str, monkeypatch: pytest.MonkeyP
     settings = settings_of(f"model=lstm client.batching={batching}")
     client_node = Node(settings)
     client_node.load_clients([0, 1, 2])
-    assert not client_node.trainer.trains_batched()
+    assert not client_node.trainer.is_batched()

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from client_app.models import CNN, SmallCNN
-from client_app.rng import uses_rng
+from client_app.rng import has_random_layers
 
 
 class Foreign(nn.Module):
@@ -34,4 +34,4 @@ class Foreign(nn.Module):
 )
 def test_models_that_draw(model: nn.Module, draws: bool) -> None:
     """Dropout of any kind does unless its share is 0; of a foreign model nobody knows."""
-    assert uses_rng(model) is draws
+    assert has_random_layers(model) is draws

@@ -156,8 +156,8 @@ def test_a_model_is_valid_while_it_is_used() -> None:
 def test_a_closed_form_trains_together(batching: str) -> None:
     """On every device; with ``sequential`` one client after the other, by the same path."""
     model = MLP(SHAPE, CLASSES, 7)
-    assert trainer(model, batching).trains_batched()
-    assert not trainer(model, "sequential").trains_batched()
+    assert trainer(model, batching).is_batched()
+    assert not trainer(model, "sequential").is_batched()
     assert {trainer(model, way).mode for way in (batching, "sequential")} == {
         "batched, closed form"
     }
@@ -184,7 +184,7 @@ def test_the_device_decides_for_other_models(
     """Where there is no closed form a GPU trains clients together and a CPU each alone."""
     set_device(device, monkeypatch)
     local_trainer = trainer(small_cnn(), batching)
-    assert local_trainer.trains_batched() is expected
+    assert local_trainer.is_batched() is expected
     alone = "alone, closed form" if device == "cpu" else "alone, autograd"
     assert local_trainer.mode == ("batched, autograd" if expected else alone)
 
@@ -225,7 +225,7 @@ def test_what_cannot_be_batched_trains_alone(
     """Whatever the setting and the device are."""
     set_device("cuda", monkeypatch)
     local_trainer = trainer(make(), batching)
-    assert not local_trainer.trains_batched()
+    assert not local_trainer.is_batched()
     assert local_trainer.mode == "alone, autograd"
 
 
@@ -252,8 +252,8 @@ def test_what_vmap_cannot_run_trains_alone(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(module, "log", lambda _, text, *rest: said.append(text % rest))
     model = Branching()
     local_trainer = trainer(model)
-    assert not local_trainer.trains_batched()
-    assert not local_trainer.trains_batched()
+    assert not local_trainer.is_batched()
+    assert not local_trainer.is_batched()
     (line,) = said
     assert "Branching cannot be batched" in line
     assert local_trainer.train_client(copy_arrays(model), 0, 0)[0].shape == (CLASSES, 64)
@@ -264,9 +264,9 @@ def test_trying_changes_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
     model = small_cnn(0.3)
     tried, fresh, start = trainer(model), trainer(model), copy_arrays(model)
     set_device("cuda", monkeypatch)
-    assert tried.trains_batched()
+    assert tried.is_batched()
 
-    assert fresh.trains_batched()
+    assert fresh.is_batched()
     for found, expected in zip(
         *(each(local_trainer, start, [0, 1], 2) for local_trainer in (tried, fresh)), strict=True
     ):

@@ -108,8 +108,14 @@ def _infer_integer_kind(name: str, column: Any, clients: Labels | None) -> str |
         return NAMES
     if clients is None or len(numbers) < MIN_ROWS * (int(clients.max()) + 1):
         return None
-    by_client = np.split(numbers[np.argsort(clients, kind="stable")], np.cumsum(np.bincount(clients)))
-    matches = (_is_row_number(client_numbers, name_matches=name_matches) for client_numbers in by_client if len(client_numbers))
+    by_client = np.split(
+        numbers[np.argsort(clients, kind="stable")], np.cumsum(np.bincount(clients))
+    )
+    matches = (
+        _is_row_number(client_numbers, name_matches=name_matches)
+        for client_numbers in by_client
+        if len(client_numbers)
+    )
     return ROW_NUMBERS if all(matches) else None
 
 

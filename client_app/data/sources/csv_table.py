@@ -259,7 +259,9 @@ class _TableReader:
                 f"{max(table.dropped_clients.values(), default=max(np.bincount(table.clients)))}, got "
                 f"{settings.min_samples}"
             )
-        single_row = [name for name, n in zip(remaining.client_names, counts, strict=True) if n == 1]
+        single_row = [
+            name for name, n in zip(remaining.client_names, counts, strict=True) if n == 1
+        ]
         if single_row:
             raise DataError(
                 f"data.min_samples must be at least 2 where clients have a single row of "

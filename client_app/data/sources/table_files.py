@@ -195,7 +195,9 @@ def _merge_column(columns: Sequence[Any]) -> Any:
         columns = [column.cast(common) for column in columns]
     elif kinds:
         columns = [column.cast(*kinds) for column in columns]
-    return pa.chunked_array([chunk for column in columns for chunk in column.chunks], columns[0].type)
+    return pa.chunked_array(
+        [chunk for column in columns for chunk in column.chunks], columns[0].type
+    )
 
 
 def is_number_type(kind: Any) -> bool:

@@ -312,7 +312,7 @@ def test_inputs_that_are_not_ready() -> None:
     pool = build_pooled_split(
         {k: select_split(client_data, "train") for k, client_data in data.items()}
     )
-    made = Examples(pool, CPU, torch.float64, kept_bytes=0)
+    made = Examples(pool, CPU, torch.float64, max_resident_bytes=0)
     how, task = OPTIONS["plain"], CrossEntropy()
     both = [together(model, examples, how, task, range(5)) for examples in (ready, made)]
     assert_close(both[0], both[1], 0)
