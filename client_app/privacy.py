@@ -56,7 +56,7 @@ class ClippingMod:
 def _clip_result(
     result: TrainResult, received: NamedArrays, norms: Mapping[int, float | None]
 ) -> TrainResult:
-    """Return a client's result with its update clipped; ``norm_bit`` is 1 if clipping changed it."""
+    """Return a client's result with a clipped update; ``norm_bit`` is 1 if that shortened it."""
     if result.arrays is None:
         return result
     norm = None if result.client is None else norms.get(result.client)

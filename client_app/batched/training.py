@@ -134,7 +134,7 @@ class BatchedTrainer:
         t: int,
         starts: Mapping[int, Arrays] = NO_STARTS,
     ) -> tuple[list[int], list[torch.Tensor]]:
-        """Return indices in ``clients`` and the stacked models of those clients after round ``t``.
+        """Return indices in ``clients`` and those clients' stacked models after round ``t``.
 
         Parameters
         ----------
@@ -260,7 +260,7 @@ class BatchedTrainer:
 
     @property
     def _uses_velocity(self) -> bool:
-        """Whether v is stored; otherwise a step changes w directly, with one rate for all clients."""
+        """Whether v is stored; otherwise a step changes w directly, with one rate for all."""
         one_rate = self._config.lr_schedule != "theorem"
         return self._config.momentum > 0 or (self._total_decay > 0 and not one_rate)
 

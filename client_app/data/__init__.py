@@ -1,4 +1,4 @@
-"""Federated data sets: every client's own training and test part."""
+"""Federated data sets: a training and a test split for every client."""
 
 from client_app.data.base import ClientData, FederatedData
 from client_app.data.load import load_data

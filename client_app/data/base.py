@@ -21,22 +21,22 @@ Targets = NDArray[Any]
 Samples = NDArray[Any]
 
 DTYPE_SCALES = {torch.uint8: 255, torch.int16: 32768}
-"""What samples of a type are divided by."""
+"""The divisor of samples of each dtype."""
 
 
 class LazyArray(Protocol):
-    """Samples that are read when they are asked for, such as a folder of images."""
+    """Samples that are read on demand, such as a folder of images."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(n, ...), as of the array of all samples."""
+        """The shape (n, ...) of the array of all samples."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of the numbers."""
+        """The dtype of the numbers."""
 
     def __len__(self) -> int:
-        """Return n."""
+        """Return n, the number of samples."""
 
     def __getitem__(self, rows: Any) -> Samples:
         """Return the samples of a slice or of an array of rows.
@@ -50,12 +50,12 @@ class LazyArray(Protocol):
 
 @dataclass(frozen=True)
 class ClientData:
-    """One client's own data: inputs (n, *input_shape) float32, or int64 where they are tokens.
+    """One client's data: inputs (n, *input_shape) float32, or int64 for tokens.
 
-    The targets are classes, int64 (n,); the next token at every position, int64 (n, length), -100
-    where there is none; or numbers, float32 (n,). The test part is drawn like the training part
-    and shares no row with any client's training part. The validation part, of no row unless
-    ``data.validation_fraction`` is set, is kept from the training part.
+    The targets are classes, int64 (n,); the next token at every position, int64 (n, length), or
+    -100 without a target; or numbers, float32 (n,). The test split has the distribution of the
+    training split and shares no row with any client's training split. The validation split is
+    taken from the training split; it is empty unless ``data.validation_fraction`` is set.
     """
 
     x_train: NDArray[Any]
@@ -65,24 +65,24 @@ class ClientData:
     validation: tuple[NDArray[Any], Targets] | None = None
 
     def with_validation(self, train: NDArray[np.int64], validation: NDArray[np.int64]) -> Self:
-        """Return the data with a training part of some of its rows, and others for validation."""
+        """Return the data with the training split divided into these rows."""
         x, y = self.x_train, self.y_train
-        kept = (x[validation], y[validation])
-        return replace(self, x_train=x[train], y_train=y[train], validation=kept)
+        held_out = (x[validation], y[validation])
+        return replace(self, x_train=x[train], y_train=y[train], validation=held_out)
 
 
 @dataclass(frozen=True, eq=False)
 class RowIndex(Mapping[int, NDArray[np.int64]]):
-    """Which rows are each client's, as a mapping by client id without an object for each.
+    """Each client's row indices, as a mapping by client id backed by flat arrays.
 
     Parameters
     ----------
     clients : array of int
         The clients' ids, each once, (K,).
     counts : array of int
-        How many rows each has, (K,).
+        The number of each client's rows, (K,).
     flat : array of int
-        The rows of one client after the other.
+        The row indices, one client after the other.
     """
 
     clients: NDArray[np.int64]
@@ -91,14 +91,14 @@ class RowIndex(Mapping[int, NDArray[np.int64]]):
 
     @classmethod
     def from_mapping(cls, rows: Mapping[int, NDArray[np.int64]]) -> Self:
-        """Return the rows of a mapping, in its order."""
-        counts = np.array([len(found) for found in rows.values()], dtype=np.int64)
+        """Build the index from a mapping, in its order."""
+        counts = np.array([len(indices) for indices in rows.values()], dtype=np.int64)
         flat = np.concatenate([np.zeros(0, np.int64), *rows.values()])
         return cls(np.array(list(rows), dtype=np.int64), counts, flat)
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
-        """Where in ``flat`` the rows of each client begin, (K,)."""
+        """The offset in ``flat`` of each client's rows, (K,)."""
         return np.cumsum(self.counts) - self.counts
 
     @cached_property
@@ -111,7 +111,7 @@ class RowIndex(Mapping[int, NDArray[np.int64]]):
 
     @cached_property
     def _regular(self) -> range | None:
-        """The clients where they are evenly spaced, as those of a node are."""
+        """The clients as a range if they are evenly spaced, as on a node; otherwise None."""
         clients = self.clients
         step = int(clients[1] - clients[0]) if len(clients) > 1 else 1
         if len(clients) == 0 or step <= 0:
@@ -120,7 +120,7 @@ class RowIndex(Mapping[int, NDArray[np.int64]]):
         return spaced if np.array_equal(clients, np.asarray(spaced)) else None
 
     def get_index(self, client: int) -> int:
-        """Return the place of a client in ``clients``; raises KeyError if it is not there."""
+        """Return the index of a client in ``clients``; raise KeyError if it is missing."""
         if self._regular is None:
             return int(self.get_indices([client])[0])
         if client not in self._regular:
@@ -128,17 +128,17 @@ class RowIndex(Mapping[int, NDArray[np.int64]]):
         return self._regular.index(client)
 
     def get_span(self, client: int) -> tuple[int, int]:
-        """Return where in ``flat`` a client's rows begin, and how many they are."""
+        """Return the offset in ``flat`` and the number of a client's rows."""
         index = self.get_index(client)
         return int(self.starts[index]), int(self.counts[index])
 
     def get_indices(self, clients: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the places of these clients in ``clients``, (m,).
+        """Return the indices of these clients in ``clients``, (m,).
 
         Raises
         ------
         KeyError
-            For the first one that is not there.
+            For the first missing client.
         """
         wanted = np.asarray(clients, dtype=np.int64)
         if not len(self.clients):
@@ -178,12 +178,12 @@ class RowIndex(Mapping[int, NDArray[np.int64]]):
 
 @dataclass(frozen=True)
 class PixelNormalization:
-    """Images whose pixels x in [0, 1] are inputs (x - mean_c) / spread_c, channel by channel.
+    """Normalization of pixels x in [0, 1] to inputs (x - mean_c) / std_c, for each channel c.
 
     Attributes
     ----------
     mean, std : tuple of float
-        For each channel; float32 numbers, spread above 0.
+        For each channel; float32 numbers, std > 0.
     """
 
     mean: tuple[float, ...]
@@ -191,16 +191,16 @@ class PixelNormalization:
 
     def normalize(self, pixels: torch.Tensor) -> torch.Tensor:
         """Return the inputs of pixels (n, channels, height, width)."""
-        mean, spread = self._get_channels(pixels)
-        return pixels.sub(mean).div_(spread)
+        mean, std = self._get_channels(pixels)
+        return pixels.sub(mean).div_(std)
 
     def denormalize(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return the pixels of inputs (n, channels, height, width), up to rounding."""
-        mean, spread = self._get_channels(inputs)
-        return inputs.mul(spread).add_(mean)
+        mean, std = self._get_channels(inputs)
+        return inputs.mul(std).add_(mean)
 
     def _get_channels(self, like: torch.Tensor) -> list[torch.Tensor]:
-        """Return mean and spread, (channels, 1, 1), on the device and in the type of a tensor."""
+        """Return mean and std, (channels, 1, 1), on the device and in the dtype of a tensor."""
         return [
             to_device(torch.tensor(numbers, dtype=like.dtype), like.device)[:, None, None]
             for numbers in (self.mean, self.std)
@@ -209,19 +209,19 @@ class PixelNormalization:
 
 @dataclass(frozen=True)
 class PooledSplit:
-    """One part of several clients in arrays that they share.
+    """One split of several clients, in shared arrays.
 
     Attributes
     ----------
     x : array
         Samples as read, (N, ...): uint8 images, int16 sound, tokens or float32; see
-        ``to_inputs``. Or what reads those of some rows.
+        ``to_inputs``. Or a ``LazyArray`` of them.
     y : array
         Targets (N, ...).
     rows : RowIndex
-        Which rows are a client's.
+        Each client's rows.
     pixel_scale : PixelNormalization, optional
-        Of images that are normalized.
+        The normalization of the images, if they are normalized.
     """
 
     x: NDArray[Any] | LazyArray
@@ -231,27 +231,27 @@ class PooledSplit:
 
 
 class FederatedData(Protocol):
-    """Data of ``num_clients`` clients; depends on the settings and the seed alone."""
+    """Data of ``num_clients`` clients, which depends only on the settings and the seed."""
 
     @property
     def num_clients(self) -> int:
-        """Number of clients, ids from 0."""
+        """The number of clients; ids start at 0."""
 
     @property
     def priority(self) -> tuple[int, ...]:
-        """The priority clients that the settings ask for, ascending."""
+        """The priority clients of the settings, ascending."""
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one input."""
+        """The shape of one input."""
 
     @property
     def num_classes(self) -> int:
-        """Number of classes, that of tokens where the next one is the target, 1 for numbers."""
+        """The number of classes; that of tokens for next-token targets, 1 for numbers."""
 
     @property
     def num_tokens(self) -> int | None:
-        """Number of different tokens, where the inputs are tokens."""
+        """The size of the vocabulary, or None if the inputs are no tokens."""
 
     @property
     def target(self) -> Target:
@@ -265,23 +265,23 @@ class FederatedData(Protocol):
         """Return the data of one client."""
 
     def get_targets(self, client: int) -> tuple[Targets, Targets]:
-        """Return the targets of a client's two parts, without making inputs where possible."""
+        """Return the training and test targets of a client, without building inputs if possible."""
 
     def get_labels(self, client: int) -> Labels:
-        """Return the training labels of one client, without making its inputs where possible.
+        """Return the training labels of one client, without building its inputs if possible.
 
         Raises
         ------
         SettingsError
-            If the targets are no classes.
+            If the targets are not classes.
         """
 
     def get_pooled_split(self, split: Split, clients: Sequence[int]) -> PooledSplit:
-        """Return one part of these clients, without a copy of the arrays where possible."""
+        """Return one split of these clients, without copying the arrays if possible."""
 
 
 def build_pooled_split(arrays_by_client: Mapping[int, tuple[NDArray[Any], Targets]]) -> PooledSplit:
-    """Return the pool of clients that have arrays of their own: these, one after the other."""
+    """Build a pool by concatenating the arrays of the clients."""
     counts = np.array([len(y) for _, y in arrays_by_client.values()], dtype=np.int64)
     rows = RowIndex(
         np.array(list(arrays_by_client), dtype=np.int64), counts, np.arange(counts.sum())
@@ -294,19 +294,19 @@ def build_pooled_split(arrays_by_client: Mapping[int, tuple[NDArray[Any], Target
 
 
 def select_split(data: ClientData, split: Split) -> tuple[NDArray[Any], Targets]:
-    """Return inputs and labels of one of a client's parts."""
+    """Return inputs and targets of one of a client's splits."""
     if split == "validation":
         return data.validation or (data.x_train[:0], data.y_train[:0])
     return (data.x_train, data.y_train) if split == "train" else (data.x_test, data.y_test)
 
 
 def to_inputs(samples: NDArray[Any]) -> NDArray[Any]:
-    """Return samples as read as a model's inputs, float32 or int64 (n, *input_shape).
+    """Convert samples to a model's inputs, float32 or int64 (n, *input_shape).
 
     uint8 images become (n, channels, height, width) in [0, 1], int16 sound (n, 1, length) in
-    [-1, 1), int32 tokens int64; float32 stays as it is.
+    [-1, 1), int32 tokens int64; float32 does not change.
     """
-    if not samples.flags.writeable:  # as mapped from a file: torch has no such tensors
+    if not samples.flags.writeable:  # e.g. mapped from a file, which torch does not support
         samples = samples.copy()
     inputs: NDArray[Any] = to_input_tensor(torch.from_numpy(samples), torch.float32).numpy()
     return inputs
@@ -315,16 +315,16 @@ def to_inputs(samples: NDArray[Any]) -> NDArray[Any]:
 def to_input_tensor(
     samples: torch.Tensor, dtype: torch.dtype, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return a model's inputs of samples as read, on their device: see ``to_inputs``.
+    """Convert samples to a model's inputs on their device, see ``to_inputs``.
 
     Parameters
     ----------
     samples : tensor
         (n, ...).
     dtype : torch.dtype
-        Of floating inputs.
+        The type of floating inputs.
     out : tensor, optional
-        Where the inputs go (n, *input_shape).
+        Memory for the inputs (n, *input_shape).
     """
     arranged = _move_channels_first(samples)
     if not samples.is_floating_point() and samples.dtype not in DTYPE_SCALES:
@@ -347,13 +347,13 @@ def infer_target(y: NDArray[Any]) -> Target:
 
 
 def _move_channels_first(samples: torch.Tensor) -> torch.Tensor:
-    """Return images with their channels first, and sound with its one channel."""
+    """Return images with the channels first, and sound with a channel axis."""
     if samples.dtype == torch.int16:
         return samples.unsqueeze(1)
     if samples.dtype != torch.uint8:
         return samples
-    gray = samples.ndim == len(("n", "height", "width"))
-    return samples.unsqueeze(1) if gray else samples.movedim(-1, 1)
+    is_gray = samples.ndim == len(("n", "height", "width"))
+    return samples.unsqueeze(1) if is_gray else samples.movedim(-1, 1)
 
 
 CLASSES_REQUIRED = (

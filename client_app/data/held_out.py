@@ -1,4 +1,4 @@
-"""Which clients never train, and are evaluated all the same."""
+"""Select the clients that never train but are evaluated."""
 
 from collections.abc import Collection
 
@@ -12,27 +12,25 @@ from conf.schema.data import DataSettings
 def select_held_out_clients(
     settings: DataSettings, num_clients: int, priority: Collection[int], seed: int
 ) -> tuple[int, ...]:
-    """Return the clients that ``data.holdout_client_fraction`` keeps from training, ascending.
+    """Return the clients that ``data.holdout_client_fraction`` excludes from training, ascending.
 
-    round(fraction N) of all N clients, uniformly at random. Priority clients are the ones that the
-    model is for, and are never unseen; with ``data.priority=all``, where nobody is preferred, all
-    clients are drawn from.
+    They are round(fraction N) of all N clients, uniformly at random. The model serves the priority
+    clients, so none of them is held out; with ``data.priority=all`` any client may be held out.
 
     Parameters
     ----------
     settings : DataSettings
-        ``holdout_client_fraction`` and ``priority``.
     num_clients : int
         N.
     priority : collection of int
-        The clients that the settings give priority.
+        The priority clients.
     seed : int
         The run's seed.
 
     Raises
     ------
     SettingsError
-        If the fraction is of less than one client, or of more than can be unseen.
+        If the fraction is of less than one client, or of more clients than can be held out.
     """
     fraction = settings.holdout_client_fraction
     if fraction == 0.0:

@@ -1,4 +1,4 @@
-"""From settings to data, once per process."""
+"""Load the data of the settings, once per process."""
 
 from client_app.data.base import FederatedData
 from client_app.data.sources.base import LabeledArrays
@@ -18,16 +18,16 @@ from conf.schema.data import (
 
 
 def load_data(settings: DataSettings, seed: int) -> FederatedData:
-    """Return the data set of the settings; the last one asked for is kept.
+    """Return the data set of the settings; the last one is cached.
 
     Runs that differ only in other settings, as in a sweep, share it.
 
     Raises
     ------
     DataError
-        If the data is not where the settings say.
+        If the data is missing.
     SettingsError
-        If the settings ask for more than the data holds, or for other clients than it has.
+        If the settings require more data, or other clients, than the data set has.
     """
     key = (repr(settings), seed)
     if key not in _last:
@@ -36,7 +36,7 @@ def load_data(settings: DataSettings, seed: int) -> FederatedData:
 
 
 def cache_data(settings: DataSettings, seed: int, data: FederatedData) -> None:
-    """Let ``load_data`` return this for these settings, as where another process has read it."""
+    """Make ``load_data`` return ``data`` for these settings, which another process has read."""
     _last.clear()
     _last[repr(settings), seed] = data
 
@@ -45,7 +45,7 @@ _last: dict[tuple[str, int], FederatedData] = {}
 
 
 def _build_data(settings: DataSettings, seed: int) -> FederatedData:
-    # Imported when asked for: torchvision and flwr-datasets take seconds to load.
+    # Imported on demand: torchvision and flwr-datasets take seconds to load.
     if isinstance(settings, SynthSettings):
         from client_app.data.synth import SynthData
 

@@ -1,4 +1,4 @@
-"""From settings to a model with its initial values."""
+"""Build a model with its initial values from the settings."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -68,25 +68,24 @@ def build_model(
     Parameters
     ----------
     settings : ModelSettings
-        Which one.
     input_shape : tuple of int
-        Shape of one input: of an image (channels, height, width), of sound (channels, length), of
-        a text (length,).
+        Shape of one input: (channels, height, width) of an image, (channels, length) of sound,
+        (length,) of a text.
     num_outputs : int
         Outputs of one prediction.
     seed : int
-        The run's.
+        The run's seed.
     num_tokens : int, optional
-        Size of the vocabulary, where inputs are tokens, int64; others are float32.
+        Size of the vocabulary if inputs are tokens, int64; other inputs are float32.
     sequence : bool
         Whether each position of the input has a prediction.
     pretrained : bool
-        Whether weights are read where the settings name some: not where the model is received.
+        Whether to read the weights that the settings name; a received model replaces them.
 
     Raises
     ------
     SettingsError
-        If the model cannot take inputs of this shape, or has no such outputs.
+        If the model does not support inputs of this shape, or such outputs.
     """
     _check_kind(settings, num_tokens, sequence)
     with seed_torch(derive_seed(seed, "model"), torch.device("cpu")):
@@ -108,7 +107,7 @@ def build_model_for(
     Raises
     ------
     SettingsError
-        If the model, the loss or the metric is not for such data.
+        If the model, the loss or the metric does not fit the data.
     """
     check_task(settings, data)
     return build_model(
@@ -123,9 +122,9 @@ def build_model_for(
 
 
 def create_example_inputs(input_shape: tuple[int, ...], num_tokens: int | None) -> torch.Tensor:
-    """Return two inputs of zeros."""
-    kind = torch.float32 if num_tokens is None else torch.int64
-    return torch.zeros((2, *input_shape), dtype=kind)
+    """Return two inputs of zeros, float32, or int64 for tokens."""
+    dtype = torch.float32 if num_tokens is None else torch.int64
+    return torch.zeros((2, *input_shape), dtype=dtype)
 
 
 def _create_model(settings: ModelSettings, shapes: ModelShapes, *, pretrained: bool) -> nn.Module:
@@ -162,7 +161,7 @@ def _build_small_cnn(settings: SmallCnnSettings, shapes: ModelShapes) -> nn.Modu
 
 
 def _build_celeba_cnn(settings: CelebaCnnSettings, shapes: ModelShapes) -> nn.Module:
-    # Group normalization by a group for each channel needs two numbers in it.
+    # Group normalization with one group per channel needs two numbers in a channel.
     smallest = 1 if settings.variant == "leaf" else 2
     _check_images(settings.name, shapes.input_shape, smallest)
     return CelebaCNN(shapes.input_shape, shapes.num_outputs, settings.variant)
@@ -238,18 +237,18 @@ def _check_kind(settings: ModelSettings, num_tokens: int | None, sequence: bool)
 def _check_images(
     name: str, input_shape: tuple[int, ...], min_size: int, channels: int | None = None
 ) -> None:
-    image = len(input_shape) == len(("channels", "height", "width"))
-    if not image or min(input_shape[1:]) < min_size or channels not in {None, input_shape[0]}:
-        colors = f" and {channels} channels" if channels else ""
+    is_image = len(input_shape) == len(("channels", "height", "width"))
+    if not is_image or min(input_shape[1:]) < min_size or channels not in {None, input_shape[0]}:
+        channel_text = f" and {channels} channels" if channels else ""
         raise SettingsError(
-            f"model={name} needs images of at least {min_size} x {min_size}{colors}, got inputs "
+            f"model={name} needs images of at least {min_size} x {min_size}{channel_text}, got inputs "
             f"of shape {input_shape}; model=logistic_regression and model=mlp take any"
         )
 
 
 def _check_sound(name: str, input_shape: tuple[int, ...], min_length: int) -> None:
-    sound = len(input_shape) == len(("channels", "length"))
-    if not sound or input_shape[1] < min_length:
+    is_sound = len(input_shape) == len(("channels", "length"))
+    if not is_sound or input_shape[1] < min_length:
         raise SettingsError(
             f"model={name} needs sound of a length of at least {min_length}, got inputs of shape "
             f"{input_shape}; model=logistic_regression and model=mlp take any"

@@ -1,4 +1,4 @@
-"""The convolutional networks for CelebA: LEAF's, and that of AAggFF's authors."""
+"""Define the convolutional networks for CelebA: LEAF's, and that of AAggFF's authors."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from torch import nn
 NUM_BLOCKS = 4
 NUM_CHANNELS = 32
 AVG_POOL_SIZE = 5
-"""Height and width that AAggFF's network averages to."""
+"""Height and width after the average pooling of AAggFF's network."""
 
 
 class CelebaCNN(nn.Module):
@@ -17,13 +17,13 @@ class CelebaCNN(nn.Module):
     Each convolution pads by 1 and is followed by a normalization, a 2x2 maximum pooling and a
     ReLU. All initial values are torch's own.
 
-    ``leaf``    Convolutions with bias, batch normalization, and poolings that keep an odd last
+    ``leaf``    Convolutions with bias, batch normalization, and poolings that include an odd last
                 row and column: 84 x 84 becomes 6 x 6. The running means and variances are part of
                 the model: they are sent, and averaged with the same weights as the parameters.
-                LEAF's network has none and always normalizes by the batch at hand, so that what
-                it predicts for one image depends on the others.
+                LEAF's network has none and always normalizes by the current batch, so that its
+                prediction for one image depends on the others.
     ``aaggff``  Convolutions without bias; group normalization by 32, 16, 8 and 4 groups, which
-                looks at one image alone and has no running statistics; poolings that pad by 1:
+                uses one image alone and has no running statistics; poolings that pad by 1:
                 84 x 84 becomes 7 x 7, averaged to 5 x 5.
 
     Parameters

@@ -1,4 +1,4 @@
-"""The convolutional network of FedALIGN's CIFAR-10 experiments."""
+"""Define the convolutional network of FedALIGN's CIFAR-10 experiments."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A model of the user's own, by its import path or in a file."""
+"""Import a custom model by its import path or from a file."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,20 +15,20 @@ _PATH_REQUIRED = (
 
 
 def import_model(path: str, arguments: Mapping[str, Any]) -> nn.Module:
-    """Return the model that the class or function at ``path`` makes from ``arguments``.
+    """Return the model that the class or function at ``path`` builds from ``arguments``.
 
     Parameters
     ----------
     path : str
-        ``package.module.Class`` or ``folder/file.py:Class``, there for every process of the run,
-        on the server and on the clients; see ``fedquorum.imports``.
+        ``package.module.Class`` or ``folder/file.py:Class``, available to every process of the
+        run, on the server and on the clients; see ``fedquorum.imports``.
     arguments : mapping
-        Its arguments by name.
+        Keyword arguments.
 
     Raises
     ------
     SettingsError
-        If there is no such class, it does not take these arguments, or makes no model.
+        If there is no such class, it does not take these arguments, or returns no model.
     """
     try:
         make = import_object(path)
@@ -60,19 +60,19 @@ def check_model_outputs(
     """
     model.eval()
     try:
-        found = model(inputs)
+        outputs = model(inputs)
     except Exception as error:
         raise SettingsError(
-            f"model.path must be of a model for inputs {_format_shape(tuple(inputs.shape[1:]))}, got "
-            f"{path!r}: {to_one_line(error)}"
+            f"model.path must be of a model for inputs {_format_shape(tuple(inputs.shape[1:]))}, "
+            f"got {path!r}: {to_one_line(error)}"
         ) from None
     model.train()
-    shape = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+    shape = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
     if shape != (len(inputs), *output_shape):
         returned = shape if isinstance(shape, str) else _format_shape(shape[1:])
         raise SettingsError(
-            f"model.path must be of a model with outputs {_format_shape(output_shape)}, got {path!r} "
-            f"with {returned}"
+            f"model.path must be of a model with outputs {_format_shape(output_shape)}, "
+            f"got {path!r} with {returned}"
         )
 
 

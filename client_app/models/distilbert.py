@@ -1,4 +1,4 @@
-"""DistilBERT, by transformers."""
+"""Define DistilBERT, from transformers."""
 
 from pathlib import Path
 from typing import Any
@@ -25,18 +25,18 @@ class DistilBERT(nn.Module):
     length : int
         Tokens of a text.
     layers, width, heads : int
-        Of the encoder; the base model has 6, 768 and 12. Hidden layers are 4 times as wide.
+        Sizes of the encoder; the base model has 6, 768 and 12. Hidden layers are 4 times as wide.
     dropout : float
-        Share of numbers dropped in training, of attention and before the logits too (there
+        Fraction of numbers dropped in training, also in attention and before the logits (there
         transformers' default is 0.2).
     pretrained : str, optional
-        A folder with published weights, whose own tokenizer the tokens must be of.
+        A folder with published weights; the tokens must come from its tokenizer.
 
     Raises
     ------
     SettingsError
-        If transformers is not installed, the sizes do not go together, or the weights are not
-        there or of other sizes.
+        If transformers is not installed, the sizes are inconsistent, or the weights are missing or
+        have other sizes.
 
     References
     ----------
@@ -74,15 +74,17 @@ class DistilBERT(nn.Module):
             pad_token_id=PAD_TOKEN_ID,
             num_labels=num_classes,
         )
-        kind = transformers.DistilBertForSequenceClassification
+        model_class = transformers.DistilBertForSequenceClassification
         self.classifier: nn.Module = (
-            kind(config) if pretrained is None else _load_pretrained(kind, config, pretrained)
+            model_class(config)
+            if pretrained is None
+            else _load_pretrained(model_class, config, pretrained)
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the logits (n, num_classes) of tokens (n, length)."""
-        found = self.classifier(input_ids=x, attention_mask=(x != PAD_TOKEN_ID).long())
-        logits: torch.Tensor = found.logits
+        output = self.classifier(input_ids=x, attention_mask=(x != PAD_TOKEN_ID).long())
+        logits: torch.Tensor = output.logits
         return logits
 
 
@@ -97,13 +99,15 @@ def _import_transformers() -> Any:
     return transformers
 
 
-def _load_pretrained(kind: Any, config: Any, path: str) -> nn.Module:
-    wanted = f"model.pretrained must be a folder with a DistilBERT of these sizes, got {path!r}"
+def _load_pretrained(model_class: Any, config: Any, path: str) -> nn.Module:
+    requirement = (
+        f"model.pretrained must be a folder with a DistilBERT of these sizes, got {path!r}"
+    )
     folder = Path(path).expanduser()
     if not folder.is_dir():
-        raise SettingsError(f"{wanted}: there is no such folder")
+        raise SettingsError(f"{requirement}: there is no such folder")
     try:
-        model: nn.Module = kind.from_pretrained(folder, config=config, local_files_only=True)
-    except Exception as error:  # of foreign files anything may be expected
-        raise SettingsError(f"{wanted}: {to_one_line(error)}") from None
+        model: nn.Module = model_class.from_pretrained(folder, config=config, local_files_only=True)
+    except Exception as error:  # a foreign file may raise anything
+        raise SettingsError(f"{requirement}: {to_one_line(error)}") from None
     return model

@@ -1,4 +1,4 @@
-"""EfficientNet, by torchvision."""
+"""Build EfficientNet, from torchvision."""
 
 from pathlib import Path
 
@@ -18,8 +18,8 @@ def build_efficientnet(
 
     The running means and variances of its batch normalization are part of the model: they are
     sent, and averaged with the same weights as the parameters. In training it drops whole
-    residual branches and features at random, as torchvision's does. AAggFF's authors put the
-    logits on the 7 x 7 features of a 200 x 200 image; torchvision's are on their mean.
+    residual branches and features at random, as torchvision's does. AAggFF's authors compute the
+    logits from the 7 x 7 features of a 200 x 200 image, torchvision from their mean.
 
     Parameters
     ----------
@@ -28,23 +28,23 @@ def build_efficientnet(
     num_classes : int
         Number of logits.
     pretrained : str, optional
-        A file of weights as torchvision publishes them. Those of the logits are taken where they
-        are as many, and left out otherwise.
+        A file of weights as torchvision publishes them. The weights of the logits are used if their
+        number is the same, and left out otherwise.
     dropout : float, optional
-        Share of features dropped before the logits in training; torchvision's for the variant
+        Fraction of features dropped before the logits in training; torchvision's for the variant
         (0.2 for b0) if None, 0.1 in AAggFF's experiments.
 
     Raises
     ------
     SettingsError
-        If there are no such weights in the file.
+        If the file does not have such weights.
 
     References
     ----------
     Tan and Le, EfficientNet: rethinking model scaling for convolutional neural networks
     (ICML 2019).
     """
-    # Takes seconds to import: not for those who do not ask for it.
+    # Importing takes seconds, so only if this model is used.
     from torchvision import models
 
     given = {} if dropout is None else {"dropout": dropout}
@@ -52,7 +52,7 @@ def build_efficientnet(
     if pretrained is not None:
         try:
             _load_weights(model, Path(pretrained).expanduser())
-        except Exception as error:  # of a foreign file anything may be expected
+        except Exception as error:  # a foreign file may raise anything
             raise SettingsError(
                 f"model.pretrained must be a file with torchvision's weights of efficientnet_"
                 f"{variant}, got {pretrained!r}: {to_one_line(error)}"

@@ -1,4 +1,4 @@
-"""Initial values other than torch's own."""
+"""Initialize models with other values than torch's."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,20 +15,20 @@ _INITIALIZERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def initialize_weights(model: nn.Module, scheme: str) -> None:
-    """Give convolutions and fully connected layers other weights, and biases 0.
+    """Initialize the weights of convolutions and fully connected layers, and set biases to 0.
 
-    ``default``  as they are: the model's own, which is torch's unless the model says otherwise
+    ``default``  unchanged: the model's initialization, which is torch's for most models
     ``kaiming``  N(0, 2 / fan-in), as in FedALIGN's and FedAU's experiments
     ``xavier``   N(0, 2 / (fan-in + fan-out)), as AAggFF's authors do
-    ``zeros``    0, where a convex training is to start from no prejudice
+    ``zeros``    0, an unbiased start of a convex training
 
-    All other layers keep what they have: LSTM layers, embeddings and normalizations start from
-    torch's own values under AAggFF's authors' ``xavier`` too (their src/utils.py, init_weights).
+    All other layers are unchanged: LSTM layers, embeddings and normalizations start from torch's
+    values under AAggFF's authors' ``xavier`` too (their src/utils.py, init_weights).
 
     Raises
     ------
     SettingsError
-        For zeros in a model of more than one such layer: no gradient would ever leave 0.
+        For zeros in a model of more than one such layer, whose gradients would stay 0.
 
     References
     ----------

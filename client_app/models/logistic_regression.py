@@ -1,4 +1,4 @@
-"""Multinomial logistic regression."""
+"""Define multinomial logistic regression."""
 
 import math
 

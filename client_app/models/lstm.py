@@ -1,4 +1,4 @@
-"""The recurrent network of AAggFF's next-token experiments."""
+"""Define the recurrent network of AAggFF's next-token experiments."""
 
 import torch
 from torch import nn
@@ -7,9 +7,9 @@ from torch import nn
 class LSTM(nn.Module):
     """Embedding of the tokens, LSTM layers, and the logits of the next token.
 
-    At every position of a sequence, which sees it and those before it; or after the last one
-    only, as LEAF's Shakespeare asks for one character. All initial values are torch's own. Each
-    gate has two biases, as in torch and cuDNN; counts of parameters in papers have one.
+    It predicts at every position, from that position and the previous ones; or only after the last
+    one, as for the single next character in LEAF's Shakespeare. All initial values are torch's
+    own. Each gate has two biases, as in torch and cuDNN; papers count one.
 
     Parameters
     ----------
@@ -18,9 +18,9 @@ class LSTM(nn.Module):
     num_classes : int
         Number of logits of a prediction.
     embedding : int
-        Numbers for a token: 256 for Reddit and 8 for Shakespeare in LEAF.
+        Size of a token's embedding: 256 for Reddit and 8 for Shakespeare in LEAF.
     hidden : int
-        Numbers that a layer keeps.
+        Size of a layer's state.
     layers : int
         Number of LSTM layers.
     every_position : bool

@@ -1,4 +1,4 @@
-"""A convolutional network for waveforms."""
+"""Define a convolutional network for waveforms."""
 
 from itertools import pairwise
 
@@ -6,17 +6,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-FIRST, STRIDE = 80, 4
+FIRST_KERNEL_SIZE, FIRST_STRIDE = 80, 4
 KERNEL_SIZE = 3
 POOL_SIZE = 4
 NUM_LATER_CONVS = 3
-"""Convolutions after the first."""
+"""Number of convolutions after the first."""
 
 
 def to_channels_last(x: torch.Tensor) -> torch.Tensor:
     """Return sound (n, c, l) as images of one row (n, c, 1, l), with the channels last in memory.
 
-    torch has this layout for images alone. On CPUs convolutions and poolings are faster in it.
+    torch supports this layout only for images. On CPUs convolutions and poolings are faster in it.
     """
     numbers = x.transpose(1, 2).flatten(start_dim=1)
     rows: torch.Tensor = numbers.unflatten(1, (1, -1, x.shape[1]))
@@ -26,8 +26,8 @@ def to_channels_last(x: torch.Tensor) -> torch.Tensor:
 class SoundAsImage(nn.Module):
     """Sound (n, c, l) as images of one row (n, c, 1, l).
 
-    Their channels are last in memory but in training, where torch's batch normalization adds the
-    numbers of a channel less accurately in that layout.
+    In evaluation their channels are last in memory. In training they are not, because torch's batch
+    normalization adds the numbers of a channel less accurately in that layout.
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -55,30 +55,30 @@ class M5(nn.Module):
     maximum pooling of 4 after each. The four have c, c, 2c and ``widening`` c channels; the last
     three pad by ``padding``. All initial values are torch's own. The published networks:
 
-    | whose | c | widening | padding |
+    | source | c | widening | padding |
     | --- | --- | --- | --- |
-    | Dai et al., Table 1 | 128 | 4 | not said |
+    | Dai et al., Table 1 | 128 | 4 | not stated |
     | PyTorch's tutorial on speech commands, the default here | 32 | 2 | 0 |
     | AAggFF's authors | 64 | 4 | 1 |
 
     The running means and variances of the batch normalization are part of the model: they are
     sent, and averaged with the same weights as the parameters.
 
-    The parameters have the shapes of ``torch.nn.Conv1d``, though inside the waveform is an image.
+    The parameters have the shapes of ``torch.nn.Conv1d``, although the layers process images.
 
     Parameters
     ----------
     input_shape : tuple of int
-        (channels, length), length at least ``shortest(padding)``: one channel of a second at
-        8 kHz is (1, 8000).
+        (channels, length), length at least ``compute_min_length(padding)``: one second of one
+        channel at 8 kHz is (1, 8000).
     num_classes : int
         Number of logits.
     channels : int
-        c.
+        c in the table.
     widening : int
         Channels of the last convolution, as a multiple of c.
     padding : int
-        Zeros on both sides of the input of each convolution but the first, 0 or 1.
+        Zeros on both sides of the input of each convolution except the first, 0 or 1.
 
     References
     ----------
@@ -98,7 +98,7 @@ class M5(nn.Module):
         super().__init__()
         widths = (channels, channels, 2 * channels, widening * channels)
         layers: list[nn.Module] = [
-            RowConv1d(input_shape[0], widths[0], FIRST, STRIDE),
+            RowConv1d(input_shape[0], widths[0], FIRST_KERNEL_SIZE, FIRST_STRIDE),
             *_build_layer_tail(widths[0]),
         ]
         for before, width in pairwise(widths):
@@ -117,11 +117,11 @@ class M5(nn.Module):
 
 
 def compute_min_length(padding: int) -> int:
-    """Return the length that leaves one number after all convolutions and poolings."""
+    """Return the input length that leaves one number after all convolutions and poolings."""
     length = 1
     for _ in range(NUM_LATER_CONVS):
         length = POOL_SIZE * length + KERNEL_SIZE - 1 - 2 * padding
-    return STRIDE * (POOL_SIZE * length - 1) + FIRST
+    return FIRST_STRIDE * (POOL_SIZE * length - 1) + FIRST_KERNEL_SIZE
 
 
 def _build_layer_tail(width: int) -> tuple[nn.Module, ...]:

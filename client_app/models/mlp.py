@@ -1,4 +1,4 @@
-"""The two-hidden-layer network of FedALIGN's EMNIST experiments."""
+"""Define the two-hidden-layer network of FedALIGN's EMNIST experiments."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The convolutional networks of FedAU's experiments."""
+"""Define the convolutional networks of FedAU's experiments."""
 
 from collections.abc import Sequence
 
@@ -11,11 +11,11 @@ from client_app.models.init import initialize_weights
 class SmallCNN(nn.Module):
     """Two 3x3 convolutions of 32 channels, fully connected hidden layers and the logits.
 
-    ReLU after each, a 2x2 maximum pooling after each convolution, no normalization. Where the
-    paper is silent, this is the authors' published code: the convolutions pad by 1, so that the
-    fully connected part gets 32 (h // 4) (w // 4) numbers; dropout comes before every fully
-    connected layer, that of the logits included; Kaiming initialization with biases 0 where a
-    ReLU follows, torch's own for the logits.
+    ReLU after each, a 2x2 maximum pooling after each convolution, no normalization. Details that
+    the paper omits are from the authors' published code: the convolutions pad by 1, so that the
+    fully connected layers receive 32 (h // 4) (w // 4) numbers; dropout comes before every fully
+    connected layer, including that of the logits; Kaiming initialization with biases 0 before a
+    ReLU, torch's own for the logits.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class SmallCNN(nn.Module):
         Widths of the hidden layers: 256, 64 for CIFAR-10; 128 for SVHN and Fashion-MNIST;
         512, 256 for CIFAR-100 and CINIC-10.
     dropout : float
-        Share of numbers dropped in training, below 1: 0.2 for CIFAR-100 and CINIC-10.
+        Fraction of numbers dropped in training, below 1: 0.2 for CIFAR-100 and CINIC-10.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""A small convolutional network for texts."""
+"""Define a small convolutional network for texts."""
 
 import torch
 from torch import nn
@@ -11,8 +11,8 @@ class TextCNN(nn.Module):
     """Embedding of the tokens, convolutions over 3, 4 and 5 of them, their maxima, and the logits.
 
     Each of the three has ``channels`` features, a ReLU, and the maximum over all positions;
-    dropout comes before the logits. Texts begin and end with padding, so that one token is
-    enough. The embedding of padding is 0 and stays so. All initial values are torch's own.
+    dropout comes before the logits. The convolutions pad both ends, so that one token is enough.
+    The embedding of padding is and stays 0. All initial values are torch's own.
 
     Parameters
     ----------
@@ -21,11 +21,11 @@ class TextCNN(nn.Module):
     num_classes : int
         Number of logits.
     embedding : int
-        Numbers for a token: 300 in the paper.
+        Size of a token's embedding: 300 in the paper.
     channels : int
         Features of each width: 100 in the paper.
     dropout : float
-        Share of numbers dropped in training, below 1: 0.5 in the paper.
+        Fraction of numbers dropped in training, below 1: 0.5 in the paper.
 
     References
     ----------
@@ -51,6 +51,6 @@ class TextCNN(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the logits (n, num_classes) of tokens (n, length)."""
         embedded = self.embedding(x).transpose(1, 2)  # (n, embedding, length)
-        features = [one(embedded).relu().amax(dim=2) for one in self.convolutions]
+        features = [convolve(embedded).relu().amax(dim=2) for convolve in self.convolutions]
         logits: torch.Tensor = self.logits(self.dropout(torch.cat(features, dim=1)))
         return logits
