@@ -1,4 +1,4 @@
-"""One data set, divided among clients."""
+"""Divide one data set among clients."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -40,43 +40,42 @@ from conf.schema.data import NaturalSettings, PartitionedSettings, get_num_clien
 
 
 class PartitionedData:
-    """The clients of one data set, divided among them as the settings say.
+    """The clients of one data set, divided as the settings specify.
 
-    A client's inputs are made when it is asked for: uint8 images become float32 (n, channels,
-    height, width) in [0, 1], int16 sound float32 (n, 1, length) in [-1, 1], int32 tokens int64
-    (n, length), and float32 inputs stay as they are. Until then there are the arrays, once, as
-    read or mapped from a file, or what reads them, and the rows of each client.
+    A client's inputs are built on demand: uint8 images become float32 (n, channels, height, width)
+    in [0, 1], int16 sound float32 (n, 1, length) in [-1, 1], int32 tokens int64 (n, length), and
+    float32 inputs do not change. Only one copy of the arrays is stored, as read, mapped from a file
+    or lazy, with the row indices of each client.
 
     Parameters
     ----------
     arrays : LabeledArrays
         The data set.
     settings : PartitionedSettings
-        How it is divided, and who has priority.
     seed : int
         The run's seed.
 
     Raises
     ------
     SettingsError
-        If the data does not have what the clients need, or settings of clients do not fit those
-        that it has.
+        If the data set is too small for the clients, or settings of single clients do not fit the
+        number of clients.
     DataError
-        If its own clients cannot be taken as they are; see ``partition_naturally``.
+        If the data set's own clients cannot be used; see ``partition_naturally``.
     """
 
     def __init__(self, arrays: LabeledArrays, settings: PartitionedSettings, seed: int) -> None:
         self._settings = settings
         self._seed = seed
-        arrays, shares = _partition_clients(arrays, settings, seed)
-        self._shares = _add_validation(arrays, shares, settings.validation_fraction, seed)
+        arrays, partition = _partition_clients(arrays, settings, seed)
+        self._partition = _add_validation(arrays, partition, settings.validation_fraction, seed)
         if arrays.build_for_training is not None:
-            arrays = arrays.build_for_training(self._shares.train.flat)
+            arrays = arrays.build_for_training(self._partition.train.flat)
         self._scale: PixelNormalization | None = None
         if settings.normalize:
-            arrays, self._scale = normalize_images(arrays, self._shares.train.flat)
+            arrays, self._scale = normalize_images(arrays, self._partition.train.flat)
         self._arrays = arrays
-        self.num_clients = len(self._shares)
+        self.num_clients = len(self._partition)
         self.num_classes = arrays.num_classes
         self.target = infer_target(arrays.y_train)
         self.num_tokens = arrays.num_tokens
@@ -85,7 +84,7 @@ class PartitionedData:
 
     @cached_property
     def priority(self) -> tuple[int, ...]:
-        """The priority clients that the settings ask for, ascending."""
+        """The priority clients of the settings, ascending."""
         return select_priority_clients(
             self._settings, self.num_clients, self.get_labels, self._seed
         )
@@ -93,22 +92,24 @@ class PartitionedData:
     @property
     def summary(self) -> DataSummary:
         """The interpretation of the data set, and the clients left out."""
-        shares = self._shares
+        partition = self._partition
         return DataSummary(
             self.num_clients,
             describe_target(self.target, self.num_classes),
             describe_inputs(self.input_shape, self.num_tokens),
-            rows=sum(len(part.flat) for part in (shares.train, shares.test, shares.validation)),
-            left_out=shares.dropped_clients,
+            rows=sum(
+                len(part.flat) for part in (partition.train, partition.test, partition.validation)
+            ),
+            left_out=partition.dropped_clients,
         )
 
     def get_client(self, client: int) -> ClientData:
         """Return the data of one client."""
-        return _build_client_data(self._arrays, self._shares[client])
+        return _build_client_data(self._arrays, self._partition[client])
 
     def get_targets(self, client: int) -> tuple[Targets, Targets]:
-        """Return the targets of a client's two parts."""
-        share = self._shares[client]
+        """Return the training and test targets of a client."""
+        share = self._partition[client]
         return self._arrays.y_train[share.train], self._arrays.y_test[share.test]
 
     def get_labels(self, client: int) -> Labels:
@@ -117,29 +118,29 @@ class PartitionedData:
         Raises
         ------
         SettingsError
-            If the targets are no classes.
+            If the targets are not classes.
         """
         if not self._arrays.has_classes:
             raise SettingsError(CLASSES_REQUIRED)
-        labels: Labels = self._arrays.y_train[self._shares[client].train]
+        labels: Labels = self._arrays.y_train[self._partition[client].train]
         return labels
 
     def get_pooled_split(self, split: Split, clients: Sequence[int]) -> PooledSplit:
-        """Return the arrays as read, whole, and the rows of these clients."""
+        """Return one split of these clients, with the whole arrays as read."""
         arrays = self._arrays
         if split == "test":
-            rows = self._shares.test.select_clients(clients)
+            rows = self._partition.test.select_clients(clients)
             return PooledSplit(arrays.x_test, arrays.y_test, rows, self._scale)
-        shares = self._shares.train if split == "train" else self._shares.validation
+        partition = self._partition.train if split == "train" else self._partition.validation
         return PooledSplit(
-            arrays.x_train, arrays.y_train, shares.select_clients(clients), self._scale
+            arrays.x_train, arrays.y_train, partition.select_clients(clients), self._scale
         )
 
 
 def build_single_client(
     arrays: LabeledArrays, settings: NaturalSettings, *, client: int, seed: int
 ) -> ClientData:
-    """Return arrays of one client alone, with the test set as its test part where there is one."""
+    """Return the data of a single client; its test split is the test set if there is one."""
     train, test = np.arange(len(arrays.y_train)), np.arange(len(arrays.y_test))
     if arrays.pooled:
         train, test = split_client(arrays.strata, settings.test_fraction, client=client, seed=seed)
@@ -152,14 +153,16 @@ def build_single_client(
 def _add_validation(
     arrays: LabeledArrays, partition: Partition, fraction: float, seed: int
 ) -> Partition:
-    """Return the shares with a validation part, where there is to be one."""
+    """Return the partition, with a validation split if ``fraction`` is above 0."""
     if fraction == 0:
         return partition
     strata, groups = arrays.strata, arrays.groups
 
     def split(client: int, rows: Rows) -> tuple[Rows, Rows]:
-        of_client = None if groups is None else groups[rows]
-        return split_validation(strata[rows], fraction, client=client, seed=seed, groups=of_client)
+        client_groups = None if groups is None else groups[rows]
+        return split_validation(
+            strata[rows], fraction, client=client, seed=seed, groups=client_groups
+        )
 
     return partition.with_validation(split)
 
@@ -177,7 +180,7 @@ def _build_client_data(arrays: LabeledArrays, split: ClientSplit) -> ClientData:
 def _partition_clients(
     arrays: LabeledArrays, settings: PartitionedSettings, seed: int
 ) -> tuple[LabeledArrays, Partition]:
-    """Return the share of each client, and the arrays whose rows it counts."""
+    """Return the partition, and the arrays that its rows index."""
     if isinstance(settings, NaturalSettings) and settings.partition == "natural":
         return _partition_by_client(arrays, settings, seed)
     if not arrays.pooled:
@@ -191,9 +194,9 @@ def _partition_clients(
         seed=seed,
         groups=arrays.groups,
     )
-    shares = _split_by_rule(arrays.y_train[train], arrays.y_train[test], arrays, settings, seed)
+    splits = _split_by_rule(arrays.y_train[train], arrays.y_train[test], arrays, settings, seed)
     return arrays, Partition.from_splits(
-        [ClientSplit(train[share.train], test[share.test]) for share in shares]
+        [ClientSplit(train[split.train], test[split.test]) for split in splits]
     )
 
 
@@ -251,7 +254,7 @@ def _partition_by_client(
 ) -> tuple[LabeledArrays, Partition]:
     if arrays.client_train is None:
         raise DataError("data.partition must be another than natural for data without clients")
-    shares, splits_training = partition_naturally(
+    partition, splits_training = partition_naturally(
         arrays.client_train,
         arrays.strata,
         None if arrays.pooled else arrays.client_test,
@@ -261,6 +264,6 @@ def _partition_by_client(
         groups=arrays.groups,
         names=arrays.client_names,
     )
-    if splits_training and not arrays.pooled:  # the test set is of others
+    if splits_training and not arrays.pooled:  # the test set has other clients
         arrays = replace(arrays, x_test=arrays.x_train, y_test=arrays.y_train, client_test=None)
-    return arrays, shares
+    return arrays, partition

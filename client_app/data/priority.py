@@ -1,4 +1,4 @@
-"""Which clients have priority, as the settings ask."""
+"""Select the priority clients of the settings."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,16 +13,14 @@ from conf.schema.data import DataSettings
 def select_priority_clients(
     settings: DataSettings, num_clients: int, labels: Callable[[int], Labels], seed: int
 ) -> tuple[int, ...]:
-    """Return the priority clients that the settings ask for, ascending.
+    """Return the priority clients of the settings, ascending.
 
     Parameters
     ----------
     settings : DataSettings
-        ``priority`` and ``num_priority``.
     num_clients : int
-        How many clients there are.
     labels : callable
-        Returns the training labels of a client; asked for ``heterogeneous`` only.
+        Returns the training labels of a client; called only for ``heterogeneous``.
     seed : int
         The run's seed.
     """
@@ -49,15 +47,14 @@ def select_heterogeneous_priority(
 ) -> tuple[int, ...]:
     """Return clients whose classes overlap as little as possible.
 
-    Clients are taken in random order; the next one is always one that adds the most classes
-    not covered yet, so the classes are disjoint wherever that is possible greedily.
+    The next client is always one that adds the most classes not covered yet, minus those already
+    covered; ties go by a random order. So the classes are disjoint if a greedy choice allows it.
 
     Parameters
     ----------
     classes : sequence of frozenset of int
         The classes of every client's data, by client id.
     num_priority : int
-        How many to choose.
     seed : int
         The run's seed.
     """

@@ -1,8 +1,8 @@
-"""The data of one client, on the device that it belongs to.
+"""Load the data of one client on its own device.
 
-Nobody sees all rows: not the other devices, and not the server. What all have to have in common,
-the shape of an input and the classes, is therefore in the settings, which travel with the run, and
-every device compares its own data with them.
+No party sees all rows: neither the other devices nor the server. The properties that all clients
+share, the shape of an input and the classes, are therefore in the settings, which are sent with the
+run, and every device checks its data against them.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,23 +37,21 @@ from conf.schema.data import (
 class SingleClientData:
     """``data.num_clients`` clients, of which this device has the data of one.
 
-    Nothing is read before a client's data is asked for, so a server needs no file. Whichever
-    client is asked for gets the data that is here: the node's ``client-id`` says whose it is.
+    The data is read on demand, so a server needs no file. Any client id returns the data on this
+    device; the node's ``client-id`` determines which client it is.
 
     Parameters
     ----------
     settings : DataSettings
-        Number of clients and priority.
     seed : int
         The run's seed.
     input_shape : tuple of int
         Shape of one input.
     num_classes : int
-        Number of classes.
     target : str
-        What is predicted.
+        The kind of target.
     read : callable
-        Returns the data that is here, for a client id, from which its split follows.
+        Returns the device's data for a client id, which determines its split.
 
     Raises
     ------
@@ -83,7 +81,7 @@ class SingleClientData:
 
     @property
     def summary(self) -> DataSummary:
-        """The interpretation of the data, known without making any."""
+        """The interpretation of the data, known without reading it."""
         return DataSummary(
             self.num_clients,
             describe_target(self.target, self.num_classes),
@@ -91,12 +89,12 @@ class SingleClientData:
         )
 
     def get_targets(self, client: int) -> tuple[Targets, Targets]:
-        """Return the targets of a client's two parts."""
+        """Return the training and test targets of a client."""
         data = self.get_client(client)
         return data.y_train, data.y_test
 
     def get_pooled_split(self, split: Split, clients: Sequence[int]) -> PooledSplit:
-        """Return one part of these clients."""
+        """Return one split of these clients."""
         return build_pooled_split({k: select_split(self.get_client(k), split) for k in clients})
 
     def get_labels(self, client: int) -> Labels:
@@ -112,16 +110,16 @@ class SingleClientData:
         for split, x in (("train", data.x_train), ("test", data.x_test)):
             if x.shape[1:] != self.input_shape:
                 raise DataError(
-                    f"data.path must lead to {split} inputs of the agreed shape {self.input_shape}, "
-                    f"got {x.shape[1:]}"
+                    f"data.path must lead to {split} inputs of the agreed shape "
+                    f"{self.input_shape}, got {x.shape[1:]}"
                 )
         return data
 
 
 def load_device_table(settings: CsvSettings, seed: int) -> SingleClientData:
-    """Return the data of a table that has the rows of one client, with the agreed columns.
+    """Return the data of a table with one client's rows and the agreed columns.
 
-    The client's split is that of the table of all clients, if its rows are in the same order.
+    The client's split equals that in a table of all clients if its rows are in the same order.
     """
     from client_app.data.sources.csv_table import TableSchema, read_csv_table
     from client_app.data.tabular import build_tabular_client, split_client_rows
@@ -131,8 +129,8 @@ def load_device_table(settings: CsvSettings, seed: int) -> SingleClientData:
     def read(client: int) -> ClientData:
         table = read_csv_table(settings)
         rows = np.arange(len(table.clients))
-        shares = split_client_rows(table, rows, settings, client=client, seed=seed)
-        return build_tabular_client(table, shares, settings.imputation)
+        split = split_client_rows(table, rows, settings, client=client, seed=seed)
+        return build_tabular_client(table, split, settings.imputation)
 
     return SingleClientData(
         settings,
@@ -149,14 +147,14 @@ def load_device_arrays(
     seed: int,
     arrays: Callable[[], LabeledArrays],
 ) -> SingleClientData:
-    """Return the data of a file or folder that has the samples of one client.
+    """Return the data of a file or folder with one client's samples.
 
-    Its test set is the client's test part; without one, ``data.test_fraction`` of its samples.
+    The test split is the test set if there is one, otherwise ``data.test_fraction`` of the samples.
 
     Raises
     ------
     SettingsError
-        If images are to be normalized.
+        If ``data.normalize`` is true.
     """
     from client_app.data.partitioned import build_single_client
 

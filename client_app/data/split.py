@@ -1,4 +1,4 @@
-"""A training and a test part of one client's own rows."""
+"""Split one client's rows into training, validation and test rows."""
 
 import numpy as np
 from fedquorum.rng import make_generator
@@ -19,12 +19,11 @@ def split_client(
     groups: Labels | None = None,
     purpose: str = "own-split",
 ) -> tuple[Rows, Rows]:
-    """Divide the rows of a client at random into a training and a test part.
+    """Divide the rows of a client at random into a training and a test split.
 
     Of n rows round(fraction * n) are for testing, but at least one and at most n - 1. They are
-    divided among the classes in proportion to their rows, by largest remainders, equal ones at
-    random; a class keeps at least one row for training as long as the others have enough for
-    testing.
+    divided among the classes in proportion to their rows, by largest remainders, with ties broken
+    at random. A class retains at least one row for training if the others have enough for testing.
 
     Parameters
     ----------
@@ -33,19 +32,19 @@ def split_client(
     fraction : float
         In (0, 1).
     client : int
-        The client's id, for a stream of its own.
+        The client's id, which selects its random stream.
     seed : int
         The run's seed.
     groups : array of int, optional
-        Rows with the same number stay together: then it is the groups that are divided, whatever
-        their labels, and there have to be two.
+        Rows with the same number stay together: the groups are divided instead, regardless of their
+        labels, and there must be at least two.
     purpose : str
-        What the random numbers are for.
+        The purpose of the random stream.
 
     Returns
     -------
     train, test : array of int
-        Positions in ``labels``, ascending; every one is in either.
+        Positions in ``labels``, ascending; each is in exactly one of the two.
 
     Raises
     ------
@@ -82,25 +81,25 @@ def split_client(
 def split_validation(
     labels: Labels, fraction: float, *, client: int, seed: int, groups: Labels | None = None
 ) -> tuple[Rows, Rows]:
-    """Divide a client's training part into rows for training and rows for validation.
+    """Divide a client's training rows into rows for training and rows for validation.
 
-    The test part is the same whatever the fraction. Random numbers are of a stream of their own. A
-    client with a single training row, or a single group of them, keeps it, and validates nothing.
+    The test split does not depend on the fraction, because the random stream is separate. A client
+    with a single training row, or a single group of them, has no validation rows.
 
     Parameters
     ----------
     labels : array of int
         The class of every training row, (n,).
     fraction : float
-        ``data.validation_fraction``, in [0, 1): of n rows, round(fraction * n), at least one; 0 is
-        none.
+        ``data.validation_fraction``, in [0, 1): of n rows, round(fraction * n), at least one; 0
+        for none.
     client, seed, groups
-        As of ``split_client``.
+        As for ``split_client``.
 
     Returns
     -------
     train, validation : array of int
-        Positions in ``labels``, ascending; every one is in either.
+        Positions in ``labels``, ascending; each is in exactly one of the two.
     """
     units = labels if groups is None else np.unique(groups)
     if fraction == 0 or len(units) < len(("train", "validation")):

@@ -22,19 +22,19 @@ class DataSummary:
     Parameters
     ----------
     clients : int
-        How many clients there are.
+        Number of clients.
     target : str
-        What is predicted, in words.
+        Description of the target.
     inputs : str
-        What it is predicted from, in words.
+        Description of the inputs.
     rows : int, optional
-        Rows of all clients, None where nobody has counted them.
+        Rows of all clients, None if they have not been counted.
     left_out : mapping of str to int
-        The clients with fewer rows than ``data.min_samples``, and how many rows they have.
+        The clients with fewer rows than ``data.min_samples``, and their number of rows.
     columns_left_out : mapping of str to str
-        The columns that are no inputs although nobody said so, and what they seem to hold.
+        The columns that were automatically excluded from the inputs, and what they seem to hold.
     doubts : tuple of str
-        What may have been taken for something else than it is, one sentence each.
+        Possible misinterpretations, one sentence each.
     """
 
     clients: int
@@ -46,11 +46,11 @@ class DataSummary:
     doubts: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as the manifest has it."""
+        """Return the summary in the form of the manifest."""
         return {**asdict(self), "doubts": list(self.doubts)}
 
     def format_lines(self, name: str) -> Iterator[str]:
-        """Yield it for people, each line whole; ``name`` is that of the data set."""
+        """Yield lines to print; ``name`` is that of the data set."""
         rows = "" if self.rows is None else f", {self.rows:,} rows"
         yield sanitize(
             f"Data {name}: {_format_clients(self.clients)}{rows}; target {self.target}; inputs "
@@ -60,8 +60,8 @@ class DataSummary:
         if self.left_out:
             clients = _join_names(f"{client} ({rows})" for client, rows in self.left_out.items())
             yield sanitize(
-                f"Left out by data.min_samples: {_format_clients(len(self.left_out))} with too few rows: "
-                f"{clients}",
+                f"Left out by data.min_samples: {_format_clients(len(self.left_out))} with too few "
+                f"rows: {clients}",
                 MAX_NAMES_LENGTH,
             )
         if self.columns_left_out:
@@ -92,7 +92,7 @@ def describe_inputs(input_shape: Sequence[int], num_tokens: int | None) -> str:
 
 
 def _join_names(names: Iterator[str]) -> str:
-    """Return names one after the other, the first of many."""
+    """Join names with commas, at most ``MAX_LISTED_NAMES`` of them."""
     listed = list(names)
     more = f", and {len(listed) - MAX_LISTED_NAMES} more" if len(listed) > MAX_LISTED_NAMES else ""
     return ", ".join(listed[:MAX_LISTED_NAMES]) + more

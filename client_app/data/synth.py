@@ -1,30 +1,30 @@
 """SYNTH(alpha, beta): logistic-regression data, different at every client, with noise.
 
-Priority client k (Li et al. 2020, the set-up that FedALIGN follows), N(m, s2) with variance s2:
+Priority client k (Li et al. 2020, the setup that FedALIGN follows), N(m, s2) with variance s2:
 u_k ~ N(0, alpha); entries of W_k (10 x 60) and b_k (10) ~ N(u_k, 1); B_k ~ N(0, beta); entries
 of v_k ~ N(B_k, 1); x ~ N(v_k, diag(j^-1.2)), j = 1..60; y = argmax softmax(W_k x + b_k).
-``alpha`` is theirs and changes nothing: u_k adds u_k (1 + sum_j x_j) to every logit, of which
-neither softmax nor argmax takes notice. What tells the clients apart are the entries of W_k, b_k
-and v_k, of variance 1, and ``beta``.
+``alpha`` is theirs and has no effect: u_k adds u_k (1 + sum_j x_j) to every logit, which changes
+neither softmax nor argmax. The clients differ by the entries of W_k, b_k and v_k, of variance 1,
+and by ``beta``.
 
-Non-priority client j = 1..M holds samples of the pooled priority data with two noises. The
-papers name them, their factors and two skews, equal in their runs, but do not define them; two
-reconstructions are offered, in which s_j of the irrelevant rows takes ``irrelevant_skew`` if given:
+Non-priority client j = 1..M holds samples of the pooled priority data with two kinds of noise. The
+papers name them, their factors and two skews (equal in their runs) but do not define them. There
+are two reconstructions, in which s_j of the irrelevant rows uses ``irrelevant_skew`` if given:
 
 ``additive``
     level s_j = (j / M)^(1 / skew); label y + rint(label_noise * s_j * N(0, 1)) mod 10; and
     irrelevant_fraction * s_j * D extra rows, x ~ N(0, I), label uniform.
 ``flip``
     s_j = ((j - 1) / (M - 1))^(1 / skew); label replaced by a uniform one with probability
-    label_noise / 10 * s_j; a share irrelevant_fraction * s_j of the rows replaced by
+    label_noise / 10 * s_j; a fraction irrelevant_fraction * s_j of the rows replaced by
     irrelevant ones.
 
-Training rows come from the priority clients' training parts and test rows from their test
-parts, each with the same noise, so no client trains on another's test data.
+Training rows come from the priority clients' training splits and test rows from their test splits,
+each with the same noise, so no client trains on another's test data.
 
-The number of samples, training and test part together, is that of Li et al., 50 +
-lognormal(4, 2) (``sizes: lognormal``: a few clients hold most of the data), or the same for all
-(``sizes: equal``, ``samples_per_client``).
+A client's number of samples, of both splits, is that of Li et al., 50 + lognormal(4, 2)
+(``sizes: lognormal``: a few clients hold most of the data), or the same for all (``sizes: equal``,
+``samples_per_client``).
 """
 
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ NUM_CLASSES = 10
 
 
 class SynthData:
-    """The clients of one SYNTH set-up; see the module's text for the formulas.
+    """The clients of one SYNTH setup; the module's docstring has the formulas.
 
     ``heterogeneous`` priority means the first ids: every SYNTH client differs from every other.
     """
@@ -76,7 +76,7 @@ class SynthData:
             self.priority = tuple(range(settings.num_priority))
         else:
             self.priority = parse_priority_list(settings.priority)
-        self._others = [k for k in range(self.num_clients) if k not in set(self.priority)]
+        self._non_priority = [k for k in range(self.num_clients) if k not in set(self.priority)]
 
     def get_client(self, client: int) -> ClientData:
         """Return the data of one client."""
@@ -93,7 +93,7 @@ class SynthData:
 
     @property
     def summary(self) -> DataSummary:
-        """The interpretation of the data, known without making any."""
+        """The interpretation of the data, known without generating it."""
         return DataSummary(
             self.num_clients,
             describe_target(self.target, self.num_classes),
@@ -101,7 +101,7 @@ class SynthData:
         )
 
     def get_targets(self, client: int) -> tuple[Labels, Labels]:
-        """Return the labels of a client's two parts."""
+        """Return the training and test labels of a client."""
         data = self.get_client(client)
         return data.y_train, data.y_test
 
@@ -111,7 +111,7 @@ class SynthData:
         return labels
 
     def get_pooled_split(self, split: Split, clients: Sequence[int]) -> PooledSplit:
-        """Return one part of these clients."""
+        """Return one split of these clients."""
         return build_pooled_split({k: select_split(self.get_client(k), split) for k in clients})
 
     def compute_noise_level(self, client: int) -> float:
@@ -126,12 +126,12 @@ class SynthData:
         )
 
     def _compute_level(self, client: int, skew: float) -> float:
-        j, m = self._others.index(client) + 1, len(self._others)
+        j, m = self._non_priority.index(client) + 1, len(self._non_priority)
         base = j / m if self._settings.noise == "additive" else (j - 1) / max(m - 1, 1)
         return float(base ** (1.0 / skew))
 
     def _draw_sizes(self, client: int) -> tuple[int, int]:
-        """Return how many training and test rows a client draws."""
+        """Return the numbers of training and test rows of a client."""
         if self._settings.sizes == "equal":
             total = self._settings.samples_per_client
         else:
@@ -184,7 +184,7 @@ class SynthData:
     def _generate_noisy_sample(
         self, rng: np.random.Generator, x: Inputs, y: Labels, size: int, levels: tuple[float, float]
     ) -> tuple[Inputs, Labels]:
-        """Return ``size`` rows of the pool with noise in labels and inputs (plus extra rows)."""
+        """Return ``size`` rows of the pool with noisy labels and irrelevant rows."""
         settings, (level, irrelevant_level) = self._settings, levels
         rows = rng.choice(len(y), size, replace=size > len(y))
         x, y = x[rows], y[rows]

@@ -1,4 +1,4 @@
-"""The clients of one table: each with rows, and a scale, of its own."""
+"""Build the clients of one table, each with separate rows and scaling."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -31,28 +31,27 @@ class TabularData:
     """The clients of a table.
 
     Of a client's rows ``data.test_fraction`` are for testing, see ``split_client``, and of the
-    others ``data.validation_fraction`` for validation. Its numbers are scaled by what it knows
-    itself: a missing number is the median of its column in the client's training part, with
-    ``data.imputation=mean`` the mean, and nothing tells that it was missing; then every column has
-    the mean of the training part subtracted and is divided by its standard deviation (over n, not
-    n - 1), or by 1 where that is 0. A column without any number in the training part is 0 in both
-    parts. Categories are 0 and 1 and not scaled; their columns are the same for all clients.
+    others ``data.validation_fraction`` for validation. Its numbers are scaled by the client's own
+    training rows: a missing number becomes the median of its column (the mean with
+    ``data.imputation=mean``), without a missing indicator; then the mean is subtracted from every
+    column, which is divided by its standard deviation (over n, not n - 1), or by 1 if that is 0. A
+    column without numbers in the training rows is 0 in all splits. Categories are 0 and 1 and are
+    not scaled; their columns are the same for all clients.
 
     Inputs are float32 (n, d): the numbers in the file's order, then the categories.
 
     Parameters
     ----------
-    table : Table
+    table : ClientTable
         All rows.
     settings : CsvSettings
-        How much is for testing, and who has priority.
     seed : int
         The run's seed.
 
     Raises
     ------
     SettingsError
-        If settings of clients do not fit those in the table.
+        If settings of single clients do not fit the number of clients in the table.
     """
 
     num_tokens = None
@@ -75,7 +74,7 @@ class TabularData:
 
     @cached_property
     def priority(self) -> tuple[int, ...]:
-        """The priority clients that the settings ask for, ascending."""
+        """The priority clients of the settings, ascending."""
         return select_priority_clients(
             self._settings, self.num_clients, self.get_labels, self._seed
         )
@@ -100,7 +99,7 @@ class TabularData:
         return build_tabular_client(self._table, self._rows[client], self._settings.imputation)
 
     def get_targets(self, client: int) -> tuple[Targets, Targets]:
-        """Return the targets of a client's two parts."""
+        """Return the training and test targets of a client."""
         rows = self._rows[client]
         return self._table.labels[rows.train], self._table.labels[rows.test]
 
@@ -110,21 +109,21 @@ class TabularData:
         Raises
         ------
         SettingsError
-            If the targets are no classes.
+            If the targets are not classes.
         """
         if not self._table.classes:
             raise SettingsError(CLASSES_REQUIRED)
         return self._table.labels[self._rows[client].train]
 
     def get_pooled_split(self, split: Split, clients: Sequence[int]) -> PooledSplit:
-        """Return one part of these clients."""
+        """Return one split of these clients."""
         return build_pooled_split({k: select_split(self.get_client(k), split) for k in clients})
 
 
 def split_client_rows(
     table: ClientTable, rows: Rows, settings: CsvSettings, *, client: int, seed: int
 ) -> ClientSplit:
-    """Return which of a client's rows are for training, testing and validation."""
+    """Split a client's rows into training, test and validation rows."""
     labels = table.labels[rows] if table.classes else np.zeros(len(rows), dtype=np.int64)
     train, test = split_client(labels, settings.test_fraction, client=client, seed=seed)
     training, validation = split_validation(
@@ -134,9 +133,9 @@ def split_client_rows(
 
 
 def build_tabular_client(table: ClientTable, split: ClientSplit, fill: str) -> ClientData:
-    """Return the data of a client with these rows, missing numbers by ``data.imputation``."""
+    """Return a client's data; ``fill`` is ``data.imputation``, which replaces missing numbers."""
     splits = (split.train, split.test, split.validation)
-    scaled = _scale_numbers([table.numbers[rows] for rows in splits], _FILL[fill])
+    scaled = _scale_numbers([table.numbers[rows] for rows in splits], _FILL_FUNCTIONS[fill])
     x_train, x_test, x_validation = (
         np.concatenate([numbers.astype(np.float32), table.categories[rows]], axis=1)
         for numbers, rows in zip(scaled, splits, strict=True)
@@ -145,21 +144,21 @@ def build_tabular_client(table: ClientTable, split: ClientSplit, fill: str) -> C
     return ClientData(x_train, y_train, x_test, y_test, (x_validation, y_validation))
 
 
-_FILL: Mapping[str, Callable[..., Numbers]] = {"median": np.nanmedian, "mean": np.nanmean}
+_FILL_FUNCTIONS: Mapping[str, Callable[..., Numbers]] = {"median": np.nanmedian, "mean": np.nanmean}
 
 
 def _scale_numbers(
     splits: Sequence[Numbers], compute_fill: Callable[..., Numbers]
 ) -> list[Numbers]:
-    """Return a client's numbers (n, p) part by part, by the statistics of the training part."""
+    """Scale the numbers (n, p) of a client's splits by the statistics of the training split."""
     train = splits[0]
-    known = ~np.isnan(train).all(axis=0)
+    has_numbers = ~np.isnan(train).all(axis=0)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "All-NaN slice|Mean of empty slice", RuntimeWarning)
-        missing = compute_fill(train, axis=0)
-    filled = [np.where(np.isnan(part), missing, part) for part in splits]
-    # By its ends: of equal numbers like 0.1 the mean is rounded, and the deviation not quite 0.
+        fill_values = compute_fill(train, axis=0)
+    filled = [np.where(np.isnan(numbers), fill_values, numbers) for numbers in splits]
+    # Compare the extremes: the mean of equal numbers like 0.1 is rounded, so std is not exactly 0.
     constant = filled[0].min(axis=0) == filled[0].max(axis=0)
     mean = np.where(constant, filled[0][0], filled[0].mean(axis=0))
     deviation = np.where(constant, 1.0, filled[0].std(axis=0))
-    return [np.where(known, (part - mean) / deviation, 0.0) for part in filled]
+    return [np.where(has_numbers, (numbers - mean) / deviation, 0.0) for numbers in filled]

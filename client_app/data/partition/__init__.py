@@ -2,9 +2,9 @@
 
 A partition takes the classes of all training and test rows, (n,) and (m,), or the numbers n and m
 if it ignores classes; the number N of clients; and the run's seed. ``alpha`` > 0 is a Dirichlet
-concentration, and ``samples_per_client`` the number of training rows of a client, None for as many
-as there are for all. A partition returns the ``ClientSplit`` of the clients by id, which have no row in
-common. It raises ``SettingsError`` if there are fewer rows than the clients need.
+concentration, and ``samples_per_client`` the number of training rows of a client, None for an equal
+part of all. A partition returns the ``ClientSplit`` of the clients by id, which have no row in
+common. It raises ``SettingsError`` if there are too few rows for the clients.
 """
 
 from client_app.data.partition.base import ClientSplit, Partition, Rows

@@ -1,4 +1,4 @@
-"""Define the result of every partition."""
+"""Define the result of a partition, and helpers of several partitions."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ __all__ = [
 class ClientSplit:
     """The rows of one client in the training and in the test set.
 
-    Rows for validation are of the training set, and none of ``train``.
+    Validation rows are rows of the training set that are not in ``train``.
     """
 
     train: Rows
@@ -36,31 +36,31 @@ class ClientSplit:
 
 @dataclass(frozen=True, eq=False)
 class Partition(Sequence[ClientSplit]):
-    """The shares of all clients, by client id from 0, without an object for each."""
+    """The splits of all clients, by client id from 0, stored as flat arrays."""
 
     train: RowIndex
     test: RowIndex
     validation: RowIndex
     dropped_clients: Mapping[str, int] = field(default_factory=dict)
-    """The clients that have fewer rows than were asked for, and how many they have."""
+    """The clients with fewer rows than ``data.min_samples``, and their number of rows."""
 
     @classmethod
     def from_splits(
         cls, splits: Sequence[ClientSplit], dropped_clients: Mapping[str, int] | None = None
     ) -> Self:
-        """Return the shares in arrays."""
+        """Build a partition from the splits of all clients."""
         return cls(
-            RowIndex.from_mapping({k: share.train for k, share in enumerate(splits)}),
-            RowIndex.from_mapping({k: share.test for k, share in enumerate(splits)}),
-            RowIndex.from_mapping({k: share.validation for k, share in enumerate(splits)}),
+            RowIndex.from_mapping({k: split.train for k, split in enumerate(splits)}),
+            RowIndex.from_mapping({k: split.test for k, split in enumerate(splits)}),
+            RowIndex.from_mapping({k: split.validation for k, split in enumerate(splits)}),
             dropped_clients or {},
         )
 
     def with_validation(self, split: Callable[[int, Rows], tuple[Rows, Rows]]) -> Self:
-        """Return the shares with a validation part of each training part.
+        """Return the partition with validation rows taken from the training rows.
 
-        ``split`` returns, of a client's id and n, the positions in its n training rows of those to
-        train on and of those to validate with.
+        ``split`` takes a client's id and training rows. It returns the positions in these of the
+        rows for training and of the rows for validation.
         """
         train, validation = {}, {}
         for client, rows in self.train.items():
@@ -89,12 +89,12 @@ class Partition(Sequence[ClientSplit]):
 
 
 def check_rows(num_clients: int, samples_per_client: int, num_train: int) -> None:
-    """Compare the training rows that clients of one size need with those there are.
+    """Check that there are enough training rows for clients of equal size.
 
     Raises
     ------
     SettingsError
-        If there are fewer, or none for a client.
+        If there are too few, or a client would have none.
     """
     if not 0 < num_clients * samples_per_client <= num_train:
         raise SettingsError(
@@ -104,28 +104,27 @@ def check_rows(num_clients: int, samples_per_client: int, num_train: int) -> Non
 
 
 def group_rows_by_class(labels: Labels, rng: np.random.Generator) -> dict[int, Rows]:
-    """Return the rows of each class that there is, in random order."""
+    """Return the rows of each class that occurs, in random order."""
     shuffled = rng.permutation(len(labels))
     return {int(c): shuffled[labels[shuffled] == c] for c in np.unique(labels)}
 
 
 def partition_rows(partitioner: Any, rows: Rows, **columns: NDArray[Any]) -> list[Rows]:
-    """Return the rows that a partitioner of ``flwr_datasets`` deals to each client.
+    """Return the rows that a partitioner of ``flwr_datasets`` assigns to each client.
 
     Parameters
     ----------
     partitioner : flwr_datasets.partitioner.Partitioner
-        Deals positions among ``rows``.
     rows : array of int
-        What to deal, (n,).
+        The rows to assign, (n,).
     **columns : array
-        What the partitioner goes by, (n,) each.
+        The columns that the partitioner uses, (n,) each.
     """
-    from datasets import Dataset  # imported when asked for: it takes seconds to load
+    from datasets import Dataset  # imported on demand: it takes seconds to load
 
     partitioner.dataset = Dataset.from_dict({**columns, "row": rows})
     with warnings.catch_warnings():
-        # Rows that are left over are what samples_per_client is for.
+        # With samples_per_client, unassigned rows are intended.
         warnings.filterwarnings("ignore", message="The sum of (the partition_|partition )sizes")
         return [
             partitioner.load_partition(client).with_format("numpy")[:]["row"]

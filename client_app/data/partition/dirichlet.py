@@ -1,4 +1,4 @@
-"""Class distributions by Dirichlet's law."""
+"""Partition by class distributions from Dirichlet's law."""
 
 import numpy as np
 from fedquorum.errors import SettingsError
@@ -28,34 +28,34 @@ def partition_by_dirichlet(
 ) -> list[ClientSplit]:
     """Give every client equally many training rows, their classes by kappa_n ~ Dir(alpha).
 
-    The training rows are dealt by ``flwr_datasets.partitioner.InnerDirichletPartitioner``: row by
-    row to a random client, of a class drawn by its kappa_n (L,). Where all rows of a class are
-    dealt, all kappa_n go on without it; so the more of the data is dealt, the more the clients'
-    distributions together have to be that of the data.
+    ``flwr_datasets.partitioner.InnerDirichletPartitioner`` assigns the training rows: row by row to
+    a random client, of a class drawn by its kappa_n (L,). When a class has no row left, all kappa_n
+    continue without it; so the more of the data is assigned, the closer the clients' combined
+    distribution is to that of the data.
 
-    The test rows of each class are dealt in proportion to the clients' training rows of that
+    The test rows of each class are assigned in proportion to the clients' training rows of that
     class, rounded so that they add up: client n gets those from floor(m (d_0 + .. + d_n-1) / D)
     to floor(m (d_0 + .. + d_n) / D), where m is the number of test rows of the class, D that of
     training rows and d_n that of client n.
 
-    Near alpha = 0 a client has one class, at infinity all are alike. None as ``samples_per_client``
-    is floor(rows / N).
+    Near alpha = 0 a client has one class; as alpha goes to infinity all clients have the same
+    distribution. ``samples_per_client`` is floor(rows / N) by default.
 
     Raises
     ------
     SettingsError
-        Also if a client is left without a class (for alpha below 0.1, where NumPy's kappa_n may
-        have zeros), or if its test part would be empty.
+        Also if no class is left for a client (for alpha below 0.1, where NumPy's kappa_n may have
+        zeros), or if its test split would be empty.
 
     Notes
     -----
-    The clients of FedAU's published code (https://github.com/IBM/fedau) do not have equally many
-    rows: it divides each class among them in proportion to their kappa_n.
+    The clients of FedAU's published code (https://github.com/IBM/fedau) differ in size: it divides
+    each class among them in proportion to their kappa_n.
 
     References
     ----------
     The law: Wang and Ji, A lightweight method for tackling unknown participation statistics in
-    federated averaging (ICLR 2024). The dealing: Acar et al., Federated learning based on dynamic
+    federated averaging (ICLR 2024). The assignment: Acar et al., Federated learning based on dynamic
     regularization (ICLR 2021).
     """
     size = samples_per_client or len(train_labels) // num_clients
@@ -63,32 +63,32 @@ def partition_by_dirichlet(
     train = _assign_training_rows(train_labels, [size] * num_clients, alpha, seed)
     test: list[list[Rows]] = [[] for _ in train]
     for c, rows in group_rows_by_class(test_labels, make_generator(seed, "dirichlet-test")).items():
-        dealt = np.array(
+        counts = np.array(
             [np.count_nonzero(train_labels[rows_of_client] == c) for rows_of_client in train]
         )
         total = int(np.count_nonzero(train_labels == c))
-        for test_of_client, part in zip(
-            test, _split_proportionally(rows, dealt, total), strict=True
+        for test_of_client, rows_of_class in zip(
+            test, _split_proportionally(rows, counts, total), strict=True
         ):
-            test_of_client.append(part)
-    shares = [
-        ClientSplit(train_rows, np.concatenate(parts))
-        for train_rows, parts in zip(train, test, strict=True)
+            test_of_client.append(rows_of_class)
+    splits = [
+        ClientSplit(train_rows, np.concatenate(test_rows))
+        for train_rows, test_rows in zip(train, test, strict=True)
     ]
-    for client, share in enumerate(shares):
-        if not len(share.test):
+    for client, split in enumerate(splits):
+        if not len(split.test):
             raise SettingsError(
                 "data.samples_per_client must be large enough, and data.num_clients small enough, "
                 f"for every client to have test rows, got {size} and {num_clients}: client "
                 f"{client} has no fair share of the {len(test_labels)} test rows"
             )
-    return shares
+    return splits
 
 
 def _assign_training_rows(labels: Labels, sizes: list[int], alpha: float, seed: int) -> list[Rows]:
-    """Return so many rows for each client."""
+    """Return ``sizes[n]`` training rows for each client n."""
     order = make_generator(seed, "dirichlet-train").permutation(len(labels))
-    # Imported when asked for: it takes seconds to load.
+    # Imported on demand: it takes seconds to load.
     from flwr_datasets.partitioner import InnerDirichletPartitioner
 
     partitioner = InnerDirichletPartitioner(
@@ -98,7 +98,7 @@ def _assign_training_rows(labels: Labels, sizes: list[int], alpha: float, seed: 
         shuffle=False,
         seed=derive_seed(seed, "dirichlet-partitioner"),
     )
-    # It takes classes to be 0, 1, .. without gaps.
+    # The partitioner expects classes 0, 1, .. without gaps.
     _, codes = np.unique(labels[order], return_inverse=True)
     try:
         with np.errstate(invalid="ignore"):
@@ -111,6 +111,6 @@ def _assign_training_rows(labels: Labels, sizes: list[int], alpha: float, seed: 
 
 
 def _split_proportionally(rows: Rows, counts: Counts, total: int) -> list[Rows]:
-    """Return for each client the share dealt (N,) / total of ``rows``."""
+    """Return the fraction counts (N,) / total of ``rows`` for each client."""
     ends = len(rows) * np.cumsum(counts) // max(total, 1)
     return np.split(rows[: ends[-1]], ends[:-1])

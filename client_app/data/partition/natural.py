@@ -1,4 +1,4 @@
-"""The clients that the data itself has."""
+"""Partition by the clients that the data itself names."""
 
 from collections.abc import Sequence
 
@@ -23,44 +23,44 @@ def partition_naturally(
     groups: Labels | None = None,
     names: Sequence[str] | None = None,
 ) -> tuple[Partition, bool]:
-    """Give every client that the training set names its own rows.
+    """Give every client that the training set names its rows.
 
     The ids of ``client_train``, ascending, become clients 0, 1, .. If the test set has rows of
-    every one of them, as for spoken digits by speaker, a client's test part is these rows. If it
+    every client, as for spoken digits by speaker, these rows are the clients' test splits. If it
     has rows of none of them, as for MNIST by writer, or names no clients, then the whole test set
-    is left out, and every client's own training rows are divided at random, ``test_fraction`` of
-    them for testing; see ``split_client``. Test rows of others are left out in either case.
+    is left out, and every client's training rows are divided at random, ``test_fraction`` of them
+    for testing; see ``split_client``. Test rows of other clients are left out in either case.
 
     Parameters
     ----------
     client_train : array of int
-        Whose every training row is, (n,).
+        The client of every training row, (n,).
     y_train : array of int
         The class of every training row, (n,).
     client_test : array of int, optional
-        Whose every test row is.
+        The client of every test row.
     test_fraction : float
         In (0, 1).
     seed : int
         The run's seed.
     min_samples : int, optional
-        Clients with fewer training rows, before any of them are taken for testing, are left out.
+        Clients with fewer training rows, including those for testing, are left out.
     groups : array of int, optional
-        Rows that stay together when a client's rows are divided, (n,).
+        Rows with the same number stay together when a client's rows are divided, (n,).
     names : sequence of str, optional
-        What the clients are called, by their ids in ``client_train``; by default by these ids.
+        The clients' names, by their ids in ``client_train``; by default these ids.
 
     Returns
     -------
-    shares : Division
-        By client id; no row is given twice.
-    own : bool
-        Whether the test parts are rows of the training set.
+    partition : Partition
+        By client id; no row occurs twice.
+    splits_training : bool
+        Whether the test splits are rows of the training set.
 
     Raises
     ------
     DataError
-        If the test set has rows of some clients only, or there are none and a client has fewer
+        If the test set has rows of only some of the clients; if it has none, and a client has fewer
         than two training rows, or a single group of them; or if all clients are left out.
     """
     ids, counts = np.unique(client_train, return_counts=True)
@@ -88,30 +88,30 @@ def partition_naturally(
                 "data.partition must be another than natural where client_test has some clients "
                 f"of client_train only (it must have all or none), got no {name}"
             )
-        nothing = RowIndex.from_mapping({k: np.zeros(0, dtype=np.int64) for k in train})
-        return Partition(train, test, nothing, left_out), False
-    shares = []
+        empty = RowIndex.from_mapping({k: np.zeros(0, dtype=np.int64) for k in train})
+        return Partition(train, test, empty, left_out), False
+    splits = []
     for client, (name, rows) in enumerate(zip(ids, train.values(), strict=True)):
         client_groups = None if groups is None else groups[rows]
         if len(rows) == 1 or (client_groups is not None and len(np.unique(client_groups)) == 1):
             raise DataError(
                 "data.partition must be another than natural where a client has fewer than 2 rows "
-                f"to divide into a training and a test part, got 1 row of client {get_client_name(name)} "
-                "(data.min_samples=2 leaves such clients out)"
+                f"to divide into a training and a test part, got 1 row of client "
+                f"{get_client_name(name)} (data.min_samples=2 leaves such clients out)"
             )
-        for_training, for_testing = split_client(
+        train_positions, test_positions = split_client(
             y_train[rows], test_fraction, client=client, seed=seed, groups=client_groups
         )
-        shares.append(ClientSplit(rows[for_training], rows[for_testing]))
-    return Partition.from_splits(shares, left_out), True
+        splits.append(ClientSplit(rows[train_positions], rows[test_positions]))
+    return Partition.from_splits(splits, left_out), True
 
 
 def _group_rows(ids: ClientOfRow, client_of_row: ClientOfRow) -> RowIndex:
-    """Return the rows of each of ``ids``, ascending, as those of clients 0, 1, .."""
+    """Return the rows of each of ``ids``, ascending, as those of clients 0, 1, ..."""
     order = np.argsort(client_of_row, kind="stable")
     ordered = client_of_row[order]
     starts, ends = (np.searchsorted(ordered, ids, side) for side in ("left", "right"))
     counts = ends - starts
-    if counts.sum() < len(order):  # rows of others are left out
+    if counts.sum() < len(order):  # rows of other clients are left out
         order = order[np.isin(ordered, ids)]
     return RowIndex(np.arange(len(ids)), counts, order)

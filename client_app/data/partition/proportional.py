@@ -1,4 +1,4 @@
-"""Classes divided in proportion to the clients' class shares, so that clients differ in size."""
+"""Partition each class in proportion to the clients' class shares, so that sizes differ."""
 
 import numpy as np
 from fedquorum.errors import SettingsError
@@ -12,14 +12,16 @@ from client_app.data.partition.base import ClientSplit, Rows, group_rows_by_clas
 def partition_proportionally(
     train_labels: Labels, test_labels: Labels, *, num_clients: int, alpha: float, seed: int
 ) -> list[ClientSplit]:
-    """Give client n of the rows of class c the share kappa_n,c / sum_m kappa_m,c.
+    """Give client n the fraction kappa_n,c / sum_m kappa_m,c of the rows of class c.
 
-    kappa_n ~ Dir(alpha) over the L classes, shape (L,), drawn for each client. Every row is dealt,
-    and clients differ in size: client n has sum_c n_c kappa_n,c / sum_m kappa_m,c rows of the n_c
-    of each class. Of a class the rows from floor(n_c q_n-1) to floor(n_c q_n) are client n's, where
-    q_n is the sum of the shares of the clients up to n. Test rows are dealt by the same kappa_n.
+    kappa_n ~ Dir(alpha) over the L classes, shape (L,), is drawn for each client. Every row is
+    assigned, and clients differ in size: with n_c rows in class c, client n has
+    sum_c n_c kappa_n,c / sum_m kappa_m,c rows. Client n gets the rows of a class from
+    floor(n_c q_n-1) to floor(n_c q_n), where q_n is the sum of the fractions of the clients up to
+    n. Test rows are assigned by the same kappa_n.
 
-    Near alpha = 0 a client has one class, at infinity all are alike.
+    Near alpha = 0 a client has one class; as alpha goes to infinity all clients have the same
+    distribution.
 
     Raises
     ------
@@ -28,7 +30,7 @@ def partition_proportionally(
 
     References
     ----------
-    The authors' code of Wang and Ji, A lightweight method for tackling unknown participation
+    The authors' code for Wang and Ji, A lightweight method for tackling unknown participation
     statistics in federated averaging (ICLR 2024).
     """
     classes = np.unique(train_labels)
@@ -38,29 +40,32 @@ def partition_proportionally(
     total = np.maximum(kappa.sum(axis=0), np.finfo(float).tiny)
     ends = np.minimum(np.cumsum(kappa, axis=0) / total, 1.0)  # (N, L), the last row is 1
     ends[-1] = 1.0
-    place = {int(c): i for i, c in enumerate(classes)}
+    class_index = {int(c): i for i, c in enumerate(classes)}
     train, test = (
-        _assign_rows(labels, ends, place, seed, f"proportional-{part}")
-        for part, labels in (("train", train_labels), ("test", test_labels))
+        _assign_rows(labels, ends, class_index, seed, f"proportional-{split}")
+        for split, labels in (("train", train_labels), ("test", test_labels))
     )
-    for client, (rows, tested) in enumerate(zip(train, test, strict=True)):
-        if not len(rows) or not len(tested):
+    for client, (train_rows, test_rows) in enumerate(zip(train, test, strict=True)):
+        if not len(train_rows) or not len(test_rows):
             raise SettingsError(
                 "data.num_clients must be small enough, and data.alpha large enough, for every "
                 f"client to have training and test rows, got {num_clients} and {alpha}: client "
-                f"{client} has {len(rows)} and {len(tested)}"
+                f"{client} has {len(train_rows)} and {len(test_rows)}"
             )
-    return [ClientSplit(rows, tested) for rows, tested in zip(train, test, strict=True)]
+    return [
+        ClientSplit(train_rows, test_rows)
+        for train_rows, test_rows in zip(train, test, strict=True)
+    ]
 
 
 def _assign_rows(
     labels: Labels, ends: NDArray[np.float64], class_index: dict[int, int], seed: int, purpose: str
 ) -> list[Rows]:
-    """Return each client's rows, those of each class between its neighbors' ends."""
-    parts: list[list[Rows]] = [[np.zeros(0, dtype=np.int64)] for _ in ends]
+    """Return each client's rows; ``ends`` has the cumulative fractions of each class (N, L)."""
+    rows_by_client: list[list[Rows]] = [[np.zeros(0, dtype=np.int64)] for _ in ends]
     for c, rows in group_rows_by_class(labels, make_generator(seed, purpose)).items():
         if c in class_index:
             cuts = np.floor(len(rows) * ends[:-1, class_index[c]]).astype(np.int64)
-            for found, part in zip(parts, np.split(rows, cuts), strict=True):
-                found.append(part)
-    return [np.concatenate(found) for found in parts]
+            for client_rows, client_part in zip(rows_by_client, np.split(rows, cuts), strict=True):
+                client_rows.append(client_part)
+    return [np.concatenate(client_rows) for client_rows in rows_by_client]

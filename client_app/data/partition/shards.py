@@ -1,4 +1,4 @@
-"""Shards of one class each."""
+"""Partition into shards of one class each."""
 
 import warnings
 
@@ -22,25 +22,23 @@ def partition_by_shards(
 ) -> list[ClientSplit]:
     """Give every client ``shards_per_client`` random shards of one class each.
 
-    The shards are dealt by ``flwr_datasets.partitioner.ShardPartitioner``. It cuts the data
-    sorted by label into blocks; rows beyond a multiple of ``shard_size`` in a class are left
-    out first, so that no block straddles two classes. With each shard goes an equal part of as many
-    of the class's test rows as are fair, floor(test rows * rows in shards / rows): a client's
-    test part has its training part's classes, in the same proportions up to one row a shard. Of
-    each shard its client keeps the first ``samples_per_shard`` training rows (None for all), and
-    all of its test rows.
+    ``flwr_datasets.partitioner.ShardPartitioner`` assigns the shards. It cuts the data sorted by
+    label into blocks; rows beyond a multiple of ``shard_size`` in a class are left out first, so
+    that no block has two classes. Each shard gets an equal part of floor(test rows * rows in shards
+    / rows) test rows of its class: a client's test split has the classes of its training split, in
+    the same proportions up to one row a shard. A client retains the first ``samples_per_shard``
+    training rows of each shard (None for all), and all of its test rows.
 
     Raises
     ------
     SettingsError
-        If there are fewer shards than the clients need, or a shard's share of the test rows
-        would be empty.
+        If there are too few shards for the clients, or a shard would have no test row.
     """
     rng = make_generator(seed, "shards")
     train_rows = group_rows_by_class(train_labels, rng)
     test_rows = group_rows_by_class(test_labels, rng)
-    kept = {c: rows[: len(rows) // shard_size * shard_size] for c, rows in train_rows.items()}
-    available = sum(len(rows) for rows in kept.values()) // shard_size
+    usable = {c: rows[: len(rows) // shard_size * shard_size] for c, rows in train_rows.items()}
+    available = sum(len(rows) for rows in usable.values()) // shard_size
     needed = num_clients * shards_per_client
     if needed > available:
         raise SettingsError(
@@ -49,7 +47,7 @@ def partition_by_shards(
             f"{num_clients} * {shards_per_client} = {needed}"
         )
     test_parts: dict[int, list[Rows]] = {}
-    for c, rows in kept.items():
+    for c, rows in usable.items():
         shards, class_test_rows = (
             len(rows) // shard_size,
             test_rows.get(c, np.empty(0, dtype=np.int64)),
@@ -62,9 +60,9 @@ def partition_by_shards(
             )
         if shards:
             test_parts[c] = np.array_split(class_test_rows[:fair_share], shards)
-    order = np.concatenate([kept[c] for c in sorted(kept)])
-    shard_of_row = np.concatenate([np.arange(len(kept[c])) // shard_size for c in sorted(kept)])
-    # Imported when asked for: these take seconds to load.
+    order = np.concatenate([usable[c] for c in sorted(usable)])
+    shard_of_row = np.concatenate([np.arange(len(usable[c])) // shard_size for c in sorted(usable)])
+    # Imported on demand: these take seconds to load.
     from datasets import Dataset
     from flwr_datasets.partitioner import ShardPartitioner
 
@@ -80,22 +78,24 @@ def partition_by_shards(
         {"label": train_labels[order], "row": order, "shard": shard_of_row}
     )
     with warnings.catch_warnings():
-        # datasets 4 sorts by an argument that pyarrow 25 deprecates, which is not the user's doing
+        # datasets 4 sorts with an argument that pyarrow 25 deprecates; the user cannot change that.
         warnings.filterwarnings(
             "ignore", message="Specifying null_placement", category=FutureWarning
         )
-        parts = [partitioner.load_partition(client).to_dict() for client in range(num_clients)]
-    return [_build_client_split(part, test_parts, shard_size, samples_per_shard) for part in parts]
+        client_tables = [partitioner.load_partition(client).to_dict() for client in range(num_clients)]
+    return [
+        _build_client_split(table, test_parts, shard_size, samples_per_shard) for table in client_tables
+    ]
 
 
 def _build_client_split(
-    part: dict[str, list[int]],
+    table: dict[str, list[int]],
     test_parts: dict[int, list[Rows]],
     shard_size: int,
     samples_per_shard: int | None,
 ) -> ClientSplit:
-    shards = sorted(set(zip(part["label"], part["shard"], strict=True)))
+    shards = sorted(set(zip(table["label"], table["shard"], strict=True)))
     test = np.concatenate([test_parts[c][shard] for c, shard in shards])
-    # (shards_per_client, shard_size): the rows of a shard are dealt in one piece
-    train = np.array(part["row"], dtype=np.int64).reshape(-1, shard_size)
+    # (shards_per_client, shard_size): the rows of a shard are consecutive
+    train = np.array(table["row"], dtype=np.int64).reshape(-1, shard_size)
     return ClientSplit(train[:, :samples_per_shard].reshape(-1), test)

@@ -1,4 +1,4 @@
-"""Random rows for every client: equally many, or sizes by Dirichlet's law."""
+"""Partition into random rows: equally many for every client, or sizes by Dirichlet's law."""
 
 from typing import Any
 
@@ -18,17 +18,17 @@ def partition_iid(
     samples_per_client: int | None = None,
     seed: int,
 ) -> list[ClientSplit]:
-    """Give every client equally many random rows, dealt by ``flwr_datasets``' IidPartitioner.
+    """Give every client equally many random rows, by ``flwr_datasets``' IidPartitioner.
 
-    Without ``samples_per_client`` all rows are dealt, and some clients have one more than others;
-    so are the test rows in any case.
+    Without ``samples_per_client`` all training rows are assigned, and some clients have one more
+    than others. All test rows are assigned in either case.
     """
     used = num_train
     if samples_per_client is not None:
         check_rows(num_clients, samples_per_client, num_train)
         used = num_clients * samples_per_client
     _check_clients(num_clients, used, num_test)
-    # Imported when asked for: it takes seconds to load.
+    # Imported on demand: it takes seconds to load.
     from flwr_datasets.partitioner import IidPartitioner
 
     return _build_client_splits(
@@ -42,14 +42,14 @@ def partition_iid(
 def partition_by_quantity(
     num_train: int, num_test: int, *, num_clients: int, alpha: float, seed: int
 ) -> list[ClientSplit]:
-    """Give every client random rows, as many as its share of all, q ~ Dir(alpha) (N,).
+    """Give every client random rows in numbers proportional to q ~ Dir(alpha), (N,).
 
-    Every client has one row of the training and of the test set. The others, n - N and m - N,
-    are divided by q, rounded to the largest remainders, and dealt by ``flwr_datasets``'
-    SizePartitioner. So all clients have the same law of classes, and a client's test part is to
-    its training part as the test set to the training set, up to rounding.
+    Every client gets one row of the training and of the test set. The others, n - N and m - N, are
+    divided by q, rounded to the largest remainders, and assigned by ``flwr_datasets``'
+    SizePartitioner. So the classes of all clients have the same distribution, and the ratio of a
+    client's test and training rows is that of the whole sets, up to rounding.
 
-    Near alpha = 0 one client has nearly all rows, at infinity all have equally many.
+    Near alpha = 0 one client has nearly all rows; as alpha goes to infinity all have equally many.
 
     References
     ----------
@@ -88,5 +88,5 @@ def _check_clients(num_clients: int, num_train: int, num_test: int) -> None:
 def _build_client_splits(
     train: Rows, test: Rows, train_partitioner: Any, test_partitioner: Any
 ) -> list[ClientSplit]:
-    parts = partition_rows(train_partitioner, train), partition_rows(test_partitioner, test)
-    return [ClientSplit(*client_rows) for client_rows in zip(*parts, strict=True)]
+    rows = partition_rows(train_partitioner, train), partition_rows(test_partitioner, test)
+    return [ClientSplit(*client_rows) for client_rows in zip(*rows, strict=True)]
