@@ -162,7 +162,7 @@ class BatchedTrainer:
         }
 
     def _compute_width(self, client: int) -> int | None:
-        """Return the number of samples that a step computes for a client; None for its batch size."""
+        """Return the number of samples that a step computes for a client, or None."""
         if not self.closed_form:
             return None
         return compute_padded_batch_size(self._examples.count(client), self._config.batch_size)

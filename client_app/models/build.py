@@ -241,8 +241,8 @@ def _check_images(
     if not is_image or min(input_shape[1:]) < min_size or channels not in {None, input_shape[0]}:
         channel_text = f" and {channels} channels" if channels else ""
         raise SettingsError(
-            f"model={name} needs images of at least {min_size} x {min_size}{channel_text}, got inputs "
-            f"of shape {input_shape}; model=logistic_regression and model=mlp take any"
+            f"model={name} needs images of at least {min_size} x {min_size}{channel_text}, got "
+            f"inputs of shape {input_shape}; model=logistic_regression and model=mlp take any"
         )
 
 

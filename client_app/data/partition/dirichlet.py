@@ -55,8 +55,8 @@ def partition_by_dirichlet(
     References
     ----------
     The law: Wang and Ji, A lightweight method for tackling unknown participation statistics in
-    federated averaging (ICLR 2024). The assignment: Acar et al., Federated learning based on dynamic
-    regularization (ICLR 2021).
+    federated averaging (ICLR 2024). The assignment: Acar et al., Federated learning based on
+    dynamic regularization (ICLR 2021).
     """
     size = samples_per_client or len(train_labels) // num_clients
     check_rows(num_clients, size, len(train_labels))

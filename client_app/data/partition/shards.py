@@ -82,9 +82,12 @@ def partition_by_shards(
         warnings.filterwarnings(
             "ignore", message="Specifying null_placement", category=FutureWarning
         )
-        client_tables = [partitioner.load_partition(client).to_dict() for client in range(num_clients)]
+        client_tables = [
+            partitioner.load_partition(client).to_dict() for client in range(num_clients)
+        ]
     return [
-        _build_client_split(table, test_parts, shard_size, samples_per_shard) for table in client_tables
+        _build_client_split(table, test_parts, shard_size, samples_per_shard)
+        for table in client_tables
     ]
 
 

@@ -10,35 +10,35 @@ from client_app.data.base import Labels, LazyArray, Samples, Targets
 from client_app.data.split import Rows
 
 IGNORED_TARGET = -100
-"""The target of a position of a sequence at which nothing is to be predicted."""
+"""The label of a position of a sequence without a target."""
 
 
 @dataclass(frozen=True)
 class LabeledArrays:
-    """One data set as it is published: n training and m test samples, each with its target.
+    """One data set as published: n training and m test samples with their targets.
 
     ``x_train`` (n, ...) and ``x_test`` (m, ...) are images as read, uint8 (n, height, width) or
     (n, height, width, channels), sound as read, int16 (n, length), tokens, int32 (n, length) from
     0 to ``num_tokens`` - 1, or float32 of any shape. They are arrays, which may be mapped from a
-    file, or collections that read a sample when it is asked for.
+    file, or a ``LazyArray``.
 
-    ``y_train`` and ``y_test`` are classes, int64 (n,), from 0 to ``num_classes`` - 1; or at every
-    position of a sequence the token that comes next, int64 (n, length), ``NO_TARGET`` where there
-    is none; or numbers, float32 (n,), with 1 as ``num_classes``.
+    ``y_train`` and ``y_test`` are classes, int64 (n,), from 0 to ``num_classes`` - 1; or the next
+    token at every position of a sequence, int64 (n, length), ``IGNORED_TARGET`` without a target;
+    or numbers, float32 (n,), with 1 as ``num_classes``.
 
-    Where the data has clients of its own, ``client_train`` (n,) and perhaps ``client_test`` (m,),
-    int64, say whose each sample is, and perhaps ``client_names``, by these numbers, what they are
-    called. ``pooled`` data has no test set: its second part is the first
-    once more, and test rows are taken out of the training rows before these are used. Rows of
-    ``groups`` (n,), int64, with the same number then stay together.
+    If the data names its clients, ``client_train`` (n,) and optionally ``client_test`` (m,), int64,
+    have the client of each sample, and optionally ``client_names`` the names by these numbers.
+    ``pooled`` data has no test set: its test arrays are the training arrays, and test rows are
+    taken from the training rows first. Rows of ``groups`` (n,), int64, with the same number then
+    stay together.
 
-    Where the arrays depend on what is trained on, as a vocabulary does, ``build_for_training`` returns
-    those of the training rows that clients have, with the same rows.
+    If the arrays depend on the training rows, as a vocabulary does, ``build_for_training`` returns
+    the arrays for the clients' training rows, with the same row numbers.
 
     Raises
     ------
     ValueError
-        If the parts do not fit together.
+        If the arrays are inconsistent.
     """
 
     x_train: Samples | LazyArray
@@ -61,7 +61,7 @@ class LabeledArrays:
 
     @property
     def strata(self) -> Labels:
-        """What training rows are divided by where test rows are taken out of them, (n,)."""
+        """The strata (n,) by which test rows are taken from the training rows."""
         return self.y_train if self.has_classes else np.zeros(len(self.y_train), dtype=np.int64)
 
     def __post_init__(self) -> None:
@@ -89,7 +89,7 @@ class LabeledArrays:
                 "samples of x_train and x_test must have the same shape, got "
                 f"{self.x_train.shape[1:]} and {self.x_test.shape[1:]}"
             )
-        if self.x_train.dtype != self.x_test.dtype:  # scaled by their type, and not alike
+        if self.x_train.dtype != self.x_test.dtype:  # the dtype determines the scale
             raise ValueError(
                 "samples of x_train and x_test must be of one type, got "
                 f"{self.x_train.dtype} and {self.x_test.dtype}"
@@ -122,13 +122,13 @@ class LabeledArrays:
 
 
 def count_classes(num_classes: int | None, *splits: Labels) -> int:
-    """Return the number of classes, as given or as the labels >= 0 of all parts tell.
+    """Return the given number of classes, or that of the labels >= 0 of all splits.
 
     Raises
     ------
     ValueError
-        If it is not given and a class below the highest label has no sample: then a label that is
-        out of range would pass for a class.
+        If it is not given and a class below the highest label has no sample, because an invalid
+        label would then count as a class.
     """
     if num_classes is not None:
         return num_classes

@@ -1,6 +1,6 @@
-"""Columns that are no inputs: dates, texts, and names of rows.
+"""Detect columns that are not inputs: dates, texts, and row identifiers.
 
-As categories they would be a column of 0 and 1 for nearly every row, which a model learns by heart.
+As categories they would give a column of 0 and 1 for nearly every row, which a model memorizes.
 """
 
 import re
@@ -18,35 +18,35 @@ from pandas.tseries.api import guess_datetime_format
 from client_app.data.base import Labels
 
 MIN_ROWS = 20
-"""Of fewer rows nothing can be said of how often a value returns."""
+"""With fewer rows the frequency of values is not conclusive."""
 
 MIN_TEXT_WORDS = 5
-"""A value of at least so many words, on average, is a text."""
+"""Values with at least this mean number of words are texts."""
 
 MAX_TEXT_CHOICES = 20
-"""More different texts than these are no answers to choose from."""
+"""More distinct texts than this are not categories."""
 
 ROW_NUMBER_NAME = re.compile(r"(^|[_\W])(?i:id|nr|no|number|index|key)$|[a-z](Id|ID|Nr|No)$")
-"""How a column of whole numbers is called that numbers the rows."""
+"""Names of columns of whole numbers that number the rows."""
 
 DATE_RANGE = (1900_01_01, 2100_12_31)
-"""The first and the last day that a whole number is taken for."""
+"""The first and the last whole number that may be a day, as YYYYMMDD."""
 
 DATES, TIMES, TEXTS, NAMES = "dates", "times", "texts", "another value in nearly every row"
 ROW_NUMBERS = "a number for each row of a client"
 
 
 def find_exclusion_reason(name: str, column: Any, clients: Labels | None = None) -> str | None:
-    """Return why a column is not an input; None for numbers and categories.
+    """Return why a column is not an input, or None for numbers and categories.
 
     Parameters
     ----------
     name : str
         The column's name.
     column : pyarrow.ChunkedArray
-        Its cells, null where they are missing.
+        Its cells, null if missing.
     clients : array of int64, optional
-        The client of each row, where there are several.
+        The client of each row, if there are several clients.
     """
     kind = column.type
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
@@ -67,11 +67,11 @@ def _has_only_dates(values: Sequence[str]) -> bool:
         return False
     for day_first in (False, True):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of days that come first, or do not
-            style = guess_datetime_format(values[0], dayfirst=day_first)
-        if style is None:
+            warnings.simplefilter("ignore", UserWarning)  # about the order of day and month
+            date_format = guess_datetime_format(values[0], dayfirst=day_first)
+        if date_format is None:
             return False
-        if pd.to_datetime(pd.Series(values), format=style, errors="coerce").notna().all():
+        if pd.to_datetime(pd.Series(values), format=date_format, errors="coerce").notna().all():
             return True
     return False
 
@@ -87,10 +87,10 @@ def _infer_text_kind(values: Sequence[str]) -> str | None:
 
 
 def _infer_integer_kind(name: str, column: Any, clients: Labels | None) -> str | None:
-    """Return what numbers that name rows or days are.
+    """Return the kind of whole numbers that are dates or row numbers, or None.
 
-    Whole numbers that differ in all rows may well be amounts. They number the rows if they leave no
-    gap, or if the column is called so. Files of several clients often number their own rows each.
+    Whole numbers that differ in all rows may be amounts. They number the rows if they leave no gap,
+    or if the column's name matches. Files of several clients often number the rows of each file.
     Days are written as 20261122.
     """
     values = column.drop_null()
@@ -120,6 +120,6 @@ def _infer_integer_kind(name: str, column: Any, clients: Labels | None) -> str |
 
 
 def _is_row_number(numbers: NDArray[np.int64], *, name_matches: bool) -> bool:
-    """Return whether all numbers differ, and leave no gap or are called a number of rows."""
+    """Return whether all numbers differ, and leave no gap or have a matching column name."""
     without_gap = int(numbers.max()) - int(numbers.min()) == len(numbers) - 1
     return len(np.unique(numbers)) == len(numbers) and (without_gap or name_matches)

@@ -1,4 +1,4 @@
-"""A table of the user's own, in CSV and Parquet files."""
+"""Read a user's table from CSV and Parquet files."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +18,7 @@ from conf.schema.data import CsvSettings
 
 MAX_CLASSES_UNQUESTIONED = 10
 MIN_ROWS_PER_CLASS = 100
-"""More classes than the one, with fewer rows each than the other, may be meant as numbers."""
+"""More classes than the first, with fewer rows each than the second, may be numbers."""
 
 MAX_NAMED_CLIENTS = 5
 
@@ -34,9 +34,9 @@ class TableSchema:
     numbers : tuple of str
         The columns of numbers, in the order of the inputs.
     categories : dict of str to tuple
-        The columns of categories, and the values of each; None for a missing one.
+        The columns of categories, and the values of each; None for a missing value.
     classes : tuple of str
-        The values of the target, none where it is a number.
+        The values of the target; empty if it is a number.
     """
 
     numbers: tuple[str, ...]
@@ -45,7 +45,7 @@ class TableSchema:
 
     @classmethod
     def from_settings(cls, columns: Any) -> "TableSchema":
-        """Return the columns in ``data.columns``, which ``conf.schema.checks`` has checked."""
+        """Build the schema from ``data.columns``, which ``conf.schema.checks`` has checked."""
         return cls(
             tuple(columns.get("numbers", [])),
             {
@@ -61,7 +61,8 @@ class TableSchema:
         categories = [f"{name}: {len(values)}" for name, values in self.categories.items()]
         kinds = {"numbers": list(self.numbers), "categories": categories}
         return ", ".join(
-            f"{len(names)} column{'' if len(names) == 1 else 's'} of {kind} ({_format_names(names)})"
+            f"{len(names)} column{'' if len(names) == 1 else 's'} of {kind} "
+            f"({_format_names(names)})"
             for kind, names in kinds.items()
             if names
         )
@@ -78,7 +79,7 @@ class TableSchema:
 
 
 def _format_cell(value: Any) -> str:
-    """Return a cell as text: whole numbers without a point, whichever way they are written."""
+    """Return a cell as text, whole numbers without a decimal point."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
@@ -91,27 +92,27 @@ class ClientTable:
     clients : array of int64
         (n,), from 0.
     client_names : tuple of str
-        What the clients are called in the file, by id.
+        The clients' names in the file, by id.
     labels : array of int64 or float32
-        (n,), the position of the target in ``classes``; the target itself where it is a number.
+        (n,), the index of the target in ``classes``, or the target itself if it is a number.
     classes : tuple of str
-        The targets that there are, ascending; none where the target is a number.
+        The values of the target, ascending; empty if it is a number.
     numbers : array of float64
-        (n, p), NaN where a number is missing.
+        (n, p), NaN for a missing number.
     categories : array of float32
-        (n, q), 1 where the row has this category of this column.
+        (n, q), 1 if the row has this category in this column.
     columns : tuple of str
-        The names of the p and then of the q columns, those as ``column=category``.
-    schema : Agreed
-        The same in the form of ``data.columns``.
+        The names of the p columns, and then of the q as ``column=category``.
+    schema : TableSchema
+        The columns in the form of ``data.columns``.
     target : str
-        The name of the column that is predicted.
+        The name of the target column.
     dropped_clients : mapping of str to int
-        The clients with fewer rows than ``data.min_samples``, and how many they have.
+        The clients with fewer rows than ``data.min_samples``, and their number of rows.
     dropped_columns : mapping of str to str
-        The columns that were taken for no inputs, and why.
+        The columns that were automatically excluded from the inputs, and why.
     warnings : tuple of str
-        What may be meant otherwise than it was taken.
+        Possible misinterpretations of the table.
     """
 
     clients: Labels
@@ -128,7 +129,7 @@ class ClientTable:
     warnings: tuple[str, ...] = ()
 
     def drop_small_clients(self, min_rows: int) -> "ClientTable":
-        """Return the rows of clients with enough rows, and the clients left out."""
+        """Return the table without clients that have fewer than ``min_rows`` rows."""
         counts = np.bincount(self.clients, minlength=len(self.client_names))
         few = {
             name: int(count)
@@ -152,33 +153,32 @@ class ClientTable:
 def read_csv_table(settings: CsvSettings) -> ClientTable:
     """Return the table of ``data.path``, CSV files in UTF-8 with a header and commas, or Parquet.
 
-    Several files are a folder, or a pattern; see ``read_files``. A cell is missing if it is empty
-    or one of ?, NA, N/A, NaN, nan, NULL, null. A column is of numbers if all others of its cells
-    are (true and false are 1 and 0), or else of categories; one of which more than half are numbers
-    is refused, as a slip of the pen would make it so.
-    A column of categories becomes one of 0 and 1 for each category in the whole file, ascending,
-    and if cells are missing a last one for these, ``column=``. What is 0 in a column of
-    ``data.zero_as_missing`` is missing. Dates, long texts and names of rows are left out, see
-    ``find_exclusion_reason``, unless ``data.columns`` names them.
+    A folder or a pattern means several files; see ``read_files``. A cell is missing if it is empty
+    or one of ?, NA, N/A, NaN, nan, NULL, null. A column holds numbers if all its other cells are
+    numbers (true and false are 1 and 0), and otherwise categories. A column in which more than half
+    of the cells are numbers is refused: a typo must not turn it into categories. A column of
+    categories becomes one of 0 and 1 for each category in the whole file, ascending, and a last
+    one, ``column=``, if cells are missing. In columns of ``data.zero_as_missing``, 0 is missing.
+    Dates, long texts and row identifiers are excluded, see ``find_exclusion_reason``, unless
+    ``data.columns`` names them.
 
     Clients and classes are the distinct values of ``data.client_column`` and ``data.target``,
-    ascending: numbers as numbers, all else as text. Both columns, and those of
-    ``data.drop_columns``, are no inputs. Where ``data.client_column`` is empty, each of several
-    files has the rows of one client, who is called like the file. Clients with fewer rows than
-    ``data.min_samples`` are left out. Numbers that are not whole are no classes. With
-    ``data.regression`` the target is a number itself.
+    ascending: numbers as numbers, all else as text. These two columns and those of
+    ``data.drop_columns`` are not inputs. If ``data.client_column`` is empty, each of several files
+    holds one client, named after the file. Clients with fewer rows than ``data.min_samples`` are
+    left out. Classes must not be fractional numbers. With ``data.regression`` the target is a
+    number.
 
-    A device that has the rows of one client only cannot tell from these which categories and
-    classes there are elsewhere. So ``data.columns`` may say it for all: ``{numbers: [column, ..],
-    categories: {column: [value, ..]}, classes: [value, ..]}``, null among the values for a missing
-    cell. Then these columns, in this order, are the inputs, no others, and a value that is not
-    among the agreed ones is refused. ``data.client_column`` null makes all rows those of one
-    client, with the name of no client.
+    A device with the rows of one client does not know the categories and classes of the others, so
+    ``data.columns`` may define them for all: ``{numbers: [column, ..], categories: {column: [value,
+    ..]}, classes: [value, ..]}``, with null for a missing cell. Then exactly these columns, in this
+    order, are the inputs, and other values are refused. If ``data.client_column`` is null, all rows
+    belong to one client without a name.
 
     Raises
     ------
     DataError
-        If there is no such file, or no such table in it.
+        If the file is missing, or is no such table.
     """
     path = Path(settings.path).expanduser().resolve()
     try:
@@ -193,21 +193,21 @@ def read_csv_table(settings: CsvSettings) -> ClientTable:
 
 
 def _suggest_column(name: str, names: Sequence[str]) -> str:
-    """Return " (...)" with the column that was perhaps meant, "" if none is alike."""
+    """Return a hint " (...)" with a similar column name, or "" if there is none."""
     hint = suggest_name(name, names)
     return f" ({hint})" if hint else ""
 
 
 @dataclass(frozen=True)
 class _TableReader:
-    """A table as read, and where from."""
+    """Builds a client table from an Arrow table and its files."""
 
     files: TableFiles
     arrow: Any
 
     @property
     def path(self) -> Path:
-        """What ``data.path`` says, for messages."""
+        """``data.path``, for messages."""
         return self.files.path
 
     def build_table(self, settings: CsvSettings) -> ClientTable:
@@ -225,39 +225,39 @@ class _TableReader:
             client_names, clients = self.files.names, self.files.file_indices
         elif client_column is not None:
             client_names, clients = self._find_distinct("client_column", client_column)
-        no_inputs = self._find_excluded_columns(settings, clients)
-        agreed = self._build_schema(settings, no_inputs)
-        labels = self._read_target(settings, agreed)
-        if len(agreed.classes) == 1:
+        excluded = self._find_excluded_columns(settings, clients)
+        schema = self._build_schema(settings, excluded)
+        labels = self._read_target(settings, schema)
+        if len(schema.classes) == 1:
             raise DataError(
                 f"data.target must be a column of different values in {self.path}, got "
-                f"{settings.target}, which is always {agreed.classes[0]}"
+                f"{settings.target}, which is always {schema.classes[0]}"
             )
-        numbers, categories = self._read_inputs(settings, agreed)
+        numbers, categories = self._read_inputs(settings, schema)
         table = ClientTable(
             clients,
             client_names,
             labels,
-            agreed.classes,
+            schema.classes,
             numbers,
             categories,
-            agreed.columns,
-            agreed,
+            schema.columns,
+            schema,
             settings.target,
-            dropped_columns=no_inputs,
-            warnings=self._find_warnings(settings.target, agreed),
+            dropped_columns=excluded,
+            warnings=self._find_warnings(settings.target, schema),
         )
         return table if client_column is None else self._drop_small_clients(table, settings)
 
     def _drop_small_clients(self, table: ClientTable, settings: CsvSettings) -> ClientTable:
-        """Return the table without the clients of whom ``data.min_samples`` asks for more rows."""
+        """Return the table without clients that have fewer rows than ``data.min_samples``."""
         remaining = table.drop_small_clients(settings.min_samples or 1)
         counts = np.bincount(remaining.clients)
         if not len(counts):
+            largest = max(table.dropped_clients.values(), default=max(np.bincount(table.clients)))
             raise DataError(
                 "data.min_samples must be at most the number of rows of the largest client, "
-                f"{max(table.dropped_clients.values(), default=max(np.bincount(table.clients)))}, got "
-                f"{settings.min_samples}"
+                f"{largest}, got {settings.min_samples}"
             )
         single_row = [
             name for name, n in zip(remaining.client_names, counts, strict=True) if n == 1
@@ -271,22 +271,22 @@ class _TableReader:
         return remaining
 
     def _find_excluded_columns(self, settings: CsvSettings, clients: Labels) -> dict[str, str]:
-        """Return the columns that are taken for no inputs, and why; none where all are agreed."""
+        """Return the automatically excluded columns, and why; none with ``data.columns``."""
         if settings.columns is not None:
             return {}
-        found = {
+        reasons = {
             name: find_exclusion_reason(name, self.arrow[name], clients)
             for name in self._list_candidates(settings)
         }
-        return {name: why for name, why in found.items() if why is not None}
+        return {name: reason for name, reason in reasons.items() if reason is not None}
 
     def _list_candidates(self, settings: CsvSettings) -> list[str]:
-        """Return the columns that nobody said to be no inputs."""
+        """Return the columns that the settings do not exclude from the inputs."""
         others = {settings.client_column, settings.target, *settings.drop_columns}
         return [name for name in self.arrow.schema.names if name not in others]
 
     def _find_warnings(self, target: str, schema: TableSchema) -> tuple[str, ...]:
-        """Return what the target may be meant for, if it is of many whole numbers."""
+        """Return a warning if the target has many whole numbers, which may be meant as numbers."""
         count, rows = len(schema.classes), self.arrow.num_rows
         few = count <= MAX_CLASSES_UNQUESTIONED or rows >= MIN_ROWS_PER_CLASS * count
         if few or not is_number_type(self.arrow.schema.field(target).type):
@@ -307,7 +307,7 @@ class _TableReader:
                 )
 
     def _find_distinct(self, key: str, name: str) -> tuple[tuple[str, ...], Labels]:
-        """Return the distinct values of a column without missing ones, and their positions."""
+        """Return the distinct values of a column, and the index of each row's value."""
         values = self.arrow[name].to_pylist()
         if None in values:
             raise DataError(
@@ -321,7 +321,7 @@ class _TableReader:
         )
 
     def _read_target(self, settings: CsvSettings, schema: TableSchema) -> Targets:
-        """Return the position of the target among the classes, or the target."""
+        """Return the index of each row's class, or the targets themselves in a regression."""
         name = settings.target
         if settings.regression:
             if not is_number_type(self.arrow.schema.field(name).type):
@@ -331,22 +331,22 @@ class _TableReader:
                 )
             numbers = self._read_numbers(name, zero_as_missing=False)
             if np.isnan(numbers).any():
-                self._find_distinct("target", name)  # says where one is missing
+                self._find_distinct("target", name)  # raises with the first missing row
             return numbers.astype(np.float32)
         values = [
-            None if one is None else _format_cell(one) for one in self.arrow[name].to_pylist()
+            None if cell is None else _format_cell(cell) for cell in self.arrow[name].to_pylist()
         ]
         return self._find_indices("target", name, values, schema.classes)
 
     def _build_schema(self, settings: CsvSettings, excluded: Mapping[str, str]) -> TableSchema:
-        """Return what the settings say of columns and classes, or what the file has."""
+        """Return the columns and classes of the settings, or those of the file."""
         if settings.columns is not None:
             return TableSchema.from_settings(settings.columns)
         names = [name for name in self._list_candidates(settings) if name not in excluded]
         if not names:
-            taken = "".join(f", {name} has {why}" for name, why in excluded.items())
+            reasons = "".join(f", {name} has {reason}" for name, reason in excluded.items())
             raise DataError(
-                f"data.drop_columns must leave columns of {self.path} as inputs, got none{taken}"
+                f"data.drop_columns must leave columns of {self.path} as inputs, got none{reasons}"
             )
         self._check_kinds(names)
         numeric = [name for name in names if is_number_type(self.arrow.schema.field(name).type)]
@@ -355,7 +355,7 @@ class _TableReader:
             if name not in numeric:
                 values = self._read_text(name)
                 self._check_category(name, values)
-                distinct = sorted({one for one in values if one is not None})
+                distinct = sorted({value for value in values if value is not None})
                 categories[name] = (*distinct, *([None] if None in values else []))
         classes: tuple[str, ...] = ()
         if not settings.regression:
@@ -364,10 +364,10 @@ class _TableReader:
         return TableSchema(tuple(numeric), categories, classes)
 
     def _check_kinds(self, names: Sequence[str]) -> None:
-        """Refuse the columns of a Parquet file that a table of numbers and words cannot have."""
+        """Refuse columns of a Parquet file that are neither numbers nor text."""
         for name in names:
             kind = self.arrow.schema.field(name).type
-            # Words of a CSV file that are not in UTF-8 are binary, and refused by name later.
+            # Text of a CSV file that is not in UTF-8 is binary, and refused by name later.
             if not (is_number_type(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind)):
                 raise DataError(
                     f"data.drop_columns must have the columns of {self.path} that are neither "
@@ -375,7 +375,7 @@ class _TableReader:
                 )
 
     def _check_classes(self, name: str) -> None:
-        """Refuse what is no class: numbers that are not whole, or a value for nearly every row."""
+        """Refuse a target with fractional numbers, or with a value for nearly every row."""
         column = self.arrow[name]
         different = len(column.unique())
         if len(column) >= MIN_ROWS and different > len(column) / 2:
@@ -399,7 +399,7 @@ class _TableReader:
     def _find_indices(
         self, key: str, name: str, values: Sequence[str | None], allowed: Sequence[str | None]
     ) -> Labels:
-        """Return the position of each cell of a column among the known values."""
+        """Return the index in ``allowed`` of each cell of a column."""
         position = {value: i for i, value in enumerate(allowed)}
         for row, value in enumerate(values):
             if value not in position:
@@ -438,22 +438,22 @@ class _TableReader:
         return numbers, flags
 
     def _check_category(self, name: str, values: Sequence[str | None]) -> None:
-        """Refuse a column of numbers in which a word would make each number a category."""
+        """Refuse a column of mostly numbers, in which a typo would make each number a category."""
         present = [value for value in values if value is not None]
         num_numeric = sum(map(_is_numeric_text, present))
         if num_numeric > len(present) / 2:
             raise DataError(
                 f"data.path must be a .csv file whose columns are either numbers or categories, "
-                f"got {self.path}: {name} has {num_numeric} numbers, and {self._describe_non_number(name)} "
-                "(correct it, leave the column out by data.drop_columns, or name all columns in "
-                "data.columns)"
+                f"got {self.path}: {name} has {num_numeric} numbers, and "
+                f"{self._describe_non_number(name)} (correct it, leave the column out by "
+                "data.drop_columns, or name all columns in data.columns)"
             )
 
     def _describe_row(self, row: int) -> str:
         return self.files.describe_row(row)
 
     def _describe_non_number(self, name: str) -> str:
-        """Say which cell of a column is no number, and where."""
+        """Return the first cell of a column that is not a number, and its row, in words."""
         for row, value in enumerate(self._read_text(name)):
             if value is not None and not _is_numeric_text(value):
                 return f"{self._describe_row(row)} has {value!r}"
@@ -487,7 +487,7 @@ class _TableReader:
 
 
 def _format_names(names: Sequence[str]) -> str:
-    """Return the clients that a message names, the first of many."""
+    """Join names with commas, at most ``MAX_NAMED_CLIENTS`` of them."""
     more = f" and {len(names) - MAX_NAMED_CLIENTS} more" if len(names) > MAX_NAMED_CLIENTS else ""
     return ", ".join(names[:MAX_NAMED_CLIENTS]) + more
 

@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face: which columns are inputs and targets, and the arrays of these."""
+"""Read a Hugging Face data set: select the columns of inputs and targets, and their arrays."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,34 +28,35 @@ VALUE_DTYPES = {
 }
 GRAY_MODES = ("L", "1")
 IMAGE_AXES = (3, 4)
-"""Numbers of axes of uint8 images (n, height, width), and with channels."""
+"""Number of axes of uint8 images (n, height, width), without and with channels."""
 
 
 def load_hf_arrays(settings: HfSettings) -> LabeledArrays:
     """Return the columns of ``data.path`` that ``data.features`` and ``data.target`` name.
 
-    Features are one column of images, uint8 (n, height, width) of gray ones or (n, height, width,
-    3), read when asked for; one column of arrays or of lists of one length, of which uint8 ones
-    with two or three axes are images and all others float32; columns of numbers, float32 (n,
-    columns), none of which is scaled; or columns of texts, as tokens of ``data.target``'s kind in
-    ``client_app.data.sources.text``. Null stands for the only column of images, arrays or lists,
-    or if there are none of these, and none of numbers, for the only one of texts.
+    Features are one column of images, uint8 (n, height, width) if gray or (n, height, width, 3),
+    read on demand; one column of arrays or of lists of one length (uint8 with two or three axes is
+    an image, all others become float32); columns of numbers, float32 (n, columns), not scaled; or
+    columns of texts, hashed to tokens as in ``client_app.data.sources.text``. Null selects the only
+    column of images, arrays or lists; if there are none of these and none of numbers, it selects
+    the only column of texts.
 
-    The target is a ``ClassLabel``, or a column of whole numbers from 0 or of words, which become
-    classes in their order; null stands for the only ``ClassLabel``. With ``data.regression`` it is
-    a column of numbers. Clients are the values of ``data.client_column``, ascending.
+    The target is a ``ClassLabel``, or a column of whole numbers from 0 or of text, whose values
+    become classes in ascending order; null selects the only ``ClassLabel``. With
+    ``data.regression`` it is a column of numbers. Clients are the values of ``data.client_column``,
+    ascending.
 
     Raises
     ------
     DataError
-        If there is no such data set, or it has no such columns.
+        If the data set is missing, or lacks such columns.
     """
     splits = load_hub_splits(settings)
     try:
         return _build_arrays(splits, settings)
     except DataError:
         raise
-    except Exception as error:  # for a damaged file the library raises what it pleases
+    except Exception as error:  # the library raises any exception for a damaged file
         raise DataError(
             "data.path must be a data set of Hugging Face with features and a target, got "
             f"{settings.path}: {to_one_line(error)}"
@@ -64,7 +65,7 @@ def load_hf_arrays(settings: HfSettings) -> LabeledArrays:
 
 @dataclass(frozen=True)
 class _Columns:
-    """The columns in use, and the kind that all features are of."""
+    """The selected columns, and the common kind of the features."""
 
     features: tuple[str, ...]
     kind: str
@@ -73,15 +74,15 @@ class _Columns:
 
 def _build_arrays(splits: HubSplits, settings: HfSettings) -> LabeledArrays:
     columns = _select_columns(splits.train.features, settings)
-    parts = [splits.train, *([] if splits.test is None else [splits.test])]
-    for part in parts[1:]:
-        _check_same_columns(splits.train.features, part.features, columns, settings)
-    x = [_read_inputs(part, columns, settings) for part in parts]
-    y, num_classes = _read_targets(parts, columns.target, settings)
-    clients: list[Labels | None] = [None] * len(parts)
+    data_splits = [splits.train, *([] if splits.test is None else [splits.test])]
+    for split in data_splits[1:]:
+        _check_same_columns(splits.train.features, split.features, columns, settings)
+    x = [_read_inputs(split, columns, settings) for split in data_splits]
+    y, num_classes = _read_targets(data_splits, columns.target, settings)
+    clients: list[Labels | None] = [None] * len(data_splits)
     names: tuple[str, ...] | None = None
     if settings.client_column is not None:
-        distinct, found = _find_indices(parts, settings.client_column)
+        distinct, found = _find_indices(data_splits, settings.client_column)
         clients, names = [*found], tuple(map(str, distinct))
     num_tokens = settings.vocabulary_size if columns.kind == "text" else None
     if splits.test is None:
@@ -110,7 +111,7 @@ def _build_arrays(splits: HubSplits, settings: HfSettings) -> LabeledArrays:
 
 
 def _infer_kind(feature: Any) -> str:
-    """Return what a column holds: image, array, number, text, class, or something else."""
+    """Return the kind of a column: image, array, number, text, class or other."""
     if isinstance(feature, List | LargeList):
         return "array" if _infer_kind(feature.feature) in {"array", "number"} else "other"
     if isinstance(feature, Value):
@@ -163,7 +164,7 @@ def _select_columns(features: Any, settings: HfSettings) -> _Columns:
 
 
 def _find_default_features(kinds: dict[str, str]) -> Sequence[str]:
-    """Return the features that there are if there is no choice, else none."""
+    """Return the only possible features, or none if there is a choice."""
     wide = [name for name, kind in kinds.items() if kind in {"image", "array"}]
     if wide or "number" in kinds.values():
         return wide if len(wide) == 1 else ()
@@ -187,7 +188,7 @@ def _describe_feature(feature: Any) -> str:
 
 
 def _check_same_columns(train: Any, test: Any, columns: _Columns, settings: HfSettings) -> None:
-    """Refuse a test split whose columns, or the names of whose classes, are others."""
+    """Refuse a test split with other columns or other class names."""
     used = [*columns.features, columns.target]
     for name in [*used, settings.client_column] if settings.client_column else used:
         if name not in test or _infer_kind(test[name]) != _infer_kind(train[name]):
@@ -202,16 +203,15 @@ def _check_same_columns(train: Any, test: Any, columns: _Columns, settings: HfSe
 
 
 class HubImages:
-    """Images of a data set, uint8 (n, height, width) or (n, height, width, 3), read when asked for.
+    """Images of a data set, uint8 (n, height, width) or (n, height, width, 3), read on demand.
 
     Parameters
     ----------
     rows : datasets.Dataset
-        The rows.
     column : str
         The column of images.
     settings : HfSettings
-        ``image_size`` and ``image_mode``, null for those of the first image.
+        ``image_size`` and ``image_mode``; null for those of the first image.
     """
 
     dtype = np.dtype(np.uint8)
@@ -229,11 +229,11 @@ class HubImages:
         self.shape = (len(rows), *self._size, *(() if self._mode == "L" else (len("RGB"),)))
 
     def __len__(self) -> int:
-        """Return n."""
+        """Return n, the number of images."""
         return len(self._rows)
 
     def __getitem__(self, rows: Any) -> NDArray[np.uint8]:
-        """Return the images of a slice or of an array of rows; see ``Collection``."""
+        """Return the images of a slice or of an array of rows; see ``LazyArray``."""
         selected = np.arange(len(self))[rows]
         pixels = np.empty((len(selected), *self.shape[1:]), dtype=np.uint8)
         files = self._rows[selected.tolist()][self._column]
@@ -244,7 +244,7 @@ class HubImages:
     def _decode(self, row: int, file: Any) -> Any:
         try:
             return Image().decode_example(file)
-        except Exception as error:  # for a damaged file PIL raises what it pleases
+        except Exception as error:  # PIL raises any exception for a damaged file
             raise DataError(
                 f"data.path must lead to images, got {self._describe_row(row)}, which is none: "
                 f"{to_one_line(error)}"
@@ -280,9 +280,9 @@ def _read_inputs(rows: Any, columns: _Columns, settings: HfSettings) -> Samples 
 
 
 def _read(rows: Any, column: str) -> pa.Array:
-    """Return a column without missing values, as one Arrow array."""
+    """Return a column as one Arrow array; raise ValueError for missing values."""
     found = rows.select_columns([column]).with_format("arrow")[:][column].combine_chunks()
-    if isinstance(found, pa.ChunkedArray):  # as of no rows, or of extension types
+    if isinstance(found, pa.ChunkedArray):  # e.g. without rows, or of an extension type
         found = pa.concat_arrays(found.chunks)
     if found.null_count:
         row = pc.index(found.is_null(), True).as_py()
@@ -333,7 +333,7 @@ def _read_tokens(rows: Any, columns: Sequence[str], settings: HfSettings) -> Sam
 def _read_targets(
     splits: Sequence[Any], target: str, settings: HfSettings
 ) -> tuple[list[Targets], int]:
-    """Return the targets of all parts, and how many classes there are."""
+    """Return the targets of all splits, and the number of classes."""
     feature = splits[0].features[target]
     if _infer_kind(feature) == "text" and not settings.regression:
         if settings.partition == "device":
@@ -349,12 +349,12 @@ def _read_targets(
 
 
 def _to_integers(values: NDArray[Any]) -> NDArray[Any]:
-    """Return false and true as 0 and 1."""
+    """Return booleans as 0 and 1, and other values unchanged."""
     return values.astype(np.int64) if values.dtype == np.bool_ else values
 
 
 def _find_indices(splits: Sequence[Any], column: str) -> tuple[list[Any], list[Labels]]:
-    """Return the distinct values of a column in all parts, ascending, and which each row has."""
+    """Return a column's distinct values in all splits, ascending, and the index of each row's."""
     values = [_read(split, column).to_pylist() for split in splits]
     distinct = sorted({value for split in values for value in split})
     position = {value: i for i, value in enumerate(distinct)}

@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face, by Flower Datasets: from a folder, the Hub, or the Hub's cache."""
+"""Load Hugging Face data sets with Flower Datasets, from a folder, the Hub or its cache."""
 
 import re
 from dataclasses import dataclass
@@ -17,16 +17,16 @@ from conf.schema.data import HfSettings
 HUB_ID_PATTERN = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 COMMIT_PATTERN = re.compile(r"[0-9a-f]{40}")
 HUB_TIMEOUT_SECONDS = 10
-"""How long the Hub has to answer the first request, before the cache is all there is."""
+"""Timeout of the first request to the Hub; after it only the cache is used."""
 SAVED_FILES = ("dataset_dict.json", "state.json")
-"""Files by which a folder of ``save_to_disk`` is known."""
+"""Files that identify a folder of ``save_to_disk``."""
 DEFAULT_TEST_SPLIT = "test"
-"""The split that is the test set where the settings name none."""
+"""The test split if the settings name none."""
 
 
 @dataclass(frozen=True)
 class HubSplits:
-    """The rows for training, and those for testing where the data divides them.
+    """The training split, and the test split if the data has one.
 
     Attributes
     ----------
@@ -41,22 +41,21 @@ class HubSplits:
 
 
 class _UnreachableError(Exception):
-    """The Hub does not answer."""
+    """The Hub does not respond."""
 
 
 def load_hub_splits(settings: HfSettings) -> HubSplits:
-    """Return the splits of ``data.path``; no row is read yet, and nothing of the data set is run.
+    """Return the splits of ``data.path`` without reading rows or running code of the data set.
 
-    A folder is one that ``Dataset.save_to_disk`` or ``DatasetDict.save_to_disk`` wrote, or one of
-    files that ``datasets.load_dataset`` reads. A Hub id is downloaded into the cache, with the
-    commit that ``data.revision`` means now. Where the Hub does not answer, with
-    ``data.download=false``, and where ``data.revision`` is a commit that is there, the data set is
-    taken from the cache.
+    A folder was written by ``Dataset.save_to_disk`` or ``DatasetDict.save_to_disk``, or has files
+    that ``datasets.load_dataset`` reads. A Hub id is downloaded into the cache, at the commit that
+    ``data.revision`` currently resolves to. The data set is loaded from the cache if the Hub does
+    not respond, with ``data.download=false``, and if ``data.revision`` is a cached commit.
 
     Raises
     ------
     DataError
-        If there is no such data set, subset, revision or split.
+        If the data set, subset, revision or split is missing.
     """
     path = Path(settings.path).expanduser().resolve()
     try:
@@ -64,7 +63,7 @@ def load_hub_splits(settings: HfSettings) -> HubSplits:
         return _select_splits(loaded, settings)
     except DataError:
         raise
-    except Exception as error:  # for a damaged file the library raises what it pleases
+    except Exception as error:  # the library raises any exception for a damaged file
         subset = settings.subset or "null"
         raise DataError(
             "data.path must be a folder with a data set that Hugging Face's datasets reads, or a "
@@ -103,7 +102,7 @@ def _load_from_hub(settings: HfSettings) -> Any:
 
 
 def _resolve_commit(settings: HfSettings) -> str:
-    """Return the commit that the settings mean, by one request, as those of others are repeated."""
+    """Return the commit of ``data.revision`` with one request; the libraries would retry theirs."""
     if not settings.download:
         raise _UnreachableError("data.download is false")
     try:
@@ -118,14 +117,15 @@ def _resolve_commit(settings: HfSettings) -> str:
 
 
 def _explain_download(settings: HfSettings, reason: Exception) -> str:
-    """Say where the data set was looked for, and how to bring it here."""
+    """Return a message with the searched locations and the command that downloads the data."""
     given = [settings.path, *([settings.subset] if settings.subset else [])]
     revision = f", revision={settings.revision!r}" if settings.revision else ""
+    arguments = f"{', '.join(map(repr, given))}{revision}"
     return (
         f"data.path must be a folder, or a data set of the Hub that can be downloaded or is in the "
-        f"cache {_get_cache_dir(settings)}, got {settings.path} ({reason}); where there is a network, "
-        f"datasets.load_dataset({', '.join(map(repr, given))}{revision}).save_to_disk('FOLDER') "
-        "fetches it for data.path=FOLDER"
+        f"cache {_get_cache_dir(settings)}, got {settings.path} ({reason}); where there is a "
+        f"network, datasets.load_dataset({arguments}).save_to_disk('FOLDER') fetches it for "
+        "data.path=FOLDER"
     )
 
 
@@ -134,9 +134,9 @@ def _get_cache_dir(settings: HfSettings) -> Path:
 
 
 def _load_cached(settings: HfSettings) -> Any:
-    """Return the data set that was last downloaded and fits the settings, None if there is none.
+    """Return the last downloaded data set that fits the settings, or None if there is none.
 
-    ``load_dataset`` would take the last one whatever its revision.
+    ``load_dataset`` would load the last one of any revision.
     """
     cache, (owner, name) = _get_cache_dir(settings), settings.path.split("/")
     folder = cache / f"{owner}___{camelcase_to_snakecase(name)}"
@@ -164,9 +164,9 @@ def _load_cached(settings: HfSettings) -> Any:
 def _load_splits(path: str, settings: HfSettings, **others: Any) -> Any:
     """Return all splits, as Flower Datasets loads them.
 
-    Its partitioners only hand the splits on: what a client gets follows from the run's seed.
+    No partitioner is used, because the run's seed determines the clients' rows.
     """
-    from flwr_datasets import FederatedDataset  # seconds, most of them for its charts
+    from flwr_datasets import FederatedDataset  # takes seconds, mostly for its charts
 
     splits: dict[str, Any] = {}
 
@@ -183,7 +183,7 @@ def _load_splits(path: str, settings: HfSettings, **others: Any) -> Any:
         cache_dir=str(_get_cache_dir(settings)),
         **others,
     )
-    federated.partitioners  # noqa: B018 - it loads, and reports nothing to Flower's telemetry
+    federated.partitioners  # noqa: B018 - loads the splits without reporting to Flower's telemetry
     return splits
 
 

@@ -1,4 +1,4 @@
-"""Images of the user's own, in folders."""
+"""Read a user's images from folders."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,19 +16,19 @@ SPLIT_FOLDERS = ("train", "test")
 
 
 def load_image_folder_arrays(settings: ImageFolderSettings) -> LabeledArrays:
-    """Return the images of ``data.path``, uint8 (n, height, width, 3), read when asked for.
+    """Return the images of ``data.path``, uint8 (n, height, width, 3), read on demand.
 
-    Images are ``client/class/name.png`` with ``data.partition`` natural and ``class/name.png`` with
-    the others, of any of torchvision's kinds of files. Where the folder has ``train`` and ``test``
-    and nothing else, these are the training and the test set, with such paths in each; else there
-    is no test set. Clients and classes are the names of folders, ascending, the classes those of
-    all clients together, or ``data.classes``. Names that begin with a dot, and files that are no
-    images, are passed over; an image beside folders is refused.
+    Images are ``client/class/name.png`` with ``data.partition=natural`` and ``class/name.png``
+    otherwise, of any file type that torchvision reads. If the folder has only the folders ``train``
+    and ``test``, these are the training and the test set, with such paths in each; otherwise there
+    is no test set. Clients and classes are the names of folders, ascending; the classes are those
+    of all clients, or ``data.classes``. Names that begin with a dot, and files that are not images,
+    are ignored; an image beside folders is refused.
 
     Raises
     ------
     DataError
-        If there is no such folder, or not what it must hold.
+        If the folder is missing, or has another structure.
     """
     path = Path(settings.path).expanduser().resolve()
     natural = settings.partition == "natural"
@@ -139,6 +139,6 @@ def _list_folders(folder: Path) -> list[Path]:
 
 
 def find_name_indices(values: Sequence[str], names: Sequence[str]) -> Labels:
-    """Return which of the names each value is, int64 (n,)."""
+    """Return the index in ``names`` of each value, int64 (n,)."""
     position = {name: i for i, name in enumerate(names)}
     return np.array([position[value] for value in values], dtype=np.int64)

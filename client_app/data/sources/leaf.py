@@ -1,4 +1,4 @@
-"""LEAF's data sets, in its JSON files: a user a client."""
+"""Read LEAF's data sets from its JSON files, with one client for each user."""
 
 import json
 from collections import Counter
@@ -34,19 +34,19 @@ def load_leaf_arrays(settings: LeafSettings) -> LabeledArrays:
     """Return the samples of the JSON files below ``data.path``, user by user.
 
     The folder has ``train`` and ``test``, each with JSON files of ``users``, ``num_samples`` and
-    ``user_data``; or JSON files of all data, without a test set. Users are numbered in the
-    alphabet's order. What a sample is follows from the files:
+    ``user_data``; or JSON files of all data, without a test set. Users are numbered in alphabetical
+    order. The files determine the kind of sample:
 
     - numbers with a class, as in FEMNIST and Synthetic: float32 (n, d), with classes from 0 to
-      ``data.num_classes`` - 1, where that is null without gaps;
-    - a text with the character that comes next, as in Shakespeare: characters, int32
-      (n, length), with the next one as the class;
+      ``data.num_classes`` - 1, without gaps if that is null;
+    - a text with the next character, as in Shakespeare: characters, int32 (n, length), with the
+      next one as the class;
     - comments, each of sequences of tokens, with ``target_tokens`` and ``count_tokens``, as in
       Reddit: int32 (n, length) with the next token at every position that counts.
 
-    Tokens are the ``data.vocabulary_size`` most common of the training set (all characters there
-    are); 0 is padding and 1 any other. Predicting an unknown token is never right in LEAF; here
-    positions with an unknown target have no target.
+    Tokens are the ``data.vocabulary_size`` most common ones of the training set (characters: all of
+    them); 0 is padding and 1 any other token. In LEAF a predicted unknown token is never correct;
+    here positions with an unknown target have no target.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def load_leaf_arrays(settings: LeafSettings) -> LabeledArrays:
     path = Path(settings.path).expanduser().resolve()
     try:
         return _read(path, settings)
-    except Exception as error:  # of foreign JSON anything may be expected
+    except Exception as error:  # foreign JSON may raise anything
         raise DataError(
             "data.path must be a folder with LEAF's JSON files, in train and test or all in one, "
             f"got {path}: {to_one_line(error) or type(error).__name__}"
@@ -65,7 +65,7 @@ def load_leaf_arrays(settings: LeafSettings) -> LabeledArrays:
 
 @dataclass(frozen=True)
 class _Split:
-    """Samples and what they are labeled with, and each one's user."""
+    """The samples of one split, with the label and the user of each."""
 
     x: list[Any]
     y: list[Any]
@@ -114,7 +114,7 @@ def _read_split(folder: Path) -> _Split:
 
 
 def _flatten_user(x: list[Any], y: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Return a user's samples; of comments the sequences, as (tokens, targets, counts)."""
+    """Return a user's samples and labels; for comments those of their sequences."""
     if not y or not isinstance(y[0], dict):
         return x, y
     targets = [sequence for label in y for sequence in label["target_tokens"]]

@@ -1,4 +1,4 @@
-"""Samples that are files of their own, each read when it is asked for."""
+"""Read images from files, each on demand."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,11 +11,11 @@ from PIL import Image
 
 NUM_RGB_CHANNELS = 3
 WIDE_MODES = ("I", "I;16", "I;16B", "I;16L", "I;16N", "F")
-"""Pillow's modes of which a conversion to 8 bits would cut all numbers at 255."""
+"""Pillow's modes in which a conversion to 8 bits would clip numbers at 255."""
 
 
 class ImageFiles:
-    """Images in color, uint8 (n, height, width, 3), whatever the files hold.
+    """Images converted to RGB, uint8 (n, height, width, 3).
 
     Parameters
     ----------
@@ -24,8 +24,7 @@ class ImageFiles:
     size : tuple of int
         Height and width.
     fit : str
-        What is done with an image of another size: ``exact`` refuses it, ``stretch`` scales both
-        sides.
+        ``exact`` refuses images of another size, ``stretch`` scales both sides.
     """
 
     dtype = np.dtype(np.uint8)
@@ -37,11 +36,11 @@ class ImageFiles:
         self.shape = (len(paths), *size, NUM_RGB_CHANNELS)
 
     def __len__(self) -> int:
-        """Return n."""
+        """Return n, the number of images."""
         return len(self._paths)
 
     def __getitem__(self, rows: Any) -> NDArray[np.uint8]:
-        """Return the images of a slice or of an array of rows; see ``Collection``."""
+        """Return the images of a slice or of an array of rows; see ``LazyArray``."""
         selected = np.arange(len(self))[rows]
         pixels = np.empty((len(selected), *self.shape[1:]), dtype=np.uint8)
         for index, row in enumerate(selected):
@@ -52,9 +51,10 @@ class ImageFiles:
         try:
             with Image.open(path) as file:
                 mode, image = file.mode, file.convert("RGB")
-        except Exception as error:  # for a damaged file PIL raises what it pleases
+        except Exception as error:  # PIL raises any exception for a damaged file
             raise DataError(
-                f"data.path must lead to images, got {path}, which is no image: {to_one_line(error)}"
+                f"data.path must lead to images, got {path}, which is no image: "
+                f"{to_one_line(error)}"
             ) from None
         return to_pixels(
             image, mode, self._size, self._fit, setting="data.path", location=str(path)
@@ -77,12 +77,12 @@ def to_pixels(
     fit : str
         See ``ImageFiles``.
     setting, location : str
-        The setting that leads to the image, and where it is, for messages.
+        The setting and the location of the image, for messages.
 
     Raises
     ------
     DataError
-        If it had more than 8 bits, or is of another size where ``fit`` is ``exact``.
+        If it had more than 8 bits, or has another size and ``fit`` is ``exact``.
     """
     height, width = size
     if mode in WIDE_MODES:
@@ -101,12 +101,12 @@ def to_pixels(
 
 
 def read_image_size(path: Path) -> tuple[int, int]:
-    """Return height and width of an image, from its beginning.
+    """Return height and width of an image from its header.
 
     Raises
     ------
     ValueError
-        If it is no image.
+        If the file is no image.
     """
     try:
         with Image.open(path) as file:

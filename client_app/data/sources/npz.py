@@ -1,4 +1,4 @@
-"""A data set of the user's own, in one NumPy file."""
+"""Read a user's data set from one NumPy file."""
 
 import zipfile
 import zlib
@@ -24,46 +24,45 @@ from conf.schema.data import NpzSettings
 NPZ_KEYS = ("x_train", "y_train")
 NPZ_TEST_KEYS = ("x_test", "y_test")
 LOCAL_HEADER_BYTES = 30
-"""Bytes of a zip file before the name of a member; its length and that of extras end them."""
+"""Size of a zip member's header before its name; it ends with the lengths of name and extras."""
 
 
 def load_npz_arrays(settings: NpzSettings) -> LabeledArrays:
     """Return the arrays of ``data.path``.
 
     Inputs of a file that ``numpy.savez`` wrote are mapped: they are read when a client needs them,
-    and memory holds no second copy. Those of ``numpy.savez_compressed`` are read at once, and
-    floats of another size than float32 are converted at once. Either way the check sums are
-    compared first.
+    without a second copy in memory. Those of ``numpy.savez_compressed`` are read immediately, and
+    floats of another size than float32 are converted immediately. Checksums are verified first.
 
-    The file has ``x_train``, ``y_train`` and perhaps ``x_test`` and ``y_test``; others are not
-    read. Inputs are uint8 images (n, height, width) or (n, height, width, channels), int16 sound
-    (n, length), or floats (n, ...), which are kept as they are, in float32. Labels are whole
-    numbers (n,) from 0 to ``data.num_classes`` - 1, where that is null without gaps; with
-    ``data.regression`` they are finite numbers (n,) instead.
+    The file has ``x_train``, ``y_train`` and optionally ``x_test`` and ``y_test``; other arrays are
+    ignored. Inputs are uint8 images (n, height, width) or (n, height, width, channels), int16 sound
+    (n, length), or floats (n, ...), which become float32. Labels are whole numbers (n,) from 0 to
+    ``data.num_classes`` - 1, without gaps if that is null; with ``data.regression`` they are finite
+    numbers (n,).
 
-    Without the two there is no test set: test rows are taken out of the training rows.
+    Without ``x_test`` and ``y_test`` test rows are taken from the training rows.
 
-    With ``data.partition`` natural the file also has ``client_train``, and perhaps
-    ``client_test``, whole numbers (n,): whose each row is.
+    With ``data.partition=natural`` the file also has ``client_train``, and optionally
+    ``client_test``: the client of each row, whole numbers (n,).
 
     Raises
     ------
     DataError
-        If there is no such file, or its arrays are not like that.
+        If the file is missing, or its arrays have another form.
     """
     path = Path(settings.path).expanduser().resolve()
     natural = settings.partition == "natural"
-    wanted = (*NPZ_KEYS, "client_train") if natural else NPZ_KEYS
+    required = (*NPZ_KEYS, "client_train") if natural else NPZ_KEYS
     try:
-        return _read(path, wanted, settings)
-    except Exception as error:  # for a damaged file NumPy raises what it pleases
+        return _read(path, required, settings)
+    except Exception as error:  # NumPy raises any exception for a damaged file
         raise DataError(
-            f"data.path must be an .npz file with {', '.join(wanted)}, perhaps x_test and y_test, "
-            f"got {path}: {to_one_line(error)}"
+            f"data.path must be an .npz file with {', '.join(required)}, perhaps x_test and "
+            f"y_test, got {path}: {to_one_line(error)}"
         ) from None
 
 
-def _read(path: Path, wanted: Sequence[str], settings: NpzSettings) -> LabeledArrays:
+def _read(path: Path, required: Sequence[str], settings: NpzSettings) -> LabeledArrays:
     if not path.is_file():
         raise ValueError(describe_missing_file(path))
     if not zipfile.is_zipfile(path):
@@ -71,7 +70,9 @@ def _read(path: Path, wanted: Sequence[str], settings: NpzSettings) -> LabeledAr
     with np.load(path, allow_pickle=False) as archive:
         pooled = not any(key in archive.files for key in NPZ_TEST_KEYS)
         missing = [
-            key for key in (*wanted, *(() if pooled else NPZ_TEST_KEYS)) if key not in archive.files
+            key
+            for key in (*required, *(() if pooled else NPZ_TEST_KEYS))
+            if key not in archive.files
         ]
         if missing:
             raise ValueError(
@@ -83,19 +84,19 @@ def _read(path: Path, wanted: Sequence[str], settings: NpzSettings) -> LabeledAr
         clients: dict[str, Any] = {
             key: validate_integers(key, np.asarray(archive[key]))
             for key in (f"client_{split}" for split in splits)
-            if "client_train" in wanted and key in archive.files
+            if "client_train" in required and key in archive.files
         }
     validate = validate_numbers if settings.regression else validate_labels
-    labels = [validate(f"y_{split}", found) for split, found in zip(splits, y, strict=True)]
+    labels = [validate(f"y_{split}", array) for split, array in zip(splits, y, strict=True)]
     num_classes = 1 if settings.regression else count_classes(settings.num_classes, *labels)
-    samples = [validate_inputs(f"x_{split}", found) for split, found in zip(splits, x, strict=True)]
+    samples = [validate_inputs(f"x_{split}", array) for split, array in zip(splits, x, strict=True)]
     return LabeledArrays(
         samples[0], labels[0], samples[-1], labels[-1], num_classes, pooled=pooled, **clients
     )
 
 
 def _map_array(path: Path, archive: Any, key: str) -> NDArray[Any]:
-    """Return an array of an archive, mapped where its bytes are in the file as they are."""
+    """Return an array of an archive, memory-mapped if it is stored uncompressed."""
     if f"{key}.npy" not in archive.zip.namelist():
         return np.asarray(archive[key])
     member = archive.zip.getinfo(f"{key}.npy")
@@ -106,17 +107,17 @@ def _map_array(path: Path, archive: Any, key: str) -> NDArray[Any]:
         lengths = file.read(LOCAL_HEADER_BYTES)[-4:]
         start = file.tell() + sum(int.from_bytes(lengths[i : i + 2], "little") for i in (0, 2))
         file.seek(start)
-        crc, left = 0, member.file_size
-        while left:
-            content = file.read(min(left, CHUNK_BYTES))
+        crc, remaining = 0, member.file_size
+        while remaining:
+            content = file.read(min(remaining, CHUNK_BYTES))
             if not content:
                 raise ValueError(f"{key} is cut short")
-            crc, left = zlib.crc32(content, crc), left - len(content)
+            crc, remaining = zlib.crc32(content, crc), remaining - len(content)
         if crc != member.CRC:
             raise ValueError(f"Bad CRC-32 for file {member.filename!r}")
         file.seek(start)
         if file.read(6) != b"\x93NUMPY" or file.read(2)[0] != 1:
-            return np.asarray(archive[key])  # no array, or one of a rare kind
+            return np.asarray(archive[key])  # no array, or a rare format version
         shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
         if dtype.hasobject or not np.prod(shape):
             return np.asarray(archive[key])

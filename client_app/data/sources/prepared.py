@@ -1,4 +1,4 @@
-"""The files that the scripts of examples/datasets write."""
+"""Name the files that the scripts of examples/datasets write."""
 
 from pathlib import Path
 
@@ -10,11 +10,12 @@ PREPARE_SCRIPTS = {
     "isic2019.npz": "prepare_isic2019.py",
     "speech_commands.npz": "prepare_speech_commands.py",
 }
-"""Which script writes the file that a preset names."""
+"""The script that writes each file that a preset names."""
 
 
 def describe_missing_file(path: Path) -> str:
-    """Return in words that a file is missing, and the script that writes it if there is one."""
+    """Return a message that a file is missing, with the script that writes it if there is one."""
     if path.name not in PREPARE_SCRIPTS:
         return "there is no such file"
-    return f"there is no such file; python examples/datasets/{PREPARE_SCRIPTS[path.name]} FOLDER writes it"
+    script = PREPARE_SCRIPTS[path.name]
+    return f"there is no such file; python examples/datasets/{script} FOLDER writes it"

@@ -1,4 +1,4 @@
-"""The files of one table: a CSV or Parquet file, or several of them."""
+"""Read the files of one table: one or several CSV or Parquet files."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ NUM_HEADER_LINES = 1
 PARQUET_SUFFIX = ".parquet"
 TABLE_SUFFIXES = (".csv", PARQUET_SUFFIX)
 FOREIGN_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
-"""What other tables have between their columns."""
+"""Column separators of other formats."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class TableFiles:
     Parameters
     ----------
     path : Path
-        What ``data.path`` says: a file, a folder or a pattern.
+        ``data.path``: a file, a folder or a pattern.
     files : tuple of Path
         The files, in the order of the rows.
     counts : tuple of int
-        How many rows each has.
+        The number of rows of each file.
     """
 
     path: Path
@@ -44,26 +44,26 @@ class TableFiles:
 
     @property
     def has_several(self) -> bool:
-        """Whether the path means files, of which there may be one, rather than being one."""
+        """Whether the path is a folder or a pattern, which may match a single file."""
         return self.files != (self.path,)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The files' names without folder and suffix, one each."""
+        """The files' names without folder and suffix."""
         return tuple(file.stem for file in self.files)
 
     @property
     def file_indices(self) -> Labels:
-        """The place in ``files`` of each row's file, (n,)."""
+        """The index in ``files`` of each row's file, (n,)."""
         return np.repeat(np.arange(len(self.files), dtype=np.int64), self.counts)
 
     def check_rows(self, rows: int | None) -> None:
-        """Raise ValueError unless there are ``data.expected_rows``, where these are known."""
+        """Raise ValueError if ``data.expected_rows`` is set and differs from the number of rows."""
         if rows not in {None, sum(self.counts)}:
             raise ValueError(f"it must have data.expected_rows {rows}, got {sum(self.counts)}")
 
     def describe_row(self, row: int) -> str:
-        """Return where a row is, by its line from 1; empty lines of a CSV file are no rows."""
+        """Return a row's line number, from 1, in words; empty lines of a CSV file are not rows."""
         before = np.cumsum((0, *self.counts))
         file = int(np.searchsorted(before, row, side="right")) - 1
         location = _describe_row(self.files[file], row - int(before[file]))
@@ -79,16 +79,16 @@ def _describe_row(file: Path, row: int) -> str:
 
 
 def read_files(path: Path) -> tuple[TableFiles, Any]:
-    """Return the files that a path means, and their rows in one Arrow table.
+    """Return the files of a path, and their rows in one Arrow table.
 
-    A folder means all .csv and .parquet files directly in it, a pattern with ``*`` all that it
-    fits, in the order of their names. All have the same columns. Where one file has numbers in a
-    column and another has words, all cells are words.
+    A folder means all .csv and .parquet files directly in it, and a pattern with ``*`` all files
+    that it matches, in the order of their names. All must have the same columns. If a column has
+    numbers in one file and text in another, all its cells become text.
 
     Raises
     ------
     ValueError
-        If there are no such files, or they are no table.
+        If the files are missing, or are no table.
     """
     files = _find_files(path)
     tables = [_read(file) if file == path else _read_named(file) for file in files]
@@ -118,7 +118,7 @@ def _find_files(path: Path) -> tuple[Path, ...]:
 
 
 def _read_named(file: Path) -> Any:
-    """Return the table of one of several files, which errors name."""
+    """Return the table of one of several files; errors name the file."""
     try:
         return _read(file)
     except (OSError, ValueError) as error:
@@ -140,8 +140,8 @@ def _read(file: Path) -> Any:
 
 def _read_csv(file: Path) -> Any:
     _check_header(file)
-    # One block, so that the kind of a column follows from all its cells; one thread, so that
-    # messages have the row.
+    # One block, so that the type of a column depends on all its cells; one thread, so that errors
+    # name the row.
     block = min(file.stat().st_size + 1, 2**31 - 1)
     return csv.read_csv(
         file,
@@ -153,7 +153,7 @@ def _read_csv(file: Path) -> Any:
 
 
 def _check_header(file: Path) -> None:
-    """Raise ValueError for a table as spreadsheets in many countries save it."""
+    """Raise ValueError for another column separator, as spreadsheets in many countries use."""
     with file.open(encoding="utf-8", errors="replace") as lines:
         header = lines.readline()
     for sign, name in FOREIGN_SEPARATORS.items():
@@ -165,13 +165,13 @@ def _check_header(file: Path) -> None:
 
 
 def _read_parquet(file: Path) -> Any:
-    """Return a Parquet table with the kinds of columns that a CSV file has."""
+    """Return a Parquet table with the column types of a CSV file."""
     table = pq.ParquetFile(file).read()
     return pa.table({name: _convert_column(table[name]) for name in table.column_names})
 
 
 def _convert_column(column: Any) -> Any:
-    """Return a column of Parquet as one of CSV: words, numbers, and null for what is missing."""
+    """Convert a Parquet column to text or numbers, with null for missing values."""
     types = pa.types
     if types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -188,22 +188,22 @@ def _convert_column(column: Any) -> Any:
 
 
 def _merge_column(columns: Sequence[Any]) -> Any:
-    """Return a column of all files, in the one kind that holds what each has."""
-    kinds = {column.type for column in columns} - {pa.null()}
-    if len(kinds) > 1:
-        common = pa.float64() if all(map(is_number_type, kinds)) else pa.string()
+    """Concatenate a column of all files, in a type that holds the values of each."""
+    types = {column.type for column in columns} - {pa.null()}
+    if len(types) > 1:
+        common = pa.float64() if all(map(is_number_type, types)) else pa.string()
         columns = [column.cast(common) for column in columns]
-    elif kinds:
-        columns = [column.cast(*kinds) for column in columns]
+    elif types:
+        columns = [column.cast(*types) for column in columns]
     return pa.chunked_array(
         [chunk for column in columns for chunk in column.chunks], columns[0].type
     )
 
 
 def is_number_type(kind: Any) -> bool:
-    """Return whether a kind of column holds numbers; true and false are 1 and 0."""
+    """Return whether a column type holds numbers; true and false are 1 and 0."""
     types = pa.types
     return any(
-        belongs(kind)
-        for belongs in (types.is_integer, types.is_floating, types.is_boolean, types.is_null)
+        matches(kind)
+        for matches in (types.is_integer, types.is_floating, types.is_boolean, types.is_null)
     )

@@ -1,4 +1,4 @@
-"""Texts in one CSV file: next-token prediction, or classes of texts and of pairs of texts."""
+"""Read texts from one CSV file, for next-token prediction or classes of texts or text pairs."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,26 +30,27 @@ def load_text_arrays(settings: TextSettings) -> LabeledArrays:
     """Return the texts of ``data.path``, a CSV file in UTF-8, which may be compressed (.gz).
 
     Its first line names the columns, or ``data.header`` does. Clients are the values of
-    ``data.client_column``, ascending. There is no test set: it is taken out of each client's rows.
+    ``data.client_column``, ascending. There is no test set: test rows are taken from each client's
+    rows.
 
     With a ``data.target`` a row is one sample: the words of the texts of ``data.text_columns``,
-    with a separator in between, int32 (n, length), cut or padded to ``data.length`` (of several
-    texts each to an equal part of it). Words are in lower case and hashed, see ``hash_token``; with
+    joined by a separator, int32 (n, length), cut or padded to ``data.length`` (each of several
+    texts to an equal part of it). Words are in lower case and hashed, see ``hash_token``; with
     ``data.tokenizer`` they are the tokens of a published model, see ``tokenize_texts``.
     Classes are ``data.classes``, or the distinct values of the target, ascending. Rows with the
-    same value of ``data.group_column`` stay together, so that a text in two rows is not tested on
-    after being trained on.
+    same value of ``data.group_column`` stay together, so that no text is in both training and test
+    rows.
 
-    Without a target the texts of a client, in the file's order, each with a line's end, are one
+    Without a target the texts of a client, in the file's order, each with a newline, are one
     sequence of ``data.tokens``. It is cut into pieces of ``data.length`` tokens; the target at
-    every position is the token after it. The last piece is padded. The tokens that have a number
-    follow from the pieces that clients train on: all characters in these, of words the
-    ``data.vocabulary_size`` - 2 most common. Others are unknown, and are no targets.
+    every position is the next token. The last piece is padded. The clients' training pieces
+    determine the vocabulary: all their characters, or their ``data.vocabulary_size`` - 2 most
+    common words. Other tokens are unknown, and are not targets.
 
     Raises
     ------
     DataError
-        If there is no such file, or no such texts in it.
+        If the file is missing, or lacks such texts.
     """
     path = Path(settings.path).expanduser().resolve()
     table = _load_table(path, settings.header)
@@ -58,13 +59,13 @@ def load_text_arrays(settings: TextSettings) -> LabeledArrays:
             f"data.path must be a .csv file of data.expected_rows {settings.expected_rows}, got "
             f"{path} of {table.num_rows}"
         )
-    wanted = {
+    columns_by_key = {
         "client_column": [settings.client_column],
         "text_columns": settings.text_columns,
         "target": [settings.target] if settings.target else [],
         "group_column": [settings.group_column] if settings.group_column else [],
     }
-    for key, names in wanted.items():
+    for key, names in columns_by_key.items():
         for name in names:
             if name not in table.column_names:
                 raise DataError(
@@ -141,7 +142,7 @@ def _find_distinct(table: Any, name: str) -> tuple[list[Any], Labels]:
 def _read_classes(
     table: Any, name: str, allowed: Sequence[str] | None, path: Path
 ) -> tuple[Sequence[Any], Labels]:
-    """Return the classes, and which of them each row has."""
+    """Return the classes, and the index of each row's class."""
     for row, value in enumerate(table[name].to_pylist(), 1):
         if isinstance(value, float) and not value.is_integer():
             raise DataError(
@@ -168,7 +169,7 @@ def _read_classes(
 
 
 def hash_texts(texts: Sequence[Sequence[str]], length: int, size: int) -> NDArray[np.int32]:
-    """Return the hashed words of all rows, (n, length), with 0 after the last one.
+    """Return the hashed words of all rows, (n, length), padded with 0.
 
     Parameters
     ----------
@@ -198,7 +199,7 @@ def _build_next_tokens(
     by_characters = settings.tokens == "characters"
     tokens = [[*(text if by_characters else split_words(text)), "\n"] for text in texts]
     vocabulary = Vocabulary(sorted(set().union(*tokens)))
-    pieces, targets, owners = [], [], []
+    pieces, targets, piece_clients = [], [], []
     for client in range(int(clients.max()) + 1):
         lines = [vocabulary.encode(tokens[row]) for row in np.flatnonzero(clients == client)]
         sequence = np.array([i for line in lines for i in line], dtype=np.int64)
@@ -208,12 +209,12 @@ def _build_next_tokens(
         x[: len(sequence) - 1], y[: len(sequence) - 1] = sequence[:-1], sequence[1:]
         pieces.append(x.reshape(count, settings.length))
         targets.append(y.reshape(count, settings.length))
-        owners.append(np.full(count, client, dtype=np.int64))
+        piece_clients.append(np.full(count, client, dtype=np.int64))
     arrays = build_pooled_arrays(
         np.concatenate(pieces),
         np.concatenate(targets),
         len(vocabulary),
-        client_train=np.concatenate(owners),
+        client_train=np.concatenate(piece_clients),
         num_tokens=len(vocabulary),
     )
     limit = len(vocabulary) if by_characters else settings.vocabulary_size
@@ -221,7 +222,7 @@ def _build_next_tokens(
 
 
 def _renumber_tokens(arrays: LabeledArrays, rows: Rows, limit: int) -> LabeledArrays:
-    """Return the arrays with numbers below ``limit`` for the most common tokens of these rows."""
+    """Renumber tokens: the most common ones of these rows get numbers below ``limit``."""
     first, following = arrays.x_train[rows][:, 0], arrays.y_train[rows]
     trained_on = np.concatenate([first, following[following != IGNORED_TARGET]])
     counts = np.bincount(trained_on, minlength=arrays.num_classes)

@@ -1,4 +1,4 @@
-"""Texts as the tokens of a published model, by transformers."""
+"""Tokenize texts for a published model, with transformers."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from client_app.data.sources.vocabulary import PADDING_ID
 def tokenize_texts(
     texts: Sequence[Sequence[str]], length: int, folder: str
 ) -> tuple[NDArray[np.int32], int]:
-    """Return the tokens of all rows, (n, length), 0 after the last one, and the vocabulary's size.
+    """Return the tokens of all rows, (n, length), padded with 0, and the vocabulary's size.
 
     Two texts are a pair to the tokenizer: the longer one is cut first.
 
@@ -23,7 +23,7 @@ def tokenize_texts(
     texts : sequence of sequence of str
         One or two texts of every row, (texts, n).
     length : int
-        Number of tokens of a row, the tokenizer's own marks among them.
+        Number of tokens of a row, including the tokenizer's special tokens.
     folder : str
         A folder with a tokenizer as transformers saves it; nothing is downloaded.
 
@@ -31,7 +31,7 @@ def tokenize_texts(
     ------
     DataError
         If transformers is not installed, the folder has no tokenizer whose padding is 0, or its
-        marks fill a row.
+        special tokens fill a row.
     """
     tokenizer = _load_tokenizer(folder)
     marks = tokenizer.num_special_tokens_to_add(pair=len(texts) > 1)
@@ -53,13 +53,15 @@ def _load_tokenizer(folder: str) -> Any:
             f"transformers), got {folder!r}"
         ) from None
     path = Path(folder).expanduser()
-    wanted = f"data.tokenizer must be a folder with a tokenizer of transformers, got {folder!r}"
+    requirement = (
+        f"data.tokenizer must be a folder with a tokenizer of transformers, got {folder!r}"
+    )
     if not path.is_dir():
-        raise DataError(f"{wanted}: there is no such folder")
+        raise DataError(f"{requirement}: there is no such folder")
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
-    except Exception as error:  # of foreign files anything may be expected
-        raise DataError(f"{wanted}: {to_one_line(error)}") from None
+    except Exception as error:  # a foreign file may raise anything
+        raise DataError(f"{requirement}: {to_one_line(error)}") from None
     if tokenizer.pad_token_id != PADDING_ID:
-        raise DataError(f"{wanted}: its padding is {tokenizer.pad_token_id}, not {PADDING_ID}")
+        raise DataError(f"{requirement}: its padding is {tokenizer.pad_token_id}, not {PADDING_ID}")
     return tokenizer

@@ -1,4 +1,4 @@
-"""Image data sets by torchvision."""
+"""Load image data sets from torchvision."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,10 +22,10 @@ def _load_svhn(root: Path, *, train: bool, download: bool) -> SVHN:
 
 @dataclass(frozen=True)
 class _Dataset:
-    """A class of torchvision, with ``train`` and ``download``, and what it reads below its root.
+    """A data set class of torchvision, and the files that it reads below its root.
 
-    ``axes`` are those of its images in our order, n, height, width and channels; ``labels`` is
-    the name of its labels.
+    ``axes`` permutes its images to n, height, width and channels; ``labels`` is the name of the
+    attribute with its labels.
     """
 
     create: Callable[..., Any]
@@ -75,9 +75,9 @@ _DATASETS = {
 
 
 def format_download_error(error: Exception) -> str:
-    """Return torchvision's error for missing files, with our setting instead of its keyword."""
-    ours = ": type data.download=true to download it"
-    return to_one_line(error).replace(". You can use download=True to download it", ours)
+    """Return torchvision's error for missing files, naming our setting instead of its keyword."""
+    hint = ": type data.download=true to download it"
+    return to_one_line(error).replace(". You can use download=True to download it", hint)
 
 
 def load_torchvision_arrays(settings: TorchvisionSettings) -> LabeledArrays:
@@ -89,19 +89,19 @@ def load_torchvision_arrays(settings: TorchvisionSettings) -> LabeledArrays:
     things, 50,000 and 10,000 color images each. ``svhn``: Street View House Numbers, 10 digits,
     73,257 and 26,032 color images, without the extra ones.
 
-    ``data.root`` is torchvision's root. Where the files are missing there they are downloaded,
-    unless ``data.download`` is false.
+    ``data.root`` is torchvision's root. Missing files are downloaded, unless ``data.download`` is
+    false.
 
     Raises
     ------
     DataError
-        If the files are neither there nor to be had.
+        If the files are missing and cannot be downloaded.
     """
     dataset = _DATASETS[settings.name]
     root = Path(settings.root).expanduser().resolve()
     try:
         return dataset.read(root, download=False)
-    except Exception as error:  # for a damaged file torchvision raises what it pleases
+    except Exception as error:  # torchvision raises any exception for a damaged file
         if not settings.download:
             raise DataError(
                 f"data.root must be a folder with {dataset.files} (data.download is false), "

@@ -14,12 +14,12 @@ CHUNK_BYTES = 2**22
 
 
 def validate_inputs(key: str, x: NDArray[Any]) -> Samples:
-    """Return inputs as they are, or floats in float32.
+    """Return inputs unchanged, except floats, which become float32.
 
     Raises
     ------
     ValueError
-        If they are neither images, sound nor finite floats; it begins with ``key``.
+        If they are not images, sound or finite floats; the message begins with ``key``.
     """
     if x.dtype == np.uint8 and x.ndim in {3, 4}:
         return x
@@ -27,7 +27,7 @@ def validate_inputs(key: str, x: NDArray[Any]) -> Samples:
         return x
     if not np.issubdtype(x.dtype, np.floating) or x.ndim in {0, 1}:
         raise ValueError(f"{key} must be {INPUT_KINDS}, got {x.dtype} {x.shape}")
-    with np.errstate(over="ignore"):  # what overflows is refused below
+    with np.errstate(over="ignore"):  # overflow is refused below
         inputs = np.ascontiguousarray(x, dtype=np.float32)
     rows = max(1, CHUNK_BYTES // max(1, inputs[:1].nbytes))
     for start in range(0, len(inputs), rows):
@@ -37,7 +37,7 @@ def validate_inputs(key: str, x: NDArray[Any]) -> Samples:
 
 
 def validate_numbers(key: str, y: NDArray[Any]) -> Targets:
-    """Return targets that are numbers, float32 (n,); raises ValueError for any others."""
+    """Return numeric targets, float32 (n,); raise ValueError for any others."""
     kinds = np.issubdtype(y.dtype, np.floating) or np.issubdtype(y.dtype, np.integer)
     if not kinds or y.ndim != 1:
         raise ValueError(f"{key} must be numbers (n,), got {y.dtype} {y.shape}")
@@ -49,7 +49,7 @@ def validate_numbers(key: str, y: NDArray[Any]) -> Targets:
 
 
 def validate_labels(key: str, y: NDArray[Any]) -> Labels:
-    """Return classes, int64 (n,); raises ValueError for any other than whole numbers >= 0."""
+    """Return classes, int64 (n,); raise ValueError for others than whole numbers >= 0."""
     labels = validate_integers(key, y)
     if labels.min(initial=0) < 0:
         raise ValueError(f"{key} must be whole numbers >= 0, got {labels.min()}")
@@ -57,7 +57,7 @@ def validate_labels(key: str, y: NDArray[Any]) -> Labels:
 
 
 def validate_integers(key: str, numbers: NDArray[Any]) -> Labels:
-    """Return whole numbers, int64 (n,); raises ValueError for any others."""
+    """Return whole numbers, int64 (n,); raise ValueError for any others."""
     if not np.issubdtype(numbers.dtype, np.integer) or numbers.ndim != 1:
         raise ValueError(f"{key} must be whole numbers (n,), got {numbers.dtype} {numbers.shape}")
     return numbers.astype(np.int64)

@@ -1,4 +1,4 @@
-"""From tokens to numbers."""
+"""Map tokens to numbers."""
 
 import re
 import zlib
@@ -18,25 +18,25 @@ def split_words(text: str) -> list[str]:
 
 
 def select_common_tokens(tokens: Iterable[str], size: int) -> list[str]:
-    """Return the ``size`` most common tokens, of equally common ones the alphabet's first."""
+    """Return the ``size`` most common tokens, equally common ones in alphabetical order."""
     counts = Counter(tokens)
     return sorted(counts, key=lambda token: (-counts[token], token))[:size]
 
 
 class Vocabulary:
-    """Tokens by number: 0 is padding, 1 any token that is not among them.
+    """Token numbers: 0 is padding, 1 any unknown token.
 
     Parameters
     ----------
     tokens : sequence of str
-        Those that have a number, from 2.
+        The known tokens, numbered from 2.
     """
 
     def __init__(self, tokens: Sequence[str]) -> None:
         self._ids = {token: i for i, token in enumerate(tokens, 2)}
 
     def __len__(self) -> int:
-        """Return how many numbers there are, with 0 and 1."""
+        """Return the number of different numbers, including 0 and 1."""
         return 2 + len(self._ids)
 
     def get_id(self, token: str) -> int:
@@ -49,9 +49,9 @@ class Vocabulary:
 
 
 def hash_token(token: str, size: int) -> int:
-    """Return a number in 3 .. size - 1 that follows from the token alone, by CRC-32.
+    """Return a number in 3 .. size - 1 that depends only on the token, by CRC-32.
 
-    No vocabulary has to be agreed on, or learned from what clients say; different tokens may share
-    a number. 0 is padding, 1 unused, 2 separates texts.
+    Clients need not agree on a vocabulary, nor reveal their tokens to build one; different tokens
+    may share a number. 0 is padding, 1 unused, 2 separates texts.
     """
     return NUM_RESERVED_IDS + zlib.crc32(token.encode()) % (size - NUM_RESERVED_IDS)
