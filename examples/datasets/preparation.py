@@ -1,4 +1,4 @@
-"""What the scripts beside it share: the command line, and files that are larger than memory."""
+"""Share the command line, and the writing of large files, between the scripts of this folder."""
 
 import argparse
 import os
@@ -23,9 +23,9 @@ class Rows:
     Attributes
     ----------
     shape : tuple of int
-        Of the whole array, (n, ...).
+        The shape of the whole array, (n, ...).
     dtype : str
-        Such as ``uint8``.
+        For example ``uint8``.
     rows : iterable of array
         The n rows.
     """
@@ -35,8 +35,8 @@ class Rows:
     rows: Iterable[NDArray[Any]]
 
 
-def command_line(description: str | None, folder: str, output: str) -> argparse.ArgumentParser:
-    """Return a parser of ``FOLDER [--output FILE]``; the file is by default in the data folder."""
+def build_parser(description: str | None, folder: str, output: str) -> argparse.ArgumentParser:
+    """Return a parser of ``FOLDER [--output FILE]``; the default file is in the data folder."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("folder", type=Path, metavar="FOLDER", help=folder)
     default = Path(os.environ.get("FEDQUORUM_DATA", "data")) / output
@@ -51,7 +51,7 @@ def command_line(description: str | None, folder: str, output: str) -> argparse.
 
 
 def add_size(parser: argparse.ArgumentParser, size: Size) -> None:
-    """Add ``--size HEIGHT WIDTH``."""
+    """Add ``--size HEIGHT WIDTH`` to a parser."""
     parser.add_argument(
         "--size",
         type=int,
@@ -65,35 +65,35 @@ def add_size(parser: argparse.ArgumentParser, size: Size) -> None:
 def prepare(
     options: argparse.Namespace, wanted: str, write: Callable[[argparse.Namespace, Path], str]
 ) -> None:
-    """Write a file that exists only when it is whole; leave with one line if it cannot be.
+    """Write a file atomically; exit with a one-line error if that fails.
 
     Parameters
     ----------
     options : Namespace
-        What ``command_line`` parsed.
+        The parsed options of ``build_parser``.
     wanted : str
-        What the folder must have, and where to get it.
+        The required content of the folder, and its source.
     write : callable
-        Given the options, writes the file of the path and returns what is in it.
+        Takes the options and a path, writes the file, and returns a description of its content.
     """
     output: Path = options.output
     if output.exists():
         sys.exit(f"--output must be a new file, got {output}, which exists")
-    part = output.with_name(f".{output.name}.part")
+    partial = output.with_name(f".{output.name}.part")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        content = write(options, part)
-        part.replace(output)
-    except Exception as error:  # for a damaged file a library raises what it pleases
+        content = write(options, partial)
+        partial.replace(output)
+    except Exception as error:  # libraries raise any exception for a damaged file
         reason = " ".join(str(error).split())
         sys.exit(f"FOLDER must be a folder with {wanted}, got {options.folder}: {reason}")
     finally:
-        part.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
     print(f"{output}: {content}")
 
 
 def write_npz(path: Path, arrays: Mapping[str, NDArray[Any] | Rows]) -> None:
-    """Write what ``numpy.savez`` writes, one row of a large array after the other."""
+    """Write a file as ``numpy.savez`` does, large arrays row by row."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
@@ -106,19 +106,19 @@ def write_npz(path: Path, arrays: Mapping[str, NDArray[Any] | Rows]) -> None:
                     file.write(np.ascontiguousarray(row, dtype=array.dtype).tobytes())
 
 
-def images(
+def read_images(
     paths: Sequence[Path], size: Size, fit: Callable[[Image.Image, Size], Image.Image]
 ) -> Rows:
-    """Return images in color, uint8 (n, height, width, 3).
+    """Return images in color, uint8 (n, height, width, 3), read on demand.
 
     Parameters
     ----------
     paths : sequence of Path
-        Their files.
+        The image files.
     size : tuple of int
         Height and width.
     fit : callable
-        Given an image and the width and height, returns an image of that size.
+        Takes an image and (width, height), and returns an image of that size.
     """
     height, width = size
 

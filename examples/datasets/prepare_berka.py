@@ -1,9 +1,9 @@
 """Write Berka's loans into one table, which experiment=aaggff/berka reads.
 
-It has one row a loan; the target is whether the loan was not paid, status B or D. Of an account,
-the transactions up to the day of its loan count, none after it: what a bank knows when it
-decides. The published preprocessing of AAggFF takes all transactions. As there, north Bohemia
-with its one default is left out.
+It has one row for each loan; the target is whether the loan was not paid, status B or D. Only
+transactions of the account up to the day of the loan count, because a bank knows no others when it
+decides. The published preprocessing of AAggFF uses all transactions. As there, north Bohemia with
+its one default is left out.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from preparation import command_line, prepare
+from preparation import build_parser, prepare
 from pyarrow import csv
 
 NEEDED = {
@@ -34,15 +34,15 @@ WANTED = (
 
 
 def write(options: argparse.Namespace, path: Path) -> str:
-    """Write the loans in the order of their table, and return what there is."""
+    """Write the loans in the order of their table, and return a description."""
     loans = make_loans({name: read_table(options.folder, name) for name in NEEDED})
-    kept = loans[loans["region"] != LEFT_OUT]
-    kept.to_csv(path, index=False)
-    return f"{len(kept)} loans of {kept['region'].nunique()} regions"
+    selected = loans[loans["region"] != LEFT_OUT]
+    selected.to_csv(path, index=False)
+    return f"{len(selected)} loans of {selected['region'].nunique()} regions"
 
 
 def read_table(folder: Path, name: str) -> Any:
-    """Return an official table; raises ValueError if it is not whole."""
+    """Return an official table; raise ValueError if it is incomplete."""
     paths = [path for end in ("asc", "csv") if (path := folder / f"{name}.{end}").is_file()]
     if not paths:
         raise ValueError(f"there is no {name}.asc")
@@ -59,18 +59,18 @@ def read_table(folder: Path, name: str) -> Any:
 
 
 def make_loans(tables: dict[str, Any]) -> Any:
-    """Return the columns of every loan."""
+    """Return the output columns of every loan."""
     loan = tables["loan"]
     unknown = sorted({str(status) for status in loan["status"]} - set(DEFAULT))
     if unknown:
         raise ValueError(f"the status of a loan must be A, B, C or D, got {unknown[0]}")
-    account = rows_of(tables["account"], "account_id", loan["account_id"])
-    district = rows_of(tables["district"], "A1", account["district_id"])
-    orders, order_sum = sums(tables["order"], loan, "amount")
+    account = find_rows(tables["account"], "account_id", loan["account_id"])
+    district = find_rows(tables["district"], "A1", account["district_id"])
+    orders, order_sum = sum_by_loan(tables["order"], loan, "amount")
     trans = tables["trans"]
     granted = loan.set_index("account_id")["date"].reindex(trans["account_id"])
     before = trans[trans["date"] <= granted.to_numpy()]
-    count, amount, balance = sums(before, loan, "amount", "balance")
+    count, amount, balance = sum_by_loan(before, loan, "amount", "balance")
     columns = {
         "region": district["A3"],
         "default": loan["status"].map(DEFAULT),
@@ -78,13 +78,13 @@ def make_loans(tables: dict[str, Any]) -> Any:
         "duration": loan["duration"],
         "payments": loan["payments"],
         "account_days_at_loan": [
-            (day(end) - day(start)).days
+            (parse_day(end) - parse_day(start)).days
             for start, end in zip(account["date"], loan["date"], strict=True)
         ],
         "num_inhabitants": district["A4"],
         "average_salary": district["A11"],
         "entrepreneur_rate": district["A14"],
-        # The mean of 1995 and 1996, or one of them where the other is missing.
+        # The mean of 1995 and 1996, or one of them if the other is missing.
         "average_unemployment_rate": district[["A12", "A13"]].mean(axis=1),
         "average_crime_rate": district[["A15", "A16"]].mean(axis=1),
         "average_order_amount": order_sum / orders,
@@ -96,16 +96,16 @@ def make_loans(tables: dict[str, Any]) -> Any:
     return pd.DataFrame(columns)
 
 
-def rows_of(table: Any, key: str, wanted: Any) -> Any:
-    """Return the row of each wanted key; raises ValueError if one is not there."""
+def find_rows(table: Any, key: str, wanted: Any) -> Any:
+    """Return the row of each wanted key; raise ValueError for a missing key."""
     indices = pd.Index(table[key]).get_indexer(wanted)
     if (indices < 0).any():
         raise ValueError(f"there is no {key} {wanted[indices < 0].iloc[0]}")
     return table.iloc[indices].reset_index(drop=True)
 
 
-def sums(table: Any, loan: Any, *columns: str) -> list[Any]:
-    """Return for each loan the number of its account's rows, and the sums of columns."""
+def sum_by_loan(table: Any, loan: Any, *columns: str) -> list[Any]:
+    """Return the number of each loan's account rows, and the sums of columns."""
     indices = pd.Index(loan["account_id"]).get_indexer(table["account_id"])
     rows = table[indices >= 0]
     weights = [None, *(rows[column] for column in columns)]
@@ -115,14 +115,14 @@ def sums(table: Any, loan: Any, *columns: str) -> list[Any]:
     ]
 
 
-def day(yymmdd: int) -> date:
-    """Return a day of the twentieth century."""
+def parse_day(yymmdd: int) -> date:
+    """Return the date of a number YYMMDD of the twentieth century."""
     return date(1900 + yymmdd // 10_000, yymmdd // 100 % 100, yymmdd % 100)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Read the command line and write the file."""
-    parser = command_line(__doc__, "the folder with the official tables", "berka_loans.csv")
+    parser = build_parser(__doc__, "the folder with the official tables", "berka_loans.csv")
     prepare(parser.parse_args(arguments), WANTED, write)
 
 

@@ -1,8 +1,8 @@
-"""Write CelebA into one file, which data=celeba reads: a person a client.
+"""Write CelebA into one file, which data=celeba reads, with one client for each person.
 
 It has all 202,599 images of 10,177 people, both sides scaled, with one of the 40 attributes as
-target. The published parts do not share people, so there is no test set: a person's test part
-is of the person's own images.
+target. The published splits do not share people, so there is no test set: a person's test images
+are taken from that person's images.
 """
 
 import argparse
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from preparation import Size, add_size, command_line, images, prepare, write_npz
+from preparation import Size, add_size, build_parser, prepare, read_images, write_npz
 from torchvision.datasets import CelebA
 
 WANTED = (
@@ -21,18 +21,18 @@ WANTED = (
 )
 
 
-def stretch(image: Image.Image, size: Size) -> Image.Image:
-    """Scale both sides."""
+def resize_image(image: Image.Image, size: Size) -> Image.Image:
+    """Scale both sides of an image."""
     return image.resize(size, Image.Resampling.BILINEAR)
 
 
 def write(options: argparse.Namespace, path: Path) -> str:
-    """Write all images in their published order, and return what they are."""
-    # It compares the text files with their MD5 sums.
+    """Write all images in their published order, and return a description."""
+    # CelebA verifies the MD5 sums of the text files.
     celeba = CelebA(options.folder, split="all", target_type=["attr", "identity"])
     folder = options.folder / "celeba" / "img_align_celeba"
-    there = {image.name for image in folder.iterdir()}
-    missing = [name for name in celeba.filename if name not in there]
+    existing = {image.name for image in folder.iterdir()}
+    missing = [name for name in celeba.filename if name not in existing]
     if missing:
         raise ValueError(
             f"{len(missing)} of {len(celeba.filename)} images are missing, such as {missing[0]}"
@@ -44,7 +44,9 @@ def write(options: argparse.Namespace, path: Path) -> str:
         )
     people = celeba.identity[:, 0].numpy().astype(np.int64)
     arrays = {
-        "x_train": images([folder / name for name in celeba.filename], options.size, stretch),
+        "x_train": read_images(
+            [folder / name for name in celeba.filename], options.size, resize_image
+        ),
         "y_train": celeba.attr[:, names.index(options.attribute)].numpy().astype(np.int64),
         "client_train": people,
     }
@@ -54,7 +56,7 @@ def write(options: argparse.Namespace, path: Path) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Read the command line and write the file."""
-    parser = command_line(__doc__, "the folder with celeba in it", "celeba.npz")
+    parser = build_parser(__doc__, "the folder with celeba in it", "celeba.npz")
     parser.add_argument("--attribute", default="Smiling", help="the target, by default %(default)s")
     add_size(parser, (84, 84))
     prepare(parser.parse_args(arguments), WANTED, write)

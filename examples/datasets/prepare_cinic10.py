@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from preparation import Size, command_line, images, prepare, write_npz
+from preparation import Size, build_parser, prepare, read_images, write_npz
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 EACH_CLASS = 9_000
@@ -21,35 +21,35 @@ WANTED = (
 )
 
 
-def keep(image: Image.Image, _: Size) -> Image.Image:
-    """Return the image: another size is an error."""
+def keep_image(image: Image.Image, _: Size) -> Image.Image:
+    """Return the image unchanged, so that another size is an error."""
     return image
 
 
 def write(options: argparse.Namespace, path: Path) -> str:
-    """Write the images class by class, in the order of their names, and return what they are."""
+    """Write the images class by class, in the order of their names, and return a description."""
     paths: dict[str, list[Path]] = {"train": [], "test": []}
-    for part, found in paths.items():
-        folder = options.folder / part
+    for split, split_paths in paths.items():
+        folder = options.folder / split
         names = sorted(p.name for p in folder.iterdir() if p.is_dir())
         if tuple(names) != CLASSES:
             raise ValueError(f"{folder} must have {', '.join(CLASSES)}, got {', '.join(names)}")
         for name in CLASSES:
-            of_class = sorted((folder / name).glob("*.png"))
-            if len(of_class) != EACH_CLASS:
+            class_paths = sorted((folder / name).glob("*.png"))
+            if len(class_paths) != EACH_CLASS:
                 raise ValueError(
-                    f"{folder / name} must have {EACH_CLASS} images, got {len(of_class)}"
+                    f"{folder / name} must have {EACH_CLASS} images, got {len(class_paths)}"
                 )
-            found.extend(of_class)
+            split_paths.extend(class_paths)
     labels = np.repeat(np.arange(len(CLASSES)), EACH_CLASS)
-    train, test = (images(found, SIZE, keep) for found in paths.values())
+    train, test = (read_images(split_paths, SIZE, keep_image) for split_paths in paths.values())
     write_npz(path, {"x_train": train, "y_train": labels, "x_test": test, "y_test": labels})
     return f"{len(labels):,} images for training and {len(labels):,} for testing"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Read the command line and write the file."""
-    parser = command_line(__doc__, "the folder CINIC-10 of the archive", "cinic10.npz")
+    parser = build_parser(__doc__, "the folder CINIC-10 of the archive", "cinic10.npz")
     prepare(parser.parse_args(arguments), WANTED, write)
 
 

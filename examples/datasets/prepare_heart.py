@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from preparation import command_line, prepare
+from preparation import build_parser, prepare
 from pyarrow import csv
 
 COLUMNS = (
@@ -26,14 +26,14 @@ WANTED = (
 
 
 def write(options: argparse.Namespace, path: Path) -> str:
-    """Write one row a patient, hospital by hospital, and return what there is."""
+    """Write one row for each patient, hospital by hospital, and return a description."""
     table = pa.concat_tables([read_hospital(options.folder, name) for name in PATIENTS])
     table.to_pandas().to_csv(path, index=False)
     return f"{table.num_rows} patients of {len(PATIENTS)} hospitals"
 
 
 def read_hospital(folder: Path, name: str) -> Any:
-    """Return the patients of a hospital; raises ValueError if they are not all there."""
+    """Return the patients of a hospital; raise ValueError if some are missing."""
     path = folder / f"processed.{name}.data"
     table = csv.read_csv(
         path,
@@ -56,7 +56,7 @@ def read_hospital(folder: Path, name: str) -> Any:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Read the command line and write the file."""
-    parser = command_line(__doc__, "the folder with UCI's processed files", "heart_uci.csv")
+    parser = build_parser(__doc__, "the folder with UCI's processed files", "heart_uci.csv")
     prepare(parser.parse_args(arguments), WANTED, write)
 
 

@@ -1,4 +1,4 @@
-"""Write ISIC 2019 into one file, which data=isic2019 reads: a center a client.
+"""Write ISIC 2019 into one file, which data=isic2019 reads, with one client for each center.
 
 It has FLamby's 23,247 images of 8 kinds of lesions, with its training and test sets. An image is
 scaled to cover the size and cut to its middle.
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps
-from preparation import Rows, Size, add_size, command_line, images, prepare, write_npz
+from preparation import Rows, Size, add_size, build_parser, prepare, read_images, write_npz
 from pyarrow import csv
 
 IMAGES = "ISIC_2019_Training_Input_preprocessed"
@@ -26,18 +26,18 @@ WANTED = (
 
 
 def crop(image: Image.Image, size: Size) -> Image.Image:
-    """Scale an image so that it covers the size, and keep the middle."""
+    """Scale an image so that it covers the size, and crop its middle."""
     return ImageOps.fit(image, size, Image.Resampling.BILINEAR)
 
 
 def write(options: argparse.Namespace, path: Path) -> str:
-    """Write the images in the order of FLamby's table, and return what they are."""
+    """Write the images in the order of FLamby's table, and return a description."""
     table = read_table(options.folder)
     arrays: dict[str, Any] = {}
     for fold in ("train", "test"):
         rows = [row for row in table if row["fold"] == fold]
         paths = [options.folder / IMAGES / f"{row['image']}.jpg" for row in rows]
-        pixels: Rows = images(paths, options.size, crop)
+        pixels: Rows = read_images(paths, options.size, crop)
         arrays[f"x_{fold}"] = pixels
         arrays[f"y_{fold}"] = np.array([row["target"] for row in rows], dtype=np.int64)
         arrays[f"client_{fold}"] = np.array([row["center"] for row in rows], dtype=np.int64)
@@ -47,7 +47,7 @@ def write(options: argparse.Namespace, path: Path) -> str:
 
 
 def read_table(folder: Path) -> list[dict[str, Any]]:
-    """Return FLamby's table, a dict a row; raises ValueError if it is not that of the images."""
+    """Return FLamby's table, a dict for each row; raise ValueError if images are missing."""
     paths = [folder / name for name in TABLES if (folder / name).is_file()]
     if not paths:
         raise ValueError(f"there is no {TABLES[0]}")
@@ -65,16 +65,16 @@ def read_table(folder: Path) -> list[dict[str, Any]]:
             raise ValueError(
                 f"target must be 0 to {len(CLASSES) - 1} in {paths[0].name}, got {row['target']}"
             )
-    there = {path.name for path in (folder / IMAGES).iterdir()}
-    gone = [f"{row['image']}.jpg" for row in rows if f"{row['image']}.jpg" not in there]
-    if gone:
-        raise ValueError(f"{len(gone)} of {len(rows)} images are missing, such as {gone[0]}")
+    existing = {path.name for path in (folder / IMAGES).iterdir()}
+    absent = [f"{row['image']}.jpg" for row in rows if f"{row['image']}.jpg" not in existing]
+    if absent:
+        raise ValueError(f"{len(absent)} of {len(rows)} images are missing, such as {absent[0]}")
     return rows
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Read the command line and write the file."""
-    parser = command_line(__doc__, "the folder that FLamby's scripts wrote", "isic2019.npz")
+    parser = build_parser(__doc__, "the folder that FLamby's scripts wrote", "isic2019.npz")
     add_size(parser, (224, 224))
     prepare(parser.parse_args(arguments), WANTED, write)
 

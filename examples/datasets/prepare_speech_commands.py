@@ -1,7 +1,8 @@
-"""Write Speech Commands 0.02 into one file, which data=speech_commands reads: a speaker a client.
+"""Write Speech Commands 0.02 into one file, which data=speech_commands reads.
 
-It has the words of a second each at 16 kHz: the files of testing_list.txt as the test set, and for
-training those of neither list. A shorter sound ends in silence.
+Each speaker is a client. The words last one second each at 16 kHz: the files of testing_list.txt
+are the test set, and those of neither list the training set. Shorter sounds are padded with
+silence.
 """
 
 import argparse
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from preparation import Rows, command_line, prepare, write_npz
+from preparation import Rows, build_parser, prepare, write_npz
 
 SPEAKER_ENDS = "_nohash_"
 BACKGROUND = "_background_noise_"
@@ -26,7 +27,7 @@ WANTED = (
 
 
 def write(options: argparse.Namespace, path: Path) -> str:
-    """Write the sounds word by word, in the order of their names, and return what they are."""
+    """Write the sounds word by word, in the order of their names, and return a description."""
     folder: Path = options.folder
     words = sorted(p.name for p in folder.iterdir() if p.is_dir() and p.name != BACKGROUND)
     files = [f"{word}/{p.name}" for word in words for p in sorted((folder / word).glob("*.wav"))]
@@ -39,29 +40,29 @@ def write(options: argparse.Namespace, path: Path) -> str:
     if foreign:
         raise ValueError(f"{foreign[0]} has no {SPEAKER_ENDS} after the speaker in its name")
     testing, validation = (
-        set((folder / f"{part}_list.txt").read_text(encoding="utf-8").split())
-        for part in ("testing", "validation")
+        set((folder / f"{split}_list.txt").read_text(encoding="utf-8").split())
+        for split in ("testing", "validation")
     )
     missing = sorted((testing | validation) - set(files))
     if missing:
         raise ValueError(f"{len(missing)} files of the lists are missing, such as {missing[0]}")
-    parts = {
+    names_by_split = {
         "train": [name for name in files if name not in testing | validation],
         "test": [name for name in files if name in testing],
     }
-    speakers = {name: i for i, name in enumerate(sorted(set(map(speaker, files))))}
+    speakers = {name: i for i, name in enumerate(sorted(set(map(get_speaker, files))))}
     arrays: dict[str, Any] = {}
-    for part, names in parts.items():
+    for split, names in names_by_split.items():
         sounds = map(read_sound, [folder / name for name in names])
-        arrays[f"x_{part}"] = Rows((len(names), RATE), "int16", sounds)
-        arrays[f"y_{part}"] = np.array([words.index(name.split("/")[0]) for name in names])
-        arrays[f"client_{part}"] = np.array([speakers[speaker(name)] for name in names])
+        arrays[f"x_{split}"] = Rows((len(names), RATE), "int16", sounds)
+        arrays[f"y_{split}"] = np.array([words.index(name.split("/")[0]) for name in names])
+        arrays[f"client_{split}"] = np.array([speakers[get_speaker(name)] for name in names])
     write_npz(path, arrays)
-    return f"{len(parts['train']):,} sounds for training and {len(parts['test']):,} for testing"
+    return f"{len(names_by_split['train']):,} sounds for training and {len(names_by_split['test']):,} for testing"
 
 
-def speaker(name: str) -> str:
-    """Return who speaks in a file ``word/speaker_nohash_0.wav``."""
+def get_speaker(name: str) -> str:
+    """Return the speaker of a file ``word/speaker_nohash_0.wav``."""
     return name.split("/")[1].split(SPEAKER_ENDS, maxsplit=1)[0]
 
 
@@ -89,7 +90,7 @@ def read_sound(path: Path) -> NDArray[np.int16]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Read the command line and write the file."""
     folder = "the folder speech_commands_v0.02 of the archive"
-    parser = command_line(__doc__, folder, "speech_commands.npz")
+    parser = build_parser(__doc__, folder, "speech_commands.npz")
     prepare(parser.parse_args(arguments), WANTED, write)
 
 

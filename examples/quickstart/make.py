@@ -1,7 +1,7 @@
-"""Make one of Flower's stock quickstarts, and change one line: FedAvg() becomes FedAU().
+"""Make one of Flower's stock quickstarts, and replace FedAvg() with FedAU().
 
-``python make.py numpy`` makes ``quickstart-numpy`` in the working directory. Flower's ``flwr new``
-writes it, of the release in ``flower.txt``; then ``numpy.diff`` is applied. Needs pip and git.
+``python make.py numpy`` makes ``quickstart-numpy`` in the working directory. ``flwr new`` of the
+Flower release in ``flower.txt`` writes it; then ``numpy.diff`` is applied. Needs pip and git.
 """
 
 import argparse
@@ -15,27 +15,27 @@ HERE = Path(__file__).resolve().parent
 FORMS = ("numpy", "sklearn", "pytorch")
 
 
-def stock_app(form: str, folder: Path) -> Path:
-    """Make Flower's quickstart in a folder, as Flower has it; return its directory."""
+def make_stock_app(form: str, folder: Path) -> Path:
+    """Make Flower's unchanged quickstart in a folder, and return its directory."""
     name = f"quickstart-{form}"
     with tempfile.TemporaryDirectory() as flower:
         pinned = ["--no-deps", "--require-hashes", "--requirement", str(HERE / "flower.txt")]
-        _python("pip", "install", "--quiet", *pinned, "--target", flower)
-        # Beside the installed Flower, whose requirements it shares.
+        _run_module("pip", "install", "--quiet", *pinned, "--target", flower)
+        # It uses the requirements of the installed Flower.
         new = ["new", name, "--framework", form, "--username", "you"]
-        _python("flwr.cli.app", *new, cwd=folder, PYTHONPATH=flower, FLWR_HOME=flower)
+        _run_module("flwr.cli.app", *new, cwd=folder, PYTHONPATH=flower, FLWR_HOME=flower)
     return folder / name
 
 
 def apply(diff: str, app: Path) -> None:
-    """Apply one of the diffs beside this script to an app."""
+    """Apply one of this folder's diffs to an app."""
     command = ["git", "apply", "--unidiff-zero", str(HERE / f"{diff}.diff")]
-    # Or git would look at the repository that the app may be in.
+    # Without the ceiling, git would use a repository that contains the app.
     _run(command, cwd=app, GIT_CEILING_DIRECTORIES=str(app.resolve().parent))
 
 
-def _python(*words: str, cwd: Path | None = None, **variables: str) -> None:
-    _run([sys.executable, "-m", *words], cwd=cwd, **variables)
+def _run_module(*arguments: str, cwd: Path | None = None, **variables: str) -> None:
+    _run([sys.executable, "-m", *arguments], cwd=cwd, **variables)
 
 
 def _run(command: list[str], cwd: Path | None = None, **variables: str) -> None:
@@ -46,7 +46,7 @@ def _run(command: list[str], cwd: Path | None = None, **variables: str) -> None:
 
 
 def main() -> None:
-    """Make the app that the command line asks for."""
+    """Make the app that the command line selects."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("form", choices=FORMS)
     parser.add_argument("--stock", action="store_true", help="leave FedAvg() in it")
@@ -56,10 +56,10 @@ def main() -> None:
         help="read the data from the folder that FEDQUORUM_DATA names, not from Hugging Face",
     )
     given = parser.parse_args()
-    app = stock_app(given.form, Path.cwd())
+    app = make_stock_app(given.form, Path.cwd())
     if not given.stock:
         apply(given.form, app)
-    if given.local_data and given.form != "numpy":  # which has no data
+    if given.local_data and given.form != "numpy":  # the numpy app has no data
         apply(f"{given.form}-data", app)
     print(f"{app.name} is made. Next: cd {app.name} && flwr run . --stream")
 

@@ -70,7 +70,7 @@ def copy_arrays(model: nn.Module) -> list[NDArray[Any]]:
 def make_ragged_data(
     counts: Sequence[int], shape: tuple[int, ...], classes: int, seed: int = 0
 ) -> dict[int, ClientData]:
-    """Return clients 0, 1, ... with so many samples to train on and 3 to test, in [0, 1)."""
+    """Return clients 0, 1, ... with these numbers of training samples and 3 to test, in [0, 1)."""
     rng = np.random.default_rng(seed)
     data = {}
     for client, count in enumerate(counts):
@@ -81,7 +81,7 @@ def make_ragged_data(
 
 
 def assert_same_part(part: TrainResult, other: TrainResult, tolerance: float = 0.0) -> None:
-    """Compare what two replies say of a client that trained, to the last bit unless told."""
+    """Compare a trained client's results in two replies, bit for bit unless ``exact`` is false."""
     assert (part.client, part.status) == (other.client, other.status)
     assert to_metrics(part) == pytest.approx(to_metrics(other), rel=tolerance, abs=tolerance)
     assert part.arrays is not None

@@ -1,4 +1,4 @@
-"""What tests of the ClientApp share."""
+"""Share fixtures between tests of the ClientApp."""
 
 import importlib
 from collections.abc import Iterator
@@ -8,8 +8,8 @@ import pytest
 
 @pytest.fixture
 def no_node_from_before() -> Iterator[None]:
-    """Start and leave without a node that another test made."""
+    """Clear the cached node before and after the test."""
     module = importlib.import_module("client_app.app")  # no other test waits for it
-    module._cached_node.cache_clear()
+    module._build_node.cache_clear()
     yield
-    module._cached_node.cache_clear()
+    module._build_node.cache_clear()

@@ -203,7 +203,7 @@ def test_query_of_a_device() -> None:
 @pytest.mark.parametrize("num_nodes", [2, 3, 5, 7])
 @pytest.mark.parametrize("batching", ["auto", "batched", "sequential"])
 def test_training_does_not_depend_on_the_number_of_nodes(num_nodes: int, batching: str) -> None:
-    """Every client's part is the same on one node, on several, and on one of its own."""
+    """Every client's result is the same on one node, on several, and on a node alone."""
     overrides = f"{OVERRIDES} client.batching={batching}"
     expected, parts = (
         train_clients(1, overrides=overrides),
@@ -535,7 +535,7 @@ def evaluate_request(
 
 
 def test_evaluation_measures_the_requested_splits_of_each_client() -> None:
-    """Each client's numbers are those of its own parts; what was not asked for is NaN."""
+    """Each client's metrics are of its own splits; those not requested are NaN."""
     request = evaluate_request((0, 3), (True, False), measure_test=True)
     one, other = decode_evaluate_reply(
         send_requests(grid_of(1), MessageType.EVALUATE, {1: request})[0].content
@@ -583,7 +583,7 @@ def keeps_model_request(server_round: int, clients: tuple[int, ...]) -> RecordDi
 
 @pytest.mark.parametrize("num_nodes", [1, 2])
 def test_local_models_stay_and_continue_training(num_nodes: int) -> None:
-    """With keeps-model each client goes on from its last model and sends none."""
+    """With keeps-model each client continues from its last model and sends none."""
     grid = grid_of(num_nodes)
     node = Node(compose_settings("custom", OVERRIDES).settings)
     expected = {k: list(model().values()) for k in range(NUM_CLIENTS)}

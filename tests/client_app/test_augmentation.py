@@ -259,7 +259,7 @@ def test_torchs_generator_has_no_part(name: str) -> None:
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_several_clients_in_one_batch(name: str) -> None:
-    """Each client's images change as in a batch of its own, batch after batch."""
+    """Each client's images change as in a separate batch, batch after batch."""
     draws = [partial(make_generator, 1, client=k) for k in range(3)]
     joint, alone = Augmentation(name, draws), [build_augmentation(name, draw) for draw in draws]
     for counts in ([3, 1, 4], [2, 5], [1]):

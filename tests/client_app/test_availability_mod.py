@@ -227,7 +227,7 @@ def test_an_error_in_the_settings_is_the_nodes() -> None:
 
 
 def test_always_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a process the message goes on as it is, and nothing is kept."""
+    """Without a process the message is passed on unchanged, and nothing is stored."""
     passed = []
     mod = AvailabilityMod(client_app._get_availability)
     grid = grid_of(1, OVERRIDES)

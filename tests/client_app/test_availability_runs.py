@@ -98,7 +98,7 @@ def test_a_probability_of_one_is_always(tmp_path: Path, process: str) -> None:
 
 
 def test_nobody_there_is_an_empty_round(tmp_path: Path) -> None:
-    """The model stays, the round is logged, the run goes on."""
+    """The model does not change, the round is logged, and the run continues."""
     path = tmp_path / "trace.csv"
     path.write_text("round,client,available\n" + "".join(f"2,{k},1\n" for k in range(20)))
     words = ("rounds=3", "availability=trace", f"availability.path={path}")
@@ -150,8 +150,8 @@ def test_known_rates_use_the_probabilities_of_this_round(
     cut = [float((of_round == 0).mean()) for of_round in rates]  # (0 - 1)^2 each, else 0
     assert errors == pytest.approx(cut, abs=1e-12)
     trained = next(row for row in rows if row["status"] == "trained")
-    told = describe_decision(read_audit_input(directory), trained["client"], trained["round"])
-    assert any(f"omega_n = 1 / p_n({trained['round'] - 1}) = " in line for line in told)
+    lines = describe_decision(read_audit_input(directory), trained["client"], trained["round"])
+    assert any(f"omega_n = 1 / p_n({trained['round'] - 1}) = " in line for line in lines)
 
 
 @pytest.mark.slow

@@ -146,7 +146,7 @@ def test_the_arrays_are_not_those_of_the_model() -> None:
 
 
 def test_rows_of_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each client is measured by itself, in passes of at most so many of its rows."""
+    """Each client is evaluated separately, in passes of at most ``rows_at_once`` rows."""
     measurements, model = make_spied_evaluator()
     monkeypatch.setattr(measurements, "_rows_at_once", 5)
     measurements.prepare(random_arrays(0), "train", DATA)

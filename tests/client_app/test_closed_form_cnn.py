@@ -77,7 +77,7 @@ def test_tasks_without_a_closed_form(task: Any) -> None:
 def test_the_gradient_is_that_of_autograd(
     name: str, in_place: bool, weights: list[float] | None
 ) -> None:
-    """Times a factor, beside the parameters or into them; statistics move alike."""
+    """Gradients equal autograd's times a factor, also in place; buffers change equally."""
     task = CrossEntropy(None if weights is None else torch.tensor(weights))
     make, shape = MODELS[name]
     model, other = (make().double().train() for _ in range(2))

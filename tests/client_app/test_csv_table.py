@@ -218,7 +218,7 @@ def test_a_file_with_an_expected_number_of_rows(tmp_path: Path) -> None:
 
 
 def test_missing_file(tmp_path: Path) -> None:
-    """A path that leads nowhere is told as that, a folder too."""
+    """A missing path and an empty folder are reported as a missing file."""
     assert_refused(tmp_path / "none.csv", FILE + "there is no such file")
     assert_refused(tmp_path, FILE + "there is no such file")
 

@@ -18,7 +18,7 @@ PARTITIONED = ("mnist", "fmnist", "emnist", "cifar10", "cifar100", "svhn")
 
 @pytest.mark.parametrize("name", PARTITIONED)
 def test_data_sets_and_their_default_partition(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is a group of its own name, in shards, and looks where FEDQUORUM_DATA says."""
+    """Each is a config group with its name, in shards, and reads from FEDQUORUM_DATA."""
     monkeypatch.setenv("FEDQUORUM_DATA", "/somewhere")
     data = compose_settings("custom", f"data={name}").settings.data
     assert isinstance(data, TorchvisionSettings)
@@ -129,7 +129,7 @@ NULL = "data.num_clients must be a whole number >= 1 where the data does not tel
     ],
 )
 def test_mistakes_in_the_number_of_clients(words: str, message: str) -> None:
-    """What can be told without the data is refused without it, in one line."""
+    """Errors that need no data are reported in one line before the data is read."""
     with pytest.raises(SettingsError, match=f"^{re.escape(message)}$"):
         compose_settings("custom", words)
 

@@ -56,7 +56,7 @@ class Broken:
 
     write: Callable[[Path], object]
     words: str
-    told: str = r"\w+Error: the log of the node has the text"
+    reason_pattern: str = r"\w+Error: the log of the node has the text"
 
 
 def arrays(path: Path, inputs: object, labels: object) -> None:
@@ -142,7 +142,7 @@ def test_a_device_quotes_no_data(
     words = f"{broken.words} data.path={tmp_path / 'nothing' if has_data_path else path}"
     reason = get_error_reason(kind, words, {**DEVICE, **elsewhere})
     assert not [secret for secret in SECRETS if secret in reason], reason
-    assert re.fullmatch(broken.told, reason), reason
+    assert re.fullmatch(broken.reason_pattern, reason), reason
     assert "Traceback" in caplog.text
 
 

@@ -118,7 +118,7 @@ def test_divided_among_clients(tmp_path: Path, partition: str) -> None:
 
 
 def test_scaled_to_a_size(clients: Path) -> None:
-    """With data.image_size images of any size fit; without it they have to be alike."""
+    """Images of any size are allowed with data.image_size; otherwise all have one size."""
     write(clients / "bob/dog", [6], size=(9, 9))
     assert load(clients, image_size=[3, 2]).x_train[:].shape == (9, 3, 2, 3)
     with pytest.raises(DataError, match=r"images of 5 x 4, got .*bob/dog/000\.png of 9 x 9$"):
@@ -160,7 +160,7 @@ def test_no_folder(tmp_path: Path) -> None:
 
 
 def test_wrong_depth(clients: Path, tmp_path: Path) -> None:
-    """Folders that are one too many or too few are told, and never taken for classes."""
+    """A missing or additional folder level is reported, and never taken for classes."""
     assert_refused(clients, "ann has the folder cat$", partition="iid", num_clients=2)
     assert_refused(clients / "ann", "cat has no folders of classes$")
 
@@ -187,7 +187,7 @@ def test_class_without_images(clients: Path) -> None:
 
 
 def test_first_image_is_none(clients: Path) -> None:
-    """The size cannot be told from a file that is no image."""
+    """A file that is no image has no size."""
     (clients / "ann/cat/000.png").write_text("<html>")
     assert_refused(clients, "ann/cat/000.png is no image: ")
 
@@ -205,6 +205,6 @@ def test_first_image_is_none(clients: Path) -> None:
     ],
 )
 def test_mistakes_in_the_settings(words: str, message: str) -> None:
-    """What can be told without the folder is refused without it."""
+    """Errors that need no folder are reported before it is read."""
     with pytest.raises(SettingsError, match=f"^{message}"):
         compose_settings("custom", f"data=image_folder {words}")

@@ -15,7 +15,7 @@ from client_app.augmentation import build_augmentation
 from client_app.dropout import find_dropouts, replace_dropout
 from client_app.losses import BinaryCrossEntropy, CrossEntropy, SquaredError, Task
 from client_app.models import CNN, LSTM, M5, MLP, CelebaCNN, LogisticRegression, SmallCNN, TextCNN
-from client_app.rng import seed_torch, has_random_layers
+from client_app.rng import has_random_layers, seed_torch
 from client_app.training import (
     LocalModel,
     LocalSGDConfig,

@@ -179,7 +179,7 @@ def test_auroc_of_several_classes_is_the_mean_over_those_present() -> None:
 
 
 def test_top5_counts_labels_among_the_five_highest() -> None:
-    """Row by row, over all rows alike."""
+    """The errors are per row, over all rows."""
     rng = np.random.default_rng(2)
     x, y = rng.normal(size=(80, 9)), rng.integers(9, size=80)
     hits = [label in np.argsort(row)[-5:] for row, label in zip(x, y, strict=True)]

@@ -52,7 +52,7 @@ def test_truth_is_no_client() -> None:
 
 @pytest.mark.parametrize("config", [{}, {"partition-id": 0}, {"num-partitions": 2}, {"x": 1}])
 def test_node_config_without_clients(config: dict[str, Any]) -> None:
-    """A node config that says nothing about clients raises; its names are told, not its values."""
+    """A node config without a client raises; the error has its keys, not its values."""
     with pytest.raises(SettingsError) as caught:
         compute_hosted_clients(config, 5)
     assert "must hold client-id, or partition-id and num-partitions" in str(caught.value)
@@ -178,7 +178,7 @@ class NoGpuError(Exception):
 def test_deterministic_algorithms_are_for_a_gpu(
     wanted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A GPU is told before it computes anything; a CPU repeats itself and is left alone."""
+    """A GPU is configured before it computes; a CPU is deterministic and not configured."""
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # so that it is restored
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
     words = f"client.deterministic={str(wanted).lower()}"

@@ -175,13 +175,13 @@ def test_balanced_weights_are_of_all_clients() -> None:
 
 
 def test_a_device_cannot_balance(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has its own labels only; a list it can be told."""
+    """A device has only its own labels, so balanced weights are refused and a list works."""
     monkeypatch.setattr(node, "load_data", lambda *_: data_of("two"))
     message = "class_weights must be null or a list where a device hosts one client, got balanced"
     with pytest.raises(SettingsError, match=message):
         Node(settings_of("client.class_weights=balanced")).get_hosted_clients({"client-id": 1})
-    told = Node(settings_of("'client.class_weights=[1, 2]'"))
-    assert told.get_hosted_clients({"client-id": 1}) == (1,)
+    node_with_list = Node(settings_of("'client.class_weights=[1, 2]'"))
+    assert node_with_list.get_hosted_clients({"client-id": 1}) == (1,)
 
 
 MISTAKES = {

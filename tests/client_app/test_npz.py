@@ -145,14 +145,14 @@ def test_a_preset_is_kept_with_a_custom_file() -> None:
 
 
 def test_missing_file(tmp_path: Path) -> None:
-    """A path that leads nowhere is told as that, a folder too."""
+    """A missing path and a folder are reported as a missing file."""
     assert_refused(tmp_path / "none.npz", "there is no such file$")
     assert_refused(tmp_path, "there is no such file$")
 
 
 @pytest.mark.parametrize("content", [b"", b"x,y\n1,2\n", b"\x80\x04\x95pickle", b"PK\x03\x04cut"])
 def test_no_npz_file(tmp_path: Path, content: bytes) -> None:
-    """An empty file, text, a pickle and the beginning of an archive are told as no .npz."""
+    """An empty file, text, a pickle and a truncated archive are reported as no .npz file."""
     path = tmp_path / "data.npz"
     path.write_bytes(content)
     assert_refused(path, "it is no .npz file$")

@@ -81,8 +81,8 @@ def test_what_is_wrong_with_the_data_stays_on_the_device(
     path = write(tmp_path / "own.npz", y_test=np.array([1, 77]))
     content = train_request() if kind == "train" else RecordDict()
     reply = ask(content, kind, **{"data-path": str(path)})
-    told = reply.error.reason if reply.has_error() else decode_result(reply).reason
-    assert told == "DataError: the log of the node has the text"
+    reason = reply.error.reason if reply.has_error() else decode_result(reply).reason
+    assert reason == "DataError: the log of the node has the text"
     assert "got 1 to 77" in caplog.text
 
 

@@ -22,7 +22,7 @@ def random_labels(seed: int, train: int = 237, test: int = 150) -> tuple[Labels,
 
 
 def labels(*counts: int) -> Labels:
-    """Return shuffled labels with so many of class 0, 1, .."""
+    """Return shuffled labels with ``counts[c]`` of each class c."""
     ordered = np.repeat(np.arange(len(counts)), counts)
     return np.random.default_rng(0).permutation(ordered)
 

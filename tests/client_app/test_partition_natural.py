@@ -57,7 +57,7 @@ def test_test_rows_of_some_clients() -> None:
 
 
 def test_a_client_with_one_row() -> None:
-    """It cannot be trained and tested, and is named; with test rows of its own it can."""
+    """A client with one row is refused by name, but allowed if the test set has its rows."""
     clients, y = np.array([4, 4, 9, 4]), np.zeros(4, dtype=np.int64)
     with pytest.raises(DataError, match=r"^data\.partition .* got 1 row of client 9 "):
         partition_naturally(clients, y, None, test_fraction=0.2, seed=1)

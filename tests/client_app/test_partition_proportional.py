@@ -37,6 +37,6 @@ def test_the_same_seed_deals_the_same() -> None:
 
 def test_a_client_without_rows_is_an_error() -> None:
     """More clients than rows: one line names both settings."""
-    with pytest.raises(SettingsError, match=r"data\.num_clients must be small enough") as told:
+    with pytest.raises(SettingsError, match=r"data\.num_clients must be small enough") as caught:
         partition_proportionally(TRAIN[:9], TEST[:9], num_clients=10, alpha=0.1, seed=1)
-    assert "got 10 and 0.1" in str(told.value)
+    assert "got 10 and 0.1" in str(caught.value)

@@ -199,7 +199,7 @@ def test_clients_are_the_same_in_any_order() -> None:
 
 
 def test_fewer_samples_per_shard() -> None:
-    """A client keeps so many of each shard, the same priority clients and its whole test part."""
+    """``samples_per_shard`` shortens training parts; test parts and priority do not change."""
     whole, part = divide(), divide(samples_per_shard=1)
     assert part.priority == whole.priority
     for k in range(10):
@@ -308,7 +308,7 @@ def test_real_cifar10_subset(cifar10_subset: Path) -> None:
         assert client.x_test.shape == (50, 3, 32, 32)
         assert set(client.y_test.tolist()) == set(client.y_train.tolist())
         assert (client.x_train.min(), client.x_train.max()) == (0.0, 1.0)
-        # Neighboring pixels of a photograph are alike; they are not where axes are mixed up.
+        # Neighboring pixels of a photograph are similar, unless axes are mixed up.
         assert np.abs(np.diff(client.x_train, axis=2)).mean() < 0.1
         assert np.abs(np.diff(client.x_train, axis=3)).mean() < 0.1
 

@@ -112,7 +112,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("text", REFUSED)
 def test_a_run_that_is_not_allowed_is_refused_before_data_is_read(device: Path, text: str) -> None:
-    """The client is unavailable, and the answer says why; who it is, is told all the same."""
+    """The client is unavailable with a reason, but a query still returns its id."""
     words, problem = REFUSED[text]
     policy(device, text)
     (device / "own.npz").unlink()  # whoever reads it fails
@@ -169,11 +169,11 @@ def test_a_policy_that_cannot_be_used_allows_nothing(
 
 def test_metrics_that_are_withheld_do_not_leave_the_node(device: Path) -> None:
     """All others do."""
-    told = ask(device, TRAIN, "train").content.metric_records["metrics"]
+    metrics = ask(device, TRAIN, "train").content.metric_records["metrics"]
     measured = ask(device, EVALUATE, "evaluate").content.metric_records["metrics"]
     policy(device, f"withhold: [{', '.join(EVALUATION_KEYS)}]")
     reply = ask(device, TRAIN, "train").content
-    assert set(told) - set(reply.metric_records["metrics"]) == {"loss", "accuracy"}
+    assert set(metrics) - set(reply.metric_records["metrics"]) == {"loss", "accuracy"}
     (trained,) = decode_train_reply(reply)
     assert (trained.loss, trained.accuracy, trained.num_examples) == (None, None, 6)
     assert trained.arrays is not None

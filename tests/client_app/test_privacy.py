@@ -119,7 +119,7 @@ def test_updates_at_the_edges_of_float32(kind: str) -> None:
 
 
 def test_a_server_that_sends_no_norm_gets_no_update() -> None:
-    """A client that is to clip, and is not told to what, does not send what it has."""
+    """A client that must clip but receives no norm sends no update."""
     (part,) = ask(lambda k: make_result(k, 5.0), (0,), "dp_fixed_client")
     assert part.status is Status.FAILED
     assert part.reason is not None

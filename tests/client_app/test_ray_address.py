@@ -26,10 +26,10 @@ def unresponsive_address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def test_something_else_listens(unresponsive_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray would try for minutes."""
-    told = (
+    message = (
         r"^x must be the HOST:PORT .*, got 127\.0\.0\.1:\d+ \(what listens there is not Ray\): go"
     )
-    with pytest.raises(SettingsError, match=told):
+    with pytest.raises(SettingsError, match=message):
         check_ray_address("x", unresponsive_address, "go")
     monkeypatch.setenv("RAY_USE_TLS", "1")  # Ray alone has the keys
     check_ray_address("x", unresponsive_address, "go")
@@ -40,8 +40,8 @@ def test_flowers_simulation_would_wait_for_minutes(monkeypatch: pytest.MonkeyPat
     address = f"127.0.0.1:{find_free_port()}"
     monkeypatch.setenv("RAY_ADDRESS", address)
     started = time.monotonic()
-    told = rf"^RAY_ADDRESS must be .* got {address} \(.*refused\): start .* stop Flower's local"
-    with pytest.raises(SettingsError, match=told):
+    message = rf"^RAY_ADDRESS must be .* got {address} \(.*refused\): start .* stop Flower's local"
+    with pytest.raises(SettingsError, match=message):
         submit_job(compose_settings("", "engine=flower"), "")
     assert time.monotonic() - started < 5
 

@@ -83,7 +83,7 @@ def problem(model: str) -> tuple[nn.Module, Examples]:
 
 
 def copies_of_a_round(model: str, how: LocalSGDConfig, steps: int) -> list[str]:
-    """Return the copies that wait in a round of so many local steps, of clients together."""
+    """Return the number of waiting copies in a round of ``steps`` local steps."""
     network, examples = problem(model)
     how = LocalSGDConfig(**{**vars(how), "local_steps": steps})
     arrays = copy_arrays(network)

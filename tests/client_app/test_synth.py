@@ -75,7 +75,7 @@ def test_other_seed_other_data(client: int) -> None:
 
 @pytest.mark.parametrize("noise", ["additive", "flip"])
 def test_alpha_changes_nothing(noise: str) -> None:
-    """u_k moves all logits of a row alike, so that rows and labels are those of alpha 0."""
+    """u_k shifts all logits of a row equally, so rows and labels are those of alpha 0."""
     settings = {"num_clients": 5, "num_priority": 3, "noise": noise}
     none, wide = equal(200, alpha=0.0, **settings), equal(200, alpha=25.0, **settings)
     assert all(same(none.get_client(k), wide.get_client(k)) for k in range(5))
@@ -175,7 +175,7 @@ def test_centers_spread_with_beta(beta: float) -> None:
 
 
 def test_alpha_cannot_be_seen() -> None:
-    """u_k moves all logits of a client alike, so by the formula alpha changes no label."""
+    """u_k shifts all logits of a client equally, so by the formula alpha changes no label."""
     for seed in (1, 2, 3):
         settings = {"num_clients": 3, "num_priority": 2, "seed": seed}
         zero, one = equal(200, alpha=0.0, **settings), equal(200, alpha=4.0, **settings)

@@ -90,7 +90,7 @@ def test_parquet_is_read_like_csv(tmp_path: Path) -> None:
 
 
 def test_an_error_in_several_files_shows_file_and_line(tmp_path: Path) -> None:
-    """The line in its file is told, and which file it is."""
+    """The error names the file and the line."""
     folder = folder_of(tmp_path, north=["1,smith,no", "", "inf,smith,yes"])
     with pytest.raises(DataError, match=r"age is inf in line 4 of north\.csv$"):
         load(folder)

@@ -335,7 +335,7 @@ def test_target_of_one_value(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_in_the_settings(words_: str, message: str) -> None:
-    """What can be told without the file is refused without it."""
+    """Errors that need no file are reported before it is read."""
     with pytest.raises(SettingsError, match=message) as caught:
         compose_settings("custom", f"data=text {words_}")
     assert "\n" not in str(caught.value)

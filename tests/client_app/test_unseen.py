@@ -15,7 +15,7 @@ def drawn(fraction: float, *, priority: object = "all", seed: int = 1, **given: 
 
 
 def test_a_fraction_of_all_clients_never_trains() -> None:
-    """Ascending, from the seed and a stream of its own."""
+    """The clients are ascending, and depend on the seed by a separate stream."""
     assert drawn(0.0) == set()
     assert [len(drawn(fraction)) for fraction in (0.05, 0.25, 0.95)] == [1, 5, 19]
     assert drawn(0.5) == drawn(0.5) != drawn(0.5, seed=2)

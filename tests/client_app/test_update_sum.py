@@ -136,7 +136,7 @@ def test_an_update_that_does_not_fit_is_left_out_by_its_node() -> None:
 
 
 class Full(NumPyBackend):
-    """Memory for so many arrays."""
+    """Memory for several arrays."""
 
     def __init__(self, arrays: int) -> None:
         self.left = arrays

@@ -64,14 +64,14 @@ def test_an_exception_is_a_value(count: int) -> None:
 
 @pytest.mark.parametrize("count", COUNTS)
 def test_look_ahead_is_bounded(count: int) -> None:
-    """Never more items are begun than consumed ones and ``ahead`` together."""
+    """At most ``ahead`` items are started and not consumed."""
     ahead, most = 3, 0
-    begun: list[int] = []
-    results = WorkerPool(count).map(begun.append, range(20), prefetch=ahead)
+    started: list[int] = []
+    results = WorkerPool(count).map(started.append, range(20), prefetch=ahead)
     for consumed, _ in enumerate(results):
         time.sleep(0.001)
-        most = max(most, len(begun) - consumed)
-    assert len(begun) == 20
+        most = max(most, len(started) - consumed)
+    assert len(started) == 20
     assert most == (ahead if count > 1 else 1)
 
 
@@ -197,7 +197,7 @@ print("parent")
 
 @pytest.mark.slow
 def test_fork_and_exit() -> None:
-    """A forked process starts threads of its own, and idle workers let a process end."""
+    """A forked process starts new threads, and idle workers let a process end."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FORKED],
         capture_output=True,

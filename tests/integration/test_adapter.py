@@ -57,7 +57,7 @@ def test_the_layer_is_that_of_the_paper(adapter: Any) -> None:
 
 def test_another_model_s_adapter_is_refused(adapter: Any) -> None:
     """A missing or unknown matrix would leave a part untrained without a word."""
-    model = adapter("task").model_of(4)
+    model = adapter("task").build_model(4)
     arrays = adapter("lora").adapter_of(model)
     adapter("lora").load_adapter(model, arrays)
     for wrong in (dict(list(arrays.items())[1:]), {**arrays, "9.A": torch.zeros(1)}):

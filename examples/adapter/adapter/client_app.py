@@ -1,43 +1,43 @@
-"""The ClientApp: it knows the base model, and is sent the adapter."""
+"""Define the ClientApp, which has the base model and receives the adapter."""
 
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
-from adapter.lora import adapter_of, load_adapter
-from adapter.task import load_data, model_of
+from adapter.lora import get_adapter, load_adapter
+from adapter.task import build_model, load_data
 from adapter.task import test as test_fn
 from adapter.task import train as train_fn
 
 app = ClientApp()
 
 
-def received(msg: Message, context: Context) -> nn.Module:
-    """Return the base model with the adapter that a message brings."""
-    model = model_of(context.run_config["rank"])
+def load_model(msg: Message, context: Context) -> nn.Module:
+    """Return the base model with the adapter of a message."""
+    model = build_model(context.run_config["rank"])
     load_adapter(model, msg.content["arrays"].to_torch_state_dict())
     return model
 
 
 @app.train()
 def train(msg: Message, context: Context) -> Message:
-    """Train the adapter on local data, and send it back."""
-    model = received(msg, context)
+    """Train the adapter on local data, and return it."""
+    model = load_model(msg, context)
     trainloader, _ = load_data(context.node_config["partition-id"])
     torch.manual_seed(msg.content["config"]["server-round"])
     config = context.run_config
     train_loss = train_fn(model, trainloader, config["local-epochs"], config["lr"])
-    told = MetricRecord({"train_loss": train_loss, "num-examples": len(trainloader.dataset)})
-    trained = ArrayRecord(adapter_of(model))
-    return Message(RecordDict({"arrays": trained, "metrics": told}), reply_to=msg)
+    metrics = MetricRecord({"train_loss": train_loss, "num-examples": len(trainloader.dataset)})
+    trained = ArrayRecord(get_adapter(model))
+    return Message(RecordDict({"arrays": trained, "metrics": metrics}), reply_to=msg)
 
 
 @app.evaluate()
 def evaluate(msg: Message, context: Context) -> Message:
     """Evaluate base model and adapter on local data."""
-    model = received(msg, context)
+    model = load_model(msg, context)
     _, valloader = load_data(context.node_config["partition-id"])
     loss, accuracy = test_fn(model, valloader)
-    told = {"eval_loss": loss, "eval_acc": accuracy, "num-examples": len(valloader.dataset)}
-    return Message(RecordDict({"metrics": MetricRecord(told)}), reply_to=msg)
+    metrics = {"eval_loss": loss, "eval_acc": accuracy, "num-examples": len(valloader.dataset)}
+    return Message(RecordDict({"metrics": MetricRecord(metrics)}), reply_to=msg)

@@ -1,4 +1,4 @@
-"""Low-rank adaptation of linear layers.
+"""Adapt linear layers by low-rank matrices.
 
 Hu, Shen, Wallis, Allen-Zhu, Li, Wang, Wang and Chen, "LoRA: Low-Rank Adaptation of Large Language
 Models", ICLR 2022, equation 3.
@@ -29,8 +29,8 @@ class LowRank(nn.Module):
         return self.frozen(x) + self.scale * (x @ self.A.T @ self.B.T)
 
 
-def adapted(model: nn.Module, rank: int, alpha: float = 16.0) -> nn.Module:
-    """Freeze a model, and give every linear layer in it an adapter."""
+def add_adapters(model: nn.Module, rank: int, alpha: float = 16.0) -> nn.Module:
+    """Freeze a model, and add an adapter to each of its linear layers."""
     model.requires_grad_(False)
     linear = [(m, name, c) for m in model.modules() for name, c in m.named_children()]
     for parent, name, child in linear:
@@ -39,13 +39,13 @@ def adapted(model: nn.Module, rank: int, alpha: float = 16.0) -> nn.Module:
     return model
 
 
-def adapter_of(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return what is trained and travels: the state of the parameters that are not frozen."""
+def get_adapter(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the trained parameters, which are all that messages contain."""
     return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
 
 
 def load_adapter(model: nn.Module, adapter: dict[str, torch.Tensor]) -> None:
-    """Put an adapter into a model that has the frozen part already."""
+    """Load an adapter into a model with the frozen parameters."""
     unknown = model.load_state_dict(adapter, strict=False).unexpected_keys
-    if unknown or adapter.keys() != adapter_of(model).keys():
+    if unknown or adapter.keys() != get_adapter(model).keys():
         raise ValueError(f"not the adapter of this model: {sorted(adapter)}")

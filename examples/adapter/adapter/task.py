@@ -1,19 +1,19 @@
-"""The base model, the data, and the training of the adapter."""
+"""Define the base model, the data, and the training of the adapter."""
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - as everybody calls it
+import torch.nn.functional as F  # noqa: N812 - the usual name
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from adapter.lora import adapted
+from adapter.lora import add_adapters
 
 CLASSES, PIXELS, WIDTH = 10, 64, 512
 
 
-def base() -> nn.Module:
-    """Return the base model, 0.3 million numbers: here random, the same on every machine.
+def build_base() -> nn.Module:
+    """Return the base model of 0.3 million parameters: random, but the same on every machine.
 
-    Yours would be read from a file that every node has.
+    In your app, read it from a file that every node has.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -30,16 +30,16 @@ def base() -> nn.Module:
         return model
 
 
-def model_of(rank: int) -> nn.Module:
-    """Return the base model with adapters, of which the first A is the same everywhere."""
-    model = base()
+def build_model(rank: int) -> nn.Module:
+    """Return the base model with adapters, whose initial A is the same on every machine."""
+    model = build_base()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
-        return adapted(model, rank)
+        return add_adapters(model, rank)
 
 
 def load_data(partition_id: int) -> tuple[DataLoader, DataLoader]:
-    """Return a client's training and validation data: noisy patterns, of 10 classes."""
+    """Return a client's training and validation data: noisy patterns of 10 classes."""
     patterns = torch.randn(CLASSES, PIXELS, generator=torch.Generator().manual_seed(0))
     rng = torch.Generator().manual_seed(1 + partition_id)
     size = 200 + 100 * partition_id

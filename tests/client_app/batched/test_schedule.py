@@ -114,7 +114,7 @@ def test_shapes_and_what_counts(counts: list[int], local_steps: int | None) -> N
     assert list(lengths) == sorted(lengths, reverse=True)
     assert lengths[0] == steps
     for step in range(steps):
-        active = schedule.active[step]
+        active = schedule.num_active[step]
         assert (schedule.sizes[step, :active] > 0).all()
         assert (schedule.sizes[step, active:] == 0).all()
         for place in range(active):

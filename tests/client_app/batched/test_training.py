@@ -203,7 +203,7 @@ WEIGHTS = torch.tensor([0.5, 0.0, 2.0, 1.5], dtype=torch.float64)
 
 @pytest.mark.parametrize("kind", ["logistic_regression", "mlp", "small_cnn"])
 def test_class_weights(kind: str) -> None:
-    """The mean loss of a batch divides by the weights of its own samples."""
+    """The mean loss of a batch divides by the weights of that batch's samples."""
     check(KINDS[kind], OPTIONS["plain"], CrossEntropy(WEIGHTS))
 
 

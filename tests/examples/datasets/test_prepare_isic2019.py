@@ -114,7 +114,7 @@ def test_missing_image(folder: Path, script: Script) -> None:
     ],
 )
 def test_foreign_table(folder: Path, script: Script, old: str, new: str, reason: str) -> None:
-    """A column that is missing, another fold and a class out of range are told."""
+    """A missing column, another fold and a class out of range are refused."""
     path = folder / "train_test_split"
     path.write_text(path.read_text().replace(old, new))
     script.assert_refused(folder, reason)

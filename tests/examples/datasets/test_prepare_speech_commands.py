@@ -20,7 +20,7 @@ SPEAKERS = {"train": ("0a", "0c"), "testing": ("0b",), "validation": ("0d",)}
 
 
 def sound(word: str, speaker: str, number: int, length: int = 16_000) -> NDArray[np.int16]:
-    """Return a tone of its own for every file."""
+    """Return a different tone for every file."""
     frequency = 100 * (1 + WORDS.index(word)) + 10 * number + int(speaker, 16)
     seconds = np.arange(length) / 16_000
     tone: NDArray[np.float64] = 20_000 * np.sin(2 * np.pi * frequency * seconds)
@@ -83,7 +83,7 @@ def test_sounds_are_those_of_the_files(folder: Path, script: Script) -> None:
 
 
 def test_speakers_are_clients(folder: Path, script: Script) -> None:
-    """The test list has other speakers, so a client's test part is of its own training files."""
+    """The test list has other speakers, so test splits are taken from training files."""
     data = load_data(
         compose_settings("aaggff/speech", f"data.path={script.run(folder)}").settings.data, 1
     )

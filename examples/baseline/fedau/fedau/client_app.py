@@ -5,32 +5,32 @@ from fedquorum.client.availability import AvailabilityMod, NodeAvailability
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedau.dataset import batches, load_data, load_labels
+from fedau.dataset import iterate_batches, load_data, load_labels
 from fedau.model import Net
 from fedau.model import train as train_fn
 from fedau.utils import SOURCES, availability_of
 
 
-def availability(context: Context) -> NodeAvailability:
-    """Return when the node's client is available, which the server never learns."""
+def get_availability(context: Context) -> NodeAvailability:
+    """Return the availability of the node's client, which the server never learns."""
     config = context.run_config
     client = int(context.node_config["partition-id"])
     seed, mean = int(config["seed"]), float(config["mean-availability"])
 
-    def process(_: int):
+    def build_process(_: int):
         kind, labels = str(config["availability"]), load_labels(config, client)
         return availability_of(kind, labels, mean, seed)
 
-    return NodeAvailability(seed=seed, hosted=(client,), process=process)
+    return NodeAvailability(seed=seed, hosted=(client,), process=build_process)
 
 
 # Flower ClientApp
-app = ClientApp(mods=[AvailabilityMod(availability)])
+app = ClientApp(mods=[AvailabilityMod(get_availability)])
 
 
 @app.query()
-def query(msg: Message, context: Context):
-    """Say which client the node is."""
+def handle_query(msg: Message, context: Context):
+    """Reply with the id of the node's client."""
     metrics = MetricRecord({"client-id": int(context.node_config["partition-id"])})
     return Message(RecordDict({"metrics": metrics}), reply_to=msg)
 
@@ -47,7 +47,7 @@ def train(msg: Message, context: Context):
     stream = (int(config["seed"]) * 1_000_003 + server_round) * 1_000_003 + client
     train_loss = train_fn(
         model,
-        batches(
+        iterate_batches(
             images,
             labels,
             size=int(config["batch-size"]),

@@ -13,11 +13,11 @@ from fedau.utils import NUM_CLASSES, SOURCES
 
 
 class ClassSharePartitioner(Partitioner):
-    """Clients whose class shares follow Dir(alpha), as the authors divide their data.
+    """Divide rows by class shares from Dir(alpha), as the authors divide their data.
 
     Each client draws its shares of the classes. The rows of a class go to the clients
-    in proportion to these shares, so clients differ in size. A client that would get no
-    row gets one of the largest client's.
+    in proportion to these shares, so clients differ in size. A client without rows gets
+    one of the largest client's.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class ClassSharePartitioner(Partitioner):
     alpha : float
         The concentration.
     seed : int
-        The seed of all draws.
+        The seed of all random numbers.
     """
 
     def __init__(self, num_partitions: int, partition_by: str, alpha: float, seed: int):
@@ -47,32 +47,38 @@ class ClassSharePartitioner(Partitioner):
     def load_partition(self, partition_id: int) -> Dataset:
         """Return the rows of one client."""
         if self._rows is None:
-            self._rows = self._divided(np.asarray(self.dataset[self._partition_by]))
+            self._rows = self._divide(np.asarray(self.dataset[self._partition_by]))
         return self.dataset.select(self._rows[partition_id])
 
-    def _divided(self, labels: np.ndarray) -> list[np.ndarray]:
+    def _divide(self, labels: np.ndarray) -> list[np.ndarray]:
         rng = np.random.default_rng(self._seed)
         classes = np.unique(labels)
         if len(labels) < self._num_partitions:
             raise ValueError("there must be at least one row for each client")
         shares = rng.dirichlet(np.full(len(classes), self._alpha), self._num_partitions)
-        parts: list[list[np.ndarray]] = [[] for _ in range(self._num_partitions)]
+        pieces: list[list[np.ndarray]] = [[] for _ in range(self._num_partitions)]
         for share, label in zip(shares.T, classes, strict=True):
             rows = rng.permutation(np.flatnonzero(labels == label))
             ends = np.rint(np.cumsum(share / share.sum()) * len(rows)).astype(int)
-            for part, found in zip(parts, np.split(rows, ends[:-1]), strict=True):
-                part.append(found)
-        divided = [np.concatenate(part) for part in parts]
-        for k, rows in enumerate(divided):
+            for client_pieces, piece in zip(
+                pieces, np.split(rows, ends[:-1]), strict=True
+            ):
+                client_pieces.append(piece)
+        rows_by_client = [np.concatenate(client_pieces) for client_pieces in pieces]
+        for k, rows in enumerate(rows_by_client):
             if rows.size == 0:
-                largest = max(range(len(divided)), key=lambda i: len(divided[i]))
-                divided[k], divided[largest] = np.split(divided[largest], [1])
-        return divided
+                largest = max(
+                    range(len(rows_by_client)), key=lambda i: len(rows_by_client[i])
+                )
+                rows_by_client[k], rows_by_client[largest] = np.split(
+                    rows_by_client[largest], [1]
+                )
+        return rows_by_client
 
 
 @cache
-def federated(name: str, data_dir: str, num_clients: int, alpha: float, seed: int):
-    """Return the data set, which is loaded once in a process."""
+def load_federated(name: str, data_dir: str, num_clients: int, alpha: float, seed: int):
+    """Return the data set, loaded once per process."""
     source = SOURCES[name]
     return FederatedDataset(
         dataset=data_dir or source.hub_id,
@@ -84,8 +90,8 @@ def federated(name: str, data_dir: str, num_clients: int, alpha: float, seed: in
     )
 
 
-def _of_config(config) -> FederatedDataset:
-    return federated(
+def _load_from_config(config) -> FederatedDataset:
+    return load_federated(
         str(config["dataset"]),
         str(config["data-dir"]),
         int(config["num-clients"]),
@@ -96,15 +102,15 @@ def _of_config(config) -> FederatedDataset:
 
 def load_labels(config, partition_id: int) -> np.ndarray:
     """Return a client's training labels."""
-    labels = np.asarray(_of_config(config).load_partition(partition_id)["label"])
+    labels = np.asarray(_load_from_config(config).load_partition(partition_id)["label"])
     if labels.max() >= NUM_CLASSES:
         raise ValueError(f"labels must be below {NUM_CLASSES}, got {labels.max()}")
     return labels
 
 
 def load_data(config, partition_id: int | None):
-    """Return images and labels of one client, or for None those of the test split."""
-    data, source = _of_config(config), SOURCES[str(config["dataset"])]
+    """Return images and labels of one client, or of the test split for None."""
+    data, source = _load_from_config(config), SOURCES[str(config["dataset"])]
     rows = (
         data.load_split("test")
         if partition_id is None
@@ -115,15 +121,17 @@ def load_data(config, partition_id: int | None):
     return images, torch.tensor(rows["label"])
 
 
-def batches(images, labels, *, size: int, steps: int, generator, augmented: bool):
+def iterate_batches(
+    images, labels, *, size: int, steps: int, generator, augmented: bool
+):
     """Yield one random batch for each local step."""
     for _ in range(steps):
         rows = torch.randperm(len(labels), generator=generator)[:size]
         chosen = images[rows]
-        yield (_augmented(chosen, generator) if augmented else chosen), labels[rows]
+        yield (_augment(chosen, generator) if augmented else chosen), labels[rows]
 
 
-def _augmented(images, generator):
+def _augment(images, generator):
     """Return images cropped to their size after padding by 4, and flipped at random."""
     count, _, height, width = images.shape
     padded = torch.nn.functional.pad(images, (4, 4, 4, 4))

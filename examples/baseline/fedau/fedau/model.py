@@ -14,7 +14,7 @@ class Net(nn.Module):
     Parameters
     ----------
     dataset : str
-        The data set, which decides the input's shape and the hidden layers.
+        The data set, which determines the input's shape and the hidden layers.
     """
 
     def __init__(self, dataset: str):
@@ -40,7 +40,7 @@ class Net(nn.Module):
 
 
 def train(net, batches, lr: float, device) -> float:
-    """Take one step of SGD for each batch; returns the mean loss."""
+    """Take one step of SGD for each batch, and return the mean loss."""
     net.to(device).train()
     optimizer = torch.optim.SGD(net.parameters(), lr=lr)
     losses = []

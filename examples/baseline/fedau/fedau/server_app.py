@@ -17,10 +17,10 @@ from fedau.utils import availability_of
 app = ServerApp()
 
 
-def known_probabilities(config) -> list[float]:
-    """Return how often each client is available.
+def compute_probabilities(config) -> list[float]:
+    """Return each client's probability of being available.
 
-    Only a simulation can tell it, from the labels of all clients.
+    Only a simulation knows it, from the labels of all clients.
     """
     if config["strategy"] != "known_statistics":
         return []
@@ -57,7 +57,7 @@ def main(grid: Grid, context: Context) -> None:
         int(config["num-clients"]),
         float(config["server-lr"]),
         int(config["cutoff"]),
-        known_probabilities(config),
+        compute_probabilities(config),
     )
     result = strategy.start(
         grid=grid,
@@ -69,7 +69,7 @@ def main(grid: Grid, context: Context) -> None:
     name = f"{config['dataset']}-{config['availability']}-{config['strategy']}"
     path = Path("results") / f"{name}-seed{config['seed']}.json"
     path.parent.mkdir(exist_ok=True)
-    measured = {k: dict(v) for k, v in result.evaluate_metrics_serverapp.items()}
-    path.write_text(json.dumps(measured, indent=1), encoding="utf-8")
-    last = measured[num_rounds]
+    metrics = {k: dict(v) for k, v in result.evaluate_metrics_serverapp.items()}
+    path.write_text(json.dumps(metrics, indent=1), encoding="utf-8")
+    last = metrics[num_rounds]
     print(f"\nTest accuracy after {num_rounds} rounds: {last['test_acc']:.4f} ({path})")

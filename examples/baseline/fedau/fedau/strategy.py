@@ -12,20 +12,20 @@ def make_strategy(
     cutoff: int,
     probabilities: list[float],
 ):
-    """Return FedAU, or a method that the paper compares it with.
+    """Return FedAU, or a method that the paper compares with it.
 
     Parameters
     ----------
     name : str
         fedau, average_participating, average_all or known_statistics.
     num_clients : int
-        How many nodes a round waits for.
+        The number of nodes that a round waits for.
     server_lr : float
         The server's learning rate.
     cutoff : int
         FedAU's K; 0 for none.
     probabilities : list of float
-        How often each client is available; only known_statistics gets to know it.
+        Each client's probability of being available; only known_statistics uses it.
     """
     common = {
         "fraction_evaluate": 0.0,

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from fedquorum.client.availability import Bernoulli, Cyclic, Markov
 from fedquorum.client.availability.probabilities import (
-    sample_class_contribution,
     compute_class_distribution,
     compute_correlated_probability,
+    sample_class_contribution,
 )
 
 
@@ -59,10 +59,10 @@ SOURCES = {
 
 
 def availability_of(kind: str, labels: np.ndarray, mean: float, seed: int):
-    """Return when a client with these labels is available.
+    """Return the availability process of a client with these labels.
 
-    How often follows from its classes, as in the paper: clients with the classes that
-    contribute least are rarely there. Clients know it, the server does not.
+    Its probability depends on its classes, as in the paper: clients with the classes
+    that contribute least are rarely available. The server does not know it.
 
     Parameters
     ----------
