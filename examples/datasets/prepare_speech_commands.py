@@ -58,7 +58,8 @@ def write(options: argparse.Namespace, path: Path) -> str:
         arrays[f"y_{split}"] = np.array([words.index(name.split("/")[0]) for name in names])
         arrays[f"client_{split}"] = np.array([speakers[get_speaker(name)] for name in names])
     write_npz(path, arrays)
-    return f"{len(names_by_split['train']):,} sounds for training and {len(names_by_split['test']):,} for testing"
+    train, test = (len(names) for names in names_by_split.values())
+    return f"{train:,} sounds for training and {test:,} for testing"
 
 
 def get_speaker(name: str) -> str:

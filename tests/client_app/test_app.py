@@ -86,7 +86,7 @@ print(any(tracked is vars(torch) for tracked in gc.get_objects()))
 pytestmark = pytest.mark.usefixtures("no_node_from_before")
 
 
-def grid_of(num_nodes: int, overrides: str = OVERRIDES) -> InProcessGrid:
+def make_grid(num_nodes: int, overrides: str = OVERRIDES) -> InProcessGrid:
     return InProcessGrid(
         client_app.app, {"experiment": "custom", "overrides": overrides}, num_nodes
     )
@@ -136,7 +136,7 @@ def train_clients(
         for j in range(min(num_nodes, NUM_CLIENTS))
     }
     parts: dict[int, TrainResult] = {}
-    for reply in send_requests(grid_of(num_nodes, overrides), MessageType.TRAIN, contents):
+    for reply in send_requests(make_grid(num_nodes, overrides), MessageType.TRAIN, contents):
         for part in decode_train_reply(reply.content):
             assert part.client is not None
             assert part.client not in parts
@@ -144,12 +144,12 @@ def train_clients(
     return parts
 
 
-def arrays(part: TrainResult) -> dict[str, NDArray[Any]]:
+def get_arrays(part: TrainResult) -> dict[str, NDArray[Any]]:
     assert part.arrays is not None
     return dict(part.arrays)
 
 
-def data_of(client: int) -> ClientData:
+def get_data(client: int) -> ClientData:
     settings = SynthSettings(
         num_clients=NUM_CLIENTS,
         num_priority=NUM_PRIORITY,
@@ -161,7 +161,7 @@ def data_of(client: int) -> ClientData:
 
 def evaluate_broadcast(client: int, part: str) -> tuple[float, float]:
     """Return loss and accuracy of the broadcast model on a client's train or test part."""
-    client_data = data_of(client)
+    client_data = get_data(client)
     return sgd.measure(
         sgd.read(list(model().values())),
         getattr(client_data, f"x_{part}"),
@@ -182,7 +182,7 @@ def evaluate_broadcast(client: int, part: str) -> tuple[float, float]:
 )
 def test_query(num_nodes: int, expected: list[tuple[int, ...]]) -> None:
     """Each node names its clients and nothing else, also where it has none."""
-    replies = send_requests(grid_of(num_nodes), MessageType.QUERY)
+    replies = send_requests(make_grid(num_nodes), MessageType.QUERY)
     assert [decode_hosted_clients(reply.content) for reply in replies] == expected
     for reply in replies:
         assert list(reply.content) == ["metrics"]
@@ -191,7 +191,7 @@ def test_query(num_nodes: int, expected: list[tuple[int, ...]]) -> None:
 
 def test_query_of_a_device() -> None:
     """A node with client-id in its node config hosts that client."""
-    grid = grid_of(1)
+    grid = make_grid(1)
     grid._contexts[1].node_config = {"client-id": 3}
     reply = send_requests(grid, MessageType.QUERY)[0]
     assert decode_hosted_clients(reply.content) == (3,)
@@ -212,7 +212,9 @@ def test_training_does_not_depend_on_the_number_of_nodes(num_nodes: int, batchin
     assert sorted(expected) == sorted(parts) == list(range(NUM_CLIENTS))
     for k, part in parts.items():
         assert_same_part(part, expected[k])
-    assert not np.array_equal(arrays(parts[0])["linear.weight"], arrays(parts[1])["linear.weight"])
+    assert not np.array_equal(
+        get_arrays(parts[0])["linear.weight"], get_arrays(parts[1])["linear.weight"]
+    )
 
 
 def test_training_reply() -> None:
@@ -221,10 +223,10 @@ def test_training_reply() -> None:
         loss, accuracy = evaluate_broadcast(k, "train")
         assert part.status is Status.DONE
         assert to_metrics(part) == pytest.approx(
-            {"num-examples": len(data_of(k).y_train), "loss": loss, "accuracy": accuracy},
+            {"num-examples": len(get_data(k).y_train), "loss": loss, "accuracy": accuracy},
             abs=1e-6,
         )
-        assert {name: a.shape for name, a in arrays(part).items()} == {
+        assert {name: a.shape for name, a in get_arrays(part).items()} == {
             "linear.weight": (10, 60),
             "linear.bias": (10,),
         }
@@ -232,7 +234,7 @@ def test_training_reply() -> None:
 
 def test_clients_not_selected_do_nothing() -> None:
     """Only the clients that the request names are in the reply, in its order."""
-    reply = send_requests(grid_of(1), MessageType.TRAIN, {1: train_request((4, 1))})[0]
+    reply = send_requests(make_grid(1), MessageType.TRAIN, {1: train_request((4, 1))})[0]
     assert [part.client for part in decode_train_reply(reply.content)] == [4, 1]
     expected = train_clients(1)
     for part in decode_train_reply(reply.content):
@@ -241,9 +243,9 @@ def test_clients_not_selected_do_nothing() -> None:
 
 def test_declined_clients_send_id_and_status_only() -> None:
     """Those below the gate are in no list but that of ids and statuses."""
-    reply = send_requests(grid_of(1), MessageType.TRAIN, {1: train_request((0, 1, 2, 3, 4), 0.0)})[
-        0
-    ]
+    reply = send_requests(
+        make_grid(1), MessageType.TRAIN, {1: train_request((0, 1, 2, 3, 4), 0.0)}
+    )[0]
     metrics = dict(reply.content.metric_records["metrics"])
     assert metrics.pop("client-id") == [0, 1, 2, 3, 4]
     assert metrics.pop("status") == [0, 0, 1, 1, 1]
@@ -258,8 +260,8 @@ def test_declined_clients_send_id_and_status_only() -> None:
 def test_all_clients_decline() -> None:
     """A node whose clients are all silent replies without arrays."""
     replies = send_requests(
-        grid_of(1), MessageType.TRAIN, {1: train_request((2, 3), epsilon=0.0)}
-    ) + send_requests(grid_of(1), MessageType.TRAIN, {1: train_request((2,), epsilon=0.0)})
+        make_grid(1), MessageType.TRAIN, {1: train_request((2, 3), epsilon=0.0)}
+    ) + send_requests(make_grid(1), MessageType.TRAIN, {1: train_request((2,), epsilon=0.0)})
     contents = [{name: dict(record) for name, record in r.content.items()} for r in replies]
     assert contents == [
         {"metrics": {"client-id": [2, 3], "status": [1, 1], "protocol": PROTOCOL_VERSION}},
@@ -272,7 +274,7 @@ def test_each_client_decides_by_its_own_loss() -> None:
     losses = {k: evaluate_broadcast(k, "train")[0] for k in range(NUM_PRIORITY, NUM_CLIENTS)}
     middle = sorted(losses.values())[1]
     request = train_request(tuple(losses), epsilon=0.5, global_loss=middle - 0.5 + 1e-5)
-    reply = send_requests(grid_of(1), MessageType.TRAIN, {1: request})[0]
+    reply = send_requests(make_grid(1), MessageType.TRAIN, {1: request})[0]
     joined = {p.client for p in decode_train_reply(reply.content) if p.status is Status.DONE}
     assert len(set(losses.values())) == 3
     assert joined == {k for k, loss in losses.items() if loss <= middle}
@@ -292,7 +294,7 @@ def test_a_failing_client_fails_alone(
         return join(self, parameters, config)
 
     monkeypatch.setattr(FederatedClient, "evaluate_and_decide", fails_for_one)
-    reply = send_requests(grid_of(1), MessageType.TRAIN, {1: train_request(asked)})[0]
+    reply = send_requests(make_grid(1), MessageType.TRAIN, {1: train_request(asked)})[0]
     parts = {part.client: part for part in decode_train_reply(reply.content)}
     failed = parts.pop(1)
     assert failed == TrainResult(1, Status.FAILED, reason="RuntimeError: out of battery")
@@ -311,7 +313,7 @@ def test_data_that_cannot_be_made_fails_alone(monkeypatch: pytest.MonkeyPatch) -
         return load(self, client)
 
     monkeypatch.setattr(SynthData, "get_client", fails_for_one)
-    reply = send_requests(grid_of(1), MessageType.TRAIN, {1: train_request((0, 4))})[0]
+    reply = send_requests(make_grid(1), MessageType.TRAIN, {1: train_request((0, 4))})[0]
     one, other = decode_train_reply(reply.content)
     assert (one.client, one.status) == (0, Status.DONE)
     assert other == TrainResult(4, Status.FAILED, reason="OSError: disk is gone")
@@ -320,7 +322,7 @@ def test_data_that_cannot_be_made_fails_alone(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("kind", [MessageType.TRAIN, MessageType.EVALUATE])
 def test_foreign_client(kind: str) -> None:
     """A request for a client that another node hosts is refused as a whole."""
-    reply = send_requests(grid_of(2), kind, {2: train_request((1, 2))})[0]
+    reply = send_requests(make_grid(2), kind, {2: train_request((1, 2))})[0]
     assert reply.has_error()
     assert "clients [2] are not on this node, which hosts [1, 3]" in str(reply.error.reason)
 
@@ -334,7 +336,7 @@ def test_foreign_client(kind: str) -> None:
 )
 def test_wrong_settings(overrides: str, reason: str) -> None:
     """A run config that does not compose is an error reply that names the setting."""
-    reply = send_requests(grid_of(1, overrides), MessageType.QUERY)[0]
+    reply = send_requests(make_grid(1, overrides), MessageType.QUERY)[0]
     assert reply.has_error()
     assert reason in str(reply.error.reason)
 
@@ -342,10 +344,10 @@ def test_wrong_settings(overrides: str, reason: str) -> None:
 def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asking for CUDA where there is none is an error; auto then takes the CPU."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    grid = grid_of(1, OVERRIDES.replace("client.device=cpu", "client.device=cuda"))
+    grid = make_grid(1, OVERRIDES.replace("client.device=cpu", "client.device=cuda"))
     reply = send_requests(grid, MessageType.QUERY)[0]
     assert "client.device must be auto or cpu where there is no GPU" in str(reply.error.reason)
-    grid = grid_of(1, OVERRIDES.replace("client.device=cpu", "client.device=auto"))
+    grid = make_grid(1, OVERRIDES.replace("client.device=cpu", "client.device=auto"))
     assert not send_requests(grid, MessageType.TRAIN, {1: train_request((0,))})[0].has_error()
 
 
@@ -383,7 +385,7 @@ def test_clients_of_a_node_train_in_one_pass(passes: list[list[int]]) -> None:
 
 def test_declined_clients_cost_no_training(passes: list[list[int]]) -> None:
     """Who does not join is in no pass, and where nobody does there is none."""
-    grid = grid_of(1, SMALL_BATCHES)
+    grid = make_grid(1, SMALL_BATCHES)
     send_requests(grid, MessageType.TRAIN, {1: train_request((0, 1, 2, 3, 4), 0.0)})
     assert passes == [[0, 1]]
     send_requests(grid, MessageType.TRAIN, {1: train_request((2, 3), 0.0)})
@@ -407,7 +409,7 @@ def test_a_client_that_fails_in_the_pass_fails_alone(
         return train_chunk(self, arrays, clients, chunk, *of)
 
     monkeypatch.setattr(BatchedTrainer, "train_chunk", fails)
-    reply = send_requests(grid_of(1), MessageType.TRAIN, {1: train_request(asked)})[0]
+    reply = send_requests(make_grid(1), MessageType.TRAIN, {1: train_request(asked)})[0]
     parts = {part.client: part for part in decode_train_reply(reply.content)}
     assert parts.pop(1) == TrainResult(1, Status.FAILED, reason="RuntimeError: out of battery")
     assert sorted(parts, key=str) == [k for k in asked if k != 1]
@@ -421,7 +423,7 @@ def test_updates_that_are_not_finite_are_not_in_the_sum(batching: str) -> None:
     overrides = f"{OVERRIDES} client.batching={batching} client.lr=1e38"
     request = TrainRequest(1, RoundPlan((0, 1)), (True, True), Objective(1.0, 0.5), KnownWeights())
     [reply] = send_requests(
-        grid_of(1, overrides), MessageType.TRAIN, {1: encode_train_request(record(), request)}
+        make_grid(1, overrides), MessageType.TRAIN, {1: encode_train_request(record(), request)}
     )
     for part in decode_train_reply(reply.content):
         assert part.status is Status.REJECTED
@@ -459,7 +461,7 @@ def test_a_node_returns_one_sum(
         return join(self, parameters, config)
 
     monkeypatch.setattr(FederatedClient, "evaluate_and_decide", fails_for_one)
-    [reply] = send_requests(grid_of(1, overrides), MessageType.TRAIN, {1: content})
+    [reply] = send_requests(make_grid(1, overrides), MessageType.TRAIN, {1: content})
     parts = decode_train_reply(reply.content)
     assert [part.client for part in parts] == list(clients)
     assert [part.status for part in parts] == [Status.DONE] * 3 + [Status.FAILED]
@@ -473,14 +475,14 @@ def test_a_node_returns_one_sum(
         whole = np.zeros_like(array)
         for k in (0, 1, 2):
             examples = expected[k].num_examples or 0 if by_data else 1
-            whole += factor[k] * examples * (arrays(expected[k])[name] - start[name])
+            whole += factor[k] * examples * (get_arrays(expected[k])[name] - start[name])
         scale = np.abs(whole).max()
         np.testing.assert_allclose(array, whole, rtol=0, atol=1e-5 * scale)
 
 
 def test_kept_models_train_one_by_one(passes: list[list[int]]) -> None:
     """Clients that keep models of their own have no model in common to train together."""
-    send_requests(grid_of(1), MessageType.TRAIN, {1: keeps_model_request(1, (0, 1, 2))})
+    send_requests(make_grid(1), MessageType.TRAIN, {1: keeps_model_request(1, (0, 1, 2))})
     assert passes == [[0], [1], [2]]
 
 
@@ -509,7 +511,7 @@ def test_replies_of_clients_together_and_alone(tmp_path: Path, words: str) -> No
     batched, sequential = (
         decode_train_reply(
             send_requests(
-                grid_of(1, f"{overrides} client.batching={batching}"),
+                make_grid(1, f"{overrides} client.batching={batching}"),
                 MessageType.TRAIN,
                 {1: content},
             )[0].content
@@ -518,7 +520,7 @@ def test_replies_of_clients_together_and_alone(tmp_path: Path, words: str) -> No
     )
     assert len(batched) == len(sequential) == 4
     for part, expected in zip(batched, sequential, strict=True):
-        assert arrays(part).keys() == received.keys()
+        assert get_arrays(part).keys() == received.keys()
         assert_same_part(part, expected, 1e-5)
 
 
@@ -538,10 +540,10 @@ def test_evaluation_measures_the_requested_splits_of_each_client() -> None:
     """Each client's metrics are of its own splits; those not requested are NaN."""
     request = evaluate_request((0, 3), (True, False), measure_test=True)
     one, other = decode_evaluate_reply(
-        send_requests(grid_of(1), MessageType.EVALUATE, {1: request})[0].content
+        send_requests(make_grid(1), MessageType.EVALUATE, {1: request})[0].content
     )
     for part, k in ((one, 0), (other, 3)):
-        client_data = data_of(k)
+        client_data = get_data(k)
         expected: dict[str, float] = {"num-examples": len(client_data.y_train)}
         if k == 0:
             expected |= dict(zip(("loss", "accuracy"), evaluate_broadcast(k, "train"), strict=True))
@@ -559,7 +561,7 @@ def test_evaluation_of_training_parts_only() -> None:
     """Without the test part nothing is said about any test part."""
     request = evaluate_request((1,), (True,), measure_test=False)
     part = decode_evaluate_reply(
-        send_requests(grid_of(1), MessageType.EVALUATE, {1: request})[0].content
+        send_requests(make_grid(1), MessageType.EVALUATE, {1: request})[0].content
     )[0]
     assert to_metrics(part).keys() == {"num-examples", "loss", "accuracy"}
 
@@ -567,7 +569,7 @@ def test_evaluation_of_training_parts_only() -> None:
 def test_evaluation_between_rounds_changes_no_training() -> None:
     """A node that evaluated trains as one that did not."""
     expected = train_clients(1)
-    grid = grid_of(1)
+    grid = make_grid(1)
     request = evaluate_request((0, 1, 2, 3, 4), (True,) * 5, measure_test=True)
     send_requests(grid, MessageType.EVALUATE, {1: request})
     reply = send_requests(grid, MessageType.TRAIN, {1: train_request((0, 1, 2, 3, 4))})[0]
@@ -584,7 +586,7 @@ def keeps_model_request(server_round: int, clients: tuple[int, ...]) -> RecordDi
 @pytest.mark.parametrize("num_nodes", [1, 2])
 def test_local_models_stay_and_continue_training(num_nodes: int) -> None:
     """With keeps-model each client continues from its last model and sends none."""
-    grid = grid_of(num_nodes)
+    grid = make_grid(num_nodes)
     node = Node(compose_settings("custom", OVERRIDES).settings)
     expected = {k: list(model().values()) for k in range(NUM_CLIENTS)}
     for server_round in (1, 2, 3):
@@ -620,9 +622,11 @@ def test_another_run_config_is_another_node() -> None:
     """A process that serves two runs in turn uses each one's settings."""
     first = train_clients(1)
     other = OVERRIDES.replace(f"seed={SEED}", f"seed={SEED + 1}")
-    reply = send_requests(grid_of(1, other), MessageType.TRAIN, {1: train_request((0, 1))})[0]
+    reply = send_requests(make_grid(1, other), MessageType.TRAIN, {1: train_request((0, 1))})[0]
     changed = decode_train_reply(reply.content)[0]
-    assert not np.array_equal(arrays(changed)["linear.bias"], arrays(first[0])["linear.bias"])
+    assert not np.array_equal(
+        get_arrays(changed)["linear.bias"], get_arrays(first[0])["linear.bias"]
+    )
     assert_same_part(train_clients(1)[0], first[0])
 
 

@@ -30,7 +30,7 @@ CHANGES = [name for name in AUGMENTATION.choices if name != "none"]
 MOVES = [name for name in CHANGES if name != "cifar100"]
 
 
-def distinct(n: int, c: int, h: int, w: int) -> torch.Tensor:
+def make_distinct_images(n: int, c: int, h: int, w: int) -> torch.Tensor:
     """Return images in which no two pixels are equal and none is 0."""
     return torch.arange(1.0, n * c * h * w + 1).reshape(n, c, h, w)
 
@@ -46,18 +46,18 @@ def test_pixels_stay_in_their_image_and_channel(
     name: str, precision: torch.dtype, shape: tuple[int, int, int, int], seed: int
 ) -> None:
     """Shape and type stay, each value is 0 or from the same image and channel; inputs stay too."""
-    images = distinct(*shape).to(precision)
+    images = make_distinct_images(*shape).to(precision)
     changed = build_augmentation(name, partial(make_generator, seed))(images)
     assert (changed.shape, changed.dtype, changed.device) == (shape, precision, images.device)
     for before, after in zip(images.flatten(0, 1), changed.flatten(0, 1), strict=True):
         assert set(after.flatten().tolist()) <= {0.0, *before.flatten().tolist()}
-    assert torch.equal(images, distinct(*shape).to(precision))
+    assert torch.equal(images, make_distinct_images(*shape).to(precision))
 
 
 @pytest.mark.parametrize("name", MOVES)
 def test_windows_and_mirroring_by_hand(name: str) -> None:
     """Each result is a window of the padded image, mirrored or not; all are as frequent."""
-    image = distinct(1, 2, 5, 6)
+    image = make_distinct_images(1, 2, 5, 6)
     padded = np.pad(image[0].numpy(), ((0, 0), (4, 4), (4, 4)))
     found: dict[bytes, tuple[int, int, int]] = {}
     for top in range(9):
@@ -82,7 +82,7 @@ def test_windows_and_mirroring_by_hand(name: str) -> None:
     assert ((counts - 100) ** 2 / 100).sum() < freedom + 4 * (2 * freedom) ** 0.5
 
 
-def colors(n: int, h: int = 32, w: int = 32, seed: int = 0) -> torch.Tensor:
+def make_colors(n: int, h: int = 32, w: int = 32, seed: int = 0) -> torch.Tensor:
     """Return uint8 images with smooth parts, edges and a gray corner."""
     from torchvision.transforms.v2 import functional as torchvision
 
@@ -101,7 +101,7 @@ def scale_pixels(pixels: torch.Tensor, precision: torch.dtype = torch.float32) -
     return torch.from_numpy(pixels.numpy().astype(np.float32) / np.float32(255)).to(precision)
 
 
-def by_torchvision(pixels: torch.Tensor, what: ColorJitter) -> torch.Tensor:
+def apply_torchvision(pixels: torch.Tensor, what: ColorJitter) -> torch.Tensor:
     """Return uint8 images, changed one by one with torchvision."""
     from torchvision.transforms.v2 import functional as torchvision
 
@@ -124,7 +124,7 @@ def by_torchvision(pixels: torch.Tensor, what: ColorJitter) -> torch.Tensor:
     return torch.stack(results)
 
 
-def every_decision(seed: int) -> ColorJitter:
+def make_all_decisions(seed: int) -> ColorJitter:
     """Return 16 images' changes, each combination of what is done or not once."""
     decisions = np.array(list(product((False, True), repeat=4)))
     rng = np.random.default_rng(seed)
@@ -143,11 +143,11 @@ def every_decision(seed: int) -> ColorJitter:
 @pytest.mark.parametrize("precision", [torch.float32, torch.float64])
 def test_colors_are_torchvisions(seed: int, turned: bool, precision: torch.dtype) -> None:
     """Each image changes by its own numbers as torchvision changes it, alone or in a batch."""
-    what = every_decision(seed)
+    what = make_all_decisions(seed)
     if not turned:
         what = replace(what, hue=np.zeros(16, np.float32))
-    pixels = colors(16, seed=seed)
-    expected = scale_pixels(by_torchvision(pixels, what), precision)
+    pixels = make_colors(16, seed=seed)
+    expected = scale_pixels(apply_torchvision(pixels, what), precision)
     images = scale_pixels(pixels, precision)
     result = jitter_colors(images, what)
     assert torch.equal(images, scale_pixels(pixels, precision))
@@ -206,7 +206,7 @@ def test_colors_stay_in_range(n: int, h: int, w: int, level: float | None) -> No
 
 def test_colors_change_before_crop_and_flip() -> None:
     """CIFAR-100's images change colors, are cropped, and mirrored, with one stream for all."""
-    images, rng = scale_pixels(colors(8)), make_generator(3, "augmentation")
+    images, rng = scale_pixels(make_colors(8)), make_generator(3, "augmentation")
     expected = flip(crop(color_jitter(images, rng), rng), rng)
     assert torch.equal(build_augmentation("cifar100", partial(make_generator, 3))(images), expected)
 
@@ -226,7 +226,7 @@ def test_the_pixels_of_normalized_images(numbers: list[tuple[float, float]]) -> 
 def test_normalized_images_change_colors_as_their_pixels_do() -> None:
     """They are those images, recolored and normalized anew; the margins of a window are zero."""
     scale = PixelNormalization((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))  # CIFAR-100's
-    images, rng = scale_pixels(colors(8)), make_generator(3, "augmentation")
+    images, rng = scale_pixels(make_colors(8)), make_generator(3, "augmentation")
     expected = flip(crop(scale.normalize(color_jitter(images, rng)), rng), rng)
     found = build_augmentation("cifar100", partial(make_generator, 3), scale)(
         scale.normalize(images)
@@ -238,7 +238,7 @@ def test_normalized_images_change_colors_as_their_pixels_do() -> None:
 @pytest.mark.parametrize("name", CHANGES)
 def test_the_stream_decides(name: str) -> None:
     """The same stream gives the same images, batch after batch; another one gives others."""
-    images = scale_pixels(colors(8, 16, 16))
+    images = scale_pixels(make_colors(8, 16, 16))
     one, same, other = (
         build_augmentation(name, partial(make_generator, seed)) for seed in (1, 1, 2)
     )
@@ -253,7 +253,7 @@ def test_the_stream_decides(name: str) -> None:
 def test_torchs_generator_has_no_part(name: str) -> None:
     """Changing images neither uses nor advances torch's global generator."""
     before = torch.get_rng_state()
-    build_augmentation(name, partial(make_generator, 1))(scale_pixels(colors(4, 8, 8)))
+    build_augmentation(name, partial(make_generator, 1))(scale_pixels(make_colors(4, 8, 8)))
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -263,7 +263,7 @@ def test_several_clients_in_one_batch(name: str) -> None:
     draws = [partial(make_generator, 1, client=k) for k in range(3)]
     joint, alone = Augmentation(name, draws), [build_augmentation(name, draw) for draw in draws]
     for counts in ([3, 1, 4], [2, 5], [1]):
-        images = scale_pixels(colors(sum(counts), 16, 16, seed=sum(counts)))
+        images = scale_pixels(make_colors(sum(counts), 16, 16, seed=sum(counts)))
         pairs = zip(alone, images.split(counts), strict=False)
         expected = torch.cat([augment(batch) for augment, batch in pairs])
         assert torch.equal(joint(images, counts), expected)

@@ -83,13 +83,13 @@ def send_request(
 # --- our ClientApp ---------------------------------------------------------------------------
 
 
-def grid_of(num_nodes: int, overrides: str) -> InProcessGrid:
+def make_grid(num_nodes: int, overrides: str) -> InProcessGrid:
     return InProcessGrid(
         client_app.app, {"experiment": "custom", "overrides": overrides}, num_nodes
     )
 
 
-def one_round(grid: InProcessGrid, num_nodes: int, server_round: int) -> dict[int, TrainResult]:
+def run_round(grid: InProcessGrid, num_nodes: int, server_round: int) -> dict[int, TrainResult]:
     """Return every client's part of the nodes' replies, all asked."""
     parts: dict[int, TrainResult] = {}
     for j in range(num_nodes):
@@ -101,7 +101,7 @@ def one_round(grid: InProcessGrid, num_nodes: int, server_round: int) -> dict[in
     return parts
 
 
-def there(
+def list_available(
     server_round: int, process: AvailabilityProcess | None = None, clients: int = NUM_CLIENTS
 ) -> list[int]:
     """Return who is available in a round, by the process alone."""
@@ -118,12 +118,12 @@ def there(
 @pytest.mark.parametrize("num_nodes", [1, 2, 5])
 def test_who_is_available_replies_as_ever(num_nodes: int) -> None:
     """Those available are as without the mod, on any number of nodes; the others are not there."""
-    grid, always = grid_of(num_nodes, HALF), grid_of(1, OVERRIDES)
+    grid, always = make_grid(num_nodes, HALF), make_grid(1, OVERRIDES)
     seen = set()
     for server_round in range(1, 7):
-        parts = one_round(grid, num_nodes, server_round)
-        expected = one_round(always, 1, server_round)
-        available = there(server_round)
+        parts = run_round(grid, num_nodes, server_round)
+        expected = run_round(always, 1, server_round)
+        available = list_available(server_round)
         for k, part in parts.items():
             if k in available:
                 assert_same_part(part, expected[k])
@@ -135,17 +135,17 @@ def test_who_is_available_replies_as_ever(num_nodes: int) -> None:
 
 def test_an_unavailable_clients_part_is_id_and_status() -> None:
     """No list but those of ids and statuses speaks of it; alone it has nothing else at all."""
-    rounds = {len(there(t)): t for t in range(1, 40)}
-    grid = grid_of(1, HALF)
+    rounds = {len(list_available(t)): t for t in range(1, 40)}
+    grid = make_grid(1, HALF)
     reply = send_request(grid, train_request(rounds[2], (0, 1, 2, 3, 4)))
     metrics = dict(reply.content.metric_records["metrics"])
     assert metrics.pop("client-id") == [0, 1, 2, 3, 4]
     statuses, number = metrics.pop("status"), metrics.pop("protocol")
     assert number == PROTOCOL_VERSION
-    assert statuses == [0 if k in there(rounds[2]) else 2 for k in range(5)]
+    assert statuses == [0 if k in list_available(rounds[2]) else 2 for k in range(5)]
     assert all(isinstance(v, list) and len(v) == 2 for v in metrics.values())
     assert reply.content.array_records["arrays"]["linear.bias"].shape == (2, 10)
-    absent = next(k for k in range(5) if k not in there(rounds[2]))
+    absent = next(k for k in range(5) if k not in list_available(rounds[2]))
     reply = send_request(grid, train_request(rounds[2], (absent,)))
     content = {name: dict(record) for name, record in reply.content.items()}
     assert content == {"metrics": {"client-id": absent, "status": 2, "protocol": PROTOCOL_VERSION}}
@@ -153,15 +153,15 @@ def test_an_unavailable_clients_part_is_id_and_status() -> None:
 
 def test_results_are_in_the_requested_order() -> None:
     """Whatever that order is, and each part is its client's own."""
-    server_round = next(t for t in range(1, 40) if len(there(t)) == 3)
+    server_round = next(t for t in range(1, 40) if len(list_available(t)) == 3)
     asked = (4, 1, 0, 3, 2)
-    reply = send_request(grid_of(1, HALF), train_request(server_round, asked))
+    reply = send_request(make_grid(1, HALF), train_request(server_round, asked))
     parts = decode_train_reply(reply.content)
     assert [part.client for part in parts] == list(asked)
-    expected = one_round(grid_of(1, OVERRIDES), 1, server_round)
+    expected = run_round(make_grid(1, OVERRIDES), 1, server_round)
     for part in parts:
         assert part.client is not None
-        if part.client in there(server_round):
+        if part.client in list_available(server_round):
             assert_same_part(part, expected[part.client])
 
 
@@ -174,7 +174,7 @@ def test_nobody_available(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     monkeypatch.setattr(FederatedClient, "evaluate_and_decide", join)
     path = tmp_path / "trace.csv"
     path.write_text("round,client,available\n1,0,1\n")
-    grid = grid_of(1, f"{OVERRIDES} availability=trace 'availability.path={path}'")
+    grid = make_grid(1, f"{OVERRIDES} availability=trace 'availability.path={path}'")
     reply = send_request(grid, train_request(2, (0, 1, 2)))
     content = {name: dict(record) for name, record in reply.content.items()}
     assert content == {
@@ -184,7 +184,7 @@ def test_nobody_available(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 
 def test_evaluation_and_queries_pass() -> None:
     """Everybody is measured and named, available or not; no process moves."""
-    grid, always = grid_of(1, f"{HALF} availability.p=0.02"), grid_of(1, OVERRIDES)
+    grid, always = make_grid(1, f"{HALF} availability.p=0.02"), make_grid(1, OVERRIDES)
     request = EvaluateRequest(1, tuple(range(5)), (True,) * 5, (True,) * 5)
     content = encode_evaluate_request(encode_arrays(MODEL), request)
     got, expected = (send_request(g, content, MessageType.EVALUATE).content for g in (grid, always))
@@ -197,9 +197,9 @@ def test_evaluation_and_queries_pass() -> None:
 
 def test_own_models_of_unavailable_clients_stay() -> None:
     """With keeps-model an unavailable client's model is where its last round left it."""
-    available = [set(there(t)) for t in (1, 2)]
+    available = [set(list_available(t)) for t in (1, 2)]
     assert available[0] - available[1]
-    grid = grid_of(1, HALF)
+    grid = make_grid(1, HALF)
 
     def kept(server_round: int) -> dict[str, bytes]:
         request = TrainRequest(
@@ -220,7 +220,7 @@ def test_own_models_of_unavailable_clients_stay() -> None:
 
 def test_an_error_in_the_settings_is_the_nodes() -> None:
     """A trace that is not there is an error reply to the query, so the run does not start."""
-    grid = grid_of(1, f"{OVERRIDES} availability=trace availability.path=/no/such.csv")
+    grid = make_grid(1, f"{OVERRIDES} availability=trace availability.path=/no/such.csv")
     reply = send_request(grid, RecordDict(), MessageType.QUERY)
     assert reply.has_error()
     assert "availability.path: a trace must be a CSV file" in str(reply.error.reason)
@@ -230,7 +230,7 @@ def test_always_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a process the message is passed on unchanged, and nothing is stored."""
     passed = []
     mod = AvailabilityMod(client_app._get_availability)
-    grid = grid_of(1, OVERRIDES)
+    grid = make_grid(1, OVERRIDES)
     message = Message(RecordDict(), 1, MessageType.TRAIN)
 
     def app(received: Message, _: Context) -> Message:
@@ -283,7 +283,7 @@ class Foreign:
         return NodeAvailability(SEED, (client,), self.process)
 
 
-def standard_request(server_round: int, **further: Any) -> RecordDict:
+def make_standard_request(server_round: int, **further: Any) -> RecordDict:
     """Return a request as Flower's own strategies make it."""
     content = RecordDict()
     content["arrays"] = encode_arrays(MODEL)
@@ -306,9 +306,9 @@ def test_a_standard_client_app(process: AvailabilityProcess, kind: str) -> None:
     grid = foreign.grid(num_nodes=3)
     asked = []
     for server_round in range(1, 9):
-        present = there(server_round, process, clients=3)
+        present = list_available(server_round, process, clients=3)
         for client in range(3):
-            request = standard_request(server_round, lr=[0.1, 0.2])
+            request = make_standard_request(server_round, lr=[0.1, 0.2])
             reply = send_request(grid, request, kind, node=client + 1)
             metrics = dict(reply.content.metric_records["metrics"])
             if client in present:
@@ -332,14 +332,14 @@ def test_our_strategies_read_the_reply_of_a_standard_client_app() -> None:
 def test_an_evaluation_of_a_standard_client_app_passes() -> None:
     """Also of a client that is never available."""
     foreign = Foreign(lambda _: Trace(frozenset()))
-    reply = send_request(foreign.grid(), standard_request(1), MessageType.EVALUATE)
+    reply = send_request(foreign.grid(), make_standard_request(1), MessageType.EVALUATE)
     assert dict(reply.content.metric_records["metrics"]) == {"num-examples": 7}
 
 
 def test_a_failing_client_app_fails() -> None:
     """What it raises is its error reply, as without the mod."""
     foreign = Foreign(lambda _: Bernoulli(1.0), fails=True)
-    reply = send_request(foreign.grid(), standard_request(1))
+    reply = send_request(foreign.grid(), make_standard_request(1))
     assert reply.has_error()
     assert "RuntimeError: out of memory" in str(reply.error.reason)
 
@@ -347,7 +347,7 @@ def test_a_failing_client_app_fails() -> None:
 @pytest.mark.parametrize("config", [{}, {"server-round": 0}, {"server-round": 1.5}])
 def test_a_request_without_a_round(config: dict[str, Any]) -> None:
     """The process needs a round to be in; without it the error says so."""
-    request = standard_request(1)
+    request = make_standard_request(1)
     request["config"] = ConfigRecord(config)
     reply = send_request(Foreign(lambda _: Bernoulli(0.5)).grid(), request)
     assert "'server-round' must be a whole number >= 1 in 'config', got" in str(reply.error.reason)
@@ -408,8 +408,8 @@ def test_the_app_gets_a_copy_of_the_request() -> None:
 # --- state -----------------------------------------------------------------------------------
 
 
-def statuses(grid: InProcessGrid, server_round: int) -> list[int]:
-    parts = one_round(grid, 1, server_round)
+def get_statuses(grid: InProcessGrid, server_round: int) -> list[int]:
+    parts = run_round(grid, 1, server_round)
     return [int(parts[k].status) for k in range(NUM_CLIENTS)]
 
 
@@ -418,10 +418,10 @@ CHAIN = f"{OVERRIDES} availability=markov availability.p=0.5 availability.max_tr
 
 def test_state_survives_in_the_context() -> None:
     """The node's context keeps three numbers a client, and later rounds go on from them."""
-    grid = grid_of(1, CHAIN)
+    grid = make_grid(1, CHAIN)
     state = grid._contexts[1].state
     for server_round in (1, 2, 4):
-        found = statuses(grid, server_round)
+        found = get_statuses(grid, server_round)
         chain = Markov(0.5, 0.3)
         kept: dict[str, Any] = dict(state.config_records["availability"])
         assert kept == {
@@ -435,37 +435,37 @@ def test_state_survives_in_the_context() -> None:
         }
         assert found == [0 if s == 1 else 2 for s in kept["state"]]
     state.config_records["availability"]["state"] = [1 - s for s in kept["state"]]
-    repeated = statuses(grid, 4)
+    repeated = get_statuses(grid, 4)
     assert repeated == [2 - s for s in found]
     assert list(state) == ["availability"]
 
 
 def test_lost_state_and_missed_rounds_change_nothing() -> None:
     """A node that restarted, or was not asked for a while, is where it would have been."""
-    grid = grid_of(1, CHAIN)
-    expected = {t: statuses(grid, t) for t in range(1, 13)}
+    grid = make_grid(1, CHAIN)
+    expected = {t: get_statuses(grid, t) for t in range(1, 13)}
     assert len({tuple(found) for found in expected.values()}) > 2
-    again = grid_of(1, CHAIN)
-    assert {t: statuses(again, t) for t in (3, 4, 12)} == {t: expected[t] for t in (3, 4, 12)}
-    assert statuses(grid_of(1, CHAIN), 9) == expected[9]
-    assert statuses(again, 5) == expected[5]
+    again = make_grid(1, CHAIN)
+    assert {t: get_statuses(again, t) for t in (3, 4, 12)} == {t: expected[t] for t in (3, 4, 12)}
+    assert get_statuses(make_grid(1, CHAIN), 9) == expected[9]
+    assert get_statuses(again, 5) == expected[5]
 
 
 def test_state_of_another_run_is_not_used() -> None:
     """What a run of other settings left in a node's context changes nothing in this one."""
-    grid = grid_of(1, CHAIN)
-    expected = [statuses(grid, t) for t in (1, 2, 3)]
-    other = grid_of(1, CHAIN)
+    grid = make_grid(1, CHAIN)
+    expected = [get_statuses(grid, t) for t in (1, 2, 3)]
+    other = make_grid(1, CHAIN)
     left = ConfigRecord({"run": 8, "client-id": [0, 1], "round": [1, 1], "state": [0, 1]})
     other._contexts[1].state["availability"] = left
-    assert [statuses(other, t) for t in (1, 2, 3)] == expected
+    assert [get_statuses(other, t) for t in (1, 2, 3)] == expected
 
 
 def test_clients_selected_in_turn_keep_their_state() -> None:
     """Asking for some clients leaves the others' states where they were."""
-    grid = grid_of(1, CHAIN)
-    expected = {t: statuses(grid, t) for t in range(1, 6)}
-    other = grid_of(1, CHAIN)
+    grid = make_grid(1, CHAIN)
+    expected = {t: get_statuses(grid, t) for t in range(1, 6)}
+    other = make_grid(1, CHAIN)
     for server_round, asked in ((1, (0, 3)), (2, (1,)), (4, (3, 2)), (5, (4, 0, 1, 2, 3))):
         reply = send_request(other, train_request(server_round, asked))
         for part in decode_train_reply(reply.content):

@@ -31,13 +31,13 @@ from conf.schema.availability import AvailabilitySettings, RandomAvailabilitySet
 CYCLIC = "availability=cyclic availability.p=0.3"
 
 
-def settings_of(overrides: str) -> Settings:
+def make_settings(overrides: str) -> Settings:
     return compose_settings(
         "custom", f"data.num_clients=4 data.num_priority=2 {overrides}"
     ).settings
 
 
-def rates_of(settings: Settings, data: FederatedData) -> list[float]:
+def compute_rates(settings: Settings, data: FederatedData) -> list[float]:
     """Return the share of rounds in which each client is available."""
     rates = compute_participation_rates(settings, data)
     assert rates is not None
@@ -45,7 +45,7 @@ def rates_of(settings: Settings, data: FederatedData) -> list[float]:
     return of_clients
 
 
-def data_of(settings: Settings) -> FederatedData:
+def make_data(settings: Settings) -> FederatedData:
     return load_data(settings.data, settings.seed)
 
 
@@ -84,20 +84,20 @@ def data_of(settings: Settings) -> FederatedData:
 )
 def test_one_probability_for_all(overrides: str, expected: StochasticProcess) -> None:
     """A number is every client's p, and further settings are the process's parameters."""
-    settings = settings_of(overrides)
-    process = build_processes(settings, data_of(settings))
+    settings = make_settings(overrides)
+    process = build_processes(settings, make_data(settings))
     assert process is not None
     assert [process(k) for k in range(4)] == [expected] * 4
-    assert rates_of(settings, data_of(settings)) == [expected.rate] * 4
+    assert compute_rates(settings, make_data(settings)) == [expected.rate] * 4
 
 
 def test_a_probability_for_each() -> None:
     """A list has the clients' p by client id."""
-    settings = settings_of("availability=markov 'availability.p=[0.1, 1, 0.5, 0.02]'")
-    process = build_processes(settings, data_of(settings))
+    settings = make_settings("availability=markov 'availability.p=[0.1, 1, 0.5, 0.02]'")
+    process = build_processes(settings, make_data(settings))
     assert process is not None
     assert [process(k) for k in (3, 1)] == [Markov(0.02), Markov(1.0)]
-    assert rates_of(settings, data_of(settings)) == [0.1, 1.0, 0.5, 0.02]
+    assert compute_rates(settings, make_data(settings)) == [0.1, 1.0, 0.5, 0.02]
 
 
 @dataclass(frozen=True)
@@ -152,8 +152,8 @@ class OwnLabelsOnly:
 def test_correlated_by_default() -> None:
     """Without p, it is that of the formula, from the client's own labels and the seed."""
     words = "availability=bernoulli seed=5 availability.mean=0.3 availability.minimum=0.05"
-    settings = settings_of(f"{words} availability.class_alpha=0.2")
-    data = data_of(settings)
+    settings = make_settings(f"{words} availability.class_alpha=0.2")
+    data = make_data(settings)
     q = sample_class_contribution(5, 10, 0.2)
     expected = []
     for client in range(4):
@@ -165,15 +165,15 @@ def test_correlated_by_default() -> None:
         law = process(client)
         assert isinstance(law, Bernoulli)
         assert law.p == pytest.approx(expected[client], rel=1e-12)
-    assert rates_of(settings, data) == pytest.approx(expected, rel=1e-12)
+    assert compute_rates(settings, data) == pytest.approx(expected, rel=1e-12)
     assert len(set(expected)) > 1
 
 
 @pytest.mark.parametrize(("words", "minimum"), [("availability.minimum=0", 0.0), ("", 0.02)])
 def test_class_rates(words: str, minimum: float) -> None:
     """FedAWE's: <nu_k, phi>, the second half of the classes half as often; the same for a seed."""
-    settings = settings_of(f"availability=sine availability.p=class_rates seed=5 {words}")
-    data = data_of(settings)
+    settings = make_settings(f"availability=sine availability.p=class_rates seed=5 {words}")
+    data = make_data(settings)
     phi = sample_class_rates(5, 10)
     expected = []
     for client in range(4):
@@ -191,36 +191,36 @@ def test_class_rates(words: str, minimum: float) -> None:
 
 def test_cyclic_rates_are_the_realized_ones() -> None:
     """2 of 100 rounds is a rate of 0.02, also for p = 0.025."""
-    settings = settings_of("availability=cyclic availability.p=0.025")
-    assert rates_of(settings, data_of(settings)) == [0.02] * 4
+    settings = make_settings("availability=cyclic availability.p=0.025")
+    assert compute_rates(settings, make_data(settings)) == [0.02] * 4
 
 
 def test_always() -> None:
     """The default: nobody has a process, and everybody's probability is 1."""
-    settings = settings_of("")
+    settings = make_settings("")
     assert settings.availability.name == "always"
-    assert build_processes(settings, data_of(settings)) is None
-    assert rates_of(settings, data_of(settings)) == [1.0] * 4
+    assert build_processes(settings, make_data(settings)) is None
+    assert compute_rates(settings, make_data(settings)) == [1.0] * 4
 
 
 def test_trace(tmp_path: Path) -> None:
     """A trace gives each client its rounds, none to one that is not in it; no probabilities."""
     path = tmp_path / "who.csv"
     path.write_text("round,client,available\n1,0,1\n3,0,1\n2,1,0\n")
-    settings = settings_of(f"availability=trace 'availability.path={path}'")
-    process = build_processes(settings, data_of(settings))
+    settings = make_settings(f"availability=trace 'availability.path={path}'")
+    process = build_processes(settings, make_data(settings))
     assert process is not None
     assert process(0) == Trace(frozenset({1, 3}))
     assert process(1) == process(2) == Trace(frozenset())
-    assert compute_participation_rates(settings, data_of(settings)) is None
+    assert compute_participation_rates(settings, make_data(settings)) is None
 
 
 def test_a_missing_trace_is_found_at_once(tmp_path: Path) -> None:
     """Not only when the first client is asked."""
-    settings = settings_of(f"availability=trace 'availability.path={tmp_path / 'none.csv'}'")
+    settings = make_settings(f"availability=trace 'availability.path={tmp_path / 'none.csv'}'")
     with pytest.raises(DataError, match=r"none\.csv: No such file"):
-        build_processes(settings, data_of(settings))
-    assert compute_participation_rates(settings, data_of(settings)) is None  # a server has none
+        build_processes(settings, make_data(settings))
+    assert compute_participation_rates(settings, make_data(settings)) is None  # a server has none
 
 
 @pytest.mark.parametrize(
@@ -228,8 +228,8 @@ def test_a_missing_trace_is_found_at_once(tmp_path: Path) -> None:
 )
 def test_settings_without_a_process(schema: AvailabilitySettings) -> None:
     """A schema that nothing implements is no silent default."""
-    settings = settings_of("")
-    data = data_of(settings)
+    settings = make_settings("")
+    data = make_data(settings)
     changed = Settings(**{**vars(settings), "availability": schema})
     with pytest.raises(TypeError, match="no availability process for"):
         compute_participation_rates(changed, data)

@@ -33,7 +33,7 @@ class Spy(LogisticRegression):
         return super().forward(x)
 
 
-def random_arrays(seed: int) -> list[NDArray[Any]]:
+def make_random_arrays(seed: int) -> list[NDArray[Any]]:
     rng = np.random.default_rng(seed)
     shapes = ((CLASSES, FEATURES), (CLASSES,))
     return [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
@@ -47,7 +47,7 @@ def make_spied_evaluator(data: dict[int, ClientData] = DATA) -> tuple[CachedEval
 @pytest.mark.parametrize("part", PARTS)
 def test_equal_to_one_by_one(part: Split) -> None:
     """Together or alone, each client measures what the model does on its own rows."""
-    arrays = random_arrays(0)
+    arrays = make_random_arrays(0)
     together, model = make_spied_evaluator()
     together.prepare(arrays, part, DATA)
     alone, _ = make_spied_evaluator()
@@ -67,7 +67,7 @@ def test_equal_to_one_by_one(part: Split) -> None:
 def test_nothing_is_computed_twice() -> None:
     """What was measured of a model is known, of each part and client."""
     measurements, model = make_spied_evaluator()
-    arrays = random_arrays(0)
+    arrays = make_random_arrays(0)
     measurements.prepare(arrays, "train", [0, 2])
     assert model.rows == [6, 9]
     measurements.evaluate(arrays, "train", 2)
@@ -88,7 +88,7 @@ def test_nothing_is_computed_twice() -> None:
 def test_a_diverged_model_is_measured_once() -> None:
     """Its NaN are no difference; a model in whose place of one stands a number is another."""
     measurements, model = make_spied_evaluator()
-    arrays = random_arrays(0)
+    arrays = make_random_arrays(0)
     arrays[0].flat[0] = np.nan
     found = measurements.evaluate(arrays, "train", 0)
     assert np.isnan(found.loss)
@@ -121,7 +121,7 @@ def test_arrays_are_compared_bit_by_bit(dtype: str, shape: tuple[int, ...]) -> N
 def test_another_model_is_measured_anew(position: int) -> None:
     """One number that differs makes another model; of the one before nothing is kept."""
     measurements, model = make_spied_evaluator()
-    first = random_arrays(0)
+    first = make_random_arrays(0)
     second = [array.copy() for array in first]
     second[position].flat[-1] += 1
     before = measurements.evaluate(first, "train", 0)
@@ -135,9 +135,9 @@ def test_another_model_is_measured_anew(position: int) -> None:
 def test_the_arrays_are_not_those_of_the_model() -> None:
     """What others do to the shared model in between does not change what is measured."""
     measurements, model = make_spied_evaluator()
-    arrays = random_arrays(0)
+    arrays = make_random_arrays(0)
     before = measurements.evaluate(arrays, "train", 0)
-    load_arrays(random_arrays(1), model)
+    load_arrays(make_random_arrays(1), model)
     model.train()
     measurements.evaluate(arrays, "test", 0)
     again, _ = make_spied_evaluator()
@@ -149,7 +149,7 @@ def test_rows_of_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each client is evaluated separately, in passes of at most ``rows_at_once`` rows."""
     measurements, model = make_spied_evaluator()
     monkeypatch.setattr(measurements, "_rows_at_once", 5)
-    measurements.prepare(random_arrays(0), "train", DATA)
+    measurements.prepare(make_random_arrays(0), "train", DATA)
     assert model.rows == [5, 1, 1, 5, 4, 4]
 
 
@@ -158,7 +158,7 @@ def test_clients_without_a_sample() -> None:
     none = np.zeros((0, FEATURES), np.float32), np.zeros(0, np.int64)
     measurements, _ = make_spied_evaluator({0: DATA[0], 1: ClientData(*none, *none), 2: DATA[2]})
     expected, _ = make_spied_evaluator()
-    arrays = random_arrays(0)
+    arrays = make_random_arrays(0)
     measurements.prepare(arrays, "test", [0, 1, 2])
     assert measurements.evaluate(arrays, "test", 1).num_examples == 0
     assert np.isnan(measurements.evaluate(arrays, "test", 1).loss)

@@ -25,7 +25,7 @@ SENTENCES = [f"the customer called {n} times about a parcel" for n in range(N)]
 LOST = pa.array([*DAYS[:3], None, *DAYS[4:]])
 
 
-def kind(values: Sequence[Any] | pa.Array, name: str = "amount") -> str | None:
+def find_kind(values: Sequence[Any] | pa.Array, name: str = "amount") -> str | None:
     return find_exclusion_reason(name, pa.chunked_array([pa.array(values)]))
 
 
@@ -48,7 +48,7 @@ def kind(values: Sequence[Any] | pa.Array, name: str = "amount") -> str | None:
 )
 def test_what_is_left_out(values: Sequence[Any], why: str) -> None:
     """Days in any usual form, texts, and what numbers or names the rows."""
-    assert kind(values) == why
+    assert find_kind(values) == why
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_what_is_left_out(values: Sequence[Any], why: str) -> None:
 )
 def test_what_stays(values: Sequence[Any]) -> None:
     """Amounts, years, categories and answers in whole sentences are inputs."""
-    assert kind(values) is None
+    assert find_kind(values) is None
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,8 @@ def test_what_stays(values: Sequence[Any]) -> None:
 def test_whole_numbers_with_gaps_go_by_their_name(name: str, why: str | None) -> None:
     """They may be amounts: only a column that is called a number of rows is one."""
     values = RNG.choice(10**6, size=N, replace=False)
-    assert kind(values, name) == why
-    assert kind([*values[1:], values[1]], name) is None
+    assert find_kind(values, name) == why
+    assert find_kind([*values[1:], values[1]], name) is None
 
 
 @pytest.mark.parametrize(

@@ -25,16 +25,16 @@ each_kind = pytest.mark.parametrize("kind", KINDS)
 each_way = pytest.mark.parametrize("ready", READY)
 
 
-def pool_of(x: NDArray[Any]) -> PooledSplit:
+def make_pool(x: NDArray[Any]) -> PooledSplit:
     rows = {k: np.asarray(numbers, dtype=np.int64) for k, numbers in ROWS.items()}
     return PooledSplit(x, np.arange(10) * 10, RowIndex.from_mapping(rows))
 
 
-def examples_of(x: NDArray[Any], *, ready: bool, dtype: torch.dtype = torch.float32) -> Examples:
-    return Examples(pool_of(x), CPU, dtype, READY[ready])
+def make_examples(x: NDArray[Any], *, ready: bool, dtype: torch.dtype = torch.float32) -> Examples:
+    return Examples(make_pool(x), CPU, dtype, READY[ready])
 
 
-def expected_inputs(
+def compute_expected_inputs(
     x: NDArray[Any], client: int, dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
     samples = x[np.asarray(ROWS[client], dtype=np.int64)]
@@ -56,11 +56,11 @@ def expected_inputs(
 def test_each_client_has_its_rows(kind: str, ready: bool) -> None:
     """Inputs as models take them and labels, in the order of the client's rows."""
     x = KINDS[kind]
-    examples = examples_of(x, ready=ready)
+    examples = make_examples(x, ready=ready)
     assert frozenset(examples.clients.tolist()) == {7, 2, 5, 3}
     for client, rows in ROWS.items():
         inputs, labels = examples.select_clients([client])
-        assert torch.equal(inputs, expected_inputs(x, client))
+        assert torch.equal(inputs, compute_expected_inputs(x, client))
         assert inputs.dtype == torch.float32
         assert labels.tolist() == [10 * row for row in rows]
         assert examples.count(client) == len(rows)
@@ -73,9 +73,11 @@ def test_several_clients_are_one_after_the_other(
     kind: str, ready: bool, clients: list[int]
 ) -> None:
     """In the order asked, next to each other among the rows or not."""
-    examples = examples_of(KINDS[kind], ready=ready)
+    examples = make_examples(KINDS[kind], ready=ready)
     inputs, labels = examples.select_clients(clients)
-    assert torch.equal(inputs, torch.cat([expected_inputs(KINDS[kind], k) for k in clients]))
+    assert torch.equal(
+        inputs, torch.cat([compute_expected_inputs(KINDS[kind], k) for k in clients])
+    )
     assert labels.tolist() == [10 * row for k in clients for row in ROWS[k]]
 
 
@@ -84,10 +86,10 @@ def test_several_clients_are_one_after_the_other(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_rows_by_their_number(kind: str, ready: bool, dtype: torch.dtype) -> None:
     """A client's rows begin at its start; any rows of several clients are one gather."""
-    examples = examples_of(KINDS[kind], ready=ready, dtype=dtype)
+    examples = make_examples(KINDS[kind], ready=ready, dtype=dtype)
     chosen = [(3, 2), (7, 0), (2, 0), (3, 2), (3, 3)]
     rows = torch.tensor([examples.get_start(k) + i for k, i in chosen])
-    expected = torch.stack([expected_inputs(KINDS[kind], k, dtype)[i] for k, i in chosen])
+    expected = torch.stack([compute_expected_inputs(KINDS[kind], k, dtype)[i] for k, i in chosen])
     made = examples.gather_inputs(rows)
     assert made.dtype == dtype
     assert torch.equal(made, expected)
@@ -99,7 +101,7 @@ def test_rows_by_their_number(kind: str, ready: bool, dtype: torch.dtype) -> Non
 
 def test_neighbors_are_views() -> None:
     """Ready inputs of clients next to each other are not copied, nor are labels."""
-    examples = examples_of(KINDS["numbers"], ready=True)
+    examples = make_examples(KINDS["numbers"], ready=True)
     whole, all_labels = examples.select_clients([7, 2, 5, 3])
     for clients in ([7], [2, 5], [5, 3]):
         inputs, labels = examples.select_clients(clients)
@@ -125,7 +127,7 @@ def test_samples_of_a_file_stay_there(tmp_path: Path) -> None:
     mapped = Counting(tmp_path / "x", dtype=np.uint8, mode="w+", shape=x.shape)
     mapped[:] = x
     Counting.read = 0
-    pool = pool_of(mapped)
+    pool = make_pool(mapped)
     examples = Examples(pool, CPU, max_resident_bytes=0)
     assert Counting.read == 0
     assert examples._pool is pool.x
@@ -134,7 +136,7 @@ def test_samples_of_a_file_stay_there(tmp_path: Path) -> None:
     )
     assert Counting.read == 2
     assert torch.equal(inputs, torch.from_numpy(to_inputs(x[[2, 0]])))
-    assert torch.equal(examples.select_clients([7])[0], expected_inputs(x, 7))
+    assert torch.equal(examples.select_clients([7])[0], compute_expected_inputs(x, 7))
     assert Counting.read == 5
 
 
@@ -142,7 +144,7 @@ def test_how_much_is_kept() -> None:
     """What counts is the size of all clients' samples as read."""
     needed = 8 * 4 * 3  # 8 rows of 12 pixels in a byte each
     for limit, ready in {needed: True, needed - 1: False}.items():
-        examples = Examples(pool_of(KINDS["gray"]), CPU, max_resident_bytes=limit)
+        examples = Examples(make_pool(KINDS["gray"]), CPU, max_resident_bytes=limit)
         assert (examples._samples is not None) is ready
 
 

@@ -11,7 +11,7 @@ from client_app.models.init import initialize_weights
 from conf import SettingsError, compose_settings
 
 
-def model_with(init: str, option: str = "mlp", shape: tuple[int, ...] = (1, 30, 30)) -> nn.Module:
+def make_model(init: str, option: str = "mlp", shape: tuple[int, ...] = (1, 30, 30)) -> nn.Module:
     settings = compose_settings("custom", f"model={option} model.init={init}").settings.model
     return build_model(settings, shape, 10, seed=3)
 
@@ -28,7 +28,7 @@ def test_weights_have_the_variance_of_the_papers(
 ) -> None:
     """Normal numbers of that variance in every layer, biases 0."""
     assert callable(variance)
-    model = model_with(init, option, shape)
+    model = make_model(init, option, shape)
     count = 0
     for layer in model.modules():
         if not isinstance(layer, (nn.Conv1d, nn.Conv2d, nn.Linear)):
@@ -87,11 +87,11 @@ def test_the_default_is_the_model_s_own() -> None:
 
 def test_zeros_are_for_one_layer() -> None:
     """Logistic regression starts at 0; a deeper model would never leave it, and is refused."""
-    model = model_with("zeros", "logistic_regression")
+    model = make_model("zeros", "logistic_regression")
     assert not any(t.any() for t in model.state_dict().values())
     message = "model.init=zeros needs a model of one layer, got 3 layers"
     with pytest.raises(SettingsError, match=message):
-        model_with("zeros")
+        make_model("zeros")
 
 
 def test_an_invalid_initialization_is_refused() -> None:

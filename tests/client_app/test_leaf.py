@@ -27,37 +27,37 @@ def write(folder: Path, users: Users, name: str = "all_data_0.json") -> None:
     (folder / name).write_text(json.dumps(content))
 
 
-def numbers(seed: int, count: int) -> tuple[list[Any], list[Any]]:
+def make_numbers(seed: int, count: int) -> tuple[list[Any], list[Any]]:
     rng = np.random.default_rng(seed)
     return rng.random((count, 4)).tolist(), rng.integers(3, size=count).tolist()
 
 
-def comment(*sequences: str) -> list[list[str]]:
+def make_comment(*sequences: str) -> list[list[str]]:
     return [sequence.split() for sequence in sequences]
 
 
 REDDIT: Users = {
     "1": (
         [
-            comment("<BOS> the cat sat", "on <PAD> <PAD> <PAD>"),
-            comment("<BOS> the dog <PAD>"),
+            make_comment("<BOS> the cat sat", "on <PAD> <PAD> <PAD>"),
+            make_comment("<BOS> the dog <PAD>"),
         ],
         [
             {
-                "target_tokens": comment("the cat sat on", "mat <PAD> <PAD> <PAD>"),
+                "target_tokens": make_comment("the cat sat on", "mat <PAD> <PAD> <PAD>"),
                 "count_tokens": [[1, 1, 1, 1], [1, 0, 0, 0]],
                 "subreddit": "cats",
             },
             {
-                "target_tokens": comment("the dog <EOS> <PAD>"),
+                "target_tokens": make_comment("the dog <EOS> <PAD>"),
                 "count_tokens": [[1, 1, 1, 0]],
                 "subreddit": "dogs",
             },
         ],
     ),
     "2": (
-        [comment("<BOS> the cat sat")],
-        [{"target_tokens": comment("the cat sat <EOS>"), "count_tokens": [[1, 1, 1, 1]]}],
+        [make_comment("<BOS> the cat sat")],
+        [{"target_tokens": make_comment("the cat sat <EOS>"), "count_tokens": [[1, 1, 1, 1]]}],
     ),
 }
 
@@ -74,7 +74,7 @@ def assert_refused(path: Path, reason: str) -> None:
 def test_numbers_by_user(tmp_path: Path) -> None:
     """FEMNIST's kind: numbers with a class; users in the alphabet's order, over all files."""
     parts: dict[str, Users] = {
-        part: {user: numbers(i, n + extra) for i, (user, n) in enumerate([("b", 4), ("a", 2)])}
+        part: {user: make_numbers(i, n + extra) for i, (user, n) in enumerate([("b", 4), ("a", 2)])}
         for part, extra in (("train", 3), ("test", 0))
     }
     write(tmp_path / "train", {"b": parts["train"]["b"]}, "one.json")
@@ -149,7 +149,7 @@ def test_next_tokens_are_no_classes(tmp_path: Path) -> None:
 
 def test_all_data_in_one_folder(tmp_path: Path) -> None:
     """Without train and test, every user's samples are divided."""
-    write(tmp_path, {"a": numbers(0, 10), "b": numbers(1, 5)})
+    write(tmp_path, {"a": make_numbers(0, 10), "b": make_numbers(1, 5)})
     data = load_data(LeafSettings(path=str(tmp_path)), 1)
     assert [len(data.get_client(k).y_test) for k in range(2)] == [2, 1]
     assert [len(data.get_client(k).y_train) for k in range(2)] == [8, 4]
@@ -157,7 +157,7 @@ def test_all_data_in_one_folder(tmp_path: Path) -> None:
 
 def test_users_with_few_samples(tmp_path: Path) -> None:
     """One sample cannot be divided: refused, or the user is left out by data.min_samples."""
-    write(tmp_path, {"a": numbers(0, 10), "b": numbers(1, 1), "c": numbers(2, 3)})
+    write(tmp_path, {"a": make_numbers(0, 10), "b": make_numbers(1, 1), "c": make_numbers(2, 3)})
     with pytest.raises(DataError, match=r"1 row of client b \(data\.min_samples=2 leaves such"):
         load_data(LeafSettings(path=str(tmp_path)), 1)
     assert load_data(LeafSettings(path=str(tmp_path), min_samples=2), 1).num_clients == 2
@@ -167,14 +167,14 @@ def test_users_with_few_samples(tmp_path: Path) -> None:
 
 def test_user_without_samples(tmp_path: Path) -> None:
     """A user who has nothing is no client."""
-    write(tmp_path, {"a": numbers(0, 10), "b": ([], [])})
+    write(tmp_path, {"a": make_numbers(0, 10), "b": ([], [])})
     assert load_data(LeafSettings(path=str(tmp_path)), 1).num_clients == 1
 
 
 def test_user_without_test_samples(tmp_path: Path) -> None:
     """A test set of some users only is refused, with the user."""
-    write(tmp_path / "train", {"a": numbers(0, 10), "b": numbers(1, 5)})
-    write(tmp_path / "test", {"a": numbers(0, 3)})
+    write(tmp_path / "train", {"a": make_numbers(0, 10), "b": make_numbers(1, 5)})
+    write(tmp_path / "test", {"a": make_numbers(0, 3)})
     with pytest.raises(DataError, match="all or none"):
         load_data(LeafSettings(path=str(tmp_path)), 1)
 
@@ -183,7 +183,7 @@ def test_missing_folder(tmp_path: Path) -> None:
     """A path that leads nowhere, or to no JSON files, is one line."""
     assert_refused(tmp_path / "none", "there is no such folder$")
     assert_refused(tmp_path, "has no JSON files$")
-    write(tmp_path / "train", {"a": numbers(0, 3)})
+    write(tmp_path / "train", {"a": make_numbers(0, 3)})
     assert_refused(tmp_path, "test has no JSON files$")
 
 

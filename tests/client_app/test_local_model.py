@@ -85,7 +85,7 @@ class Mixed(nn.Module):
         return self
 
 
-def frozen() -> nn.Module:
+def make_frozen_model() -> nn.Module:
     """Return a model of which the first layer, and its statistics, are kept or change alone."""
     model = nn.Sequential(nn.Linear(12, 9), nn.BatchNorm1d(9), nn.ReLU(), nn.Linear(9, CLASSES))
     model[0].requires_grad_(False)
@@ -130,7 +130,7 @@ KINDS = {
     "tied": Kind(Tied, (12,)),
     "sometimes": Kind(Sometimes, (12,)),
     "mixed": Kind(Mixed, (12,), tolerance=1e-6),
-    "frozen": Kind(frozen, (12,), lr=0.01),
+    "frozen": Kind(make_frozen_model, (12,), lr=0.01),
 }
 OPTIONS = {
     "plain": LocalSGDConfig(1.0, 8, 2),
@@ -143,7 +143,7 @@ OPTIONS = {
 }
 
 
-def model_of(kind: Kind, dtype: torch.dtype = torch.float64) -> nn.Module:
+def make_model(kind: Kind, dtype: torch.dtype = torch.float64) -> nn.Module:
     with seed_torch(5, CPU):
         model = kind.make()
     model = model.double() if dtype == torch.float64 else model.to(dtype)
@@ -155,7 +155,7 @@ def model_of(kind: Kind, dtype: torch.dtype = torch.float64) -> nn.Module:
     return model
 
 
-def problem(
+def make_problem(
     kind: Kind, n: int, seed: int = 0, dtype: torch.dtype = torch.float64
 ) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
@@ -168,7 +168,7 @@ def problem(
     return x, torch.randint(classes, (n,), generator=generator)
 
 
-def by_torch(
+def train_by_torch(
     model: nn.Module,
     rows: tuple[torch.Tensor, torch.Tensor],
     how: LocalSGDConfig,
@@ -195,7 +195,7 @@ def by_torch(
     )
 
 
-def draws_of(client: int) -> Any:
+def make_rng_factory(client: int) -> Any:
     return partial(make_generator, 9, round_number=T + 1, client=client)
 
 
@@ -209,18 +209,18 @@ def check(
     closed_form: bool = True,
 ) -> None:
     """Compare clients that train in one model, in turn, with clients of torch's optimizer."""
-    model = model_of(kind, dtype)
+    model = make_model(kind, dtype)
     start = copy_arrays(model)
     local = LocalModel(copy.deepcopy(model), kind.task, closed_form=closed_form)
     local.load_arrays(start)
     received = local.copy_state()
     how = replace(how, lr=kind.lr)
     for client, n in enumerate(counts):
-        x, y = problem(kind, n, client, dtype)
+        x, y = make_problem(kind, n, client, dtype)
         expected = copy.deepcopy(model)
-        by_torch(expected, (x, y), how, draws_of(client), kind.task)
+        train_by_torch(expected, (x, y), how, make_rng_factory(client), kind.task)
         local.load(received)
-        local.train(x, y, how, draws_of(client), t=T)
+        local.train(x, y, how, make_rng_factory(client), t=T)
         names = expected.state_dict().items()
         for found, (name, tensor) in zip(local.tensors, names, strict=True):
             assert found.dtype == tensor.dtype
@@ -266,11 +266,11 @@ def test_augmented_images(kind: str, name: str) -> None:
 def test_something_trained() -> None:
     """The comparisons above are of models that differ from what they started from."""
     for kind in KINDS.values():
-        model = model_of(kind)
+        model = make_model(kind)
         start = {name: tensor.clone() for name, tensor in model.named_parameters()}
-        x, y = problem(kind, 26)
+        x, y = make_problem(kind, 26)
         LocalModel(model, kind.task).train(
-            x, y, replace(OPTIONS["plain"], lr=kind.lr), draws_of(0), t=T
+            x, y, replace(OPTIONS["plain"], lr=kind.lr), make_rng_factory(0), t=T
         )
         for name, parameter in model.named_parameters():
             trains = parameter.requires_grad and not name.startswith("never")
@@ -280,7 +280,7 @@ def test_something_trained() -> None:
 
 def test_parameters_keep_strides_and_identity() -> None:
     """Layers see the same parameters, convolutions in the layout that they had."""
-    model = model_of(KINDS["small_cnn"])
+    model = make_model(KINDS["small_cnn"])
     before = {name: (p, p.stride()) for name, p in model.named_parameters()}
     LocalModel(model)
     for name, parameter in model.named_parameters():

@@ -22,7 +22,7 @@ N, LENGTH, CLASSES = 7, 5, 4
 WEIGHTS = torch.tensor([0.5, 2.0, 0.0, 3.0], dtype=torch.float64)
 
 
-def cases() -> dict[str, tuple[Task, torch.Tensor, torch.Tensor]]:
+def list_cases() -> dict[str, tuple[Task, torch.Tensor, torch.Tensor]]:
     """Return each task with outputs and labels, in float64."""
     draw = torch.Generator().manual_seed(0)
 
@@ -46,7 +46,7 @@ def cases() -> dict[str, tuple[Task, torch.Tensor, torch.Tensor]]:
     }
 
 
-def reference(name: str, outputs: NDArray[np.float64], y: NDArray[np.int64]) -> losses.Sums:
+def compute_reference(name: str, outputs: NDArray[np.float64], y: NDArray[np.int64]) -> losses.Sums:
     """Return the sums by the formulas, one prediction after the other."""
     weights = WEIGHTS.tolist() if "class weights" in name else None
     if name.startswith("binary"):
@@ -58,13 +58,13 @@ def reference(name: str, outputs: NDArray[np.float64], y: NDArray[np.int64]) -> 
     return losses.cross_entropy(outputs, y, weights)
 
 
-@pytest.mark.parametrize("name", cases())
+@pytest.mark.parametrize("name", list_cases())
 def test_terms_are_the_formula(name: str) -> None:
     """Every sample's loss, weight and number of correct predictions are those of the formula."""
-    task, outputs, y = cases()[name]
+    task, outputs, y = list_cases()[name]
     terms = task.compute_terms(outputs, y)
     for i in range(N):
-        expected = reference(name, outputs[i : i + 1].numpy(), y[i : i + 1].numpy())
+        expected = compute_reference(name, outputs[i : i + 1].numpy(), y[i : i + 1].numpy())
         one = [float(part[i]) for part in (terms.loss, terms.weight, terms.correct, terms.count)]
         assert one == pytest.approx(
             [expected.loss, expected.weight, expected.correct, expected.count], abs=1e-12
@@ -74,18 +74,20 @@ def test_terms_are_the_formula(name: str) -> None:
     assert terms.correct.dtype == terms.count.dtype == torch.int64
 
 
-@pytest.mark.parametrize("name", cases())
+@pytest.mark.parametrize("name", list_cases())
 def test_the_mean_loss_is_sum_over_sum(name: str) -> None:
     """It divides by the weights, as torch's weighted mean does."""
-    task, outputs, y = cases()[name]
-    expected = reference(name, outputs.numpy(), y.numpy())
+    task, outputs, y = list_cases()[name]
+    expected = compute_reference(name, outputs.numpy(), y.numpy())
     mean = float(task.compute_mean_loss(outputs, y))
     assert mean == pytest.approx(expected.loss / expected.weight, abs=1e-12)
 
 
 def test_the_mean_loss_is_torchs() -> None:
     """Plain cross entropy to the last bit; class weights and missing targets to rounding."""
-    found = {name: (task.compute_mean_loss(o, y), o, y) for name, (task, o, y) in cases().items()}
+    found = {
+        name: (task.compute_mean_loss(o, y), o, y) for name, (task, o, y) in list_cases().items()
+    }
     functional = torch.nn.functional
     mean, outputs, y = found["cross entropy"]
     assert mean == functional.cross_entropy(outputs, y)
@@ -103,18 +105,18 @@ def test_the_mean_loss_is_torchs() -> None:
     torch.testing.assert_close(mean, functional.mse_loss(outputs[:, 0], y))
 
 
-@pytest.mark.parametrize("name", cases())
+@pytest.mark.parametrize("name", list_cases())
 def test_the_gradient_is_the_slope(name: str) -> None:
     """Autograd agrees with differences of the mean loss."""
-    task, outputs, y = cases()[name]
+    task, outputs, y = list_cases()[name]
     outputs.requires_grad_()
     assert torch.autograd.gradcheck(lambda o: task.compute_mean_loss(o, y), outputs)
 
 
-@pytest.mark.parametrize("name", cases())
+@pytest.mark.parametrize("name", list_cases())
 def test_tasks_under_vmap_and_grad(name: str) -> None:
     """Losses, gradients and terms of three clients at once are those of one after the other."""
-    task, outputs, y = cases()[name]
+    task, outputs, y = list_cases()[name]
     many, labels = torch.stack([outputs, 2 * outputs, -outputs]), torch.stack([y, y, y.flip(0)])
 
     def compute_masked_mean(o: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -152,21 +154,21 @@ def test_a_batch_of_no_weight(task: Task, outputs: torch.Tensor, y: torch.Tensor
     assert not outputs.grad.any()
 
 
-@pytest.mark.parametrize("name", cases())
+@pytest.mark.parametrize("name", list_cases())
 def test_huge_outputs_have_a_finite_loss(name: str) -> None:
     """A confident wrong model has a large loss, not inf or NaN."""
-    task, outputs, y = cases()[name]
+    task, outputs, y = list_cases()[name]
     assert math.isfinite(float(task.compute_mean_loss(1e6 * outputs, y)))
 
 
 def test_scores_are_of_the_predictions() -> None:
     """For metrics each target is a row; a logit z is the two classes' 0 and z."""
-    _, outputs, y = cases()["sequence"]
+    _, outputs, y = list_cases()["sequence"]
     scores, labels = SequenceCrossEntropy().select_predictions(outputs, y)
     kept = [(i, j) for i in range(N) for j in range(LENGTH) if y[i, j] != IGNORE_INDEX]
     assert torch.equal(scores, torch.stack([outputs[i, j] for i, j in kept]))
     assert labels.tolist() == [int(y[i, j]) for i, j in kept]
-    _, outputs, y = cases()["binary"]
+    _, outputs, y = list_cases()["binary"]
     scores, labels = BinaryCrossEntropy().select_predictions(outputs, y)
     torch.testing.assert_close(scores.softmax(dim=1)[:, 1], outputs[:, 0].sigmoid())
     assert torch.equal(labels, y)

@@ -7,12 +7,12 @@ from numpy.typing import NDArray
 from client_app.models import LSTM
 
 
-def sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:
+def compute_sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:
     result: NDArray[np.float64] = 1 / (1 + np.exp(-x))
     return result
 
 
-def layer(x: NDArray[np.float64], *weights: NDArray[np.float64]) -> NDArray[np.float64]:
+def run_layer(x: NDArray[np.float64], *weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the states (n, l, h) of one layer over x (n, l, d); gates input, forget, cell, out."""
     by_input, by_state, a, b = weights
     n, hidden = len(x), by_state.shape[1]
@@ -20,8 +20,8 @@ def layer(x: NDArray[np.float64], *weights: NDArray[np.float64]) -> NDArray[np.f
     states = []
     for t in range(x.shape[1]):
         gates = np.split(x[:, t] @ by_input.T + state @ by_state.T + a + b, 4, axis=1)
-        cell = sigmoid(gates[1]) * cell + sigmoid(gates[0]) * np.tanh(gates[2])
-        state = sigmoid(gates[3]) * np.tanh(cell)
+        cell = compute_sigmoid(gates[1]) * cell + compute_sigmoid(gates[0]) * np.tanh(gates[2])
+        state = compute_sigmoid(gates[3]) * np.tanh(cell)
         states.append(state)
     return np.stack(states, axis=1)
 
@@ -31,7 +31,7 @@ def test_lstm_by_hand() -> None:
     model = LSTM(9, 4, embedding=3, hidden=5).double()
     table, *recurrent, weight, bias = (t.numpy() for t in model.state_dict().values())
     tokens = np.random.default_rng(0).integers(9, size=(6, 7))
-    states = layer(layer(table[tokens], *recurrent[:4]), *recurrent[4:])
+    states = run_layer(run_layer(table[tokens], *recurrent[:4]), *recurrent[4:])
     logits = model(torch.from_numpy(tokens)).detach().numpy()
     np.testing.assert_allclose(logits, states @ weight.T + bias, atol=1e-12)
     model.every_position = False

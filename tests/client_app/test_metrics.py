@@ -24,13 +24,13 @@ from client_app.metrics import check_metric_for_target, compute_metric
 from conf import SettingsError
 
 
-def metric(name: str, x: torch.Tensor, y: torch.Tensor) -> float:
+def compute_one_metric(name: str, x: torch.Tensor, y: torch.Tensor) -> float:
     """Return the metric of one client alone."""
     (value,) = compute_metric(name, x, y, [len(y)])
     return value
 
 
-def of_torchmetrics(name: str, x: torch.Tensor, y: torch.Tensor) -> float:
+def compute_by_torchmetrics(name: str, x: torch.Tensor, y: torch.Tensor) -> float:
     """Return what torchmetrics computes of one client's logits, NaN where it is not defined."""
     from torchmetrics.functional.classification import (
         binary_auroc,
@@ -80,7 +80,7 @@ def generate_logits(
     return torch.tensor(np.round(x) if ties else x, dtype=dtype), torch.tensor(y), counts
 
 
-def pair_counting(scores: NDArray[Any], positive: NDArray[Any]) -> float:
+def count_pairs(scores: NDArray[Any], positive: NDArray[Any]) -> float:
     """Return P(score of a positive > score of a negative), ties counting one half."""
     pairs = [
         float(a > b) + 0.5 * float(a == b)
@@ -96,8 +96,8 @@ def test_auroc_of_two_classes_counts_pairs() -> None:
     x = torch.tensor(rng.normal(size=(60, 2)))
     y = torch.tensor(rng.integers(2, size=60))
     scores = x.softmax(dim=1)[:, 1].numpy()
-    expected = pair_counting(scores, y.numpy() == 1)
-    assert metric("auroc", x, y) == pytest.approx(expected, abs=1e-6)
+    expected = count_pairs(scores, y.numpy() == 1)
+    assert compute_one_metric("auroc", x, y) == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("scale", [1, 5, 10, 20, 40, 1000])
@@ -107,7 +107,7 @@ def test_auroc_ranks_logits_whose_probabilities_are_equal(scale: int, dtype: tor
     rng = np.random.default_rng(0)
     y = np.array([0, 1] * 100)
     z = torch.tensor(scale * (y + rng.normal(size=200) + 1.0), dtype=torch.float32).to(dtype)
-    right = pair_counting(z.double().numpy(), y == 1)
+    right = count_pairs(z.double().numpy(), y == 1)
     labels = torch.tensor(y)
     one = compute_metric(
         "auroc", *BinaryCrossEntropy().select_predictions(z[:, None], labels), [200]
@@ -119,8 +119,8 @@ def test_auroc_ranks_logits_whose_probabilities_are_equal(scale: int, dtype: tor
     ]
     # A third class that is never likely changes no order; of it nothing is known.
     three = torch.cat([two, torch.full((200, 1), -60000.0, dtype=dtype)], dim=1)
-    areas = [pair_counting(side.double().numpy(), y == c) for c, side in enumerate((-z, z))]
-    assert metric("auroc", three, labels) == pytest.approx(np.mean(areas), abs=1e-12)
+    areas = [count_pairs(side.double().numpy(), y == c) for c, side in enumerate((-z, z))]
+    assert compute_one_metric("auroc", three, labels) == pytest.approx(np.mean(areas), abs=1e-12)
 
 
 def test_auroc_of_a_perfect_order_is_1() -> None:
@@ -138,8 +138,8 @@ def test_auroc_of_several_classes_is_that_of_exact_odds(scale: float, classes: i
     rng = np.random.default_rng(classes)
     x = torch.tensor(scale * rng.normal(size=(40, classes)), dtype=torch.float32)
     y = rng.integers(classes, size=40)
-    expected = np.mean([pair_counting(exact_odds(x, c), y == c) for c in range(classes)])
-    assert metric("auroc", x, torch.tensor(y)) == pytest.approx(expected, abs=1e-12)
+    expected = np.mean([count_pairs(compute_exact_odds(x, c), y == c) for c in range(classes)])
+    assert compute_one_metric("auroc", x, torch.tensor(y)) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("classes", [2, 3, 4, 7])
@@ -151,12 +151,14 @@ def test_equal_odds_are_tied(classes: int) -> None:
     x += rng.integers(-40, 40, size=(len(x), 1)).astype(np.float32)
     x[:, 1:] = rng.permuted(x[:, 1:], axis=1)
     tensor, labels = torch.tensor(x), (y != 0).astype(np.int64)
-    own = [pair_counting(exact_odds(tensor, c), labels == c) for c in (0, 1)]
+    own = [count_pairs(compute_exact_odds(tensor, c), labels == c) for c in (0, 1)]
     expected = own[1] if classes == 2 else np.mean(own)
-    assert metric("auroc", tensor, torch.tensor(labels)) == pytest.approx(expected, abs=1e-12)
+    assert compute_one_metric("auroc", tensor, torch.tensor(labels)) == pytest.approx(
+        expected, abs=1e-12
+    )
 
 
-def exact_odds(x: torch.Tensor, c: int) -> NDArray[Any]:
+def compute_exact_odds(x: torch.Tensor, c: int) -> NDArray[Any]:
     """Return z_c - log sum_{j != c} exp(z_j) of each row, to 80 digits."""
     with mpmath.workdps(80):
         odds = []
@@ -173,9 +175,9 @@ def test_auroc_of_several_classes_is_the_mean_over_those_present() -> None:
     x = torch.tensor(rng.normal(size=(50, 4)))
     y = torch.tensor(rng.choice([0, 3, 2], size=50))
     scores = x.softmax(dim=1).numpy()
-    expected = np.mean([pair_counting(scores[:, c], y.numpy() == c) for c in (0, 2, 3)])
-    assert metric("auroc", x, y) == pytest.approx(expected, abs=1e-6)
-    assert math.isnan(metric("auroc", x, torch.zeros(50, dtype=torch.int64)))
+    expected = np.mean([count_pairs(scores[:, c], y.numpy() == c) for c in (0, 2, 3)])
+    assert compute_one_metric("auroc", x, y) == pytest.approx(expected, abs=1e-6)
+    assert math.isnan(compute_one_metric("auroc", x, torch.zeros(50, dtype=torch.int64)))
 
 
 def test_top5_counts_labels_among_the_five_highest() -> None:
@@ -183,7 +185,7 @@ def test_top5_counts_labels_among_the_five_highest() -> None:
     rng = np.random.default_rng(2)
     x, y = rng.normal(size=(80, 9)), rng.integers(9, size=80)
     hits = [label in np.argsort(row)[-5:] for row, label in zip(x, y, strict=True)]
-    value = metric("top5", torch.tensor(x), torch.tensor(y))
+    value = compute_one_metric("top5", torch.tensor(x), torch.tensor(y))
     assert value == pytest.approx(np.mean(hits), abs=1e-6)
     assert 0.4 < value < 0.7
 
@@ -199,7 +201,7 @@ def test_f1_is_the_mean_over_classes() -> None:
         both = np.sum((predicted == c) & (y == c))
         scores.append(2 * both / (np.sum(predicted == c) + np.sum(y == c)))
     assert scores[3] == 0
-    value = metric("f1", torch.tensor(x), torch.tensor(y))
+    value = compute_one_metric("f1", torch.tensor(x), torch.tensor(y))
     assert value == pytest.approx(np.mean(scores), abs=1e-6)
 
 
@@ -213,11 +215,11 @@ def test_metrics_that_are_not_defined(name: str) -> None:
     """NaN for no prediction, and for a model that diverged; 1 where everything is right."""
     y = torch.arange(6)
     x = torch.eye(6)
-    assert metric(name, x, y) == pytest.approx(1.0)
-    assert math.isnan(metric(name, x[:0], y[:0]))
+    assert compute_one_metric(name, x, y) == pytest.approx(1.0)
+    assert math.isnan(compute_one_metric(name, x[:0], y[:0]))
     for bad in (math.nan, math.inf):
         x[2, 3] = bad
-        assert math.isnan(metric(name, x, y))
+        assert math.isnan(compute_one_metric(name, x, y))
 
 
 @pytest.mark.parametrize("name", MEASURED)
@@ -230,7 +232,7 @@ def test_all_clients_at_once_are_torchmetrics(
     """One pass over all clients gives each what torchmetrics computes for the client alone."""
     x, y, counts = generate_logits(classes, dtype, ties=ties)
     expected = [
-        of_torchmetrics(name, client_x, client_y)
+        compute_by_torchmetrics(name, client_x, client_y)
         for client_x, client_y in zip(x.split(counts), y.split(counts), strict=True)
     ]
     values = compute_metric(name, x, y, counts)
@@ -247,7 +249,7 @@ def test_a_value_has_the_same_bits_in_any_group(
     """Alone, with all others, or with the others in another order; in any number of passes."""
     x, y, counts = generate_logits(classes, torch.float32, ties=False)
     alone = [
-        metric(name, client_x, client_y)
+        compute_one_metric(name, client_x, client_y)
         for client_x, client_y in zip(x.split(counts), y.split(counts), strict=True)
     ]
     monkeypatch.setattr(metrics, "MAX_SORTED_SCORES", at_once)
@@ -263,7 +265,7 @@ def test_no_two_metrics_are_the_same() -> None:
     """On the same predictions the names give different numbers."""
     rng = np.random.default_rng(4)
     x, y = torch.tensor(rng.normal(size=(40, 7))), torch.tensor(rng.integers(7, size=40))
-    values = [metric(name, x, y) for name in MEASURED]
+    values = [compute_one_metric(name, x, y) for name in MEASURED]
     assert all(abs(a - b) > 0.01 for a, b in combinations(values, 2))
 
 
@@ -284,7 +286,7 @@ def test_a_metric_must_fit_what_is_predicted() -> None:
             check_metric_for_target(name, 2, regression=False)
 
 
-def predicted_numbers() -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+def make_predictions() -> tuple[torch.Tensor, torch.Tensor, list[int]]:
     """Return predictions (m, 1) and targets (m,) of 12 clients with 0 to 30 rows.
 
     One client diverged, and one has equal targets.
@@ -302,9 +304,9 @@ def predicted_numbers() -> tuple[torch.Tensor, torch.Tensor, list[int]]:
 @pytest.mark.parametrize("name", OF_NUMBERS)
 def test_metrics_of_numbers_are_those_of_torchmetrics(name: str) -> None:
     """One pass gives each client its own; R2 is not defined where all targets are equal."""
-    z, y, counts = predicted_numbers()
+    z, y, counts = make_predictions()
     expected = [
-        of_numbers_by_torchmetrics(name, client_z.squeeze(1), client_y)
+        compute_regression_by_torchmetrics(name, client_z.squeeze(1), client_y)
         for client_z, client_y in zip(z.split(counts), y.split(counts), strict=True)
     ]
     values = compute_metric(name, z, y, counts)
@@ -316,9 +318,9 @@ def test_metrics_of_numbers_are_those_of_torchmetrics(name: str) -> None:
 @pytest.mark.parametrize("name", OF_NUMBERS)
 def test_a_metric_of_numbers_has_the_same_bits_in_any_group(name: str) -> None:
     """Each client's rows are added up by themselves, whoever is measured beside it."""
-    z, y, counts = predicted_numbers()
+    z, y, counts = make_predictions()
     alone = [
-        metric(name, client_z, client_y)
+        compute_one_metric(name, client_z, client_y)
         for client_z, client_y in zip(z.split(counts), y.split(counts), strict=True)
     ]
     assert np.array_equal(compute_metric(name, z, y, counts), alone, equal_nan=True)
@@ -331,11 +333,11 @@ def test_a_metric_of_numbers_has_the_same_bits_in_any_group(name: str) -> None:
 def test_numbers_by_hand() -> None:
     """Errors 1, -2 and 2 of targets 1, 2 and 6: RMSE sqrt(3), MAE 5/3, R2 1 - 9/14."""
     z, y = torch.tensor([[0.0], [4.0], [4.0]]), torch.tensor([1.0, 2.0, 6.0])
-    found = {name: metric(name, z, y) for name in OF_NUMBERS}
+    found = {name: compute_one_metric(name, z, y) for name in OF_NUMBERS}
     assert found == pytest.approx({"rmse": math.sqrt(3), "mae": 5 / 3, "r2": 1 - 9 / 14})
 
 
-def of_numbers_by_torchmetrics(name: str, z: torch.Tensor, y: torch.Tensor) -> float:
+def compute_regression_by_torchmetrics(name: str, z: torch.Tensor, y: torch.Tensor) -> float:
     from torchmetrics.functional import regression
 
     if not len(y) or not z.isfinite().all() or (name == "r2" and len(y.unique()) == 1):

@@ -360,7 +360,7 @@ KINDS: dict[str, tuple[str, tuple[int, ...], int | None, bool]] = {
 }
 
 
-def example(option: str) -> tuple[nn.Module, torch.Tensor, torch.Tensor, Task]:
+def make_example(option: str) -> tuple[nn.Module, torch.Tensor, torch.Tensor, Task]:
     """Return a small model of a kind, with 20 inputs and labels, and its task."""
     words, shape, num_tokens, sequence = KINDS.get(option, ("", (1, 16, 16), None, False))
     settings = compose_settings("custom", f"model={option} {words}").settings.model
@@ -380,7 +380,7 @@ def test_every_model_trains_from_its_streams_alone(option: str) -> None:
     for seed in (1, 2):
         torch.manual_seed(seed)
         before = torch.get_rng_state()
-        model, x, y, task = example(option)
+        model, x, y, task = make_example(option)
         train_model(model, x, y, LocalSGDConfig(0.01, 8, 1), partial(make_generator, 1), task=task)
         assert torch.equal(torch.get_rng_state(), before)
         results.append(model.state_dict())
@@ -391,7 +391,7 @@ def test_every_model_trains_from_its_streams_alone(option: str) -> None:
 @pytest.mark.parametrize("option", options("model"))
 def test_every_parameter_learns(option: str) -> None:
     """A step changes every tensor that is trained: no part of a model is cut off."""
-    model, x, y, task = example(option)
+    model, x, y, task = make_example(option)
     start = {name: p.detach().clone() for name, p in model.named_parameters()}
     train_model(model, x, y, LocalSGDConfig(0.1, 20, 1), partial(make_generator, 1), task=task)
     idle = {name for name, p in model.named_parameters() if torch.equal(p, start[name])}
@@ -405,7 +405,7 @@ def test_models_that_are_stacked(option: str) -> None:
 
     Not of lstm, for which torch has no batching rule, and of distilbert, which looks at its mask.
     """
-    model, x, y, task = example(option)
+    model, x, y, task = make_example(option)
     for layer in model.modules():
         if hasattr(layer, "p"):  # what is dropped would differ
             layer.p = 0.0  # type: ignore[assignment]
@@ -414,7 +414,7 @@ def test_models_that_are_stacked(option: str) -> None:
     state = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
     parameters = [name for name, _ in model.named_parameters()]
 
-    def gradient(
+    def compute_gradient(
         tensors: dict[str, torch.Tensor], inputs: torch.Tensor, labels: torch.Tensor
     ) -> Any:
         def loss(weights: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -430,11 +430,11 @@ def test_models_that_are_stacked(option: str) -> None:
         for name, t in state.items()
     }
     labels = torch.stack([y, (y + 1) % 3, y.flip(0)])
-    together = torch.func.vmap(gradient, in_dims=(0, None, 0), randomness="different")(
+    together = torch.func.vmap(compute_gradient, in_dims=(0, None, 0), randomness="different")(
         many, x, labels
     )
     for k in range(3):
-        apart = gradient({name: t[k] for name, t in many.items()}, x, labels[k])
+        apart = compute_gradient({name: t[k] for name, t in many.items()}, x, labels[k])
         for name, slope in apart.items():
             torch.testing.assert_close(together[name][k], slope, rtol=1e-6, atol=1e-9)
 

@@ -74,13 +74,13 @@ WORDS = (
 )
 
 
-def node_of(words: str = "") -> Node:
+def make_node(words: str = "") -> Node:
     return Node(compose_settings("custom", f"{WORDS} {words}").settings)
 
 
 def test_clients_are_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is there stays; others are loaded beside them, all in one array."""
-    node = node_of()
+    node = make_node()
     asked: list[list[int]] = []
     pool = SynthData.get_pooled_split
 
@@ -100,7 +100,7 @@ def test_clients_are_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_client_does_not_depend_on_who_else_is_there() -> None:
     """Alone on its node or with all others, it measures and trains the same."""
-    alone, all_there, grown = node_of(), node_of(), node_of()
+    alone, all_there, grown = make_node(), make_node(), make_node()
     all_there.load_clients(range(5))
     grown.load_clients([4])
     grown.load_clients([2])
@@ -121,7 +121,7 @@ def test_the_settings_reach_training() -> None:
     words = (
         "client.lr=0.3 client.momentum=0.2 client.batching=sequential evaluation.metric=f1 seed=7"
     )
-    node = node_of(words)
+    node = make_node(words)
     node.load_clients([0])
     assert node.evaluator.metric == "f1"
     setup = node.trainer._setup
@@ -133,7 +133,7 @@ def test_no_augmentation_of_what_is_no_image() -> None:
     """A node whose data are no images refuses an augmentation."""
     message = r"client.augmentation must be none .*inputs \(60,\)"
     with pytest.raises(SettingsError, match=message):
-        node_of("client.augmentation=crop_flip").load_clients([0])
+        make_node("client.augmentation=crop_flip").load_clients([0])
 
 
 def test_normalized_images_change_colors(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_precision_of_products() -> None:
     """With tf32 a GPU's products of matrices have fewer bits, by default they are exact."""
     try:
         for value, expected in {"true": "high", "false": "highest"}.items():
-            node_of(f"client.tf32={value}")
+            make_node(f"client.tf32={value}")
             assert torch.get_float32_matmul_precision() == expected
     finally:
         torch.set_float32_matmul_precision("highest")
@@ -183,7 +183,7 @@ def test_deterministic_algorithms_are_for_a_gpu(
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
     words = f"client.deterministic={str(wanted).lower()}"
     try:
-        node_of(words)
+        make_node(words)
         assert not torch.are_deterministic_algorithms_enabled()
         assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
 
@@ -196,7 +196,7 @@ def test_deterministic_algorithms_are_for_a_gpu(
             if said is not None:
                 monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", said)
             with pytest.raises(NoGpuError):
-                node_of(words)
+                make_node(words)
             assert torch.are_deterministic_algorithms_enabled() is wanted
             assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == (expected if wanted else said)
     finally:
@@ -211,7 +211,7 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch, "compile", fails)
     with pytest.raises(SettingsError) as caught:
-        node_of("client.compile=true")
+        make_node("client.compile=true")
     assert str(caught.value) == (
         "client.compile must be false where torch.compile does not work, got true: "
         "No working C++ compiler found"

@@ -73,7 +73,7 @@ class Data:
         return build_pooled_split({k: select_split(self.clients[k], split) for k in clients})
 
 
-def data_of(kind: str) -> Data:
+def make_data(kind: str) -> Data:
     rng = np.random.default_rng(0)
 
     def one(n: int) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -94,7 +94,7 @@ def data_of(kind: str) -> Data:
     return Data(clients, (4,), {"number": 1, "two": 2}.get(kind, 7))
 
 
-def settings_of(words: str) -> Any:
+def make_settings(words: str) -> Any:
     return compose_settings("custom", f"strategy=fedavg client.batch_size=4 {words}").settings
 
 
@@ -122,9 +122,9 @@ def test_a_client_learns_from_targets_of_every_kind(
     kind: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its loss falls while it trains, and what it reports is what its outputs and targets say."""
-    data = data_of(kind)
+    data = make_data(kind)
     monkeypatch.setattr(node, "load_data", lambda *_: data)
-    settings = settings_of(f"{words} client.local_epochs=20")
+    settings = make_settings(f"{words} client.local_epochs=20")
     task = build_task(settings, data)
     expected_task, outputs = CASES[kind, words]
     assert type(task) is expected_task
@@ -160,8 +160,8 @@ def test_a_client_learns_from_targets_of_every_kind(
 
 def test_balanced_weights_are_of_all_clients() -> None:
     """N / (c N_j) over the training labels of all, not of the client alone."""
-    data = data_of("two")
-    task = build_task(settings_of("client.class_weights=balanced"), data)
+    data = make_data("two")
+    task = build_task(make_settings("client.class_weights=balanced"), data)
     assert isinstance(task, CrossEntropy)
     assert task.class_weights is not None
     labels = np.concatenate([client_data.y_train for client_data in data.clients])
@@ -176,11 +176,11 @@ def test_balanced_weights_are_of_all_clients() -> None:
 
 def test_a_device_cannot_balance(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device has only its own labels, so balanced weights are refused and a list works."""
-    monkeypatch.setattr(node, "load_data", lambda *_: data_of("two"))
+    monkeypatch.setattr(node, "load_data", lambda *_: make_data("two"))
     message = "class_weights must be null or a list where a device hosts one client, got balanced"
     with pytest.raises(SettingsError, match=message):
-        Node(settings_of("client.class_weights=balanced")).get_hosted_clients({"client-id": 1})
-    node_with_list = Node(settings_of("'client.class_weights=[1, 2]'"))
+        Node(make_settings("client.class_weights=balanced")).get_hosted_clients({"client-id": 1})
+    node_with_list = Node(make_settings("'client.class_weights=[1, 2]'"))
     assert node_with_list.get_hosted_clients({"client-id": 1}) == (1,)
 
 
@@ -217,10 +217,10 @@ def test_settings_that_are_not_for_the_targets(
     kind: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Refused in one line, by the server and by a client, before any work."""
-    monkeypatch.setattr(node, "load_data", lambda *_: data_of(kind))
-    for begin in (lambda settings: build_model_for(settings, data_of(kind)), Node):
+    monkeypatch.setattr(node, "load_data", lambda *_: make_data(kind))
+    for begin in (lambda settings: build_model_for(settings, make_data(kind)), Node):
         with pytest.raises(SettingsError, match=MISTAKES[kind, words]) as caught:
-            begin(settings_of(words))
+            begin(make_settings(words))
         assert "\n" not in str(caught.value)
 
 
@@ -229,14 +229,14 @@ def test_what_are_no_class_weights(weights: str) -> None:
     """Refused when composed."""
     message = "client.class_weights must be null, balanced, or a list of numbers >= 0, one above 0"
     with pytest.raises(SettingsError, match=message):
-        settings_of(f"'client.class_weights={weights}'")
+        make_settings(f"'client.class_weights={weights}'")
 
 
 def test_a_diverged_model_has_no_metric(monkeypatch: pytest.MonkeyPatch) -> None:
     """NaN, which the server leaves out of its mean."""
-    data = data_of("two")
+    data = make_data("two")
     monkeypatch.setattr(node, "load_data", lambda *_: data)
-    client_node = Node(settings_of("evaluation.metric=auroc"))
+    client_node = Node(make_settings("evaluation.metric=auroc"))
     arrays = [np.full((2, 4), np.nan, np.float32), np.zeros(2, np.float32)]
     measured = client_node.get_client(0).evaluate_task(arrays, EvaluateTask(0))
     assert measured.test_num_examples > 0
@@ -246,9 +246,9 @@ def test_a_diverged_model_has_no_metric(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("batching", ["auto", "batched"])
 def test_recurrent_models_train_alone(batching: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch cannot stack them: they are not tried, so that it does not warn of that."""
-    data = data_of("sequence")
+    data = make_data("sequence")
     monkeypatch.setattr(node, "load_data", lambda *_: data)
-    settings = settings_of(f"model=lstm client.batching={batching}")
+    settings = make_settings(f"model=lstm client.batching={batching}")
     client_node = Node(settings)
     client_node.load_clients([0, 1, 2])
     assert not client_node.trainer.is_batched()

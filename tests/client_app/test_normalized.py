@@ -12,7 +12,7 @@ from client_app.data.sources.base import LabeledArrays
 RNG = np.random.default_rng(5)
 
 
-def images(*shape: int) -> LabeledArrays:
+def make_images(*shape: int) -> LabeledArrays:
     """Return 40 training and 10 test images of these axes."""
     x = RNG.integers(20, 90, (50, *shape), dtype=np.uint8)
     y = np.arange(50) % 3
@@ -22,7 +22,7 @@ def images(*shape: int) -> LabeledArrays:
 @pytest.mark.parametrize("shape", [(6, 5), (6, 5, 3)])
 def test_every_channel_has_mean_0_and_spread_1(shape: tuple[int, ...]) -> None:
     """Of the training images; test images go by the same numbers, channels come first."""
-    given = images(*shape)
+    given = make_images(*shape)
     found, scale = normalize_images(given, np.arange(3))
     channels = shape[2] if len(shape) > 2 else 1
     assert found.x_train.shape == (40, channels, 6, 5)
@@ -40,7 +40,7 @@ def test_every_channel_has_mean_0_and_spread_1(shape: tuple[int, ...]) -> None:
 
 def test_test_images_of_the_same_array_do_not_count() -> None:
     """Where clients divide one set into training and test images, only the former decide."""
-    whole = images(4, 4, 3)
+    whole = make_images(4, 4, 3)
     training = np.array([0, 7, 8, 30])
     found, scale = normalize_images(
         replace(whole, x_test=whole.x_train, y_test=whole.y_train), training
@@ -53,7 +53,7 @@ def test_test_images_of_the_same_array_do_not_count() -> None:
 
 def test_a_channel_without_spread_is_finite() -> None:
     """As of images that are all black."""
-    black = replace(images(4, 4), x_train=np.zeros((40, 4, 4), np.uint8))
+    black = replace(make_images(4, 4), x_train=np.zeros((40, 4, 4), np.uint8))
     found, scale = normalize_images(black, np.arange(40))
     assert np.isfinite(found.x_test[:]).all()
     assert not found.x_train[:].any()
@@ -63,7 +63,9 @@ def test_a_channel_without_spread_is_finite() -> None:
 def test_what_is_no_image_is_refused() -> None:
     """Sound, floats and tokens, in one line."""
     floats = replace(
-        images(4, 4), x_train=np.zeros((40, 4), np.float32), x_test=np.zeros((10, 4), np.float32)
+        make_images(4, 4),
+        x_train=np.zeros((40, 4), np.float32),
+        x_test=np.zeros((10, 4), np.float32),
     )
     with pytest.raises(SettingsError, match=r"data\.normalize must be false where samples are no"):
         normalize_images(floats, np.arange(40))

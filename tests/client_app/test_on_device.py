@@ -36,7 +36,7 @@ def write(path: Path, **change: Any) -> Path:
     return path
 
 
-def ask(content: RecordDict, kind: str, words: str = WORDS, **node_config: Any) -> Message:
+def send_message(content: RecordDict, kind: str, words: str = WORDS, **node_config: Any) -> Message:
     """Return what a node with this config answers."""
     grid = InProcessGrid(app, compose_settings("custom", words).run_config | {"output-dir": ""}, 1)
     (node,) = grid.get_node_ids()
@@ -60,16 +60,16 @@ def decode_result(reply: Message) -> TrainResult:
 def test_a_device_reads_where_its_node_config_says(tmp_path: Path) -> None:
     """``data-path`` takes the place of ``data.path``, which leads nowhere here."""
     path = write(tmp_path / "own data.npz")
-    reply = ask(RecordDict(), "query", **{"data-path": str(path)})
+    reply = send_message(RecordDict(), "query", **{"data-path": str(path)})
     assert decode_hosted_clients(reply.content) == (2,)
-    reply = ask(train_request(), "train", **{"data-path": str(path)})
+    reply = send_message(train_request(), "train", **{"data-path": str(path)})
     assert decode_result(reply).num_examples == 6
 
 
 def test_data_of_everybody_is_where_the_settings_say(tmp_path: Path) -> None:
     """A data set that every device has whole has no other place on one of them."""
     words = "data=synth data.num_clients=5 data.num_priority=2"
-    reply = ask(RecordDict(), "query", words, **{"data-path": str(tmp_path / "none.npz")})
+    reply = send_message(RecordDict(), "query", words, **{"data-path": str(tmp_path / "none.npz")})
     assert decode_hosted_clients(reply.content) == (2,)
 
 
@@ -80,7 +80,7 @@ def test_what_is_wrong_with_the_data_stays_on_the_device(
     """The server hears that it cannot be used, the node's own log has the label that is wrong."""
     path = write(tmp_path / "own.npz", y_test=np.array([1, 77]))
     content = train_request() if kind == "train" else RecordDict()
-    reply = ask(content, kind, **{"data-path": str(path)})
+    reply = send_message(content, kind, **{"data-path": str(path)})
     reason = reply.error.reason if reply.has_error() else decode_result(reply).reason
     assert reason == "DataError: the log of the node has the text"
     assert "got 1 to 77" in caplog.text
@@ -88,5 +88,5 @@ def test_what_is_wrong_with_the_data_stays_on_the_device(
 
 def test_status_of_a_client_whose_data_is_gone(tmp_path: Path) -> None:
     """It has failed; the others of a node would go on."""
-    reply = ask(train_request(), "train", **{"data-path": str(tmp_path / "gone.npz")})
+    reply = send_message(train_request(), "train", **{"data-path": str(tmp_path / "gone.npz")})
     assert decode_result(reply).status is Status.FAILED

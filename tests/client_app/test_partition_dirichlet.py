@@ -15,7 +15,7 @@ Labels = NDArray[np.int64]
 SIGMAS = 5  # of every statistical bound: a true value lies outside with probability 6e-7
 
 
-def random_labels(seed: int, train: int = 1000, test: int = 437) -> tuple[Labels, Labels]:
+def make_random_labels(seed: int, train: int = 1000, test: int = 437) -> tuple[Labels, Labels]:
     """Return labels of 5 classes whose counts are no multiples of anything in particular."""
     rng = np.random.default_rng(seed)
     law = [0.1, 0.15, 0.2, 0.25, 0.3]
@@ -27,7 +27,7 @@ def make_balanced_labels(classes: int, each: int) -> Labels:
     return np.random.default_rng(0).permutation(np.repeat(np.arange(classes), each))
 
 
-def share(
+def partition_dirichlet(
     train: Labels,
     test: Labels,
     clients: int = 10,
@@ -41,7 +41,7 @@ def share(
     )
 
 
-def counts(labels: Labels, rows: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+def count_classes(labels: Labels, rows: list[NDArray[np.int64]]) -> NDArray[np.int64]:
     """Return how many rows of each class each client has, (clients, classes)."""
     return np.stack(
         [np.bincount(labels[client_rows], minlength=labels.max() + 1) for client_rows in rows]
@@ -54,7 +54,7 @@ def counts(labels: Labels, rows: list[NDArray[np.int64]]) -> NDArray[np.int64]:
 )
 def test_equal_sizes(alpha: float, clients: int, samples: int | None, size: int) -> None:
     """Every client has samples_per_client training rows, by default all rows / clients."""
-    shares = share(*random_labels(1), clients, alpha=alpha, samples=samples)
+    shares = partition_dirichlet(*make_random_labels(1), clients, alpha=alpha, samples=samples)
     assert [len(client_rows.train) for client_rows in shares] == [size] * clients
 
 
@@ -62,8 +62,8 @@ def test_equal_sizes(alpha: float, clients: int, samples: int | None, size: int)
 @pytest.mark.parametrize("samples", [None, 60])
 def test_no_row_is_given_twice(seed: int, samples: int | None) -> None:
     """Neither a training row nor a test row has two owners."""
-    train, test = random_labels(seed)
-    shares = share(train, test, samples=samples, seed=seed)
+    train, test = make_random_labels(seed)
+    shares = partition_dirichlet(train, test, samples=samples, seed=seed)
     for rows, total in (
         (np.concatenate([client_rows.train for client_rows in shares]), len(train)),
         (np.concatenate([client_rows.test for client_rows in shares]), len(test)),
@@ -76,7 +76,7 @@ def test_no_row_is_given_twice(seed: int, samples: int | None) -> None:
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_all_rows_are_dealt(seed: int) -> None:
     """Where the clients take all training rows, they take all test rows too."""
-    shares = share(*random_labels(seed), seed=seed)
+    shares = partition_dirichlet(*make_random_labels(seed), seed=seed)
     assert sum(len(client_rows.train) for client_rows in shares) == 1000
     assert sum(len(client_rows.test) for client_rows in shares) == 437
 
@@ -88,10 +88,10 @@ def test_test_part_has_the_proportions_of_the_training_part(
     seed: int, samples: int | None, alpha: float
 ) -> None:
     """Of each class a client's share of the test rows is that of the training rows, to a row."""
-    train, test = random_labels(seed)
-    shares = share(train, test, alpha=alpha, samples=samples, seed=seed)
-    dealt = counts(train, [client_rows.train for client_rows in shares])
-    given = counts(test, [client_rows.test for client_rows in shares])
+    train, test = make_random_labels(seed)
+    shares = partition_dirichlet(train, test, alpha=alpha, samples=samples, seed=seed)
+    dealt = count_classes(train, [client_rows.train for client_rows in shares])
+    given = count_classes(test, [client_rows.test for client_rows in shares])
     exact = dealt * np.bincount(test) / np.bincount(train)
     assert np.abs(given - exact).max() < 1
     assert np.abs(given.sum(axis=0) - exact.sum(axis=0)).max() < 1
@@ -106,8 +106,8 @@ def test_class_distributions_follow_the_law(alpha: float) -> None:
     that no class is used up.
     """
     train, test, n = make_balanced_labels(10, 2000), make_balanced_labels(10, 1000), 20
-    shares = share(train, test, 200, alpha=alpha, samples=n)
-    dealt = counts(train, [client_rows.train for client_rows in shares])
+    shares = partition_dirichlet(train, test, 200, alpha=alpha, samples=n)
+    dealt = count_classes(train, [client_rows.train for client_rows in shares])
     same = (dealt * (dealt - 1)).sum(axis=1) / (n * (n - 1))
     expected = (alpha + 1) / (10 * alpha + 1)
     assert abs(same.mean() - expected) < SIGMAS * same.std() / np.sqrt(200)
@@ -121,8 +121,12 @@ def test_small_alpha_is_concentrated() -> None:
     train, test = make_balanced_labels(10, 600), make_balanced_labels(10, 300)
     largest = [
         np.mean(
-            counts(
-                train, [client_rows.train for client_rows in share(train, test, 60, alpha=alpha)]
+            count_classes(
+                train,
+                [
+                    client_rows.train
+                    for client_rows in partition_dirichlet(train, test, 60, alpha=alpha)
+                ],
             ).max(axis=1)
         )
         for alpha in (0.1, 1.0, 1000.0)
@@ -135,8 +139,8 @@ def test_small_alpha_is_concentrated() -> None:
 
 def test_depends_on_the_seed_alone() -> None:
     """The same seed deals the same rows in the same order, another seed others."""
-    labels = random_labels(1)
-    first, again, other = (share(*labels, seed=seed) for seed in (1, 1, 2))
+    labels = make_random_labels(1)
+    first, again, other = (partition_dirichlet(*labels, seed=seed) for seed in (1, 1, 2))
     for a, b in zip(first, again, strict=True):
         np.testing.assert_array_equal(a.train, b.train)
         np.testing.assert_array_equal(a.test, b.test)
@@ -151,12 +155,16 @@ def test_global_generator_plays_no_part() -> None:
     for _ in range(2):
         np.random.seed(5)  # noqa: NPY002
         dealt.append(
-            np.concatenate([client_rows.train for client_rows in share(*random_labels(1))])
+            np.concatenate(
+                [client_rows.train for client_rows in partition_dirichlet(*make_random_labels(1))]
+            )
         )
         drawn.append(np.random.random())  # noqa: NPY002
         np.random.seed(6)  # noqa: NPY002
         dealt.append(
-            np.concatenate([client_rows.train for client_rows in share(*random_labels(1))])
+            np.concatenate(
+                [client_rows.train for client_rows in partition_dirichlet(*make_random_labels(1))]
+            )
         )
     np.random.seed(5)  # noqa: NPY002
     assert drawn == [np.random.random()] * 2  # noqa: NPY002
@@ -167,7 +175,7 @@ def test_global_generator_plays_no_part() -> None:
 def test_rows_within_a_class_are_shuffled() -> None:
     """Rows that are neighbors in the data are not dealt together."""
     train = np.zeros(100, dtype=np.int64)
-    client_rows = share(train, train, 2)[0]
+    client_rows = partition_dirichlet(train, train, 2)[0]
     for rows in (client_rows.train, client_rows.test):
         assert sorted(rows.tolist()) not in (list(range(50)), list(range(50, 100)))
 
@@ -175,7 +183,7 @@ def test_rows_within_a_class_are_shuffled() -> None:
 def test_classes_may_have_gaps() -> None:
     """Labels need not be 0, 1, ..; classes that only the test set has are dealt to nobody."""
     train, test = make_balanced_labels(3, 100) * 7 + 5, np.repeat([2, 5, 12, 19, 30], 40)
-    shares = share(train, test, 5, alpha=1.0)
+    shares = partition_dirichlet(train, test, 5, alpha=1.0)
     assert {c for client_rows in shares for c in train[client_rows.train].tolist()} == {5, 12, 19}
     assert {c for client_rows in shares for c in test[client_rows.test].tolist()} == {5, 12, 19}
     assert sum(len(client_rows.test) for client_rows in shares) == 120
@@ -185,9 +193,9 @@ def test_nothing_is_said_to_the_user() -> None:
     """The libraries' warnings, of rows that are left over and of 0 / 0, do not come through."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        share(*random_labels(1), samples=60)
+        partition_dirichlet(*make_random_labels(1), samples=60)
         with pytest.raises(SettingsError):
-            share(*random_labels(1), alpha=1e-3)
+            partition_dirichlet(*make_random_labels(1), alpha=1e-3)
     assert caught == []
 
 
@@ -199,7 +207,7 @@ def test_too_few_rows(clients: int, samples: int | None) -> None:
         f"1000, got {clients} * {samples or 1}"
     )
     with pytest.raises(SettingsError, match=f"^{re.escape(message)}$"):
-        share(*random_labels(1), clients, samples=samples)
+        partition_dirichlet(*make_random_labels(1), clients, samples=samples)
 
 
 def test_too_small_an_alpha() -> None:
@@ -209,7 +217,7 @@ def test_too_small_an_alpha() -> None:
         "data.samples_per_client smaller than 100), got 0.001"
     )
     with pytest.raises(SettingsError, match=f"^{re.escape(message)}$"):
-        share(*random_labels(1), alpha=1e-3)
+        partition_dirichlet(*make_random_labels(1), alpha=1e-3)
 
 
 @pytest.mark.parametrize(("samples", "test"), [(2, 100), (100, 4)])
@@ -221,4 +229,4 @@ def test_empty_test_part(samples: int, test: int) -> None:
         rf"the {test} test rows$"
     )
     with pytest.raises(SettingsError, match=pattern):
-        share(*random_labels(1, test=test), samples=samples)
+        partition_dirichlet(*make_random_labels(1, test=test), samples=samples)

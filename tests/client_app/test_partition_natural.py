@@ -24,7 +24,7 @@ ROWS = {-2: [1, 5, 8], 7: [0, 2, 3, 7, 10], 30: [4, 6, 9]}
 Y_TRAIN = np.arange(11) % 3
 
 
-def shares(client_test: list[int] | None, fraction: float = 0.2) -> tuple[Partition, bool]:
+def partition_rows(client_test: list[int] | None, fraction: float = 0.2) -> tuple[Partition, bool]:
     test = None if client_test is None else np.array(client_test)
     return partition_naturally(CLIENTS, Y_TRAIN, test, test_fraction=fraction, seed=1)
 
@@ -32,7 +32,7 @@ def shares(client_test: list[int] | None, fraction: float = 0.2) -> tuple[Partit
 @pytest.mark.parametrize("client_test", [[30, 7, -2, 7], [30, 7, -2, 7, 99]])
 def test_test_rows_of_the_same_clients(client_test: list[int]) -> None:
     """Each client has its own rows of both sets; what the test set has of others is left out."""
-    found, divided = shares(client_test)
+    found, divided = partition_rows(client_test)
     assert not divided
     assert [share.train.tolist() for share in found] == list(ROWS.values())
     assert [share.test.tolist() for share in found] == [[2], [1, 3], [0]]
@@ -41,19 +41,19 @@ def test_test_rows_of_the_same_clients(client_test: list[int]) -> None:
 @pytest.mark.parametrize("client_test", [None, [5, 5, 6]])
 def test_test_rows_of_nobody_or_of_others(client_test: list[int] | None) -> None:
     """Then each client's own training rows are divided, and both parts have rows."""
-    found, divided = shares(client_test)
+    found, divided = partition_rows(client_test)
     assert divided
     for share, rows in zip(found, ROWS.values(), strict=True):
         assert sorted([*share.train, *share.test]) == rows
         assert len(share.test) == 1
-    large, _ = shares(client_test, fraction=0.6)
+    large, _ = partition_rows(client_test, fraction=0.6)
     assert [len(share.test) for share in large] == [2, 3, 2]
 
 
 def test_test_rows_of_some_clients() -> None:
     """Half of a split is none: it is refused, with a client that has no test rows."""
     with pytest.raises(DataError, match=r"^data\.partition must be another .* got no -2$"):
-        shares([7, 7, 30])
+        partition_rows([7, 7, 30])
 
 
 def test_a_client_with_one_row() -> None:

@@ -28,11 +28,11 @@ def test_every_row_is_dealt_once_by_the_class_shares() -> None:
 def test_the_same_seed_deals_the_same() -> None:
     """Another one deals otherwise."""
 
-    def rows(seed: int) -> list[list[int]]:
+    def list_rows(seed: int) -> list[list[int]]:
         shares = partition_proportionally(TRAIN, TEST, num_clients=CLIENTS, alpha=1.0, seed=seed)
         return [share.train.tolist() for share in shares]
 
-    assert rows(1) == rows(1) != rows(2)
+    assert list_rows(1) == list_rows(1) != list_rows(2)
 
 
 def test_a_client_without_rows_is_an_error() -> None:

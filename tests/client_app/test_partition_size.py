@@ -7,7 +7,7 @@ from fedquorum.errors import SettingsError
 from client_app.data.partition import ClientSplit, partition_by_quantity, partition_iid
 
 
-def sizes(shares: list[ClientSplit], part: str = "train") -> list[int]:
+def get_sizes(shares: list[ClientSplit], part: str = "train") -> list[int]:
     return [len(getattr(share, part)) for share in shares]
 
 
@@ -23,14 +23,14 @@ def test_iid_deals_all_rows_evenly(train: int, test: int, clients: int) -> None:
     shares = partition_iid(train, test, num_clients=clients, seed=1)
     assert_dealt_once(shares, train, test)
     for part in ("train", "test"):
-        assert max(sizes(shares, part)) - min(sizes(shares, part)) <= 1
+        assert max(get_sizes(shares, part)) - min(get_sizes(shares, part)) <= 1
 
 
 def test_iid_with_a_given_size() -> None:
     """samples_per_client rows for training, different ones; all test rows."""
     shares = partition_iid(100, 20, num_clients=5, samples_per_client=7, seed=1)
-    assert sizes(shares) == [7] * 5
-    assert sizes(shares, "test") == [4] * 5
+    assert get_sizes(shares) == [7] * 5
+    assert get_sizes(shares, "test") == [4] * 5
     assert len(set(np.concatenate([s.train for s in shares]).tolist())) == 35
 
 
@@ -48,15 +48,20 @@ def test_quantity_deals_all_rows(alpha: float, seed: int) -> None:
     """All rows are dealt, everybody has at least one to train and one to test."""
     shares = partition_by_quantity(1000, 200, num_clients=20, alpha=alpha, seed=seed)
     assert_dealt_once(shares, 1000, 200)
-    assert min(sizes(shares)) >= 1
-    assert min(sizes(shares, "test")) >= 1
+    assert min(get_sizes(shares)) >= 1
+    assert min(get_sizes(shares, "test")) >= 1
 
 
 def test_quantity_follows_dirichlets_law() -> None:
     """Shares of the rows beyond one each have Dir(alpha)'s variance, (N - 1) / (N^2 (N a + 1))."""
     n, alpha, rows = 10, 0.5, 2_010
     drawn = [
-        (np.array(sizes(partition_by_quantity(rows, n, num_clients=n, alpha=alpha, seed=seed))) - 1)
+        (
+            np.array(
+                get_sizes(partition_by_quantity(rows, n, num_clients=n, alpha=alpha, seed=seed))
+            )
+            - 1
+        )
         / (rows - n)
         for seed in range(60)
     ]
@@ -68,7 +73,7 @@ def test_quantity_follows_dirichlets_law() -> None:
 def test_quantity_tests_in_proportion() -> None:
     """A client with much to train on has much to test on."""
     shares = partition_by_quantity(10_000, 1_000, num_clients=8, alpha=0.5, seed=4)
-    train, test = np.array(sizes(shares)), np.array(sizes(shares, "test"))
+    train, test = np.array(get_sizes(shares)), np.array(get_sizes(shares, "test"))
     assert np.abs(test - train / 10).max() <= 2
     assert train.max() > 3 * train.min()
 

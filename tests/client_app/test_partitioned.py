@@ -22,7 +22,7 @@ INPUT_SHAPES = {"gray": (1, 6, 5), "color": (3, 6, 5), "floats": (7,)}
 each_kind = pytest.mark.parametrize("kind", SHAPES)
 
 
-def samples(kind: str, n: int) -> Samples:
+def make_samples(kind: str, n: int) -> Samples:
     """Return samples whose very first value is their row."""
     rng = np.random.default_rng(n)
     if kind == "floats":
@@ -33,20 +33,20 @@ def samples(kind: str, n: int) -> Samples:
     return x
 
 
-def arrays(kind: str = "gray") -> LabeledArrays:
+def make_arrays(kind: str = "gray") -> LabeledArrays:
     rng = np.random.default_rng(0)
     labels = (rng.permutation(np.arange(n) % 10) for n in (TRAIN, TEST))
     y_train, y_test = labels
-    return LabeledArrays(samples(kind, TRAIN), y_train, samples(kind, TEST), y_test, 10)
+    return LabeledArrays(make_samples(kind, TRAIN), y_train, make_samples(kind, TEST), y_test, 10)
 
 
-def divide(kind: str = "gray", seed: int = 1, **settings: Any) -> PartitionedData:
+def make_partitioned(kind: str = "gray", seed: int = 1, **settings: Any) -> PartitionedData:
     tiny = {"num_clients": 10, "shards_per_client": 2, "shard_size": 4}
     all_settings = PartitionedSettings(name="tiny", **{**tiny, **settings})
-    return PartitionedData(arrays(kind), all_settings, seed)
+    return PartitionedData(make_arrays(kind), all_settings, seed)
 
 
-def rows(x: np.ndarray[Any, Any], kind: str) -> list[int]:
+def list_rows(x: np.ndarray[Any, Any], kind: str) -> list[int]:
     """Return which rows of the data set a client's inputs are."""
     first = x.reshape(len(x), -1)[:, 0]
     return [int(row) for row in np.rint(first if kind == "floats" else first * 255)]
@@ -55,7 +55,7 @@ def rows(x: np.ndarray[Any, Any], kind: str) -> list[int]:
 @each_kind
 def test_shapes_and_types(kind: str) -> None:
     """Every client gets float32 inputs, images with channels first, and int64 labels."""
-    data = divide(kind)
+    data = make_partitioned(kind)
     assert (data.input_shape, data.num_classes, data.num_clients) == (INPUT_SHAPES[kind], 10, 10)
     for client in map(data.get_client, range(10)):
         for x, y, n in ((client.x_train, client.y_train, 8), (client.x_test, client.y_test, 4)):
@@ -69,13 +69,13 @@ def test_shapes_and_types(kind: str) -> None:
 @each_kind
 def test_samples_and_labels_are_those_of_the_arrays(kind: str) -> None:
     """Pixels are divided by 255, floats stay; each sample has its own part's label."""
-    data, given = divide(kind), arrays(kind)
+    data, given = make_partitioned(kind), make_arrays(kind)
     for client in map(data.get_client, range(10)):
         for x, y, all_x, all_y in (
             (client.x_train, client.y_train, given.x_train, given.y_train),
             (client.x_test, client.y_test, given.x_test, given.y_test),
         ):
-            chosen = rows(x, kind)
+            chosen = list_rows(x, kind)
             np.testing.assert_array_equal(y, all_y[chosen])
             expected = all_x[chosen].astype(np.float32)
             if kind == "color":
@@ -90,14 +90,14 @@ def test_samples_and_labels_are_those_of_the_arrays(kind: str) -> None:
 @each_kind
 def test_rows_are_dealt_once(kind: str) -> None:
     """20 shards for 20 places: every training and every test row has exactly one owner."""
-    clients = list(map(divide(kind).get_client, range(10)))
+    clients = list(map(make_partitioned(kind).get_client, range(10)))
     for n, parts in ((TRAIN, [c.x_train for c in clients]), (TEST, [c.x_test for c in clients])):
-        assert sorted(rows(np.concatenate(parts), kind)) == list(range(n))
+        assert sorted(list_rows(np.concatenate(parts), kind)) == list(range(n))
 
 
 def test_test_classes_are_the_training_classes() -> None:
     """A client's test part has its training part's classes, in the same proportions."""
-    for client in map(divide().get_client, range(10)):
+    for client in map(make_partitioned().get_client, range(10)):
         train, test = (
             np.bincount(client.y_train, minlength=10),
             np.bincount(client.y_test, minlength=10),
@@ -108,7 +108,7 @@ def test_test_classes_are_the_training_classes() -> None:
 
 def test_a_client_may_change_its_data() -> None:
     """What a client does to its arrays stays there: the next time they are as before."""
-    data = divide("floats")
+    data = make_partitioned("floats")
     client = data.get_client(3)
     before = client.x_train.copy()
     client.x_train[:] = 0
@@ -119,7 +119,7 @@ def test_a_client_may_change_its_data() -> None:
 
 def test_data_depends_on_the_seed() -> None:
     """The same seed gives the same clients, another seed others."""
-    first, again, other = (divide(seed=seed).get_client(3) for seed in (1, 1, 2))
+    first, again, other = (make_partitioned(seed=seed).get_client(3) for seed in (1, 1, 2))
     np.testing.assert_array_equal(first.x_train, again.x_train)
     np.testing.assert_array_equal(first.x_test, again.x_test)
     assert not np.array_equal(first.x_train, other.x_train)
@@ -128,29 +128,29 @@ def test_data_depends_on_the_seed() -> None:
 @pytest.mark.parametrize("seed", range(1, 9))
 def test_heterogeneous_priority_is_disjoint(seed: int) -> None:
     """The two priority clients of the default share no class."""
-    data = divide(seed=seed)
+    data = make_partitioned(seed=seed)
     one, two = (set(data.get_client(k).y_train.tolist()) for k in data.priority)
     assert not one & two
 
 
 def test_named_and_random_priority() -> None:
     """A list is taken as it is, random draws the asked number by the seed."""
-    assert divide(priority=[7, 2]).priority == (2, 7)
-    drawn = {divide(seed=s, priority="random", num_priority=3).priority for s in range(6)}
+    assert make_partitioned(priority=[7, 2]).priority == (2, 7)
+    drawn = {make_partitioned(seed=s, priority="random", num_priority=3).priority for s in range(6)}
     assert all(len(set(chosen)) == 3 and set(chosen) <= set(range(10)) for chosen in drawn)
     assert len(drawn) > 1
 
 
 def test_priority_of_all() -> None:
     """Every client has priority, however many num_priority says."""
-    assert divide(priority="all").priority == tuple(range(10))
-    assert divide(priority="all", num_priority=3).priority == tuple(range(10))
+    assert make_partitioned(priority="all").priority == tuple(range(10))
+    assert make_partitioned(priority="all", num_priority=3).priority == tuple(range(10))
 
 
 @pytest.mark.parametrize("partition", ["shards", "dirichlet"])
 def test_labels_are_the_training_labels(partition: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client's labels come in the order of its training part, and no input is made for them."""
-    data = divide(partition=partition, alpha=1.0)
+    data = make_partitioned(partition=partition, alpha=1.0)
     expected = [data.get_client(k).y_train for k in range(10)]
     monkeypatch.setattr(data, "get_client", None)
     for k in range(10):
@@ -163,17 +163,19 @@ def test_labels_are_the_training_labels(partition: str, monkeypatch: pytest.Monk
 def test_dirichlet_partition(kind: str) -> None:
     """All clients get equally many rows of their own; the settings of shards are not used."""
     unused: dict[str, Any] = {"shard_size": 99, "samples_per_shard": 1}
-    data = divide(kind, partition="dirichlet", alpha=1.0, **unused)
-    given = arrays(kind)
+    data = make_partitioned(kind, partition="dirichlet", alpha=1.0, **unused)
+    given = make_arrays(kind)
     clients = list(map(data.get_client, range(10)))
     for client in clients:
         assert client.x_train.shape == (8, *data.input_shape)
-        np.testing.assert_array_equal(client.y_train, given.y_train[rows(client.x_train, kind)])
-        np.testing.assert_array_equal(client.y_test, given.y_test[rows(client.x_test, kind)])
+        np.testing.assert_array_equal(
+            client.y_train, given.y_train[list_rows(client.x_train, kind)]
+        )
+        np.testing.assert_array_equal(client.y_test, given.y_test[list_rows(client.x_test, kind)])
         assert set(client.y_test.tolist()) <= set(client.y_train.tolist())
     for n, parts in ((TRAIN, [c.x_train for c in clients]), (TEST, [c.x_test for c in clients])):
-        assert sorted(rows(np.concatenate(parts), kind)) == list(range(n))
-    other = divide(kind, seed=2, partition="dirichlet", alpha=1.0)
+        assert sorted(list_rows(np.concatenate(parts), kind)) == list(range(n))
+    other = make_partitioned(kind, seed=2, partition="dirichlet", alpha=1.0)
     assert any(
         not np.array_equal(other.get_labels(k), client.y_train) for k, client in enumerate(clients)
     )
@@ -182,16 +184,16 @@ def test_dirichlet_partition(kind: str) -> None:
 def test_settings_of_the_dirichlet_partition() -> None:
     """alpha and samples_per_client are those of the settings."""
     settings: dict[str, Any] = {"partition": "dirichlet", "num_clients": 4}
-    small, large = (divide(**settings, alpha=alpha, seed=3) for alpha in (0.1, 1000.0))
+    small, large = (make_partitioned(**settings, alpha=alpha, seed=3) for alpha in (0.1, 1000.0))
     classes = [[len(set(d.get_labels(k).tolist())) for k in range(4)] for d in (small, large)]
     assert max(classes[0]) < min(classes[1])
-    part = divide(**settings, alpha=1.0, samples_per_client=15)
+    part = make_partitioned(**settings, alpha=1.0, samples_per_client=15)
     assert [len(part.get_labels(k)) for k in range(4)] == [15] * 4
 
 
 def test_clients_are_the_same_in_any_order() -> None:
     """What a client has does not depend on who was asked before."""
-    one, two = (divide(partition="dirichlet", alpha=1.0) for _ in range(2))
+    one, two = (make_partitioned(partition="dirichlet", alpha=1.0) for _ in range(2))
     forth = [one.get_client(k).x_train for k in range(10)]
     back = [two.get_client(k).x_train for k in reversed(range(10))]
     for a, b in zip(forth, reversed(back), strict=True):
@@ -200,12 +202,12 @@ def test_clients_are_the_same_in_any_order() -> None:
 
 def test_fewer_samples_per_shard() -> None:
     """``samples_per_shard`` shortens training parts; test parts and priority do not change."""
-    whole, part = divide(), divide(samples_per_shard=1)
+    whole, part = make_partitioned(), make_partitioned(samples_per_shard=1)
     assert part.priority == whole.priority
     for k in range(10):
         full, client = whole.get_client(k), part.get_client(k)
         assert len(client.y_train) == 2
-        assert set(rows(client.x_train, "gray")) <= set(rows(full.x_train, "gray"))
+        assert set(list_rows(client.x_train, "gray")) <= set(list_rows(full.x_train, "gray"))
         assert set(client.y_train.tolist()) == set(full.y_train.tolist())
         np.testing.assert_array_equal(client.x_test, full.x_test)
         np.testing.assert_array_equal(client.y_test, full.y_test)

@@ -61,7 +61,9 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def ask(device: Path, content: RecordDict, kind: str, words: str = "", **config: Any) -> Message:
+def send_message(
+    device: Path, content: RecordDict, kind: str, words: str = "", **config: Any
+) -> Message:
     """Return what a device answers whose data is in this folder."""
     run_config = compose_settings("custom", f"{WORDS} {words}").run_config | {"output-dir": ""}
     grid = InProcessGrid(app, run_config, 1)
@@ -72,7 +74,7 @@ def ask(device: Path, content: RecordDict, kind: str, words: str = "", **config:
     return reply
 
 
-def policy(device: Path, text: str) -> None:
+def write_policy(device: Path, text: str) -> None:
     (device / "node.yaml").write_text(text)
 
 
@@ -114,15 +116,15 @@ REFUSED = {
 def test_a_run_that_is_not_allowed_is_refused_before_data_is_read(device: Path, text: str) -> None:
     """The client is unavailable with a reason, but a query still returns its id."""
     words, problem = REFUSED[text]
-    policy(device, text)
+    write_policy(device, text)
     (device / "own.npz").unlink()  # whoever reads it fails
     reason = f"its node takes no part: {problem}"
-    (trained,) = decode_train_reply(ask(device, TRAIN, "train", words).content)
+    (trained,) = decode_train_reply(send_message(device, TRAIN, "train", words).content)
     assert (trained.client, trained.status) == (2, Status.UNAVAILABLE)
     assert trained.reason == reason
-    (measured,) = decode_evaluate_reply(ask(device, EVALUATE, "evaluate", words).content)
+    (measured,) = decode_evaluate_reply(send_message(device, EVALUATE, "evaluate", words).content)
     assert (measured.status, measured.reason) == (Status.UNAVAILABLE, reason)
-    assert decode_hosted_clients(ask(device, RecordDict(), "query", words).content) == (2,)
+    assert decode_hosted_clients(send_message(device, RecordDict(), "query", words).content) == (2,)
 
 
 ALLOWED = {
@@ -138,8 +140,8 @@ ALLOWED = {
 @pytest.mark.parametrize("text", ALLOWED)
 def test_a_run_that_is_allowed_trains(device: Path, text: str) -> None:
     """Also with an empty file."""
-    policy(device, text)
-    (trained,) = decode_train_reply(ask(device, TRAIN, "train", ALLOWED[text]).content)
+    write_policy(device, text)
+    (trained,) = decode_train_reply(send_message(device, TRAIN, "train", ALLOWED[text]).content)
     assert (trained.status, trained.num_examples) == (Status.DONE, 6)
 
 
@@ -154,10 +156,10 @@ def test_a_policy_that_cannot_be_used_allows_nothing(
     device: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The server hears that, and the node's log what is wrong."""
-    policy(device, "accept: {strategy: [fedau]}")
+    write_policy(device, "accept: {strategy: [fedau]}")
     missing = {"policy-path": str(device / "other.yaml")}
     for config in ({}, missing):
-        (trained,) = decode_train_reply(ask(device, TRAIN, "train", **config).content)
+        (trained,) = decode_train_reply(send_message(device, TRAIN, "train", **config).content)
         assert trained.status is Status.UNAVAILABLE
         assert trained.reason == "its node takes no part: its policy cannot be used"
     assert "accept.strategy is not a key of node.yaml; did you mean strategies?" in caplog.text
@@ -169,15 +171,15 @@ def test_a_policy_that_cannot_be_used_allows_nothing(
 
 def test_metrics_that_are_withheld_do_not_leave_the_node(device: Path) -> None:
     """All others do."""
-    metrics = ask(device, TRAIN, "train").content.metric_records["metrics"]
-    measured = ask(device, EVALUATE, "evaluate").content.metric_records["metrics"]
-    policy(device, f"withhold: [{', '.join(EVALUATION_KEYS)}]")
-    reply = ask(device, TRAIN, "train").content
+    metrics = send_message(device, TRAIN, "train").content.metric_records["metrics"]
+    measured = send_message(device, EVALUATE, "evaluate").content.metric_records["metrics"]
+    write_policy(device, f"withhold: [{', '.join(EVALUATION_KEYS)}]")
+    reply = send_message(device, TRAIN, "train").content
     assert set(metrics) - set(reply.metric_records["metrics"]) == {"loss", "accuracy"}
     (trained,) = decode_train_reply(reply)
     assert (trained.loss, trained.accuracy, trained.num_examples) == (None, None, 6)
     assert trained.arrays is not None
-    left = ask(device, EVALUATE, "evaluate").content.metric_records["metrics"]
+    left = send_message(device, EVALUATE, "evaluate").content.metric_records["metrics"]
     assert set(measured) - set(left) == {"loss", "accuracy", "test-loss", "test-accuracy"}
     assert {"num-examples", "test-num-examples"} <= set(left)
     assert NodePolicy(withhold=("test-loss", "loss")).withheld == {
@@ -185,8 +187,8 @@ def test_metrics_that_are_withheld_do_not_leave_the_node(device: Path) -> None:
         "validation-loss",
         "loss",
     }
-    policy(device, "withhold: [test-accuracy]")
-    left = ask(device, EVALUATE, "evaluate").content.metric_records["metrics"]
+    write_policy(device, "withhold: [test-accuracy]")
+    left = send_message(device, EVALUATE, "evaluate").content.metric_records["metrics"]
     assert set(measured) - set(left) == {"test-accuracy"}
 
 
@@ -195,12 +197,12 @@ def test_metrics_that_are_withheld_do_not_leave_the_node(device: Path) -> None:
 
 def test_the_rounds_of_a_day(device: Path) -> None:
     """Each is counted over processes, and evaluations are not; the next day begins anew."""
-    policy(device, "per_day: {rounds: 2}")
+    write_policy(device, "per_day: {rounds: 2}")
     statuses = []
     for _ in range(3):
-        (trained,) = decode_train_reply(ask(device, TRAIN, "train").content)
+        (trained,) = decode_train_reply(send_message(device, TRAIN, "train").content)
         statuses.append(trained.status)
-        ask(device, EVALUATE, "evaluate")
+        send_message(device, EVALUATE, "evaluate")
     assert statuses == [Status.DONE, Status.DONE, Status.UNAVAILABLE]
     today = datetime.now(UTC).date()
     assert trained.reason == (
@@ -211,14 +213,16 @@ def test_the_rounds_of_a_day(device: Path) -> None:
     counted.write_text(
         json.dumps({"day": f"{today - timedelta(days=1)}", "rounds": 2, "examples": 12})
     )
-    (trained,) = decode_train_reply(ask(device, TRAIN, "train").content)
+    (trained,) = decode_train_reply(send_message(device, TRAIN, "train").content)
     assert trained.status is Status.DONE
 
 
 def test_the_examples_of_a_day(device: Path) -> None:
     """The round that exceeds them is the last."""
-    policy(device, "per_day: {examples: 7}")
-    statuses = [decode_train_reply(ask(device, TRAIN, "train").content)[0].status for _ in range(3)]
+    write_policy(device, "per_day: {examples: 7}")
+    statuses = [
+        decode_train_reply(send_message(device, TRAIN, "train").content)[0].status for _ in range(3)
+    ]
     assert statuses == [Status.DONE, Status.DONE, Status.UNAVAILABLE]
 
 

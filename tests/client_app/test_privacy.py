@@ -33,7 +33,9 @@ def make_result(client: int, by: float) -> TrainResult:
     return TrainResult(client, Status.DONE, num_examples=4.0, arrays=arrays)
 
 
-def ask(fit: Fit, clients: tuple[int, ...], kind: str, **config: float) -> list[TrainResult]:
+def send_message(
+    fit: Fit, clients: tuple[int, ...], kind: str, **config: float
+) -> list[TrainResult]:
     """Return what one node with these clients replies to a train message."""
     app = ClientApp(mods=[ClippingMod(lambda _: (PrivacySettings(kind), clients))])
 
@@ -63,7 +65,7 @@ def compute_shift(part: TrainResult) -> float:
 def test_every_client_is_clipped_alone(kind: str, clients: tuple[int, ...]) -> None:
     """Norms 0.5, 5 and 0.8 with C = 1: the long one comes to 1, the others stay."""
     lengths = {0: 0.5, 1: 5.0, 2: 0.8}
-    parts = ask(lambda k: make_result(k, lengths[k]), clients, kind, clipping_norm=1.0)
+    parts = send_message(lambda k: make_result(k, lengths[k]), clients, kind, clipping_norm=1.0)
     assert [part.client for part in parts] == list(clients)
     for part in parts:
         assert part.client is not None
@@ -75,7 +77,7 @@ def test_every_client_is_clipped_alone(kind: str, clients: tuple[int, ...]) -> N
 
 def test_without_privacy_nothing_happens() -> None:
     """The mod is there always; the run's settings say whether it acts."""
-    parts = ask(lambda k: make_result(k, 5.0), (0, 1), "none")
+    parts = send_message(lambda k: make_result(k, 5.0), (0, 1), "none")
     assert [compute_shift(part) for part in parts] == [5.0, 5.0]
 
 
@@ -90,7 +92,7 @@ def test_who_did_not_train_is_as_it_was(kind: str) -> None:
             return TrainResult(1, Status.FAILED, reason="no memory")
         return make_result(client, 0.0 if client == 2 else 5.0)
 
-    parts = ask(fit, (0, 1, 2, 3), kind, clipping_norm=1.0)
+    parts = send_message(fit, (0, 1, 2, 3), kind, clipping_norm=1.0)
     assert [(p.status, p.reason) for p in parts] == [
         (Status.DECLINED, None),
         (Status.FAILED, "no memory"),
@@ -110,7 +112,7 @@ def test_updates_at_the_edges_of_float32(kind: str) -> None:
             arrays = {"b": MODEL["b"] + np.float32(np.inf), "w": MODEL["w"]}
         return TrainResult(client, Status.DONE, num_examples=4.0, arrays=arrays)
 
-    tiny, infinite = ask(fit, (0, 1), kind, clipping_norm=1.0)
+    tiny, infinite = send_message(fit, (0, 1), kind, clipping_norm=1.0)
     assert tiny.arrays is not None
     assert tiny.arrays["b"][0] == np.float32(1e-30)
     assert tiny.arrays["b"].dtype == np.float32
@@ -120,7 +122,7 @@ def test_updates_at_the_edges_of_float32(kind: str) -> None:
 
 def test_a_server_that_sends_no_norm_gets_no_update() -> None:
     """A client that must clip but receives no norm sends no update."""
-    (part,) = ask(lambda k: make_result(k, 5.0), (0,), "dp_fixed_client")
+    (part,) = send_message(lambda k: make_result(k, 5.0), (0,), "dp_fixed_client")
     assert part.status is Status.FAILED
     assert part.reason is not None
     assert "clipping_norm" in part.reason

@@ -13,7 +13,7 @@ def split(
     return split_client(np.asarray(labels), fraction, client=client, seed=seed)
 
 
-def random_labels(seed: int) -> Labels:
+def make_random_labels(seed: int) -> Labels:
     """Return labels whose counts are no multiples of anything in particular."""
     rng = np.random.default_rng(seed)
     return rng.choice(6, rng.integers(2, 90), p=[0.4, 0.3, 0.15, 0.1, 0.04, 0.01])
@@ -23,7 +23,7 @@ def random_labels(seed: int) -> Labels:
 @pytest.mark.parametrize("fraction", [0.01, 0.2, 0.5, 0.9])
 def test_every_row_is_in_one_part(seed: int, fraction: float) -> None:
     """No row is in both or in none, both have rows, and the test part is of the asked size."""
-    labels = random_labels(seed)
+    labels = make_random_labels(seed)
     train, test = split(labels, fraction, seed=seed)
     assert sorted([*train, *test]) == list(range(len(labels)))
     assert list(train) == sorted(train)
@@ -41,7 +41,7 @@ def test_a_fraction_is_the_decimal_that_was_written() -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_classes_are_in_proportion(seed: int) -> None:
     """A class has its share of the test rows, rounded up or down, where it can spare them."""
-    labels = random_labels(seed)
+    labels = make_random_labels(seed)
     _, test = split(labels, 0.2, seed=seed)
     for label in np.unique(labels):
         count = np.count_nonzero(labels == label)
@@ -89,7 +89,7 @@ def test_equal_remainders_are_decided_at_random() -> None:
 
 def test_depends_on_client_and_seed_alone() -> None:
     """The same client and seed have the same parts, others have others."""
-    labels = random_labels(3)
+    labels = make_random_labels(3)
     _, test = split(labels, client=2, seed=5)
     np.testing.assert_array_equal(test, split(labels, client=2, seed=5)[1])
     assert not np.array_equal(test, split(labels, client=3, seed=5)[1])

@@ -66,13 +66,13 @@ class WaitingCopies(TorchDispatchMode):
 
 
 @contextmanager
-def waiting_copies() -> Iterator[list[str]]:
+def record_waiting_copies() -> Iterator[list[str]]:
     """Yield a list that gets the copies meanwhile."""
     with WaitingCopies() as mode:
         yield mode.found
 
 
-def problem(model: str) -> tuple[nn.Module, Examples]:
+def make_problem(model: str) -> tuple[nn.Module, Examples]:
     """Return a model and examples without numbers."""
     made = MODELS[model]()
     shape = (3, 16, 16) if model == "cnn" else SHAPE
@@ -82,15 +82,15 @@ def problem(model: str) -> tuple[nn.Module, Examples]:
     return made, Examples(pool, META)
 
 
-def copies_of_a_round(model: str, how: LocalSGDConfig, steps: int) -> list[str]:
+def list_round_copies(model: str, how: LocalSGDConfig, steps: int) -> list[str]:
     """Return the number of waiting copies in a round of ``steps`` local steps."""
-    network, examples = problem(model)
+    network, examples = make_problem(model)
     how = LocalSGDConfig(**{**vars(how), "local_steps": steps})
     arrays = copy_arrays(network)
     setup = TrainingSetup(network.to(META), examples, how, CrossEntropy(WEIGHTS), seed=1)
     training = BatchedTrainer(setup, memory_bytes=2**27)
     clients = range(len(SIZES))
-    with waiting_copies() as found:
+    with record_waiting_copies() as found:
         training.train_chunk(arrays, clients, clients, 0)
     return found
 
@@ -99,7 +99,7 @@ def copies_of_a_round(model: str, how: LocalSGDConfig, steps: int) -> list[str]:
 @pytest.mark.parametrize("model", MODELS)
 def test_clients_that_train_together(model: str, how: str) -> None:
     """What a round waits for, it waits for before its first step."""
-    few, many = (copies_of_a_round(model, HOW[how], steps) for steps in (1, 9))
+    few, many = (list_round_copies(model, HOW[how], steps) for steps in (1, 9))
     assert few == many
 
 
@@ -107,10 +107,10 @@ def test_clients_that_train_together(model: str, how: str) -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_clients_that_train_alone(model: str, how: str) -> None:
     """The steps of one client wait for nothing at all."""
-    network, examples = problem(model)
+    network, examples = make_problem(model)
     local = LocalModel(network.to(META), CrossEntropy(WEIGHTS), closed_form=False)
     x, y = examples.select_clients([1])
-    with waiting_copies() as found:
+    with record_waiting_copies() as found:
         local.train(x, y, HOW[how], partial(make_generator, 1, round_number=1, client=1))
     assert found == []
 
@@ -118,7 +118,7 @@ def test_clients_that_train_alone(model: str, how: str) -> None:
 def test_what_waits_is_noticed() -> None:
     """The tests above can fail."""
     here = torch.ones(3)
-    with waiting_copies() as found:
+    with record_waiting_copies() as found:
         here.to(META)
         torch.empty(3, device=META).copy_(here)
     assert found == ["aten._to_copy.default", "aten.copy_.default"]
@@ -131,7 +131,7 @@ def test_what_waits_is_noticed() -> None:
 def test_what_is_sent_waits_for_nothing() -> None:
     """And what is there already stays what it is."""
     here = torch.ones(3)
-    with waiting_copies() as found:
+    with record_waiting_copies() as found:
         assert to_device(here, META).device == META
     assert found == []
     assert to_device(here, CPU) is here

@@ -18,29 +18,29 @@ SIGMAS = 5  # of every statistical bound: a true value lies outside with probabi
 FIELDS = ("x_train", "y_train", "x_test", "y_test")
 
 
-def synth(seed: int = 1, **settings: Any) -> SynthData:
+def make_synth(seed: int = 1, **settings: Any) -> SynthData:
     return SynthData(SynthSettings(**settings), seed)
 
 
-def equal(samples: int, **settings: Any) -> SynthData:
-    return synth(sizes="equal", samples_per_client=samples, **settings)
+def make_equal_sizes(samples: int, **settings: Any) -> SynthData:
+    return make_synth(sizes="equal", samples_per_client=samples, **settings)
 
 
-def same(a: ClientData, b: ClientData) -> bool:
+def is_same_data(a: ClientData, b: ClientData) -> bool:
     return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in FIELDS)
 
 
-def labels_by_row(x: Inputs, y: Labels) -> dict[bytes, int]:
+def map_labels_by_row(x: Inputs, y: Labels) -> dict[bytes, int]:
     """Return the label of every row, found by the row's bytes."""
     return {row.tobytes(): int(label) for row, label in zip(x, y, strict=True)}
 
 
-def pool(data: SynthData, part: str) -> dict[bytes, int]:
+def get_pool(data: SynthData, part: str) -> dict[bytes, int]:
     """Return the rows of all priority clients' ``train`` or ``test`` parts."""
     rows: dict[bytes, int] = {}
     for k in data.priority:
         client = data.get_client(k)
-        rows |= labels_by_row(getattr(client, f"x_{part}"), getattr(client, f"y_{part}"))
+        rows |= map_labels_by_row(getattr(client, f"x_{part}"), getattr(client, f"y_{part}"))
     return rows
 
 
@@ -59,17 +59,17 @@ def assert_counts(counts: Sequence[int], probabilities: Sequence[float]) -> None
 def test_data_depends_on_seed_and_client_only(noise: str, order: tuple[int, ...]) -> None:
     """A client's data is the same whoever was asked before, and whoever was not."""
     settings = {"num_clients": 5, "num_priority": 2, "noise": noise}
-    first, second = equal(40, **settings), equal(40, **settings)
+    first, second = make_equal_sizes(40, **settings), make_equal_sizes(40, **settings)
     expected = [first.get_client(k) for k in range(5)]
     for k in order:
-        assert same(second.get_client(k), expected[k])
+        assert is_same_data(second.get_client(k), expected[k])
 
 
 @pytest.mark.parametrize("client", [0, 4])
 def test_other_seed_other_data(client: int) -> None:
     """Another seed gives a priority client and another client other inputs."""
     settings = {"num_clients": 5, "num_priority": 2}
-    one, two = equal(40, seed=1, **settings), equal(40, seed=2, **settings)
+    one, two = make_equal_sizes(40, seed=1, **settings), make_equal_sizes(40, seed=2, **settings)
     assert not np.array_equal(one.get_client(client).x_train, two.get_client(client).x_train)
 
 
@@ -77,20 +77,20 @@ def test_other_seed_other_data(client: int) -> None:
 def test_alpha_changes_nothing(noise: str) -> None:
     """u_k shifts all logits of a row equally, so rows and labels are those of alpha 0."""
     settings = {"num_clients": 5, "num_priority": 3, "noise": noise}
-    none, wide = equal(200, alpha=0.0, **settings), equal(200, alpha=25.0, **settings)
-    assert all(same(none.get_client(k), wide.get_client(k)) for k in range(5))
+    none, wide = make_equal_sizes(200, alpha=0.0, **settings), make_equal_sizes(200, alpha=25.0, **settings)
+    assert all(is_same_data(none.get_client(k), wide.get_client(k)) for k in range(5))
 
 
 def test_every_client_differs() -> None:
     """No two priority clients share a row."""
-    data = equal(20, num_clients=4, num_priority=4)
-    assert len(pool(data, "train") | pool(data, "test")) == 4 * 20
+    data = make_equal_sizes(20, num_clients=4, num_priority=4)
+    assert len(get_pool(data, "train") | get_pool(data, "test")) == 4 * 20
 
 
 def test_types_and_shapes() -> None:
     """Inputs are float32 (n, 60), labels int64 (n,) from 0 to 9, for both kinds of clients."""
     for noise in ("additive", "flip"):
-        data = equal(30, num_clients=3, num_priority=1, noise=noise)
+        data = make_equal_sizes(30, num_clients=3, num_priority=1, noise=noise)
         for client in map(data.get_client, range(3)):
             for x, y in ((client.x_train, client.y_train), (client.x_test, client.y_test)):
                 assert x.dtype == np.float32
@@ -115,7 +115,7 @@ def test_types_and_shapes() -> None:
 )
 def test_equal_sizes(samples: int, test_fraction: float, train: int, test: int) -> None:
     """Every client draws samples_per_client rows, and neither part is ever empty."""
-    data = equal(
+    data = make_equal_sizes(
         samples,
         test_fraction=test_fraction,
         num_clients=3,
@@ -128,7 +128,7 @@ def test_equal_sizes(samples: int, test_fraction: float, train: int, test: int) 
 
 def test_lognormal_sizes() -> None:
     """Sizes are 50 + floor(L), ln L ~ N(4, 2^2): the share in each of four ranges fits."""
-    data = synth(num_clients=401, num_priority=1, irrelevant_fraction=0.0, sizes="lognormal")
+    data = make_synth(num_clients=401, num_priority=1, irrelevant_fraction=0.0, sizes="lognormal")
     clients = [data.get_client(k) for k in range(1, 401)]
     extra = np.array([len(client.y_train) + len(client.y_test) - 50 for client in clients])
     assert extra.min() >= 0
@@ -148,7 +148,7 @@ def test_lognormal_sizes() -> None:
 
 def test_coordinate_variance() -> None:
     """Coordinate j of a priority client varies with j^-1.2 (relative sd sqrt(2/n))."""
-    data = equal(10_000, num_clients=1, num_priority=1, test_fraction=0.01)
+    data = make_equal_sizes(10_000, num_clients=1, num_priority=1, test_fraction=0.01)
     x = data.get_client(0).x_train.astype(np.float64)
     ratio = x.var(axis=0, ddof=1) / np.array([1 / j**1.2 for j in range(1, 61)])
     assert np.abs(ratio - 1).max() <= SIGMAS * math.sqrt(2 / len(x))
@@ -156,7 +156,7 @@ def test_coordinate_variance() -> None:
 
 def test_coordinates_are_independent() -> None:
     """No two coordinates of a priority client correlate (sd 1/sqrt(n))."""
-    data = equal(10_000, num_clients=1, num_priority=1, test_fraction=0.01)
+    data = make_equal_sizes(10_000, num_clients=1, num_priority=1, test_fraction=0.01)
     x = data.get_client(0).x_train
     correlation = np.corrcoef(x, rowvar=False) - np.eye(60)
     assert np.abs(correlation).max() <= SIGMAS / math.sqrt(len(x))
@@ -166,7 +166,7 @@ def test_coordinates_are_independent() -> None:
 def test_centers_spread_with_beta(beta: float) -> None:
     """A client's mean input, averaged over coordinates, is N(0, beta + 1/60) over clients."""
     count = 200
-    data = equal(60, num_clients=count, num_priority=count, beta=beta)
+    data = make_equal_sizes(60, num_clients=count, num_priority=count, beta=beta)
     means = np.array([data.get_client(k).x_train.mean() for k in range(count)])
     # The noise of 48 rows adds sum_j j^-1.2 / (60^2 * 48) < 3e-5 to the variance.
     variance = beta + 1 / 60
@@ -178,14 +178,14 @@ def test_alpha_cannot_be_seen() -> None:
     """u_k shifts all logits of a client equally, so by the formula alpha changes no label."""
     for seed in (1, 2, 3):
         settings = {"num_clients": 3, "num_priority": 2, "seed": seed}
-        zero, one = equal(200, alpha=0.0, **settings), equal(200, alpha=4.0, **settings)
+        zero, one = make_equal_sizes(200, alpha=0.0, **settings), make_equal_sizes(200, alpha=4.0, **settings)
         for k in range(3):
-            assert same(zero.get_client(k), one.get_client(k))
+            assert is_same_data(zero.get_client(k), one.get_client(k))
 
 
 def test_priority_labels_are_an_argmax_of_linear_scores() -> None:
     """Some W and b explain each of 2,500 labels: with 610 parameters noise could not be."""
-    data = equal(2500, num_clients=1, num_priority=1).get_client(0)
+    data = make_equal_sizes(2500, num_clients=1, num_priority=1).get_client(0)
     x = np.concatenate([data.x_train, data.x_test])
     y = torch.from_numpy(np.concatenate([data.y_train, data.y_test]))
     assert len(np.unique(y.numpy())) >= 3
@@ -206,7 +206,7 @@ def test_priority_labels_are_an_argmax_of_linear_scores() -> None:
 
 def test_classifiers_differ_between_clients() -> None:
     """With alpha = beta = 0 each client still has its own W and v, hence its own classes."""
-    data = equal(500, alpha=0.0, beta=0.0, num_clients=8, num_priority=8)
+    data = make_equal_sizes(500, alpha=0.0, beta=0.0, num_clients=8, num_priority=8)
     most_common = {
         Counter(data.get_client(k).y_train.tolist()).most_common(1)[0][0] for k in range(8)
     }
@@ -222,13 +222,13 @@ def test_classifiers_differ_between_clients() -> None:
 )
 def test_named_priority(priority: Any, expected: tuple[int, ...]) -> None:
     """The first ids, all, or the listed ones in ascending order, have priority."""
-    assert equal(10, num_clients=6, num_priority=2, priority=priority).priority == expected
+    assert make_equal_sizes(10, num_clients=6, num_priority=2, priority=priority).priority == expected
 
 
 def test_random_priority() -> None:
     """The seed draws num_priority clients, and over 30 seeds every client is drawn once."""
     drawn = [
-        equal(10, seed=seed, num_clients=6, num_priority=2, priority="random").priority
+        make_equal_sizes(10, seed=seed, num_clients=6, num_priority=2, priority="random").priority
         for seed in range(30)
     ]
     assert all(len(set(chosen)) == 2 for chosen in drawn)
@@ -239,16 +239,16 @@ def test_random_priority() -> None:
 @pytest.mark.parametrize("noise", ["additive", "flip"])
 def test_priority_of_all_leaves_no_noisy_client(noise: str) -> None:
     """All clients have data of their own, the same as with priority by a list of all."""
-    everyone = equal(50, num_clients=6, num_priority=2, noise=noise, priority="all")
-    listed = equal(50, num_clients=6, noise=noise, priority=[0, 1, 2, 3, 4, 5])
+    everyone = make_equal_sizes(50, num_clients=6, num_priority=2, noise=noise, priority="all")
+    listed = make_equal_sizes(50, num_clients=6, noise=noise, priority=[0, 1, 2, 3, 4, 5])
     for k in range(6):
-        assert same(everyone.get_client(k), listed.get_client(k))
+        assert is_same_data(everyone.get_client(k), listed.get_client(k))
         assert len(everyone.get_client(k).y_train) == 40
 
 
 def test_labels_are_the_training_labels() -> None:
     """Of priority clients and of the others, whose noise they include."""
-    data = equal(50, num_clients=4, num_priority=2)
+    data = make_equal_sizes(50, num_clients=4, num_priority=2)
     for k in range(4):
         np.testing.assert_array_equal(data.get_labels(k), data.get_client(k).y_train, strict=True)
 
@@ -257,7 +257,7 @@ def test_labels_are_the_training_labels() -> None:
 @pytest.mark.parametrize("noise", ["additive", "flip"])
 def test_without_noise_others_hold_rows_of_the_priority_clients(priority: Any, noise: str) -> None:
     """Training rows come, with their labels, from priority training parts, test from test."""
-    data = equal(
+    data = make_equal_sizes(
         50,
         num_clients=6,
         num_priority=2,
@@ -266,14 +266,14 @@ def test_without_noise_others_hold_rows_of_the_priority_clients(priority: Any, n
         label_noise=0.0,
         irrelevant_fraction=0.0,
     )
-    parts = {part: pool(data, part) for part in ("train", "test")}
+    parts = {part: get_pool(data, part) for part in ("train", "test")}
     assert (len(parts["train"]), len(parts["test"])) == (80, 20)
     others = set(range(6)) - set(data.priority)
     assert len(others) == 4
     for client in map(data.get_client, others):
         train, test = (
-            labels_by_row(client.x_train, client.y_train),
-            labels_by_row(client.x_test, client.y_test),
+            map_labels_by_row(client.x_train, client.y_train),
+            map_labels_by_row(client.x_test, client.y_test),
         )
         assert (len(train), len(test)) == (40, 10)  # none drawn twice while the pool has enough
         assert train.items() <= parts["train"].items()
@@ -282,8 +282,8 @@ def test_without_noise_others_hold_rows_of_the_priority_clients(priority: Any, n
 
 def test_pool_smaller_than_a_client() -> None:
     """A client larger than the pool gets its full size, by drawing rows again."""
-    data = synth(num_clients=40, num_priority=1, irrelevant_fraction=0.0)
-    train = pool(data, "train")
+    data = make_synth(num_clients=40, num_priority=1, irrelevant_fraction=0.0)
+    train = get_pool(data, "train")
     larger = [
         client for client in map(data.get_client, range(1, 40)) if len(client.y_train) > len(train)
     ]
@@ -309,7 +309,7 @@ def test_pool_smaller_than_a_client() -> None:
 @pytest.mark.parametrize("priority", [[0, 1], [1, 4]])
 def test_noise_levels(noise: str, skew: float, levels: list[float], priority: list[int]) -> None:
     """s_j of the four non-priority clients, in the order of their ids, as worked out by hand."""
-    data = equal(10, num_clients=6, priority=priority, noise=noise, noise_skew=skew)
+    data = make_equal_sizes(10, num_clients=6, priority=priority, noise=noise, noise_skew=skew)
     others = [k for k in range(6) if k not in priority]
     assert [data.compute_noise_level(k) for k in others] == pytest.approx(levels, rel=1e-12)
 
@@ -317,13 +317,13 @@ def test_noise_levels(noise: str, skew: float, levels: list[float], priority: li
 @pytest.mark.parametrize(("noise", "level"), [("additive", 1.0), ("flip", 0.0)])
 def test_noise_level_of_a_single_client(noise: str, level: float) -> None:
     """A lone non-priority client has the level of the formula's only j, without dividing by 0."""
-    assert equal(10, num_clients=3, num_priority=2, noise=noise).compute_noise_level(2) == level
+    assert make_equal_sizes(10, num_clients=3, num_priority=2, noise=noise).compute_noise_level(2) == level
 
 
 def test_irrelevant_rows_may_have_a_different_skew() -> None:
     """Labels keep theirs; without it both have one."""
-    both = equal(10, num_clients=5, num_priority=1, noise_skew=1.0)
-    apart = equal(10, num_clients=5, num_priority=1, noise_skew=1.0, irrelevant_skew=0.5)
+    both = make_equal_sizes(10, num_clients=5, num_priority=1, noise_skew=1.0)
+    apart = make_equal_sizes(10, num_clients=5, num_priority=1, noise_skew=1.0, irrelevant_skew=0.5)
     for j in range(1, 5):
         assert both.compute_irrelevant_level(j) == both.compute_noise_level(j) == j / 4
         assert (apart.compute_noise_level(j), apart.compute_irrelevant_level(j)) == (
@@ -335,8 +335,8 @@ def test_irrelevant_rows_may_have_a_different_skew() -> None:
 
 def test_additive_irrelevant_rows() -> None:
     """s_j D rows that no priority client has come on top, in both parts."""
-    data = equal(100, num_clients=5, num_priority=1, noise_skew=1.0, irrelevant_fraction=0.5)
-    train, test = pool(data, "train"), pool(data, "test")
+    data = make_equal_sizes(100, num_clients=5, num_priority=1, noise_skew=1.0, irrelevant_fraction=0.5)
+    train, test = get_pool(data, "train"), get_pool(data, "test")
     for j, extra_train, extra_test in ((1, 10, 2), (2, 20, 5), (3, 30, 8), (4, 40, 10)):
         client = data.get_client(j)
         assert len(client.y_train) == 80 + extra_train
@@ -347,8 +347,8 @@ def test_additive_irrelevant_rows() -> None:
 
 def test_flip_irrelevant_rows() -> None:
     """A share s_j of the rows is replaced in both parts; the size stays."""
-    data = equal(100, num_clients=5, num_priority=1, noise="flip", noise_skew=1.0)
-    train, test = pool(data, "train"), pool(data, "test")
+    data = make_equal_sizes(100, num_clients=5, num_priority=1, noise="flip", noise_skew=1.0)
+    train, test = get_pool(data, "train"), get_pool(data, "test")
     for j, replaced_train, replaced_test in ((1, 0, 0), (2, 27, 7), (3, 53, 13), (4, 80, 20)):
         client = data.get_client(j)
         assert (len(client.y_train), len(client.y_test)) == (80, 20)
@@ -359,8 +359,8 @@ def test_flip_irrelevant_rows() -> None:
 @pytest.mark.parametrize("noise", ["additive", "flip"])
 def test_irrelevant_rows_are_standard_normal_with_uniform_labels(noise: str) -> None:
     """Irrelevant inputs are N(0, I), whatever the priority clients' are, and labels uniform."""
-    data = equal(5000, num_clients=3, num_priority=1, noise=noise)
-    client, known = data.get_client(2), pool(data, "train")
+    data = make_equal_sizes(5000, num_clients=3, num_priority=1, noise=noise)
+    client, known = data.get_client(2), get_pool(data, "train")
     foreign = np.array([row.tobytes() not in known for row in client.x_train])
     x, y = client.x_train[foreign].astype(np.float64), client.y_train[foreign]
     assert len(y) == 4000
@@ -371,9 +371,9 @@ def test_irrelevant_rows_are_standard_normal_with_uniform_labels(noise: str) -> 
     assert_counts(np.bincount(y, minlength=10).tolist(), [0.1] * 10)
 
 
-def shifts(data: SynthData, client: int) -> list[int]:
+def compute_shifts(data: SynthData, client: int) -> list[int]:
     """Return how often a client's labels differ from the pool's by 0, 1, .., 9 modulo 10."""
-    client_data, known = data.get_client(client), pool(data, "train")
+    client_data, known = data.get_client(client), get_pool(data, "train")
     moves = Counter(
         (int(label) - known[row.tobytes()]) % 10
         for row, label in zip(client_data.x_train, client_data.y_train, strict=True)
@@ -385,7 +385,7 @@ def shifts(data: SynthData, client: int) -> list[int]:
 @pytest.mark.parametrize(("client", "level"), [(1, 0.25), (2, 0.5), (4, 1.0)])
 def test_additive_label_noise(client: int, level: float) -> None:
     """A label moves by rint(2.5 s N(0,1)) modulo 10: each of the ten moves as often as that."""
-    data = equal(5000, num_clients=5, num_priority=1, noise_skew=1.0, label_noise=2.5)
+    data = make_equal_sizes(5000, num_clients=5, num_priority=1, noise_skew=1.0, label_noise=2.5)
     law = NormalDist(0, 2.5 * level)
     expected = [
         sum(
@@ -395,7 +395,7 @@ def test_additive_label_noise(client: int, level: float) -> None:
         )
         for move in range(10)
     ]
-    counts = shifts(data, client)
+    counts = compute_shifts(data, client)
     assert sum(counts) == 4000
     assert_counts(counts, expected)
 
@@ -404,7 +404,7 @@ def test_additive_label_noise(client: int, level: float) -> None:
 @pytest.mark.parametrize(("client", "level"), [(1, 0.0), (2, 1 / 3), (4, 1.0)])
 def test_flip_label_noise(client: int, level: float, factor: float) -> None:
     """A label is replaced by a uniform one, maybe the same, with probability label_noise s / 10."""
-    data = equal(
+    data = make_equal_sizes(
         5000,
         num_clients=5,
         num_priority=1,
@@ -414,15 +414,15 @@ def test_flip_label_noise(client: int, level: float, factor: float) -> None:
         irrelevant_fraction=0.0,
     )
     moved = factor / 10 * level / 10
-    counts = shifts(data, client)
+    counts = compute_shifts(data, client)
     assert sum(counts) == 4000
     assert_counts(counts, [1 - 9 * moved] + [moved] * 9)
 
 
 def test_test_part_has_the_same_label_noise() -> None:
     """The share of moved labels of a test part is that of the formula as well."""
-    data = equal(5000, num_clients=2, num_priority=1, test_fraction=0.5, irrelevant_fraction=0.0)
-    client, known = data.get_client(1), pool(data, "test")
+    data = make_equal_sizes(5000, num_clients=2, num_priority=1, test_fraction=0.5, irrelevant_fraction=0.0)
+    client, known = data.get_client(1), get_pool(data, "test")
     moved = sum(
         int(label) != known[row.tobytes()]
         for row, label in zip(client.x_test, client.y_test, strict=True)

@@ -21,7 +21,7 @@ def load(path: Path | str, **settings: Any) -> ClientTable:
     return read_csv_table(CsvSettings(path=str(path), target="paid", **settings))
 
 
-def folder_of(tmp_path: Path, **rows: list[str]) -> Path:
+def write_folder(tmp_path: Path, **rows: list[str]) -> Path:
     folder = tmp_path / "clients"
     folder.mkdir()
     for name, lines in {**ROWS, **rows}.items():
@@ -42,7 +42,7 @@ def assert_same(one: ClientTable, other: ClientTable) -> None:
 @pytest.mark.parametrize("pattern", ["", "*", "*.csv", "?ast.csv"])
 def test_a_file_for_each_client(tmp_path: Path, pattern: str) -> None:
     """A folder or a pattern: the files' names, ascending, are the clients'."""
-    table = load(folder_of(tmp_path) / pattern)
+    table = load(write_folder(tmp_path) / pattern)
     if pattern == "?ast.csv":
         assert table.client_names == ("east",)
         return
@@ -66,7 +66,7 @@ def test_several_files_are_the_one_file_in_pieces(tmp_path: Path) -> None:
 
 def test_numbers_in_one_file_and_words_in_another(tmp_path: Path) -> None:
     """All cells of the column are words; a file without any cell there changes nothing."""
-    table = load(folder_of(tmp_path, north=["1,7,no", "2,8,yes"], south=["1,,no", "2,,yes"]))
+    table = load(write_folder(tmp_path, north=["1,7,no", "2,8,yes"], south=["1,,no", "2,,yes"]))
     assert table.columns == (
         "age",
         *(f"job={w}" for w in ("7", "8", "baker", "nurse", "smith", "")),
@@ -91,7 +91,7 @@ def test_parquet_is_read_like_csv(tmp_path: Path) -> None:
 
 def test_an_error_in_several_files_shows_file_and_line(tmp_path: Path) -> None:
     """The error names the file and the line."""
-    folder = folder_of(tmp_path, north=["1,smith,no", "", "inf,smith,yes"])
+    folder = write_folder(tmp_path, north=["1,smith,no", "", "inf,smith,yes"])
     with pytest.raises(DataError, match=r"age is inf in line 4 of north\.csv$"):
         load(folder)
     pq.write_table(pa.table({"age": [1.0, math.inf], "job": ["a", "b"], "paid": ["no", "yes"]}),
@@ -103,7 +103,7 @@ def test_an_error_in_several_files_shows_file_and_line(tmp_path: Path) -> None:
 
 def test_files_that_are_no_table_together(tmp_path: Path) -> None:
     """Other columns, two files of one name, no file, and no client column for a single one."""
-    folder = folder_of(tmp_path)
+    folder = write_folder(tmp_path)
     with pytest.raises(DataError, match=r"of the columns of .*, which are age, job, paid, got ''"):
         load(folder / "east.csv")
     with pytest.raises(DataError, match=r"there is no such file$"):

@@ -42,12 +42,12 @@ def load(path: Path, seed: int = 1, **settings: Any) -> TabularData:
     return data
 
 
-def rows_of(data: TabularData) -> list[tuple[list[int], list[int]]]:
+def get_rows(data: TabularData) -> list[tuple[list[int], list[int]]]:
     """Return the training and the test rows of each client."""
     return [(share.train.tolist(), share.test.tolist()) for share in data._rows]
 
 
-def raw(path: Path) -> dict[str, list[str]]:
+def read_raw_table(path: Path) -> dict[str, list[str]]:
     """Return the cells of each column, read by other means than the project's."""
     header, *rows = (line.split(",") for line in path.read_text().split("\n"))
     return {name: [row[i] for row in rows] for i, name in enumerate(header)}
@@ -77,9 +77,9 @@ def test_shapes_and_types(tmp_path: Path) -> None:
 def test_no_row_is_in_two_parts(tmp_path: Path) -> None:
     """Every row of the file is in the training or in the test part of its client, once."""
     path = save(tmp_path)
-    data, cells = load(path), raw(path)
+    data, cells = load(path), read_raw_table(path)
     seen = []
-    for client, (train, test) in enumerate(rows_of(data)):
+    for client, (train, test) in enumerate(get_rows(data)):
         assert not set(train) & set(test)
         assert {cells["client"][row] for row in [*train, *test]} == {"abc"[client]}
         client_data = data.get_client(client)
@@ -95,8 +95,8 @@ def test_no_row_is_in_two_parts(tmp_path: Path) -> None:
 def test_numbers_are_scaled_by_the_training_part(tmp_path: Path, seed: int, fill: str) -> None:
     """(x - mean) / sd, and median or mean for what is missing, all of the own training rows."""
     path = save(tmp_path)
-    data, cells = load(path, seed, imputation=fill), raw(path)
-    for client, (train, test) in enumerate(rows_of(data)):
+    data, cells = load(path, seed, imputation=fill), read_raw_table(path)
+    for client, (train, test) in enumerate(get_rows(data)):
         client_data = data.get_client(client)
         for column, name in enumerate(("row", "size")):
             known = [float(cells[name][row]) for row in train if cells[name][row]]
@@ -201,8 +201,8 @@ def test_a_column_without_numbers_is_0(tmp_path: Path, fill: str) -> None:
 def test_one_hot_columns_are_the_same_for_all(tmp_path: Path) -> None:
     """A client has columns of categories that it never sees, and of missing ones."""
     path = save(tmp_path)
-    data, cells = load(path), raw(path)
-    for client, (train, test) in enumerate(rows_of(data)):
+    data, cells = load(path), read_raw_table(path)
+    for client, (train, test) in enumerate(get_rows(data)):
         client_data = data.get_client(client)
         for x, rows in ((client_data.x_train, train), (client_data.x_test, test)):
             expected = [

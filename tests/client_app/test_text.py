@@ -48,7 +48,7 @@ def save(folder: Path, text: str, name: str = "texts.csv") -> Path:
     return path
 
 
-def pairs(path: Path, **others: Any) -> TextSettings:
+def make_pairs(path: Path, **others: Any) -> TextSettings:
     given: dict[str, Any] = {
         "path": str(path),
         "client_column": "doctor",
@@ -62,7 +62,7 @@ def pairs(path: Path, **others: Any) -> TextSettings:
     return TextSettings(**given)
 
 
-def roles(path: Path, **others: Any) -> TextSettings:
+def make_roles(path: Path, **others: Any) -> TextSettings:
     given: dict[str, Any] = {
         "path": str(path),
         "client_column": "role",
@@ -74,13 +74,13 @@ def roles(path: Path, **others: Any) -> TextSettings:
     return TextSettings(**given)
 
 
-def trained_on_all(settings: TextSettings) -> LabeledArrays:
+def build_for_all(settings: TextSettings) -> LabeledArrays:
     arrays = load_text_arrays(settings)
     assert arrays.build_for_training is not None
     return arrays.build_for_training(np.arange(len(arrays.y_train)))
 
 
-def rows(x: Any) -> list[list[int]]:
+def get_rows(x: Any) -> list[list[int]]:
     listed: list[list[int]] = np.asarray(x[:]).tolist()
     return listed
 
@@ -109,18 +109,18 @@ def test_hashes_depend_on_the_word_alone() -> None:
 
 def test_pairs_of_texts(tmp_path: Path) -> None:
     """Both texts in hashed words with a separator between, cut to half of the length, padded."""
-    arrays = load_text_arrays(pairs(save(tmp_path, f"{HEADER}\n{PAIRS}")))
+    arrays = load_text_arrays(make_pairs(save(tmp_path, f"{HEADER}\n{PAIRS}")))
 
     def number(word: str) -> int:
         return hash_token(word, 1000)
 
-    assert rows(arrays.x_train)[0] == [
+    assert get_rows(arrays.x_train)[0] == [
         *map(number, ("is", "it", ",")),
         2,
         *map(number, ("it", "is")),
         0,
     ]
-    assert rows(arrays.x_train)[3] == [
+    assert get_rows(arrays.x_train)[3] == [
         *map(number, ("can", "i", "eat")),
         2,
         *map(number, ("drink", ",", "please")),
@@ -134,10 +134,10 @@ def test_pairs_of_texts(tmp_path: Path) -> None:
 def test_header_of_a_file_without(tmp_path: Path) -> None:
     """data.header names the columns, and does no harm where the first line has them."""
     header = HEADER.split(",")
-    with_header = load_text_arrays(pairs(save(tmp_path, f"{HEADER}\n{PAIRS}"), header=header))
-    without = load_text_arrays(pairs(save(tmp_path, PAIRS), header=header))
+    with_header = load_text_arrays(make_pairs(save(tmp_path, f"{HEADER}\n{PAIRS}"), header=header))
+    without = load_text_arrays(make_pairs(save(tmp_path, PAIRS), header=header))
     assert len(without.y_train) == 8
-    assert rows(with_header.x_train) == rows(without.x_train)
+    assert get_rows(with_header.x_train) == get_rows(without.x_train)
     assert with_header.y_train.tolist() == without.y_train.tolist()
 
 
@@ -145,7 +145,9 @@ def test_header_of_a_file_without(tmp_path: Path) -> None:
 @pytest.mark.parametrize("partition", ["natural", "iid"])
 def test_pairs_of_one_question_stay_together(tmp_path: Path, seed: int, partition: str) -> None:
     """No question is in a training and in a test part."""
-    settings = pairs(save(tmp_path, f"{HEADER}\n{PAIRS}"), partition=partition, test_fraction=0.4)
+    settings = make_pairs(
+        save(tmp_path, f"{HEADER}\n{PAIRS}"), partition=partition, test_fraction=0.4
+    )
     settings.num_clients = 2
     data = load_data(settings, seed)
     sides: dict[str, set[int]] = {"train": set(), "test": set()}
@@ -180,12 +182,12 @@ def test_the_vocabulary_excludes_validation_texts(tmp_path: Path) -> None:
 
 def test_next_characters(tmp_path: Path) -> None:
     """A role's lines are one text, cut into pieces; the target is the character after."""
-    arrays = trained_on_all(roles(save(tmp_path, ROLES)))
+    arrays = build_for_all(make_roles(save(tmp_path, ROLES)))
     # With the last target of LEAR's first piece, b is there 4 times like a.
     a, b, end, c = 2, 3, 4, 5
     # Clients in the alphabet's order: FOOL "ba|", LEAR "abcab|ca|".
-    assert rows(arrays.x_train) == [[b, a, 0, 0], [a, b, c, a], [b, end, c, a]]
-    assert rows(arrays.y_train) == [[a, end, -100, -100], [b, c, a, b], [end, c, a, end]]
+    assert get_rows(arrays.x_train) == [[b, a, 0, 0], [a, b, c, a], [b, end, c, a]]
+    assert get_rows(arrays.y_train) == [[a, end, -100, -100], [b, c, a, b], [end, c, a, end]]
     assert arrays.client_train is not None
     assert arrays.client_train.tolist() == [0, 1, 1]
     assert arrays.num_tokens == arrays.num_classes == 6
@@ -194,20 +196,20 @@ def test_next_characters(tmp_path: Path) -> None:
 def test_next_words(tmp_path: Path) -> None:
     """Words beyond the vocabulary are unknown, and no targets."""
     text = "role,text\nLEAR,the cat the cat the dog\nFOOL,the cat\n"
-    arrays = trained_on_all(roles(save(tmp_path, text), tokens="words", vocabulary_size=8))
+    arrays = build_for_all(make_roles(save(tmp_path, text), tokens="words", vocabulary_size=8))
     the, cat, end, dog = 2, 3, 4, 5
-    assert rows(arrays.x_train) == [[the, cat, 0, 0], [the, cat, the, cat], [the, dog, 0, 0]]
-    small = trained_on_all(roles(save(tmp_path, text), tokens="words", vocabulary_size=5))
-    assert rows(small.x_train)[2] == [the, 1, 0, 0]
-    assert rows(small.y_train)[1:] == [[cat, the, cat, the], [-100, end, -100, -100]]
+    assert get_rows(arrays.x_train) == [[the, cat, 0, 0], [the, cat, the, cat], [the, dog, 0, 0]]
+    small = build_for_all(make_roles(save(tmp_path, text), tokens="words", vocabulary_size=5))
+    assert get_rows(small.x_train)[2] == [the, 1, 0, 0]
+    assert get_rows(small.y_train)[1:] == [[cat, the, cat, the], [-100, end, -100, -100]]
 
 
 def test_roles_with_one_piece(tmp_path: Path) -> None:
     """They cannot be divided: refused, or left out by data.min_samples."""
     path = save(tmp_path, ROLES)
     with pytest.raises(DataError, match=r"1 row of client FOOL \(data\.min_samples=2"):
-        load_data(roles(path), 1)
-    data = load_data(roles(path, min_samples=2), 1)
+        load_data(make_roles(path), 1)
+    data = load_data(make_roles(path, min_samples=2), 1)
     assert (data.num_clients, data.input_shape) == (1, (4,))
     assert (len(data.get_client(0).y_train), len(data.get_client(0).y_test)) == (1, 1)
 
@@ -218,7 +220,7 @@ def test_numbers_follow_from_what_is_trained_on(tmp_path: Path, tokens: str, see
     """Tokens of test rows alone, or of clients left out, are unknown and no targets."""
     signs = [chr(0x4E00 + i) for i in range(100)]
     text = f"role,text\nLEAR,{' '.join(signs)}\nFOOL,xyz\n"
-    settings = roles(save(tmp_path, text), tokens=tokens, min_samples=3)
+    settings = make_roles(save(tmp_path, text), tokens=tokens, min_samples=3)
     data = load_data(settings, seed)
     assert data.num_clients == 1
     client = data.get_client(0)
@@ -235,33 +237,33 @@ def test_numbers_follow_from_what_is_trained_on(tmp_path: Path, tokens: str, see
 def test_a_text_of_another_length(tmp_path: Path) -> None:
     """A truncated file of a known number of rows, or another's, is one line."""
     path = save(tmp_path, ROLES)
-    assert load_text_arrays(roles(path, expected_rows=3)).client_train is not None
+    assert load_text_arrays(make_roles(path, expected_rows=3)).client_train is not None
     with pytest.raises(DataError, match=r"file of data\.expected_rows 4, got .*texts\.csv of 3$"):
-        load_text_arrays(roles(path, expected_rows=4))
+        load_text_arrays(make_roles(path, expected_rows=4))
 
 
 def test_given_classes_are_used(tmp_path: Path) -> None:
     """Classes that are known are those, whichever there are; a label out of range is one line."""
     path = save(tmp_path, f"{HEADER}\n{PAIRS}")
-    arrays = load_text_arrays(pairs(path, classes=["2", "1", "0"]))
+    arrays = load_text_arrays(make_pairs(path, classes=["2", "1", "0"]))
     assert (arrays.num_classes, arrays.y_train.tolist()) == (3, [1, 2, 1, 2, 2, 1, 2, 1])
     with pytest.raises(DataError, match=r"column of 1, 2 in .*, got label, which is 0 in row 2$"):
-        load_text_arrays(pairs(path, classes=["1", "2"]))
+        load_text_arrays(make_pairs(path, classes=["1", "2"]))
 
 
 def test_numbers_are_no_classes(tmp_path: Path) -> None:
     """A target that is not whole is one line, with its row."""
     path = save(tmp_path, f"{HEADER}\n{PAIRS}".replace("Eat,1", "Eat,0.5"))
     with pytest.raises(DataError, match=r"column of classes in .*, which is 0\.5 in row 3$"):
-        load_text_arrays(pairs(path))
+        load_text_arrays(make_pairs(path))
 
 
 def test_compressed_file(tmp_path: Path) -> None:
     """A file that ends in .gz is read as it is."""
     one, two = (
-        load_text_arrays(roles(save(tmp_path, ROLES, f"t.csv{end}"))) for end in ("", ".gz")
+        load_text_arrays(make_roles(save(tmp_path, ROLES, f"t.csv{end}"))) for end in ("", ".gz")
     )
-    assert rows(one.x_train) == rows(two.x_train)
+    assert get_rows(one.x_train) == get_rows(two.x_train)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +278,7 @@ def test_compressed_file(tmp_path: Path) -> None:
 def test_missing_column(tmp_path: Path, others: dict[str, Any], message: str) -> None:
     """A column that is not there is one line with those that are."""
     with pytest.raises(DataError, match=message):
-        load_text_arrays(roles(save(tmp_path, ROLES), **others))
+        load_text_arrays(make_roles(save(tmp_path, ROLES), **others))
 
 
 @pytest.mark.parametrize(
@@ -291,26 +293,26 @@ def test_missing_column(tmp_path: Path, others: dict[str, Any], message: str) ->
 )
 def test_damaged_file(tmp_path: Path, text: str, message: str) -> None:
     """Gaps, no rows, and rows cut short are one line."""
-    assert_one_line(lambda: load_text_arrays(roles(save(tmp_path, text))), message)
+    assert_one_line(lambda: load_text_arrays(make_roles(save(tmp_path, text))), message)
 
 
 def test_no_file_and_foreign_file(tmp_path: Path) -> None:
     """A path that leads nowhere and bytes that are no text are one line."""
     with pytest.raises(DataError, match=r"there is no such file$"):
-        load_text_arrays(roles(tmp_path / "none.csv"))
+        load_text_arrays(make_roles(tmp_path / "none.csv"))
     path = tmp_path / "texts.csv"
     path.write_bytes(b"role,text\nLEAR,\xff\xfe\nFOOL,x\n")
     with pytest.raises(DataError, match=r"text is not in UTF-8$"):
-        load_text_arrays(roles(path))
+        load_text_arrays(make_roles(path))
     (tmp_path / "cut.csv.gz").write_bytes(save(tmp_path, ROLES, "t.csv.gz").read_bytes()[:30])
     with pytest.raises(DataError, match=r"^data\.path must be a \.csv file, got "):
-        load_text_arrays(roles(tmp_path / "cut.csv.gz"))
+        load_text_arrays(make_roles(tmp_path / "cut.csv.gz"))
 
 
 def test_target_of_one_value(tmp_path: Path) -> None:
     """One class for all rows is nothing to learn."""
     with pytest.raises(DataError, match=r"data\.target must be a column of different values"):
-        load_text_arrays(pairs(save(tmp_path, "doctor,one,two,label\n1,a,b,0\n1,c,d,0\n")))
+        load_text_arrays(make_pairs(save(tmp_path, "doctor,one,two,label\n1,a,b,0\n1,c,d,0\n")))
 
 
 @pytest.mark.parametrize(

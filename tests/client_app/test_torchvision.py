@@ -68,7 +68,7 @@ each_data_set = pytest.mark.parametrize("name", CLASSES)
 Writer = Callable[[str], Path]
 
 
-def picture(name: str, part: int) -> tuple[Pixels, Pixels]:
+def make_picture(name: str, part: int) -> tuple[Pixels, Pixels]:
     """Return upright images of all classes, with labels: 100 to train on (part 0), 50 to test."""
     rng = np.random.default_rng(part)
     n, shape = (100, 50)[part], (28, 28) if name in MNIST_LIKE else (32, 32, 3)
@@ -79,13 +79,13 @@ def picture(name: str, part: int) -> tuple[Pixels, Pixels]:
 def write_mnist_like(folder: Path, name: str) -> None:
     """Write images and labels of both parts as idx files; EMNIST's images are transposed."""
     for part in (0, 1):
-        images, labels = picture(name, part)
+        images, labels = make_picture(name, part)
         stored = images.swapaxes(1, 2) if name == "emnist" else images
         for file, values in zip(FILES[name][2 * part :], (stored, labels), strict=False):
             write_idx(folder / file, values)
 
 
-def as_rows(images: Pixels) -> Pixels:
+def to_rows(images: Pixels) -> Pixels:
     """Return CIFAR's form: rows of 1,024 red, 1,024 green and 1,024 blue values."""
     return images.transpose(0, 3, 1, 2).reshape(len(images), -1)
 
@@ -104,10 +104,10 @@ def write_cifar10(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Write five batches to train on and one to test."""
     from torchvision import datasets
 
-    (images, labels), test = picture("cifar10", 0), picture("cifar10", 1)
+    (images, labels), test = make_picture("cifar10", 0), make_picture("cifar10", 1)
     batches = [*zip(np.split(images, 5), np.split(labels, 5), strict=True), test]
     contents: list[dict[str, object]] = [
-        {"data": as_rows(x), "labels": y.tolist()} for x, y in batches
+        {"data": to_rows(x), "labels": y.tolist()} for x, y in batches
     ]
     contents.append({"label_names": [f"class {c}" for c in range(10)]})
     sums = write_pickles(folder, "cifar10", contents)
@@ -122,8 +122,8 @@ def write_cifar100(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from torchvision import datasets
 
     contents: list[dict[str, object]] = [
-        {"data": as_rows(x), "fine_labels": y.tolist(), "coarse_labels": (y // 5).tolist()}
-        for x, y in (picture("cifar100", part) for part in (0, 1))
+        {"data": to_rows(x), "fine_labels": y.tolist(), "coarse_labels": (y // 5).tolist()}
+        for x, y in (make_picture("cifar100", part) for part in (0, 1))
     ]
     contents.append(
         {
@@ -144,7 +144,7 @@ def write_svhn(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     splits = {}
     for part, file in enumerate(FILES["svhn"]):
-        images, labels = picture("svhn", part)
+        images, labels = make_picture("svhn", part)
         tens = np.where(labels == 0, 10, labels)[:, None]
         savemat(folder / file, {"X": images.transpose(1, 2, 3, 0), "y": tens})
         md5 = hashlib.md5((folder / file).read_bytes(), usedforsecurity=False).hexdigest()
@@ -183,7 +183,7 @@ def assert_those_of_the_files(arrays: LabeledArrays, name: str) -> None:
     assert arrays.num_classes == CLASSES[name]
     parts = ((arrays.x_train, arrays.y_train), (arrays.x_test, arrays.y_test))
     for part, (x, y) in enumerate(parts):
-        images, labels = picture(name, part)
+        images, labels = make_picture(name, part)
         np.testing.assert_array_equal(x, images, strict=True)
         np.testing.assert_array_equal(y, labels.astype(np.int64), strict=True)
 
@@ -283,7 +283,7 @@ def test_images_of_another_size(
 ) -> None:
     """Images that are not 28 x 28, as of another data set, are refused."""
     root = write(name)
-    images = np.zeros((len(picture(name, part)[1]), *shape), dtype=np.uint8)
+    images = np.zeros((len(make_picture(name, part)[1]), *shape), dtype=np.uint8)
     write_idx(root / FOLDER[name] / FILES[name][2 * part], images)
     with pytest.raises(DataError, match=r"images must be \(28, 28\), got") as caught:
         load(name, root)

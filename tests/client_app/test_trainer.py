@@ -24,7 +24,7 @@ HOW = LocalSGDConfig(0.05, 4, 2, momentum=0.5)
 EVERYONE = range(len(COUNTS))
 
 
-def trainer(
+def make_trainer(
     model: nn.Module, batching: str = "auto", how: LocalSGDConfig = HOW, **options: Any
 ) -> Trainer:
     examples = get_examples(make_ragged_data(COUNTS, SHAPE, CLASSES))
@@ -41,7 +41,7 @@ def small_cnn(dropout: float = 0.0) -> nn.Module:
 def test_sequential_training_returns_copies() -> None:
     """What the shared model does later does not change them."""
     model = small_cnn()
-    local_trainer, start = trainer(model), copy_arrays(model)
+    local_trainer, start = make_trainer(model), copy_arrays(model)
     first = local_trainer.train_client(start, 0, 0)
     kept = [array.copy() for array in first]
     local_trainer.train_client(start, 1, 0)
@@ -57,11 +57,11 @@ def test_each_is_alone(make: Any, cores: int) -> None:
     torch.manual_seed(0)
     model = make()
     start, clients = copy_arrays(model), [3, 0, 2, 1, 3, 0]
-    local_trainer = trainer(model, cores=cores)
+    local_trainer = make_trainer(model, cores=cores)
     for _ in range(2):  # in models that trained before, too
-        for found, client in zip(each(local_trainer, start, clients), clients, strict=True):
+        for found, client in zip(train_each(local_trainer, start, clients), clients, strict=True):
             for array, expected in zip(
-                found, trainer(model).train_client(start, client, 1), strict=True
+                found, make_trainer(model).train_client(start, client, 1), strict=True
             ):
                 np.testing.assert_array_equal(array, expected, strict=True)
     for array, before in zip(copy_arrays(model), start, strict=True):
@@ -89,10 +89,10 @@ def test_clients_may_start_from_different_models(
     received, *others = map(copy_arrays, models)
     starts = {3: others[0], 1: others[1], 2: others[0]}
     clients = [3, 0, 2, 1]
-    local_trainer = trainer(models[0], batching, how=how)
+    local_trainer = make_trainer(models[0], batching, how=how)
     before = [array.copy() for arrays in others for array in arrays]
     tolerance = 1e-6 if batching == "batched" else 0.0
-    found = each(local_trainer, received, clients, starts=starts)
+    found = train_each(local_trainer, received, clients, starts=starts)
     for arrays, client in zip(found, clients, strict=True):
         alone = local_trainer.train_client(starts.get(client, received), client, 1)
         for array, expected in zip(arrays, alone, strict=True):
@@ -101,7 +101,7 @@ def test_clients_may_start_from_different_models(
         np.testing.assert_array_equal(array, kept)
 
 
-def each(
+def train_each(
     local_trainer: Trainer, start: Any, clients: list[int], t: int = 1, **options: Any
 ) -> list[Any]:
     """Return each client's arrays, or its exception, in the order of the clients."""
@@ -123,8 +123,8 @@ def each(
 def test_a_client_that_fails_takes_no_other_with_it(make: Any, cores: int) -> None:
     """Its exception stands in its place, and ``alone`` raises it."""
     model = make()
-    local_trainer, start = trainer(model, cores=cores), copy_arrays(model)
-    first, failed, last = each(local_trainer, start, [2, 77, 1], 0)
+    local_trainer, start = make_trainer(model, cores=cores), copy_arrays(model)
+    first, failed, last = train_each(local_trainer, start, [2, 77, 1], 0)
     assert isinstance(failed, KeyError)
     with pytest.raises(KeyError, match="77"):
         local_trainer.train_client(start, 77, 0)
@@ -139,7 +139,7 @@ def test_a_client_that_fails_takes_no_other_with_it(make: Any, cores: int) -> No
 def test_a_model_is_valid_while_it_is_used() -> None:
     """While a consumer looks at a model no other client trains in its memory."""
     model = small_cnn()
-    local_trainer, start = trainer(model, cores=2), copy_arrays(model)
+    local_trainer, start = make_trainer(model, cores=2), copy_arrays(model)
 
     def stays(_: list[int], models: list[torch.Tensor]) -> bool:
         seen = [tensor.clone() for tensor in models]
@@ -156,13 +156,13 @@ def test_a_model_is_valid_while_it_is_used() -> None:
 def test_a_closed_form_trains_together(batching: str) -> None:
     """On every device; with ``sequential`` one client after the other, by the same path."""
     model = MLP(SHAPE, CLASSES, 7)
-    assert trainer(model, batching).is_batched()
-    assert not trainer(model, "sequential").is_batched()
-    assert {trainer(model, way).mode for way in (batching, "sequential")} == {
+    assert make_trainer(model, batching).is_batched()
+    assert not make_trainer(model, "sequential").is_batched()
+    assert {make_trainer(model, way).mode for way in (batching, "sequential")} == {
         "batched, closed form"
     }
-    local_trainer, start = trainer(model, "sequential"), copy_arrays(model)
-    together = each(trainer(model, batching), start, [0, 1, 2, 3], 2)
+    local_trainer, start = make_trainer(model, "sequential"), copy_arrays(model)
+    together = train_each(make_trainer(model, batching), start, [0, 1, 2, 3], 2)
     for found, expected in zip(local_trainer.train_client(start, 1, 2), together[1], strict=True):
         np.testing.assert_array_equal(found, expected)
 
@@ -183,7 +183,7 @@ def test_the_device_decides_for_other_models(
 ) -> None:
     """Where there is no closed form a GPU trains clients together and a CPU each alone."""
     set_device(device, monkeypatch)
-    local_trainer = trainer(small_cnn(), batching)
+    local_trainer = make_trainer(small_cnn(), batching)
     assert local_trainer.is_batched() is expected
     alone = "alone, closed form" if device == "cpu" else "alone, autograd"
     assert local_trainer.mode == ("batched, autograd" if expected else alone)
@@ -224,7 +224,7 @@ def test_what_cannot_be_batched_trains_alone(
 ) -> None:
     """Whatever the setting and the device are."""
     set_device("cuda", monkeypatch)
-    local_trainer = trainer(make(), batching)
+    local_trainer = make_trainer(make(), batching)
     assert not local_trainer.is_batched()
     assert local_trainer.mode == "alone, autograd"
 
@@ -251,7 +251,7 @@ def test_what_vmap_cannot_run_trains_alone(monkeypatch: pytest.MonkeyPatch) -> N
     said: list[str] = []
     monkeypatch.setattr(module, "log", lambda _, text, *rest: said.append(text % rest))
     model = Branching()
-    local_trainer = trainer(model)
+    local_trainer = make_trainer(model)
     assert not local_trainer.is_batched()
     assert not local_trainer.is_batched()
     (line,) = said
@@ -262,13 +262,14 @@ def test_what_vmap_cannot_run_trains_alone(monkeypatch: pytest.MonkeyPatch) -> N
 def test_trying_changes_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """A trainer that tried whether vmap can run a model gives the models of one that did not."""
     model = small_cnn(0.3)
-    tried, fresh, start = trainer(model), trainer(model), copy_arrays(model)
+    tried, fresh, start = make_trainer(model), make_trainer(model), copy_arrays(model)
     set_device("cuda", monkeypatch)
     assert tried.is_batched()
 
     assert fresh.is_batched()
     for found, expected in zip(
-        *(each(local_trainer, start, [0, 1], 2) for local_trainer in (tried, fresh)), strict=True
+        *(train_each(local_trainer, start, [0, 1], 2) for local_trainer in (tried, fresh)),
+        strict=True,
     ):
         for array, other in zip(found, expected, strict=True):
             np.testing.assert_array_equal(array, other)
@@ -284,9 +285,9 @@ def test_compiled_training_is_as_ever(make: Any) -> None:
     """The same models to 1e-5 after a round, alone and together, with batches of two sizes."""
     model = make()
     start = copy_arrays(model)
-    expected = each(trainer(model), start, [0, 2])
+    expected = train_each(make_trainer(model), start, [0, 2])
     for batching in ("batched", "sequential"):
-        found = each(trainer(model, batching, compiled=True), start, [0, 2])
+        found = train_each(make_trainer(model, batching, compiled=True), start, [0, 2])
         for arrays, others in zip(found, expected, strict=True):
             for array, other in zip(arrays, others, strict=True):
                 np.testing.assert_allclose(array, other, rtol=0, atol=1e-5)

@@ -36,12 +36,12 @@ FEATURES, CLASSES = 6, 4
 DRAWS = partial(make_generator, 8)
 
 
-def problem(n: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def make_problem(n: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     rng = np.random.default_rng(n)
     return rng.standard_normal((n, FEATURES)), rng.integers(CLASSES, size=n)
 
 
-def model_of(precision: torch.dtype, seed: int = 3) -> LogisticRegression:
+def make_model(precision: torch.dtype, seed: int = 3) -> LogisticRegression:
     rng = np.random.default_rng(seed)
     model = LogisticRegression((FEATURES,), CLASSES).to(precision)
     for tensor in model.state_dict().values():
@@ -49,7 +49,7 @@ def model_of(precision: torch.dtype, seed: int = 3) -> LogisticRegression:
     return model
 
 
-def weights(model: nn.Module) -> sgd.Softmax:
+def get_weights(model: nn.Module) -> sgd.Softmax:
     return sgd.read([tensor.numpy().copy() for tensor in model.state_dict().values()])
 
 
@@ -66,7 +66,7 @@ HOW = {
 }
 
 
-def options(how: LocalSGDConfig) -> dict[str, Any]:
+def make_options(how: LocalSGDConfig) -> dict[str, Any]:
     names = ("batch_size", "local_epochs", "momentum", "weight_decay")
     return {name: getattr(how, name) for name in names} | {"mu": how.proximal_mu}
 
@@ -79,10 +79,15 @@ def test_train_is_the_formula(
     how: LocalSGDConfig, precision: torch.dtype, tolerance: float
 ) -> None:
     """Training equals SGD written from the formula, over the same random batches."""
-    x, y = problem(23)
-    model = model_of(precision)
+    x, y = make_problem(23)
+    model = make_model(precision)
     expected = sgd.train(
-        weights(model), x, y, make_generator(8, "batches"), rates=repeat(how.lr), **options(how)
+        get_weights(model),
+        x,
+        y,
+        make_generator(8, "batches"),
+        rates=repeat(how.lr),
+        **make_options(how),
     )
     train_model(
         model,
@@ -91,7 +96,7 @@ def test_train_is_the_formula(
         how,
         DRAWS,
     )
-    trained = weights(model)
+    trained = get_weights(model)
     np.testing.assert_allclose(trained.weight, expected.weight, rtol=0, atol=tolerance)
     np.testing.assert_allclose(trained.bias, expected.bias, rtol=0, atol=tolerance)
 
@@ -138,37 +143,37 @@ SCHEDULES: dict[str, tuple[LocalSGDConfig, Callable[[int, int], float]]] = {
 def test_learning_rate_schedules(name: str, t: int) -> None:
     """Every local step uses the rate of its round and step."""
     how, rate = SCHEDULES[name]
-    x, y = problem(23)
-    model = model_of(torch.float64)
+    x, y = make_problem(23)
+    model = make_model(torch.float64)
     expected = sgd.train(
-        weights(model),
+        get_weights(model),
         x,
         y,
         make_generator(8, "batches"),
         rates=[rate(t, i) for i in range(6)],
-        **options(how),
+        **make_options(how),
     )
     train_model(model, torch.from_numpy(x), torch.from_numpy(y), how, DRAWS, t=t)
-    np.testing.assert_allclose(weights(model).weight, expected.weight, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(get_weights(model).weight, expected.weight, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("how", HOW.values(), ids=list(HOW))
 @pytest.mark.parametrize("local_steps", [1, 4, 5, 7, 13])
 def test_local_steps_are_the_formula(how: LocalSGDConfig, local_steps: int) -> None:
     """I steps are the first I of enough epochs: in the reference the others have rate 0."""
-    x, y = problem(23)
-    model = model_of(torch.float64)
+    x, y = make_problem(23)
+    model = make_model(torch.float64)
     expected = sgd.train(
-        weights(model),
+        get_weights(model),
         x,
         y,
         make_generator(8, "batches"),
         rates=chain(repeat(how.lr, local_steps), repeat(0.0)),
-        **options(replace(how, local_epochs=local_steps)),
+        **make_options(replace(how, local_epochs=local_steps)),
     )
     how = replace(how, local_steps=local_steps)
     train_model(model, torch.from_numpy(x), torch.from_numpy(y), how, DRAWS)
-    trained = weights(model)
+    trained = get_weights(model)
     np.testing.assert_allclose(trained.weight, expected.weight, rtol=0, atol=1e-10)
     np.testing.assert_allclose(trained.bias, expected.bias, rtol=0, atol=1e-10)
 
@@ -176,12 +181,12 @@ def test_local_steps_are_the_formula(how: LocalSGDConfig, local_steps: int) -> N
 @pytest.mark.parametrize("how", HOW.values(), ids=list(HOW))
 def test_the_steps_of_the_epochs_are_the_epochs(how: LocalSGDConfig) -> None:
     """As many steps as E epochs have give the model of E epochs, to the last bit."""
-    x, y = (torch.from_numpy(a) for a in problem(23))
+    x, y = (torch.from_numpy(a) for a in make_problem(23))
     ends = []
     for one in (how, replace(how, local_epochs=99, local_steps=how.count_steps(23))):
-        model = model_of(torch.float32)
+        model = make_model(torch.float32)
         train_model(model, x.float(), y, one, DRAWS)
-        ends.append(weights(model))
+        ends.append(get_weights(model))
     np.testing.assert_array_equal(ends[0].weight, ends[1].weight)
     np.testing.assert_array_equal(ends[0].bias, ends[1].bias)
 
@@ -200,7 +205,7 @@ class Spy(nn.Module):
         return logits
 
 
-def rows_of(n: int, how: LocalSGDConfig) -> list[list[int]]:
+def list_rows(n: int, how: LocalSGDConfig) -> list[list[int]]:
     """Return the samples of each batch that a client with n samples trains on."""
     spy = Spy(1)
     train_model(spy, torch.arange(float(n))[:, None], torch.zeros(n, dtype=torch.int64), how, DRAWS)
@@ -209,7 +214,7 @@ def rows_of(n: int, how: LocalSGDConfig) -> list[list[int]]:
 
 def test_local_steps_go_through_fresh_permutations() -> None:
     """When all samples were used the next permutation begins, and it is another one."""
-    batches = rows_of(23, LocalSGDConfig(0.1, 5, 1, local_steps=12))
+    batches = list_rows(23, LocalSGDConfig(0.1, 5, 1, local_steps=12))
     assert [len(rows) for rows in batches] == [5, 5, 5, 5, 3] * 2 + [5, 5]
     first, second = (
         [row for rows in part for row in rows] for part in (batches[:5], batches[5:10])
@@ -222,7 +227,7 @@ def test_local_steps_go_through_fresh_permutations() -> None:
 @pytest.mark.parametrize("n", [1, 3])
 def test_fewer_samples_than_a_batch(n: int) -> None:
     """A client with fewer samples than a batch takes each of its steps on all it has."""
-    batches = rows_of(n, LocalSGDConfig(0.1, 16, 1, local_steps=5))
+    batches = list_rows(n, LocalSGDConfig(0.1, 16, 1, local_steps=5))
     assert [sorted(rows) for rows in batches] == [list(range(n))] * 5
 
 
@@ -244,7 +249,7 @@ def test_augmentation_is_for_training_only(name: str) -> None:
     assert torch.equal(labels, y)
 
 
-def cnn(dropout: float) -> SmallCNN:
+def make_cnn(dropout: float) -> SmallCNN:
     with seed_torch(5, torch.device("cpu")):
         return SmallCNN((1, 8, 8), CLASSES, (16,), dropout)
 
@@ -252,20 +257,20 @@ def cnn(dropout: float) -> SmallCNN:
 IMAGES, LABELS = torch.linspace(0, 1, 9 * 64).reshape(9, 1, 8, 8), torch.arange(9) % CLASSES
 
 
-def trained_cnn(dropout: float, draws: RngFactory = DRAWS) -> torch.Tensor:
-    model = cnn(dropout)
+def train_cnn(dropout: float, draws: RngFactory = DRAWS) -> torch.Tensor:
+    model = make_cnn(dropout)
     train_model(model, IMAGES, LABELS, LocalSGDConfig(0.1, 4, 2), draws)
     return model.logits.weight.detach()
 
 
 def test_dropout_draws_from_its_stream() -> None:
     """What dropout drops follows from the stream, not from what torch's generator did before."""
-    first = trained_cnn(0.5)
+    first = train_cnn(0.5)
     torch.manual_seed(77)
     before = torch.get_rng_state()
-    assert torch.equal(trained_cnn(0.5), first)
+    assert torch.equal(train_cnn(0.5), first)
     assert torch.equal(torch.get_rng_state(), before)
-    assert not torch.equal(trained_cnn(0.0), first)
+    assert not torch.equal(train_cnn(0.0), first)
 
 
 @pytest.mark.parametrize("key", [{"client": 1}, {"round_number": 1}])
@@ -275,15 +280,15 @@ def test_dropout_differs_between_clients_and_rounds(key: dict[str, int]) -> None
     def draws(purpose: str) -> np.random.Generator:
         return make_generator(8, purpose, **(key if purpose == "dropout" else {}))
 
-    assert not torch.equal(trained_cnn(0.5, draws), trained_cnn(0.5))
-    assert torch.equal(trained_cnn(0.0, draws), trained_cnn(0.0))
+    assert not torch.equal(train_cnn(0.5, draws), train_cnn(0.5))
+    assert torch.equal(train_cnn(0.0, draws), train_cnn(0.0))
 
 
 def test_a_failure_in_training_puts_the_generator_back() -> None:
     """A model that raises while dropout is seeded leaves torch's generator as it was."""
     before = torch.get_rng_state()
     with pytest.raises(RuntimeError, match="shape"):
-        train_model(cnn(0.5), torch.zeros(2, 1, 20, 20), LABELS[:2], HOW["plain"], DRAWS)
+        train_model(make_cnn(0.5), torch.zeros(2, 1, 20, 20), LABELS[:2], HOW["plain"], DRAWS)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -305,7 +310,7 @@ def test_only_what_is_needed_is_drawn(
         asked.append(purpose)
         return make_generator(1, purpose)
 
-    train_model(cnn(dropout), IMAGES, LABELS, how, draws)
+    train_model(make_cnn(dropout), IMAGES, LABELS, how, draws)
     assert sorted(asked) == sorted(purposes)
 
 
@@ -324,9 +329,9 @@ def test_settings_of_local_training() -> None:
 
 def test_momentum_starts_at_zero_in_every_call() -> None:
     """A second call with the same start and stream ends at the same model as the first."""
-    x, y = problem(12)
+    x, y = make_problem(12)
     ends = []
-    model = model_of(torch.float64)
+    model = make_model(torch.float64)
     start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     for _ in range(2):
         model.load_state_dict(start)
@@ -337,7 +342,7 @@ def test_momentum_starts_at_zero_in_every_call() -> None:
             HOW["momentum"],
             partial(make_generator, 1),
         )
-        ends.append(weights(model))
+        ends.append(get_weights(model))
     np.testing.assert_array_equal(ends[0].weight, ends[1].weight)
     assert not np.array_equal(ends[0].weight, start["linear.weight"].numpy())
 
@@ -351,7 +356,7 @@ def test_train_works_in_training_mode_and_evaluate_does_not() -> None:
             modes.append(self.training)
             return super().forward(x)
 
-    x, y = problem(4)
+    x, y = make_problem(4)
     model = Spy((FEATURES,), CLASSES).double()
     inputs, labels = torch.from_numpy(x), torch.from_numpy(y)
     evaluate_clients(model, inputs, labels, [len(labels)])
@@ -386,7 +391,7 @@ TASKS: dict[str, tuple[Task, int, Callable[[Any, Any], NDArray[np.float64]]]] = 
 }
 
 
-def task_problem(name: str, n: int) -> tuple[NDArray[np.float64], NDArray[Any]]:
+def make_task_problem(name: str, n: int) -> tuple[NDArray[np.float64], NDArray[Any]]:
     rng = np.random.default_rng(n)
     shape = (n, 5) if name == "sequence" else (n,)
     x = rng.standard_normal((*shape, FEATURES))
@@ -403,7 +408,7 @@ def task_problem(name: str, n: int) -> tuple[NDArray[np.float64], NDArray[Any]]:
 def test_every_task_trains_by_its_formula(name: str) -> None:
     """Each step goes down the slope of the batch's mean loss, as written without autograd."""
     task, outputs, slope = TASKS[name]
-    x, y = task_problem(name, 23)
+    x, y = make_task_problem(name, 23)
     model = EachToken(FEATURES, CLASSES)
     model.linear = nn.Linear(FEATURES, outputs, dtype=torch.float64)
     weight, bias = (p.detach().numpy().copy() for p in model.parameters())
@@ -479,4 +484,4 @@ def test_batch_normalization_leaves_out_a_last_batch_of_one() -> None:
 
 def test_without_normalization_a_batch_of_one_is_trained_on() -> None:
     """Every sample is in every epoch."""
-    assert [len(rows) for rows in rows_of(21, LocalSGDConfig(0.1, 5, 1))] == [5, 5, 5, 5, 1]
+    assert [len(rows) for rows in list_rows(21, LocalSGDConfig(0.1, 5, 1))] == [5, 5, 5, 5, 1]

@@ -79,11 +79,11 @@ def test_workers_run_side_by_side_and_last() -> None:
     """Two items that wait for each other both end; a second call finds the same threads."""
     meeting = threading.Barrier(2, timeout=20)
 
-    def met(_: int) -> str:
+    def start_at_barrier(_: int) -> str:
         meeting.wait()
         return threading.current_thread().name
 
-    names = [{*WorkerPool(2).map(met, [0, 1], prefetch=2)} for _ in range(2)]
+    names = [{*WorkerPool(2).map(start_at_barrier, [0, 1], prefetch=2)} for _ in range(2)]
     assert len(names[0]) == 2
     assert names[0] == names[1]
     assert threading.current_thread().name not in names[0]

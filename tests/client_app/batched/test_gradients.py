@@ -30,7 +30,7 @@ DENSE = {
 }
 
 
-def stacked_of(model: nn.Module, clients: int) -> tuple[StackedTensors, StackedTensors]:
+def stack_models(model: nn.Module, clients: int) -> tuple[StackedTensors, StackedTensors]:
     """Return parameters, another for each client, and buffers."""
     generator = torch.Generator().manual_seed(1)
     parameters = {
@@ -46,7 +46,7 @@ def stacked_of(model: nn.Module, clients: int) -> tuple[StackedTensors, StackedT
     return parameters, buffers
 
 
-def batches_of(sizes: list[int], shape: tuple[int, ...], classes: int = CLASSES) -> Batches:
+def make_batches(sizes: list[int], shape: tuple[int, ...], classes: int = CLASSES) -> Batches:
     """Return batches of these sizes, what does not count being a copy of the first sample."""
     generator = torch.Generator().manual_seed(2)
     m, b = len(sizes), max(sizes)
@@ -65,7 +65,7 @@ def scale_batches(gradients: Gradients, batches: Batches, scale: torch.Tensor) -
     return replace(batches, coefficients=coefficients)
 
 
-def by_autograd(
+def compute_by_autograd(
     model: nn.Module,
     task: AnyTask,
     start: tuple[StackedTensors, StackedTensors],
@@ -96,9 +96,9 @@ def by_autograd(
 def check(gradients: Gradients, model: nn.Module, task: AnyTask, batches: Batches) -> None:
     """Compare with autograd, for factors of both signs, added to what is there."""
     m = len(batches.sizes)
-    parameters, buffers = stacked_of(model, m)
+    parameters, buffers = stack_models(model, m)
     scale = torch.linspace(-1.5, 2.0, m, dtype=torch.float64)
-    expected, after = by_autograd(model, task, (parameters, buffers), batches, scale)
+    expected, after = compute_by_autograd(model, task, (parameters, buffers), batches, scale)
     given_parameters = {name: p.clone() for name, p in parameters.items()}
     into = {name: torch.ones_like(p) for name, p in parameters.items()}
     inputs = batches.x.clone()
@@ -114,9 +114,9 @@ def check(gradients: Gradients, model: nn.Module, task: AnyTask, batches: Batche
 def check_step(gradients: Gradients, model: nn.Module, task: AnyTask, batches: Batches) -> None:
     """Compare a step of gradient descent in place."""
     m = len(batches.sizes)
-    parameters, buffers = stacked_of(model, m)
+    parameters, buffers = stack_models(model, m)
     rates = torch.linspace(0.1, 0.9, m, dtype=torch.float64)
-    gradient, _ = by_autograd(model, task, (parameters, buffers), batches, -rates)
+    gradient, _ = compute_by_autograd(model, task, (parameters, buffers), batches, -rates)
     expected = {name: p + gradient[name] for name, p in parameters.items()}
     gradients.accumulate(parameters, buffers, parameters, scale_batches(gradients, batches, -rates))
     for name, p in expected.items():
@@ -135,8 +135,8 @@ def test_the_closed_form_is_the_gradient(
     assert dense is not None
     shape = (2, 3) if name == "mlp" else (FEATURES,)
     for use in (check, check_step):
-        use(dense, model, task, batches_of(sizes, shape))
-        use(FunctionalGradients(model, task), model, task, batches_of(sizes, shape))
+        use(dense, model, task, make_batches(sizes, shape))
+        use(FunctionalGradients(model, task), model, task, make_batches(sizes, shape))
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=6), st.sampled_from(sorted(DENSE)))
@@ -146,7 +146,7 @@ def test_the_closed_form_of_any_sizes(sizes: list[int], name: str) -> None:
     model, task = DENSE[name], CrossEntropy(WEIGHTS)
     dense = build_dense_gradients(model, task)
     assert dense is not None
-    check(dense, model, task, batches_of(sizes, (FEATURES,)))
+    check(dense, model, task, make_batches(sizes, (FEATURES,)))
 
 
 @pytest.mark.parametrize("weights", [None, WEIGHTS[2:]], ids=["plain", "class weights"])
@@ -159,9 +159,9 @@ def test_the_closed_form_of_one_logit(weights: torch.Tensor | None, hidden: int 
     assert dense is not None
     for sizes in (SIZES, [3]):
         for use in (check, check_step):
-            use(dense, model, task, batches_of(sizes, (FEATURES,), classes=2))
-    whole = batches_of([37] * 4, (FEATURES,), classes=2)
-    parameters, buffers = stacked_of(model, 4)
+            use(dense, model, task, make_batches(sizes, (FEATURES,), classes=2))
+    whole = make_batches([37] * 4, (FEATURES,), classes=2)
+    parameters, buffers = stack_models(model, 4)
     rates = torch.linspace(0.1, 0.9, 4, dtype=torch.float64)
     together = {name: p.clone() for name, p in parameters.items()}
     dense.accumulate(together, buffers, together, scale_batches(dense, whole, rates))
@@ -181,9 +181,9 @@ def test_a_batch_without_weight_has_no_gradient() -> None:
         task = CrossEntropy(WEIGHTS)
         dense = build_dense_gradients(model, task)
         assert dense is not None, name
-        batches = batches_of([3, 3], (FEATURES,))
+        batches = make_batches([3, 3], (FEATURES,))
         batches = replace(batches, y=torch.tensor([[1, 1, 1], [1, 2, 1]]))
-        parameters, buffers = stacked_of(model, 2)
+        parameters, buffers = stack_models(model, 2)
         into = {n: torch.zeros_like(p) for n, p in parameters.items()}
         ones = torch.ones(2, dtype=torch.float64)
         dense.accumulate(parameters, buffers, into, scale_batches(dense, batches, ones))
@@ -196,11 +196,11 @@ def test_huge_logits_have_a_finite_gradient() -> None:
     model, task = DENSE["logistic_regression"], CrossEntropy()
     dense = build_dense_gradients(model, task)
     assert dense is not None
-    parameters, buffers = stacked_of(model, 2)
+    parameters, buffers = stack_models(model, 2)
     parameters["linear.weight"] *= 1e6
-    batches = batches_of([3, 2], (FEATURES,))
+    batches = make_batches([3, 2], (FEATURES,))
     scale = torch.ones(2, dtype=torch.float64)
-    expected, _ = by_autograd(model, task, (parameters, buffers), batches, scale)
+    expected, _ = compute_by_autograd(model, task, (parameters, buffers), batches, scale)
     into = {name: torch.zeros_like(p) for name, p in parameters.items()}
     dense.accumulate(parameters, buffers, into, scale_batches(dense, batches, scale))
     for name, gradient in into.items():
@@ -216,7 +216,7 @@ class Sum(CrossEntropy):
     """A kind of cross entropy that may compute something else."""
 
 
-def frozen() -> nn.Module:
+def make_frozen_mlp() -> nn.Module:
     model = MLP((FEATURES,), CLASSES, 5)
     model.layers[1].requires_grad_(False)
     return model
@@ -230,7 +230,7 @@ def frozen() -> nn.Module:
         (DENSE["mlp"], SequenceCrossEntropy()),
         (Own((FEATURES,), CLASSES), CrossEntropy()),
         (DENSE["mlp"], Sum()),
-        (frozen(), CrossEntropy()),
+        (make_frozen_mlp(), CrossEntropy()),
     ],
     ids=["cnn", "number", "sequence", "subclass", "other loss", "frozen layer"],
 )
@@ -246,7 +246,7 @@ def test_batch_normalization() -> None:
     """
     torch.manual_seed(0)
     model = CNN((1, 16, 16), CLASSES).double()
-    batches = batches_of([5, 3, 5, 4], (1, 16, 16))
+    batches = make_batches([5, 3, 5, 4], (1, 16, 16))
     check(FunctionalGradients(model.train(), CrossEntropy()), model, CrossEntropy(), batches)
 
 
@@ -255,7 +255,7 @@ def test_dropout_masks() -> None:
     model = replace_dropout(
         SmallCNN((1, 8, 8), CLASSES, (6,), 0.4).double(), torch.zeros(2, 1, 8, 8).double()
     ).train()
-    batches = batches_of(SIZES, (1, 8, 8))
+    batches = make_batches(SIZES, (1, 8, 8))
     rng = np.random.default_rng(0)
     masks = {
         name: torch.stack([layer.draw_mask(5, rng) for _ in SIZES]).double()
@@ -270,7 +270,7 @@ def test_dropout_masks() -> None:
 def test_other_tasks(task: AnyTask) -> None:
     """Any loss that autograd can take."""
     model = MLP((FEATURES,), 1, 5).double()
-    batches = batches_of(SIZES, (FEATURES,), classes=2)
+    batches = make_batches(SIZES, (FEATURES,), classes=2)
     if isinstance(task, SquaredError):
         batches = replace(batches, y=batches.y.double() - 0.3)
     check(FunctionalGradients(model, task), model, task, batches)
@@ -279,8 +279,8 @@ def test_other_tasks(task: AnyTask) -> None:
 def test_what_draws_numbers_is_refused() -> None:
     """A layer that draws from torch's generator would give clients what they do not have alone."""
     model = nn.Sequential(nn.Linear(FEATURES, CLASSES), nn.Dropout(0.5)).double()
-    parameters, buffers = stacked_of(model, 2)
+    parameters, buffers = stack_models(model, 2)
     into = {name: torch.zeros_like(p) for name, p in parameters.items()}
     functional = FunctionalGradients(model, CrossEntropy())
     with pytest.raises(RuntimeError, match="randomness"):
-        functional.accumulate(parameters, buffers, into, batches_of([2, 2], (FEATURES,)))
+        functional.accumulate(parameters, buffers, into, make_batches([2, 2], (FEATURES,)))

@@ -58,7 +58,7 @@ class Problem:
     task: CrossEntropy
     dtype: torch.dtype
 
-    def examples(self, hosted: Iterable[int]) -> Examples:
+    def make_examples(self, hosted: Iterable[int]) -> Examples:
         """Return the training rows of the clients that a process hosts, in its order."""
         return get_examples({k: self.data[k] for k in hosted}, dtype=self.dtype)
 
@@ -81,7 +81,7 @@ def problem(rng: np.random.Generator) -> Problem:
     return Problem(data, model.to(dtype), CrossEntropy(weights), dtype)
 
 
-def groups(rng: np.random.Generator, clients: int) -> list[list[int]]:
+def list_groups(rng: np.random.Generator, clients: int) -> list[list[int]]:
     """Return every client alone, every second one, all in another order, and half of them."""
     shuffled = rng.permutation(clients).tolist()
     half = rng.permutation(clients)[: max(1, clients // 2)].tolist()
@@ -116,14 +116,14 @@ def test_a_client_trains_to_the_same_bits_in_any_group(
     everyone = range(len(case.data))
     with use_torch_threads(1):
         whole = train_batched(everyone, everyone, PLENTY)
-        for group in groups(rng, len(case.data)):
+        for group in list_groups(rng, len(case.data)):
             hosted = everyone if rng.random() < 0.5 else group
             found = train_batched(group, hosted, int(rng.choice([1, 20_000, PLENTY])))
             assert_same_bits(found, [tensor[group] for tensor in whole])
     assert not np.array_equal(whole[-1][0], start[-1])
 
 
-def bits(measured: ClientMetrics) -> bytes:
+def get_bits(measured: ClientMetrics) -> bytes:
     """Return all numbers of a measurement in bytes: NaN equals itself, 0 differs from -0."""
     numbers = (measured.num_examples, measured.loss, measured.accuracy, measured.metric)
     return np.array(numbers, dtype=np.float64).tobytes()
@@ -143,11 +143,11 @@ def test_a_client_measures_the_same_bits_in_any_group(seed: int) -> None:
     ) -> dict[int, bytes]:
         measuring = DenseEvaluator(gradients, case.examples(hosted), case.task, rows)
         found = measuring.evaluate(state, clients, metric, WorkerPool(workers))
-        return {client: bits(one) for client, one in zip(clients, found, strict=True)}
+        return {client: get_bits(one) for client, one in zip(clients, found, strict=True)}
 
     everyone = range(len(case.data))
     whole = evaluate_bits(everyone, everyone, 4096, 1)
-    for group in groups(rng, len(case.data)):
+    for group in list_groups(rng, len(case.data)):
         hosted = everyone if rng.random() < 0.5 else group
         rows, workers = int(rng.choice([1, 100, 4096])), int(rng.integers(1, 4))
         assert evaluate_bits(group, hosted, rows, workers) == {k: whole[k] for k in group}
@@ -170,7 +170,7 @@ def test_a_client_measures_the_same_bits_with_convolutions(
         measurements: CachedEvaluator = make_cached_evaluator({k: data[k] for k in clients}, model)
         arrays = copy_arrays(model)
         measurements.prepare(arrays, "train", clients)
-        return {k: bits(measurements.evaluate(arrays, "train", k)) for k in clients}
+        return {k: get_bits(measurements.evaluate(arrays, "train", k)) for k in clients}
 
     whole = evaluate_bits(range(len(data)), 1)
     assert len(set(whole.values())) == len(data)

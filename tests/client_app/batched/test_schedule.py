@@ -19,7 +19,7 @@ from client_app.training import LocalSGDConfig, TheoremLR, train_model
 SEED, T = 4, 2
 
 
-def examples_of(counts: list[int]) -> Examples:
+def make_examples(counts: list[int]) -> Examples:
     """Return clients whose samples are the numbers of their rows."""
     ends = np.cumsum(counts)
     rows = {k: np.arange(e - c, e) for k, (c, e) in enumerate(zip(counts, ends, strict=True))}
@@ -31,13 +31,13 @@ def examples_of(counts: list[int]) -> Examples:
     )
 
 
-def schedule_of(
+def make_schedule(
     counts: list[int], how: LocalSGDConfig, *, normalizes: bool = False, t: int = T
 ) -> BatchSchedule:
     clients = range(len(counts))
     draws = [partial(make_generator, SEED, round_number=t + 1, client=k) for k in clients]
     return build_batch_schedule(
-        clients, draws, examples_of(counts), how, t=t, batch_norm=normalizes
+        clients, draws, make_examples(counts), how, t=t, batch_norm=normalizes
     )
 
 
@@ -57,11 +57,11 @@ class Spy(nn.Module):
         return logits
 
 
-def alone(
+def list_sequential_batches(
     counts: list[int], client: int, how: LocalSGDConfig, *, normalizes: bool
 ) -> list[list[int]]:
     """Return the rows of each step of a client that trains alone."""
-    x, y = examples_of(counts).select_clients([client])
+    x, y = make_examples(counts).select_clients([client])
     spy = Spy(normalizes=normalizes)
     train_model(
         spy, x, y, how, partial(make_generator, SEED, round_number=T + 1, client=client), t=T
@@ -69,7 +69,7 @@ def alone(
     return spy.batches
 
 
-def batches(schedule: BatchSchedule, place: int) -> list[list[int]]:
+def list_batches(schedule: BatchSchedule, place: int) -> list[list[int]]:
     """Return the rows of each step of the client in this place."""
     steps = zip(schedule.rows[:, place].tolist(), schedule.sizes[:, place].tolist(), strict=True)
     return [rows[:size] for rows, size in steps if size]
@@ -94,19 +94,21 @@ def test_the_rows_are_those_of_training_alone(
     """Every client's batches are its own, in its own order, whatever the others have."""
     if normalizes and (how.batch_size == 1 or 1 in counts):
         with pytest.raises(DataError, match="batch normalization needs"):
-            schedule_of(counts, how, normalizes=True)
+            make_schedule(counts, how, normalizes=True)
         return
-    schedule = schedule_of(counts, how, normalizes=normalizes)
+    schedule = make_schedule(counts, how, normalizes=normalizes)
     assert sorted(schedule.order) == list(range(len(counts)))
     for place, client in enumerate(schedule.order):
-        assert batches(schedule, place) == alone(counts, client, how, normalizes=normalizes)
+        assert list_batches(schedule, place) == list_sequential_batches(
+            counts, client, how, normalizes=normalizes
+        )
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.sampled_from([None, 7]))
 @settings(max_examples=40, deadline=None)
 def test_shapes_and_what_counts(counts: list[int], local_steps: int | None) -> None:
     """Those with most steps come first; what is padded is a row of the same batch."""
-    schedule = schedule_of(counts, LocalSGDConfig(0.1, 8, 2, local_steps=local_steps))
+    schedule = make_schedule(counts, LocalSGDConfig(0.1, 8, 2, local_steps=local_steps))
     steps, clients, widest = schedule.rows.shape
     assert schedule.sizes.shape == schedule.learning_rates.shape == (steps, clients)
     assert (clients, widest) == (len(counts), min(8, max(counts)))
@@ -127,7 +129,7 @@ def test_shapes_and_what_counts(counts: list[int], local_steps: int | None) -> N
 
 def test_clients_with_as_many_steps_stay_in_order() -> None:
     """Only those with more steps overtake."""
-    assert schedule_of([8, 5, 20, 6, 20], LocalSGDConfig(0.1, 8, 2)).order == (2, 4, 0, 1, 3)
+    assert make_schedule([8, 5, 20, 6, 20], LocalSGDConfig(0.1, 8, 2)).order == (2, 4, 0, 1, 3)
 
 
 RATES = {
@@ -145,7 +147,7 @@ RATES = {
 def test_rates(name: str, t: int) -> None:
     """Each step has the rate of its round and step; the theorem's is of the client's own steps."""
     how, counts = RATES[name], [23, 5, 40]
-    schedule = schedule_of(counts, how, t=t)
+    schedule = make_schedule(counts, how, t=t)
     assert schedule.learning_rates.dtype == torch.float64
     for place, client in enumerate(schedule.order):
         steps = how.count_steps(counts[client])
@@ -161,14 +163,14 @@ def test_rates(name: str, t: int) -> None:
 def test_batches_follow_from_client_and_round() -> None:
     """A client's rows do not depend on who else trains; another round has others."""
     how = LocalSGDConfig(0.1, 4, 2)
-    examples = examples_of([9, 9, 9])
+    examples = make_examples([9, 9, 9])
 
-    def rows(clients: list[int], t: int) -> dict[int, list[list[int]]]:
+    def get_rows(clients: list[int], t: int) -> dict[int, list[list[int]]]:
         draws = [partial(make_generator, SEED, round_number=t + 1, client=k) for k in clients]
         schedule = build_batch_schedule(clients, draws, examples, how, t=t, batch_norm=False)
-        return {clients[i]: batches(schedule, place) for place, i in enumerate(schedule.order)}
+        return {clients[i]: list_batches(schedule, place) for place, i in enumerate(schedule.order)}
 
-    together, alone, later = rows([2, 0, 1], 0), rows([1], 0), rows([1], 1)
+    together, alone, later = get_rows([2, 0, 1], 0), get_rows([1], 0), get_rows([1], 1)
     assert together[1] == alone[1]
     assert sorted(row for batch in together[2][:3] for row in batch) == list(range(18, 27))
     assert later[1] != alone[1]

@@ -86,18 +86,18 @@ CASES = [
 ]
 
 
-def model_of(kind: Kind, dtype: torch.dtype) -> nn.Module:
+def make_model(kind: Kind, dtype: torch.dtype) -> nn.Module:
     with seed_torch(5, CPU):
         model = kind.make().to(dtype)
     return replace_dropout(model, torch.zeros((2, *kind.shape), dtype=dtype))
 
 
-def problem(kind: Kind, dtype: torch.dtype = torch.float64) -> tuple[nn.Module, Examples]:
+def make_problem(kind: Kind, dtype: torch.dtype = torch.float64) -> tuple[nn.Module, Examples]:
     data = make_ragged_data(kind.counts, kind.shape, CLASSES)
-    return model_of(kind, dtype), get_examples(data, dtype=dtype)
+    return make_model(kind, dtype), get_examples(data, dtype=dtype)
 
 
-def alone(
+def train_sequentially(
     model: nn.Module, examples: Examples, how: LocalSGDConfig, task: Task, clients: Sequence[int]
 ) -> list[NDArray[Any]]:
     """Return the clients' models, trained one after the other, stacked."""
@@ -113,7 +113,7 @@ def alone(
     return [np.stack(arrays) for arrays in zip(*models, strict=True)]
 
 
-def together(
+def train_batched(
     model: nn.Module,
     examples: Examples,
     how: LocalSGDConfig,
@@ -144,11 +144,11 @@ def check(
     tolerance: float = 1e-10,
 ) -> None:
     """Compare all clients' models, of which everyone's differs from what was received."""
-    model, examples = problem(kind, dtype)
+    model, examples = make_problem(kind, dtype)
     before = copy_arrays(model)
     chosen_task, clients = task or CrossEntropy(), range(len(kind.counts))
-    expected = alone(model, examples, how, chosen_task, clients)
-    found = together(model, examples, how, chosen_task, clients)
+    expected = train_sequentially(model, examples, how, chosen_task, clients)
+    found = train_batched(model, examples, how, chosen_task, clients)
     assert_close(found, expected, tolerance)
     for position in (0, -1):
         assert all(not np.array_equal(array, before[position]) for array in found[position])
@@ -212,12 +212,14 @@ def test_other_tasks(task: Task) -> None:
     """A model of one output, for which there is no closed form."""
     kind = Kind(lambda: MLP((5,), 1, 4), (5,), RAGGED, 0.05)
     data = make_ragged_data(kind.counts, kind.shape, 2)
-    model, examples = model_of(kind, torch.float64), get_examples(data, dtype=torch.float64)
+    model, examples = make_model(kind, torch.float64), get_examples(data, dtype=torch.float64)
     if isinstance(task, SquaredError):
         examples._y = examples._y.double() - 0.3
     everyone = range(len(RAGGED))
-    expected = alone(model, examples, OPTIONS["momentum"], task, everyone)
-    assert_close(together(model, examples, OPTIONS["momentum"], task, everyone), expected, 1e-10)
+    expected = train_sequentially(model, examples, OPTIONS["momentum"], task, everyone)
+    assert_close(
+        train_batched(model, examples, OPTIONS["momentum"], task, everyone), expected, 1e-10
+    )
 
 
 @given(
@@ -234,15 +236,15 @@ def test_any_numbers_of_samples(
     """However unequal the clients are, with a closed form and without."""
     kind = Kind(lambda: MLP((3,), CLASSES, 4), (3,), counts, 0.1)
     how = LocalSGDConfig(0.1, batch_size, 2, momentum, local_steps=local_steps)
-    model, examples = problem(kind)
+    model, examples = make_problem(kind)
     task = CrossEntropy() if dense else Weighted()
     everyone = range(len(counts))
     batched = BatchedTrainer(
         TrainingSetup(model, examples, how, task, seed=SEED), memory_bytes=PLENTY
     )
     assert batched.closed_form is dense
-    expected = alone(model, examples, how, task, everyone)
-    assert_close(together(model, examples, how, task, everyone), expected, 1e-10)
+    expected = train_sequentially(model, examples, how, task, everyone)
+    assert_close(train_batched(model, examples, how, task, everyone), expected, 1e-10)
 
 
 class Weighted(CrossEntropy):
@@ -252,20 +254,20 @@ class Weighted(CrossEntropy):
 @pytest.mark.parametrize("kind", ["mlp", "small_cnn, dropout", "cnn"])
 def test_who_else_trains_does_not_matter(kind: str) -> None:
     """A client's model is the same in any order, in any company, and alone."""
-    model, examples = problem(KINDS[kind])
+    model, examples = make_problem(KINDS[kind])
     how = replace(OPTIONS["momentum"], lr=KINDS[kind].lr, augmentation="none")
-    everyone = alone(model, examples, how, CrossEntropy(), range(5))
+    everyone = train_sequentially(model, examples, how, CrossEntropy(), range(5))
     for clients in ([4, 2, 0, 3, 1], [3, 1], [2], [0, 4]):
-        found = together(model, examples, how, CrossEntropy(), clients)
+        found = train_batched(model, examples, how, CrossEntropy(), clients)
         assert_close(found, [array[clients] for array in everyone], 1e-10)
 
 
 @pytest.mark.parametrize("kind", ["mlp", "small_cnn, dropout"])
 def test_as_many_at_once_as_memory_allows(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With little memory clients train in several groups, one by one at the least."""
-    model, examples = problem(KINDS[kind])
+    model, examples = make_problem(KINDS[kind])
     how, task = replace(OPTIONS["momentum"], lr=KINDS[kind].lr), CrossEntropy()
-    expected = alone(model, examples, how, task, range(5))
+    expected = train_sequentially(model, examples, how, task, range(5))
     batched = BatchedTrainer(
         TrainingSetup(model, examples, how, task, seed=SEED), memory_bytes=PLENTY
     )
@@ -283,7 +285,7 @@ def test_as_many_at_once_as_memory_allows(kind: str, monkeypatch: pytest.MonkeyP
     of_groups = {0: [1] * 5, of_one: [1] * 5, 3 * of_one: [3, 2], 4 * of_one: [3, 2], PLENTY: [5]}
     for memory_bytes, sizes in of_groups.items():
         groups.clear()
-        found = together(model, examples, how, task, range(5), memory_bytes=memory_bytes)
+        found = train_batched(model, examples, how, task, range(5), memory_bytes=memory_bytes)
         assert groups == sizes
         assert_close(found, expected, 1e-10)
 
@@ -291,15 +293,15 @@ def test_as_many_at_once_as_memory_allows(kind: str, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("kind", ["mlp", "small_cnn"])
 def test_frozen_parameters_stay(kind: str) -> None:
     """What needs no gradient is what was received; all else is trained as alone."""
-    model, examples = problem(KINDS[kind])
+    model, examples = make_problem(KINDS[kind])
     how = OPTIONS["momentum, decay, proximal"]
     names = list(model.state_dict())
     parameters = dict(model.named_parameters())
     for name in names[:2]:
         parameters[name].requires_grad_(False)
     start = copy_arrays(model)
-    expected = alone(model, examples, how, CrossEntropy(), range(5))
-    found = together(model, examples, how, CrossEntropy(), range(5))
+    expected = train_sequentially(model, examples, how, CrossEntropy(), range(5))
+    found = train_batched(model, examples, how, CrossEntropy(), range(5))
     assert_close(found, expected, 1e-10)
     for position, array in enumerate(found):
         assert np.array_equal(array, np.stack([start[position]] * 5)) is (position < 2)
@@ -307,20 +309,20 @@ def test_frozen_parameters_stay(kind: str) -> None:
 
 def test_inputs_that_are_not_ready() -> None:
     """Batches made when they are needed give the same models, to the last bit."""
-    model, ready = problem(KINDS["mlp"])
+    model, ready = make_problem(KINDS["mlp"])
     data = make_ragged_data(RAGGED, KINDS["mlp"].shape, CLASSES)
     pool = build_pooled_split(
         {k: select_split(client_data, "train") for k, client_data in data.items()}
     )
     made = Examples(pool, CPU, torch.float64, max_resident_bytes=0)
     how, task = OPTIONS["plain"], CrossEntropy()
-    both = [together(model, examples, how, task, range(5)) for examples in (ready, made)]
+    both = [train_batched(model, examples, how, task, range(5)) for examples in (ready, made)]
     assert_close(both[0], both[1], 0)
 
 
 def test_nothing_is_remembered() -> None:
     """A second round from the same model is the same, whatever was trained in between."""
-    model, examples = problem(KINDS["small_cnn, dropout"])
+    model, examples = make_problem(KINDS["small_cnn, dropout"])
     task, how = CrossEntropy(), OPTIONS["momentum"]
     batched = BatchedTrainer(
         TrainingSetup(model, examples, how, task, seed=SEED), memory_bytes=PLENTY
@@ -336,15 +338,15 @@ def test_nothing_is_remembered() -> None:
 
 def test_torchs_generator_has_no_part() -> None:
     """Training together neither uses nor advances torch's global generator."""
-    model, examples = problem(KINDS["small_cnn, dropout"])
+    model, examples = make_problem(KINDS["small_cnn, dropout"])
     before = torch.get_rng_state()
-    together(model, examples, OPTIONS["plain"], CrossEntropy(), range(5))
+    train_batched(model, examples, OPTIONS["plain"], CrossEntropy(), range(5))
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_batch_normalization_needs_two_samples() -> None:
     """A client with one sample is refused in one line, as when it trains alone."""
     kind = replace(KINDS["cnn"], counts=[8, 1])
-    model, examples = problem(kind)
+    model, examples = make_problem(kind)
     with pytest.raises(DataError, match="batch normalization needs batches of at least 2"):
-        together(model, examples, OPTIONS["plain"], CrossEntropy(), [0, 1])
+        train_batched(model, examples, OPTIONS["plain"], CrossEntropy(), [0, 1])

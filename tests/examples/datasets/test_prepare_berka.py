@@ -73,7 +73,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
     return load_script("prepare_berka", wanted, monkeypatch, constants)
 
 
-def rows(folder: Path, script: Script) -> list[dict[str, str]]:
+def read_rows(folder: Path, script: Script) -> list[dict[str, str]]:
     path = script.run(folder)
     with path.open(newline="") as file:
         read = list(csv.DictReader(file))
@@ -81,10 +81,10 @@ def rows(folder: Path, script: Script) -> list[dict[str, str]]:
     return read
 
 
-def loan(folder: Path, script: Script, k: int) -> dict[str, Any]:
+def get_loan(folder: Path, script: Script, k: int) -> dict[str, Any]:
     """Return the row of a loan, by its amount; the numbers as such, None where one is missing."""
     words = {"region", "frequency"}
-    for row in rows(folder, script):
+    for row in read_rows(folder, script):
         if row["loan_amount"] == str(1000 * (k + 1)):
             return {
                 name: cell if name in words else float(cell) if cell else None
@@ -93,7 +93,7 @@ def loan(folder: Path, script: Script, k: int) -> dict[str, Any]:
     raise AssertionError(k)
 
 
-def change(folder: Path, name: str, old: str, new: str) -> None:
+def change_table(folder: Path, name: str, old: str, new: str) -> None:
     path = folder / f"{name}.asc"
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new))
@@ -102,7 +102,7 @@ def change(folder: Path, name: str, old: str, new: str) -> None:
 def test_loans_and_regions(folder: Path, script: Script) -> None:
     """One row a loan in the file's order, without north Bohemia, and whether it was not paid."""
     kept = [k for k in (3, 0, 1, 2, 4, 5, 6, 7, 8) if REGIONS[k % 3] != "north Bohemia"]
-    found = rows(folder, script)
+    found = read_rows(folder, script)
     assert [row["region"] for row in found] == [REGIONS[k % 3] for k in kept]
     assert [row["default"] for row in found] == [str(int(STATUS[k] in "BD")) for k in kept]
     assert [row["loan_amount"] for row in found] == [str(1000 * (k + 1)) for k in kept]
@@ -110,18 +110,18 @@ def test_loans_and_regions(folder: Path, script: Script) -> None:
 
 def test_nothing_after_the_loan_counts(folder: Path, script: Script) -> None:
     """Transactions up to the day of the loan are counted, those of the day after are not."""
-    zero = loan(folder, script, 0)
+    zero = get_loan(folder, script, 0)
     assert (zero["num_trans"], zero["average_trans_amount"]) == (2, 200)
     assert zero["average_trans_balance"] == 250
-    change(folder, "trans", "940106", "990106")
-    assert loan(folder, script, 0) == zero
-    change(folder, "trans", "990106", "940105")
-    assert loan(folder, script, 0)["num_trans"] == 3
+    change_table(folder, "trans", "940106", "990106")
+    assert get_loan(folder, script, 0) == zero
+    change_table(folder, "trans", "990106", "940105")
+    assert get_loan(folder, script, 0)["num_trans"] == 3
 
 
 def test_columns_of_a_loan(folder: Path, script: Script) -> None:
     """Account, district and orders are those of the loan's account."""
-    row = loan(folder, script, 0)
+    row = get_loan(folder, script, 0)
     assert row["average_unemployment_rate"] == pytest.approx(0.36)
     del row["average_unemployment_rate"]
     assert row == {
@@ -141,13 +141,13 @@ def test_columns_of_a_loan(folder: Path, script: Script) -> None:
         "average_trans_balance": 250,
         "frequency": "POPLATEK MESICNE",
     }
-    assert loan(folder, script, 4)["frequency"] == "POPLATEK TYDNE"
+    assert get_loan(folder, script, 4)["frequency"] == "POPLATEK TYDNE"
 
 
 def test_what_is_missing(folder: Path, script: Script) -> None:
     """Without orders or transactions a mean is missing; of two years one may be."""
-    change(folder, "district", "north Bohemia", "east Bohemia")
-    row = loan(folder, script, 2)
+    change_table(folder, "district", "north Bohemia", "east Bohemia")
+    row = get_loan(folder, script, 2)
     assert row["num_trans"] == 0
     assert (row["average_trans_amount"], row["average_order_amount"]) == (None, None)
     assert (row["average_unemployment_rate"], row["average_crime_rate"]) == (7.01, 1358)
@@ -157,7 +157,7 @@ def test_same_columns_as_the_prepared_table(folder: Path, script: Script, berka_
     """The columns are those of the table of the tests, in its order, and Prague's the same."""
     with berka_file.open(newline="") as file:
         first = next(csv.DictReader(file))
-    found = rows(folder, script)[0]
+    found = read_rows(folder, script)[0]
     assert list(found) == list(first)
     assert first["region"] == found["region"] == "Prague"
     for name in ("average_unemployment_rate", "average_crime_rate", "average_salary"):
@@ -182,7 +182,7 @@ def test_csv_is_as_good_as_asc(folder: Path, script: Script, name: str) -> None:
     """Some copies of the tables end in .csv."""
     path = folder / f"{name}.asc"
     path.rename(path.with_suffix(".csv"))
-    assert len(rows(folder, script)) == 6
+    assert len(read_rows(folder, script)) == 6
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -216,5 +216,5 @@ def test_foreign_table(
     folder: Path, script: Script, name: str, change_of: tuple[str, str], reason: str
 ) -> None:
     """A column that is missing, and values that cannot be, are one line."""
-    change(folder, name, *change_of)
+    change_table(folder, name, *change_of)
     script.assert_refused(folder, reason)
