@@ -31,11 +31,13 @@ def assert_one_line(read: Callable[[], object], reason: str, start: str = "") ->
 
 
 def get_examples(
-    data: Mapping[int, ClientData], part: Split = "train", dtype: torch.dtype = torch.float32
+    data: Mapping[int, ClientData], split: Split = "train", dtype: torch.dtype = torch.float32
 ) -> Examples:
     """Return one part of these clients."""
     return Examples(
-        build_pooled_split({k: select_split(client_data, part) for k, client_data in data.items()}),
+        build_pooled_split(
+            {k: select_split(client_data, split) for k, client_data in data.items()}
+        ),
         CPU,
         dtype,
     )
@@ -48,17 +50,17 @@ def make_cached_evaluator(
     metric: str = "accuracy",
 ) -> CachedEvaluator:
     """Return what measures ``model`` on both parts of these clients."""
-    parts: Sequence[Split] = ("train", "test")
-    examples = {part: get_examples(data, part) for part in parts}
+    splits: Sequence[Split] = ("train", "test")
+    examples = {split: get_examples(data, split) for split in splits}
     return CachedEvaluator(model, examples, task or CrossEntropy(), metric)
 
 
 def make_federated_client(
-    client: int, client_data: ClientData, model: nn.Module, how: LocalSGDConfig, seed: int
+    client: int, client_data: ClientData, model: nn.Module, config: LocalSGDConfig, seed: int
 ) -> FederatedClient:
     """Return a client that is alone in its process."""
     data = {client: client_data}
-    trainer = Trainer(TrainingSetup(model, get_examples(data), how, CrossEntropy(), seed=seed))
+    trainer = Trainer(TrainingSetup(model, get_examples(data), config, CrossEntropy(), seed=seed))
     return FederatedClient(client, make_cached_evaluator(data, model), trainer.train_client)
 
 
@@ -80,15 +82,15 @@ def make_ragged_data(
     return data
 
 
-def assert_same_part(part: TrainResult, other: TrainResult, tolerance: float = 0.0) -> None:
+def assert_same_part(split: TrainResult, other: TrainResult, tolerance: float = 0.0) -> None:
     """Compare a trained client's results in two replies, bit for bit unless ``exact`` is false."""
-    assert (part.client, part.status) == (other.client, other.status)
-    assert to_metrics(part) == pytest.approx(to_metrics(other), rel=tolerance, abs=tolerance)
-    assert part.arrays is not None
+    assert (split.client, split.status) == (other.client, other.status)
+    assert to_metrics(split) == pytest.approx(to_metrics(other), rel=tolerance, abs=tolerance)
+    assert split.arrays is not None
     assert other.arrays is not None
-    assert list(part.arrays) == list(other.arrays)
+    assert list(split.arrays) == list(other.arrays)
     for name, array in other.arrays.items():
-        found = part.arrays[name]
+        found = split.arrays[name]
         assert (found.shape, found.dtype) == (array.shape, array.dtype)
         np.testing.assert_allclose(found, array, rtol=0, atol=tolerance)
 

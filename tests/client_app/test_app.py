@@ -135,18 +135,18 @@ def train_clients(
         j + 1: train_request(tuple(range(j, NUM_CLIENTS, num_nodes)), epsilon)
         for j in range(min(num_nodes, NUM_CLIENTS))
     }
-    parts: dict[int, TrainResult] = {}
+    splits: dict[int, TrainResult] = {}
     for reply in send_requests(make_grid(num_nodes, overrides), MessageType.TRAIN, contents):
-        for part in decode_train_reply(reply.content):
-            assert part.client is not None
-            assert part.client not in parts
-            parts[part.client] = part
-    return parts
+        for split in decode_train_reply(reply.content):
+            assert split.client is not None
+            assert split.client not in splits
+            splits[split.client] = split
+    return splits
 
 
-def get_arrays(part: TrainResult) -> dict[str, NDArray[Any]]:
-    assert part.arrays is not None
-    return dict(part.arrays)
+def get_arrays(split: TrainResult) -> dict[str, NDArray[Any]]:
+    assert split.arrays is not None
+    return dict(split.arrays)
 
 
 def get_data(client: int) -> ClientData:
@@ -159,13 +159,13 @@ def get_data(client: int) -> ClientData:
     return SynthData(settings, SEED).get_client(client)
 
 
-def evaluate_broadcast(client: int, part: str) -> tuple[float, float]:
+def evaluate_broadcast(client: int, split: str) -> tuple[float, float]:
     """Return loss and accuracy of the broadcast model on a client's train or test part."""
     client_data = get_data(client)
     return sgd.measure(
         sgd.read(list(model().values())),
-        getattr(client_data, f"x_{part}"),
-        getattr(client_data, f"y_{part}"),
+        getattr(client_data, f"x_{split}"),
+        getattr(client_data, f"y_{split}"),
     )
 
 
@@ -205,28 +205,28 @@ def test_query_of_a_device() -> None:
 def test_training_does_not_depend_on_the_number_of_nodes(num_nodes: int, batching: str) -> None:
     """Every client's result is the same on one node, on several, and on a node alone."""
     overrides = f"{OVERRIDES} client.batching={batching}"
-    expected, parts = (
+    expected, splits = (
         train_clients(1, overrides=overrides),
         train_clients(num_nodes, overrides=overrides),
     )
-    assert sorted(expected) == sorted(parts) == list(range(NUM_CLIENTS))
-    for k, part in parts.items():
-        assert_same_part(part, expected[k])
+    assert sorted(expected) == sorted(splits) == list(range(NUM_CLIENTS))
+    for k, split in splits.items():
+        assert_same_part(split, expected[k])
     assert not np.array_equal(
-        get_arrays(parts[0])["linear.weight"], get_arrays(parts[1])["linear.weight"]
+        get_arrays(splits[0])["linear.weight"], get_arrays(splits[1])["linear.weight"]
     )
 
 
 def test_training_reply() -> None:
     """A client's part has the model's arrays, its count, and what it measured before training."""
-    for k, part in train_clients(2).items():
+    for k, split in train_clients(2).items():
         loss, accuracy = evaluate_broadcast(k, "train")
-        assert part.status is Status.DONE
-        assert to_metrics(part) == pytest.approx(
+        assert split.status is Status.DONE
+        assert to_metrics(split) == pytest.approx(
             {"num-examples": len(get_data(k).y_train), "loss": loss, "accuracy": accuracy},
             abs=1e-6,
         )
-        assert {name: a.shape for name, a in get_arrays(part).items()} == {
+        assert {name: a.shape for name, a in get_arrays(split).items()} == {
             "linear.weight": (10, 60),
             "linear.bias": (10,),
         }
@@ -235,10 +235,10 @@ def test_training_reply() -> None:
 def test_clients_not_selected_do_nothing() -> None:
     """Only the clients that the request names are in the reply, in its order."""
     reply = send_requests(make_grid(1), MessageType.TRAIN, {1: train_request((4, 1))})[0]
-    assert [part.client for part in decode_train_reply(reply.content)] == [4, 1]
+    assert [split.client for split in decode_train_reply(reply.content)] == [4, 1]
     expected = train_clients(1)
-    for part in decode_train_reply(reply.content):
-        assert_same_part(part, expected[part.client or 0])
+    for split in decode_train_reply(reply.content):
+        assert_same_part(split, expected[split.client or 0])
 
 
 def test_declined_clients_send_id_and_status_only() -> None:
@@ -280,9 +280,9 @@ def test_each_client_decides_by_its_own_loss() -> None:
     assert joined == {k for k, loss in losses.items() if loss <= middle}
 
 
-@pytest.mark.parametrize("asked", [(0, 1, 2), (1,)])
+@pytest.mark.parametrize("selected", [(0, 1, 2), (1,)])
 def test_a_failing_client_fails_alone(
-    asked: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+    selected: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that raises is reported with its reason; the others' parts are as without it."""
     expected = train_clients(1)
@@ -294,13 +294,13 @@ def test_a_failing_client_fails_alone(
         return join(self, parameters, config)
 
     monkeypatch.setattr(FederatedClient, "evaluate_and_decide", fails_for_one)
-    reply = send_requests(make_grid(1), MessageType.TRAIN, {1: train_request(asked)})[0]
-    parts = {part.client: part for part in decode_train_reply(reply.content)}
-    failed = parts.pop(1)
+    reply = send_requests(make_grid(1), MessageType.TRAIN, {1: train_request(selected)})[0]
+    splits = {split.client: split for split in decode_train_reply(reply.content)}
+    failed = splits.pop(1)
     assert failed == TrainResult(1, Status.FAILED, reason="RuntimeError: out of battery")
-    assert sorted(parts, key=str) == [k for k in asked if k != 1]
-    for k, part in parts.items():
-        assert_same_part(part, expected[k or 0])
+    assert sorted(splits, key=str) == [k for k in selected if k != 1]
+    for k, split in splits.items():
+        assert_same_part(split, expected[k or 0])
 
 
 def test_data_that_cannot_be_made_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,7 +363,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     def note_chunk(
         self: BatchedTrainer, arrays: Any, clients: Sequence[int], chunk: Sequence[int], *of: Any
     ) -> Any:
-        whom.append([clients[place] for place in chunk])
+        whom.append([clients[index] for index in chunk])
         return train_chunk(self, arrays, clients, chunk, *of)
 
     monkeypatch.setattr(BatchedTrainer, "train_chunk", note_chunk)
@@ -392,9 +392,9 @@ def test_declined_clients_cost_no_training(passes: list[list[int]]) -> None:
     assert passes == [[0, 1]]
 
 
-@pytest.mark.parametrize("asked", [(0, 1, 2), (1,)])
+@pytest.mark.parametrize("selected", [(0, 1, 2), (1,)])
 def test_a_client_that_fails_in_the_pass_fails_alone(
-    asked: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+    selected: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When training together fails each client trains alone: the others' parts are as ever."""
     expected = train_clients(1)
@@ -404,17 +404,17 @@ def test_a_client_that_fails_in_the_pass_fails_alone(
     def fails(
         self: BatchedTrainer, arrays: Any, clients: Sequence[int], chunk: Sequence[int], *of: Any
     ) -> Any:
-        if any(clients[place] == 1 for place in chunk):
+        if any(clients[index] == 1 for index in chunk):
             raise RuntimeError("out of battery")
         return train_chunk(self, arrays, clients, chunk, *of)
 
     monkeypatch.setattr(BatchedTrainer, "train_chunk", fails)
-    reply = send_requests(make_grid(1), MessageType.TRAIN, {1: train_request(asked)})[0]
-    parts = {part.client: part for part in decode_train_reply(reply.content)}
-    assert parts.pop(1) == TrainResult(1, Status.FAILED, reason="RuntimeError: out of battery")
-    assert sorted(parts, key=str) == [k for k in asked if k != 1]
-    for k, part in parts.items():
-        assert_same_part(part, expected[k or 0])
+    reply = send_requests(make_grid(1), MessageType.TRAIN, {1: train_request(selected)})[0]
+    splits = {split.client: split for split in decode_train_reply(reply.content)}
+    assert splits.pop(1) == TrainResult(1, Status.FAILED, reason="RuntimeError: out of battery")
+    assert sorted(splits, key=str) == [k for k in selected if k != 1]
+    for k, split in splits.items():
+        assert_same_part(split, expected[k or 0])
 
 
 @pytest.mark.parametrize("batching", ["batched", "sequential"])
@@ -425,9 +425,9 @@ def test_updates_that_are_not_finite_are_not_in_the_sum(batching: str) -> None:
     [reply] = send_requests(
         make_grid(1, overrides), MessageType.TRAIN, {1: encode_train_request(record(), request)}
     )
-    for part in decode_train_reply(reply.content):
-        assert part.status is Status.REJECTED
-        assert re.fullmatch(r"array '[a-z.]+' holds NaN or Inf", part.reason or "")
+    for split in decode_train_reply(reply.content):
+        assert split.status is Status.REJECTED
+        assert re.fullmatch(r"array '[a-z.]+' holds NaN or Inf", split.reason or "")
     assert decode_partial_sum(reply.content) is None
 
 
@@ -462,10 +462,10 @@ def test_a_node_returns_one_sum(
 
     monkeypatch.setattr(FederatedClient, "evaluate_and_decide", fails_for_one)
     [reply] = send_requests(make_grid(1, overrides), MessageType.TRAIN, {1: content})
-    parts = decode_train_reply(reply.content)
-    assert [part.client for part in parts] == list(clients)
-    assert [part.status for part in parts] == [Status.DONE] * 3 + [Status.FAILED]
-    assert all(part.arrays is None for part in parts)
+    splits = decode_train_reply(reply.content)
+    assert [split.client for split in splits] == list(clients)
+    assert [split.status for split in splits] == [Status.DONE] * 3 + [Status.FAILED]
+    assert all(split.arrays is None for split in splits)
     total, start = decode_partial_sum(reply.content), model()
     assert total is not None
     assert total.keys() == start.keys()
@@ -519,9 +519,9 @@ def test_replies_of_clients_together_and_alone(tmp_path: Path, words: str) -> No
         for batching in ("batched", "sequential")
     )
     assert len(batched) == len(sequential) == 4
-    for part, expected in zip(batched, sequential, strict=True):
-        assert get_arrays(part).keys() == received.keys()
-        assert_same_part(part, expected, 1e-5)
+    for split, expected in zip(batched, sequential, strict=True):
+        assert get_arrays(split).keys() == received.keys()
+        assert_same_part(split, expected, 1e-5)
 
 
 # --- evaluate --------------------------------------------------------------------------------
@@ -542,7 +542,7 @@ def test_evaluation_measures_the_requested_splits_of_each_client() -> None:
     one, other = decode_evaluate_reply(
         send_requests(make_grid(1), MessageType.EVALUATE, {1: request})[0].content
     )
-    for part, k in ((one, 0), (other, 3)):
+    for split, k in ((one, 0), (other, 3)):
         client_data = get_data(k)
         expected: dict[str, float] = {"num-examples": len(client_data.y_train)}
         if k == 0:
@@ -553,17 +553,17 @@ def test_evaluation_measures_the_requested_splits_of_each_client() -> None:
             "test-loss": test_loss,
             "test-accuracy": test_accuracy,
         }
-        assert (part.client, part.status) == (k, Status.DONE)
-        assert to_metrics(part) == pytest.approx(expected, abs=1e-6)
+        assert (split.client, split.status) == (k, Status.DONE)
+        assert to_metrics(split) == pytest.approx(expected, abs=1e-6)
 
 
 def test_evaluation_of_training_parts_only() -> None:
     """Without the test part nothing is said about any test part."""
     request = evaluate_request((1,), (True,), measure_test=False)
-    part = decode_evaluate_reply(
+    split = decode_evaluate_reply(
         send_requests(make_grid(1), MessageType.EVALUATE, {1: request})[0].content
     )[0]
-    assert to_metrics(part).keys() == {"num-examples", "loss", "accuracy"}
+    assert to_metrics(split).keys() == {"num-examples", "loss", "accuracy"}
 
 
 def test_evaluation_between_rounds_changes_no_training() -> None:
@@ -573,8 +573,8 @@ def test_evaluation_between_rounds_changes_no_training() -> None:
     request = evaluate_request((0, 1, 2, 3, 4), (True,) * 5, measure_test=True)
     send_requests(grid, MessageType.EVALUATE, {1: request})
     reply = send_requests(grid, MessageType.TRAIN, {1: train_request((0, 1, 2, 3, 4))})[0]
-    for part in decode_train_reply(reply.content):
-        assert_same_part(part, expected[part.client or 0])
+    for split in decode_train_reply(reply.content):
+        assert_same_part(split, expected[split.client or 0])
 
 
 def keeps_model_request(server_round: int, clients: tuple[int, ...]) -> RecordDict:
@@ -595,16 +595,16 @@ def test_local_models_stay_and_continue_training(num_nodes: int) -> None:
             for j in range(num_nodes)
         }
         for reply in send_requests(grid, MessageType.TRAIN, contents):
-            for part in decode_train_reply(reply.content):
-                k = part.client
+            for split in decode_train_reply(reply.content):
+                k = split.client
                 assert k is not None
                 expected[k], _, metrics = node.get_client(k).fit(
                     expected[k], {"server-round": server_round}
                 )
-                assert (part.status, part.arrays) == (Status.DONE, None)
-                assert part.loss == pytest.approx(metrics["loss"], abs=1e-6)
-    kept = evaluate_request((0,), (True,), measure_test=True)
-    kept.config_records["config"]["keeps-model"] = True
+                assert (split.status, split.arrays) == (Status.DONE, None)
+                assert split.loss == pytest.approx(metrics["loss"], abs=1e-6)
+    stored = evaluate_request((0,), (True,), measure_test=True)
+    stored.config_records["config"]["keeps-model"] = True
     broadcast = evaluate_request((0,), (True,), measure_test=True)
     kept_metrics, received = (
         to_metrics(
@@ -612,7 +612,7 @@ def test_local_models_stay_and_continue_training(num_nodes: int) -> None:
                 send_requests(grid, MessageType.EVALUATE, {1: content})[0].content
             )[0]
         )
-        for content in (kept, broadcast)
+        for content in (stored, broadcast)
     )
     assert kept_metrics == node.get_client(0).evaluate(expected[0], {})[2]
     assert received == node.get_client(0).evaluate(list(model().values()), {})[2]

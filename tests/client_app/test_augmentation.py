@@ -261,10 +261,10 @@ def test_torchs_generator_has_no_part(name: str) -> None:
 def test_several_clients_in_one_batch(name: str) -> None:
     """Each client's images change as in a separate batch, batch after batch."""
     draws = [partial(make_generator, 1, client=k) for k in range(3)]
-    joint, alone = Augmentation(name, draws), [build_augmentation(name, draw) for draw in draws]
+    joint, separate = Augmentation(name, draws), [build_augmentation(name, draw) for draw in draws]
     for counts in ([3, 1, 4], [2, 5], [1]):
         images = scale_pixels(make_colors(sum(counts), 16, 16, seed=sum(counts)))
-        pairs = zip(alone, images.split(counts), strict=False)
+        pairs = zip(separate, images.split(counts), strict=False)
         expected = torch.cat([augment(batch) for augment, batch in pairs])
         assert torch.equal(joint(images, counts), expected)
 

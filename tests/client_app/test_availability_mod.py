@@ -91,14 +91,14 @@ def make_grid(num_nodes: int, overrides: str) -> InProcessGrid:
 
 def run_round(grid: InProcessGrid, num_nodes: int, server_round: int) -> dict[int, TrainResult]:
     """Return every client's part of the nodes' replies, all asked."""
-    parts: dict[int, TrainResult] = {}
+    splits: dict[int, TrainResult] = {}
     for j in range(num_nodes):
-        asked = tuple(range(j, NUM_CLIENTS, num_nodes))
-        reply = send_request(grid, train_request(server_round, asked), node=j + 1)
+        selected = tuple(range(j, NUM_CLIENTS, num_nodes))
+        reply = send_request(grid, train_request(server_round, selected), node=j + 1)
         of_node = decode_train_reply(reply.content)
-        assert [part.client for part in of_node] == list(asked)
-        parts |= {part.client: part for part in of_node if part.client is not None}
-    return parts
+        assert [split.client for split in of_node] == list(selected)
+        splits |= {split.client: split for split in of_node if split.client is not None}
+    return splits
 
 
 def list_available(
@@ -121,14 +121,14 @@ def test_who_is_available_replies_as_ever(num_nodes: int) -> None:
     grid, always = make_grid(num_nodes, HALF), make_grid(1, OVERRIDES)
     seen = set()
     for server_round in range(1, 7):
-        parts = run_round(grid, num_nodes, server_round)
+        splits = run_round(grid, num_nodes, server_round)
         expected = run_round(always, 1, server_round)
         available = list_available(server_round)
-        for k, part in parts.items():
+        for k, split in splits.items():
             if k in available:
-                assert_same_part(part, expected[k])
+                assert_same_part(split, expected[k])
             else:
-                assert part == TrainResult(k, Status.UNAVAILABLE)
+                assert split == TrainResult(k, Status.UNAVAILABLE)
         seen.add(len(available))
     assert len(seen) > 1
 
@@ -154,15 +154,15 @@ def test_an_unavailable_clients_part_is_id_and_status() -> None:
 def test_results_are_in_the_requested_order() -> None:
     """Whatever that order is, and each part is its client's own."""
     server_round = next(t for t in range(1, 40) if len(list_available(t)) == 3)
-    asked = (4, 1, 0, 3, 2)
-    reply = send_request(make_grid(1, HALF), train_request(server_round, asked))
-    parts = decode_train_reply(reply.content)
-    assert [part.client for part in parts] == list(asked)
+    selected = (4, 1, 0, 3, 2)
+    reply = send_request(make_grid(1, HALF), train_request(server_round, selected))
+    splits = decode_train_reply(reply.content)
+    assert [split.client for split in splits] == list(selected)
     expected = run_round(make_grid(1, OVERRIDES), 1, server_round)
-    for part in parts:
-        assert part.client is not None
-        if part.client in list_available(server_round):
-            assert_same_part(part, expected[part.client])
+    for split in splits:
+        assert split.client is not None
+        if split.client in list_available(server_round):
+            assert_same_part(split, expected[split.client])
 
 
 def test_nobody_available(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_own_models_of_unavailable_clients_stay() -> None:
     assert available[0] - available[1]
     grid = make_grid(1, HALF)
 
-    def kept(server_round: int) -> dict[str, bytes]:
+    def stored(server_round: int) -> dict[str, bytes]:
         request = TrainRequest(
             server_round,
             RoundPlan((0, 1, 2, 3, 4), trains_local_model=True),
@@ -212,7 +212,7 @@ def test_own_models_of_unavailable_clients_stay() -> None:
         state = grid._contexts[1].state.array_records
         return {name: state[name]["linear.bias"].numpy().tobytes() for name in state}
 
-    first, second = kept(1), kept(2)
+    first, second = stored(1), stored(2)
     assert first.keys() == {f"own-model-0-{k}" for k in available[0]}
     changed = {name for name in first if first[name] != second[name]}
     assert changed == {f"own-model-0-{k}" for k in available[0] & available[1]}
@@ -250,7 +250,7 @@ class Foreign:
     """A ClientApp in Flower's standard form, one client per node, and what it was asked."""
 
     process: Callable[[int], AvailabilityProcess]
-    asked: list[dict[str, Any]] = field(default_factory=list)
+    selected: list[dict[str, Any]] = field(default_factory=list)
     fails: bool = False
 
     def grid(self, num_nodes: int = 1) -> InProcessGrid:
@@ -304,7 +304,7 @@ def test_a_standard_client_app(process: AvailabilityProcess, kind: str) -> None:
     """Available: the request and the reply are as they were; else id and status, no call."""
     foreign = Foreign(lambda _: process)
     grid = foreign.grid(num_nodes=3)
-    asked = []
+    selected = []
     for server_round in range(1, 9):
         present = list_available(server_round, process, clients=3)
         for client in range(3):
@@ -312,14 +312,14 @@ def test_a_standard_client_app(process: AvailabilityProcess, kind: str) -> None:
             reply = send_request(grid, request, kind, node=client + 1)
             metrics = dict(reply.content.metric_records["metrics"])
             if client in present:
-                asked.append({"server-round": server_round, "lr": [0.1, 0.2]})
+                selected.append({"server-round": server_round, "lr": [0.1, 0.2]})
                 assert metrics == {"num-examples": 7, "train_loss": 0.5}
                 assert list(reply.content) == ["arrays", "metrics"]
             else:
                 assert metrics == {"client-id": client, "status": 2, "protocol": PROTOCOL_VERSION}
                 assert list(reply.content) == ["metrics"]
-    assert foreign.asked == asked
-    assert 0 < len(asked) < 8 * 3
+    assert foreign.asked == selected
+    assert 0 < len(selected) < 8 * 3
 
 
 def test_our_strategies_read_the_reply_of_a_standard_client_app() -> None:
@@ -409,8 +409,8 @@ def test_the_app_gets_a_copy_of_the_request() -> None:
 
 
 def get_statuses(grid: InProcessGrid, server_round: int) -> list[int]:
-    parts = run_round(grid, 1, server_round)
-    return [int(parts[k].status) for k in range(NUM_CLIENTS)]
+    splits = run_round(grid, 1, server_round)
+    return [int(splits[k].status) for k in range(NUM_CLIENTS)]
 
 
 CHAIN = f"{OVERRIDES} availability=markov availability.p=0.5 availability.max_transition=0.3"
@@ -423,8 +423,8 @@ def test_state_survives_in_the_context() -> None:
     for server_round in (1, 2, 4):
         found = get_statuses(grid, server_round)
         chain = Markov(0.5, 0.3)
-        kept: dict[str, Any] = dict(state.config_records["availability"])
-        assert kept == {
+        stored: dict[str, Any] = dict(state.config_records["availability"])
+        assert stored == {
             "run": 0,
             "client-id": [0, 1, 2, 3, 4],
             "round": [server_round] * 5,
@@ -433,8 +433,8 @@ def test_state_survives_in_the_context() -> None:
                 for k in range(5)
             ],
         }
-        assert found == [0 if s == 1 else 2 for s in kept["state"]]
-    state.config_records["availability"]["state"] = [1 - s for s in kept["state"]]
+        assert found == [0 if s == 1 else 2 for s in stored["state"]]
+    state.config_records["availability"]["state"] = [1 - s for s in stored["state"]]
     repeated = get_statuses(grid, 4)
     assert repeated == [2 - s for s in found]
     assert list(state) == ["availability"]
@@ -466,7 +466,7 @@ def test_clients_selected_in_turn_keep_their_state() -> None:
     grid = make_grid(1, CHAIN)
     expected = {t: get_statuses(grid, t) for t in range(1, 6)}
     other = make_grid(1, CHAIN)
-    for server_round, asked in ((1, (0, 3)), (2, (1,)), (4, (3, 2)), (5, (4, 0, 1, 2, 3))):
-        reply = send_request(other, train_request(server_round, asked))
-        for part in decode_train_reply(reply.content):
-            assert int(part.status) == expected[server_round][part.client or 0]
+    for server_round, selected in ((1, (0, 3)), (2, (1,)), (4, (3, 2)), (5, (4, 0, 1, 2, 3))):
+        reply = send_request(other, train_request(server_round, selected))
+        for split in decode_train_reply(reply.content):
+            assert int(split.status) == expected[server_round][split.client or 0]

@@ -30,8 +30,8 @@ ROUNDS = 12
 SMALL = ("data.sizes=equal", "data.samples_per_client=50", "client.local_epochs=2")
 
 
-def run(directory: Path, *words: str) -> Path:
-    return run_here(directory, f"rounds={ROUNDS}", *SMALL, *words)
+def run(directory: Path, *overrides: str) -> Path:
+    return run_here(directory, f"rounds={ROUNDS}", *SMALL, *overrides)
 
 
 def assert_same_models(one: Path, other: Path) -> None:
@@ -43,9 +43,9 @@ def assert_same_models(one: Path, other: Path) -> None:
 @pytest.mark.parametrize("strategy", ["fedalign", "fedavg"])
 def test_unavailable_clients_in_the_records(tmp_path: Path, strategy: str) -> None:
     """The clients table has who was not there, by the process alone, on one node and on three."""
-    words = (f"strategy={strategy}", "availability=bernoulli", "availability.p=0.6")
+    overrides = (f"strategy={strategy}", "availability=bernoulli", "availability.p=0.6")
     one, three = (
-        run(tmp_path / str(nodes), *words, f"engine.num_supernodes={nodes}") for nodes in (1, 3)
+        run(tmp_path / str(nodes), *overrides, f"engine.num_supernodes={nodes}") for nodes in (1, 3)
     )
     assert_same_rounds(one, three)
     assert_same_models(one, three)
@@ -55,10 +55,10 @@ def test_unavailable_clients_in_the_records(tmp_path: Path, strategy: str) -> No
     ]
     process = Bernoulli(0.6)
     for row in rows:
-        there = compute_process_state(
+        available = compute_process_state(
             process, seed=1, client=row["client"], server_round=row["round"]
         ).state
-        assert (row["status"] == "unavailable") == (there == 0)
+        assert (row["status"] == "unavailable") == (available == 0)
         if row["status"] == "unavailable":
             assert row["weight"] == 0
             assert row["num_examples"] is row["loss"] is row["accuracy"] is row["reason"] is None
@@ -77,8 +77,8 @@ def test_decisions_recompute_where_non_priority_clients_come_and_go(tmp_path: Pa
     assert found.problems == []
     assert found.gates > 0
     for row in read_rows(directory):
-        away = row["client"] >= 10 and (row["round"] + row["client"]) % 3 == 0
-        assert (row["status"] == "unavailable") == away
+        disconnected = row["client"] >= 10 and (row["round"] + row["client"]) % 3 == 0
+        assert (row["status"] == "unavailable") == disconnected
 
 
 def test_decisions_recompute_with_intermittent_clients(tmp_path: Path) -> None:
@@ -101,15 +101,15 @@ def test_nobody_there_is_an_empty_round(tmp_path: Path) -> None:
     """The model does not change, the round is logged, and the run continues."""
     path = tmp_path / "trace.csv"
     path.write_text("round,client,available\n" + "".join(f"2,{k},1\n" for k in range(20)))
-    words = ("rounds=3", "availability=trace", f"availability.path={path}")
-    rounds = read_rounds(run(tmp_path / "run", *words))
+    overrides = ("rounds=3", "availability=trace", f"availability.path={path}")
+    rounds = read_rounds(run(tmp_path / "run", *overrides))
     counts = [(record["selected"], record["unavailable"]) for record in rounds]
     assert counts == [(10, 10), (20, 0), (20, 20)]
     assert rounds[0]["global_loss"] == rounds[1]["global_loss"] != rounds[2]["global_loss"]
 
 
 @pytest.mark.parametrize(
-    ("words", "pattern"),
+    ("overrides", "pattern"),
     [
         (("availability=staircase", "availability.low=0.25"), Staircase(period=4, low=0.25)),
         (("availability=sine", "availability.phase=1"), Sine(period=4, phase=1)),
@@ -117,27 +117,27 @@ def test_nobody_there_is_an_empty_round(tmp_path: Path) -> None:
     ],
 )
 def test_known_rates_use_the_probabilities_of_this_round(
-    tmp_path: Path, words: tuple[str, ...], pattern: AvailabilityPattern
+    tmp_path: Path, overrides: tuple[str, ...], pattern: AvailabilityPattern
 ) -> None:
     """Who is there follows from p_n(t) alone, a weight is 1 / (N p_n(t)), and the audit agrees."""
     p = [0.4 + 0.03 * k for k in range(20)]
     directory = run(
         tmp_path / "run",
         *("rounds=6", "strategy=known_statistics", "engine.num_supernodes=2"),
-        *(f"availability.p={p}".replace(" ", ""), "availability.period=4", *words),
+        *(f"availability.p={p}".replace(" ", ""), "availability.period=4", *overrides),
     )
     rates = [pattern.compute_probabilities(np.array(p), t) for t in range(6)]
     rows = read_rows(directory)
     for row in rows:
         k, t = row["client"], row["round"] - 1
         law = PeriodicProcess(p[k], pattern)
-        there = law.is_available(
+        available = law.is_available(
             compute_process_state(law, seed=1, client=k, server_round=t + 1).state
         )
-        assert (row["status"] == "trained") == there
+        assert (row["status"] == "trained") == available
         expected = 1 / rates[t][k] if rates[t][k] > 0 else 0.0
         assert row["participation_correction"] == pytest.approx(expected, rel=1e-12)
-        assert row["weight"] == pytest.approx(there * expected / 20, rel=1e-12)
+        assert row["weight"] == pytest.approx(available * expected / 20, rel=1e-12)
     found = audit_run(directory)
     assert found.mismatches == ()
     assert found.num_rounds == 6
@@ -157,17 +157,17 @@ def test_known_rates_use_the_probabilities_of_this_round(
 @pytest.mark.slow
 def test_correlated_participation_has_its_rate(tmp_path: Path) -> None:
     """Over a run each client takes part about as often as its p_n says."""
-    asked = ("strategy=fedavg", "strategy.warmup_fraction=0")  # all clients, in every round
-    words = ("rounds=150", "availability=bernoulli", "availability.mean=0.4", *asked)
+    selected = ("strategy=fedavg", "strategy.warmup_fraction=0")  # all clients, in every round
+    overrides = ("rounds=150", "availability=bernoulli", "availability.mean=0.4", *selected)
     fast = ("evaluation.every=200", "evaluation.clients=priority")
-    directory = run(tmp_path / "run", *words, *fast)
-    settings = compose_overrides((*words, *SMALL)).settings
+    directory = run(tmp_path / "run", *overrides, *fast)
+    settings = compose_overrides((*overrides, *SMALL)).settings
     rates = compute_participation_rates(settings, load_data(settings.data, settings.seed))
     assert rates is not None
     expected = rates.mean_rates.tolist()
     rows = read_rows(directory)
     for client, p in enumerate(expected):
-        there = [row["status"] != "unavailable" for row in rows if row["client"] == client]
-        assert len(there) == 150
-        assert np.mean(there) == pytest.approx(p, abs=4 * np.sqrt(p * (1 - p) / 150))
+        available = [row["status"] != "unavailable" for row in rows if row["client"] == client]
+        assert len(available) == 150
+        assert np.mean(available) == pytest.approx(p, abs=4 * np.sqrt(p * (1 - p) / 150))
     assert len(set(expected)) > 5

@@ -74,11 +74,11 @@ def test_inputs_are_not_copied() -> None:
 def test_pooled() -> None:
     """Rows of all clients, one after the other in the order given, and whose they are."""
     x, y = np.arange(12, dtype=np.float32).reshape(6, 2), np.arange(6)
-    parts = {4: (x[:3], y[:3]), 0: (x[3:3], y[3:3]), 2: (x[3:], y[3:])}
-    pool = build_pooled_split(parts)
+    splits = {4: (x[:3], y[:3]), 0: (x[3:3], y[3:3]), 2: (x[3:], y[3:])}
+    pool = build_pooled_split(splits)
     assert list(pool.rows) == [4, 0, 2]
     assert len(pool.x) == len(pool.y) == 6
-    for client, (client_x, client_y) in parts.items():
+    for client, (client_x, client_y) in splits.items():
         np.testing.assert_array_equal(pool.x[pool.rows[client]], client_x, strict=True)
         np.testing.assert_array_equal(pool.y[pool.rows[client]], client_y, strict=True)
 

@@ -44,24 +44,24 @@ def make_spied_evaluator(data: dict[int, ClientData] = DATA) -> tuple[CachedEval
     return make_cached_evaluator(data, model, metric="f1"), model
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_equal_to_one_by_one(part: Split) -> None:
+@pytest.mark.parametrize("split", PARTS)
+def test_equal_to_one_by_one(split: Split) -> None:
     """Together or alone, each client measures what the model does on its own rows."""
     arrays = make_random_arrays(0)
-    together, model = make_spied_evaluator()
-    together.prepare(arrays, part, DATA)
-    alone, _ = make_spied_evaluator()
+    batched, model = make_spied_evaluator()
+    batched.prepare(arrays, split, DATA)
+    separate, _ = make_spied_evaluator()
     for client, client_data in DATA.items():
-        x, y = (torch.from_numpy(a) for a in select_split(client_data, part))
-        name = "f1" if part == "test" else "loss"
+        x, y = (torch.from_numpy(a) for a in select_split(client_data, split))
+        name = "f1" if split == "test" else "loss"
         (expected,) = evaluate_clients(model, x, y, [len(y)], metric_name=name)
-        for found in (together, alone):
-            measure = found.evaluate(arrays, part, client)
-            assert measure.num_examples == found.count(part, client) == len(y)
-            assert (measure.loss, measure.accuracy, measure.metric) == pytest.approx(
+        for found in (batched, separate):
+            evaluate = found.evaluate(arrays, split, client)
+            assert evaluate.num_examples == found.count(split, client) == len(y)
+            assert (evaluate.loss, evaluate.accuracy, evaluate.metric) == pytest.approx(
                 (expected.loss, expected.accuracy, expected.metric), rel=1e-6, nan_ok=True
             )
-            assert np.isnan(measure.metric) == (part == "train")
+            assert np.isnan(evaluate.metric) == (split == "train")
 
 
 def test_nothing_is_computed_twice() -> None:
@@ -106,15 +106,15 @@ def test_a_diverged_model_is_measured_once() -> None:
 def test_arrays_are_compared_bit_by_bit(dtype: str, shape: tuple[int, ...]) -> None:
     """Of every type and shape, also where they do not lie in one piece; -0 is not 0."""
     one = np.zeros(shape, dtype)
-    kept = one.copy()
+    stored = one.copy()
     turned = np.zeros(shape[::-1], dtype).T
-    assert _is_same_model([one], [kept])
+    assert _is_same_model([one], [stored])
     assert _is_same_model([one], [turned])
     assert not _is_same_model([one], [one[None]])
     assert not _is_same_model([one], [np.zeros(shape, "f4" if dtype == "f8" else "f8")])
     if one.size:
-        kept[...] = -kept if one.dtype.kind in "fc" else 1
-        assert not _is_same_model([one], [kept])
+        stored[...] = -stored if one.dtype.kind in "fc" else 1
+        assert not _is_same_model([one], [stored])
 
 
 @pytest.mark.parametrize("position", [0, 1])
@@ -163,8 +163,8 @@ def test_clients_without_a_sample() -> None:
     assert measurements.evaluate(arrays, "test", 1).num_examples == 0
     assert np.isnan(measurements.evaluate(arrays, "test", 1).loss)
     for client in (0, 2):
-        found, alone = (one.evaluate(arrays, "test", client) for one in (measurements, expected))
-        assert found.loss == pytest.approx(alone.loss, rel=1e-6)
+        found, separate = (one.evaluate(arrays, "test", client) for one in (measurements, expected))
+        assert found.loss == pytest.approx(separate.loss, rel=1e-6)
 
 
 def test_put_gives_all_arrays() -> None:

@@ -123,10 +123,10 @@ def test_fit_measures_the_received_model() -> None:
 def row_counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return how many rows were measured, client by client."""
     rows: list[int] = []
-    measure = DenseEvaluator.evaluate
+    evaluate = DenseEvaluator.evaluate
 
     def note_rows(self: DenseEvaluator, state: Any, clients: Sequence[int], *rest: Any) -> Any:
-        found = measure(self, state, clients, *rest)
+        found = evaluate(self, state, clients, *rest)
         rows.extend(one.num_examples for one in found)
         return found
 
@@ -305,8 +305,8 @@ def test_a_client_without_test_rows_says_nothing_of_them() -> None:
     loss, num_examples, metrics = without.evaluate(broadcast(), {})
     assert metrics.keys() == TRAIN_KEYS
     assert (math.isnan(loss), num_examples) == (True, 0)
-    answer = without.evaluate_task(broadcast(), EvaluateTask(2))
-    assert find_evaluation_problem(answer) is None
+    result = without.evaluate_task(broadcast(), EvaluateTask(2))
+    assert find_evaluation_problem(result) is None
 
 
 def test_evaluate_touches_only_the_requested_split(row_counts: list[int]) -> None:

@@ -302,8 +302,8 @@ def test_many_numbers_as_classes_are_doubted(tmp_path: Path, rows: int, doubts: 
     table = load(save(tmp_path, "\n".join(["where,age,paid", *lines])), drop_columns=[])
     assert len(table.warnings) == doubts
     assert all("the 11 different numbers of paid" in doubt for doubt in table.warnings)
-    words = "\n".join(["where,age,paid", *(f"{line}x" for line in lines)])
-    assert not load(save(tmp_path, words), drop_columns=[]).warnings
+    overrides = "\n".join(["where,age,paid", *(f"{line}x" for line in lines)])
+    assert not load(save(tmp_path, overrides), drop_columns=[]).warnings
 
 
 def test_a_text_is_no_class(tmp_path: Path) -> None:
@@ -406,20 +406,20 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("words", SETTINGS)
-def test_settings_are_checked_before_any_work(words: str) -> None:
+@pytest.mark.parametrize("overrides", SETTINGS)
+def test_settings_are_checked_before_any_work(overrides: str) -> None:
     """What is wrong without looking at the file is one line when composing."""
-    quoted = " ".join(f'"{word}"' for word in words.split())
+    quoted = " ".join(f'"{word}"' for word in overrides.split())
     with pytest.raises(SettingsError) as caught:
         compose_settings("custom", f"data=csv {quoted}")
-    assert str(caught.value) == SETTINGS[words]
+    assert str(caught.value) == SETTINGS[overrides]
 
 
 def test_one_column_to_drop_is_a_list() -> None:
     """A word in place of the list is refused in one line."""
-    words = "data=csv data.path=x data.client_column=a data.target=b data.drop_columns=c"
+    overrides = "data=csv data.path=x data.client_column=a data.target=b data.drop_columns=c"
     with pytest.raises(SettingsError, match=r"data\.drop_columns") as caught:
-        compose_settings("custom", words)
+        compose_settings("custom", overrides)
     assert "\n" not in str(caught.value)
 
 

@@ -28,14 +28,16 @@ def test_data_sets_and_their_default_partition(name: str, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("name", [*PARTITIONED, "cinic10", "npz"])
 def test_dirichlet_partition_of_every_data_set(name: str) -> None:
     """Each can be divided by Dir(alpha), by default Dir(0.1) with all of its rows."""
-    words = "data.path=x.npz" if name == "npz" else ""
-    data = compose_settings("custom", f"data={name} {words} data.partition=dirichlet").settings.data
+    overrides = "data.path=x.npz" if name == "npz" else ""
+    data = compose_settings(
+        "custom", f"data={name} {overrides} data.partition=dirichlet"
+    ).settings.data
     assert isinstance(data, PartitionedSettings)
     assert (data.partition, data.alpha, data.samples_per_client) == ("dirichlet", 0.1, None)
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("overrides", "message"),
     [
         (
             "data.partition=even",
@@ -50,38 +52,44 @@ def test_dirichlet_partition_of_every_data_set(name: str) -> None:
         ("data.samples_per_client=0", "data.samples_per_client must be a whole number >= 1, got 0"),
     ],
 )
-def test_values_out_of_range(words: str, message: str) -> None:
+def test_values_out_of_range(overrides: str, message: str) -> None:
     """A wrong value is one line with the setting, what is allowed and the value."""
     with pytest.raises(SettingsError, match=f"^{re.escape(message)}$"):
-        compose_settings("custom", f"data=fmnist {words}")
+        compose_settings("custom", f"data=fmnist {overrides}")
 
 
 @pytest.mark.parametrize("partition", ["shards", "dirichlet"])
 def test_number_of_clients_of_a_file(partition: str) -> None:
     """Where the data does not tell it, it is 60; null is as good as nothing."""
-    words = f"data=npz data.path=x.npz data.partition={partition}"
+    overrides = f"data=npz data.path=x.npz data.partition={partition}"
     for word in ("", "data.num_clients=null"):
-        composed = compose_settings("custom", f"{words} {word}")
+        composed = compose_settings("custom", f"{overrides} {word}")
         assert composed.settings.data.num_clients == 60
         assert "num_clients: 60" in composed.to_yaml()
-    assert compose_settings("custom", f"{words} data.num_clients=7").settings.data.num_clients == 7
+    assert (
+        compose_settings("custom", f"{overrides} data.num_clients=7").settings.data.num_clients == 7
+    )
 
 
 def test_number_of_clients_is_read_from_the_data() -> None:
     """It is null until then, and may be given; nothing that depends on it is refused yet."""
-    words = "data=npz data.path=x.npz data.partition=natural"
-    assert compose_settings("custom", words).settings.data.num_clients is None
-    assert compose_settings("custom", f"{words} data.num_clients=7").settings.data.num_clients == 7
+    overrides = "data=npz data.path=x.npz data.partition=natural"
+    assert compose_settings("custom", overrides).settings.data.num_clients is None
+    assert (
+        compose_settings("custom", f"{overrides} data.num_clients=7").settings.data.num_clients == 7
+    )
     later = "data.num_priority=999 'data.priority_weights={999: 0.5}' data.priority=[999]"
-    assert compose_settings("custom", f"{words} {later}").settings.data.priority == [999]
-    compose_settings("custom", f"{words} availability=bernoulli 'availability.p=[0.5, 0.5, 0.5]'")
+    assert compose_settings("custom", f"{overrides} {later}").settings.data.priority == [999]
+    compose_settings(
+        "custom", f"{overrides} availability=bernoulli 'availability.p=[0.5, 0.5, 0.5]'"
+    )
 
 
 NULL = "data.num_clients must be a whole number >= 1 where the data does not tell it, got null"
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("overrides", "message"),
     [
         ("data=fmnist data.num_clients=null", NULL),
         ("data=svhn data.partition=dirichlet data.num_clients=null", NULL),
@@ -128,25 +136,25 @@ NULL = "data.num_clients must be a whole number >= 1 where the data does not tel
         ),
     ],
 )
-def test_mistakes_in_the_number_of_clients(words: str, message: str) -> None:
+def test_mistakes_in_the_number_of_clients(overrides: str, message: str) -> None:
     """Errors that need no data are reported in one line before the data is read."""
     with pytest.raises(SettingsError, match=f"^{re.escape(message)}$"):
-        compose_settings("custom", words)
+        compose_settings("custom", overrides)
 
 
 def test_settings_of_the_other_partition_do_no_harm() -> None:
     """More samples than a shard has are refused only where there are shards."""
-    words = "data=fmnist data.shard_size=5 data.samples_per_shard=6"
-    compose_settings("custom", f"{words} data.partition=dirichlet")
+    overrides = "data=fmnist data.shard_size=5 data.samples_per_shard=6"
+    compose_settings("custom", f"{overrides} data.partition=dirichlet")
     with pytest.raises(SettingsError, match=r"^data\.samples_per_shard must be at most"):
-        compose_settings("custom", words)
+        compose_settings("custom", overrides)
 
 
 @pytest.mark.parametrize("name", ["synth", "fmnist"])
 def test_priority_of_all(name: str) -> None:
     """``data.priority=all`` is a choice of every data set, and num_priority may be anything."""
-    words = f"data={name} data.priority=all data.num_clients=3 data.num_priority=9"
-    assert compose_settings("custom", words).settings.data.priority == "all"
+    overrides = f"data={name} data.priority=all data.num_clients=3 data.num_priority=9"
+    assert compose_settings("custom", overrides).settings.data.priority == "all"
 
 
 def test_an_invalid_priority_is_refused() -> None:

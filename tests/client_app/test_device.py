@@ -43,10 +43,10 @@ def table(path: Path, **others: Any) -> CsvSettings:
 
 
 def assert_equal(one: FederatedData, other: FederatedData, client: int) -> None:
-    for part in ("x_train", "y_train", "x_test", "y_test"):
+    for split in ("x_train", "y_train", "x_test", "y_test"):
         np.testing.assert_array_equal(
-            getattr(one.get_client(client), part),
-            getattr(other.get_client(client), part),
+            getattr(one.get_client(client), split),
+            getattr(other.get_client(client), split),
             strict=True,
         )
 
@@ -114,14 +114,14 @@ def test_what_was_not_agreed_on(files: Path, old: str, new: str, message: str) -
 def test_numbers_as_categories(tmp_path: Path) -> None:
     """Agreed categories and classes may be whole numbers; one device writes 1, another 1.0."""
     columns = {"categories": {"kind": [1, 2]}, "classes": [0, 1]}
-    parts = []
+    splits = []
     for name, one in (("a", "1"), ("b", "1.0")):
         lines = [f"{one},0", f"2,{one}", f"{one},0", f"2,{one}"]
         (tmp_path / f"{name}.csv").write_text("\n".join(["kind,label", *lines]))
         data = load_data(table(tmp_path / f"{name}.csv", columns=columns), 1)
-        parts.append(data.get_client(0))
-    np.testing.assert_array_equal(parts[0].x_train, parts[1].x_train)
-    np.testing.assert_array_equal(parts[0].y_train, parts[1].y_train)
+        splits.append(data.get_client(0))
+    np.testing.assert_array_equal(splits[0].x_train, splits[1].x_train)
+    np.testing.assert_array_equal(splits[0].y_train, splits[1].y_train)
 
 
 def test_one_row(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ NEEDED = "must have a value where each device has the data of its own client onl
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("overrides", "message"),
     [
         (
             f"{CSV} data.client_column=null",
@@ -214,20 +214,20 @@ NEEDED = "must have a value where each device has the data of its own client onl
         ),
     ],
 )
-def test_what_has_to_be_agreed_on(words: str, message: str) -> None:
+def test_what_has_to_be_agreed_on(overrides: str, message: str) -> None:
     """What no device can tell alone has to be in the settings, and to make sense."""
     with pytest.raises(SettingsError) as caught:
-        compose_settings("custom", words)
+        compose_settings("custom", overrides)
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
 
 
 def test_agreed_columns_on_the_command_line(files: Path) -> None:
     """A mapping in the settings is the same as in Python."""
-    words = (
+    overrides = (
         f"data=csv data.path={files / 'a.csv'} data.target=label data.client_column=null "
         "data.num_clients=2 'data.columns={numbers: [size], categories: {kind: [x, y, null]}, "
         'classes: ["no", "yes"]}\''
     )
-    settings: DataSettings = compose_settings("custom", words).settings.data
+    settings: DataSettings = compose_settings("custom", overrides).settings.data
     assert_equal(load_data(settings, 3), load_data(table(files / "a.csv"), 3), 0)

@@ -12,8 +12,10 @@ from conf import SettingsError, compose_settings
 SMALL = "model=distilbert model.layers=1 model.width=8 model.heads=2 model.dropout=0"
 
 
-def build(words: str = SMALL, num_tokens: int = 11, length: int = 7, seed: int = 1) -> DistilBERT:
-    settings = compose_settings("custom", words).settings.model
+def build(
+    overrides: str = SMALL, num_tokens: int = 11, length: int = 7, seed: int = 1
+) -> DistilBERT:
+    settings = compose_settings("custom", overrides).settings.model
     model = build_model(settings, (length,), 2, seed=seed, num_tokens=num_tokens)
     assert isinstance(model, DistilBERT)
     return model
@@ -48,12 +50,12 @@ def test_published_weights(tmp_path: Path) -> None:
     """They are the start of the server's model; other sizes or no folder are one line."""
     published = build(seed=5)
     published.classifier.save_pretrained(tmp_path / "weights")  # type: ignore[operator]
-    words = f"{SMALL} model.pretrained={tmp_path / 'weights'}"
-    model = build(words)
+    overrides = f"{SMALL} model.pretrained={tmp_path / 'weights'}"
+    model = build(overrides)
     for name, tensor in published.state_dict().items():
         assert torch.equal(model.state_dict()[name], tensor)
     wanted = "^model.pretrained must be a folder with a DistilBERT of these sizes, got '"
-    for mistake, size in ((words, 12), (f"{SMALL} model.pretrained={tmp_path / 'none'}", 11)):
+    for mistake, size in ((overrides, 12), (f"{SMALL} model.pretrained={tmp_path / 'none'}", 11)):
         with pytest.raises(SettingsError, match=wanted) as caught:
             build(mistake, num_tokens=size)
         assert "\n" not in str(caught.value)

@@ -59,15 +59,17 @@ def test_the_apps_clients_train_from_round_1(
     assert not same(seen[1], seen[0])
 
     grid = grid_of(num_nodes)
-    known = ComposedStrategy(strategy.rules, population=strategy.population)
+    registered = ComposedStrategy(strategy.rules, population=strategy.population)
     arrays = encode_arrays(MODEL)
-    if known.needs_initial_evaluation:
-        known.aggregate_initial(grid.send_and_receive(known.configure_initial(arrays, grid)))
+    if registered.needs_initial_evaluation:
+        registered.aggregate_initial(
+            grid.send_and_receive(registered.configure_initial(arrays, grid))
+        )
     for server_round in (1, 2, 3):
-        arrays = train_round(known, grid, server_round, arrays) or arrays
-        evaluate_round(known, grid, server_round, arrays)
+        arrays = train_round(registered, grid, server_round, arrays) or arrays
+        evaluate_round(registered, grid, server_round, arrays)
         assert same(arrays, seen[server_round])
-    assert known.step_result.report.decisions == strategy.step_result.report.decisions
+    assert registered.step_result.report.decisions == strategy.step_result.report.decisions
 
 
 def same(one: ArrayRecord, other: ArrayRecord) -> bool:

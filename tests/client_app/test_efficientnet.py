@@ -18,16 +18,16 @@ def test_the_paper_s_size() -> None:
 
 
 @pytest.mark.parametrize(
-    ("experiment", "words", "dropped"),
+    ("experiment", "overrides", "dropped"),
     [
         ("custom", "model=efficientnet", 0.2),
         ("custom", "model=efficientnet model.variant=b2", 0.3),
         ("aaggff/isic", "", 0.1),
     ],
 )
-def test_dropout_before_the_logits(experiment: str, words: str, dropped: float) -> None:
+def test_dropout_before_the_logits(experiment: str, overrides: str, dropped: float) -> None:
     """torchvision's for the variant where none is set; AAggFF's preset has its authors' 0.1."""
-    settings = compose_settings(experiment, words).settings.model
+    settings = compose_settings(experiment, overrides).settings.model
     model = build_model(settings, (3, 32, 32), 8, seed=1)
     assert [m.p for m in model.modules() if isinstance(m, torch.nn.Dropout)] == [dropped]
 
@@ -47,8 +47,8 @@ def test_published_weights(tmp_path: Path) -> None:
     published = build_efficientnet("b0", 6)
     path = tmp_path / "weights.pth"
     torch.save(published.state_dict(), path)
-    words = f"model=efficientnet model.pretrained={path}"
-    settings = compose_settings("custom", words).settings.model
+    overrides = f"model=efficientnet model.pretrained={path}"
+    settings = compose_settings("custom", overrides).settings.model
     same = build_model(settings, (3, 32, 32), 6, seed=1).state_dict()
     for name, tensor in published.state_dict().items():
         assert torch.equal(same[name], tensor)

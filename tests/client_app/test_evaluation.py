@@ -46,8 +46,8 @@ def evaluate_alone(
     model: nn.Module, x: torch.Tensor, y: torch.Tensor, task: Task | None = None, name: str = "loss"
 ) -> ClientMetrics:
     """Return what a client measures that has these rows, all there are."""
-    (measure,) = evaluate_clients(model, x, y, [len(y)], task=task, metric_name=name)
-    return measure
+    (evaluate,) = evaluate_clients(model, x, y, [len(y)], task=task, metric_name=name)
+    return evaluate
 
 
 def make_sequences(n: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -68,10 +68,10 @@ def test_evaluate_is_the_formula(n: int) -> None:
     x, y = make_problem(n)
     model = make_model(torch.float64)
     loss, accuracy = sgd.measure(get_weights(model), x, y)
-    measure = evaluate_alone(model, torch.from_numpy(x), torch.from_numpy(y))
-    assert measure.num_examples == n
-    assert measure.loss == pytest.approx(loss, abs=1e-12)
-    assert measure.accuracy == accuracy
+    evaluate = evaluate_alone(model, torch.from_numpy(x), torch.from_numpy(y))
+    assert evaluate.num_examples == n
+    assert evaluate.loss == pytest.approx(loss, abs=1e-12)
+    assert evaluate.accuracy == accuracy
 
 
 def test_evaluate_survives_huge_logits() -> None:
@@ -80,9 +80,9 @@ def test_evaluate_survives_huge_logits() -> None:
     model.load_state_dict(
         {"linear.weight": torch.tensor([[1e6], [0.0]]), "linear.bias": torch.zeros(2)}
     )
-    measure = evaluate_alone(model, torch.ones(3, 1), torch.tensor([1, 1, 0]))
-    assert measure.loss == pytest.approx(2e6 / 3)
-    assert measure.accuracy == 1 / 3
+    evaluate = evaluate_alone(model, torch.ones(3, 1), torch.tensor([1, 1, 0]))
+    assert evaluate.loss == pytest.approx(2e6 / 3)
+    assert evaluate.accuracy == 1 / 3
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 23, 24])
@@ -94,12 +94,12 @@ def test_evaluate_in_chunks(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None
     sizes: list[int] = []
     model.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
     monkeypatch.setattr(evaluation, "MAX_PREDICTIONS", chunk)
-    measure = evaluate_alone(model, torch.from_numpy(x), torch.from_numpy(y))
+    evaluate = evaluate_alone(model, torch.from_numpy(x), torch.from_numpy(y))
     assert sum(sizes) == 23
     assert max(sizes) == min(chunk, 23)
-    assert measure.num_examples == 23
-    assert measure.loss == pytest.approx(loss, abs=1e-12)
-    assert measure.accuracy == accuracy
+    assert evaluate.num_examples == 23
+    assert evaluate.loss == pytest.approx(loss, abs=1e-12)
+    assert evaluate.accuracy == accuracy
 
 
 def test_evaluate_changes_nothing() -> None:
@@ -117,12 +117,12 @@ def test_evaluating_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = make_sequences(23)
     model = EachToken(FEATURES, CLASSES)
     monkeypatch.setattr(evaluation, "MAX_PREDICTIONS", 20)
-    measure = evaluate_alone(model, x, y, SequenceCrossEntropy())
+    evaluate = evaluate_alone(model, x, y, SequenceCrossEntropy())
     assert model.rows == [4] * 5 + [3]
     sums = losses.sequence(model(x).detach().numpy(), y.numpy(), IGNORE_INDEX)
-    assert measure.num_examples == 23
-    assert measure.loss == pytest.approx(sums.loss / sums.weight, abs=1e-12)
-    assert measure.accuracy == sums.correct / sums.count
+    assert evaluate.num_examples == 23
+    assert evaluate.loss == pytest.approx(sums.loss / sums.weight, abs=1e-12)
+    assert evaluate.accuracy == sums.correct / sums.count
     assert sums.count < 23 * 5
 
 
@@ -145,11 +145,11 @@ def test_evaluating_where_there_is_nothing() -> None:
     assert_nothing(evaluate_alone(make_model(torch.float64), x[:0], y[:0]))
     x, y = make_sequences(3)
     each_token = EachToken(FEATURES, CLASSES)
-    measure = evaluate_alone(
+    evaluate = evaluate_alone(
         each_token, x, torch.full_like(y, IGNORE_INDEX), SequenceCrossEntropy()
     )
-    assert measure.loss == 0
-    assert math.isnan(measure.accuracy)
+    assert evaluate.loss == 0
+    assert math.isnan(evaluate.accuracy)
     model = nn.Linear(FEATURES, 1, dtype=torch.float64)
     x, targets = torch.from_numpy(make_problem(9)[0]), torch.linspace(-1, 1, 9, dtype=torch.float64)
     measurement = evaluate_alone(model, x, targets, SquaredError())
@@ -191,11 +191,11 @@ def test_clients_together_measure_what_each_does_alone(
     model = make_model(torch.float64)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluation, "MAX_PREDICTIONS", chunk)
-        together = evaluate_clients(model, x, y, counts, metric_name=name)
-    measured = zip(together, split_rows(x, counts), split_rows(y, counts), strict=True)
-    for measure, client_x, client_y in measured:
+        batched = evaluate_clients(model, x, y, counts, metric_name=name)
+    metrics = zip(batched, split_rows(x, counts), split_rows(y, counts), strict=True)
+    for evaluate, client_x, client_y in metrics:
         expected = evaluate_alone(model, client_x, client_y, name=name)
-        assert get_values(measure) == pytest.approx(get_values(expected), abs=1e-12, nan_ok=True)
+        assert get_values(evaluate) == pytest.approx(get_values(expected), abs=1e-12, nan_ok=True)
 
 
 def test_clients_without_a_sample() -> None:
@@ -206,9 +206,9 @@ def test_clients_without_a_sample() -> None:
     measures = evaluate_clients(
         model, torch.from_numpy(x), torch.from_numpy(y), counts, metric_name="f1"
     )
-    for n, measure in zip(counts, measures, strict=True):
+    for n, evaluate in zip(counts, measures, strict=True):
         if n == 0:
-            assert_nothing(measure)
+            assert_nothing(evaluate)
     softmax = get_weights(model)
     first, second = sgd.measure(softmax, x[:4], y[:4]), sgd.measure(softmax, x[4:], y[4:])
     assert [measures[1].loss, measures[4].loss] == pytest.approx([first[0], second[0]], abs=1e-12)
@@ -226,7 +226,7 @@ def test_a_metric_is_of_each_clients_own_predictions(name: str) -> None:
         *compute_metric(name, logits[:25], y[:25], [25]),
         *compute_metric(name, logits[25:], y[25:], [35]),
     ]
-    assert [measure.metric for measure in measures] == pytest.approx(expected, abs=1e-12)
+    assert [evaluate.metric for evaluate in measures] == pytest.approx(expected, abs=1e-12)
     assert expected[0] != expected[1]
 
 
@@ -255,7 +255,7 @@ def test_sequences_of_several_clients() -> None:
     """Each client's means are over its own targets."""
     x, y = make_sequences(10)
     model = EachToken(FEATURES, CLASSES)
-    for measure, rows in zip(
+    for evaluate, rows in zip(
         evaluate_clients(model, x, y, [1, 9], task=SequenceCrossEntropy()),
         (slice(0, 1), slice(1, 10)),
         strict=True,
@@ -263,7 +263,7 @@ def test_sequences_of_several_clients() -> None:
         sums = losses.sequence(model(x[rows]).detach().numpy(), y[rows].numpy(), IGNORE_INDEX)
         loss = sums.loss / sums.weight if sums.weight else 0.0
         accuracy = sums.correct / sums.count if sums.count else math.nan
-        found = (measure.num_examples, measure.loss, measure.accuracy)
+        found = (evaluate.num_examples, evaluate.loss, evaluate.accuracy)
         assert found == pytest.approx((rows.stop - rows.start, loss, accuracy), nan_ok=True)
 
 

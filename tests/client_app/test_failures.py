@@ -55,15 +55,15 @@ class Broken:
     """Data that cannot be used: how to write it, the settings that it does not fit, the reason."""
 
     write: Callable[[Path], object]
-    words: str
+    overrides: str
     reason_pattern: str = r"\w+Error: the log of the node has the text"
 
 
 def arrays(path: Path, inputs: object, labels: object) -> None:
-    parts = {f"x_{part}": np.asarray(inputs, np.float32) for part in ("train", "test")}
-    parts |= {f"y_{part}": np.asarray(labels) for part in ("train", "test")}
+    splits = {f"x_{split}": np.asarray(inputs, np.float32) for split in ("train", "test")}
+    splits |= {f"y_{split}": np.asarray(labels) for split in ("train", "test")}
     with path.open("wb") as file:
-        np.savez(file, **parts)  # type: ignore[arg-type]
+        np.savez(file, **splits)  # type: ignore[arg-type]
 
 
 def text(content: str) -> Callable[[Path], object]:
@@ -114,10 +114,10 @@ REQUESTS = {
 }
 
 
-def get_error_reason(kind: str, words: str, node_config: NodeConfig) -> str:
+def get_error_reason(kind: str, overrides: str, node_config: NodeConfig) -> str:
     """Return the reason that a node gives for not doing as it was asked."""
     common = "data.num_clients=3 data.priority=all client.local_epochs=1 client.device=cpu"
-    config = {"experiment": "custom", "overrides": f"{words} {common}", "output-dir": ""}
+    config = {"experiment": "custom", "overrides": f"{overrides} {common}", "output-dir": ""}
     grid = InProcessGrid(client_app.app, config, 1)
     (node,) = grid.get_node_ids()
     grid._contexts[node].node_config = dict(node_config)
@@ -125,8 +125,8 @@ def get_error_reason(kind: str, words: str, node_config: NodeConfig) -> str:
     if reply.has_error():
         return str(reply.error.reason)
     decode = decode_train_reply if kind == "train" else decode_evaluate_reply
-    (answer,) = decode(reply.content)
-    return str(answer.reason)
+    (result,) = decode(reply.content)
+    return str(result.reason)
 
 
 @pytest.mark.parametrize(
@@ -139,8 +139,8 @@ def test_a_device_quotes_no_data(
     broken, path = BROKEN[name], tmp_path / "data"
     broken.write(path)
     elsewhere = {"data-path": str(path)} if has_data_path else {}
-    words = f"{broken.words} data.path={tmp_path / 'nothing' if has_data_path else path}"
-    reason = get_error_reason(kind, words, {**DEVICE, **elsewhere})
+    overrides = f"{broken.words} data.path={tmp_path / 'nothing' if has_data_path else path}"
+    reason = get_error_reason(kind, overrides, {**DEVICE, **elsewhere})
     assert not [secret for secret in SECRETS if secret in reason], reason
     assert re.fullmatch(broken.reason_pattern, reason), reason
     assert "Traceback" in caplog.text
@@ -180,7 +180,7 @@ def test_which_flower_loads_the_module() -> None:
 
 @pytest.mark.parametrize("kind", REQUESTS)
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("overrides", "expected"),
     [
         ("data.color=red", "data.color"),
         ("client.augmentation=crop", "client.augmentation must be"),
@@ -188,12 +188,12 @@ def test_which_flower_loads_the_module() -> None:
     ],
 )
 def test_errors_in_settings_are_reported(
-    tmp_path: Path, kind: str, words: str, expected: str
+    tmp_path: Path, kind: str, overrides: str, expected: str
 ) -> None:
     """They are the server's, and their texts have nothing of the data."""
     arrays(tmp_path / "data.npz", [[0, 1]] * 4, [0, 1, 0, 1])
     data = {"data-path": str(tmp_path / "data.npz")}
-    reason = get_error_reason(kind, f"{ARRAYS} data.path=nowhere {words}", {**DEVICE, **data})
+    reason = get_error_reason(kind, f"{ARRAYS} data.path=nowhere {overrides}", {**DEVICE, **data})
     assert reason.startswith(expected)
 
 

@@ -56,9 +56,9 @@ def assert_same(one: FederatedData, other: FederatedData) -> None:
         other.input_shape,
     )
     for k in range(one.num_clients):
-        for part in ("x_train", "y_train", "x_test", "y_test"):
+        for split in ("x_train", "y_train", "x_test", "y_test"):
             np.testing.assert_array_equal(
-                getattr(one.get_client(k), part), getattr(other.get_client(k), part), strict=True
+                getattr(one.get_client(k), split), getattr(other.get_client(k), split), strict=True
             )
 
 
@@ -192,12 +192,12 @@ def test_texts(tmp_path: Path) -> None:
     first, second = ["Is it so?", "No."], ["It is.", "never"]
     kinds = {"a": Value("string"), "b": Value("string"), "y": LABEL}
     path = of_columns(tmp_path / "x", kinds, a=first, b=second, y=[0, 2])
-    words: dict[str, Any] = {"length": 9, "vocabulary_size": 50}
-    arrays = load(path, features=["a", "b"], **words)
+    overrides: dict[str, Any] = {"length": 9, "vocabulary_size": 50}
+    arrays = load(path, features=["a", "b"], **overrides)
     np.testing.assert_array_equal(arrays.x_train, hash_texts([first, second], 9, 50))
     assert (arrays.num_tokens, arrays.num_classes) == (50, 3)
-    alone = of_columns(tmp_path / "1", {"a": kinds["a"], "y": LABEL}, a=first, y=[0, 2])
-    np.testing.assert_array_equal(load(alone, **words).x_train, hash_texts([first], 9, 50))
+    separate = of_columns(tmp_path / "1", {"a": kinds["a"], "y": LABEL}, a=first, y=[0, 2])
+    np.testing.assert_array_equal(load(separate, **overrides).x_train, hash_texts([first], 9, 50))
 
 
 def pictures(path: Path, *images: Any) -> Path:
@@ -236,9 +236,9 @@ def test_image_mode_and_size(tmp_path: Path) -> None:
 
 def test_folders_of_images(tmp_path: Path) -> None:
     """As data=image_folder reads them, with the classes that load_dataset derives."""
-    for part, n in (("train", 3), ("test", 1)):
+    for split, n in (("train", 3), ("test", 1)):
         for c, name in enumerate(CLASSES):
-            folder = tmp_path / "x" / part / name
+            folder = tmp_path / "x" / split / name
             folder.mkdir(parents=True)
             for i in range(n):
                 picture(value=(40 * c + i, 0, 0)).save(folder / f"{i}.png")
@@ -298,7 +298,7 @@ def test_the_only_candidate_is_taken(columns: str, kind: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("columns", "words", "message"),
+    ("columns", "overrides", "message"),
     [
         ("i v y", {}, "data.features must be one column of images, .* i (Image), v (List), y (Cl"),
         ("n y", {}, "data.features must be .*; the columns of .* are n (int64), y (ClassLabel); "),
@@ -312,17 +312,17 @@ def test_the_only_candidate_is_taken(columns: str, kind: str, tmp_path: Path) ->
     ],
 )
 def test_a_choice_that_is_the_user_s(
-    columns: str, words: dict[str, Any], message: str, tmp_path: Path
+    columns: str, overrides: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     """One line with all columns and what they hold, and the setting that chooses."""
     kinds = {name: KINDS.get(name, LABEL) for name in columns.split()}
     values = {name: VALUES.get(name, [0, 1, 2]) for name in columns.split()}
     path = of_columns(tmp_path / "x", kinds, **values)
-    assert_one_line(lambda: load(path, **words), re.escape(message).replace(r"\.\*", ".*"))
+    assert_one_line(lambda: load(path, **overrides), re.escape(message).replace(r"\.\*", ".*"))
 
 
 @pytest.mark.parametrize(
-    ("kinds", "values", "words", "reason"),
+    ("kinds", "values", "overrides", "reason"),
     [
         (
             {"v": KINDS["v"]},
@@ -363,14 +363,14 @@ def test_a_choice_that_is_the_user_s(
     ],
 )
 def test_what_is_wrong_with_a_column(
-    kinds: Any, values: Any, words: dict[str, Any], reason: str, tmp_path: Path
+    kinds: Any, values: Any, overrides: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
     """Nothing is trained on what may be a mistake; one line names the column."""
     given = {"v": [[1, 2]] * 2, "y": [0, 1]} | values
     all_kinds = {"y": LABEL} | kinds
     path = of_columns(tmp_path / "x", all_kinds, **{name: given[name] for name in all_kinds})
     start = "data.path must be a data set of Hugging Face with feat"
-    assert_one_line(lambda: load(path, **words), re.escape(reason), start)
+    assert_one_line(lambda: load(path, **overrides), re.escape(reason), start)
 
 
 def test_splits_that_differ(tmp_path: Path) -> None:
@@ -404,7 +404,7 @@ DEVICE = "must have a value where each device has the data of its own client onl
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("overrides", "message"),
     [
         ("data.path=''", "data.path must be a folder with a data set, or a Hub id such as yl"),
         ("data.partition=natural", f"{NATURAL} with the others, got None with natural"),
@@ -415,7 +415,7 @@ DEVICE = "must have a value where each device has the data of its own client onl
         ("data.length=1", "data.length must be a whole number >= 2, got 1"),
     ],
 )
-def test_settings_that_do_not_fit(words: str, message: str) -> None:
+def test_settings_that_do_not_fit(overrides: str, message: str) -> None:
     """Refused before any data is read, in one line."""
     with pytest.raises(SettingsError, match=f"^{re.escape(message)}"):
-        compose_settings("custom", f"data=hf data.path=x {words}")
+        compose_settings("custom", f"data=hf data.path=x {overrides}")

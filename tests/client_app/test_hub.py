@@ -122,9 +122,9 @@ def test_splits_by_name(tmp_path: Path) -> None:
     splits = load(folder, tmp_path, train_split="a", test_split="validation")
     assert (splits.train["i"][:], splits.test["i"][:]) == ([1], [3])
     assert load(folder, tmp_path, train_split="test").test is None
-    for words in ({}, {"train_split": "a", "test_split": "dev"}):
+    for overrides in ({}, {"train_split": "a", "test_split": "dev"}):
         with pytest.raises(DataError, match=r"one of the splits of .*, which are a, test, valid"):
-            load(folder, tmp_path, **words)
+            load(folder, tmp_path, **overrides)
 
 
 def test_the_commit_that_the_hub_names_is_loaded(
@@ -156,17 +156,17 @@ def test_without_the_hub_the_last_download_is_taken(
     assert time.monotonic() - started < 5
 
 
-@pytest.mark.parametrize("words", [{}, {"revision": "c" * 40}, {"revision": "main"}])
-def test_nowhere(words: dict[str, Any], tmp_path: Path, cache: Path, no_hub: None) -> None:
+@pytest.mark.parametrize("overrides", [{}, {"revision": "c" * 40}, {"revision": "main"}])
+def test_nowhere(overrides: dict[str, Any], tmp_path: Path, cache: Path, no_hub: None) -> None:
     """One line says where it was looked for and what fetches it, also of an absent commit."""
-    name = "owner/tiny" if words else "owner/other"
+    name = "owner/tiny" if overrides else "owner/other"
     with pytest.raises(DataError) as caught:
-        load(name, tmp_path, **words)
+        load(name, tmp_path, **overrides)
     text = str(caught.value)
     assert "\n" not in text
     assert text.startswith("data.path must be a folder, or a data set of the Hub that can be ")
     assert f"the cache {tmp_path / 'cache'}, got {name} (the Hub does not answer: " in text
-    revision = f", revision={words['revision']!r}" if words else ""
+    revision = f", revision={overrides['revision']!r}" if overrides else ""
     assert f"datasets.load_dataset({name!r}{revision}).save_to_disk('FOLDER')" in text
 
 
@@ -193,7 +193,7 @@ def broken(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("write", "words", "reason"),
+    ("write", "overrides", "reason"),
     [
         (lambda path: path, {}, "there is no such folder, and a Hub id is OWNER/NAME"),
         (lambda path: "pandas", {}, "there is no such folder, and a Hub id is OWNER/NAME"),
@@ -209,9 +209,9 @@ def broken(folder: Path) -> Path:
     ],
 )
 def test_no_data_set(
-    write: Any, words: dict[str, Any], reason: str, tmp_path: Path, no_hub: None
+    write: Any, overrides: dict[str, Any], reason: str, tmp_path: Path, no_hub: None
 ) -> None:
     """One line, and no code that lies beside the data is run."""
     path = write(tmp_path / "data")
     start = "data.path must be a folder with a data set that Hugging"
-    assert_one_line(lambda: load(path, tmp_path, **words), re.escape(reason), start)
+    assert_one_line(lambda: load(path, tmp_path, **overrides), re.escape(reason), start)

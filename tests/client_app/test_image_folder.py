@@ -78,9 +78,9 @@ def test_only_the_requested_images_are_read(clients: Path) -> None:
 
 def test_training_and_test_folders(tmp_path: Path) -> None:
     """train/ and test/ alone are the training and the test set, by client or divided."""
-    for part, first in (("train", 10), ("test", 20)):
-        write(tmp_path / part / "a/x", [first, first + 1])
-        write(tmp_path / part / "b/y", [first + 2, first + 3])
+    for split, first in (("train", 10), ("test", 20)):
+        write(tmp_path / split / "a/x", [first, first + 1])
+        write(tmp_path / split / "b/y", [first + 2, first + 3])
     arrays = load(tmp_path)
     assert (colors(arrays.x_train), colors(arrays.x_test)) == ([10, 11, 12, 13], [20, 21, 22, 23])
     assert arrays.client_test is not None
@@ -103,9 +103,9 @@ def test_divided_among_clients(tmp_path: Path, partition: str) -> None:
         [
             round(255 * float(v))
             for k in range(3)
-            for v in getattr(data.get_client(k), part)[:, 0, 0, 0]
+            for v in getattr(data.get_client(k), split)[:, 0, 0, 0]
         ]
-        for part in ("x_train", "x_test")
+        for split in ("x_train", "x_test")
     )
     assert not set(train) & set(test)
     assert len(set(train)) == len(train) == 48
@@ -147,9 +147,9 @@ def test_one_clients_images_on_a_device(clients: Path) -> None:
     for k, name in enumerate(("ann", "bob")):
         data = load_data(ImageFolderSettings(path=str(clients / name), **others), 1)
         assert (data.num_clients, data.num_classes, data.input_shape) == (2, 2, (3, 5, 4))
-        for part in ("x_train", "y_train", "x_test", "y_test"):
+        for split in ("x_train", "y_train", "x_test", "y_test"):
             np.testing.assert_array_equal(
-                getattr(data.get_client(k), part), getattr(whole.get_client(k), part)
+                getattr(data.get_client(k), split), getattr(whole.get_client(k), split)
             )
 
 
@@ -193,7 +193,7 @@ def test_first_image_is_none(clients: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("overrides", "message"),
     [
         ("", r"data\.path must be the path of a folder of images, got ''"),
         ("data.path=x data.image_size=[3]", "data.image_size must be a list of two whole numbers"),
@@ -204,7 +204,7 @@ def test_first_image_is_none(clients: Path) -> None:
         ),
     ],
 )
-def test_mistakes_in_the_settings(words: str, message: str) -> None:
+def test_mistakes_in_the_settings(overrides: str, message: str) -> None:
     """Errors that need no folder are reported before it is read."""
     with pytest.raises(SettingsError, match=f"^{message}"):
-        compose_settings("custom", f"data=image_folder {words}")
+        compose_settings("custom", f"data=image_folder {overrides}")

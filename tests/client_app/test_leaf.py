@@ -73,16 +73,18 @@ def assert_refused(path: Path, reason: str) -> None:
 
 def test_numbers_by_user(tmp_path: Path) -> None:
     """FEMNIST's kind: numbers with a class; users in the alphabet's order, over all files."""
-    parts: dict[str, Users] = {
-        part: {user: make_numbers(i, n + extra) for i, (user, n) in enumerate([("b", 4), ("a", 2)])}
-        for part, extra in (("train", 3), ("test", 0))
+    splits: dict[str, Users] = {
+        split: {
+            user: make_numbers(i, n + extra) for i, (user, n) in enumerate([("b", 4), ("a", 2)])
+        }
+        for split, extra in (("train", 3), ("test", 0))
     }
-    write(tmp_path / "train", {"b": parts["train"]["b"]}, "one.json")
-    write(tmp_path / "train", {"a": parts["train"]["a"]}, "two.json")
-    write(tmp_path / "test", parts["test"])
+    write(tmp_path / "train", {"b": splits["train"]["b"]}, "one.json")
+    write(tmp_path / "train", {"a": splits["train"]["a"]}, "two.json")
+    write(tmp_path / "test", splits["test"])
     arrays = load(tmp_path)
     np.testing.assert_array_equal(
-        arrays.x_train[:], np.array(parts["train"]["b"][0] + parts["train"]["a"][0], np.float32)
+        arrays.x_train[:], np.array(splits["train"]["b"][0] + splits["train"]["a"][0], np.float32)
     )
     assert arrays.num_classes == 3
     assert arrays.client_train is not None
@@ -90,8 +92,8 @@ def test_numbers_by_user(tmp_path: Path) -> None:
     data = load_data(LeafSettings(path=str(tmp_path)), 1)
     assert data.num_clients == 2
     client = data.get_client(0)
-    np.testing.assert_array_equal(client.x_test, np.array(parts["test"]["a"][0], np.float32))
-    assert client.y_train.tolist() == parts["train"]["a"][1]
+    np.testing.assert_array_equal(client.x_test, np.array(splits["test"]["a"][0], np.float32))
+    assert client.y_train.tolist() == splits["train"]["a"][1]
 
 
 def test_characters_with_the_next_one(tmp_path: Path) -> None:

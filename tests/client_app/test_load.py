@@ -91,12 +91,12 @@ def every_kind(directory: Path) -> dict[str, DataSettings]:
 def test_pools_have_the_clients_rows(kind: str, tmp_path: Path) -> None:
     """The rows of a pool are each client's inputs and labels, in order, of those asked only."""
     data = load_data(every_kind(tmp_path)[kind], 1)
-    parts: tuple[Split, ...] = ("train", "test")
-    for part in parts:
-        pool = data.get_pooled_split(part, [1, 0])
+    splits: tuple[Split, ...] = ("train", "test")
+    for split in splits:
+        pool = data.get_pooled_split(split, [1, 0])
         assert list(pool.rows) == [1, 0]
         for client, rows in pool.rows.items():
-            x, y = select_split(data.get_client(client), part)
+            x, y = select_split(data.get_client(client), split)
             np.testing.assert_array_equal(to_inputs(pool.x[rows]), x, strict=True)
             np.testing.assert_array_equal(pool.y[rows], y, strict=True)
             assert len(rows) > 0

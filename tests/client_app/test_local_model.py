@@ -171,25 +171,25 @@ def make_problem(
 def train_by_torch(
     model: nn.Module,
     rows: tuple[torch.Tensor, torch.Tensor],
-    how: LocalSGDConfig,
+    config: LocalSGDConfig,
     draws: Any,
     task: Task,
 ) -> None:
     x, y = rows
-    sizes = compute_batch_sizes(len(y), how.batch_size, batch_norm=has_batch_norm(model))
-    steps = how.count_steps(len(y), batch_norm=has_batch_norm(model))
+    sizes = compute_batch_sizes(len(y), config.batch_size, batch_norm=has_batch_norm(model))
+    steps = config.count_steps(len(y), batch_norm=has_batch_norm(model))
     torch_sgd.train(
         model,
         x,
         y,
         sizes=sizes,
-        rates=[how.compute_learning_rate(T, step, steps) for step in range(steps)],
+        rates=[config.compute_learning_rate(T, step, steps) for step in range(steps)],
         draw=draws,
         loss=task.compute_mean_loss,
-        momentum=how.momentum,
-        weight_decay=how.weight_decay,
-        mu=how.proximal_mu,
-        change=build_augmentation(how.augmentation, draws),
+        momentum=config.momentum,
+        weight_decay=config.weight_decay,
+        mu=config.proximal_mu,
+        change=build_augmentation(config.augmentation, draws),
         masked=[layer for _, layer in find_dropouts(model)],
         seeded=has_random_layers(model),
     )
@@ -201,7 +201,7 @@ def make_rng_factory(client: int) -> Any:
 
 def check(
     kind: Kind,
-    how: LocalSGDConfig,
+    config: LocalSGDConfig,
     counts: tuple[int, ...],
     dtype: torch.dtype,
     tolerance: float,
@@ -214,13 +214,13 @@ def check(
     local = LocalModel(copy.deepcopy(model), kind.task, closed_form=closed_form)
     local.load_arrays(start)
     received = local.copy_state()
-    how = replace(how, lr=kind.lr)
+    config = replace(config, lr=kind.lr)
     for client, n in enumerate(counts):
         x, y = make_problem(kind, n, client, dtype)
         expected = copy.deepcopy(model)
-        train_by_torch(expected, (x, y), how, make_rng_factory(client), kind.task)
+        train_by_torch(expected, (x, y), config, make_rng_factory(client), kind.task)
         local.load(received)
-        local.train(x, y, how, make_rng_factory(client), t=T)
+        local.train(x, y, config, make_rng_factory(client), t=T)
         names = expected.state_dict().items()
         for found, (name, tensor) in zip(local.tensors, names, strict=True):
             assert found.dtype == tensor.dtype
@@ -243,24 +243,24 @@ def test_a_round_is_that_of_torch(kind: str, option: str) -> None:
 @pytest.mark.parametrize("kind", ["small_cnn, dropout", "cnn", "celeba_cnn", "m5"])
 def test_a_round_without_the_closed_form(kind: str, option: str) -> None:
     """The same models by automatic differentiation, as on a GPU."""
-    how, model_kind = OPTIONS[option], KINDS[kind]
-    check(model_kind, how, (30, 14), torch.float64, model_kind.tolerance, closed_form=False)
+    config, model_kind = OPTIONS[option], KINDS[kind]
+    check(model_kind, config, (30, 14), torch.float64, model_kind.tolerance, closed_form=False)
 
 
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_is_that_of_torch_in_float32(kind: str, option: str) -> None:
     """One step only: after it ReLU and maxima may tip over."""
-    how = replace(OPTIONS[option], local_steps=1)
-    check(KINDS[kind], how, (16,), torch.float32, 2e-5)
+    config = replace(OPTIONS[option], local_steps=1)
+    check(KINDS[kind], config, (16,), torch.float32, 2e-5)
 
 
 @pytest.mark.parametrize("name", ["crop", "crop_flip", "cifar100"])
 @pytest.mark.parametrize("kind", ["small_cnn, odd", "celeba_cnn"])
 def test_augmented_images(kind: str, name: str) -> None:
     """Both train on the same changed images."""
-    how = LocalSGDConfig(1.0, 8, 2, momentum=0.5, augmentation=name)
-    check(KINDS[kind], how, (26,), torch.float64, 1e-10)
+    config = LocalSGDConfig(1.0, 8, 2, momentum=0.5, augmentation=name)
+    check(KINDS[kind], config, (26,), torch.float64, 1e-10)
 
 
 def test_something_trained() -> None:

@@ -65,11 +65,11 @@ def test_terms_are_the_formula(name: str) -> None:
     terms = task.compute_terms(outputs, y)
     for i in range(N):
         expected = compute_reference(name, outputs[i : i + 1].numpy(), y[i : i + 1].numpy())
-        one = [float(part[i]) for part in (terms.loss, terms.weight, terms.correct, terms.count)]
+        one = [float(split[i]) for split in (terms.loss, terms.weight, terms.correct, terms.count)]
         assert one == pytest.approx(
             [expected.loss, expected.weight, expected.correct, expected.count], abs=1e-12
         )
-    assert {part.shape for part in vars(terms).values()} == {(N,)}
+    assert {split.shape for split in vars(terms).values()} == {(N,)}
     assert terms.weight.dtype == terms.loss.dtype == outputs.dtype
     assert terms.correct.dtype == terms.count.dtype == torch.int64
 
@@ -121,8 +121,8 @@ def test_tasks_under_vmap_and_grad(name: str) -> None:
 
     def compute_masked_mean(o: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         terms = task.compute_terms(o, target)
-        kept = torch.arange(N) < 5
-        return (terms.loss * kept).sum() / (terms.weight * kept).sum()
+        stored = torch.arange(N) < 5
+        return (terms.loss * stored).sum() / (terms.weight * stored).sum()
 
     for function in (
         torch.func.grad(task.compute_mean_loss),
@@ -132,9 +132,9 @@ def test_tasks_under_vmap_and_grad(name: str) -> None:
         lambda o, target: task.compute_terms(o, target).count,
         lambda o, target: task.compute_terms(o, target).weight,
     ):
-        together = torch.func.vmap(function)(many, labels)
+        batched = torch.func.vmap(function)(many, labels)
         apart = torch.stack([function(o, t) for o, t in zip(many, labels, strict=True)])
-        torch.testing.assert_close(together, apart)
+        torch.testing.assert_close(batched, apart)
 
 
 @pytest.mark.parametrize(
@@ -165,9 +165,9 @@ def test_scores_are_of_the_predictions() -> None:
     """For metrics each target is a row; a logit z is the two classes' 0 and z."""
     _, outputs, y = list_cases()["sequence"]
     scores, labels = SequenceCrossEntropy().select_predictions(outputs, y)
-    kept = [(i, j) for i in range(N) for j in range(LENGTH) if y[i, j] != IGNORE_INDEX]
-    assert torch.equal(scores, torch.stack([outputs[i, j] for i, j in kept]))
-    assert labels.tolist() == [int(y[i, j]) for i, j in kept]
+    stored = [(i, j) for i in range(N) for j in range(LENGTH) if y[i, j] != IGNORE_INDEX]
+    assert torch.equal(scores, torch.stack([outputs[i, j] for i, j in stored]))
+    assert labels.tolist() == [int(y[i, j]) for i, j in stored]
     _, outputs, y = list_cases()["binary"]
     scores, labels = BinaryCrossEntropy().select_predictions(outputs, y)
     torch.testing.assert_close(scores.softmax(dim=1)[:, 1], outputs[:, 0].sigmoid())

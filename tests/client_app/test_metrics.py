@@ -248,17 +248,17 @@ def test_a_value_has_the_same_bits_in_any_group(
 ) -> None:
     """Alone, with all others, or with the others in another order; in any number of passes."""
     x, y, counts = generate_logits(classes, torch.float32, ties=False)
-    alone = [
+    separate = [
         compute_one_metric(name, client_x, client_y)
         for client_x, client_y in zip(x.split(counts), y.split(counts), strict=True)
     ]
     monkeypatch.setattr(metrics, "MAX_SORTED_SCORES", at_once)
-    together = compute_metric(name, x, y, counts)
+    batched = compute_metric(name, x, y, counts)
     backwards = compute_metric(
         name, torch.cat(x.split(counts)[::-1]), torch.cat(y.split(counts)[::-1]), counts[::-1]
     )
-    assert np.array_equal(together, alone, equal_nan=True)
-    assert np.array_equal(backwards, alone[::-1], equal_nan=True)
+    assert np.array_equal(batched, separate, equal_nan=True)
+    assert np.array_equal(backwards, separate[::-1], equal_nan=True)
 
 
 def test_no_two_metrics_are_the_same() -> None:
@@ -319,15 +319,15 @@ def test_metrics_of_numbers_are_those_of_torchmetrics(name: str) -> None:
 def test_a_metric_of_numbers_has_the_same_bits_in_any_group(name: str) -> None:
     """Each client's rows are added up by themselves, whoever is measured beside it."""
     z, y, counts = make_predictions()
-    alone = [
+    separate = [
         compute_one_metric(name, client_z, client_y)
         for client_z, client_y in zip(z.split(counts), y.split(counts), strict=True)
     ]
-    assert np.array_equal(compute_metric(name, z, y, counts), alone, equal_nan=True)
+    assert np.array_equal(compute_metric(name, z, y, counts), separate, equal_nan=True)
     backwards = compute_metric(
         name, torch.cat(z.split(counts)[::-1]), torch.cat(y.split(counts)[::-1]), counts[::-1]
     )
-    assert np.array_equal(backwards, alone[::-1], equal_nan=True)
+    assert np.array_equal(backwards, separate[::-1], equal_nan=True)
 
 
 def test_numbers_by_hand() -> None:

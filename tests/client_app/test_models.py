@@ -136,12 +136,12 @@ def convolve(x: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[np.
     """Return (n, out, h, w): the 3 x 3 correlation of x (n, in, h, w) with a margin of zeros."""
     h, w = x.shape[2:]
     margin = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
-    parts = [
+    splits = [
         np.einsum("nihw,oi->nohw", margin[:, :, i : i + h, j : j + w], weight[:, :, i, j])
         for i in range(3)
         for j in range(3)
     ]
-    result: NDArray[np.float64] = np.sum(parts, axis=0)
+    result: NDArray[np.float64] = np.sum(splits, axis=0)
     return result
 
 
@@ -197,8 +197,8 @@ def test_dropout_comes_before_every_fully_connected_layer() -> None:
 
 def test_settings_of_the_small_cnn() -> None:
     """Hidden layers and dropout come from the settings; what is not allowed is refused."""
-    words = "model=small_cnn 'model.hidden=[12, 7]' model.dropout=0.25"
-    model = build_model(compose_settings("custom", words).settings.model, (1, 8, 8), 3, seed=1)
+    overrides = "model=small_cnn 'model.hidden=[12, 7]' model.dropout=0.25"
+    model = build_model(compose_settings("custom", overrides).settings.model, (1, 8, 8), 3, seed=1)
     assert isinstance(model, SmallCNN)
     layers = list(model.features)
     assert [layer.out_features for layer in layers if isinstance(layer, torch.nn.Linear)] == [12, 7]
@@ -362,8 +362,8 @@ KINDS: dict[str, tuple[str, tuple[int, ...], int | None, bool]] = {
 
 def make_example(option: str) -> tuple[nn.Module, torch.Tensor, torch.Tensor, Task]:
     """Return a small model of a kind, with 20 inputs and labels, and its task."""
-    words, shape, num_tokens, sequence = KINDS.get(option, ("", (1, 16, 16), None, False))
-    settings = compose_settings("custom", f"model={option} {words}").settings.model
+    overrides, shape, num_tokens, sequence = KINDS.get(option, ("", (1, 16, 16), None, False))
+    settings = compose_settings("custom", f"model={option} {overrides}").settings.model
     model = build_model(settings, shape, 3, seed=1, num_tokens=num_tokens, sequence=sequence)
     draw = torch.Generator().manual_seed(0)
     y = torch.randint(3, (20, *shape) if sequence else (20,), generator=draw)
@@ -430,20 +430,20 @@ def test_models_that_are_stacked(option: str) -> None:
         for name, t in state.items()
     }
     labels = torch.stack([y, (y + 1) % 3, y.flip(0)])
-    together = torch.func.vmap(compute_gradient, in_dims=(0, None, 0), randomness="different")(
+    batched = torch.func.vmap(compute_gradient, in_dims=(0, None, 0), randomness="different")(
         many, x, labels
     )
     for k in range(3):
         apart = compute_gradient({name: t[k] for name, t in many.items()}, x, labels[k])
         for name, slope in apart.items():
-            torch.testing.assert_close(together[name][k], slope, rtol=1e-6, atol=1e-9)
+            torch.testing.assert_close(batched[name][k], slope, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("option", options("model"))
 def test_inputs_of_another_kind_are_refused(option: str) -> None:
     """Tokens are not for models of numbers, numbers not for models of tokens, in one line."""
-    words, shape, num_tokens, _ = KINDS.get(option, ("", (1, 16, 16), None, False))
-    settings = compose_settings("custom", f"model={option} {words}").settings.model
+    overrides, shape, num_tokens, _ = KINDS.get(option, ("", (1, 16, 16), None, False))
+    settings = compose_settings("custom", f"model={option} {overrides}").settings.model
     if num_tokens:
         message = f"model={option} needs inputs of tokens, got data of numbers"
         with pytest.raises(SettingsError, match=message):

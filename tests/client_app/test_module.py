@@ -53,9 +53,9 @@ HERE = "tests.client_app.test_module"
 
 
 def build(path: str, args: str = "{features: 6}", num_outputs: int = 3) -> nn.Module:
-    words = f"model=module model.path={path} 'model.args={args}'"
+    overrides = f"model=module model.path={path} 'model.args={args}'"
     return build_model(
-        compose_settings("custom", words).settings.model, (2, 3), num_outputs, seed=1
+        compose_settings("custom", overrides).settings.model, (2, 3), num_outputs, seed=1
     )
 
 
@@ -83,16 +83,18 @@ def test_a_model_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_function_that_makes_a_model() -> None:
     """Libraries have functions for their models: torchvision's networks for example."""
-    words = "model=module model.path=torchvision.models.squeezenet1_1 'model.args={num_classes: 4}'"
-    settings = compose_settings("custom", words).settings.model
+    overrides = (
+        "model=module model.path=torchvision.models.squeezenet1_1 'model.args={num_classes: 4}'"
+    )
+    settings = compose_settings("custom", overrides).settings.model
     model = build_model(settings, (3, 32, 32), 4, seed=1)
     assert model(torch.rand(2, 3, 32, 32)).shape == (2, 4)
 
 
 def test_a_model_of_tokens() -> None:
     """It gets int64, and has an output at each position where each has a target."""
-    words = f"model=module model.path={HERE}.Tagger 'model.args={{classes: 4}}'"
-    settings = compose_settings("custom", words).settings.model
+    overrides = f"model=module model.path={HERE}.Tagger 'model.args={{classes: 4}}'"
+    settings = compose_settings("custom", overrides).settings.model
     model = build_model(settings, (9,), 4, seed=1, num_tokens=7, sequence=True)
     assert model(torch.zeros((2, 9), dtype=torch.int64)).shape == (2, 9, 4)
     message = r"a model with outputs \(n, 4\), got .*Tagger' with \(n, 9, 4\)"

@@ -74,41 +74,41 @@ WORDS = (
 )
 
 
-def make_node(words: str = "") -> Node:
-    return Node(compose_settings("custom", f"{WORDS} {words}").settings)
+def make_node(overrides: str = "") -> Node:
+    return Node(compose_settings("custom", f"{WORDS} {overrides}").settings)
 
 
 def test_clients_are_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is there stays; others are loaded beside them, all in one array."""
     node = make_node()
-    asked: list[list[int]] = []
+    selected: list[list[int]] = []
     pool = SynthData.get_pooled_split
 
-    def note_clients(self: SynthData, part: Split, clients: Sequence[int]) -> PooledSplit:
-        asked.append(list(clients))
-        return pool(self, part, clients)
+    def note_clients(self: SynthData, split: Split, clients: Sequence[int]) -> PooledSplit:
+        selected.append(list(clients))
+        return pool(self, split, clients)
 
     monkeypatch.setattr(SynthData, "get_pooled_split", note_clients)
     node.load_clients([3, 1])
     node.load_clients([1])
     first = node.get_client(3)
-    assert asked == [[1, 3]] * 2
+    assert selected == [[1, 3]] * 2
     node.load_clients([1, 4])
-    assert asked[2:] == [[1, 3, 4]] * 2
+    assert selected[2:] == [[1, 3, 4]] * 2
     assert first.get_properties({}) == node.get_client(3).get_properties({}) == {"client-id": 3}
 
 
 def test_a_client_does_not_depend_on_who_else_is_there() -> None:
     """Alone on its node or with all others, it measures and trains the same."""
-    alone, all_there, grown = make_node(), make_node(), make_node()
+    separate, all_there, extended = make_node(), make_node(), make_node()
     all_there.load_clients(range(5))
-    grown.load_clients([4])
-    grown.load_clients([2])
+    extended.load_clients([4])
+    extended.load_clients([2])
     shapes = ((10, 60), (10,))
     rng = np.random.default_rng(0)
     arrays = [rng.normal(0, 0.1, shape).astype(np.float32) for shape in shapes]
-    expected, count, metrics = alone.get_client(2).fit(arrays, {"server-round": 2})
-    for node in (all_there, grown):
+    expected, count, metrics = separate.get_client(2).fit(arrays, {"server-round": 2})
+    for node in (all_there, extended):
         found, found_count, found_metrics = node.get_client(2).fit(arrays, {"server-round": 2})
         assert found_count == count
         assert found_metrics == metrics
@@ -118,10 +118,10 @@ def test_a_client_does_not_depend_on_who_else_is_there() -> None:
 
 def test_the_settings_reach_training() -> None:
     """Hyperparameters, seed, metric and way of training are those of the settings."""
-    words = (
+    overrides = (
         "client.lr=0.3 client.momentum=0.2 client.batching=sequential evaluation.metric=f1 seed=7"
     )
-    node = make_node(words)
+    node = make_node(overrides)
     node.load_clients([0])
     assert node.evaluator.metric == "f1"
     setup = node.trainer._setup
@@ -141,13 +141,13 @@ def test_normalized_images_change_colors(tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     x, y = rng.integers(256, size=(40, 8, 8, 3), dtype=np.uint8), np.arange(40) % 4
     np.savez(tmp_path / "data.npz", x_train=x[:30], y_train=y[:30], x_test=x[30:], y_test=y[30:])
-    words = (
+    overrides = (
         f"data=npz data.path={tmp_path}/data.npz data.partition=iid data.num_clients=2 "
         "data.priority=all model=mlp client.device=cpu client.local_epochs=1"
     )
 
     def train_alone(more: str) -> list[NDArray[Any]]:
-        node = Node(compose_settings("custom", f"{words} {more}").settings)
+        node = Node(compose_settings("custom", f"{overrides} {more}").settings)
         node.load_clients([0, 1])
         start = [tensor.numpy().copy() for tensor in node._model.state_dict().values()]
         return node.trainer.train_client(start, 1, 0)
@@ -181,9 +181,9 @@ def test_deterministic_algorithms_are_for_a_gpu(
     """A GPU is configured before it computes; a CPU is deterministic and not configured."""
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # so that it is restored
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
-    words = f"client.deterministic={str(wanted).lower()}"
+    overrides = f"client.deterministic={str(wanted).lower()}"
     try:
-        make_node(words)
+        make_node(overrides)
         assert not torch.are_deterministic_algorithms_enabled()
         assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
 
@@ -196,7 +196,7 @@ def test_deterministic_algorithms_are_for_a_gpu(
             if said is not None:
                 monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", said)
             with pytest.raises(NoGpuError):
-                make_node(words)
+                make_node(overrides)
             assert torch.are_deterministic_algorithms_enabled() is wanted
             assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == (expected if wanted else said)
     finally:

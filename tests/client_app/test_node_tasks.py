@@ -94,8 +94,8 @@ def make_data(kind: str) -> Data:
     return Data(clients, (4,), {"number": 1, "two": 2}.get(kind, 7))
 
 
-def make_settings(words: str) -> Any:
-    return compose_settings("custom", f"strategy=fedavg client.batch_size=4 {words}").settings
+def make_settings(overrides: str) -> Any:
+    return compose_settings("custom", f"strategy=fedavg client.batch_size=4 {overrides}").settings
 
 
 DISTILBERT = "model=distilbert model.layers=1 model.width=8 model.heads=2 model.init=xavier"
@@ -117,16 +117,16 @@ CASES: dict[tuple[str, str], tuple[type, int]] = {
 }
 
 
-@pytest.mark.parametrize(("kind", "words"), CASES)
+@pytest.mark.parametrize(("kind", "overrides"), CASES)
 def test_a_client_learns_from_targets_of_every_kind(
-    kind: str, words: str, monkeypatch: pytest.MonkeyPatch
+    kind: str, overrides: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its loss falls while it trains, and what it reports is what its outputs and targets say."""
     data = make_data(kind)
     monkeypatch.setattr(node, "load_data", lambda *_: data)
-    settings = make_settings(f"{words} client.local_epochs=20")
+    settings = make_settings(f"{overrides} client.local_epochs=20")
     task = build_task(settings, data)
-    expected_task, outputs = CASES[kind, words]
+    expected_task, outputs = CASES[kind, overrides]
     assert type(task) is expected_task
     client_node = Node(settings)
     client = client_node.get_client(1)
@@ -154,7 +154,7 @@ def test_a_client_learns_from_targets_of_every_kind(
     else:
         accuracy = float(terms.correct.sum() / terms.count.sum())
         assert after["test-accuracy"] == pytest.approx(accuracy, abs=1e-6)
-    assert ("test-metric" in after) == any(m in words for m in ("top5", "f1", "auroc"))
+    assert ("test-metric" in after) == any(m in overrides for m in ("top5", "f1", "auroc"))
     assert 0 <= after.get("test-metric", 0) <= 1
 
 
@@ -212,15 +212,15 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize(("kind", "words"), MISTAKES)
+@pytest.mark.parametrize(("kind", "overrides"), MISTAKES)
 def test_settings_that_are_not_for_the_targets(
-    kind: str, words: str, monkeypatch: pytest.MonkeyPatch
+    kind: str, overrides: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Refused in one line, by the server and by a client, before any work."""
     monkeypatch.setattr(node, "load_data", lambda *_: make_data(kind))
     for begin in (lambda settings: build_model_for(settings, make_data(kind)), Node):
-        with pytest.raises(SettingsError, match=MISTAKES[kind, words]) as caught:
-            begin(make_settings(words))
+        with pytest.raises(SettingsError, match=MISTAKES[kind, overrides]) as caught:
+            begin(make_settings(overrides))
         assert "\n" not in str(caught.value)
 
 
@@ -238,9 +238,9 @@ def test_a_diverged_model_has_no_metric(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(node, "load_data", lambda *_: data)
     client_node = Node(make_settings("evaluation.metric=auroc"))
     arrays = [np.full((2, 4), np.nan, np.float32), np.zeros(2, np.float32)]
-    measured = client_node.get_client(0).evaluate_task(arrays, EvaluateTask(0))
-    assert measured.test_num_examples > 0
-    assert math.isnan(measured.test_metric)
+    metrics = client_node.get_client(0).evaluate_task(arrays, EvaluateTask(0))
+    assert metrics.test_num_examples > 0
+    assert math.isnan(metrics.test_metric)
 
 
 @pytest.mark.parametrize("batching", ["auto", "batched"])

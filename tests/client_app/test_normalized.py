@@ -29,8 +29,8 @@ def test_every_channel_has_mean_0_and_spread_1(shape: tuple[int, ...]) -> None:
     for c in range(channels):
         assert found.x_train[:, c].mean() == pytest.approx(0.0, abs=1e-5)
         assert found.x_train[:, c].std() == pytest.approx(1.0, abs=1e-5)
-        parts = (given.x_train[:], given.x_test[:])
-        raw, test = (np.asarray(x).reshape(len(x), 6, 5, channels)[..., c] for x in parts)
+        splits = (given.x_train[:], given.x_test[:])
+        raw, test = (np.asarray(x).reshape(len(x), 6, 5, channels)[..., c] for x in splits)
         by_hand = (test - raw.mean()) / raw.std()
         assert scale.mean[c] == pytest.approx(raw.mean() / 255)
         assert scale.std[c] == pytest.approx(raw.std() / 255)
@@ -45,9 +45,9 @@ def test_test_images_of_the_same_array_do_not_count() -> None:
     found, scale = normalize_images(
         replace(whole, x_test=whole.x_train, y_test=whole.y_train), training
     )
-    known = whole.x_train[training] / 255
-    assert scale.mean == pytest.approx(known.mean(axis=(0, 1, 2)))
-    assert scale.std == pytest.approx(known.std(axis=(0, 1, 2)))
+    registered = whole.x_train[training] / 255
+    assert scale.mean == pytest.approx(registered.mean(axis=(0, 1, 2)))
+    assert scale.std == pytest.approx(registered.std(axis=(0, 1, 2)))
     np.testing.assert_array_equal(found.x_test, found.x_train)
 
 

@@ -46,7 +46,7 @@ def assert_refused(path: Path, reason: str, **others: Any) -> None:
 @pytest.mark.parametrize("shape", [(5, 4), (5, 4, 3), (5, 4, 1)])
 def test_images_come_as_they_are(tmp_path: Path, shape: tuple[int, ...]) -> None:
     """uint8 images, gray or with channels last, are not changed; labels become int64."""
-    x = {part: RNG.integers(256, size=(3, *shape), dtype=np.uint8) for part in ("train", "test")}
+    x = {split: RNG.integers(256, size=(3, *shape), dtype=np.uint8) for split in ("train", "test")}
     y = np.array([0, 1, 2], dtype=np.uint8)
     arrays = load(save(tmp_path, x_train=x["train"], x_test=x["test"], y_train=y, y_test=y))
     np.testing.assert_array_equal(arrays.x_train, x["train"], strict=True)
@@ -137,8 +137,8 @@ def test_no_path_is_refused_before_any_work() -> None:
 
 def test_a_preset_is_kept_with_a_custom_file() -> None:
     """data=npz takes the place of a preset's data set, with the preset's clients and shards."""
-    words = "data=npz data.path=mine.npz data.shard_size=125"
-    data = compose_settings("fedalign/cifar10", words).settings.data
+    overrides = "data=npz data.path=mine.npz data.shard_size=125"
+    data = compose_settings("fedalign/cifar10", overrides).settings.data
     assert data == NpzSettings(
         path="mine.npz", num_clients=60, num_priority=2, shards_per_client=2, shard_size=125
     )
@@ -336,13 +336,13 @@ def test_columns_first(tmp_path: Path) -> None:
     np.testing.assert_array_equal(arrays.x_train, x)
 
 
-@pytest.mark.parametrize("place", [0.3, 0.5, 0.9])
-def test_damaged_inputs(tmp_path: Path, place: float) -> None:
+@pytest.mark.parametrize("index", [0.3, 0.5, 0.9])
+def test_damaged_inputs(tmp_path: Path, index: float) -> None:
     """A wrong byte anywhere in mapped inputs is found by the check sum."""
     rng = np.random.default_rng(1)
     x = rng.integers(256, size=(6, 100, 100), dtype=np.uint8)
     path = save(tmp_path, **IMAGES | {"x_train": x, "x_test": x[:3]})
     content = bytearray(path.read_bytes())
-    content[int(place * 60_000)] ^= 255
+    content[int(index * 60_000)] ^= 255
     path.write_bytes(content)
     assert_refused(path, "Bad CRC-32")

@@ -36,9 +36,13 @@ def write(path: Path, **change: Any) -> Path:
     return path
 
 
-def send_message(content: RecordDict, kind: str, words: str = WORDS, **node_config: Any) -> Message:
+def send_message(
+    content: RecordDict, kind: str, overrides: str = WORDS, **node_config: Any
+) -> Message:
     """Return what a node with this config answers."""
-    grid = InProcessGrid(app, compose_settings("custom", words).run_config | {"output-dir": ""}, 1)
+    grid = InProcessGrid(
+        app, compose_settings("custom", overrides).run_config | {"output-dir": ""}, 1
+    )
     (node,) = grid.get_node_ids()
     context = grid._contexts[node]
     context.node_config = {"client-id": 2, **node_config}
@@ -53,8 +57,8 @@ def train_request() -> RecordDict:
 
 
 def decode_result(reply: Message) -> TrainResult:
-    (part,) = decode_train_reply(reply.content)
-    return part
+    (split,) = decode_train_reply(reply.content)
+    return split
 
 
 def test_a_device_reads_where_its_node_config_says(tmp_path: Path) -> None:
@@ -68,8 +72,10 @@ def test_a_device_reads_where_its_node_config_says(tmp_path: Path) -> None:
 
 def test_data_of_everybody_is_where_the_settings_say(tmp_path: Path) -> None:
     """A data set that every device has whole has no other place on one of them."""
-    words = "data=synth data.num_clients=5 data.num_priority=2"
-    reply = send_message(RecordDict(), "query", words, **{"data-path": str(tmp_path / "none.npz")})
+    overrides = "data=synth data.num_clients=5 data.num_priority=2"
+    reply = send_message(
+        RecordDict(), "query", overrides, **{"data-path": str(tmp_path / "none.npz")}
+    )
     assert decode_hosted_clients(reply.content) == (2,)
 
 

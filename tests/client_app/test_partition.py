@@ -198,8 +198,10 @@ def test_more_shards_than_test_rows() -> None:
 def test_some_rows_of_each_shard(kept: int, seed: int) -> None:
     """A client keeps the first rows of every shard it was dealt: its classes and proportions."""
     train, test = make_random_labels(seed)
-    whole, part = (partition_shards(train, test, 7, 3, 10, kept=k, seed=seed) for k in (None, kept))
-    for full, client_rows in zip(whole, part, strict=True):
+    whole, split = (
+        partition_shards(train, test, 7, 3, 10, kept=k, seed=seed) for k in (None, kept)
+    )
+    for full, client_rows in zip(whole, split, strict=True):
         np.testing.assert_array_equal(
             client_rows.train, full.train.reshape(3, 10)[:, :kept].reshape(-1)
         )

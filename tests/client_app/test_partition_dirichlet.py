@@ -151,7 +151,7 @@ def test_depends_on_the_seed_alone() -> None:
 
 def test_global_generator_plays_no_part() -> None:
     """NumPy's global generator is neither read nor moved."""
-    drawn, dealt = [], []
+    sampled, dealt = [], []
     for _ in range(2):
         np.random.seed(5)  # noqa: NPY002
         dealt.append(
@@ -159,7 +159,7 @@ def test_global_generator_plays_no_part() -> None:
                 [client_rows.train for client_rows in partition_dirichlet(*make_random_labels(1))]
             )
         )
-        drawn.append(np.random.random())  # noqa: NPY002
+        sampled.append(np.random.random())  # noqa: NPY002
         np.random.seed(6)  # noqa: NPY002
         dealt.append(
             np.concatenate(
@@ -167,7 +167,7 @@ def test_global_generator_plays_no_part() -> None:
             )
         )
     np.random.seed(5)  # noqa: NPY002
-    assert drawn == [np.random.random()] * 2  # noqa: NPY002
+    assert sampled == [np.random.random()] * 2  # noqa: NPY002
     for rows in dealt[1:]:
         np.testing.assert_array_equal(rows, dealt[0])
 

@@ -123,9 +123,9 @@ def test_clients_of_a_file_without_test_rows_of_theirs(
 def test_the_split_depends_on_the_seed(tmp_path: Path) -> None:
     """Another seed draws other test rows; the clients stay the same."""
     path = save(tmp_path, client_test=None)
-    drawn = [load(path, seed).get_client(1).x_test.tolist() for seed in range(8)]
-    assert drawn == [load(path, seed).get_client(1).x_test.tolist() for seed in range(8)]
-    assert len({str(rows) for rows in drawn}) > 1
+    sampled = [load(path, seed).get_client(1).x_test.tolist() for seed in range(8)]
+    assert sampled == [load(path, seed).get_client(1).x_test.tolist() for seed in range(8)]
+    assert len({str(rows) for rows in sampled}) > 1
 
 
 def test_sound(tmp_path: Path) -> None:
@@ -199,13 +199,13 @@ def test_priority(tmp_path: Path) -> None:
 
 def test_availability_of_other_clients(tmp_path: Path) -> None:
     """A list of probabilities for fewer clients than the data has is refused."""
-    words = f"data=npz data.path={save(tmp_path)} data.partition=natural availability=bernoulli"
-    settings = compose_settings("custom", f"{words} 'availability.p=[0.5, 0.5]'").settings
+    overrides = f"data=npz data.path={save(tmp_path)} data.partition=natural availability=bernoulli"
+    settings = compose_settings("custom", f"{overrides} 'availability.p=[0.5, 0.5]'").settings
     data = load_data(settings.data, 1)
     message = "availability.p must have one number for each of the 3 clients in the data, got 2"
     with pytest.raises(SettingsError, match=f"^{re.escape(message)}$"):
         build_processes(settings, data)
-    enough = compose_settings("custom", f"{words} 'availability.p=[0.5, 0.5, 0.5]'").settings
+    enough = compose_settings("custom", f"{overrides} 'availability.p=[0.5, 0.5, 0.5]'").settings
     assert build_processes(enough, data) is not None
 
 

@@ -7,8 +7,8 @@ from fedquorum.errors import SettingsError
 from client_app.data.partition import ClientSplit, partition_by_quantity, partition_iid
 
 
-def get_sizes(shares: list[ClientSplit], part: str = "train") -> list[int]:
-    return [len(getattr(share, part)) for share in shares]
+def get_sizes(shares: list[ClientSplit], split: str = "train") -> list[int]:
+    return [len(getattr(share, split)) for share in shares]
 
 
 def assert_dealt_once(shares: list[ClientSplit], train: int, test: int) -> None:
@@ -22,8 +22,8 @@ def test_iid_deals_all_rows_evenly(train: int, test: int, clients: int) -> None:
     """All rows are dealt, and sizes differ by one at most."""
     shares = partition_iid(train, test, num_clients=clients, seed=1)
     assert_dealt_once(shares, train, test)
-    for part in ("train", "test"):
-        assert max(get_sizes(shares, part)) - min(get_sizes(shares, part)) <= 1
+    for split in ("train", "test"):
+        assert max(get_sizes(shares, split)) - min(get_sizes(shares, split)) <= 1
 
 
 def test_iid_with_a_given_size() -> None:
@@ -55,7 +55,7 @@ def test_quantity_deals_all_rows(alpha: float, seed: int) -> None:
 def test_quantity_follows_dirichlets_law() -> None:
     """Shares of the rows beyond one each have Dir(alpha)'s variance, (N - 1) / (N^2 (N a + 1))."""
     n, alpha, rows = 10, 0.5, 2_010
-    drawn = [
+    sampled = [
         (
             np.array(
                 get_sizes(partition_by_quantity(rows, n, num_clients=n, alpha=alpha, seed=seed))
@@ -65,9 +65,9 @@ def test_quantity_follows_dirichlets_law() -> None:
         / (rows - n)
         for seed in range(60)
     ]
-    assert np.mean(drawn) == pytest.approx(1 / n, abs=1e-9)
+    assert np.mean(sampled) == pytest.approx(1 / n, abs=1e-9)
     variance = (n - 1) / (n**2 * (n * alpha + 1))
-    assert np.var(drawn) == pytest.approx(variance, rel=0.25)
+    assert np.var(sampled) == pytest.approx(variance, rel=0.25)
 
 
 def test_quantity_tests_in_proportion() -> None:

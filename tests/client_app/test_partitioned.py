@@ -91,8 +91,8 @@ def test_samples_and_labels_are_those_of_the_arrays(kind: str) -> None:
 def test_rows_are_dealt_once(kind: str) -> None:
     """20 shards for 20 places: every training and every test row has exactly one owner."""
     clients = list(map(make_partitioned(kind).get_client, range(10)))
-    for n, parts in ((TRAIN, [c.x_train for c in clients]), (TEST, [c.x_test for c in clients])):
-        assert sorted(list_rows(np.concatenate(parts), kind)) == list(range(n))
+    for n, splits in ((TRAIN, [c.x_train for c in clients]), (TEST, [c.x_test for c in clients])):
+        assert sorted(list_rows(np.concatenate(splits), kind)) == list(range(n))
 
 
 def test_test_classes_are_the_training_classes() -> None:
@@ -136,9 +136,11 @@ def test_heterogeneous_priority_is_disjoint(seed: int) -> None:
 def test_named_and_random_priority() -> None:
     """A list is taken as it is, random draws the asked number by the seed."""
     assert make_partitioned(priority=[7, 2]).priority == (2, 7)
-    drawn = {make_partitioned(seed=s, priority="random", num_priority=3).priority for s in range(6)}
-    assert all(len(set(chosen)) == 3 and set(chosen) <= set(range(10)) for chosen in drawn)
-    assert len(drawn) > 1
+    sampled = {
+        make_partitioned(seed=s, priority="random", num_priority=3).priority for s in range(6)
+    }
+    assert all(len(set(chosen)) == 3 and set(chosen) <= set(range(10)) for chosen in sampled)
+    assert len(sampled) > 1
 
 
 def test_priority_of_all() -> None:
@@ -173,8 +175,8 @@ def test_dirichlet_partition(kind: str) -> None:
         )
         np.testing.assert_array_equal(client.y_test, given.y_test[list_rows(client.x_test, kind)])
         assert set(client.y_test.tolist()) <= set(client.y_train.tolist())
-    for n, parts in ((TRAIN, [c.x_train for c in clients]), (TEST, [c.x_test for c in clients])):
-        assert sorted(list_rows(np.concatenate(parts), kind)) == list(range(n))
+    for n, splits in ((TRAIN, [c.x_train for c in clients]), (TEST, [c.x_test for c in clients])):
+        assert sorted(list_rows(np.concatenate(splits), kind)) == list(range(n))
     other = make_partitioned(kind, seed=2, partition="dirichlet", alpha=1.0)
     assert any(
         not np.array_equal(other.get_labels(k), client.y_train) for k, client in enumerate(clients)
@@ -187,8 +189,8 @@ def test_settings_of_the_dirichlet_partition() -> None:
     small, large = (make_partitioned(**settings, alpha=alpha, seed=3) for alpha in (0.1, 1000.0))
     classes = [[len(set(d.get_labels(k).tolist())) for k in range(4)] for d in (small, large)]
     assert max(classes[0]) < min(classes[1])
-    part = make_partitioned(**settings, alpha=1.0, samples_per_client=15)
-    assert [len(part.get_labels(k)) for k in range(4)] == [15] * 4
+    split = make_partitioned(**settings, alpha=1.0, samples_per_client=15)
+    assert [len(split.get_labels(k)) for k in range(4)] == [15] * 4
 
 
 def test_clients_are_the_same_in_any_order() -> None:
@@ -202,10 +204,10 @@ def test_clients_are_the_same_in_any_order() -> None:
 
 def test_fewer_samples_per_shard() -> None:
     """``samples_per_shard`` shortens training parts; test parts and priority do not change."""
-    whole, part = make_partitioned(), make_partitioned(samples_per_shard=1)
-    assert part.priority == whole.priority
+    whole, split = make_partitioned(), make_partitioned(samples_per_shard=1)
+    assert split.priority == whole.priority
     for k in range(10):
-        full, client = whole.get_client(k), part.get_client(k)
+        full, client = whole.get_client(k), split.get_client(k)
         assert len(client.y_train) == 2
         assert set(list_rows(client.x_train, "gray")) <= set(list_rows(full.x_train, "gray"))
         assert set(client.y_train.tolist()) == set(full.y_train.tolist())
@@ -283,8 +285,8 @@ def test_real_fashion_mnist(real_data: Path) -> None:
     data = load_data(TorchvisionSettings(name="fmnist", root=str(real_data), download=False), 1)
     assert isinstance(data, PartitionedData)
     train, test = (
-        np.concatenate([getattr(share, part) for share in data._shares])
-        for part in ("train", "test")
+        np.concatenate([getattr(share, split) for share in data._shares])
+        for split in ("train", "test")
     )
     assert sorted(train.tolist()) == list(range(60_000))
     assert sorted(test.tolist()) == list(range(10_000))

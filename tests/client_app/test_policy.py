@@ -62,10 +62,10 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def send_message(
-    device: Path, content: RecordDict, kind: str, words: str = "", **config: Any
+    device: Path, content: RecordDict, kind: str, overrides: str = "", **config: Any
 ) -> Message:
     """Return what a device answers whose data is in this folder."""
-    run_config = compose_settings("custom", f"{WORDS} {words}").run_config | {"output-dir": ""}
+    run_config = compose_settings("custom", f"{WORDS} {overrides}").run_config | {"output-dir": ""}
     grid = InProcessGrid(app, run_config, 1)
     (node,) = grid.get_node_ids()
     data = str(device / "own.npz")
@@ -115,16 +115,20 @@ REFUSED = {
 @pytest.mark.parametrize("text", REFUSED)
 def test_a_run_that_is_not_allowed_is_refused_before_data_is_read(device: Path, text: str) -> None:
     """The client is unavailable with a reason, but a query still returns its id."""
-    words, problem = REFUSED[text]
+    overrides, problem = REFUSED[text]
     write_policy(device, text)
     (device / "own.npz").unlink()  # whoever reads it fails
     reason = f"its node takes no part: {problem}"
-    (trained,) = decode_train_reply(send_message(device, TRAIN, "train", words).content)
+    (trained,) = decode_train_reply(send_message(device, TRAIN, "train", overrides).content)
     assert (trained.client, trained.status) == (2, Status.UNAVAILABLE)
     assert trained.reason == reason
-    (measured,) = decode_evaluate_reply(send_message(device, EVALUATE, "evaluate", words).content)
+    (measured,) = decode_evaluate_reply(
+        send_message(device, EVALUATE, "evaluate", overrides).content
+    )
     assert (measured.status, measured.reason) == (Status.UNAVAILABLE, reason)
-    assert decode_hosted_clients(send_message(device, RecordDict(), "query", words).content) == (2,)
+    assert decode_hosted_clients(
+        send_message(device, RecordDict(), "query", overrides).content
+    ) == (2,)
 
 
 ALLOWED = {
@@ -147,9 +151,9 @@ def test_a_run_that_is_allowed_trains(device: Path, text: str) -> None:
 
 def test_clients_that_clip() -> None:
     """A run whose clients clip to a fixed norm has all that a policy can ask for."""
-    words = f"{WORDS} strategy=average_all privacy=dp_fixed_client"
+    overrides = f"{WORDS} strategy=average_all privacy=dp_fixed_client"
     policy = NodePolicy(PrivacyRequirement(1.0, 1.0, clips_here=True))
-    assert policy.find_problem(compose_settings("custom", words).settings, "custom") is None
+    assert policy.find_problem(compose_settings("custom", overrides).settings, "custom") is None
 
 
 def test_a_policy_that_cannot_be_used_allows_nothing(

@@ -30,8 +30,10 @@ def test_the_error_names_the_script(
     path = tmp_path / PRESETS[preset]
     command = f"python examples/datasets/{PREPARE_SCRIPTS[path.name]} FOLDER"
     message = rf"^data\.path must be .*, got {path}: there is no such file; {command} writes it$"
-    words = "rounds=777"  # a run's settings are composed once by their words, and kept
-    assert_one_line(lambda: load_data(compose_settings(preset, words).settings.data, 1), message)
+    overrides = "rounds=777"  # a run's settings are composed once by their words, and kept
+    assert_one_line(
+        lambda: load_data(compose_settings(preset, overrides).settings.data, 1), message
+    )
 
 
 def test_every_script_is_there() -> None:

@@ -70,9 +70,9 @@ def test_a_single_row_of_a_class_is_for_training() -> None:
 
 def test_a_single_row_of_a_class_is_tested_where_there_are_no_others() -> None:
     """Both parts have a row all the same; over 40 seeds each of them is chosen."""
-    parts = [split([0, 1, 2], seed=seed) for seed in range(40)]
-    assert {len(test) for _, test in parts} == {1}
-    assert {int(test[0]) for _, test in parts} == {0, 1, 2}
+    splits = [split([0, 1, 2], seed=seed) for seed in range(40)]
+    assert {len(test) for _, test in splits} == {1}
+    assert {int(test[0]) for _, test in splits} == {0, 1, 2}
     assert [len(part) for part in split([4, 5])] == [1, 1]
 
 
@@ -107,8 +107,8 @@ def split_rows(
     labels: Labels | list[int], fraction: float = 0.25, groups: list[int] | None = None
 ) -> tuple[list[int], list[int]]:
     of_groups = None if groups is None else np.asarray(groups)
-    parts = split_validation(np.asarray(labels), fraction, client=3, seed=1, groups=of_groups)
-    train, validation = (part.tolist() for part in parts)
+    splits = split_validation(np.asarray(labels), fraction, client=3, seed=1, groups=of_groups)
+    train, validation = (part.tolist() for part in splits)
     return train, validation
 
 

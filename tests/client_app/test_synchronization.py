@@ -82,12 +82,12 @@ def make_problem(model: str) -> tuple[nn.Module, Examples]:
     return made, Examples(pool, META)
 
 
-def list_round_copies(model: str, how: LocalSGDConfig, steps: int) -> list[str]:
+def list_round_copies(model: str, config: LocalSGDConfig, steps: int) -> list[str]:
     """Return the number of waiting copies in a round of ``steps`` local steps."""
     network, examples = make_problem(model)
-    how = LocalSGDConfig(**{**vars(how), "local_steps": steps})
+    config = LocalSGDConfig(**{**vars(config), "local_steps": steps})
     arrays = copy_arrays(network)
-    setup = TrainingSetup(network.to(META), examples, how, CrossEntropy(WEIGHTS), seed=1)
+    setup = TrainingSetup(network.to(META), examples, config, CrossEntropy(WEIGHTS), seed=1)
     training = BatchedTrainer(setup, memory_bytes=2**27)
     clients = range(len(SIZES))
     with record_waiting_copies() as found:
@@ -95,23 +95,23 @@ def list_round_copies(model: str, how: LocalSGDConfig, steps: int) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("config", HOW)
 @pytest.mark.parametrize("model", MODELS)
-def test_clients_that_train_together(model: str, how: str) -> None:
+def test_clients_that_train_together(model: str, config: str) -> None:
     """What a round waits for, it waits for before its first step."""
-    few, many = (list_round_copies(model, HOW[how], steps) for steps in (1, 9))
+    few, many = (list_round_copies(model, HOW[config], steps) for steps in (1, 9))
     assert few == many
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("config", HOW)
 @pytest.mark.parametrize("model", MODELS)
-def test_clients_that_train_alone(model: str, how: str) -> None:
+def test_clients_that_train_alone(model: str, config: str) -> None:
     """The steps of one client wait for nothing at all."""
     network, examples = make_problem(model)
     local = LocalModel(network.to(META), CrossEntropy(WEIGHTS), closed_form=False)
     x, y = examples.select_clients([1])
     with record_waiting_copies() as found:
-        local.train(x, y, HOW[how], partial(make_generator, 1, round_number=1, client=1))
+        local.train(x, y, HOW[config], partial(make_generator, 1, round_number=1, client=1))
     assert found == []
 
 
@@ -122,8 +122,8 @@ def test_what_waits_is_noticed() -> None:
         here.to(META)
         torch.empty(3, device=META).copy_(here)
     assert found == ["aten._to_copy.default", "aten.copy_.default"]
-    there = torch.ones(3, device=META)
-    for asks in (lambda: there.sum().item(), lambda: there[there > 0], there.cpu):
+    available = torch.ones(3, device=META)
+    for asks in (lambda: available.sum().item(), lambda: available[available > 0], available.cpu):
         with pytest.raises((RuntimeError, NotImplementedError)):
             asks()
 

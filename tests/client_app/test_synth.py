@@ -35,12 +35,12 @@ def map_labels_by_row(x: Inputs, y: Labels) -> dict[bytes, int]:
     return {row.tobytes(): int(label) for row, label in zip(x, y, strict=True)}
 
 
-def get_pool(data: SynthData, part: str) -> dict[bytes, int]:
+def get_pool(data: SynthData, split: str) -> dict[bytes, int]:
     """Return the rows of all priority clients' ``train`` or ``test`` parts."""
     rows: dict[bytes, int] = {}
     for k in data.priority:
         client = data.get_client(k)
-        rows |= map_labels_by_row(getattr(client, f"x_{part}"), getattr(client, f"y_{part}"))
+        rows |= map_labels_by_row(getattr(client, f"x_{split}"), getattr(client, f"y_{split}"))
     return rows
 
 
@@ -77,7 +77,10 @@ def test_other_seed_other_data(client: int) -> None:
 def test_alpha_changes_nothing(noise: str) -> None:
     """u_k shifts all logits of a row equally, so rows and labels are those of alpha 0."""
     settings = {"num_clients": 5, "num_priority": 3, "noise": noise}
-    none, wide = make_equal_sizes(200, alpha=0.0, **settings), make_equal_sizes(200, alpha=25.0, **settings)
+    none, wide = (
+        make_equal_sizes(200, alpha=0.0, **settings),
+        make_equal_sizes(200, alpha=25.0, **settings),
+    )
     assert all(is_same_data(none.get_client(k), wide.get_client(k)) for k in range(5))
 
 
@@ -178,7 +181,10 @@ def test_alpha_cannot_be_seen() -> None:
     """u_k shifts all logits of a client equally, so by the formula alpha changes no label."""
     for seed in (1, 2, 3):
         settings = {"num_clients": 3, "num_priority": 2, "seed": seed}
-        zero, one = make_equal_sizes(200, alpha=0.0, **settings), make_equal_sizes(200, alpha=4.0, **settings)
+        zero, one = (
+            make_equal_sizes(200, alpha=0.0, **settings),
+            make_equal_sizes(200, alpha=4.0, **settings),
+        )
         for k in range(3):
             assert is_same_data(zero.get_client(k), one.get_client(k))
 
@@ -222,28 +228,30 @@ def test_classifiers_differ_between_clients() -> None:
 )
 def test_named_priority(priority: Any, expected: tuple[int, ...]) -> None:
     """The first ids, all, or the listed ones in ascending order, have priority."""
-    assert make_equal_sizes(10, num_clients=6, num_priority=2, priority=priority).priority == expected
+    assert (
+        make_equal_sizes(10, num_clients=6, num_priority=2, priority=priority).priority == expected
+    )
 
 
 def test_random_priority() -> None:
     """The seed draws num_priority clients, and over 30 seeds every client is drawn once."""
-    drawn = [
+    sampled = [
         make_equal_sizes(10, seed=seed, num_clients=6, num_priority=2, priority="random").priority
         for seed in range(30)
     ]
-    assert all(len(set(chosen)) == 2 for chosen in drawn)
+    assert all(len(set(chosen)) == 2 for chosen in sampled)
     # A client is left out 30 times with probability (2/3)^30 < 1e-5.
-    assert {k for chosen in drawn for k in chosen} == set(range(6))
+    assert {k for chosen in sampled for k in chosen} == set(range(6))
 
 
 @pytest.mark.parametrize("noise", ["additive", "flip"])
 def test_priority_of_all_leaves_no_noisy_client(noise: str) -> None:
     """All clients have data of their own, the same as with priority by a list of all."""
-    everyone = make_equal_sizes(50, num_clients=6, num_priority=2, noise=noise, priority="all")
+    all_clients = make_equal_sizes(50, num_clients=6, num_priority=2, noise=noise, priority="all")
     listed = make_equal_sizes(50, num_clients=6, noise=noise, priority=[0, 1, 2, 3, 4, 5])
     for k in range(6):
-        assert is_same_data(everyone.get_client(k), listed.get_client(k))
-        assert len(everyone.get_client(k).y_train) == 40
+        assert is_same_data(all_clients.get_client(k), listed.get_client(k))
+        assert len(all_clients.get_client(k).y_train) == 40
 
 
 def test_labels_are_the_training_labels() -> None:
@@ -266,8 +274,8 @@ def test_without_noise_others_hold_rows_of_the_priority_clients(priority: Any, n
         label_noise=0.0,
         irrelevant_fraction=0.0,
     )
-    parts = {part: get_pool(data, part) for part in ("train", "test")}
-    assert (len(parts["train"]), len(parts["test"])) == (80, 20)
+    splits = {split: get_pool(data, split) for split in ("train", "test")}
+    assert (len(splits["train"]), len(splits["test"])) == (80, 20)
     others = set(range(6)) - set(data.priority)
     assert len(others) == 4
     for client in map(data.get_client, others):
@@ -276,8 +284,8 @@ def test_without_noise_others_hold_rows_of_the_priority_clients(priority: Any, n
             map_labels_by_row(client.x_test, client.y_test),
         )
         assert (len(train), len(test)) == (40, 10)  # none drawn twice while the pool has enough
-        assert train.items() <= parts["train"].items()
-        assert test.items() <= parts["test"].items()
+        assert train.items() <= splits["train"].items()
+        assert test.items() <= splits["test"].items()
 
 
 def test_pool_smaller_than_a_client() -> None:
@@ -317,7 +325,10 @@ def test_noise_levels(noise: str, skew: float, levels: list[float], priority: li
 @pytest.mark.parametrize(("noise", "level"), [("additive", 1.0), ("flip", 0.0)])
 def test_noise_level_of_a_single_client(noise: str, level: float) -> None:
     """A lone non-priority client has the level of the formula's only j, without dividing by 0."""
-    assert make_equal_sizes(10, num_clients=3, num_priority=2, noise=noise).compute_noise_level(2) == level
+    assert (
+        make_equal_sizes(10, num_clients=3, num_priority=2, noise=noise).compute_noise_level(2)
+        == level
+    )
 
 
 def test_irrelevant_rows_may_have_a_different_skew() -> None:
@@ -335,7 +346,9 @@ def test_irrelevant_rows_may_have_a_different_skew() -> None:
 
 def test_additive_irrelevant_rows() -> None:
     """s_j D rows that no priority client has come on top, in both parts."""
-    data = make_equal_sizes(100, num_clients=5, num_priority=1, noise_skew=1.0, irrelevant_fraction=0.5)
+    data = make_equal_sizes(
+        100, num_clients=5, num_priority=1, noise_skew=1.0, irrelevant_fraction=0.5
+    )
     train, test = get_pool(data, "train"), get_pool(data, "test")
     for j, extra_train, extra_test in ((1, 10, 2), (2, 20, 5), (3, 30, 8), (4, 40, 10)):
         client = data.get_client(j)
@@ -360,8 +373,8 @@ def test_flip_irrelevant_rows() -> None:
 def test_irrelevant_rows_are_standard_normal_with_uniform_labels(noise: str) -> None:
     """Irrelevant inputs are N(0, I), whatever the priority clients' are, and labels uniform."""
     data = make_equal_sizes(5000, num_clients=3, num_priority=1, noise=noise)
-    client, known = data.get_client(2), get_pool(data, "train")
-    foreign = np.array([row.tobytes() not in known for row in client.x_train])
+    client, registered = data.get_client(2), get_pool(data, "train")
+    foreign = np.array([row.tobytes() not in registered for row in client.x_train])
     x, y = client.x_train[foreign].astype(np.float64), client.y_train[foreign]
     assert len(y) == 4000
     assert np.abs(x.mean(axis=0)).max() <= SIGMAS / math.sqrt(len(x))
@@ -373,11 +386,11 @@ def test_irrelevant_rows_are_standard_normal_with_uniform_labels(noise: str) -> 
 
 def compute_shifts(data: SynthData, client: int) -> list[int]:
     """Return how often a client's labels differ from the pool's by 0, 1, .., 9 modulo 10."""
-    client_data, known = data.get_client(client), get_pool(data, "train")
+    client_data, registered = data.get_client(client), get_pool(data, "train")
     moves = Counter(
-        (int(label) - known[row.tobytes()]) % 10
+        (int(label) - registered[row.tobytes()]) % 10
         for row, label in zip(client_data.x_train, client_data.y_train, strict=True)
-        if row.tobytes() in known
+        if row.tobytes() in registered
     )
     return [moves[move] for move in range(10)]
 
@@ -421,10 +434,12 @@ def test_flip_label_noise(client: int, level: float, factor: float) -> None:
 
 def test_test_part_has_the_same_label_noise() -> None:
     """The share of moved labels of a test part is that of the formula as well."""
-    data = make_equal_sizes(5000, num_clients=2, num_priority=1, test_fraction=0.5, irrelevant_fraction=0.0)
-    client, known = data.get_client(1), get_pool(data, "test")
+    data = make_equal_sizes(
+        5000, num_clients=2, num_priority=1, test_fraction=0.5, irrelevant_fraction=0.0
+    )
+    client, registered = data.get_client(1), get_pool(data, "test")
     moved = sum(
-        int(label) != known[row.tobytes()]
+        int(label) != registered[row.tobytes()]
         for row, label in zip(client.x_test, client.y_test, strict=True)
     )
     law = NormalDist(0, 2.5)

@@ -59,8 +59,8 @@ def test_several_files_are_the_one_file_in_pieces(tmp_path: Path) -> None:
     pieces.mkdir()
     header = "age,job,paid,town"
     whole.write_text("\n".join([header, *lines]))
-    for number, part in enumerate((lines[:1], lines[1:])):
-        (pieces / f"{number}.csv").write_text("\n".join([header, *part]))
+    for number, split in enumerate((lines[:1], lines[1:])):
+        (pieces / f"{number}.csv").write_text("\n".join([header, *split]))
     assert_same(load(pieces, client_column="town"), load(whole, client_column="town"))
 
 

@@ -99,13 +99,15 @@ def test_numbers_are_scaled_by_the_training_part(tmp_path: Path, seed: int, fill
     for client, (train, test) in enumerate(get_rows(data)):
         client_data = data.get_client(client)
         for column, name in enumerate(("row", "size")):
-            known = [float(cells[name][row]) for row in train if cells[name][row]]
+            registered = [float(cells[name][row]) for row in train if cells[name][row]]
             median = (
-                sorted(known)[len(known) // 2]
-                if len(known) % 2
-                else (sum(sorted(known)[len(known) // 2 - 1 : len(known) // 2 + 1]) / 2)
+                sorted(registered)[len(registered) // 2]
+                if len(registered) % 2
+                else (
+                    sum(sorted(registered)[len(registered) // 2 - 1 : len(registered) // 2 + 1]) / 2
+                )
             )
-            missing = median if fill == "median" else sum(known) / len(known)
+            missing = median if fill == "median" else sum(registered) / len(registered)
             filled = [float(cells[name][row] or missing) for row in train]
             mean = sum(filled) / len(filled)
             sd = (sum((v - mean) ** 2 for v in filled) / len(filled)) ** 0.5 or 1.0
@@ -141,9 +143,9 @@ def test_validation_rows_are_taken_from_training(tmp_path: Path) -> None:
         np.testing.assert_array_equal(after.test, before.test)
         assert sorted([*after.train, *after.validation]) == before.train.tolist()
         assert len(after.validation) == (round(0.25 * len(before.train)) if client < 2 else 0)
-        part = data.get_pooled_split("validation", [client])
-        assert part.rows.counts.tolist() == [len(after.validation)]
-        assert part.y[part.rows[client]].tolist() == data._table.labels[after.validation].tolist()
+        split = data.get_pooled_split("validation", [client])
+        assert split.rows.counts.tolist() == [len(after.validation)]
+        assert split.y[split.rows[client]].tolist() == data._table.labels[after.validation].tolist()
         x_train, _ = select_split(data.get_client(client), "train")
         if client < 2:
             np.testing.assert_allclose(x_train[:, :2].std(axis=0), 1, atol=1e-6)
@@ -279,8 +281,8 @@ def test_slow_libraries_are_not_needed(tmp_path: Path) -> None:
 
 
 def real(experiment: str, file: Path) -> TabularData:
-    words = f"strategy=fedavg data.path={file}"
-    data = load_data(compose_settings(experiment, words).settings.data, 1)
+    overrides = f"strategy=fedavg data.path={file}"
+    data = load_data(compose_settings(experiment, overrides).settings.data, 1)
     assert isinstance(data, TabularData)
     return data
 

@@ -173,7 +173,7 @@ def test_the_vocabulary_excludes_validation_texts(tmp_path: Path) -> None:
     )
     data = load_data(settings, 1)
     sizes = [
-        len(data.get_pooled_split(part, [0]).rows[0]) for part in ("train", "test", "validation")
+        len(data.get_pooled_split(split, [0]).rows[0]) for split in ("train", "test", "validation")
     ]
     assert sizes[2] == round(0.5 * (sizes[0] + sizes[2]))
     settings.validation_fraction = 0.0

@@ -15,7 +15,7 @@ def test_text_cnn_by_hand() -> None:
     for i, width in enumerate((3, 4, 5)):
         x = np.pad(state["embedding.weight"][tokens], ((0, 0), (width - 1, width - 1), (0, 0)))
         windows = np.lib.stride_tricks.sliding_window_view(x, width, axis=1)  # (n, l, d, width)
-        weight, bias = (state[f"convolutions.{i}.{part}"] for part in ("weight", "bias"))
+        weight, bias = (state[f"convolutions.{i}.{split}"] for split in ("weight", "bias"))
         found = np.einsum("nldw,cdw->nlc", windows, weight) + bias
         features.append(np.maximum(found, 0).max(axis=1))
     expected = np.concatenate(features, axis=1) @ state["logits.weight"].T + state["logits.bias"]

@@ -50,19 +50,19 @@ def test_pairs_of_texts(folder: Path) -> None:
         [2, 13, 14, 3, 12, 13, 3],
         [2, 1, 3, 10, 3, 0, 0],
     ]
-    alone, _ = tokenize_texts(texts[:1], 5, str(folder))
-    assert alone.tolist() == [[2, 5, 6, 7, 3], [2, 13, 14, 3, 0], [2, 1, 3, 0, 0]]
+    separate, _ = tokenize_texts(texts[:1], 5, str(folder))
+    assert separate.tolist() == [[2, 5, 6, 7, 3], [2, 13, 14, 3, 0], [2, 1, 3, 0, 0]]
 
 
 def test_the_preset_with_published_weights(folder: Path, tmp_path: Path) -> None:
     """The words of aaggff/mqp lead to the folder's encoder on the folder's tokens."""
     path = tmp_path / "pairs.csv"
     path.write_text(PAIRS)
-    words = f"model=distilbert model.pretrained={folder} data.tokenizer={folder}"
+    overrides = f"model=distilbert model.pretrained={folder} data.tokenizer={folder}"
     small = f"model.layers=1 model.width=8 model.heads=2 data.path={path} data.expected_rows=null"
     with pytest.raises(SettingsError, match=r"model\.init must be default where model\.pretrained"):
-        compose_settings("aaggff/mqp", f"{words} {small}")
-    settings = compose_settings("aaggff/mqp", f"{words} {small} model.init=default").settings
+        compose_settings("aaggff/mqp", f"{overrides} {small}")
+    settings = compose_settings("aaggff/mqp", f"{overrides} {small} model.init=default").settings
     assert (settings.client.lr, settings.client.weight_decay) == (0.00316, 0.01)
     data = load_data(settings.data, settings.seed)
     assert (data.input_shape, data.num_tokens) == ((200,), 15)
@@ -82,8 +82,8 @@ def test_what_is_no_tokenizer(folder: Path, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
 
     other = tmp_path / "other"
-    words = {word: i for i, word in enumerate(reversed(WORDS))}
-    transformers.BertTokenizerFast(vocab=words).save_pretrained(other)
+    overrides = {word: i for i, word in enumerate(reversed(WORDS))}
+    transformers.BertTokenizerFast(vocab=overrides).save_pretrained(other)
     for path, reason in (
         (tmp_path / "nowhere", "there is no such folder"),
         (tmp_path, "instantiate the backend tokenizer"),
@@ -106,10 +106,10 @@ def test_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["data.text_columns=[a]", "data.text_columns=[a,b,d] data.target=t"]
+    "overrides", ["data.text_columns=[a]", "data.text_columns=[a,b,d] data.target=t"]
 )
-def test_where_there_is_no_tokenizer(words: str) -> None:
+def test_where_there_is_no_tokenizer(overrides: str) -> None:
     """Next words have a vocabulary of their own, and more than two texts are no pair."""
-    given = f"data=text data.path=x data.client_column=c data.tokenizer=x {words}"
+    given = f"data=text data.path=x data.client_column=c data.tokenizer=x {overrides}"
     with pytest.raises(SettingsError, match=r"^data\.tokenizer must be null where .*, got 'x'$"):
         compose_settings("custom", given)

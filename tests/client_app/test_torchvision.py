@@ -68,20 +68,20 @@ each_data_set = pytest.mark.parametrize("name", CLASSES)
 Writer = Callable[[str], Path]
 
 
-def make_picture(name: str, part: int) -> tuple[Pixels, Pixels]:
+def make_picture(name: str, split: int) -> tuple[Pixels, Pixels]:
     """Return upright images of all classes, with labels: 100 to train on (part 0), 50 to test."""
-    rng = np.random.default_rng(part)
-    n, shape = (100, 50)[part], (28, 28) if name in MNIST_LIKE else (32, 32, 3)
+    rng = np.random.default_rng(split)
+    n, shape = (100, 50)[split], (28, 28) if name in MNIST_LIKE else (32, 32, 3)
     labels = rng.permutation(np.arange(n) % CLASSES[name]).astype(np.uint8)
     return rng.integers(256, size=(n, *shape), dtype=np.uint8), labels
 
 
 def write_mnist_like(folder: Path, name: str) -> None:
     """Write images and labels of both parts as idx files; EMNIST's images are transposed."""
-    for part in (0, 1):
-        images, labels = make_picture(name, part)
+    for split in (0, 1):
+        images, labels = make_picture(name, split)
         stored = images.swapaxes(1, 2) if name == "emnist" else images
-        for file, values in zip(FILES[name][2 * part :], (stored, labels), strict=False):
+        for file, values in zip(FILES[name][2 * split :], (stored, labels), strict=False):
             write_idx(folder / file, values)
 
 
@@ -123,7 +123,7 @@ def write_cifar100(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     contents: list[dict[str, object]] = [
         {"data": to_rows(x), "fine_labels": y.tolist(), "coarse_labels": (y // 5).tolist()}
-        for x, y in (make_picture("cifar100", part) for part in (0, 1))
+        for x, y in (make_picture("cifar100", split) for split in (0, 1))
     ]
     contents.append(
         {
@@ -143,12 +143,12 @@ def write_svhn(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from torchvision import datasets
 
     splits = {}
-    for part, file in enumerate(FILES["svhn"]):
-        images, labels = make_picture("svhn", part)
+    for split, file in enumerate(FILES["svhn"]):
+        images, labels = make_picture("svhn", split)
         tens = np.where(labels == 0, 10, labels)[:, None]
         savemat(folder / file, {"X": images.transpose(1, 2, 3, 0), "y": tens})
         md5 = hashlib.md5((folder / file).read_bytes(), usedforsecurity=False).hexdigest()
-        splits[("train", "test")[part]] = ["http://localhost", file, md5]
+        splits[("train", "test")[split]] = ["http://localhost", file, md5]
     monkeypatch.setattr(datasets.SVHN, "split_list", splits)
 
 
@@ -182,8 +182,8 @@ def load(name: str, root: Path, *, download: bool = False) -> LabeledArrays:
 def assert_those_of_the_files(arrays: LabeledArrays, name: str) -> None:
     assert arrays.num_classes == CLASSES[name]
     parts = ((arrays.x_train, arrays.y_train), (arrays.x_test, arrays.y_test))
-    for part, (x, y) in enumerate(parts):
-        images, labels = make_picture(name, part)
+    for split, (x, y) in enumerate(parts):
+        images, labels = make_picture(name, split)
         np.testing.assert_array_equal(x, images, strict=True)
         np.testing.assert_array_equal(y, labels.astype(np.int64), strict=True)
 
@@ -276,15 +276,15 @@ def test_labels_that_svhn_does_not_have(
 
 
 @pytest.mark.parametrize("name", MNIST_LIKE)
-@pytest.mark.parametrize("part", [0, 1])
+@pytest.mark.parametrize("split", [0, 1])
 @pytest.mark.parametrize("shape", [(20, 20), (28, 30)])
 def test_images_of_another_size(
-    name: str, part: int, shape: tuple[int, ...], write: Writer
+    name: str, split: int, shape: tuple[int, ...], write: Writer
 ) -> None:
     """Images that are not 28 x 28, as of another data set, are refused."""
     root = write(name)
-    images = np.zeros((len(make_picture(name, part)[1]), *shape), dtype=np.uint8)
-    write_idx(root / FOLDER[name] / FILES[name][2 * part], images)
+    images = np.zeros((len(make_picture(name, split)[1]), *shape), dtype=np.uint8)
+    write_idx(root / FOLDER[name] / FILES[name][2 * split], images)
     with pytest.raises(DataError, match=r"images must be \(28, 28\), got") as caught:
         load(name, root)
     assert_one_line_about(caught.value, name, root)

@@ -43,9 +43,9 @@ def test_sequential_training_returns_copies() -> None:
     model = small_cnn()
     local_trainer, start = make_trainer(model), copy_arrays(model)
     first = local_trainer.train_client(start, 0, 0)
-    kept = [array.copy() for array in first]
+    stored = [array.copy() for array in first]
     local_trainer.train_client(start, 1, 0)
-    for array, before in zip(first, kept, strict=True):
+    for array, before in zip(first, stored, strict=True):
         np.testing.assert_array_equal(array, before)
         assert array.flags.c_contiguous
 
@@ -94,11 +94,11 @@ def test_clients_may_start_from_different_models(
     tolerance = 1e-6 if batching == "batched" else 0.0
     found = train_each(local_trainer, received, clients, starts=starts)
     for arrays, client in zip(found, clients, strict=True):
-        alone = local_trainer.train_client(starts.get(client, received), client, 1)
-        for array, expected in zip(arrays, alone, strict=True):
+        separate = local_trainer.train_client(starts.get(client, received), client, 1)
+        for array, expected in zip(arrays, separate, strict=True):
             np.testing.assert_allclose(array, expected, rtol=0, atol=tolerance)
-    for array, kept in zip((a for arrays in others for a in arrays), before, strict=True):
-        np.testing.assert_array_equal(array, kept)
+    for array, stored in zip((a for arrays in others for a in arrays), before, strict=True):
+        np.testing.assert_array_equal(array, stored)
 
 
 def train_each(
@@ -115,7 +115,7 @@ def train_each(
         assert not found.keys() & set(places)
         each_of = [result] * len(places) if isinstance(result, Exception) else result
         found |= dict(zip(places, each_of, strict=True))
-    return [found[place] for place in range(len(clients))]
+    return [found[index] for index in range(len(clients))]
 
 
 @pytest.mark.parametrize("cores", [1, 2])
@@ -162,8 +162,8 @@ def test_a_closed_form_trains_together(batching: str) -> None:
         "batched, closed form"
     }
     local_trainer, start = make_trainer(model, "sequential"), copy_arrays(model)
-    together = train_each(make_trainer(model, batching), start, [0, 1, 2, 3], 2)
-    for found, expected in zip(local_trainer.train_client(start, 1, 2), together[1], strict=True):
+    batched = train_each(make_trainer(model, batching), start, [0, 1, 2, 3], 2)
+    for found, expected in zip(local_trainer.train_client(start, 1, 2), batched[1], strict=True):
         np.testing.assert_array_equal(found, expected)
 
 
@@ -185,8 +185,8 @@ def test_the_device_decides_for_other_models(
     set_device(device, monkeypatch)
     local_trainer = make_trainer(small_cnn(), batching)
     assert local_trainer.is_batched() is expected
-    alone = "alone, closed form" if device == "cpu" else "alone, autograd"
-    assert local_trainer.mode == ("batched, autograd" if expected else alone)
+    separate = "alone, closed form" if device == "cpu" else "alone, autograd"
+    assert local_trainer.mode == ("batched, autograd" if expected else separate)
 
 
 def set_device(device: str, monkeypatch: pytest.MonkeyPatch) -> None:

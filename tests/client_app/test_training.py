@@ -66,17 +66,17 @@ HOW = {
 }
 
 
-def make_options(how: LocalSGDConfig) -> dict[str, Any]:
+def make_options(config: LocalSGDConfig) -> dict[str, Any]:
     names = ("batch_size", "local_epochs", "momentum", "weight_decay")
-    return {name: getattr(how, name) for name in names} | {"mu": how.proximal_mu}
+    return {name: getattr(config, name) for name in names} | {"mu": config.proximal_mu}
 
 
-@pytest.mark.parametrize("how", HOW.values(), ids=list(HOW))
+@pytest.mark.parametrize("config", HOW.values(), ids=list(HOW))
 @pytest.mark.parametrize(
     ("precision", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)]
 )
 def test_train_is_the_formula(
-    how: LocalSGDConfig, precision: torch.dtype, tolerance: float
+    config: LocalSGDConfig, precision: torch.dtype, tolerance: float
 ) -> None:
     """Training equals SGD written from the formula, over the same random batches."""
     x, y = make_problem(23)
@@ -86,14 +86,14 @@ def test_train_is_the_formula(
         x,
         y,
         make_generator(8, "batches"),
-        rates=repeat(how.lr),
-        **make_options(how),
+        rates=repeat(config.lr),
+        **make_options(config),
     )
     train_model(
         model,
         torch.from_numpy(x).to(precision),
         torch.from_numpy(y),
-        how,
+        config,
         DRAWS,
     )
     trained = get_weights(model)
@@ -142,7 +142,7 @@ SCHEDULES: dict[str, tuple[LocalSGDConfig, Callable[[int, int], float]]] = {
 @pytest.mark.parametrize("t", [0, 2, 3, 7])
 def test_learning_rate_schedules(name: str, t: int) -> None:
     """Every local step uses the rate of its round and step."""
-    how, rate = SCHEDULES[name]
+    config, rate = SCHEDULES[name]
     x, y = make_problem(23)
     model = make_model(torch.float64)
     expected = sgd.train(
@@ -151,15 +151,15 @@ def test_learning_rate_schedules(name: str, t: int) -> None:
         y,
         make_generator(8, "batches"),
         rates=[rate(t, i) for i in range(6)],
-        **make_options(how),
+        **make_options(config),
     )
-    train_model(model, torch.from_numpy(x), torch.from_numpy(y), how, DRAWS, t=t)
+    train_model(model, torch.from_numpy(x), torch.from_numpy(y), config, DRAWS, t=t)
     np.testing.assert_allclose(get_weights(model).weight, expected.weight, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("how", HOW.values(), ids=list(HOW))
+@pytest.mark.parametrize("config", HOW.values(), ids=list(HOW))
 @pytest.mark.parametrize("local_steps", [1, 4, 5, 7, 13])
-def test_local_steps_are_the_formula(how: LocalSGDConfig, local_steps: int) -> None:
+def test_local_steps_are_the_formula(config: LocalSGDConfig, local_steps: int) -> None:
     """I steps are the first I of enough epochs: in the reference the others have rate 0."""
     x, y = make_problem(23)
     model = make_model(torch.float64)
@@ -168,22 +168,22 @@ def test_local_steps_are_the_formula(how: LocalSGDConfig, local_steps: int) -> N
         x,
         y,
         make_generator(8, "batches"),
-        rates=chain(repeat(how.lr, local_steps), repeat(0.0)),
-        **make_options(replace(how, local_epochs=local_steps)),
+        rates=chain(repeat(config.lr, local_steps), repeat(0.0)),
+        **make_options(replace(config, local_epochs=local_steps)),
     )
-    how = replace(how, local_steps=local_steps)
-    train_model(model, torch.from_numpy(x), torch.from_numpy(y), how, DRAWS)
+    config = replace(config, local_steps=local_steps)
+    train_model(model, torch.from_numpy(x), torch.from_numpy(y), config, DRAWS)
     trained = get_weights(model)
     np.testing.assert_allclose(trained.weight, expected.weight, rtol=0, atol=1e-10)
     np.testing.assert_allclose(trained.bias, expected.bias, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("how", HOW.values(), ids=list(HOW))
-def test_the_steps_of_the_epochs_are_the_epochs(how: LocalSGDConfig) -> None:
+@pytest.mark.parametrize("config", HOW.values(), ids=list(HOW))
+def test_the_steps_of_the_epochs_are_the_epochs(config: LocalSGDConfig) -> None:
     """As many steps as E epochs have give the model of E epochs, to the last bit."""
     x, y = (torch.from_numpy(a) for a in make_problem(23))
     ends = []
-    for one in (how, replace(how, local_epochs=99, local_steps=how.count_steps(23))):
+    for one in (config, replace(config, local_epochs=99, local_steps=config.count_steps(23))):
         model = make_model(torch.float32)
         train_model(model, x.float(), y, one, DRAWS)
         ends.append(get_weights(model))
@@ -205,10 +205,12 @@ class Spy(nn.Module):
         return logits
 
 
-def list_rows(n: int, how: LocalSGDConfig) -> list[list[int]]:
+def list_rows(n: int, config: LocalSGDConfig) -> list[list[int]]:
     """Return the samples of each batch that a client with n samples trains on."""
     spy = Spy(1)
-    train_model(spy, torch.arange(float(n))[:, None], torch.zeros(n, dtype=torch.int64), how, DRAWS)
+    train_model(
+        spy, torch.arange(float(n))[:, None], torch.zeros(n, dtype=torch.int64), config, DRAWS
+    )
     return [batch.flatten().int().tolist() for batch in spy.batches]
 
 
@@ -217,7 +219,7 @@ def test_local_steps_go_through_fresh_permutations() -> None:
     batches = list_rows(23, LocalSGDConfig(0.1, 5, 1, local_steps=12))
     assert [len(rows) for rows in batches] == [5, 5, 5, 5, 3] * 2 + [5, 5]
     first, second = (
-        [row for rows in part for row in rows] for part in (batches[:5], batches[5:10])
+        [row for rows in split for row in rows] for split in (batches[:5], batches[5:10])
     )
     assert sorted(first) == sorted(second) == list(range(23))
     assert first != second
@@ -235,13 +237,13 @@ def test_fewer_samples_than_a_batch(n: int) -> None:
 def test_augmentation_is_for_training_only(name: str) -> None:
     """A model trains on changed batches and is evaluated on the images as they are."""
     x, y = torch.rand(7, 3, 6, 5), torch.arange(7) % CLASSES
-    how = LocalSGDConfig(0.1, 3, 2, augmentation=name)
+    config = LocalSGDConfig(0.1, 3, 2, augmentation=name)
     spy, plain = Spy(90), Spy(90)
     evaluate_clients(spy, x, y, [len(y)])
     assert torch.equal(spy.batches.pop(), x)
-    train_model(plain, x, y, replace(how, augmentation="none"), DRAWS)
+    train_model(plain, x, y, replace(config, augmentation="none"), DRAWS)
     images, labels = x.clone(), y.clone()
-    train_model(spy, images, labels, how, DRAWS)
+    train_model(spy, images, labels, config, DRAWS)
     augment = build_augmentation(name, DRAWS)
     for changed, batch in zip(spy.batches, plain.batches, strict=True):
         assert torch.equal(changed, augment(batch))
@@ -293,7 +295,7 @@ def test_a_failure_in_training_puts_the_generator_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "dropout", "purposes"),
+    ("config", "dropout", "purposes"),
     [
         (LocalSGDConfig(0.1, 4, 2), 0.0, {"batches"}),
         (LocalSGDConfig(0.1, 4, 2), 0.2, {"batches", "dropout"}),
@@ -301,17 +303,17 @@ def test_a_failure_in_training_puts_the_generator_back() -> None:
     ],
 )
 def test_only_what_is_needed_is_drawn(
-    how: LocalSGDConfig, dropout: float, purposes: set[str]
+    config: LocalSGDConfig, dropout: float, purposes: set[str]
 ) -> None:
     """A model without dropout and a training without augmentation do not pay for them."""
-    asked: list[str] = []
+    selected: list[str] = []
 
     def draws(purpose: str) -> np.random.Generator:
-        asked.append(purpose)
+        selected.append(purpose)
         return make_generator(1, purpose)
 
-    train_model(make_cnn(dropout), IMAGES, LABELS, how, draws)
-    assert sorted(asked) == sorted(purposes)
+    train_model(make_cnn(dropout), IMAGES, LABELS, config, draws)
+    assert sorted(selected) == sorted(purposes)
 
 
 def test_settings_of_local_training() -> None:
@@ -319,12 +321,12 @@ def test_settings_of_local_training() -> None:
     client = compose_settings("custom").settings.client
     assert (client.local_steps, client.augmentation) == (None, "none")
     assert compose_settings("custom", "client.local_steps=5").settings.client.local_steps == 5
-    for words, message in {
+    for overrides, message in {
         "client.local_steps=0": "client.local_steps must be a whole number >= 1, got 0",
         "client.augmentation=mix": "client.augmentation must be one of none, crop, crop_flip, cif",
     }.items():
         with pytest.raises(SettingsError, match=message):
-            compose_settings("custom", words)
+            compose_settings("custom", overrides)
 
 
 def test_momentum_starts_at_zero_in_every_call() -> None:
@@ -420,8 +422,8 @@ def test_every_task_trains_by_its_formula(name: str) -> None:
             error = slope(x[rows] @ weight.T + bias, y[rows]).reshape(-1, outputs)
             weight -= 0.1 * error.T @ x[rows].reshape(-1, FEATURES)
             bias -= 0.1 * error.sum(axis=0)
-    how = LocalSGDConfig(0.1, 5, 3)
-    train_model(model, torch.from_numpy(x), torch.from_numpy(y), how, DRAWS, task=task)
+    config = LocalSGDConfig(0.1, 5, 3)
+    train_model(model, torch.from_numpy(x), torch.from_numpy(y), config, DRAWS, task=task)
     trained = [p.detach().numpy() for p in model.parameters()]
     np.testing.assert_allclose(trained[0], weight, rtol=0, atol=1e-12)
     np.testing.assert_allclose(trained[1], bias, rtol=0, atol=1e-12)
@@ -441,12 +443,12 @@ def test_every_task_trains_by_its_formula(name: str) -> None:
 )
 def test_batch_sizes(n: int, batch_size: int, plain: list[int], normalized: list[int]) -> None:
     """Full batches and the rest; of a model that normalizes batches none is of one sample."""
-    how = LocalSGDConfig(0.1, batch_size, 3)
+    config = LocalSGDConfig(0.1, batch_size, 3)
     assert compute_batch_sizes(n, batch_size) == plain
-    assert how.count_steps(n) == 3 * len(plain)
+    assert config.count_steps(n) == 3 * len(plain)
     if normalized:
         assert compute_batch_sizes(n, batch_size, batch_norm=True) == normalized
-        assert how.count_steps(n, batch_norm=True) == 3 * len(normalized)
+        assert config.count_steps(n, batch_norm=True) == 3 * len(normalized)
         return
     message = f"at least 2 training samples, got client.batch_size={batch_size} and {n} of the"
     with pytest.raises(DataError, match=message):

@@ -93,9 +93,9 @@ def test_the_bits_are_those_of_the_server(size: float) -> None:
     whole = ExactAccumulator(start, bins)
     for group in ([4, 0], [1, 2, 3, 6], [5]):
         first, second = (UpdateSum(start, CPU, bins) for _ in range(2))
-        for part, some in ((first, group[:1]), (second, group[1:])):
+        for split, some in ((first, group[:1]), (second, group[1:])):
             if some:
-                added = part.add(
+                added = split.add(
                     [torch.from_numpy(m[some]) for m in models], [factors[k] for k in some]
                 )
                 assert added == [None] * len(some)

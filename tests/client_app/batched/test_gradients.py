@@ -163,16 +163,16 @@ def test_the_closed_form_of_one_logit(weights: torch.Tensor | None, hidden: int 
     whole = make_batches([37] * 4, (FEATURES,), classes=2)
     parameters, buffers = stack_models(model, 4)
     rates = torch.linspace(0.1, 0.9, 4, dtype=torch.float64)
-    together = {name: p.clone() for name, p in parameters.items()}
-    dense.accumulate(together, buffers, together, scale_batches(dense, whole, rates))
+    batched = {name: p.clone() for name, p in parameters.items()}
+    dense.accumulate(batched, buffers, batched, scale_batches(dense, whole, rates))
     for k in range(4):
         one = slice(k, k + 1)
         batches = replace(
             whole, x=whole.x[one], y=whole.y[one], sizes=whole.sizes[one], workspaces={}
         )
-        alone = {name: p[one].clone() for name, p in parameters.items()}
-        dense.accumulate(alone, buffers, alone, scale_batches(dense, batches, rates[one]))
-        assert all(torch.equal(alone[name], together[name][one]) for name in parameters)
+        separate = {name: p[one].clone() for name, p in parameters.items()}
+        dense.accumulate(separate, buffers, separate, scale_batches(dense, batches, rates[one]))
+        assert all(torch.equal(separate[name], batched[name][one]) for name in parameters)
 
 
 def test_a_batch_without_weight_has_no_gradient() -> None:

@@ -85,8 +85,8 @@ def list_groups(rng: np.random.Generator, clients: int) -> list[list[int]]:
     """Return every client alone, every second one, all in another order, and half of them."""
     shuffled = rng.permutation(clients).tolist()
     half = rng.permutation(clients)[: max(1, clients // 2)].tolist()
-    alone = [[int(k)] for k in rng.choice(clients, min(4, clients), replace=False)]
-    return [*alone, list(range(0, clients, 2)), shuffled, half]
+    separate = [[int(k)] for k in rng.choice(clients, min(4, clients), replace=False)]
+    return [*separate, list(range(0, clients, 2)), shuffled, half]
 
 
 def assert_same_bits(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> None:
@@ -102,30 +102,30 @@ def test_a_client_trains_to_the_same_bits_in_any_group(
     rng = np.random.default_rng([batch_size, list(OPTIONS).index(option), seed])
     case = problem(rng)
     lr, epochs = float(rng.choice([0.01, 0.1, 1.0])), int(rng.integers(1, 4))
-    how = LocalSGDConfig(lr, batch_size, epochs, **OPTIONS[option])
+    config = LocalSGDConfig(lr, batch_size, epochs, **OPTIONS[option])
     start = copy_arrays(case.model)
 
     def train_batched(
         clients: Sequence[int], hosted: Iterable[int], memory: int
     ) -> list[torch.Tensor]:
-        setup = TrainingSetup(case.model, case.examples(hosted), how, case.task, seed=SEED)
+        setup = TrainingSetup(case.model, case.examples(hosted), config, case.task, seed=SEED)
         batched = BatchedTrainer(setup, memory_bytes=memory)
         assert batched.closed_form
         return batched.train(start, clients, T)
 
-    everyone = range(len(case.data))
+    all_clients = range(len(case.data))
     with use_torch_threads(1):
-        whole = train_batched(everyone, everyone, PLENTY)
+        whole = train_batched(all_clients, all_clients, PLENTY)
         for group in list_groups(rng, len(case.data)):
-            hosted = everyone if rng.random() < 0.5 else group
+            hosted = all_clients if rng.random() < 0.5 else group
             found = train_batched(group, hosted, int(rng.choice([1, 20_000, PLENTY])))
             assert_same_bits(found, [tensor[group] for tensor in whole])
     assert not np.array_equal(whole[-1][0], start[-1])
 
 
-def get_bits(measured: ClientMetrics) -> bytes:
+def get_bits(metrics: ClientMetrics) -> bytes:
     """Return all numbers of a measurement in bytes: NaN equals itself, 0 differs from -0."""
-    numbers = (measured.num_examples, measured.loss, measured.accuracy, measured.metric)
+    numbers = (metrics.num_examples, metrics.loss, metrics.accuracy, metrics.metric)
     return np.array(numbers, dtype=np.float64).tobytes()
 
 
@@ -145,10 +145,10 @@ def test_a_client_measures_the_same_bits_in_any_group(seed: int) -> None:
         found = measuring.evaluate(state, clients, metric, WorkerPool(workers))
         return {client: get_bits(one) for client, one in zip(clients, found, strict=True)}
 
-    everyone = range(len(case.data))
-    whole = evaluate_bits(everyone, everyone, 4096, 1)
+    all_clients = range(len(case.data))
+    whole = evaluate_bits(all_clients, all_clients, 4096, 1)
     for group in list_groups(rng, len(case.data)):
-        hosted = everyone if rng.random() < 0.5 else group
+        hosted = all_clients if rng.random() < 0.5 else group
         rows, workers = int(rng.choice([1, 100, 4096])), int(rng.integers(1, 4))
         assert evaluate_bits(group, hosted, rows, workers) == {k: whole[k] for k in group}
 

@@ -32,12 +32,12 @@ def make_examples(counts: list[int]) -> Examples:
 
 
 def make_schedule(
-    counts: list[int], how: LocalSGDConfig, *, normalizes: bool = False, t: int = T
+    counts: list[int], config: LocalSGDConfig, *, normalizes: bool = False, t: int = T
 ) -> BatchSchedule:
     clients = range(len(counts))
     draws = [partial(make_generator, SEED, round_number=t + 1, client=k) for k in clients]
     return build_batch_schedule(
-        clients, draws, make_examples(counts), how, t=t, batch_norm=normalizes
+        clients, draws, make_examples(counts), config, t=t, batch_norm=normalizes
     )
 
 
@@ -58,20 +58,20 @@ class Spy(nn.Module):
 
 
 def list_sequential_batches(
-    counts: list[int], client: int, how: LocalSGDConfig, *, normalizes: bool
+    counts: list[int], client: int, config: LocalSGDConfig, *, normalizes: bool
 ) -> list[list[int]]:
     """Return the rows of each step of a client that trains alone."""
     x, y = make_examples(counts).select_clients([client])
     spy = Spy(normalizes=normalizes)
     train_model(
-        spy, x, y, how, partial(make_generator, SEED, round_number=T + 1, client=client), t=T
+        spy, x, y, config, partial(make_generator, SEED, round_number=T + 1, client=client), t=T
     )
     return spy.batches
 
 
-def list_batches(schedule: BatchSchedule, place: int) -> list[list[int]]:
+def list_batches(schedule: BatchSchedule, index: int) -> list[list[int]]:
     """Return the rows of each step of the client in this place."""
-    steps = zip(schedule.rows[:, place].tolist(), schedule.sizes[:, place].tolist(), strict=True)
+    steps = zip(schedule.rows[:, index].tolist(), schedule.sizes[:, index].tolist(), strict=True)
     return [rows[:size] for rows, size in steps if size]
 
 
@@ -85,22 +85,22 @@ HOW = {
 
 
 @pytest.mark.parametrize("normalizes", [False, True])
-@pytest.mark.parametrize("how", HOW.values(), ids=list(HOW))
+@pytest.mark.parametrize("config", HOW.values(), ids=list(HOW))
 @given(st.lists(st.integers(1, 13), min_size=1, max_size=5))
 @settings(max_examples=10, deadline=None)
 def test_the_rows_are_those_of_training_alone(
-    normalizes: bool, how: LocalSGDConfig, counts: list[int]
+    normalizes: bool, config: LocalSGDConfig, counts: list[int]
 ) -> None:
     """Every client's batches are its own, in its own order, whatever the others have."""
-    if normalizes and (how.batch_size == 1 or 1 in counts):
+    if normalizes and (config.batch_size == 1 or 1 in counts):
         with pytest.raises(DataError, match="batch normalization needs"):
-            make_schedule(counts, how, normalizes=True)
+            make_schedule(counts, config, normalizes=True)
         return
-    schedule = make_schedule(counts, how, normalizes=normalizes)
+    schedule = make_schedule(counts, config, normalizes=normalizes)
     assert sorted(schedule.order) == list(range(len(counts)))
-    for place, client in enumerate(schedule.order):
-        assert list_batches(schedule, place) == list_sequential_batches(
-            counts, client, how, normalizes=normalizes
+    for index, client in enumerate(schedule.order):
+        assert list_batches(schedule, index) == list_sequential_batches(
+            counts, client, config, normalizes=normalizes
         )
 
 
@@ -119,9 +119,9 @@ def test_shapes_and_what_counts(counts: list[int], local_steps: int | None) -> N
         active = schedule.num_active[step]
         assert (schedule.sizes[step, :active] > 0).all()
         assert (schedule.sizes[step, active:] == 0).all()
-        for place in range(active):
-            size = int(schedule.sizes[step, place])
-            rows = schedule.rows[step, place].tolist()
+        for index in range(active):
+            size = int(schedule.sizes[step, index])
+            rows = schedule.rows[step, index].tolist()
             assert rows[size:] == [rows[0]] * (widest - size)
     within = np.arange(widest) < schedule.sizes[:, :, None]
     np.testing.assert_array_equal(schedule.counts.numpy(), within)
@@ -146,34 +146,34 @@ RATES = {
 @pytest.mark.parametrize("t", [0, 3])
 def test_rates(name: str, t: int) -> None:
     """Each step has the rate of its round and step; the theorem's is of the client's own steps."""
-    how, counts = RATES[name], [23, 5, 40]
-    schedule = make_schedule(counts, how, t=t)
+    config, counts = RATES[name], [23, 5, 40]
+    schedule = make_schedule(counts, config, t=t)
     assert schedule.learning_rates.dtype == torch.float64
-    for place, client in enumerate(schedule.order):
-        steps = how.count_steps(counts[client])
-        expected = [how.compute_learning_rate(t, step, steps) for step in range(steps)]
-        assert schedule.learning_rates[:steps, place].tolist() == expected
-        assert schedule.learning_rates[steps:, place].tolist() == [0.0] * (
+    for index, client in enumerate(schedule.order):
+        steps = config.count_steps(counts[client])
+        expected = [config.compute_learning_rate(t, step, steps) for step in range(steps)]
+        assert schedule.learning_rates[:steps, index].tolist() == expected
+        assert schedule.learning_rates[steps:, index].tolist() == [0.0] * (
             len(schedule.learning_rates) - steps
         )
-    of_all = {tuple(schedule.learning_rates[:2, place].tolist()) for place in range(3)}
+    of_all = {tuple(schedule.learning_rates[:2, index].tolist()) for index in range(3)}
     assert len(of_all) == (3 if name == "theorem" else 1)
 
 
 def test_batches_follow_from_client_and_round() -> None:
     """A client's rows do not depend on who else trains; another round has others."""
-    how = LocalSGDConfig(0.1, 4, 2)
+    config = LocalSGDConfig(0.1, 4, 2)
     examples = make_examples([9, 9, 9])
 
     def get_rows(clients: list[int], t: int) -> dict[int, list[list[int]]]:
         draws = [partial(make_generator, SEED, round_number=t + 1, client=k) for k in clients]
-        schedule = build_batch_schedule(clients, draws, examples, how, t=t, batch_norm=False)
-        return {clients[i]: list_batches(schedule, place) for place, i in enumerate(schedule.order)}
+        schedule = build_batch_schedule(clients, draws, examples, config, t=t, batch_norm=False)
+        return {clients[i]: list_batches(schedule, index) for index, i in enumerate(schedule.order)}
 
-    together, alone, later = get_rows([2, 0, 1], 0), get_rows([1], 0), get_rows([1], 1)
-    assert together[1] == alone[1]
-    assert sorted(row for batch in together[2][:3] for row in batch) == list(range(18, 27))
-    assert later[1] != alone[1]
-    assert [row - 9 for batch in together[1] for row in batch] != [
-        row for batch in together[0] for row in batch
+    batched, separate, later = get_rows([2, 0, 1], 0), get_rows([1], 0), get_rows([1], 1)
+    assert batched[1] == separate[1]
+    assert sorted(row for batch in batched[2][:3] for row in batch) == list(range(18, 27))
+    assert later[1] != separate[1]
+    assert [row - 9 for batch in batched[1] for row in batch] != [
+        row for batch in batched[0] for row in batch
     ]

@@ -98,7 +98,7 @@ def make_problem(kind: Kind, dtype: torch.dtype = torch.float64) -> tuple[nn.Mod
 
 
 def train_sequentially(
-    model: nn.Module, examples: Examples, how: LocalSGDConfig, task: Task, clients: Sequence[int]
+    model: nn.Module, examples: Examples, config: LocalSGDConfig, task: Task, clients: Sequence[int]
 ) -> list[NDArray[Any]]:
     """Return the clients' models, trained one after the other, stacked."""
     start = copy_arrays(model)
@@ -107,7 +107,7 @@ def train_sequentially(
         load_arrays(start, model)
         x, y = examples.select_clients([client])
         draws = partial(make_generator, SEED, round_number=T + 1, client=client)
-        train_model(model, x, y, how, draws, t=T, task=task)
+        train_model(model, x, y, config, draws, t=T, task=task)
         models.append(copy_arrays(model))
     load_arrays(start, model)
     return [np.stack(arrays) for arrays in zip(*models, strict=True)]
@@ -116,14 +116,14 @@ def train_sequentially(
 def train_batched(
     model: nn.Module,
     examples: Examples,
-    how: LocalSGDConfig,
+    config: LocalSGDConfig,
     task: Task,
     clients: Sequence[int],
     *,
     memory_bytes: int = PLENTY,
 ) -> list[NDArray[Any]]:
     batched = BatchedTrainer(
-        TrainingSetup(model, examples, how, task, seed=SEED), memory_bytes=memory_bytes
+        TrainingSetup(model, examples, config, task, seed=SEED), memory_bytes=memory_bytes
     )
     return [tensor.numpy() for tensor in batched.train(copy_arrays(model), clients, T)]
 
@@ -138,7 +138,7 @@ def assert_close(
 
 def check(
     kind: Kind,
-    how: LocalSGDConfig,
+    config: LocalSGDConfig,
     task: Task | None = None,
     dtype: torch.dtype = torch.float64,
     tolerance: float = 1e-10,
@@ -147,8 +147,8 @@ def check(
     model, examples = make_problem(kind, dtype)
     before = copy_arrays(model)
     chosen_task, clients = task or CrossEntropy(), range(len(kind.counts))
-    expected = train_sequentially(model, examples, how, chosen_task, clients)
-    found = train_batched(model, examples, how, chosen_task, clients)
+    expected = train_sequentially(model, examples, config, chosen_task, clients)
+    found = train_batched(model, examples, config, chosen_task, clients)
     assert_close(found, expected, tolerance)
     for position in (0, -1):
         assert all(not np.array_equal(array, before[position]) for array in found[position])
@@ -165,8 +165,8 @@ def test_together_is_as_alone(kind: str, option: str) -> None:
 @pytest.mark.parametrize("option", ["plain", "momentum, decay, proximal"])
 def test_together_is_as_alone_in_single_precision(kind: str, option: str) -> None:
     """To the rounding of float32 after a round, as runs compute."""
-    how = replace(OPTIONS[option], lr=KINDS[kind].lr)
-    check(KINDS[kind], how, dtype=torch.float32, tolerance=1e-5)
+    config = replace(OPTIONS[option], lr=KINDS[kind].lr)
+    check(KINDS[kind], config, dtype=torch.float32, tolerance=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -215,10 +215,10 @@ def test_other_tasks(task: Task) -> None:
     model, examples = make_model(kind, torch.float64), get_examples(data, dtype=torch.float64)
     if isinstance(task, SquaredError):
         examples._y = examples._y.double() - 0.3
-    everyone = range(len(RAGGED))
-    expected = train_sequentially(model, examples, OPTIONS["momentum"], task, everyone)
+    all_clients = range(len(RAGGED))
+    expected = train_sequentially(model, examples, OPTIONS["momentum"], task, all_clients)
     assert_close(
-        train_batched(model, examples, OPTIONS["momentum"], task, everyone), expected, 1e-10
+        train_batched(model, examples, OPTIONS["momentum"], task, all_clients), expected, 1e-10
     )
 
 
@@ -235,16 +235,16 @@ def test_any_numbers_of_samples(
 ) -> None:
     """However unequal the clients are, with a closed form and without."""
     kind = Kind(lambda: MLP((3,), CLASSES, 4), (3,), counts, 0.1)
-    how = LocalSGDConfig(0.1, batch_size, 2, momentum, local_steps=local_steps)
+    config = LocalSGDConfig(0.1, batch_size, 2, momentum, local_steps=local_steps)
     model, examples = make_problem(kind)
     task = CrossEntropy() if dense else Weighted()
-    everyone = range(len(counts))
+    all_clients = range(len(counts))
     batched = BatchedTrainer(
-        TrainingSetup(model, examples, how, task, seed=SEED), memory_bytes=PLENTY
+        TrainingSetup(model, examples, config, task, seed=SEED), memory_bytes=PLENTY
     )
     assert batched.closed_form is dense
-    expected = train_sequentially(model, examples, how, task, everyone)
-    assert_close(train_batched(model, examples, how, task, everyone), expected, 1e-10)
+    expected = train_sequentially(model, examples, config, task, all_clients)
+    assert_close(train_batched(model, examples, config, task, all_clients), expected, 1e-10)
 
 
 class Weighted(CrossEntropy):
@@ -255,21 +255,21 @@ class Weighted(CrossEntropy):
 def test_who_else_trains_does_not_matter(kind: str) -> None:
     """A client's model is the same in any order, in any company, and alone."""
     model, examples = make_problem(KINDS[kind])
-    how = replace(OPTIONS["momentum"], lr=KINDS[kind].lr, augmentation="none")
-    everyone = train_sequentially(model, examples, how, CrossEntropy(), range(5))
+    config = replace(OPTIONS["momentum"], lr=KINDS[kind].lr, augmentation="none")
+    all_clients = train_sequentially(model, examples, config, CrossEntropy(), range(5))
     for clients in ([4, 2, 0, 3, 1], [3, 1], [2], [0, 4]):
-        found = train_batched(model, examples, how, CrossEntropy(), clients)
-        assert_close(found, [array[clients] for array in everyone], 1e-10)
+        found = train_batched(model, examples, config, CrossEntropy(), clients)
+        assert_close(found, [array[clients] for array in all_clients], 1e-10)
 
 
 @pytest.mark.parametrize("kind", ["mlp", "small_cnn, dropout"])
 def test_as_many_at_once_as_memory_allows(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With little memory clients train in several groups, one by one at the least."""
     model, examples = make_problem(KINDS[kind])
-    how, task = replace(OPTIONS["momentum"], lr=KINDS[kind].lr), CrossEntropy()
-    expected = train_sequentially(model, examples, how, task, range(5))
+    config, task = replace(OPTIONS["momentum"], lr=KINDS[kind].lr), CrossEntropy()
+    expected = train_sequentially(model, examples, config, task, range(5))
     batched = BatchedTrainer(
-        TrainingSetup(model, examples, how, task, seed=SEED), memory_bytes=PLENTY
+        TrainingSetup(model, examples, config, task, seed=SEED), memory_bytes=PLENTY
     )
     of_one = batched._estimate_client_bytes(1)
     assert batched._estimate_client_bytes(0) < of_one  # it has no full batch: the largest counts
@@ -285,7 +285,7 @@ def test_as_many_at_once_as_memory_allows(kind: str, monkeypatch: pytest.MonkeyP
     of_groups = {0: [1] * 5, of_one: [1] * 5, 3 * of_one: [3, 2], 4 * of_one: [3, 2], PLENTY: [5]}
     for memory_bytes, sizes in of_groups.items():
         groups.clear()
-        found = train_batched(model, examples, how, task, range(5), memory_bytes=memory_bytes)
+        found = train_batched(model, examples, config, task, range(5), memory_bytes=memory_bytes)
         assert groups == sizes
         assert_close(found, expected, 1e-10)
 
@@ -294,14 +294,14 @@ def test_as_many_at_once_as_memory_allows(kind: str, monkeypatch: pytest.MonkeyP
 def test_frozen_parameters_stay(kind: str) -> None:
     """What needs no gradient is what was received; all else is trained as alone."""
     model, examples = make_problem(KINDS[kind])
-    how = OPTIONS["momentum, decay, proximal"]
+    config = OPTIONS["momentum, decay, proximal"]
     names = list(model.state_dict())
     parameters = dict(model.named_parameters())
     for name in names[:2]:
         parameters[name].requires_grad_(False)
     start = copy_arrays(model)
-    expected = train_sequentially(model, examples, how, CrossEntropy(), range(5))
-    found = train_batched(model, examples, how, CrossEntropy(), range(5))
+    expected = train_sequentially(model, examples, config, CrossEntropy(), range(5))
+    found = train_batched(model, examples, config, CrossEntropy(), range(5))
     assert_close(found, expected, 1e-10)
     for position, array in enumerate(found):
         assert np.array_equal(array, np.stack([start[position]] * 5)) is (position < 2)
@@ -315,17 +315,17 @@ def test_inputs_that_are_not_ready() -> None:
         {k: select_split(client_data, "train") for k, client_data in data.items()}
     )
     made = Examples(pool, CPU, torch.float64, max_resident_bytes=0)
-    how, task = OPTIONS["plain"], CrossEntropy()
-    both = [train_batched(model, examples, how, task, range(5)) for examples in (ready, made)]
+    config, task = OPTIONS["plain"], CrossEntropy()
+    both = [train_batched(model, examples, config, task, range(5)) for examples in (ready, made)]
     assert_close(both[0], both[1], 0)
 
 
 def test_nothing_is_remembered() -> None:
     """A second round from the same model is the same, whatever was trained in between."""
     model, examples = make_problem(KINDS["small_cnn, dropout"])
-    task, how = CrossEntropy(), OPTIONS["momentum"]
+    task, config = CrossEntropy(), OPTIONS["momentum"]
     batched = BatchedTrainer(
-        TrainingSetup(model, examples, how, task, seed=SEED), memory_bytes=PLENTY
+        TrainingSetup(model, examples, config, task, seed=SEED), memory_bytes=PLENTY
     )
     start = copy_arrays(model)
     before = [array.copy() for array in start]

@@ -83,11 +83,11 @@ def read_rows(folder: Path, script: Script) -> list[dict[str, str]]:
 
 def get_loan(folder: Path, script: Script, k: int) -> dict[str, Any]:
     """Return the row of a loan, by its amount; the numbers as such, None where one is missing."""
-    words = {"region", "frequency"}
+    overrides = {"region", "frequency"}
     for row in read_rows(folder, script):
         if row["loan_amount"] == str(1000 * (k + 1)):
             return {
-                name: cell if name in words else float(cell) if cell else None
+                name: cell if name in overrides else float(cell) if cell else None
                 for name, cell in row.items()
             }
     raise AssertionError(k)
@@ -101,11 +101,11 @@ def change_table(folder: Path, name: str, old: str, new: str) -> None:
 
 def test_loans_and_regions(folder: Path, script: Script) -> None:
     """One row a loan in the file's order, without north Bohemia, and whether it was not paid."""
-    kept = [k for k in (3, 0, 1, 2, 4, 5, 6, 7, 8) if REGIONS[k % 3] != "north Bohemia"]
+    stored = [k for k in (3, 0, 1, 2, 4, 5, 6, 7, 8) if REGIONS[k % 3] != "north Bohemia"]
     found = read_rows(folder, script)
-    assert [row["region"] for row in found] == [REGIONS[k % 3] for k in kept]
-    assert [row["default"] for row in found] == [str(int(STATUS[k] in "BD")) for k in kept]
-    assert [row["loan_amount"] for row in found] == [str(1000 * (k + 1)) for k in kept]
+    assert [row["region"] for row in found] == [REGIONS[k % 3] for k in stored]
+    assert [row["default"] for row in found] == [str(int(STATUS[k] in "BD")) for k in stored]
+    assert [row["loan_amount"] for row in found] == [str(1000 * (k + 1)) for k in stored]
 
 
 def test_nothing_after_the_loan_counts(folder: Path, script: Script) -> None:

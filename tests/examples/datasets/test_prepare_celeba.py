@@ -97,8 +97,8 @@ def test_another_attribute_and_size(folder: Path, script: Script) -> None:
 @pytest.mark.parametrize(("fewest", "clients"), [(4, 3), (5, 2)])
 def test_every_person_is_a_client(folder: Path, script: Script, fewest: int, clients: int) -> None:
     """A client's training and test images are its own; min_samples leaves people out."""
-    words = f"data.path={script.run(folder)} data.min_samples={fewest}"
-    data = load_data(compose_settings("aaggff/celeba", words).settings.data, 1)
+    overrides = f"data.path={script.run(folder)} data.min_samples={fewest}"
+    data = load_data(compose_settings("aaggff/celeba", overrides).settings.data, 1)
     assert (data.num_clients, data.input_shape) == (clients, (3, 84, 84))
     assert data.priority == tuple(range(clients))
     one = data.get_client(0)  # person 3, images 6 to 10

@@ -19,21 +19,21 @@ EACH = {"train": 4, "test": 4, "valid": 2}  # images of each class
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
-def pictures(part: str) -> Pixels:
+def pictures(split: str) -> Pixels:
     """Return images (class, number, 32, 32, 3)."""
-    rng = np.random.default_rng(list(EACH).index(part))
-    return rng.integers(256, size=(len(CLASSES), EACH[part], 32, 32, 3), dtype=np.uint8)
+    rng = np.random.default_rng(list(EACH).index(split))
+    return rng.integers(256, size=(len(CLASSES), EACH[split], 32, 32, 3), dtype=np.uint8)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Return a folder with CINIC-10's parts, classes and images."""
-    for part in EACH:
-        for name, images in zip(CLASSES, pictures(part), strict=True):
-            of_class = tmp_path / part / name
+    for split in EACH:
+        for name, images in zip(CLASSES, pictures(split), strict=True):
+            of_class = tmp_path / split / name
             of_class.mkdir(parents=True)
             for i, image in enumerate(images):
-                Image.fromarray(image).save(of_class / f"{part}-n{i:05}.png")
+                Image.fromarray(image).save(of_class / f"{split}-n{i:05}.png")
     return tmp_path
 
 
@@ -47,9 +47,9 @@ def test_images_and_labels(folder: Path, script: Script) -> None:
     """Both parts come class by class in the alphabet's order, as published; valid is not read."""
     arrays = load_npz_arrays(NpzSettings(path=str(script.run(folder))))
     assert arrays.num_classes == 10
-    parts = {"train": (arrays.x_train, arrays.y_train), "test": (arrays.x_test, arrays.y_test)}
-    for part, (x, y) in parts.items():
-        np.testing.assert_array_equal(x, pictures(part).reshape(-1, 32, 32, 3), strict=True)
+    splits = {"train": (arrays.x_train, arrays.y_train), "test": (arrays.x_test, arrays.y_test)}
+    for split, (x, y) in splits.items():
+        np.testing.assert_array_equal(x, pictures(split).reshape(-1, 32, 32, 3), strict=True)
         np.testing.assert_array_equal(y, np.repeat(np.arange(10), 4), strict=True)
 
 
@@ -71,8 +71,8 @@ def test_gray_images_become_colored(folder: Path, script: Script) -> None:
 @pytest.mark.parametrize("preset", ["fedau/cinic10", "fedawe/cinic10"])
 def test_the_experiments_read_it(folder: Path, script: Script, preset: str) -> None:
     """It is divided among clients like every other data set, normalized where FedAU is."""
-    words = f"data.path={script.run(folder)} data.num_clients=3 data.alpha=5"
-    settings = compose_settings(preset, words).settings.data
+    overrides = f"data.path={script.run(folder)} data.num_clients=3 data.alpha=5"
+    settings = compose_settings(preset, overrides).settings.data
     data = load_data(settings, 1)
     assert (data.num_clients, data.input_shape, data.num_classes) == (3, (3, 32, 32), 10)
     rows = [len(data.get_client(k).y_train) for k in range(3)]

@@ -71,8 +71,8 @@ def test_hospitals_and_patients(folder: Path, script: Script) -> None:
 
 def test_the_experiment_reads_it(folder: Path, script: Script) -> None:
     """Every hospital is a client with a test part."""
-    words = f"data.path={run_script(folder, script)} data.expected_rows=16"
-    data = load_data(compose_settings("aaggff/heart", words).settings.data, 1)
+    overrides = f"data.path={run_script(folder, script)} data.expected_rows=16"
+    data = load_data(compose_settings("aaggff/heart", overrides).settings.data, 1)
     assert (data.num_clients, data.input_shape, data.num_classes) == (4, (16,), 2)
     assert [len(data.get_client(k).y_test) for k in range(4)] == [1] * 4
     assert np.isfinite(data.get_client(2).x_train).all()

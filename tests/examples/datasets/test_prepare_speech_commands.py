@@ -33,17 +33,17 @@ def folder(tmp_path: Path) -> Path:
     lists: dict[str, list[str]] = {"train": [], "testing": [], "validation": []}
     for word in WORDS:
         (tmp_path / word).mkdir()
-        for part, speakers in SPEAKERS.items():
+        for split, speakers in SPEAKERS.items():
             for speaker in speakers:
                 for number in range(3):
                     name = f"{word}/{speaker}_nohash_{number}.wav"
                     length = 12_000 if number == 2 else 16_000
                     wavfile.write(tmp_path / name, 16_000, sound(word, speaker, number, length))
-                    lists[part].append(name)
+                    lists[split].append(name)
     (tmp_path / "_background_noise_").mkdir()
     wavfile.write(tmp_path / "_background_noise_" / "hum.wav", 16_000, np.zeros(9, np.int16))
-    for part in ("testing", "validation"):
-        (tmp_path / f"{part}_list.txt").write_text("\n".join(lists[part]) + "\n")
+    for split in ("testing", "validation"):
+        (tmp_path / f"{split}_list.txt").write_text("\n".join(lists[split]) + "\n")
     return tmp_path
 
 
@@ -95,17 +95,17 @@ def test_speakers_are_clients(folder: Path, script: Script) -> None:
 
 def test_the_test_list_serves_other_partitions(folder: Path, script: Script) -> None:
     """Divided at random, clients are tested on the official test set."""
-    words = f"data=speech_commands data.path={script.run(folder)} data.partition=iid"
-    data = load_data(compose_settings("custom", f"{words} data.num_clients=3").settings.data, 1)
+    overrides = f"data=speech_commands data.path={script.run(folder)} data.partition=iid"
+    data = load_data(compose_settings("custom", f"{overrides} data.num_clients=3").settings.data, 1)
     assert [len(data.get_client(k).y_test) for k in range(3)] == [2, 2, 2]
     assert [len(data.get_client(k).y_train) for k in range(3)] == [4, 4, 4]
 
 
-@pytest.mark.parametrize("part", ["testing", "validation"])
-def test_missing_list(folder: Path, script: Script, part: str) -> None:
+@pytest.mark.parametrize("split", ["testing", "validation"])
+def test_missing_list(folder: Path, script: Script, split: str) -> None:
     """Without a list it is not known what is for testing."""
-    (folder / f"{part}_list.txt").unlink()
-    script.assert_refused(folder, f"{part}_list.txt'$")
+    (folder / f"{split}_list.txt").unlink()
+    script.assert_refused(folder, f"{split}_list.txt'$")
 
 
 def test_missing_sound(folder: Path, script: Script) -> None:
