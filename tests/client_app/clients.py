@@ -1,4 +1,4 @@
-"""Clients made from arrays, for the tests of what they do with them."""
+"""Build clients from arrays for tests."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -33,7 +33,7 @@ def assert_one_line(read: Callable[[], object], reason: str, start: str = "") ->
 def get_examples(
     data: Mapping[int, ClientData], split: Split = "train", dtype: torch.dtype = torch.float32
 ) -> Examples:
-    """Return one part of these clients."""
+    """Return one split of these clients."""
     return Examples(
         build_pooled_split(
             {k: select_split(client_data, split) for k, client_data in data.items()}
@@ -49,7 +49,7 @@ def make_cached_evaluator(
     task: Task | None = None,
     metric: str = "accuracy",
 ) -> CachedEvaluator:
-    """Return what measures ``model`` on both parts of these clients."""
+    """Return an evaluator of ``model`` on both splits of these clients."""
     splits: Sequence[Split] = ("train", "test")
     examples = {split: get_examples(data, split) for split in splits}
     return CachedEvaluator(model, examples, task or CrossEntropy(), metric)
@@ -58,7 +58,7 @@ def make_cached_evaluator(
 def make_federated_client(
     client: int, client_data: ClientData, model: nn.Module, config: LocalSGDConfig, seed: int
 ) -> FederatedClient:
-    """Return a client that is alone in its process."""
+    """Return a client that is the only one in its process."""
     data = {client: client_data}
     trainer = Trainer(TrainingSetup(model, get_examples(data), config, CrossEntropy(), seed=seed))
     return FederatedClient(client, make_cached_evaluator(data, model), trainer.train_client)

@@ -130,7 +130,7 @@ def train_request(
 def train_clients(
     num_nodes: int, epsilon: float | None = None, overrides: str = OVERRIDES
 ) -> dict[int, TrainResult]:
-    """Return every client's part of one round's replies, with this number of nodes."""
+    """Return every client's result of one round, with this number of nodes."""
     contents = {
         j + 1: train_request(tuple(range(j, NUM_CLIENTS, num_nodes)), epsilon)
         for j in range(min(num_nodes, NUM_CLIENTS))
@@ -160,7 +160,7 @@ def get_data(client: int) -> ClientData:
 
 
 def evaluate_broadcast(client: int, split: str) -> tuple[float, float]:
-    """Return loss and accuracy of the broadcast model on a client's train or test part."""
+    """Return loss and accuracy of the broadcast model on a client's train or test split."""
     client_data = get_data(client)
     return sgd.measure(
         sgd.read(list(model().values())),
@@ -218,7 +218,7 @@ def test_training_does_not_depend_on_the_number_of_nodes(num_nodes: int, batchin
 
 
 def test_training_reply() -> None:
-    """A client's part has the model's arrays, its count, and what it measured before training."""
+    """A client's result has its model, its count, and its metrics before training."""
     for k, split in train_clients(2).items():
         loss, accuracy = evaluate_broadcast(k, "train")
         assert split.status is Status.DONE
@@ -258,7 +258,7 @@ def test_declined_clients_send_id_and_status_only() -> None:
 
 
 def test_all_clients_decline() -> None:
-    """A node whose clients are all silent replies without arrays."""
+    """A node whose clients all decline replies without arrays."""
     replies = send_requests(
         make_grid(1), MessageType.TRAIN, {1: train_request((2, 3), epsilon=0.0)}
     ) + send_requests(make_grid(1), MessageType.TRAIN, {1: train_request((2,), epsilon=0.0)})
@@ -270,7 +270,7 @@ def test_all_clients_decline() -> None:
 
 
 def test_each_client_decides_by_its_own_loss() -> None:
-    """Who joins at a node is who is within epsilon of the global loss by its own data."""
+    """A client joins if its own loss is within epsilon of the global loss."""
     losses = {k: evaluate_broadcast(k, "train")[0] for k in range(NUM_PRIORITY, NUM_CLIENTS)}
     middle = sorted(losses.values())[1]
     request = train_request(tuple(losses), epsilon=0.5, global_loss=middle - 0.5 + 1e-5)
@@ -284,7 +284,7 @@ def test_each_client_decides_by_its_own_loss() -> None:
 def test_a_failing_client_fails_alone(
     selected: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client that raises is reported with its reason; the others' parts are as without it."""
+    """A client that raises is reported with its reason; the others' results do not change."""
     expected = train_clients(1)
     join = FederatedClient.evaluate_and_decide
 
@@ -304,7 +304,7 @@ def test_a_failing_client_fails_alone(
 
 
 def test_data_that_cannot_be_made_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also a client whose data cannot be loaded is a failure of that client."""
+    """If a client's data cannot be loaded, only that client fails."""
     load = SynthData.get_client
 
     def fails_for_one(self: SynthData, client: int) -> ClientData:
@@ -321,7 +321,7 @@ def test_data_that_cannot_be_made_fails_alone(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("kind", [MessageType.TRAIN, MessageType.EVALUATE])
 def test_foreign_client(kind: str) -> None:
-    """A request for a client that another node hosts is refused as a whole."""
+    """A request for a client of another node is refused entirely."""
     reply = send_requests(make_grid(2), kind, {2: train_request((1, 2))})[0]
     assert reply.has_error()
     assert "clients [2] are not on this node, which hosts [1, 3]" in str(reply.error.reason)
@@ -342,7 +342,7 @@ def test_wrong_settings(overrides: str, reason: str) -> None:
 
 
 def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asking for CUDA where there is none is an error; auto then takes the CPU."""
+    """CUDA without a GPU is an error; auto then selects the CPU."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     grid = make_grid(1, OVERRIDES.replace("client.device=cpu", "client.device=cuda"))
     reply = send_requests(grid, MessageType.QUERY)[0]
@@ -356,7 +356,7 @@ def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """Return whom batched training trains, pass by pass."""
+    """Record the clients of each pass of batched training."""
     whom: list[list[int]] = []
     train_chunk = BatchedTrainer.train_chunk
 
@@ -384,7 +384,7 @@ def test_clients_of_a_node_train_in_one_pass(passes: list[list[int]]) -> None:
 
 
 def test_declined_clients_cost_no_training(passes: list[list[int]]) -> None:
-    """Who does not join is in no pass, and where nobody does there is none."""
+    """Clients that decline are in no pass; if all decline there is none."""
     grid = make_grid(1, SMALL_BATCHES)
     send_requests(grid, MessageType.TRAIN, {1: train_request((0, 1, 2, 3, 4), 0.0)})
     assert passes == [[0, 1]]
@@ -396,7 +396,7 @@ def test_declined_clients_cost_no_training(passes: list[list[int]]) -> None:
 def test_a_client_that_fails_in_the_pass_fails_alone(
     selected: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When training together fails each client trains alone: the others' parts are as ever."""
+    """If batched training fails, each client trains alone, and the others' results are the same."""
     expected = train_clients(1)
     client_app._build_node.cache_clear()
     train_chunk = BatchedTrainer.train_chunk
@@ -481,7 +481,7 @@ def test_a_node_returns_one_sum(
 
 
 def test_kept_models_train_one_by_one(passes: list[list[int]]) -> None:
-    """Clients that keep models of their own have no model in common to train together."""
+    """Clients with local models have no common model, so they train one by one."""
     send_requests(make_grid(1), MessageType.TRAIN, {1: keeps_model_request(1, (0, 1, 2))})
     assert passes == [[0], [1], [2]]
 
@@ -495,7 +495,7 @@ def test_kept_models_train_one_by_one(passes: list[list[int]]) -> None:
     ],
 )
 def test_replies_of_clients_together_and_alone(tmp_path: Path, words: str) -> None:
-    """The same parts through messages, with every array of the model, to 1e-5."""
+    """Batched and sequential clients reply with the same models to 1e-5."""
     rng = np.random.default_rng(0)
     x, y = rng.integers(256, size=(40, 16, 16), dtype=np.uint8), np.arange(40) % 2
     np.savez(tmp_path / "data.npz", x_train=x, y_train=y, x_test=x, y_test=y)
@@ -558,7 +558,7 @@ def test_evaluation_measures_the_requested_splits_of_each_client() -> None:
 
 
 def test_evaluation_of_training_parts_only() -> None:
-    """Without the test part nothing is said about any test part."""
+    """Without a request for the test split its metrics are absent."""
     request = evaluate_request((1,), (True,), measure_test=False)
     split = decode_evaluate_reply(
         send_requests(make_grid(1), MessageType.EVALUATE, {1: request})[0].content

@@ -83,7 +83,7 @@ def test_windows_and_mirroring_by_hand(name: str) -> None:
 
 
 def make_colors(n: int, h: int = 32, w: int = 32, seed: int = 0) -> torch.Tensor:
-    """Return uint8 images with smooth parts, edges and a gray corner."""
+    """Return uint8 images with smooth regions, edges and a gray corner."""
     from torchvision.transforms.v2 import functional as torchvision
 
     rng = np.random.default_rng(seed)
@@ -125,7 +125,7 @@ def apply_torchvision(pixels: torch.Tensor, what: ColorJitter) -> torch.Tensor:
 
 
 def make_all_decisions(seed: int) -> ColorJitter:
-    """Return 16 images' changes, each combination of what is done or not once."""
+    """Return the changes of 16 images, with each combination of flags once."""
     decisions = np.array(list(product((False, True), repeat=4)))
     rng = np.random.default_rng(seed)
     return ColorJitter(
@@ -142,7 +142,7 @@ def make_all_decisions(seed: int) -> ColorJitter:
 @pytest.mark.parametrize("turned", [True, False])
 @pytest.mark.parametrize("precision", [torch.float32, torch.float64])
 def test_colors_are_torchvisions(seed: int, turned: bool, precision: torch.dtype) -> None:
-    """Each image changes by its own numbers as torchvision changes it, alone or in a batch."""
+    """Each image changes by its own numbers as in torchvision, alone or in a batch."""
     what = make_all_decisions(seed)
     if not turned:
         what = replace(what, hue=np.zeros(16, np.float32))
@@ -172,7 +172,7 @@ def test_hue_is_torchvisions(turn: float) -> None:
 
 
 def test_what_is_drawn_for_colors() -> None:
-    """Everything that happens or not does for half of the images; all draws are independent."""
+    """Every flag is set for half of the images; all random numbers are independent."""
     n = 20_000
     what = ColorJitter.sample(n, np.random.default_rng(0))
     for done in (what.sharpened, what.hue_first, what.posterized, what.equalized):
@@ -194,7 +194,7 @@ def test_what_is_drawn_for_colors() -> None:
 )
 @settings(max_examples=50, deadline=None)
 def test_colors_stay_in_range(n: int, h: int, w: int, level: float | None) -> None:
-    """Whatever the size and the pixels, results are multiples of 1 / 255 from 0 to 1."""
+    """For any size and pixels, results are multiples of 1 / 255 from 0 to 1."""
     images = torch.rand(n, 3, h, w) if level is None else torch.full((n, 3, h, w), level)
     before = images.clone()
     changed = build_augmentation("cifar100", partial(make_generator, n))(images)
@@ -213,7 +213,7 @@ def test_colors_change_before_crop_and_flip() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(1e-3, 1)), min_size=3, max_size=3))
 def test_the_pixels_of_normalized_images(numbers: list[tuple[float, float]]) -> None:
-    """All 256 bytes of each channel come back, whatever its mean and spread."""
+    """All 256 bytes of each channel are restored, for any mean and standard deviation."""
     from torchvision.transforms.v2 import functional as torchvision
 
     mean, spread = np.array(numbers, np.float32).T.tolist()
@@ -270,7 +270,7 @@ def test_several_clients_in_one_batch(name: str) -> None:
 
 
 def test_none_is_the_identity() -> None:
-    """Without augmentation a batch stays what it is, and no random number is drawn."""
+    """Without augmentation a batch does not change, and no random number is drawn."""
 
     def none_to_draw(purpose: str) -> np.random.Generator:
         raise AssertionError(purpose)
@@ -282,7 +282,7 @@ def test_none_is_the_identity() -> None:
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("input_shape", [(60,), (28, 28), (1, 3, 32, 32)])
 def test_only_images_can_be_augmented(name: str, input_shape: tuple[int, ...]) -> None:
-    """What is no image with channels is refused in one line; no augmentation takes anything."""
+    """Inputs that are not images with channels are refused in one line, except with ``none``."""
     inputs = np.zeros((2, *input_shape), np.float32)
     with pytest.raises(SettingsError, match=f"client.augmentation must be none .* got {name} for"):
         check_augmentation(name, inputs)

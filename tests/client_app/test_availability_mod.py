@@ -1,4 +1,4 @@
-"""The mod: who is not available is not asked, here and in other people's ClientApps."""
+"""Test the mod: it skips unavailable clients, in this app and in other ClientApps."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -90,7 +90,7 @@ def make_grid(num_nodes: int, overrides: str) -> InProcessGrid:
 
 
 def run_round(grid: InProcessGrid, num_nodes: int, server_round: int) -> dict[int, TrainResult]:
-    """Return every client's part of the nodes' replies, all asked."""
+    """Return every client's result after a request to all clients."""
     splits: dict[int, TrainResult] = {}
     for j in range(num_nodes):
         selected = tuple(range(j, NUM_CLIENTS, num_nodes))
@@ -104,7 +104,7 @@ def run_round(grid: InProcessGrid, num_nodes: int, server_round: int) -> dict[in
 def list_available(
     server_round: int, process: AvailabilityProcess | None = None, clients: int = NUM_CLIENTS
 ) -> list[int]:
-    """Return who is available in a round, by the process alone."""
+    """Return the clients that are available in a round, from the process."""
     law = process or Bernoulli(0.5)
     return [
         k
@@ -134,7 +134,7 @@ def test_who_is_available_replies_as_ever(num_nodes: int) -> None:
 
 
 def test_an_unavailable_clients_part_is_id_and_status() -> None:
-    """No list but those of ids and statuses speaks of it; alone it has nothing else at all."""
+    """An unavailable client's result has only its id and status."""
     rounds = {len(list_available(t)): t for t in range(1, 40)}
     grid = make_grid(1, HALF)
     reply = send_request(grid, train_request(rounds[2], (0, 1, 2, 3, 4)))
@@ -152,7 +152,7 @@ def test_an_unavailable_clients_part_is_id_and_status() -> None:
 
 
 def test_results_are_in_the_requested_order() -> None:
-    """Whatever that order is, and each part is its client's own."""
+    """Results come in the requested order, each with its client's numbers."""
     server_round = next(t for t in range(1, 40) if len(list_available(t)) == 3)
     selected = (4, 1, 0, 3, 2)
     reply = send_request(make_grid(1, HALF), train_request(server_round, selected))
@@ -166,7 +166,7 @@ def test_results_are_in_the_requested_order() -> None:
 
 
 def test_nobody_available(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Where nobody is available nothing is computed, and all statuses say so."""
+    """If no client is available, nothing is computed and all statuses are UNAVAILABLE."""
 
     def join(*_: Any) -> None:
         raise AssertionError("nobody is there")
@@ -183,7 +183,7 @@ def test_nobody_available(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 
 
 def test_evaluation_and_queries_pass() -> None:
-    """Everybody is measured and named, available or not; no process moves."""
+    """Unavailable clients are evaluated and reply to queries; no process advances."""
     grid, always = make_grid(1, f"{HALF} availability.p=0.02"), make_grid(1, OVERRIDES)
     request = EvaluateRequest(1, tuple(range(5)), (True,) * 5, (True,) * 5)
     content = encode_evaluate_request(encode_arrays(MODEL), request)
@@ -196,7 +196,7 @@ def test_evaluation_and_queries_pass() -> None:
 
 
 def test_own_models_of_unavailable_clients_stay() -> None:
-    """With keeps-model an unavailable client's model is where its last round left it."""
+    """With keeps-model an unavailable client's model is that of its last round."""
     available = [set(list_available(t)) for t in (1, 2)]
     assert available[0] - available[1]
     grid = make_grid(1, HALF)
@@ -247,7 +247,7 @@ def test_always_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class Foreign:
-    """A ClientApp in Flower's standard form, one client per node, and what it was asked."""
+    """A ClientApp in Flower's standard form, one client per node, that records requests."""
 
     process: Callable[[int], AvailabilityProcess]
     selected: list[dict[str, Any]] = field(default_factory=list)
@@ -323,7 +323,7 @@ def test_a_standard_client_app(process: AvailabilityProcess, kind: str) -> None:
 
 
 def test_our_strategies_read_the_reply_of_a_standard_client_app() -> None:
-    """It decodes to the unavailable part of that client."""
+    """The reply decodes to that client's unavailable result."""
     foreign = Foreign(lambda _: Trace(frozenset()))
     reply = send_request(foreign.grid(2), train_request(1, (1,)), node=2)
     assert decode_train_reply(reply.content) == [TrainResult(1, Status.UNAVAILABLE)]
@@ -337,7 +337,7 @@ def test_an_evaluation_of_a_standard_client_app_passes() -> None:
 
 
 def test_a_failing_client_app_fails() -> None:
-    """What it raises is its error reply, as without the mod."""
+    """An exception becomes an error reply, as without the mod."""
     foreign = Foreign(lambda _: Bernoulli(1.0), fails=True)
     reply = send_request(foreign.grid(), make_standard_request(1))
     assert reply.has_error()
@@ -369,7 +369,7 @@ def context() -> Context:
 
 
 def test_an_error_reply_passes_unchanged() -> None:
-    """If the ClientApp replies with an error, it is the very one for all asked."""
+    """An error reply of the ClientApp is passed on unchanged."""
     mod = several(lambda k: Trace(frozenset({1} if k == 4 else ())))
     errors: list[Message] = []
 
@@ -383,7 +383,7 @@ def test_an_error_reply_passes_unchanged() -> None:
 
 
 def test_the_app_gets_a_copy_of_the_request() -> None:
-    """It has the lists of those available; the message that came in is as it was."""
+    """The app's request lists the available clients; the incoming message does not change."""
     mod = several(lambda k: Trace(frozenset({1} if k != 4 else ())))
     received: list[Message] = []
 
@@ -417,7 +417,7 @@ CHAIN = f"{OVERRIDES} availability=markov availability.p=0.5 availability.max_tr
 
 
 def test_state_survives_in_the_context() -> None:
-    """The node's context keeps three numbers a client, and later rounds go on from them."""
+    """The context stores three numbers for each client, and later rounds continue from them."""
     grid = make_grid(1, CHAIN)
     state = grid._contexts[1].state
     for server_round in (1, 2, 4):
@@ -441,7 +441,7 @@ def test_state_survives_in_the_context() -> None:
 
 
 def test_lost_state_and_missed_rounds_change_nothing() -> None:
-    """A node that restarted, or was not asked for a while, is where it would have been."""
+    """A node that restarted, or skipped rounds, has the state it would have had."""
     grid = make_grid(1, CHAIN)
     expected = {t: get_statuses(grid, t) for t in range(1, 13)}
     assert len({tuple(found) for found in expected.values()}) > 2
@@ -452,7 +452,7 @@ def test_lost_state_and_missed_rounds_change_nothing() -> None:
 
 
 def test_state_of_another_run_is_not_used() -> None:
-    """What a run of other settings left in a node's context changes nothing in this one."""
+    """State of a run with other settings in the context has no effect."""
     grid = make_grid(1, CHAIN)
     expected = [get_statuses(grid, t) for t in (1, 2, 3)]
     other = make_grid(1, CHAIN)

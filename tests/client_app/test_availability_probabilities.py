@@ -1,4 +1,4 @@
-"""What the settings make of processes and participation probabilities."""
+"""Test processes and participation probabilities built from settings."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -102,7 +102,7 @@ def test_a_probability_for_each() -> None:
 
 @dataclass(frozen=True)
 class OwnLabelsOnly:
-    """Data of which one client's labels can be seen, and no other's."""
+    """Data that reveals the labels of only one client."""
 
     data: FederatedData
     visible: int
@@ -150,7 +150,7 @@ class OwnLabelsOnly:
 
 
 def test_correlated_by_default() -> None:
-    """Without p, it is that of the formula, from the client's own labels and the seed."""
+    """Without p the formula gives it, from the client's labels and the seed."""
     words = "availability=bernoulli seed=5 availability.mean=0.3 availability.minimum=0.05"
     settings = make_settings(f"{words} availability.class_alpha=0.2")
     data = make_data(settings)
@@ -196,7 +196,7 @@ def test_cyclic_rates_are_the_realized_ones() -> None:
 
 
 def test_always() -> None:
-    """The default: nobody has a process, and everybody's probability is 1."""
+    """By default there is no process, and all probabilities are 1."""
     settings = make_settings("")
     assert settings.availability.name == "always"
     assert build_processes(settings, make_data(settings)) is None
@@ -216,7 +216,7 @@ def test_trace(tmp_path: Path) -> None:
 
 
 def test_a_missing_trace_is_found_at_once(tmp_path: Path) -> None:
-    """Not only when the first client is asked."""
+    """A missing trace raises immediately, not at the first client."""
     settings = make_settings(f"availability=trace 'availability.path={tmp_path / 'none.csv'}'")
     with pytest.raises(DataError, match=r"none\.csv: No such file"):
         build_processes(settings, make_data(settings))
@@ -272,7 +272,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("overrides", MISTAKES)
 def test_mistakes_are_one_line(overrides: str) -> None:
-    """Setting, what is allowed, and what was given, in one line, before any work."""
+    """The error names the setting, the allowed values and the given one, before any work."""
     with pytest.raises(SettingsError, match=MISTAKES[overrides]) as caught:
         compose_settings("", overrides)
     assert "\n" not in str(caught.value)

@@ -42,7 +42,7 @@ def assert_same_models(one: Path, other: Path) -> None:
 
 @pytest.mark.parametrize("strategy", ["fedalign", "fedavg"])
 def test_unavailable_clients_in_the_records(tmp_path: Path, strategy: str) -> None:
-    """The clients table has who was not there, by the process alone, on one node and on three."""
+    """The clients table has the unavailable clients of the process, on one node and on three."""
     overrides = (f"strategy={strategy}", "availability=bernoulli", "availability.p=0.6")
     one, three = (
         run(tmp_path / str(nodes), *overrides, f"engine.num_supernodes={nodes}") for nodes in (1, 3)
@@ -68,7 +68,7 @@ def test_unavailable_clients_in_the_records(tmp_path: Path, strategy: str) -> No
 
 
 def test_decisions_recompute_where_non_priority_clients_come_and_go(tmp_path: Path) -> None:
-    """FedALIGN's admissions and weights are as ever among those who are there."""
+    """FedALIGN's admissions and weights are correct among the available clients."""
     path = tmp_path / "trace.csv"
     lines = [f"{t},{k},1" for t in range(1, ROUNDS + 1) for k in range(20) if k < 10 or (t + k) % 3]
     path.write_text("\n".join(["round,client,available", *lines]))
@@ -82,7 +82,7 @@ def test_decisions_recompute_where_non_priority_clients_come_and_go(tmp_path: Pa
 
 
 def test_decisions_recompute_with_intermittent_clients(tmp_path: Path) -> None:
-    """As above; F(w) is still measured on all priority clients, of which some do not train."""
+    """Also if some priority clients do not train; F(w) is evaluated on all of them."""
     directory = run(tmp_path / "run", "availability=markov", "availability.p=0.5", "seed=2")
     problems = find_mismatches(directory).problems
     assert [text for text in problems if "global loss" not in text] == []
@@ -90,7 +90,7 @@ def test_decisions_recompute_with_intermittent_clients(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("process", ["bernoulli", "markov", "cyclic"])
 def test_a_probability_of_one_is_always(tmp_path: Path, process: str) -> None:
-    """With p = 1 a run is to the last bit what it is without any process."""
+    """With p = 1 a run has the same bits as without a process."""
     always = run(tmp_path / "always", "rounds=4")
     same = run(tmp_path / process, "rounds=4", f"availability={process}", "availability.p=1")
     assert read_rounds(always) == read_rounds(same)
@@ -119,7 +119,7 @@ def test_nobody_there_is_an_empty_round(tmp_path: Path) -> None:
 def test_known_rates_use_the_probabilities_of_this_round(
     tmp_path: Path, overrides: tuple[str, ...], pattern: AvailabilityPattern
 ) -> None:
-    """Who is there follows from p_n(t) alone, a weight is 1 / (N p_n(t)), and the audit agrees."""
+    """Availability depends on p_n(t), a weight is 1 / (N p_n(t)), and the audit agrees."""
     p = [0.4 + 0.03 * k for k in range(20)]
     directory = run(
         tmp_path / "run",

@@ -1,4 +1,4 @@
-"""What models measure of many clients' data, computed once."""
+"""Test metrics of many clients, computed once."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ PARTS: tuple[Split, ...] = ("train", "test")
 
 
 class Spy(LogisticRegression):
-    """A model that keeps how many rows it has seen in each pass."""
+    """A model that records the number of rows of each pass."""
 
     def __init__(self) -> None:
         super().__init__((FEATURES,), CLASSES)
@@ -46,7 +46,7 @@ def make_spied_evaluator(data: dict[int, ClientData] = DATA) -> tuple[CachedEval
 
 @pytest.mark.parametrize("split", PARTS)
 def test_equal_to_one_by_one(split: Split) -> None:
-    """Together or alone, each client measures what the model does on its own rows."""
+    """Together or alone, each client's metrics are of its own rows."""
     arrays = make_random_arrays(0)
     batched, model = make_spied_evaluator()
     batched.prepare(arrays, split, DATA)
@@ -65,7 +65,7 @@ def test_equal_to_one_by_one(split: Split) -> None:
 
 
 def test_nothing_is_computed_twice() -> None:
-    """What was measured of a model is known, of each part and client."""
+    """The metrics of a model are cached for each split and client."""
     measurements, model = make_spied_evaluator()
     arrays = make_random_arrays(0)
     measurements.prepare(arrays, "train", [0, 2])
@@ -86,7 +86,7 @@ def test_nothing_is_computed_twice() -> None:
 
 
 def test_a_diverged_model_is_measured_once() -> None:
-    """Its NaN are no difference; a model in whose place of one stands a number is another."""
+    """NaN equal themselves; a number in place of a NaN makes another model."""
     measurements, model = make_spied_evaluator()
     arrays = make_random_arrays(0)
     arrays[0].flat[0] = np.nan
@@ -119,7 +119,7 @@ def test_arrays_are_compared_bit_by_bit(dtype: str, shape: tuple[int, ...]) -> N
 
 @pytest.mark.parametrize("position", [0, 1])
 def test_another_model_is_measured_anew(position: int) -> None:
-    """One number that differs makes another model; of the one before nothing is kept."""
+    """One different number makes another model, and clears the cache."""
     measurements, model = make_spied_evaluator()
     first = make_random_arrays(0)
     second = [array.copy() for array in first]
@@ -133,7 +133,7 @@ def test_another_model_is_measured_anew(position: int) -> None:
 
 
 def test_the_arrays_are_not_those_of_the_model() -> None:
-    """What others do to the shared model in between does not change what is measured."""
+    """Changes of the shared model in between do not change the metrics."""
     measurements, model = make_spied_evaluator()
     arrays = make_random_arrays(0)
     before = measurements.evaluate(arrays, "train", 0)
@@ -154,7 +154,7 @@ def test_rows_of_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_clients_without_a_sample() -> None:
-    """They measure nothing, and the others what they do without them."""
+    """Clients without samples have no metrics, and do not change those of others."""
     none = np.zeros((0, FEATURES), np.float32), np.zeros(0, np.int64)
     measurements, _ = make_spied_evaluator({0: DATA[0], 1: ClientData(*none, *none), 2: DATA[2]})
     expected, _ = make_spied_evaluator()

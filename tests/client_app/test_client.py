@@ -70,7 +70,7 @@ def make_gated_request(
 
 
 def evaluate_broadcast(client_id: int = 2) -> tuple[float, float]:
-    """Return loss and accuracy of the broadcast model on a client's training part."""
+    """Return loss and accuracy of the broadcast model on a client's training split."""
     client_data = data(client_id)
     return sgd.measure(sgd.read(broadcast()), client_data.x_train, client_data.y_train)
 
@@ -113,7 +113,7 @@ def test_who_trains(config: dict[str, Any], silent: bool) -> None:
 
 
 def test_fit_measures_the_received_model() -> None:
-    """Loss and accuracy are of the model before training, on the client's training part."""
+    """Loss and accuracy are of the model before training, on the training split."""
     _, _, metrics = client().fit(broadcast(), request())
     assert metrics["loss"] == pytest.approx(LOSS, abs=1e-6)
     assert metrics["accuracy"] == ACCURACY
@@ -121,7 +121,7 @@ def test_fit_measures_the_received_model() -> None:
 
 @pytest.fixture
 def row_counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return how many rows were measured, client by client."""
+    """Record the number of evaluated rows, client by client."""
     rows: list[int] = []
     evaluate = DenseEvaluator.evaluate
 
@@ -140,7 +140,7 @@ def row_counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_measuring_can_be_left_out(
     priority: bool, gate: bool, measures: bool, row_counts: list[int]
 ) -> None:
-    """Unless asked nothing is computed nor said, if there is no gate; the model is equal."""
+    """Without a gate the evaluation can be skipped, and the model is the same."""
     config = make_gated_request("loss", math.inf, 0.0, 1.0) if gate else request()
     arrays, num_examples, metrics = client().fit(
         broadcast(), config | {"priority": priority, "measures-loss": measures}
@@ -190,7 +190,7 @@ def test_batches_follow_from_round_and_client() -> None:
 
 
 def test_a_client_remembers_nothing() -> None:
-    """What a client did in other rounds does not change a round."""
+    """A round does not depend on earlier rounds."""
     busy, fresh = client(), client()
     for round_number in (1, 2):
         busy.fit(broadcast(7), request(round_number))
@@ -209,7 +209,7 @@ def with_batch_norm() -> nn.Module:
     "make", [lambda: LogisticRegression((FEATURES,), CLASSES), with_batch_norm]
 )
 def test_shared_model_leaks_nothing(make: Any) -> None:
-    """Clients that share a model object answer as those that have their own do."""
+    """Clients that share a model object reply as clients with separate ones."""
     torch.manual_seed(0)
     state = [tensor.numpy().copy() for tensor in make().state_dict().values()]
     shared = make()
@@ -280,7 +280,7 @@ TEST_KEYS = {"test-num-examples", "test-loss", "test-accuracy"}
 def test_evaluate_returns_the_requested_metrics(
     config: dict[str, Any], keys: set[str], count: int
 ) -> None:
-    """The metrics hold what was asked and no more, and their values are those of the formula."""
+    """The metrics hold only the requested values, which equal the formula."""
     client_data = data(2)
     model = sgd.read(broadcast())
     train = sgd.measure(model, client_data.x_train, client_data.y_train)
@@ -310,7 +310,7 @@ def test_a_client_without_test_rows_says_nothing_of_them() -> None:
 
 
 def test_evaluate_touches_only_the_requested_split(row_counts: list[int]) -> None:
-    """What is not asked for is not computed either."""
+    """Only the requested split is evaluated."""
     federated = client()
     federated.evaluate(broadcast(), {"train-part": False, "test-part": True})
     federated.evaluate(broadcast(), {"train-part": True, "test-part": False})

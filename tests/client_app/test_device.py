@@ -1,4 +1,4 @@
-"""The data of one client on its own device, and what all have to agree on."""
+"""Test the data of one client on its device, and the settings that all must agree on."""
 
 from pathlib import Path
 from typing import Any
@@ -215,7 +215,7 @@ NEEDED = "must have a value where each device has the data of its own client onl
     ],
 )
 def test_what_has_to_be_agreed_on(overrides: str, message: str) -> None:
-    """What no device can tell alone has to be in the settings, and to make sense."""
+    """Settings must have what a single device cannot know, with valid values."""
     with pytest.raises(SettingsError) as caught:
         compose_settings("custom", overrides)
     assert str(caught.value).startswith(message)

@@ -1,4 +1,4 @@
-"""The rows of several clients, ready or made when they are asked for."""
+"""Test the rows of several clients, resident or read on demand."""
 
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ def test_each_client_has_its_rows(kind: str, ready: bool) -> None:
 def test_several_clients_are_one_after_the_other(
     kind: str, ready: bool, clients: list[int]
 ) -> None:
-    """In the order asked, next to each other among the rows or not."""
+    """Clients are returned in the given order, adjacent or not."""
     examples = make_examples(KINDS[kind], ready=ready)
     inputs, labels = examples.select_clients(clients)
     assert torch.equal(
@@ -122,7 +122,7 @@ class Counting(np.memmap[Any, Any]):
 
 
 def test_samples_of_a_file_stay_there(tmp_path: Path) -> None:
-    """Of samples that are not kept nothing is read but what is asked for, when it is."""
+    """Samples that are not resident are read on demand, and only the requested rows."""
     x = KINDS["color"]
     mapped = Counting(tmp_path / "x", dtype=np.uint8, mode="w+", shape=x.shape)
     mapped[:] = x
@@ -141,7 +141,7 @@ def test_samples_of_a_file_stay_there(tmp_path: Path) -> None:
 
 
 def test_how_much_is_kept() -> None:
-    """What counts is the size of all clients' samples as read."""
+    """The limit applies to the size of all clients' samples as read."""
     needed = 8 * 4 * 3  # 8 rows of 12 pixels in a byte each
     for limit, ready in {needed: True, needed - 1: False}.items():
         examples = Examples(make_pool(KINDS["gray"]), CPU, max_resident_bytes=limit)

@@ -1,4 +1,4 @@
-"""What the server hears of a failure: from a real machine the kind of error, no value of data."""
+"""Test reported failures: a real machine sends the class of the error and no data."""
 
 import re
 import subprocess
@@ -115,7 +115,7 @@ REQUESTS = {
 
 
 def get_error_reason(kind: str, overrides: str, node_config: NodeConfig) -> str:
-    """Return the reason that a node gives for not doing as it was asked."""
+    """Return the reason of a node's failure."""
     common = "data.num_clients=3 data.priority=all client.local_epochs=1 client.device=cpu"
     config = {"experiment": "custom", "overrides": f"{overrides} {common}", "output-dir": ""}
     grid = InProcessGrid(client_app.app, config, 1)
@@ -135,7 +135,7 @@ def get_error_reason(kind: str, overrides: str, node_config: NodeConfig) -> str:
 def test_a_device_quotes_no_data(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, kind: str, *, has_data_path: bool
 ) -> None:
-    """Wherever its data are; its own log has the text."""
+    """A device reports no data, from any source; its log has the text."""
     broken, path = BROKEN[name], tmp_path / "data"
     broken.write(path)
     elsewhere = {"data-path": str(path)} if has_data_path else {}
@@ -148,7 +148,7 @@ def test_a_device_quotes_no_data(
 
 @pytest.mark.parametrize("kind", REQUESTS)
 def test_a_simulation_shows_the_error_text(tmp_path: Path, kind: str) -> None:
-    """Its data belong to whoever runs it, whom the text helps."""
+    """A simulation reports the text, because its data belong to the user."""
     BROKEN["a label of no class"].write(tmp_path / "data")
     assert "31415" in get_error_reason(kind, f"{ARRAYS} data.path={tmp_path / 'data'}", SIMULATED)
 

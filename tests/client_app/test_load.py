@@ -1,4 +1,4 @@
-"""From settings to data, kept between calls."""
+"""Test the loading of data from settings, and its cache."""
 
 import dataclasses
 import subprocess
@@ -50,14 +50,14 @@ def test_other_settings_get_other_data(change: dict[str, object]) -> None:
 
 
 def test_another_seed_gets_other_data() -> None:
-    """The seed is part of what is asked for."""
+    """Another seed loads other data."""
     first, second = load_data(SETTINGS, 1), load_data(SETTINGS, 2)
     assert first is not second
     assert not np.array_equal(first.get_client(0).x_train, second.get_client(0).x_train)
 
 
 def test_only_the_last_data_is_kept() -> None:
-    """Data asked for before the last is made again, and is the same."""
+    """Only the last data is cached; earlier data is built again, and equal."""
     before = load_data(SETTINGS, 1)
     load_data(SETTINGS, 2)
     again = load_data(SETTINGS, 1)
@@ -89,7 +89,7 @@ def every_kind(directory: Path) -> dict[str, DataSettings]:
 
 @pytest.mark.parametrize("kind", ["synth", "npz", "csv"])
 def test_pools_have_the_clients_rows(kind: str, tmp_path: Path) -> None:
-    """The rows of a pool are each client's inputs and labels, in order, of those asked only."""
+    """The rows of a pool are the inputs and labels of the requested clients, in order."""
     data = load_data(every_kind(tmp_path)[kind], 1)
     splits: tuple[Split, ...] = ("train", "test")
     for split in splits:

@@ -30,7 +30,7 @@ def test_every_client_is_on_one_node(num_nodes: int, num_clients: int) -> None:
 
 @pytest.mark.parametrize("client", [0, 4])
 def test_named_client(client: int) -> None:
-    """A node with client-id hosts that client, whatever its partition."""
+    """A node with client-id hosts that client, for any partition-id."""
     assert compute_hosted_clients({"client-id": client}, 5) == (client,)
     config = {"client-id": client, "partition-id": 1, "num-partitions": 2}
     assert compute_hosted_clients(config, 5) == (client,)
@@ -79,7 +79,7 @@ def make_node(overrides: str = "") -> Node:
 
 
 def test_clients_are_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who is there stays; others are loaded beside them, all in one array."""
+    """Loaded clients stay; others are added, all in one array."""
     node = make_node()
     selected: list[list[int]] = []
     pool = SynthData.get_pooled_split
@@ -99,7 +99,7 @@ def test_clients_are_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_client_does_not_depend_on_who_else_is_there() -> None:
-    """Alone on its node or with all others, it measures and trains the same."""
+    """A client's metrics and model are the same alone on its node or with all others."""
     separate, all_there, extended = make_node(), make_node(), make_node()
     all_there.load_clients(range(5))
     extended.load_clients([4])

@@ -1,4 +1,4 @@
-"""A process on a device: its own data, and what it tells of failures."""
+"""Test a process on a device: its data, and the failures that it reports."""
 
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ def write(path: Path, **change: Any) -> Path:
 def send_message(
     content: RecordDict, kind: str, overrides: str = WORDS, **node_config: Any
 ) -> Message:
-    """Return what a node with this config answers."""
+    """Return the reply of a node with this config."""
     grid = InProcessGrid(
         app, compose_settings("custom", overrides).run_config | {"output-dir": ""}, 1
     )
@@ -83,7 +83,7 @@ def test_data_of_everybody_is_where_the_settings_say(tmp_path: Path) -> None:
 def test_what_is_wrong_with_the_data_stays_on_the_device(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
-    """The server hears that it cannot be used, the node's own log has the label that is wrong."""
+    """The server learns only that the data is invalid; the node's log has the wrong label."""
     path = write(tmp_path / "own.npz", y_test=np.array([1, 77]))
     content = train_request() if kind == "train" else RecordDict()
     reply = send_message(content, kind, **{"data-path": str(path)})

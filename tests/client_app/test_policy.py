@@ -1,4 +1,4 @@
-"""What the owner of a node's data allows."""
+"""Test the policy of a data owner."""
 
 import json
 import re
@@ -64,7 +64,7 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def send_message(
     device: Path, content: RecordDict, kind: str, overrides: str = "", **config: Any
 ) -> Message:
-    """Return what a device answers whose data is in this folder."""
+    """Return the reply of a device with its data in this folder."""
     run_config = compose_settings("custom", f"{WORDS} {overrides}").run_config | {"output-dir": ""}
     grid = InProcessGrid(app, run_config, 1)
     (node,) = grid.get_node_ids()
@@ -159,7 +159,7 @@ def test_clients_that_clip() -> None:
 def test_a_policy_that_cannot_be_used_allows_nothing(
     device: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The server hears that, and the node's log what is wrong."""
+    """The server learns only that; the node's log has the details."""
     write_policy(device, "accept: {strategy: [fedau]}")
     missing = {"policy-path": str(device / "other.yaml")}
     for config in ({}, missing):
@@ -304,7 +304,7 @@ def test_the_example_of_the_documentation(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_in_a_policy_are_one_line(tmp_path: Path, text: str, problem: str) -> None:
-    """It names the file, what is allowed, and what is there."""
+    """The error names the file, the allowed values and the given one."""
     path = tmp_path / "node.yaml"
     path.write_text(text)
     with pytest.raises(SettingsError) as error:

@@ -1,4 +1,4 @@
-"""The address of a Ray cluster, where there is none."""
+"""Test the address of a Ray cluster that does not exist."""
 
 import socket
 import time
@@ -16,7 +16,7 @@ from tests.integration.conftest import find_free_port
 
 @pytest.fixture
 def unresponsive_address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Return an address at which something listens that never answers."""
+    """Return an address with a listener that never replies."""
     monkeypatch.setattr(ray_address, "CONNECT_SECONDS", 0.5)
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))

@@ -57,7 +57,7 @@ def assert_counts(counts: Sequence[int], probabilities: Sequence[float]) -> None
 @pytest.mark.parametrize("noise", ["additive", "flip"])
 @pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (4, 2, 0, 3, 1), (3, 3), (4,)])
 def test_data_depends_on_seed_and_client_only(noise: str, order: tuple[int, ...]) -> None:
-    """A client's data is the same whoever was asked before, and whoever was not."""
+    """A client's data does not depend on the clients loaded before."""
     settings = {"num_clients": 5, "num_priority": 2, "noise": noise}
     first, second = make_equal_sizes(40, **settings), make_equal_sizes(40, **settings)
     expected = [first.get_client(k) for k in range(5)]
@@ -332,7 +332,7 @@ def test_noise_level_of_a_single_client(noise: str, level: float) -> None:
 
 
 def test_irrelevant_rows_may_have_a_different_skew() -> None:
-    """Labels keep theirs; without it both have one."""
+    """Irrelevant rows may have another skew than labels; by default it is the same."""
     both = make_equal_sizes(10, num_clients=5, num_priority=1, noise_skew=1.0)
     apart = make_equal_sizes(10, num_clients=5, num_priority=1, noise_skew=1.0, irrelevant_skew=0.5)
     for j in range(1, 5):
@@ -345,7 +345,7 @@ def test_irrelevant_rows_may_have_a_different_skew() -> None:
 
 
 def test_additive_irrelevant_rows() -> None:
-    """s_j D rows that no priority client has come on top, in both parts."""
+    """s_j D rows that no priority client has are added to both splits."""
     data = make_equal_sizes(
         100, num_clients=5, num_priority=1, noise_skew=1.0, irrelevant_fraction=0.5
     )
@@ -359,7 +359,7 @@ def test_additive_irrelevant_rows() -> None:
 
 
 def test_flip_irrelevant_rows() -> None:
-    """A share s_j of the rows is replaced in both parts; the size stays."""
+    """A fraction s_j of the rows is replaced in both splits; the size does not change."""
     data = make_equal_sizes(100, num_clients=5, num_priority=1, noise="flip", noise_skew=1.0)
     train, test = get_pool(data, "train"), get_pool(data, "test")
     for j, replaced_train, replaced_test in ((1, 0, 0), (2, 27, 7), (3, 53, 13), (4, 80, 20)):
@@ -371,7 +371,7 @@ def test_flip_irrelevant_rows() -> None:
 
 @pytest.mark.parametrize("noise", ["additive", "flip"])
 def test_irrelevant_rows_are_standard_normal_with_uniform_labels(noise: str) -> None:
-    """Irrelevant inputs are N(0, I), whatever the priority clients' are, and labels uniform."""
+    """Irrelevant inputs are N(0, I) for any priority data, and labels uniform."""
     data = make_equal_sizes(5000, num_clients=3, num_priority=1, noise=noise)
     client, registered = data.get_client(2), get_pool(data, "train")
     foreign = np.array([row.tobytes() not in registered for row in client.x_train])

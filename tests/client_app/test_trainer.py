@@ -39,7 +39,7 @@ def small_cnn(dropout: float = 0.0) -> nn.Module:
 
 
 def test_sequential_training_returns_copies() -> None:
-    """What the shared model does later does not change them."""
+    """Later training of the shared model does not change returned arrays."""
     model = small_cnn()
     local_trainer, start = make_trainer(model), copy_arrays(model)
     first = local_trainer.train_client(start, 0, 0)
@@ -53,7 +53,7 @@ def test_sequential_training_returns_copies() -> None:
 @pytest.mark.parametrize("cores", [1, 2, 3])
 @pytest.mark.parametrize("make", [lambda: MLP(SHAPE, CLASSES, 7), lambda: small_cnn(0.3)])
 def test_each_is_alone(make: Any, cores: int) -> None:
-    """It yields the bits of ``alone`` in the order asked, for any number of cores."""
+    """``train_clients`` yields the bits of ``train_client`` in order, for any number of cores."""
     torch.manual_seed(0)
     model = make()
     start, clients = copy_arrays(model), [3, 0, 2, 1, 3, 0]
@@ -121,7 +121,7 @@ def train_each(
 @pytest.mark.parametrize("cores", [1, 2])
 @pytest.mark.parametrize("make", [lambda: MLP(SHAPE, CLASSES, 7), small_cnn])
 def test_a_client_that_fails_takes_no_other_with_it(make: Any, cores: int) -> None:
-    """Its exception stands in its place, and ``alone`` raises it."""
+    """Its exception is yielded at its index, and ``train_client`` raises it."""
     model = make()
     local_trainer, start = make_trainer(model, cores=cores), copy_arrays(model)
     first, failed, last = train_each(local_trainer, start, [2, 77, 1], 0)
@@ -181,7 +181,7 @@ def test_a_closed_form_trains_together(batching: str) -> None:
 def test_the_device_decides_for_other_models(
     batching: str, device: str, expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where there is no closed form a GPU trains clients together and a CPU each alone."""
+    """Without a closed form a GPU batches clients and a CPU trains them one by one."""
     set_device(device, monkeypatch)
     local_trainer = make_trainer(small_cnn(), batching)
     assert local_trainer.is_batched() is expected
@@ -222,7 +222,7 @@ Tied.__module__ = "client_app.models.tied"  # of a model that does not draw numb
 def test_what_cannot_be_batched_trains_alone(
     make: Any, batching: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the setting and the device are."""
+    """Models that vmap cannot run train one by one, on any device."""
     set_device("cuda", monkeypatch)
     local_trainer = make_trainer(make(), batching)
     assert not local_trainer.is_batched()
@@ -230,7 +230,7 @@ def test_what_cannot_be_batched_trains_alone(
 
 
 class Branching(nn.Module):
-    """A model whose forward pass looks at its numbers, which vmap cannot."""
+    """A model whose forward pass branches on its numbers, which vmap cannot run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -282,7 +282,7 @@ def test_trying_changes_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
     [lambda: MLP(SHAPE, CLASSES, 7)] + [lambda: small_cnn(0.3)] * is_long(),
 )
 def test_compiled_training_is_as_ever(make: Any) -> None:
-    """The same models to 1e-5 after a round, alone and together, with batches of two sizes."""
+    """Compiled training gives the same models to 1e-5, sequential and batched."""
     model = make()
     start = copy_arrays(model)
     expected = train_each(make_trainer(model), start, [0, 2])

@@ -28,7 +28,7 @@ def test_a_fraction_of_all_clients_never_trains() -> None:
 
 
 def test_priority_clients_always_train() -> None:
-    """The model is for them; only where all have priority nobody is preferred."""
+    """Priority clients are never held out, unless all clients have priority."""
     for seed in range(20):
         assert not {0, 1, 2} & select_held_out(0.5, priority=[0, 1, 2], seed=seed)
     assert select_held_out(0.85, priority=[0, 1, 2]) == {*range(3, 20)}
@@ -45,6 +45,6 @@ def test_priority_clients_always_train() -> None:
     ],
 )
 def test_what_leaves_nobody_is_refused(fraction: float, priority: object, message: str) -> None:
-    """In one line, with what there is to choose from."""
+    """A fraction that leaves no client is refused in one line with the allowed range."""
     with pytest.raises(SettingsError, match=message):
         select_held_out(fraction, priority=priority)

@@ -53,7 +53,7 @@ def test_sum_of_weighted_differences() -> None:
     ],
 )
 def test_updates_that_cannot_be_used_are_left_out(bad: float, problem: str) -> None:
-    """One bad number of a client's keeps all of its update out, and nobody else's."""
+    """One invalid number excludes a client's whole update, and no other."""
     start = {"a": np.zeros(2, np.float32), "b": np.zeros(1, np.float32)}
     models = [torch.ones(3, 2), torch.ones(3, 1)]
     models[1][1, 0] = bad
@@ -77,7 +77,7 @@ def test_a_node_of_which_no_update_can_be_used() -> None:
 
 @pytest.mark.parametrize("size", [1e-30, 0.01, 30.0, 1e9])
 def test_the_bits_are_those_of_the_server(size: float) -> None:
-    """A node's sum, in any groups, is what the server makes of the single models."""
+    """A node's sum, in any groups, equals the server's sum of the single models."""
     rng = np.random.default_rng(1)
     start = {
         name: size * rng.standard_normal(shape).astype(np.float32)
@@ -128,7 +128,7 @@ def test_pytorch_adds_the_same_bits_of_the_same_factors(scale: float) -> None:
 
 
 def test_an_update_that_does_not_fit_is_left_out_by_its_node() -> None:
-    """As the server would leave it out; those beside it are added."""
+    """The node leaves it out as the server would, and adds the others."""
     total = UpdateSum({"w": np.zeros(3)}, CPU, ExponentBins.for_num_terms(4))
     models = torch.tensor([[1.0, 1.0, 1.0], [1e15, 0.0, 0.0]], dtype=torch.float64)
     assert total.add([models], [1.0, 1e280]) == [None, UNSUMMABLE_REASON]
@@ -159,7 +159,7 @@ def test_a_sum_without_memory_has_no_half_of_an_update() -> None:
 
 
 def test_pytorch_adds_the_same_bits() -> None:
-    """On a GPU PyTorch adds what NumPy adds on a CPU."""
+    """PyTorch on a GPU adds with the bits of NumPy on a CPU."""
     rng = np.random.default_rng(2)
     start = {"a": rng.standard_normal((40, 300)), "b": rng.standard_normal(5)}
     models = {name: x + 1e-3 * rng.standard_normal((9, *x.shape)) for name, x in start.items()}

@@ -92,7 +92,7 @@ def test_workers_run_side_by_side_and_last() -> None:
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("threads", [1, 3])
 def test_torch_threads_of_a_worker(count: int, threads: int) -> None:
-    """A worker has its number whatever the caller has meanwhile; the caller keeps its own."""
+    """A worker's thread count does not depend on the caller's, and the caller's does not change."""
     seen = []
     for number in WorkerPool(count, threads).map(
         lambda _: torch.get_num_threads(), range(6), prefetch=2
@@ -129,7 +129,7 @@ def test_a_product_in_a_worker_takes_its_threads(count: int, threads: int) -> No
 
 @pytest.mark.parametrize("count", COUNTS)
 def test_closing_early_waits_for_started_tasks(count: int) -> None:
-    """After it is closed nothing runs that could still change what results refer to."""
+    """After closing, no task runs that could change the results."""
     running: list[int] = []
 
     def work(item: int) -> int:
@@ -157,7 +157,7 @@ def test_a_worker_inside_a_worker() -> None:
 
 
 def test_a_failure_gives_the_threads_back() -> None:
-    """What raises inside leaves the number of threads as it was."""
+    """An exception restores the number of threads."""
     with pytest.raises(ValueError, match="inside"), use_torch_threads(1):
         raise ValueError("inside")
     assert torch.get_num_threads() == 2
@@ -258,7 +258,7 @@ def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("keeps", [True, False])
 def test_the_setting(keeps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node keeps memory unless client.retain_memory is false."""
+    """A node retains freed memory unless client.retain_memory is false."""
     calls: list[Any] = []
     monkeypatch.setattr(node, "retain_freed_memory", lambda: calls.append(1))
     words = "data=synth data.num_clients=2 data.num_priority=1 client.device=cpu"

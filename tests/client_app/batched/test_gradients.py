@@ -47,7 +47,7 @@ def stack_models(model: nn.Module, clients: int) -> tuple[StackedTensors, Stacke
 
 
 def make_batches(sizes: list[int], shape: tuple[int, ...], classes: int = CLASSES) -> Batches:
-    """Return batches of these sizes, what does not count being a copy of the first sample."""
+    """Return batches of these sizes, padded with copies of the first sample."""
     generator = torch.Generator().manual_seed(2)
     m, b = len(sizes), max(sizes)
     x = torch.randn((m, b, *shape), generator=generator, dtype=torch.float64)
@@ -94,7 +94,7 @@ def compute_by_autograd(
 
 
 def check(gradients: Gradients, model: nn.Module, task: AnyTask, batches: Batches) -> None:
-    """Compare with autograd, for factors of both signs, added to what is there."""
+    """Compare with autograd, for factors of both signs, added to existing gradients."""
     m = len(batches.sizes)
     parameters, buffers = stack_models(model, m)
     scale = torch.linspace(-1.5, 2.0, m, dtype=torch.float64)
@@ -142,7 +142,7 @@ def test_the_closed_form_is_the_gradient(
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=6), st.sampled_from(sorted(DENSE)))
 @settings(max_examples=25, deadline=None)
 def test_the_closed_form_of_any_sizes(sizes: list[int], name: str) -> None:
-    """Whatever batches the clients have."""
+    """The closed form is correct for batches of any sizes."""
     model, task = DENSE[name], CrossEntropy(WEIGHTS)
     dense = build_dense_gradients(model, task)
     assert dense is not None
@@ -176,7 +176,7 @@ def test_the_closed_form_of_one_logit(weights: torch.Tensor | None, hidden: int 
 
 
 def test_a_batch_without_weight_has_no_gradient() -> None:
-    """Where the classes of a whole batch weigh 0 the model stays, as with autograd."""
+    """If all classes of a batch have weight 0, the model does not change, as with autograd."""
     for name, model in DENSE.items():
         task = CrossEntropy(WEIGHTS)
         dense = build_dense_gradients(model, task)
@@ -235,12 +235,12 @@ def make_frozen_mlp() -> nn.Module:
     ids=["cnn", "number", "sequence", "subclass", "other loss", "frozen layer"],
 )
 def test_no_closed_form_of_anything_else(model: nn.Module, task: AnyTask) -> None:
-    """Only of models and losses that are known exactly, all of whose layers are trained."""
+    """Only exactly known models and losses with all layers trained have a closed form."""
     assert build_dense_gradients(model, task) is None
 
 
 def test_batch_normalization() -> None:
-    """Each client's own batch normalizes, and its running statistics and counter go on.
+    """Each client normalizes by its own batch, and its running statistics and counter advance.
 
     A batch is never padded: statistics over copies would be others.
     """
@@ -251,7 +251,7 @@ def test_batch_normalization() -> None:
 
 
 def test_dropout_masks() -> None:
-    """Every client has its own mask for each of its samples."""
+    """Every client has a separate mask for each of its samples."""
     model = replace_dropout(
         SmallCNN((1, 8, 8), CLASSES, (6,), 0.4).double(), torch.zeros(2, 1, 8, 8).double()
     ).train()
@@ -277,7 +277,7 @@ def test_other_tasks(task: AnyTask) -> None:
 
 
 def test_what_draws_numbers_is_refused() -> None:
-    """A layer that draws from torch's generator would give clients what they do not have alone."""
+    """A layer that uses torch's generator is refused: batched clients would get other numbers."""
     model = nn.Sequential(nn.Linear(FEATURES, CLASSES), nn.Dropout(0.5)).double()
     parameters, buffers = stack_models(model, 2)
     into = {name: torch.zeros_like(p) for name, p in parameters.items()}

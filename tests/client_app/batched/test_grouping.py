@@ -1,4 +1,4 @@
-"""What a client trains and measures has the same bits, whichever clients are beside it.
+"""A client's model and metrics have the same bits, whichever clients train with it.
 
 Problems are drawn by a seed, so that sizes meet that nobody thought of. A product of one row, one
 column or one client takes another path in the libraries below, so those are drawn often.
@@ -82,7 +82,7 @@ def problem(rng: np.random.Generator) -> Problem:
 
 
 def list_groups(rng: np.random.Generator, clients: int) -> list[list[int]]:
-    """Return every client alone, every second one, all in another order, and half of them."""
+    """Return groups: each client alone, every second one, all in another order, and half."""
     shuffled = rng.permutation(clients).tolist()
     half = rng.permutation(clients)[: max(1, clients // 2)].tolist()
     separate = [[int(k)] for k in rng.choice(clients, min(4, clients), replace=False)]
@@ -98,7 +98,7 @@ def assert_same_bits(found: Sequence[torch.Tensor], expected: Sequence[torch.Ten
 def test_a_client_trains_to_the_same_bits_in_any_group(
     batch_size: int, option: str, seed: int
 ) -> None:
-    """Alone, beside others, in any order, with any memory, whoever else the process hosts."""
+    """The bits are the same alone, with others, in any order, and with any memory limit."""
     rng = np.random.default_rng([batch_size, list(OPTIONS).index(option), seed])
     case = problem(rng)
     lr, epochs = float(rng.choice([0.01, 0.1, 1.0])), int(rng.integers(1, 4))
@@ -131,7 +131,7 @@ def get_bits(metrics: ClientMetrics) -> bytes:
 
 @pytest.mark.parametrize("seed", sample_cases(range(120), 40))
 def test_a_client_measures_the_same_bits_in_any_group(seed: int) -> None:
-    """In closed form: beside any others, in passes of any size, on any number of workers."""
+    """Closed-form metrics are the same with any others, in passes of any size, on any workers."""
     rng = np.random.default_rng([9, seed])
     case = problem(rng)
     gradients = build_dense_gradients(case.model, case.task)
@@ -158,7 +158,7 @@ def test_a_client_measures_the_same_bits_in_any_group(seed: int) -> None:
 def test_a_client_measures_the_same_bits_with_convolutions(
     monkeypatch: pytest.MonkeyPatch, kind: str, workers: int
 ) -> None:
-    """Whoever measures beside it and however many workers there are."""
+    """The metrics are the same with any other clients and any number of workers."""
     with seed_torch(5, CPU):
         model = SmallCNN((1, 8, 8), 4, (6,)) if kind == "small_cnn" else CNN((1, 16, 16), 4)
     model = model.to(memory_format=torch.channels_last)

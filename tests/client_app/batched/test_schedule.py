@@ -1,4 +1,4 @@
-"""The rows of every client's local steps, against those of training alone."""
+"""Compare the rows of every client's local steps with those of sequential training."""
 
 from functools import partial
 
@@ -20,7 +20,7 @@ SEED, T = 4, 2
 
 
 def make_examples(counts: list[int]) -> Examples:
-    """Return clients whose samples are the numbers of their rows."""
+    """Return clients whose samples are their row numbers."""
     ends = np.cumsum(counts)
     rows = {k: np.arange(e - c, e) for k, (c, e) in enumerate(zip(counts, ends, strict=True))}
     x = np.arange(sum(counts), dtype=np.float32)[:, None]
@@ -42,7 +42,7 @@ def make_schedule(
 
 
 class Spy(nn.Module):
-    """A model that keeps the rows that it is trained on."""
+    """A model that records the rows that it is trained on."""
 
     def __init__(self, *, normalizes: bool) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Spy(nn.Module):
 def list_sequential_batches(
     counts: list[int], client: int, config: LocalSGDConfig, *, normalizes: bool
 ) -> list[list[int]]:
-    """Return the rows of each step of a client that trains alone."""
+    """Return the rows of each step of a client in sequential training."""
     x, y = make_examples(counts).select_clients([client])
     spy = Spy(normalizes=normalizes)
     train_model(
@@ -91,7 +91,7 @@ HOW = {
 def test_the_rows_are_those_of_training_alone(
     normalizes: bool, config: LocalSGDConfig, counts: list[int]
 ) -> None:
-    """Every client's batches are its own, in its own order, whatever the others have."""
+    """Every client's batches and their order do not depend on the other clients."""
     if normalizes and (config.batch_size == 1 or 1 in counts):
         with pytest.raises(DataError, match="batch normalization needs"):
             make_schedule(counts, config, normalizes=True)
@@ -107,7 +107,7 @@ def test_the_rows_are_those_of_training_alone(
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.sampled_from([None, 7]))
 @settings(max_examples=40, deadline=None)
 def test_shapes_and_what_counts(counts: list[int], local_steps: int | None) -> None:
-    """Those with most steps come first; what is padded is a row of the same batch."""
+    """Clients with most steps come first; padding repeats a row of the same batch."""
     schedule = make_schedule(counts, LocalSGDConfig(0.1, 8, 2, local_steps=local_steps))
     steps, clients, widest = schedule.rows.shape
     assert schedule.sizes.shape == schedule.learning_rates.shape == (steps, clients)
@@ -161,7 +161,7 @@ def test_rates(name: str, t: int) -> None:
 
 
 def test_batches_follow_from_client_and_round() -> None:
-    """A client's rows do not depend on who else trains; another round has others."""
+    """A client's rows do not depend on the other clients, and differ between rounds."""
     config = LocalSGDConfig(0.1, 4, 2)
     examples = make_examples([9, 9, 9])
 

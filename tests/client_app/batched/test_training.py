@@ -1,4 +1,4 @@
-"""Clients trained together against each of them trained alone."""
+"""Compare batched with sequential training."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ PLENTY = 2**27
 
 @dataclass(frozen=True)
 class Kind:
-    """A model, what it takes, how many samples clients have, and a rate that it bears."""
+    """A model with its inputs, the clients' sample counts, and a stable learning rate."""
 
     make: Callable[[], nn.Module]
     shape: tuple[int, ...]
@@ -143,7 +143,7 @@ def check(
     dtype: torch.dtype = torch.float64,
     tolerance: float = 1e-10,
 ) -> None:
-    """Compare all clients' models, of which everyone's differs from what was received."""
+    """Compare all clients' models, each of which must differ from the received one."""
     model, examples = make_problem(kind, dtype)
     before = copy_arrays(model)
     chosen_task, clients = task or CrossEntropy(), range(len(kind.counts))
@@ -157,7 +157,7 @@ def check(
 
 @pytest.mark.parametrize(("kind", "option"), CASES)
 def test_together_is_as_alone(kind: str, option: str) -> None:
-    """Every model with every option ends as when each client trains alone, buffers included."""
+    """Every model with every option ends as in sequential training, buffers included."""
     check(KINDS[kind], replace(OPTIONS[option], lr=KINDS[kind].lr))
 
 
@@ -186,7 +186,7 @@ def test_many_inputs(lr: float, dtype: torch.dtype, tolerance: float) -> None:
 @pytest.mark.parametrize("name", [name for name in AUGMENTATION.choices if name != "none"])
 @pytest.mark.parametrize("kind", ["mlp", "small_cnn"])
 def test_augmentation(name: str, kind: str) -> None:
-    """Each client's images change by its own stream, in whichever place it trains."""
+    """Each client's images change by its own random stream, at any index."""
     shape = (3, 8, 8)
     makers: dict[str, Callable[[], nn.Module]] = {
         "mlp": lambda: MLP(shape, CLASSES, 9),
@@ -253,7 +253,7 @@ class Weighted(CrossEntropy):
 
 @pytest.mark.parametrize("kind", ["mlp", "small_cnn, dropout", "cnn"])
 def test_who_else_trains_does_not_matter(kind: str) -> None:
-    """A client's model is the same in any order, in any company, and alone."""
+    """A client's model is the same in any order, with any other clients, and alone."""
     model, examples = make_problem(KINDS[kind])
     config = replace(OPTIONS["momentum"], lr=KINDS[kind].lr, augmentation="none")
     all_clients = train_sequentially(model, examples, config, CrossEntropy(), range(5))
@@ -292,7 +292,7 @@ def test_as_many_at_once_as_memory_allows(kind: str, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("kind", ["mlp", "small_cnn"])
 def test_frozen_parameters_stay(kind: str) -> None:
-    """What needs no gradient is what was received; all else is trained as alone."""
+    """Frozen parameters do not change; all others train as in sequential training."""
     model, examples = make_problem(KINDS[kind])
     config = OPTIONS["momentum, decay, proximal"]
     names = list(model.state_dict())
@@ -321,7 +321,7 @@ def test_inputs_that_are_not_ready() -> None:
 
 
 def test_nothing_is_remembered() -> None:
-    """A second round from the same model is the same, whatever was trained in between."""
+    """A second round from the same model gives the same result after any other training."""
     model, examples = make_problem(KINDS["small_cnn, dropout"])
     task, config = CrossEntropy(), OPTIONS["momentum"]
     batched = BatchedTrainer(
@@ -345,7 +345,7 @@ def test_torchs_generator_has_no_part() -> None:
 
 
 def test_batch_normalization_needs_two_samples() -> None:
-    """A client with one sample is refused in one line, as when it trains alone."""
+    """A client with one sample is refused in one line, as in sequential training."""
     kind = replace(KINDS["cnn"], counts=[8, 1])
     model, examples = make_problem(kind)
     with pytest.raises(DataError, match="batch normalization needs batches of at least 2"):
