@@ -82,15 +82,15 @@ def make_ragged_data(
     return data
 
 
-def assert_same_part(split: TrainResult, other: TrainResult, tolerance: float = 0.0) -> None:
-    """Compare a trained client's results in two replies, bit for bit unless ``exact`` is false."""
-    assert (split.client, split.status) == (other.client, other.status)
-    assert to_metrics(split) == pytest.approx(to_metrics(other), rel=tolerance, abs=tolerance)
-    assert split.arrays is not None
+def assert_same_result(result: TrainResult, other: TrainResult, tolerance: float = 0.0) -> None:
+    """Compare a trained client's results in two replies, by default bit for bit."""
+    assert (result.client, result.status) == (other.client, other.status)
+    assert to_metrics(result) == pytest.approx(to_metrics(other), rel=tolerance, abs=tolerance)
+    assert result.arrays is not None
     assert other.arrays is not None
-    assert list(split.arrays) == list(other.arrays)
+    assert list(result.arrays) == list(other.arrays)
     for name, array in other.arrays.items():
-        found = split.arrays[name]
+        found = result.arrays[name]
         assert (found.shape, found.dtype) == (array.shape, array.dtype)
         np.testing.assert_allclose(found, array, rtol=0, atol=tolerance)
 

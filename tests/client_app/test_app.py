@@ -39,7 +39,7 @@ from client_app.node import Node
 from conf import compose_settings
 from conf.schema.data import SynthSettings
 from server_app.in_process import InProcessGrid
-from tests.client_app.clients import assert_same_part
+from tests.client_app.clients import assert_same_result
 from tests.reference import sgd
 
 NUM_CLIENTS, NUM_PRIORITY, SAMPLES, SEED = 5, 2, 20, 3
@@ -135,18 +135,18 @@ def train_clients(
         j + 1: train_request(tuple(range(j, NUM_CLIENTS, num_nodes)), epsilon)
         for j in range(min(num_nodes, NUM_CLIENTS))
     }
-    splits: dict[int, TrainResult] = {}
+    results: dict[int, TrainResult] = {}
     for reply in send_requests(make_grid(num_nodes, overrides), MessageType.TRAIN, contents):
-        for split in decode_train_reply(reply.content):
-            assert split.client is not None
-            assert split.client not in splits
-            splits[split.client] = split
-    return splits
+        for result in decode_train_reply(reply.content):
+            assert result.client is not None
+            assert result.client not in results
+            results[result.client] = result
+    return results
 
 
-def get_arrays(split: TrainResult) -> dict[str, NDArray[Any]]:
-    assert split.arrays is not None
-    return dict(split.arrays)
+def get_arrays(result: TrainResult) -> dict[str, NDArray[Any]]:
+    assert result.arrays is not None
+    return dict(result.arrays)
 
 
 def get_data(client: int) -> ClientData:
@@ -205,28 +205,28 @@ def test_query_of_a_device() -> None:
 def test_training_does_not_depend_on_the_number_of_nodes(num_nodes: int, batching: str) -> None:
     """Every client's result is the same on one node, on several, and on a node alone."""
     overrides = f"{OVERRIDES} client.batching={batching}"
-    expected, splits = (
+    expected, results = (
         train_clients(1, overrides=overrides),
         train_clients(num_nodes, overrides=overrides),
     )
-    assert sorted(expected) == sorted(splits) == list(range(NUM_CLIENTS))
-    for k, split in splits.items():
-        assert_same_part(split, expected[k])
+    assert sorted(expected) == sorted(results) == list(range(NUM_CLIENTS))
+    for k, result in results.items():
+        assert_same_result(result, expected[k])
     assert not np.array_equal(
-        get_arrays(splits[0])["linear.weight"], get_arrays(splits[1])["linear.weight"]
+        get_arrays(results[0])["linear.weight"], get_arrays(results[1])["linear.weight"]
     )
 
 
 def test_training_reply() -> None:
     """A client's result has its model, its count, and its metrics before training."""
-    for k, split in train_clients(2).items():
+    for k, result in train_clients(2).items():
         loss, accuracy = evaluate_broadcast(k, "train")
-        assert split.status is Status.DONE
-        assert to_metrics(split) == pytest.approx(
+        assert result.status is Status.DONE
+        assert to_metrics(result) == pytest.approx(
             {"num-examples": len(get_data(k).y_train), "loss": loss, "accuracy": accuracy},
             abs=1e-6,
         )
-        assert {name: a.shape for name, a in get_arrays(split).items()} == {
+        assert {name: a.shape for name, a in get_arrays(result).items()} == {
             "linear.weight": (10, 60),
             "linear.bias": (10,),
         }
@@ -235,10 +235,10 @@ def test_training_reply() -> None:
 def test_clients_not_selected_do_nothing() -> None:
     """Only the clients that the request names are in the reply, in its order."""
     reply = send_requests(make_grid(1), MessageType.TRAIN, {1: train_request((4, 1))})[0]
-    assert [split.client for split in decode_train_reply(reply.content)] == [4, 1]
+    assert [result.client for result in decode_train_reply(reply.content)] == [4, 1]
     expected = train_clients(1)
-    for split in decode_train_reply(reply.content):
-        assert_same_part(split, expected[split.client or 0])
+    for result in decode_train_reply(reply.content):
+        assert_same_result(result, expected[result.client or 0])
 
 
 def test_declined_clients_send_id_and_status_only() -> None:
@@ -295,12 +295,12 @@ def test_a_failing_client_fails_alone(
 
     monkeypatch.setattr(FederatedClient, "evaluate_and_decide", fails_for_one)
     reply = send_requests(make_grid(1), MessageType.TRAIN, {1: train_request(selected)})[0]
-    splits = {split.client: split for split in decode_train_reply(reply.content)}
-    failed = splits.pop(1)
+    results = {result.client: result for result in decode_train_reply(reply.content)}
+    failed = results.pop(1)
     assert failed == TrainResult(1, Status.FAILED, reason="RuntimeError: out of battery")
-    assert sorted(splits, key=str) == [k for k in selected if k != 1]
-    for k, split in splits.items():
-        assert_same_part(split, expected[k or 0])
+    assert sorted(results, key=str) == [k for k in selected if k != 1]
+    for k, result in results.items():
+        assert_same_result(result, expected[k or 0])
 
 
 def test_data_that_cannot_be_made_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -410,11 +410,11 @@ def test_a_client_that_fails_in_the_pass_fails_alone(
 
     monkeypatch.setattr(BatchedTrainer, "train_chunk", fails)
     reply = send_requests(make_grid(1), MessageType.TRAIN, {1: train_request(selected)})[0]
-    splits = {split.client: split for split in decode_train_reply(reply.content)}
-    assert splits.pop(1) == TrainResult(1, Status.FAILED, reason="RuntimeError: out of battery")
-    assert sorted(splits, key=str) == [k for k in selected if k != 1]
-    for k, split in splits.items():
-        assert_same_part(split, expected[k or 0])
+    results = {result.client: result for result in decode_train_reply(reply.content)}
+    assert results.pop(1) == TrainResult(1, Status.FAILED, reason="RuntimeError: out of battery")
+    assert sorted(results, key=str) == [k for k in selected if k != 1]
+    for k, result in results.items():
+        assert_same_result(result, expected[k or 0])
 
 
 @pytest.mark.parametrize("batching", ["batched", "sequential"])
@@ -425,9 +425,9 @@ def test_updates_that_are_not_finite_are_not_in_the_sum(batching: str) -> None:
     [reply] = send_requests(
         make_grid(1, overrides), MessageType.TRAIN, {1: encode_train_request(record(), request)}
     )
-    for split in decode_train_reply(reply.content):
-        assert split.status is Status.REJECTED
-        assert re.fullmatch(r"array '[a-z.]+' holds NaN or Inf", split.reason or "")
+    for result in decode_train_reply(reply.content):
+        assert result.status is Status.REJECTED
+        assert re.fullmatch(r"array '[a-z.]+' holds NaN or Inf", result.reason or "")
     assert decode_partial_sum(reply.content) is None
 
 
@@ -462,10 +462,10 @@ def test_a_node_returns_one_sum(
 
     monkeypatch.setattr(FederatedClient, "evaluate_and_decide", fails_for_one)
     [reply] = send_requests(make_grid(1, overrides), MessageType.TRAIN, {1: content})
-    splits = decode_train_reply(reply.content)
-    assert [split.client for split in splits] == list(clients)
-    assert [split.status for split in splits] == [Status.DONE] * 3 + [Status.FAILED]
-    assert all(split.arrays is None for split in splits)
+    results = decode_train_reply(reply.content)
+    assert [result.client for result in results] == list(clients)
+    assert [result.status for result in results] == [Status.DONE] * 3 + [Status.FAILED]
+    assert all(result.arrays is None for result in results)
     total, start = decode_partial_sum(reply.content), model()
     assert total is not None
     assert total.keys() == start.keys()
@@ -480,7 +480,7 @@ def test_a_node_returns_one_sum(
         np.testing.assert_allclose(array, whole, rtol=0, atol=1e-5 * scale)
 
 
-def test_kept_models_train_one_by_one(passes: list[list[int]]) -> None:
+def test_local_models_train_one_by_one(passes: list[list[int]]) -> None:
     """Clients with local models have no common model, so they train one by one."""
     send_requests(make_grid(1), MessageType.TRAIN, {1: keeps_model_request(1, (0, 1, 2))})
     assert passes == [[0], [1], [2]]
@@ -494,7 +494,7 @@ def test_kept_models_train_one_by_one(passes: list[list[int]]) -> None:
         "model=cnn client.lr=0.001 client.batch_size=10",
     ],
 )
-def test_replies_of_clients_together_and_alone(tmp_path: Path, words: str) -> None:
+def test_batched_and_sequential_replies_are_equal(tmp_path: Path, words: str) -> None:
     """Batched and sequential clients reply with the same models to 1e-5."""
     rng = np.random.default_rng(0)
     x, y = rng.integers(256, size=(40, 16, 16), dtype=np.uint8), np.arange(40) % 2
@@ -519,9 +519,9 @@ def test_replies_of_clients_together_and_alone(tmp_path: Path, words: str) -> No
         for batching in ("batched", "sequential")
     )
     assert len(batched) == len(sequential) == 4
-    for split, expected in zip(batched, sequential, strict=True):
-        assert get_arrays(split).keys() == received.keys()
-        assert_same_part(split, expected, 1e-5)
+    for result, expected in zip(batched, sequential, strict=True):
+        assert get_arrays(result).keys() == received.keys()
+        assert_same_result(result, expected, 1e-5)
 
 
 # --- evaluate --------------------------------------------------------------------------------
@@ -542,7 +542,7 @@ def test_evaluation_measures_the_requested_splits_of_each_client() -> None:
     one, other = decode_evaluate_reply(
         send_requests(make_grid(1), MessageType.EVALUATE, {1: request})[0].content
     )
-    for split, k in ((one, 0), (other, 3)):
+    for result, k in ((one, 0), (other, 3)):
         client_data = get_data(k)
         expected: dict[str, float] = {"num-examples": len(client_data.y_train)}
         if k == 0:
@@ -553,17 +553,17 @@ def test_evaluation_measures_the_requested_splits_of_each_client() -> None:
             "test-loss": test_loss,
             "test-accuracy": test_accuracy,
         }
-        assert (split.client, split.status) == (k, Status.DONE)
-        assert to_metrics(split) == pytest.approx(expected, abs=1e-6)
+        assert (result.client, result.status) == (k, Status.DONE)
+        assert to_metrics(result) == pytest.approx(expected, abs=1e-6)
 
 
 def test_evaluation_of_training_parts_only() -> None:
     """Without a request for the test split its metrics are absent."""
     request = evaluate_request((1,), (True,), measure_test=False)
-    split = decode_evaluate_reply(
+    result = decode_evaluate_reply(
         send_requests(make_grid(1), MessageType.EVALUATE, {1: request})[0].content
     )[0]
-    assert to_metrics(split).keys() == {"num-examples", "loss", "accuracy"}
+    assert to_metrics(result).keys() == {"num-examples", "loss", "accuracy"}
 
 
 def test_evaluation_between_rounds_changes_no_training() -> None:
@@ -573,8 +573,8 @@ def test_evaluation_between_rounds_changes_no_training() -> None:
     request = evaluate_request((0, 1, 2, 3, 4), (True,) * 5, measure_test=True)
     send_requests(grid, MessageType.EVALUATE, {1: request})
     reply = send_requests(grid, MessageType.TRAIN, {1: train_request((0, 1, 2, 3, 4))})[0]
-    for split in decode_train_reply(reply.content):
-        assert_same_part(split, expected[split.client or 0])
+    for result in decode_train_reply(reply.content):
+        assert_same_result(result, expected[result.client or 0])
 
 
 def keeps_model_request(server_round: int, clients: tuple[int, ...]) -> RecordDict:
@@ -595,14 +595,14 @@ def test_local_models_stay_and_continue_training(num_nodes: int) -> None:
             for j in range(num_nodes)
         }
         for reply in send_requests(grid, MessageType.TRAIN, contents):
-            for split in decode_train_reply(reply.content):
-                k = split.client
+            for result in decode_train_reply(reply.content):
+                k = result.client
                 assert k is not None
                 expected[k], _, metrics = node.get_client(k).fit(
                     expected[k], {"server-round": server_round}
                 )
-                assert (split.status, split.arrays) == (Status.DONE, None)
-                assert split.loss == pytest.approx(metrics["loss"], abs=1e-6)
+                assert (result.status, result.arrays) == (Status.DONE, None)
+                assert result.loss == pytest.approx(metrics["loss"], abs=1e-6)
     stored = evaluate_request((0,), (True,), measure_test=True)
     stored.config_records["config"]["keeps-model"] = True
     broadcast = evaluate_request((0,), (True,), measure_test=True)
@@ -627,7 +627,7 @@ def test_another_run_config_is_another_node() -> None:
     assert not np.array_equal(
         get_arrays(changed)["linear.bias"], get_arrays(first[0])["linear.bias"]
     )
-    assert_same_part(train_clients(1)[0], first[0])
+    assert_same_result(train_clients(1)[0], first[0])
 
 
 @pytest.mark.slow

@@ -171,7 +171,7 @@ def test_hue_is_torchvisions(turn: float) -> None:
     assert turn != 0 or torch.equal(result, pixels)
 
 
-def test_what_is_drawn_for_colors() -> None:
+def test_color_changes_are_independent() -> None:
     """Every flag is set for half of the images; all random numbers are independent."""
     n = 20_000
     what = ColorJitter.sample(n, np.random.default_rng(0))
@@ -250,7 +250,7 @@ def test_the_stream_decides(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_torchs_generator_has_no_part(name: str) -> None:
+def test_torchs_generator_is_not_used(name: str) -> None:
     """Changing images neither uses nor advances torch's global generator."""
     before = torch.get_rng_state()
     build_augmentation(name, partial(make_generator, 1))(scale_pixels(make_colors(4, 8, 8)))

@@ -49,7 +49,7 @@ from flwr.clientapp import ClientApp
 from client_app import app as client_app
 from client_app.client import FederatedClient
 from server_app.in_process import InProcessGrid
-from tests.client_app.clients import assert_same_part
+from tests.client_app.clients import assert_same_result
 
 NUM_CLIENTS, SEED = 5, 3
 OVERRIDES = (
@@ -91,14 +91,14 @@ def make_grid(num_nodes: int, overrides: str) -> InProcessGrid:
 
 def run_round(grid: InProcessGrid, num_nodes: int, server_round: int) -> dict[int, TrainResult]:
     """Return every client's result after a request to all clients."""
-    splits: dict[int, TrainResult] = {}
+    results: dict[int, TrainResult] = {}
     for j in range(num_nodes):
         selected = tuple(range(j, NUM_CLIENTS, num_nodes))
         reply = send_request(grid, train_request(server_round, selected), node=j + 1)
         of_node = decode_train_reply(reply.content)
-        assert [split.client for split in of_node] == list(selected)
-        splits |= {split.client: split for split in of_node if split.client is not None}
-    return splits
+        assert [result.client for result in of_node] == list(selected)
+        results |= {result.client: result for result in of_node if result.client is not None}
+    return results
 
 
 def list_available(
@@ -116,24 +116,24 @@ def list_available(
 
 
 @pytest.mark.parametrize("num_nodes", [1, 2, 5])
-def test_who_is_available_replies_as_ever(num_nodes: int) -> None:
+def test_available_clients_reply_as_without_the_mod(num_nodes: int) -> None:
     """Those available are as without the mod, on any number of nodes; the others are not there."""
     grid, always = make_grid(num_nodes, HALF), make_grid(1, OVERRIDES)
     seen = set()
     for server_round in range(1, 7):
-        splits = run_round(grid, num_nodes, server_round)
+        results = run_round(grid, num_nodes, server_round)
         expected = run_round(always, 1, server_round)
         available = list_available(server_round)
-        for k, split in splits.items():
+        for k, result in results.items():
             if k in available:
-                assert_same_part(split, expected[k])
+                assert_same_result(result, expected[k])
             else:
-                assert split == TrainResult(k, Status.UNAVAILABLE)
+                assert result == TrainResult(k, Status.UNAVAILABLE)
         seen.add(len(available))
     assert len(seen) > 1
 
 
-def test_an_unavailable_clients_part_is_id_and_status() -> None:
+def test_an_unavailable_result_has_id_and_status_only() -> None:
     """An unavailable client's result has only its id and status."""
     rounds = {len(list_available(t)): t for t in range(1, 40)}
     grid = make_grid(1, HALF)
@@ -156,16 +156,16 @@ def test_results_are_in_the_requested_order() -> None:
     server_round = next(t for t in range(1, 40) if len(list_available(t)) == 3)
     selected = (4, 1, 0, 3, 2)
     reply = send_request(make_grid(1, HALF), train_request(server_round, selected))
-    splits = decode_train_reply(reply.content)
-    assert [split.client for split in splits] == list(selected)
+    results = decode_train_reply(reply.content)
+    assert [result.client for result in results] == list(selected)
     expected = run_round(make_grid(1, OVERRIDES), 1, server_round)
-    for split in splits:
-        assert split.client is not None
-        if split.client in list_available(server_round):
-            assert_same_part(split, expected[split.client])
+    for result in results:
+        assert result.client is not None
+        if result.client in list_available(server_round):
+            assert_same_result(result, expected[result.client])
 
 
-def test_nobody_available(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_client_is_available(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """If no client is available, nothing is computed and all statuses are UNAVAILABLE."""
 
     def join(*_: Any) -> None:
@@ -195,7 +195,7 @@ def test_evaluation_and_queries_pass() -> None:
     assert len(grid._contexts[1].state) == 0
 
 
-def test_own_models_of_unavailable_clients_stay() -> None:
+def test_local_models_of_unavailable_clients_do_not_change() -> None:
     """With keeps-model an unavailable client's model is that of its last round."""
     available = [set(list_available(t)) for t in (1, 2)]
     assert available[0] - available[1]
@@ -409,8 +409,8 @@ def test_the_app_gets_a_copy_of_the_request() -> None:
 
 
 def get_statuses(grid: InProcessGrid, server_round: int) -> list[int]:
-    splits = run_round(grid, 1, server_round)
-    return [int(splits[k].status) for k in range(NUM_CLIENTS)]
+    results = run_round(grid, 1, server_round)
+    return [int(results[k].status) for k in range(NUM_CLIENTS)]
 
 
 CHAIN = f"{OVERRIDES} availability=markov availability.p=0.5 availability.max_transition=0.3"
@@ -468,5 +468,5 @@ def test_clients_selected_in_turn_keep_their_state() -> None:
     other = make_grid(1, CHAIN)
     for server_round, selected in ((1, (0, 3)), (2, (1,)), (4, (3, 2)), (5, (4, 0, 1, 2, 3))):
         reply = send_request(other, train_request(server_round, selected))
-        for split in decode_train_reply(reply.content):
-            assert int(split.status) == expected[server_round][split.client or 0]
+        for result in decode_train_reply(reply.content):
+            assert int(result.status) == expected[server_round][result.client or 0]

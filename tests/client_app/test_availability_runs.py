@@ -97,7 +97,7 @@ def test_a_probability_of_one_is_always(tmp_path: Path, process: str) -> None:
     assert_same_models(always, same)
 
 
-def test_nobody_there_is_an_empty_round(tmp_path: Path) -> None:
+def test_a_round_without_available_clients_is_empty(tmp_path: Path) -> None:
     """The model does not change, the round is logged, and the run continues."""
     path = tmp_path / "trace.csv"
     path.write_text("round,client,available\n" + "".join(f"2,{k},1\n" for k in range(20)))

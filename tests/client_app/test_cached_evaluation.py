@@ -85,7 +85,7 @@ def test_nothing_is_computed_twice() -> None:
     assert model.rows == [6, 9, 1, 4, 3, 3]
 
 
-def test_a_diverged_model_is_measured_once() -> None:
+def test_a_diverged_model_is_evaluated_once() -> None:
     """NaN equal themselves; a number in place of a NaN makes another model."""
     measurements, model = make_spied_evaluator()
     arrays = make_random_arrays(0)
@@ -118,7 +118,7 @@ def test_arrays_are_compared_bit_by_bit(dtype: str, shape: tuple[int, ...]) -> N
 
 
 @pytest.mark.parametrize("position", [0, 1])
-def test_another_model_is_measured_anew(position: int) -> None:
+def test_another_model_is_evaluated_again(position: int) -> None:
     """One different number makes another model, and clears the cache."""
     measurements, model = make_spied_evaluator()
     first = make_random_arrays(0)
@@ -153,7 +153,7 @@ def test_rows_of_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     assert model.rows == [5, 1, 1, 5, 4, 4]
 
 
-def test_clients_without_a_sample() -> None:
+def test_clients_without_samples() -> None:
     """Clients without samples have no metrics, and do not change those of others."""
     none = np.zeros((0, FEATURES), np.float32), np.zeros(0, np.int64)
     measurements, _ = make_spied_evaluator({0: DATA[0], 1: ClientData(*none, *none), 2: DATA[2]})

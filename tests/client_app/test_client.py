@@ -112,7 +112,7 @@ def test_who_trains(config: dict[str, Any], silent: bool) -> None:
         assert metrics.keys() == TRAIN_KEYS
 
 
-def test_fit_measures_the_received_model() -> None:
+def test_fit_evaluates_the_received_model() -> None:
     """Loss and accuracy are of the model before training, on the training split."""
     _, _, metrics = client().fit(broadcast(), request())
     assert metrics["loss"] == pytest.approx(LOSS, abs=1e-6)
@@ -137,7 +137,7 @@ def row_counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize("priority", [True, False])
 @pytest.mark.parametrize("gate", [False, True])
 @pytest.mark.parametrize("measures", [False, True])
-def test_measuring_can_be_left_out(
+def test_the_evaluation_can_be_skipped(
     priority: bool, gate: bool, measures: bool, row_counts: list[int]
 ) -> None:
     """Without a gate the evaluation can be skipped, and the model is the same."""

@@ -46,7 +46,7 @@ def find_kind(values: Sequence[Any] | pa.Array, name: str = "amount") -> str | N
         (RNG.permutation(N) + 1000, NAMES),
     ],
 )
-def test_what_is_left_out(values: Sequence[Any], why: str) -> None:
+def test_excluded_columns(values: Sequence[Any], why: str) -> None:
     """Days in any usual form, texts, and what numbers or names the rows."""
     assert find_kind(values) == why
 
@@ -70,7 +70,7 @@ def test_what_is_left_out(values: Sequence[Any], why: str) -> None:
         pa.array([None] * N, pa.string()),
     ],
 )
-def test_what_stays(values: Sequence[Any]) -> None:
+def test_included_columns(values: Sequence[Any]) -> None:
     """Amounts, years, categories and answers in whole sentences are inputs."""
     assert find_kind(values) is None
 

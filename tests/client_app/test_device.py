@@ -104,7 +104,7 @@ def test_a_server_needs_no_file(tmp_path: Path) -> None:
         (",yes", ",", r"data\.target must .* got a missing one of label in line"),
     ],
 )
-def test_what_was_not_agreed_on(files: Path, old: str, new: str, message: str) -> None:
+def test_data_outside_the_agreed_schema(files: Path, old: str, new: str, message: str) -> None:
     """A category, class or column that the others do not know is refused, with the line."""
     path = files / "a.csv"
     path.write_text(path.read_text().replace(old, new))
@@ -214,7 +214,7 @@ NEEDED = "must have a value where each device has the data of its own client onl
         ),
     ],
 )
-def test_what_has_to_be_agreed_on(overrides: str, message: str) -> None:
+def test_required_device_settings(overrides: str, message: str) -> None:
     """Settings must have what a single device cannot know, with valid values."""
     with pytest.raises(SettingsError) as caught:
         compose_settings("custom", overrides)

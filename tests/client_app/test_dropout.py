@@ -37,7 +37,7 @@ def test_names_are_those_of_the_masks() -> None:
     assert [name for name, _ in find_dropouts(small_cnn(0.2))] == list(buffers)
 
 
-def test_a_share_of_zero_drops_nothing() -> None:
+def test_a_fraction_of_zero_drops_nothing() -> None:
     """Its layer is the identity, and no mask is drawn."""
     model = small_cnn(0.0)
     assert list(find_dropouts(model)) == []
@@ -69,7 +69,7 @@ def test_training_multiplies_by_the_mask_and_evaluation_does_not() -> None:
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.8])
-def test_what_is_drawn(p: float) -> None:
+def test_masks_are_drawn_with_the_given_probability(p: float) -> None:
     """A share p is 0, the rest 1 / (1 - p); samples and numbers are independent."""
     layer = MaskedDropout(p)
     layer.shape = (50, 4)
@@ -99,7 +99,7 @@ def test_the_stream_decides() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_the_mask_is_no_part_of_the_model() -> None:
+def test_the_mask_is_not_in_the_state_dict() -> None:
     """It is not sent, not loaded, and not averaged."""
     model = small_cnn(0.2)
     for _, layer in find_dropouts(model):

@@ -183,7 +183,7 @@ def split_rows(tensor: torch.Tensor, counts: list[int]) -> list[torch.Tensor]:
     st.sampled_from([1, 4, 4096]),
 )
 @settings(max_examples=15, deadline=None)
-def test_clients_together_measure_what_each_does_alone(
+def test_clients_evaluated_together_equal_each_alone(
     name: str, counts: list[int], chunk: int
 ) -> None:
     """Any numbers of rows, none among them, whichever rows pass through the model at once."""
@@ -198,7 +198,7 @@ def test_clients_together_measure_what_each_does_alone(
         assert get_values(evaluate) == pytest.approx(get_values(expected), abs=1e-12, nan_ok=True)
 
 
-def test_clients_without_a_sample() -> None:
+def test_clients_without_samples() -> None:
     """Before, between and after others they measure nothing, and change nothing of theirs."""
     x, y = make_problem(11)
     model = make_model(torch.float64)

@@ -121,7 +121,7 @@ class Counting(np.memmap[Any, Any]):
         return super().__getitem__(key)
 
 
-def test_samples_of_a_file_stay_there(tmp_path: Path) -> None:
+def test_samples_of_a_file_are_read_on_demand(tmp_path: Path) -> None:
     """Samples that are not resident are read on demand, and only the requested rows."""
     x = KINDS["color"]
     mapped = Counting(tmp_path / "x", dtype=np.uint8, mode="w+", shape=x.shape)
@@ -140,7 +140,7 @@ def test_samples_of_a_file_stay_there(tmp_path: Path) -> None:
     assert Counting.read == 5
 
 
-def test_how_much_is_kept() -> None:
+def test_the_limit_of_resident_samples() -> None:
     """The limit applies to the size of all clients' samples as read."""
     needed = 8 * 4 * 3  # 8 rows of 12 pixels in a byte each
     for limit, ready in {needed: True, needed - 1: False}.items():

@@ -60,10 +60,10 @@ class Broken:
 
 
 def arrays(path: Path, inputs: object, labels: object) -> None:
-    splits = {f"x_{split}": np.asarray(inputs, np.float32) for split in ("train", "test")}
-    splits |= {f"y_{split}": np.asarray(labels) for split in ("train", "test")}
+    results = {f"x_{result}": np.asarray(inputs, np.float32) for result in ("train", "test")}
+    results |= {f"y_{result}": np.asarray(labels) for result in ("train", "test")}
     with path.open("wb") as file:
-        np.savez(file, **splits)  # type: ignore[arg-type]
+        np.savez(file, **results)  # type: ignore[arg-type]
 
 
 def text(content: str) -> Callable[[Path], object]:

@@ -311,7 +311,7 @@ def test_the_only_candidate_is_taken(columns: str, kind: str, tmp_path: Path) ->
         ("i y", {"client_column": "w", "partition": "natural"}, "data.client_column must be of th"),
     ],
 )
-def test_a_choice_that_is_the_user_s(
+def test_ambiguous_columns(
     columns: str, overrides: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     """One line with all columns and what they hold, and the setting that chooses."""
@@ -362,7 +362,7 @@ def test_a_choice_that_is_the_user_s(
         ),
     ],
 )
-def test_what_is_wrong_with_a_column(
+def test_invalid_columns(
     kinds: Any, values: Any, overrides: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
     """Nothing is trained on what may be a mistake; one line names the column."""

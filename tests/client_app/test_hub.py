@@ -157,7 +157,9 @@ def test_without_the_hub_the_last_download_is_taken(
 
 
 @pytest.mark.parametrize("overrides", [{}, {"revision": "c" * 40}, {"revision": "main"}])
-def test_nowhere(overrides: dict[str, Any], tmp_path: Path, cache: Path, no_hub: None) -> None:
+def test_a_data_set_that_is_nowhere(
+    overrides: dict[str, Any], tmp_path: Path, cache: Path, no_hub: None
+) -> None:
     """One line says where it was looked for and what fetches it, also of an absent commit."""
     name = "owner/tiny" if overrides else "owner/other"
     with pytest.raises(DataError) as caught:

@@ -77,7 +77,7 @@ def test_layers_without_bias() -> None:
             assert not layer.bias.any()
 
 
-def test_the_default_is_the_model_s_own() -> None:
+def test_the_default_does_not_change_the_model() -> None:
     """Nothing is changed, and nothing is drawn."""
     layer = nn.Linear(3, 2)
     before = {name: t.clone() for name, t in layer.state_dict().items()}

@@ -42,14 +42,14 @@ def test_same_seed_same_model() -> None:
         assert not torch.equal(tensor, other[name])
 
 
-def test_global_generator_is_left_alone() -> None:
+def test_the_global_generator_does_not_change() -> None:
     """Building a model does not advance or seed torch's global generator."""
     before = torch.get_rng_state()
     build_model(LOGISTIC, (5,), 3, seed=4)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_gpu_generators_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_generators_do_not_change(monkeypatch: pytest.MonkeyPatch) -> None:
     """Building a model does not seed the generators of the GPUs."""
     seeded: list[int] = []
     monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)

@@ -144,7 +144,7 @@ def test_models_for_other_inputs_or_outputs() -> None:
 
 
 @pytest.mark.parametrize("path", ["''", "Net", "a..b", "a.b-c", "nets/net.py", "nets/net.txt:Net"])
-def test_what_is_no_import_path(path: str) -> None:
+def test_invalid_import_paths(path: str) -> None:
     """Refused when composed."""
     message = (
         "model.path must be an import path such as package.module.Class or folder/file.py:Class"
@@ -154,7 +154,7 @@ def test_what_is_no_import_path(path: str) -> None:
 
 
 @pytest.mark.parametrize("args", ["3", "[1, 2]", "{1: 2}"])
-def test_what_are_no_arguments(args: str) -> None:
+def test_invalid_arguments(args: str) -> None:
     """Arguments have names."""
     message = "model.args must be null, or a mapping such as {hidden: 200}, got "
     with pytest.raises(SettingsError, match=message):

@@ -98,7 +98,7 @@ def test_clients_are_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert first.get_properties({}) == node.get_client(3).get_properties({}) == {"client-id": 3}
 
 
-def test_a_client_does_not_depend_on_who_else_is_there() -> None:
+def test_a_client_does_not_depend_on_other_clients() -> None:
     """A client's metrics and model are the same alone on its node or with all others."""
     separate, all_there, extended = make_node(), make_node(), make_node()
     all_there.load_clients(range(5))
@@ -129,7 +129,7 @@ def test_the_settings_reach_training() -> None:
     assert (setup.seed, node.trainer._batching) == (7, "sequential")
 
 
-def test_no_augmentation_of_what_is_no_image() -> None:
+def test_augmentation_needs_images() -> None:
     """A node whose data are no images refuses an augmentation."""
     message = r"client.augmentation must be none .*inputs \(60,\)"
     with pytest.raises(SettingsError, match=message):

@@ -60,7 +60,7 @@ def test_a_channel_without_spread_is_finite() -> None:
     assert (scale.mean, scale.std) == ((0.0,), (1.0,))
 
 
-def test_what_is_no_image_is_refused() -> None:
+def test_other_samples_than_images_are_refused() -> None:
     """Sound, floats and tokens, in one line."""
     floats = replace(
         make_images(4, 4),

@@ -57,8 +57,8 @@ def train_request() -> RecordDict:
 
 
 def decode_result(reply: Message) -> TrainResult:
-    (split,) = decode_train_reply(reply.content)
-    return split
+    (result,) = decode_train_reply(reply.content)
+    return result
 
 
 def test_a_device_reads_where_its_node_config_says(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_device_reads_where_its_node_config_says(tmp_path: Path) -> None:
     assert decode_result(reply).num_examples == 6
 
 
-def test_data_of_everybody_is_where_the_settings_say(tmp_path: Path) -> None:
+def test_shared_data_is_where_the_settings_say(tmp_path: Path) -> None:
     """A data set that every device has whole has no other place on one of them."""
     overrides = "data=synth data.num_clients=5 data.num_priority=2"
     reply = send_message(
@@ -80,7 +80,7 @@ def test_data_of_everybody_is_where_the_settings_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["query", "train"])
-def test_what_is_wrong_with_the_data_stays_on_the_device(
+def test_data_errors_stay_on_the_device(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     """The server learns only that the data is invalid; the node's log has the wrong label."""

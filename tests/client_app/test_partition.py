@@ -223,7 +223,7 @@ def test_test_part_is_kept_whole() -> None:
         np.testing.assert_array_equal(client_rows.test, full.test)
 
 
-def test_nothing_is_said_to_the_user() -> None:
+def test_no_warning_reaches_the_user() -> None:
     """What pyarrow deprecates in the libraries' sorting does not come through as a warning."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -149,7 +149,7 @@ def test_depends_on_the_seed_alone() -> None:
     assert any(set(a.test.tolist()) != set(b.test.tolist()) for a, b in pairs)
 
 
-def test_global_generator_plays_no_part() -> None:
+def test_the_global_generator_is_not_used() -> None:
     """NumPy's global generator is neither read nor moved."""
     sampled, dealt = [], []
     for _ in range(2):
@@ -189,7 +189,7 @@ def test_classes_may_have_gaps() -> None:
     assert sum(len(client_rows.test) for client_rows in shares) == 120
 
 
-def test_nothing_is_said_to_the_user() -> None:
+def test_no_warning_reaches_the_user() -> None:
     """The libraries' warnings, of rows that are left over and of 0 / 0, do not come through."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -183,7 +183,7 @@ def test_another_number_of_clients_is_refused(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_clients_that_there_are_not(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+def test_missing_clients(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     """What could not be checked without the data is checked with it, in the same words."""
     with pytest.raises(SettingsError, match=f"^{re.escape(message)}$"):
         load(save(tmp_path), **settings)

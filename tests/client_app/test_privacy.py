@@ -55,9 +55,9 @@ def send_message(
     return decode_train_reply(reply.content)
 
 
-def compute_shift(split: TrainResult) -> float:
-    assert split.arrays is not None
-    return float(split.arrays["w"][0] - MODEL["w"][0])
+def compute_shift(result: TrainResult) -> float:
+    assert result.arrays is not None
+    return float(result.arrays["w"][0] - MODEL["w"][0])
 
 
 @pytest.mark.parametrize("kind", ["dp_fixed_client", "dp_adaptive_client"])
@@ -65,24 +65,24 @@ def compute_shift(split: TrainResult) -> float:
 def test_every_client_is_clipped_alone(kind: str, clients: tuple[int, ...]) -> None:
     """Norms 0.5, 5 and 0.8 with C = 1: the long one comes to 1, the others stay."""
     lengths = {0: 0.5, 1: 5.0, 2: 0.8}
-    splits = send_message(lambda k: make_result(k, lengths[k]), clients, kind, clipping_norm=1.0)
-    assert [split.client for split in splits] == list(clients)
-    for split in splits:
-        assert split.client is not None
-        assert compute_shift(split) == pytest.approx(min(1.0, lengths[split.client]), rel=1e-6)
+    results = send_message(lambda k: make_result(k, lengths[k]), clients, kind, clipping_norm=1.0)
+    assert [result.client for result in results] == list(clients)
+    for result in results:
+        assert result.client is not None
+        assert compute_shift(result) == pytest.approx(min(1.0, lengths[result.client]), rel=1e-6)
         if kind == "dp_adaptive_client":
-            assert split.norm_bit == (lengths[split.client] > 1)
-        assert split.num_examples == 4
+            assert result.norm_bit == (lengths[result.client] > 1)
+        assert result.num_examples == 4
 
 
 def test_without_privacy_nothing_happens() -> None:
     """The mod is there always; the run's settings say whether it acts."""
-    splits = send_message(lambda k: make_result(k, 5.0), (0, 1), "none")
-    assert [compute_shift(split) for split in splits] == [5.0, 5.0]
+    results = send_message(lambda k: make_result(k, 5.0), (0, 1), "none")
+    assert [compute_shift(result) for result in results] == [5.0, 5.0]
 
 
 @pytest.mark.parametrize("kind", ["dp_fixed_client", "dp_adaptive_client"])
-def test_who_did_not_train_is_as_it_was(kind: str) -> None:
+def test_results_without_an_update_do_not_change(kind: str) -> None:
     """Silence, failures with their reasons, and updates of zero have nothing to clip."""
 
     def fit(client: int) -> TrainResult:
@@ -92,14 +92,14 @@ def test_who_did_not_train_is_as_it_was(kind: str) -> None:
             return TrainResult(1, Status.FAILED, reason="no memory")
         return make_result(client, 0.0 if client == 2 else 5.0)
 
-    splits = send_message(fit, (0, 1, 2, 3), kind, clipping_norm=1.0)
-    assert [(p.status, p.reason) for p in splits] == [
+    results = send_message(fit, (0, 1, 2, 3), kind, clipping_norm=1.0)
+    assert [(p.status, p.reason) for p in results] == [
         (Status.DECLINED, None),
         (Status.FAILED, "no memory"),
         (Status.DONE, None),
         (Status.DONE, None),
     ]
-    assert [compute_shift(split) for split in splits[2:]] == [0.0, pytest.approx(1.0)]
+    assert [compute_shift(result) for result in results[2:]] == [0.0, pytest.approx(1.0)]
 
 
 @pytest.mark.parametrize("kind", ["dp_fixed_client", "dp_adaptive_client"])
@@ -122,11 +122,11 @@ def test_updates_at_the_edges_of_float32(kind: str) -> None:
 
 def test_a_server_that_sends_no_norm_gets_no_update() -> None:
     """A client that must clip but receives no norm sends no update."""
-    (split,) = send_message(lambda k: make_result(k, 5.0), (0,), "dp_fixed_client")
-    assert split.status is Status.FAILED
-    assert split.reason is not None
-    assert "clipping_norm" in split.reason
-    assert split.arrays is None
+    (result,) = send_message(lambda k: make_result(k, 5.0), (0,), "dp_fixed_client")
+    assert result.status is Status.FAILED
+    assert result.reason is not None
+    assert "clipping_norm" in result.reason
+    assert result.arrays is None
 
 
 def test_queries_and_evaluations_pass() -> None:

@@ -32,6 +32,6 @@ class Foreign(nn.Module):
         (nn.Sequential(Foreign()), True),
     ],
 )
-def test_models_that_draw(model: nn.Module, draws: bool) -> None:
+def test_models_with_random_layers(model: nn.Module, draws: bool) -> None:
     """Dropout of any kind does unless its share is 0; of a foreign model nobody knows."""
     assert has_random_layers(model) is draws

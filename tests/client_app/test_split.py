@@ -21,7 +21,7 @@ def make_random_labels(seed: int) -> Labels:
 
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("fraction", [0.01, 0.2, 0.5, 0.9])
-def test_every_row_is_in_one_part(seed: int, fraction: float) -> None:
+def test_every_row_is_in_one_split(seed: int, fraction: float) -> None:
     """No row is in both or in none, both have rows, and the test part is of the asked size."""
     labels = make_random_labels(seed)
     train, test = split(labels, fraction, seed=seed)

@@ -67,7 +67,7 @@ class WaitingCopies(TorchDispatchMode):
 
 @contextmanager
 def record_waiting_copies() -> Iterator[list[str]]:
-    """Yield a list that gets the copies meanwhile."""
+    """Yield a list to which waiting copies are added."""
     with WaitingCopies() as mode:
         yield mode.found
 
@@ -83,7 +83,7 @@ def make_problem(model: str) -> tuple[nn.Module, Examples]:
 
 
 def list_round_copies(model: str, config: LocalSGDConfig, steps: int) -> list[str]:
-    """Return the number of waiting copies in a round of ``steps`` local steps."""
+    """Return the copies that wait in a round of ``steps`` local steps."""
     network, examples = make_problem(model)
     config = LocalSGDConfig(**{**vars(config), "local_steps": steps})
     arrays = copy_arrays(network)
@@ -97,7 +97,7 @@ def list_round_copies(model: str, config: LocalSGDConfig, steps: int) -> list[st
 
 @pytest.mark.parametrize("config", HOW)
 @pytest.mark.parametrize("model", MODELS)
-def test_clients_that_train_together(model: str, config: str) -> None:
+def test_batched_training_does_not_wait(model: str, config: str) -> None:
     """What a round waits for, it waits for before its first step."""
     few, many = (list_round_copies(model, HOW[config], steps) for steps in (1, 9))
     assert few == many
@@ -105,7 +105,7 @@ def test_clients_that_train_together(model: str, config: str) -> None:
 
 @pytest.mark.parametrize("config", HOW)
 @pytest.mark.parametrize("model", MODELS)
-def test_clients_that_train_alone(model: str, config: str) -> None:
+def test_sequential_training_does_not_wait(model: str, config: str) -> None:
     """The steps of one client wait for nothing at all."""
     network, examples = make_problem(model)
     local = LocalModel(network.to(META), CrossEntropy(WEIGHTS), closed_form=False)
@@ -115,7 +115,7 @@ def test_clients_that_train_alone(model: str, config: str) -> None:
     assert found == []
 
 
-def test_what_waits_is_noticed() -> None:
+def test_waiting_copies_are_detected() -> None:
     """The tests above can fail."""
     here = torch.ones(3)
     with record_waiting_copies() as found:
@@ -128,7 +128,7 @@ def test_what_waits_is_noticed() -> None:
             asks()
 
 
-def test_what_is_sent_waits_for_nothing() -> None:
+def test_copies_to_the_device_do_not_wait() -> None:
     """And what is there already stays what it is."""
     here = torch.ones(3)
     with record_waiting_copies() as found:

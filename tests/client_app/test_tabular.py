@@ -255,9 +255,7 @@ def test_priority(tmp_path: Path) -> None:
         ({"priority_weights": {5: 0.5}}, r"data.priority_weights .* from 0 to 2, got \[5\]$"),
     ],
 )
-def test_other_clients_than_there_are(
-    tmp_path: Path, settings: dict[str, Any], message: str
-) -> None:
+def test_unknown_clients(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     """Settings of clients are compared with the data, in one line."""
     with pytest.raises(SettingsError, match=f"^{message}"):
         load(save(tmp_path), **settings)

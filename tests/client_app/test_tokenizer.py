@@ -77,7 +77,7 @@ def test_the_preset_with_published_weights(folder: Path, tmp_path: Path) -> None
     assert found["classifier.classifier.weight"].shape == (1, 8)
 
 
-def test_what_is_no_tokenizer(folder: Path, tmp_path: Path) -> None:
+def test_invalid_tokenizers(folder: Path, tmp_path: Path) -> None:
     """No folder, one without a tokenizer, another padding, too few tokens: one line."""
     transformers = pytest.importorskip("transformers")
 
@@ -108,7 +108,7 @@ def test_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "overrides", ["data.text_columns=[a]", "data.text_columns=[a,b,d] data.target=t"]
 )
-def test_where_there_is_no_tokenizer(overrides: str) -> None:
+def test_settings_that_do_not_allow_a_tokenizer(overrides: str) -> None:
     """Next words have a vocabulary of their own, and more than two texts are no pair."""
     given = f"data=text data.path=x data.client_column=c data.tokenizer=x {overrides}"
     with pytest.raises(SettingsError, match=r"^data\.tokenizer must be null where .*, got 'x'$"):

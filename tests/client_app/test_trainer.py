@@ -52,7 +52,7 @@ def test_sequential_training_returns_copies() -> None:
 
 @pytest.mark.parametrize("cores", [1, 2, 3])
 @pytest.mark.parametrize("make", [lambda: MLP(SHAPE, CLASSES, 7), lambda: small_cnn(0.3)])
-def test_each_is_alone(make: Any, cores: int) -> None:
+def test_train_clients_equals_train_client(make: Any, cores: int) -> None:
     """``train_clients`` yields the bits of ``train_client`` in order, for any number of cores."""
     torch.manual_seed(0)
     model = make()
@@ -219,7 +219,7 @@ Tied.__module__ = "client_app.models.tied"  # of a model that does not draw numb
     [Tied, lambda: SmallCNN(SHAPE, CLASSES, (6,), 0.3), lambda: nn.Sequential(nn.RReLU())],
     ids=["tied weights", "torch's dropout", "own random numbers"],
 )
-def test_what_cannot_be_batched_trains_alone(
+def test_models_without_batching_train_one_by_one(
     make: Any, batching: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Models that vmap cannot run train one by one, on any device."""
@@ -281,7 +281,7 @@ def test_trying_changes_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
     # The convolutions take minutes to compile.
     [lambda: MLP(SHAPE, CLASSES, 7)] + [lambda: small_cnn(0.3)] * is_long(),
 )
-def test_compiled_training_is_as_ever(make: Any) -> None:
+def test_compiled_training_gives_the_same_models(make: Any) -> None:
     """Compiled training gives the same models to 1e-5, sequential and batched."""
     model = make()
     start = copy_arrays(model)

@@ -44,7 +44,9 @@ def test_priority_clients_always_train() -> None:
         (0.9, [0, 1, 2], r"a share of 1 to 17 .*has priority, got 0\.9 \(18 clients\)"),
     ],
 )
-def test_what_leaves_nobody_is_refused(fraction: float, priority: object, message: str) -> None:
+def test_a_fraction_that_leaves_no_client_is_refused(
+    fraction: float, priority: object, message: str
+) -> None:
     """A fraction that leaves no client is refused in one line with the allowed range."""
     with pytest.raises(SettingsError, match=message):
         select_held_out(fraction, priority=priority)

@@ -234,7 +234,7 @@ def make_frozen_mlp() -> nn.Module:
     ],
     ids=["cnn", "number", "sequence", "subclass", "other loss", "frozen layer"],
 )
-def test_no_closed_form_of_anything_else(model: nn.Module, task: AnyTask) -> None:
+def test_other_models_have_no_closed_form(model: nn.Module, task: AnyTask) -> None:
     """Only exactly known models and losses with all layers trained have a closed form."""
     assert build_dense_gradients(model, task) is None
 
@@ -276,7 +276,7 @@ def test_other_tasks(task: AnyTask) -> None:
     check(FunctionalGradients(model, task), model, task, batches)
 
 
-def test_what_draws_numbers_is_refused() -> None:
+def test_layers_with_torchs_generator_are_refused() -> None:
     """A layer that uses torch's generator is refused: batched clients would get other numbers."""
     model = nn.Sequential(nn.Linear(FEATURES, CLASSES), nn.Dropout(0.5)).double()
     parameters, buffers = stack_models(model, 2)

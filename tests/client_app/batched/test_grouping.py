@@ -130,7 +130,7 @@ def get_bits(metrics: ClientMetrics) -> bytes:
 
 
 @pytest.mark.parametrize("seed", sample_cases(range(120), 40))
-def test_a_client_measures_the_same_bits_in_any_group(seed: int) -> None:
+def test_a_client_evaluates_to_the_same_bits_in_any_group(seed: int) -> None:
     """Closed-form metrics are the same with any others, in passes of any size, on any workers."""
     rng = np.random.default_rng([9, seed])
     case = problem(rng)
@@ -155,7 +155,7 @@ def test_a_client_measures_the_same_bits_in_any_group(seed: int) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("kind", ["small_cnn", "cnn"])
-def test_a_client_measures_the_same_bits_with_convolutions(
+def test_convolutions_evaluate_to_the_same_bits_in_any_group(
     monkeypatch: pytest.MonkeyPatch, kind: str, workers: int
 ) -> None:
     """The metrics are the same with any other clients and any number of workers."""

@@ -88,7 +88,7 @@ HOW = {
 @pytest.mark.parametrize("config", HOW.values(), ids=list(HOW))
 @given(st.lists(st.integers(1, 13), min_size=1, max_size=5))
 @settings(max_examples=10, deadline=None)
-def test_the_rows_are_those_of_training_alone(
+def test_the_rows_are_those_of_sequential_training(
     normalizes: bool, config: LocalSGDConfig, counts: list[int]
 ) -> None:
     """Every client's batches and their order do not depend on the other clients."""

@@ -156,14 +156,14 @@ def check(
 
 
 @pytest.mark.parametrize(("kind", "option"), CASES)
-def test_together_is_as_alone(kind: str, option: str) -> None:
+def test_batched_equals_sequential(kind: str, option: str) -> None:
     """Every model with every option ends as in sequential training, buffers included."""
     check(KINDS[kind], replace(OPTIONS[option], lr=KINDS[kind].lr))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("option", ["plain", "momentum, decay, proximal"])
-def test_together_is_as_alone_in_single_precision(kind: str, option: str) -> None:
+def test_batched_equals_sequential_in_single_precision(kind: str, option: str) -> None:
     """To the rounding of float32 after a round, as runs compute."""
     config = replace(OPTIONS[option], lr=KINDS[kind].lr)
     check(KINDS[kind], config, dtype=torch.float32, tolerance=1e-5)
@@ -252,7 +252,7 @@ class Weighted(CrossEntropy):
 
 
 @pytest.mark.parametrize("kind", ["mlp", "small_cnn, dropout", "cnn"])
-def test_who_else_trains_does_not_matter(kind: str) -> None:
+def test_other_clients_do_not_matter(kind: str) -> None:
     """A client's model is the same in any order, with any other clients, and alone."""
     model, examples = make_problem(KINDS[kind])
     config = replace(OPTIONS["momentum"], lr=KINDS[kind].lr, augmentation="none")
@@ -320,7 +320,7 @@ def test_inputs_that_are_not_ready() -> None:
     assert_close(both[0], both[1], 0)
 
 
-def test_nothing_is_remembered() -> None:
+def test_rounds_are_independent() -> None:
     """A second round from the same model gives the same result after any other training."""
     model, examples = make_problem(KINDS["small_cnn, dropout"])
     task, config = CrossEntropy(), OPTIONS["momentum"]
@@ -336,7 +336,7 @@ def test_nothing_is_remembered() -> None:
     assert_close(start, before, 0)
 
 
-def test_torchs_generator_has_no_part() -> None:
+def test_torchs_generator_is_not_used() -> None:
     """Training together neither uses nor advances torch's global generator."""
     model, examples = make_problem(KINDS["small_cnn, dropout"])
     before = torch.get_rng_state()

@@ -75,7 +75,7 @@ def read(path: Path) -> LabeledArrays:
     return load_npz_arrays(NpzSettings(path=str(path), partition="natural"))
 
 
-def test_people_and_who_smiles(folder: Path, script: Script) -> None:
+def test_people_and_their_attribute(folder: Path, script: Script) -> None:
     """All parts are pooled; the target is the attribute Smiling, the client the person."""
     arrays = read(script.run(folder))
     assert arrays.pooled
