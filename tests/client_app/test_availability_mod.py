@@ -262,7 +262,7 @@ class Foreign:
         @app.train()
         @app.train("again")
         def train(message: Message, _: Context) -> Message:
-            self.asked.append(dict(message.content.config_records["config"]))
+            self.selected.append(dict(message.content.config_records["config"]))
             if self.fails:
                 raise RuntimeError("out of memory")
             content = RecordDict()
@@ -318,7 +318,7 @@ def test_a_standard_client_app(process: AvailabilityProcess, kind: str) -> None:
             else:
                 assert metrics == {"client-id": client, "status": 2, "protocol": PROTOCOL_VERSION}
                 assert list(reply.content) == ["metrics"]
-    assert foreign.asked == selected
+    assert foreign.selected == selected
     assert 0 < len(selected) < 8 * 3
 
 

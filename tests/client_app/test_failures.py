@@ -139,7 +139,7 @@ def test_a_device_quotes_no_data(
     broken, path = BROKEN[name], tmp_path / "data"
     broken.write(path)
     elsewhere = {"data-path": str(path)} if has_data_path else {}
-    overrides = f"{broken.words} data.path={tmp_path / 'nothing' if has_data_path else path}"
+    overrides = f"{broken.overrides} data.path={tmp_path / 'nothing' if has_data_path else path}"
     reason = get_error_reason(kind, overrides, {**DEVICE, **elsewhere})
     assert not [secret for secret in SECRETS if secret in reason], reason
     assert re.fullmatch(broken.reason_pattern, reason), reason

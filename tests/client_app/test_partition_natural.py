@@ -252,13 +252,13 @@ def test_real_mnist_by_writer(real_file: Callable[[str], Path]) -> None:
     path = real_file("mnist_by_writer.npz")
     data = load(str(path), priority="all")
     assert (data.num_clients, data.input_shape, data.num_classes) == (539, (1, 28, 28), 10)
-    rows = [np.concatenate([share.train, share.test]) for share in data._shares]
+    rows = [np.concatenate([share.train, share.test]) for share in data._partition]
     assert sorted(np.concatenate(rows).tolist()) == list(range(60_000))
     with np.load(path) as archive:
         writers, labels = archive["client_train"], archive["y_train"]
     for client, client_rows in enumerate(rows):
         assert len(set(writers[client_rows].tolist())) == 1
-        share, total = data._shares[client], len(client_rows)
+        share, total = data._partition[client], len(client_rows)
         assert len(share.test) == round(0.2 * total)
         counts = np.bincount(labels[client_rows], minlength=10)
         tested = np.bincount(labels[share.test], minlength=10)
@@ -277,5 +277,5 @@ def test_real_spoken_digits(real_file: Callable[[str], Path]) -> None:
         assert np.bincount(client.y_test).tolist() == [5] * 10
         assert -1 <= client.x_train.min() < -0.1
         assert 0.1 < client.x_train.max() <= 1
-    tests = np.concatenate([share.test for share in data._shares])
+    tests = np.concatenate([share.test for share in data._partition])
     assert sorted(tests.tolist()) == list(range(300))

@@ -285,7 +285,7 @@ def test_real_fashion_mnist(real_data: Path) -> None:
     data = load_data(TorchvisionSettings(name="fmnist", root=str(real_data), download=False), 1)
     assert isinstance(data, PartitionedData)
     train, test = (
-        np.concatenate([getattr(share, split) for share in data._shares])
+        np.concatenate([getattr(share, split) for share in data._partition])
         for split in ("train", "test")
     )
     assert sorted(train.tolist()) == list(range(60_000))
@@ -305,7 +305,7 @@ def test_real_cifar10_subset(cifar10_subset: Path) -> None:
     data = load_data(NpzSettings(path=str(cifar10_subset), shard_size=125), 1)
     assert isinstance(data, PartitionedData)
     assert (data.input_shape, data.num_classes) == ((3, 32, 32), 10)
-    train = np.concatenate([share.train for share in data._shares])
+    train = np.concatenate([share.train for share in data._partition])
     assert sorted(train.tolist()) == list(range(15_000))
     for client in map(data.get_client, range(60)):
         assert client.x_train.shape == (250, 3, 32, 32)
@@ -330,8 +330,8 @@ def test_real_fashion_mnist_by_dirichlet(real_data: Path) -> None:
     )
     data = load_data(settings, 1)
     assert isinstance(data, PartitionedData)
-    train = np.concatenate([share.train for share in data._shares])
-    test = np.concatenate([share.test for share in data._shares])
+    train = np.concatenate([share.train for share in data._partition])
+    test = np.concatenate([share.test for share in data._partition])
     assert sorted(train.tolist()) == list(range(60_000))
     assert sorted(test.tolist()) == list(range(10_000))
     assert data.priority == tuple(range(250))

@@ -58,7 +58,7 @@ class Problem:
     task: CrossEntropy
     dtype: torch.dtype
 
-    def make_examples(self, hosted: Iterable[int]) -> Examples:
+    def examples(self, hosted: Iterable[int]) -> Examples:
         """Return the training rows of the clients that a process hosts, in its order."""
         return get_examples({k: self.data[k] for k in hosted}, dtype=self.dtype)
 
