@@ -23,37 +23,37 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run one job: the run config's ``experiment`` and ``overrides``, into ``output-dir``."""
+    """Run the job of the run config's ``experiment`` and ``overrides``, into ``output-dir``."""
     if isinstance(grid, SimulationGrid):
         run_rounds(grid, *_read_job(context), engine=grid.engine)
         return
     try:
-        # flwr stop ends the process from its main thread; this code runs in another one.
-        with _steps_unlogged():
+        # flwr stop ends the process from its main thread; this code runs in another thread.
+        with _hide_step_logs():
             run_rounds(grid, *_read_job(context), engine="flower", at_exit=add_exit_handler)
     except FedQuorumError as error:
-        # Flower logs the trace of an error and then ends the process: the line is below the trace.
+        # Flower logs the trace of an error and then ends the process, so print the line after it.
         add_exit_handler(partial(print, f"fedquorum: {error}", file=sys.stderr))
         raise
 
 
 @contextmanager
-def _steps_unlogged() -> Iterator[None]:
-    """Keep the steps of every round out of Flower's log: the display shows the rounds."""
+def _hide_step_logs() -> Iterator[None]:
+    """Hide the steps of every round from Flower's log, because the display shows the rounds."""
     log = logging.getLogger("flwr")
-    log.addFilter(_is_no_step)
+    log.addFilter(_is_not_step)
     try:
         yield
     finally:
-        log.removeFilter(_is_no_step)
+        log.removeFilter(_is_not_step)
 
 
-def _is_no_step(entry: logging.LogRecord) -> bool:
+def _is_not_step(entry: logging.LogRecord) -> bool:
     return entry.levelno >= logging.WARNING or not _STEP.match(str(entry.msg))
 
 
 def _read_job(context: Context) -> tuple[ComposedConfig, str]:
-    """Return the settings of the job, and its directory."""
+    """Return the settings and the directory of the job."""
     config = context.run_config
     composed = compose_settings(str(config["experiment"]), str(config["overrides"]))
     return composed, str(config["output-dir"])

@@ -1,4 +1,4 @@
-"""From settings to the parts of a run."""
+"""Build the parts of a run from its settings."""
 
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -31,29 +31,29 @@ from server_app.privacy import build_mechanism
 
 
 def build_population(settings: Settings, data: FederatedData) -> Population:
-    """Return all clients, with the priority and the weights that the settings give them.
+    """Return all clients with their priority and weights in the settings.
 
     Raises
     ------
     SettingsError
-        If the settings keep too few or too many of them from training.
+        If the settings hold out too few or too many clients.
     """
     weights = settings.data.priority_weights or {}
     priority = frozenset(data.priority) | frozenset(weights)
-    unseen = select_held_out_clients(settings.data, data.num_clients, priority, settings.seed)
-    clients = sorted({*range(data.num_clients)}.difference(unseen))
-    return Population(tuple(clients), priority.difference(unseen), weights, held_out=unseen)
+    held_out = select_held_out_clients(settings.data, data.num_clients, priority, settings.seed)
+    clients = sorted({*range(data.num_clients)}.difference(held_out))
+    return Population(tuple(clients), priority.difference(held_out), weights, held_out=held_out)
 
 
 def build_hooks(settings: Settings, num_clients: int) -> Hooks:
-    """Return what the settings of a run add to the hooks of its rules: the clients' requirements.
+    """Return the hooks for the clients' requirements in the settings.
 
     Raises
     ------
     RunError
-        If they are to be read from another run, and cannot.
+        If the settings name another run for the requirements, and they cannot be read from it.
     SettingsError
-        If they are not of the clients in the data.
+        If the requirements belong to other clients than the data has.
     """
     return load_run_requirements(
         get_requirement_settings(settings),
@@ -69,17 +69,25 @@ def build_strategy(
     rates: ParticipationRates | None,
     hooks: Hooks = NO_HOOKS,
 ) -> ComposedStrategy:
-    """Return the strategy of the settings.
+    """Build the strategy of the settings.
 
-    ``rates`` is how often each client takes part where a simulation knows it, ``hooks``
-    those of ``run_hooks``.
+    Parameters
+    ----------
+    settings : Settings
+        The run's settings.
+    population : Population
+        The result of ``build_population``.
+    rates : ParticipationRates, optional
+        How often each client participates; None unless a simulation knows it.
+    hooks : Hooks
+        The result of ``build_hooks``.
 
     Raises
     ------
     SettingsError
-        If it needs the clients' participation rates and nobody knows them, its settings do not
-        go together, there is no custom rule at the path given, the file of the nodes' keys
-        cannot be used, or the noise cannot be as the settings say.
+        If the strategy needs participation rates and ``rates`` is None, the settings contradict
+        each other, a custom rule cannot be imported from its path, the file of the nodes' keys
+        cannot be read, or the noise is not possible.
     """
     settings = _resolve_memory_folder(settings)
     rules = rules_from_settings(settings, rates, population.clients, population.priority, hooks)
@@ -102,7 +110,7 @@ def _build_protocol(
     settings: Settings, population: Population, *, evaluated_training: bool
 ) -> NativeProtocol:
     engine = settings.engine
-    nodes = engine.node_keys
+    key_file = engine.node_keys
     return NativeProtocol(
         round_timeout=engine.round_timeout,
         quorum=Quorum(engine.quorum, engine.quorum_clients, engine.grace_seconds),
@@ -119,13 +127,13 @@ def _build_protocol(
         metric=get_evaluation_metric(settings),
         last_round=settings.rounds,
         clients_by_key=None
-        if nodes is None
-        else read_node_keys(nodes, len(population.hosted_clients)),
+        if key_file is None
+        else read_node_keys(key_file, len(population.hosted_clients)),
     )
 
 
 def _resolve_memory_folder(settings: Settings) -> Settings:
-    """Return the settings with the folder of a memory as an absolute path, once it is there."""
+    """Create the folder of ``strategy.memory_dir``; return the settings with its absolute path."""
     given = getattr(settings.strategy, "memory_dir", None)
     if given is None:
         return settings
@@ -135,7 +143,7 @@ def _resolve_memory_folder(settings: Settings) -> Settings:
 
 
 def _ensure_writable(folder: Path) -> Path:
-    """Return a folder, made if missing, once a file could be made there."""
+    """Create a folder if it is missing, check that it is writable, and return it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):
@@ -148,12 +156,12 @@ def _ensure_writable(folder: Path) -> Path:
 
 
 def build_initial_arrays(settings: Settings, data: FederatedData) -> ArrayRecord:
-    """Return the model that round 1 broadcasts, by the names of its state_dict.
+    """Return the initial model as arrays, named as in its state_dict.
 
     Raises
     ------
     SettingsError
-        If the model, the loss or the metric is not for such data.
+        If the model, the loss or the metric does not fit the data.
     """
     model = build_model_for(settings, data)
     return encode_arrays({name: t.numpy() for name, t in model.state_dict().items()})

@@ -9,7 +9,7 @@ from typing import Any
 
 import hydra
 from fedquorum.errors import FedQuorumError, SettingsError
-from hydra._internal import utils as hydras_parts
+from hydra._internal import utils as hydra_utils
 from hydra._internal.callbacks import Callbacks
 from hydra.core import utils
 from hydra.core.global_hydra import GlobalHydra
@@ -30,20 +30,20 @@ _SWEEP_PREFIXES = ("hydra.", "hydra/", "engine.jobs=")
 
 def main() -> None:
     """Run the command line; exit with 0 only if everything completed."""
-    words: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
     try:
-        words = merge_resumed_overrides(sys.argv[1:])
-        flags = {word for word in words if word.startswith("-")}
-        sys.argv[1:] = words
-        _check_flags(words)
+        arguments = merge_resumed_overrides(sys.argv[1:])
+        flags = {argument for argument in arguments if argument.startswith("-")}
+        sys.argv[1:] = arguments
+        _check_flags(arguments)
         if flags & {"-h", "--help"}:
-            print(format_help([word for word in words if not word.startswith("-")]), end="")
+            print(format_help([item for item in arguments if not item.startswith("-")]), end="")
             return
         if not flags:
-            _run_single_job(words)
+            _run_single_job(arguments)
             return
         if flags <= {"-m", "--multirun"}:
-            sys.argv[1:] = prepare_sweep_overrides(words)
+            sys.argv[1:] = prepare_sweep_overrides(arguments)
         _hydra_main()
     except FedQuorumError as error:
         exit_with_error(error)
@@ -53,23 +53,23 @@ def main() -> None:
         print("fedquorum: interrupted before the first run", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
     except SweepUnfinished as end:
-        again = [word for word in words if not word.startswith("hydra.sweep.dir=")]
-        command = shlex.join(["fedquorum", *again, f"hydra.sweep.dir={end.directory}"])
+        same = [item for item in arguments if not item.startswith("hydra.sweep.dir=")]
+        command = shlex.join(["fedquorum", *same, f"hydra.sweep.dir={end.directory}"])
         print(f"fedquorum: to continue the sweep: {command}", file=sys.stderr)
         raise
 
 
 class _HelpTextParser(argparse.ArgumentParser):
-    """Takes a help that is no text yet, which Hydra 1.3 has and Python 3.14 refuses."""
+    """Accepts Hydra 1.3's help objects, which are no strings and which Python 3.14 refuses."""
 
     def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
-        """Add an argument with a help that is a text."""
+        """Add an argument, with its help converted to a string."""
         if options.get("help") is not None:
             options["help"] = str(options["help"])
         return super().add_argument(*names, **options)
 
 
-vars(hydras_parts)["argparse"] = SimpleNamespace(
+vars(hydra_utils)["argparse"] = SimpleNamespace(
     **{**vars(argparse), "ArgumentParser": _HelpTextParser}
 )
 
@@ -79,12 +79,12 @@ _hydra_main = hydra.main(version_base="1.3", config_path="pkg://conf", config_na
 
 
 def _run_single_job(overrides: tuple[str, ...]) -> None:
-    """Run one job as Hydra does, of settings composed once: ``hydra.main`` composes them twice.
+    """Run one job as Hydra does, but compose its settings only once; ``hydra.main`` does so twice.
 
     Raises
     ------
     SettingsError
-        If a word is wrong.
+        If an override is wrong.
     """
     with compose_job(overrides) as config:
         if config.hydra.mode != RunMode.MULTIRUN:
@@ -98,31 +98,31 @@ def _run_composed(config: DictConfig) -> None:
     context = HydraContext(GlobalHydra.instance().config_loader(), callbacks)
     callbacks.on_run_start(config=config, config_name=CONFIG_NAME)
     try:
-        done = utils.run_job(run_job, config, "hydra.run.dir", None, context)
+        job_return = utils.run_job(run_job, config, "hydra.run.dir", None, context)
     except OmegaConfBaseException as error:
         raise SettingsError(explain(error)) from None
     except OSError as error:
         raise build_run_dir_error(error) from None
-    callbacks.on_run_end(config=config, config_name=CONFIG_NAME, job_return=done)
-    _ = done.return_value  # raises what the job did
+    callbacks.on_run_end(config=config, config_name=CONFIG_NAME, job_return=job_return)
+    _ = job_return.return_value  # raises the error of a failed job
 
 
 def _check_flags(arguments: Sequence[str]) -> None:
-    """Refuse a setting that is written as a flag, and flags that neither we nor Hydra have.
+    """Refuse settings that are written as flags, and unknown flags.
 
     Raises
     ------
     SettingsError
-        With what to type instead.
+        The message says what to type instead.
     """
-    for flag in (word for word in arguments if word.startswith("-")):
+    for flag in (argument for argument in arguments if argument.startswith("-")):
         name, equals, value = flag.lstrip("-").partition("=")
         if name.replace("-", "_").partition(".")[0] in Settings.__dataclass_fields__:
             setting = f"{name.replace('-', '_')}={value if equals else 'VALUE'}"
             raise SettingsError(f"a setting must have no dashes, got {flag} (type {setting})")
-    if any(word.startswith("-") and word not in _COMMON_FLAGS for word in arguments):
-        parser = hydras_parts.get_args_parser()
-        unknown = [word for word in parser.parse_known_args(arguments)[1] if word[0] == "-"]
+    if any(item.startswith("-") and item not in _COMMON_FLAGS for item in arguments):
+        parser = hydra_utils.get_args_parser()
+        unknown = [item for item in parser.parse_known_args(arguments)[1] if item[0] == "-"]
         if unknown:
             raise SettingsError(
                 f"a flag must be -m, --help, or one that fedquorum --hydra-help lists, got "
@@ -131,7 +131,7 @@ def _check_flags(arguments: Sequence[str]) -> None:
 
 
 def build_run_dir_error(error: OSError) -> SettingsError:
-    """Return the error of a run whose folder cannot be made."""
+    """Return the error of a run whose folder cannot be created."""
     return SettingsError(
         f"hydra.run.dir must be a folder that can be written, got {error.filename} "
         f"({error.strerror})"
@@ -139,26 +139,26 @@ def build_run_dir_error(error: OSError) -> SettingsError:
 
 
 def prepare_sweep_overrides(overrides: Sequence[str]) -> list[str]:
-    """Return the words of a sweep for Hydra, and check the words that hold for the whole sweep.
+    """Convert a sweep's arguments for Hydra, and check those that hold for the whole sweep.
 
     Raises
     ------
     SettingsError
-        If a word of the whole sweep is wrong, or a word is not an override.
+        If an override of the whole sweep is wrong, or an argument is not an override.
     """
     refuse_dotted_groups(overrides, refuse_parts=True)
-    compose_overrides(tuple(word for word in overrides if word.startswith(_SWEEP_PREFIXES)))
-    return [_defer_to_jobs(word) for word in overrides]
+    compose_overrides(tuple(item for item in overrides if item.startswith(_SWEEP_PREFIXES)))
+    return [_defer_to_jobs(argument) for argument in overrides]
 
 
-def _defer_to_jobs(word: str) -> str:
-    """Return a setting of a sweep so that Hydra composes it for each job, not once before.
+def _defer_to_jobs(argument: str) -> str:
+    """Rewrite a setting of a sweep so that Hydra composes it for each job, not once before.
 
-    What fits a swept group, as ``availability.p=0.3`` fits ``availability=bernoulli,markov``,
-    may not fit the default that Hydra composes before it launches.
+    A setting may fit all options of a swept group, as ``availability.p=0.3`` fits
+    ``availability=bernoulli,markov``, but not the default that Hydra composes before the launch.
     """
-    if word.startswith(("-", *_SWEEP_PREFIXES)):
-        return word
-    override = parse_override(word)
-    key, _, value = word.partition("=")
-    return word if override.is_sweep_override() else f"{key}=choice({value or quote('')})"
+    if argument.startswith(("-", *_SWEEP_PREFIXES)):
+        return argument
+    override = parse_override(argument)
+    key, _, value = argument.partition("=")
+    return argument if override.is_sweep_override() else f"{key}=choice({value or quote('')})"

@@ -1,4 +1,4 @@
-"""Start the command ``fedquorum`` or a subcommand, and import only what that one needs."""
+"""Start the command ``fedquorum`` or a subcommand, and import only the modules it needs."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -9,20 +9,20 @@ from fedquorum.errors import suggest_name
 EXIT_USAGE = 2
 
 
-def main(words: Sequence[str]) -> int:
-    """Run the subcommand that is the first word, or else the settings; return the exit status.
+def main(arguments: Sequence[str]) -> int:
+    """Run the subcommand in the first argument, or else a job; return the exit status.
 
     Parameters
     ----------
-    words : sequence of str
+    arguments : sequence of str
         The arguments of the process.
     """
-    first, *rest = words or [""]
+    first, *rest = arguments or [""]
     if first in COMMANDS:
         return COMMANDS[first](rest)
-    mistake = _mistake(first)
-    if mistake:
-        print(f"fedquorum: {mistake}", file=sys.stderr)
+    problem = _describe_problem(first)
+    if problem:
+        print(f"fedquorum: {problem}", file=sys.stderr)
         return EXIT_USAGE
     from server_app.command_line import main as run
 
@@ -30,10 +30,10 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def _mistake(first: str) -> str:
-    """Say what is wrong with a first word that is neither a command, nor a setting, nor a flag.
+def _describe_problem(first: str) -> str:
+    """Explain why a first argument is neither a command, nor a setting, nor a flag.
 
-    Returns "" for all other words, and for a setting without a value: Hydra's grammar explains it.
+    Returns "" for valid arguments, and for a setting without a value, which Hydra explains.
     """
     if not first or "=" in first or first[0] in "-+~" or first == "help":
         return ""
@@ -49,31 +49,31 @@ def _mistake(first: str) -> str:
     )
 
 
-def _audit(words: Sequence[str]) -> int:
+def _run_audit(arguments: Sequence[str]) -> int:
     from fedquorum.audit.command_line import main as audit
 
-    return audit(words, program="fedquorum audit")
+    return audit(arguments, program="fedquorum audit")
 
 
-def _data(words: Sequence[str]) -> int:
+def _run_data(arguments: Sequence[str]) -> int:
     from server_app.clients_table.command_line import main as data
 
-    return data(words)
+    return data(arguments)
 
 
-def _report(words: Sequence[str]) -> int:
+def _run_report(arguments: Sequence[str]) -> int:
     from server_app.report.command_line import main as report
 
-    return report(words)
+    return report(arguments)
 
 
-def _study(words: Sequence[str]) -> int:
+def _run_study(arguments: Sequence[str]) -> int:
     from server_app.study.command_line import main as study
 
-    return study(words)
+    return study(arguments)
 
 
 COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = MappingProxyType(
-    {"audit": _audit, "data": _data, "report": _report, "study": _study}
+    {"audit": _run_audit, "data": _run_data, "report": _run_report, "study": _run_study}
 )
-"""What runs each subcommand; takes the words after its name and returns the exit status."""
+"""The function of each subcommand; it takes the arguments after the name, returns the status."""

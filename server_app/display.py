@@ -1,4 +1,4 @@
-"""Show a run: a live line on a terminal, plain lines elsewhere, a table at the end."""
+"""Display a run: a live line on a terminal, plain lines elsewhere, and a table at the end."""
 
 import math
 import shlex
@@ -32,9 +32,9 @@ from rich.text import Text
 
 PLAIN_SECONDS = 10.0
 NUMBERS_WIDTH = 80
-"""Columns that the numbers of a live line take: rounds, time left, loss, metric, updates."""
+"""Width of the numbers in a live line: rounds, time left, loss, metric, updates."""
 
-SHORTEST_BAR, LONGEST_BAR = 10, 40
+MIN_BAR_WIDTH, MAX_BAR_WIDTH = 10, 40
 
 STATISTICS = (
     ("average", "average over clients"),
@@ -49,23 +49,23 @@ FAIRNESS_STATISTICS = (
 )
 FRACTION_STATISTICS = ("gini", *(key for numbers in REPORTED_METRICS for key in numbers.labels))
 PRIORITY_GOALS = (Goal.PRIORITY, Goal.AVERAGE)
-"""The questions of methods that know priority, and of the average that these are compared with."""
+"""The goals of methods with priority clients, and of the average they are compared with."""
 
 
 @dataclass(frozen=True)
 class DisplaySpec:
-    """The subject of a run, which determines the numbers to show.
+    """The facts of a run that determine which statistics to show.
 
     Parameters
     ----------
     metric : str
         The setting ``evaluation.metric``.
-    goal : Question
-        What its method answers.
+    goal : Goal
+        The goal of the run's method.
     num_clients : int
-        The number of clients, where the table tells how often they take part.
+        The number of clients, for the statistics of participation.
     priority : frozenset of int
-        The ids of the priority clients, where the table tells their updates from the others'.
+        The ids of the priority clients, whose updates the final table counts separately.
     """
 
     metric: str
@@ -75,51 +75,51 @@ class DisplaySpec:
 
     @property
     def metric_name(self) -> str:
-        """The metric as people call it, such as RMSE."""
+        """The metric's display name, such as RMSE."""
         return get_metric(self.metric).name
 
     def select_groups(self, test: Mapping[str, Any]) -> Sequence[str]:
-        """Return the groups whose test parts are shown: all, or by priority if that is compared.
+        """Return the test groups to show: all clients, or both priority groups for their goals.
 
-        Clients that never train, and the mean model, come last where there are any.
+        Held-out clients and the mean model come last.
         """
-        measured = [group for group in TEST_GROUPS if test.get(group)]
-        more = [group for group in OPTIONAL_GROUPS if test.get(group)]
-        if "non_priority" in measured and self.goal in PRIORITY_GOALS:
-            return measured + more
-        return measured[-1:] + more
+        evaluated = [group for group in TEST_GROUPS if test.get(group)]
+        optional = [group for group in OPTIONAL_GROUPS if test.get(group)]
+        if "non_priority" in evaluated and self.goal in PRIORITY_GOALS:
+            return evaluated + optional
+        return evaluated[-1:] + optional
 
     @property
     def statistics(self) -> Sequence[tuple[str, str]]:
-        """The statistics over clients that are shown, each with its name."""
+        """The statistics over clients to show, each with its name."""
         return (*STATISTICS, *(FAIRNESS_STATISTICS if self.goal is Goal.FAIRNESS else ()))
 
     def format_metric(self, name: str, value: float | None) -> str:
         """Return the metric, or a statistic of it over clients, as text."""
         if value is None or math.isnan(value):
             return "-"
-        share = name in FRACTION_STATISTICS or get_metric(self.metric).is_fraction
-        return f"{value:.1%}" if share else f"{value:.4f}"
+        is_fraction = name in FRACTION_STATISTICS or get_metric(self.metric).is_fraction
+        return f"{value:.1%}" if is_fraction else f"{value:.4f}"
 
 
 class Display:
-    """Shows the rounds as they end.
+    """Shows each round when it ends.
 
     Parameters
     ----------
     console : Console
-        Where to; a live line where it is a terminal, otherwise a plain line every ten seconds.
+        The output. A terminal gets a live line, other outputs a plain line every ten seconds.
     rounds : int
-        Rounds of the run.
+        Number of rounds of the run.
     title : str
-        What runs.
-    about : About
-        By which its numbers are chosen.
+        The method and its data.
+    spec : DisplaySpec
+        Determines which statistics to show.
     """
 
-    def __init__(self, console: Console, rounds: int, title: str, about: DisplaySpec) -> None:
+    def __init__(self, console: Console, rounds: int, title: str, spec: DisplaySpec) -> None:
         self._console = console
-        self._about = about
+        self._spec = spec
         self._rounds = rounds
         self._progress = Progress(
             *_build_live_columns(console.width, len(title)),
@@ -129,8 +129,8 @@ class Display:
         self._task = self._progress.add_task(title, total=rounds, state="")
         self._title = title
         self._last_line = -PLAIN_SECONDS
-        self._since = 0.0
-        self._measured = -1  # rounds since then
+        self._timing_start = 0.0
+        self._timed_rounds = -1  # rounds since then
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -146,34 +146,35 @@ class Display:
 
     def show(self, record: RoundRecord) -> None:
         """Show one round."""
-        state = format_round(vars(record), self._about)
+        state = format_round(vars(record), self._spec)
         self._progress.update(self._task, completed=record.round, state=state)
         now = time.monotonic()
-        self._measured += 1
-        if self._measured == 0:
-            self._since = now  # the first round makes what the others use, and tells nothing
+        self._timed_rounds += 1
+        if self._timed_rounds == 0:
+            self._timing_start = now  # the first round is not timed, because it also sets up caches
         due = now - self._last_line >= PLAIN_SECONDS or record.round in (1, self._rounds)
         if not can_show_live(self._console) and due:
             self._last_line = now
-            # A run that goes on after an interruption did not run its first rounds just now.
-            fraction = self._measured / max(1, self._measured + self._rounds - record.round)
-            left = format_time_left(now - self._since, fraction)
-            line = f"{self._title}  round {record.round}/{self._rounds}  {state}  {left}".rstrip()
+            # Only rounds of this process count: a resumed run has earlier ones.
+            fraction = self._timed_rounds / max(1, self._timed_rounds + self._rounds - record.round)
+            time_left = format_time_left(now - self._timing_start, fraction)
+            numbers = f"round {record.round}/{self._rounds}  {state}  {time_left}"
+            line = f"{self._title}  {numbers}".rstrip()
             self._console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
 def can_show_live(console: Console) -> bool:
-    """Say whether a console can change its last line, as a file and TERM=dumb cannot."""
+    """Say whether a console can rewrite its last line; a file and TERM=dumb cannot."""
     return console.is_terminal and not console.is_dumb_terminal
 
 
 class TruncatedColumn(ProgressColumn):
-    """A text that gives way to the other columns of a live line: cut, and never wrapped.
+    """A text column that is truncated, never wrapped, so that the other columns fit.
 
     Parameters
     ----------
     text : str
-        Of ``task``, such as ``"{task.description}"``.
+        A format string with the field ``task``, such as ``"{task.description}"``.
     """
 
     def __init__(self, text: str) -> None:
@@ -181,26 +182,28 @@ class TruncatedColumn(ProgressColumn):
         self._text = text
 
     def render(self, task: Task) -> Text:
-        """Return the text on one line."""
+        """Return the text, truncated to one line."""
         return Text(self._text.format(task=task), no_wrap=True, overflow="ellipsis")
 
 
 def _build_live_columns(width: int, title: int) -> Iterator[ProgressColumn]:
-    """Yield the columns of a live line: on a narrow terminal the numbers alone."""
-    room = width - NUMBERS_WIDTH
-    if room > title:
+    """Yield the columns of a live line; on a narrow terminal only the numbers."""
+    available = width - NUMBERS_WIDTH
+    if available > title:
         yield TextColumn("{task.description}", table_column=Column(no_wrap=True))
-    if room - title - 2 >= SHORTEST_BAR:
-        yield BarColumn(min(room - title - 2, LONGEST_BAR), table_column=Column(no_wrap=True))
+    bar_width = available - title - 2
+    if bar_width >= MIN_BAR_WIDTH:
+        yield BarColumn(min(bar_width, MAX_BAR_WIDTH), table_column=Column(no_wrap=True))
     yield MofNCompleteColumn(table_column=Column(no_wrap=True))
     yield TimeRemainingColumn(table_column=Column(no_wrap=True))
     yield TruncatedColumn("{task.fields[state]}")
 
 
 def format_round(record: Mapping[str, Any], spec: DisplaySpec) -> str:
-    """Return one round, by the fields of ``RoundRecord`` or of its line, in a few words.
+    """Summarize one round in one line.
 
-    The test metric is the first number of the final table.
+    ``record`` has the fields of ``RoundRecord``. The test metric is the first number of the final
+    table.
     """
     loss, test = record["global_loss"], record["test"]
     words = [] if loss is None or math.isnan(loss) else [f"loss {loss:.4f}"]
@@ -213,7 +216,7 @@ def format_round(record: Mapping[str, Any], spec: DisplaySpec) -> str:
 
 
 def format_time_left(seconds: float, fraction: float) -> str:
-    """Return the time left after ``seconds`` for a fraction of the work, "" if unknown."""
+    """Estimate the time left after ``seconds`` for a fraction of the work; "" if unknown."""
     if not 0.0 < fraction < 1.0:
         return ""
     return f"{timedelta(seconds=round(seconds * (1.0 - fraction) / fraction))} left"
@@ -221,26 +224,26 @@ def format_time_left(seconds: float, fraction: float) -> str:
 
 @dataclass(frozen=True)
 class RunTotals:
-    """The rounds of a run so far, in as much memory as one round takes.
+    """The running totals of a run's rounds, whose size does not grow with the rounds.
 
     Parameters
     ----------
     rounds, empty_rounds : int
-        How many rounds there were, and how many of them counted no update.
+        Number of rounds, and number of rounds without an admitted update.
     admitted, transferred_bytes : int
         Updates admitted and bytes sent both ways, in all rounds.
     seconds : float
-        How long all rounds took.
+        Duration of all rounds.
     theta_sum, rounds_with_theta : float, int
-        The sum of theta, and of how many rounds.
+        The sum of theta, and the number of rounds with a theta.
     state_bytes : int
         The server's state beside the model, after the last round.
     loss : float or None
-        The last F(w) that was measured.
+        The last F(w) that was evaluated.
     test : mapping or None
-        The last evaluation of test parts.
+        The last evaluation on the test split.
     weight_error : float or None
-        The last error of the estimates of how often clients take part.
+        The last error of the estimated participation weights.
     """
 
     rounds: int = 0
@@ -256,7 +259,7 @@ class RunTotals:
     weight_error: float | None = None
 
     def add_round(self, record: RoundRecord) -> Self:
-        """Return the totals with one round more."""
+        """Return the totals with one more round."""
         return replace(
             self,
             rounds=self.rounds + 1,
@@ -280,20 +283,20 @@ def build_final_table(
     privacy: Mapping[str, Any] | None = None,
     admission_counts: Mapping[int, int] | None = None,
 ) -> Table:
-    """Return the results of a run as a table, with the numbers that its method is about.
+    """Return the results of a run as a table, with the statistics of its method's goal.
 
     Parameters
     ----------
-    totals : Totals
-        All rounds.
+    totals : RunTotals
+        The totals of all rounds.
     title : str
-        What ran.
-    spec : About
-        What the run is about.
+        The method and its data.
+    spec : DisplaySpec
+        Determines which statistics to show.
     privacy : mapping, optional
-        What the manifest says of differential privacy, empty without it.
+        The manifest's entry for differential privacy; empty without it.
     admission_counts : mapping of int to int, optional
-        In how many rounds each client's update counted; others in none.
+        Number of rounds that admitted each client's update; clients without any are left out.
     """
     groups = spec.select_groups(totals.test or {}) or ("all",)
     table = Table(title=title, show_header=True, title_justify="left")
@@ -320,57 +323,57 @@ def build_final_table(
 
 
 def _list_report_statistics(tested: Sequence[Mapping[str, float]]) -> Iterator[tuple[str, str]]:
-    """Yield the numbers that reports of rules added to a round, and their words."""
+    """Yield the metrics that the rules' reports added to a round, each with its label."""
     for numbers in REPORTED_METRICS:
         if any(key in values for key in numbers.labels for values in tested):
             first, *others = numbers.labels.items()
             yield first
-            yield from ((key, f"  {words}") for key, words in others)
+            yield from ((key, f"  {label}") for key, label in others)
 
 
 def _format_admitted(
     totals: RunTotals, spec: DisplaySpec, groups: Sequence[str], admission_counts: Mapping[int, int]
 ) -> Iterator[str]:
-    """Yield how many updates counted in a round, of all clients and of those with priority."""
-    of_priority = sum(rounds for k, rounds in admission_counts.items() if k in spec.priority)
+    """Yield the mean number of updates admitted per round, for each group."""
+    priority_updates = sum(rounds for k, rounds in admission_counts.items() if k in spec.priority)
     updates = {
-        "priority": of_priority,
-        "non_priority": sum(admission_counts.values()) - of_priority,
+        "priority": priority_updates,
+        "non_priority": sum(admission_counts.values()) - priority_updates,
         "all": totals.admitted,
     }
-    known = updates if spec.priority and admission_counts else ("all",)
+    counted_groups = updates if spec.priority and admission_counts else ("all",)
     for group in groups:
-        yield f"{updates[group] / totals.rounds:.1f}" if group in known else ""
+        yield f"{updates[group] / totals.rounds:.1f}" if group in counted_groups else ""
 
 
 def fit_to_console(table: Table, console: Console, keep: int) -> str:
-    """Take the last columns off a table that is wider than the console, and name them.
+    """Drop the last columns of a table that is wider than the console, and return their names.
 
     Parameters
     ----------
     table : Table
-        What to print; it loses its last columns until its cells fit on a line each.
+        The table to print. It loses its last columns until every row fits on one line.
     console : Console
-        Where to.
+        The output.
     keep : int
-        How many columns stay, whatever their width.
+        Number of columns that stay, whatever their width.
 
     Returns
     -------
     str
-        The headings of the columns that are left out, separated by commas; empty for none.
+        The headings of the dropped columns, separated by commas; empty for none.
     """
-    anything = console.options.update(max_width=10_000)
-    left_out: list[str] = []
+    unlimited = console.options.update(max_width=10_000)
+    dropped: list[str] = []
     while len(table.columns) > keep and (
-        Measurement.get(console, anything, table).maximum > console.width
+        Measurement.get(console, unlimited, table).maximum > console.width
     ):
-        left_out.insert(0, " ".join(str(table.columns.pop().header).split()))
-    return ", ".join(left_out)
+        dropped.insert(0, " ".join(str(table.columns.pop().header).split()))
+    return ", ".join(dropped)
 
 
 def format_final_message(directory: Path) -> str:
-    """Return where a run's results are, and the two commands that show more of them."""
+    """Return the folder of a run's results, and the two commands that show more of them."""
     return f"Results in {directory}\n{format_next_commands(directory)}"
 
 
@@ -389,7 +392,7 @@ def _list_run_statistics(
     privacy: Mapping[str, Any],
     admission_counts: Mapping[int, int],
 ) -> Iterator[tuple[str, str]]:
-    """Yield what is told of a run as a whole, each number with its name."""
+    """Yield the statistics of the whole run, each with its name."""
     if spec.goal is Goal.PARTICIPATION:
         yield from _list_participation(totals, spec.num_clients, admission_counts)
     if spec.goal is Goal.PRIORITY and totals.rounds_with_theta:
@@ -409,11 +412,11 @@ def _list_run_statistics(
 def _list_participation(
     totals: RunTotals, num_clients: int, admission_counts: Mapping[int, int]
 ) -> Iterator[tuple[str, str]]:
-    """Yield how often clients took part, each number with its name."""
-    often = sorted((*admission_counts.values(), *(0,) * (num_clients - len(admission_counts))))
+    """Yield the statistics of the clients' participation, each with its name."""
+    counts = sorted((*admission_counts.values(), *(0,) * (num_clients - len(admission_counts))))
     yield "clients whose updates counted", f"{len(admission_counts)} of {num_clients}"
-    yield "  rounds of the rarest client", f"{often[0]} of {totals.rounds}"
-    yield "  rounds of the median client", f"{median_low(often)} of {totals.rounds}"
-    yield "  rounds of the most frequent client", f"{often[-1]} of {totals.rounds}"
+    yield "  rounds of the rarest client", f"{counts[0]} of {totals.rounds}"
+    yield "  rounds of the median client", f"{median_low(counts)} of {totals.rounds}"
+    yield "  rounds of the most frequent client", f"{counts[-1]} of {totals.rounds}"
     if totals.weight_error is not None:
         yield "error of the participation weights, last", f"{totals.weight_error:.4f}"

@@ -1,4 +1,4 @@
-"""Figures as files and in notebooks: what all that is drawn has in common."""
+"""Save figures as files, and show them in notebooks."""
 
 import io
 from pathlib import Path
@@ -18,14 +18,14 @@ class NotebookFigure(Figure):
 
 
 def to_png(figure: Figure, dpi: int) -> bytes:
-    """Return a figure as PNG."""
+    """Encode a figure as PNG."""
     out = io.BytesIO()
     figure.savefig(out, format="png", dpi=dpi)
     return out.getvalue()
 
 
 def save_paper_figure(figure: Figure, folder: Path, name: str) -> Path:
-    """Write ``name.pdf``, vectors with embedded fonts, the same bytes for the same figure.
+    """Write ``name.pdf`` with embedded fonts; the same figure gives the same bytes.
 
     Raises
     ------
@@ -39,7 +39,7 @@ def save_paper_figure(figure: Figure, folder: Path, name: str) -> Path:
 
 
 def save_figure(figure: Figure, folder: Path, name: str) -> tuple[Path, Path]:
-    """Write ``name.png`` (150 dpi) and ``name.svg``, the same bytes for the same figure.
+    """Write ``name.png`` (150 dpi) and ``name.svg``; the same figure gives the same bytes.
 
     Raises
     ------
@@ -48,7 +48,7 @@ def save_figure(figure: Figure, folder: Path, name: str) -> tuple[Path, Path]:
     """
     png, svg = folder / f"{name}.png", folder / f"{name}.svg"
     figure.savefig(png, dpi=DPI)
-    figure.set_layout_engine(None)  # placed once, for both formats
+    figure.set_layout_engine(None)  # both formats use the same layout
     with mpl.rc_context({"svg.hashsalt": "fedquorum", "svg.fonttype": "none"}):  # text, not shapes
         figure.savefig(svg, metadata={"Date": None})
     return png, svg

@@ -1,4 +1,4 @@
-"""Write the help of ``fedquorum``: its use, every group's options, and all settings."""
+"""Format the help of ``fedquorum``: its usage, the options of every group, and all settings."""
 
 import textwrap
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ FedQuorum decides which clients take part, how often each one counts, and how mu
   fedquorum report DIR ...                make a page, tables and figures of runs, or follow a run
   fedquorum study KEY=VALUE ...           find out which method helps, and by how much
 
-The last four have a --help of their own.
+Each of the last four has its own --help.
 
 On CPUs of one kind, runs with the same settings and seed have the same bits, with any number of
 nodes, resumed or not (docs/reliability.md).
@@ -29,12 +29,12 @@ nodes, resumed or not (docs/reliability.md).
 
 
 def format_help(overrides: Sequence[str]) -> str:
-    """Return the help, with the settings that ``overrides`` compose to.
+    """Return the help, with the settings composed from ``overrides``.
 
     Raises
     ------
     SettingsError
-        If a word is wrong.
+        If an override is wrong.
     """
     settings = compose_overrides(tuple(overrides)).to_yaml()
     groups = "\n".join(map(_format_group, ("experiment", *GROUPS, *PARTS, "hydra/sweeper")))

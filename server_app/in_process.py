@@ -1,6 +1,6 @@
-"""Call the ClientApp in this process through a Flower Grid: no Ray, no server, no network.
+"""Call the ClientApp in this process through a Flower Grid, without Ray, server or network.
 
-Its nodes, ``HostedNodes``, are also those of a worker of ``engine=ray``.
+The workers of ``engine=ray`` also host their nodes with ``HostedNodes``.
 """
 
 import time
@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 NodeStates = Mapping[str, NDArray[np.uint8]]
 """The clients' states between rounds, ``Context.state``, by node.
 
-The bytes are Flower's form (a protocol buffer), as it travels between machines.
+The bytes are Flower's protocol buffer, which it also sends between machines.
 """
 
 
 class HostedNodes:
-    """The nodes of this process, which reply one after the other. Each has its own Context.
+    """The nodes of this process, which reply one after the other, each with its own Context.
 
     If a ClientApp raises, its node sends an error reply, as in Flower's simulation.
 
@@ -41,9 +41,9 @@ class HostedNodes:
     run_config : mapping
         The run config of every node.
     nodes : iterable of int
-        The nodes' ids, from 1; node j + 1 gets the partition-id j.
+        The nodes' ids, from 1. Node j + 1 gets the partition-id j.
     num_nodes : int
-        Number of nodes in the run, in this process and in others.
+        Number of nodes of the run in all processes.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class HostedNodes:
         context = self.contexts[message.metadata.dst_node_id]
         try:
             return self._client_app(message, context)
-        except Exception as error:  # whatever a ClientApp raises, the server sees an error reply
+        except Exception as error:  # a ClientApp may raise any error, and the run continues
             reason = describe_error(error)
             return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
 
@@ -84,31 +84,30 @@ class HostedNodes:
         return states
 
     def restore(self, states: NodeStates) -> None:
-        """Restore what ``get_states`` returned."""
+        """Restore the states that ``get_states`` returned."""
         for node, content in states.items():
             proto = ProtoRecordDict.FromString(content.tobytes())
             self.contexts[int(node)].state = recorddict_from_proto(proto)
 
 
 def set_task_identity() -> None:
-    """Let Flower's Message take its sender from this process."""
+    """Set this process as the sender of new Flower messages."""
     TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 0
 
 
 class SimulationGrid(Grid):
-    """A grid to the nodes 1, 2, .. that a run starts, with access to their states.
+    """A grid to the nodes 1, 2, .. of a simulated run, with access to their states.
 
     Parameters
     ----------
     num_nodes : int
-        Number of nodes.
 
     Attributes
     ----------
     engine : str
         The engine's name in the records.
     device : str or None
-        The device of ``client.device=auto`` at the clients; None if only they know.
+        The clients' device for ``client.device=auto``; None if only the clients know it.
     """
 
     engine: ClassVar[str]
@@ -124,38 +123,38 @@ class SimulationGrid(Grid):
         """Return the clients' states between rounds, by node."""
 
     def restore_node_states(self, states: NodeStates) -> None:
-        """Restore what ``get_node_states`` returned.
+        """Restore the states that ``get_node_states`` returned.
 
         Raises
         ------
         SettingsError
-            If it belongs to another number of nodes.
+            If the states belong to another number of nodes.
         RunError
-            If it is not the result of ``get_node_states``.
+            If the states are damaged.
         """
         if len(states) != self.num_nodes:
             raise SettingsError(
                 f"engine.num_supernodes must be {len(states)}, as when the checkpoint was "
-                f"written: the nodes keep states of their own, got {self.num_nodes}"
+                f"written, because each node has its own state, got {self.num_nodes}"
             )
         try:
             self._restore({str(node + 1): states[str(node + 1)] for node in range(len(states))})
-        except Exception as error:  # protobuf and Flower raise what they please
+        except Exception as error:  # protobuf and Flower may raise any error
             raise RunError(
                 f"the nodes' states in the checkpoint cannot be read: {sanitize(error)}"
             ) from None
 
     @abstractmethod
     def _restore(self, states: NodeStates) -> None:
-        """Give the nodes their states."""
+        """Restore the states of all nodes."""
 
     def set_run(self, run: Run) -> None:
-        """Set the run; the grid does not use it."""
+        """Store the run, which the grid does not use."""
         self._run = run
 
     @property
     def run(self) -> Run:
-        """The run, an empty one unless set."""
+        """The run; an empty one unless set."""
         return self._run
 
     def create_message(
@@ -166,7 +165,7 @@ class SimulationGrid(Grid):
         group_id: str,
         ttl: float | None = None,
     ) -> Message:
-        """Return a message; Flower's ``Message`` does the same."""
+        """Return a new message."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
@@ -175,7 +174,7 @@ class SimulationGrid(Grid):
 
 
 def assign_id(message: Message) -> str:
-    """Give a pushed message an id, and return the id."""
+    """Assign an id to a pushed message, and return the id."""
     message.metadata.__dict__["_message_id"] = str(uuid4())
     return message.metadata.message_id
 
@@ -183,14 +182,13 @@ def assign_id(message: Message) -> str:
 class InProcessGrid(SimulationGrid):
     """A grid that hosts ``num_nodes`` nodes in this process.
 
-    The nodes reply to a pushed message at once; ``pull_messages`` returns the replies.
+    The nodes reply to a pushed message at once, and ``pull_messages`` returns the replies.
 
     Parameters
     ----------
     client_app, run_config : ClientApp, mapping
         As in ``HostedNodes``.
     num_nodes : int
-        Number of nodes.
     """
 
     engine = "in-process"
@@ -201,7 +199,7 @@ class InProcessGrid(SimulationGrid):
         super().__init__(num_nodes)
         self._nodes = HostedNodes(client_app, run_config, range(1, num_nodes + 1), num_nodes)
         self._contexts = self._nodes.contexts
-        self._answers: dict[str, Message] = {}
+        self._replies: dict[str, Message] = {}
 
     def get_node_states(self) -> dict[str, NDArray[np.uint8]]:
         """Return the clients' states between rounds, by node."""
@@ -211,29 +209,29 @@ class InProcessGrid(SimulationGrid):
         self._nodes.restore(states)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Let each message's node reply, and return the messages' ids."""
+        """Let the node of each message reply, and return the messages' ids."""
         ids = []
         for message in messages:
             key = assign_id(message)
-            self._answers[key] = self._handle(message)
+            self._replies[key] = self._handle(message)
             ids.append(key)
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Return the replies to these messages, each once."""
-        return [self._answers.pop(k) for k in message_ids if k in self._answers]
+        return [self._replies.pop(k) for k in message_ids if k in self._replies]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Return the replies to the messages, without nodes not reached within ``timeout``."""
+        """Send messages one after the other until ``timeout``; return the replies."""
         started = time.monotonic()
-        answers: list[Message] = []
+        replies: list[Message] = []
         for message in messages:
             if timeout is not None and time.monotonic() - started > timeout:
                 break
-            answers.extend(self.pull_messages(self.push_messages([message])))
-        return answers
+            replies.extend(self.pull_messages(self.push_messages([message])))
+        return replies
 
     def _handle(self, message: Message) -> Message:
         return self._nodes.handle(message)

@@ -58,15 +58,15 @@ def run_job(config: DictConfig) -> None:
     failure to the job's folder and raises it, and Hydra continues with the next job.
     """
     job = HydraConfig.get()
-    words, directory = tuple(job.overrides.task), Path(job.runtime.output_dir)
+    overrides, directory = tuple(job.overrides.task), Path(job.runtime.output_dir)
     if should_stop():
         raise KeyboardInterrupt
     threading.excepthook = suppress_disk_errors
     with raise_on_sigterm():
         if job.mode == RunMode.MULTIRUN:
-            _run_in_sweep(config, words, directory)
+            _run_in_sweep(config, overrides, directory)
         else:
-            _run_single_job(config, words, directory)
+            _run_single_job(config, overrides, directory)
 
 
 class SweepRefused(SystemExit):
@@ -100,7 +100,7 @@ def _run_single_job(config: DictConfig, overrides: tuple[str, ...], directory: P
 
 
 def _get_trust_overrides(overrides: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what a command must say that goes on with this run by its records."""
+    """Return the overrides that a command needs to resume this run from its records."""
     from conf.compose import compose_overrides
     from server_app.resume import find_external_settings
 
@@ -112,7 +112,7 @@ def _get_trust_overrides(overrides: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _run_in_sweep(config: DictConfig, overrides: tuple[str, ...], directory: Path) -> None:
-    # Flower's log keeps the standard error that it finds, which must not be the file of one job.
+    # Flower's log stores the current standard error on import, which must not be a job's file.
     import flwr.common.logger  # noqa: F401
     from fedquorum.errors import RunError
     from fedquorum.records.run_dir import read_manifest_or_empty
@@ -126,7 +126,7 @@ def _run_in_sweep(config: DictConfig, overrides: tuple[str, ...], directory: Pat
             with redirect_stdout(output), redirect_stderr(output):
                 run_overrides(build_resume_overrides(overrides, directory), directory)
         except KeyboardInterrupt:
-            # A run on Flower that is stopped while a message is on its way ends with an error.
+            # A run on Flower fails if it is stopped while a message is in flight.
             if read_manifest_or_empty(directory).get("status") == "failed":
                 (directory / TODO_FILE).touch()
             if not is_worker():
@@ -139,19 +139,19 @@ def _run_in_sweep(config: DictConfig, overrides: tuple[str, ...], directory: Pat
             reason = f"{type(error).__name__}: {error}"
             (directory / ERROR_FILE).write_text(f"{reason}\n\n{traceback.format_exc()}")
     if reason:
-        # Not the error itself: not every error survives the way to another process.
+        # Not the error itself, because not every error can be pickled for another process.
         raise RunError(reason)
 
 
 def _check_config(config: DictConfig, overrides: tuple[str, ...]) -> None:
-    """Check what Hydra has composed, so that it need not be composed again."""
+    """Check the settings that Hydra has composed, and cache them for later use."""
     from conf.compose import adopt_config
 
     adopt_config(config, str(HydraConfig.get().runtime.choices["experiment"]), overrides)
 
 
 def build_resume_overrides(overrides: tuple[str, ...], directory: Path) -> tuple[str, ...]:
-    """Return the words that continue a job from its checkpoint, or restart it without one."""
+    """Return the overrides that resume a job from its checkpoint, or restart it without one."""
     from fedquorum.records.run_dir import remove_unfinished
 
     from conf.compose import quote
@@ -163,21 +163,21 @@ def build_resume_overrides(overrides: tuple[str, ...], directory: Path) -> tuple
 
 
 def _can_resume(overrides: tuple[str, ...], directory: Path) -> bool:
-    """Say whether the run in a folder left what ``resume`` needs."""
+    """Say whether ``resume`` can continue the run in a folder."""
     from fedquorum.records.checkpoint import CheckpointStore
     from fedquorum.records.run_dir import MANIFEST_FILE
 
     from conf.compose import compose_overrides
     from server_app.resume import can_resume
 
-    kept = (
+    has_run = (
         can_resume(compose_overrides(overrides).settings) and (directory / MANIFEST_FILE).exists()
     )
-    return kept and CheckpointStore(directory).find_newest().checkpoint is not None
+    return has_run and CheckpointStore(directory).find_newest().checkpoint is not None
 
 
 def run_overrides(overrides: tuple[str, ...], directory: Path) -> None:
-    """Run the job that words compose to, on its engine, into a folder.
+    """Run the job of these overrides on its engine, with its records in a folder.
 
     Raises
     ------
@@ -234,7 +234,7 @@ def _run_server_app(grid: "Grid", composed: "ComposedConfig", output_dir: str) -
 
 @contextmanager
 def _filter_flower_logs() -> Iterator[None]:
-    """Let Flower log warnings alone, to the standard error of the moment."""
+    """Limit Flower's log to warnings, and write them to the current standard error."""
     from flwr.common.logger import console_handler
 
     log = logging.getLogger("flwr")
@@ -251,7 +251,7 @@ def _filter_flower_logs() -> Iterator[None]:
 
 
 class _CurrentStderr(io.TextIOBase):
-    """The standard error of the moment: above the live lines, or in the log of a sweep's job."""
+    """The current standard error: above the live lines, or in the log of a sweep's job."""
 
     def write(self, text: str) -> int:
         return sys.stderr.write(text)

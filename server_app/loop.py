@@ -56,28 +56,26 @@ def run_rounds(
 ) -> Path:
     """Run all rounds and return the directory with the records.
 
-    Everything that can be wrong with the settings or the data shows before the directory is
-    made. However the run ends, the records hold its complete rounds and the last model; with
-    ``resume`` in the settings they are those of the run that goes on.
+    Errors in the settings or the data are raised before the directory is created. However the run
+    ends, the records hold its complete rounds and the last model. With ``resume`` in the settings,
+    they continue the records of the resumed run.
 
     Parameters
     ----------
     grid : Grid
-        Where the clients are.
-    composed : Composed
+        The connection to the clients' nodes.
+    composed : ComposedConfig
         The run's settings.
     output_dir : str
-        The run's directory; empty for ``outputs/<experiment>/<time>`` below the working
-        directory.
+        The run's directory; if empty, ``outputs/<experiment>/<time>`` below the working directory.
     engine : str
         ``in-process``, ``ray`` or ``flower``, for the records.
     at_exit : callable, optional
-        Registers what to call when the process ends in another thread before the run does.
+        Registers a function to call if another thread ends the process before the run ends.
     """
     settings = composed.settings
-    rules = rules_from_settings(
-        settings
-    )  # imports custom rules, whose mistakes need no data to show
+    # Custom rules are imported before the data is read, because their errors do not depend on it.
+    rules = rules_from_settings(settings)
     data = load_data(settings.data, settings.seed)
     population = build_population(settings, data)
     rates = compute_counted_rates(settings, rules, population, data)
@@ -85,54 +83,54 @@ def run_rounds(
     strategy = build_strategy(settings, population, rates, hooks)
     arrays = build_initial_arrays(settings, data)
     check_private_model(settings.privacy, decode_arrays(arrays))
-    parts = _LoopContext(strategy.build_waiting_grid(grid), strategy, settings)
+    context = _LoopContext(strategy.build_waiting_grid(grid), strategy, settings)
     console = Console(force_jupyter=False)  # prints to sys.stdout, which others can redirect
     title = f"{method_title(settings.strategy.name)} on {settings.data.name}"
-    about = _build_display_spec(settings, strategy)
-    arithmetic = _get_numerics(composed, data, grid)
-    directory, start = _start_or_resume(composed, output_dir, arithmetic, console)
+    spec = _build_display_spec(settings, strategy)
+    numerics = _get_numerics(composed, data, grid)
+    directory, start = _start_or_resume(composed, output_dir, numerics, console)
     if start is not None and start.server_round > 0:
-        arrays = _resume_run(parts, start, arrays)
+        arrays = _resume_run(context, start, arrays)
     spent = _compute_privacy_spent(directory, start, settings, len(population.clients))
-    account = _print_data_summary(data, settings.data.name, console)
+    summary = _print_data_summary(data, settings.data.name, console)
     with create_run_writer(
         directory,
         composed,
         strategy.rules,
         engine=engine,
-        arithmetic=_build_numerics_entry(directory, start, arithmetic),
-        data=account.to_dict(),
+        arithmetic=_build_numerics_entry(directory, start, numerics),
+        data=summary.to_dict(),
         resumed=start,
     ) as records:
         if at_exit is not None:
             at_exit(records.mark_interrupted)
         console.print(f"Results in {records.directory}", soft_wrap=True, highlight=False)
         ledger = _PrivacyLedger(records, spent)
-        parts = replace(parts, release=ledger.count_release)
+        context = replace(context, release=ledger.count_release)
         to_run = _compute_round_range(settings, start)
-        runner = _build_runner(records, parts, to_run)
+        runner = _build_runner(records, context, to_run)
         try:
             if to_run.start == 1:
                 records.save_population(population, rates, columns=strategy.rules.hooks.columns)
             totals = reduce(
                 RunTotals.add_round, runner.start(partial(decode_arrays, arrays)), RunTotals()
             )
-            with Display(console, settings.rounds, title, about) as display:
+            with Display(console, settings.rounds, title, spec) as display:
                 runner.on_round_end.append(display.show)
                 for server_round in to_run:
                     runner.open_round()
-                    initial, arrays, of_mean = _run_round(parts, arrays, server_round)
+                    initial, arrays, mean_evaluations = _run_round(context, arrays, server_round)
                     record = runner.close_round(
                         partial(decode_arrays, arrays),
                         initial,
                         rates=None if rates is None else rates.get_rates(server_round - 1),
-                        mean_model=of_mean,
+                        mean_model=mean_evaluations,
                     )
                     totals = totals.add_round(record)
         finally:
             _save_models(records, strategy, arrays)
         _stop_early(records, settings, to_run, console)
-    console.print(build_final_table(totals, title, about, ledger.facts, records.admission_counts))
+    console.print(build_final_table(totals, title, spec, ledger.facts, records.admission_counts))
     console.print(
         format_final_message(records.directory), soft_wrap=True, markup=False, highlight=False
     )
@@ -147,7 +145,7 @@ def _compute_round_range(settings: Settings, start: Checkpoint | None) -> range:
 
 
 def _stop_early(records: RunWriter, settings: Settings, to_run: range, console: Console) -> None:
-    """Leave a run interrupted that is to stop before its last round."""
+    """Mark the run as interrupted if the settings stop it before its last round."""
     last = to_run.stop - 1
     if last < settings.rounds:
         records.mark_interrupted()
@@ -156,18 +154,18 @@ def _stop_early(records: RunWriter, settings: Settings, to_run: range, console: 
 
 
 def _save_models(records: RunWriter, strategy: ComposedStrategy, arrays: ArrayRecord) -> None:
-    """Write the last model, and the mean of the models that clients start from if there is one."""
+    """Write the last model, and the mean start model if the strategy has one."""
     records.save_model(decode_arrays(arrays))
     if (mean := strategy.compute_mean_start_model(arrays)) is not None:
         records.save_model(decode_arrays(mean), MEAN_MODEL)
 
 
 def _print_data_summary(data: FederatedData, name: str, console: Console) -> DataSummary:
-    """Say what the data was taken for, and return it."""
-    account = data.summary
-    for line in account.format_lines(name):
+    """Print how the data was interpreted, and return that summary."""
+    summary = data.summary
+    for line in summary.format_lines(name):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
-    return account
+    return summary
 
 
 def _get_numerics(composed: ComposedConfig, data: FederatedData, grid: Grid) -> NumericsInfo:
@@ -177,30 +175,29 @@ def _get_numerics(composed: ComposedConfig, data: FederatedData, grid: Grid) -> 
 
 
 def _build_display_spec(settings: Settings, strategy: ComposedStrategy) -> DisplaySpec:
-    """Return by what the numbers of a run are chosen that people see."""
-    question = get_goal(settings.strategy.name, strategy.rules)
+    """Return which statistics to display for this run."""
+    goal = get_goal(settings.strategy.name, strategy.rules)
     clients, priority = strategy.population.clients, strategy.population.priority
-    return DisplaySpec(get_evaluation_metric(settings), question, len(clients), frozenset(priority))
+    return DisplaySpec(get_evaluation_metric(settings), goal, len(clients), frozenset(priority))
 
 
 def _build_numerics_entry(
     directory: Path, start: Checkpoint | None, numerics: NumericsInfo
 ) -> dict[str, Any]:
-    """Return what the manifest says of the run's arithmetic."""
-    going_on = start is not None and start.server_round > 0
-    return build_manifest_entry(numerics, read_resumed_manifest(directory) if going_on else None)
+    """Return the manifest's entry for the run's arithmetic."""
+    is_resumed = start is not None and start.server_round > 0
+    return build_manifest_entry(numerics, read_resumed_manifest(directory) if is_resumed else None)
 
 
 def _start_or_resume(
     composed: ComposedConfig, output_dir: str, numerics: NumericsInfo, console: Console
 ) -> tuple[Path, Checkpoint | None]:
-    """Return the run's directory and, where it goes on, from where."""
+    """Return the run's directory, and the checkpoint to resume from; None for a new run."""
     resume = composed.settings.resume
     if resume is None:
-        made = (
-            create_run_directory(Path("outputs"), composed.experiment) if not output_dir else None
-        )
-        return made or Path(output_dir), None
+        if output_dir:
+            return Path(output_dir), None
+        return create_run_directory(Path("outputs"), composed.experiment), None
     directory = Path(resume).expanduser().absolute()
     if output_dir and Path(output_dir).absolute() != directory:
         raise SettingsError(
@@ -230,9 +227,9 @@ def _start_or_resume(
 
 @dataclass(frozen=True)
 class _LoopContext:
-    """What every round of a run works with.
+    """The objects that every round of a run uses.
 
-    ``release`` is called with every new model before anybody is sent it.
+    ``release`` is called once for every new model, before the model is sent to a client.
     """
 
     grid: WaitingGrid
@@ -242,18 +239,19 @@ class _LoopContext:
 
 
 def _resume_run(context: _LoopContext, start: Checkpoint, initial: ArrayRecord) -> ArrayRecord:
-    """Bring strategy and nodes to where they were, and return the model."""
+    """Restore the states of strategy and nodes, and return the model."""
     resume_strategy(context.strategy, start, decode_arrays(initial))
-    grid, keeps_models = context.grid.inner, context.strategy.rules.trains_local_models
+    grid, stores_models = context.grid.inner, context.strategy.rules.trains_local_models
     if isinstance(grid, SimulationGrid) and start.nodes:
-        # Of availability nodes keep what follows from the seed, too: other nodes find it again.
-        if keeps_models or len(start.nodes) == grid.num_nodes:
+        # Nodes also store the states of availability. These follow from the seed, so another
+        # number of nodes can recompute them.
+        if stores_models or len(start.nodes) == grid.num_nodes:
             grid.restore_node_states(start.nodes)
-    elif keeps_models:
+    elif stores_models:
         raise SettingsError(
-            "engine must be in-process or ray, before and now, where a run with "
-            f"strategy={context.settings.strategy.name} goes on: elsewhere the clients' models are "
-            "lost with the run"
+            "engine must be in-process or ray, before and now, to resume a run with "
+            f"strategy={context.settings.strategy.name}: elsewhere the clients' models are lost "
+            "with the run"
         )
     return encode_arrays(start.model)
 
@@ -261,14 +259,14 @@ def _resume_run(context: _LoopContext, start: Checkpoint, initial: ArrayRecord) 
 def _compute_privacy_spent(
     directory: Path, start: Checkpoint | None, settings: Settings, num_clients: int
 ) -> PrivacySpent | None:
-    """Return what a private run has spent so far, None if the run is not private."""
+    """Return the privacy cost of the run so far; None if the run is not private."""
     manifest = {} if start is None else read_resumed_manifest(directory)
     rounds = 0 if start is None else start.server_round
     return compute_privacy_spent(settings.privacy, num_clients, manifest, rounds=rounds)
 
 
 class _PrivacyLedger:
-    """Counts the private models of a run in its manifest, each before it is sent to anybody."""
+    """Counts a run's private models in its manifest, each before it is sent to a client."""
 
     def __init__(self, records: RunWriter, spent: PrivacySpent | None) -> None:
         self._records = records
@@ -277,11 +275,11 @@ class _PrivacyLedger:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the manifest says of it, empty where the run is not private."""
+        """The manifest's entry; empty if the run is not private."""
         return {} if self._spent is None else self._spent.to_dict()
 
     def count_release(self) -> None:
-        """Count one model more."""
+        """Count one more released model."""
         if self._spent is not None:
             self._spent = self._spent.add_release()
             self._write()
@@ -292,7 +290,7 @@ class _PrivacyLedger:
 
 
 def _build_runner(records: RunWriter, context: _LoopContext, to_run: range) -> Runner:
-    """Return what steps through the rounds, and writes checkpoints as the settings say."""
+    """Return the runner of the rounds, with the settings' interval between checkpoints."""
     settings, strategy, grid = context.settings, context.strategy, context.grid.inner
     record = partial(
         build_round_record,
@@ -316,29 +314,33 @@ def _build_runner(records: RunWriter, context: _LoopContext, to_run: range) -> R
 def _run_round(
     context: _LoopContext, arrays: ArrayRecord, server_round: int
 ) -> tuple[_Evaluations, ArrayRecord, _Evaluations]:
-    """Train, combine and evaluate once.
+    """Train, aggregate and evaluate once.
 
-    Returns the evaluations of the first model where F(w_0) had to be measured, the new model, and
-    the evaluations of the mean of the models that clients start from where there is one.
+    Returns
+    -------
+    tuple
+        The evaluations of the initial model, empty unless the round needs F(w_0); the new model;
+        the evaluations of the mean start model, empty if the strategy has none.
     """
     grid, strategy = context.grid, context.strategy
     initial = strategy.evaluate_initial(arrays, grid)
     messages = strategy.configure_train(server_round, arrays, ConfigRecord(), grid)
     timeout = strategy.communication.reply_timeout
     replies = grid.send_and_receive(messages, timeout=timeout)
-    combined, _ = strategy.aggregate_train(server_round, replies)
+    aggregated, _ = strategy.aggregate_train(server_round, replies)
     context.release()
-    if combined is not None:
-        arrays = combined
+    if aggregated is not None:
+        arrays = aggregated
     due = strategy.communication.is_test_round(server_round)
     mean = strategy.compute_mean_start_model(arrays) if due else None
-    of_mean = () if mean is None else _evaluate(context, mean, server_round)
-    _evaluate(context, arrays, server_round)  # last: what is told of it goes on to the next round
-    return initial, arrays, of_mean
+    mean_evaluations = () if mean is None else _evaluate(context, mean, server_round)
+    # Last, because its objective is broadcast in the next round.
+    _evaluate(context, arrays, server_round)
+    return initial, arrays, mean_evaluations
 
 
 def _evaluate(context: _LoopContext, arrays: ArrayRecord, server_round: int) -> _Evaluations:
-    """Return what the clients measure of a model after a round, nothing if that is not due."""
+    """Return the clients' evaluations of a model after a round, empty if none is due."""
     strategy, grid = context.strategy, context.grid
     messages = strategy.configure_evaluate(server_round, arrays, ConfigRecord(), grid)
     timeout = strategy.communication.reply_timeout

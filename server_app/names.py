@@ -1,4 +1,4 @@
-"""Strategies and settings as people read them, for tables, charts and sentences."""
+"""Format strategies and settings for readers of tables, charts and sentences."""
 
 import re
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ SETTING_NAMES = {
     "strategy.server_lr": "server rate",
     "strategy.cutoff": "K",
 }
-"""Settings whose last part alone would not say what they are."""
+"""The names of settings whose key does not say enough."""
 
 SCHEDULE_NAMES = {
     "constant": "constant epsilon",
@@ -31,20 +31,20 @@ AVAILABILITY_NAMES = {
     "markov": "Markov",
 }
 SELF_EXPLANATORY_KEYS = ("strategy.selection", "strategy.weighting", "strategy.name")
-"""Settings whose value says everything."""
+"""Settings whose value is shown without the name."""
 
 HALF = 0.5
 
 
 def method_title(strategy: str) -> str:
-    """Return a strategy's name, such as "FedALIGN"."""
+    """Return a strategy's title, such as "FedALIGN"."""
     return NAMED_STRATEGIES[strategy].title if strategy in NAMED_STRATEGIES else sanitize(strategy)
 
 
 def get_setting_name(key: str) -> str:
     """Return a setting's name, such as "client rate" for client.lr.
 
-    An option is called as its group: "availability" for availability.name.
+    An option has the name of its group: "availability" for availability.name.
     """
     group, _, name = key.rpartition(".")
     if name == "name" and group:
@@ -53,26 +53,22 @@ def get_setting_name(key: str) -> str:
 
 
 def format_setting(override: str, settings: Mapping[str, object] | None = None) -> str:
-    """Return a setting with its value: "client.lr=0.05" is "client rate 0.05".
+    """Return a setting's name and value: "client.lr=0.05" becomes "client rate 0.05".
 
     Parameters
     ----------
     override : str
         ``key=value``.
     settings : mapping, optional
-        All settings, by dotted key, where a word depends on another one.
+        All settings by dotted key, for values whose text depends on another setting.
     """
     key, _, value = override.lstrip("+").partition("=")
-    spoken = format_value(key, value, settings)
-    return (
-        spoken
-        if _is_self_explanatory(key, value)
-        else sanitize(f"{get_setting_name(key)} {spoken}")
-    )
+    text = format_value(key, value, settings)
+    return text if _is_self_explanatory(key, value) else sanitize(f"{get_setting_name(key)} {text}")
 
 
 def format_value(key: str, value: str, settings: Mapping[str, object] | None = None) -> str:
-    """Return a setting's value alone, as it stands on an axis; see ``setting_words``."""
+    """Return a setting's value, such as for an axis label; see ``format_setting``."""
     if key == "strategy.epsilon_schedule" and value in SCHEDULE_NAMES:
         return SCHEDULE_NAMES[value] + (_format_step(settings or {}) if value == "step" else "")
     if key == "availability.name":
@@ -93,7 +89,7 @@ def _is_self_explanatory(key: str, value: str) -> bool:
 
 
 def _format_step(settings: Mapping[str, object]) -> str:
-    """Return after which part of the rounds epsilon falls to 0, empty if that is not known."""
+    """Return after which fraction of the rounds epsilon falls to 0; empty if unknown."""
     fraction = settings.get("strategy.epsilon_step_fraction")
     if not isinstance(fraction, float):
         return ""
@@ -101,5 +97,5 @@ def _format_step(settings: Mapping[str, object]) -> str:
 
 
 def to_slug(text: str) -> str:
-    """Return a text as part of a file name or an address: letters, figures and single hyphens."""
+    """Convert a text for a file name or a URL: letters, digits and single hyphens."""
     return "-".join(re.findall(r"[^\W_]+", text))

@@ -1,6 +1,6 @@
-"""Read which public key each client's node has.
+"""Read the public key of each client's node.
 
-One line for each client or each node, as in OpenSSH's ``allowed_signers``::
+The file has one line for each client or each node, as in OpenSSH's ``allowed_signers``::
 
     # clients  key type             key          comment
     0          ecdsa-sha2-nistp384  AAAAE2VjZ... hospital-a
@@ -25,21 +25,20 @@ def read_node_keys(path: str, num_clients: int) -> ClientsByKey:
     Raises
     ------
     SettingsError
-        If there is no such file, or it is not one line for each of the clients; the message has
-        the line's number.
+        If there is no such file, or it does not list each client once. The message names the line.
     """
-    where = Path(path).expanduser().absolute()
+    file = Path(path).expanduser().absolute()
     try:
-        lines = where.read_text(encoding="utf-8").splitlines()
-        clients_of: dict[str, frozenset[int]] = {}
+        lines = file.read_text(encoding="utf-8").splitlines()
+        clients_by_key: dict[str, frozenset[int]] = {}
         for client, key in _parse_entries(lines, num_clients):
-            clients_of[key] = clients_of.get(key, frozenset()) | {client}
+            clients_by_key[key] = clients_by_key.get(key, frozenset()) | {client}
     except (OSError, ValueError) as error:
         raise SettingsError(
             "engine.node_keys must be a file with lines of client ids and OpenSSH public keys, "
-            f"each of the {num_clients} clients once, got {where}: {error}"
+            f"each of the {num_clients} clients once, got {file}: {error}"
         ) from None
-    return clients_of
+    return clients_by_key
 
 
 def _parse_entries(lines: Iterable[str], num_clients: int) -> Iterable[tuple[int, str]]:
@@ -49,7 +48,7 @@ def _parse_entries(lines: Iterable[str], num_clients: int) -> Iterable[tuple[int
         if not ids or ids.startswith("#"):
             continue
         try:
-            found = compute_fingerprint(load_ssh_public_key(key.strip().encode()))
+            fingerprint = compute_fingerprint(load_ssh_public_key(key.strip().encode()))
         except (ValueError, UnsupportedAlgorithm):
             raise ValueError(f"line {number} has no OpenSSH public key") from None
         for text in ids.split(","):
@@ -61,6 +60,6 @@ def _parse_entries(lines: Iterable[str], num_clients: int) -> Iterable[tuple[int
             if client in seen:
                 raise ValueError(f"client {client} is in line {seen[client]} and line {number}")
             seen[client] = number
-            yield client, found
+            yield client, fingerprint
     if missing := sorted(set(range(num_clients)) - seen.keys()):
         raise ValueError(f"it lacks client {missing[0]}")

@@ -1,4 +1,4 @@
-"""The arithmetic of a run: what its manifest says of it, and whether ``resume`` may change it."""
+"""Record the arithmetic of a run in its manifest, and check it when the run resumes."""
 
 import shlex
 from collections.abc import Mapping
@@ -23,16 +23,16 @@ from client_app.numerics import (
 from conf import ComposedConfig
 
 _EARLIER_KEYS = ("version", "way", "device", "instructions")
-"""What a manifest says of the arithmetic of earlier rounds."""
+"""The manifest's keys for the arithmetic of earlier rounds."""
 
 
 def detect_numerics(
     composed: ComposedConfig, data: FederatedData, *, in_process: bool, device: str | None = None
 ) -> NumericsInfo:
-    """Return the arithmetic of a run that begins or goes on now.
+    """Return the arithmetic of a run that starts or resumes now.
 
-    Where clients are elsewhere, ``device`` is what ``client.device=auto`` is there. If nobody
-    knows, device and, unless all devices train the model alike, way are unknown.
+    For clients in other processes, ``device`` is their device for ``client.device=auto``. If it is
+    unknown, so is the training mode, unless the mode is the same on all devices.
     """
     client = composed.settings.client
     if client.device != "auto":
@@ -40,23 +40,23 @@ def detect_numerics(
     elif in_process:
         device = resolve_device("auto").type
     model, task = build_trained_model(composed.settings, data), build_task(composed.settings, data)
-    way = find_training_mode(model, task, client.batching, device)
-    if way is None and in_process:
-        way = _detect_mode(composed, data)
-    compiled = client.compile and way in (BATCHED_AUTOGRAD, SEQUENTIAL_AUTOGRAD)
-    here = in_process and device == "cpu"
-    instructions = torch.backends.cpu.get_cpu_capability() if here else None
+    mode = find_training_mode(model, task, client.batching, device)
+    if mode is None and in_process:
+        mode = _detect_mode(composed, data)
+    compiled = client.compile and mode in (BATCHED_AUTOGRAD, SEQUENTIAL_AUTOGRAD)
+    on_this_cpu = in_process and device == "cpu"
+    instructions = torch.backends.cpu.get_cpu_capability() if on_this_cpu else None
     return NumericsInfo(
-        way, device, client.threads_per_op, compiled=compiled, instructions=instructions
+        mode, device, client.threads_per_op, compiled=compiled, instructions=instructions
     )
 
 
 def _detect_mode(composed: ComposedConfig, data: FederatedData) -> str | None:
-    """Return how the clients of this process train where only a trial tells."""
+    """Return the training mode of this process's clients by a trial; None if the trial fails."""
     try:
         node = get_node(composed.run_config)
         node.load_clients(range(data.num_clients))
-    except Exception:  # no GPU, or a client's data: the clients will say so themselves
+    except Exception:  # no GPU, or damaged data: the clients report the error themselves
         return None
     return node.trainer.mode
 
@@ -64,99 +64,101 @@ def _detect_mode(composed: ComposedConfig, data: FederatedData) -> str | None:
 def build_manifest_entry(
     now: NumericsInfo, manifest: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return what the manifest says of a run's arithmetic.
+    """Return the manifest's entry for a run's arithmetic.
 
     Parameters
     ----------
-    now : Arithmetic
-        Of the rounds to come.
+    now : NumericsInfo
+        The arithmetic of the next rounds.
     manifest : mapping, optional
-        The manifest so far, of a run that goes on.
+        The manifest so far, if the run is resumed.
 
     Returns
     -------
     dict
-        The fields of ``now``; ``same_bits``; and ``earlier``: version, way, device and instructions
-        of earlier rounds, where they were others. Such a run promises no bits.
+        The fields of ``now``; ``same_bits``; and ``earlier``, a list with version, way, device and
+        instructions of earlier rounds that differ. With such rounds ``same_bits`` is False.
     """
     earlier: list[Any] = []
     same_bits = now.same_bits
     if manifest is not None:
-        known = _read_numerics(manifest)
-        earlier = [*known["earlier"]]
-        moved = _is_change(known["device"], now.device) or _is_change(
-            known["instructions"], now.instructions
+        recorded = _read_numerics(manifest)
+        earlier = [*recorded["earlier"]]
+        has_moved = _is_change(recorded["device"], now.device) or _is_change(
+            recorded["instructions"], now.instructions
         )
-        if moved or _has_changed(known, now):
-            earlier.append({key: known[key] for key in _EARLIER_KEYS})
-        same_bits = None if known.get("same_bits") is None else same_bits
+        if has_moved or _has_changed(recorded, now):
+            earlier.append({key: recorded[key] for key in _EARLIER_KEYS})
+        same_bits = None if recorded.get("same_bits") is None else same_bits
     return {**asdict(now), "same_bits": False if earlier else same_bits, "earlier": earlier}
 
 
 def check_numerics(run: Path, manifest: Mapping[str, Any], now: NumericsInfo, allowed: str) -> None:
-    """Refuse to go on with a run by another arithmetic than it has had, unless that is said.
+    """Refuse to resume a run with a changed arithmetic, unless the settings allow the change.
 
     Parameters
     ----------
     run : Path
-        The run's directory.
+        The run's directory, for the message.
     manifest : mapping
-        Its manifest.
-    now : Arithmetic
-        Of the rounds to come.
+        The run's manifest.
+    now : NumericsInfo
+        The arithmetic of the next rounds.
     allowed : str
         ``engine.on_numerics_change``.
 
     Raises
     ------
     SettingsError
-        With both versions and ways, and what to type.
+        If the arithmetic has changed and ``allowed`` is "same". The message names both versions and
+        training modes, and the command to type.
     """
-    known = _read_numerics(manifest)
-    if allowed == "same" and _has_changed(known, now):
+    recorded = _read_numerics(manifest)
+    if allowed == "same" and _has_changed(recorded, now):
+        command = shlex.join(["fedquorum", f"resume={run}", "engine.on_numerics_change=any"])
         raise SettingsError(
-            f"engine.on_numerics_change must be any to resume a run of {_format_numerics(known)} by "
-            f"{_format_numerics(asdict(now))}, which rounds otherwise, got same; to resume it all the same: "
-            + shlex.join(["fedquorum", f"resume={run}", "engine.on_numerics_change=any"])
+            "engine.on_numerics_change must be any to resume a run of "
+            f"{_format_numerics(recorded)} by {_format_numerics(asdict(now))}, which rounds "
+            f"otherwise, got same; to resume it all the same: {command}"
         )
 
 
 def _read_numerics(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a manifest says of the arithmetic so far.
+    """Return a manifest's entry for the arithmetic so far.
 
     Raises
     ------
     RunError
-        If it says other things than one does.
+        If the entry is malformed.
     """
-    known: dict[str, Any] = {
+    recorded: dict[str, Any] = {
         **dict.fromkeys(_EARLIER_KEYS),
         "earlier": [],
         **manifest["arithmetic"],
     }
-    texts = (known["way"], known["device"], known["instructions"])
+    texts = (recorded["way"], recorded["device"], recorded["instructions"])
     if (
-        not isinstance(known["version"], int)
+        not isinstance(recorded["version"], int)
         or not all(text is None or isinstance(text, str) for text in texts)
-        or not isinstance(known["earlier"], list)
+        or not isinstance(recorded["earlier"], list)
     ):
         raise RunError(
             "the manifest's arithmetic must have a version, and its way, device and instructions "
             "must be texts or null, got "
             f"{sanitize(manifest['arithmetic'])}"
         )
-    return known
+    return recorded
 
 
-def _has_changed(known: Mapping[str, Any], now: NumericsInfo) -> bool:
-    return known["version"] != now.version or _is_change(known["way"], now.way)
+def _has_changed(recorded: Mapping[str, Any], now: NumericsInfo) -> bool:
+    return recorded["version"] != now.version or _is_change(recorded["way"], now.way)
 
 
 def _is_change(before: str | None, now: str | None) -> bool:
-    """Say whether two that are known differ."""
+    """Say whether two values differ; an unknown value, None, is no change."""
     return None not in (before, now) and before != now
 
 
 def _format_numerics(numerics: Mapping[str, Any]) -> str:
-    way = numerics["way"] or "way not known"
-    return f"arithmetic {numerics['version']} ({way})"
+    mode = numerics["way"] or "way not known"
+    return f"arithmetic {numerics['version']} ({mode})"

@@ -1,10 +1,10 @@
 """Make a run private: build the mechanism from its settings, and account for its releases.
 
-``fedquorum.privacy`` is the mechanism, docs/privacy.md says what is sent, noised and accounted.
-Each round is one release with the noise multiplier of the settings, whatever came back. The
-accountant is Google's dp-accounting. No release is amplified by sampling: which clients a round
-asks follows from the run's seed, which every client knows, and whether a client is available
-nobody draws.
+``fedquorum.privacy`` implements the mechanism; docs/privacy.md describes the data that is sent,
+noised and accounted. Each round is one release with the noise multiplier of the settings, whichever
+clients reply. The accountant is Google's dp-accounting. No release is amplified by sampling,
+because every client knows the run's seed, which determines the selected clients, and because
+availability is not sampled.
 """
 
 import math
@@ -41,14 +41,13 @@ def build_mechanism(settings: PrivacySettings, num_clients: int) -> GaussianMech
     Parameters
     ----------
     settings : PrivacySettings
-        Which kind, and how much noise.
     num_clients : int
-        N, of which the noise of a count is a fraction by default.
+        N. The noise of the clipped count has a standard deviation of N / 20 by default.
 
     Raises
     ------
     SettingsError
-        If the noise cannot be as the settings say.
+        If a parameter of the mechanism is not allowed.
     """
     try:
         return _build_mechanism(settings, num_clients)
@@ -64,13 +63,13 @@ def _build_mechanism(settings: PrivacySettings, num_clients: int) -> GaussianMec
         )
     if isinstance(settings, AdaptiveClippingSettings):
         default = num_clients / 20 if settings.noise_multiplier > 0 else 0.0
-        moving = AdaptiveClippingNorm(
+        adaptive_norm = AdaptiveClippingNorm(
             settings.target_quantile,
             settings.clip_norm_lr,
             default if settings.clipped_count_stddev is None else settings.clipped_count_stddev,
         )
         return GaussianMechanism(
-            settings.noise_multiplier, settings.initial_clipping_norm, moving, clients_clip
+            settings.noise_multiplier, settings.initial_clipping_norm, adaptive_norm, clients_clip
         )
     return None
 
@@ -86,9 +85,9 @@ class PrivacySpent:
     noise_multiplier : float
         z, of each release.
     delta : float
-        What epsilon is for.
+        The delta for which ``epsilon`` is computed.
     releases : int
-        How many there were, those repeated after an interruption included.
+        Number of releases, including those repeated after an interruption.
     """
 
     mechanism: str
@@ -100,9 +99,9 @@ class PrivacySpent:
     def epsilon(self) -> float:
         """The smallest epsilon for which the run is (epsilon, delta)-differentially private.
 
-        T releases of a Gaussian mechanism with noise multiplier z are one with z / sqrt(T), whose
-        epsilon is known exactly: Balle and Wang, "Improving the Gaussian Mechanism for Differential
-        Privacy", ICML 2018.
+        T releases of a Gaussian mechanism with noise multiplier z equal one release with
+        z / sqrt(T), whose epsilon is known exactly: Balle and Wang, "Improving the Gaussian
+        Mechanism for Differential Privacy", ICML 2018.
         """
         from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
 
@@ -116,13 +115,13 @@ class PrivacySpent:
         return replace(self, releases=self.releases + 1)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the manifest's entry; an infinite epsilon is the word ``inf``."""
+        """Return the manifest's entry, with an infinite epsilon as the string ``inf``."""
         epsilon = self.epsilon
         return {
             **asdict(self),
             "epsilon": epsilon if math.isfinite(epsilon) else "inf",
             "neighbours": NEIGHBOR_RELATION,
-            "sampling_rate": 1.0,  # as accounted: no sampling amplifies
+            "sampling_rate": 1.0,  # for the accountant: no amplification by sampling
             "accountant": _get_accountant(),
         }
 
@@ -135,18 +134,17 @@ def _get_accountant() -> str:
 def compute_privacy_spent(
     settings: PrivacySettings, num_clients: int, manifest: Mapping[str, Any], *, rounds: int
 ) -> PrivacySpent | None:
-    """Return a run's cost when it begins or resumes; None if it is not private.
+    """Return a run's privacy cost when it starts or resumes; None if it is not private.
 
     Parameters
     ----------
     settings : PrivacySettings
-        The run's.
     num_clients : int
-        N, from which delta follows by default.
+        N. By default delta is min(1e-5, N ** -1.1).
     manifest : mapping
-        That of the run that goes on, empty for a new one.
+        The manifest of the resumed run; empty for a new run.
     rounds : int
-        How many rounds there are in the checkpoint that it goes on from.
+        Number of rounds in the checkpoint that the run resumes from.
 
     Raises
     ------
@@ -155,9 +153,9 @@ def compute_privacy_spent(
     """
     if not isinstance(settings, ClippingSettings):
         return None
-    before = manifest.get("privacy", {})
-    releases: Any = before.get("releases") if isinstance(before, Mapping) else before
-    if rounds == 0 and before == {}:
+    entry = manifest.get("privacy", {})
+    releases: Any = entry.get("releases") if isinstance(entry, Mapping) else entry
+    if rounds == 0 and entry == {}:
         releases = 0
     if not Interval(low=rounds, integer=True).contains(releases):
         raise RunError(
@@ -171,14 +169,12 @@ def compute_privacy_spent(
 
 
 def check_private_model(settings: PrivacySettings, model: NamedArrays) -> None:
-    """Raise SettingsError if the model cannot be private, or nothing can account for it.
+    """Check that a private run's initial model can be noised and that the accountant is installed.
 
-    Parameters
-    ----------
-    settings : PrivacySettings
-        The run's.
-    model : dict of array
-        The first model.
+    Raises
+    ------
+    SettingsError
+        If the model cannot be private, or dp-accounting is missing.
     """
     if settings.name == "none":
         return
@@ -188,6 +184,6 @@ def check_private_model(settings: PrivacySettings, model: NamedArrays) -> None:
         raise SettingsError(f"privacy must be none ({error.reason}), got {settings.name}") from None
     if find_spec(ACCOUNTANT_PACKAGE.replace("-", "_")) is None:
         raise SettingsError(
-            f"privacy must be none where {ACCOUNTANT_PACKAGE} is not installed, which computes epsilon "
-            f"(pip install {ACCOUNTANT_PACKAGE}), got {settings.name}"
+            f"privacy must be none where {ACCOUNTANT_PACKAGE} is not installed, which computes "
+            f"epsilon (pip install {ACCOUNTANT_PACKAGE}), got {settings.name}"
         )

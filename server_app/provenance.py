@@ -1,4 +1,4 @@
-"""Which code this is: the app's own folder, its commit, and the packages it stands on."""
+"""Identify the code of a run: the app's folder, its commit, and the packages it needs."""
 
 import hashlib
 import platform
@@ -13,7 +13,7 @@ PACKAGES = ("flwr", "torch", "numpy", "hydra-core", "ray", "torchvision", "flwr-
 CODE_PATHS = ("strategies", "client_app", "server_app", "conf", "hydra_plugins", "pyproject.toml")
 APP_PACKAGES = ("client_app", "server_app", "conf")
 SOURCE_ROOT = Path(__file__).resolve().parents[1]
-"""A checkout, or the folder of a bundle that Flower installed, which carries the bundle's hash."""
+"""A checkout, or the folder of a bundle that Flower installed; its name holds the bundle's hash."""
 
 
 def collect_code_facts() -> dict[str, str | None]:
@@ -26,17 +26,17 @@ def collect_code_facts() -> dict[str, str | None]:
 
 
 def check_same_code(expected: Mapping[str, str | None]) -> None:
-    """Refuse to work for a process with other code.
+    """Compare the code of this process with the code of another one.
 
     Parameters
     ----------
     expected : mapping
-        The other process's ``collect_code_facts``.
+        The result of ``collect_code_facts`` in the other process.
 
     Raises
     ------
     RunError
-        If they differ, with the first difference.
+        If a fact differs; the message names the first one.
     """
     for name, found in collect_code_facts().items():
         if found != expected.get(name):

@@ -21,7 +21,7 @@ RESUME_PREFIXES = (
     "engine.trust_code=",
     "engine.stop_after_round=",
 )
-"""Words that are meant for one interruption, and not for the next one."""
+"""Prefixes of the overrides that hold for one resumption only, and are not recorded."""
 
 
 def create_run_writer(
@@ -34,24 +34,24 @@ def create_run_writer(
     data: Mapping[str, Any] | None = None,
     resumed: Checkpoint | None = None,
 ) -> RunWriter:
-    """Return the records of a run, to be used as a context manager.
+    """Create the writer of a run's records, a context manager.
 
     Parameters
     ----------
     directory : Path
-        Where to write; see ``RunWriter``.
-    composed : Composed
+        The run's directory; see ``RunWriter``.
+    composed : ComposedConfig
         The run's settings.
-    rules : Rules
+    rules : RuleSet
         The strategy's rules, for the bound on their regret.
     engine : str
         ``in-process``, ``ray`` or ``flower``, for the manifest.
     arithmetic : mapping, optional
-        What the manifest says of the clients' arithmetic, see ``server_app.numerics``.
+        The manifest's entry for the clients' arithmetic; see ``server_app.numerics``.
     data : mapping, optional
-        What the manifest says of the data, see ``client_app.data.summary``.
+        The manifest's entry for the data; see ``client_app.data.summary``.
     resumed : Checkpoint, optional
-        Go on with the run in ``directory`` from there.
+        The checkpoint from which the run in ``directory`` resumes.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def create_run_writer(
 
 
 def drop_resume_settings(settings: Settings) -> Settings:
-    """Return the settings of a run that nobody interrupted."""
+    """Reset the settings that hold for one resumption only."""
     engine = replace(
         settings.engine, on_numerics_change="same", trust_code=False, stop_after_round=None
     )
@@ -85,7 +85,7 @@ def _build_run_info(
     return RunInfo(
         experiment=composed.experiment,
         overrides=tuple(
-            word for word in composed.overrides if not word.startswith(RESUME_PREFIXES)
+            item for item in composed.overrides if not item.startswith(RESUME_PREFIXES)
         ),
         strategy=settings.strategy.name,
         seed=settings.seed,

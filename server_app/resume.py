@@ -1,9 +1,10 @@
-"""Resume a run for ``resume=DIR``: its words, and the settings that may change.
+"""Resume a run with ``resume=DIR``: merge its overrides, and check which settings change.
 
-The directory may be from anybody. What its records name is composed, but code is not imported and
-no other machine is connected to unless the command line says so itself.
+The directory may come from an untrusted source. The settings in its records are composed, but code
+is imported and another machine is connected to only if the command line itself names them.
 
-Every command line passes here, so what reads records is imported when a run is resumed.
+Every command line passes through this module. The modules that read records are therefore imported
+only when a run is resumed.
 """
 
 import re
@@ -34,10 +35,10 @@ if TYPE_CHECKING:
     from fedquorum.records.checkpoint import Checkpoint
 
 _RUN_GROUPS = {"experiment", *GROUPS, *PARTS} - {"engine", "tracker"}
-"""The words that say what is run, and not where."""
+"""The groups of settings that define what is run, not where."""
 
 _REMOTE_ADDRESS = re.compile(r"://|:\d+$")
-"""What the address of another machine has, and the path of a file has not."""
+"""Matches the address of another machine, but no file path."""
 
 _DEADLINE_KEYS = (
     "engine.quorum",
@@ -45,26 +46,26 @@ _DEADLINE_KEYS = (
     "engine.grace_seconds",
     "engine.round_timeout",
 )
-"""What tells who is in time, which a virtual clock makes part of the result."""
+"""The settings that decide which replies are in time; they change the result of a virtual clock."""
 
 
 def merge_resumed_overrides(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Return the words of a command line, with those of the run that ``resume=DIR`` names.
+    """Merge a command line's overrides with those of the run that ``resume=DIR`` names.
 
-    What is said again wins over what was said then, and is compared with it later. Without
-    ``resume`` the words are returned as they are.
+    Overrides given again replace the recorded ones, and are compared with them later. Without
+    ``resume`` the overrides are returned unchanged.
 
-    Where DIR is a folder without a run, nothing was done yet: the words say what starts in it, or,
-    where they choose no option, those of the settings that a killed start left there.
+    If DIR is a folder without a run, the run starts there with the overrides given. If these choose
+    no option, it starts with the settings that a killed start left in DIR.
 
     Raises
     ------
     RunError
-        If there is no folder DIR, if nothing says what is to start in it, or in a sweep.
+        If there is no folder DIR, if no settings say what to start in it, or in a sweep.
     SettingsError
-        If the run's records name what only ``engine.trust_code=true`` takes from them.
+        If only the run's records name code or another machine, without ``engine.trust_code=true``.
     """
-    given = [word for word in overrides if word.startswith("resume=")]
+    given = [override for override in overrides if override.startswith("resume=")]
     value = _parse_directory(given[-1]) if given else "null"
     if value == "null":
         return tuple(overrides)
@@ -76,22 +77,22 @@ def merge_resumed_overrides(overrides: Sequence[str]) -> tuple[str, ...]:
             "with hydra.sweep.dir=FOLDER"
         )
     run = Path(value).expanduser().absolute()
-    again = {_get_key(word) for word in overrides}
-    before = _read_previous_overrides(run, again)
-    place = quote(str(run))
-    together = (
-        *(word for word in before if _get_key(word) not in again),
-        *(word for word in overrides if not word.startswith("resume=")),
-        f"resume={place}",
-        f"hydra.run.dir={place}",
+    given_keys = {_get_key(override) for override in overrides}
+    previous = _read_previous_overrides(run, given_keys)
+    folder = quote(str(run))
+    merged = (
+        *(override for override in previous if _get_key(override) not in given_keys),
+        *(override for override in overrides if not override.startswith("resume=")),
+        f"resume={folder}",
+        f"hydra.run.dir={folder}",
     )
     if not _has_trust_override(overrides):
-        _check_trusted(together, again, run)
-    return together
+        _check_trusted(merged, given_keys, run)
+    return merged
 
 
 def _read_previous_overrides(run: Path, given_keys: set[str]) -> tuple[str, ...]:
-    """Return the words of the run in a folder, or of the one that starts in it."""
+    """Return the overrides of the run in a folder, or of the run that starts in it."""
     from fedquorum.records.run_dir import can_start_run
     from fedquorum.records.safe_files import SafeRunDir
 
@@ -116,19 +117,19 @@ def _read_previous_overrides(run: Path, given_keys: set[str]) -> tuple[str, ...]
 
 
 def _parse_directory(override: str) -> str:
-    """Return the value of ``resume``, which need not be quoted as others whatever it contains."""
+    """Return the value of ``resume``; unlike other values, it needs no quotes."""
     value = override.partition("=")[2]
     return str(parse_override(override).value()) if value.startswith(("'", '"')) else value
 
 
 def _has_trust_override(overrides: Sequence[str]) -> bool:
-    given = [word for word in overrides if _get_key(word) == "engine.trust_code"]
+    given = [override for override in overrides if _get_key(override) == "engine.trust_code"]
     return bool(given) and parse_override(given[-1]).value() is True
 
 
 def _check_trusted(overrides: Sequence[str], given_keys: set[str], run: Path) -> None:
-    """Refuse what only the records name, and what would run code or connect elsewhere."""
-    composed = compose_overrides(tuple(word for word in overrides if not word.startswith("-")))
+    """Refuse settings from the records alone that would run code or connect elsewhere."""
+    composed = compose_overrides(tuple(item for item in overrides if not item.startswith("-")))
     for key, value in find_external_settings(composed.settings).items():
         if key not in given_keys:
             command = shlex.join(["fedquorum", f"resume={run}", "engine.trust_code=true"])
@@ -140,15 +141,17 @@ def _check_trusted(overrides: Sequence[str], given_keys: set[str], run: Path) ->
 
 
 def find_external_settings(settings: Settings) -> dict[str, str]:
-    """Return the settings that import code or connect to a machine of their choice, by key."""
-    places = {
+    """Return the settings that import code or connect to another machine, by key."""
+    addresses = {
         "engine.address": settings.engine.address,
         "tracker.uri": getattr(settings.tracker, "uri", None),
     }
-    elsewhere = {
-        key: place for key, place in places.items() if place and _REMOTE_ADDRESS.search(place)
+    remote = {
+        key: address
+        for key, address in addresses.items()
+        if address and _REMOTE_ADDRESS.search(address)
     }
-    return {**list_imported_code(settings), **elsewhere}
+    return {**list_imported_code(settings), **remote}
 
 
 def read_resumed_manifest(run: Path) -> dict[str, Any]:
@@ -157,7 +160,7 @@ def read_resumed_manifest(run: Path) -> dict[str, Any]:
     Raises
     ------
     RunError
-        If there is none.
+        If the folder has no manifest, or a damaged one.
     """
     from fedquorum.records.reader import explain_not_a_run, read_manifest
 
@@ -172,7 +175,7 @@ def read_resumed_manifest(run: Path) -> dict[str, Any]:
 def can_resume(settings: Settings) -> bool:
     """Say whether a run with these settings can resume from its checkpoints.
 
-    With engine=flower the models that clients keep are lost with the run.
+    With engine=flower the models that clients store are lost with the run.
     """
     return settings.engine.name != "flower" or not rules_from_settings(settings).trains_local_models
 
@@ -183,18 +186,20 @@ def check_resumable(checkpoint: "Checkpoint", settings: Settings) -> None:
     Raises
     ------
     SettingsError
-        For the first setting that is another one.
+        For the first setting that has changed and must not.
     """
     from fedquorum.records.checkpoint import check_unchanged
 
-    now = flatten_settings(asdict(settings))
-    free: tuple[str, ...] = CHANGEABLE_PREFIXES
+    current = flatten_settings(asdict(settings))
+    changeable: tuple[str, ...] = CHANGEABLE_PREFIXES
     if settings.response_time.name != "none":
-        free = tuple(
-            key for key in now if key.startswith(CHANGEABLE_PREFIXES) and key not in _DEADLINE_KEYS
+        changeable = tuple(
+            key
+            for key in current
+            if key.startswith(CHANGEABLE_PREFIXES) and key not in _DEADLINE_KEYS
         )
     try:
-        check_unchanged(checkpoint.settings, now, changeable_prefixes=free)
+        check_unchanged(checkpoint.settings, current, changeable_prefixes=changeable)
     except RunError as error:
         raise SettingsError(f"{error} (resume={settings.resume})") from None
 

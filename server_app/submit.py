@@ -1,7 +1,6 @@
-"""``engine=flower``: the same job by ``flwr run``, with its true status.
+"""Run a job with ``flwr run``, for ``engine=flower``.
 
-``flwr run --stream`` exits with 0 also when the run died, so the status comes from
-``flwr list``.
+``flwr run --stream`` exits with 0 even if the run died, so the status comes from ``flwr list``.
 """
 
 import json
@@ -30,16 +29,16 @@ from server_app.provenance import SOURCE_ROOT
 
 COMPLETED_STATUS = "finished:completed"
 SUPERLINK_ENV = {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1"}
-"""For the SuperLink that ``flwr run`` starts here, where this app runs already."""
+"""The environment of a SuperLink that ``flwr run`` starts: this one has all dependencies."""
 
-STOP_SECONDS = 30.0  # for the ServerApp to write its records when the run is stopped
+STOP_SECONDS = 30.0  # time for the ServerApp to write its records when the run is stopped
 
 
 def submit_job(composed: ComposedConfig, output_dir: str) -> None:
     """Run the job with Flower's local SuperLink, or that of ``engine.superlink``, and wait for it.
 
-    The SuperLink keeps the working directory and environment of whoever started it, so paths
-    travel as absolute ones.
+    A SuperLink runs in the working directory and environment of the process that started it, so
+    paths are sent as absolute ones.
 
     Raises
     ------
@@ -48,7 +47,7 @@ def submit_job(composed: ComposedConfig, output_dir: str) -> None:
     SettingsError
         If there is no Ray cluster at the environment's RAY_ADDRESS.
     KeyboardInterrupt
-        If it was interrupted; the Flower run is stopped then.
+        If the job was interrupted, after stopping the Flower run.
     """
     flwr, settings = _find_flwr(), composed.settings.engine
     if settings.superlink is None:
@@ -59,7 +58,7 @@ def submit_job(composed: ComposedConfig, output_dir: str) -> None:
     command = [flwr, "run", str(_find_app_folder()), *superlink, "--stream"]
     if settings.num_supernodes is not None:
         command += ["--federation-config", f"num-supernodes={settings.num_supernodes}"]
-    # In a file: of a word of the command line, flwr ends a value at the first quote in it.
+    # In a file, because flwr ends a value on its command line at the first quote.
     with tempfile.NamedTemporaryFile("w", suffix=".toml", encoding="utf-8") as file:
         for key, value in run_config.items():
             print(f"{key} = {json.dumps(value, ensure_ascii=False)}", file=file, flush=True)
@@ -75,12 +74,12 @@ def submit_job(composed: ComposedConfig, output_dir: str) -> None:
 
 
 def _find_flwr() -> str:
-    """Return the ``flwr`` of this environment, not another one that is first on the PATH."""
+    """Return the path of ``flwr``, if possible the one of this Python environment."""
     beside = Path(sys.executable).with_name("flwr")
-    found = str(beside) if beside.exists() else shutil.which("flwr")
-    if found is None:
+    path = str(beside) if beside.exists() else shutil.which("flwr")
+    if path is None:
         raise RunError("engine=flower needs Flower's command flwr on the PATH, which has none")
-    return found
+    return path
 
 
 def _find_app_folder() -> Path:
@@ -93,7 +92,7 @@ def _find_app_folder() -> Path:
 
 
 def make_paths_absolute(composed: ComposedConfig) -> ComposedConfig:
-    """Return the settings as the job runs with them, wherever the SuperLink was started."""
+    """Return the settings with absolute paths, which do not depend on the working directory."""
     settings, paths = composed.settings, dict[str, str]()
     for group, key in (
         ("data", "root"),
@@ -105,31 +104,31 @@ def make_paths_absolute(composed: ComposedConfig) -> ComposedConfig:
         ("engine", "node_keys"),
         ("tracker", "uri"),
     ):
-        given = getattr(getattr(settings, group), key, None)
-        if given is not None and "://" not in given:
-            paths[f"{group}.{key}"] = str(Path(given).expanduser().absolute())
-    for place, requirement in collect_requirements(get_requirement_settings(settings)).items():
+        path = getattr(getattr(settings, group), key, None)
+        if path is not None and "://" not in path:
+            paths[f"{group}.{key}"] = str(Path(path).expanduser().absolute())
+    for key, requirement in collect_requirements(get_requirement_settings(settings)).items():
         if isinstance(requirement, str):
-            paths[place] = str(Path(requirement).expanduser().absolute())
+            paths[key] = str(Path(requirement).expanduser().absolute())
     data = settings.data
     if isinstance(data, HfSettings) and not Path(data.path).expanduser().is_dir():
         paths.pop("data.path", None)  # an id on Hugging Face's Hub
-    words = to_overrides(paths | dict(_list_custom_files(settings)))
-    return compose_settings(composed.experiment, shlex.join((*composed.overrides, *words)))
+    overrides = to_overrides(paths | dict(_list_custom_files(settings)))
+    return compose_settings(composed.experiment, shlex.join((*composed.overrides, *overrides)))
 
 
 def _list_custom_files(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield the settings that name a class in a file, with the file's absolute path."""
-    for place, node in {**get_rule_settings(settings), "model": settings.model}.items():
+    for group, node in {**get_rule_settings(settings), "model": settings.model}.items():
         file, colon, name = str(getattr(node, "path", "")).rpartition(":")
         if colon:
-            yield f"{place}.path", f"{Path(file).expanduser().absolute()}:{name}"
+            yield f"{group}.path", f"{Path(file).expanduser().absolute()}:{name}"
 
 
 def _follow(command: list[str], stop: Callable[[str], None]) -> str:
-    """Run ``flwr run``, pass its output on, and return the id of the run that it started.
+    """Run ``flwr run``, print its output, and return the id of the run that it started.
 
-    An interruption stops that run, which would go on otherwise.
+    An interruption calls ``stop``, because the run would otherwise continue.
     """
     with subprocess.Popen(
         command,
@@ -140,14 +139,14 @@ def _follow(command: list[str], stop: Callable[[str], None]) -> str:
             **SUPERLINK_ENV,
             **os.environ,
             "PYTHONUNBUFFERED": "1",
-        },  # lines come as they are written
-        start_new_session=True,  # Ctrl-C is for this process, which needs the run's id first
+        },
+        start_new_session=True,  # Ctrl-C reaches this process only, which needs the run's id first
     ) as process:
         output = _FlowerOutput(process.stdout or ())
         try:
             output.print_lines()
         except KeyboardInterrupt:
-            with suppress(OSError):  # such as nobody to tell; it is an interruption all the same
+            with suppress(OSError):  # such as a closed output; the interruption is still raised
                 output.print_lines(until_started=True)
                 if output.run_id:
                     stop(output.run_id)
@@ -161,14 +160,14 @@ def _follow(command: list[str], stop: Callable[[str], None]) -> str:
 
 
 class _FlowerOutput:
-    """The output of ``flwr run``, and the id of the run once it has been told."""
+    """The output of ``flwr run``, and the id of the run once it is printed."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines = lines
         self.run_id = ""
 
     def print_lines(self, *, until_started: bool = False) -> None:
-        """Print what comes, to the end or until there is a run."""
+        """Print the output, to its end or until the run has started."""
         if until_started and self.run_id:
             return
         for line in self._lines:
@@ -181,12 +180,12 @@ class _FlowerOutput:
 
 
 def _stop_run(command: list[str], run_id: str, output_dir: Path) -> None:
-    """Stop a run, and wait for its records to be complete."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
+    """Stop a run, and wait until its records are complete."""
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
         print(
-            f"fedquorum: the Flower run {run_id} goes on, flwr stop failed: "
-            f"{(done.stderr or done.stdout).strip()}",
+            f"fedquorum: the Flower run {run_id} is still running, flwr stop failed: "
+            f"{(result.stderr or result.stdout).strip()}",
             file=sys.stderr,
         )
         return
@@ -201,7 +200,7 @@ def _stop_run(command: list[str], run_id: str, output_dir: Path) -> None:
 
 def _get_status(command: list[str]) -> tuple[str, str]:
     with tempfile.TemporaryFile("w+") as errors:
-        found = subprocess.run(
+        result = subprocess.run(
             command,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -209,7 +208,7 @@ def _get_status(command: list[str]) -> tuple[str, str]:
             check=False,
         )
     try:
-        runs: list[dict[str, Any]] = json.loads(found.stdout)["runs"]
+        runs: list[dict[str, Any]] = json.loads(result.stdout)["runs"]
         return str(runs[0]["status"]), str(runs[0]["status-details"])
     except (ValueError, KeyError, IndexError):
-        return "unknown", found.stdout.strip()
+        return "unknown", result.stdout.strip()

@@ -30,9 +30,8 @@ def run_grid(config: DictConfig, launcher: Launcher, overrides: Sequence[Overrid
     config : DictConfig
         Hydra's settings of the sweep, without the settings of the jobs.
     launcher : Launcher
-        The launcher of the jobs.
     overrides : sequence of Override
-        The settings of the jobs, with one value or with several.
+        The settings of the jobs, each with one value or several.
 
     Raises
     ------
@@ -42,29 +41,29 @@ def run_grid(config: DictConfig, launcher: Launcher, overrides: Sequence[Overrid
         If not all jobs completed; the sweep has already reported them.
     """
     choices = [expand_sweep_override(override) for override in overrides]
-    swept = [len(words) > 1 for words in choices]
+    swept = [len(values) > 1 for values in choices]
     combinations = list(itertools.product(*choices))
     refuse_shared_errors(combinations)
     with Sweep(config, launcher).start() as sweep:
         jobs = []
-        for number, words in enumerate(combinations):
-            label = " ".join(itertools.compress(words, swept))
-            jobs.append(sweep.folder.get_job(words, label, number))
+        for number, combination in enumerate(combinations):
+            label = " ".join(itertools.compress(combination, swept))
+            jobs.append(sweep.folder.get_job(combination, label, number))
         sweep.run(jobs)
 
 
 def refuse_shared_errors(combinations: Sequence[tuple[str, ...]]) -> None:
-    """Report a mistake that all jobs share, such as a typo, once and before making a folder.
+    """Report an error that all jobs share, such as a typo, once and before creating a folder.
 
     Raises
     ------
     SettingsError
-        If no job's settings are allowed, all for the same reason.
+        If the settings of all jobs are refused for the same reason.
     """
     reasons = set()
-    for words in combinations:
+    for combination in combinations:
         try:
-            compose_overrides(words)
+            compose_overrides(combination)
         except SettingsError as error:
             reasons.add(str(error))
         else:
@@ -74,12 +73,12 @@ def refuse_shared_errors(combinations: Sequence[tuple[str, ...]]) -> None:
 
 
 def expand_sweep_override(override: Override) -> list[str]:
-    """Return the choices in a word of the command line: seed=1 and seed=2 for ``seed=1,2``.
+    """Expand an override to one per value: ``seed=1,2`` becomes seed=1 and seed=2.
 
     Raises
     ------
     SettingsError
-        For an interval, which has no end of values, and for a range without any.
+        For an interval, which has infinitely many values, and for an empty range.
     """
     if not override.is_sweep_override():
         return [str(override.input_line)]
@@ -89,23 +88,22 @@ def expand_sweep_override(override: Override) -> list[str]:
             f"{key} must be a list of values in a sweep, got {override.input_line} (type "
             f"{key}=A,B,C, or hydra/sweeper=optuna to search the interval)"
         )
-    words = [f"{key}={value}" for value in get_sweep_values(override)]
-    if not words:
+    expanded = [f"{key}={value}" for value in get_sweep_values(override)]
+    if not expanded:
         raise SettingsError(
             f"{key} must have at least one value in a sweep, got {override.input_line}"
         )
-    return words
+    return expanded
 
 
 class Sweep:
-    """A sweep in its folder. Run its jobs within ``start``.
+    """A sweep in its folder, whose jobs run within the context of ``start``.
 
     Parameters
     ----------
     config : DictConfig
         Hydra's settings of the sweep.
     launcher : Launcher
-        What runs the jobs.
 
     Raises
     ------

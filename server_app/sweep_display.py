@@ -1,6 +1,6 @@
-"""Show a sweep: live lines on a terminal, plain lines elsewhere.
+"""Display a sweep: live lines on a terminal, plain lines elsewhere.
 
-All of it is read from the jobs' folders, so it does not matter where the jobs run.
+The display reads the jobs' folders, so the jobs may run on any machine.
 """
 
 import json
@@ -40,17 +40,17 @@ class SweepDisplay:
     Parameters
     ----------
     console : Console
-        Where to; live lines where it is a terminal, otherwise a plain line for every job that
-        ends, and one at least every ten seconds.
+        The output. A terminal gets live lines; other outputs get a plain line whenever a job ends,
+        and at least every ten seconds.
     """
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._total = 0
         self.left: Callable[[], str] | None = None
-        """Says what is left, where a budget and no number of jobs ends them; None for a sweep."""
-        self._watched: list[_JobMonitor] = []
-        self._before = 0
+        """Formats the rest of a study's budget; None for a sweep, which has a number of jobs."""
+        self._monitors: list[_JobMonitor] = []
+        self._completed_before = 0
         self._started = self._last_line = time.monotonic()
         self._progress = Progress(
             TruncatedColumn("{task.description}"),
@@ -64,7 +64,7 @@ class SweepDisplay:
         )
         self._bar = self._progress.add_task("sweep", total=None, visible=False, state="")
         self._bars: dict[Job, TaskID] = {}
-        self._showing = threading.Lock()
+        self._refresh_lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -85,9 +85,12 @@ class SweepDisplay:
         self._progress.stop()
 
     def add(self, jobs: Sequence[Job], completed_before: int, total: int) -> None:
-        """Watch jobs that are to be run; ``completed_before`` others need not; of ``total``."""
-        self._watched = [*self._watched, *map(_JobMonitor, jobs)]
-        self._before += completed_before
+        """Watch jobs that will run.
+
+        ``completed_before`` is the number of jobs that need not run, ``total`` that of all jobs.
+        """
+        self._monitors = [*self._monitors, *map(_JobMonitor, jobs)]
+        self._completed_before += completed_before
         self._total = total
 
     def _watch(self) -> None:
@@ -95,17 +98,17 @@ class SweepDisplay:
             self.show()
 
     def show(self) -> None:
-        """Show how far the jobs are now."""
-        with self._showing:
+        """Show the current state of the jobs."""
+        with self._refresh_lock:
             self._refresh()
 
     def _refresh(self) -> None:
-        for watched in self._watched:
-            if watched.status not in FINAL_STATUSES:
-                watched.refresh()
-                if watched.status in FINAL_STATUSES:
-                    self._print_plain(f"{watched.job} {watched.outcome_text}")
-                self._show_bar(watched)
+        for monitor in self._monitors:
+            if monitor.status not in FINAL_STATUSES:
+                monitor.refresh()
+                if monitor.status in FINAL_STATUSES:
+                    self._print_plain(f"{monitor.job} {monitor.outcome_text}")
+                self._show_bar(monitor)
         self._progress.update(
             self._bar,
             description="study" if self.left else "sweep",
@@ -115,11 +118,11 @@ class SweepDisplay:
             state=self._format_summary(),
         )
         if time.monotonic() - self._last_line >= PLAIN_SECONDS:
-            running = [w for w in self._watched if w.status == "running"]
-            rounds = [f"job {w.job.number} round {w.round}/{w.job.rounds}" for w in running]
-            words = "  ".join((self._format_summary(), *rounds)).strip()
-            if words and (running or not self.left):
-                self._print_plain(words)
+            running = [m for m in self._monitors if m.status == "running"]
+            rounds = [f"job {m.job.number} round {m.round}/{m.job.rounds}" for m in running]
+            text = "  ".join((self._format_summary(), *rounds)).strip()
+            if text and (running or not self.left):
+                self._print_plain(text)
 
     def _show_bar(self, monitor: "_JobMonitor") -> None:
         job = monitor.job
@@ -129,7 +132,7 @@ class SweepDisplay:
                     f"  {job}", total=job.rounds, visible=False, state=""
                 )
             self._progress.update(
-                self._bars[job], completed=monitor.round, visible=True, state=monitor.words
+                self._bars[job], completed=monitor.round, visible=True, state=monitor.state_text
             )
         elif job in self._bars:
             self._progress.remove_task(self._bars.pop(job))
@@ -137,78 +140,79 @@ class SweepDisplay:
     def _print_plain(self, text: str) -> None:
         if not can_show_live(self._console):
             self._last_line = time.monotonic()
-            of = "" if self.left else f"/{self._total}"
-            line = f"[{self._num_ended}{of}] {text.strip()}".rstrip()
+            total = "" if self.left else f"/{self._total}"
+            line = f"[{self._num_ended}{total}] {text.strip()}".rstrip()
             self._console.print(line, soft_wrap=True, markup=False, highlight=False)
 
     @property
     def _num_ended(self) -> int:
-        return self._before + sum(watched.status in FINAL_STATUSES for watched in self._watched)
+        ended = sum(monitor.status in FINAL_STATUSES for monitor in self._monitors)
+        return self._completed_before + ended
 
     def _format_summary(self) -> str:
-        counts = Counter[str](watched.status for watched in self._watched)
+        counts = Counter[str](monitor.status for monitor in self._monitors)
         names = ("failed", "interrupted", "running")
-        words = [f"{counts[name]} {name}" for name in names if counts[name]]
+        texts = [f"{counts[name]} {name}" for name in names if counts[name]]
         seconds = time.monotonic() - self._started
-        words.append(
+        texts.append(
             self.left() if self.left else format_time_left(seconds, self._compute_fraction())
         )
-        return ", ".join(word for word in words if word)
+        return ", ".join(text for text in texts if text)
 
     def _compute_fraction(self) -> float:
-        """Return the share of the rounds to be run here that are done.
+        """Return the fraction of this call's rounds that are done.
 
-        Jobs that are not chosen yet have as many rounds as the others.
+        Jobs that are not chosen yet are assumed to have the mean number of rounds of the others.
         """
-        to_come = self._total - self._before - len(self._watched)
-        mean = fmean([watched.job.rounds for watched in self._watched] or [0])
-        rounds = sum(watched.rounds_to_run for watched in self._watched) + to_come * mean
-        return sum(watched.rounds_done for watched in self._watched) / rounds if rounds else 0.0
+        num_later_jobs = self._total - self._completed_before - len(self._monitors)
+        mean = fmean([monitor.job.rounds for monitor in self._monitors] or [0])
+        rounds = sum(monitor.rounds_to_run for monitor in self._monitors) + num_later_jobs * mean
+        return sum(monitor.rounds_done for monitor in self._monitors) / rounds if rounds else 0.0
 
 
 class _JobMonitor:
-    """A job, and what was last seen of it; reads only what its rounds have added since."""
+    """The last state read of a job; each refresh reads only the rounds added since."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.status: JobStatus = "waiting"
         self.round = 0
-        self.words = ""
+        self.state_text = ""
         self._offset = 0
         self._read_rounds()
-        self._first = self.round  # it goes on after this one, which was not run just now
+        self._first = self.round  # the last round of an earlier call
 
     @property
     def rounds_done(self) -> int:
-        """Rounds run here so far."""
+        """Number of rounds done in this call."""
         return self.round - self._first
 
     @property
     def rounds_to_run(self) -> int:
-        """Rounds that it runs here in all; a job that failed runs no more of them."""
+        """Number of rounds that the job runs in this call, without those after a failure."""
         return self.rounds_done if self.status in FINAL_STATUSES else self.job.rounds - self._first
 
     @property
     def outcome_text(self) -> str:
-        """How it ended, in words that do not say the status twice."""
+        """The job's final state, with its status written once."""
         if self.status == "completed" and self.job.has_more_rounds:
-            return f"round {self.round} of {self.job.planned_rounds}  {self.words}"
-        said = self.words.startswith(self.status)
-        return self.words if said else f"{self.status}  {self.words}"
+            return f"round {self.round} of {self.job.planned_rounds}  {self.state_text}"
+        has_status = self.state_text.startswith(self.status)
+        return self.state_text if has_status else f"{self.status}  {self.state_text}"
 
     def refresh(self) -> None:
         state = self.job.read_state()
         if state.status in ("running", "completed"):
             self._read_rounds()
         if state.reason:
-            self.words = state.reason
+            self.state_text = state.reason
         self.status = state.status
 
     def _format_record(self, record: Mapping[str, Any]) -> str:
         composed = self.job.composed
         if composed is None:
             return ""
-        # The jobs of one sweep are compared, so all of them tell of the same clients.
+        # The jobs of a sweep are compared, so they show the metric of the same clients.
         metric = get_evaluation_metric(composed.settings)
         return format_round(record, DisplaySpec(metric, Goal.AVERAGE))
 
@@ -216,8 +220,8 @@ class _JobMonitor:
         path = self.job.directory / "rounds.jsonl"
         try:
             with path.open("rb") as file:
-                anew = os.fstat(file.fileno()).st_size < self._offset
-                if anew:  # from its checkpoint, or from the beginning
+                restarted = os.fstat(file.fileno()).st_size < self._offset
+                if restarted:  # from its checkpoint, or from round 1
                     self._offset = self.round = 0
                 file.seek(self._offset)
                 *lines, _ = file.read().split(b"\n")
@@ -226,6 +230,6 @@ class _JobMonitor:
         if lines:
             self._offset += sum(len(line) + 1 for line in lines)
             last: Mapping[str, Any] = json.loads(lines[-1])
-            self.round, self.words = int(last["round"]), self._format_record(last)
-        if anew:
+            self.round, self.state_text = int(last["round"]), self._format_record(last)
+        if restarted:
             self._first = self.round

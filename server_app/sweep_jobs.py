@@ -1,7 +1,7 @@
 """Represent the jobs of a sweep, each with a folder from which its state is read.
 
-A job is known by its resolved settings, not by its number or by how they are written: the same
-command, or one with more values, finds in the sweep's folder what has been run already.
+A job is identified by its resolved settings, not by its number or the spelling of its overrides.
+The same command, or one with more values, therefore finds earlier jobs in the sweep's folder.
 """
 
 import json
@@ -34,11 +34,11 @@ class JobState:
     Parameters
     ----------
     status : str
-        ``waiting`` where nothing was run; ``died`` where its process was killed.
+        ``waiting`` if the job has not started, ``died`` if its process was killed.
     reason : str
-        Why it is not completed; empty where there is nothing to say.
-    holder : Holder or None
-        The process that runs it.
+        The reason why the job is not completed; empty if there is none.
+    holder : LockHolder or None
+        The process that runs the job.
     """
 
     status: JobStatus
@@ -57,14 +57,13 @@ class Job:
     overrides : tuple of str
         Its settings as Hydra overrides.
     label : str
-        Those of the settings in which the jobs of the sweep differ.
+        The overrides in which the jobs of the sweep differ.
     directory : Path
         Its folder, absolute.
-    composed : Composed or None
-        Its settings, None if they are not allowed.
+    composed : ComposedConfig or None
+        Its settings; None if they are not allowed.
     stop_after : int, optional
-        The round after which it counts as completed, with all its rounds to come; None for the
-        last.
+        The round after which the job counts as completed; None for the last round of its settings.
     """
 
     number: int
@@ -75,17 +74,17 @@ class Job:
     stop_after: int | None = None
 
     def __str__(self) -> str:
-        """Return the number and what makes the job different from the others."""
+        """Return the job's number and label."""
         return f"job {self.number}" + (f" ({self.label})" if self.label else "")
 
     @property
     def planned_rounds(self) -> int:
-        """The rounds of its settings."""
+        """The number of rounds in its settings."""
         return 0 if self.composed is None else self.composed.settings.rounds
 
     @property
     def rounds(self) -> int:
-        """The rounds that the job runs."""
+        """The number of rounds that the job runs."""
         return (
             self.planned_rounds
             if self.stop_after is None
@@ -94,17 +93,17 @@ class Job:
 
     @property
     def has_more_rounds(self) -> bool:
-        """Whether rounds are left when it counts as completed."""
+        """Whether the job counts as completed before the last round of its settings."""
         return self.rounds < self.planned_rounds
 
     @property
     def launch_overrides(self) -> tuple[str, ...]:
-        """The overrides with which it runs that far."""
+        """The overrides that run the job up to ``stop_after``."""
         stop = () if self.stop_after is None else (f"engine.stop_after_round={self.stop_after}",)
         return (*self.overrides, *stop)
 
     def read_state(self) -> JobState:
-        """Read from the folder how far the job is."""
+        """Read the state of the job from its folder."""
         running = find_holder(self.directory / LOCK_FILE)
         if running is not None:
             return JobState("running", holder=running)
@@ -133,42 +132,42 @@ class Job:
         return JobState("waiting")
 
     def claim(self, config: str) -> None:
-        """Make the folder this job's own, by its settings, whatever failed there without any."""
+        """Write the job's settings into its folder, and remove the error of a refused job."""
         self.directory.mkdir(exist_ok=True)
         (self.directory / CONFIG_FILE).write_text(config)
         (self.directory / ERROR_FILE).unlink(missing_ok=True)
 
     def mark_todo(self) -> None:
-        """Mark an earlier call's job as not done; its records stay until the job begins."""
+        """Mark a job of an earlier call as not done; its records stay until the job starts."""
         (self.directory / TODO_FILE).touch()
 
     def mark_failed(self, reason: str) -> None:
-        """Write into the folder why the job failed."""
+        """Write the reason of a failure into the folder."""
         self.directory.mkdir(exist_ok=True)
         (self.directory / ERROR_FILE).write_text(reason + "\n")
 
 
 def count_complete_rounds(directory: Path) -> int:
-    """Return how many complete lines a run's ``rounds.jsonl`` has, without reading them."""
+    """Count the complete lines of a run's ``rounds.jsonl``, without parsing them."""
     return _read_rounds_file(directory).count(b"\n")
 
 
 def read_complete_rounds(directory: Path) -> list[Mapping[str, Any]]:
-    """Return the complete lines of a run's ``rounds.jsonl``, none where there is no run."""
+    """Return the parsed complete lines of a run's ``rounds.jsonl``; empty without a run."""
     return [json.loads(line) for line in _read_rounds_file(directory).split(b"\n")[:-1]]
 
 
 def _read_rounds_file(directory: Path) -> bytes:
-    """Return the content of ``rounds.jsonl``; without a manifest it is of no run, and empty."""
+    """Return the content of ``rounds.jsonl``; empty without a manifest, because there is no run."""
     try:
-        there = (directory / MANIFEST_FILE).exists()
-        return (directory / "rounds.jsonl").read_bytes() if there else b""
+        has_run = (directory / MANIFEST_FILE).exists()
+        return (directory / "rounds.jsonl").read_bytes() if has_run else b""
     except OSError:
         return b""
 
 
 class SweepFolder:
-    """Gives every job of a sweep its folder.
+    """Assigns a folder to every job of a sweep.
 
     Parameters
     ----------
@@ -186,17 +185,18 @@ class SweepFolder:
                 )
         self._taken = {number for numbers in self._found.values() for number in numbers}
         self._jobs: dict[str, Job] = {}
-        self._of_words: dict[tuple[str, ...], Job] = {}
+        self._jobs_by_overrides: dict[tuple[str, ...], Job] = {}
 
     def get_job(self, overrides: Sequence[str], label: str, number: int) -> Job:
-        """Return the job of these settings, always the same; ``number`` if it is new and free.
+        """Return the job of these settings, always the same one.
 
-        A job whose settings are not allowed is failed at once: its folder says why.
+        A new job gets the folder ``number`` if it is free. If the settings are not allowed, the job
+        is marked as failed at once, with the reason in its folder.
         """
-        known = tuple(overrides)
-        if known not in self._of_words:
-            self._of_words[known] = self._create_job(known, label, number)
-        return self._of_words[known]
+        key = tuple(overrides)
+        if key not in self._jobs_by_overrides:
+            self._jobs_by_overrides[key] = self._create_job(key, label, number)
+        return self._jobs_by_overrides[key]
 
     def _create_job(self, overrides: tuple[str, ...], label: str, number: int) -> Job:
         composed, reason = None, ""
@@ -218,9 +218,9 @@ class SweepFolder:
 
     def _choose_number(self, key: str, number: int) -> int:
         found = self._found.get(key, [])
-        for known in found:
-            if read_manifest_or_empty(self.directory / str(known)).get("status") == "completed":
-                return known
+        for earlier in found:
+            if read_manifest_or_empty(self.directory / str(earlier)).get("status") == "completed":
+                return earlier
         if found:
             return found[0]
         if number in self._taken:
@@ -230,7 +230,7 @@ class SweepFolder:
 
 
 def _compute_job_key(config: str) -> str:
-    """Return by what a job with these settings, as YAML, is known."""
+    """Return the key that identifies a job, from its settings as YAML."""
     try:
         return json.dumps(flatten_settings(load_settings(config)), sort_keys=True)
     except CorruptSettingsError:
@@ -238,7 +238,7 @@ def _compute_job_key(config: str) -> str:
 
 
 def resolve_job_settings(composed: ComposedConfig) -> ComposedConfig:
-    """Return the settings with which a job runs: outside of this process paths are absolute."""
+    """Return the settings with which a job runs, with absolute paths outside of this process."""
     if composed.settings.engine.name == "in-process":
         return composed
     from server_app.submit import make_paths_absolute

@@ -1,6 +1,6 @@
-"""Jobs in the folder of a sweep, launched and watched.
+"""Launch and watch the jobs in the folder of a sweep.
 
-Hydra's launcher runs them, here or on a cluster. What became of them is read from their folders.
+Hydra's launcher runs the jobs, here or on a cluster. Their results are read from their folders.
 """
 
 import os
@@ -25,31 +25,30 @@ from rich.console import Console
 from server_app.sweep_display import SweepDisplay
 from server_app.sweep_jobs import Job, SweepFolder
 
-GRACE_SECONDS = 60.0  # for running jobs to write their records when the sweep is interrupted
+GRACE_SECONDS = 60.0  # time for running jobs to write their records after an interruption
 
 
 class JobRunner:
-    """Runs jobs in a folder, which ``lock_folder`` keeps others out of, and shows how far they are.
+    """Runs jobs in a folder and displays their progress; ``lock_folder`` keeps other sweeps out.
 
     Parameters
     ----------
     config : DictConfig
         Hydra's settings of the sweep.
     launcher : Launcher
-        What runs the jobs.
     setting : str
-        What names the folder, for messages.
+        The setting that names the folder, for error messages.
 
     Raises
     ------
     SettingsError, RunError
-        If the folder cannot be made, or the jobs are to have other folders than numbered ones.
+        If the folder cannot be created, or the settings ask for job folders that are not numbered.
     """
 
     def __init__(
         self, config: DictConfig, launcher: Launcher, setting: str = "hydra.sweep.dir"
     ) -> None:
-        if any(word.startswith("hydra.sweep.subdir=") for word in config.hydra.overrides.hydra):
+        if any(item.startswith("hydra.sweep.subdir=") for item in config.hydra.overrides.hydra):
             raise SettingsError("hydra.sweep.subdir must not be set: jobs have numbered folders")
         self.directory = Path(str(config.hydra.sweep.dir)).absolute()
         try:
@@ -64,13 +63,13 @@ class JobRunner:
         self._setting = setting
         self.at_a_time = int(config.engine.jobs)
         self.jobs: list[Job] = []
-        # This standard output, wherever jobs redirect theirs.
+        # The standard output of this process, because jobs redirect theirs.
         self.console = Console(file=sys.stdout, force_jupyter=False)
         self.display = SweepDisplay(self.console)
 
     @contextmanager
     def lock_folder(self) -> Iterator[None]:
-        """Keep others out of the folder.
+        """Lock the folder against other sweeps.
 
         Raises
         ------
@@ -84,35 +83,35 @@ class JobRunner:
                 "a sweep (-m) needs POSIX signals, as Linux, macOS and WSL have, got "
                 f"{platform.system()}"
             )
-        with ExitStack() as held:
+        with ExitStack() as stack:
             try:
-                held.enter_context(lock(self.directory / "sweep.lock", wait=False))
+                stack.enter_context(lock(self.directory / "sweep.lock", wait=False))
             except BlockingIOError:
                 raise RunError(
                     f"{self._setting} must not be in use by another sweep, got {self.directory}"
                 ) from None
             yield
 
-    def run(self, jobs: Sequence[Job], to_come: int = 0) -> None:
-        """Run those of the jobs that are not completed, and wait for their end.
+    def run(self, jobs: Sequence[Job], num_later_jobs: int = 0) -> None:
+        """Run the jobs that are not completed, and wait until they end.
 
-        ``to_come`` further ones are expected.
+        ``num_later_jobs`` is the number of jobs expected in later calls, for the display.
 
         Raises
         ------
         RunError
-            If the launcher itself does not work.
+            If the launcher fails.
         """
         new = [job for job in dict.fromkeys(jobs) if job not in self.jobs]
         self.jobs += new
-        todo = self._plan(new, to_come)
+        todo = self._plan(new, num_later_jobs)
         while todo:
             error = self._launch(todo)
             self.display.show()
             if error is None:
                 return
-            # The death of one process takes the others along: each of their jobs gets a second
-            # chance, alone, so that the one to blame is known.
+            # A killed process takes the other processes down. Run each of their jobs once more
+            # alone, to find the job that causes it.
             died = [job for job in todo if job.read_state().status == "died"]
             if not died and isinstance(error, FedQuorumError):
                 raise error
@@ -122,8 +121,8 @@ class JobRunner:
                 self._launch([job])
             todo = [job for job in todo if job.read_state().status == "waiting"]
 
-    def _plan(self, jobs: Sequence[Job], to_come: int) -> list[Job]:
-        """Return what is to be run, such that jobs with the same data follow each other."""
+    def _plan(self, jobs: Sequence[Job], num_later_jobs: int) -> list[Job]:
+        """Return the jobs to run, ordered so that jobs with the same data follow each other."""
         todo, completed = [], 0
         for job in jobs:
             state = job.read_state()
@@ -142,25 +141,25 @@ class JobRunner:
                     job.mark_todo()
         if completed:
             self.say(f"{completed} of {len(jobs)} jobs are completed already")
-        others = [job for job in jobs if job.composed is None]
-        self.display.add([*others, *todo], completed, len(self.jobs) + to_come)
-        first = {_get_data_key(job): place for place, job in reversed(list(enumerate(todo)))}
-        return sorted(todo, key=lambda job: first[_get_data_key(job)])
+        refused = [job for job in jobs if job.composed is None]
+        self.display.add([*refused, *todo], completed, len(self.jobs) + num_later_jobs)
+        first_index = {_get_data_key(job): i for i, job in reversed(list(enumerate(todo)))}
+        return sorted(todo, key=lambda job: first_index[_get_data_key(job)])
 
     def _launch(self, jobs: Sequence[Job]) -> Exception | None:
         batch = [[*job.launch_overrides, f"hydra.sweep.subdir={job.number}"] for job in jobs]
-        # Not every launcher does: joblib's kills its processes.
+        # Whether the launcher ends its jobs gracefully; joblib's launcher kills its processes.
         ends_jobs = getattr(self._launcher, "ends_jobs", False)
         in_processes = self.at_a_time > 1
         with _forward_interrupts([] if ends_jobs else jobs, in_processes=in_processes):
             try:
                 self._launcher.launch(batch, initial_job_idx=0)
-            except Exception as error:  # a launcher may raise anything
+            except Exception as error:  # a launcher may raise any error
                 return error
         return None
 
     def say(self, text: str) -> None:
-        """Print a line, above the live ones."""
+        """Print a line above the live lines."""
         self.console.print(text, soft_wrap=True, markup=False, highlight=False)
 
 
@@ -171,30 +170,30 @@ def _get_data_key(job: Job) -> str:
 
 @contextmanager
 def _forward_interrupts(jobs: Sequence[Job], *, in_processes: bool) -> Iterator[None]:
-    """Let Ctrl-C and kill reach the jobs first, for them to write their records.
+    """Forward Ctrl-C and SIGTERM to the jobs first, so that they can write their records.
 
-    A terminal sends Ctrl-C to the processes of the jobs as well, where it would end one that has
-    no job just then, and with it all others. So they are started with SIGINT blocked; here it
-    arrives all the same, by the thread of the display, which was there before.
+    A terminal sends Ctrl-C to the worker processes as well. There it would end a process without a
+    job, and with it all others, so workers start with SIGINT blocked. This process still receives
+    it through the thread of the display, which started before.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield  # signals reach the main thread alone
+        yield  # only the main thread receives signals
         return
 
-    def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-        for number in before:
-            signal.signal(number, signal.default_int_handler)  # a second one does not wait
+    def stop_jobs(_number: int, _frame: FrameType | None) -> NoReturn:
+        for number in previous:
+            signal.signal(number, signal.default_int_handler)  # a second signal does not wait
         _stop_processes(jobs)
         raise KeyboardInterrupt
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number in before:
-        signal.signal(number, interrupt)
+    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in previous:
+        signal.signal(number, stop_jobs)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     if in_processes:
         from joblib.externals.loky.backend import resource_tracker as loky_resource_tracker
 
-        # Where they are started later, they take the block away.
+        # Resource trackers that start later would unblock SIGINT.
         resource_tracker.ensure_running()
         loky_resource_tracker.ensure_running()
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -202,12 +201,12 @@ def _forward_interrupts(jobs: Sequence[Job], *, in_processes: bool) -> Iterator[
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
 def _stop_processes(jobs: Sequence[Job]) -> None:
-    """Tell the other processes here that run jobs to end them, and wait until they have."""
+    """Send SIGTERM to this machine's other processes that run jobs, and wait for their end."""
     signalled: set[int] = set()
     deadline = time.monotonic() + GRACE_SECONDS
     while time.monotonic() < deadline:

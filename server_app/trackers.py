@@ -1,9 +1,9 @@
-"""Report a run beside its records: to TensorBoard, and to a tracker if one is set.
+"""Report a run to TensorBoard and, if one is set, to a tracker.
 
 All are observers of the library's ``RunWriter``. TensorBoard's files are part of the records. A
-tracker (MLflow, Weights & Biases) is told the settings, the numbers of every round, and in the end
-the status and where the records are. A run is worth as much without it; so a tracker that breaks
-down is told of once and left out, and the run goes on.
+tracker (MLflow, Weights & Biases) receives the settings, the numbers of every round, and at the end
+the status and the paths of the records. If a tracker fails, the run prints one line and continues
+without it.
 """
 
 import logging
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import FileWriter
 
 TRACKER_PACKAGES = {"mlflow": "mlflow-skinny", "wandb": "wandb"}
-MAX_MLFLOW_VALUE_LENGTH = 6000  # of a parameter's value
+MAX_MLFLOW_VALUE_LENGTH = 6000  # characters of a parameter's value
 FLUSH_SECONDS = 1.0
 
 
@@ -60,16 +60,16 @@ def build_callbacks(composed: ComposedConfig) -> tuple[RunCallback, ...]:
 
 
 class TensorBoard(RunCallback):
-    """Event files in the folder ``tensorboard`` of the run; a part of its records."""
+    """Writes event files into the folder ``tensorboard`` of the run's records."""
 
     def __init__(self) -> None:
         self._writer: FileWriter | None = None
-        self._kept: list[tuple[int, float, Mapping[str, float]]] = []  # round, time, numbers
-        self._written = 0.0  # the time of the last writing
+        self._buffer: list[tuple[int, float, Mapping[str, float]]] = []  # round, time, numbers
+        self._last_write = 0.0
 
     def start(self, directory: Path) -> None:
         """Open the event file."""
-        # Takes seconds to import: not for those who only read records.
+        # The import takes seconds, which users who only read records need not wait for.
         from torch.utils.tensorboard import FileWriter
 
         self._writer = FileWriter(str(directory / "tensorboard"))
@@ -77,13 +77,13 @@ class TensorBoard(RunCallback):
     def log_round(self, server_round: int, scalars: Mapping[str, float]) -> None:
         """Buffer the numbers of a round, and write the buffer at most once a second.
 
-        The writer has a thread, which each event wakes and which slows quick rounds by a tenth.
+        Each event wakes the writer's thread, which would slow short rounds by a tenth.
         """
         now = time.time()
-        self._kept.append((server_round, now, scalars))
-        if now - self._written > FLUSH_SECONDS:
+        self._buffer.append((server_round, now, scalars))
+        if now - self._last_write > FLUSH_SECONDS:
             self._write()
-            self._written = now
+            self._last_write = now
 
     def flush(self) -> None:
         """Write the buffer."""
@@ -101,37 +101,37 @@ class TensorBoard(RunCallback):
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         if self._writer is not None:
-            for server_round, at, scalars in self._kept:
+            for server_round, at, scalars in self._buffer:
                 values = [Summary.Value(tag=tag, simple_value=n) for tag, n in scalars.items()]
                 self._writer.add_summary(Summary(value=values), server_round, at)
-        self._kept = []
+        self._buffer = []
 
 
 class Trackers(RunCallback):
-    """Several trackers as one, which continues without trackers that fail."""
+    """Combines several trackers, and drops any that fails during the run."""
 
     def __init__(self, trackers: Sequence[RunCallback]) -> None:
         self._trackers = list(trackers)
 
     def start(self, directory: Path) -> None:
-        """Let all trackers begin.
+        """Start all trackers.
 
         Raises
         ------
         RunError
-            If one cannot.
+            If one fails.
         """
         for tracker in self._trackers:
             try:
                 tracker.start(directory)
-            except Exception as error:  # each has errors of its own
+            except Exception as error:  # each tracker raises different errors
+                name = _get_tracker_name(tracker).lower()
                 raise RunError(
-                    f"tracker={_get_tracker_name(tracker).lower()} cannot begin: {type(error).__name__}: "
-                    f"{error}"
+                    f"tracker={name} cannot start: {type(error).__name__}: {error}"
                 ) from None
 
     def log_round(self, server_round: int, scalars: Mapping[str, float]) -> None:
-        """Tell all trackers of a round."""
+        """Send the numbers of a round to all trackers."""
         for tracker in tuple(self._trackers):
             try:
                 tracker.log_round(server_round, scalars)
@@ -139,7 +139,7 @@ class Trackers(RunCallback):
                 self._drop_tracker(tracker, error)
 
     def finish(self, status: str, files: Mapping[str, str]) -> None:
-        """Tell all trackers how the run ended, and where its records are by their names."""
+        """Send the run's status and the paths of its records, by name, to all trackers."""
         for tracker in tuple(self._trackers):
             try:
                 tracker.finish(status, files)
@@ -149,8 +149,8 @@ class Trackers(RunCallback):
     def _drop_tracker(self, tracker: RunCallback, error: Exception) -> None:
         self._trackers.remove(tracker)
         print(
-            f"fedquorum: {_get_tracker_name(tracker)} is left out from here on, the records are not affected: "
-            f"{type(error).__name__}: {error}",
+            f"fedquorum: {_get_tracker_name(tracker)} is left out from here on, the records are "
+            f"not affected: {type(error).__name__}: {error}",
             file=sys.stderr,
         )
 
@@ -160,10 +160,10 @@ def _get_tracker_name(tracker: RunCallback) -> str:
 
 
 class MlflowTracker(RunCallback):
-    """A run of MLflow: parameters are the settings by dotted key, steps are rounds.
+    """Logs to a run of MLflow: parameters are the settings by dotted key, steps are rounds.
 
-    The tag ``status`` says how the run ended, tags such as ``model.safetensors`` where its
-    records are.
+    The tag ``status`` has the run's final status, and tags such as ``model.safetensors`` have the
+    paths of its records.
     """
 
     def __init__(self, settings: MlflowSettings, composed: ComposedConfig) -> None:
@@ -171,7 +171,7 @@ class MlflowTracker(RunCallback):
         self._composed = composed
 
     def start(self, directory: Path) -> None:
-        """Make MLflow's run, with the settings."""
+        """Create MLflow's run, and log the settings."""
         import mlflow
 
         logging.getLogger("mlflow").setLevel(logging.WARNING)
@@ -196,7 +196,7 @@ class MlflowTracker(RunCallback):
         self._client.log_batch(self._run_id, metrics=metrics)
 
     def finish(self, status: str, files: Mapping[str, str]) -> None:
-        """End MLflow's run as the run ended."""
+        """End MLflow's run with the status of the run."""
         for key, value in {"status": status, **files}.items():
             self._client.set_tag(self._run_id, key, value)
         ends = {"completed": "FINISHED", "interrupted": "KILLED"}
@@ -204,10 +204,10 @@ class MlflowTracker(RunCallback):
 
 
 class WandbTracker(RunCallback):
-    """A run of Weights & Biases: its config are the settings, its steps are rounds.
+    """Logs to a run of Weights & Biases: its config is the settings, its steps are rounds.
 
-    Its files are in the folder ``wandb`` of the run; the summary says where the records are and
-    how the run ended.
+    Its files are in the folder ``wandb`` of the run. Its summary has the run's final status and the
+    paths of the records.
     """
 
     def __init__(self, settings: WandbSettings, composed: ComposedConfig) -> None:
@@ -215,7 +215,7 @@ class WandbTracker(RunCallback):
         self._composed = composed
 
     def start(self, directory: Path) -> None:
-        """Make the run of Weights & Biases, with the settings."""
+        """Create the run of Weights & Biases, with the settings."""
         import wandb
 
         self._run = wandb.init(
@@ -231,11 +231,11 @@ class WandbTracker(RunCallback):
         self._run.summary["directory"] = str(directory)
 
     def log_round(self, server_round: int, scalars: Mapping[str, float]) -> None:
-        """Write the numbers of a round, and send them where the mode is online."""
+        """Log the numbers of a round; in online mode they are also sent."""
         self._run.log(dict(scalars), step=server_round)
 
     def finish(self, status: str, files: Mapping[str, str]) -> None:
-        """End the run of Weights & Biases as the run ended."""
+        """End the run of Weights & Biases with the status of the run."""
         self._run.summary.update({"status": status, "files": dict(files)})
         self._run.finish(exit_code=0 if status == "completed" else 1)
 
@@ -245,9 +245,10 @@ def _format_run_name(composed: ComposedConfig) -> str:
 
 
 def _create_mlflow_client(uri: str) -> "mlflow.MlflowClient":
-    """Return a client of a tracking URI; what is no URI is the path of an SQLite file.
+    """Return a client of a tracking URI, or of an SQLite file if ``uri`` is a path.
 
-    MLflow makes the tables of a new file, which jobs that begin together must not do at once.
+    MLflow creates the tables of a new file. A lock keeps jobs that start together from doing so at
+    the same time.
     """
     import mlflow
 

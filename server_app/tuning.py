@@ -1,7 +1,7 @@
-"""``fedquorum -m hydra/sweeper=optuna``: values chosen by Optuna, one job for each choice.
+"""Tune settings with Optuna, one job for each trial: ``fedquorum -m hydra/sweeper=optuna``.
 
-The sampler is seeded, so the same command asks for the same values again: what an interrupted
-tuning has run already is found by its settings, as in every sweep.
+The sampler is seeded, so the same command suggests the same values again. Jobs of an interrupted
+tuning are found by their settings, as in every sweep.
 """
 
 import json
@@ -31,20 +31,20 @@ RESULT_FILE = "tuning.json"
 
 @dataclass(frozen=True)
 class Tuning:
-    """The objective of tuning: the settings ``hydra.sweeper``.
+    """The settings ``hydra.sweeper`` of a tuning.
 
     Parameters
     ----------
     trials : int
-        How many choices are tried.
+        Number of trials.
     objective : str, optional
-        A number of ``rounds.jsonl`` by dotted key, as it was last measured, such as
-        ``global_loss`` or ``validation.all.worst10``, and none of test parts. None is the metric on
-        the validation parts where there are any, otherwise ``global_loss``.
+        The last value of a number in ``rounds.jsonl``, by its dotted key, such as ``global_loss``
+        or ``validation.all.worst10``, but not of the test split. None is the metric on the
+        validation split if there is one, otherwise ``global_loss``.
     direction : str, optional
-        ``minimize`` or ``maximize``; None is what is better of the objective.
+        ``minimize`` or ``maximize``; None follows from the objective.
     seed : int
-        Of the choices; the jobs have their own.
+        The seed of the sampler, independent of the jobs' seeds.
 
     Raises
     ------
@@ -74,11 +74,12 @@ class Tuning:
             )
 
     def resolve(self, settings: Settings) -> "Tuning":
-        """Return the objective for jobs with these settings."""
+        """Return the settings with the defaults of objective and direction filled in."""
         metric = get_evaluation_metric(settings)
-        validated = settings.data.validation_fraction > 0
-        objective = self.objective or (f"validation.all.{metric}" if validated else "global_loss")
-        if objective.startswith("validation.") and not validated:
+        has_validation = settings.data.validation_fraction > 0
+        default = f"validation.all.{metric}" if has_validation else "global_loss"
+        objective = self.objective or default
+        if objective.startswith("validation.") and not has_validation:
             raise SettingsError(
                 "data.validation_fraction must be above 0 where hydra.sweeper.objective is "
                 f"{objective}, got {settings.data.validation_fraction}"
@@ -88,40 +89,38 @@ class Tuning:
 
 
 def _get_direction(name: str, metric: str) -> str:
-    """Return the direction in which a number of a round gets better.
+    """Return the direction in which a number of a round improves.
 
-    Of ``gini`` and ``std`` that is down whatever they are of, of the others what the metric says.
+    Lower is better for ``gini`` and ``std`` of any metric; otherwise the metric decides.
     """
     if name in {"gini", "std", "left_out", "global_loss"}:
         return "minimize"
-    known = METRICS[name if name in METRICS else metric]
-    return "maximize" if known.higher_is_better else "minimize"
+    higher_is_better = METRICS[name if name in METRICS else metric].higher_is_better
+    return "maximize" if higher_is_better else "minimize"
 
 
 def tune(
     config: DictConfig, launcher: Launcher, overrides: Sequence[Override], tuning: Tuning
 ) -> None:
-    """Run the jobs that Optuna chooses, ``engine.jobs`` at a time, and name the best.
+    """Run the jobs that Optuna suggests, ``engine.jobs`` at a time, and print the best.
 
-    ``tuning.json`` in the sweep's folder has the value of every job.
+    The function writes the value of every job to ``tuning.json`` in the sweep's folder.
 
     Parameters
     ----------
     config : DictConfig
-        Hydra's settings of the sweep, of which the jobs' own are no part.
+        Hydra's settings of the sweep, without the settings of the jobs.
     launcher : Launcher
-        What runs the jobs.
     overrides : sequence of Override
         The settings of the jobs: fixed, several values, or an interval.
     tuning : Tuning
-        What to tune for.
 
     Raises
     ------
     SettingsError, RunError
-        If the tuning cannot start, or the objective is not measured.
+        If the tuning cannot start, or the records do not contain the objective.
     SweepUnfinished
-        If not all jobs completed; for Optuna a failed one is a failed trial.
+        If not all jobs completed; Optuna counts a failed job as a failed trial.
     """
     import optuna
 
@@ -136,14 +135,14 @@ def tune(
         for first in range(0, tuning.trials, config.engine.jobs):
             numbers = range(first, min(first + config.engine.jobs, tuning.trials))
             trials = [study.ask(space) for _ in numbers]
-            chosen = [_to_overrides(trial) for trial in trials]
+            suggested = [_to_overrides(trial) for trial in trials]
             if first == 0:
-                refuse_shared_errors([(*fixed, *words) for words in chosen])
+                refuse_shared_errors([(*fixed, *trial_overrides) for trial_overrides in suggested])
             jobs = [
-                sweep.folder.get_job((*fixed, *words), " ".join(words), number)
-                for number, words in zip(numbers, chosen, strict=True)
+                sweep.folder.get_job((*fixed, *trial_overrides), " ".join(trial_overrides), number)
+                for number, trial_overrides in zip(numbers, suggested, strict=True)
             ]
-            sweep.run(jobs, to_come=tuning.trials - numbers.stop)
+            sweep.run(jobs, num_later_jobs=tuning.trials - numbers.stop)
             for trial, job in zip(trials, jobs, strict=True):
                 values[job] = _read_objective(job, tuning.objective)
                 failed = None if values[job] is not None else optuna.trial.TrialState.FAIL
@@ -157,7 +156,7 @@ def tune(
 def _compose_first_job(
     space: "Mapping[str, optuna.distributions.BaseDistribution]", fixed: Sequence[str], seed: int
 ) -> Settings:
-    """Return the settings of the first job: its metric and its parts are those of all."""
+    """Return the settings of the first job, which has the metric and the data splits of all."""
     import optuna
 
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
@@ -167,7 +166,7 @@ def _compose_first_job(
 def _build_search_space(
     overrides: Sequence[Override],
 ) -> "tuple[dict[str, optuna.distributions.BaseDistribution], list[str]]":
-    """Return what Optuna may choose from, by key, and the words that are fixed."""
+    """Return Optuna's distributions by key, and the overrides that are fixed."""
     from optuna.distributions import BaseDistribution, CategoricalDistribution
 
     space: dict[str, BaseDistribution] = {}
@@ -177,10 +176,10 @@ def _build_search_space(
         try:
             if isinstance(value, IntervalSweep):
                 space[key] = _to_distribution(value)
-            elif len(words := expand_sweep_override(override)) > 1:
-                space[key] = CategoricalDistribution(words)
+            elif len(choices := expand_sweep_override(override)) > 1:
+                space[key] = CategoricalDistribution(choices)
             else:
-                fixed += words
+                fixed += choices
         except ValueError as error:  # such as an interval from 0 on a logarithmic scale
             raise SettingsError(
                 f"{key} must be an interval or values for Optuna, got {override.input_line}: "
@@ -206,7 +205,7 @@ def _to_distribution(interval: IntervalSweep) -> "optuna.distributions.BaseDistr
 
 
 def _to_overrides(trial: "optuna.trial.Trial") -> list[str]:
-    """Return a trial's choices as words; a choice among several is a word already."""
+    """Return a trial's values as overrides; a categorical value is an override already."""
     return [
         value if isinstance(value, str) else f"{key}={value!r}"
         for key, value in trial.params.items()
@@ -216,28 +215,28 @@ def _to_overrides(trial: "optuna.trial.Trial") -> list[str]:
 def _read_objective(job: Job, objective: str | None) -> float | None:
     """Return the last value of the objective.
 
-    None if the job did not complete, or the objective of the last model measured is not defined or
-    infinite, as where a client's model diverged: an earlier model does not stand for it.
+    The value is None if the job did not complete, or if the objective of the last evaluated model
+    is undefined or infinite, as after a client's model diverged. An earlier model does not count.
 
     Raises
     ------
     SettingsError
-        If no round of a completed job has a number there.
+        If no round of a completed job contains the objective.
     """
     if job.read_state().status != "completed":
         return None
-    *place, name = str(objective).split(".")
+    *path, name = str(objective).split(".")
     undefined = False
     for record in reversed(read_complete_rounds(job.directory)):
         group: Any = record
-        for key in place:
+        for key in path:
             group = group.get(key) if isinstance(group, Mapping) else None
         value = group.get(name) if isinstance(group, Mapping) else None
         if isinstance(value, int | float):
             return None if undefined else float(value)
-        # F is null in a round that did not measure it, a number of a group where it is undefined.
+        # A null of a group's number means undefined; a null F only means that it was not evaluated.
         undefined |= isinstance(value, str) or (
-            bool(place) and isinstance(group, Mapping) and name in group
+            bool(path) and isinstance(group, Mapping) and name in group
         )
     if undefined:
         return None
@@ -250,10 +249,10 @@ def _read_objective(job: Job, objective: str | None) -> float | None:
 def _write_result(
     directory: Path, tuning: Tuning, values: Mapping[Job, float | None]
 ) -> Job | None:
-    """Write ``tuning.json`` and return the best job so far, None if none completed."""
-    known = {job: value for job, value in values.items() if value is not None}
+    """Write ``tuning.json`` and return the best job so far; None if no job completed."""
+    defined = {job: value for job, value in values.items() if value is not None}
     choose = min if tuning.direction == "minimize" else max
-    best = choose(known, key=known.__getitem__, default=None)
+    best = choose(defined, key=defined.__getitem__, default=None)
     rows = [
         {"job": job.number, "settings": list(job.overrides), "value": value}
         for job, value in values.items()

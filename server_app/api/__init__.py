@@ -1,1 +1,1 @@
-"""Runs and sweeps from Python; ``fedquorum_app`` is the face of it."""
+"""Run jobs and sweeps from Python; ``fedquorum_app`` is the public interface."""

@@ -1,4 +1,4 @@
-"""The report's charts of runs that belong together, drawn one at a time."""
+"""Draw the report's charts of related runs, one at a time."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,7 +13,7 @@ from server_app.report.seed_groups import group_runs
 
 
 def build_charts(runs: Sequence[Run]) -> Mapping[str, Chart]:
-    """Return the charts by name; of several experiments with the experiment before the name.
+    """Return the charts by name; with several experiments, as EXPERIMENT:NAME.
 
     Raises
     ------
@@ -21,16 +21,16 @@ def build_charts(runs: Sequence[Run]) -> Mapping[str, Chart]:
         If a table of a run is damaged.
     """
     experiments = build_experiments(group_runs(runs))
-    several = len(experiments) > 1
+    is_qualified = len(experiments) > 1
     return {
-        f"{one.name}:{chart.name}" if several else chart.name: chart
-        for one in experiments
-        for chart in one.charts
+        f"{experiment.name}:{chart.name}" if is_qualified else chart.name: chart
+        for experiment in experiments
+        for chart in experiment.charts
     }
 
 
 def draw_named_chart(runs: Sequence[Run], name: str) -> NotebookFigure:
-    """Return a chart's figure; without a name the first one's.
+    """Return the figure of a chart; of the first chart if the name is empty.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""How runs and sweeps show themselves in a notebook: a table of facts, and the report's figure."""
+"""Format runs and sweeps for a notebook: a table of facts, and the report's figure."""
 
 import base64
 import html
@@ -15,7 +15,7 @@ PREVIEW_DPI = 70
 
 
 def format_facts_table(facts: Mapping[str, object]) -> str:
-    """Return facts as an HTML table of two columns, whatever a record has put into them."""
+    """Return facts as an HTML table of two columns, with all text escaped."""
     rows = "".join(
         f"<tr><th style='text-align: left'>{_escape(name)}</th>"
         f"<td style='text-align: left'>{_escape(fact)}</td></tr>"
@@ -25,15 +25,15 @@ def format_facts_table(facts: Mapping[str, object]) -> str:
 
 
 def format_image(figure: Figure) -> str:
-    """Return a figure as an HTML image that holds its own bytes."""
+    """Return a figure as an HTML image with embedded bytes."""
     content = base64.b64encode(to_png(figure, PREVIEW_DPI)).decode()
     return f"<img src='data:image/png;base64,{content}'/>"
 
 
 def format_directory(directory: Path) -> str:
-    """Return a folder as one would type it from here."""
-    here = Path.cwd()
-    return str(directory.relative_to(here) if directory.is_relative_to(here) else directory)
+    """Return a folder's path, relative to the working directory if the folder is below it."""
+    cwd = Path.cwd()
+    return str(directory.relative_to(cwd) if directory.is_relative_to(cwd) else directory)
 
 
 def _escape(text: object) -> str:

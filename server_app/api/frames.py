@@ -1,7 +1,7 @@
-"""The records of a run as pandas frames, in the columns that docs/records.md describes.
+"""Read the records of a run as pandas frames, with the columns that docs/records.md describes.
 
-A column that is never null has NumPy's type. In the others null is NaN where they are float64, and
-``pd.NA`` where they are of pandas' nullable types: whole numbers and texts.
+A column that is never null has NumPy's type. In other columns, null is NaN for float64, and
+``pd.NA`` for pandas' nullable types of whole numbers, booleans and strings.
 """
 
 from collections.abc import Iterator, Mapping
@@ -44,10 +44,10 @@ def build_rounds_frame(run: Run) -> pd.DataFrame:
 
 
 def _flatten_metrics(record: RoundRecord) -> Iterator[tuple[str, float]]:
-    for part in SPLITS:
-        for group, values in (getattr(record, part) or {}).items():
+    for split in SPLITS:
+        for group, values in (getattr(record, split) or {}).items():
             for name, value in (values or {}).items():
-                yield f"{part}.{group}.{name}", value
+                yield f"{split}.{group}.{name}", value
 
 
 def read_table_frame(run: Run, name: str) -> pd.DataFrame:
@@ -64,7 +64,6 @@ def read_table_frame(run: Run, name: str) -> pd.DataFrame:
 
 
 def _get_pandas_types(schema: pa.Schema) -> Mapping[str, Any]:
-    """Return the pandas type of each column."""
     return {field.name: _get_pandas_type(field) for field in schema}
 
 

@@ -28,10 +28,10 @@ class RunAudit:
     Parameters
     ----------
     rounds, decisions : int
-        Number of replayed rounds, and of replayed client answers.
+        Number of replayed rounds, and of replayed client outcomes.
     problems : pandas.DataFrame
         The mismatches, with the columns ``round``, ``client`` and ``text``. ``round`` is null for
-        the run as a whole, ``client`` is null for the round as a whole.
+        a mismatch of the whole run, and ``client`` for one of a whole round.
     unknown : tuple of str
         Facts that the records cannot show.
     """
@@ -93,7 +93,7 @@ class RunResult:
 
     @cached_property
     def clients(self) -> pd.DataFrame:
-        """One row per client asked and round: the audit trail."""
+        """One row per round and selected client: the audit trail."""
         return read_table_frame(self.records, "clients")
 
     @property
@@ -103,7 +103,7 @@ class RunResult:
 
     @cached_property
     def evaluations(self) -> pd.DataFrame:
-        """One row per client evaluated and round."""
+        """One row per round and evaluated client."""
         return read_table_frame(self.records, "evaluations")
 
     @cached_property
@@ -119,7 +119,7 @@ class RunResult:
         Parameters
         ----------
         chart : str
-            A name in ``charts``; by default the first, accuracy and loss over rounds.
+            A name in ``charts``; by default the first one, accuracy and loss over rounds.
 
         Raises
         ------
@@ -135,14 +135,15 @@ class RunResult:
     def load_model(self) -> "nn.Module":
         """Return a new model with the run's last weights, in evaluation mode.
 
-        Its shape follows from the data, which this method reads from the place in the settings.
+        The model's shape follows from the data, which this method reads from the path in the
+        settings.
 
         Raises
         ------
         DataError
             If the data is missing.
         RunError
-            If the run has no model, or its settings give another model by now.
+            If the run has no model, or its settings now build a different model.
         """
         from server_app.report.rebuild import load_trained_model, reload_data
 
@@ -159,18 +160,18 @@ class RunResult:
         """
         from fedquorum.audit.check import audit_run
 
-        found = audit_run(self.directory, trust=self.trusted)
-        rows = [(problem.round, problem.client, str(problem)) for problem in found.mismatches]
+        audit = audit_run(self.directory, trust=self.trusted)
+        rows = [(problem.round, problem.client, str(problem)) for problem in audit.mismatches]
         problems = pd.DataFrame(rows, columns=list(PROBLEM_COLUMNS)).astype(PROBLEM_COLUMNS)
-        return RunAudit(found.num_rounds, found.num_decisions, problems, found.unverifiable)
+        return RunAudit(audit.num_rounds, audit.num_decisions, problems, audit.unverifiable)
 
     def explain(self, server_round: int, client: int) -> str:
-        """Return why a client was asked in a round, its answer, and how its update got its weight.
+        """Explain why a round selected a client, what it replied, and how its update was weighted.
 
         Raises
         ------
         RunError
-            If there is no such round or client, or as in ``audit``.
+            If there is no such round or client, or ``audit`` would raise it.
         """
         from fedquorum.audit.explain import describe_decision
         from fedquorum.audit.replay import convert_damage_errors, read_audit_input
@@ -185,7 +186,7 @@ class RunResult:
         Parameters
         ----------
         *overrides, **settings
-            Settings that may change, such as those of ``engine``.
+            Settings that may change on a resume, such as those of ``engine``.
         verbose : bool
             As in ``fedquorum_app.run``.
 
@@ -218,5 +219,5 @@ class RunResult:
         return f"<run, {facts}>"
 
     def _repr_html_(self) -> str:
-        picture = format_image(self.plot()) if self.records.rounds else ""
-        return format_facts_table(self._facts) + picture
+        image = format_image(self.plot()) if self.records.rounds else ""
+        return format_facts_table(self._facts) + image

@@ -1,7 +1,7 @@
 """Run jobs and sweeps in the process of a notebook or a script.
 
-The commands and these functions run the same code. At the end, these functions also restore the
-state that the commands leave changed: Hydra's state, hooks, and PyTorch's switches.
+The commands and these functions run the same code. These functions also restore the global state
+that the commands leave changed: Hydra's state, hooks, and PyTorch's switches.
 """
 
 import io
@@ -49,31 +49,31 @@ def run_from_python(
     Parameters
     ----------
     overrides : sequence of str
-        The experiment's name, if one is given, and Hydra overrides.
+        Hydra overrides, the first of which may be the name of an experiment.
     settings : mapping
         Further settings by dotted key.
     output : Path or str, optional
         The run's folder.
     verbose : bool
-        Whether to print what the command prints.
+        Whether to print the output of the command.
 
     Raises
     ------
     FedQuorumError, KeyboardInterrupt
         As in ``server_app.job.run_overrides``.
     """
-    placed = {} if output is None else {RUN_FOLDER: output}
-    words = merge_resumed_overrides(
-        (*_expand_experiment(overrides), *to_overrides({**settings, **placed}))
+    folder = {} if output is None else {RUN_FOLDER: output}
+    merged = merge_resumed_overrides(
+        (*_expand_experiment(overrides), *to_overrides({**settings, **folder}))
     )
-    for word in words:
-        if _is_hydra_setting(word) and _get_key(word) != RUN_FOLDER:
+    for override in merged:
+        if _is_hydra_setting(override) and _get_key(override) != RUN_FOLDER:
             raise SettingsError(
-                f"of Hydra's settings a run in Python has {RUN_FOLDER} alone, got {word}"
+                f"of Hydra's settings a run in Python has {RUN_FOLDER} alone, got {override}"
             )
     with _restore_globals(verbose=verbose):
-        directory = _make_run_folder(words)
-        run_overrides(tuple(word for word in words if not _is_hydra_setting(word)), directory)
+        directory = _create_run_folder(merged)
+        run_overrides(tuple(item for item in merged if not _is_hydra_setting(item)), directory)
     return directory
 
 
@@ -86,7 +86,8 @@ def sweep_from_python(
 ) -> tuple[Path, bool]:
     """Run the jobs of a sweep; return its folder, and whether all of them completed.
 
-    Parameters are those of ``run_here``, where a list stands for several values.
+    The parameters are those of ``run_from_python``; a list in ``settings`` stands for several
+    values.
 
     Raises
     ------
@@ -95,15 +96,15 @@ def sweep_from_python(
     KeyboardInterrupt
         If it was interrupted.
     """
-    words = [*_expand_experiment(overrides), *to_overrides(settings, allow_sweeps=True)]
-    if any(_get_key(word) == "resume" for word in words):
+    all_overrides = [*_expand_experiment(overrides), *to_overrides(settings, allow_sweeps=True)]
+    if any(_get_key(override) == "resume" for override in all_overrides):
         raise RunError(
             "resume is of run(), not of sweep(): to continue a sweep, call it again with its output"
         )
     with _restore_globals(verbose=verbose):
-        arguments = [*prepare_sweep_overrides(words), "hydra.mode=MULTIRUN"]
-        places = [word for word in words if _get_key(word) == SWEEP_FOLDER]
-        if output is not None or not places:
+        arguments = [*prepare_sweep_overrides(all_overrides), "hydra.mode=MULTIRUN"]
+        has_folder = any(_get_key(override) == SWEEP_FOLDER for override in all_overrides)
+        if output is not None or not has_folder:
             folder = (
                 Path(output)
                 if output is not None
@@ -123,10 +124,10 @@ def sweep_from_python(
 
 
 def _expand_experiment(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Return the words of positional arguments, of which the first may name an experiment."""
+    """Return positional arguments as overrides; the first one may be an experiment's name."""
     first, *rest = (*overrides, "")
     experiment = [f"experiment={first}"] if first and "=" not in first else [first]
-    return tuple(word for word in (*experiment, *rest) if word)
+    return tuple(override for override in (*experiment, *rest) if override)
 
 
 def _get_key(override: str) -> str:
@@ -137,16 +138,16 @@ def _is_hydra_setting(override: str) -> bool:
     return _get_key(override).startswith(("hydra.", "hydra/"))
 
 
-def _make_run_folder(overrides: tuple[str, ...]) -> Path:
-    """Check the settings and return the run's folder, absolute: by default a new one.
+def _create_run_folder(overrides: tuple[str, ...]) -> Path:
+    """Check the settings, and create the run's folder; return its absolute path.
 
     Raises
     ------
     SettingsError
-        If a setting is wrong, or the folder cannot be made.
+        If a setting is wrong, or the folder cannot be created.
     """
     with compose_job(overrides) as config:
-        if not any(_get_key(word) == RUN_FOLDER for word in overrides):
+        if not any(_get_key(override) == RUN_FOLDER for override in overrides):
             return create_run_directory(
                 DEFAULT_OUTPUT_ROOT, str(config.hydra.runtime.choices.experiment)
             )
@@ -159,7 +160,7 @@ def _make_run_folder(overrides: tuple[str, ...]) -> Path:
 
 
 def _resolve_run_folder(config: DictConfig) -> str:
-    HydraConfig.instance().set_config(config)  # interpolations may ask for it
+    HydraConfig.instance().set_config(config)  # interpolations may need it
     try:
         return str(config.hydra.run.dir)
     except OmegaConfBaseException as error:
@@ -168,7 +169,7 @@ def _resolve_run_folder(config: DictConfig) -> str:
 
 @contextmanager
 def _restore_globals(*, verbose: bool) -> Iterator[None]:
-    """Put back what a command may leave changed, since its process ends with it."""
+    """Restore the global state that a command may change, because this process continues."""
     hook, hydra, torch = threading.excepthook, HydraConfig.instance().cfg, _get_torch_determinism()
     threading.excepthook = suppress_disk_errors
     with ExitStack() as stack:
@@ -185,9 +186,9 @@ def _restore_globals(*, verbose: bool) -> Iterator[None]:
 
 
 def _get_torch_determinism() -> tuple[bool, bool]:
-    """Return whether PyTorch's algorithms are to be deterministic, and to warn only.
+    """Return PyTorch's switches for deterministic algorithms: whether they are on, and only warn.
 
-    PyTorch takes a second to import: too long where the settings have a mistake.
+    PyTorch takes a second to import, so this function does not import it.
     """
     torch = sys.modules.get("torch")
     if torch is None:

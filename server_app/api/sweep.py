@@ -73,14 +73,14 @@ class SweepResult:
 
     @cached_property
     def frame(self) -> pd.DataFrame:
-        """One row per run: the settings that vary, the status, and the last measurements.
+        """One row per run: the settings that vary, the status, and the last metrics.
 
         The index is the run's folder. ``round`` is the last complete round.
         """
         names = [_get_run_name(run.records, self.directory) for run in self.runs]
         settings = [_get_settings(run.records) for run in self.runs]
         keys = find_distinguishing_keys(
-            [{key: format_setting_value(one[key]) for key in one} for one in settings]
+            [{key: format_setting_value(value) for key, value in one.items()} for one in settings]
         )
         rows = [
             {
@@ -121,12 +121,11 @@ class SweepResult:
         return f"<sweep, {', '.join(f'{name}: {fact}' for name, fact in self._facts.items())}>"
 
     def _repr_html_(self) -> str:
-        begun = any(run.records.rounds for run in self.runs)
+        has_rounds = any(run.records.rounds for run in self.runs)
         numbers = {"float_format": "{:.4g}".format, "na_rep": ""}
         table = str(self.frame.to_html(max_rows=20, max_cols=12, **numbers))
-        return (
-            format_facts_table(self._facts) + table + (format_image(self.plot()) if begun else "")
-        )
+        image = format_image(self.plot()) if has_rounds else ""
+        return format_facts_table(self._facts) + table + image
 
 
 class SweepError(RunError):
@@ -149,7 +148,7 @@ class SweepError(RunError):
 
 
 def _read_failures(root: Path) -> Iterator[tuple[str, str]]:
-    """Yield the jobs that say why they failed, in the order of the jobs."""
+    """Yield the failed jobs with their reasons, in the order of the jobs."""
     for path in sorted(root.glob(f"*/{ERROR_FILE}"), key=lambda path: _get_sort_key(path.parent)):
         yield path.parent.name, path.read_text(errors="replace").partition("\n")[0]
 
@@ -167,6 +166,6 @@ def _get_settings(run: Run) -> Mapping[str, Any]:
 
 
 def _get_last_metrics(rounds: pd.DataFrame) -> Mapping[str, Any]:
-    """Return the last value of each measured number, and the last round."""
-    measured = {name: rounds[name].dropna() for name in rounds if name.startswith(METRIC_PREFIXES)}
-    return {name: column.iloc[-1] for name, column in measured.items() if len(column)}
+    """Return the last value of each metric, and the last round."""
+    metrics = {name: rounds[name].dropna() for name in rounds if name.startswith(METRIC_PREFIXES)}
+    return {name: column.iloc[-1] for name, column in metrics.items() if len(column)}

@@ -1,1 +1,1 @@
-"""What each client got, before any training: the command ``fedquorum data``."""
+"""Show each client's data before any training: the command ``fedquorum data``."""

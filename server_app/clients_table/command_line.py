@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     argv : sequence of str, optional
-        The arguments, by default those of the process.
+        The arguments; by default those of the process.
     """
     arguments = _build_parser().parse_args(argv)
     try:
@@ -33,20 +33,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def show_clients(overrides: Sequence[str], output: Path) -> None:
-    """Print the data that each client gets with these settings, and write a table and a picture.
+    """Print the data that each client gets with these settings, and write a table and a figure.
 
-    The function creates the folder ``output`` if it is missing and writes ``clients.csv``,
-    ``clients.png`` and ``clients.svg`` into it, over those of an earlier call. It trains nothing.
+    The function creates the folder ``output`` if it is missing, and writes ``clients.csv``,
+    ``clients.png`` and ``clients.svg`` into it. It replaces existing files and trains nothing.
 
     Raises
     ------
     SettingsError, DataError
-        As in a run with these settings.
+        If a run with these settings would raise it.
     RunError
         If ``output`` cannot be written.
     """
     composed = compose_overrides(tuple(overrides))
-    # The libraries that divide and draw take seconds to import: not for --help or a typo.
+    # These libraries take seconds to import, so --help and a typo do not import them.
     from server_app.clients_table.rows import (
         build_client_rows,
         find_data_warnings,
@@ -74,13 +74,13 @@ def show_clients(overrides: Sequence[str], output: Path) -> None:
     if not console.is_terminal:
         console = Console(width=PLAIN_WIDTH)  # a file or a pipe has no width to fit
     table = build_clients_table(rows, title)
-    left_out = fit_to_console(table, console, keep=4)
+    dropped_columns = fit_to_console(table, console, keep=4)
     console.print(table)
-    told = [format_totals(rows), *find_data_warnings(rows, settings.client.batch_size)]
-    if left_out:
-        told.append(f"Columns left out at this width, all in clients.csv: {left_out}")
-    for text in told:
-        console.print(text, soft_wrap=True, markup=False, highlight=False)
+    lines = [format_totals(rows), *find_data_warnings(rows, settings.client.batch_size)]
+    if dropped_columns:
+        lines.append(f"Columns left out at this width, all in clients.csv: {dropped_columns}")
+    for line in lines:
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
     for path in (output / "clients.csv", *figures):
         console.print(str(path), soft_wrap=True, markup=False, highlight=False)
 

@@ -1,4 +1,4 @@
-"""One row for each client: how much it has, of which classes, and how often it is there."""
+"""Build one row for each client: its samples, their classes, and its availability."""
 
 import csv
 from collections.abc import Sequence
@@ -19,22 +19,22 @@ ClassCounts = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ClientRow:
-    """One client.
+    """The data and the groups of one client.
 
     Attributes
     ----------
     client : int
-        Its id.
+        The client's id.
     priority : bool
-        Whether the settings give it priority.
+        Whether the client has priority.
     held_out : bool
-        Whether the settings keep it from training.
+        Whether the client never trains.
     train, test : int
-        Samples of its training and its test part.
+        Number of samples in the training and the test split.
     train_counts, test_counts : array of int64, optional
-        (L,), samples of each class; None where the targets are no classes.
+        Samples of each class, shape (L,); None if the targets are no classes.
     availability : float, optional
-        The share of rounds in which the simulated availability has it there; None for a trace.
+        The fraction of rounds in which the simulation makes the client available; None for a trace.
     """
 
     client: int
@@ -48,7 +48,7 @@ class ClientRow:
 
     @property
     def classes(self) -> int | None:
-        """Number of classes in its training part."""
+        """Number of classes in the training split."""
         return None if self.train_counts is None else int(np.count_nonzero(self.train_counts))
 
 
@@ -58,16 +58,16 @@ def build_client_rows(settings: Settings) -> list[ClientRow]:
     Raises
     ------
     DataError
-        If the data is not where the settings say.
+        If the data is not at the path in the settings.
     SettingsError
-        If the settings and the data do not fit together.
+        If the settings and the data contradict each other.
     """
     data = load_data(settings.data, settings.seed)
     population = build_population(settings, data)
     rates = compute_participation_rates(settings, data)
-    available = None if rates is None else rates.mean_rates.tolist()
+    availability = None if rates is None else rates.mean_rates.tolist()
     return [
-        _build_row(data, population, client, None if available is None else available[client])
+        _build_row(data, population, client, None if availability is None else availability[client])
         for client in range(data.num_clients)
     ]
 
@@ -94,37 +94,38 @@ def _build_row(
 
 
 def find_data_warnings(rows: Sequence[ClientRow], batch_size: int) -> list[str]:
-    """Return what may surprise in a run on these clients, a sentence each."""
-    few = [row.client for row in rows if row.train < batch_size]
-    single = [row.client for row in rows if row.classes == 1]
-    untested = [
+    """Return warnings about surprising properties of these clients, one sentence each."""
+    below_batch = [row.client for row in rows if row.train < batch_size]
+    single_class = [row.client for row in rows if row.classes == 1]
+    single_test_class = [
         row.client
         for row in rows
         if row.test_counts is not None and np.count_nonzero(row.test_counts) == 1
     ]
-    found = []
-    if few:
-        found.append(
-            f"{_format_clients(few)} fewer training samples than client.batch_size ({batch_size}), so "
-            "that an epoch is one smaller batch"
+    warnings = []
+    if below_batch:
+        warnings.append(
+            f"{_format_clients(below_batch)} fewer training samples than client.batch_size "
+            f"({batch_size}), so that an epoch is one smaller batch"
         )
-    if single:
-        found.append(f"{_format_clients(single)} only one class in training")
-    if untested:
-        found.append(
-            f"{_format_clients(untested)} only one class in testing, so that AUROC is undefined"
+    if single_class:
+        warnings.append(f"{_format_clients(single_class)} only one class in training")
+    if single_test_class:
+        warnings.append(
+            f"{_format_clients(single_test_class)} only one class in testing, so that AUROC is "
+            "undefined"
         )
-    return found
+    return warnings
 
 
 def _format_clients(ids: Sequence[int]) -> str:
     shown = ", ".join(map(str, ids[:8])) + (", .." if len(ids) > 8 else "")  # noqa: PLR2004 - a line
-    many = len(ids) > 1
-    return f"{len(ids)} client{'s' if many else ''} ({shown}) {'have' if many else 'has'}"
+    plural = len(ids) > 1
+    return f"{len(ids)} client{'s' if plural else ''} ({shown}) {'have' if plural else 'has'}"
 
 
 def write_clients_csv(rows: Sequence[ClientRow], path: Path) -> None:
-    """Write one line for each client, with the samples of each class where there are classes.
+    """Write one line for each client, with the samples of each class if there are classes.
 
     Raises
     ------
@@ -134,12 +135,14 @@ def write_clients_csv(rows: Sequence[ClientRow], path: Path) -> None:
     first = rows[0].train_counts
     classes = range(0 if first is None else len(first))
     header = ["client", "priority", "held_out", "train", "test", "classes", "available"]
-    header += [f"{part}_class_{c}" for part in ("train", "test") for c in classes]
+    header += [f"{split}_class_{c}" for split in ("train", "test") for c in classes]
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
         for row in rows:
             groups = (int(row.priority), int(row.held_out))
             cells = [row.client, *groups, row.train, row.test, row.classes, row.availability]
-            parts = [part for part in (row.train_counts, row.test_counts) if part is not None]
-            writer.writerow([*cells, *(int(count) for part in parts for count in part)])
+            splits = [
+                counts for counts in (row.train_counts, row.test_counts) if counts is not None
+            ]
+            writer.writerow([*cells, *(int(count) for counts in splits for count in counts)])

@@ -1,4 +1,4 @@
-"""The table in the terminal, and the heat map of clients and classes."""
+"""Show the clients as a table in the terminal, and as a heat map of clients and classes."""
 
 from collections.abc import Sequence
 
@@ -18,9 +18,9 @@ MAX_CLASS_TICKS = 25
 
 
 def build_clients_table(rows: Sequence[ClientRow], title: str) -> Table:
-    """Return one line for each client, of more than 100 the first 50.
+    """Return a table with one line for each client; with over 100 clients, for the first 50.
 
-    The samples of each class are columns where there are at most 12 classes.
+    It has a column for each class if there are at most 12 classes.
     """
     counts = rows[0].train_counts
     per_class = counts is not None and len(counts) <= MAX_CLASS_COLUMNS
@@ -33,14 +33,14 @@ def build_clients_table(rows: Sequence[ClientRow], title: str) -> Table:
     names += ["classes"] if counts is not None else []
     names += ["available"] if varies else []
     names += [f"class {c}" for c in range(len(counts))] if counts is not None and per_class else []
-    unseen = any(row.held_out for row in rows)
-    if unseen:
+    has_held_out = any(row.held_out for row in rows)
+    if has_held_out:
         table.add_column("held out", justify="center", no_wrap=True)
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
     for row in shown:
         cells = [str(row.client), "yes" if row.priority else ""]
-        cells += ["yes" if row.held_out else ""] if unseen else []
+        cells += ["yes" if row.held_out else ""] if has_held_out else []
         cells += [str(row.train), str(row.test)]
         if row.train_counts is not None:
             cells.append(str(row.classes))
@@ -57,7 +57,7 @@ def _count_shown_rows(rows: Sequence[ClientRow]) -> int:
 
 
 def format_totals(rows: Sequence[ClientRow]) -> str:
-    """Return a sentence on all clients together, to follow the table."""
+    """Summarize all clients in one sentence, to follow the table."""
     train = np.array([row.train for row in rows])
     tests = sum(row.test for row in rows)
     text = (
@@ -71,14 +71,14 @@ def format_totals(rows: Sequence[ClientRow]) -> str:
 
 
 def _format_held_out(rows: Sequence[ClientRow]) -> str:
-    unseen = sum(row.held_out for row in rows)
-    return f", {unseen} never train" if unseen else ""
+    held_out = sum(row.held_out for row in rows)
+    return f", {held_out} never train" if held_out else ""
 
 
 def draw_clients_figure(rows: Sequence[ClientRow], title: str) -> Figure:
-    """Return a heat map of training samples, clients x classes, or their number without classes.
+    """Return a heat map of training samples, clients x classes; without classes, a bar chart.
 
-    A triangle on the right marks the clients with priority, where not all have it.
+    A triangle on the right marks the clients with priority, unless all clients have it.
     """
     figure = Figure(figsize=FIGURE_SIZE, layout="constrained")
     FigureCanvasAgg(figure)

@@ -1,11 +1,11 @@
-"""``engine=ray``: clients in processes of their own, on the cores, GPUs and machines of Ray.
+"""Run clients in separate processes on the cores, GPUs and machines of Ray, for ``engine=ray``.
 
-``cluster``  joins the cluster or starts Ray, and divides it among the workers
-``worker``   what runs in a worker: nodes by the code of the engine in process
-``fleet``    starts the workers, compares their code, and starts again those that die
-``grid``     the Grid: messages to the workers, replies as they come
-``engine``   all of it for one run
-``jobs``     the jobs of a sweep as tasks of a cluster, for ``hydra/launcher=ray``
+``cluster``      joins the cluster or starts Ray, and divides it among the workers
+``worker``       hosts nodes in a worker, with the code of the engine in process
+``worker_pool``  starts the workers, compares their code, and restarts those that die
+``grid``         the Grid: sends messages to the workers, and returns their replies
+``engine``       starts all of these for one run
+``launcher``     runs the jobs of a sweep as tasks of a cluster, for ``hydra/launcher=ray``
 
-Only these modules import Ray: no other engine needs it.
+Only these modules import Ray, which no other engine needs.
 """

@@ -28,14 +28,14 @@ class Machine:
 
 @dataclass(frozen=True)
 class WorkerResources:
-    """The number of workers, and the share of each."""
+    """The number of workers, and the cores and GPUs of each."""
 
     workers: int
     cores: int
     gpus: int = 0
 
     def count_workers_on(self, machine: Machine) -> int:
-        """Return how many such workers a machine can have."""
+        """Return how many of these workers a machine can host."""
         by_cores = machine.cores // self.cores
         return min(by_cores, machine.gpus // self.gpus) if self.gpus else by_cores
 
@@ -46,27 +46,29 @@ def join_cluster(
 ) -> Iterator[None]:
     """Join a cluster, or start Ray here; leave or stop it in the end.
 
-    A process that uses Ray already goes on with the cluster that it is in.
+    A process that has already joined a cluster stays in it.
 
     Parameters
     ----------
     address : str, optional
-        HOST:PORT, or ``local``; by default what RAY_ADDRESS says.
+        HOST:PORT, or ``local``; by default the environment's RAY_ADDRESS.
     setting : str
-        What the address was given by.
+        The setting of the address, for error messages.
     cores : int
-        How many cores Ray is to have at least if it is started here.
+        The minimum number of cores of a Ray that is started here.
 
     Raises
     ------
     SettingsError
-        If nothing listens at the address, or what listens there cannot be joined.
+        If no service listens at the address.
+    RunError
+        If the cluster at the address cannot be joined.
     """
     if ray.is_initialized():
         yield
         return
     with _restore_sigterm_handler(), warnings.catch_warnings():
-        # Of what a later version of Ray will do with GPUs that no worker has asked for.
+        # Ray announces a change for GPUs that no worker requested.
         warnings.filterwarnings("ignore", category=FutureWarning, module="ray")
         _initialize_ray(address, setting, cores)
     try:
@@ -92,43 +94,43 @@ def _initialize_ray(given: str | None, setting: str, cores: int) -> None:
         ray.init(address, logging_level=logging.WARNING)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         raise RunError(
-            f"the Ray cluster at {address} cannot be joined: {to_one_line(error)} (this machine must "
-            f"be one of the cluster's: ray start --address={address})"
+            f"the Ray cluster at {address} cannot be joined: {to_one_line(error)} (this machine "
+            f"must be one of the cluster's: ray start --address={address})"
         ) from None
 
 
 @contextmanager
 def _restore_sigterm_handler() -> Iterator[None]:
-    """Put back the handler of SIGTERM: Ray's would end the process without its records."""
+    """Restore the handler of SIGTERM, because Ray's would end the process without its records."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.getsignal(signal.SIGTERM)
+    previous = signal.getsignal(signal.SIGTERM)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)
 
 
 def list_machines() -> list[Machine]:
-    """Return the machines of the cluster that are there."""
+    """Return the machines of the cluster that are alive."""
     alive = (node["Resources"] for node in ray.nodes() if node["Alive"])
-    return [Machine(int(found.get("CPU", 0)), int(found.get("GPU", 0))) for found in alive]
+    return [Machine(int(one.get("CPU", 0)), int(one.get("GPU", 0))) for one in alive]
 
 
 def divide_cluster(
     cluster: Sequence[Machine], workers: int | None, *, max_workers: int, gpus_wanted: bool
 ) -> WorkerResources:
-    """Divide a cluster among workers: one GPU for each where there are any, all cores otherwise.
+    """Divide a cluster among workers: one GPU each if it has any, otherwise all cores.
 
     Parameters
     ----------
     cluster : sequence of Machine
-        The cluster.
+        The machines of the cluster.
     workers : int, optional
-        ``engine.workers``; by default as many as there are GPUs or cores.
+        ``engine.workers``; by default one for each GPU or core.
     max_workers : int
-        How many workers have something to do.
+        The number of workers that would host a node.
     gpus_wanted : bool
         Whether clients may use a GPU.
 
@@ -139,18 +141,20 @@ def divide_cluster(
     """
     gpus = int(gpus_wanted and any(machine.gpus for machine in cluster))
 
-    def places(cores: int) -> int:
-        share = WorkerResources(1, cores, gpus)
-        return sum(share.count_workers_on(machine) for machine in cluster)
+    def count_workers(cores: int) -> int:
+        resources = WorkerResources(1, cores, gpus)
+        return sum(resources.count_workers_on(machine) for machine in cluster)
 
-    most = places(1)
-    wanted = min(most if workers is None else workers, max_workers)
-    if wanted > most or most == 0:
+    limit = count_workers(1)
+    num_workers = min(limit if workers is None else workers, max_workers)
+    if num_workers > limit or limit == 0:
         raise SettingsError(
-            f"engine.workers must be null or a whole number from 1 to {most}, the "
+            f"engine.workers must be null or a whole number from 1 to {limit}, the "
             f"{'GPUs' if gpus else 'cores'} of the cluster, got {workers}"
         )
     cores = max(
-        cores for cores in range(1, 1 + max(m.cores for m in cluster)) if places(cores) >= wanted
+        cores
+        for cores in range(1, 1 + max(machine.cores for machine in cluster))
+        if count_workers(cores) >= num_workers
     )
-    return WorkerResources(wanted, cores, gpus)
+    return WorkerResources(num_workers, cores, gpus)

@@ -1,4 +1,4 @@
-"""A run on Ray, from its settings to the Grid."""
+"""Start a run's workers on Ray from its settings."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -20,14 +20,14 @@ from server_app.ray_engine.worker_pool import RayWorkerPool
 def start_ray_grid(
     client_app: ClientApp, run_config: Mapping[str, Any], settings: Settings
 ) -> Iterator[RayGrid]:
-    """Join or start Ray, start the workers, and return a grid to the nodes that they host.
+    """Join or start Ray, start the workers, and yield a grid to the nodes that they host.
 
     In the end the workers are stopped, and Ray too if it was started here.
 
     Parameters
     ----------
     client_app, run_config : ClientApp, mapping
-        As of ``HostedNodes``.
+        As in ``HostedNodes``.
     settings : Settings
         The run's settings.
 
@@ -39,27 +39,27 @@ def start_ray_grid(
     engine, device = settings.engine, settings.client.device
     data = load_data(settings.data, settings.seed)
     with join_cluster(engine.address, cores=engine.workers or 1):
-        at_most = engine.num_supernodes or data.num_clients
-        share = divide_cluster(
-            list_machines(), engine.workers, max_workers=at_most, gpus_wanted=device != "cpu"
+        max_workers = engine.num_supernodes or data.num_clients
+        resources = divide_cluster(
+            list_machines(), engine.workers, max_workers=max_workers, gpus_wanted=device != "cpu"
         )
-        hosting = WorkerConfig(
+        config = WorkerConfig(
             client_app=client_app,
             run_config=run_config,
-            num_nodes=engine.num_supernodes or share.workers,
+            num_nodes=engine.num_supernodes or resources.workers,
             device=device,
             code=collect_code_facts(),
             data=SharedData(settings.data, settings.seed, data) if engine.share_data else None,
         )
-        threads = min(share.cores, _get_allowed_threads())
-        fleet = RayWorkerPool(
-            share, hosting, threads=threads, startup_timeout=engine.startup_timeout
+        threads = min(resources.cores, _get_allowed_threads())
+        pool = RayWorkerPool(
+            resources, config, threads=threads, startup_timeout=engine.startup_timeout
         )
-        with fleet.keep_running():
-            yield RayGrid(fleet)
+        with pool.keep_running():
+            yield RayGrid(pool)
 
 
 def _get_allowed_threads() -> int:
-    """Return how many threads the environment allows a process to have."""
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    return int(given) if given.isdecimal() else (os.cpu_count() or 1)
+    """Return the number of threads that the environment allows each process."""
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    return int(limit) if limit.isdecimal() else (os.cpu_count() or 1)

@@ -1,4 +1,4 @@
-"""A Flower Grid over the workers of ``engine=ray``."""
+"""Implement a Flower Grid over the workers of ``engine=ray``."""
 
 import time
 from collections.abc import Collection, Iterable
@@ -18,24 +18,22 @@ from ray.exceptions import RayActorError, RayError
 from server_app.in_process import NodeStates, SimulationGrid, assign_id
 from server_app.ray_engine.worker_pool import RayWorkerPool, WorkerHandle, describe_worker_error
 
-MAX_INLINE_BYTES = 2**16  # of a model that goes with the message: quicker than by Ray's memory
-STATES_TIMEOUT = 60.0  # for a worker without work to hand over what its clients keep
+MAX_INLINE_BYTES = 2**16  # a smaller model is faster inside the message than in Ray's memory
+STATES_TIMEOUT = 60.0  # for an idle worker to send its clients' states
 
 
 @dataclass(frozen=True)
 class SentMessage:
-    """A message, without its content, at a worker.
+    """A message, without its content, that was sent to a worker.
 
     Parameters
     ----------
     message : Message
-        The message.
-    worker : Member
-        The worker.
+    worker : WorkerHandle
     reply : ObjectRef
-        Its reply, once it is there.
+        The reply, once the worker has finished.
     expires_at : float
-        When it expires, by the monotonic clock.
+        When the message expires, by the monotonic clock.
     """
 
     message: Message
@@ -45,28 +43,27 @@ class SentMessage:
 
 
 class RayGrid(SimulationGrid, AwaitableGrid):
-    """Hosts the nodes on workers, each of which answers one message after the other.
+    """Hosts the nodes on workers, each of which handles one message after the other.
 
-    A model that several messages hold is put into Ray's memory once, also if the messages of the
-    next exchange hold the same one; only a small one goes with each message. A reply is taken when
-    it is there.
+    A model in several messages is put into Ray's memory once, also if the messages of the next
+    exchange have the same model. A small model is copied into each message instead.
 
-    A worker that dies costs its nodes the messages that it had: each gets an error for a reply.
-    It is started again with what its clients kept when ``get_node_states`` or ``restore_node_states``
-    was last called, as a checkpoint does.
+    If a worker dies, each of its pending messages gets an error reply. The worker is restarted with
+    its clients' states from the last call of ``get_node_states`` or ``restore_node_states``, such
+    as for a checkpoint.
 
     Parameters
     ----------
-    fleet : Fleet
-        The workers, which have started.
+    pool : RayWorkerPool
+        The workers, which must have started.
     """
 
     engine = "ray"
 
-    def __init__(self, fleet: RayWorkerPool) -> None:
-        super().__init__(fleet.num_nodes)
-        self.device = fleet.device
-        self._fleet = fleet
+    def __init__(self, pool: RayWorkerPool) -> None:
+        super().__init__(pool.num_nodes)
+        self.device = pool.device
+        self._pool = pool
         self._sent: dict[str, SentMessage] = {}
         self._put: tuple[ArrayRecord, Any] | None = None
         nothing = np.zeros(0, np.uint8)
@@ -74,16 +71,16 @@ class RayGrid(SimulationGrid, AwaitableGrid):
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the ids of the nodes whose workers run or are being restarted."""
-        there = [member for member in self._fleet.members if self._fleet.is_available(member)]
-        return sorted(node for member in there for node in member.nodes)
+        available = [worker for worker in self._pool.workers if self._pool.is_available(worker)]
+        return sorted(node for worker in available for node in worker.nodes)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Hand each message to the worker of its node; return the messages' ids."""
+        """Send each message to the worker of its node; return the messages' ids."""
         now = time.monotonic()
         self._sent = {key: sent for key, sent in self._sent.items() if sent.expires_at > now}
         ids = []
         for message in messages:
-            member = self._fleet.get_worker(message.metadata.dst_node_id)
+            worker = self._pool.get_worker(message.metadata.dst_node_id)
             key = assign_id(message)
             arrays = {
                 name: record
@@ -93,13 +90,13 @@ class RayGrid(SimulationGrid, AwaitableGrid):
             others = {name: r for name, r in message.content.items() if name not in arrays}
             shell = make_message(metadata=message.metadata, content=RecordDict(others))
             records = [self._share_record(record) for record in arrays.values()]
-            reply = member.actor.handle.remote(shell, list(arrays), *records)
-            self._sent[key] = SentMessage(shell, member, reply, now + message.metadata.ttl)
+            reply = worker.actor.handle.remote(shell, list(arrays), *records)
+            self._sent[key] = SentMessage(shell, worker, reply, now + message.metadata.ttl)
             ids.append(key)
         return ids
 
     def _share_record(self, record: ArrayRecord) -> Any:
-        """Return where a record is in Ray's memory; the last one stays there."""
+        """Put a record into Ray's memory, where the last one is cached; return its reference."""
         if self._put is None or self._put[0] is not record:
             self._put = record, ray.put(record)
         return self._put[1]
@@ -113,64 +110,68 @@ class RayGrid(SimulationGrid, AwaitableGrid):
             time.sleep(timeout)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Return the replies to these messages that are there, each once."""
-        asked = {key: self._sent[key] for key in message_ids if key in self._sent}
-        if not asked:
+        """Return the replies to these messages that have arrived, each once."""
+        pending = {key: self._sent[key] for key in message_ids if key in self._sent}
+        if not pending:
             return []
-        replies = [sent.reply for sent in asked.values()]
+        replies = [sent.reply for sent in pending.values()]
         done = set(ray.wait(replies, num_returns=len(replies), timeout=0)[0])
         return [
             self._fetch_reply(key)
-            for key, sent in asked.items()
-            if sent.reply in done or not self._fleet.is_available(sent.worker)
+            for key, sent in pending.items()
+            if sent.reply in done or not self._pool.is_available(sent.worker)
         ]
 
     def _fetch_reply(self, key: str) -> Message:
-        """Return the reply to a message, or an error that says why there is none."""
+        """Return the reply to a message, or an error reply with the reason why there is none."""
         sent = self._sent.pop(key)
-        if not self._fleet.is_available(sent.worker):
-            limit = f"{self._fleet.startup_timeout:g} s (engine.startup_timeout)"
+        if not self._pool.is_available(sent.worker):
+            limit = f"{self._pool.startup_timeout:g} s (engine.startup_timeout)"
             return _build_lost_reply(sent, f"it was not started again within {limit}")
         try:
             reply: Message = ray.get(sent.reply)
         except RayError as error:
             if isinstance(error, RayActorError):
-                self._fleet.restart(sent.worker, self._states)
+                self._pool.restart(sent.worker, self._states)
             return _build_lost_reply(sent, describe_worker_error(error))
         return reply
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Return the replies that came within ``timeout`` seconds."""
+        """Send messages, and return the replies that arrive within ``timeout`` seconds."""
         return WaitingGrid(self).send_and_receive(messages, timeout=timeout)
 
     def get_node_states(self) -> dict[str, NDArray[np.uint8]]:
         """Return the clients' states between rounds, by node.
 
-        A worker that still has a message is not waited for: of its nodes it is what they kept the
-        last time.
+        A worker that still handles a message is skipped; its nodes keep the states of the last
+        call.
         """
         busy = {sent.worker for sent in self._sent.values()}
-        asked = [m.actor.get_states.remote() for m in self._fleet.members if m not in busy]
-        done = ray.wait(asked, num_returns=len(asked), timeout=STATES_TIMEOUT)[0] if asked else []
-        for found in done:
+        requests = [w.actor.get_states.remote() for w in self._pool.workers if w not in busy]
+        done = (
+            ray.wait(requests, num_returns=len(requests), timeout=STATES_TIMEOUT)[0]
+            if requests
+            else []
+        )
+        for reference in done:
             try:
-                # Copies: what Ray has handed over would keep its memory.
-                states = {node: state.copy() for node, state in ray.get(found).items()}
-            except RayError:  # it has died, as the next message tells
+                # Copies, because views would keep Ray's memory in use.
+                states = {node: state.copy() for node, state in ray.get(reference).items()}
+            except RayError:  # the worker has died, which the next message reports
                 continue
             self._states.update(states)
         return dict(self._states)
 
     def _restore(self, states: NodeStates) -> None:
         self._states = dict(states)
-        for member in self._fleet.members:
-            kept = {str(node): states[str(node)] for node in member.nodes}
-            ray.get(member.actor.restore.remote(kept))
+        for worker in self._pool.workers:
+            worker_states = {str(node): states[str(node)] for node in worker.nodes}
+            ray.get(worker.actor.restore.remote(worker_states))
 
 
 def _build_lost_reply(sent: SentMessage, reason: str) -> Message:
-    """Return the error that stands for a reply which will not come."""
+    """Return the error reply for a message whose worker was lost."""
     error = Error(ErrorCode.CLIENT_APP_CRASHED, f"the worker of its node was lost: {reason}")
     return Message(error, reply_to=sent.message)

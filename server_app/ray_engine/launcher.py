@@ -22,7 +22,7 @@ from server_app.ray_engine.cluster import Machine, list_machines
 from server_app.ray_engine.worker_pool import describe_worker_error, get_result
 from server_app.signals import mark_as_worker
 
-GRACE_SECONDS = 60.0  # for jobs to write their records when the sweep is interrupted
+GRACE_SECONDS = 60.0  # time for jobs to write their records after an interruption
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class JobResources:
     cores : int
         Whole cores.
     gpus : int, optional
-        Whole GPUs; by default one where the cluster has any.
+        Whole GPUs; by default one if the cluster has any.
 
     Raises
     ------
@@ -61,7 +61,7 @@ class JobResources:
         Raises
         ------
         SettingsError
-            If no machine has as much: Ray would wait for one.
+            If no machine has as many, because Ray would wait for one.
         """
         gpus = int(any(machine.gpus for machine in cluster)) if self.gpus is None else self.gpus
         if not any(m.cores >= self.cores and m.gpus >= gpus for m in cluster):
@@ -84,13 +84,13 @@ class HydraSweep:
     Parameters
     ----------
     context, function, config : HydraContext, callable, DictConfig
-        What Hydra hands to a launcher.
+        The arguments that Hydra passes to a launcher.
     state : mapping
         Hydra's global objects.
     code : mapping
-        The versions that the task's process must have, see ``collect_code_facts``.
+        The versions that the task's process must have; see ``collect_code_facts``.
     directory : str
-        The working directory, which relative paths begin at.
+        The working directory, for relative paths.
     """
 
     context: HydraContext
@@ -108,14 +108,15 @@ def launch(
     config: DictConfig,
     batch: Sequence[Sequence[str]],
 ) -> None:
-    """Run jobs, as many at a time as the cluster has room for, and wait for their end.
+    """Run jobs, as many at a time as the cluster's resources allow, and wait for their end.
 
-    What became of a job is in its folder. The process is in a cluster, see ``joined``.
+    Each job writes its result into its folder. The process must have joined a cluster; see
+    ``join_cluster``.
 
     Raises
     ------
     FedQuorumError
-        If a job cannot begin, as where a machine has other code.
+        If a job cannot start, for example because a machine has other code.
     RayError
         If a process died; the other jobs have ended.
     """
@@ -125,7 +126,7 @@ def launch(
     sweep = ray.put(
         HydraSweep(context, function, config, state, collect_code_facts(), str(Path.cwd()))
     )
-    tasks = [task.remote(sweep, list(words), number) for number, words in enumerate(batch)]
+    tasks = [task.remote(sweep, list(overrides), i) for i, overrides in enumerate(batch)]
     try:
         ray.wait(tasks, num_returns=len(tasks))
     except KeyboardInterrupt:
@@ -142,7 +143,7 @@ def launch(
 
 
 def run_sweep_job(sweep: HydraSweep, overrides: list[str], number: int) -> None:
-    """Run one job in a process of Ray's.
+    """Run one job in a process of Ray.
 
     Raises
     ------
@@ -154,7 +155,7 @@ def run_sweep_job(sweep: HydraSweep, overrides: list[str], number: int) -> None:
         os.chdir(sweep.directory)
     except OSError as error:
         raise RunError(f"all machines must have the sweep's working directory: {error}") from None
-    # Ray tells tasks by the environment how many of the machine's cores are theirs.
+    # Ray sets this variable to the number of the task's cores.
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     mark_as_worker()
     setup_globals()

@@ -1,7 +1,7 @@
 """Run nodes in a worker of ``engine=ray``, with the code of the engine in process.
 
-Ray unpickles this module first in a worker, and the number of torch's threads has to be set
-before ``client_app.workers`` looks at it: so the app is imported with what a worker is to host.
+Ray imports this module first in a worker. The number of torch's threads must be set before
+``client_app.workers`` reads it, so the app is imported later, with the worker's config.
 """
 
 import logging
@@ -23,7 +23,7 @@ from server_app.provenance import check_same_code
 
 @dataclass(frozen=True)
 class SharedData:
-    """Data that workers get instead of reading it, and what ``load_data`` knows it by."""
+    """Data that workers receive instead of reading it, with its cache key: settings and seed."""
 
     settings: Any
     seed: int
@@ -37,13 +37,13 @@ class WorkerConfig:
     Parameters
     ----------
     client_app, run_config, num_nodes : ClientApp, mapping, int
-        As of ``HostedNodes``.
+        As in ``HostedNodes``.
     device : str
         ``client.device``.
     code : mapping
-        The versions that a worker must have, see ``collect_code_facts``.
+        The versions that a worker must have; see ``collect_code_facts``.
     data : SharedData, optional
-        The clients' data; by default workers read it.
+        The clients' data; by default each worker reads it.
     """
 
     client_app: ClientApp
@@ -55,12 +55,12 @@ class WorkerConfig:
 
 
 class Worker:
-    """Hosts nodes, and answers one message after the other.
+    """Hosts nodes, and handles one message after the other.
 
     Parameters
     ----------
     threads : int
-        Among how many cores it divides its clients.
+        The number of cores that the worker divides its clients among.
     """
 
     _nodes: HostedNodes
@@ -71,27 +71,27 @@ class Worker:
         register_array_serializer()
 
     def host(self, config: WorkerConfig, nodes: Sequence[int], states: NodeStates) -> str:
-        """Begin to host nodes with their clients' states; return the kind of device.
+        """Start to host nodes with their clients' states; return the type of the device.
 
         Raises
         ------
         RunError
-            If the code here is not that of the run's process.
+            If the code of this process differs from that of the run's process.
         SettingsError
-            If there is no such device.
+            If the device does not exist here.
         """
         check_same_code(config.code)
         from client_app.data.load import cache_data
         from client_app.node import resolve_device
 
-        if (handed := config.data) is not None:
-            cache_data(handed.settings, handed.seed, handed.data)
+        if (shared := config.data) is not None:
+            cache_data(shared.settings, shared.seed, shared.data)
         self._nodes = HostedNodes(config.client_app, config.run_config, nodes, config.num_nodes)
         self._nodes.restore(states)
         return resolve_device(config.device).type
 
     def handle(self, message: Message, names: Sequence[str], *records: ArrayRecord) -> Message:
-        """Return a node's reply to a message, whose array records come beside it."""
+        """Return a node's reply to a message, whose array records are passed separately."""
         content = RecordDict({**dict(zip(names, records, strict=True)), **message.content})
         return self._nodes.handle(make_message(metadata=message.metadata, content=content))
 
@@ -100,7 +100,7 @@ class Worker:
         return self._nodes.get_states()
 
     def restore(self, states: NodeStates) -> None:
-        """Restore what ``get_states`` returned."""
+        """Restore the states that ``get_states`` returned."""
         self._nodes.restore(states)
 
 
@@ -108,22 +108,22 @@ PackedArray = tuple[str, tuple[int, ...], str, NDArray[np.uint8]]
 
 
 def register_array_serializer() -> None:
-    """Let Flower's arrays leave this process without being copied twice.
+    """Send Flower's arrays to other processes without copying them twice.
 
-    Ray lays the bytes of a NumPy array beside what it pickles, in memory that all processes of a
-    machine share. The process that gets the array sees them there, read-only.
+    Ray stores the bytes of a NumPy array separately from its pickle, in memory that all processes
+    of a machine share. The receiving process reads them there without a copy.
     """
     register_serializer(Array, serializer=pack, deserializer=unpack)
 
 
 def pack(array: Array) -> PackedArray:
-    """Return an array of a message with its bytes as NumPy's, which Ray does not copy."""
+    """Convert the bytes of a message's array to a NumPy array, which Ray does not copy."""
     return array.dtype, array.shape, array.stype, np.frombuffer(array.data, np.uint8)
 
 
 def unpack(packed: PackedArray) -> Array:
-    """Return the array that was packed; its data is a view."""
+    """Restore an array from the result of ``pack``; its data is a view."""
     dtype, shape, stype, content = packed
     array = Array(dtype, shape, stype, b"")
-    vars(array)["data"] = content.data  # Flower's constructor takes bytes alone: a copy
+    vars(array)["data"] = content.data  # Flower's constructor accepts only bytes, a copy
     return array

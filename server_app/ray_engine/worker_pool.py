@@ -1,4 +1,4 @@
-"""The workers of a run: started, compared with this process, and started again when they die."""
+"""Start the workers of a run, compare their code with this process, and restart dead ones."""
 
 import math
 import time
@@ -18,20 +18,20 @@ from server_app.ray_engine.worker import Worker, WorkerConfig, register_array_se
 
 @dataclass(eq=False)
 class WorkerHandle:
-    """One worker.
+    """The state of one worker in the run's process.
 
     Parameters
     ----------
     index : int
-        Its number, from 0.
+        The worker's number, from 0.
     nodes : tuple of int
         The nodes that it hosts.
     actor : ActorHandle
-        Ray's handle of it.
+        Ray's handle of the worker.
     ready : ObjectRef
-        The kind of its device, once it hosts them.
+        The type of the worker's device, once it has started.
     start_deadline : float
-        When it should have started, by the monotonic clock; infinity once it has.
+        When it must have started, by the monotonic clock; infinity once it has.
     """
 
     index: int
@@ -42,79 +42,83 @@ class WorkerHandle:
 
 
 class RayWorkerPool:
-    """All workers of a run; node j + 1 is hosted by worker j mod M.
+    """All M workers of a run; worker j mod M hosts node j + 1.
 
     Parameters
     ----------
-    share : Share
-        How many workers, and what of the cluster each of them gets.
-    get_worker : Hosting
-        What they host.
+    resources : WorkerResources
+        The number of workers, and the cores and GPUs of each.
+    config : WorkerConfig
+        The inputs of all workers.
     threads : int
-        Among how many cores each divides its clients.
+        The number of cores that each worker divides its clients among.
     startup_timeout : float
-        For how many seconds the nodes of a worker that is started, again too, do not count as gone.
+        Seconds in which a worker must start or restart; until then its nodes count as available.
 
     Attributes
     ----------
     device : str or None
-        On what kind of device clients train; None if it is not the same on all workers.
+        The type of device on which clients train; None if it differs between workers.
     """
 
     def __init__(
-        self, share: WorkerResources, hosting: WorkerConfig, *, threads: int, startup_timeout: float
+        self,
+        resources: WorkerResources,
+        config: WorkerConfig,
+        *,
+        threads: int,
+        startup_timeout: float,
     ) -> None:
         self.startup_timeout = startup_timeout
-        self.num_nodes = hosting.num_nodes
+        self.num_nodes = config.num_nodes
         self.device: str | None = None
-        self._share = share
+        self._resources = resources
         self._threads = threads
         register_array_serializer()
-        self._hosting = ray.put(hosting)
-        self.members = [
-            self._start_worker(place, {}, cores=share.cores, start_deadline=math.inf)
-            for place in range(share.workers)
+        self._config = ray.put(config)
+        self.workers = [
+            self._start_worker(i, {}, cores=resources.cores, start_deadline=math.inf)
+            for i in range(resources.workers)
         ]
 
     def _start_worker(
         self, index: int, states: NodeStates, *, cores: int, start_deadline: float
     ) -> WorkerHandle:
-        make = ray.remote(num_cpus=cores, num_gpus=self._share.gpus)(Worker)
-        actor: Any = make.remote(self._threads)
-        nodes = tuple(range(index + 1, self.num_nodes + 1, self._share.workers))
-        kept = {node: state for node, state in states.items() if int(node) in nodes}
-        return WorkerHandle(
-            index, nodes, actor, actor.host.remote(self._hosting, nodes, kept), start_deadline
-        )
+        actor_class = ray.remote(num_cpus=cores, num_gpus=self._resources.gpus)(Worker)
+        actor: Any = actor_class.remote(self._threads)
+        nodes = tuple(range(index + 1, self.num_nodes + 1, self._resources.workers))
+        own_states = {node: state for node, state in states.items() if int(node) in nodes}
+        ready = actor.host.remote(self._config, nodes, own_states)
+        return WorkerHandle(index, nodes, actor, ready, start_deadline)
 
     @contextmanager
     def keep_running(self) -> Iterator[None]:
-        """Wait until all workers have started; end them in the end.
+        """Wait until all workers have started; stop them in the end.
 
         Raises
         ------
         RunError
-            If they have not within ``startup_timeout`` seconds, one cannot start, or its code is
-            another.
+            If not all have started within ``startup_timeout`` seconds, one cannot start, or one has
+            other code.
         """
         try:
             self._wait_for_all()
             yield
         finally:
-            for member in self.members:
-                ray.kill(member.actor)
+            for worker in self.workers:
+                ray.kill(worker.actor)
 
     def _wait_for_all(self) -> None:
         deadline = time.monotonic() + self.startup_timeout
-        missing = {member.ready: member for member in self.members}
+        missing = {worker.ready: worker for worker in self.workers}
         devices = set()
         while missing:
-            left = max(0.0, deadline - time.monotonic())
-            done, _ = ray.wait(list(missing), timeout=left)
+            seconds_left = max(0.0, deadline - time.monotonic())
+            done, _ = ray.wait(list(missing), timeout=seconds_left)
             if not done:
                 raise RunError(
                     f"after {self.startup_timeout:g} s (engine.startup_timeout), "
-                    f"{len(self.members) - len(missing)} of {len(self.members)} workers have "
+                    f"{len(self.workers) - len(missing)} of {len(self.workers)} workers have "
                     "started: others may use the cluster (ray status)"
                 )
             try:
@@ -133,7 +137,7 @@ class RayWorkerPool:
         """
         if not 1 <= node <= self.num_nodes:
             raise KeyError(node)
-        return self.members[(node - 1) % len(self.members)]
+        return self.workers[(node - 1) % len(self.workers)]
 
     def is_available(self, worker: WorkerHandle) -> bool:
         """Say whether a worker has started, or is still expected to.
@@ -141,38 +145,38 @@ class RayWorkerPool:
         Raises
         ------
         FedQuorumError
-            If it was started again where it cannot work, as with other code.
+            If a restarted worker cannot work, for example because its machine has other code.
         """
         if worker.start_deadline == math.inf:
             return True
         if not ray.wait([worker.ready], timeout=0)[0]:
             return time.monotonic() < worker.start_deadline
         worker.start_deadline = math.inf
-        with suppress(RayError):  # the next message tells
+        with suppress(RayError):  # the next message reports the error
             _get_device(worker)
         return True
 
     def restart(self, worker: WorkerHandle, states: NodeStates) -> None:
         """Restart a worker that died, with its clients' states.
 
-        It asks for no cores, so that it finds room on any machine that is left.
+        The new worker requests no cores, so that any remaining machine can host it.
         """
-        if self.members[worker.index] is not worker:
+        if self.workers[worker.index] is not worker:
             return
         ray.kill(worker.actor)
-        expected = time.monotonic() + self.startup_timeout
-        self.members[worker.index] = self._start_worker(
-            worker.index, states, cores=0, start_deadline=expected
+        deadline = time.monotonic() + self.startup_timeout
+        self.workers[worker.index] = self._start_worker(
+            worker.index, states, cores=0, start_deadline=deadline
         )
 
 
 def _get_device(worker: WorkerHandle) -> str:
-    """Return the kind of device of a worker that has started."""
+    """Return the type of device of a worker that has started."""
     return str(get_result(worker.ready))
 
 
 def get_result(reference: Any) -> Any:
-    """Return a task's result, or raise its error if it is one of ours."""
+    """Return a task's result; raise a FedQuorumError of the task without Ray's wrapper."""
     try:
         return ray.get(reference)
     except RayTaskError as error:
@@ -182,9 +186,10 @@ def get_result(reference: Any) -> Any:
 
 
 def describe_worker_error(error: RayError) -> str:
-    """Return why a worker failed, in one line: what it raised, or why Ray says that it died."""
+    """Return why a worker failed, in one line: its error, or Ray's reason for its death."""
     if isinstance(error, RayTaskError):
-        named = "" if isinstance(error.cause, FedQuorumError) else f"{type(error.cause).__name__}: "
-        return f"{named}{to_one_line(error.cause)}"
-    # Ray's last line names the cause, and then guesses.
+        is_ours = isinstance(error.cause, FedQuorumError)
+        prefix = "" if is_ours else f"{type(error.cause).__name__}: "
+        return f"{prefix}{to_one_line(error.cause)}"
+    # Ray's last line names the cause, followed by guesses.
     return str(error).strip().splitlines()[-1].strip().partition(" Some common causes")[0]

@@ -123,7 +123,7 @@ def acting(hooks: Hooks) -> Iterator[None]:
 
 def worker(grid: Any, index: int) -> dict[str, Any]:
     """Return what Ray knows of a worker: its process, and the raylet that it is at."""
-    known = ray._private.state.actors(grid._fleet.members[index].actor._actor_id.hex())
+    known = ray._private.state.actors(grid._pool.workers[index].actor._actor_id.hex())
     return {"process": known["Pid"], "raylet": known["Address"]["NodeID"]}
 
 

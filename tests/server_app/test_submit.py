@@ -143,7 +143,7 @@ def test_a_run_that_cannot_be_stopped(flwr: Path, capsys: pytest.CaptureFixture[
         submit_job(compose_settings("", "engine=flower"), str(flwr / "run"))
     thread.join()
     assert capsys.readouterr().err == (
-        "fedquorum: the Flower run 77 goes on, flwr stop failed: no such run\n"
+        "fedquorum: the Flower run 77 is still running, flwr stop failed: no such run\n"
     )
 
 

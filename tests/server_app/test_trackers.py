@@ -186,7 +186,7 @@ def test_a_tracker_that_cannot_begin(tmp_path: Path) -> None:
     """A database that is none is one line."""
     (tmp_path / "mlflow.db").write_text("no database, but some text " * 100)
     composed = compose_settings("", f"tracker=mlflow tracker.uri={tmp_path / 'mlflow.db'}")
-    with pytest.raises(RunError, match="tracker=mlflow cannot begin: DatabaseError"):
+    with pytest.raises(RunError, match="tracker=mlflow cannot start: DatabaseError"):
         create_run_writer(tmp_path / "run", composed, RULES, engine="in-process")
 
 
@@ -219,10 +219,10 @@ def test_a_tracker_that_breaks_down_is_left_out(capsys: pytest.CaptureFixture[st
     assert good.rounds == late.rounds == [1, 2, 3]
     assert bad.rounds == [1]
     assert (good.status, bad.status) == ("completed", "")
-    told = "fedquorum: Told is left out from here on, the records are not affected: "
+    warning = "fedquorum: Failing is left out from here on, the records are not affected: "
     assert capsys.readouterr().err.splitlines() == [
-        f"{told}ConnectionError: no server",
-        f"{told}ConnectionError: no server at the end",
+        f"{warning}ConnectionError: no server",
+        f"{warning}ConnectionError: no server at the end",
     ]
 
 

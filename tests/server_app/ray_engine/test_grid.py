@@ -156,7 +156,7 @@ def nodes_of(replies: Iterable[Message]) -> list[int]:
 
 def test_nodes_are_divided_among_workers(fake: FakeRay, fleet: RayWorkerPool) -> None:
     """Partition j is at worker j mod M; each has its share, and all are ended."""
-    assert [member.nodes for member in fleet.members] == [(1, 3), (2, 4)]
+    assert [member.nodes for member in fleet.workers] == [(1, 3), (2, 4)]
     assert [fleet.get_worker(node).index for node in (1, 2, 3, 4)] == [0, 1, 0, 1]
     assert [actor.options for actor in fake.actors] == [{"num_cpus": 3, "num_gpus": 0}] * 2
     assert fleet.device == "cpu"
@@ -176,7 +176,7 @@ def test_all_workers_are_ended(fake: FakeRay) -> None:
 def test_workers_that_do_not_start_in_time(fake: FakeRay) -> None:
     """One line that counts them."""
     made = RayWorkerPool(WorkerResources(2, 1), HOSTING, threads=1, startup_timeout=0.05)
-    ref = made.members[1].ready
+    ref = made.workers[1].ready
     ref.done = False
     told = r"^after 0\.05 s \(engine\.startup_timeout\), 1 of 2 workers have started: others may"
     with pytest.raises(RunError, match=told), made.keep_running():
@@ -311,7 +311,7 @@ def test_a_worker_that_does_not_come_back(fake: FakeRay, fleet: RayWorkerPool) -
     grid = RayGrid(fleet)
     fake.actors[0].dead = True
     list(grid.send_and_receive(messages([1])))
-    again = fleet.members[0]
+    again = fleet.workers[0]
     again.ready.done, fake.actors[2].hangs = False, True
     assert list(grid.get_node_ids()) == [1, 2, 3, 4]
     replies = list(grid.send_and_receive(messages([1, 2]), timeout=20))
