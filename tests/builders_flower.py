@@ -375,7 +375,7 @@ class ScriptedGrid(InProcessGrid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         mute = self._select_current(self.mute)
-        made = {key: reply.metadata.src_node_id for key, reply in self._answers.items()}
+        made = {key: reply.metadata.src_node_id for key, reply in self._replies.items()}
         return super().pull_messages(key for key in message_ids if made.get(key) not in mute)
 
     def _handle(self, message: Message) -> Message:

@@ -1,4 +1,4 @@
-"""Sweeps without runs: a launcher that does what a test says."""
+"""Run sweeps without training: a launcher whose jobs call a function of the test."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -15,43 +15,43 @@ from omegaconf import DictConfig, OmegaConf
 from conf.compose import compose_overrides
 from server_app.job import LOCK_FILE
 
-Do = Callable[[Path, tuple[str, ...]], None]
+JobFunction = Callable[[Path, tuple[str, ...]], None]
 
 
 class ScriptedLauncher(Launcher):
-    """Calls ``do`` for every job, in this process, with the job's lock held."""
+    """Calls ``run_job`` for every job in this process, with the job's lock held."""
 
-    def __init__(self, sweep: Path, do: Do) -> None:
-        self.do = do
+    def __init__(self, sweep: Path, run_job: JobFunction) -> None:
+        self.run_job = run_job
         self.launched: list[list[int]] = []
         self._sweep = sweep
 
     def setup(self, **_: Any) -> None:
-        """Need nothing."""
+        """Do nothing, because the launcher needs no setup."""
 
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
         """Run the jobs one after the other."""
-        numbers = [int(words[-1].removeprefix("hydra.sweep.subdir=")) for words in job_overrides]
+        numbers = [int(job[-1].removeprefix("hydra.sweep.subdir=")) for job in job_overrides]
         self.launched.append(numbers)
-        for number, words in zip(numbers, job_overrides, strict=True):
+        for number, overrides in zip(numbers, job_overrides, strict=True):
             directory = self._sweep / str(number)
             directory.mkdir(exist_ok=True)
             with lock(directory / LOCK_FILE):
                 for name in ("error.txt", "job.todo"):
                     (directory / name).unlink(missing_ok=True)
                 remove_unfinished(directory)
-                self.do(directory, tuple(words[:-1]))
+                self.run_job(directory, tuple(overrides[:-1]))
         return []
 
 
 def write_run(
-    directory: Path, words: Sequence[str], status: str = "completed", rounds: int = 2
+    directory: Path, overrides: Sequence[str], status: str = "completed", rounds: int = 2
 ) -> None:
-    """Leave the records of a run, as far as a sweep reads them."""
+    """Write the records of a run that a sweep reads."""
     directory.mkdir(exist_ok=True)
-    (directory / "config.yaml").write_text(compose_overrides(tuple(words)).to_yaml())
+    (directory / "config.yaml").write_text(compose_overrides(tuple(overrides)).to_yaml())
     (directory / "manifest.json").write_text(json.dumps({"status": status, "error": "it broke"}))
     lines = [
         {"round": r, "global_loss": 1 / r, "test": None, "admitted": 3, "selected": 4}
@@ -62,7 +62,7 @@ def write_run(
 
 @pytest.fixture
 def sweep_config(tmp_path: Path) -> DictConfig:
-    """Return what a sweep reads of Hydra's settings."""
+    """Return the part of Hydra's settings that a sweep reads."""
     return OmegaConf.create(
         {
             "engine": {"jobs": 2},

@@ -1,4 +1,4 @@
-"""Runs as the report reads them: by short real runs, or written by hand."""
+"""Make runs for the report: short real runs, or records written by hand."""
 
 from pathlib import Path
 
@@ -31,6 +31,6 @@ __all__ = [
 SMALL = ("rounds=5", *make_client_overrides(8, 4))
 
 
-def make_real_run(directory: Path, *words: str) -> Run:
-    """Train for a moment, in this process."""
-    return load_run(run_here(directory, *SMALL, *words))
+def make_real_run(directory: Path, *overrides: str) -> Run:
+    """Run a short training in this process."""
+    return load_run(run_here(directory, *SMALL, *overrides))

@@ -1,4 +1,4 @@
-"""Pages: what they say, and what goes wrong with them in a real browser.
+"""Read the text of pages, and collect their problems in a real browser.
 
 Playwright takes a second to import, and only tests with a browser need it.
 """
@@ -18,7 +18,7 @@ CELLS = ("td", "th")
 
 
 class _Text(HTMLParser):
-    """Collects the text that a page shows, a line for each paragraph and each row of a table."""
+    """Collects the visible text of a page, one line for each paragraph and table row."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,26 +26,26 @@ class _Text(HTMLParser):
         self._hidden = 0
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Begin a line or a cell, or leave out what nobody sees."""
+        """Start a line or a cell, or skip a hidden element."""
         del attrs
         self._hidden += tag in HIDDEN
         if tag not in (*INLINE, *CELLS):
             self.parts.append("\n")
 
     def handle_endtag(self, tag: str) -> None:
-        """End it."""
+        """End a line, a cell or a hidden element."""
         self._hidden -= tag in HIDDEN
         if tag not in INLINE:
             self.parts.append(" | " if tag in CELLS else "\n")
 
     def handle_data(self, data: str) -> None:
-        """Take text on one line, as a browser does."""
+        """Add visible text with its white space collapsed, as in a browser."""
         if not self._hidden:
             self.parts.append(re.sub(r"\s+", " ", data))
 
 
 def read_page_text(page: str) -> str:
-    """Return what a page of HTML says, without what its scripts draw."""
+    """Return the text of an HTML page, without the content that its scripts draw."""
     reader = _Text()
     reader.feed(page)
     lines = (line.strip(" |") for line in "".join(reader.parts).splitlines())
@@ -53,7 +53,7 @@ def read_page_text(page: str) -> str:
 
 
 def expect(found: "Locator") -> "LocatorAssertions":
-    """Return Playwright's assertions on a part of a page, which wait for what they assert."""
+    """Return Playwright's assertions on a part of a page, which wait until they hold."""
     from playwright.sync_api import expect
 
     expect.set_options(timeout=WAIT_MS)
@@ -61,11 +61,13 @@ def expect(found: "Locator") -> "LocatorAssertions":
 
 
 def collect_problems(page: "Page") -> list[str]:
-    """Return a list to which every error and warning of a page is added as it happens."""
+    """Return a list that collects every error and warning of a page."""
     problems: list[str] = []
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on(
         "console",
-        lambda told: problems.append(told.text) if told.type in ("error", "warning") else None,
+        lambda message: (
+            problems.append(message.text) if message.type in ("error", "warning") else None
+        ),
     )
     return problems

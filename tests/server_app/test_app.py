@@ -1,4 +1,4 @@
-"""The ServerApp in a process of Flower's: what it lets Flower log."""
+"""Test Flower's log while the ServerApp runs in a process of Flower."""
 
 import logging
 from logging import INFO, WARNING
@@ -18,7 +18,7 @@ OTHERS = ("Waiting for 20 clients before round 1", "20 of 20 clients found on 2 
 def test_flower_logs_no_line_for_a_round(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither while the run goes on nor after it; warnings, and what is said once, stay."""
+    """Flower logs no step during the run or after it, but warnings and other messages stay."""
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     caplog.set_level(INFO, "flwr")
 
@@ -35,5 +35,5 @@ def test_flower_logs_no_line_for_a_round(
     }
     app.main(cast("Grid", object()), Context(0, 0, {}, RecordDict(), config))
     assert caplog.messages == [*OTHERS, STEPS[1]]
-    log(INFO, STEPS[0])  # of another run in this process
+    log(INFO, STEPS[0])  # from another run in this process
     assert caplog.messages[-1] == STEPS[0]

@@ -1,4 +1,4 @@
-"""Runs with requirements and with clients that never train, from the settings to the report."""
+"""Test runs with requirements and held-out clients, from the settings to the report."""
 
 import csv
 import math
@@ -27,120 +27,120 @@ from tests.builders_runs import read_lines, read_rows
 from tests.reference import maxfl as reference
 from tests.server_app.made_runs import SMALL, make_real_run
 
-UNSEEN = ("data.holdout_client_fraction=0.25",)
+HELD_OUT = ("data.holdout_client_fraction=0.25",)
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a run of local_only, and two that are measured by it."""
+    """Return a folder with a run of local_only, and two runs with its losses as requirements."""
     folder = tmp_path_factory.mktemp("appeal")
     make_real_run(folder / "local", "strategy=local_only")
-    required = (f"evaluation.requirement={folder / 'local'}", *UNSEEN)
+    required = (f"evaluation.requirement={folder / 'local'}", *HELD_OUT)
     make_real_run(folder / "fedavg", "strategy=fedavg", *required)
     make_real_run(
-        folder / "maxfl", "strategy=maxfl", f"strategy.requirement={folder / 'local'}", *UNSEEN
+        folder / "maxfl", "strategy=maxfl", f"strategy.requirement={folder / 'local'}", *HELD_OUT
     )
     return folder
 
 
-def groups_of(directory: Path) -> list[dict[str, Any]]:
+def read_test_groups(directory: Path) -> list[dict[str, Any]]:
     return [line["test"] for line in read_lines(directory)]
 
 
-def values(found: Sequence[dict[str, Any]], name: str) -> list[float]:
-    return [row[name] for row in found]
+def get_column(rows: Sequence[dict[str, Any]], name: str) -> list[float]:
+    return [row[name] for row in rows]
 
 
 @pytest.mark.parametrize("name", ["fedavg", "maxfl"])
-def test_unseen_clients_never_train_and_are_evaluated(runs: Path, name: str) -> None:
-    """They are in evaluations/ alone, in a group of their own, and the audit knows them."""
+def test_held_out_clients_never_train_and_are_evaluated(runs: Path, name: str) -> None:
+    """Only evaluations/ has them, in a separate group, and the audit explains them."""
     population = read_rows(runs / name, "population.parquet")
-    unseen = {row["client"] for row in population if row["held_out"]}
+    held_out = {row["client"] for row in population if row["held_out"]}
     assert len(population) == 8
-    assert len(unseen) == 2
-    assert {row["client"] for row in read_rows(runs / name)} == {*range(8)} - unseen
+    assert len(held_out) == 2
+    assert {row["client"] for row in read_rows(runs / name)} == {*range(8)} - held_out
     tested = [row for row in read_rows(runs / name, "evaluations") if row["round"] == 5]
-    assert {row["client"] for row in tested if row["held_out"]} == unseen
-    groups = groups_of(runs / name)[-1]
-    for group, chosen in (("held_out", unseen), ("all", {*range(8)} - unseen)):
-        of_group = [row for row in tested if row["client"] in chosen]
-        expected = np.mean(values(of_group, "test_accuracy"))
+    assert {row["client"] for row in tested if row["held_out"]} == held_out
+    groups = read_test_groups(runs / name)[-1]
+    for group, clients in (("held_out", held_out), ("all", {*range(8)} - held_out)):
+        group_rows = [row for row in tested if row["client"] in clients]
+        expected = np.mean(get_column(group_rows, "test_accuracy"))
         assert groups[group]["average"] == pytest.approx(expected)
-    found = audit_run(runs / name)
-    assert [str(problem) for problem in found.mismatches] == []
-    (line,) = describe_decision(read_audit_input(runs / name), min(unseen), 2)
+    audit = audit_run(runs / name)
+    assert [str(problem) for problem in audit.mismatches] == []
+    (line,) = describe_decision(read_audit_input(runs / name), min(held_out), 2)
     assert "never trains" in line
 
 
 @pytest.mark.parametrize("name", ["fedavg", "maxfl"])
 def test_appeal_follows_from_the_records_of_both_runs(runs: Path, name: str) -> None:
-    """rho_k is the final training loss of the local model, for unseen clients too."""
+    """rho_k is the final training loss of the local model, also for held-out clients."""
     local = {
         row["client"]: row for row in read_rows(runs / "local", "evaluations") if row["round"] == 5
     }
     assert all(row["loss"] > 0 for row in local.values())
-    held = read_recorded_requirements(runs / name)
-    assert dict(held.columns["requirement"]) == {
+    recorded = read_recorded_requirements(runs / name)
+    assert dict(recorded.columns["requirement"]) == {
         client: row["loss"] for client, row in local.items()
     }
     tested = [row for row in read_rows(runs / name, "evaluations") if row["round"] == 5]
     for group in ("held_out", "all"):
-        of_group = [row for row in tested if row["held_out"] == (group == "held_out")]
-        alone = [local[row["client"]] for row in of_group]
-        share, accuracy = reference.measure_appeal(
-            values(of_group, "loss"),
-            values(alone, "loss"),
-            values(of_group, "test_accuracy"),
-            values(alone, "test_accuracy"),
+        group_rows = [row for row in tested if row["held_out"] == (group == "held_out")]
+        local_rows = [local[row["client"]] for row in group_rows]
+        fraction, accuracy = reference.measure_appeal(
+            get_column(group_rows, "loss"),
+            get_column(local_rows, "loss"),
+            get_column(group_rows, "test_accuracy"),
+            get_column(local_rows, "test_accuracy"),
         )
-        found = groups_of(runs / name)[-1][group]
-        assert found["appeal"] == pytest.approx(share)
-        assert found["preferred_accuracy"] == pytest.approx(accuracy)
+        metrics = read_test_groups(runs / name)[-1][group]
+        assert metrics["appeal"] == pytest.approx(fraction)
+        assert metrics["preferred_accuracy"] == pytest.approx(accuracy)
 
 
 def test_maxfls_weights_follow_from_the_local_losses(runs: Path) -> None:
-    """In every round, against the reference."""
-    held = read_recorded_requirements(runs / "maxfl").columns["requirement"]
-    for number in range(1, 6):
-        found = [row for row in read_rows(runs / "maxfl") if row["round"] == number]
-        gaps = [repr(row["loss"] - held[row["client"]]) for row in found]
+    """The weights of every round equal those of the reference."""
+    requirements = read_recorded_requirements(runs / "maxfl").columns["requirement"]
+    for server_round in range(1, 6):
+        rows = [row for row in read_rows(runs / "maxfl") if row["round"] == server_round]
+        gaps = [repr(row["loss"] - requirements[row["client"]]) for row in rows]
         expected = [float(weight) for weight in reference.compute_weights(gaps, 1, "0")]
-        np.testing.assert_allclose(values(found, "weight"), expected, rtol=1e-9)
+        np.testing.assert_allclose(get_column(rows, "weight"), expected, rtol=1e-9)
 
 
-def test_measuring_appeal_changes_no_bit_of_the_model(runs: Path, tmp_path: Path) -> None:
-    """The training losses of clients without priority are in no objective and no state."""
-    make_real_run(tmp_path / "run", "strategy=fedavg", *UNSEEN)
+def test_evaluating_appeal_changes_no_bit_of_the_model(runs: Path, tmp_path: Path) -> None:
+    """The training losses of clients without priority enter neither objective nor state."""
+    make_real_run(tmp_path / "run", "strategy=fedavg", *HELD_OUT)
     with_it, without = (
         load_file(directory / "model.safetensors")
         for directory in (runs / "fedavg", tmp_path / "run")
     )
     assert all(with_it[name].tobytes() == array.tobytes() for name, array in without.items())
-    assert all("appeal" not in test["all"] for test in groups_of(tmp_path / "run"))
+    assert all("appeal" not in test["all"] for test in read_test_groups(tmp_path / "run"))
 
 
 def test_a_run_resumes_with_its_initial_requirements(runs: Path, tmp_path: Path) -> None:
-    """From its records: the run that they were read from may be gone. Nodes change no bit."""
+    """It reads them from its records, not from the local_only run, whose folder may be gone."""
     local = tmp_path / "local"
     shutil.copytree(runs / "local", local)
-    words = ("strategy=maxfl", f"strategy.requirement={local}", *UNSEEN)
-    make_real_run(tmp_path / "stopped", *words, "rounds=2", "engine.num_supernodes=3")
+    overrides = ("strategy=maxfl", f"strategy.requirement={local}", *HELD_OUT)
+    make_real_run(tmp_path / "stopped", *overrides, "rounds=2", "engine.num_supernodes=3")
     shutil.rmtree(local)
-    make_real_run(tmp_path / "stopped", *words, f"resume={tmp_path / 'stopped'}")
+    make_real_run(tmp_path / "stopped", *overrides, f"resume={tmp_path / 'stopped'}")
     first, other = (
         load_file(d / "model.safetensors") for d in (runs / "maxfl", tmp_path / "stopped")
     )
     assert all(first[name].tobytes() == array.tobytes() for name, array in other.items())
-    assert groups_of(tmp_path / "stopped") == groups_of(runs / "maxfl")
+    assert read_test_groups(tmp_path / "stopped") == read_test_groups(runs / "maxfl")
 
 
 def test_the_report_shows_held_out_clients_and_appeal(runs: Path, tmp_path: Path) -> None:
-    """Unseen clients are a line of the tables; appeal is in CSV and page."""
+    """The tables have a line for held-out clients; the CSV file and the page have the appeal."""
     report([str(runs), "--output", str(tmp_path)])
     with (tmp_path / "table.csv").open() as file:
         lines = {(line["strategy"], line["clients"]): line for line in csv.DictReader(file)}
     for name in ("fedavg", "maxfl"):
-        test = groups_of(runs / name)[-1]
+        test = read_test_groups(runs / name)[-1]
         for group in ("priority", "non_priority", "all", "held_out"):
             assert float(lines[name, group]["appeal_mean"]) == test[group]["appeal"]
     assert lines["local_only", "all"]["appeal_mean"] == ""
@@ -149,19 +149,19 @@ def test_the_report_shows_held_out_clients_and_appeal(runs: Path, tmp_path: Path
         assert text in page
 
 
-def test_two_settings_may_agree_on_who_has_no_requirement() -> None:
-    """NaN in both is no contradiction; NaN and a number are."""
-    words = ("strategy=maxfl", "strategy.requirement=[0.5,nan]")
-    settings = compose_overrides((*words, "evaluation.requirement=[0.5,nan]")).settings
-    place, value = find_requirement(get_requirement_settings(settings))
-    assert place == "evaluation.requirement"
+def test_requirements_given_twice_may_share_missing_values() -> None:
+    """NaN in both settings is allowed; NaN in one and a number in the other are refused."""
+    overrides = ("strategy=maxfl", "strategy.requirement=[0.5,nan]")
+    settings = compose_overrides((*overrides, "evaluation.requirement=[0.5,nan]")).settings
+    key, value = find_requirement(get_requirement_settings(settings))
+    assert key == "evaluation.requirement"
     assert is_same(value, [0.5, math.nan])
     with pytest.raises(SettingsError, match=r"strategy\.requirement must be null or that of"):
-        compose_overrides((*words, "evaluation.requirement=[0.5,2]"))
+        compose_overrides((*overrides, "evaluation.requirement=[0.5,2]"))
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("overrides", "message"),
     [
         (("strategy=maxfl",), r"strategy\.requirement must be a number, .*none has one"),
         (
@@ -179,7 +179,7 @@ def test_two_settings_may_agree_on_who_has_no_requirement() -> None:
             r"of the same clients, got one with data\.alpha=",
         ),
         (
-            ("strategy=local_only", *UNSEEN),
+            ("strategy=local_only", *HELD_OUT),
             r"data\.holdout_client_fraction must be 0 with strategy=local_only .*, got 0\.25",
         ),
         (
@@ -192,22 +192,22 @@ def test_two_settings_may_agree_on_who_has_no_requirement() -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(
-    runs: Path, tmp_path: Path, words: Sequence[str], message: str
+def test_invalid_requirements_are_refused_in_one_line(
+    runs: Path, tmp_path: Path, overrides: Sequence[str], message: str
 ) -> None:
-    """With the setting, before anything is written."""
+    """The error names the setting, and comes before the run's folder is created."""
     with pytest.raises(FedQuorumError, match=message) as caught:
-        make_real_run(tmp_path / "run", *(word.replace("{runs}", str(runs)) for word in words))
+        make_real_run(tmp_path / "run", *(item.replace("{runs}", str(runs)) for item in overrides))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
 
 
-def test_the_clients_table_says_who_never_trains() -> None:
-    """As the run draws them."""
-    settings = compose_overrides((*SMALL, *UNSEEN)).settings
+def test_the_clients_table_marks_held_out_clients() -> None:
+    """They are the clients that the run holds out."""
+    settings = compose_overrides((*SMALL, *HELD_OUT)).settings
     from client_app.data import load_data
 
     population = build_population(settings, load_data(settings.data, settings.seed))
-    unseen = [row.client for row in build_client_rows(settings) if row.held_out]
-    assert tuple(unseen) == population.held_out
-    assert not set(unseen) & population.priority
+    held_out = [row.client for row in build_client_rows(settings) if row.held_out]
+    assert tuple(held_out) == population.held_out
+    assert not set(held_out) & population.priority

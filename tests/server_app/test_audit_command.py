@@ -1,4 +1,4 @@
-"""``fedquorum audit``: what it prints, how it ends, and words that do not go together."""
+"""Test ``fedquorum audit``: its output, its exit status, and its errors."""
 
 import shutil
 import sys
@@ -17,26 +17,26 @@ from fedquorum.audit.replay import read_audit_input
 from server_app.commands import main
 from tests.server_app.made_runs import change_table, make_real_run
 
-WORDS = {"fedalign": ("strategy.epsilon=0.4",), "qfedavg": ("strategy=qfedavg",)}
+OVERRIDES = {"fedalign": ("strategy.epsilon=0.4",), "qfedavg": ("strategy=qfedavg",)}
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Return what makes a run of each strategy, once."""
+    """Return a function that makes a run of a strategy once, and returns its folder."""
     folder = tmp_path_factory.mktemp("runs")
 
     def run(name: str) -> Path:
         if not (folder / name).exists():
-            make_real_run(folder / name, *WORDS[name])
+            make_real_run(folder / name, *OVERRIDES[name])
         return folder / name
 
     return run
 
 
-def test_the_command_reports_what_it_checked(
+def test_the_command_prints_a_summary_of_its_checks(
     runs: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Status 0 where all fits, and a line for what the records cannot show."""
+    """The exit status is 0 without mismatches; one line lists facts missing in the records."""
     run = str(runs("fedalign"))
     capsys.readouterr()
     assert main(["audit", run]) == 0
@@ -47,19 +47,19 @@ def test_the_command_reports_what_it_checked(
     assert lines[-1] == f"  {format_summary_line(0)}"
 
 
-def halve(rows: list[dict[str, Any]]) -> None:
-    """Give every client a weight of a half."""
+def set_half_weights(rows: list[dict[str, Any]]) -> None:
+    """Set the weight of every client to 0.5."""
     for row in rows:
         row["weight"] = 0.5
 
 
-def test_the_command_ends_with_1_where_something_does_not_fit(
+def test_the_command_ends_with_1_after_a_mismatch(
     runs: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One damaged run of a folder is enough; at most twenty lines of it are printed."""
-    for name in WORDS:
+    """One run with mismatches is enough, of which at most twenty are printed."""
+    for name in OVERRIDES:
         shutil.copytree(runs(name), tmp_path / name)
-    change_table(tmp_path / "qfedavg", "clients", halve)
+    change_table(tmp_path / "qfedavg", "clients", set_half_weights)
     assert main(["audit", str(tmp_path)]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert sum(text.startswith("  mismatch: ") for text in lines) == 20
@@ -70,34 +70,34 @@ def test_the_command_ends_with_1_where_something_does_not_fit(
 def test_the_command_explains_one_decision(
     runs: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """--client and --round print the lines of the explanation."""
-    words = ["audit", str(runs("qfedavg")), "--client", "3", "--round", "2"]
+    """--client and --round print the lines of ``describe_decision``."""
+    arguments = ["audit", str(runs("qfedavg")), "--client", "3", "--round", "2"]
     capsys.readouterr()
-    assert main(words) == 0
+    assert main(arguments) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines == list(describe_decision(read_audit_input(runs("qfedavg")), 3, 2))
 
 
 @pytest.mark.parametrize(
-    ("client", "number", "told"), [("8", "1", "client must be"), ("0", "6", "round must be")]
+    ("client", "number", "message"), [("8", "1", "client must be"), ("0", "6", "round must be")]
 )
-def test_a_decision_that_there_is_not(
+def test_a_client_or_round_out_of_range_is_refused(
     runs: Callable[[str], Path],
     capsys: pytest.CaptureFixture[str],
     client: str,
     number: str,
-    told: str,
+    message: str,
 ) -> None:
-    """One line names the option, what is allowed, and what was given."""
-    words = ["audit", str(runs("qfedavg")), "--client", client, "--round", number]
+    """The error is one line with the option."""
+    arguments = ["audit", str(runs("qfedavg")), "--client", client, "--round", number]
     capsys.readouterr()
-    assert main(words) == 1
+    assert main(arguments) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"fedquorum audit: {told} ")
+    assert line.startswith(f"fedquorum audit: {message} ")
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "message"),
     [
         (["audit"], "the following arguments are required: DIR"),
         (
@@ -106,19 +106,19 @@ def test_a_decision_that_there_is_not(
         ),
     ],
 )
-def test_options_that_do_not_go_together(
-    capsys: pytest.CaptureFixture[str], words: list[str], told: str
+def test_missing_arguments_and_options_are_refused(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    """Usage and one line, as for every mistake in the words of a command."""
+    """The command prints its usage and one line with the error."""
     with pytest.raises(SystemExit):
-        main(words)
-    assert told in capsys.readouterr().err.splitlines()[-1]
+        main(arguments)
+    assert message in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_rules_that_records_name_are_not_imported(
+def test_rules_named_by_records_are_imported_only_with_trust(
     runs: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Unless whoever asks says so; the other runs are decided again."""
+    """Without --trust, the run is refused and the other runs are audited."""
     (tmp_path / "rules.py").write_text("from fedquorum.weighting import TERMWeighting as Tilted\n")
     rule = ("strategy=custom", f"strategy.path={tmp_path}/rules.py:Tilted")
     make_real_run(tmp_path / "a", *rule, "strategy.args={tilt: 1.0}")
@@ -128,22 +128,22 @@ def test_rules_that_records_name_are_not_imported(
     del sys.modules[imported]
     capsys.readouterr()
     assert main(["audit", str(tmp_path)]) == 1
-    told = capsys.readouterr()
-    (line,) = told.err.splitlines()
+    captured = capsys.readouterr()
+    (line,) = captured.err.splitlines()
     assert line.startswith(f"fedquorum audit: {tmp_path}/a/config.yaml: strategy.path must be ")
     assert "--trust" in line
     assert imported not in sys.modules
-    assert told.out.splitlines()[0] == str(tmp_path / "b")
-    assert told.out.splitlines()[-1] == f"  {format_summary_line(0)}"
+    assert captured.out.splitlines()[0] == str(tmp_path / "b")
+    assert captured.out.splitlines()[-1] == f"  {format_summary_line(0)}"
     assert main(["audit", str(tmp_path), "--trust"]) == 0
     assert imported in sys.modules
 
 
 @pytest.mark.parametrize("path", ["os.system", "{}/planted.py:Rule"])
-def test_a_run_that_names_code_runs_none(
+def test_code_named_by_a_run_is_not_executed(
     runs: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], path: str
 ) -> None:
-    """Neither where it is decided again nor where a decision is explained."""
+    """Neither the audit nor the explanation of a decision imports it."""
     run = Path(shutil.copytree(runs("fedalign"), tmp_path / "run"))
     ran = tmp_path / "ran"
     (tmp_path / "planted.py").write_text(f"open({str(ran)!r}, 'w')")
@@ -151,24 +151,24 @@ def test_a_run_that_names_code_runs_none(
     settings["strategy"] = {"name": "custom", "path": path.format(tmp_path)}
     settings["strategy"]["args"] = {"command": f"touch {ran}"}
     (run / "config.yaml").write_text(yaml.safe_dump(settings))
-    for words in ([], ["--client", "0", "--round", "1"]):
-        assert main(["audit", str(run), *words]) == 1
+    for arguments in ([], ["--client", "0", "--round", "1"]):
+        assert main(["audit", str(run), *arguments]) == 1
         assert "strategy.path must be absent" in capsys.readouterr().err
     assert not ran.exists()
 
 
-def test_a_damaged_run_hides_no_other(
+def test_a_damaged_run_does_not_stop_the_audit_of_others(
     runs: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is a line that names the file."""
+    """The damaged run is one line with the file."""
     for name in ("a", "b"):
         shutil.copytree(runs("fedalign"), tmp_path / name)
     table = pq.read_table(tmp_path / "a" / "population.parquet")
     pq.write_table(pa.concat_tables([table, table]), tmp_path / "a" / "population.parquet")
     capsys.readouterr()
     assert main(["audit", str(tmp_path)]) == 1
-    told = capsys.readouterr()
-    assert told.err.splitlines() == [
+    captured = capsys.readouterr()
+    assert captured.err.splitlines() == [
         f"fedquorum audit: {tmp_path}/a/population.parquet: expected each client once, got 0 again"
     ]
-    assert told.out.splitlines()[0] == str(tmp_path / "b")
+    assert captured.out.splitlines()[0] == str(tmp_path / "b")

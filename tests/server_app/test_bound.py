@@ -1,4 +1,4 @@
-"""The terms of FedALIGN's bound, from real runs of a tiny SYNTH set-up."""
+"""Test the terms of FedALIGN's bound with short real runs on SYNTH."""
 
 import json
 import math
@@ -18,7 +18,7 @@ from server_app.report.command_line import main
 from tests.builders_runs import read_rows, run_here
 from tests.reference import sgd
 
-WORDS = (
+OVERRIDES = (
     "rounds=6",
     "data.num_clients=6",
     "data.num_priority=2",
@@ -31,22 +31,22 @@ STRATEGIES = ("fedalign", "fedavg", "fedavg_priority", "local_only")
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with one run of each strategy."""
+    """Return a folder with one run for each strategy."""
     folder = tmp_path_factory.mktemp("runs")
     for name in STRATEGIES:
-        words = [w for w in WORDS if name == "fedalign" or not w.startswith("strategy.")]
-        run_here(folder / name, f"strategy={name}", *words)
+        overrides = [o for o in OVERRIDES if name == "fedalign" or not o.startswith("strategy.")]
+        run_here(folder / name, f"strategy={name}", *overrides)
     return folder
 
 
-def terms_of(folder: Path) -> dict[str, BoundTerms]:
+def compute_terms(folder: Path) -> dict[str, BoundTerms]:
     terms = compute_bound_terms([load_run(directory) for directory in find_runs([folder])])
     return {one.run.strategy: one for one in terms}
 
 
-def training_losses(run: Path) -> list[float]:
-    """Return F_k of a run's last model, computed independently."""
-    settings = compose_overrides(WORDS).settings
+def compute_training_losses(run: Path) -> list[float]:
+    """Return F_k of a run's last model for all clients, computed by the reference."""
+    settings = compose_overrides(OVERRIDES).settings
     data = load_data(settings.data, settings.seed)
     saved = load_file(run / "model.safetensors")
     model = sgd.read([saved["linear.weight"], saved["linear.bias"]])
@@ -54,21 +54,21 @@ def training_losses(run: Path) -> list[float]:
     return [sgd.measure(model, client.x_train, client.y_train)[0] for client in clients]
 
 
-def test_terms_by_their_formulas(runs: Path) -> None:
+def test_the_terms_follow_their_formulas(runs: Path) -> None:
     """w* is the model with the lowest F; Gamma, theta and rho follow from the tables."""
-    terms = terms_of(runs)
+    terms = compute_terms(runs)
     assert terms.keys() == {"fedalign", "fedavg", "fedavg_priority"}
-    at_end = {name: training_losses(runs / name) for name in terms}
-    objective = {name: np.mean(losses[:2]) for name, losses in at_end.items()}  # equal data
+    final_losses = {name: compute_training_losses(runs / name) for name in terms}
+    objective = {name: np.mean(losses[:2]) for name, losses in final_losses.items()}  # equal data
     best = min(objective, key=lambda name: objective[name])
-    alone = read_rows(runs / "local_only")
+    local_rows = read_rows(runs / "local_only")
     for name, one in terms.items():
         assert one.optimum.strategy == best
         rows = read_rows(runs / name)
         rho = 0.0
         for k in range(2, 6):
-            lowest = min(row["loss"] for row in alone if row["client"] == k)
-            gamma = max(0.0, at_end[best][k] - lowest)
+            lowest = min(row["loss"] for row in local_rows if row["client"] == k)
+            gamma = max(0.0, final_losses[best][k] - lowest)
             assert one.gamma[k] == pytest.approx(gamma, abs=1e-6)
             rho += sum(row["weight"] * gamma for row in rows if row["client"] == k)
         assert one.rho == pytest.approx(rho / 6, abs=1e-6)
@@ -80,9 +80,9 @@ def test_terms_by_their_formulas(runs: Path) -> None:
     assert max(terms["fedavg"].gamma.values()) > 0
 
 
-def test_what_is_admitted_is_paid_for(runs: Path) -> None:
-    """FedAvg on the priority clients has theta 1 and rho 0, on all the least theta."""
-    terms = terms_of(runs)
+def test_admitting_more_clients_lowers_theta_and_raises_rho(runs: Path) -> None:
+    """FedAvg on the priority clients has theta 1 and rho 0; on all clients, theta is smallest."""
+    terms = compute_terms(runs)
     assert (terms["fedavg_priority"].theta, terms["fedavg_priority"].rho) == (1.0, 0.0)
     assert terms["fedavg_priority"].admitted_rounds == {}
     assert terms["fedavg"].theta < 1
@@ -91,47 +91,47 @@ def test_what_is_admitted_is_paid_for(runs: Path) -> None:
 
 
 def test_without_local_only_runs_there_are_no_terms(runs: Path) -> None:
-    """Nothing is claimed where no local optimum is known."""
+    """The terms need the local optima, which only local_only runs provide."""
     loaded = [load_run(runs / name) for name in ("fedalign", "fedavg")]
     assert compute_bound_terms(loaded) == ()
 
 
 @pytest.mark.slow
-def test_the_report_prints_them(
+def test_the_report_prints_the_terms(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """fedquorum report shows the terms beside the table."""
+    """fedquorum report prints them after its table."""
     assert main([str(runs), "--output", str(tmp_path)]) == 0
     assert "Terms of FedALIGN's bound" in capsys.readouterr().out
 
 
 def test_a_model_that_does_not_fit_is_named(runs: Path) -> None:
-    """A model file of something else is one line with its path."""
+    """A file with another model is one line with its path."""
     path = runs / "fedavg" / "model.safetensors"
     kept = path.read_bytes()
     save_file({"other": np.zeros(2, dtype=np.float32)}, path)
     try:
         with pytest.raises(RunError, match=r"fedavg/model\.safetensors: cannot be read"):
-            terms_of(runs)
+            compute_terms(runs)
     finally:
         path.write_bytes(kept)
 
 
-def test_a_setting_may_be_a_mapping(tmp_path: Path) -> None:
-    """The runs just made compose to the settings that they record; other weights are named."""
+def test_a_changed_mapping_is_named(tmp_path: Path) -> None:
+    """New runs compose to their recorded settings; changed priority weights are named."""
     for name in ("fedalign", "local_only"):
-        words = (f"strategy={name}", "data.priority=[0,1]", "data.priority_weights={1:0.5}")
-        run_here(tmp_path / name, *words, "rounds=2", *WORDS[1:5])
-    assert terms_of(tmp_path).keys() == {"fedalign"}
+        overrides = (f"strategy={name}", "data.priority=[0,1]", "data.priority_weights={1:0.5}")
+        run_here(tmp_path / name, *overrides, "rounds=2", *OVERRIDES[1:5])
+    assert compute_terms(tmp_path).keys() == {"fedalign"}
     for name in ("fedalign", "local_only"):
         path = tmp_path / name / "config.yaml"
         path.write_text(path.read_text().replace("    1: 0.5\n", "    0: 0.5\n"))
     with pytest.raises(RunError, match=r"data\.priority_weights was \{'0': 0\.5\}, is"):
-        terms_of(tmp_path)
+        compute_terms(tmp_path)
 
 
-def test_settings_that_changed_since_are_named(runs: Path) -> None:
-    """A run whose preset meant something else then is refused, with the setting."""
+def test_a_setting_whose_preset_changed_is_named(runs: Path) -> None:
+    """A run is refused if its preset had another value when it was recorded."""
     path = runs / "fedavg" / "config.yaml"
     kept = path.read_text()
     for name in STRATEGIES:
@@ -139,7 +139,7 @@ def test_settings_that_changed_since_are_named(runs: Path) -> None:
         other.write_text(kept.replace("noise_skew: 0.5", "noise_skew: 0.75"))
     try:
         with pytest.raises(RunError, match=r"data\.noise_skew was 0\.75, is 0\.5"):
-            terms_of(runs)
+            compute_terms(runs)
     finally:
         for name in STRATEGIES:
             (runs / name / "config.yaml").write_text(kept)
@@ -149,7 +149,7 @@ def test_settings_that_changed_since_are_named(runs: Path) -> None:
 def test_a_model_that_records_name_is_not_imported(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The terms are left out with one line, and the report is there."""
+    """The report is written without the terms, with one line that says so."""
     ran = tmp_path / "ran"
     (tmp_path / "planted.py").write_text(f"open({str(ran)!r}, 'w')")
     folder = Path(shutil.copytree(runs, tmp_path / "runs"))
@@ -165,8 +165,8 @@ def test_a_model_that_records_name_is_not_imported(
     assert not ran.exists()
 
 
-def test_theta_by_its_equation() -> None:
-    """Against the sum over iterations 1 to T - 1, each in its round, divided by T + gamma - 2."""
+def test_theta_follows_its_equation() -> None:
+    """Theta is the sum over iterations 1 to T - 1, divided by T + gamma - 2."""
     thetas, steps = [1.0, 0.5, 0.25], 4
     total = steps * len(thetas)
     summed = sum(thetas[i // steps] for i in range(1, total))

@@ -1,4 +1,4 @@
-"""The command ``fedquorum`` in this process; in processes of its own it is in integration/."""
+"""Test the command ``fedquorum`` in this process; integration/ tests it in new processes."""
 
 import json
 import re
@@ -26,16 +26,16 @@ from tests.integration.conftest import assert_same_rounds
 SMALL = ("rounds=2", *make_client_overrides(4, 2, samples=20))
 Command = Callable[..., int]
 SLOW = ("torch", "flwr", "pyarrow", "pandas", "scipy", "matplotlib", "client_app.app")
-"""What takes long to import, and says nothing about settings."""
+"""Packages that take long to import, and that checking settings does not need."""
 
 
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Return ``fedquorum`` in a folder of its own: takes words, returns the exit status."""
+    """Return a function that runs ``fedquorum`` in an empty folder; it returns the exit status."""
     monkeypatch.chdir(tmp_path)
 
-    def run(*words: str) -> int:
-        monkeypatch.setattr("sys.argv", ["fedquorum", *words])
+    def run(*arguments: str) -> int:
+        monkeypatch.setattr("sys.argv", ["fedquorum", *arguments])
         try:
             main()
         except SystemExit as end:
@@ -46,7 +46,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (["engine.jobs=0"], "engine.jobs must be a whole number >= 1, got 0"),
         (["engine.jobs=1,2"], "engine.jobs must be one value"),
@@ -93,15 +93,15 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
         ),
     ],
 )
-def test_mistakes_in_a_sweep_as_a_whole_are_one_line(
-    command: Command, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+def test_an_error_of_a_whole_sweep_is_one_line(
+    command: Command, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    """Exit status 1, one line on stderr however many jobs there are, nothing run or left."""
-    assert command("-m", "seed=1,2", *words) == 1
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith(f"fedquorum: {message}")
-    assert told.err.count("\n") == 1
+    """The exit status is 1, all jobs together print one line, and no file is written."""
+    assert command("-m", "seed=1,2", *arguments) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"fedquorum: {message}")
+    assert captured.err.count("\n") == 1
     assert not list(Path().iterdir())
 
 
@@ -124,20 +124,20 @@ def test_mistakes_in_a_sweep_as_a_whole_are_one_line(
         ("experiment=fedau/fmnits", "got 'fedau/fmnits' (did you mean fedau/fmnist?)"),
     ],
 )
-def test_a_mistyped_name_is_answered_with_the_nearest(
+def test_a_typo_is_answered_with_the_nearest_name(
     command: Command, capsys: pytest.CaptureFixture[str], word: str, end: str
 ) -> None:
-    """At the end of the one line, of a single run."""
+    """The error of a single run is one line, which ends with the correction."""
     assert command(word) == 1
-    told = capsys.readouterr().err
-    assert told.endswith(f"{end}\n")
-    assert told.count("\n") == 1
+    error = capsys.readouterr().err
+    assert error.endswith(f"{end}\n")
+    assert error.count("\n") == 1
 
 
 def test_the_help_has_every_option_and_the_settings(
     command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of all groups, those without a file as well; the settings are those of the words."""
+    """It lists the options of all groups, and the settings that the overrides compose to."""
     assert command("--help", "strategy=term", "strategy.tilt=2") == 0
     options, settings = capsys.readouterr().out.split(
         "Settings and their values for these words:\n"
@@ -157,17 +157,17 @@ def test_the_help_has_every_option_and_the_settings(
 
 
 @pytest.mark.parametrize(
-    ("words", "status"),
+    ("arguments", "status"),
     [(["--help"], 0), (["rounds=0"], 1), (["strategy=fedua"], 1), (["strategy.epsilom=0"], 1)],
 )
-def test_help_and_mistakes_wait_for_no_slow_import(words: list[str], status: int) -> None:
-    """Neither PyTorch nor Flower is imported before the settings are known to be right."""
+def test_help_and_errors_wait_for_no_slow_import(arguments: list[str], status: int) -> None:
+    """Neither PyTorch nor Flower is imported before the settings are checked."""
     code = (
         "import atexit, sys; "
         f"atexit.register(lambda: print([m for m in {SLOW} if m in sys.modules])); "
         "from fedquorum_app import main; main()"
     )
-    command = [sys.executable, "-c", code, *words]
+    command = [sys.executable, "-c", code, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == status, done.stderr
     assert done.stdout.splitlines()[-1] == "[]"
@@ -175,7 +175,7 @@ def test_help_and_mistakes_wait_for_no_slow_import(words: list[str], status: int
 
 @pytest.fixture
 def composed_overrides(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Return the words of each composition, while runs do nothing."""
+    """Return a list that collects the overrides of each composition; runs do nothing."""
     compositions: list[list[str]] = []
     load = ConfigLoaderImpl.load_configuration
 
@@ -191,14 +191,14 @@ def composed_overrides(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
     monkeypatch.setattr(ConfigLoaderImpl, "load_configuration", note_load)
     module = sys.modules["conf.compose"]
-    monkeypatch.setattr(module, "_composed", {})
-    module._of_options.cache_clear()
+    monkeypatch.setattr(module, "_composed_configs", {})
+    module._compose_options.cache_clear()
     monkeypatch.setattr("server_app.job.run_in_process", lambda *_: None)
     return compositions
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ["seed=1"],
         ["rounds=3", "experiment=fedalign/synth_low", "hydra.run.dir=here"],
@@ -206,17 +206,17 @@ def composed_overrides(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     ],
 )
 def test_settings_are_composed_once(
-    command: Command, composed_overrides: list[list[str]], words: list[str]
+    command: Command, composed_overrides: list[list[str]], arguments: list[str]
 ) -> None:
-    """Hydra's own command would compose them twice, and the check of the words before it once."""
-    assert command(*words) == 0
-    assert composed_overrides == [[word for word in words if word != "--help"]]
+    """Hydra's own command would compose them three times, including the check before it."""
+    assert command(*arguments) == 0
+    assert composed_overrides == [[item for item in arguments if item != "--help"]]
 
 
 def test_hydras_callbacks_are_called(
     command: Command, composed_overrides: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Around a single run, as by Hydra's own command."""
+    """A single run calls them in the order of Hydra's own command."""
     called: list[str] = []
     for name in ("on_run_start", "on_job_start", "on_job_end", "on_run_end"):
         monkeypatch.setattr(Callback, name, lambda *_, name=name, **__: called.append(name))
@@ -225,8 +225,8 @@ def test_hydras_callbacks_are_called(
     assert called == ["on_run_start", "on_job_start", "on_job_end", "on_run_end"]
 
 
-def test_hydra_has_a_text_for_every_flag() -> None:
-    """Python 3.14 refuses a parser with a help that only becomes a text when it is shown."""
+def test_the_help_of_every_hydra_flag_is_a_string() -> None:
+    """Python 3.14 refuses Hydra's help objects, which are formatted only when shown."""
     actions = get_args_parser()._actions
     assert {type(action.help) for action in actions} == {str}
     assert any("shell completion:" in (action.help or "") for action in actions)
@@ -235,33 +235,33 @@ def test_hydra_has_a_text_for_every_flag() -> None:
 def test_hydras_mode_can_be_a_sweep(
     command: Command, composed_overrides: list[list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The word does what ``-m`` does."""
+    """``hydra.mode=MULTIRUN`` starts a sweep as ``-m`` does."""
     command("hydra.mode=MULTIRUN", "hydra.sweep.dir=here")
     assert capsys.readouterr().out.startswith("Sweep in ")
     assert Path("here/0").is_dir()
 
 
 @pytest.mark.parametrize(
-    ("folder", "told"),
+    ("folder", "message"),
     [
         ("${nope}", "Interpolation key 'nope' not found"),
         ("/proc/nope", "hydra.run.dir must be a folder that can be written, got /proc/nope"),
     ],
 )
-def test_a_folder_that_cannot_be_is_one_line(
-    command: Command, capsys: pytest.CaptureFixture[str], folder: str, told: str
+def test_a_run_folder_that_cannot_be_created_is_one_line(
+    command: Command, capsys: pytest.CaptureFixture[str], folder: str, message: str
 ) -> None:
-    """Of a single run; Hydra itself would print a trace."""
+    """Hydra itself would print a trace."""
     assert command(f"hydra.run.dir='{folder}'") == 1
     error = capsys.readouterr().err
-    assert error.startswith(f"fedquorum: {told}")
+    assert error.startswith(f"fedquorum: {message}")
     assert error.count("\n") == 1
 
 
-def test_a_run_prints_its_own_lines_alone(
+def test_a_run_prints_only_its_own_lines(
     command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One for a round, and none of Flower's; a run that stops early says after which round."""
+    """It prints one line a round, none of Flower's, and the round after which it stops early."""
     assert command("rounds=9", *SMALL[1:], "engine.stop_after_round=1") == 0
     out, err = capsys.readouterr()
     assert err == ""
@@ -272,15 +272,21 @@ def test_a_run_prints_its_own_lines_alone(
 
 
 @pytest.mark.slow
-def test_what_fits_a_swept_group_only(command: Command, tmp_path: Path) -> None:
-    """A fixed setting that the default of the group does not have is left to the jobs."""
-    words = ("strategy=fedau,average_all", "availability=bernoulli,markov", "availability.p=0.5")
+def test_a_setting_may_fit_the_swept_options_only(command: Command, tmp_path: Path) -> None:
+    """A fixed setting that the default option lacks is composed for each job."""
+    arguments = (
+        "strategy=fedau,average_all",
+        "availability=bernoulli,markov",
+        "availability.p=0.5",
+    )
     folder = f"hydra.sweep.dir={tmp_path / 'sweep'}"
-    assert command("-m", *words, *SMALL, "data.priority=all", folder) == 0
+    assert command("-m", *arguments, *SMALL, "data.priority=all", folder) == 0
     manifests = [json.loads(path.read_text()) for path in tmp_path.rglob("manifest.json")]
     assert [manifest["status"] for manifest in manifests] == ["completed"] * 4
-    told = {(m["strategy"], next(w for w in m["overrides"] if "lability=" in w)) for m in manifests}
-    assert told == {
+    combinations = {
+        (m["strategy"], next(o for o in m["overrides"] if "lability=" in o)) for m in manifests
+    }
+    assert combinations == {
         (strategy, f"availability={availability}")
         for strategy in ("fedau", "average_all")
         for availability in ("bernoulli", "markov")
@@ -291,21 +297,21 @@ def test_what_fits_a_swept_group_only(command: Command, tmp_path: Path) -> None:
 def test_a_sweep_with_failures_resumes_where_it_ended(
     command: Command, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Bad values and missing data fail their own jobs; the line at the end runs only the rest."""
-    words = ("data=synth,npz", "client.lr=0.1,fast", *SMALL[:3], *SMALL[5:])
-    assert command("-m", *words, "hydra.sweep.dir=my sweep") == 1
-    told = capsys.readouterr()
+    """Wrong values and missing data fail single jobs; the printed command reruns only these."""
+    arguments = ("data=synth,npz", "client.lr=0.1,fast", *SMALL[:3], *SMALL[5:])
+    assert command("-m", *arguments, "hydra.sweep.dir=my sweep") == 1
+    captured = capsys.readouterr()
     folder = tmp_path / "my sweep"
     no_number = "client.lr must be a number, got 'fast'"
     needs_path = "data.path must be the path of an .npz file, got ''"
-    again = shlex.join(["fedquorum", "-m", *words, f"hydra.sweep.dir={folder}"])
-    assert told.err.splitlines() == [
+    again = shlex.join(["fedquorum", "-m", *arguments, f"hydra.sweep.dir={folder}"])
+    assert captured.err.splitlines() == [
         f"fedquorum: job 1 (data=synth client.lr=fast) failed: {no_number}",
         f"fedquorum: job 2 (data=npz client.lr=0.1) failed: {needs_path}",
         f"fedquorum: job 3 (data=npz client.lr=fast) failed: {no_number}",
         f"fedquorum: to continue the sweep: {again}",
     ]
-    assert told.out.splitlines()[-3:] == [
+    assert captured.out.splitlines()[-3:] == [
         f"1 of 4 jobs completed in {folder}",
         f"  figures and tables    fedquorum report '{folder}'",
         f"  replay all decisions  fedquorum audit '{folder}'",
@@ -321,9 +327,9 @@ def test_a_sweep_with_failures_resumes_where_it_ended(
 def test_an_interrupted_job_resumes_from_its_checkpoint(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same command takes it up after its last checkpoint; the rounds are as in one go."""
-    words = ("-m", "seed=1,2", "rounds=5", "engine.checkpoint_every=2", *SMALL[1:])
-    assert command(*words, "hydra.sweep.dir=whole") == 0
+    """The same command resumes it; the rounds equal those of an uninterrupted sweep."""
+    arguments = ("-m", "seed=1,2", "rounds=5", "engine.checkpoint_every=2", *SMALL[1:])
+    assert command(*arguments, "hydra.sweep.dir=whole") == 0
 
     def show(display: Display, record: RoundRecord) -> None:
         if record.round == 3:
@@ -331,52 +337,52 @@ def test_an_interrupted_job_resumes_from_its_checkpoint(
 
     with monkeypatch.context() as interrupting:
         interrupting.setattr(Display, "show", show)
-        assert command(*words, "hydra.sweep.dir=sweep") == 130
+        assert command(*arguments, "hydra.sweep.dir=sweep") == 130
     job = tmp_path / "sweep" / "0"
     assert json.loads((job / "manifest.json").read_text())["status"] == "interrupted"
     assert len((job / "rounds.jsonl").read_text().splitlines()) == 3
 
-    assert command(*words, "hydra.sweep.dir=sweep") == 0
+    assert command(*arguments, "hydra.sweep.dir=sweep") == 0
     assert "Continuing after round 2 of the run in" in (job / "output.log").read_text()
     assert_same_rounds(job, tmp_path / "whole" / "0", tolerance=0.0)
     assert_same_rounds(tmp_path / "sweep" / "1", tmp_path / "whole" / "1", tolerance=0.0)
 
 
 @pytest.mark.slow
-def test_what_a_job_leaves_behind(
+def test_a_job_writes_its_output_into_its_folder(
     command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its output and its warnings are in its folder, not on the screen; there is no lock left."""
+    """Its output and warnings are not printed, and no lock file remains."""
     (tmp_path / "broken.npz").write_text("not a zip file")
     assert command("-m", "seed=1", "client.lr=1e30", *SMALL, "hydra.sweep.dir=good") == 0
-    told = capsys.readouterr()
-    assert ("Results in" in told.out, told.err) == (False, "")
+    captured = capsys.readouterr()
+    assert ("Results in" in captured.out, captured.err) == (False, "")
     log = (tmp_path / "good" / "0" / "output.log").read_text()
     assert log.count("Results in") == 2
     assert log.count(": no update counted, the model stays the same\n") == 2
     assert "\033" not in log
-    words = ("data=npz", "data.path=broken.npz", "seed=1,2", "rounds=2")
-    assert command("-m", *words, "hydra.sweep.dir=bad") == 1
+    arguments = ("data=npz", "data.path=broken.npz", "seed=1,2", "rounds=2")
+    assert command("-m", *arguments, "hydra.sweep.dir=bad") == 1
     assert "data.path must be" in (tmp_path / "bad" / "1" / "error.txt").read_text()
     assert not list(tmp_path.rglob("*.lock"))
 
 
 @pytest.mark.slow
-def test_an_error_that_nobody_foresaw(
+def test_an_unexpected_error_fails_only_its_job(
     command: Command,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One line on the screen, the trace in the job's folder, and the other jobs run."""
+    """It prints one line, its trace is in the job's folder, and the other jobs run."""
 
-    def broken(*_: object) -> None:
+    def fail(*_: object) -> None:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr("server_app.job.run_in_process", broken)
+    monkeypatch.setattr("server_app.job.run_in_process", fail)
     assert command("-m", "seed=1,2", "hydra.sweep.dir=sweep") == 1
-    told = capsys.readouterr().err.splitlines()
-    assert told[:2] == [
+    errors = capsys.readouterr().err.splitlines()
+    assert errors[:2] == [
         f"fedquorum: job {job} (seed={job + 1}) failed: ZeroDivisionError: by zero"
         for job in (0, 1)
     ]
@@ -385,31 +391,33 @@ def test_an_error_that_nobody_foresaw(
     assert trace[0] == "Traceback (most recent call last):"
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_an_interruption_in_this_process(
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_ends_a_sweep_in_this_process(
     command: Command,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-    how: signal.Signals,
+    signal_number: signal.Signals,
 ) -> None:
-    """With one job at a time the job at work ends as interrupted, and no other begins."""
+    """The running job ends as interrupted, and no other job starts."""
     handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr("server_app.job.run_in_process", lambda *_: signal.raise_signal(how))
+    monkeypatch.setattr(
+        "server_app.job.run_in_process", lambda *_: signal.raise_signal(signal_number)
+    )
     assert command("-m", "seed=1,2,3", "hydra.sweep.dir=sweep") == 130
-    told = capsys.readouterr()
-    assert told.out.splitlines()[-1] == f"0 of 3 jobs completed in {tmp_path / 'sweep'}"
-    first, last = told.err.splitlines()
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[-1] == f"0 of 3 jobs completed in {tmp_path / 'sweep'}"
+    first, last = captured.err.splitlines()
     assert first == "fedquorum: interrupted; the records hold all complete rounds"
     assert last.startswith("fedquorum: to continue the sweep: fedquorum -m seed=1,2,3")
     assert not (tmp_path / "sweep" / "1" / "output.log").exists()
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
 
 
-def test_an_interruption_of_a_single_run(
+def test_an_interruption_ends_a_single_run(
     command: Command, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exit status 130 and one line."""
+    """The exit status is 130, and one line is printed."""
     monkeypatch.setattr(
         "server_app.job.run_in_process", lambda *_: signal.raise_signal(signal.SIGTERM)
     )

@@ -1,4 +1,4 @@
-"""Which command the first word starts, and what a word that starts none is answered with."""
+"""Test which command the first argument starts, and the error if it starts none."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from server_app.commands import COMMANDS, main
 from server_app.help import USAGE
 
 SLOW = ("torch", "flwr", "pyarrow", "pandas", "matplotlib", "client_app.app")
-"""What takes long to import, and no help needs."""
+"""Packages that take long to import, and that no help needs."""
 
 
 @pytest.fixture(autouse=True)
@@ -21,18 +21,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_help_lists_every_command() -> None:
-    """Each on a line of its own."""
+    """Each command has its own line."""
     for name in COMMANDS:
         assert f"\n  fedquorum {name} " in USAGE
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_has_a_help_with_its_name(name: str) -> None:
-    """It waits for no slow import; the audit needs not even Hydra."""
-    absent = (*SLOW, "hydra") if name == "audit" else SLOW
+    """It imports no slow package, and the audit does not even import Hydra."""
+    unneeded = (*SLOW, "hydra") if name == "audit" else SLOW
     code = (
         "import atexit, sys; "
-        f"atexit.register(lambda: print([m for m in {absent} if m in sys.modules])); "
+        f"atexit.register(lambda: print([m for m in {unneeded} if m in sys.modules])); "
         "from fedquorum_app import main; sys.exit(main())"
     )
     command = [sys.executable, "-c", code, name, "--help"]
@@ -43,7 +43,7 @@ def test_a_command_has_a_help_with_its_name(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "hint"),
+    ("arguments", "hint"),
     [
         (["reprot"], "got 'reprot' (did you mean report?)"),
         (["audti", "outputs"], "got 'audti' (did you mean audit?)"),
@@ -51,11 +51,11 @@ def test_a_command_has_a_help_with_its_name(name: str) -> None:
         (["outputs/compare"], "got 'outputs/compare' (type fedquorum --help)"),
     ],
 )
-def test_a_word_that_starts_nothing(
-    words: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+def test_an_unknown_command_is_refused(
+    arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line with all commands, and the exit status of a wrong flag."""
-    assert main(words) == 2
+    """The error is one line with all commands; the exit status is that of a wrong flag."""
+    assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("fedquorum: the first word must be audit, data, report, study, a flag, ")
@@ -64,21 +64,21 @@ def test_a_word_that_starts_nothing(
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [[], ["--help"], ["-m", "seed=1,2"], ["data=csv"], ["+tracker.x=1"], ["~tracker"], ["seed"]],
 )
-def test_other_words_are_of_a_run(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A setting may have a command's name; one without a value is for Hydra's grammar."""
-    ran: list[bool] = []
-    monkeypatch.setattr("server_app.command_line.main", lambda: ran.append(True))
-    assert main(words) == 0
-    assert ran == [True]
+def test_other_arguments_start_a_run(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A setting may have a command's name; Hydra explains a setting without a value."""
+    calls: list[bool] = []
+    monkeypatch.setattr("server_app.command_line.main", lambda: calls.append(True))
+    assert main(arguments) == 0
+    assert calls == [True]
 
 
 def test_a_folder_may_have_a_commands_name(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The first word is the command, and the second the folder."""
+    """The first argument is the command, and the second one the folder."""
     for name in COMMANDS:
         (folder / name).mkdir()
     assert main(["audit", "report"]) == 1

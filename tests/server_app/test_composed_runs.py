@@ -1,7 +1,7 @@
-"""Combinations of parts from the settings: run, and decided again from their records.
+"""Run combinations of parts from settings, and audit their records.
 
-Every single combination is played in ``tests/fedquorum/test_combinations.py``, from Python. Here
-is what settings, clients that train and records add to it.
+``tests/fedquorum/test_combinations.py`` tests every combination from Python. These tests add
+settings, clients that train, and records.
 """
 
 from collections.abc import Iterator
@@ -27,11 +27,11 @@ COMBINATIONS = [
     *product(ALL_SELECTIONS, ALL_WEIGHTINGS, (NONE, *PARTICIPATIONS), SERVER_OPTIMIZERS)
 ]
 SMALL = ("rounds=3", "strategy.server_lr=0.05")
-COMING_AND_GOING = ("availability=bernoulli", "availability.p=0.7")
+INTERMITTENT = ("availability=bernoulli", "availability.p=0.7")
 
 
-def refusal(combination: Combination) -> ParameterError | None:
-    """Return why the library refuses a combination of rules, None where it takes it."""
+def find_refusal(combination: Combination) -> ParameterError | None:
+    """Return the library's error for a combination of rules; None if it is allowed."""
     selection, weighting, participation, optimizer = combination
     parts = {"selection": selection, "weighting": weighting, "participation": participation}
     options = {part: {"name": name} for part, name in parts.items()}
@@ -42,30 +42,30 @@ def refusal(combination: Combination) -> ParameterError | None:
     return None
 
 
-WHY = {one: refusal(one) for one in COMBINATIONS}
-ALLOWED = [one for one, why in WHY.items() if why is None]
+REFUSALS = {one: find_refusal(one) for one in COMBINATIONS}
+ALLOWED = [one for one, error in REFUSALS.items() if error is None]
 PARTS = [*dict.fromkeys(one[:3] for one in ALLOWED)]
 
 
-def with_optimizers() -> Iterator[Combination]:
-    """Yield all other parts, each with an optimizer that either end was not yet seen with."""
+def add_optimizers() -> Iterator[Combination]:
+    """Yield all other parts, each with an optimizer that is new to its selection or correction."""
     seen: set[tuple[str, str]] = set()
     for parts in PARTS:
         allowed = [one for one in SERVER_OPTIMIZERS if (*parts, one) in ALLOWED]
-        unseen = [sum((parts[end], one) not in seen for end in (0, 2)) for one in allowed]
-        optimizer = allowed[unseen.index(max(unseen))]
+        new_pairs = [sum((parts[end], one) not in seen for end in (0, 2)) for one in allowed]
+        optimizer = allowed[new_pairs.index(max(new_pairs))]
         seen |= {(parts[0], optimizer), (parts[2], optimizer)}
         yield *parts, optimizer
 
 
-RUNS = [*with_optimizers()]
-"""Every selection with every weighting and correction, with optimizers in turn."""
-REFUSED = {str(why): one for one, why in WHY.items() if why is not None}
-"""A combination for every refusal."""
+RUNS = [*add_optimizers()]
+"""All combinations of selection, weighting and correction, with optimizers in turn."""
+REFUSED = {str(error): one for one, error in REFUSALS.items() if error is not None}
+"""One combination for every error message."""
 
 
-def words(combination: Combination) -> tuple[str, ...]:
-    """Return the command line of a combination."""
+def build_overrides(combination: Combination) -> tuple[str, ...]:
+    """Return the overrides of a combination."""
     selection, weighting, participation, optimizer = combination
     everyone = ALL_WEIGHTINGS[weighting].requires_full_participation
     return (
@@ -75,7 +75,7 @@ def words(combination: Combination) -> tuple[str, ...]:
         f"strategy/participation={participation}",
         f"server_optimizer={optimizer}",
         *SMALL,
-        *(() if everyone else COMING_AND_GOING),
+        *(() if everyone else INTERMITTENT),
         *(("strategy.selection.epsilon=1",) if ALL_SELECTIONS[selection].has_gate else ()),
         *(
             ("evaluation.requirement=1",)
@@ -86,27 +86,27 @@ def words(combination: Combination) -> tuple[str, ...]:
 
 
 def test_every_part_is_run() -> None:
-    """No selection with weighting and correction is left out, nor an optimizer with either end."""
+    """Each optimizer runs with each selection and each correction that allows it."""
     assert len(PARTS) > len(ALL_WEIGHTINGS)
     for end in (0, 2):
         assert {(r[end], r[3]) for r in RUNS} == {(one[end], one[3]) for one in ALLOWED}
 
 
 @pytest.mark.parametrize("combination", sample_cases(RUNS, 24), ids="-".join)
-def test_three_rounds_of_every_combination_follow_from_their_records(
+def test_three_rounds_of_every_combination_pass_the_audit(
     tmp_path: Path, combination: Combination
 ) -> None:
-    """On SYNTH, with clients that come and go: the run completes and the audit finds nothing."""
-    found = audit_run(make_real_run(tmp_path / "run", *words(combination)).directory)
-    assert [str(problem) for problem in found.mismatches] == []
-    assert (found.run.status, found.num_rounds) == ("completed", 3)
+    """The run on SYNTH with intermittent clients completes, and the audit finds no mismatch."""
+    audit = audit_run(make_real_run(tmp_path / "run", *build_overrides(combination)).directory)
+    assert [str(problem) for problem in audit.mismatches] == []
+    assert (audit.run.status, audit.num_rounds) == ("completed", 3)
 
 
-@pytest.mark.parametrize("why", REFUSED)
-def test_what_makes_no_sense_is_refused_before_any_work(why: str) -> None:
-    """One line with the setting's name and the reason, from the settings alone."""
+@pytest.mark.parametrize("message", REFUSED)
+def test_a_meaningless_combination_is_refused_by_its_settings(message: str) -> None:
+    """The error is one line with the setting's name and the reason, without any data."""
     with pytest.raises(SettingsError) as caught:
-        compose_overrides(words(REFUSED[why]))
-    assert str(caught.value).removeprefix("strategy/") == why
+        compose_overrides(build_overrides(REFUSED[message]))
+    assert str(caught.value).removeprefix("strategy/") == message
     assert str(caught.value).startswith(("strategy/", "server_optimizer "))
     assert "\n" not in str(caught.value)

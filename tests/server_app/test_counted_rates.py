@@ -1,4 +1,4 @@
-"""How often a simulated run counts each client, and what known_statistics makes of it."""
+"""Test how often a simulated run counts each client, and how known_statistics uses it."""
 
 from pathlib import Path
 
@@ -27,16 +27,16 @@ KNOWN = "strategy=known_statistics"
 QUORUM = ("response_time=lognormal", "engine.quorum=0.5")
 
 
-def run(directory: Path, *words: str, there: tuple[str, ...] = HALF) -> Path:
-    return run_here(directory, *TEN, *there, *words)
+def run(directory: Path, *overrides: str, availability: tuple[str, ...] = HALF) -> Path:
+    return run_here(directory, *TEN, *availability, *overrides)
 
 
-def weights(directory: Path, rounds: int) -> FloatArray:
-    """Return every client's weight by round, shape (T, N)."""
-    found = np.zeros((rounds, 10))
+def read_weights(directory: Path, rounds: int) -> FloatArray:
+    """Return the recorded weights, shape (T, N)."""
+    weights = np.zeros((rounds, 10))
     for row in read_rows(directory):
-        found[row["round"] - 1, row["client"]] = row["weight"]
-    return found
+        weights[row["round"] - 1, row["client"]] = row["weight"]
+    return weights
 
 
 @pytest.mark.slow
@@ -45,16 +45,16 @@ def weights(directory: Path, rounds: int) -> FloatArray:
 def test_the_mean_sum_of_weights_is_1_under_every_fraction(
     tmp_path: Path, fraction: float, strategy: str
 ) -> None:
-    """Over rounds 101 to 300; the error is 0 of known rates and small of estimated ones.
+    """The mean is over rounds 101 to 300; the error is 0 for known rates and small for estimates.
 
-    A sum has standard deviation sqrt((1 - r) / (10 r)) or less with the rate r = fraction / 2:
-    a client counts 1 / (10 r) with probability r. An estimate of 1 / r after 300 rounds has the
-    relative variance (1 - r) / (300 r), of which the mean over 10 clients is within a factor 3.
+    With the rate r = fraction / 2, a client counts 1 / (10 r) with probability r, so the sum has a
+    standard deviation of at most sqrt((1 - r) / (10 r)). An estimate of 1 / r after 300 rounds has
+    the relative variance (1 - r) / (300 r); its mean over 10 clients is within a factor of 3.
     """
-    words = (f"strategy={strategy}", "rounds=300", "evaluation.every=300")
-    directory = run(tmp_path / "run", *words, f"strategy.fraction={fraction}")
+    overrides = (f"strategy={strategy}", "rounds=300", "evaluation.every=300")
+    directory = run(tmp_path / "run", *overrides, f"strategy.fraction={fraction}")
     rate = fraction / 2
-    mean = weights(directory, 300)[100:].sum(axis=1).mean()
+    mean = read_weights(directory, 300)[100:].sum(axis=1).mean()
     assert mean == pytest.approx(1.0, abs=5 * np.sqrt((1 - rate) / (10 * rate) / 200))
     last = read_rounds(directory)[-1]["weight_error"]
     if strategy == "known_statistics":
@@ -63,10 +63,15 @@ def test_the_mean_sum_of_weights_is_1_under_every_fraction(
     assert audit_run(directory).mismatches == ()
 
 
-def test_a_change_with_time_and_a_sample_make_one_rate(tmp_path: Path) -> None:
-    """omega is 1 / (p_n(t) q_n); on three nodes too, and the audit finds the same."""
-    words = (KNOWN, "strategy.fraction=0.25", "availability=interleaved", "availability.period=4")
-    directory = run(tmp_path / "run", *words, "rounds=6", "engine.num_supernodes=3")
+def test_the_rate_combines_time_varying_availability_and_sampling(tmp_path: Path) -> None:
+    """omega is 1 / (p_n(t) q_n) on three nodes, and the audit finds no mismatch."""
+    overrides = (
+        KNOWN,
+        "strategy.fraction=0.25",
+        "availability=interleaved",
+        "availability.period=4",
+    )
+    directory = run(tmp_path / "run", *overrides, "rounds=6", "engine.num_supernodes=3")
     assert audit_run(directory).mismatches == ()
     for row in read_rows(directory):
         g = 1 - 0.3 * (1 - np.sin(2 * np.pi * ((row["round"] - 1) % 4) / 4))
@@ -79,12 +84,12 @@ def test_a_change_with_time_and_a_sample_make_one_rate(tmp_path: Path) -> None:
     assert population["base_rate"] == [0.5] * 10
 
 
-def test_clients_that_the_selection_leaves_out_count_in_no_error(tmp_path: Path) -> None:
-    """Of 4 priority clients 2 are asked; the other 6 have no rate, no weight and no error."""
+def test_clients_that_are_never_selected_count_in_no_error(tmp_path: Path) -> None:
+    """The selection samples 2 of 4 priority clients; the other 6 have no rate and no error."""
     parts = ("selection=priority_only", "weighting=average_all", "participation=known_statistics")
-    words = ("strategy=composed", *(f"strategy/{part}" for part in parts))
+    overrides = ("strategy=composed", *(f"strategy/{part}" for part in parts))
     directory = run(
-        tmp_path / "run", *words, "data.priority=[0,1,2,3]", "strategy.fraction=0.5", "rounds=3"
+        tmp_path / "run", *overrides, "data.priority=[0,1,2,3]", "strategy.fraction=0.5", "rounds=3"
     )
     assert [r["weight_error"] for r in read_rounds(directory)] == pytest.approx([0.0] * 3)
     assert {row["participation_correction"] for row in read_rows(directory)} == {4.0}
@@ -95,7 +100,7 @@ def test_clients_that_the_selection_leaves_out_count_in_no_error(tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("there", "words"),
+    ("availability", "overrides"),
     [
         (HALF, (*QUORUM, "strategy.fraction=0.5")),
         (("availability=markov", "availability.p=0.5", "availability.max_transition=0.5"), QUORUM),
@@ -107,41 +112,41 @@ def test_clients_that_the_selection_leaves_out_count_in_no_error(tmp_path: Path)
 )
 def test_rates_under_a_quorum_are_counted_ahead(
     tmp_path: Path,
-    there: tuple[str, ...],
-    words: tuple[str, ...],
+    availability: tuple[str, ...],
+    overrides: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each client counts 1 / 10 in the mean, late ones too, and the audit agrees.
+    """Each client's mean weight is 1 / 10, also if it is often late, and the audit agrees.
 
-    A client that counts in a rare round counts the more then: over 400 rounds the mean sum is
-    known to a fifth, and how often a client counts to 0.15, at most 5 standard errors.
+    A client that rarely counts has a large weight when it does. Over 400 rounds, the mean sum is
+    known to 0.2, and each client's rate to 0.15, which is at most 5 standard errors.
     """
     monkeypatch.setattr("server_app.counted_rates.NUM_SIMULATED_ROUNDS", 3_000)
     few = ("rounds=400", "evaluation.every=400", "evaluation.clients=priority")
-    directory = run(tmp_path / "run", KNOWN, *words, *few, there=there)
+    directory = run(tmp_path / "run", KNOWN, *overrides, *few, availability=availability)
     statuses = {row["status"] for row in read_rows(directory)}
     assert statuses & {"late", "failed"}
-    assert weights(directory, 400).sum(axis=1).mean() == pytest.approx(1.0, abs=0.2)
+    assert read_weights(directory, 400).sum(axis=1).mean() == pytest.approx(1.0, abs=0.2)
     assert read_rounds(directory)[-1]["weight_error"] == pytest.approx(0.0, abs=1e-12)
     assert audit_run(directory).mismatches == ()
     rates = np.array(pq.read_table(directory / "population.parquet")["participation_rate"])
     assert len(set(rates.tolist())) > 5
-    counted = (weights(directory, 400) > 0).mean(axis=0)
+    counted = (read_weights(directory, 400) > 0).mean(axis=0)
     assert np.abs(counted - rates).max() < 0.15
 
 
-def test_the_error_of_estimates_is_undefined_where_lateness_decides(tmp_path: Path) -> None:
-    """FedAU needs no rates, so nothing is played ahead for it."""
+def test_the_error_of_estimates_is_undefined_if_clients_can_be_late(tmp_path: Path) -> None:
+    """FedAU needs no rates, so no rounds are played ahead."""
     directory = run(tmp_path / "run", "strategy=fedau", *QUORUM, "rounds=3")
     assert [r["weight_error"] for r in read_rounds(directory)] == [None] * 3
     assert audit_run(directory).mismatches == ()
     assert load_all(directory)
 
 
-def test_without_lateness_the_rates_are_exact() -> None:
-    """If no reply misses the deadline, or all reply at once, nobody is late."""
-    for words in (("response_time=lognormal",), ("engine.quorum=0.5",), ()):
-        composed = compose_overrides((*TEN, *HALF, KNOWN, *words)).settings
+def test_rates_without_lateness_are_exact() -> None:
+    """The rates are exact if no reply misses the deadline, or if all clients reply at once."""
+    for overrides in (("response_time=lognormal",), ("engine.quorum=0.5",), ()):
+        composed = compose_overrides((*TEN, *HALF, KNOWN, *overrides)).settings
         data = load_data(composed.data, composed.seed)
         population = build_population(composed, data)
         rates = compute_counted_rates(composed, rules_from_settings(composed), population, data)
@@ -150,7 +155,7 @@ def test_without_lateness_the_rates_are_exact() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "reason"),
+    ("overrides", "reason"),
     [
         (("engine=ray", "engine.quorum=0.5"), "lateness on the machine's clock tells no rates"),
         ((*QUORUM, "availability=cyclic"), "availability=cyclic changes with the rounds"),
@@ -158,23 +163,23 @@ def test_without_lateness_the_rates_are_exact() -> None:
     ],
 )
 def test_rates_that_cannot_be_counted_ahead_are_refused(
-    words: tuple[str, ...], reason: str
+    overrides: tuple[str, ...], reason: str
 ) -> None:
-    """At once and in one line; given rates are taken."""
+    """Composing the settings raises a one-line error, unless the settings give the rates."""
     with pytest.raises(SettingsError, match=reason) as caught:
-        compose_overrides((*TEN, *HALF, KNOWN, *words))
+        compose_overrides((*TEN, *HALF, KNOWN, *overrides))
     assert str(caught.value).startswith("strategy.probabilities must be the rates of being counted")
     assert "\n" not in str(caught.value)
     given = f"strategy.probabilities={[0.3] * 10}".replace(" ", "")
-    compose_overrides((*TEN, *HALF, KNOWN, *words, given))
+    compose_overrides((*TEN, *HALF, KNOWN, *overrides, given))
 
 
-def test_a_warm_up_and_changing_times_are_refused(tmp_path: Path) -> None:
-    """The rates would be others in other rounds."""
+def test_a_warm_up_and_varying_response_times_are_refused(tmp_path: Path) -> None:
+    """With either, the rates would vary from round to round."""
     parts = ("selection=after_warmup", "weighting=average_all", "participation=known_statistics")
-    words = ("strategy=composed", *(f"strategy/{part}" for part in parts), *QUORUM)
+    overrides = ("strategy=composed", *(f"strategy/{part}" for part in parts), *QUORUM)
     with pytest.raises(SettingsError, match=r"^strategy\.participation\.probabilities .*warm-up"):
-        compose_overrides((*TEN, *HALF, *words, "strategy.selection.warmup_rounds=2"))
+        compose_overrides((*TEN, *HALF, *overrides, "strategy.selection.warmup_rounds=2"))
     times = tmp_path / "times.csv"
     lines = ["round,client,seconds", *(f"1,{k},{k + 1}" for k in range(10)), "5,3,90"]
     times.write_text("\n".join(lines))
@@ -185,10 +190,10 @@ def test_a_warm_up_and_changing_times_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_client_that_is_never_selected_or_in_time_is_refused(tmp_path: Path) -> None:
-    """In one line, by the setting that lets it count."""
+    """The error is one line with the setting that would let the client count."""
     few = ("data.priority=[0,1]", "strategy.fraction=0.05", "rounds=1")
     with pytest.raises(SettingsError, match=r"^strategy\.fraction must be so large .*, got 0\.05$"):
-        run(tmp_path / "asked", KNOWN, *few)
+        run(tmp_path / "unselected", KNOWN, *few)
     times = tmp_path / "times.csv"
     times.write_text("\n".join(["client,seconds", *(f"{k},{k + 1}" for k in range(10))]))
     trace = ("response_time=trace", f"response_time.path={times}")
@@ -199,12 +204,12 @@ def test_a_client_that_is_never_selected_or_in_time_is_refused(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_rates_counted_ahead_are_those_of_the_run_after_a_resume(tmp_path: Path) -> None:
-    """They follow from the settings, however many rounds there are, on any number of nodes."""
-    words = (KNOWN, *QUORUM, "strategy.fraction=0.5", "engine.checkpoint_every=1")
-    whole = run(tmp_path / "whole", *words, "rounds=4")
-    part = run(tmp_path / "part", *words, "rounds=2")
-    run(part, *words, "rounds=4", f"resume={part}")
-    assert np.array_equal(weights(part, 4), weights(whole, 4))
-    three = run(tmp_path / "three", *words, "rounds=4", "engine.num_supernodes=3")
-    assert np.array_equal(weights(three, 4), weights(whole, 4))
+def test_rates_counted_ahead_do_not_change_on_a_resume(tmp_path: Path) -> None:
+    """They depend neither on the number of rounds nor on the number of nodes."""
+    overrides = (KNOWN, *QUORUM, "strategy.fraction=0.5", "engine.checkpoint_every=1")
+    whole = run(tmp_path / "whole", *overrides, "rounds=4")
+    resumed = run(tmp_path / "resumed", *overrides, "rounds=2")
+    run(resumed, *overrides, "rounds=4", f"resume={resumed}")
+    assert np.array_equal(read_weights(resumed, 4), read_weights(whole, 4))
+    three = run(tmp_path / "three", *overrides, "rounds=4", "engine.num_supernodes=3")
+    assert np.array_equal(read_weights(three, 4), read_weights(whole, 4))

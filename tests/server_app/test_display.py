@@ -1,4 +1,4 @@
-"""What a person sees of a run."""
+"""Test the display of a run."""
 
 import math
 import re
@@ -29,36 +29,36 @@ NAN = math.nan
 PLAIN = DisplaySpec("accuracy", Goal.AVERAGE, 4)
 
 
-def record_of(
+def make_record(
     number: int, evaluations: list[ClientEvaluation], metric: str = "accuracy"
 ) -> RoundRecord:
     return make_round_record(report(number), None, evaluations, metric=metric)
 
 
-def shown(
+def display_round(
     evaluations: list[ClientEvaluation],
     metric: str,
-    question: Goal = Goal.AVERAGE,
-    counted: Mapping[int, int] | None = None,
+    goal: Goal = Goal.AVERAGE,
+    admission_counts: Mapping[int, int] | None = None,
 ) -> tuple[str, dict[str, list[str]]]:
-    """Return the words of a round, and the cells of the final table by the name of their row.
+    """Return the line of a round, and the cells of the final table by the name of their row.
 
     The cells of the row "" are the headings.
     """
-    record = record_of(1, evaluations, metric)
-    about, text = DisplaySpec(metric, question, 4), StringIO()
+    record = make_record(1, evaluations, metric)
+    spec, text = DisplaySpec(metric, goal, 4), StringIO()
     totals = RunTotals().add_round(record)
     Console(file=text, width=120).print(
-        build_final_table(totals, "title", about, admission_counts=counted)
+        build_final_table(totals, "title", spec, admission_counts=admission_counts)
     )
     lines = [re.split("[│┃]", line) for line in text.getvalue().splitlines()]
     rows = {
         cells[1].strip(): [cell.strip() for cell in cells[2:-1]] for cells in lines if cells[1:]
     }
-    return format_round(vars(record), about), rows
+    return format_round(vars(record), spec), rows
 
 
-def client(
+def make_evaluation(
     k: int, loss: float, accuracy: float, metric: float = NAN, priority: float = 1.0
 ) -> ClientEvaluation:
     return ClientEvaluation(k, priority, 10, 1.0, 0.5, 4, loss, accuracy, metric)
@@ -74,32 +74,38 @@ def client(
         ("r2", "R2", "0.7000", "0.6000", "0.8000"),
     ],
 )
-def test_the_table_is_of_the_metric(
+def test_line_and_table_show_the_metric(
     metric: str, name: str, mean: str, worst: str, best: str
 ) -> None:
-    """So is the line of a round; a loss and an error of numbers are no shares."""
-    words, rows = shown([client(0, 1.0, 0.25, 0.6), client(1, 2.0, 0.75, 0.8)], metric)
-    assert f"test {name} {mean}" in words
+    """Accuracy and AUROC are percentages; losses and regression metrics are numbers."""
+    line, rows = display_round(
+        [make_evaluation(0, 1.0, 0.25, 0.6), make_evaluation(1, 2.0, 0.75, 0.8)], metric
+    )
+    assert f"test {name} {mean}" in line
     assert rows[""] == ["all"]
     assert rows[f"test {name}, by data"] == [mean]
     assert rows["worst client"] == [worst]
     assert rows["best client"] == [best]
 
 
-def test_what_is_not_defined_is_a_dash() -> None:
-    """Accuracy of numbers, and a metric that no client has, are shown as missing."""
-    words, rows = shown([client(0, 1.0, NAN)], "loss")
-    assert "test loss 1.0000" in words
+def test_an_undefined_metric_is_a_dash() -> None:
+    """A regression has no accuracy, and a metric may be undefined for all clients."""
+    line, rows = display_round([make_evaluation(0, 1.0, NAN)], "loss")
+    assert "test loss 1.0000" in line
     assert rows["test loss, by data"][0] == "1.0000"
-    _, rows = shown([client(0, 1.0, 0.5, NAN)], "auroc")
+    _, rows = display_round([make_evaluation(0, 1.0, 0.5, NAN)], "auroc")
     assert rows["test AUROC, by data"] == rows["average over clients"] == ["-"]
 
 
-TWO_GROUPS = [client(0, 1.0, 0.25), client(1, 1.0, 0.5), client(2, 1.0, 1.0, priority=0.0)]
+TWO_GROUPS = [
+    make_evaluation(0, 1.0, 0.25),
+    make_evaluation(1, 1.0, 0.5),
+    make_evaluation(2, 1.0, 1.0, priority=0.0),
+]
 
 
 @pytest.mark.parametrize(
-    ("question", "headings", "first"),
+    ("goal", "headings", "first"),
     [
         (Goal.PRIORITY, ["priority", "non-priority", "all"], "37.5%"),
         (Goal.AVERAGE, ["priority", "non-priority", "all"], "37.5%"),
@@ -107,39 +113,39 @@ TWO_GROUPS = [client(0, 1.0, 0.25), client(1, 1.0, 0.5), client(2, 1.0, 1.0, pri
         (Goal.PARTICIPATION, ["all"], "58.3%"),
     ],
 )
-def test_the_groups_are_those_that_the_method_is_about(
-    question: Goal, headings: list[str], first: str
+def test_the_table_has_the_groups_of_the_methods_goal(
+    goal: Goal, headings: list[str], first: str
 ) -> None:
-    """A round's line has the number that the table begins with."""
-    words, rows = shown(TWO_GROUPS, "accuracy", question)
+    """The line of a round has the first number of the table."""
+    line, rows = display_round(TWO_GROUPS, "accuracy", goal)
     assert rows[""] == headings
     assert rows["test accuracy, by data"][0] == first
-    assert f"test accuracy {first}" in words
-    assert ("standard deviation" in rows) == (question is Goal.FAIRNESS)
-    assert ("clients whose updates counted" in rows) == (question is Goal.PARTICIPATION)
+    assert f"test accuracy {first}" in line
+    assert ("standard deviation" in rows) == (goal is Goal.FAIRNESS)
+    assert ("clients whose updates counted" in rows) == (goal is Goal.PARTICIPATION)
 
 
-def test_fairness_is_shown_as_the_spread() -> None:
-    """Worst and best 10 %, standard deviation and Gini: of 0.25, 0.5 and 1, 0.286."""
-    _, rows = shown(TWO_GROUPS, "accuracy", Goal.FAIRNESS)
+def test_fairness_is_shown_as_spread() -> None:
+    """The table has the worst and best 10 %, the standard deviation, and Gini (here 0.286)."""
+    _, rows = display_round(TWO_GROUPS, "accuracy", Goal.FAIRNESS)
     names = ("worst 10 %", "best 10 %", "standard deviation", "Gini")
     assert [rows[name] for name in names] == [["25.0%"], ["100.0%"], ["31.2%"], ["28.6%"]]
 
 
 def test_participation_is_shown_as_rounds_per_client() -> None:
-    """Of 4 clients one never counted; the median is the lower of two."""
-    _, rows = shown(TWO_GROUPS, "accuracy", Goal.PARTICIPATION, {0: 3, 1: 1, 2: 1})
+    """One of 4 clients never counted; the median is the lower of two values."""
+    _, rows = display_round(TWO_GROUPS, "accuracy", Goal.PARTICIPATION, {0: 3, 1: 1, 2: 1})
     assert rows["clients whose updates counted"] == ["3 of 4"]
-    often = [
+    cells = [
         rows[f"rounds of the {which} client"] for which in ("rarest", "median", "most frequent")
     ]
-    assert often == [["0 of 1"], ["1 of 1"], ["3 of 1"]]
+    assert cells == [["0 of 1"], ["1 of 1"], ["3 of 1"]]
 
 
-def test_the_table_is_of_all_rounds() -> None:
-    """Means over the rounds, sums, and the last that was measured of losses and test parts."""
-    tested = record_of(1, [client(0, 1.0, 0.25)])
-    first = replace(tested, admitted=3, duration_seconds=1.0, theta=0.25, bytes_up=10**6)
+def test_the_table_summarizes_all_rounds() -> None:
+    """It has means over the rounds, sums, and the last loss and test metrics."""
+    evaluated = make_record(1, [make_evaluation(0, 1.0, 0.25)])
+    first = replace(evaluated, admitted=3, duration_seconds=1.0, theta=0.25, bytes_up=10**6)
     second = replace(
         first, admitted=0, duration_seconds=2.0, theta=0.75, global_loss=0.5, state_bytes=10**6
     )
@@ -148,8 +154,8 @@ def test_the_table_is_of_all_rounds() -> None:
     )
     totals = reduce(RunTotals.add_round, (first, second, third), RunTotals())
     text = StringIO()
-    about = DisplaySpec("accuracy", Goal.PRIORITY)
-    Console(file=text, width=120).print(build_final_table(totals, "title", about))
+    spec = DisplaySpec("accuracy", Goal.PRIORITY)
+    Console(file=text, width=120).print(build_final_table(totals, "title", spec))
     cells = [line.split("│") for line in text.getvalue().splitlines() if "│" in line]
     assert {row[1].strip(): row[2].strip() for row in cells} == {
         "test accuracy, by data": "25.0%",
@@ -167,45 +173,48 @@ def test_the_table_is_of_all_rounds() -> None:
     }
 
 
-def test_a_round_in_a_few_words() -> None:
-    """What was not measured is left out, whether it is NaN in memory or null in a file."""
-    measured = vars(record_of(1, [client(0, 1.0, 0.875)]))
+def test_the_line_of_a_round_leaves_out_missing_values() -> None:
+    """A missing value is NaN in memory and null in a file."""
+    complete = vars(make_record(1, [make_evaluation(0, 1.0, 0.875)]))
     assert (
-        format_round(measured, PLAIN)
+        format_round(complete, PLAIN)
         == "loss 1.2500  test accuracy 87.5%  admitted 1 of 3 selected"
     )
-    for nothing in (NAN, None):
-        unknown = {**measured, "global_loss": nothing, "test": None}
-        assert format_round(unknown, PLAIN) == "admitted 1 of 3 selected"
-    unknown = {**measured, "test": {"priority": {"accuracy": None}}}
-    assert format_round(unknown, PLAIN) == "loss 1.2500  test accuracy -  admitted 1 of 3 selected"
+    for missing in (NAN, None):
+        incomplete = {**complete, "global_loss": missing, "test": None}
+        assert format_round(incomplete, PLAIN) == "admitted 1 of 3 selected"
+    undefined = {**complete, "test": {"priority": {"accuracy": None}}}
+    line = format_round(undefined, PLAIN)
+    assert line == "loss 1.2500  test accuracy -  admitted 1 of 3 selected"
 
 
-def test_updates_are_shown_by_priority_where_that_is_compared() -> None:
-    """Of 4 updates in 2 rounds, client 2's one is that of a client without priority."""
-    first = replace(record_of(1, TWO_GROUPS), admitted=3)
+def test_updates_are_shown_by_priority_for_that_goal() -> None:
+    """In 2 rounds with 4 updates, one update is from client 2, which has no priority."""
+    first = replace(make_record(1, TWO_GROUPS), admitted=3)
     totals = reduce(RunTotals.add_round, (first, replace(first, round=2, admitted=1)), RunTotals())
-    about = DisplaySpec("accuracy", Goal.PRIORITY, 3, frozenset({0, 1}))
-    table = build_final_table(totals, "title", about, admission_counts={0: 2, 1: 1, 2: 1})
+    spec = DisplaySpec("accuracy", Goal.PRIORITY, 3, frozenset({0, 1}))
+    table = build_final_table(totals, "title", spec, admission_counts={0: 2, 1: 1, 2: 1})
     names, *groups = (list(column.cells) for column in table.columns)
     row = names.index("updates admitted per round")
     assert [group[row] for group in groups] == ["1.5", "0.5", "2.0"]
 
 
-def live(width: int, title: str = "FedALIGN on synth") -> str:
-    """Return the last live line of a run on a terminal so wide."""
+def draw_live_line(width: int, title: str = "FedALIGN on synth") -> str:
+    """Return the last live line of a run on a terminal of this width."""
     out = StringIO()
     terminal = Console(file=out, width=width, force_terminal=True, color_system=None)
     with Display(terminal, 12345, title, PLAIN) as display:
-        display.show(replace(record_of(12345, [client(0, 1.0, 0.875)]), admitted=20, selected=20))
+        display.show(
+            replace(make_record(12345, [make_evaluation(0, 1.0, 0.875)]), admitted=20, selected=20)
+        )
     lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", out.getvalue()).splitlines()
     return [line.rpartition("\r")[2] for line in lines if "12345" in line][-1]
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 130, 200])
 def test_the_live_line_is_one_line_with_the_round(width: int) -> None:
-    """On a narrow terminal the title and the bar go first, then the end of the numbers."""
-    line = live(width)
+    """On a narrow terminal the bar and the title are dropped, then the numbers are truncated."""
+    line = draw_live_line(width)
     assert len(line.rstrip()) <= width
     assert "12345/12345 0:00:00 loss 1.2500" in line
     assert ("FedALIGN on synth" in line) == (width >= 100)
@@ -214,38 +223,38 @@ def test_the_live_line_is_one_line_with_the_round(width: int) -> None:
 
 
 def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It cannot change its last line, so that a live one would be a line for every change."""
+    """It cannot rewrite its last line, so a live line would print one line for every change."""
     monkeypatch.setenv("TERM", "dumb")
     out = StringIO()
     terminal = Console(file=out, width=80, force_terminal=True)
     with Display(terminal, 3, "run", PLAIN) as display:
         for server_round in (1, 2, 3):
-            display.show(record_of(server_round, []))
-    told = format_round(vars(record_of(1, [])), PLAIN)
-    assert out.getvalue().splitlines() == [f"run  round {t}/3  {told}" for t in (1, 3)]
+            display.show(make_record(server_round, []))
+    state = format_round(vars(make_record(1, [])), PLAIN)
+    assert out.getvalue().splitlines() == [f"run  round {t}/3  {state}" for t in (1, 3)]
 
 
 @pytest.mark.parametrize(
-    ("width", "left_out"),
+    ("width", "dropped"),
     [(40, ""), (39, "third"), (27, "third"), (26, "second one, third"), (1, "second one, third")],
 )
-def test_a_narrow_table_loses_its_last_columns(width: int, left_out: str) -> None:
-    """They are named, and what stays is on one line each."""
+def test_a_narrow_table_loses_its_last_columns(width: int, dropped: str) -> None:
+    """Their names are returned, and the remaining rows fit on one line each."""
     table = Table()
     for heading in ("first", "second\none", "third"):
         table.add_column(heading)
     table.add_row("a" * 10, "b" * 10, "c" * 10)
     out = StringIO()
     console = Console(file=out, width=width)
-    assert fit_to_console(table, console, keep=1) == left_out
-    assert len(table.columns) == 3 - (left_out.count(",") + 1 if left_out else 0)
+    assert fit_to_console(table, console, keep=1) == dropped
+    assert len(table.columns) == 3 - (dropped.count(",") + 1 if dropped else 0)
     console.print(table)
     cells = [cell for column in table.columns for cell in column.cells]
     assert all(str(cell) in out.getvalue() for cell in cells) == (width > 1)
 
 
 @pytest.mark.parametrize(
-    ("seconds", "fraction", "left"),
+    ("seconds", "fraction", "expected"),
     [
         (60.0, 0.25, "0:03:00 left"),
         (3600.0, 1 / 49, "2 days, 0:00:00 left"),
@@ -253,15 +262,15 @@ def test_a_narrow_table_loses_its_last_columns(width: int, left_out: str) -> Non
         (5.0, 1.0, ""),
     ],
 )
-def test_the_time_left(seconds: float, fraction: float, left: str) -> None:
-    """As the time so far; nothing is said where nothing tells."""
-    assert format_time_left(seconds, fraction) == left
+def test_the_time_left_is_proportional(seconds: float, fraction: float, expected: str) -> None:
+    """It follows from the time so far; it is empty if the fraction is 0 or 1."""
+    assert format_time_left(seconds, fraction) == expected
 
 
 def test_plain_lines_have_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that goes on after round 5 of 10 judges by its own rounds, but for the first.
+    """A run resumed after round 5 of 10 estimates it from its own rounds, without the first one.
 
-    The first one makes the data and the model, and may take as long as all others.
+    The first round sets up data and model, and may take as long as all others.
     """
     clock = iter((100.0, 108.0, 116.0, 124.0, 132.0))
     monkeypatch.setattr("server_app.display.time.monotonic", lambda: next(clock))
@@ -269,8 +278,8 @@ def test_plain_lines_have_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None
     out = StringIO()
     with Display(Console(file=out), 10, "run", PLAIN) as display:
         for server_round in (6, 7, 8, 9, 10):
-            display.show(record_of(server_round, []))
-    line = f"run  round {{}}/10  {format_round(vars(record_of(6, [])), PLAIN)}"
+            display.show(make_record(server_round, []))
+    line = f"run  round {{}}/10  {format_round(vars(make_record(6, [])), PLAIN)}"
     assert out.getvalue().splitlines() == [
         line.format(6),
         f"{line.format(7)}  0:00:24 left",

@@ -1,4 +1,4 @@
-"""What clients measure counts on any number of nodes, and is missed where it fails."""
+"""Test that evaluations count on any number of nodes, and that failed ones are missing."""
 
 import csv
 import json
@@ -53,9 +53,9 @@ FAILING = (
 )
 
 
-def table(directory: Path, sizes: Sequence[int]) -> Path:
-    """Return a file with so many rows of each site."""
-    rng, path = np.random.default_rng(0), directory / "table.csv"
+def write_table(directory: Path, sizes: Sequence[int]) -> Path:
+    """Write a CSV file with these numbers of rows per site, and return its path."""
+    rng, path = np.random.default_rng(0), directory / "write_table.csv"
     with path.open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["site", "a", "b", "ill"])
@@ -66,23 +66,23 @@ def table(directory: Path, sizes: Sequence[int]) -> Path:
     return path
 
 
-def run(directory: Path, *words: str) -> list[dict[str, Any]]:
-    """Return the rounds of a run, without what depends on the messages and the machine."""
-    return read_rounds(run_here(directory, *words))
+def run(directory: Path, *overrides: str) -> list[dict[str, Any]]:
+    """Return the rounds of a run, without fields that depend on messages or machine."""
+    return read_rounds(run_here(directory, *overrides))
 
 
 @pytest.mark.parametrize("sizes", SIZES)
-def test_a_client_without_validation_rows_takes_nobodys_evaluation_with_it(
+def test_a_client_without_validation_rows_does_not_affect_others(
     tmp_path: Path, sizes: str
 ) -> None:
-    """One client has two rows: its node said an int beside NaN, and Flower refused the reply."""
-    path = table(tmp_path, SIZES[sizes])
-    found = []
+    """A client with two rows has a NaN metric, which its node sends in a valid reply."""
+    path = write_table(tmp_path, SIZES[sizes])
+    runs = []
     for nodes in (1, 2, 4):
         directory = tmp_path / str(nodes)
-        found.append(run(directory, *GATED, f"data.path={path}", f"engine.num_supernodes={nodes}"))
+        runs.append(run(directory, *GATED, f"data.path={path}", f"engine.num_supernodes={nodes}"))
         assert audit_run(directory).mismatches == ()
-    one, *others = found
+    one, *others = runs
     assert [line["admitted"] for line in one] == [2, 4, 4, 4, 4]
     assert all(line["test"]["all"] and line["validation"]["all"] for line in one)
     assert others == [one] * len(others)
@@ -94,30 +94,30 @@ def test_a_client_without_validation_rows_takes_nobodys_evaluation_with_it(
 
 
 def test_power_of_choice_selects_the_same_clients_on_any_number_of_nodes(tmp_path: Path) -> None:
-    """Only one of the clients that measure F_k measures its test part beside."""
-    found = [
+    """All clients evaluate F_k, but only one of them evaluates its test split, too."""
+    runs = [
         run(tmp_path / str(nodes), *CHOOSING, f"engine.num_supernodes={nodes}")
         for nodes in (1, 2, 3)
     ]
-    assert [line["selected"] for line in found[0]] == [3, 3, 3]
-    assert found[1:] == [found[0]] * 2
+    assert [line["selected"] for line in runs[0]] == [3, 3, 3]
+    assert runs[1:] == [runs[0]] * 2
 
 
-Failing = Callable[[int, EvaluateTask], bool]
+ShouldFail = Callable[[int, EvaluateTask], bool]
 
 
-def fail(monkeypatch: pytest.MonkeyPatch, failing: Failing) -> None:
-    """Have clients fail to measure."""
-    measure = FederatedClient.evaluate_task
+def fail_evaluations(monkeypatch: pytest.MonkeyPatch, should_fail: ShouldFail) -> None:
+    """Make the evaluations of some clients fail."""
+    evaluate = FederatedClient.evaluate_task
 
-    def failing_measure(
+    def evaluate_or_fail(
         client: FederatedClient, parameters: Arrays, task: EvaluateTask
     ) -> EvaluateResult:
-        if failing(client.client_id, task):
+        if should_fail(client.client_id, task):
             raise ArithmeticError("no such number")
-        return measure(client, parameters, task)
+        return evaluate(client, parameters, task)
 
-    monkeypatch.setattr(FederatedClient, "evaluate_task", failing_measure)
+    monkeypatch.setattr(FederatedClient, "evaluate_task", evaluate_or_fail)
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 4])
@@ -125,34 +125,34 @@ def fail(monkeypatch: pytest.MonkeyPatch, failing: Failing) -> None:
 def test_an_evaluation_that_fails_everywhere_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int, failed: int
 ) -> None:
-    """Before the first round, after it, in between, after the last; the run can be resumed."""
-    words = (*FAILING, "strategy=fedalign", f"engine.num_supernodes={nodes}")
+    """The failed evaluation is before round 1 or after any round; the run can be resumed."""
+    overrides = (*FAILING, "strategy=fedalign", f"engine.num_supernodes={nodes}")
     model = f"the model after round {failed}" if failed else "the first model"
     count = 4 if failed else 2  # F(w_0) is of the priority clients
     reason = f"none of {count} clients could measure {model}: ArithmeticError: no such number"
-    with monkeypatch.context() as patched:
-        fail(patched, lambda _, task: task.server_round == failed)
+    with monkeypatch.context() as patch:
+        fail_evaluations(patch, lambda _, task: task.server_round == failed)
         with pytest.raises(RunError, match=f"^{reason}$"):
-            run(tmp_path / "run", *words)
+            run(tmp_path / "run", *overrides)
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert (manifest["status"], manifest["rounds_completed"]) == ("failed", max(0, failed - 1))
     assert reason in manifest["error"]
-    whole = run(tmp_path / "whole", *words)
+    whole = run(tmp_path / "whole", *overrides)
     assert read_rounds(tmp_path / "run") == whole[: max(0, failed - 1)]
-    assert run(tmp_path / "run", f"resume={tmp_path / 'run'}", *words) == whole
+    assert run(tmp_path / "run", f"resume={tmp_path / 'run'}", *overrides) == whole
     models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("run", "whole")]
     assert models[0] == models[1]
 
 
-def test_a_reply_that_cannot_be_made_is_an_evaluation_that_fails(
+def test_a_reply_that_cannot_be_encoded_is_a_failed_evaluation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of any number of clients; FedAvg needs no F, and its run ends as well."""
+    """It ends the run of several clients, also with FedAvg, which needs no F."""
 
-    def broken(answers: Sequence[EvaluateResult]) -> None:
+    def raise_type_error(results: Sequence[EvaluateResult]) -> None:
         raise TypeError("All values in a list must be of the same valid type")
 
-    monkeypatch.setattr(client_app.app, "encode_evaluate_reply", broken)
+    monkeypatch.setattr(client_app.app, "encode_evaluate_reply", raise_type_error)
     with pytest.raises(RunError, match=r"the first model: TypeError: .* same valid type"):
         run(tmp_path / "run", *FAILING, "strategy=fedavg", "engine.num_supernodes=2")
 
@@ -161,19 +161,21 @@ def test_a_reply_that_cannot_be_made_is_an_evaluation_that_fails(
 def test_a_priority_client_whose_evaluation_fails_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int
 ) -> None:
-    """F is of the other one, in the round that is told of it; also where the run was resumed."""
-    words = (*FAILING, "strategy=fedalign", f"engine.num_supernodes={nodes}")
-    run(tmp_path / "sound", *words)
+    """The next round names it, and its F is that of the other one, also after a resume."""
+    overrides = (*FAILING, "strategy=fedalign", f"engine.num_supernodes={nodes}")
+    run(tmp_path / "sound", *overrides)
     rows = read_rows(tmp_path / "sound")
     first, second = sorted({row["client"] for row in rows if row["priority"]})
-    fail(monkeypatch, lambda client, task: client == first and task.server_round in (0, 2))
-    found = run(tmp_path / "whole", *words)
-    assert [line["unmeasured"] for line in found] == [[first], [], [first], []]
-    assert [line["stale_clients"] for line in found] == [[]] * 4
+    fail_evaluations(
+        monkeypatch, lambda client, task: client == first and task.server_round in (0, 2)
+    )
+    rounds = run(tmp_path / "whole", *overrides)
+    assert [line["unmeasured"] for line in rounds] == [[first], [], [first], []]
+    assert [line["stale_clients"] for line in rounds] == [[]] * 4
     rows = read_rows(tmp_path / "whole", "evaluations")
-    (left,) = (row for row in rows if (row["round"], row["client"]) == (2, second))
-    assert found[2]["global_loss"] == pytest.approx(left["loss"], rel=1e-12)
+    (other,) = (row for row in rows if (row["round"], row["client"]) == (2, second))
+    assert rounds[2]["global_loss"] == pytest.approx(other["loss"], rel=1e-12)
     assert audit_run(tmp_path / "whole").mismatches == ()
     directory = tmp_path / "resumed"
-    run(directory, *words, "engine.stop_after_round=2")
-    assert run(directory, f"resume={directory}", *words) == found
+    run(directory, *overrides, "engine.stop_after_round=2")
+    assert run(directory, f"resume={directory}", *overrides) == rounds

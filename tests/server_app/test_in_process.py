@@ -1,4 +1,4 @@
-"""The in-process Grid behaves as Flower's."""
+"""Test that the in-process Grid behaves like Flower's."""
 
 import time
 from typing import Any
@@ -12,16 +12,16 @@ from flwr.clientapp import ClientApp
 from server_app.in_process import InProcessGrid
 
 
-def counting_app() -> ClientApp:
-    """Return a ClientApp that counts its calls in the node's state, or fails when told to."""
+def make_counting_app() -> ClientApp:
+    """Return a ClientApp that counts its calls in the node's state; the config may make it fail."""
     app = ClientApp()
 
     @app.query()
-    def query(message: Message, context: Context) -> Message:
-        told: dict[str, Any] = dict(message.content.config_records.get("config", {}))
-        if told.get("fail"):
-            raise ValueError("as told")
-        time.sleep(float(told.get("sleep", 0)))
+    def handle_query(message: Message, context: Context) -> Message:
+        config: dict[str, Any] = dict(message.content.config_records.get("config", {}))
+        if config.get("fail"):
+            raise ValueError("as configured")
+        time.sleep(float(config.get("sleep", 0)))
         calls = len(context.state) + 1
         context.state[f"call {calls}"] = ConfigRecord()
         content = ConfigRecord({"calls": calls, "partition": context.node_config["partition-id"]})
@@ -30,29 +30,29 @@ def counting_app() -> ClientApp:
     return app
 
 
-def make_query(grid: InProcessGrid, node: int, **told: Any) -> Message:
-    content = RecordDict({"config": ConfigRecord(told)})
+def make_query(grid: InProcessGrid, node: int, **config: Any) -> Message:
+    content = RecordDict({"config": ConfigRecord(config)})
     return Message(content, node, MessageType.QUERY)
 
 
 def test_each_node_keeps_its_own_state() -> None:
-    """State lives in the node's context, between messages and apart from other nodes."""
-    grid = InProcessGrid(counting_app(), {}, 2)
+    """The state is in the node's context, between messages and separate from other nodes."""
+    grid = InProcessGrid(make_counting_app(), {}, 2)
     first, second = grid.get_node_ids()
-    answers = []
+    results = []
     for node in (first, first, second):
         (reply,) = grid.send_and_receive([make_query(grid, node)])
-        answers.append(dict(reply.content.config_records["answer"]))
+        results.append(dict(reply.content.config_records["answer"]))
         assert reply.metadata.src_node_id == node
-    assert [a["calls"] for a in answers] == [1, 2, 1]
-    assert [a["partition"] for a in answers] == [0, 0, 1]
+    assert [result["calls"] for result in results] == [1, 2, 1]
+    assert [result["partition"] for result in results] == [0, 0, 1]
 
 
-def test_states_come_back_and_what_is_none_is_refused() -> None:
-    """A checkpoint may be from anybody."""
-    grid = InProcessGrid(counting_app(), {}, 2)
+def test_states_are_restored_and_damaged_ones_are_refused() -> None:
+    """A checkpoint may come from an untrusted source."""
+    grid = InProcessGrid(make_counting_app(), {}, 2)
     list(grid.send_and_receive([make_query(grid, 1)]))
-    other = InProcessGrid(counting_app(), {}, 2)
+    other = InProcessGrid(make_counting_app(), {}, 2)
     other.restore_node_states(grid.get_node_states())
     calls = []
     for node in (1, 2):
@@ -66,31 +66,31 @@ def test_states_come_back_and_what_is_none_is_refused() -> None:
 
 
 def test_a_client_app_that_raises_becomes_an_error_reply() -> None:
-    """As in Flower's simulation, the server sees an error and goes on."""
-    grid = InProcessGrid(counting_app(), {}, 1)
+    """As in Flower's simulation, the server receives an error and the run continues."""
+    grid = InProcessGrid(make_counting_app(), {}, 1)
     (reply,) = grid.send_and_receive([make_query(grid, 1, fail=True)])
     assert reply.has_error()
-    assert reply.error.reason == "ValueError: as told"
+    assert reply.error.reason == "ValueError: as configured"
 
 
-def test_push_and_pull() -> None:
-    """Answers wait until they are pulled, and are handed out once."""
-    grid = InProcessGrid(counting_app(), {}, 1)
+def test_pushed_messages_are_pulled_once() -> None:
+    """Replies wait until they are pulled, and each is returned once."""
+    grid = InProcessGrid(make_counting_app(), {}, 1)
     ids = list(grid.push_messages([make_query(grid, 1)]))
     assert len(list(grid.pull_messages(ids))) == 1
     assert list(grid.pull_messages(ids)) == []
 
 
 def test_nodes_beyond_the_timeout_are_left_out() -> None:
-    """Nodes answer one after the other; those not reached in time do not answer."""
-    grid = InProcessGrid(counting_app(), {}, 3)
+    """Nodes reply one after the other; a node that is not reached in time does not reply."""
+    grid = InProcessGrid(make_counting_app(), {}, 3)
     messages = [make_query(grid, node, sleep=0.2) for node in grid.get_node_ids()]
     assert len(list(grid.send_and_receive(messages, timeout=0.1))) == 1
 
 
-def test_run_information() -> None:
-    """The run is an empty one."""
-    grid = InProcessGrid(counting_app(), {}, 1)
+def test_the_grid_has_an_empty_run() -> None:
+    """The grid also lists its nodes, and refuses a message to an unknown node."""
+    grid = InProcessGrid(make_counting_app(), {}, 1)
     assert grid.run.run_id == 0
     grid.set_run(grid.run)
     assert [node.node_id for node in grid.get_nodes()] == [1]

@@ -1,4 +1,4 @@
-"""FedAWE's two models: that of the round, and the mean of the models that clients start from."""
+"""Test FedAWE's two models: the model of a round, and the mean of the clients' start models."""
 
 import math
 from io import StringIO
@@ -21,13 +21,18 @@ from tests.server_app.made_runs import make_real_run
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Return a run in which some clients start from older models than others."""
-    words = ("strategy=fedawe", "availability=bernoulli", "availability.p=0.5", "client.lr=0.01")
-    return make_real_run(tmp_path_factory.mktemp("run"), *words, "evaluation.every=2")
+    """Return a run in which some clients start from older models."""
+    overrides = (
+        "strategy=fedawe",
+        "availability=bernoulli",
+        "availability.p=0.5",
+        "client.lr=0.01",
+    )
+    return make_real_run(tmp_path_factory.mktemp("run"), *overrides, "evaluation.every=2")
 
 
-def test_both_are_measured_where_test_parts_are(run: Run) -> None:
-    """As a group of its own, which other rounds and other strategies do not have."""
+def test_both_models_are_evaluated_on_the_test_split(run: Run) -> None:
+    """The mean model has a separate group in the rounds that evaluate the test split."""
     tested = [record for record in run.rounds if record.test]
     assert [record.round for record in tested] == [2, 4, 5]
     for record in tested:
@@ -39,28 +44,28 @@ def test_both_are_measured_where_test_parts_are(run: Run) -> None:
         assert mean["loss"] != everyone["loss"]
 
 
-def test_both_are_saved(run: Run) -> None:
-    """The mean is that of the models that the last checkpoint holds, client by client."""
-    found = CheckpointStore(run.directory).find_newest().checkpoint
-    assert found is not None
-    state, model = found.strategy, load_file(run.directory / "model.safetensors")
+def test_both_models_are_saved(run: Run) -> None:
+    """The mean is over the clients' start models in the last checkpoint."""
+    checkpoint = CheckpointStore(run.directory).find_newest().checkpoint
+    assert checkpoint is not None
+    state, model = checkpoint.strategy, load_file(run.directory / "model.safetensors")
     numbers = state["weighting.t"] + 1 - state["weighting.age"]
     assert len(set(numbers.tolist())) > 1
     for name, array in load_file(run.directory / "mean_model.safetensors").items():
         starts = [state[f"starts.{number}.{name}"].astype(np.float64) for number in numbers]
         np.testing.assert_allclose(array, np.mean(starts, axis=0), atol=1e-6)
         assert array.tobytes() != model[name].tobytes()
-        np.testing.assert_array_equal(found.model[name], model[name])
+        np.testing.assert_array_equal(checkpoint.model[name], model[name])
 
 
-def test_both_are_in_the_tables_and_charts(run: Run) -> None:
-    """The final table, the report's rows, and a chart of its own."""
+def test_both_models_are_in_tables_and_charts(run: Run) -> None:
+    """The mean model is in the final table, in the report's rows and in a chart."""
     totals = RunTotals()
     for record in run.rounds:
         totals = totals.add_round(record)
     text = StringIO()
-    about = DisplaySpec("accuracy", Goal.AVERAGE)
-    Console(file=text, width=120).print(build_final_table(totals, "title", about))
+    spec = DisplaySpec("accuracy", Goal.AVERAGE)
+    Console(file=text, width=120).print(build_final_table(totals, "title", spec))
     assert "mean-model" in text.getvalue()
     (group,) = group_runs([run])
     assert list_evaluated_groups(group)[-1] == MEAN_GROUP

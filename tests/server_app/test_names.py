@@ -1,4 +1,4 @@
-"""Strategies and settings as people read them."""
+"""Test the displayed names of strategies and settings."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from server_app.names import format_setting, format_value, get_setting_name, met
 
 
 def test_a_strategy_has_its_papers_name() -> None:
-    """A rule of someone's own, or a composition, is called as it was named."""
+    """A composition has the name of its setting."""
     assert [method_title(name) for name in ("fedalign", "aaggff_s", "composed")] == [
         "FedALIGN",
         "AAggFF-S",
@@ -14,21 +14,21 @@ def test_a_strategy_has_its_papers_name() -> None:
     ]
 
 
-def test_a_settings_name() -> None:
-    """Its last part, unless that would not say what it is."""
+def test_a_setting_is_named_by_the_last_part_of_its_key() -> None:
+    """Settings whose key is not clear have another name."""
     assert get_setting_name("client.lr") == "client rate"
     assert get_setting_name("data.num_clients") == "clients"
     assert get_setting_name("data.min_samples") == "min samples"
 
 
-def test_an_option_is_called_as_its_group() -> None:
-    """Its key ends in "name", which says nothing."""
+def test_an_option_has_the_name_of_its_group() -> None:
+    """Its key ends in "name", which is left out."""
     assert get_setting_name("availability.name") == "availability"
     assert get_setting_name("server_optimizer.name") == "server optimizer"
 
 
 @pytest.mark.parametrize(
-    ("word", "words"),
+    ("override", "text"),
     [
         ("client.lr=0.051234", "client rate 0.0512"),
         ("strategy.cutoff=inf", "K inf"),
@@ -43,25 +43,25 @@ def test_an_option_is_called_as_its_group() -> None:
         ("model.name=small_cnn", "model small cnn"),
     ],
 )
-def test_a_setting_in_words(word: str, words: str) -> None:
-    """What depends on another setting reads that, too."""
-    assert format_setting(word, {"strategy.epsilon_step_fraction": 0.5}) == words
+def test_a_setting_is_formatted_with_its_value(override: str, text: str) -> None:
+    """The text of an epsilon schedule also depends on its step fraction."""
+    assert format_setting(override, {"strategy.epsilon_step_fraction": 0.5}) == text
 
 
-def test_a_step_at_an_undefined_round() -> None:
-    """Without the other setting nothing is said of it."""
+def test_an_unknown_step_fraction_is_left_out() -> None:
+    """The text does not say when epsilon falls."""
     assert format_setting("strategy.epsilon_schedule=step") == "epsilon falls to 0"
 
 
-def test_a_step_at_another_round() -> None:
-    """In percent of the rounds."""
+def test_a_step_fraction_is_a_percentage() -> None:
+    """Only a step at half of the rounds has another text."""
     settings = {"strategy.epsilon_step_fraction": 0.3}
-    words = format_setting("strategy.epsilon_schedule=step", settings)
-    assert words == "epsilon falls to 0 after 30 %"
+    text = format_setting("strategy.epsilon_schedule=step", settings)
+    assert text == "epsilon falls to 0 after 30 %"
 
 
-def test_a_value_alone() -> None:
-    """As it stands on the axis of its setting."""
+def test_a_value_is_formatted_without_its_name() -> None:
+    """An axis label shows only the value."""
     assert format_value("availability.name", "bernoulli") == "Bernoulli"
     assert format_value("strategy.epsilon", "0.25") == "0.25"
     assert format_value("data.drop_columns", "a_b") == "a_b"

@@ -1,4 +1,4 @@
-"""The server's file of clients and public keys."""
+"""Test the server's file of clients and public keys."""
 
 import re
 import subprocess
@@ -16,15 +16,15 @@ KEYS = [ec.generate_private_key(ec.SECP384R1()).public_key() for _ in range(3)]
 LINES = [key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode() for key in KEYS]
 
 
-def nodes_file(folder: Path, *lines: str) -> str:
+def write_nodes_file(folder: Path, *lines: str) -> str:
     path = folder / "nodes"
     path.write_text("\n".join(lines))
     return str(path)
 
 
-def test_clients_by_fingerprint(tmp_path: Path) -> None:
-    """One client or several in a line, comments and empty lines left out, a key in two lines."""
-    path = nodes_file(
+def test_clients_are_read_by_fingerprint(tmp_path: Path) -> None:
+    """A line has one client or several, a key may have two lines, and comments are ignored."""
+    path = write_nodes_file(
         tmp_path, "# ours", "", f"0 {LINES[0]} one", f"  1,2   {LINES[1]}", f"3 {LINES[0]}"
     )
     assert read_node_keys(path, 4) == {
@@ -45,15 +45,17 @@ def test_clients_by_fingerprint(tmp_path: Path) -> None:
         (("0",), "line 1 has no OpenSSH public key"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, lines: tuple[str, ...], problem: str) -> None:
-    """Every client once, each with a key: else one line that says where it is not so."""
-    path = nodes_file(tmp_path, *lines)
+def test_the_error_names_the_wrong_line(
+    tmp_path: Path, lines: tuple[str, ...], problem: str
+) -> None:
+    """Each client must be listed once, with a key."""
+    path = write_nodes_file(tmp_path, *lines)
     with pytest.raises(SettingsError, match=re.escape(f"got {path}: {problem}") + "$"):
         read_node_keys(path, 2)
 
 
-def test_a_missing_file(tmp_path: Path) -> None:
-    """The message has the setting and the path."""
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    """The error has the setting and the path."""
     with pytest.raises(
         SettingsError, match=r"engine\.node_keys must be a file.*got .*/none: .*No such"
     ):
@@ -61,7 +63,7 @@ def test_a_missing_file(tmp_path: Path) -> None:
 
 
 def test_the_fingerprint_is_that_of_ssh_keygen(tmp_path: Path, ssh_keygen: str) -> None:
-    """What the log shows can be compared with what the owner of a key sees."""
+    """The owner of a key can compare it with the server's log."""
     (tmp_path / "key.pub").write_text(LINES[0])
     printed = subprocess.check_output(
         [ssh_keygen, "-l", "-f", str(tmp_path / "key.pub")], text=True

@@ -1,4 +1,4 @@
-"""What a manifest says of the clients' arithmetic."""
+"""Test the manifest's entry for the clients' arithmetic."""
 
 from pathlib import Path
 
@@ -18,14 +18,14 @@ NO_CLOSED_FORM = (
 )
 
 
-def found(words: str, *, in_process: bool = True) -> NumericsInfo:
-    composed = compose_settings("custom", f"{SMALL} {words}")
+def detect(overrides: str, *, in_process: bool = True) -> NumericsInfo:
+    composed = compose_settings("custom", f"{SMALL} {overrides}")
     data = load_data(composed.settings.data, composed.settings.seed)
     return detect_numerics(composed, data, in_process=in_process)
 
 
 @pytest.mark.parametrize(
-    ("words", "in_process", "way", "device", "same_bits"),
+    ("overrides", "in_process", "mode", "device", "same_bits"),
     [
         ("client.device=cpu", True, "batched, closed form", "cpu", True),
         ("client.device=cpu client.batching=sequential", True, "batched, closed form", "cpu", True),
@@ -45,36 +45,36 @@ def found(words: str, *, in_process: bool = True) -> NumericsInfo:
         ("client.device=cuda", False, "batched, closed form", "cuda", False),
     ],
 )
-def test_what_the_server_knows(
-    words: str, in_process: bool, way: str | None, device: str | None, same_bits: bool | None
+def test_the_server_detects_the_arithmetic(
+    overrides: str, in_process: bool, mode: str | None, device: str | None, same_bits: bool | None
 ) -> None:
-    """All in process; elsewhere what settings and model decide; bits are promised on a CPU."""
-    arithmetic = found(f"{words} client.threads_per_op=2", in_process=in_process)
-    here = in_process and device == "cpu"
-    instructions = torch.backends.cpu.get_cpu_capability() if here else None
-    assert arithmetic == NumericsInfo(way, device, 2, instructions=instructions)
+    """In process all facts are known; elsewhere only those that settings and model determine."""
+    arithmetic = detect(f"{overrides} client.threads_per_op=2", in_process=in_process)
+    on_this_cpu = in_process and device == "cpu"
+    instructions = torch.backends.cpu.get_cpu_capability() if on_this_cpu else None
+    assert arithmetic == NumericsInfo(mode, device, 2, instructions=instructions)
     assert arithmetic.same_bits is same_bits
     assert arithmetic.version == NUMERICS_VERSION
 
 
 def test_auto_in_process_is_the_device_of_this_process() -> None:
-    """The clients are here."""
+    """The clients train in this process."""
     expected = "cuda" if torch.cuda.is_available() else "cpu"
-    assert found("").device == expected
+    assert detect("").device == expected
 
 
-def test_clients_are_queried_where_only_a_trial_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In process they are here; elsewhere it stays open, and so it does where they fail."""
-    words = f"client.device=cpu {NO_CLOSED_FORM}"
+def test_a_trial_detects_the_mode_only_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere the mode is unknown, as it is if the trial fails."""
+    overrides = f"client.device=cpu {NO_CLOSED_FORM}"
     monkeypatch.setattr(server_app.numerics, "find_training_mode", lambda *_: None)
-    assert found(words).way == "alone, autograd"
-    assert found(words, in_process=False).way is None
+    assert detect(overrides).way == "alone, autograd"
+    assert detect(overrides, in_process=False).way is None
 
-    def fails(_: object) -> None:
+    def fail(_: object) -> None:
         raise SettingsError("there is no GPU")
 
-    monkeypatch.setattr(server_app.numerics, "get_node", fails)
-    assert found(words).way is None
+    monkeypatch.setattr(server_app.numerics, "get_node", fail)
+    assert detect(overrides).way is None
 
 
 CPU = NumericsInfo("alone, autograd", "cpu", 1, instructions="AVX2")
@@ -92,10 +92,10 @@ CPU = NumericsInfo("alone, autograd", "cpu", 1, instructions="AVX2")
         (NumericsInfo("alone, autograd", "cpu", 1, instructions="AVX512"), 1, False),
     ],
 )
-def test_a_resumed_run_promises_what_all_its_rounds_fulfill(
+def test_a_resumed_run_has_the_same_bits_only_if_all_rounds_do(
     before: NumericsInfo, earlier: int, same_bits: bool | None
 ) -> None:
-    """Rounds by another arithmetic are told, also after the next interruption."""
+    """Rounds with another arithmetic are recorded, also after the next resume."""
     first = build_manifest_entry(before)
     assert (first["same_bits"], first["earlier"]) == (before.same_bits, [])
     manifest = {"arithmetic": build_manifest_entry(CPU, {"arithmetic": first})}
@@ -113,8 +113,8 @@ def test_a_resumed_run_promises_what_all_its_rounds_fulfill(
         (NumericsInfo(None, None, 1, version=NUMERICS_VERSION + 1), True),
     ],
 )
-def test_another_version_or_way_has_to_be_allowed(before: NumericsInfo, refused: bool) -> None:
-    """What is not known is not compared."""
+def test_another_version_or_mode_must_be_allowed(before: NumericsInfo, refused: bool) -> None:
+    """Unknown facts are not compared."""
     manifest = {"arithmetic": build_manifest_entry(before)}
     check_numerics(Path("run"), manifest, CPU, "any")
     if not refused:
@@ -126,8 +126,8 @@ def test_another_version_or_way_has_to_be_allowed(before: NumericsInfo, refused:
         check_numerics(Path("run"), manifest, CPU, "same")
 
 
-def test_compiled_models_promise_nothing() -> None:
-    """What ``torch.compile`` makes of a model may follow from the shapes that it saw before."""
-    compiled = found(f"client.device=cpu client.compile=true {NO_CLOSED_FORM}", in_process=False)
+def test_compiled_models_do_not_promise_the_same_bits() -> None:
+    """The code of ``torch.compile`` may depend on shapes that it saw before."""
+    compiled = detect(f"client.device=cpu client.compile=true {NO_CLOSED_FORM}", in_process=False)
     assert compiled.same_bits is False
-    assert found("client.device=cpu client.compile=true", in_process=False).same_bits is True
+    assert detect("client.device=cpu client.compile=true", in_process=False).same_bits is True

@@ -1,4 +1,4 @@
-"""What a run of the app says of the code that produced it."""
+"""Test the provenance that a run of the app records."""
 
 import fedquorum
 
@@ -7,14 +7,14 @@ from tests.integration.conftest import ROOT
 
 
 def test_the_source_is_the_checkout() -> None:
-    """Its root, with all the folders that shape a result, and not one of them."""
+    """It is the root folder, which contains all folders with code."""
     assert provenance.SOURCE_ROOT == ROOT
     assert all((provenance.SOURCE_ROOT / name).exists() for name in provenance.CODE_PATHS)
 
 
-def test_the_versions_are_of_what_shapes_a_result() -> None:
-    """The library's is that of the copy that runs, first in the list."""
-    found = provenance.collect_code_facts()
-    assert list(found) == ["python", "fedquorum", *provenance.PACKAGES, "source"]
-    assert found["fedquorum"] == fedquorum.__version__
-    assert found["flwr"]
+def test_the_facts_include_all_relevant_versions() -> None:
+    """The library's version is that of the imported copy."""
+    facts = provenance.collect_code_facts()
+    assert list(facts) == ["python", "fedquorum", *provenance.PACKAGES, "source"]
+    assert facts["fedquorum"] == fedquorum.__version__
+    assert facts["flwr"]

@@ -1,4 +1,4 @@
-"""Runs with simulated slow clients: a quorum under the virtual clock, from settings to report."""
+"""Test runs with simulated response times and a quorum, from the settings to the report."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -28,17 +28,17 @@ SLOW = (
 FEDAVG = ("strategy=fedavg", "strategy.warmup_fraction=0")
 
 
-def run(directory: Path, *words: str) -> list[dict[str, Any]]:
-    """Return the rounds of a run, without what the machine decides."""
-    return read_rounds(run_here(directory, *SLOW, *words))
+def run(directory: Path, *overrides: str) -> list[dict[str, Any]]:
+    """Return the rounds of a run, without fields that depend on the machine."""
+    return read_rounds(run_here(directory, *SLOW, *overrides))
 
 
-def model(directory: Path) -> bytes:
+def read_model(directory: Path) -> bytes:
     return (directory / "model.safetensors").read_bytes()
 
 
-def test_who_is_late_does_not_depend_on_the_nodes(tmp_path: Path) -> None:
-    """The same bits with one, three and eight nodes, and after a resume in between."""
+def test_lateness_does_not_depend_on_the_nodes(tmp_path: Path) -> None:
+    """Runs with one, three and eight nodes have the same bits, and so has a resumed run."""
     one = run(tmp_path / "1", "strategy=fedau")
     assert sum(line["late"] for line in one) > 12
     assert any(line["busy"] for line in one)
@@ -48,89 +48,91 @@ def test_who_is_late_does_not_depend_on_the_nodes(tmp_path: Path) -> None:
     for nodes in (3, 8):
         again = run(tmp_path / str(nodes), "strategy=fedau", f"engine.num_supernodes={nodes}")
         assert again == one
-        assert model(tmp_path / str(nodes)) == model(tmp_path / "1")
+        assert read_model(tmp_path / str(nodes)) == read_model(tmp_path / "1")
         assert read_rows(tmp_path / str(nodes)) == read_rows(tmp_path / "1")
-    begun = (*SLOW, "strategy=fedau", "engine.checkpoint_every=1")
-    run_here(tmp_path / "resumed", *begun, "rounds=5")
-    resumed = (*begun, f"resume={tmp_path / 'resumed'}")
+    first = (*SLOW, "strategy=fedau", "engine.checkpoint_every=1")
+    run_here(tmp_path / "resumed", *first, "rounds=5")
+    resumed = (*first, f"resume={tmp_path / 'resumed'}")
     run_here(tmp_path / "resumed", *resumed)
     assert read_rounds(tmp_path / "resumed") == one
-    assert model(tmp_path / "resumed") == model(tmp_path / "1")
+    assert read_model(tmp_path / "resumed") == read_model(tmp_path / "1")
     with pytest.raises(SettingsError, match=r"engine\.quorum must be 0\.5, as in the run so far"):
         run_here(tmp_path / "resumed", *resumed, "engine.quorum=0.6", "rounds=13")
 
 
 @pytest.mark.parametrize("strategy", sorted(NAMED_STRATEGIES))
-def test_every_strategy_with_late_and_absent_clients(tmp_path: Path, strategy: str) -> None:
-    """Late updates count nowhere, nobody who is not there is late, and the audit fits."""
-    words = [f"strategy={strategy}", "engine.quorum_clients=priority", "rounds=8"]
-    words += NEEDED_WORDS.get(strategy, ())
+def test_every_strategy_runs_with_late_and_unavailable_clients(
+    tmp_path: Path, strategy: str
+) -> None:
+    """Late updates have no weight, unavailable clients are not late, and the audit agrees."""
+    overrides = [f"strategy={strategy}", "engine.quorum_clients=priority", "rounds=8"]
+    overrides += NEEDED_WORDS.get(strategy, ())
     if strategy == "known_statistics":
-        words.append(f"strategy.probabilities={[0.6] * 8}".replace(" ", ""))
+        overrides.append(f"strategy.probabilities={[0.6] * 8}".replace(" ", ""))
     if strategy != "aaggff_s":
-        words += ["availability=bernoulli", "availability.p=0.6"]
-    found = run(tmp_path / "run", *words)
+        overrides += ["availability=bernoulli", "availability.p=0.6"]
+    rounds = run(tmp_path / "run", *overrides)
     statuses = {row["status"] for row in read_rows(tmp_path / "run")}
     assert "trained" in statuses
     assert statuses <= {"trained", "declined", "unavailable", "late", "busy", "rejected"}
     for row in read_rows(tmp_path / "run"):
         assert (row["reply_seconds"] is None) == (row["status"] in ("unavailable", "busy"))
         assert row["weight"] == 0.0 or row["status"] in ("trained", "rejected")
-    assert sum(line["late"] for line in found) > 0
-    checked = audit_run(tmp_path / "run")
-    assert not checked.mismatches
-    assert checked.num_rounds == 8
+    assert sum(line["late"] for line in rounds) > 0
+    audit = audit_run(tmp_path / "run")
+    assert not audit.mismatches
+    assert audit.num_rounds == 8
 
 
-def test_a_deadline_in_simulated_seconds(tmp_path: Path) -> None:
-    """Who misses it has failed, and is asked again in the next round."""
-    words = ("engine.quorum=null", "engine.round_timeout=12", *FEDAVG, "rounds=4")
-    found = run(tmp_path / "run", *words)
-    assert [line["simulated_seconds"] for line in found] == [12.0, 24.0, 36.0, 48.0]
-    assert all(line["failed"] > 0 and line["busy"] == line["late"] == 0 for line in found)
+def test_a_client_that_misses_the_simulated_deadline_has_failed(tmp_path: Path) -> None:
+    """The client is selected again in the next round."""
+    overrides = ("engine.quorum=null", "engine.round_timeout=12", *FEDAVG, "rounds=4")
+    rounds = run(tmp_path / "run", *overrides)
+    assert [line["simulated_seconds"] for line in rounds] == [12.0, 24.0, 36.0, 48.0]
+    assert all(line["failed"] > 0 and line["busy"] == line["late"] == 0 for line in rounds)
     failed = [row for row in read_rows(tmp_path / "run") if row["status"] == "failed"]
     assert {row["reason"] for row in failed} == {"no reply in time"}
     assert all(row["reply_seconds"] > 12 for row in failed)
     assert not audit_run(tmp_path / "run").mismatches
 
 
-def test_a_reply_without_seconds_is_rejected(
+def test_a_reply_without_simulated_seconds_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A node that does not take part in the simulation cannot be early or late."""
+    """A node without simulated response times can be neither early nor late."""
     monkeypatch.setattr(Node, "get_response_times", lambda *_: None)
-    found = run(tmp_path / "run", *FEDAVG, "rounds=2")
-    assert [line["rejected"] for line in found] == [8, 8]
+    rounds = run(tmp_path / "run", *FEDAVG, "rounds=2")
+    assert [line["rejected"] for line in rounds] == [8, 8]
     assert {row["reason"] for row in read_rows(tmp_path / "run")} == {
         "its reply says no simulated seconds"
     }
 
 
-def _busy_instead_of_late(found: list[dict[str, Any]]) -> None:
-    for row in found:
+def _mark_late_as_busy(rows: list[dict[str, Any]]) -> None:
+    for row in rows:
         if row["round"] == 1 and row["status"] == "late":
             row["status"] = "busy"
 
 
-def _slower(found: list[dict[str, Any]]) -> None:
-    for row in found:
+def _delay_replies(rows: list[dict[str, Any]]) -> None:
+    for row in rows:
         if row["round"] == 3 and row["status"] == "trained":
             row["reply_seconds"] += 1000.0
 
 
-@pytest.mark.parametrize("change", [_busy_instead_of_late, _slower])
-def test_the_audit_lets_the_clock_go_again(
+@pytest.mark.parametrize("change", [_mark_late_as_busy, _delay_replies])
+def test_the_audit_replays_the_clock(
     tmp_path: Path, change: Callable[[list[dict[str, Any]]], None]
 ) -> None:
-    """A status, or seconds, that do not go together are found."""
+    """It finds a status that does not follow from the simulated seconds."""
     run(tmp_path / "run", *FEDAVG, "rounds=4")
     change_table(tmp_path / "run", "clients", change)
     texts = " ".join(str(problem) for problem in audit_run(tmp_path / "run").mismatches)
     assert "simulated seconds" in texts or "busy" in texts
 
 
-def test_the_audit_finds_another_clock(tmp_path: Path) -> None:
-    """The clock after a round follows from the seconds of its clients."""
+def test_the_audit_finds_a_changed_clock(tmp_path: Path) -> None:
+    """The clock after a round follows from its clients' seconds."""
     run(tmp_path / "run", *FEDAVG, "rounds=4")
     change_round(tmp_path / "run", 3, simulated_seconds=1.0)
     texts = [str(problem) for problem in audit_run(tmp_path / "run").mismatches]
@@ -138,7 +140,7 @@ def test_the_audit_finds_another_clock(tmp_path: Path) -> None:
 
 
 def test_the_report_draws_simulated_seconds(tmp_path: Path) -> None:
-    """Runs with and without a quorum are methods of their own, each at its own times."""
+    """Runs with and without a quorum are separate methods, each with its simulated times."""
     for seed in (1, 2):
         run(tmp_path / f"{seed}", "strategy=fedavg", f"seed={seed}")
         run(tmp_path / f"{seed}all", "strategy=fedavg", f"seed={seed}", "engine.quorum=null")
@@ -148,13 +150,13 @@ def test_the_report_draws_simulated_seconds(tmp_path: Path) -> None:
     assert isinstance(chart, LineChart)
     assert [panel.x_label for panel in chart.panels] == ["simulated seconds"] * 3
     ends = {line.label: line.x[-1] for line in chart.panels[0].lines}
-    patient = next(value for label, value in ends.items() if "quorum null" in label)
-    hasty = next(value for label, value in ends.items() if "quorum 0.5" in label)
-    assert hasty < patient
+    without_quorum = next(value for label, value in ends.items() if "quorum null" in label)
+    with_quorum = next(value for label, value in ends.items() if "quorum 0.5" in label)
+    assert with_quorum < without_quorum
 
 
 @pytest.mark.parametrize(
-    ("words", "problem"),
+    ("overrides", "problem"),
     [
         (("privacy=dp_fixed_server",), "response_time must be none with privacy=dp_fixed_server"),
         (("engine=flower", "engine.superlink=there"), "response_time must be none with"),
@@ -163,7 +165,7 @@ def test_the_report_draws_simulated_seconds(tmp_path: Path) -> None:
         (("response_time=slow",), "response_time must be one of"),
     ],
 )
-def test_mistakes(words: tuple[str, ...], problem: str) -> None:
-    """They are refused before anything starts, with what is allowed."""
+def test_invalid_settings_are_refused(overrides: tuple[str, ...], problem: str) -> None:
+    """Composing the settings raises an error with the allowed values."""
     with pytest.raises(SettingsError, match=problem):
-        compose_overrides((*SLOW, *words))
+        compose_overrides((*SLOW, *overrides))

@@ -1,4 +1,4 @@
-"""``engine=flower`` with a stand-in for the command flwr; real Flower is in integration/."""
+"""Test ``engine=flower`` with a fake command flwr; integration/ tests it with the real one."""
 
 import json
 import os
@@ -19,27 +19,27 @@ from conf import compose_settings
 from conf.compose import quote
 from server_app.submit import make_paths_absolute, submit_job
 
-# Starts a run, which goes on until flwr stop, and then writes how it ended.
+# Starts a run, which continues until flwr stop, and then writes its status.
 FLWR = """#!{python}
 import json, os, sys, time
 from pathlib import Path
 here = Path(__file__).parent
-words = sys.argv[1:]
+arguments = sys.argv[1:]
 with (here / "calls.txt").open("a") as calls:
-    calls.write(" ".join(words) + "\\n")
-if words[0] == "run":
-    config = Path(words[words.index("--run-config") + 1])
+    calls.write(" ".join(arguments) + "\\n")
+if arguments[0] == "run":
+    config = Path(arguments[arguments.index("--run-config") + 1])
     (here / "config.toml").write_text(config.read_text(encoding="utf-8"), encoding="utf-8")
     (here / "environment.json").write_text(json.dumps(dict(os.environ)))
     print("Successfully started run 77", flush=True)
     (here / "started").touch()
-    while (here / "goes-on").exists():
+    while (here / "running").exists():
         time.sleep(0.05)
     print("the end")
-elif words[0] == "stop":
+elif arguments[0] == "stop":
     if (here / "unstoppable").exists():
         sys.exit("no such run")
-    (here / "goes-on").unlink()
+    (here / "running").unlink()
     (here / "run" / "manifest.json").write_text('{{"status": "interrupted"}}')
 else:
     print(json.dumps({{"runs": [json.loads((here / "status.json").read_text())]}}))
@@ -48,7 +48,7 @@ else:
 
 @pytest.fixture
 def flwr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder of a ``flwr`` whose runs complete at once."""
+    """Return the folder of a fake ``flwr`` whose runs complete at once."""
     path = tmp_path / "flwr"
     path.write_text(FLWR.format(python=sys.executable))
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
@@ -61,8 +61,10 @@ def flwr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_run_that_completes(flwr: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Settings and absolute paths go along, Flower's output is passed on."""
+def test_a_completed_run_prints_flowers_output(
+    flwr: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Flower receives the settings and absolute paths."""
     submit_job(
         compose_settings("", "engine=flower engine.num_supernodes=3 rounds=7"), str(flwr / "run")
     )
@@ -76,10 +78,10 @@ def test_a_run_that_completes(flwr: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize("given", [None, "0"])
-def test_flower_does_not_install_what_is_there(
+def test_flower_does_not_reinstall_dependencies(
     flwr: Path, given: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unless the environment says that it should."""
+    """The environment can override this."""
     name = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
     monkeypatch.delenv(name, raising=False)
     if given is not None:
@@ -89,19 +91,19 @@ def test_flower_does_not_install_what_is_there(
     assert environment[name] == (given or "1")
 
 
-def test_words_with_quotes(flwr: Path) -> None:
-    """A path in quotes, as of ``resume``, and a mapping arrive as they are."""
+def test_overrides_with_quotes_reach_the_run(flwr: Path) -> None:
+    """A quoted path, such as that of ``resume``, and a mapping arrive unchanged."""
     folder = flwr / "it's \N{SNOWMAN} \N{ROCKET}"
-    words = f'engine=flower "resume={quote(str(folder))}" "data.priority_weights={{0: 0.5}}"'
-    submit_job(compose_settings("", words), str(flwr / "run"))
+    overrides = f'engine=flower "resume={quote(str(folder))}" "data.priority_weights={{0: 0.5}}"'
+    submit_job(compose_settings("", overrides), str(flwr / "run"))
     config = tomllib.loads((flwr / "config.toml").read_text(encoding="utf-8"))
     settings = compose_settings(config["experiment"], config["overrides"]).settings
     assert settings.resume == str(folder)
     assert settings.data.priority_weights == {0: 0.5}
 
 
-def test_a_run_that_failed(flwr: Path) -> None:
-    """The true status counts, with Flower's details."""
+def test_a_failed_run_raises_flowers_status(flwr: Path) -> None:
+    """The error has the status of ``flwr list`` with Flower's details."""
     (flwr / "status.json").write_text(
         json.dumps({"status": "finished:failed", "status-details": "out of luck"})
     )
@@ -124,8 +126,8 @@ def interrupt_when_started(flwr: Path) -> threading.Thread:
 
 
 def test_ctrl_c_stops_the_flower_run(flwr: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It would go on without its submitter: so it is stopped, and that is said."""
-    (flwr / "goes-on").touch()
+    """The run would otherwise continue; the command prints that it was stopped."""
+    (flwr / "running").touch()
     thread = interrupt_when_started(flwr)
     with pytest.raises(KeyboardInterrupt):
         submit_job(compose_settings("", "engine=flower"), str(flwr / "run"))
@@ -134,9 +136,11 @@ def test_ctrl_c_stops_the_flower_run(flwr: Path, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err == "fedquorum: stopped the Flower run 77\n"
 
 
-def test_a_run_that_cannot_be_stopped(flwr: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """That it goes on is said, with Flower's reason."""
-    (flwr / "goes-on").touch()
+def test_a_run_that_cannot_be_stopped_is_reported(
+    flwr: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command prints that it is still running, with Flower's reason."""
+    (flwr / "running").touch()
     (flwr / "unstoppable").touch()
     thread = interrupt_when_started(flwr)
     with pytest.raises(KeyboardInterrupt):
@@ -148,7 +152,7 @@ def test_a_run_that_cannot_be_stopped(flwr: Path, capsys: pytest.CaptureFixture[
 
 
 def test_paths_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The SuperLink has another working directory; addresses of servers stay what they are."""
+    """The SuperLink has another working directory; addresses of servers do not change."""
     monkeypatch.chdir(tmp_path)
     local = make_paths_absolute(compose_settings("", "tracker=mlflow tracker.uri=runs.db"))
     assert f"tracker.uri={tmp_path / 'runs.db'}" in local.overrides
@@ -157,12 +161,13 @@ def test_paths_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     )
     assert "tracker.uri=http://host:5000" in server.overrides
     assert not any(
-        word.endswith("host:5000") and str(tmp_path) in word for word in server.overrides
+        override.endswith("host:5000") and str(tmp_path) in override
+        for override in server.overrides
     )
 
 
-def test_an_id_on_a_hub_is_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder of that name is one."""
+def test_an_id_on_a_hub_is_not_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a folder has that name, it is a path."""
     monkeypatch.chdir(tmp_path)
     composed = compose_settings("custom", "data=hf data.path=ylecun/mnist data.cache_dir=cache")
     found = asdict(make_paths_absolute(composed).settings.data)
@@ -175,7 +180,7 @@ def test_an_id_on_a_hub_is_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_folder_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also one with characters that have a meaning to Hydra."""
+    """The name may contain characters with a meaning in Hydra's grammar."""
     folder = tmp_path / "a, {b} = 'c' [d]"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -186,9 +191,9 @@ def test_a_folder_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_paths_of_custom_rules_and_models_are_absolute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where they name a file; an import path stays what it is."""
+    """Paths of files become absolute; import paths do not change."""
     monkeypatch.chdir(tmp_path)
-    given = {
+    paths = {
         "strategy.selection.path": "./mine.py:Selection",
         "strategy.weighting.path": "package.rules.Weighting",
         "server_optimizer.path": "steps/mine.py:Step",
@@ -198,8 +203,8 @@ def test_paths_of_custom_rules_and_models_are_absolute(
         "strategy=composed strategy/selection=custom strategy/weighting=custom "
         "server_optimizer=custom model=module"
     )
-    words = " ".join((groups, *(f"{key}={path}" for key, path in given.items())))
-    settings = make_paths_absolute(compose_settings("", words)).settings
+    overrides = " ".join((groups, *(f"{key}={path}" for key, path in paths.items())))
+    settings = make_paths_absolute(compose_settings("", overrides)).settings
     strategy, optimizer = asdict(settings.strategy), asdict(settings.server_optimizer)
     assert strategy["selection"]["path"] == f"{tmp_path}/mine.py:Selection"
     assert strategy["weighting"]["path"] == "package.rules.Weighting"

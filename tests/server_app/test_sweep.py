@@ -1,4 +1,4 @@
-"""A sweep over jobs that do what the test says."""
+"""Test sweeps whose jobs call a function of the test."""
 
 import itertools
 from collections.abc import Sequence
@@ -19,17 +19,17 @@ from tests.server_app.conftest import ScriptedLauncher, write_run
 pytestmark = pytest.mark.slow  # each composes the settings of several jobs
 
 
-def run(config: DictConfig, launcher: ScriptedLauncher, *words: str) -> None:
-    run_grid(config, launcher, OverridesParser.create().parse_overrides(list(words)))
+def run(config: DictConfig, launcher: ScriptedLauncher, *overrides: str) -> None:
+    run_grid(config, launcher, OverridesParser.create().parse_overrides(list(overrides)))
 
 
-def test_all_combinations_once(
+def test_every_combination_runs_once(
     sweep_config: DictConfig,
     launcher: ScriptedLauncher,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Every combination is a job with a number; what was run already is not run again."""
+    """Every combination is a numbered job; completed jobs do not run again."""
     run(sweep_config, launcher, "seed=1,2", "strategy=fedalign,fedavg", "rounds=2")
     assert launcher.launched == [[0, 1, 2, 3]]
     assert capsys.readouterr().out.splitlines()[-3:] == [
@@ -47,7 +47,7 @@ def test_all_combinations_once(
 def test_jobs_with_the_same_data_follow_each_other(
     sweep_config: DictConfig, launcher: ScriptedLauncher
 ) -> None:
-    """Whatever is swept first: the data, made from its settings and the seed, is made once."""
+    """The data is built once for all jobs with the same data settings and seed."""
     run(sweep_config, launcher, "strategy=fedalign,fedavg", "seed=1,2", "data.alpha=0.5,1")
     assert launcher.launched == [[0, 4, 1, 5, 2, 6, 3, 7]]
 
@@ -55,15 +55,15 @@ def test_jobs_with_the_same_data_follow_each_other(
 def test_no_sweep_without_posix_signals(
     sweep_config: DictConfig, launcher: ScriptedLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as on Windows, where a job could not be told to write its records."""
+    """Without them, as on Windows, a job could not write its records after an interruption."""
     monkeypatch.delattr("signal.pthread_sigmask")
     with pytest.raises(SettingsError, match=r"a sweep \(-m\) needs POSIX signals"):
         run(sweep_config, launcher, "seed=1,2", "rounds=2")
     assert launcher.launched == []
 
 
-def test_a_glob_is_of_the_options() -> None:
-    """``glob`` stands for the options that match it."""
+def test_a_glob_expands_to_options() -> None:
+    """``glob`` expands to the options that match it."""
 
     class Loader:
         def get_group_options(self, *_: object, **__: object) -> list[str]:
@@ -79,63 +79,63 @@ def test_a_failed_job_does_not_stop_the_others(
     launcher: ScriptedLauncher,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The others run, the reasons are listed, the exit status is 1; only these run again."""
+    """The other jobs run, the exit status is 1, and the next call runs only failed jobs again."""
 
-    def do(directory: Path, words: tuple[str, ...]) -> None:
-        if "seed=2" in words:
+    def run_job(directory: Path, overrides: tuple[str, ...]) -> None:
+        if "seed=2" in overrides:
             (directory / "error.txt").write_text("no such thing\n\nTraceback ...\n")
         else:
-            write_run(directory, words)
+            write_run(directory, overrides)
 
-    launcher.do = do
+    launcher.run_job = run_job
     with pytest.raises(SweepUnfinished) as end:
         run(sweep_config, launcher, "seed=1,2,3", "rounds=2,0")
     assert end.value.code == 1
     assert launcher.launched == [[0, 2, 4]]
-    told = capsys.readouterr()
-    assert told.err.splitlines() == [
+    captured = capsys.readouterr()
+    assert captured.err.splitlines() == [
         "fedquorum: job 1 (seed=1 rounds=0) failed: rounds must be a whole number >= 1, got 0",
         "fedquorum: job 2 (seed=2 rounds=2) failed: no such thing",
         "fedquorum: job 3 (seed=2 rounds=0) failed: rounds must be a whole number >= 1, got 0",
         "fedquorum: job 5 (seed=3 rounds=0) failed: rounds must be a whole number >= 1, got 0",
     ]
-    assert "2 of 6 jobs completed" in told.out
+    assert "2 of 6 jobs completed" in captured.out
 
-    launcher.do = write_run
+    launcher.run_job = write_run
     run(sweep_config, launcher, "seed=1,2,3", "rounds=2")
     assert launcher.launched[1:] == [[2]]
     assert "job 2 (seed=2) is taken up again: no such thing" in capsys.readouterr().out
 
 
-def test_a_killed_process_costs_its_own_job_only(
+def test_a_killed_process_fails_only_its_job(
     sweep_config: DictConfig, launcher: ScriptedLauncher, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Who was at work when a process died is run again alone; then the one to blame is known."""
+    """All running jobs are run again alone, to find the job that causes the death."""
     attempts: list[tuple[str, ...]] = []
 
-    def do(directory: Path, words: tuple[str, ...]) -> None:
-        attempts.append(words)
-        write_run(directory, words, "running")
-        if words == ("seed=2",):
-            if attempts.count(words) == 1:  # with the others, not alone
+    def run_job(directory: Path, overrides: tuple[str, ...]) -> None:
+        attempts.append(overrides)
+        write_run(directory, overrides, "running")
+        if overrides == ("seed=2",):
+            if attempts.count(overrides) == 1:  # the attempt with the other jobs
                 write_run(directory.with_name("0"), ("seed=1",), "running")
             raise RuntimeError("a worker was killed")
-        write_run(directory, words)
+        write_run(directory, overrides)
 
-    launcher.do = do
+    launcher.run_job = run_job
     with pytest.raises(SweepUnfinished):
         run(sweep_config, launcher, "seed=1,2,3,4")
     assert launcher.launched == [[0, 1, 2, 3], [0], [1], [2, 3]]
-    assert [words[0] for words in attempts].count("seed=2") == 2
+    assert [attempt[0] for attempt in attempts].count("seed=2") == 2
     assert capsys.readouterr().err == (
         "fedquorum: job 1 (seed=2) failed: its process was killed after round 2 of 200\n"
     )
 
 
-def test_a_launcher_that_does_not_work(
+def test_a_failing_launcher_ends_the_sweep(
     sweep_config: DictConfig, launcher: ScriptedLauncher
 ) -> None:
-    """An error that is no job's ends the sweep with one line, not with endless attempts."""
+    """An error that belongs to no job ends the sweep with one line, without retries."""
 
     def launch(job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list[object]:
         raise OSError("no such cluster")
@@ -145,26 +145,26 @@ def test_a_launcher_that_does_not_work(
         run(sweep_config, launcher, "seed=1,2")
 
 
-def test_an_interruption_leaves_the_others_undone(
+def test_an_interruption_starts_no_other_job(
     sweep_config: DictConfig, launcher: ScriptedLauncher, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit status 130, no further job; the same command runs the interrupted and the others."""
+    """The exit status is 130; the same command runs the interrupted job and the others."""
 
-    def do(directory: Path, words: tuple[str, ...]) -> None:
-        if words == ("seed=2",):
-            write_run(directory, words, "interrupted", rounds=7)
+    def run_job(directory: Path, overrides: tuple[str, ...]) -> None:
+        if overrides == ("seed=2",):
+            write_run(directory, overrides, "interrupted", rounds=7)
             raise KeyboardInterrupt
-        write_run(directory, words)
+        write_run(directory, overrides)
 
-    launcher.do = do
+    launcher.run_job = run_job
     with pytest.raises(SweepUnfinished) as end:
         run(sweep_config, launcher, "seed=1,2,3")
     assert end.value.code == 130
-    told = capsys.readouterr()
-    assert "1 of 3 jobs completed" in told.out
-    assert told.err == "fedquorum: interrupted; the records hold all complete rounds\n"
+    captured = capsys.readouterr()
+    assert "1 of 3 jobs completed" in captured.out
+    assert captured.err == "fedquorum: interrupted; the records hold all complete rounds\n"
 
-    launcher.do = write_run
+    launcher.run_job = write_run
     run(sweep_config, launcher, "seed=1,2,3")
     assert launcher.launched[1:] == [[1, 2]]
     assert (
@@ -176,7 +176,7 @@ def test_an_interruption_leaves_the_others_undone(
 def test_two_sweeps_do_not_share_a_folder(
     sweep_config: DictConfig, launcher: ScriptedLauncher, tmp_path: Path
 ) -> None:
-    """The second is refused, and so is one while a job of the first is still at work."""
+    """The second is refused, also if only a job of the first is still running."""
     folder = tmp_path / "sweep"
     folder.mkdir()
     with (
@@ -191,7 +191,7 @@ def test_two_sweeps_do_not_share_a_folder(
 
 
 @pytest.mark.parametrize(
-    ("hydra_words", "word", "message"),
+    ("hydra_overrides", "override", "message"),
     [
         (
             [],
@@ -201,37 +201,39 @@ def test_two_sweeps_do_not_share_a_folder(
         (["hydra.sweep.subdir=a"], "seed=1,2", "hydra.sweep.subdir must not be set"),
     ],
 )
-def test_what_a_grid_cannot_do(
+def test_invalid_sweeps_are_refused(
     sweep_config: DictConfig,
     launcher: ScriptedLauncher,
-    hydra_words: list[str],
-    word: str,
+    hydra_overrides: list[str],
+    override: str,
     message: str,
 ) -> None:
-    """A sweep without an end of values, or with folders of another kind, is refused."""
-    OmegaConf.update(sweep_config, "hydra.overrides.hydra", hydra_words)
+    """An interval has no list of values, and job folders must be numbered."""
+    OmegaConf.update(sweep_config, "hydra.overrides.hydra", hydra_overrides)
     with pytest.raises(SettingsError, match=message):
-        run(sweep_config, launcher, word)
+        run(sweep_config, launcher, override)
 
 
-def test_a_folder_that_cannot_be_made(
+def test_a_folder_that_cannot_be_created_is_one_line(
     sweep_config: DictConfig, launcher: ScriptedLauncher, tmp_path: Path
 ) -> None:
-    """A file in the way is one line."""
+    """The folder's path belongs to a file."""
     (tmp_path / "sweep").write_text("")
     with pytest.raises(RunError, match=r"hydra\.sweep\.dir must be a folder to write to"):
         run(sweep_config, launcher, "seed=1")
 
 
-def test_words_of_every_kind(sweep_config: DictConfig, launcher: ScriptedLauncher) -> None:
-    """Lists, infinity, ranges and a single choice reach the jobs as they were written."""
+def test_values_of_every_kind_reach_the_jobs(
+    sweep_config: DictConfig, launcher: ScriptedLauncher
+) -> None:
+    """The jobs receive lists, infinity, ranges and a single choice as they were written."""
     seen: list[tuple[str, ...]] = []
 
-    def do(directory: Path, words: tuple[str, ...]) -> None:
-        seen.append(words)
-        write_run(directory, words)
+    def run_job(directory: Path, overrides: tuple[str, ...]) -> None:
+        seen.append(overrides)
+        write_run(directory, overrides)
 
-    launcher.do = do
+    launcher.run_job = run_job
     run(
         sweep_config,
         launcher,

@@ -1,4 +1,4 @@
-"""What a person sees of a sweep, read from its folders."""
+"""Test the display of a sweep, which reads the jobs' folders."""
 
 import io
 from dataclasses import replace
@@ -16,21 +16,23 @@ from tests.server_app.conftest import write_run
 
 @pytest.fixture
 def jobs(tmp_path: Path) -> list[Job]:
-    """Return three jobs of four rounds."""
-    words = [("rounds=4", f"seed={seed}") for seed in (1, 2, 3)]
+    """Return three jobs with four rounds."""
+    combinations = [("rounds=4", f"seed={seed}") for seed in (1, 2, 3)]
     return [
-        Job(number, job_words, job_words[1], tmp_path / str(number), compose_overrides(job_words))
-        for number, job_words in enumerate(words)
+        Job(number, overrides, overrides[1], tmp_path / str(number), compose_overrides(overrides))
+        for number, overrides in enumerate(combinations)
     ]
 
 
-def shown(console: Console) -> list[str]:
+def read_lines(console: Console) -> list[str]:
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
 
 
-def test_plain_lines(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line for every job that ends, and when there was none for a while, one for all."""
+def test_plain_lines_show_ended_jobs_and_progress(
+    jobs: list[Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every job that ends has a line; after a while without one, a line shows the progress."""
     console = Console(file=io.StringIO())
     now = 0.0
     monkeypatch.setattr("server_app.sweep_display.time.monotonic", lambda: now)
@@ -40,14 +42,14 @@ def test_plain_lines(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
         write_run(jobs[0].directory, jobs[0].overrides, "running", rounds=2)
         with lock(jobs[0].directory / "job.lock"):
             display.show()
-            assert shown(console) == []
+            assert read_lines(console) == []
             now = 20.0
             display.show()
         write_run(jobs[0].directory, jobs[0].overrides, rounds=4)
         jobs[1].directory.mkdir()
         jobs[1].mark_failed("no data")
         write_run(jobs[2].directory, jobs[2].overrides, "interrupted", rounds=1)
-    assert shown(console) == [
+    assert read_lines(console) == [
         "[2/5] 1 running, 0:01:40 left  job 0 round 2/4",
         "[3/5] job 0 (seed=1) completed  loss 0.2500  admitted 3 of 4 selected",
         "[4/5] job 1 (seed=2) failed  no data",
@@ -55,8 +57,10 @@ def test_plain_lines(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_a_budget_ends_a_study(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is left is the budget's, and a trial that goes on later is not completed."""
+def test_a_study_shows_its_remaining_budget(
+    jobs: list[Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no number of jobs, and a trial that can resume later is not shown as completed."""
     console = Console(file=io.StringIO())
     now = 0.0
     monkeypatch.setattr("server_app.sweep_display.time.monotonic", lambda: now)
@@ -66,7 +70,7 @@ def test_a_budget_ends_a_study(jobs: list[Job], monkeypatch: pytest.MonkeyPatch)
         display.left = lambda: "56 rounds left"
         now = 40.0
         display.show()
-        assert shown(console) == []
+        assert read_lines(console) == []
         now = 0.0
         display.add([trial, jobs[1]], completed_before=0, total=2)
         write_run(trial.directory, trial.overrides, "interrupted", rounds=2)
@@ -75,14 +79,14 @@ def test_a_budget_ends_a_study(jobs: list[Job], monkeypatch: pytest.MonkeyPatch)
             now = 20.0
             display.show()
         write_run(jobs[1].directory, jobs[1].overrides, rounds=4)
-    assert shown(console) == [
+    assert read_lines(console) == [
         "[1] job 0 (seed=1) round 2 of 4  loss 0.5000  admitted 3 of 4 selected",
         "[2] job 1 (seed=2) completed  loss 0.2500  admitted 3 of 4 selected",
     ]
 
 
 def test_the_live_line_of_a_study(jobs: list[Job]) -> None:
-    """Nobody knows how many jobs there will be, but how much of the budget is left."""
+    """It shows the remaining budget, because the number of jobs is unknown."""
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=120, color_system=None)
     with SweepDisplay(console) as display:
@@ -95,10 +99,10 @@ def test_the_live_line_of_a_study(jobs: list[Job]) -> None:
     assert "1/? 12:30 min left" in out.getvalue()
 
 
-def test_the_time_left_is_of_the_rounds_run_here(
+def test_the_time_left_counts_only_rounds_of_this_call(
     jobs: list[Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither what an earlier call ran nor jobs that failed at once make the rest look short."""
+    """Rounds of an earlier call and jobs that failed at once do not make it shorter."""
     console = Console(file=io.StringIO())
     now = 0.0
     monkeypatch.setattr("server_app.sweep_display.time.monotonic", lambda: now)
@@ -115,12 +119,12 @@ def test_the_time_left_is_of_the_rounds_run_here(
             display.show()
             now = 20.0
             display.show()
-    # one of the two rounds and the four that were left
-    assert "[1/3] 1 failed, 1 running, 0:01:40 left  job 0 round 3/4" in shown(console)
+    # one of the six rounds that were left: two of job 0 and four of job 1
+    assert "[1/3] 1 failed, 1 running, 0:01:40 left  job 0 round 3/4" in read_lines(console)
 
 
-def test_a_job_that_begins_anew_is_read_anew(jobs: list[Job]) -> None:
-    """Rounds of an earlier attempt do not hide those of the new one."""
+def test_the_rounds_of_a_restarted_job_are_read_again(jobs: list[Job]) -> None:
+    """Rounds of an earlier attempt do not hide the new ones."""
     console = Console(file=io.StringIO())
     with SweepDisplay(console) as display:
         display.add(jobs[:1], completed_before=0, total=1)
@@ -130,11 +134,11 @@ def test_a_job_that_begins_anew_is_read_anew(jobs: list[Job]) -> None:
             write_run(jobs[0].directory, jobs[0].overrides, "running", rounds=1)
             display.show()
         write_run(jobs[0].directory, jobs[0].overrides, "completed", rounds=2)
-    assert shown(console)[-1].endswith("completed  loss 0.5000  admitted 3 of 4 selected")
+    assert read_lines(console)[-1].endswith("completed  loss 0.5000  admitted 3 of 4 selected")
 
 
-def test_live_lines_on_a_terminal(jobs: list[Job]) -> None:
-    """One for the sweep, and one for every running job with its rounds and numbers."""
+def test_a_terminal_has_live_lines(jobs: list[Job]) -> None:
+    """It has one line for the sweep, and one for every running job with its last numbers."""
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=120, color_system=None)
     with SweepDisplay(console) as display:

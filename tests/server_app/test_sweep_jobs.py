@@ -1,4 +1,4 @@
-"""What the folders of a sweep say of its jobs."""
+"""Test the states of a sweep's jobs, read from their folders."""
 
 from pathlib import Path
 
@@ -14,23 +14,23 @@ from server_app.sweep_jobs import Job, SweepFolder, count_complete_rounds, read_
 from tests.builders_runs import run_here
 from tests.server_app.conftest import write_run
 
-WORDS = ("rounds=5", "seed=2")
+OVERRIDES = ("rounds=5", "seed=2")
 
 
-def job_in(directory: Path) -> Job:
-    return Job(3, WORDS, "seed=2", directory, compose_overrides(WORDS))
+def make_job(directory: Path) -> Job:
+    return Job(3, OVERRIDES, "seed=2", directory, compose_overrides(OVERRIDES))
 
 
-def test_a_job_that_was_never_run_waits(tmp_path: Path) -> None:
-    """Without a folder there is nothing to say."""
-    job = job_in(tmp_path / "3")
+def test_a_job_without_a_folder_waits(tmp_path: Path) -> None:
+    """A waiting job has no reason."""
+    job = make_job(tmp_path / "3")
     assert (job.read_state().status, job.read_state().reason) == ("waiting", "")
     assert str(job) == "job 3 (seed=2)"
     assert job.rounds == 5
 
 
 @pytest.mark.parametrize(
-    ("left", "status", "reason"),
+    ("recorded", "status", "reason"),
     [
         ("completed", "completed", ""),
         ("interrupted", "interrupted", "interrupted after round 2 of 5"),
@@ -39,48 +39,55 @@ def test_a_job_that_was_never_run_waits(tmp_path: Path) -> None:
     ],
 )
 def test_the_manifest_records_how_a_job_ended(
-    tmp_path: Path, left: str, status: str, reason: str
+    tmp_path: Path, recorded: str, status: str, reason: str
 ) -> None:
-    """A manifest that says running, with nobody at work, is of a killed process."""
-    write_run(tmp_path / "3", WORDS, left)
-    state = job_in(tmp_path / "3").read_state()
+    """If the manifest says "running" and no process has the lock, the process was killed."""
+    write_run(tmp_path / "3", OVERRIDES, recorded)
+    state = make_job(tmp_path / "3").read_state()
     assert (state.status, state.reason) == (status, reason)
 
 
-def test_a_folder_without_a_manifest_is_no_run(tmp_path: Path) -> None:
-    """Its rounds count for nothing, and its checkpoint is not gone on from."""
+def test_a_folder_without_a_manifest_is_not_a_run(tmp_path: Path) -> None:
+    """Its rounds do not count, and its checkpoint is not used."""
     directory = tmp_path / "3"
-    words = ("rounds=2", "data.num_clients=4", "data.num_priority=2", "data.samples_per_client=20")
-    run_here(directory, *words)
+    overrides = (
+        "rounds=2",
+        "data.num_clients=4",
+        "data.num_priority=2",
+        "data.samples_per_client=20",
+    )
+    run_here(directory, *overrides)
     expected = read_complete_rounds(directory)
     (directory / "manifest.json").unlink()
     assert (count_complete_rounds(directory), read_complete_rounds(directory)) == (0, [])
-    job = Job(3, words, "", directory, compose_overrides(words))
+    job = Job(3, overrides, "", directory, compose_overrides(overrides))
     assert job.read_state().status == "waiting"
-    assert build_resume_overrides(words, directory) == words
+    assert build_resume_overrides(overrides, directory) == overrides
     assert sorted(path.name for path in directory.iterdir()) == ["config.yaml"]
-    run_here(directory, *words)
+    run_here(directory, *overrides)
     assert len(read_complete_rounds(directory)) == len(expected) == 2
 
 
-def test_a_torn_line_is_no_round(tmp_path: Path) -> None:
-    """What a killed process left of its last line does not count."""
-    write_run(tmp_path / "3", WORDS, "running")
+def test_an_incomplete_line_is_not_a_round(tmp_path: Path) -> None:
+    """A killed process may have written only part of its last line."""
+    write_run(tmp_path / "3", OVERRIDES, "running")
     with (tmp_path / "3" / "rounds.jsonl").open("a") as file:
         file.write('{"round": 3, "glo')
-    assert job_in(tmp_path / "3").read_state().reason == "its process was killed after round 2 of 5"
+    assert (
+        make_job(tmp_path / "3").read_state().reason == "its process was killed after round 2 of 5"
+    )
 
 
-def test_a_killed_job_before_its_run(tmp_path: Path) -> None:
-    """A lock that nobody holds, without records, is of a killed process too."""
+def test_a_free_lock_without_records_means_a_killed_job(tmp_path: Path) -> None:
+    """The process was killed before the run wrote its manifest."""
     (tmp_path / "job.lock").write_text("1 elsewhere")
-    assert job_in(tmp_path).read_state().status == "died"
+    assert make_job(tmp_path).read_state().status == "died"
 
 
-def test_a_job_at_work_and_one_that_failed(tmp_path: Path) -> None:
-    """The lock goes before all else, then what is to be run again, then the error."""
-    write_run(tmp_path / "3", WORDS, "running")
-    job = job_in(tmp_path / "3")
+def test_the_lock_precedes_the_todo_mark_and_the_error(tmp_path: Path) -> None:
+    """A locked job is running, a marked job waits, and an error means that the job failed."""
+    write_run(tmp_path / "3", OVERRIDES, "running")
+    job = make_job(tmp_path / "3")
     job.mark_failed("no data")
     assert (job.read_state().status, job.read_state().reason) == ("failed", "no data")
     job.mark_todo()
@@ -90,7 +97,7 @@ def test_a_job_at_work_and_one_that_failed(tmp_path: Path) -> None:
 
 
 def test_jobs_are_identified_by_their_settings(tmp_path: Path) -> None:
-    """However it is written and numbered, a job finds its own folder; a new one gets a new one."""
+    """A known job finds its folder by any number and spelling; a new job gets a free folder."""
     write_run(tmp_path / "0", ("seed=1", "rounds=5"))
     write_run(tmp_path / "1", ("seed=2", "rounds=5"), "interrupted")
     folder = SweepFolder(tmp_path)
@@ -101,22 +108,22 @@ def test_jobs_are_identified_by_their_settings(tmp_path: Path) -> None:
     assert [job.read_state().status for job in known] == ["interrupted", "completed"]
 
 
-def test_the_same_job_twice_is_one(tmp_path: Path) -> None:
-    """Two ways to write the same settings do not make two jobs."""
+def test_equal_settings_are_the_same_job(tmp_path: Path) -> None:
+    """Another spelling of the same settings does not create another job."""
     folder = SweepFolder(tmp_path)
     first = folder.get_job(("strategy.epsilon=0.5",), "", 0)
     assert folder.get_job(("strategy.epsilon=5e-1",), "", 1) is first
 
 
 def test_of_several_runs_the_completed_one_counts(tmp_path: Path) -> None:
-    """A job that was run twice is not run a third time."""
-    write_run(tmp_path / "0", WORDS, "failed")
-    write_run(tmp_path / "4", WORDS)
-    assert SweepFolder(tmp_path).get_job(WORDS, "", 0).number == 4
+    """The job does not run again."""
+    write_run(tmp_path / "0", OVERRIDES, "failed")
+    write_run(tmp_path / "4", OVERRIDES)
+    assert SweepFolder(tmp_path).get_job(OVERRIDES, "", 0).number == 4
 
 
 def test_settings_that_are_not_allowed_fail_at_once(tmp_path: Path) -> None:
-    """The job is in its folder with the reason, and has no settings to run with."""
+    """The job's folder has the reason, and the job has no settings."""
     job = SweepFolder(tmp_path).get_job(("strategy.epsilon=-1",), "strategy.epsilon=-1", 2)
     assert job.composed is None
     assert job.read_state().status == "failed"
@@ -125,8 +132,8 @@ def test_settings_that_are_not_allowed_fail_at_once(tmp_path: Path) -> None:
     )
 
 
-def test_a_folder_of_settings_that_were_not_allowed_is_free(tmp_path: Path) -> None:
-    """What failed there before says nothing of the job that has the folder now."""
+def test_the_folder_of_refused_settings_is_reused(tmp_path: Path) -> None:
+    """The error of the refused job does not count for the new job."""
     SweepFolder(tmp_path).get_job(("strategy.epsilon=-1",), "", 0)
     job = SweepFolder(tmp_path).get_job(("strategy.epsilon=1",), "", 0)
     assert (job.number, job.read_state().status) == (0, "waiting")
@@ -134,38 +141,40 @@ def test_a_folder_of_settings_that_were_not_allowed_is_free(tmp_path: Path) -> N
 
 
 def test_paths_of_flower_jobs_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run on Flower records absolute paths, and is found again by them."""
+    """A run on Flower records absolute paths, by which the job is found again."""
     monkeypatch.chdir(tmp_path)
-    words = ("engine=flower", "experiment=fedalign/fmnist", "data.root=here")
+    overrides = ("engine=flower", "experiment=fedalign/fmnist", "data.root=here")
     absolute = ("engine=flower", "experiment=fedalign/fmnist", f"data.root={tmp_path / 'here'}")
     write_run(tmp_path / "6", absolute)
-    assert SweepFolder(tmp_path).get_job(words, "", 0).number == 6
+    assert SweepFolder(tmp_path).get_job(overrides, "", 0).number == 6
 
 
-def test_a_job_is_found_however_its_settings_were_written(tmp_path: Path) -> None:
-    """In another order, by another program: it is not run again."""
-    words = ("strategy=fedavg", "seed=2")
-    write_run(tmp_path / "7", words)
+def test_a_job_is_found_with_its_settings_in_another_order(tmp_path: Path) -> None:
+    """Another program may have written the file."""
+    overrides = ("strategy=fedavg", "seed=2")
+    write_run(tmp_path / "7", overrides)
     config = tmp_path / "7" / "config.yaml"
     settings = yaml.safe_load(config.read_text())
     config.write_text(yaml.safe_dump(settings, sort_keys=True))
     folder = SweepFolder(tmp_path)
-    assert folder.get_job(words, "", 0).number == 7
+    assert folder.get_job(overrides, "", 0).number == 7
     assert folder.get_job(("strategy=fedavg", "seed=3"), "", 0).number == 0
 
 
-def test_a_run_that_was_stopped_while_it_sent_is_to_be_run_again(
+def test_a_flower_run_interrupted_while_sending_runs_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Flower ends such a ServerApp with an error, so that its records say that it failed."""
+    """Flower ends such a ServerApp with an error, so its records have the status "failed"."""
 
-    def fail_and_stop(_words: tuple[str, ...], directory: Path) -> None:
+    def fail_and_interrupt(_overrides: tuple[str, ...], directory: Path) -> None:
         (directory / "manifest.json").write_text('{"status": "failed", "error": "no session"}')
         raise KeyboardInterrupt
 
     monkeypatch.setattr(server_app.job, "_check_config", lambda *_: None)
-    monkeypatch.setattr(server_app.job, "build_resume_overrides", lambda words, _directory: words)
-    monkeypatch.setattr(server_app.job, "run_overrides", fail_and_stop)
+    monkeypatch.setattr(
+        server_app.job, "build_resume_overrides", lambda overrides, _directory: overrides
+    )
+    monkeypatch.setattr(server_app.job, "run_overrides", fail_and_interrupt)
     with pytest.raises(KeyboardInterrupt):
         server_app.job._run_in_sweep(DictConfig({}), (), tmp_path)
     assert Job(0, (), "", tmp_path, None).read_state().status == "waiting"

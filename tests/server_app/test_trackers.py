@@ -1,4 +1,4 @@
-"""Trackers: the real MLflow and Weights & Biases, offline, and what goes wrong with them."""
+"""Test trackers with the real MLflow and Weights & Biases, offline, and their failures."""
 
 import json
 import subprocess
@@ -27,22 +27,22 @@ if TYPE_CHECKING:  # MLflow takes a second to import, as W&B does, which every w
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-# MLflow uses what SQLAlchemy 2.1 says it will drop.
+# MLflow uses an option that SQLAlchemy 2.1 deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:The ..noload.. loader strategy:DeprecationWarning")
 
 RULES = RuleSet(AllClients(), DataFraction())
 
 
-def events_of(run: Path) -> Any:
-    """Return what TensorBoard reads of a run."""
+def read_events(run: Path) -> Any:
+    """Return a run's events as TensorBoard reads them."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     return EventAccumulator(str(run / "tensorboard")).Reload()
 
 
 @pytest.fixture(autouse=True)
-def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Let no tracker look for a server, or keep anything outside the test's folder."""
+def _set_offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Keep trackers from contacting a server, and from writing outside of the test's folder."""
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
     for name in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
@@ -51,36 +51,38 @@ def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return where MLflow keeps the runs of all tests; the first one makes it."""
+    """Return the path of MLflow's database for all tests, which the first test creates."""
     return tmp_path_factory.mktemp("mlflow") / "below" / "mlflow.db"
 
 
-def mlflow_client(database: Path) -> "MlflowClient":
+def create_mlflow_client(database: Path) -> "MlflowClient":
     from mlflow import MlflowClient
 
     return MlflowClient(tracking_uri=f"sqlite:///{database}")
 
 
-def mlflow_runs(database: Path, experiment: str) -> "list[Run]":
-    client = mlflow_client(database)
+def find_mlflow_runs(database: Path, experiment: str) -> "list[Run]":
+    client = create_mlflow_client(database)
     found = client.get_experiment_by_name(experiment)
     assert found is not None
     return list(client.search_runs([found.experiment_id]))
 
 
 def test_mlflow_receives_all_of_a_run(tmp_path: Path, database: Path) -> None:
-    """Parameters are the settings, steps the rounds, tags the records; into an SQLite file."""
+    """An SQLite file has the settings as parameters, rounds as steps, and records as tags."""
     composed = compose_settings("", f"tracker=mlflow tracker.uri={database} strategy.epsilon=inf")
     with create_run_writer(tmp_path / "run", composed, RULES, engine="in-process") as records:
         add(records, 1)
         add(records, 2)
-    (run,) = mlflow_runs(database, "fedalign/synth_low")
+    (run,) = find_mlflow_runs(database, "fedalign/synth_low")
     assert run.info.status == "FINISHED"
     assert run.info.run_name == "fedalign, seed 1"
     assert run.data.params["strategy.epsilon"] == "inf"
     assert run.data.params["data.num_clients"] == "20"
     assert run.data.metrics["round/theta"] == 0.8
-    history = mlflow_client(database).get_metric_history(run.info.run_id, "round/global_loss")
+    history = create_mlflow_client(database).get_metric_history(
+        run.info.run_id, "round/global_loss"
+    )
     assert [(metric.step, metric.value) for metric in history] == [(1, 1.25), (2, 1.25)]
     assert run.data.tags["status"] == "completed"
     assert run.data.tags["directory"] == str(tmp_path / "run")
@@ -94,42 +96,42 @@ def test_mlflow_receives_all_of_a_run(tmp_path: Path, database: Path) -> None:
 def test_mlflow_knows_how_a_run_ended(
     tmp_path: Path, database: Path, error: BaseException, status: str
 ) -> None:
-    """An interrupted run is killed, a failed one failed; the experiment may have another name."""
+    """An interrupted run is "killed"; the experiment may have another name."""
     composed = compose_settings(
         "", f"tracker=mlflow tracker.uri={database} tracker.experiment={status}"
     )
 
-    def end() -> None:
+    def fail() -> None:
         with create_run_writer(tmp_path / "run", composed, RULES, engine="in-process") as records:
             add(records, 1)
             raise error
 
     with pytest.raises(type(error)):
-        end()
-    (run,) = mlflow_runs(database, status)
+        fail()
+    (run,) = find_mlflow_runs(database, status)
     assert run.info.status == status
 
 
 @pytest.mark.slow
-def test_wandb_offline(tmp_path: Path) -> None:
-    """All stays in the run's folder, for ``wandb sync``, and TensorBoard is written as always."""
+def test_wandb_writes_into_the_runs_folder(tmp_path: Path) -> None:
+    """``wandb sync`` can upload its offline files later; TensorBoard's files are written, too."""
     import wandb
 
     composed = compose_settings("", "tracker=wandb tracker.project=mine")
     with create_run_writer(tmp_path / "run", composed, RULES, engine="in-process") as records:
         add(records, 1)
-    wandb.teardown()  # as at the end of a process: what writes has written
+    wandb.teardown()  # as at the end of a process: all data is written
     (written,) = (tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb")
     content = written.read_bytes()
     for text in (b"strategy.epsilon", b"round/global_loss", b"fedalign, seed 1", b"completed"):
         assert text in content
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["status"] == "completed"
-    events = events_of(tmp_path / "run")
+    events = read_events(tmp_path / "run")
     assert [event.value for event in events.Scalars("round/global_loss")] == [1.25]
 
 
 def test_tensorboard_writes_once_a_second(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Rounds wait for each other; nobody has to ask for them."""
+    """Rounds are buffered, and each write has all rounds of the buffer."""
     now = 100.0
     written: list[tuple[int, float]] = []
     monkeypatch.setattr(
@@ -139,7 +141,7 @@ def test_tensorboard_writes_once_a_second(monkeypatch: pytest.MonkeyPatch, tmp_p
     board = TensorBoard()
     board.start(tmp_path)
     board.log_round(0, {"loss": 1.0})
-    assert written.pop() == (0, 100.0), "the first of a second waits for no other"
+    assert written.pop() == (0, 100.0), "the first round is written at once"
     for server_round in range(1, 6):
         board.log_round(server_round, {"loss": 1.0})
         now += 0.5
@@ -149,41 +151,41 @@ def test_tensorboard_writes_once_a_second(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_tensorboard_is_part_of_the_records(tmp_path: Path) -> None:
-    """Every number of a round, on the disk when a checkpoint notes how long the file is."""
+    """All numbers of a round are on the disk before a checkpoint stores the file's length."""
     with create_run_writer(
         tmp_path / "run", compose_settings(), RULES, engine="in-process"
     ) as records:
         add(records, 1)
         position = records.flush_and_get_offsets()
         (name,) = (name for name in position if name.startswith("tensorboard/"))
-        events = events_of(tmp_path / "run")
+        events = read_events(tmp_path / "run")
         assert [event.value for event in events.Scalars("round/global_loss")] == [1.25]
         add(records, 2)
     assert (tmp_path / "run" / name).stat().st_size > position[name]
-    events = events_of(tmp_path / "run")
+    events = read_events(tmp_path / "run")
     found = [(event.step, event.value) for event in events.Scalars("test_priority/accuracy")]
     assert found == [(1, 0.75), (2, 0.75)]
 
 
 @pytest.mark.parametrize(("name", "package"), [("mlflow", "mlflow-skinny"), ("wandb", "wandb")])
-def test_a_tracker_that_is_not_installed(
+def test_a_tracker_that_is_not_installed_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, package: str
 ) -> None:
-    """One line with the command that installs it, before the run has a folder."""
+    """The error is one line with the command to install it; the run has no folder yet."""
     monkeypatch.setattr("server_app.trackers.find_spec", lambda _: None)
-    with pytest.raises(SettingsError) as told:
+    with pytest.raises(SettingsError) as refused:
         create_run_writer(
             tmp_path / "run", compose_settings("", f"tracker={name}"), RULES, engine="in-process"
         )
-    assert str(told.value) == (
+    assert str(refused.value) == (
         f"tracker must be tensorboard where {name} is not installed (pip install {package}), "
         f"got {name}"
     )
     assert not (tmp_path / "run").exists()
 
 
-def test_a_tracker_that_cannot_begin(tmp_path: Path) -> None:
-    """A database that is none is one line."""
+def test_a_tracker_that_cannot_start_is_one_line(tmp_path: Path) -> None:
+    """The file of the database has other content."""
     (tmp_path / "mlflow.db").write_text("no database, but some text " * 100)
     composed = compose_settings("", f"tracker=mlflow tracker.uri={tmp_path / 'mlflow.db'}")
     with pytest.raises(RunError, match="tracker=mlflow cannot start: DatabaseError"):
@@ -191,27 +193,27 @@ def test_a_tracker_that_cannot_begin(tmp_path: Path) -> None:
 
 
 class FailingTracker(RunCallback):
-    """A tracker that keeps what it is told, and breaks down in round ``breaks``."""
+    """A tracker that stores its inputs, and fails in one round, or at the end if negative."""
 
-    def __init__(self, breaks: int = 0) -> None:
-        self.breaks = breaks
+    def __init__(self, failing_round: int = 0) -> None:
+        self.failing_round = failing_round
         self.rounds: list[int] = []
         self.status = ""
 
     def log_round(self, server_round: int, scalars: Mapping[str, float]) -> None:
-        if server_round == self.breaks:
+        if server_round == self.failing_round:
             raise ConnectionError("no server")
         self.rounds.append(server_round)
 
     def finish(self, status: str, files: Mapping[str, str]) -> None:
-        if self.breaks < 0:
+        if self.failing_round < 0:
             raise ConnectionError("no server at the end")
         self.status = status
 
 
-def test_a_tracker_that_breaks_down_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    """The others and the run go on; one line tells of it."""
-    good, bad, late = FailingTracker(), FailingTracker(breaks=2), FailingTracker(breaks=-1)
+def test_a_failing_tracker_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    """The run and the other trackers continue, and one line reports the failure."""
+    good, bad, late = (FailingTracker(failing_round) for failing_round in (0, 2, -1))
     trackers = Trackers([bad, late, good])
     for server_round in (1, 2, 3):
         trackers.log_round(server_round, {})
@@ -228,7 +230,7 @@ def test_a_tracker_that_breaks_down_is_left_out(capsys: pytest.CaptureFixture[st
 
 @pytest.mark.slow
 def test_trackers_are_imported_only_on_demand() -> None:
-    """Neither trackers nor Optuna are loaded by those who do without them."""
+    """Modules that do not need trackers or Optuna do not import them."""
     code = (
         "import sys, server_app.command_line, server_app.loop, server_app.sweep, "
         "hydra_plugins.fedquorum_sweeper; "

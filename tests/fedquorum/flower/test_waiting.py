@@ -588,7 +588,7 @@ class Patient(InProcessGrid, AwaitableGrid):
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         replied = {node for node in range(1, len(self.waited) + 1) if node not in self.never}
         available = {
-            k for k, reply in self._answers.items() if reply.metadata.src_node_id in replied
+            k for k, reply in self._replies.items() if reply.metadata.src_node_id in replied
         }
         return super().pull_messages(k for k in message_ids if k in available)
 

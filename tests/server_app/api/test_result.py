@@ -1,4 +1,4 @@
-"""A run as frames, figures and answers: what its records hold, and nothing else."""
+"""Test the Python access to a run's records: frames, figures, audit and model."""
 
 import json
 import math
@@ -34,20 +34,20 @@ TYPES_OF_CLIENTS = {
 
 @pytest.fixture(scope="module")
 def fedalign(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
-    """Return a short run in which clients decline."""
+    """Return a short run in which some clients decline."""
     directory = tmp_path_factory.mktemp("runs") / "fedalign"
     make_real_run(directory, "evaluation.every=2")
     return RunResult.read(directory)
 
 
 def test_every_field_of_a_round_is_a_column(fedalign: RunResult) -> None:
-    """Counts are whole numbers, numbers float64 with NaN for null, ``test`` by dotted names."""
+    """Counts are integers, numbers are float64 with NaN for null, and ``test`` has dotted names."""
     rounds = fedalign.rounds
     lines = (fedalign.directory / "rounds.jsonl").read_text().splitlines()
     records = [json.loads(text) for text in lines]
     assert list(rounds["round"]) == [1, 2, 3, 4, 5]
-    known = {item.name for item in fields(RoundRecord)} - {"test"}
-    assert set(rounds) - known == {
+    scalar_fields = {item.name for item in fields(RoundRecord)} - {"test"}
+    assert set(rounds) - scalar_fields == {
         f"test.{group}.{name}" for group, values in records[1]["test"].items() for name in values
     }
     assert rounds["selected"].dtype == np.int64
@@ -58,24 +58,24 @@ def test_every_field_of_a_round_is_a_column(fedalign: RunResult) -> None:
     assert rounds["test.all.worst"].isna().tolist() == [True, False, True, False, False]
 
 
-def test_the_tables_are_frames_of_documented_types(fedalign: RunResult) -> None:
-    """The columns of the schemas; what may be null is of a type that can say so."""
+def test_the_tables_are_frames_with_documented_types(fedalign: RunResult) -> None:
+    """They have the columns of the schemas; a column that may be null has a nullable type."""
     assert list(fedalign.clients) == CLIENTS_SCHEMA.names
     assert list(fedalign.evaluations) == EVALUATIONS_SCHEMA.names
     types = {name: str(kind) for name, kind in fedalign.clients.dtypes.items()}
     assert types == {name: TYPES_OF_CLIENTS.get(name, "float64") for name in CLIENTS_SCHEMA.names}
     rows = read_rows(fedalign.directory)
     assert len(rows) == len(fedalign.clients)
-    for row, (_, of_frame) in zip(rows, fedalign.clients.iterrows(), strict=True):
+    for row, (_, frame_row) in zip(rows, fedalign.clients.iterrows(), strict=True):
         for name, value in row.items():
-            assert pd.isna(of_frame[name]) if value is None else of_frame[name] == value
-    silent = fedalign.clients[fedalign.clients["status"] == "declined"]
-    assert len(silent)
-    assert silent["num_examples"].isna().all()
+            assert pd.isna(frame_row[name]) if value is None else frame_row[name] == value
+    declined = fedalign.clients[fedalign.clients["status"] == "declined"]
+    assert len(declined)
+    assert declined["num_examples"].isna().all()
 
 
 def test_a_run_without_rounds_has_empty_frames(tmp_path: Path) -> None:
-    """With their columns and types, and nothing to plot."""
+    """The frames have their columns and types, and there is nothing to plot."""
     directory = make_run(tmp_path / "run", [], status="running")
     for name in ("clients", "evaluations"):
         (directory / name).mkdir(exist_ok=True)
@@ -90,7 +90,7 @@ def test_a_run_without_rounds_has_empty_frames(tmp_path: Path) -> None:
 
 
 def test_records_are_read_on_demand(fedalign: RunResult, tmp_path: Path) -> None:
-    """Once, into a value that does not change."""
+    """Each record is read once, and the result is immutable."""
     run = RunResult.read(Path(shutil.copytree(fedalign.directory, tmp_path / "run")))
     (tmp_path / "run" / "clients" / "part-00000.parquet").write_bytes(b"damaged")
     assert len(run.rounds) == 5
@@ -101,8 +101,8 @@ def test_records_are_read_on_demand(fedalign: RunResult, tmp_path: Path) -> None
         run.trusted = True  # type: ignore[misc]
 
 
-def test_the_model_has_the_weights_that_were_trained(fedalign: RunResult) -> None:
-    """Its loss on the priority clients' test parts is the one that is recorded."""
+def test_the_model_has_the_trained_weights(fedalign: RunResult) -> None:
+    """Its state_dict equals the saved file, and it is in evaluation mode."""
     model = fedalign.load_model()
     assert not model.training
     saved = load_file(fedalign.directory / "model.safetensors")
@@ -111,7 +111,7 @@ def test_the_model_has_the_weights_that_were_trained(fedalign: RunResult) -> Non
 
 
 @pytest.mark.parametrize(
-    ("words", "trust"),
+    ("overrides", "trust"),
     [
         (("data.priority=[0,1]", "data.priority_weights={1:0.5}"), False),
         (("data.priority=[0,1]", "data.priority_weights={0:1e-3,1:1e-05}"), False),
@@ -129,35 +129,37 @@ def test_the_model_has_the_weights_that_were_trained(fedalign: RunResult) -> Non
     ],
     ids=str,
 )
-def test_the_model_of_a_run_whose_settings_are_mappings(
-    tmp_path: Path, words: tuple[str, ...], trust: bool
+def test_the_model_of_a_run_with_mappings_in_its_settings(
+    tmp_path: Path, overrides: tuple[str, ...], trust: bool
 ) -> None:
-    """Whatever values a mapping has, a run just made composes to the settings that it records."""
+    """A new run composes to its recorded settings, whatever values their mappings have."""
     (tmp_path / "net.py").write_text(
         "from torch import nn\n\n\nclass Net(nn.Module):\n"
         "    def __init__(self, **args):\n        super().__init__()\n"
         "        self.layer = nn.Linear(60, 10)\n\n"
         "    def forward(self, x):\n        return self.layer(x)\n"
     )
-    made = [word.replace("{net}", str(tmp_path / "net.py")) for word in words]
-    make_real_run(tmp_path / "run", *made, "rounds=1")
+    formatted = [item.replace("{net}", str(tmp_path / "net.py")) for item in overrides]
+    make_real_run(tmp_path / "run", *formatted, "rounds=1")
     model = RunResult.read(tmp_path / "run", trust=trust).load_model()
     saved = load_file(tmp_path / "run" / "model.safetensors")
     assert all(torch.equal(tensor, saved[name]) for name, tensor in model.state_dict().items())
 
 
-def test_the_model_of_a_run_of_the_preset_with_columns(tmp_path: Path, real_data: Path) -> None:
+def test_the_model_of_a_run_with_the_preset_that_names_columns(
+    tmp_path: Path, real_data: Path
+) -> None:
     """``aaggff/heart`` names the columns of its table in a mapping."""
-    words = f"rounds=1 data.path={real_data / 'heart_uci.csv'}"
-    run_in_process(compose_settings("aaggff/heart", words), str(tmp_path / "run"))
+    overrides = f"rounds=1 data.path={real_data / 'heart_uci.csv'}"
+    run_in_process(compose_settings("aaggff/heart", overrides), str(tmp_path / "run"))
     assert RunResult.read(tmp_path / "run").load_model().state_dict()
 
 
 @pytest.mark.parametrize("damage", ["missing", "pickle", "shape"])
-def test_a_model_that_does_not_fit_is_one_line(
+def test_a_damaged_model_is_a_one_line_error(
     fedalign: RunResult, tmp_path: Path, damage: str
 ) -> None:
-    """Nothing is unpickled."""
+    """No file is unpickled."""
     run = RunResult.read(Path(shutil.copytree(fedalign.directory, tmp_path / "run")))
     path = tmp_path / "run" / "model.safetensors"
     if damage == "missing":
@@ -173,8 +175,8 @@ def test_a_model_that_does_not_fit_is_one_line(
     assert "\n" not in str(error.value)
 
 
-def test_code_that_records_name_needs_trust(tmp_path: Path) -> None:
-    """The model, the audit and an explanation; loaded runs are not trusted unless one says so."""
+def test_code_named_by_records_needs_trust(tmp_path: Path) -> None:
+    """Model, audit and explanation refuse it, unless the run was loaded with trust."""
     (tmp_path / "net.py").write_text(
         "from torch import nn\n\n\nclass Net(nn.Module):\n"
         "    def __init__(self):\n        super().__init__()\n"
@@ -196,15 +198,15 @@ def test_code_that_records_name_needs_trust(tmp_path: Path) -> None:
     untrusted, trusted = (
         RunResult.read(tmp_path / "custom", trust=trust) for trust in (False, True)
     )
-    for ask in (untrusted.audit, lambda: untrusted.explain(1, 0)):
+    for replay in (untrusted.audit, lambda: untrusted.explain(1, 0)):
         with pytest.raises(RunError, match="trust"):
-            ask()
+            replay()
     assert trusted.audit().is_consistent
     assert trusted.explain(1, 0)
 
 
-def test_an_audit_fits_or_says_what_does_not(fedalign: RunResult, tmp_path: Path) -> None:
-    """A weight that was changed is found, by round and client."""
+def test_an_audit_finds_a_changed_weight(fedalign: RunResult, tmp_path: Path) -> None:
+    """The mismatch has the round and the client; the original run is consistent."""
     audit = fedalign.audit()
     assert audit.is_consistent
     assert (audit.rounds, audit.decisions) == (5, len(fedalign.clients))
@@ -223,7 +225,7 @@ def test_an_audit_fits_or_says_what_does_not(fedalign: RunResult, tmp_path: Path
 
 
 def test_one_decision_is_explained(fedalign: RunResult) -> None:
-    """In the words of the audit's command."""
+    """The text is that of ``fedquorum audit``."""
     row = fedalign.clients[fedalign.clients["weight"] > 0].iloc[-1]
     text = fedalign.explain(int(row["round"]), int(row["client"]))
     assert text.startswith(f"round {row['round']}, client {row['client']} (")
@@ -232,8 +234,8 @@ def test_one_decision_is_explained(fedalign: RunResult) -> None:
         fedalign.explain(6, 0)
 
 
-def test_the_charts_are_the_reports(fedalign: RunResult) -> None:
-    """By name, drawn for a notebook; an unknown name is answered with the known ones."""
+def test_the_charts_are_those_of_the_report(fedalign: RunResult) -> None:
+    """They are drawn for a notebook by name; the error for an unknown name lists the others."""
     assert fedalign.charts[0] == "training"
     figure = fedalign.plot("participation")
     assert figure._repr_png_().startswith(b"\x89PNG")
@@ -244,19 +246,19 @@ def test_the_charts_are_the_reports(fedalign: RunResult) -> None:
         fedalign.plot("loss")
 
 
-def test_a_notebook_shows_facts_and_a_picture(tmp_path: Path) -> None:
-    """Whatever a record has put into them is text, and no markup."""
+def test_a_notebook_shows_facts_and_a_figure(tmp_path: Path) -> None:
+    """The text of records is escaped."""
     make_run(tmp_path / "run", [make_round_line(1)], experiment="<script>alert(1)</script>")
-    shown = RunResult.read(tmp_path / "run")._repr_html_()
-    assert "<img src='data:image/png;base64," in shown
-    assert "<script>" not in shown
-    assert "&lt;script&gt;" in shown
+    page = RunResult.read(tmp_path / "run")._repr_html_()
+    assert "<img src='data:image/png;base64," in page
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
 
 
-def test_a_folder_is_shown_as_seen_from_here(
+def test_a_folder_is_shown_relative_to_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A notebook that is passed on does not tell where its author's files lie."""
+    """A shared notebook does not reveal its author's folders."""
     make_run(tmp_path / "a" / "run", [make_round_line(1)])
     monkeypatch.chdir(tmp_path)
     run = RunResult.read(Path("a/run"))

@@ -1,4 +1,4 @@
-"""The cluster of a run: its address, and how it is divided among workers."""
+"""Test joining the cluster of a run, and dividing it among workers."""
 
 import time
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ GPUS = (Machine(16, 4), Machine(16, 4))
 
 
 @pytest.mark.parametrize(
-    ("machines", "workers", "at_most", "expected"),
+    ("machines", "workers", "max_workers", "expected"),
     [
         (TWO, None, 100, WorkerResources(16, 1)),
-        (TWO, None, 5, WorkerResources(5, 2)),  # with three cores each, two would fit on a machine
+        (TWO, None, 5, WorkerResources(5, 2)),  # with three cores each, only two fit on a machine
         (TWO, 2, 100, WorkerResources(2, 8)),
         (TWO, 3, 100, WorkerResources(3, 4)),
         (TWO, 16, 100, WorkerResources(16, 1)),
@@ -31,36 +31,38 @@ GPUS = (Machine(16, 4), Machine(16, 4))
     ],
 )
 def test_workers_fit_on_the_machines(
-    machines: Sequence[Machine], workers: int | None, at_most: int, expected: WorkerResources
+    machines: Sequence[Machine], workers: int | None, max_workers: int, expected: WorkerResources
 ) -> None:
-    """One GPU each where there are any; no worker has its cores on two machines."""
-    assert divide_cluster(machines, workers, max_workers=at_most, gpus_wanted=True) == expected
+    """Each worker has one GPU if there are any, and all its cores on one machine."""
+    assert divide_cluster(machines, workers, max_workers=max_workers, gpus_wanted=True) == expected
 
 
 def test_clients_that_stay_on_the_cpu_need_no_gpu() -> None:
-    """With ``client.device=cpu`` the cores are divided."""
+    """With ``client.device=cpu``, only the cores are divided."""
     assert divide_cluster(GPUS, None, max_workers=100, gpus_wanted=False) == WorkerResources(32, 1)
 
 
 @pytest.mark.parametrize(
-    ("machines", "workers", "told"),
+    ("machines", "workers", "message"),
     [
         (TWO, 17, "a whole number from 1 to 16, the cores of the cluster, got 17"),
         (GPUS, 9, "a whole number from 1 to 8, the GPUs of the cluster, got 9"),
         ((Machine(0),), None, "a whole number from 1 to 0, the cores of the cluster, got None"),
     ],
 )
-def test_more_workers_than_the_cluster_has_room_for(
-    machines: Sequence[Machine], workers: int | None, told: str
+def test_more_workers_than_the_cluster_can_host_are_refused(
+    machines: Sequence[Machine], workers: int | None, message: str
 ) -> None:
-    """They would wait for ever."""
-    with pytest.raises(SettingsError, match=f"engine.workers must be null or {told}"):
+    """They would wait forever."""
+    with pytest.raises(SettingsError, match=f"engine.workers must be null or {message}"):
         divide_cluster(machines, workers, max_workers=100, gpus_wanted=True)
 
 
 @pytest.mark.parametrize("name", ["engine.address", "RAY_ADDRESS"])
-def test_an_address_without_a_cluster(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """One line within seconds, with the address and how to go on."""
+def test_an_address_without_a_cluster_is_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The error is one line within seconds, with the address and the command to type."""
     address = f"127.0.0.1:{find_free_port()}"
     monkeypatch.setenv("RAY_ADDRESS", address)
     given = address if name == "engine.address" else None
@@ -77,8 +79,8 @@ def test_an_address_without_a_cluster(monkeypatch: pytest.MonkeyPatch, name: str
     assert time.monotonic() - started < 5
 
 
-def test_an_address_of_another_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray's client and Ray's words are no addresses of a cluster that is joined."""
+def test_an_address_of_another_form_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An address of Ray's client is not an address of a cluster that can be joined."""
     monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
     with (
         pytest.raises(SettingsError, match=r"^RAY_ADDRESS must be the HOST:PORT .* or local, got"),
@@ -87,21 +89,21 @@ def test_an_address_of_another_form(monkeypatch: pytest.MonkeyPatch) -> None:
         pass
 
 
-def test_a_cluster_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as one of another version of Ray: its words, in one line."""
+def test_a_cluster_that_refuses_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster with another version of Ray raises an error with several lines."""
 
     def refuse(*_: object, **__: object) -> None:
         raise RuntimeError("Version mismatch:\n  Ray: 1.0\n")
 
     monkeypatch.setattr(cluster, "check_ray_address", lambda *_: None)
     monkeypatch.setattr(ray, "init", refuse)
-    told = r"^the Ray cluster at head:1 cannot be joined: Version mismatch: Ray: 1.0 \(this machine"
-    with pytest.raises(RunError, match=told), join_cluster("head:1"):
+    message = r"^the Ray cluster at head:1 cannot be joined: Version mismatch: Ray: 1.0 \(this mach"
+    with pytest.raises(RunError, match=message), join_cluster("head:1"):
         pass
 
 
-def test_a_cluster_in_use_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that has joined one itself goes on in it, and stays in it."""
+def test_a_joined_cluster_is_neither_joined_again_nor_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has joined a cluster stays in it."""
     calls: list[str] = []
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
     monkeypatch.setattr(ray, "init", lambda *_, **__: calls.append("init"))

@@ -1,4 +1,4 @@
-"""What a job of a sweep gets of a cluster; the tasks themselves are in tests/integration."""
+"""Test the resources of a sweep's jobs on Ray; tests/integration runs the tasks."""
 
 import re
 from pathlib import Path
@@ -26,13 +26,15 @@ SMALL, LARGE = Machine(2), Machine(8, 1)
         (1, [LARGE], Machine(2, 1)),
     ],
 )
-def test_one_gpu_a_job(gpus: int | None, machines: list[Machine], expected: Machine) -> None:
-    """Where there is one, unless the user says otherwise."""
+def test_a_job_has_one_gpu_by_default(
+    gpus: int | None, machines: list[Machine], expected: Machine
+) -> None:
+    """It has none if no machine has one, or if the settings give another number."""
     assert JobResources(2, gpus).resolve(machines) == expected
 
 
 @pytest.mark.parametrize(
-    ("cores", "gpus", "told"),
+    ("cores", "gpus", "message"),
     [
         (0, None, "hydra.launcher.cores must be a whole number >= 1, got 0"),
         (1.5, None, "hydra.launcher.cores must be a whole number >= 1, got 1.5"),
@@ -41,32 +43,32 @@ def test_one_gpu_a_job(gpus: int | None, machines: list[Machine], expected: Mach
         (1, "all", "hydra.launcher.gpus must be null or a whole number >= 0, got all"),
     ],
 )
-def test_resources_that_cannot_be(cores: int, gpus: int | None, told: str) -> None:
-    """One line that names the setting."""
-    with pytest.raises(SettingsError, match=f"^{re.escape(told)}$"):
+def test_invalid_resources_are_refused(cores: int, gpus: int | None, message: str) -> None:
+    """The error is one line with the setting."""
+    with pytest.raises(SettingsError, match=f"^{re.escape(message)}$"):
         JobResources(cores, gpus)
 
 
 @pytest.mark.parametrize(("cores", "gpus"), [(9, 0), (1, 2), (4, 1)])
-def test_more_than_any_machine_has(cores: int, gpus: int) -> None:
-    """Ray would wait for ever."""
-    told = (
+def test_resources_that_no_machine_has_are_refused(cores: int, gpus: int) -> None:
+    """Ray would wait forever."""
+    message = (
         rf"must be what one machine .*, got {cores} and {gpus}: its machines have 8 and 0, 2 and 1$"
     )
-    with pytest.raises(SettingsError, match=told):
+    with pytest.raises(SettingsError, match=message):
         JobResources(cores, gpus).resolve([Machine(8), Machine(2, 1)])
 
 
-def sweep_of(code: dict[str, str | None], directory: Path) -> HydraSweep:
+def make_sweep(code: dict[str, str | None], directory: Path) -> HydraSweep:
     config = OmegaConf.create()
-    context = cast("HydraContext", None)  # it gets no further
+    context = cast("HydraContext", None)  # the job fails before it is used
     return HydraSweep(context, lambda _: None, config, Singleton.get_state(), code, str(directory))
 
 
-def test_a_process_that_cannot_run_jobs(tmp_path: Path) -> None:
-    """With other code, or without the folder that relative paths begin at."""
+def test_a_process_with_other_code_or_without_the_folder_runs_no_job(tmp_path: Path) -> None:
+    """Relative paths need the sweep's working directory."""
     other = {**collect_code_facts(), "torch": "1.0"}
     with pytest.raises(RunError, match=r"^all workers must have the code .* torch is \S+ on"):
-        run_sweep_job(sweep_of(other, tmp_path), [], 0)
+        run_sweep_job(make_sweep(other, tmp_path), [], 0)
     with pytest.raises(RunError, match=r"^all machines must have the sweep's working directory: "):
-        run_sweep_job(sweep_of(collect_code_facts(), tmp_path / "missing"), [], 0)
+        run_sweep_job(make_sweep(collect_code_facts(), tmp_path / "missing"), [], 0)

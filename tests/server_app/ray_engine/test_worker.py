@@ -1,4 +1,4 @@
-"""What a worker does, without Ray around it."""
+"""Test a worker without Ray."""
 
 from dataclasses import replace
 from typing import Any
@@ -18,8 +18,8 @@ from server_app.ray_engine import worker
 from server_app.ray_engine.worker import SharedData, Worker, WorkerConfig, pack, unpack
 
 
-def summing_app() -> ClientApp:
-    """Return an app that adds up the arrays of its messages, and remembers how many there were."""
+def make_summing_app() -> ClientApp:
+    """Return an app that sums the arrays of its messages, and counts the messages."""
     app = ClientApp()
 
     @app.train()
@@ -33,63 +33,65 @@ def summing_app() -> ClientApp:
     return app
 
 
-HOSTING = WorkerConfig(summing_app(), {}, num_nodes=4, device="cpu", code=collect_code_facts())
+CONFIG = WorkerConfig(make_summing_app(), {}, num_nodes=4, device="cpu", code=collect_code_facts())
 
 
 @pytest.fixture
 def ray_worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
-    """Return a worker with one thread, as Ray makes it."""
+    """Return a worker with one thread, as Ray creates it."""
     monkeypatch.setattr(worker, "register_serializer", lambda *_, **__: None)
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
     return Worker(1)
 
 
 def make_bare_message(node: int) -> tuple[Message, ArrayRecord]:
-    """Return a message without its arrays, and those."""
+    """Return a message without its arrays, and the arrays."""
     content = RecordDict({"config": ConfigRecord({"x": 1})})
     arrays = encode_arrays({"a": np.arange(3.0), "b": np.ones(3)})
     return Message(content, node, MessageType.TRAIN), arrays
 
 
-def test_it_answers_for_its_nodes(ray_worker: Worker) -> None:
-    """Arrays that come beside a message are part of it; the states are those of its nodes."""
-    assert ray_worker.host(HOSTING, (2, 4), {}) == "cpu"
+def test_a_worker_handles_the_messages_of_its_nodes(ray_worker: Worker) -> None:
+    """Separately passed arrays are part of a message, and its states are those of its nodes."""
+    assert ray_worker.host(CONFIG, (2, 4), {}) == "cpu"
     for node in (2, 4, 4):
         message, arrays = make_bare_message(node)
         reply = ray_worker.handle(message, ["arrays"], arrays)
-        found = decode_arrays(reply.content.array_records["arrays"])["sum"]
-        assert found.tolist() == [1.0 + node, 2.0 + node, 3.0 + node]
+        total = decode_arrays(reply.content.array_records["arrays"])["sum"]
+        assert total.tolist() == [1.0 + node, 2.0 + node, 3.0 + node]
         assert reply.metadata.src_node_id == node
     states = ray_worker.get_states()
     assert set(states) == {"2", "4"}
-    again = Worker(1)
-    again.host(HOSTING, (2, 4), states)
-    assert {node: state.tobytes() for node, state in again.get_states().items()} == {
+    restored = Worker(1)
+    restored.host(CONFIG, (2, 4), states)
+    assert {node: state.tobytes() for node, state in restored.get_states().items()} == {
         node: state.tobytes() for node, state in states.items()
     }
-    again.restore({"2": states["4"]})
-    assert again.get_states()["2"].tobytes() == states["4"].tobytes()
+    restored.restore({"2": states["4"]})
+    assert restored.get_states()["2"].tobytes() == states["4"].tobytes()
 
 
 def test_other_code_is_refused(ray_worker: Worker) -> None:
-    """In one line, with both versions and the machine."""
+    """The error is one line with both versions and the machine."""
     code = {**collect_code_facts(), "torch": "1.0"}
-    told = r"^all workers must have the code of the run's process: torch is \S+ on \S+, and 1\.0 th"
-    with pytest.raises(RunError, match=told):
-        ray_worker.host(replace(HOSTING, code=code), (1,), {})
+    message = (
+        r"^all workers must have the code of the run's process: torch is \S+ on \S+, and 1\.0 th"
+    )
+    with pytest.raises(RunError, match=message):
+        ray_worker.host(replace(CONFIG, code=code), (1,), {})
 
 
-def test_handed_data_is_not_read(ray_worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``load_data`` returns what the worker was given."""
+def test_shared_data_is_not_read_again(ray_worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``load_data`` returns the data in the worker's config."""
     settings = compose_settings("", "data.num_clients=3 data.num_priority=1").settings
     monkeypatch.setattr("client_app.data.load._last", {})
     data: Any = object()
-    ray_worker.host(replace(HOSTING, data=SharedData(settings.data, settings.seed, data)), (1,), {})
+    ray_worker.host(replace(CONFIG, data=SharedData(settings.data, settings.seed, data)), (1,), {})
     assert load_data(settings.data, settings.seed) is data
 
 
-def test_arrays_are_handed_over_without_copies() -> None:
-    """The bytes are those of the array itself, on both sides; all of it is read as before."""
+def test_arrays_are_sent_without_copies() -> None:
+    """Both sides use the bytes of the array itself, and read the same values."""
     record = encode_arrays({"w": np.arange(6, dtype=np.float32).reshape(2, 3), "s": np.array(2)})
     arrived = ArrayRecord()
     for name, array in record.items():
@@ -104,14 +106,14 @@ def test_arrays_are_handed_over_without_copies() -> None:
         assert np.array_equal(arrived[name].numpy(), record[name].numpy())
 
 
-def test_foreign_arrays_arrive_as_they_are() -> None:
-    """Also those of Flower's constructor, and those without a number."""
-    for numbers in (np.zeros((0, 3)), np.asfortranarray(np.arange(6.0).reshape(2, 3))):
-        array = Array(numbers)
+def test_any_flower_array_arrives_unchanged() -> None:
+    """Arrays in Fortran order and empty arrays arrive unchanged, too."""
+    for values in (np.zeros((0, 3)), np.asfortranarray(np.arange(6.0).reshape(2, 3))):
+        array = Array(values)
         arrived = unpack(pack(array))
         assert (arrived.dtype, arrived.shape, arrived.stype) == (
             array.dtype,
             array.shape,
             array.stype,
         )
-        assert np.array_equal(arrived.numpy(), numbers)
+        assert np.array_equal(arrived.numpy(), values)
