@@ -60,7 +60,7 @@ class BoundTerms:
     Parameters
     ----------
     run : Run
-        The run whose gate is judged.
+        The run whose gate is evaluated.
     optimum : Run
         The run whose last model stands for w*.
     theta : float
@@ -72,7 +72,7 @@ class BoundTerms:
     gamma : mapping of int to float
         Gamma_k >= 0 in nats, of every non-priority client.
     admitted_rounds : mapping of int to int
-        In how many rounds each non-priority client had a weight; none is left out.
+        The number of rounds in which a non-priority client had a weight, by client; only positive.
     """
 
     run: Run
@@ -85,28 +85,28 @@ class BoundTerms:
 
 
 def compute_bound_terms(runs: Iterable[Run]) -> tuple[BoundTerms, ...]:
-    """Return the terms of every completed run that has a local-only run beside it.
+    """Return the terms of every completed run with a local-only run in its group.
 
-    Runs belong together if experiment, seed, data and model agree. Runs without a gate's
+    Runs form a group if experiment, seed, data and model agree. Runs without a gate's
     theta_T, and the local-only runs themselves, have no terms.
 
     Raises
     ------
     DataError
-        If the data of the runs is not here.
+        If the data of the runs is missing.
     RunError
-        If the settings of a run no longer compose to what they were, or a record is damaged.
+        If the settings of a run no longer compose to the recorded ones, or a record is damaged.
     """
     return tuple(terms for same in group_comparable_runs(runs) for terms in _compute_terms(same))
 
 
 def group_comparable_runs(runs: Iterable[Run]) -> tuple[tuple[Run, ...], ...]:
-    """Return the completed runs whose terms follow from each other."""
-    together: dict[str, list[Run]] = defaultdict(list)
+    """Group the completed runs that agree in experiment, seed, data and model."""
+    groups: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         if run.status == "completed":
-            together[_build_group_key(run)].append(run)
-    return tuple(map(tuple, together.values()))
+            groups[_build_group_key(run)].append(run)
+    return tuple(map(tuple, groups.values()))
 
 
 def _build_group_key(run: Run) -> str:
@@ -116,23 +116,23 @@ def _build_group_key(run: Run) -> str:
 
 
 def _compute_terms(runs: Sequence[Run]) -> Iterable[BoundTerms]:
-    alone = [run for run in runs if is_local_only(run.strategy)]
+    local_only_runs = [run for run in runs if is_local_only(run.strategy)]
     aggregating = [run for run in runs if not is_local_only(run.strategy)]
-    if not alone or not aggregating:
+    if not local_only_runs or not aggregating:
         return
     data, settings = reload_data(runs[0])
-    measured = {run.directory: evaluate_training_losses(run, settings, data) for run in aggregating}
+    losses = {run.directory: evaluate_training_losses(run, settings, data) for run in aggregating}
     population = build_population(settings, data)
     counts = {
         k: population.get_priority_weight(k) * len(data.get_client(k).y_train)
         for k in population.priority
     }
     optimum = min(
-        aggregating, key=lambda run: sum(n * measured[run.directory][k] for k, n in counts.items())
+        aggregating, key=lambda run: sum(n * losses[run.directory][k] for k, n in counts.items())
     )
-    at_optimum = measured[optimum.directory]
+    at_optimum = losses[optimum.directory]
     others = (k for k in range(data.num_clients) if k not in population.priority)
-    gamma = compute_optimality_gaps(at_optimum, find_lowest_losses(alone), others)
+    gamma = compute_optimality_gaps(at_optimum, find_lowest_losses(local_only_runs), others)
     for run in aggregating:
         theta = compute_theta_terms(run)
         if theta is not None:
@@ -159,7 +159,7 @@ def compute_rho(weights: Mapping[Id, float], gamma: Mapping[Id, float], rounds: 
 
 
 def compute_theta_terms(run: Run) -> tuple[float, float] | None:
-    """Return theta_T as the mean over rounds and by eq. 7; None of a run that knows no A."""
+    """Return theta_T as the mean over rounds and by eq. 7, or None for a run without A."""
     thetas = [record.theta for record in run.rounds if record.theta is not None]
     if not thetas:
         return None
@@ -167,7 +167,7 @@ def compute_theta_terms(run: Run) -> tuple[float, float] | None:
 
 
 def compute_theta_of_iterations(thetas: Sequence[float], steps: int) -> float:
-    """Return theta_T by eq. 7, of the rounds' 1 / (1 + A), each of ``steps`` local iterations.
+    """Return theta_T by eq. 7 from each round's 1 / (1 + A) and its number of local iterations.
 
     The sum begins with iteration 1, so the first round counts one iteration less. A single
     iteration has no sum: NaN.
@@ -178,7 +178,7 @@ def compute_theta_of_iterations(thetas: Sequence[float], steps: int) -> float:
 
 
 def _get_local_steps(run: Run) -> int:
-    """Return E, in local steps, or in epochs where a round is made of these."""
+    """Return E in local steps, or in epochs if rounds are counted in epochs."""
     steps = run.settings.get("client.local_steps")
     return int(steps or run.settings["client.local_epochs"])
 
@@ -186,16 +186,16 @@ def _get_local_steps(run: Run) -> int:
 def evaluate_training_losses(run: Run, settings: Settings, data: FederatedData) -> dict[int, float]:
     """Return F_k of a run's last model for every client."""
     model = load_trained_model(run, settings, data)
-    everyone = range(data.num_clients)
-    examples = Examples(data.get_pooled_split("train", everyone), torch.device("cpu"))
-    measurements = CachedEvaluator(model, {"train": examples}, build_task(settings, data))
+    all_clients = range(data.num_clients)
+    examples = Examples(data.get_pooled_split("train", all_clients), torch.device("cpu"))
+    evaluator = CachedEvaluator(model, {"train": examples}, build_task(settings, data))
     arrays = [tensor.numpy() for tensor in model.state_dict().values()]
-    measurements.prepare(arrays, "train", everyone)
-    return {k: measurements.evaluate(arrays, "train", k).loss for k in everyone}
+    evaluator.prepare(arrays, "train", all_clients)
+    return {k: evaluator.evaluate(arrays, "train", k).loss for k in all_clients}
 
 
 def find_lowest_losses(runs: Iterable[Run]) -> dict[int, float]:
-    """Return the lowest F_k that each client measured before it trained in any round."""
+    """Return each client's lowest F_k before training, over all rounds."""
     lowest: dict[int, float] = {}
     for run in runs:
         table = read_dataset(run.directory / "clients", ["client", "loss"])
@@ -206,7 +206,7 @@ def find_lowest_losses(runs: Iterable[Run]) -> dict[int, float]:
 
 
 def read_non_priority_weights(run: Run) -> tuple[dict[int, float], dict[int, int]]:
-    """Return each non-priority client's weights summed over rounds, and in how many it had one."""
+    """Return each non-priority client's summed weight and its number of rounds with a weight."""
     weights: dict[int, float] = defaultdict(float)
     admitted: dict[int, int] = defaultdict(int)
     table = read_dataset(run.directory / "clients", ["client", "priority", "weight"])
@@ -218,7 +218,7 @@ def read_non_priority_weights(run: Run) -> tuple[dict[int, float], dict[int, int
 
 
 def build_bound_table(terms: Sequence[BoundTerms]) -> Table:
-    """Return one row per run: what the gate let in, and what it costs in the bound."""
+    """Build the table of bound terms, one row per run."""
     table = Table(
         title="Terms of FedALIGN's bound (rho_T in units of 2 L / mu, nats)", title_justify="left"
     )

@@ -1,4 +1,4 @@
-"""What the charts of an experiment share: methods with their styles, curves, published numbers."""
+"""Build what all charts share: plotted methods, curves over rounds, published results."""
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ from server_app.report.tables import METRIC_NAMES
 
 @dataclass(frozen=True)
 class PlottedMethod:
-    """A group as the charts show it: its name in legends, and its place among the styles."""
+    """A group with its legend name and the index of its style."""
 
     group: Group
     label: str
@@ -39,7 +39,7 @@ class PlottedMethod:
 
 
 def select_plotted_methods(groups: Sequence[Group]) -> tuple[PlottedMethod, ...]:
-    """Return the groups that have rounds; what is not completed is said in the name."""
+    """Return the groups that have rounds; the label names an incomplete status."""
     return tuple(
         PlottedMethod(group, abbreviate_name(group.title_with_status), i)
         for i, group in enumerate(group for group in groups if group.counted_runs)
@@ -47,24 +47,24 @@ def select_plotted_methods(groups: Sequence[Group]) -> tuple[PlottedMethod, ...]
 
 
 def select_tested_groups(methods: Sequence[PlottedMethod]) -> tuple[str, ...]:
-    """Return whose test parts are drawn: priority and the others, or all if all have priority.
+    """Return the client groups to draw: priority and non-priority, or all if all have priority.
 
-    Clients that never train come last.
+    Held-out clients come last.
     """
-    measured = {
+    tested = {
         name
         for name in (*TEST_GROUPS, UNSEEN_GROUP)
         for method in methods
         for run in method.group.counted_runs
         if any(is_tested(record, name) for record in run.rounds)
     }
-    apart = "non_priority" in measured or "all" not in measured
-    drawn = (*(("priority", "non_priority") if apart else ("all",)), UNSEEN_GROUP)
-    return tuple(name for name in drawn if name in measured)
+    is_split = "non_priority" in tested or "all" not in tested
+    names = (*(("priority", "non_priority") if is_split else ("all",)), UNSEEN_GROUP)
+    return tuple(name for name in names if name in tested)
 
 
 def name_tested_models(methods: Sequence[PlottedMethod]) -> Mapping[str, str]:
-    """Return the groups of ``select_tested_groups``, and the mean model if there is one, with names."""
+    """Return display names of the tested groups, and of the mean model if it was tested."""
     names = {clients: format_group_label(clients) for clients in select_tested_groups(methods)}
     runs = [run for method in methods for run in method.group.counted_runs]
     if any(record.test and MEAN_GROUP in record.test for run in runs for record in run.rounds):
@@ -73,11 +73,11 @@ def name_tested_models(methods: Sequence[PlottedMethod]) -> Mapping[str, str]:
 
 
 def get_metric_bounds(metrics: Collection[str]) -> tuple[float, float]:
-    """Return the least and the greatest value of clients' metrics, as they are drawn."""
-    known = [get_metric(metric) for metric in metrics]
-    if any(metric.low < 0 for metric in known):
+    """Return the lowest and highest possible displayed value of these metrics."""
+    specs = [get_metric(metric) for metric in metrics]
+    if any(spec.low < 0 for spec in specs):
         return NO_BOUNDS
-    return PERCENT_BOUNDS if all(metric.is_fraction for metric in known) else POSITIVE_BOUNDS
+    return PERCENT_BOUNDS if all(spec.is_fraction for spec in specs) else POSITIVE_BOUNDS
 
 
 def build_round_panel(
@@ -90,19 +90,19 @@ def build_round_panel(
     log: str = "",
     bounds: tuple[float, float] = POSITIVE_BOUNDS,
 ) -> Panel | None:
-    """Return a panel with the mean over seeds and its band, None where nothing was measured.
+    """Build a panel with the mean over seeds and its band, or None if no seed has a value.
 
-    ``value`` reads a number from a round, None or NaN where there is none; ``bounds`` are the
-    least and the greatest that there can be.
+    ``value`` reads a number from a round and returns None or NaN for a missing one; ``bounds``
+    are its lowest and highest possible value.
     """
 
-    def number(record: RoundRecord) -> float:
+    def get_number(record: RoundRecord) -> float:
         found = value(record)
         return math.nan if found is None else found
 
     lines = []
     for method in methods:
-        curve = method.group.compute_curve(number)
+        curve = method.group.compute_curve(get_number)
         if not curve.rounds:
             continue
         mean = np.array([statistic.mean for statistic in curve.statistics])
@@ -117,7 +117,7 @@ def build_round_panel(
 def find_published(
     methods: Sequence[PlottedMethod],
 ) -> Iterator[tuple[PlottedMethod, PublishedResult]]:
-    """Yield what the papers report of each method."""
+    """Yield the results that papers report for each method."""
     for method in methods:
         for one in find_published_results(method.group.experiment, method.first_run.settings):
             yield method, one
@@ -125,30 +125,30 @@ def find_published(
 
 def format_metric_label(metric: str) -> str:
     """Return a test metric with its unit, for an axis."""
-    known = get_metric(metric)
-    unit = ", unit of the target" if known.is_regression and known.low == 0.0 else ""
+    spec = get_metric(metric)
+    unit = ", unit of the target" if spec.is_regression and spec.low == 0.0 else ""
     return f"test {METRIC_NAMES[metric]}{unit}"
 
 
 def format_loss_label(methods: Sequence[PlottedMethod], loss: str) -> str:
-    """Return a loss with its unit: of predicted numbers it is their squared error."""
-    numbers = any(method.group.is_regression for method in methods)
-    return f"{loss}, {'squared error' if numbers else 'nats'}"
+    """Return a loss with its unit: squared error for regression, nats otherwise."""
+    is_regression = any(method.group.is_regression for method in methods)
+    return f"{loss}, {'squared error' if is_regression else 'nats'}"
 
 
 def format_group_label(clients: str) -> str:
-    """Return a group of ``TEST_GROUPS`` in words, such as "priority clients"."""
+    """Return the display name of a client group, such as "priority clients"."""
     return f"{clients.replace('_', '-')} clients"
 
 
 def format_sources(methods: Sequence[PlottedMethod], values: str) -> str:
-    """Return a sentence that names the papers, empty where there is nothing published."""
+    """Return a sentence that names the papers, or an empty text without published results."""
     found = sorted({one.source for _, one in find_published(methods)})
     return f" Dotted: published {values}, {'; '.join(found)}." if found else ""
 
 
 def read_run_columns(run: Run, folder: str, names: Sequence[str]) -> dict[str, ColumnArray]:
-    """Return columns of a run's table, null as NaN, booleans and whole numbers as floats.
+    """Read columns of a run's table, with null as NaN and booleans and integers as floats.
 
     Columns that the table lacks are left out; without the table there are none.
 
@@ -171,7 +171,7 @@ def read_run_columns(run: Run, folder: str, names: Sequence[str]) -> dict[str, C
 
 
 def read_participation_rates(run: Run) -> dict[int, float | None]:
-    """Return p_n by client id where the run's simulation knew it; empty without that record.
+    """Return the simulated p_n by client id; empty if the run recorded none.
 
     Raises
     ------

@@ -1,6 +1,6 @@
-"""What a report draws, as plain values: one description, drawn interactively and on paper.
+"""Describe charts as plain values, for both the page and figure files.
 
-``interactive`` makes the page's plots of these, ``figures`` PNG, SVG and PDF.
+``plotly_charts`` draws them on the page, ``matplotlib_charts`` as PNG, SVG and PDF.
 """
 
 import math
@@ -15,21 +15,21 @@ from numpy.typing import NDArray
 
 from server_app.report.label_layout import spread_labels
 
-# Okabe and Ito's colours, told apart with any colour vision; without yellow, too pale on white.
+# Okabe and Ito's colors, distinct in any color vision; without yellow, too pale on white.
 METHOD_COLORS = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#8C564B"),
 )
 NUM_DASHES = 4
 MAX_POINTS = 400
-MAX_MARKED_POINTS = 12  # each is marked: between them nothing was measured
+MAX_MARKED_POINTS = 12  # up to here every point gets a marker
 BAND_OPACITY = 0.18
 EDGE_OPACITY = 0.45
 MAX_BANDS = 3  # more would hide each other
-MAX_BARS = 16  # of all lines of a panel together
-AXIS_PADDING = 0.05  # of an axis, at both ends
-MAX_AXIS_VALUE = 1e200  # that an axis shows: longer by its padding, it can still be computed with
+MAX_BARS = 16  # over all lines of a panel
+AXIS_PADDING = 0.05  # fraction of an axis, at both ends
+MAX_AXIS_VALUE = 1e200  # leaves room to add the padding without overflow
 MAX_NAME_LINES = 3
-STEPS, MOST_TICKS = (1, 2, 5), 8
+TICK_STEPS, MAX_TICKS = (1, 2, 5), 8
 NO_BOUNDS = (-math.inf, math.inf)
 POSITIVE_BOUNDS = (0.0, math.inf)
 FRACTION_BOUNDS = (0.0, 1.0)
@@ -45,17 +45,15 @@ class Line:
     Parameters
     ----------
     label : str
-        The method; lines of one label share legend entry, colour and dash.
+        The method; lines of one label share legend entry, color and dash.
     style : int
-        Which colour and dash, see ``look``.
+        The index of color and dash, see ``get_line_style``.
     x, y : arrays, shape (n,)
-        The points.
     half_width : array, shape (n,), optional
         Half the width of the band around y, or half the length of the bars.
     markers_only : bool
-        Whether there are markers and no line.
     hover_texts : sequence of str, optional
-        What is said of each point, beside its coordinates.
+        A text for each point, shown below its coordinates.
     """
 
     label: str
@@ -69,7 +67,7 @@ class Line:
 
 @dataclass(frozen=True)
 class ReferenceLine:
-    """A horizontal line: a published number, or a method that the swept setting leaves alone."""
+    """A horizontal line: a published number, or a method without the swept setting."""
 
     label: str
     style: int
@@ -79,7 +77,7 @@ class ReferenceLine:
 
 @dataclass(frozen=True)
 class Ticks:
-    """Positions on an axis and what stands there."""
+    """Tick positions on an axis and their labels."""
 
     positions: tuple[float, ...]
     labels: tuple[str, ...]
@@ -89,10 +87,10 @@ class Ticks:
 class Panel:
     """One pair of axes.
 
-    ``log_axes`` names the axes with a logarithmic scale ("", "y" or "xy"), ``has_diagonal`` whether y = x
-    is drawn; ``shaded_ranges`` are ranges of x. ``bounds`` are the least and the greatest value that y
-    can have: bands end there. With ``has_bars`` every point has its spread as a bar, with ``has_line_names``
-    lines have their names at their ends.
+    ``log_axes`` names the axes with a logarithmic scale ("", "y" or "xy"); ``has_diagonal`` adds
+    the line y = x; ``shaded_ranges`` are ranges of x. ``bounds`` are the lowest and highest
+    possible y: bands end there. ``has_bars`` draws the spread of every point as a bar,
+    ``has_line_names`` writes names at the ends of lines.
     """
 
     title: str
@@ -113,7 +111,7 @@ class Panel:
 class LineChart:
     """Panels side by side with one legend.
 
-    ``name`` is a file name without ending, ``note`` what a reader has to know.
+    ``name`` is a file name without its extension, ``note`` the caption.
     """
 
     name: str
@@ -123,7 +121,7 @@ class LineChart:
 
     @property
     def styles(self) -> dict[str, int]:
-        """The style of each label, as the legend has them."""
+        """The style of each label, in the legend's order."""
         lines = {line.label: line.style for panel in self.panels for line in panel.lines}
         levels = {
             level.label: level.style for panel in self.panels for level in panel.reference_lines
@@ -133,10 +131,10 @@ class LineChart:
 
 @dataclass(frozen=True)
 class GridLayer:
-    """One table of numbers to colour: rows by columns, shape (len(rows), len(columns)).
+    """One grid of numbers to color, shape (len(rows), len(columns)).
 
-    ``divider`` is how many rows there are before a line that divides them, 0 for none.
-    ``is_subsampled`` says that rows or columns are left out.
+    ``divider`` is the number of rows above the dividing line, 0 for no line.
+    ``is_subsampled`` marks a layer with omitted rows or columns.
     """
 
     label: str
@@ -149,10 +147,10 @@ class GridLayer:
 
 @dataclass(frozen=True)
 class GridChart:
-    """Coloured tables, of which one is shown at a time on the page.
+    """Colored grids; the page shows one layer at a time.
 
-    ``categories`` names the values 0, 1, ... and their colours where they are no numbers;
-    ``annotate`` puts each value into its cell.
+    ``categories`` holds a name and a color for each of the codes 0, 1, ... of categorical values;
+    ``annotate`` writes each value into its cell.
     """
 
     name: str
@@ -173,7 +171,7 @@ Chart = LineChart | GridChart
 class EndLabel:
     """A line's name at its end.
 
-    ``text_lines`` is what is written, in lines, ``position`` the middle as a share of the axis's length.
+    ``position`` is the label's middle as a fraction of the axis's length.
     """
 
     label: str
@@ -183,9 +181,9 @@ class EndLabel:
 
 
 def get_line_style(style: int) -> tuple[str, int]:
-    """Return the colour and the number of the dash of a style.
+    """Return the color and the dash index of a style.
 
-    Neighbours differ in both, so that grey print tells them apart; 32 styles are different.
+    Adjacent styles differ in both, to stay distinct in gray print; 32 styles are distinct.
     """
     return METHOD_COLORS[style % len(METHOD_COLORS)], (
         style + style // len(METHOD_COLORS)
@@ -193,13 +191,13 @@ def get_line_style(style: int) -> tuple[str, int]:
 
 
 def has_bands(panel: Panel) -> bool:
-    """Say whether spreads are bands: of few lines. Otherwise they are bars at some points."""
+    """Return whether spreads are drawn as bands, for few lines, instead of bars at some points."""
     spreads = sum(line.half_width is not None for line in panel.lines)
     return not panel.has_bars and spreads <= MAX_BANDS
 
 
 def select_bar_points(panel: Panel, line: Line) -> NDArray[np.int64]:
-    """Return at which points of a line its spread is a bar; no two lines have them together."""
+    """Return the indices of a line's points with a bar; no two lines share one."""
     if line.half_width is None or has_bands(panel):
         return np.zeros(0, dtype=np.int64)
     if panel.has_bars:
@@ -207,7 +205,7 @@ def select_bar_points(panel: Panel, line: Line) -> NDArray[np.int64]:
     rivals = [other for other in panel.lines if other.half_width is not None]
     count = max(1, min(len(line.x), MAX_BARS) // len(rivals))
     step = len(line.x) / count
-    rank = next(place for place, other in enumerate(rivals) if other is line)
+    rank = next(index for index, other in enumerate(rivals) if other is line)
     first = (rank + 0.5) / len(rivals) * step
     return np.unique(np.floor(first + step * np.arange(count)).astype(np.int64))
 
@@ -215,7 +213,7 @@ def select_bar_points(panel: Panel, line: Line) -> NDArray[np.int64]:
 def compute_band(line: Line, panel: Panel) -> tuple[FloatArray, FloatArray]:
     """Return y - spread and y + spread, within the panel's bounds.
 
-    A logarithmic scale has no place for 0: there a band ends at half of the panel's lowest y.
+    A logarithmic scale cannot show 0: there a band ends at half of the panel's lowest positive y.
     """
     spread = np.zeros_like(line.y) if line.half_width is None else line.half_width
     low, high = panel.bounds
@@ -228,17 +226,14 @@ def compute_band(line: Line, panel: Panel) -> tuple[FloatArray, FloatArray]:
 
 
 def compute_y_limits(panel: Panel) -> tuple[float, float]:
-    """Return the ends of the y axis: all that is drawn, and a little more.
-
-    On a logarithmic scale they are exponents of 10.
-    """
+    """Return the limits of the y axis, padded; exponents of 10 on a logarithmic scale."""
     drawn = [
         np.array([level.y for level in panel.reference_lines]),
         *(line.y for line in panel.lines),
     ]
     for line in panel.lines:
-        places = slice(None) if has_bands(panel) else select_bar_points(panel, line)
-        drawn += [end[places] for end in compute_band(line, panel)]
+        indices = slice(None) if has_bands(panel) else select_bar_points(panel, line)
+        drawn += [end[indices] for end in compute_band(line, panel)]
     values = np.concatenate(drawn)
     values = np.clip(values[np.isfinite(values)], -MAX_AXIS_VALUE, MAX_AXIS_VALUE)
     if "y" in panel.log_axes:
@@ -251,13 +246,13 @@ def compute_y_limits(panel: Panel) -> tuple[float, float]:
 def compute_log_ticks(low: float, high: float) -> list[float]:
     """Return the ticks of a logarithmic axis between two exponents of 10.
 
-    They are at 1, 2 and 5, or at powers of 10 where these would be many.
+    They are at 1, 2 and 5, or at powers of 10 only if more than ``MAX_TICKS`` would result.
     """
     powers = range(math.floor(low), math.ceil(high) + 1)
-    for steps in (STEPS, STEPS[:1]):
+    for steps in (TICK_STEPS, TICK_STEPS[:1]):
         ticks = [step * 10.0**power for power in powers for step in steps]
         ticks = [tick for tick in ticks if tick > 0 and low <= math.log10(tick) <= high]
-        if len(ticks) <= MOST_TICKS:
+        if len(ticks) <= MAX_TICKS:
             break
     return ticks
 
@@ -265,18 +260,17 @@ def compute_log_ticks(low: float, high: float) -> list[float]:
 def place_end_labels(
     chart: LineChart, panel: Panel, *, line_letters: int, height_in_lines: float
 ) -> list[EndLabel]:
-    """Return the names at the ends of a panel's lines, none where they do not fit.
+    """Return the names at the ends of a panel's lines, or none if they do not fit.
 
-    What all names of the chart begin with is left out.
+    The common prefix of all names of the chart is omitted.
 
     Parameters
     ----------
     chart, panel : LineChart, Panel
-        What is drawn.
     line_letters : int
-        How many letters have room in a line of a name.
+        The maximum number of letters in a line of a name.
     height_in_lines : float
-        How many lines of text are as high as the axis.
+        The axis's height in lines of text.
     """
     if not panel.has_line_names:
         return []
@@ -285,16 +279,16 @@ def place_end_labels(
     ends = {level.label: (level.style, level.y) for level in panel.reference_lines} | {
         line.label: (line.style, float(line.y[-1])) for line in panel.lines
     }
-    for most in (MAX_NAME_LINES, 1):
-        texts = [_wrap_lines(short[label], line_letters, most) for label in ends]
+    for max_lines in (MAX_NAME_LINES, 1):
+        texts = [_wrap_lines(short[label], line_letters, max_lines) for label in ends]
         if sum(map(len, texts)) <= height_in_lines:
             break
     else:
         return []
     log = "y" in panel.log_axes
     values = [(math.log10(y) if y > 0 else low) if log else y for _, y in ends.values()]
-    places = [height_in_lines * (value - low) / (high - low) for value in values]
-    middles = spread_labels(places, [float(len(text)) for text in texts], 0.0, height_in_lines)
+    positions = [height_in_lines * (value - low) / (high - low) for value in values]
+    middles = spread_labels(positions, [float(len(text)) for text in texts], 0.0, height_in_lines)
     return [
         EndLabel(label, style, text, middle / height_in_lines)
         for (label, (style, _)), text, middle in zip(ends.items(), texts, middles, strict=True)
@@ -306,7 +300,7 @@ def _wrap_lines(text: str, width: int, max_lines: int) -> tuple[str, ...]:
 
 
 def _trim_common_prefix(labels: Sequence[str]) -> dict[str, str]:
-    """Return the labels without the parts, divided by commas, that all of them begin with."""
+    """Return the labels without their common first parts, which commas separate."""
     parts = [label.split(", ") for label in labels]
     shared = 0
     while len({tuple(one[: shared + 1]) for one in parts}) == 1 and all(
@@ -317,9 +311,9 @@ def _trim_common_prefix(labels: Sequence[str]) -> dict[str, str]:
 
 
 def sample_indices(count: int, max_count: int = MAX_POINTS) -> NDArray[np.int64]:
-    """Return at most ``max_count`` + 1 places of ``count``, evenly spaced, with the first and last."""
+    """Return at most ``max_count`` + 1 evenly spaced indices below ``count``, with both ends."""
     step = max(1, -(-count // max_count))
-    places = np.arange(0, count, step)
-    if count and places[-1] != count - 1:
-        places = np.append(places, count - 1)
-    return places
+    indices = np.arange(0, count, step)
+    if count and indices[-1] != count - 1:
+        indices = np.append(indices, count - 1)
+    return indices

@@ -1,4 +1,4 @@
-"""Charts of the clients: their metrics, who took part, mixing coefficients, omega."""
+"""Build charts of the clients: metrics, participation, mixing coefficients and omega."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -37,9 +37,9 @@ from server_app.report.chart_spec import (
 )
 from server_app.report.methods import has_known_rates
 
-# Told apart with any colour vision, and by their lightness in print.
+# Distinct in any color vision, and by lightness in print.
 STATUS_COLORS = (
-    ("not asked", "#FFFFFF"),
+    ("not selected", "#FFFFFF"),
     ("trained", "#0072B2"),
     ("declined", "#F0E442"),
     ("unavailable", "#C8C8C8"),
@@ -60,7 +60,7 @@ MAX_LABEL_LENGTH = 80
 
 
 def build_distribution_chart(methods: Sequence[PlottedMethod]) -> LineChart | None:
-    """Return the clients' own test metrics in ascending order, worst and best tenth shaded."""
+    """Build the chart of sorted client test metrics, with the worst and best tenth shaded."""
     metrics = {method.group.metric for method in methods}
     bounds = get_metric_bounds(metrics)
     label = format_metric_label(metrics.pop()) if len(metrics) == 1 else "test metric as configured"
@@ -78,7 +78,7 @@ def build_distribution_chart(methods: Sequence[PlottedMethod]) -> LineChart | No
                     x_ticks=TENTH_TICKS,
                     shaded_ranges=((0.0, 10.0), (90.0, 100.0)),
                     bounds=bounds,
-                    has_line_names=False,  # the best clients of all methods are about as good
+                    has_line_names=False,  # all methods end near the same value
                 )
             )
     if not panels:
@@ -119,9 +119,9 @@ def _get_factor(metric: str) -> float:
 
 
 def _interpolate_ranks(values: FloatArray, grid: FloatArray) -> FloatArray:
-    """Return the value at each percentage of the clients in ascending order."""
-    places = (np.arange(len(values)) + 0.5) / len(values) * 100.0
-    return np.interp(grid, places, np.sort(values))
+    """Interpolate the sorted values at each percentage of the clients."""
+    percentages = (np.arange(len(values)) + 0.5) / len(values) * 100.0
+    return np.interp(grid, percentages, np.sort(values))
 
 
 def _describe_dispersion(values_by_seed: Sequence[FloatArray], metric: str) -> str:
@@ -155,25 +155,25 @@ def _build_published_lines(methods: Sequence[PlottedMethod]) -> tuple[ReferenceL
 
 
 def _read_final_metrics(run: Run, clients: str, metric: str) -> FloatArray:
-    """Return the metric of each client after the last evaluation of test parts, without NaN."""
+    """Return each client's metric from the last test evaluation, without NaN."""
     column = get_metric_column("test", metric)
-    wanted = ["round", "priority", "test_num_examples", column]
-    table = read_run_columns(run, "evaluations", [*wanted, "held_out"])
+    required = ["round", "priority", "test_num_examples", column]
+    table = read_run_columns(run, "evaluations", [*required, "held_out"])
     none: FloatArray = np.empty(0)
-    if not all(name in table for name in wanted):
+    if not all(name in table for name in required):
         return none
     tested = ~np.isnan(table["test_num_examples"])
     if not tested.any():
         return none
     last = table["round"] == table["round"][tested].max()
-    unseen = table.get("held_out", np.zeros(len(tested))) == 1
-    of = {
+    held_out = table.get("held_out", np.zeros(len(tested))) == 1
+    masks = {
         "priority": table["priority"] == 1,
-        "non_priority": (table["priority"] == 0) & ~unseen,
-        "all": ~unseen,
-        "held_out": unseen,
+        "non_priority": (table["priority"] == 0) & ~held_out,
+        "all": ~held_out,
+        "held_out": held_out,
     }
-    values: FloatArray = table[column][last & tested & of[clients]]
+    values: FloatArray = table[column][last & tested & masks[clients]]
     return values[~np.isnan(values)]
 
 
@@ -183,9 +183,9 @@ def _read_final_metrics(run: Run, clients: str, metric: str) -> FloatArray:
 def build_participation_chart(
     methods: Sequence[PlottedMethod], cell_fraction: float
 ) -> GridChart | None:
-    """Return clients by rounds, coloured by what became of each client asked.
+    """Build the grid of clients by rounds, colored by each selected client's status.
 
-    ``cell_fraction`` is how much of the cells of rasters may be used, in (0, 1].
+    ``cell_fraction``, in (0, 1], is the fraction of the maximum number of cells to use.
     """
     names = [name for name, _ in STATUS_COLORS]
     cells = int(MAX_STATUS_CELLS * cell_fraction / len(methods))
@@ -217,7 +217,7 @@ def build_participation_chart(
 
 
 def build_mixing_chart(methods: Sequence[PlottedMethod], cell_fraction: float) -> GridChart | None:
-    """Return the mixing coefficients over rounds, of rules that have them."""
+    """Build the grid of mixing coefficients over rounds, or None if no rule mixes."""
     names = ["round", "client", "priority", "mixing_coefficient"]
     tables = [(method, read_run_columns(method.first_run, "clients", names)) for method in methods]
     mixed = [
@@ -236,7 +236,7 @@ def build_mixing_chart(methods: Sequence[PlottedMethod], cell_fraction: float) -
     ]
     note = (
         "p_k after each round's decision, of the first seed of each method; blank where a client "
-        "was not asked."
+        "was not selected."
     )
     return GridChart(
         "mixing",
@@ -250,7 +250,7 @@ def build_mixing_chart(methods: Sequence[PlottedMethod], cell_fraction: float) -
 
 
 def _merge_layers(layers: Sequence[GridLayer]) -> list[GridLayer]:
-    """Return each different layer once, under the names of all that it is of."""
+    """Merge equal layers into one, labeled with all their names."""
     merged: dict[tuple[tuple[str, ...], tuple[str, ...], bytes], list[GridLayer]] = {}
     for layer in layers:
         merged.setdefault((layer.columns, layer.rows, layer.values.tobytes()), []).append(layer)
@@ -277,31 +277,31 @@ def _build_client_layer(
     max_cells: int,
     empty: np.generic,
 ) -> GridLayer:
-    """Return clients by rounds, thinned to about so many cells, priority clients first."""
+    """Build clients by rounds, subsampled to about ``max_cells``, priority clients first."""
     ids, rounds = table["client"].astype(int), table["round"].astype(int)
     has_priority = dict(zip(ids.tolist(), table["priority"].tolist(), strict=True))
     clients = sorted(has_priority, key=lambda k: (not has_priority[k], k))
-    kept = [clients[i] for i in sample_indices(len(clients), MAX_ROWS)]
+    shown_clients = [clients[i] for i in sample_indices(len(clients), MAX_ROWS)]
     total = int(rounds.max())
-    most = max(MIN_ROUNDS_DRAWN, min(2 * MAX_POINTS, max_cells // len(kept)))
-    drawn_rounds = sample_indices(total, most) + 1
-    row, column = _find_indices(np.array(kept), ids), _find_indices(drawn_rounds, rounds)
+    max_rounds = max(MIN_ROUNDS_DRAWN, min(2 * MAX_POINTS, max_cells // len(shown_clients)))
+    drawn_rounds = sample_indices(total, max_rounds) + 1
+    row, column = _find_indices(np.array(shown_clients), ids), _find_indices(drawn_rounds, rounds)
     drawn = (row >= 0) & (column >= 0)
-    grid = np.full((len(kept), len(drawn_rounds)), empty)
+    grid = np.full((len(shown_clients), len(drawn_rounds)), empty)
     grid[row[drawn], column[drawn]] = values[drawn]
-    divider = sum(bool(has_priority[k]) for k in kept)
+    divider = sum(bool(has_priority[k]) for k in shown_clients)
     return GridLayer(
         f"{method.label}, seed {method.first_run.seed}",
         tuple(map(str, drawn_rounds.tolist())),
-        tuple(map(str, kept)),
+        tuple(map(str, shown_clients)),
         grid,
-        divider if divider < len(kept) else 0,
-        is_subsampled=len(kept) < len(clients) or len(drawn_rounds) < total,
+        divider if divider < len(shown_clients) else 0,
+        is_subsampled=len(shown_clients) < len(clients) or len(drawn_rounds) < total,
     )
 
 
 def _find_indices(selected: IntArray, values: IntArray) -> IntArray:
-    """Return where each value is in ``selected``, -1 for those that are not; without large tables."""
+    """Return each value's index in ``selected``, -1 if absent, with memory O(len(selected))."""
     order = np.argsort(selected)
     found = order[np.searchsorted(selected, values, sorter=order).clip(max=len(selected) - 1)]
     return np.where(selected[found] == values, found, -1)
@@ -311,7 +311,7 @@ def _find_indices(selected: IntArray, values: IntArray) -> IntArray:
 
 
 def build_omega_chart(methods: Sequence[PlottedMethod]) -> LineChart | None:
-    """Return the estimates of omega against what the simulation knows, and their error."""
+    """Build the chart of estimated omega over the simulated 1 / p_n, and of its error."""
     found = [
         (method, line)
         for method in methods
@@ -352,7 +352,7 @@ def _build_omega_line(method: PlottedMethod) -> Line | None:
     order = np.argsort(table["round"][known], kind="stable")
     clients = table["client"][known][order].astype(int).tolist()
     last = dict(zip(clients, table["participation_correction"][known][order].tolist(), strict=True))
-    drawn = {k: rate for k in sorted(last) if (rate := rates.get(k))}  # 0: it is never there
+    drawn = {k: rate for k in sorted(last) if (rate := rates.get(k))}  # 0: it is never available
     if not drawn or all(rate == 1.0 for rate in drawn.values()):
         return None
     return Line(

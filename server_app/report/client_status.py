@@ -1,4 +1,4 @@
-"""What became of each client the last time that it was asked."""
+"""Show each client's status in the last round that selected it."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from fedquorum.sanitize import sanitize
 
 from server_app.report.tables import TextTable
 
-NOT_SELECTED = "not asked yet"
+NOT_SELECTED = "not selected yet"
 MAX_CLIENTS_SHOWN = 500
 HEADINGS = (
     *("client", "priority", "status", "in round", "reason", "reply took", "last trained"),
@@ -19,7 +19,7 @@ _DISPLAY_ORDER = (
     *("failed", "rejected", "late", "busy", "unavailable"),
     *(NOT_SELECTED, "declined", "trained"),
 )
-"""Which clients are shown where not all are."""
+"""Statuses by priority, for the clients to show if there are too many."""
 
 
 class ClientStatusTable:
@@ -28,13 +28,12 @@ class ClientStatusTable:
     Parameters
     ----------
     run : Run
-        The run.
 
     Attributes
     ----------
     table : DataFrame
         ``priority``, the last ``status``, its ``round``, ``reason`` and ``reply_seconds``, the last
-        round ``trained``, and in how many rounds a client was ``late``; the index is the client id.
+        round ``trained`` and the number of ``late`` rounds; the index is the client id.
 
     Raises
     ------
@@ -54,7 +53,7 @@ class ClientStatusTable:
         self._late = {reply.client: reply for one in run.rounds for reply in one.late_replies}
 
     def _add_population(self, population: Any) -> None:
-        """Add the clients that were never asked; those that never train are not."""
+        """Add clients that were never selected, except held-out ones."""
         if "held_out" in population:
             population = population[population["held_out"] != 1]
         population = population[~population["client"].isin(self.table.index)]
@@ -63,28 +62,28 @@ class ClientStatusTable:
         self.table = self.table.reindex(columns=[*_COLUMNS[1:], "trained", "late"])
 
     def count(self, *statuses: str) -> int:
-        """Return how many clients have one of these statuses."""
+        """Count the clients with one of these statuses."""
         return int(self.table["status"].isin(statuses).sum())
 
     @property
     def num_connected(self) -> int:
-        """How many clients were asked and not unavailable the last time."""
+        """The number of selected clients that were not unavailable the last time."""
         return len(self.table) - self.count("unavailable", NOT_SELECTED)
 
     def to_text_table(self, title: str) -> TextTable:
-        """Return the clients in words; of many, those that matter most."""
-        order = {status: place for place, status in enumerate(_DISPLAY_ORDER)}
-        chosen = self.table
-        if len(chosen) > MAX_CLIENTS_SHOWN:
-            rank = chosen["status"].map(order).fillna(-1)
-            chosen = chosen.loc[rank.sort_values(kind="stable").index[:MAX_CLIENTS_SHOWN]]
-        rows = [self._format_row(client, row) for client, row in chosen.iterrows()]
-        # nobody needs a column of which nothing is known
-        kept = [at for at in range(len(HEADINGS)) if at == 0 or any(row[at] for row in rows)]
+        """Format the clients as text; of many, only those with the most urgent statuses."""
+        order = {status: rank for rank, status in enumerate(_DISPLAY_ORDER)}
+        clients = self.table
+        if len(clients) > MAX_CLIENTS_SHOWN:
+            rank = clients["status"].map(order).fillna(-1)
+            clients = clients.loc[rank.sort_values(kind="stable").index[:MAX_CLIENTS_SHOWN]]
+        rows = [self._format_row(client, row) for client, row in clients.iterrows()]
+        # hide columns that are empty in all rows
+        shown = [i for i in range(len(HEADINGS)) if i == 0 or any(row[i] for row in rows)]
         return TextTable(
             f"{title}: {self._format_summary(len(rows))}",
-            tuple(HEADINGS[at] for at in kept),
-            tuple(tuple(row[at] for at in kept) for row in rows),
+            tuple(HEADINGS[i] for i in shown),
+            tuple(tuple(row[i] for i in shown) for row in rows),
         )
 
     def _format_summary(self, num_shown: int) -> str:
@@ -92,9 +91,9 @@ class ClientStatusTable:
             (self.count("unavailable"), "unavailable"),
             (self.count(NOT_SELECTED), NOT_SELECTED),
         )
-        away = "".join(f", {count:,} {status}" for count, status in counts if count)
+        missing = "".join(f", {count:,} {status}" for count, status in counts if count)
         total = len(self.table)
-        summary = f"{self.num_connected:,} of {total:,} clients connected{away}"
+        summary = f"{self.num_connected:,} of {total:,} clients connected{missing}"
         if num_shown < total:
             summary += f"; {num_shown} are shown, failed, rejected, late and busy ones first"
         return summary

@@ -1,4 +1,4 @@
-"""Run the command ``fedquorum report``: make a report of runs, or follow a run."""
+"""Run the command ``fedquorum report``: write a report of runs, or follow a run."""
 
 import argparse
 import math
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     argv : sequence of str, optional
-        The arguments, by default those of the process.
+        By default the arguments of the process.
     """
     parser = _build_parser()
     arguments = parser.parse_args(argv)
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _check_options(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """End the process with one line for options that do not go together."""
+    """Exit with one line if the options exclude each other."""
     if not arguments.directories and arguments.watch is None:
         parser.error("give a DIR with runs, or --watch DIR")
     if arguments.directories and arguments.watch is not None:
@@ -64,7 +64,7 @@ def _check_options(parser: argparse.ArgumentParser, arguments: argparse.Namespac
 
 
 def _print_error(text: object) -> None:
-    """Print one line to standard error, whatever a record has put into it."""
+    """Print one sanitized line to standard error."""
     print(f"fedquorum report: {sanitize(text, MAX_LINE_LENGTH)}", file=sys.stderr)
 
 
@@ -73,18 +73,17 @@ def write_report(
 ) -> None:
     """Print the table of all runs below ``directories`` and write page, tables and figures.
 
-    Makes the folder ``output`` where it is missing and writes, over those of an earlier report,
-    ``report.html``, ``table`` and ``differences`` as CSV, ``tables.md`` and ``tables.tex``, and in
-    ``figures`` every chart as PNG and SVG. Where ``paper_width`` is given, charts are PDFs of that
-    many inches in width too; a width with room for one panel has a PDF for each. Runs that cannot
-    be read are told on standard error and left out. Where a run has a local-only run of the same
-    experiment and seed beside it, the terms of FedALIGN's bound are printed too, which needs the
-    runs' data; terms that cannot be computed are told on standard error and left out.
+    Creates the folder ``output`` and overwrites in it ``report.html``, ``table.csv``,
+    ``differences.csv``, ``tables.md`` and ``tables.tex``, and in ``figures`` every chart as PNG
+    and SVG. ``paper_width``, in inches, adds every chart as PDF, with one PDF per panel if only
+    one panel fits into the width. If runs have a local-only run of the same experiment and seed
+    beside them, the terms of FedALIGN's bound are printed too; this needs the runs' data.
+    Unreadable runs and terms that cannot be computed are reported on standard error and omitted.
 
     Raises
     ------
     RunError
-        If there is no run that can be read, or ``output`` cannot be written.
+        If no run can be read, or ``output`` cannot be written.
     """
     # These take seconds to import: not for --help.
     from fedquorum.records.reader import read_runs
@@ -117,7 +116,7 @@ def write_report(
 
 
 def _print_bound(runs: Sequence["Run"], console: Console) -> None:
-    """Print the terms of FedALIGN's bound, as far as the runs have them."""
+    """Print the terms of FedALIGN's bound for all runs that have them."""
     from server_app.report.methods import is_local_only
 
     if not any(is_local_only(run.strategy) for run in runs):
@@ -130,9 +129,9 @@ def _print_bound(runs: Sequence["Run"], console: Console) -> None:
     )
 
     terms: list[BoundTerms] = []
-    for together in group_comparable_runs(runs):
+    for comparable in group_comparable_runs(runs):
         try:
-            terms += compute_bound_terms(together)
+            terms += compute_bound_terms(comparable)
         except FedQuorumError as error:
             _print_error(f"terms of FedALIGN's bound left out: {error}")
     if terms:
@@ -145,7 +144,7 @@ def _write_files(
     output: Path,
     paper_width: float | None,
 ) -> list[Path]:
-    """Write all files and return those that a reader opens."""
+    """Write all files and return the paths to print."""
     from server_app.figure_files import save_figure, save_paper_figure
     from server_app.names import to_slug
     from server_app.report.matplotlib_charts import compress_picture, draw_figure, split_for_paper
@@ -191,19 +190,19 @@ def _write_files(
 
 
 def serve_watch_page(directory: Path, port: int) -> None:
-    """Serve a page that follows a run, and its metrics, until Ctrl-C.
+    """Serve a page that follows a run, and the run's metrics, until Ctrl-C.
 
     Parameters
     ----------
     directory : Path
         A run, or a folder with runs.
     port : int
-        Where to serve it on this machine; 0 for any port that is free.
+        0 takes any free port.
 
     Raises
     ------
     RunError
-        If ``directory`` is no folder, or the port cannot be used.
+        If ``directory`` is not a folder, or the port cannot be used.
     """
     try:
         from server_app.report.watch_server import WatchServer
@@ -240,7 +239,7 @@ def _parse_inches(text: str) -> float:
 
 
 def _parse_port(text: str) -> int:
-    """Return a port, or raise what argparse tells the user."""
+    """Parse a port, or raise the error that argparse prints."""
     if not text.isascii() or not text.isdigit() or int(text) > MAX_PORT:
         raise argparse.ArgumentTypeError(
             f"expected a whole number from 0 to {MAX_PORT}, got {text!r}"

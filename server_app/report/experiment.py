@@ -1,4 +1,4 @@
-"""Everything that a report says of one experiment: its charts and its tables."""
+"""Build all charts and tables of an experiment."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ from server_app.report.time_chart import build_time_chart
 
 @dataclass(frozen=True)
 class Experiment:
-    """The groups of one experiment and what they come to."""
+    """The groups of one experiment with their results."""
 
     name: str
     groups: tuple[Group, ...]
@@ -43,9 +43,9 @@ class Experiment:
     charts: tuple[Chart, ...]
 
 
-@np.errstate(over="ignore", invalid="ignore")  # records hold any number
+@np.errstate(over="ignore", invalid="ignore")  # records may hold huge or infinite numbers
 def build_experiments(groups: Sequence[Group]) -> tuple[Experiment, ...]:
-    """Return the experiments of the groups, by name.
+    """Build the experiments of the groups, sorted by name.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def _build_experiment(name: str, groups: Sequence[Group], cell_fraction: float) 
 def _build_charts(
     groups: Sequence[Group], rows: Sequence[Row], cell_fraction: float
 ) -> list[Chart]:
-    """Return the charts in the order of a page. No chart of what a rule does not have."""
+    """Build the charts in the order of the page; charts without data are omitted."""
     methods = select_plotted_methods(groups)
     if not methods:
         return []

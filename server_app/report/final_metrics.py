@@ -1,4 +1,4 @@
-"""What a run comes to: one number for each name, of the model after its last evaluation."""
+"""Compute a run's final metrics: one number per name, from the last evaluation."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -16,10 +16,10 @@ from fedquorum.types import IntArray
 from server_app.report.seed_groups import Group, get_test_metric, is_tested
 
 RULE_METRICS = tuple(key for numbers in REPORTED_METRICS for key in numbers.labels)
-"""Numbers that reports of rules add to the records, each a share in [0, 1]."""
+"""Numbers that reports of rules add to the records, each a fraction in [0, 1]."""
 
 CLIENT_METRICS = ("test", *DISPERSION_KEYS, "left_out", *RULE_METRICS)
-"""Measured on the test parts of one of ``TEST_GROUPS``."""
+"""Metrics over the test splits of one of ``TEST_GROUPS``."""
 
 ROW_WEIGHTED_METRICS = ("average_by_rows", "worst10_by_rows", "best10_by_rows")
 """Means over clients that are weighted by their test rows; see ``compute_row_weighted_metrics``."""
@@ -40,19 +40,18 @@ RUN_METRICS = (
 
 
 def compute_client_metrics(run: Run, clients: str) -> Mapping[str, float]:
-    """Return what a run comes to for a group of clients, NaN where it was not measured.
+    """Compute a run's final metrics for a group of clients, NaN for missing ones.
 
-    ``test`` is the metric that ``evaluation.metric`` names, mean over the test parts by training
+    ``test`` is the metric in ``evaluation.metric``, its mean over test splits weighted by training
     data; average, worst, best, worst10, best10, gini, std and jain are its spread over clients
-    (``fedquorum.records.fairness``), ``left_out`` how many have none. The others are those of
-    ``fedquorum.contrib.REPORTED_METRICS``, of runs that have them.
+    (``fedquorum.records.fairness``), ``left_out`` is the number of clients without a value. The
+    others are those of ``fedquorum.contrib.REPORTED_METRICS``.
 
     Parameters
     ----------
     run : Run
-        The run.
     clients : {"priority", "non_priority", "all", "held_out", "mean_model"}
-        Whose test parts; the last is all, with the mean of the models that clients start from.
+        The last evaluates the mean of all clients' start models on all test splits.
     """
     metric = str(run.settings.get("evaluation.metric", "accuracy"))
     names = {name: metric if name == "test" else name for name in CLIENT_METRICS}
@@ -60,13 +59,13 @@ def compute_client_metrics(run: Run, clients: str) -> Mapping[str, float]:
 
 
 def compute_run_metrics(run: Run) -> Mapping[str, float]:
-    """Return what a run comes to as a whole, NaN where there is no such thing.
+    """Compute a run's final metrics over all clients, NaN for missing ones.
 
-    ``find_max_training_loss``: see there. ``global_loss`` is F(w) of the last model broadcast,
-    ``theta`` theta_T. ``regret`` and ``regret_bound`` are AAggFF's; ``regret_bound_proven`` is 1
-    where the bound is proven for the run, else 0 (NaN in older records). Per round, mean over
-    rounds: ``admitted`` updates, ``duration_seconds``, ``megabytes`` of messages both ways. After
-    the last: ``state_bytes``, ``simulated_seconds``.
+    ``largest_training_loss``: see ``find_max_training_loss``. ``global_loss`` is F(w) of the last
+    model broadcast, ``theta`` theta_T. ``regret`` and ``regret_bound`` are AAggFF's;
+    ``regret_bound_proven`` is 1 if the bound is proven for the run, else 0. Means over rounds:
+    ``admitted`` updates, ``duration_seconds``, ``megabytes`` of messages both ways. After the last
+    round: ``state_bytes``, ``simulated_seconds``.
     """
     mixing = run.summary.get("mixing") or {}
     last = run.rounds[-1] if run.rounds else None
@@ -86,7 +85,7 @@ def compute_run_metrics(run: Run) -> Mapping[str, float]:
 
 
 def read_training_clients(run: Run) -> IntArray | None:
-    """Return the clients that could be asked to train, ascending; None without that record.
+    """Return the ids of all clients that may train, ascending; None without that record.
 
     Raises
     ------
@@ -103,10 +102,10 @@ def read_training_clients(run: Run) -> IntArray | None:
 
 
 def get_last_test_metric(run: Run, clients: str, name: str) -> float:
-    """Return a test metric after the last round in which these clients were tested, else NaN.
+    """Return a test metric after the last round that tested these clients, else NaN.
 
-    NaN where it is not defined then, as the Gini coefficient of an infinite loss: that of an
-    earlier model does not stand for it.
+    NaN also if the metric is undefined in that round, such as the Gini coefficient of an infinite
+    loss; an earlier round is no substitute.
     """
     tested = (record for record in reversed(run.rounds) if is_tested(record, clients))
     last = next(tested, None)
@@ -116,8 +115,8 @@ def get_last_test_metric(run: Run, clients: str, name: str) -> float:
 def find_max_training_loss(run: Run) -> float:
     """Return the largest training loss of a priority client, in nats.
 
-    It is of the model after the last round in which all of them measured it. NaN if there is
-    none, as where a strategy asks only the clients of the next sample.
+    It is from the last round with a loss of all priority clients. NaN if there is none, for
+    example with a strategy that evaluates only the clients of the next sample.
 
     Raises
     ------
@@ -136,17 +135,17 @@ def find_max_training_loss(run: Run) -> float:
     priority = table["priority"].to_numpy()
     number = table["round"].to_numpy()
     counts = priority & ~np.isnan(loss) & (number > 0)
-    everyone = len(np.unique(table["client"].to_numpy()[priority]))
-    rounds, measured = np.unique(number[counts], return_counts=True)
-    complete = rounds[measured == everyone]
+    num_clients = len(np.unique(table["client"].to_numpy()[priority]))
+    rounds, num_evaluated = np.unique(number[counts], return_counts=True)
+    complete = rounds[num_evaluated == num_clients]
     return float(loss[counts & (number == complete[-1])].max()) if len(complete) else math.nan
 
 
 def compute_row_weighted_metrics(run: Run) -> Mapping[str, float]:
-    """Return average, worst10 and best10 of all clients that train, weighted by their test rows.
+    """Compute average, worst10 and best10 of all clients that train, weighted by test rows.
 
-    They are those of ``fedquorum.records.fairness.compute_weighted_dispersion``, named ``average_by_rows`` and
-    so on, of the last round in which a client's metric was measured; NaN without one.
+    ``fedquorum.records.fairness.compute_weighted_dispersion`` defines them; here they are named
+    ``average_by_rows`` and so on. They are from the last round with a test metric; NaN without one.
 
     Raises
     ------
@@ -155,13 +154,13 @@ def compute_row_weighted_metrics(run: Run) -> Mapping[str, float]:
     """
     metric = str(run.settings.get("evaluation.metric", "accuracy"))
     column = f"test_{metric}" if metric in {"loss", "accuracy"} else "test_metric"
-    wanted = ["round", "client", "test_num_examples", column]
+    columns = ["round", "client", "test_num_examples", column]
     if not (run.directory / "evaluations").is_dir():
         return dict.fromkeys(ROW_WEIGHTED_METRICS, math.nan)
-    table = read_dataset(run.directory / "evaluations", wanted)
-    if not {*wanted} <= {*table.column_names}:
+    table = read_dataset(run.directory / "evaluations", columns)
+    if not {*columns} <= {*table.column_names}:
         return dict.fromkeys(ROW_WEIGHTED_METRICS, math.nan)
-    number, client, rows, value = (table[name].to_numpy().astype(np.float64) for name in wanted)
+    number, client, rows, value = (table[name].to_numpy().astype(np.float64) for name in columns)
     trains = read_training_clients(run)
     counts = ~np.isnan(value) & (rows > 0)
     if trains is not None:
@@ -171,23 +170,22 @@ def compute_row_weighted_metrics(run: Run) -> Mapping[str, float]:
     counts &= number == number[counts].max()
     higher = get_metric(metric).higher_is_better
     found = compute_weighted_dispersion(value[counts], rows[counts], higher_is_better=higher)
-    return {f"{name}_by_rows": of for name, of in found.items()}
+    return {f"{name}_by_rows": mean for name, mean in found.items()}
 
 
 def list_evaluated_groups(group: Group) -> tuple[str, ...]:
-    """Return whose test parts to tell of: those of ``TEST_GROUPS`` that were measured.
+    """Return the groups of ``TEST_GROUPS`` with test metrics, then held-out clients and mean model.
 
-    Where no client that trains is without priority, all of them stand for the priority clients;
-    held-out clients and the mean model come last, where there are any.
+    If every client that trains has priority, ``all`` stands for ``priority``.
     """
-    measured = tuple(
+    evaluated = tuple(
         name
         for name in (*TEST_GROUPS, *OPTIONAL_GROUPS)
         if any(is_tested(record, name) for run in group.counted_runs for record in run.rounds)
     )
-    if "all" in measured and "non_priority" not in measured:
-        return tuple(name for name in measured if name != "priority")
-    return measured
+    if "all" in evaluated and "non_priority" not in evaluated:
+        return tuple(name for name in evaluated if name != "priority")
+    return evaluated
 
 
 def _average(values: Iterable[float]) -> float:

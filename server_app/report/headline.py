@@ -1,4 +1,4 @@
-"""What an experiment comes to, in a few sentences, before any table."""
+"""Summarize an experiment in a few sentences."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from server_app.report.tables import (
 MIN_SEEDS_FOR_VERDICT = 5
 """``fedquorum study`` has no verdict with fewer."""
 
-STUDY_HINT = "fedquorum study tunes every method alike and says how sure a difference is."
+STUDY_HINT = "fedquorum study tunes every method equally and reports how certain a difference is."
 MIN_METHODS = 2
 MAX_METHODS_NAMED = 3
 CLIENT_GROUP_NAMES = {"priority": "the priority clients", "all": "all clients"}
@@ -26,23 +26,23 @@ CLIENT_GROUP_NAMES = {"priority": "the priority clients", "all": "all clients"}
 
 @dataclass(frozen=True)
 class _Rival:
-    """Another method, and by how much the best one is ahead of it in each common seed."""
+    """Another method with the best method's lead over it in each common seed."""
 
     row: Row
     leads: tuple[float, ...]
 
 
 def format_headline(rows: Sequence[Row]) -> Iterator[tuple[str, ...]]:
-    """Yield paragraphs: which method measured best on the clients that matter, how far ahead it is.
+    """Yield paragraphs that name the best method and its lead on the clients that matter.
 
-    These are the priority clients where there are others, and all clients elsewhere. Methods that
-    met different data, availability or numbers of rounds are not compared: each such world has
-    a paragraph of its own. Runs that are not completed are left out.
+    These are the priority clients if non-priority clients exist, otherwise all. Only methods
+    with the same data, availability and number of rounds are compared, one paragraph for each such
+    combination. Runs that are not completed are left out.
 
     Parameters
     ----------
     rows : sequence of Row
-        Those of one experiment.
+        The rows of one experiment.
     """
     worlds = [
         candidates
@@ -51,17 +51,16 @@ def format_headline(rows: Sequence[Row]) -> Iterator[tuple[str, ...]]:
         and len({row.group.metric for row in candidates}) == 1
     ]
     settings = [select_shared_settings(candidates[0].group) for candidates in worlds]
-    telling = find_distinguishing_keys(settings)
+    distinguishing_keys = find_distinguishing_keys(settings)
     for candidates, values in zip(worlds, settings, strict=True):
-        told = tuple(f"{key}={values[key]}" for key in telling if key in values)
-        yield tuple(_format_sentences(candidates, told))
-    fewest = min(
+        distinguishing = tuple(f"{k}={values[k]}" for k in distinguishing_keys if k in values)
+        yield tuple(_format_sentences(candidates, distinguishing))
+    min_seeds = min(
         (len(row.by_seed) for world in worlds for row in world), default=MIN_SEEDS_FOR_VERDICT
     )
-    if fewest < MIN_SEEDS_FOR_VERDICT:
-        yield (
-            f"{_format_num_seeds(fewest)} {'decides' if fewest == 1 else 'decide'} little; {STUDY_HINT}",
-        )
+    if min_seeds < MIN_SEEDS_FOR_VERDICT:
+        verb = "decides" if min_seeds == 1 else "decide"
+        yield (f"{_format_num_seeds(min_seeds)} {verb} little; {STUDY_HINT}",)
 
 
 def _select_candidates(world: Sequence[Row]) -> list[Row]:
@@ -77,9 +76,9 @@ def _select_candidates(world: Sequence[Row]) -> list[Row]:
 
 
 def _format_sentences(candidates: Sequence[Row], distinguishing: Sequence[str]) -> Iterator[str]:
-    """Yield the sentences of one world, which ``distinguishing`` tells apart from others."""
+    """Yield the sentences on comparable methods; the settings ``distinguishing`` introduce them."""
 
-    def title(row: Row) -> str:
+    def format_title(row: Row) -> str:
         return row.group.format_title(distinguishing)
 
     settings = candidates[0].group.runs[0].settings
@@ -91,20 +90,21 @@ def _format_sentences(candidates: Sequence[Row], distinguishing: Sequence[str]) 
     value = f"{format_cell(best.compute_statistic('test'), 'test', metric)} {unit}".rstrip()
     seeds = len(best.by_seed)
     over = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "1 seed"
-    said = f"the {'highest' if higher else 'lowest'} test {name} on {CLIENT_GROUP_NAMES[best.clients]} is that"
-    said = f"{where}: {said}" if where else said
-    yield f"{said[0].upper()}{said[1:]} of {title(best)}: {value} ({over})."
+    extreme, clients = "highest" if higher else "lowest", CLIENT_GROUP_NAMES[best.clients]
+    sentence = f"the {extreme} test {name} on {clients} is that"
+    sentence = f"{where}: {sentence}" if where else sentence
+    yield f"{sentence[0].upper()}{sentence[1:]} of {format_title(best)}: {value} ({over})."
     rivals = [rival for row in candidates if row is not best and (rival := _build_rival(best, row))]
     ahead = sorted((r for r in rivals if any(r.leads)), key=lambda r: sum(r.leads) / len(r.leads))
     if ahead:
-        behind = [_format_lead(title(rival.row), rival.leads, metric) for rival in ahead]
+        behind = [_format_lead(format_title(rival.row), rival.leads, metric) for rival in ahead]
         yield f"Paired by seed, it is ahead {_join_parts(behind)}."
-    equal = [title(rival.row) for rival in rivals if not any(rival.leads)]
+    equal = [format_title(rival.row) for rival in rivals if not any(rival.leads)]
     if equal:
-        yield f"In every seed, {'; '.join(equal[:MAX_METHODS_NAMED])} measured the same."
+        yield f"In every seed, {'; '.join(equal[:MAX_METHODS_NAMED])} scored the same."
     worst = _select_best(candidates, "worst10")
     if worst.compute_statistic("worst10") is not None:
-        same = "it" if worst is best else title(worst)
+        same = "it" if worst is best else format_title(worst)
         value = (
             f"{format_cell(worst.compute_statistic('worst10'), 'worst10', metric)} {unit}".rstrip()
         )
@@ -112,23 +112,23 @@ def _format_sentences(candidates: Sequence[Row], distinguishing: Sequence[str]) 
 
 
 def _select_best(candidates: Sequence[Row], name: str) -> Row:
-    """Return the row with the best mean of a measure; the first of several."""
+    """Return the first row with the best mean of a metric."""
     higher = get_metric(candidates[0].group.metric).higher_is_better
 
-    def rank(row: Row) -> float:
+    def compute_rank(row: Row) -> float:
         found = row.compute_statistic(name)
         return float("-inf") if found is None else found.mean if higher else -found.mean
 
-    return max(candidates, key=rank)
+    return max(candidates, key=compute_rank)
 
 
 def _build_rival(best: Row, row: Row) -> _Rival | None:
-    """Return another method with the best one's leads; None without a common seed."""
+    """Build a rival with the best method's leads over it; None without a common seed."""
     sign = 1 if get_metric(best.group.metric).higher_is_better else -1
     common = sorted(best.by_seed.keys() & row.by_seed.keys())
     leads = tuple(sign * (best.by_seed[s]["test"] - row.by_seed[s]["test"]) for s in common)
-    known = tuple(gap for gap in leads if gap == gap)  # noqa: PLR0124 - NaN is not
-    return _Rival(row, known) if known else None
+    defined = tuple(gap for gap in leads if gap == gap)  # noqa: PLR0124 - NaN is not
+    return _Rival(row, defined) if defined else None
 
 
 def _format_lead(name: str, leads: Sequence[float], metric: str) -> str:

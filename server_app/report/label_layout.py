@@ -1,10 +1,10 @@
-"""Where the labels of points and lines stand, so that they do not lie over each other."""
+"""Place the labels of points and lines so that they do not overlap."""
 
 from collections.abc import Sequence
 from itertools import accumulate
 
 LETTER, LINE, GAP = 7.0, 16.0, 8.0
-"""Pixels: of a letter's width, of a line's height, between a point and its label."""
+"""Pixels: a letter's width, a line's height, and the gap between a point and its label."""
 
 MARKER_RADIUS = 5.0
 
@@ -15,42 +15,44 @@ PixelBox = tuple[float, float, float, float]
 def spread_labels(
     positions: Sequence[float], heights: Sequence[float], low: float, high: float
 ) -> list[float]:
-    """Return the middles of labels, in the same order, that do not lie over each other.
+    """Return the middles of labels, in the same order, moved just enough not to overlap.
 
-    Neighbours that are too near become one group around the mean of its places, so nothing moves
-    further than it has to. A group that would reach over an end begins at that end.
+    Overlapping neighbors become one group around the mean of its positions, so labels move as
+    little as possible. A group that would extend beyond an end starts at that end.
 
     Parameters
     ----------
     positions : sequence of float
-        Where the middles of the labels would stand.
+        The preferred middles of the labels.
     heights : sequence of float
-        How high each label is, in the same unit.
+        The height of each label, in the same unit.
     low, high : float
-        The ends. If there is no room for all labels between them, the last ones lie beyond.
+        The ends. Labels that do not fit between them extend beyond ``high``.
     """
 
-    def begin(group: Sequence[int]) -> float:
-        first = sum(positions[i] - up for i, up in zip(group, middles(group), strict=True))
-        return max(low, min(first / len(group), high - length(group)))
+    def compute_start(group: Sequence[int]) -> float:
+        first = sum(positions[i] - up for i, up in zip(group, compute_middles(group), strict=True))
+        return max(low, min(first / len(group), high - sum_heights(group)))
 
-    def length(group: Sequence[int]) -> float:
+    def sum_heights(group: Sequence[int]) -> float:
         return sum(heights[i] for i in group)
 
-    def middles(group: Sequence[int]) -> list[float]:
+    def compute_middles(group: Sequence[int]) -> list[float]:
         tops = accumulate(heights[i] for i in group)
         return [top - heights[i] / 2 for i, top in zip(group, tops, strict=True)]
 
     groups: list[list[int]] = []
-    for place in sorted(range(len(positions)), key=positions.__getitem__):
-        groups.append([place])
-        while len(groups) > 1 and begin(groups[-1]) < begin(groups[-2]) + length(groups[-2]):
+    for index in sorted(range(len(positions)), key=positions.__getitem__):
+        groups.append([index])
+        while len(groups) > 1 and compute_start(groups[-1]) < (
+            compute_start(groups[-2]) + sum_heights(groups[-2])
+        ):
             last = groups.pop()
             groups[-1] += last
     found = {
-        i: begin(group) + up
+        i: compute_start(group) + up
         for group in groups
-        for i, up in zip(group, middles(group), strict=True)
+        for i, up in zip(group, compute_middles(group), strict=True)
     }
     return [found[i] for i in range(len(positions))]
 
@@ -61,12 +63,11 @@ def choose_label_sides(
     width: float,
     obstacles: Sequence[PixelBox] = (),
 ) -> list[str]:
-    """Return on which side of each point its label stands, as Plotly says it.
+    """Choose the side of each point for its label, in Plotly's words.
 
-    Points with the fewest sides to choose from come first. Each takes the first side that stays
-    within the chart and on which its label lies over no point, no label placed before it and
-    nothing else drawn, or at least over no point and no label; if there is none, the side with more
-    room.
+    Points with the fewest free sides come first. Each takes the first side within the chart where
+    the label overlaps no point, no label placed earlier and no obstacle; failing that, no point and
+    no label; failing that, the side toward the chart's middle.
 
     Parameters
     ----------
@@ -75,11 +76,11 @@ def choose_label_sides(
     texts : sequence of str
         The labels.
     width : float
-        Of the chart, in pixels.
-    obstacles : sequence of Box
-        What else there is.
+        The chart's width in pixels.
+    obstacles : sequence of PixelBox
+        Other marks that labels should not cover.
     """
-    taken: list[PixelBox] = [
+    occupied: list[PixelBox] = [
         (x - MARKER_RADIUS, y - MARKER_RADIUS, x + MARKER_RADIUS, y + MARKER_RADIUS)
         for x, y in points
     ]
@@ -87,27 +88,28 @@ def choose_label_sides(
         _compute_boxes(x, y, LETTER * len(text)) for (x, y), text in zip(points, texts, strict=True)
     ]
 
-    def free(place: int, others: Sequence[PixelBox]) -> list[str]:
-        inside = [side for side, box in boxes[place].items() if box[0] >= 0 and box[2] <= width]
-        return [s for s in inside if not any(_has_overlap(boxes[place][s], one) for one in others)]
+    def list_free_sides(i: int, others: Sequence[PixelBox]) -> list[str]:
+        inside = [side for side, box in boxes[i].items() if box[0] >= 0 and box[2] <= width]
+        return [s for s in inside if not any(_has_overlap(boxes[i][s], one) for one in others)]
 
     chosen: dict[int, str] = {}
-    for place in sorted(range(len(points)), key=lambda place: len(free(place, taken))):
-        near = "middle right" if points[place][0] < width / 2 else "middle left"
-        side = [*free(place, [*taken, *obstacles]), *free(place, taken), near][0]
-        taken.append(boxes[place][side])
-        chosen[place] = side
-    return [chosen[place] for place in range(len(points))]
+    for i in sorted(range(len(points)), key=lambda i: len(list_free_sides(i, occupied))):
+        inward = "middle right" if points[i][0] < width / 2 else "middle left"
+        free = [*list_free_sides(i, [*occupied, *obstacles]), *list_free_sides(i, occupied)]
+        side = [*free, inward][0]
+        occupied.append(boxes[i][side])
+        chosen[i] = side
+    return [chosen[i] for i in range(len(points))]
 
 
 def _compute_boxes(x: float, y: float, length: float) -> dict[str, PixelBox]:
     middle, above, below = (-LINE / 2, LINE / 2), (GAP, GAP + LINE), (-GAP - LINE, -GAP)
-    right, left, centre = (GAP, GAP + length), (-GAP - length, -GAP), (-length / 2, length / 2)
-    places = {
+    right, left, center = (GAP, GAP + length), (-GAP - length, -GAP), (-length / 2, length / 2)
+    spans = {
         "middle right": (right, middle),
         "middle left": (left, middle),
-        "top center": (centre, above),
-        "bottom center": (centre, below),
+        "top center": (center, above),
+        "bottom center": (center, below),
         "top left": (left, above),
         "bottom left": (left, below),
         "top right": (right, above),
@@ -115,10 +117,10 @@ def _compute_boxes(x: float, y: float, length: float) -> dict[str, PixelBox]:
     }
     return {
         side: (x + across[0], y + up[0], x + across[1], y + up[1])
-        for side, (across, up) in places.items()
+        for side, (across, up) in spans.items()
     }
 
 
 def _has_overlap(one: PixelBox, other: PixelBox) -> bool:
-    apart_x = one[2] <= other[0] or other[2] <= one[0]
-    return not (apart_x or one[3] <= other[1] or other[3] <= one[1])
+    separate_x = one[2] <= other[0] or other[2] <= one[0]
+    return not (separate_x or one[3] <= other[1] or other[3] <= one[1])

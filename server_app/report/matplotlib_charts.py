@@ -1,4 +1,4 @@
-"""Charts on paper: PNG, SVG and PDF. Built on figure objects alone: no window, no shared state."""
+"""Draw charts as PNG, SVG and PDF with figure objects alone: no window, no shared state."""
 
 import io
 import math
@@ -42,31 +42,30 @@ from server_app.report.chart_spec import (
 )
 
 LINE_STYLES = ("-", (0, (5, 2)), (0, (5, 1.5, 1.5, 1.5)), (0, (9, 2)))
-"""As on the page: dots are for levels."""
+"""As on the page: dots are for reference lines."""
 
 PANEL_INCHES = (4.6, 3.5)
-SMALLEST_PANEL_INCHES, SMALLEST_NAMED_INCHES = 2.2, 3.0
+MIN_PANEL_INCHES, MIN_NAMED_PANEL_INCHES = 2.2, 3.0
 LEGEND_LINE_INCHES = 0.24
 MAX_LEGEND_CHARACTERS = 60
 MAX_TITLE_CHARACTERS = 50
 NAME_LETTERS, NAME_LETTERS_ON_PAPER = 20, 14
 NAME_POINTS, LINE_SPACING, POINTS_PER_INCH = 8.5, 1.3, 72
-AXIS_FRACTION = 0.7  # of a panel's height is the axis, at least
+AXIS_FRACTION = 0.7  # minimum height of the axis, of a panel's height
 MAX_GRIDS = 6
 PAGE_SCALE = 2 / 3
 PAGE_QUALITY = 80
 
 
 def draw_figure(chart: Chart, width: float | None = None) -> NotebookFigure:
-    """Return a chart's figure; of tables the first six, side by side.
+    """Draw a chart; of a grid chart, the first six layers.
 
     Parameters
     ----------
     chart : Chart
-        What is drawn.
     width : float, optional
-        Of the whole figure, in inches, for a paper's column: its letters have 8 points. None for a
-        screen, where a panel is 4.6 inches wide.
+        The whole figure's width in inches, for a paper's column, with letters of 8 points. None for
+        a screen, with panels 4.6 inches wide.
     """
     with mpl.rc_context():
         if width is not None:
@@ -79,7 +78,7 @@ def draw_figure(chart: Chart, width: float | None = None) -> NotebookFigure:
 
 
 def compress_picture(path: Path) -> bytes:
-    """Return a PNG file as WebP, smaller in pixels and in bytes, for a page that has many."""
+    """Return a PNG file as a smaller WebP image, for a page with many of them."""
     with Image.open(path) as picture:
         flat = picture.convert("RGB")
     size = (round(flat.width * PAGE_SCALE), round(flat.height * PAGE_SCALE))
@@ -97,17 +96,17 @@ def _set_paper_fonts() -> None:
 
 
 def split_for_paper(chart: Chart, width: float) -> Iterator[tuple[str, Chart]]:
-    """Yield what is drawn into files of their own for a paper, each with its file's name.
+    """Yield the charts for a paper's figure files, each with its file name.
 
-    A chart whose panels stand side by side in this width is one; panels that would stand below
-    each other are one each, so that none is higher than a page.
+    Panels that fit side by side stay in one file; otherwise each panel gets one, so that no figure
+    is higher than a page.
     """
     parts = chart.layers if isinstance(chart, GridChart) else chart.panels
     if len(parts) == 1 or _count_fitting_panels(chart, width) > 1:
         yield chart.name, chart
         return
-    for place, part in enumerate(parts, start=1):
-        name = f"{chart.name}_{place}"
+    for number, part in enumerate(parts, start=1):
+        name = f"{chart.name}_{number}"
         if isinstance(chart, GridChart) and isinstance(part, GridLayer):
             yield f"{name}_{to_slug(part.label)}", replace(chart, layers=(part,))
         elif isinstance(chart, LineChart) and isinstance(part, Panel):
@@ -116,17 +115,17 @@ def split_for_paper(chart: Chart, width: float) -> Iterator[tuple[str, Chart]]:
 
 
 def _count_fitting_panels(chart: Chart, width: float) -> int:
-    """Return how many panels fit side by side; those with names beside the lines need more room."""
+    """Count the panels that fit side by side; names beside the lines need more width."""
     grid = isinstance(chart, GridChart) or not any(panel.has_line_names for panel in chart.panels)
-    return max(1, int(width / (SMALLEST_PANEL_INCHES if grid else SMALLEST_NAMED_INCHES)))
+    return max(1, int(width / (MIN_PANEL_INCHES if grid else MIN_NAMED_PANEL_INCHES)))
 
 
 def _compute_grid_shape(
     chart: Chart, panels: int, width: float | None
 ) -> tuple[int, int, float, float]:
-    """Return rows and columns as they fit into a width, and a panel's width and height.
+    """Return rows and columns that fit into a width, and a panel's width and height in inches.
 
-    There are at most three side by side, and four are two by two.
+    At most three panels are side by side; four are two by two.
     """
     columns = 2 if panels == 4 else min(3, panels)  # noqa: PLR2004
     if width is None:
@@ -147,21 +146,21 @@ def _create_figure(size: tuple[float, float]) -> NotebookFigure:
 
 
 def _draw_line_chart(chart: LineChart, paper_width: float | None) -> NotebookFigure:
-    """Return the panels; a legend where lines have no names at their ends."""
+    """Draw the panels, with a legend if some lines have no names at their ends."""
     rows, columns, width, height = _compute_grid_shape(chart, len(chart.panels), paper_width)
     letters = NAME_LETTERS if paper_width is None else NAME_LETTERS_ON_PAPER
     size = mpl.rcParams["legend.fontsize"] if paper_width is not None else NAME_POINTS
-    room = AXIS_FRACTION * height * POINTS_PER_INCH / (LINE_SPACING * size)
+    height_in_lines = AXIS_FRACTION * height * POINTS_PER_INCH / (LINE_SPACING * size)
     names = [
-        place_end_labels(chart, panel, line_letters=letters, height_in_lines=room)
+        place_end_labels(chart, panel, line_letters=letters, height_in_lines=height_in_lines)
         if len(chart.styles) > 1
         else []
         for panel in chart.panels
     ]
-    told = all(
+    is_named = all(
         _has_all_names(found, panel) for found, panel in zip(names, chart.panels, strict=True)
     )
-    legend = 0.0 if told else _compute_legend_height(list(chart.styles), columns, width)
+    legend = 0.0 if is_named else _compute_legend_height(list(chart.styles), columns, width)
     figure = _create_figure((columns * width, rows * height + legend))
     all_axes = figure.subplots(rows, columns, squeeze=False).ravel()
     handles: dict[str, Artist] = {}
@@ -171,7 +170,7 @@ def _draw_line_chart(chart: LineChart, paper_width: float | None) -> NotebookFig
             _write_end_label(axes, name, size)
     for axes in all_axes[len(chart.panels) :]:
         axes.set_visible(False)
-    if not told:
+    if not is_named:
         letters, entries = _compute_legend_shape(list(handles), columns, width)
         figure.legend(
             list(handles.values()),
@@ -185,15 +184,15 @@ def _draw_line_chart(chart: LineChart, paper_width: float | None) -> NotebookFig
 
 
 def _has_all_names(names: Sequence[EndLabel], panel: Panel) -> bool:
-    """Say whether every line of a panel has its name."""
+    """Return whether every line of a panel has its name."""
     return {name.label for name in names} >= {line.label for line in panel.lines}
 
 
 def _compute_legend_shape(labels: Sequence[str], columns: int, width: float) -> tuple[int, int]:
-    """Return how many letters a line of an entry has, and how many entries a row."""
+    """Return the letters per line of an entry, and the entries per row."""
     letters = int(MAX_LEGEND_CHARACTERS * width / PANEL_INCHES[0])
-    longest = min(max(map(len, labels)), letters)
-    return letters, max(1, min(len(labels), int(columns * letters / (longest + 6))))
+    max_letters = min(max(map(len, labels)), letters)
+    return letters, max(1, min(len(labels), int(columns * letters / (max_letters + 6))))
 
 
 def _compute_legend_height(labels: Sequence[str], columns: int, width: float) -> float:
@@ -203,14 +202,14 @@ def _compute_legend_height(labels: Sequence[str], columns: int, width: float) ->
 
 def _write_end_label(axes: Axes, end_label: EndLabel, size: float) -> None:
     """Write a name beside the axes."""
-    colour, _ = get_line_style(end_label.style)
+    color, _ = get_line_style(end_label.style)
     axes.annotate(
         "\n".join(end_label.text_lines),
         (1.0, end_label.position),
         xycoords="axes fraction",
         xytext=(4, 0),
         textcoords="offset points",
-        color=colour,
+        color=color,
         fontsize=size,
         linespacing=LINE_SPACING - 0.1,
         va="center",
@@ -220,17 +219,17 @@ def _write_end_label(axes: Axes, end_label: EndLabel, size: float) -> None:
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> dict[str, Artist]:
-    """Draw one panel and return what stands for each label in the legend."""
+    """Draw one panel and return its legend handles by label."""
     drawn: dict[str, Artist] = {}
     for low, high in panel.shaded_ranges:
         axes.axvspan(low, high, color="#E5E5E5", alpha=0.5, linewidth=0)
-    # solid lines first, since others can be seen on them
+    # solid lines first: dashed ones remain visible on top
     for line in sorted(panel.lines, key=lambda line: get_line_style(line.style)[1]):
         drawn[line.label] = _draw_line(axes, line, panel)
     handles = {line.label: drawn[line.label] for line in panel.lines}
     for level in panel.reference_lines:
-        colour, _ = get_line_style(level.style)
-        dotted = axes.axhline(level.y, color=colour, linestyle=":", linewidth=1.1)
+        color, _ = get_line_style(level.style)
+        dotted = axes.axhline(level.y, color=color, linestyle=":", linewidth=1.1)
         handles.setdefault(level.label, dotted)
     if panel.has_diagonal:
         axes.axline((1.0, 1.0), (2.0, 2.0), color="black", linestyle="--", linewidth=0.8)
@@ -255,7 +254,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> dict[str, Artist]:
 
 
 def _set_log_ticks(axis: Axis, low: float, high: float) -> None:
-    """Write numbers of a logarithmic axis in full, where there are some to write."""
+    """Write full numbers on a logarithmic axis, if it has more than one tick."""
     ticks = compute_log_ticks(low, high)
     if len(ticks) > 1:
         axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
@@ -263,13 +262,13 @@ def _set_log_ticks(axis: Axis, low: float, high: float) -> None:
 
 
 def _draw_line(axes: Axes, line: Line, panel: Panel) -> Artist:
-    colour, dash = get_line_style(line.style)
+    color, dash = get_line_style(line.style)
     marker = "o" if line.markers_only or len(line.x) <= MAX_MARKED_POINTS else None
     (drawn,) = axes.plot(
         line.x,
         line.y,
         linestyle="" if line.markers_only else LINE_STYLES[dash],
-        color=colour,
+        color=color,
         marker=marker,
         markersize=3 if line.markers_only and not panel.has_bars else 4,
         alpha=0.6 if line.markers_only and not panel.has_bars else 1.0,
@@ -279,20 +278,26 @@ def _draw_line(axes: Axes, line: Line, panel: Panel) -> Artist:
         return drawn
     low, high = compute_band(line, panel)
     if has_bands(panel):
-        # where bands lie over each other, their edges tell them apart
+        # edges keep overlapping bands distinct
         axes.fill_between(
             line.x,
             low,
             high,
-            facecolor=(colour, BAND_OPACITY),
-            edgecolor=(colour, EDGE_OPACITY),
+            facecolor=(color, BAND_OPACITY),
+            edgecolor=(color, EDGE_OPACITY),
             linewidth=0.5,
         )
         return drawn
-    at = select_bar_points(panel, line)
-    lengths = ((line.y - low)[at], (high - line.y)[at])
+    indices = select_bar_points(panel, line)
+    lengths = ((line.y - low)[indices], (high - line.y)[indices])
     axes.errorbar(
-        line.x[at], line.y[at], lengths, fmt="none", ecolor=colour, elinewidth=0.9, capsize=1.5
+        line.x[indices],
+        line.y[indices],
+        lengths,
+        fmt="none",
+        ecolor=color,
+        elinewidth=0.9,
+        capsize=1.5,
     )
     return drawn
 
@@ -306,8 +311,8 @@ def _draw_grid_chart(chart: GridChart, paper_width: float | None) -> NotebookFig
     figure = _create_figure((columns * width, rows * height + LEGEND_LINE_INCHES))
     all_axes = figure.subplots(rows, columns, squeeze=False).ravel()
     finite = [layer.values[np.isfinite(layer.values)] for layer in layers]
-    together = not chart.annotate
-    ends = np.concatenate(finite) if together else np.empty(0)
+    shares_scale = not chart.annotate
+    ends = np.concatenate(finite) if shares_scale else np.empty(0)
     for axes, layer in zip(all_axes, layers, strict=False):
         _draw_layer(
             axes, chart, layer, (float(ends.min()), float(ends.max())) if len(ends) else None
@@ -319,14 +324,14 @@ def _draw_grid_chart(chart: GridChart, paper_width: float | None) -> NotebookFig
     if chart.categories:
         present = set(np.concatenate([layer.values.ravel() for layer in layers]).tolist())
         patches = [
-            Patch(facecolor=colour, edgecolor="#444444", label=name)
-            for code, (name, colour) in enumerate(chart.categories)
+            Patch(facecolor=color, edgecolor="#444444", label=name)
+            for code, (name, color) in enumerate(chart.categories)
             if code in present
         ]
         figure.legend(
             handles=patches, loc="outside lower center", frameon=False, ncols=len(patches)
         )
-    elif together:
+    elif shares_scale:
         figure.colorbar(all_axes[0].images[0], ax=list(all_axes), label=chart.value_label)
     return figure
 
@@ -336,9 +341,9 @@ def _draw_layer(
 ) -> None:
     low, high = value_range or (None, None)
     if chart.categories:
-        colours = ListedColormap([colour for _, colour in chart.categories])
+        color_map = ListedColormap([color for _, color in chart.categories])
         norm = BoundaryNorm(np.arange(len(chart.categories) + 1) - 0.5, len(chart.categories))
-        axes.imshow(layer.values, cmap=colours, norm=norm, aspect="auto", interpolation="nearest")
+        axes.imshow(layer.values, cmap=color_map, norm=norm, aspect="auto", interpolation="nearest")
     else:
         axes.imshow(
             layer.values,
@@ -361,7 +366,7 @@ def _draw_layer(
 
 
 def _set_tick_names(axes: Axes, columns: Sequence[str], rows: Sequence[str]) -> None:
-    for axis, names, most in ((axes.xaxis, columns, 8), (axes.yaxis, rows, 12)):
-        step = max(1, math.ceil(len(names) / most))
-        places = list(range(0, len(names), step))
-        axis.set_ticks(places, [names[i] for i in places])
+    for axis, names, max_ticks in ((axes.xaxis, columns, 8), (axes.yaxis, rows, 12)):
+        step = max(1, math.ceil(len(names) / max_ticks))
+        positions = list(range(0, len(names), step))
+        axis.set_ticks(positions, [names[i] for i in positions])

@@ -1,4 +1,4 @@
-"""One HTML page with all figures and tables, which needs nothing else to be opened."""
+"""Render a self-contained HTML page with all charts and tables."""
 
 import base64
 import gzip
@@ -29,7 +29,7 @@ EMPTY_TABLE = TextTable("", (), ())
 
 @dataclass(frozen=True)
 class _Plot:
-    """A chart on the page: its interactive description, and the picture that stands for it."""
+    """A chart on the page: its interactive description, and a picture as fallback."""
 
     id: str
     title: str
@@ -60,16 +60,15 @@ def render_report_page(
     pictures: Mapping[tuple[str, str], bytes],
     warnings: Sequence[str],
 ) -> str:
-    """Return the page as HTML.
+    """Render the page as HTML.
 
     Parameters
     ----------
     experiments : sequence of Experiment
-        What to tell.
     pictures : mapping
-        A WebP by experiment and chart name, shown until and unless the page's script draws.
+        WebP images by experiment and chart name, shown until the page's script draws.
     warnings : sequence of str
-        What could not be read.
+        Records that could not be read.
     """
     sections = [_build_section(one, pictures) for one in experiments]
     return _render(REPORT_TEMPLATE, experiments, sections, warnings, plotly=encode_plotly())
@@ -81,16 +80,16 @@ def render_content(
     progress: Sequence[str] = (),
     clients: TextTable = EMPTY_TABLE,
 ) -> str:
-    """Return what the page says as HTML, without pictures and scripts.
+    """Render the page's content as HTML, without pictures and scripts.
 
     Parameters
     ----------
     experiments, warnings : sequences
-        As in ``page``.
+        As in ``render_report_page``.
     progress : sequence of str
-        How far the runs that go on are; no warning says that they run.
+        The progress of each running run, in place of a warning that it runs.
     clients : TextTable
-        What became of each client last.
+        Each client's last status.
     """
     sections = [_build_section(one, {}, left_out=("running",)) for one in experiments]
     return _render(
@@ -157,7 +156,7 @@ def _build_section(
 
 
 def _list_warnings(experiment: Experiment, left_out: Collection[str]) -> list[str]:
-    """Say which runs did not get to their end, and whether they count; but for some statuses."""
+    """Describe each incomplete run and whether it counts, except for the statuses ``left_out``."""
     warnings = []
     for group in experiment.groups:
         counted = {run.directory for run in group.counted_runs}
@@ -172,28 +171,28 @@ def _list_warnings(experiment: Experiment, left_out: Collection[str]) -> list[st
 
 
 def _add_no_break_spaces(sentence: str) -> str:
-    """Return a sentence in which no number stands apart from its sign or unit."""
+    """Keep numbers on one line with their sign or unit."""
     return sentence.replace(" ± ", "\u00a0±\u00a0").replace(" %", "\u00a0%")
 
 
 def _describe_shared_setup(experiment: Experiment) -> str:
-    """Return on what the methods were compared, as far as it is the same for all."""
+    """Describe the data, population, model and rounds that all runs share."""
     runs = [run for group in experiment.groups for run in group.counted_runs]
-    known = [_describe_population(run) for run in runs]
-    told = [
+    populations = [_describe_population(run) for run in runs]
+    descriptions = [
         {
             f"data {format_value('data.name', str(run.settings.get('data.name', '')))}"
             for run in runs
         },
-        {words for words in known if words},
+        {text for text in populations if text},
         {format_value("model.name", str(run.settings.get("model.name", ""))) for run in runs},
         {f"{len(run.rounds)} rounds" for run in runs},
     ]
-    return ", ".join(words for said in told if len(said) == 1 for words in said if words)
+    return ", ".join(text for texts in descriptions if len(texts) == 1 for text in texts if text)
 
 
 def _describe_data(run: Run) -> str:
-    """Return the name of the data set, or of the file."""
+    """Return the name of the data file, or of the data set."""
     path = run.settings.get("data.path")
     return sanitize(Path(path).name) if isinstance(path, str) else _format_option(run, "data")
 
@@ -203,18 +202,18 @@ def _format_option(run: Run, group: str) -> str:
 
 
 def _describe_population(run: Run) -> str:
-    """Return how many clients there are; empty without that record."""
+    """Describe the number of clients; empty without that record."""
     if not (run.directory / POPULATION_FILE).is_file():
         return ""
     priority = read_population(run.directory)["priority"].to_pylist()
-    those = sum(map(bool, priority))
+    num_priority = sum(map(bool, priority))
     return f"{len(priority)} clients" + (
-        f", {those} with priority" if those < len(priority) else ""
+        f", {num_priority} with priority" if num_priority < len(priority) else ""
     )
 
 
 def _list_shared_settings(experiment: Experiment) -> tuple[str, ...]:
-    """Return the settings that are the same in all groups that have them."""
+    """List the settings that are equal in all groups that have them."""
     values: dict[str, set[str]] = {}
     for group in experiment.groups:
         for key, value in group.runs[0].settings.items():
@@ -223,13 +222,13 @@ def _list_shared_settings(experiment: Experiment) -> tuple[str, ...]:
 
 
 def escape_script_json(text: str) -> Markup:
-    """Return JSON for a script element, which "</" would end."""
+    """Escape JSON for a script element, which "</" would end."""
     return Markup(text.replace("<", "\\u003c"))  # noqa: S704
 
 
 @cache
 def get_templates() -> jinja2.Environment:
-    """Return the templates of pages, and the style and script that they share."""
+    """Return the environment with all page templates."""
     return jinja2.Environment(
         loader=jinja2.DictLoader(TEMPLATES),
         autoescape=True,
@@ -239,11 +238,11 @@ def get_templates() -> jinja2.Environment:
 
 @cache
 def encode_plotly() -> str:
-    """Return Plotly.js as a page has it: gzip, to a third, in base64."""
+    """Return Plotly.js for a page: gzip, a third of the size, in base64."""
     return base64.b64encode(compress_plotly()).decode()
 
 
 @cache
 def compress_plotly() -> bytes:
-    """Return Plotly.js by gzip."""
+    """Return Plotly.js compressed with gzip."""
     return gzip.compress(get_plotlyjs().encode(), mtime=0)

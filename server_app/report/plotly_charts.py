@@ -1,4 +1,4 @@
-"""Charts as Plotly figures, for the page."""
+"""Draw charts as Plotly figures, for the page."""
 
 import html
 import json
@@ -31,7 +31,7 @@ from server_app.report.chart_spec import (
 )
 
 DASHES = ("solid", "dash", "dashdot", "longdash")
-"""Not "dot": that is how levels are drawn."""
+"""Without "dot": that is for reference lines."""
 
 COLOR_SCALE = "Cividis"
 GRAY = "#E5E5E5"
@@ -39,7 +39,7 @@ GRAY = "#E5E5E5"
 PANEL_HEIGHT = 320
 TOP, TOP_ALONE, BOTTOM, LEFT, RIGHT = 36, 14, 52, 60, 14
 TEXT_LINE, LETTER, CAPITAL = 14.0, 6.2, 8.8
-END_LABEL_LETTERS = 20  # in a line of a name at the end of a curve
+END_LABEL_LETTERS = 20  # per line of a name at the end of a curve
 ROW_HEIGHT_RANGE = (4, 24)
 GRID_HEIGHT_RANGE = (220, 640)
 
@@ -51,14 +51,14 @@ LAYOUT = {
     "plot_bgcolor": "white",
 }
 AXIS = {"gridcolor": GRAY, "zeroline": False, "linecolor": "#444444", "ticks": "outside"}
-"""How every figure and its axes look."""
+"""The style of every figure and its axes."""
 
 
 def build_plotly_spec(chart: Chart) -> dict[str, Any]:
-    """Return a chart as the page's script draws it.
+    """Build the JSON specification of a chart for the page's script.
 
-    ``panels`` are Plotly's figures; with ``choices``, one name for each, one of them is shown at a
-    time. ``legend`` has the label, colour and dash of each method, or of each category ("box").
+    ``panels`` are Plotly figures; with ``choices``, one name per panel, the page shows one panel at
+    a time. ``legend`` has the label, color and dash of each method, or of each category ("box").
     """
     if isinstance(chart, GridChart):
         several = len(chart.layers) > 1
@@ -67,8 +67,8 @@ def build_plotly_spec(chart: Chart) -> dict[str, Any]:
             build_layer_figure(chart, layer, with_title=not several) for layer in chart.layers
         ]
         legend = [
-            {"label": name, "colour": colour, "dash": "box"}
-            for _, name, colour in _list_used_categories(chart)
+            {"label": name, "color": color, "dash": "box"}
+            for _, name, color in _list_used_categories(chart)
         ]
     else:
         several = len(chart.styles) > 1
@@ -85,13 +85,13 @@ def build_plotly_spec(chart: Chart) -> dict[str, Any]:
 
 
 def _build_legend_entry(chart: LineChart, label: str, style: int) -> dict[str, str]:
-    colour, dash = get_plotly_style(style)
+    color, dash = get_plotly_style(style)
     lines = [line for panel in chart.panels for line in panel.lines if line.label == label]
     if not lines:
         dash = "dot"
     elif all(line.markers_only for line in lines):
         dash = "points"
-    return {"label": label, "colour": colour, "dash": dash}
+    return {"label": label, "color": color, "dash": dash}
 
 
 # --- lines ------------------------------------------------------------------------------------
@@ -100,12 +100,12 @@ def _build_legend_entry(chart: LineChart, label: str, style: int) -> dict[str, s
 def build_panel_figure(
     chart: LineChart, panel: Panel, height: int = PANEL_HEIGHT, *, with_line_names: bool = True
 ) -> go.Figure:
-    """Return one of a chart's panels, ``with_line_names`` with the lines' names at their ends if they fit."""
+    """Build a panel's figure, ``with_line_names`` with names at the ends of lines if they fit."""
     drawn = go.Figure(list(_build_traces(panel)))
     top = TOP if panel.title else TOP_ALONE
-    room = (height - top - BOTTOM) / TEXT_LINE
+    lines = (height - top - BOTTOM) / TEXT_LINE
     names = (
-        place_end_labels(chart, panel, line_letters=END_LABEL_LETTERS, height_in_lines=room)
+        place_end_labels(chart, panel, line_letters=END_LABEL_LETTERS, height_in_lines=lines)
         if with_line_names
         else []
     )
@@ -137,12 +137,12 @@ def _estimate_width(text: str) -> float:
 
 
 def _build_annotation(end_label: EndLabel) -> dict[str, object]:
-    """Return a name beside the axes; the script hides it with the line of this label."""
-    colour, _ = get_plotly_style(end_label.style)
+    """Build a name beside the axes; the script hides it together with its line."""
+    color, _ = get_plotly_style(end_label.style)
     return {
         "name": end_label.label,
         "text": "<br>".join(map(escape_html, end_label.text_lines)),
-        "font": {"color": colour, "size": 11},
+        "font": {"color": color, "size": 11},
         "align": "left",
         "showarrow": False,
         "x": 1,
@@ -156,7 +156,7 @@ def _build_annotation(end_label: EndLabel) -> dict[str, object]:
 
 
 def _build_traces(panel: Panel) -> Iterator[go.Scatter]:
-    """Yield bands, lines and levels; solid lines first, since others can be seen on them."""
+    """Yield bands, lines and reference lines; solid lines first, below dashed ones."""
     if has_bands(panel):
         for line in panel.lines:
             if line.half_width is not None:
@@ -171,35 +171,35 @@ def _build_traces(panel: Panel) -> Iterator[go.Scatter]:
 
 
 def _build_line(line: Line, panel: Panel) -> go.Scatter:
-    colour, dash = get_plotly_style(line.style)
-    single = len(line.x) == 1  # a single round is no line
+    color, dash = get_plotly_style(line.style)
+    single = len(line.x) == 1  # one point needs a marker
     few = len(line.x) <= MAX_MARKED_POINTS
     mode = "markers" if line.markers_only or single else "lines+markers" if few else "lines"
-    said = [escape_html(text) for text in line.hover_texts]
+    texts = [escape_html(text) for text in line.hover_texts]
     return go.Scatter(
         x=cast_to_float32(line.x),
         y=cast_to_float32(line.y),
         mode=mode,
         name=escape_html(line.label),
         legendgroup=line.label,
-        line={"color": colour, "dash": dash, "width": 2},
+        line={"color": color, "dash": dash, "width": 2},
         error_y=_build_error_bars(line, panel),
-        marker={"color": colour, "size": 6, "opacity": 0.7 if line.markers_only else 1.0},
-        # one text for all points is told once
-        text=said if len(set(said)) > 1 else (said[0] if said else None),
-        hovertemplate="%{x}: %{y:.5g}" + ("<br>%{text}" if said else ""),
+        marker={"color": color, "size": 6, "opacity": 0.7 if line.markers_only else 1.0},
+        # a text shared by all points is stored once
+        text=texts if len(set(texts)) > 1 else (texts[0] if texts else None),
+        hovertemplate="%{x}: %{y:.5g}" + ("<br>%{text}" if texts else ""),
     )
 
 
 def _build_error_bars(line: Line, panel: Panel) -> dict[str, object]:
-    places = select_bar_points(panel, line)
-    if len(places) == 0:
+    indices = select_bar_points(panel, line)
+    if len(indices) == 0:
         return {"visible": False}
     low, high = compute_band(line, panel)
     up, down = np.full_like(line.y, np.nan), np.full_like(line.y, np.nan)
-    up[places], down[places] = (high - line.y)[places], (line.y - low)[places]
-    colour, _ = get_plotly_style(line.style)
-    shape = {"color": colour, "thickness": 1.2, "width": 3}
+    up[indices], down[indices] = (high - line.y)[indices], (line.y - low)[indices]
+    color, _ = get_plotly_style(line.style)
+    shape = {"color": color, "thickness": 1.2, "width": 3}
     return {
         "type": "data",
         "array": cast_to_float32(up),
@@ -209,15 +209,15 @@ def _build_error_bars(line: Line, panel: Panel) -> dict[str, object]:
 
 
 def _build_band(line: Line, panel: Panel) -> go.Scatter:
-    colour, _ = get_plotly_style(line.style)
+    color, _ = get_plotly_style(line.style)
     low, high = compute_band(line, panel)
     return go.Scatter(
         x=cast_to_float32(np.concatenate([line.x, line.x[::-1]])),
         y=cast_to_float32(np.concatenate([high, low[::-1]])),
         fill="toself",
-        fillcolor=add_opacity(colour, BAND_OPACITY),
-        # where bands lie over each other, their edges tell them apart
-        line={"width": 0.5, "color": add_opacity(colour, EDGE_OPACITY)},
+        fillcolor=add_opacity(color, BAND_OPACITY),
+        # edges keep overlapping bands distinct
+        line={"width": 0.5, "color": add_opacity(color, EDGE_OPACITY)},
         mode="lines",
         hoverinfo="skip",
         legendgroup=line.label,
@@ -225,14 +225,14 @@ def _build_band(line: Line, panel: Panel) -> go.Scatter:
 
 
 def _build_reference_line(reference_line: ReferenceLine, low: float, high: float) -> go.Scatter:
-    colour, _ = get_plotly_style(reference_line.style)
+    color, _ = get_plotly_style(reference_line.style)
     return go.Scatter(
         x=[low, high],
         y=[reference_line.y, reference_line.y],
         mode="lines",
         name=escape_html(reference_line.label),
         legendgroup=reference_line.label,
-        line={"color": colour, "dash": "dot", "width": 1.2},
+        line={"color": color, "dash": "dot", "width": 1.2},
         text=escape_html(reference_line.hover_text),
         hovertemplate="%{text}<extra></extra>",
     )
@@ -283,7 +283,7 @@ def _compute_exponent_range(values: Sequence[FloatArray]) -> tuple[float, float]
 
 
 def _build_log_axis(low: float, high: float) -> dict[str, object]:
-    """Return a logarithmic axis between two exponents of 10; with few ticks they are Plotly's."""
+    """Build a logarithmic axis between two exponents of 10; with one tick, Plotly chooses."""
     ticks = compute_log_ticks(low, high)
     chosen = {"tickmode": "array", "tickvals": ticks} if len(ticks) > 1 else {}
     return {"type": "log", "tickformat": "~g", **chosen}
@@ -293,7 +293,7 @@ def _build_log_axis(low: float, high: float) -> dict[str, object]:
 
 
 def build_layer_figure(chart: GridChart, layer: GridLayer, *, with_title: bool) -> go.Figure:
-    """Return one of a chart's tables as a heat map, ``with_title`` with its label."""
+    """Build a layer's heat map, ``with_title`` with its label as title."""
     drawn = go.Figure(_build_heat_map(chart, layer))
     low, high = ROW_HEIGHT_RANGE
     rows = len(layer.rows)
@@ -321,12 +321,10 @@ def build_layer_figure(chart: GridChart, layer: GridLayer, *, with_title: bool) 
 
 
 def _list_used_categories(chart: GridChart) -> list[tuple[int, str, str]]:
-    """Return code, name and colour of the categories that a chart has."""
+    """Return code, name and color of each category that occurs in a chart."""
     codes = {code for layer in chart.layers for code in np.unique(layer.values).tolist()}
     return [
-        (code, name, colour)
-        for code, (name, colour) in enumerate(chart.categories)
-        if code in codes
+        (code, name, color) for code, (name, color) in enumerate(chart.categories) if code in codes
     ]
 
 
@@ -347,9 +345,9 @@ def _build_heat_map(chart: GridChart, layer: GridLayer) -> go.Heatmap:
             hovertemplate=f"{where}: %{{z:.5g}}<extra></extra>",
         )
     steps = [
-        [edge / len(chart.categories), colour]
-        for place, (_, colour) in enumerate(chart.categories)
-        for edge in (place, place + 1)
+        [edge / len(chart.categories), color]
+        for code, (_, color) in enumerate(chart.categories)
+        for edge in (code, code + 1)
     ]
     return go.Heatmap(
         **common,
@@ -357,30 +355,30 @@ def _build_heat_map(chart: GridChart, layer: GridLayer) -> go.Heatmap:
         zmin=-0.5,
         zmax=len(chart.categories) - 0.5,
         showscale=False,
-        # the page puts the names of the categories here: as text for each cell they are long
+        # the page's script writes the category names per cell: as text here they would be long
         meta=[name for name, _ in chart.categories],
         hovertemplate=f"{where}: %{{text}}<extra></extra>",
     )
 
 
 def cast_to_float32(values: FloatArray) -> FloatArray:
-    """Return six digits of each number, in half the bytes."""
-    most = np.finfo(np.float32).max
-    return np.clip(values, -most, most).astype(np.float32)
+    """Cast to float32, clipped to its range, to halve the bytes."""
+    limit = np.finfo(np.float32).max
+    return np.clip(values, -limit, limit).astype(np.float32)
 
 
 def get_plotly_style(style: int) -> tuple[str, str]:
-    """Return the colour and the dash of a method by its place."""
-    colour, dash = get_line_style(style)
-    return colour, DASHES[dash]
+    """Return the color and the Plotly dash of a style."""
+    color, dash = get_line_style(style)
+    return color, DASHES[dash]
 
 
 def add_opacity(color: str, opacity: float) -> str:
-    """Return a colour through which others are seen."""
+    """Return a hex color as rgba with an opacity in [0, 1]."""
     red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
     return f"rgba({red}, {green}, {blue}, {opacity})"
 
 
 def escape_html(text: str) -> str:
-    """Return words as they are: Plotly reads HTML in texts."""
+    """Escape a text, because Plotly interprets HTML in texts."""
     return html.escape(text, quote=False)

@@ -1,4 +1,4 @@
-"""The figures of a run for Prometheus; needs the package ``prometheus_client``."""
+"""Export a run's metrics for Prometheus; needs the package ``prometheus_client``."""
 
 import math
 from collections import Counter
@@ -18,13 +18,13 @@ EXPORTED_STATISTICS = ("average", "worst", "best")
 
 
 class _FixedCollector(Collector):
-    """Metrics that are known already."""
+    """A collector that returns given metrics."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = tuple(metrics)
 
     def collect(self) -> Iterable[Metric]:
-        """Return them."""
+        """Return the given metrics."""
         return self._metrics
 
 
@@ -35,16 +35,16 @@ def format_metrics(
     clients: ClientStatusTable | None,
     num_problems: int,
 ) -> bytes:
-    """Return figures in Prometheus' text format.
+    """Return metrics in Prometheus' text format.
 
     Parameters
     ----------
     runs : sequence of WatchedRun
-        All runs that can be read.
+        All readable runs.
     newest : WatchedRun, optional
-        The run to tell of, and its ``name`` and ``clients``.
+        The run to export, with its ``name`` and ``clients``.
     num_problems : int
-        How many records cannot be read.
+        The number of unreadable records.
     """
     statuses = Counter(one.run.status for one in runs)
     metrics = [
@@ -59,9 +59,9 @@ def format_metrics(
             *_build_round_metrics(newest.run),
             *_build_test_metrics(newest.run),
         ]
-        known = len(clients.table)
-        metrics.append(_build_gauge("clients_known", "Clients of the run.", known))
-        text = "Clients that were asked and not unavailable the last time."
+        num_clients = len(clients.table)
+        metrics.append(_build_gauge("clients_known", "Clients of the run.", num_clients))
+        text = "Selected clients that were not unavailable the last time."
         metrics.append(_build_gauge("clients_connected", text, clients.num_connected))
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_FixedCollector(metrics))
@@ -82,14 +82,14 @@ def _build_run_metrics(watched: WatchedRun, name: str) -> Iterator[Metric]:
 
 
 def _build_round_metrics(run: Run) -> Iterator[Metric]:
-    """Yield sums over rounds, and what the last round was like."""
+    """Yield sums over all rounds, and metrics of the last round."""
     rounds = run.rounds
     yield _build_gauge("round", "The last complete round.", rounds[-1].round if rounds else 0)
     seconds = sum(r.duration_seconds for r in rounds if not math.isnan(r.duration_seconds))
     yield CounterMetricFamily("fedquorum_seconds", "Duration of all rounds.", seconds)
     sizes = {"down": sum(r.bytes_down for r in rounds), "up": sum(r.bytes_up for r in rounds)}
     yield _build_counters("bytes", "Payload of all messages.", "direction", sizes)
-    text = "What became of the clients asked, all rounds."
+    text = "Outcomes of the selected clients, all rounds."
     counts = {status: sum(getattr(r, status) for r in rounds) for status in STATUSES}
     yield _build_counters("answers", text, "status", counts)
     text = "Replies that came after a quorum had closed their round."
@@ -98,7 +98,7 @@ def _build_round_metrics(run: Run) -> Iterator[Metric]:
     if not rounds:
         return
     last = rounds[-1]
-    text = "What became of the clients asked in the last round."
+    text = "Outcomes of the clients selected in the last round."
     yield _build_gauges("clients", text, "status", {s: getattr(last, s) for s in STATUSES})
     for name, text, value in (
         ("admitted", "Updates admitted in the last round.", last.admitted),
@@ -112,7 +112,7 @@ def _build_round_metrics(run: Run) -> Iterator[Metric]:
 
 
 def _build_test_metrics(run: Run) -> Iterator[Metric]:
-    """Yield the last test metrics; those over clients are of ``evaluation.metric``."""
+    """Yield the last test metrics; spread over clients is that of ``evaluation.metric``."""
     record = next((r for r in reversed(run.rounds) if r.test), None)
     if record is None or record.test is None:
         return
@@ -123,13 +123,13 @@ def _build_test_metrics(run: Run) -> Iterator[Metric]:
         values = record.test[group] or {}
         names = {name: (name, "mean") for name in ("accuracy", "loss", metric)}
         names |= {name: (metric, name) for name in EXPORTED_STATISTICS}
-        for name, (of, statistic) in names.items():
+        for name, (base, statistic) in names.items():
             value = values.get(name, math.nan)
             if not math.isnan(value):
-                family = "fedquorum_accuracy" if of == "accuracy" else f"fedquorum_test_{of}"
-                text = f"Test {of} of the last model tested, over clients."
+                family = "fedquorum_accuracy" if base == "accuracy" else f"fedquorum_test_{base}"
+                text = f"Test {base} of the last model tested, over clients."
                 found.setdefault(
-                    of, GaugeMetricFamily(family, text, labels=("clients", "statistic"))
+                    base, GaugeMetricFamily(family, text, labels=("clients", "statistic"))
                 ).add_metric((group, statistic), value)
     yield from found.values()
 
@@ -140,13 +140,13 @@ def _build_gauge(name: str, text: str, value: float) -> Metric:
 
 def _build_gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
     family = GaugeMetricFamily(f"fedquorum_{name}", text, labels=(label,))
-    for of, value in values.items():
-        family.add_metric((of,), float(value))
+    for label_value, value in values.items():
+        family.add_metric((label_value,), float(value))
     return family
 
 
 def _build_counters(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
     family = CounterMetricFamily(f"fedquorum_{name}", text, labels=(label,))
-    for of, value in values.items():
-        family.add_metric((of,), value)
+    for label_value, value in values.items():
+        family.add_metric((label_value,), value)
     return family

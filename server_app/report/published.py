@@ -1,4 +1,4 @@
-"""The papers' numbers, for reference lines beside what was measured: ``published.yaml``, read."""
+"""Load the papers' published results from ``published.yaml``, for reference lines."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ PUBLISHED_FILE = Path(__file__).with_name("published.yaml")
 
 @dataclass(frozen=True)
 class PublishedResult:
-    """What a paper reports of one method in one experiment.
+    """The result that a paper reports for one method in one experiment.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class PublishedResult:
     values : mapping
         Numbers by the names of ``compute_client_metrics``, as fractions of 1.
     source : str
-        Paper and table, and what is different there.
+        Paper and table, and known differences in the setup.
     """
 
     experiment: str
@@ -33,7 +33,7 @@ class PublishedResult:
     source: str
 
     def is_for_run(self, experiment: str, settings: Mapping[str, Any]) -> bool:
-        """Return whether a run with these settings is what the number is of."""
+        """Return whether the published number applies to a run with these settings."""
         return experiment == self.experiment and all(
             settings.get(key) == value for key, value in self.settings.items()
         )
@@ -42,13 +42,13 @@ class PublishedResult:
 def find_published_results(
     experiment: str, settings: Mapping[str, Any]
 ) -> tuple[PublishedResult, ...]:
-    """Return what is published of a run with these settings."""
+    """Return the published results that apply to a run with these settings."""
     return tuple(one for one in load_published_results() if one.is_for_run(experiment, settings))
 
 
 @cache
 def load_published_results() -> tuple[PublishedResult, ...]:
-    """Return all that is published, in the order of the file."""
+    """Load all published results, in the order of the file."""
     tables = yaml.safe_load(PUBLISHED_FILE.read_text(encoding="utf-8"))["tables"]
     return tuple(number for table in tables for number in _read_table(table))
 
@@ -59,14 +59,14 @@ def _read_table(table: Mapping[str, Any]) -> Iterator[PublishedResult]:
         for method in entry["methods"]:
             where = {**entry.get("settings", {}), **method}
             numbers = [percent / 100 for percent in where.pop("percent")]
-            for more, values in _read_cells(table, numbers):
-                yield PublishedResult(experiment, where | more, values, source)
+            for cell_settings, values in _read_cells(table, numbers):
+                yield PublishedResult(experiment, where | cell_settings, values, source)
 
 
 def _read_cells(
     table: Mapping[str, Any], numbers: Sequence[float]
 ) -> Iterator[tuple[dict[str, Any], dict[str, float]]]:
-    """Yield the settings that a row's cells are of, and the measures there."""
+    """Yield each cell's settings and values; a row without ``columns_are`` is one cell."""
     columns = zip(table["columns"], numbers, strict=True)
     if "columns_are" not in table:
         yield {}, dict(columns)

@@ -1,4 +1,4 @@
-"""The data that a run was made on, made again from its settings."""
+"""Rebuild a run's data from its settings."""
 
 from typing import TYPE_CHECKING
 
@@ -19,24 +19,23 @@ DATA_LOCATION_KEYS = ("data.root", "data.path", "data.download")
 
 
 def reload_data(run: Run, *, trust: bool = False) -> tuple["FederatedData", "Settings"]:
-    """Return a run's data and settings, composed again; files are where the settings say now.
+    """Compose a run's settings again and load its data from where these settings point.
 
     Parameters
     ----------
     run : Run
-        The run.
     trust : bool
-        Whether a model that the records name by import path may be imported.
+        Whether to import a model that the records name by import path.
 
     Raises
     ------
     DataError
-        If the data is not here.
+        If the data is missing.
     RunError
-        If data or model settings no longer compose to what they were, or the model is code that
-        the records name, and they are not trusted: a report does not import it.
+        If data or model settings no longer compose to the recorded ones, or without ``trust``, if
+        the records name the model by import path.
     """
-    # These take seconds to import: not for those who only draw.
+    # These take seconds to import, which drawing does not need.
     from client_app.data import load_data
     from conf.compose import check_recorded_overrides, compose_overrides
     from conf.schema.rules import list_imported_code
@@ -48,24 +47,24 @@ def reload_data(run: Run, *, trust: bool = False) -> tuple["FederatedData", "Set
     settings = composed.settings
     if not trust and "model.path" in list_imported_code(settings):
         raise RunError(f"{run.directory}: the model in model.path is code, which no report imports")
-    # By way of the text that a run writes, so that both sides were read by the same reader.
+    # Through the text that a run writes, so that the same reader parsed both sides.
     recorded = flatten_settings(load_settings(composed.to_yaml()))
     now = {sanitize(key): value for key, value in recorded.items()}
-    for key, was, value in find_setting_changes(run.settings, now, _is_rebuild_setting):
+    for key, recorded_value, value in find_setting_changes(run.settings, now, _is_rebuild_setting):
         raise RunError(
             f"{run.directory}: the settings no longer compose to those of the run: {key} was "
-            f"{was!r}, is {value!r}"
+            f"{recorded_value!r}, is {value!r}"
         )
     return load_data(settings.data, settings.seed), settings
 
 
 def load_trained_model(run: Run, settings: "Settings", data: "FederatedData") -> "nn.Module":
-    """Return a run's model with its last weights; settings and data are those of ``reload_data``.
+    """Load a run's model with its last weights; ``reload_data`` gives its settings and data.
 
     Raises
     ------
     RunError
-        If the run has no model, or another one than its settings.
+        If the run has no model, or one that does not fit its settings.
     """
     from safetensors.torch import load
 
@@ -75,7 +74,7 @@ def load_trained_model(run: Run, settings: "Settings", data: "FederatedData") ->
     try:
         with SafeRunDir(run.directory).open("model.safetensors") as file:
             model.load_state_dict(load(b"" if file is None else file.read()))
-    except Exception as error:  # safetensors and PyTorch raise what they please
+    except Exception as error:  # safetensors and PyTorch raise many types
         text = sanitize(to_one_line(error))
         raise RunError(f"{run.directory}/model.safetensors: cannot be read: {text}") from None
     return model

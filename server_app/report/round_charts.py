@@ -1,4 +1,4 @@
-"""Charts over rounds: metrics, admission, mixing decisions, costs."""
+"""Build charts over rounds: metrics, admission, mixing decisions and costs."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -34,7 +34,7 @@ BYTES_PER_MEGABYTE = 1_000_000
 
 
 def build_training_chart(methods: Sequence[PlottedMethod]) -> LineChart | None:
-    """Return test metrics and losses over rounds, with what is published as levels."""
+    """Build the chart of test metrics and losses, with published results as reference lines."""
     models = name_tested_models(methods)
     tested = tuple(models)
     metrics = list(dict.fromkeys([*(m.group.metric for m in methods), "accuracy"]))
@@ -82,7 +82,7 @@ def build_training_chart(methods: Sequence[PlottedMethod]) -> LineChart | None:
 
 
 def _format_training_title(methods: Sequence[PlottedMethod]) -> str:
-    """Return "Accuracy and loss", or the same of another metric."""
+    """Return a title such as "Accuracy and loss"."""
     others = {m.group.metric for m in methods} - {"loss"} or {"accuracy"}
     names = [METRIC_NAMES[metric].partition(", ")[0] for metric in sorted(others)]
     title = f"{', '.join(names)} and loss"
@@ -92,7 +92,7 @@ def _format_training_title(methods: Sequence[PlottedMethod]) -> str:
 def build_rule_metrics_chart(
     methods: Sequence[PlottedMethod], numbers: ReportedMetrics
 ) -> LineChart | None:
-    """Return the numbers that a report of a rule adds to the rounds; None where no run has any."""
+    """Build the chart of a rule's reported metrics over rounds, or None if no run has any."""
     panels = [
         build_round_panel(
             methods,
@@ -108,9 +108,9 @@ def build_rule_metrics_chart(
 
 
 def build_admission_chart(methods: Sequence[PlottedMethod]) -> LineChart | None:
-    """Return admitted updates over rounds, and of rules with a gate A and theta.
+    """Build the chart of admitted updates, with A and theta for rules with a gate.
 
-    None where every method admits the same number in every round.
+    None without a gate if every method admits the same number in every round.
     """
     gated = [method for method in methods if _has_gate(method)]
     admitted = {r.admitted for m in methods for run in m.group.counted_runs for r in run.rounds}
@@ -131,7 +131,7 @@ def build_admission_chart(methods: Sequence[PlottedMethod]) -> LineChart | None:
 
 
 def build_decision_chart(methods: Sequence[PlottedMethod]) -> LineChart | None:
-    """Return the sum of the decision losses, and KL(p || w), of rules that mix."""
+    """Build the chart of decision losses and KL(p || w), for rules that mix."""
     panels = [
         build_round_panel(
             methods, "sum of decision losses, nats", lambda r: r.decision_loss_sum, bounds=NO_BOUNDS
@@ -140,13 +140,13 @@ def build_decision_chart(methods: Sequence[PlottedMethod]) -> LineChart | None:
     ]
     note = (
         "The decision loss is -log(1 + <p, r>) of the p held before the round's decision, of "
-        "AAggFF alone; KL(p || w) tells how far p is from the fractions of training data w."
+        "AAggFF alone; KL(p || w) is the distance of p from the fractions of training data w."
     )
     return _build_chart("decisions", "Mixing decisions", note, panels)
 
 
 def build_cost_chart(methods: Sequence[PlottedMethod]) -> LineChart | None:
-    """Return bytes and seconds of each round."""
+    """Build the chart of bytes and seconds per round."""
     largest = max(
         max(r.bytes_down, r.bytes_up)
         for m in methods
@@ -189,7 +189,7 @@ def _build_published_lines(
 
 
 def _has_gate(method: PlottedMethod) -> bool:
-    """Say whether a non-priority client could ever have added to the inclusion mass."""
+    """Return whether a non-priority client could ever add to the inclusion mass."""
     return any(
         (record.inclusion_mass or 0.0) > 0.0 or (record.epsilon or 0.0) > 0.0
         for run in method.group.counted_runs

@@ -1,4 +1,4 @@
-"""Runs that differ in the seed alone, and their mean and standard deviation over seeds."""
+"""Group runs that differ only in the seed, and compute means and deviations over seeds."""
 
 import json
 import math
@@ -27,10 +27,10 @@ _IGNORED_SETTINGS = (
 TESTED_METRICS = ("accuracy", "loss")
 
 MAX_VALUE_LENGTH = 2**20
-"""Of a setting, in characters, in tables."""
+"""Characters of a setting in tables."""
 
 MAX_CHART_NAME_LENGTH = 120
-"""Of a name, in characters: there is no room for more."""
+"""Characters of a name in charts."""
 
 _QUORUM_SETTINGS = ("engine.quorum", "engine.quorum_clients", "engine.grace_seconds")
 
@@ -61,12 +61,11 @@ class Group:
     Parameters
     ----------
     experiment, strategy : str
-        What all these runs share.
     variant : tuple of str
-        The settings that tell this group from others of the same experiment and strategy,
-        each as ``key=value``; empty where there is no other.
+        The settings that distinguish this group from others of the same experiment and strategy,
+        each as ``key=value``; empty without another group.
     runs : tuple of Run
-        All runs, whatever became of them.
+        All runs, of any status.
     """
 
     experiment: str
@@ -88,19 +87,19 @@ class Group:
 
     @property
     def title(self) -> str:
-        """The same for people, such as ``FedALIGN, epsilon 0.2``."""
+        """The display name, such as ``FedALIGN, epsilon 0.2``."""
         return self.format_title(())
 
     def format_title(self, omitted: Collection[str]) -> str:
-        """Return the title without settings, each as ``key=value``, that are told already."""
+        """Return the title without the settings ``omitted``, each as ``key=value``."""
         settings = self.runs[0].settings
-        left = (setting for setting in self.variant if setting not in omitted)
-        words = (format_setting(setting, settings) for setting in left)
+        remaining = (setting for setting in self.variant if setting not in omitted)
+        words = (format_setting(setting, settings) for setting in remaining)
         return ", ".join((method_title(self.strategy), *words))
 
     @property
     def title_with_status(self) -> str:
-        """The title, and what the runs are where they are not completed."""
+        """The title, with the runs' statuses if they are not completed."""
         return (
             f"{self.title} [{self.unfinished_statuses}]" if self.unfinished_statuses else self.title
         )
@@ -112,56 +111,55 @@ class Group:
 
     @property
     def metric(self) -> str:
-        """What the fairness over clients is of: accuracy, auroc or loss."""
+        """The test metric whose spread over clients is recorded, such as accuracy."""
         return str(self.runs[0].settings.get("evaluation.metric", "accuracy"))
 
     @property
     def unfinished_statuses(self) -> str:
-        """What the runs that enter the statistics are where they are not completed, else empty."""
+        """The statuses other than completed of the runs that enter the statistics."""
         return ", ".join(sorted({run.status for run in self.counted_runs} - {"completed"}))
 
     @property
     def counted_runs(self) -> tuple[Run, ...]:
         """The runs that enter the statistics: one per seed, ascending by seed.
 
-        Completed runs; where there is none, those with at least one round. Of several with
-        one seed, the one with the most rounds, of these the latest.
+        These are completed runs or, if there are none, runs with at least one round. Of several
+        runs with one seed, the one with the most rounds counts, and among these the latest.
         """
-        begun = [run for run in self.runs if run.rounds]
-        completed = [run for run in begun if run.status == "completed"]
-        ordered = sorted(completed or begun, key=lambda run: (len(run.rounds), run.started))
+        started = [run for run in self.runs if run.rounds]
+        completed = [run for run in started if run.status == "completed"]
+        ordered = sorted(completed or started, key=lambda run: (len(run.rounds), run.started))
         by_seed = {run.seed: run for run in ordered}
         return tuple(by_seed[seed] for seed in sorted(by_seed))
 
     def compute_statistic(self, value: Callable[[Run], float]) -> Statistic | None:
-        """Return the statistic of ``value`` over seeds; a seed with NaN is left out."""
+        """Compute the statistic of ``value`` over seeds, without seeds that have NaN."""
         return compute_mean_and_sd([value(run) for run in self.counted_runs])
 
     def compute_curve(self, value: Callable[[RoundRecord], float]) -> Curve:
-        """Return the statistic of ``value`` at rounds where every seed has a finite value.
+        """Compute the statistic of ``value`` at rounds where every seed has a finite value.
 
-        Other rounds are left out: a mean over fewer seeds would jump. Of many rounds some are
-        taken, evenly spaced, as many as a chart has points.
+        Other rounds are left out, because a mean over fewer seeds would jump. Many rounds are
+        subsampled evenly to the points of a chart.
         """
         seeds = [
             {record.round: value(record) for record in run.rounds} for run in self.counted_runs
         ]
-        known = [
+        defined = [
             number
             for number in sorted(set().union(*seeds))
             if all(math.isfinite(seed.get(number, math.nan)) for seed in seeds)
         ]
-        rounds = [known[place] for place in sample_indices(len(known))]
+        rounds = [defined[i] for i in sample_indices(len(defined))]
         statistics = (compute_mean_and_sd([seed[number] for seed in seeds]) for number in rounds)
         return Curve(tuple(rounds), tuple(one for one in statistics if one is not None))
 
 
 def group_runs(runs: Iterable[Run]) -> tuple[Group, ...]:
-    """Return the runs in groups, ascending by experiment, strategy and variant.
+    """Group runs by all settings that affect results, sorted by experiment, strategy and variant.
 
-    Runs are in one group if experiment, strategy and all settings agree but for the seed, where
-    and how the clients run (``engine`` without its quorum, and a few settings of ``client``), who
-    is told of it (``tracker``) and ``resume``.
+    Runs of one group may differ in the seed, in settings of where and how clients run (``engine``
+    without its quorum, and a few of ``client``), in ``tracker`` and in ``resume``.
     """
     by_name: dict[tuple[str, str], dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
@@ -184,7 +182,7 @@ def _get_variant_sort_key(variant: Sequence[str]) -> tuple[tuple[str, tuple[int,
 
 
 def get_value_sort_key(value: str) -> tuple[int, float, str]:
-    """Return what sorts values of a setting as people do: 2 before 10, inf, then words."""
+    """Return a sort key for values of a setting: 2 before 10, inf, then words."""
     try:
         number = float(value)
     except ValueError:
@@ -193,36 +191,36 @@ def get_value_sort_key(value: str) -> tuple[int, float, str]:
 
 
 def is_tested(record: RoundRecord, group: str) -> bool:
-    """Say whether a group was measured after a round; of numbers there is no accuracy."""
+    """Return whether a group has an accuracy or a loss after a round."""
     return any(not math.isnan(get_test_metric(record, group, name)) for name in TESTED_METRICS)
 
 
 def get_test_metric(record: RoundRecord, group: str, name: str) -> float:
-    """Return a test metric of one of ``TEST_GROUPS`` after a round, NaN if not measured."""
+    """Return a test metric of one of ``TEST_GROUPS`` after a round, or NaN."""
     values = None if record.test is None else record.test.get(group)
     return math.nan if values is None else values.get(name, math.nan)
 
 
 def select_result_settings(run: Run) -> dict[str, Any]:
-    """Return all settings but the seed and those that leave the numbers as they are.
+    """Return the settings that affect results, without the seed.
 
-    These say where and how the clients are computed, and whether the run was broken off.
+    Settings of where and how clients run, and of a resume, affect no number.
     """
-    decides_who_is_late = {*_QUORUM_SETTINGS}
+    affects_lateness = {*_QUORUM_SETTINGS}
     if run.settings.get("response_time.name", "none") != "none":
-        decides_who_is_late.add("engine.round_timeout")
+        affects_lateness.add("engine.round_timeout")
     return {
         key: _mask_seed_path(key, value)
         for key, value in run.settings.items()
-        if key in decides_who_is_late or (key != "seed" and not key.startswith(_IGNORED_SETTINGS))
+        if key in affects_lateness or (key != "seed" and not key.startswith(_IGNORED_SETTINGS))
     }
 
 
 def _mask_seed_path(key: str, value: Any) -> Any:
-    """Return a setting as the runs of all seeds have it.
+    """Mask the part of a setting that names a run of one seed.
 
-    The local models that say what clients require are of one seed: each run names another
-    directory, beside those of the other seeds.
+    Clients' requirements come from local models of the same seed: each run names another directory
+    in one folder.
     """
     names_run = key.endswith(".requirement") and isinstance(value, str)
     return f"{Path(value).parent}/*" if names_run else value
@@ -230,15 +228,15 @@ def _mask_seed_path(key: str, value: Any) -> Any:
 
 def _build_variants(settings: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     texts = [{key: format_setting_value(one[key]) for key in one} for one in settings]
-    telling = find_distinguishing_keys(texts)
-    return [tuple(f"{key}={text[key]}" for key in telling if key in text) for text in texts]
+    keys = find_distinguishing_keys(texts)
+    return [tuple(f"{key}={text[key]}" for key in keys if key in text) for text in texts]
 
 
 def find_distinguishing_keys(settings: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the keys that tell the settings apart, in their order.
+    """Return the keys that distinguish the settings, in their order.
 
-    Those whose values differ, but for what the option of the key's group tells already:
-    ``availability.period`` comes with ``availability=cyclic``, and tells only where two settings
+    These are keys with different values, except those that the option of their group implies:
+    ``availability.period`` comes with ``availability=cyclic``, so it counts only if two settings
     with this option differ in it.
     """
     keys = dict.fromkeys(key for one in settings for key in one)
@@ -255,7 +253,7 @@ def _is_distinguishing(key: str, settings: Sequence[Mapping[str, str]]) -> bool:
 
 
 def abbreviate_setting(setting: str) -> str:
-    """Return ``epsilon=0.2`` of ``strategy.epsilon=0.2``, ``bernoulli`` of an option's name."""
+    """Shorten ``strategy.epsilon=0.2`` to ``epsilon=0.2``, and an option's name to its value."""
     key, _, value = setting.partition("=")
     group, _, name = key.rpartition(".")
     if name == "name":
@@ -264,7 +262,7 @@ def abbreviate_setting(setting: str) -> str:
 
 
 def format_setting_value(value: Any) -> str:
-    """Return a setting as it is written on the command line; a password is masked."""
+    """Format a setting for the command line, with passwords masked."""
     if isinstance(value, float) and value.is_integer() and abs(value) <= MAX_COUNT:
         return str(int(value))
     if value is None or isinstance(value, bool):
@@ -273,20 +271,20 @@ def format_setting_value(value: Any) -> str:
 
 
 def abbreviate_name(text: str) -> str:
-    """Return a text as far as a chart has room for it, with another ending for another text."""
+    """Shorten a text for charts; a checksum keeps shortened texts distinct."""
     if len(text) <= MAX_CHART_NAME_LENGTH:
         return text
     return f"{text[:MAX_CHART_NAME_LENGTH]}... ({crc32(text.encode()):08x})"
 
 
 def subtract_by_seed(one: Group, other: Group, value: Callable[[Run], float]) -> list[float]:
-    """Return a value's differences, one minus other, for each seed that both have, ascending."""
+    """Return the differences, one minus other, for each common seed in ascending order."""
     theirs = {run.seed: run for run in other.counted_runs}
     return [value(run) - value(theirs[run.seed]) for run in one.counted_runs if run.seed in theirs]
 
 
 def format_mean_sd(values: Iterable[float], digits: int = 2) -> str:
-    """Return "mean ± standard deviation" of the values that are numbers, "-" without any."""
+    """Format "mean ± standard deviation" of the values without NaN, "-" without any."""
     found = compute_mean_and_sd(values)
     if found is None:
         return "-"
@@ -295,7 +293,7 @@ def format_mean_sd(values: Iterable[float], digits: int = 2) -> str:
 
 
 def compute_mean_and_sd(values: Iterable[float]) -> Statistic | None:
-    """Return mean and sample standard deviation of the values that are numbers."""
+    """Compute mean and sample standard deviation of the values without NaN."""
     x = [value for value in values if not math.isnan(value)]
     if not x:
         return None

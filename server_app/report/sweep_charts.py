@@ -1,4 +1,4 @@
-"""Charts over the settings that were swept: curves over one, a heat map over two."""
+"""Build charts over swept settings: curves over one, a heat map over two."""
 
 import math
 import textwrap
@@ -44,22 +44,21 @@ FINAL_METRICS = {
     "gini": "evenness over clients",
 }
 MAX_TICK_LETTERS = 16
-APART, ALL_APART = 0.06, 0.4
-"""Between the bars of neighbours and of all curves, where values are 1 apart."""
+MAX_LINE_GAP, MAX_TOTAL_GAP = 0.06, 0.4
+"""Horizontal offset between neighboring curves, and over all curves, if values are 1 apart."""
 
 
 @dataclass(frozen=True)
 class StrategySweep:
-    """The groups of one strategy, by the values of the settings that tell them apart.
+    """The groups of one strategy by the values of the settings that distinguish them.
 
     Parameters
     ----------
     strategy : str
-        The strategy.
     keys : tuple of str
-        The settings.
+        The swept settings.
     groups : tuple
-        For each group its value of each key, and the group.
+        For each group, its values of ``keys`` and the group.
     """
 
     strategy: str
@@ -67,20 +66,20 @@ class StrategySweep:
     groups: tuple[tuple[tuple[str, ...], Group], ...]
 
     def list_values(self, key: str) -> list[str]:
-        """Return the values of one key, ascending, words last."""
-        place = self.keys.index(key)
-        return sorted({at[place] for at, _ in self.groups}, key=get_value_sort_key)
+        """List the values of one key, ascending, words last."""
+        index = self.keys.index(key)
+        return sorted({values[index] for values, _ in self.groups}, key=get_value_sort_key)
 
 
 def build_sweep_charts(methods: Sequence[PlottedMethod], rows: Sequence[Row]) -> Iterator[Chart]:
-    """Yield curves over each swept setting, and a heat map for two of one strategy.
+    """Yield curves over each swept setting, and a heat map for each strategy with two.
 
     Parameters
     ----------
-    methods : sequence of Method
-        Those of one experiment.
+    methods : sequence of PlottedMethod
+        The methods of one experiment.
     rows : sequence of Row
-        What ``summarize_groups`` makes of its groups.
+        The result of ``summarize_groups`` for these methods.
     """
     by_strategy: dict[str, list[Group]] = {}
     for method in methods:
@@ -109,12 +108,12 @@ def _build_sweep(groups: Sequence[Group]) -> StrategySweep | None:
     keys = tuple(find_distinguishing_keys(texts))
     if not keys:
         return None
-    places = [tuple(text.get(key, "-") for key in keys) for text in texts]
-    return StrategySweep(groups[0].strategy, keys, tuple(zip(places, groups, strict=True)))
+    values = [tuple(text.get(key, "-") for key in keys) for text in texts]
+    return StrategySweep(groups[0].strategy, keys, tuple(zip(values, groups, strict=True)))
 
 
 def _select_main_row(group: Group, rows: Sequence[Row]) -> Row | None:
-    """Return the row of the clients that an experiment is about: priority, or all."""
+    """Return the row of the priority clients, or else of all clients."""
     counted = [row for row in rows if row.group is group and row.by_seed]
     return min(counted, key=lambda row: row.clients != "priority", default=None)
 
@@ -131,7 +130,7 @@ def _compute_final_statistic(group: Group, rows: Sequence[Row], name: str) -> St
 def _build_curve_chart(
     key: str, sweeps: Sequence[StrategySweep], methods: Sequence[PlottedMethod], rows: Sequence[Row]
 ) -> Chart | None:
-    """Return the final metrics over the values of one key, a line for each other setting."""
+    """Build the chart of final metrics over one key, with a line per remaining settings."""
     values = sorted({v for sweep in sweeps for v in sweep.list_values(key)}, key=get_value_sort_key)
     series = dict(_group_series(key, sweeps))
     if all(len(points) < PAIR for points in series.values()):
@@ -140,18 +139,18 @@ def _build_curve_chart(
     constant = [m.group for m in methods if m.group.strategy not in swept]
     metric = methods[0].group.metric
     settings = methods[0].first_run.settings
-    words = [
+    tick_texts = [
         textwrap.fill(format_value(key, value, settings), MAX_TICK_LETTERS) for value in values
     ]
-    ticks = Ticks(tuple(map(float, range(len(values)))), tuple(words))
-    numbers = all(get_value_sort_key(value)[0] == 0 for value in values)
+    ticks = Ticks(tuple(map(float, range(len(values)))), tuple(tick_texts))
+    is_numeric = all(get_value_sort_key(value)[0] == 0 for value in values)
     panels = []
     for name, title in FINAL_METRICS.items():
-        points = _SweepPoints(values, numbers, rows, name)
+        points = _SweepPoints(values, is_numeric, rows, name)
         lines = [
             line
-            for place, (label, groups) in enumerate(series.items())
-            if (line := points.build_line(label, place, groups, len(series))) is not None
+            for index, (label, groups) in enumerate(series.items())
+            if (line := points.build_line(label, index, groups, len(series))) is not None
         ]
         levels = [
             ReferenceLine(g.title, len(series) + i, found.mean, f"{g.title}: {found.mean:.2f}")
@@ -179,7 +178,7 @@ def _build_curve_chart(
         f"Test metrics{clients} after the last evaluation, mean over seeds; bars one standard "
         "deviation to either side."
     )
-    if numbers:
+    if is_numeric:
         note += " The values stand at equal distances."
     if constant:
         note += " Dotted: methods without this setting."
@@ -189,32 +188,32 @@ def _build_curve_chart(
 def _group_series(
     key: str, sweeps: Sequence[StrategySweep]
 ) -> Iterator[tuple[str, dict[str, Group]]]:
-    """Yield the groups by the value of ``key``, under a name for all that they share else."""
+    """Yield series of groups by their value of ``key``, named by their other settings."""
     for sweep in sweeps:
-        place = sweep.keys.index(key)
+        index = sweep.keys.index(key)
         series: dict[str, dict[str, Group]] = {}
-        for at, group in sweep.groups:
-            words = [format_setting(f"{k}={v}") for k, v in zip(sweep.keys, at, strict=True)]
-            words.pop(place)
-            label = ", ".join((method_title(sweep.strategy), *words))
-            series.setdefault(label, {})[at[place]] = group
+        for values, group in sweep.groups:
+            settings = [format_setting(f"{k}={v}") for k, v in zip(sweep.keys, values, strict=True)]
+            settings.pop(index)
+            label = ", ".join((method_title(sweep.strategy), *settings))
+            series.setdefault(label, {})[values[index]] = group
         yield from series.items()
 
 
 @dataclass(frozen=True)
 class _SweepPoints:
-    """One measure of groups, over the values of a setting.
+    """A final metric of groups over the values of a setting.
 
     Parameters
     ----------
     values : sequence of str
         All values, in order.
     is_numeric : bool
-        Whether they are numbers, so that a line between them says something.
+        Whether all values are numbers, which a line may connect.
     rows : sequence of Row
-        What the groups come to.
+        The groups' results.
     name : str
-        The measure.
+        The metric.
     """
 
     values: Sequence[str]
@@ -225,7 +224,7 @@ class _SweepPoints:
     def build_line(
         self, label: str, index: int, groups: Mapping[str, Group], num_lines: int
     ) -> Line | None:
-        """Return the curve at one place among others, whose bars stand beside each other."""
+        """Build the curve ``index`` of ``num_lines``, shifted so that bars do not overlap."""
         found = [
             (float(i), statistic)
             for i, value in enumerate(self.values)
@@ -236,11 +235,11 @@ class _SweepPoints:
         if not found:
             return None
         sd = np.array([statistic.sd or 0.0 for _, statistic in found])
-        aside = (index - (num_lines - 1) / 2) * min(APART, ALL_APART / num_lines)
+        offset = (index - (num_lines - 1) / 2) * min(MAX_LINE_GAP, MAX_TOTAL_GAP / num_lines)
         return Line(
             label,
             index,
-            np.array([x for x, _ in found]) + aside,
+            np.array([x for x, _ in found]) + offset,
             np.array([statistic.mean for _, statistic in found]),
             sd if sd.any() else None,
             markers_only=not self.is_numeric,
@@ -268,7 +267,8 @@ def _build_heat_map(sweep: StrategySweep, rows: Sequence[Row]) -> Chart:
             layers.append(GridLayer(label, x_words, y_words, grid))
     return GridChart(
         f"heat-{to_slug(sweep.strategy)}",
-        f"{method_title(sweep.strategy)} over {get_setting_name(first)} and {get_setting_name(second)}",
+        f"{method_title(sweep.strategy)} over {get_setting_name(first)} and "
+        f"{get_setting_name(second)}",
         "After the last evaluation, mean over seeds.",
         get_setting_name(first),
         get_setting_name(second),

@@ -1,4 +1,4 @@
-"""What the runs come to, as tables: for the terminal, the page, CSV, Markdown and LaTeX."""
+"""Build tables of results for the terminal, the page, CSV, Markdown and LaTeX."""
 
 import math
 import re
@@ -38,10 +38,10 @@ from server_app.report.seed_groups import (
 )
 
 MAX_METHOD_WIDTH = 32
-"""Columns of a terminal for the name of an experiment and its method, which then goes on below."""
+"""Terminal columns for the names of experiment and method, which wrap beyond that."""
 
 MIXED_METRICS = "metric"
-"""The heading of a column with several metrics."""
+"""The heading of a column for several metrics."""
 
 METRIC_NAMES = {name: metric.title for name, metric in METRICS.items()}
 OPTIONAL_COLUMNS = {
@@ -49,26 +49,25 @@ OPTIONAL_COLUMNS = {
     "regret": "regret",
     "regret_bound": "regret bound",
 }
-"""Columns of the fairness table where anything was measured."""
+"""Columns of the fairness table that appear only with a value."""
 
 COMPARED_PREFIXES = ("data.", "model.", "availability.", "response_time.", "evaluation.")
 UNCOMPARED_SETTINGS = (*DATA_LOCATION_KEYS, "evaluation.requirement")
-"""Settings in which compared runs may differ: a strategy may have said the requirement itself."""
+"""Settings in which compared runs may differ: a strategy may set the requirement itself."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """What a table says of one group of runs and one group of clients.
+    """A table row: the metrics of one group of runs on one group of clients.
 
     Parameters
     ----------
     group : Group
         The runs.
     clients : str
-        Whose test parts: ``priority``, ``non_priority``, ``all`` or ``held_out``.
+        The clients' group: ``priority``, ``non_priority``, ``all`` or ``held_out``.
     by_seed : mapping
-        ``compute_client_metrics`` and ``compute_run_metrics`` of the run with each seed that enters the
-        statistics.
+        By seed, the ``compute_client_metrics`` and ``compute_run_metrics`` of its counted run.
     """
 
     group: Group
@@ -77,17 +76,17 @@ class Row:
 
     @property
     def statuses(self) -> Mapping[str, int]:
-        """How many of all its runs have each status."""
+        """The number of runs by status, over all runs."""
         return Counter(run.status for run in self.group.runs)
 
     @property
     def rounds(self) -> tuple[int, int]:
-        """Fewest and most complete rounds of the runs that enter the statistics."""
+        """The minimum and maximum number of complete rounds of the counted runs."""
         lengths = [len(run.rounds) for run in self.group.counted_runs] or [0]
         return min(lengths), max(lengths)
 
     def compute_statistic(self, name: str) -> Statistic | None:
-        """Return a measure's mean and standard deviation over seeds, None if never measured."""
+        """Compute a metric's mean and standard deviation over seeds, or None without values."""
         return compute_mean_and_sd(values[name] for values in self.by_seed.values())
 
 
@@ -100,7 +99,7 @@ class MethodDifference:
     one, other : Row
         The methods.
     by_seed : mapping
-        The difference of each measure, for each seed that both have.
+        The difference of each metric, by common seed.
     """
 
     one: Row
@@ -108,19 +107,19 @@ class MethodDifference:
     by_seed: Mapping[int, Mapping[str, float]]
 
     def compute_statistic(self, name: str) -> Statistic | None:
-        """Return mean and standard deviation of a measure's differences."""
+        """Compute mean and standard deviation of a metric's differences."""
         return compute_mean_and_sd(values[name] for values in self.by_seed.values())
 
     def count_above(self, name: str) -> tuple[int, int]:
-        """Return in how many seeds the first method's value is larger, and of how many."""
+        """Count the seeds with a larger value of the first method, and all compared seeds."""
         gaps = [values[name] for values in self.by_seed.values()]
-        known = [gap for gap in gaps if not math.isnan(gap)]
-        return sum(gap > 0 for gap in known), len(known)
+        defined = [gap for gap in gaps if not math.isnan(gap)]
+        return sum(gap > 0 for gap in defined), len(defined)
 
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table in words: a title, headings, and rows of as many cells."""
+    """A table of formatted cells: a title, headings, and rows with one cell per heading."""
 
     title: str
     headings: tuple[str, ...]
@@ -128,12 +127,12 @@ class TextTable:
 
 
 def check_run_metric(run: Run) -> None:
-    """Refuse a run whose test metric no table knows.
+    """Refuse a run with an unknown test metric.
 
     Raises
     ------
     RunError
-        With the file that names it.
+        If ``evaluation.metric`` is unknown; the text names the file.
     """
     metric = str(run.settings.get("evaluation.metric", "accuracy"))
     if metric not in METRIC_NAMES:
@@ -144,9 +143,9 @@ def check_run_metric(run: Run) -> None:
 
 
 def summarize_groups(groups: Iterable[Group]) -> tuple[Row, ...]:
-    """Return the rows of each group, one for each group of clients that was measured.
+    """Build the rows of each group, one for each evaluated group of clients.
 
-    A group of which nothing was measured has one row.
+    A group without evaluations has one row.
 
     Raises
     ------
@@ -157,33 +156,32 @@ def summarize_groups(groups: Iterable[Group]) -> tuple[Row, ...]:
 
 
 def _build_rows(group: Group) -> Iterator[Row]:
-    of_run = {run.seed: compute_run_metrics(run) for run in group.counted_runs}
+    for_run = {run.seed: compute_run_metrics(run) for run in group.counted_runs}
     for clients in list_evaluated_groups(group) or ("all",):
-        of_clients = {run.seed: compute_client_metrics(run, clients) for run in group.counted_runs}
-        yield Row(group, clients, {seed: {**of_clients[seed], **of_run[seed]} for seed in of_run})
+        for_clients = {run.seed: compute_client_metrics(run, clients) for run in group.counted_runs}
+        yield Row(
+            group, clients, {seed: {**for_clients[seed], **for_run[seed]} for seed in for_run}
+        )
 
 
 def compute_method_differences(rows: Sequence[Row]) -> tuple[MethodDifference, ...]:
-    """Return the paired differences of methods that met the same data.
+    """Compute the paired differences of comparable methods.
 
-    Methods are compared if experiment, data, model, availability, evaluation and number of rounds
-    agree. The project's own are compared with each of the others; where there are only the one or
-    only the other, all with the first of them. Pairs without a common seed are left out.
+    Each method of a paper is compared with each baseline; if there are only methods or only
+    baselines, all others are compared with the first. Pairs without a common seed are left out.
+    ``group_comparable_rows`` says which methods are comparable.
     """
     worlds = group_comparable_rows(rows)
-    of_clients = [
+    by_clients = [
         [row for row in world if row.clients == clients]
         for world in worlds
         for clients in dict.fromkeys(row.clients for row in world)
     ]
-    return tuple(chain.from_iterable(map(_build_pairs, of_clients)))
+    return tuple(chain.from_iterable(map(_build_pairs, by_clients)))
 
 
 def group_comparable_rows(rows: Iterable[Row]) -> list[list[Row]]:
-    """Return the rows of methods that met the same data, a list for each of these worlds.
-
-    Experiment, data, model, availability, evaluation and number of rounds agree.
-    """
+    """Group rows that agree in experiment, data, model, availability, evaluation and rounds."""
     worlds: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         world = (row.group.experiment, *sorted(select_shared_settings(row.group).items()))
@@ -192,7 +190,7 @@ def group_comparable_rows(rows: Iterable[Row]) -> list[list[Row]]:
 
 
 def select_shared_settings(group: Group) -> dict[str, str]:
-    """Return the settings, as words, that methods have to share to be compared."""
+    """Return the formatted settings in which compared methods must agree."""
     return {
         key: format_setting_value(value)
         for key, value in select_result_settings(group.runs[0]).items()
@@ -201,12 +199,12 @@ def select_shared_settings(group: Group) -> dict[str, str]:
 
 
 def _build_pairs(rows: Sequence[Row]) -> Iterator[MethodDifference]:
-    ours = [row for row in rows if not is_baseline(row.group.strategy)]
-    others = [row for row in rows if is_baseline(row.group.strategy)]
-    if not ours or not others:
-        ours, others = list(rows[1:]), list(rows[:1])
-    for one in ours:
-        for other in others:
+    methods = [row for row in rows if not is_baseline(row.group.strategy)]
+    baselines = [row for row in rows if is_baseline(row.group.strategy)]
+    if not methods or not baselines:
+        methods, baselines = list(rows[1:]), list(rows[:1])
+    for one in methods:
+        for other in baselines:
             seeds = sorted(one.by_seed.keys() & other.by_seed.keys())
             if seeds:
                 yield MethodDifference(
@@ -220,13 +218,13 @@ def _compute_gaps(one: Mapping[str, float], other: Mapping[str, float]) -> dict[
     return {name: value - other[name] for name, value in one.items()}
 
 
-# --- in words -------------------------------------------------------------------------------
+# --- formatted ------------------------------------------------------------------------------
 
 
 def build_summary_table(rows: Sequence[Row], title: str) -> TextTable:
-    """Return what most readers look for first, "mean ± standard deviation" over seeds.
+    """Build the main table, "mean ± standard deviation" over seeds.
 
-    Rows of the same clients stand together, so that methods can be compared.
+    Rows of the same clients are adjacent, so that methods can be compared.
     """
     metric_name = _get_metric_name(rows)
     headings = {
@@ -246,7 +244,7 @@ def build_summary_table(rows: Sequence[Row], title: str) -> TextTable:
 
 
 def build_fairness_table(rows: Sequence[Row], title: str) -> TextTable:
-    """Return how the clients' test metrics are spread, "mean ± standard deviation" over seeds."""
+    """Build the table of the clients' spread, "mean ± standard deviation" over seeds."""
     metric_name = _get_metric_name(rows)
     headings = {
         "test": f"test {metric_name}, by data",
@@ -275,7 +273,7 @@ def _get_metric_name(rows: Iterable[Row]) -> str:
 
 
 def get_loss_unit(rows: Iterable[Row]) -> str:
-    """Return what losses are in: of predicted numbers the squared error."""
+    """Return the unit of losses: squared error for regression, nats otherwise."""
     return "squared error" if any(row.group.is_regression for row in rows) else "nats"
 
 
@@ -293,7 +291,7 @@ def _format_rows(rows: Sequence[Row], headings: Iterable[str]) -> tuple[tuple[st
 
 
 def _format_fairness_cell(row: Row, name: str) -> str:
-    """Return a measure in words; a bound on the regret says where nothing proves it."""
+    """Format a metric; a regret bound that is not proven for the run is marked."""
     text = format_cell(row.compute_statistic(name), name, row.group.metric)
     proven = row.compute_statistic("regret_bound_proven")
     unproven = name == "regret_bound" and text != "-" and (proven is None or proven.mean < 1.0)
@@ -301,18 +299,19 @@ def _format_fairness_cell(row: Row, name: str) -> str:
 
 
 def build_differences_table(pairs: Sequence[MethodDifference], title: str) -> TextTable:
-    """Return the paired differences, "mean ± standard deviation (in how many seeds above 0)"."""
+    """Build the table of paired differences, "mean ± standard deviation (k/n)"."""
     metric_name = _get_metric_name(pair.one for pair in pairs)
+    loss_unit = get_loss_unit(pair.one for pair in pairs)
     headings = {
         "test": f"test {metric_name}, by data",
         "average": "average, unweighted",
         "worst": "worst",
         "worst10": "worst 10 %, unweighted",
         "gini": "Gini, %",
-        "largest_training_loss": f"largest training loss, {get_loss_unit(pair.one for pair in pairs)}",
+        "largest_training_loss": f"largest training loss, {loss_unit}",
     }
-    told = [name for name in RULE_METRICS if any(pair.compute_statistic(name) for pair in pairs)]
-    headings |= {name: OPTIONAL_COLUMNS[name] for name in told}
+    reported = [name for name in RULE_METRICS if any(p.compute_statistic(name) for p in pairs)]
+    headings |= {name: OPTIONAL_COLUMNS[name] for name in reported}
     return TextTable(
         title=f"{title}: differences, paired by seed (k/n: above 0 in k of n seeds)",
         headings=("difference", "clients", "seeds", *headings.values()),
@@ -335,7 +334,7 @@ def _select_first_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def build_costs_table(rows: Sequence[Row], title: str) -> TextTable:
-    """Return admissions and costs of each group, once for all its clients."""
+    """Build the table of admissions and costs, one row per group."""
     headings = {
         "admitted": "updates admitted a round",
         "theta": "theta_T",
@@ -366,7 +365,7 @@ def build_costs_table(rows: Sequence[Row], title: str) -> TextTable:
 def build_experiment_tables(
     groups: Sequence[Group], rows: Sequence[Row], pairs: Sequence[MethodDifference], title: str
 ) -> tuple[TextTable, ...]:
-    """Return all tables of one experiment that have rows, in the order of a report."""
+    """Build all tables of one experiment that have rows, in the report's order."""
     tables = (
         build_summary_table(rows, title),
         build_differences_table(pairs, title),
@@ -379,7 +378,7 @@ def build_experiment_tables(
 
 
 def build_privacy_table(groups: Sequence[Group], title: str) -> TextTable:
-    """Return what the models that each private run released cost; no rows without such runs."""
+    """Build the table of the privacy spent by each private run; no rows without such runs."""
     facts = ("mechanism", "noise_multiplier", "sampling_rate", "releases", "delta", "epsilon")
     private = [(group.title, run) for group in groups for run in group.runs if run.privacy]
     rows = (
@@ -395,7 +394,7 @@ def _format_fact(value: object) -> str:
 
 
 def build_runs_table(runs: Sequence[Run], title: str) -> TextTable:
-    """Return where the runs are and what became of them."""
+    """Build the table of runs with status and directory."""
     return TextTable(
         title=f"{title}: runs",
         headings=("strategy", "seed", "status", "rounds", "started", "directory", "error"),
@@ -415,9 +414,9 @@ def build_runs_table(runs: Sequence[Run], title: str) -> TextTable:
 
 
 def build_settings_table(groups: Sequence[Group], title: str) -> TextTable:
-    """Return the settings in which groups of an experiment differ, and no others.
+    """Build the table of the settings in which groups of an experiment differ.
 
-    A setting that only one option of its group has is told by the option's name.
+    A setting that only one option of its group has is left out: the option's name implies it.
     """
     settings = [
         {
@@ -427,16 +426,16 @@ def build_settings_table(groups: Sequence[Group], title: str) -> TextTable:
         for group in groups
     ]
     keys = dict.fromkeys(key for values in settings for key in values)
-    telling = [
+    distinguishing_keys = [
         key for key in keys if len({values[key] for values in settings if key in values}) > 1
     ]
     return TextTable(
         title=f"{title}: settings that differ",
         headings=("method", "settings"),
         rows=tuple(
-            (group.title, " ".join(f"{key}={values[key]}" for key in telling if key in values))
+            (group.title, " ".join(f"{k}={values[k]}" for k in distinguishing_keys if k in values))
             for group, values in zip(groups, settings, strict=True)
-            if telling
+            if distinguishing_keys
         ),
     )
 
@@ -446,12 +445,12 @@ def _has_metric(rows: Iterable[Row], name: str) -> bool:
 
 
 def _format_range(numbers: tuple[int, int]) -> str:
-    fewest, most = numbers
-    return str(most) if fewest == most else f"{fewest} to {most}"
+    low, high = numbers
+    return str(high) if low == high else f"{low} to {high}"
 
 
 def format_cell(statistic: Statistic | None, name: str, metric: str, separator: str = " ") -> str:
-    """Return "mean ± sd" in the units of the headings."""
+    """Format "mean ± sd" in the units of the headings."""
     if statistic is None:
         return "-"
     factor, digits = _get_unit(name, metric)
@@ -465,16 +464,17 @@ def _format_difference_cell(pair: MethodDifference, name: str) -> str:
     above, seeds = pair.count_above(name)
     if seeds == 0:
         return "-"
-    return f"{format_cell(pair.compute_statistic(name), name, pair.one.group.metric)} ({above}/{seeds})"
+    text = format_cell(pair.compute_statistic(name), name, pair.one.group.metric)
+    return f"{text} ({above}/{seeds})"
 
 
 def _get_unit(name: str, metric: str) -> tuple[float, int]:
-    """Return the factor and the decimals with which a measure is told."""
+    """Return the display factor and the number of decimals of a metric."""
     if name in _FRACTIONS:
         return 100.0, 2
     if name in ("test", "average", "worst", "best", "worst10", "best10", "std"):
-        known = get_metric(metric)
-        return known.scale, 2 if known.is_fraction else 3
+        spec = get_metric(metric)
+        return spec.scale, 2 if spec.is_fraction else 3
     digits = {"left_out": 0, "state_bytes": 0, "admitted": 1}
     return 1.0, digits.get(name, 3)
 
@@ -483,9 +483,9 @@ _FRACTIONS = frozenset({"gini", *RULE_METRICS})
 
 
 def build_overview_table(rows: Sequence[Row]) -> Table:
-    """Return the rows as a table for people, groups in their order, clients below each other.
+    """Build the overview table for the terminal, with one row per group.
 
-    The columns that a narrow terminal can do without come last.
+    The least important columns come last: a narrow terminal omits them.
     """
     table = Table(
         title="Runs, mean ± standard deviation over seeds", title_justify="left", show_lines=True
@@ -507,7 +507,7 @@ def build_overview_table(rows: Sequence[Row]) -> Table:
 
 
 def _format_metric_heading(rows: Sequence[Row]) -> str:
-    """Return the name of the metric, or what stands for those of several experiments."""
+    """Return the name of the metric, or ``MIXED_METRICS`` for several."""
     metrics = {row.group.metric for row in rows}
     return METRIC_NAMES[metrics.pop()] if len(metrics) == 1 else MIXED_METRICS
 
@@ -518,7 +518,7 @@ def _format_overview_cells(rows: Sequence[Row], *, show_metric: bool) -> Iterato
     settings = group.runs[0].settings
     method = (
         method_title(group.strategy),
-        *(format_setting(word, settings) for word in group.variant),
+        *(format_setting(setting, settings) for setting in group.variant),
     )
     yield escape("\n".join((group.experiment, *method)))
     yield "\n".join(row.clients.replace("_", "-") for row in rows)
@@ -544,9 +544,9 @@ def _format_overview_cells(rows: Sequence[Row], *, show_metric: bool) -> Iterato
 def write_summary_csv(rows: Sequence[Row], path: Path) -> None:
     """Write the rows as CSV in UTF-8 with a header: fractions, full precision, empty for None.
 
-    Columns: experiment, strategy, variant, clients, metric, runs, one per status, seeds (how many
-    enter the statistics), rounds_min, rounds_max, and ``_mean`` and ``_sd`` of every final
-    measure (``server_app.report.final_metrics``).
+    Columns: experiment, strategy, variant, clients, metric, runs, one per status, seeds (the number
+    in the statistics), rounds_min, rounds_max, and ``_mean`` and ``_sd`` of every final metric
+    (``server_app.report.final_metrics``).
 
     Raises
     ------
@@ -571,10 +571,10 @@ def write_summary_csv(rows: Sequence[Row], path: Path) -> None:
 
 
 def write_differences_csv(pairs: Sequence[MethodDifference], path: Path) -> None:
-    """Write the paired differences as CSV: one line a pair, units as in ``write_csv``.
+    """Write the paired differences as CSV, one line per pair, units as in ``write_summary_csv``.
 
     Columns: experiment, strategy, variant, clients, metric, other_strategy, other_variant, seeds,
-    and ``_mean``, ``_sd`` and ``_build_above_claims`` (in how many seeds above 0) of every final measure.
+    and ``_mean``, ``_sd`` and ``_above`` (the number of seeds above 0) of every final metric.
 
     Raises
     ------
@@ -622,35 +622,36 @@ def _compute_statistic_columns(
 
 
 def _write_csv_rows(path: Path, lines: Sequence[Mapping[str, str | float | None]]) -> None:
-    """Write lines of CSV, whose numbers are texts already, so that each digit is Python's."""
+    """Write lines of CSV with numbers formatted by Python, so that no digit is lost."""
     cells = [{name: _escape_csv_cell(cell) for name, cell in line.items()} for line in lines]
     pd.DataFrame(cells).to_csv(path, index=False, lineterminator="\r\n")
 
 
 def _escape_csv_cell(cell: str | float | None) -> str:
-    """Return a cell that no spreadsheet takes for a formula: such a text after an apostrophe."""
+    """Prefix a text with an apostrophe if a spreadsheet would take it for a formula."""
     if isinstance(cell, str):
         return f"'{cell}" if cell.startswith(_FORMULA_PREFIXES) else cell
     return "" if cell is None else str(cell)
 
 
 def format_markdown(tables: Iterable[TextTable]) -> str:
-    """Return the tables in GitHub's Markdown, each under its title."""
+    """Format the tables in GitHub's Markdown, each under its title."""
     return "\n".join(map(_format_markdown_table, tables))
 
 
 def _format_markdown_table(table: TextTable) -> str:
-    def line(cells: Iterable[str]) -> str:
+    def format_line(cells: Iterable[str]) -> str:
         return (
             "| " + " | ".join(_escape_markdown(cell).replace("|", "\\|") for cell in cells) + " |\n"
         )
 
+    head = f"### {_escape_markdown(table.title)}\n\n{format_line(table.headings)}"
     rule = "|" + " --- |" * len(table.headings) + "\n"
-    return f"### {_escape_markdown(table.title)}\n\n{line(table.headings)}{rule}{''.join(map(line, table.rows))}"
+    return f"{head}{rule}{''.join(map(format_line, table.rows))}"
 
 
 def _escape_markdown(text: str) -> str:
-    """Return a text in which Markdown finds no HTML, link, image or code."""
+    """Escape a text so that Markdown finds no HTML, link, image or code."""
     return " ".join(_MARKDOWN_SPECIALS.sub(r"\\\g<0>", text).split())
 
 
@@ -671,7 +672,7 @@ _LATEX_ESCAPES = str.maketrans(
 
 
 def format_latex(tables: Iterable[TextTable]) -> str:
-    r"""Return the tables in LaTeX, each a ``table`` with its title as caption; needs booktabs."""
+    r"""Format the tables in LaTeX, each a ``table`` with its title as caption; needs booktabs."""
     return "\n".join(map(_format_latex_table, tables))
 
 

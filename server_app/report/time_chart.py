@@ -1,4 +1,4 @@
-"""What a run had come to after so many simulated seconds, where clients are slow."""
+"""Build the chart of metrics over simulated seconds, for runs with slow clients."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -24,12 +24,12 @@ from server_app.report.seed_groups import get_test_metric
 TIME_NOTE = (
     "The virtual clock counts simulated seconds: a round lasts until its quorum has replied and "
     "the grace is over, or until the slowest client has replied. Each value is that of the last "
-    "model measured by then; bands or bars are one standard deviation over seeds to either side."
+    "model evaluated by then; bands or bars are one standard deviation over seeds to either side."
 )
 
 
 def build_time_chart(methods: Sequence[PlottedMethod]) -> LineChart | None:
-    """Return metrics over simulated seconds, None where no method has any."""
+    """Build the chart of metrics over simulated seconds, or None without a virtual clock."""
     timed = [m for m in methods if all(map(_has_clock, m.group.counted_runs))]
     if not timed:
         return None
@@ -76,20 +76,20 @@ def _average_over_seeds(
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return seconds, and the values' mean and standard deviation over seeds.
 
-    Each seed has rounds at its own times: it counts with its last value before. All are there
-    from the latest of the first values to the earliest of the last ones.
+    Each seed's rounds end at different times: a seed counts with its last value so far. The range
+    is from the latest first value to the earliest last value, where all seeds have one.
     """
     curves = [curve for curve in (_read_timed_values(run, value) for run in runs) if len(curve[0])]
     if not curves:
         return np.zeros(0), np.zeros(0), np.zeros(0)
-    begin = max(seconds[0] for seconds, _ in curves)
+    start = max(seconds[0] for seconds, _ in curves)
     end = min(seconds[-1] for seconds, _ in curves)
     grid = np.unique(np.concatenate([seconds for seconds, _ in curves]))
-    grid = grid[(grid >= begin) & (grid <= end)]
+    grid = grid[(grid >= start) & (grid <= end)]
     if len(grid) > MAX_POINTS:
-        grid = np.linspace(begin, end, MAX_POINTS)
+        grid = np.linspace(start, end, MAX_POINTS)
     values = np.stack(
-        [of_seed[np.searchsorted(at, grid, side="right") - 1] for at, of_seed in curves]
+        [y[np.searchsorted(seconds, grid, side="right") - 1] for seconds, y in curves]
     )
     sd = values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros(len(grid))
     return grid, values.mean(axis=0), sd
@@ -98,7 +98,7 @@ def _average_over_seeds(
 def _read_timed_values(
     run: Run, value: Callable[[RoundRecord], float]
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the simulated seconds of a run's rounds that have a value, and the values."""
+    """Return the rounds' simulated seconds and finite values."""
     pairs = [(r.simulated_seconds or 0.0, value(r)) for r in run.rounds]
     found = np.array([pair for pair in pairs if math.isfinite(pair[1])]).reshape(-1, 2)
     return found[:, 0], found[:, 1]

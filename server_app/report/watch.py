@@ -1,4 +1,4 @@
-"""Runs that are watched: their report, drawn again while their records grow."""
+"""Watch runs: render their report again whenever their records change."""
 
 import math
 import time
@@ -22,8 +22,8 @@ from server_app.report.page import render_content
 from server_app.report.seed_groups import group_runs
 from server_app.report.tables import check_run_metric
 
-MIN_INTERVAL_SECONDS = 1.0  # seconds
-MAX_DRAWING_FRACTION = 0.05  # of the time, for reading and drawing
+MIN_INTERVAL_SECONDS = 1.0
+MAX_DRAWING_FRACTION = 0.05  # fraction of the time for reading and drawing
 RECORD_FILES = ("manifest.json", "rounds.jsonl", "config.yaml", "population.parquet")
 RECORD_TABLES = ("clients", "evaluations")
 NUM_RECENT_ROUNDS = 20
@@ -36,25 +36,25 @@ FileIds = tuple[FileId | str | None, ...]
 
 @dataclass(frozen=True)
 class WatchedRun:
-    """A run, and when its rounds or its manifest were last written, in seconds since 1970."""
+    """A run with the last write time of its rounds or manifest, in seconds since 1970."""
 
     run: Run
     last_record: float
 
     @property
     def is_running(self) -> bool:
-        """Whether its manifest says so; that of a killed run does."""
+        """Whether the manifest says so; a killed run's manifest still does."""
         return self.run.status == "running"
 
     @property
     def seconds_per_round(self) -> float:
-        """The mean duration of the last rounds, NaN before the first."""
+        """The mean duration of the recent rounds, NaN before the first."""
         seconds = [record.duration_seconds for record in self.run.rounds[-NUM_RECENT_ROUNDS:]]
         return exact_sum(seconds) / len(seconds) if seconds else math.nan
 
     @property
     def seems_killed(self) -> bool:
-        """Whether a running run recorded nothing for a minute and the time of ten rounds."""
+        """Whether a running run recorded nothing for a minute and for the time of ten rounds."""
         usual = self.seconds_per_round
         rounds = 0.0 if math.isnan(usual) else PATIENCE_ROUNDS * usual
         return self.is_running and time.time() - self.last_record > max(PATIENCE_SECONDS, rounds)
@@ -65,7 +65,7 @@ class WatchedRun:
         return f"{self.run.experiment}, {method_title(self.run.strategy)}, seed {self.run.seed}"
 
     def describe_progress(self) -> str:
-        """Return in a line how far the run is."""
+        """Describe the run's progress in one line."""
         run, seconds = self.run, self.seconds_per_round
         done = run.rounds[-1].round if run.rounds else 0
         planned = f" of {run.planned:,}" if run.planned else ""
@@ -75,14 +75,14 @@ class WatchedRun:
         if self.seems_killed:
             since = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self.last_record))
             facts.append(f"nothing recorded since {since} UTC")
-            facts.append("perhaps killed: fedquorum resume=DIR goes on with it")
+            facts.append("perhaps killed: fedquorum resume=DIR resumes it")
         elif 0 < done < run.planned and seconds * (run.planned - done) < MAX_SECONDS_LEFT:
             facts.append(f"about {format_time_left(seconds * done, done / run.planned)}")
         return ", ".join(facts)
 
 
 class RunWatcher:
-    """Draws the report of a folder's runs while they go on; other threads read what is drawn.
+    """Draws the report of a folder's runs while they run; other threads read the result.
 
     Parameters
     ----------
@@ -92,9 +92,10 @@ class RunWatcher:
     Attributes
     ----------
     content : str
-        What the page says, as HTML.
+        The page's content as HTML.
     metrics : bytes or None
-        The newest run's figures for Prometheus; None until they are read, and without its package.
+        The newest run's metrics for Prometheus; None before the first reading, and without the
+        package ``prometheus_client``.
     """
 
     def __init__(self, root: Path) -> None:
@@ -105,26 +106,26 @@ class RunWatcher:
         self.metrics: bytes | None = None
 
     def draw_forever(self) -> NoReturn:
-        """Draw again and again, for at most a twentieth of the time."""
+        """Draw repeatedly, for at most a twentieth of the time."""
         while True:
-            begun = time.thread_time()  # on a machine that trains, the clock says little of work
+            start = time.thread_time()  # wall time would count the training on this machine
             self.draw()
             time.sleep(
-                max(MIN_INTERVAL_SECONDS, (time.thread_time() - begun) / MAX_DRAWING_FRACTION)
+                max(MIN_INTERVAL_SECONDS, (time.thread_time() - start) / MAX_DRAWING_FRACTION)
             )
 
     def draw(self) -> None:
-        """Read and draw the runs, if their records are not what they were."""
+        """Read and draw the runs, if their records changed."""
         problems = self._read_runs()
         runs = [one for _, one in self._read.values() if isinstance(one, WatchedRun)]
         killed = [one.run.directory for one in runs if one.seems_killed]
-        found = ([identities for identities, _ in self._read.values()], killed, problems)
-        if found == self._drawn:
+        state = ([file_ids for file_ids, _ in self._read.values()], killed, problems)
+        if state == self._drawn:
             return
-        self._drawn = found
+        self._drawn = state
         try:
             self._draw(runs, problems)
-        except FedQuorumError as error:  # a table was written anew meanwhile
+        except FedQuorumError as error:  # a table was replaced meanwhile
             self._drawn = None
             self.content = render_content((), (*problems, sanitize(error, MAX_PROBLEM_LENGTH)))
         except Exception as error:
@@ -132,20 +133,20 @@ class RunWatcher:
             self.content = render_content((), (*problems, problem))
 
     def _read_runs(self) -> list[str]:
-        """Read the runs that are new or have grown, and return what cannot be read."""
+        """Read the runs with new records, and return the problems of unreadable ones."""
         problems: list[str] = []
         try:
             found = find_runs([self._root], lambda error: problems.append(str(error)))
         except RunError as error:
             found = ()
             problems.append(f"no run yet: {error}")
-        known, self._read = self._read, {}
+        cached, self._read = self._read, {}
         for directory in found:
-            identities = _read_file_ids(directory)
-            if directory in known and known[directory][0] == identities:
-                self._read[directory] = known[directory]
+            file_ids = _read_file_ids(directory)
+            if directory in cached and cached[directory][0] == file_ids:
+                self._read[directory] = cached[directory]
             else:
-                self._read[directory] = (identities, _read_run(directory, identities))
+                self._read[directory] = (file_ids, _read_run(directory, file_ids))
         return problems + [one for _, one in self._read.values() if isinstance(one, str)]
 
     def _draw(self, runs: Sequence[WatchedRun], problems: Sequence[str]) -> None:
@@ -163,7 +164,7 @@ class RunWatcher:
 
 
 def _read_file_ids(directory: Path) -> FileIds:
-    """Return what changes whenever a run's records do."""
+    """Return the ids of a run's files, which change with its records."""
     folder = SafeRunDir(directory)
     try:
         return tuple(folder.get_file_id(name) for name in (*RECORD_FILES, *RECORD_TABLES))
@@ -172,7 +173,7 @@ def _read_file_ids(directory: Path) -> FileIds:
 
 
 def _read_run(directory: Path, file_ids: FileIds) -> WatchedRun | str:
-    """Return a run that a report can draw, or why it cannot be read."""
+    """Read a run, or return the reason why it cannot be read."""
     try:
         run = load_run(directory)
         check_tables(directory)
@@ -184,5 +185,5 @@ def _read_run(directory: Path, file_ids: FileIds) -> WatchedRun | str:
 
 
 def _rank(watched: WatchedRun) -> tuple[bool, str, Path]:
-    """Return what is greatest for the newest of the running runs, else of all."""
+    """Return a key that ranks running runs above others, then newer above older."""
     return watched.is_running, watched.run.started, watched.run.directory

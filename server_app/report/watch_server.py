@@ -1,4 +1,4 @@
-"""The page of runs that are watched, and their metrics, served to this machine alone."""
+"""Serve the page of watched runs, and their metrics, to this machine only."""
 
 import base64
 import hashlib
@@ -24,8 +24,8 @@ ADDRESS = "127.0.0.1"
 HOSTS = ("127.0.0.1", "localhost")
 """Names under which a browser reaches this server.
 
-Another name in a request means that some page made its own name point to this machine. The port is
-of no account: it is another one behind an SSH tunnel.
+Another name in a request means that a foreign page resolved its name to this machine. The port is
+not checked: behind an SSH tunnel it differs.
 """
 ALLOWED_METHODS = "GET, HEAD"
 TIMEOUT_SECONDS = 10.0
@@ -37,7 +37,7 @@ METRICS_HINT = "/metrics needs the package prometheus_client: pip install promet
 
 @dataclass(frozen=True)
 class HttpResponse:
-    """What is answered to a request; with ``is_gzipped`` the content is compressed."""
+    """A response; with ``is_gzipped`` its content is compressed."""
 
     content: bytes
     content_type: str
@@ -46,12 +46,12 @@ class HttpResponse:
 
     @classmethod
     def from_error(cls, status: HTTPStatus, reason: str) -> "HttpResponse":
-        """Return why a request is refused, in one line."""
+        """Build a response with the reason of a refusal, in one line."""
         return cls(f"{reason}\n".encode(), TEXT_TYPE, status)
 
     @property
     def etag(self) -> str:
-        """What a browser names this content by."""
+        """The entity tag of this content."""
         return f'"{hashlib.sha256(self.content).hexdigest()[:32]}"'
 
 
@@ -63,17 +63,17 @@ class WatchServer(ThreadingHTTPServer):
     root : Path
         A run, or a folder with runs.
     port : int
-        Where to listen; 0 for any port that is free.
+        0 takes any free port.
 
     Attributes
     ----------
-    watch : Watch
-        The runs; the page is empty until it draws.
+    watch : RunWatcher
+        The page is empty until it draws.
 
     Raises
     ------
     RunError
-        If ``root`` is no folder, or the port cannot be used.
+        If ``root`` is not a folder, or the port cannot be used.
     """
 
     def __init__(self, root: Path, port: int) -> None:
@@ -97,12 +97,12 @@ class WatchServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where the page is."""
+        """The page's address."""
         return f"http://{ADDRESS}:{self.server_port}/"
 
     @property
     def metrics_notice(self) -> str:
-        """Where the metrics are, or what they need."""
+        """The metrics' address, or the package that they need."""
         return (
             METRICS_HINT
             if _is_missing_prometheus()
@@ -110,12 +110,12 @@ class WatchServer(ThreadingHTTPServer):
         )
 
     def server_bind(self) -> None:
-        """Bind without looking the address up, which may take long and tells nothing."""
+        """Bind without a DNS lookup of the address, which may take long."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = ADDRESS, self.socket.getsockname()[1]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say in one line that a request was not answered; nothing of a browser that went away."""
+        """Print one line for a failed request, unless the browser disconnected."""
         error = sys.exception()
         if not isinstance(error, (ConnectionError, TimeoutError)):
             print(f"fedquorum report: a request failed: {type(error).__name__}", file=sys.stderr)
@@ -134,7 +134,7 @@ def _is_missing_prometheus() -> bool:
 
 
 def _render_page() -> tuple[bytes, str]:
-    """Return the page, in which nothing comes from a run, and its Content-Security-Policy."""
+    """Render the page, without content from runs, and its Content-Security-Policy."""
     style, script = (
         get_templates().get_template(f"watch.{kind}").render() for kind in ("css", "js")
     )
@@ -143,8 +143,8 @@ def _render_page() -> tuple[bytes, str]:
         .get_template("watch.html")
         .render(style=Markup(style), script=Markup(script))  # noqa: S704 - files of this package
     )
-    # Plotly.js writes styles into elements, each as it stands in its source, and puts others
-    # together for the attributes of rasters; an attribute's style loads nothing.
+    # Plotly.js writes literal styles of its source into elements, and composes others for the
+    # attributes of rasters; a style in an attribute loads nothing.
     found = re.finditer(r"""\.textContent=(['"])((?:(?!\1)[^\\])*)\1""", get_plotlyjs())
     policy = {
         "default-src": "'none'",
@@ -161,13 +161,13 @@ def _render_page() -> tuple[bytes, str]:
 
 
 def _compute_source_hash(source: str) -> str:
-    """Return what names an inline script or style in a policy."""
+    """Return the policy's hash of an inline script or style."""
     digest = hashlib.sha256(source.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers the paths of a ``WatchServer``, and nothing else."""
+    """Answers only the paths of a ``WatchServer``."""
 
     server: WatchServer
     timeout = TIMEOUT_SECONDS
@@ -179,18 +179,18 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815 - as above; no content is sent
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer what http.server refuses, such as other methods, without its page."""
+        """Answer requests that http.server refuses, such as other methods, without its page."""
         status = HTTPStatus(code)
         if status == HTTPStatus.NOT_IMPLEMENTED:
             status = HTTPStatus.METHOD_NOT_ALLOWED
         self._send(HttpResponse.from_error(status, status.phrase))
 
     def version_string(self) -> str:
-        """Say nothing of versions."""
+        """Return the server's name without versions."""
         return "fedquorum"
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as in http.server
-        """Log nothing: a request may hold what a terminal obeys."""
+        """Log nothing: a request may contain terminal control sequences."""
 
     def _build_response(self) -> HttpResponse:
         hosts = self.headers.get_all("Host", [])
@@ -205,10 +205,10 @@ class _Handler(BaseHTTPRequestHandler):
             return HttpResponse.from_error(
                 HTTPStatus.NOT_FOUND, f"expected one of {', '.join(self.server.routes)}"
             )
-        answer = route()
-        if self.headers.get("If-None-Match") == answer.etag:
-            return replace(answer, content=b"", status=HTTPStatus.NOT_MODIFIED)
-        return answer
+        response = route()
+        if self.headers.get("If-None-Match") == response.etag:
+            return replace(response, content=b"", status=HTTPStatus.NOT_MODIFIED)
+        return response
 
     def _send(self, response: HttpResponse) -> None:
         self.send_response(response.status)

@@ -222,7 +222,7 @@ def test_the_raster_shows_who_took_part_when(tmp_path: Path) -> None:
     assert (layer.rows, layer.columns, layer.divider) == (("2", "0"), ("1", "2"), 1)
     assert [[names[code] for code in row] for row in layer.values] == [
         ["trained", "failed"],
-        ["not asked", "declined"],
+        ["not selected", "declined"],
     ]
 
 

@@ -86,7 +86,7 @@ def test_the_same_values_are_no_lead(tmp_path: Path) -> None:
     make(tmp_path, "fedalign", 0.9, 0.7)
     make(tmp_path, "fedgp", 0.9, 0.7)
     _, second, *_ = said(tmp_path)
-    assert second.endswith("FedGP measured the same.")
+    assert second.endswith("FedGP scored the same.")
 
 
 def test_many_methods_are_counted(tmp_path: Path) -> None:

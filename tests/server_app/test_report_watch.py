@@ -360,7 +360,7 @@ def test_the_last_status_of_each_client(tmp_path: Path) -> None:
     write_part(run, 1, rows)
     write_population(run, rates=[1.0] * 4, priority=[True, False, False, False])
     table = ClientStatusTable(load_run(run)).to_text_table("x")
-    assert table.title == "x: 2 of 4 clients connected, 1 unavailable, 1 not asked yet"
+    assert table.title == "x: 2 of 4 clients connected, 1 unavailable, 1 not selected yet"
     assert table.headings == (
         *("client", "priority", "status", "in round", "reason", "last trained", "late in rounds"),
         "last late reply",
@@ -369,7 +369,7 @@ def test_the_last_status_of_each_client(tmp_path: Path) -> None:
         ("0", "yes", "trained", "2", "", "2", "", ""),
         ("1", "", "unavailable", "3", "away", "-", "", ""),
         ("2", "", "failed", "3", "it <broke>", "1", "1", "to round 1 after 12.3 s"),
-        ("3", "", "not asked yet", "-", "", "-", "", ""),
+        ("3", "", "not selected yet", "-", "", "-", "", ""),
     )
     assert "it &lt;broke&gt;" in drawn(run).content
 
@@ -389,10 +389,10 @@ def test_clients_before_the_first_round(tmp_path: Path) -> None:
     write_population(run, rates=[1.0] * 2, priority=[True, False])
     table = ClientStatusTable(load_run(run)).to_text_table("x")
     assert table.rows == (
-        ("0", "yes", "not asked yet", "-", "-"),
-        ("1", "", "not asked yet", "-", "-"),
+        ("0", "yes", "not selected yet", "-", "-"),
+        ("1", "", "not selected yet", "-", "-"),
     )
-    assert table.title == "x: 0 of 2 clients connected, 2 not asked yet"
+    assert table.title == "x: 0 of 2 clients connected, 2 not selected yet"
 
 
 def test_of_many_clients_those_that_matter_are_shown(tmp_path: Path) -> None:

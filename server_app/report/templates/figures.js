@@ -11,7 +11,7 @@ function draw(figure) {
   place.drawn = text;
   return drawChart(place, JSON.parse(text));
 }
-// Each is drawn when it comes near: a page of many opens at once.
+// Draws each figure when it scrolls near, so that a page with many opens at once.
 const seen = new IntersectionObserver((entries) => {
   for (const entry of entries.filter((e) => e.isIntersecting)) {
     seen.unobserve(entry.target);
@@ -21,7 +21,7 @@ const seen = new IntersectionObserver((entries) => {
 function drawNear() {
   figures().forEach((figure) => placeOf(figure).chart ? draw(figure) : seen.observe(figure));
 }
-// On paper all are drawn, two panels in the width of a page, which is zoomed.
+// Draws all figures for print, two panels in the width of a page, which is zoomed.
 addEventListener("beforeprint", () => window.Plotly && figures().forEach((figure) => {
   seen.unobserve(figure);
   draw(figure);

@@ -1,4 +1,4 @@
-// Plotly.js is in this page, compressed: nothing is loaded from anywhere.
+// Plotly.js is in this page, compressed: the page loads nothing.
 async function plotly() {
   const packed = atob(document.getElementById("plotly-gz").textContent);
   const bytes = Uint8Array.from(packed, (letter) => letter.charCodeAt(0));

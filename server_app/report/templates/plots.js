@@ -1,5 +1,5 @@
 function categories(trace) {
-  // Names of the categories in place of their numbers, for hovering.
+  // Writes category names in place of their codes, for hovering.
   const rows = trace.y.length, columns = trace.x.length;
   const codes = Uint8Array.from(atob(trace.z.bdata), (letter) => letter.charCodeAt(0));
   trace.text = Array.from({ length: rows }, (_, row) =>
@@ -12,17 +12,17 @@ function shape(name, attributes) {
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
   return made;
 }
-function swatch({ colour, dash }) {
+function swatch({ color, dash }) {
   const box = dash === "box", drawn = shape("svg", { width: box ? 14 : 30, height: 12 });
-  if (box) drawn.append(shape("rect", { x: 1, y: 1, width: 11, height: 10, fill: colour, stroke: "#444" }));
-  else if (dash === "points") drawn.append(shape("circle", { cx: 15, cy: 6, r: 4, fill: colour }));
+  if (box) drawn.append(shape("rect", { x: 1, y: 1, width: 11, height: 10, fill: color, stroke: "#444" }));
+  else if (dash === "points") drawn.append(shape("circle", { cx: 15, cy: 6, r: 4, fill: color }));
   else drawn.append(shape("line", {
-    x1: 0, x2: 30, y1: 6, y2: 6, stroke: colour, "stroke-width": 2, "stroke-dasharray": DASHES[dash],
+    x1: 0, x2: 30, y1: 6, y2: 6, stroke: color, "stroke-width": 2, "stroke-dasharray": DASHES[dash],
   }));
   return drawn;
 }
 function fillLegend(place, spec) {
-  // Untouched where nothing is new. A click hides a label in all panels, a double click all others.
+  // Skips an unchanged legend. A click hides a label in all panels, a double click all others.
   const { legend, hidden } = place.chart, entries = JSON.stringify(spec.legend ?? []);
   if (legend.dataset.entries === entries) return;
   legend.dataset.entries = entries;
@@ -36,9 +36,9 @@ function fillLegend(place, spec) {
       refresh(place);
     };
     made.ondblclick = () => {
-      const alone = others.every((label) => hidden.has(label));
+      const onlyThis = others.every((label) => hidden.has(label));
       hidden.clear();
-      if (!alone) others.forEach((label) => hidden.add(label));
+      if (!onlyThis) others.forEach((label) => hidden.add(label));
       refresh(place);
     };
     return made;
@@ -55,7 +55,7 @@ function fillChoices(place, spec) {
   select.onchange = () => refresh(place);
 }
 function plotPanel(plotted, panel, { hidden, legend, select }) {
-  // Draws, or draws anew what is there already. On a narrow screen the legend names the lines.
+  // Draws a panel, or updates it. On a narrow screen the legend names the lines.
   panel.data.filter((trace) => trace.meta && !trace.text).forEach(categories);
   const data = panel.data.map((trace) => ({ ...trace, visible: !hidden.has(trace.legendgroup) }));
   const layout = { uirevision: `choice ${select.selectedIndex}`, ...panel.layout };

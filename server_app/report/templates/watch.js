@@ -7,7 +7,7 @@ let version = "";
 let answered = new Date();
 
 function patch(old, fresh) {
-  // Touches only what differs: selections, scroll positions, zooms and opened details stay.
+  // Changes only what differs: selections, scroll positions, zooms and opened details stay.
   if (old.nodeType !== Node.ELEMENT_NODE) {
     if (old.data !== fresh.data) old.data = fresh.data;
     return;
