@@ -84,7 +84,7 @@ def build_distribution_chart(methods: Sequence[PlottedMethod]) -> LineChart | No
     if not panels:
         return None
     note = (
-        "Each client's own test part, after the last evaluation, clients in ascending order; mean "
+        "Each client's test split, after the last evaluation, clients in ascending order; mean "
         "and standard deviation over seeds of the value at each rank. Shaded: the lowest and the "
         "highest tenth. Worst and best 10 % and Gini coefficients are shown on hovering, and in "
         "the table." + format_sources(methods, "worst and best")

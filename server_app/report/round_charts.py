@@ -69,7 +69,7 @@ def build_training_chart(methods: Sequence[PlottedMethod]) -> LineChart | None:
         for clients in tested[:1]
     ]
     note = (
-        "Test metrics are of the model after the round, mean over the clients' own test parts by "
+        "Test metrics are of the model after the round, mean over the clients' test splits by "
         "training data; F(w), of the priority clients, is of the model broadcast in it. Lines are "
         "means over seeds, bands or bars one standard deviation to either side."
     )

@@ -261,7 +261,7 @@ def build_fairness_table(rows: Sequence[Row], title: str) -> TextTable:
     }
     headings |= {name: text for name, text in OPTIONAL_COLUMNS.items() if _has_metric(rows, name)}
     return TextTable(
-        title=f"{title}: {metric_name}, all statistics over the clients' own test parts",
+        title=f"{title}: {metric_name}, all statistics over the clients' test splits",
         headings=("method", "clients", "seeds", *headings.values()),
         rows=_format_rows(rows, headings),
     )

@@ -1,6 +1,6 @@
-"""Which method helps a federation, and by how much: ``fedquorum study``.
+"""Find the method that helps a federation, and by how much: ``fedquorum study``.
 
-``settings`` says what is asked, ``methods`` and ``contenders`` what is compared, ``tuning`` and
-``decision`` are the statistics, ``jobs`` and ``running`` run it within its budget, ``answer`` and
-``answering`` are the outcome.
+``settings`` declares a study, ``methods`` and ``candidates`` choose what it compares, ``tuning``
+and ``paired_statistics`` are its statistics, ``jobs`` and ``run`` execute it within its budget,
+``analysis`` and ``result`` are its outcome.
 """

@@ -1,4 +1,4 @@
-"""From the scores of a study's runs to its answer."""
+"""Turn the scores of a study's runs into its result."""
 
 import math
 import shlex
@@ -47,34 +47,33 @@ def build_study_result(
     seeds: Sequence[int],
     data: tuple[FederatedData, FederatedData] | None,
 ) -> StudyResult:
-    """Return what the runs say.
+    """Build the result of a study from its runs.
 
     Parameters
     ----------
-    comparison : Contest
+    comparison : MethodComparison
         The methods with their trials and runs.
     jobs : StudyJobs
-        What was run, and the budget.
+        The jobs and the budget.
     study : StudySettings
-        What was asked.
     overrides : sequence of str
-        The settings of all runs.
+        The settings that all runs share.
     seeds : sequence of int
-        The seeds that all methods were run with.
+        The seeds that all methods completed.
     data : tuple of FederatedData, optional
-        The data of the first seed of the tuning and of the comparison, where it is here.
+        The data of the tuning's and of the comparison's first seed; None on devices.
     """
     sign = 1.0 if comparison.higher_is_better else -1.0
     scores = {
         c.method.name: [sign * run.score for run in c.runs] for c in comparison.active_candidates
     }
-    plain = comparison.baseline.method.name
+    baseline = comparison.baseline.method.name
     min_effect = study.resolve_min_effect(
-        comparison.metric_info, float(np.mean(scores[plain] or [0.0]))
+        comparison.metric_info, float(np.mean(scores[baseline] or [0.0]))
     )
     decision = None
     if len(seeds) >= MIN_SEEDS and len(scores) > 1:
-        decision = decide_best_method(scores, plain, min_effect, confidence=study.confidence)
+        decision = decide_best_method(scores, baseline, min_effect, confidence=study.confidence)
     caveats = _collect_caveats(comparison, jobs, min_effect, data)
     return StudyResult(
         goal=study.goal_kind.value,
@@ -88,9 +87,9 @@ def build_study_result(
         else find_indistinguishable(scores, decision, study.confidence),
         min_effect=min_effect,
         confidence=study.confidence,
-        baseline=plain,
+        baseline=baseline,
         methods=(
-            *(_build_method_result(comparison, contender) for contender in comparison.candidates),
+            *(_build_method_result(comparison, candidate) for candidate in comparison.candidates),
             *(
                 MethodResult(method.name, method.summary, method.overrides, left_out=reason)
                 for method, reason in comparison.rejected.items()
@@ -104,14 +103,14 @@ def build_study_result(
 
 
 def _get_data_name(comparison: MethodComparison) -> str:
-    """Return the name of the file, or of the data set where that has a name."""
+    """Return the name of the data file, or of the data set."""
     data = comparison.settings.data
     return Path(str(getattr(data, "path", ""))).name or data.name
 
 
 def _build_method_result(comparison: MethodComparison, candidate: Candidate) -> MethodResult:
-    plain = comparison.baseline
-    compared_with_plain = candidate is not plain and not candidate.exclusion_reason
+    baseline = comparison.baseline
+    has_baseline = candidate is not baseline and not candidate.exclusion_reason
     return MethodResult(
         name=candidate.method.name,
         summary=candidate.method.summary,
@@ -121,26 +120,27 @@ def _build_method_result(comparison: MethodComparison, candidate: Candidate) -> 
         runs=tuple(candidate.runs),
         left_out=candidate.exclusion_reason,
         rounds_to_baseline=_average_rounds_to_baseline(comparison, candidate),
-        worse_off=_compute_worse_off(comparison, candidate) if compared_with_plain else math.nan,
+        worse_off=_compute_worse_off(comparison, candidate) if has_baseline else math.nan,
     )
 
 
 def _average_rounds_to_baseline(comparison: MethodComparison, candidate: Candidate) -> float | None:
-    """Return the mean rounds to the baseline's last score, None if few runs reach it."""
+    """Return the mean rounds to the baseline's last score, or None if few runs reach it."""
     pairs = zip(candidate.runs, comparison.baseline.runs, strict=False)
     better = comparison.higher_is_better
     reached = [
-        find_round_reaching(run.curve, plain.score, higher_is_better=better) for run, plain in pairs
+        find_round_reaching(run.curve, baseline.score, higher_is_better=better)
+        for run, baseline in pairs
     ]
     found = [number for number in reached if number is not None]
     return math.fsum(found) / len(found) if found and 2 * len(found) >= len(reached) else None
 
 
 def _compute_gains(comparison: MethodComparison, candidate: Candidate) -> Mapping[int, float]:
-    """Return by client how much better its metric is than with the baseline."""
+    """Return each client's improvement of its metric over the baseline, by client."""
     sign = 1.0 if comparison.metric_info.higher_is_better else -1.0
-    one, plain = average_by_client(candidate.runs), average_by_client(comparison.baseline.runs)
-    return {client: sign * (one[client] - plain[client]) for client in one if client in plain}
+    one, baseline = average_by_client(candidate.runs), average_by_client(comparison.baseline.runs)
+    return {client: sign * (one[client] - baseline[client]) for client in one if client in baseline}
 
 
 def _compute_worse_off(comparison: MethodComparison, candidate: Candidate) -> float:
@@ -151,11 +151,11 @@ def _compute_worse_off(comparison: MethodComparison, candidate: Candidate) -> fl
 def _compare_over_clients(
     comparison: MethodComparison, confidence: float
 ) -> tuple[PairedDifference, ...]:
-    """Return each method's mean difference over clients, with intervals that hold together."""
+    """Return each method's mean difference over clients, with simultaneous intervals."""
     others = [
-        contender
-        for contender in comparison.active_candidates
-        if contender is not comparison.baseline
+        candidate
+        for candidate in comparison.active_candidates
+        if candidate is not comparison.baseline
     ]
     gains = {c.method.name: np.array([*_compute_gains(comparison, c).values()]) for c in others}
     tail = compute_tail_probability(confidence, len(others))
@@ -173,15 +173,15 @@ def _collect_caveats(
     min_effect: float,
     data: tuple[FederatedData, FederatedData] | None,
 ) -> tuple[str, ...]:
-    """Return what makes the answer weaker than it looks, what may overturn it first."""
+    """Collect the caveats of the result, those that may overturn it first."""
     results = [
-        _build_method_result(comparison, contender) for contender in comparison.active_candidates
+        _build_method_result(comparison, candidate) for candidate in comparison.active_candidates
     ]
-    spaces = [contender.tuning.space for contender in comparison.active_candidates]
+    spaces = [candidate.tuning.space for candidate in comparison.active_candidates]
     ranges = {
         key: (space.low, space.high, space.log)
-        for of_method in spaces
-        for key, space in of_method.items()
+        for space_of_method in spaces
+        for key, space in space_of_method.items()
         if isinstance(space, FloatRange)
     }
     clients: tuple[LastEvaluation, ...] = ()
@@ -204,25 +204,25 @@ def _check_guessing(
     min_effect: float,
     data: tuple[FederatedData, FederatedData] | None,
 ) -> str:
-    """Return whether any method does better than guessing; the server of devices cannot tell."""
+    """Return the caveat that no method beats guessing; the server of devices cannot check it."""
     if data is None or data[1].target != "class":
         return ""
-    whose, classes = describe_score_group(comparison.score), data[1].num_classes
-    return find_guessing_caveat(results, whose, comparison.metric, classes, min_effect)
+    client_group, classes = describe_score_group(comparison.score), data[1].num_classes
+    return find_guessing_caveat(results, client_group, comparison.metric, classes, min_effect)
 
 
 def _has_pooled_rows(
     comparison: MethodComparison, data: tuple[FederatedData, FederatedData]
 ) -> bool:
-    """Say whether each seed divides the same rows; a table's are scaled by the seed's own."""
+    """Return whether every seed divides the same rows; for CSV, scaling hides equal rows."""
     return isinstance(comparison.settings.data, CsvSettings) or has_shared_rows(*data)
 
 
 def _build_budget_use(jobs: StudyJobs, decision: Decision | None, seeds: int) -> BudgetUse:
     needed = MIN_SEEDS if decision is None else decision.seeds_to_decide
-    more = None if needed is None else (needed - seeds) * jobs.cost_per_seed
+    extra = None if needed is None else (needed - seeds) * jobs.cost_per_seed
     budget = jobs.budget
-    to_decide = None if more is None else jobs.spent + more
+    to_decide = None if extra is None else jobs.spent + extra
     return BudgetUse(budget.text, budget.unit, budget.amount, jobs.spent, to_decide)
 
 

@@ -1,4 +1,4 @@
-"""The methods of a study with their settings, and the words of their runs."""
+"""Build the methods of a study with their settings and overrides."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -27,30 +27,28 @@ VALIDATION_KEY = "data.validation_fraction"
 DEFAULT_SETTINGS = {"experiment": "custom", VALIDATION_KEY: "0.2"}
 AVAILABILITY, ALWAYS, AT_RANDOM = "availability", "always", "bernoulli"
 RESERVED_SETTINGS = ("strategy", "resume", "engine.stop_after_round")
-"""What the study sets in its runs."""
+"""Settings that the study itself chooses for its runs."""
 
 SCORE_STATISTICS = ("average", "worst", "best", "worst10", "best10")
-"""What is compared of a group of clients, beside the mean of the metric by data."""
+"""Statistics over clients that a score may name, beside the mean by data."""
 
 
 @dataclass
 class Candidate:
-    """A method in the study, and what it has come to.
+    """A method in the study with its trials and runs.
 
     Parameters
     ----------
-    method : Method
-        The method.
+    method : StudyMethod
     overrides : tuple of str
-        What its runs have in common, as Hydra overrides.
+        The Hydra overrides that its runs share.
     settings : Settings
-        What that composes to.
+        The settings composed from ``overrides``.
     tuning : MethodTuning
-        Its trials.
     runs : list of SeedRun
-        With the tuned values, one a seed.
+        The runs with the tuned values, one per seed.
     exclusion_reason : str
-        Why it is compared no more; empty while it is.
+        The reason for excluding it from the comparison; empty while it is compared.
     """
 
     method: StudyMethod
@@ -63,18 +61,18 @@ class Candidate:
 
 @dataclass(frozen=True)
 class MethodComparison:
-    """What is compared, and by what.
+    """The methods to compare, and the score to compare them by.
 
     Parameters
     ----------
-    candidates : tuple of Contender
+    candidates : tuple of Candidate
         The methods, the baseline first.
-    rejected : mapping of Method to str
-        Those that do not go with the settings, and why.
+    rejected : mapping of StudyMethod to str
+        The methods that do not fit the settings, with the reason.
     metric : str
-        What clients measure.
+        The clients' metric.
     score : str
-        What is compared, by dotted key below ``test`` and ``validation``.
+        The compared number by dotted key below ``test`` and ``validation``.
     """
 
     candidates: tuple[Candidate, ...]
@@ -84,12 +82,12 @@ class MethodComparison:
 
     @property
     def baseline(self) -> Candidate:
-        """The plain method."""
+        """The baseline."""
         return self.candidates[0]
 
     @property
     def settings(self) -> Settings:
-        """The baseline's settings; those of the others differ in what makes a method alone."""
+        """The baseline's settings; other methods differ only in their method."""
         return self.baseline.settings
 
     @property
@@ -99,61 +97,61 @@ class MethodComparison:
 
     @property
     def active_candidates(self) -> list[Candidate]:
-        """The methods that are compared."""
-        return [contender for contender in self.candidates if not contender.exclusion_reason]
+        """The methods that are not excluded."""
+        return [candidate for candidate in self.candidates if not candidate.exclusion_reason]
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether the larger score is the better one."""
+        """Whether a larger score is better."""
         return self.metric_info.higher_is_better
 
 
 def get_tuning_seeds(comparison: MethodComparison) -> tuple[int, int]:
-    """Return the seeds of the tuning; those of the comparison follow."""
+    """Return the two seeds of the tuning; the comparison's seeds follow them."""
     return comparison.settings.seed, comparison.settings.seed + 1
 
 
 def build_comparison(overrides: Sequence[str], study: StudySettings) -> MethodComparison:
-    """Return what a study compares.
+    """Build the comparison of a study.
 
     Parameters
     ----------
     overrides : sequence of str
         The settings that all runs share, see ``collect_common_overrides``.
     study : StudySettings
-        What is asked.
 
     Raises
     ------
     SettingsError
-        If the baseline or a method that was named does not go with the settings, or no method does.
+        If the baseline or a named method does not fit the settings, or no method does.
     """
-    plain, *others = select_methods(study)
-    overrides = _add_availability(overrides, plain, study)
-    first = compose_overrides(_merge_overrides(overrides, plain.overrides)).settings
+    baseline, *others = select_methods(study)
+    overrides = _add_availability(overrides, baseline, study)
+    first = compose_overrides(_merge_overrides(overrides, baseline.overrides)).settings
     _check_settings(first, study)
     metric = get_evaluation_metric(first)
     score = _resolve_score(study, metric)
     better = get_metric(metric).higher_is_better
-    contenders, refused = (
-        [_build_candidate(plain, overrides, higher_is_better=better)],
+    candidates, rejected = (
+        [_build_candidate(baseline, overrides, higher_is_better=better)],
         dict[StudyMethod, str](),
     )
     for method in others:
         try:
-            contenders.append(_build_candidate(method, overrides, higher_is_better=better))
+            candidates.append(_build_candidate(method, overrides, higher_is_better=better))
         except SettingsError as error:
             if study.methods is not None:
                 raise SettingsError(
                     f"methods must fit the settings, got {method.name}: {error}"
                 ) from None
-            refused[method] = str(error)
-    if len(contenders) == 1:
-        reasons = "; ".join(f"{method.name}: {reason}" for method, reason in refused.items())
+            rejected[method] = str(error)
+    if len(candidates) == 1:
+        reasons = "; ".join(f"{method.name}: {reason}" for method, reason in rejected.items())
         raise SettingsError(
-            f"methods must have one to compare with {plain.name}, got none ({reasons or 'no name'})"
+            f"methods must have one to compare with {baseline.name}, got none "
+            f"({reasons or 'no name'})"
         )
-    return MethodComparison(tuple(contenders), refused, metric, score)
+    return MethodComparison(tuple(candidates), rejected, metric, score)
 
 
 def _resolve_score(study: StudySettings, metric: str) -> str:
@@ -169,16 +167,16 @@ def _resolve_score(study: StudySettings, metric: str) -> str:
 
 
 def _add_availability(
-    overrides: Sequence[str], plain: StudyMethod, study: StudySettings
+    overrides: Sequence[str], baseline: StudyMethod, study: StudySettings
 ) -> tuple[str, ...]:
-    """Return the words, with clients that come and go where that is the question.
+    """Add random availability to a simulation whose goal is participation.
 
-    On real machines they do so by themselves, and a preset or the user may have said how.
+    Real devices have their own availability, and a preset or the user may set one.
     """
-    given = any(_get_key(word) == AVAILABILITY for word in overrides)
-    if given or study.goal_kind != Goal.PARTICIPATION:
+    is_set = any(_get_key(override) == AVAILABILITY for override in overrides)
+    if is_set or study.goal_kind != Goal.PARTICIPATION:
         return tuple(overrides)
-    settings = compose_overrides(_merge_overrides(overrides, plain.overrides)).settings
+    settings = compose_overrides(_merge_overrides(overrides, baseline.overrides)).settings
     simulated = settings.engine.superlink is None and settings.availability.name == ALWAYS
     return (*overrides, f"{AVAILABILITY}={AT_RANDOM}") if simulated else tuple(overrides)
 
@@ -202,30 +200,30 @@ def _check_settings(settings: Settings, study: StudySettings) -> None:
 def _build_candidate(
     method: StudyMethod, overrides: Sequence[str], *, higher_is_better: bool
 ) -> Candidate:
-    together = _merge_overrides(overrides, method.overrides)
-    settings = compose_overrides(together).settings
-    space = build_search_space(settings, [_get_key(word) for word in overrides])
+    merged = _merge_overrides(overrides, method.overrides)
+    settings = compose_overrides(merged).settings
+    space = build_search_space(settings, [_get_key(override) for override in overrides])
     tuning = MethodTuning(
         space, get_current_values(settings, space), higher_is_better, settings.seed
     )
-    return Candidate(method, together, settings, tuning)
+    return Candidate(method, merged, settings, tuning)
 
 
 def collect_common_overrides(overrides: Iterable[Override]) -> tuple[str, ...]:
-    """Return the settings that all runs share, with a study's defaults of some.
+    """Return the overrides that all runs share, completed by a study's defaults.
 
     Raises
     ------
     SettingsError
-        If one is the study's to choose, or has several values.
+        If the study itself chooses one of them, or one has several values.
     """
-    words = dict(_get_single_value(override) for override in overrides)
+    by_key = dict(_get_single_value(override) for override in overrides)
     for key in RESERVED_SETTINGS:
-        if key in words:
+        if key in by_key:
             hint = " (methods=[...] says which are compared)" if key == RESERVED_SETTINGS[0] else ""
-            raise SettingsError(f"{key} must be left to the study{hint}, got {words[key]}")
-    defaults = (f"{key}={value}" for key, value in DEFAULT_SETTINGS.items() if key not in words)
-    return (*words.values(), *defaults)
+            raise SettingsError(f"{key} must be left to the study{hint}, got {by_key[key]}")
+    defaults = (f"{key}={value}" for key, value in DEFAULT_SETTINGS.items() if key not in by_key)
+    return (*by_key.values(), *defaults)
 
 
 def _get_single_value(override: Override) -> tuple[str, str]:
@@ -239,8 +237,8 @@ def _get_single_value(override: Override) -> tuple[str, str]:
 
 
 def _merge_overrides(*parts: Sequence[str]) -> tuple[str, ...]:
-    """Return words of which a later one of the same setting wins."""
-    return tuple({_get_key(word): word for part in parts for word in part}.values())
+    """Merge overrides; a later one replaces an earlier one of the same setting."""
+    return tuple({_get_key(override): override for part in parts for override in part}.values())
 
 
 def _get_key(override: str) -> str:

@@ -1,7 +1,7 @@
-"""Why a study's answer may be weaker than it looks: sentences with numbers.
+"""Find the caveats of a study's result, as sentences with numbers.
 
-Each function looks at one thing: the clients' data, where it is here; the records of one run, which
-are all that a real federation gives; the tuning; and the runs that are compared.
+Each function examines one source: the clients' data, if the server has it; the records of one run,
+which also a real federation has; the tuning; and the compared runs.
 """
 
 import math
@@ -22,20 +22,20 @@ from server_app.study.text import Unit, capitalize, format_method_name, join_wor
 MIN_RELIABLE_ROWS = 10
 MIN_RELIABLE_SEEDS = 10
 MAX_AUROC_STEP = 0.1
-"""Of an AUROC that one row moves by more, a client's number says little."""
+"""If one row can change a client's AUROC by more, the client's number says little."""
 
 MAX_CLIENTS_LISTED = 8
 NUM_SAMPLED_CLIENTS = 10
 TENTH = 10
 EDGE_FRACTION = 0.02
-"""The part of a range, at each end, in which a value counts as the end."""
+"""The fraction of a range, at each end, in which a value counts as the end."""
 
 MIN_STANDARD_ERRORS = 2
-"""A difference of fewer standard errors of the tuning may come from it."""
+"""The tuning's noise may explain a difference of fewer standard errors."""
 
 LATE_FRACTION = 0.1
 PER_ROW_METRICS = ("accuracy", "top5")
-"""Metrics that are a share of the rows."""
+"""Metrics that are a fraction of the rows."""
 
 GUESSING_SCORES: Mapping[str, Callable[[int], float]] = {
     "accuracy": lambda classes: 1 / classes,
@@ -43,24 +43,24 @@ GUESSING_SCORES: Mapping[str, Callable[[int], float]] = {
     "auroc": lambda _: 0.5,
     "loss": math.log,
 }
-"""What a model has, by metric, that gives each of so many classes the same probability."""
+"""By metric, the score of a model that gives each class the same probability."""
 
 SearchRanges = Mapping[str, tuple[float, float, bool]]
-"""Of a setting: the lowest and the highest value that was tried, and whether the scale is log."""
+"""By setting: the lowest and highest value of the search, and whether its scale is log."""
 
 
 # --- the data ---------------------------------------------------------------------------------
 
 
 def find_data_caveats(data: FederatedData, metric: str) -> tuple[str, ...]:
-    """Return what the clients' classes make of the answer; nothing where there are no classes.
+    """Find caveats in the distribution of classes over clients; none without classes.
 
     Parameters
     ----------
     data : FederatedData
         The data of one seed.
     metric : str
-        What is measured, of which only AUROC depends on the classes of a test part.
+        The clients' metric. Only AUROC depends on the classes of a test split.
     """
     if data.target != "class":
         return ()
@@ -80,7 +80,7 @@ def find_data_caveats(data: FederatedData, metric: str) -> tuple[str, ...]:
 
 
 def has_shared_rows(one: FederatedData, other: FederatedData) -> bool:
-    """Say whether test rows of one seed are training rows of another.
+    """Return whether test rows of one seed are training rows of another.
 
     Parameters
     ----------
@@ -97,11 +97,14 @@ def has_shared_rows(one: FederatedData, other: FederatedData) -> bool:
     )
 
 
-def _describe_single_class(labels: Mapping[int, NDArray[np.int64]], part: str, meaning: str) -> str:
+def _describe_single_class(
+    labels: Mapping[int, NDArray[np.int64]], split: str, meaning: str
+) -> str:
     clients = [client for client, y in labels.items() if len(y) and (y == y[0]).all()]
     if not clients:
         return ""
-    return f"{_format_clients(clients, len(labels))} {_get_verb(clients)} {part} rows of one class only: {meaning}."
+    subject = f"{_format_clients(clients, len(labels))} {_get_verb(clients)}"
+    return f"{subject} {split} rows of one class only: {meaning}."
 
 
 def _describe_auroc_steps(labels: Mapping[int, NDArray[np.int64]]) -> str:
@@ -110,20 +113,22 @@ def _describe_auroc_steps(labels: Mapping[int, NDArray[np.int64]]) -> str:
     if not large:
         return ""
     worst = max(large, key=large.__getitem__)
+    clients = _format_clients(list(large), len(labels))
     return (
-        f"A single test row can move the AUROC of {_format_clients(list(large), len(labels))} by more than "
-        f"{100 * MAX_AUROC_STEP:.0f} points, that of client {worst} by up to {100 * large[worst]:.0f}."
+        f"A single test row can move the AUROC of {clients} by more than "
+        f"{100 * MAX_AUROC_STEP:.0f} points, that of client {worst} by up to "
+        f"{100 * large[worst]:.0f}."
     )
 
 
 def compute_auroc_step(labels: NDArray[np.int64]) -> float:
-    """Return by how much the rank of one row can change a client's AUROC, 0 where it has none.
+    """Return the largest change of a client's AUROC that the rank of one row can cause.
 
-    The AUROC is the mean over the C classes among n labels of the share of pairs (a row of the
-    class, another row) in right order. A row of class k stands in all n - n_k pairs of each of n_k
-    rows, and of any other class j in n_j of the n_j (n - n_j) pairs: together at most
+    The AUROC is the mean over the C classes among n labels of the fraction of pairs (a row of the
+    class, another row) in the right order. A row of class k is in n - n_k of the n_k (n - n_k)
+    pairs of its class, and in n_j of the n_j (n - n_j) pairs of any other class j: together at most
     (1 / n_k + sum_{j != k} 1 / (n - n_j)) / C. With two classes that is 1 / n_k, so the largest
-    step is 1 / min(n_0, n_1).
+    step is 1 / min(n_0, n_1). With one class there is no AUROC, and the result is 0.
 
     Parameters
     ----------
@@ -142,16 +147,15 @@ def compute_auroc_step(labels: NDArray[np.int64]) -> float:
 
 @dataclass(frozen=True)
 class LastEvaluation:
-    """What a client measured last in a run.
+    """A client's last evaluation in a run.
 
     Parameters
     ----------
     client : int
-        Its id.
+        The client's id.
     test_rows, validation_rows : int
-        How many rows its parts have.
     metric : float
-        ``evaluation.metric`` on its test part, NaN where it is not defined.
+        ``evaluation.metric`` on the test split, NaN if undefined.
     """
 
     client: int
@@ -161,14 +165,12 @@ class LastEvaluation:
 
 
 def read_last_evaluations(run: Run, metric: str) -> tuple[LastEvaluation, ...]:
-    """Return what each client measured last, by client id; none without such records.
+    """Read each client's last evaluation, sorted by client id; none without such records.
 
     Parameters
     ----------
     run : Run
-        Whose records.
     metric : str
-        What is measured.
 
     Raises
     ------
@@ -183,23 +185,22 @@ def read_last_evaluations(run: Run, metric: str) -> tuple[LastEvaluation, ...]:
     table = read_dataset(folder, columns)
     last: dict[int, LastEvaluation] = {}
     for row in table.to_pylist():
-        rows, kept = row["test_num_examples"], row.get("validation_num_examples")
+        rows, validation_rows = row["test_num_examples"], row.get("validation_num_examples")
         if rows is not None:
             value = row.get(column)
             number = math.nan if value is None else float(value)
-            last[row["client"]] = LastEvaluation(row["client"], rows, kept or 0, number)
+            last[row["client"]] = LastEvaluation(row["client"], rows, validation_rows or 0, number)
     return tuple(last[client] for client in sorted(last))
 
 
 def find_run_caveats(clients: Sequence[LastEvaluation], metric: str) -> tuple[str, ...]:
-    """Return what the clients' numbers of rows make of the answer.
+    """Find caveats in the clients' numbers of rows.
 
     Parameters
     ----------
-    clients : sequence of Measured
+    clients : sequence of LastEvaluation
         All clients of one run.
     metric : str
-        What is measured.
     """
     found = (
         _describe_few_clients(clients),
@@ -214,22 +215,23 @@ def _describe_few_clients(clients: Sequence[LastEvaluation]) -> str:
     count = sum(not math.isnan(one.metric) for one in clients)
     if count == 0 or count // TENTH > 1:
         return ""
-    return f"With {count} clients measured, the worst 10 % are a single client."
+    return f"With {count} evaluated clients, the worst 10 % are a single client."
 
 
 def _describe_few_test_rows(clients: Sequence[LastEvaluation], metric: str) -> str:
     few = [one for one in clients if 0 < one.test_rows < MIN_RELIABLE_ROWS]
     if not few:
         return ""
-    least = min(few, key=lambda one: one.test_rows)
+    smallest = min(few, key=lambda one: one.test_rows)
     ids = [one.client for one in few]
-    first = f"{_format_clients(ids, len(clients))} {_get_verb(ids)} fewer than {MIN_RELIABLE_ROWS} test rows"
+    subject = f"{_format_clients(ids, len(clients))} {_get_verb(ids)}"
+    first = f"{subject} fewer than {MIN_RELIABLE_ROWS} test rows"
     if metric not in PER_ROW_METRICS:
-        return f"{first}; client {least.client} has {least.test_rows}."
+        return f"{first}; client {smallest.client} has {smallest.test_rows}."
     name = Unit.for_metric(metric, MAX_AUROC_STEP).metric
     return (
-        f"{first}: client {least.client} has {least.test_rows}, so one row moves its "
-        f"{name} by {100 / least.test_rows:.0f} points."
+        f"{first}: client {smallest.client} has {smallest.test_rows}, so one row moves its "
+        f"{name} by {100 / smallest.test_rows:.0f} points."
     )
 
 
@@ -237,11 +239,9 @@ def _describe_undefined_metric(clients: Sequence[LastEvaluation], metric: str) -
     without = [one.client for one in clients if math.isnan(one.metric)]
     if not without:
         return ""
-    name, which = (
-        capitalize(Unit.for_metric(metric, MAX_AUROC_STEP).metric),
-        _format_clients(without, len(clients)),
-    )
-    return f"{name} is not defined for {which}: the means leave these clients out."
+    name = capitalize(Unit.for_metric(metric, MAX_AUROC_STEP).metric)
+    excluded = _format_clients(without, len(clients))
+    return f"{name} is not defined for {excluded}: the means leave these clients out."
 
 
 def _describe_few_validation_rows(clients: Sequence[LastEvaluation]) -> str:
@@ -250,9 +250,9 @@ def _describe_few_validation_rows(clients: Sequence[LastEvaluation]) -> str:
     few = [one.client for one in clients if one.validation_rows < MIN_RELIABLE_ROWS]
     if not few:
         return ""
+    subject = f"{_format_clients(few, len(clients))} {_get_verb(few)}"
     return (
-        f"{_format_clients(few, len(clients))} {_get_verb(few)} fewer than {MIN_RELIABLE_ROWS} validation rows, and the "
-        "tuning used these rows."
+        f"{subject} fewer than {MIN_RELIABLE_ROWS} validation rows, and the tuning used these rows."
     )
 
 
@@ -260,21 +260,21 @@ def _describe_few_validation_rows(clients: Sequence[LastEvaluation]) -> str:
 
 
 def find_tuning_caveats(methods: Sequence[MethodResult], ranges: SearchRanges) -> tuple[str, ...]:
-    """Return what the tuning leaves open: values at the end of their range, trials that failed.
+    """Find caveats of the tuning: values at an end of their range, and failed trials.
 
     Parameters
     ----------
     methods : sequence of MethodResult
         All methods.
     ranges : mapping
-        Lowest and highest value of each setting tuned, and whether its scale is logarithmic.
+        The lowest and highest value of each tuned setting, and whether its scale is logarithmic.
     """
     compared = [method for method in methods if not method.left_out]
     ends = (
         end
         for method in compared
-        for word in method.tuned
-        if (end := _describe_range_end(method, word, ranges))
+        for override in method.tuned
+        if (end := _describe_range_end(method, override, ranges))
     )
     return (*ends, *filter(None, map(_describe_failed_trials, compared)))
 
@@ -287,13 +287,13 @@ def _describe_range_end(method: MethodResult, override: str, ranges: SearchRange
     value, (bottom, top) = float(text), (low, high)
     if log:
         value, bottom, top = math.log(value), math.log(low), math.log(high)
-    place = (value - bottom) / (top - bottom)
-    if EDGE_FRACTION < place < 1 - EDGE_FRACTION:
+    position = (value - bottom) / (top - bottom)
+    if EDGE_FRACTION < position < 1 - EDGE_FRACTION:
         return ""
-    end, other = ("lower", "smaller") if place <= EDGE_FRACTION else ("upper", "larger")
-    whose = to_possessive(format_method_name(method.name))
+    end, other = ("lower", "smaller") if position <= EDGE_FRACTION else ("upper", "larger")
+    owner = to_possessive(format_method_name(method.name))
     return (
-        f"{whose} {format_setting(override)} is at the {end} end of the range tried ({low:g} to "
+        f"{owner} {format_setting(override)} is at the {end} end of the range tried ({low:g} to "
         f"{high:g}): a {other} {get_setting_name(key)} may do better."
     )
 
@@ -311,18 +311,17 @@ def _describe_failed_trials(method: MethodResult) -> str:
 def find_comparison_caveats(
     methods: Sequence[MethodResult], metric: str, margin: float, *, pooled: bool
 ) -> tuple[str, ...]:
-    """Return what the runs compared leave open.
+    """Find caveats of the compared runs.
 
     Parameters
     ----------
     methods : sequence of MethodResult
         All methods.
     metric : str
-        What is measured.
     margin : float
-        The largest difference that makes none, in the metric's unit.
+        The largest difference that counts as none, in the metric's unit.
     pooled : bool
-        Whether the data has no test set, so that each seed draws test parts from the same rows.
+        Whether the data has no test set, so that each seed draws test splits from the same rows.
     """
     compared = [method for method in methods if method.runs and not method.left_out]
     unit = Unit.for_metric(metric, margin)
@@ -338,23 +337,22 @@ def find_comparison_caveats(
 def find_guessing_caveat(
     methods: Sequence[MethodResult], client_group: str, metric: str, classes: int, margin: float
 ) -> str:
-    """Return that no method does better than a model that gives all classes one probability.
+    """Return the caveat that no method beats a model with equal class probabilities, or "".
 
-    A tuning by the worst clients' loss may choose rates at which a model hardly moves, where what
-    moves it helps others only. So no method differs from another, and none is of use.
+    A tuning by the worst clients' loss may choose learning rates so small that the model hardly
+    changes, if every larger step helps other clients only. Then the methods are equal and useless.
 
     Parameters
     ----------
     methods : sequence of MethodResult
         All methods.
     client_group : str
-        The clients of the score, in words.
+        The name of the score's clients.
     metric : str
-        What is measured.
     classes : int
-        How many classes there are.
+        The number of classes.
     margin : float
-        The largest difference that makes none, in the metric's unit.
+        The largest difference that counts as none, in the metric's unit.
     """
     unit = Unit.for_metric(metric, margin)
     scores = {
@@ -371,8 +369,8 @@ def find_guessing_caveat(
     in_unit = " %" if unit.unit == "points" else f" {unit.unit}"
     return (
         f"No method does better than guessing for {client_group}: guessing has {unit.metric} "
-        f"{unit.format_number(guess)}{in_unit}, and the best method, {format_method_name(best)}, has "
-        f"{unit.format_number(score)}{in_unit}. Differences between such models mean little."
+        f"{unit.format_number(guess)}{in_unit}, and the best method, {format_method_name(best)}, "
+        f"has {unit.format_number(score)}{in_unit}. Differences between such models mean little."
     )
 
 
@@ -387,9 +385,9 @@ def _describe_few_seeds(methods: Sequence[MethodResult]) -> str:
 
 
 def _describe_tuning_noise(methods: Sequence[MethodResult], unit: Unit, margin: float) -> str:
-    """Return that the tuning's noise is as large as what the methods differ by.
+    """Return the caveat that the tuning's noise may explain the methods' differences, or "".
 
-    With d the differences between the two scores of the finalists, one for each seed of the tuning,
+    Each finalist has two scores, one per seed of the tuning. With d the differences of these pairs,
     a finalist's mean has the standard error sqrt(mean(d^2)) / 2.
     """
     squares = [
@@ -405,9 +403,10 @@ def _describe_tuning_noise(methods: Sequence[MethodResult], unit: Unit, margin: 
     largest = max(abs(mean - means[0]) for mean in means[1:])
     if largest <= margin or MIN_STANDARD_ERRORS * error < largest:
         return ""
+    baseline = format_method_name(methods[0].name)
     return (
         f"The validation scores that chose the values have a standard error of "
-        f"{unit.format_amount(error)}, and the methods differ from {format_method_name(methods[0].name)} by "
+        f"{unit.format_amount(error)}, and the methods differ from {baseline} by "
         f"{unit.format_amount(largest)} at most: part of that may be the luck of the tuning."
     )
 
@@ -432,16 +431,16 @@ def _describe_late_gains(methods: Sequence[MethodResult], unit: Unit, margin: fl
 
 
 def compute_late_gain(method: MethodResult, sign: float = 1.0) -> float:
-    """Return by how much the score gets better at the end, mean over seeds.
+    """Return the mean improvement of the score at the end, over seeds.
 
-    The end is the last tenth of the rounds, or more where the model is not evaluated so often.
+    The end is the last tenth of the rounds, or more if evaluations are rarer.
 
     Parameters
     ----------
     method : MethodResult
         A method with runs.
     sign : float
-        -1 where lower scores are better.
+        -1 if lower scores are better.
     """
     return fmean(sign * _compute_late_change(run.curve) for run in method.runs)
 
@@ -455,7 +454,7 @@ def _compute_late_change(curve: ScoreCurve) -> float:
 
 
 def _find_late_rounds(curve: ScoreCurve) -> tuple[int, int]:
-    """Return the last round measured and the last one a tenth of the rounds before, if any."""
+    """Return the last evaluated round at least a tenth earlier, if any, and the last one."""
     last = curve[-1][0]
     before = [number for number, _ in curve if number <= (1 - LATE_FRACTION) * last]
     return (before or [last])[-1], last
@@ -463,17 +462,17 @@ def _find_late_rounds(curve: ScoreCurve) -> tuple[int, int]:
 
 def _describe_shared_rows() -> str:
     return (
-        "Each seed, also in the tuning, divides the same rows anew, so test rows of one seed are "
-        "training or validation rows of another. The tuning used rows that are tested later. The "
+        "Each seed, also in the tuning, divides the same rows again, so test rows of one seed are "
+        "training or validation rows of another. The tuning used rows that later runs test. The "
         "seeds show how results vary over divisions of these rows, not over other data."
     )
 
 
 def _format_clients(clients: Sequence[int], total: int) -> str:
-    """Return "3 of 40 clients (7, 12, 31)", with the first ids."""
-    more = ", ..." if len(clients) > MAX_CLIENTS_LISTED else ""
+    """Format clients as "3 of 40 clients (7, 12, 31)", with the first ids."""
+    ellipsis = ", ..." if len(clients) > MAX_CLIENTS_LISTED else ""
     ids = ", ".join(map(str, clients[:MAX_CLIENTS_LISTED]))
-    return f"{len(clients)} of {total} clients ({ids}{more})"
+    return f"{len(clients)} of {total} clients ({ids}{ellipsis})"
 
 
 def _get_verb(clients: Sequence[int]) -> str:

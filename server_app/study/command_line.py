@@ -1,4 +1,4 @@
-"""Run the command ``fedquorum study``: find out which method helps, and by how much."""
+"""Run the command ``fedquorum study``: find the method that helps, and by how much."""
 
 import shlex
 import sys
@@ -21,7 +21,7 @@ from server_app.study.settings import StudySettings
 OUTPUT_KEY = "output"
 OUTPUT_ROOT = Path("outputs")
 RUN_SETTINGS = ("experiment", *(item.name for item in fields(Settings)))
-"""The settings of runs that have no point in their names."""
+"""Settings of runs without a dot in their names."""
 
 STUDY_USAGE = """\
 Find out which method helps a federation, and by how much.
@@ -48,12 +48,12 @@ def main(words: Sequence[str]) -> int:
     Parameters
     ----------
     words : sequence of str
-        The words after the command's name.
+        The arguments after the command's name.
 
     Raises
     ------
     SweepUnfinished
-        If the study was interrupted. It has the exit status.
+        If the study was interrupted. The exception has the exit status.
     """
     if {"-h", "--help"} & set(words) or not words:
         print(STUDY_USAGE, end="")
@@ -67,39 +67,39 @@ def main(words: Sequence[str]) -> int:
         print("fedquorum study: interrupted before the first run", file=sys.stderr)
         return EXIT_INTERRUPTED
     except SweepUnfinished as end:
-        again = [word for word in words if not word.startswith(f"{OUTPUT_KEY}=")]
-        command = shlex.join(["fedquorum", "study", *again, f"{OUTPUT_KEY}={end.directory}"])
+        arguments = [word for word in words if not word.startswith(f"{OUTPUT_KEY}=")]
+        command = shlex.join(["fedquorum", "study", *arguments, f"{OUTPUT_KEY}={end.directory}"])
         print(f"fedquorum study: interrupted; to continue: {command}", file=sys.stderr)
         raise
     return 0
 
 
 def start_study(overrides: Sequence[str]) -> Path:
-    """Run a study, or on with one; return its folder.
+    """Start or resume a study and return its folder.
 
     Parameters
     ----------
     overrides : sequence of str
-        Words of the command line.
+        Arguments of the command line.
 
     Raises
     ------
     FedQuorumError
-        If it cannot start, or its baseline fails.
+        If the study cannot start, or its baseline fails.
     SweepUnfinished
-        If it was interrupted.
+        If the study was interrupted.
     """
-    of_study, of_runs = _split_overrides(overrides)
-    output = str(of_study.pop(OUTPUT_KEY).value()) if OUTPUT_KEY in of_study else ""
-    asked: dict[str, Any] = {key: override.value() for key, override in of_study.items()}
-    StudySettings(**asked)
-    arguments = prepare_sweep_overrides(of_runs)
+    study_overrides, run_overrides = _split_overrides(overrides)
+    output = str(study_overrides.pop(OUTPUT_KEY).value()) if OUTPUT_KEY in study_overrides else ""
+    values: dict[str, Any] = {key: override.value() for key, override in study_overrides.items()}
+    StudySettings(**values)
+    arguments = prepare_sweep_overrides(run_overrides)
     folder = Path(output) if output else create_run_directory(OUTPUT_ROOT, "studies")
     arguments += [
         "hydra.mode=MULTIRUN",
         "hydra/sweeper=study",
         f"hydra.sweep.dir={quote(str(folder.absolute()))}",
-        *(f"hydra.sweeper.{override.input_line}" for override in of_study.values()),
+        *(f"hydra.sweeper.{item.input_line}" for item in study_overrides.values()),
     ]
     try:
         with start_hydra() as hydra:
@@ -110,26 +110,28 @@ def start_study(overrides: Sequence[str]) -> Path:
 
 
 def _split_overrides(overrides: Sequence[str]) -> tuple[dict[str, Override], list[str]]:
-    """Return the words that say what is asked, by key, and those of the runs.
+    """Split overrides into those of the study, by key, and those of its runs.
 
     Raises
     ------
     SettingsError
-        If a word is of neither, or none at all.
+        If an argument is neither, or no override at all.
     """
-    known = (*(item.name for item in fields(StudySettings)), OUTPUT_KEY)
-    of_study, of_runs = {}, []
-    for word in overrides:
-        key = word.partition("=")[0]
-        if word.startswith("-"):
-            raise SettingsError(f"a study takes words KEY=VALUE and no flag but --help, got {word}")
-        if key in known:
-            of_study[key] = parse_override(word)
+    allowed = (*(item.name for item in fields(StudySettings)), OUTPUT_KEY)
+    study_overrides, run_overrides = {}, []
+    for override in overrides:
+        key = override.partition("=")[0]
+        if override.startswith("-"):
+            raise SettingsError(
+                f"a study takes settings KEY=VALUE and no flag but --help, got {override}"
+            )
+        if key in allowed:
+            study_overrides[key] = parse_override(override)
         elif key.isidentifier() and key not in RUN_SETTINGS:
             raise SettingsError(
-                f"{key} is neither a word of a study ({', '.join(known)}) nor a setting of its runs"
-                f" ({', '.join(RUN_SETTINGS)})" + format_suggestion(key, (*known, *RUN_SETTINGS))
+                f"{key} is neither a setting of a study ({', '.join(allowed)}) nor of its runs"
+                f" ({', '.join(RUN_SETTINGS)})" + format_suggestion(key, (*allowed, *RUN_SETTINGS))
             )
         else:
-            of_runs.append(word)
-    return of_study, of_runs
+            run_overrides.append(override)
+    return study_overrides, run_overrides

@@ -1,4 +1,4 @@
-"""The runs of a study, within its budget."""
+"""Run the jobs of a study within its budget."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ END_STATUSES = ("completed", "failed")
 
 
 class BudgetExhaustedError(Exception):
-    """The budget is spent, and something is left undone."""
+    """The budget is spent before all jobs have started."""
 
 
 class StudyJobs:
@@ -21,13 +21,11 @@ class StudyJobs:
     Parameters
     ----------
     runner : JobRunner
-        Runs them.
     progress : ProgressFile
-        Remembers the time spent.
+        Stores the time spent.
     budget : Budget
-        What may be spent.
     rounds : int
-        The rounds of one run of every method, together.
+        The total rounds of one run of every method.
     """
 
     def __init__(
@@ -38,68 +36,68 @@ class StudyJobs:
         self.budget = budget
         self._rounds = rounds
         self._folders: set[Path] = set()
-        self._left = ""
+        self._remaining = ""
         self._run_here = self._seconds_here = 0.0
         runner.display.left = self.format_remaining
 
     @property
     def spent(self) -> float:
-        """What has been spent of the budget, in its unit."""
+        """The amount spent, in the budget's unit."""
         if self.budget.unit == "seconds":
             return self.progress.seconds
         return float(sum(map(count_complete_rounds, self._folders)))
 
     @property
     def cost_per_seed(self) -> float:
-        """What one run of every method takes; 0 if nobody knows yet."""
+        """The cost of one run of every method, in the budget's unit; 0 if still unknown."""
         return float(self._rounds) if self.budget.unit == "rounds" else self.progress.once or 0.0
 
     def get_job(self, overrides: Sequence[str], label: str) -> Job:
-        """Return the job of these settings, which may have run already."""
+        """Return the job of these settings; it may have run already."""
         job = self.runner.folder.get_job(overrides, label, len(self._folders))
         self._folders.add(job.directory)
         return job
 
     def select_pending(self, jobs: Sequence[Job]) -> list[Job]:
-        """Return those that have not ended."""
+        """Return the jobs that have not ended."""
         return [job for job in jobs if job.read_state().status not in END_STATUSES]
 
     def run(self, jobs: Sequence[Job]) -> None:
-        """Run those that have not ended, as many at a time as ``engine.jobs`` says.
+        """Run the jobs that have not ended, ``engine.jobs`` of them in parallel.
 
         Raises
         ------
         BudgetExhaustedError
-            If not all of them could be begun.
+            If the budget was spent before all of them started.
         """
-        todo, at_a_time = self.select_pending(jobs), self.runner.at_a_time
-        for first in range(0, len(todo), at_a_time):
+        todo, num_parallel = self.select_pending(jobs), self.runner.at_a_time
+        for first in range(0, len(todo), num_parallel):
             if self.spent >= self.budget.amount:
                 raise BudgetExhaustedError
             spent, seconds = self.spent, self.progress.seconds
-            self.runner.run(todo[first : first + at_a_time])
+            self.runner.run(todo[first : first + num_parallel])
             self.progress.save()
             self._run_here += self.spent - spent
             self._seconds_here += self.progress.seconds - seconds
             self._update_remaining()
 
     def format_remaining(self) -> str:
-        """Return in words what is left of the budget, of rounds as far as the last jobs' end."""
+        """Format the rest of the budget; rounds count when their jobs end."""
         if self.budget.unit == "seconds":
             return f"{self.budget.format_amount(max(self.budget.amount - self.spent, 0.0))} left"
-        return self._left
+        return self._remaining
 
     def _update_remaining(self) -> None:
-        """Note what is left of a budget in rounds, and how long that takes at the speed here."""
+        """Update the text of the remaining rounds, with the time at the speed so far."""
         if self.budget.unit == "seconds":
             return
-        left = max(self.budget.amount - self.spent, 0.0)
-        seconds = left * self._seconds_here / (self._run_here or 1.0)
-        about = f" (about {format_clock_time(seconds)})" if seconds else ""
-        self._left = f"{self.budget.format_amount(left)} left{about}"
+        remaining = max(self.budget.amount - self.spent, 0.0)
+        seconds = remaining * self._seconds_here / (self._run_here or 1.0)
+        estimate = f" (about {format_clock_time(seconds)})" if seconds else ""
+        self._remaining = f"{self.budget.format_amount(remaining)} left{estimate}"
 
     def print_progress(self, text: str) -> None:
-        """Print a line with what has been spent, and what is left."""
+        """Print a line with the budget spent and remaining."""
         self._update_remaining()
         self.runner.say(
             f"{text}; {self.budget.format_amount(self.spent)} spent, {self.format_remaining()}"

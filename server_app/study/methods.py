@@ -1,4 +1,4 @@
-"""Which methods a study compares, and where their parameters are looked for."""
+"""Select the methods that a study compares, and the search spaces of their parameters."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -16,23 +16,23 @@ from server_app.study.settings import StudySettings
 
 FEDPROX = "fedprox"
 SEARCHED_GROUPS = ("client", "strategy", "server_optimizer")
-"""The settings in which a study looks for better values; learning rates come first."""
+"""The groups of settings that a study tunes; learning rates come first."""
 
 SearchDimension = FloatRange | Choices
 
 
 @dataclass(frozen=True)
 class StudyMethod:
-    """One method.
+    """A method to compare.
 
     Parameters
     ----------
     name : str
-        Its name in the verdict: the strategy's, and what goes with it.
+        The name in the verdict: the strategy with its settings.
     overrides : tuple of str
-        What makes it, as Hydra overrides.
+        The Hydra overrides that define the method.
     summary : str
-        What it does, in one line.
+        A description in one line.
     """
 
     name: str
@@ -41,12 +41,12 @@ class StudyMethod:
 
 
 def select_methods(study: StudySettings) -> tuple[StudyMethod, ...]:
-    """Return what a study compares, the plain baseline first.
+    """Select the methods of a study, the baseline first.
 
     Raises
     ------
     SettingsError
-        If a method that was named is none.
+        If a named method does not exist.
     """
     baseline = (
         _get_reference_method(study.goal_kind)
@@ -65,25 +65,25 @@ def select_methods(study: StudySettings) -> tuple[StudyMethod, ...]:
 
 def _get_reference_method(goal: Goal) -> StudyMethod:
     return next(
-        _build_method(named) for named in NAMED_STRATEGIES.values() if goal in named.reference_for
+        _build_method(entry) for entry in NAMED_STRATEGIES.values() if goal in entry.reference_for
     )
 
 
 def _list_goal_methods(goal: Goal) -> Iterator[StudyMethod]:
-    """Yield the strategies that say they answer a question.
+    """Yield the strategies that declare a goal.
 
-    Of the question of averages those are few: there the server optimizers and FedProx come with the
-    plain strategy.
+    Few declare the average: for it, server optimizers and FedProx join the reference strategy.
     """
-    yield from (_build_method(named) for named in NAMED_STRATEGIES.values() if named.goal == goal)
+    yield from (_build_method(entry) for entry in NAMED_STRATEGIES.values() if entry.goal == goal)
     if goal == Goal.AVERAGE:
-        plain = _get_reference_method(goal)
+        reference = _get_reference_method(goal)
         _, *adaptive = SERVER_OPTIMIZERS.values()
         for rule in adaptive:
-            word = f"server_optimizer={rule.key}"
-            yield StudyMethod(f"{plain.name} {word}", (*plain.overrides, word), rule.summary)
+            override = f"server_optimizer={rule.key}"
+            name = f"{reference.name} {override}"
+            yield StudyMethod(name, (*reference.overrides, override), rule.summary)
         summary = "FedProx: a proximal term keeps the clients' models near the server's."
-        yield StudyMethod(FEDPROX, (*plain.overrides, "client.proximal_mu=0.01"), summary)
+        yield StudyMethod(FEDPROX, (*reference.overrides, "client.proximal_mu=0.01"), summary)
 
 
 def _build_method(entry: StrategyEntry) -> StudyMethod:
@@ -91,35 +91,34 @@ def _build_method(entry: StrategyEntry) -> StudyMethod:
 
 
 def _parse_method(setting: str, phrase: str) -> StudyMethod:
-    """Return the method of a phrase: a strategy, and settings that go with it."""
-    strategy, *words = phrase.split()
-    known = options("strategy")
-    if strategy not in known:
+    """Parse a method from a phrase: a strategy and its settings."""
+    strategy, *overrides = phrase.split()
+    strategies = options("strategy")
+    if strategy not in strategies:
         raise SettingsError(
-            f"{setting} must begin with a strategy ({', '.join(known)}), got {strategy}"
-            + format_suggestion(strategy, known)
+            f"{setting} must begin with a strategy ({', '.join(strategies)}), got {strategy}"
+            + format_suggestion(strategy, strategies)
         )
-    if wrong := [word for word in words if "=" not in word]:
+    if wrong := [override for override in overrides if "=" not in override]:
         raise SettingsError(
             f"{setting} must have settings KEY=VALUE after a strategy, got {wrong[0]}"
         )
     summary = (
-        NAMED_STRATEGIES[strategy].summary if strategy in NAMED_STRATEGIES and not words else ""
+        NAMED_STRATEGIES[strategy].summary if strategy in NAMED_STRATEGIES and not overrides else ""
     )
-    return StudyMethod(phrase, (f"strategy={strategy}", *words), summary)
+    return StudyMethod(phrase, (f"strategy={strategy}", *overrides), summary)
 
 
 def build_search_space(settings: Settings, user_keys: Sequence[str]) -> dict[str, SearchDimension]:
-    """Return where better values are looked for, by setting.
+    """Build the search space of a method, by setting.
 
-    These are the parameters whose declarations say so. One that was given by the user is left as
-    it is, and so is one whose value lies outside of where it is looked for: such a value, as 0 for
-    a term that is off, is a choice.
+    It has the parameters that declare one, except those that the user set and those whose value is
+    outside of their space: such a value is deliberate, for example 0 for a disabled term.
 
     Parameters
     ----------
     settings : Settings
-        Those of the method, with its values so far.
+        The method's settings.
     user_keys : sequence of str
         The settings that the user gave.
     """
@@ -154,7 +153,7 @@ def _contains(space: SearchDimension, value: Any) -> bool:
 
 
 def get_current_values(settings: Settings, space: Mapping[str, SearchDimension]) -> dict[str, Any]:
-    """Return the values that settings have where better ones are looked for."""
+    """Return the current values of the settings in a search space."""
     found = {}
     for key in space:
         node: Any = settings

@@ -1,4 +1,4 @@
-"""A study's answer as one HTML page, which needs nothing else to be opened."""
+"""Render a study's result as one self-contained HTML page."""
 
 import json
 from collections.abc import Iterator
@@ -55,10 +55,10 @@ class _Plot:
 
 @dataclass(frozen=True)
 class _Row:
-    """A method's row of the table, with its colour in the charts."""
+    """A method's row of the table, with its color in the charts."""
 
     name: str
-    colour: str
+    color: str
     marked: bool
     cells: tuple[str, ...]
 
@@ -73,17 +73,16 @@ class _MethodTable:
 
 
 def render_study_page(result: StudyResult, *, engine: str = "") -> str:
-    """Return a study's page as HTML.
+    """Render a study's page as HTML.
 
     From top to bottom: the verdict, the methods, the caveats, the differences and other charts,
-    the tuning, and what repeats each number.
+    the tuning, and the commands that repeat each number.
 
     Parameters
     ----------
-    result : Answer
-        What the study says.
+    result : StudyResult
     engine : str
-        What ran it, in words; left out if empty.
+        The engine's name; omitted if empty.
     """
     return (
         get_templates()
@@ -114,7 +113,7 @@ def write_page(result: StudyResult, directory: Path, *, engine: str = "") -> Pat
     Raises
     ------
     OSError
-        If it cannot be written.
+        If the file cannot be written.
     """
     with atomic_write(directory / PAGE_FILE) as part:
         part.write_text(render_study_page(result, engine=engine), encoding="utf-8")
@@ -143,44 +142,39 @@ def _build_method_table(result: StudyResult) -> _MethodTable:
 
 
 def _format_table_note(result: StudyResult) -> str:
-    said = ["Scores are of test parts after the last round."]
+    sentences = ["Scores are of test splits after the last round."]
     if result.decision is not None:
-        level = format_percent(result.confidence)
-        than = f"whose metric, mean over seeds, is worse than with {format_method_name(result.baseline)}"
-        said += [
-            f"The intervals hold together for all methods with a probability of {level}.",
-            f"Worse off: clients {than}.",
+        level, baseline = format_percent(result.confidence), format_method_name(result.baseline)
+        sentences += [
+            f"The intervals hold simultaneously for all methods with a probability of {level}.",
+            f"Worse off: clients with a worse metric, mean over seeds, than with {baseline}.",
         ]
-    return " ".join([*said, "MB: all messages of a run, both ways."])
+    return " ".join([*sentences, "MB: all messages of a run, both ways."])
 
 
 def _format_tuning_note(result: StudyResult) -> str:
     in_percent = ", %," if result.metric_info.is_fraction else ""
     return (
-        f"{capitalize(get_unit(result).metric)}{in_percent} on validation parts by round; every curve "
-        "is one choice of values. In colour the best, with which the method was compared; pale the "
-        "trials that were stopped early. Hovering tells the values."
+        f"{capitalize(get_unit(result).metric)}{in_percent} on validation splits by round; every "
+        "curve is one choice of values. The best, which the comparison used, is in color; trials "
+        "that were stopped early are pale. Hovering shows the values."
     )
 
 
 def _list_facts(result: StudyResult, engine: str) -> Iterator[tuple[str, str]]:
-    """Yield how the study was done, each fact with its name."""
+    """Yield facts about the study's procedure, each with its name."""
     unit, spent = get_unit(result), result.spent
-    yield (
-        "Score",
-        f"{unit.metric} of {describe_score_clients(result)}, on test parts that nothing was tuned on",
-    )
-    shared = "every method has the same division of the data, start and draws"
+    clients = describe_score_clients(result)
+    yield "Score", f"{unit.metric} of {clients}, on test splits that no tuning used"
+    shared = "every method has the same division of the data, initial model and samples"
     yield "Seeds", f"{count_seeds(result)}; with each, {shared}"
     level = f"{format_percent(result.confidence)} for all methods together (Bonferroni)"
     yield "Intervals", f"of the differences paired by seed, by Student's t, at {level}"
     margin = f"±{unit.format_amount(result.min_effect)} of {unit.metric}"
-    yield "No difference", f"means that no interval reaches above {margin}"
+    yield "No difference", f"means that no interval extends above {margin}"
     budget = "the same budget for each method"
-    yield (
-        "Tuning",
-        f"with seeds {join_words([*map(str, result.tuning_seeds)])}, on validation parts, {budget}",
-    )
+    seeds = join_words([*map(str, result.tuning_seeds)])
+    yield "Tuning", f"with seeds {seeds}, on validation splits, {budget}"
     amount, used = (format_duration(spent.unit, one) for one in (spent.amount, spent.spent))
     yield "Budget", f"{amount}, of which {used} were spent"
     if engine:

@@ -1,8 +1,7 @@
-"""From scores of methods over paired seeds to a verdict.
+"""Decide from the scores of methods over paired seeds which method is best.
 
-The unit is the seed: a division of the data, a start and the draws, which all methods share. Of
-every method the differences from a baseline are taken seed by seed, so what makes a seed easy or
-hard for all drops out.
+The unit is the seed: all methods share its division of the data, initial model and samples. Each
+method is compared with the baseline seed by seed, which cancels how easy or hard a seed is.
 """
 
 import math
@@ -18,17 +17,16 @@ NO_DIFFERENCE = "no difference"
 UNDECIDED = "undecided"
 MIN_SEEDS = 5
 MAX_SEEDS = 10_000
-"""More seeds than these are no budget that anybody has."""
+"""More seeds exceed any realistic budget."""
 
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """One method beside the baseline, over n paired seeds.
+    """One method's difference from the baseline, over n paired seeds.
 
     Parameters
     ----------
     method : str
-        The method.
     difference : float
         The mean of its score minus the baseline's, in the score's unit.
     deviation : float
@@ -36,7 +34,7 @@ class PairedDifference:
     low, high : float
         The ends of the interval of ``difference``, simultaneous over all methods compared.
     ahead : int
-        In how many seeds the method scores higher.
+        The number of seeds with a higher score of the method.
     """
 
     method: str
@@ -49,24 +47,24 @@ class PairedDifference:
 
 @dataclass(frozen=True)
 class Decision:
-    """What the scores say of the methods together.
+    """The verdict on all methods, with their paired differences.
 
     Parameters
     ----------
     verdict : str
-        The method that is better than the baseline, the baseline where all others are worse,
+        The method that is better than the baseline, the baseline if all others are worse,
         ``no difference`` or ``undecided``.
-    best : Comparison
+    best : PairedDifference
         The method with the largest mean difference.
     baseline : str
-        What all others are compared with.
+        The method that all others are compared with.
     seeds : int
-        How many seeds there are.
-    differences : tuple of Comparison
+        The number of seeds.
+    differences : tuple of PairedDifference
         All methods but the baseline, the largest difference first.
     seeds_to_decide : int or None
-        Of ``undecided``, how many seeds in all would decide if differences and deviations stayed
-        as they are; None where ``MAX_SEEDS`` would not, and with any other verdict.
+        With ``undecided``, the total number of seeds that would decide with the same differences
+        and deviations, or None if ``MAX_SEEDS`` would not. None with any other verdict.
     """
 
     verdict: str
@@ -84,27 +82,26 @@ def decide_best_method(
     *,
     confidence: float = 0.95,
 ) -> Decision:
-    """Return the verdict on methods that were run with the same seeds.
+    """Decide which method is best, from runs with the same seeds.
 
     With d the differences of one of m methods from the baseline in n seeds, its interval is
     mean(d) +- t sd(d) / sqrt(n), where t is the quantile of Student's distribution with n - 1
     degrees of freedom at 1 - (1 - confidence) / (2 m). So with probability ``confidence`` all m
-    intervals hold (Bonferroni), and whatever is picked out of them holds too. A bootstrap of so few
-    seeds would claim more than it knows.
+    intervals hold (Bonferroni), and so does any selection of them. A bootstrap over few seeds would
+    give intervals that are too narrow.
 
-    The verdict is the first of these. If no interval reaches above ``min_effect``, it is
-    ``no difference``, or the baseline where the best method may be worse by more than that.
-    If intervals lie above 0, it is the one among their methods with the largest mean difference.
-    Otherwise it is ``undecided``.
+    If no interval extends above ``min_effect``, the verdict is ``no difference``, or the baseline
+    if the best method may be worse by more than that. Otherwise, if intervals are above 0, it is
+    the method with the largest mean difference among them. In all other cases it is ``undecided``.
 
     Parameters
     ----------
     scores : mapping of str to sequence of float
-        The score of each method in each seed, higher is better, in the same order of seeds.
+        The score of each method in each seed, in the same order of seeds; higher is better.
     baseline : str
         One of the methods.
     min_effect : float
-        The largest difference that makes none, in the score's unit.
+        The largest difference that counts as none, in the score's unit.
     confidence : float
         The probability with which all intervals hold.
 
@@ -156,24 +153,24 @@ def _validate_scores(
 
 
 def compute_tail_probability(confidence: float, intervals: int) -> float:
-    """Return how much each end of so many intervals leaves out for all to hold (Bonferroni)."""
+    """Return the tail probability at each end of simultaneous intervals (Bonferroni)."""
     return (1.0 - confidence) / (2 * intervals)
 
 
 def find_indistinguishable(
     scores: Mapping[str, Sequence[float]], decision: Decision, confidence: float
 ) -> tuple[str, ...]:
-    """Return the methods that cannot be told apart from the one that the verdict names.
+    """Return the methods that are statistically indistinguishable from the best one.
 
-    Which one is the best follows from the same scores, so the intervals are simultaneous over all
-    pairs of methods.
+    The same scores select the best method, so the intervals are simultaneous over all pairs of
+    methods.
 
     Parameters
     ----------
     scores : mapping of str to sequence of float
-        As of ``decide``.
+        As in ``decide_best_method``.
     decision : Decision
-        What it returned.
+        The decision on these scores.
     confidence : float
         The probability with which all intervals hold.
     """
@@ -195,7 +192,7 @@ def find_indistinguishable(
 def compute_paired_difference(
     method: str, differences: FloatArray, tail: float
 ) -> PairedDifference:
-    """Return one method's comparison, with an interval that leaves ``tail`` out at either end."""
+    """Compute a method's mean difference, with an interval that excludes ``tail`` at each end."""
     mean, deviation = float(differences.mean()), float(differences.std(ddof=1))
     half = _compute_half_width(deviation, len(differences), tail)
     ahead = int((differences > 0).sum())
@@ -209,7 +206,7 @@ def _compute_half_width(deviation: float, seeds: int, tail: float) -> float:
 def _select_verdict(
     comparisons: Sequence[PairedDifference], baseline: str, min_effect: float
 ) -> str:
-    """Return the verdict on comparisons, the largest difference first."""
+    """Return the verdict on comparisons, which start with the largest difference."""
     if all(one.high <= min_effect for one in comparisons):
         return NO_DIFFERENCE if comparisons[0].low >= -min_effect else baseline
     return next((one.method for one in comparisons if one.low > 0), UNDECIDED)
@@ -218,7 +215,7 @@ def _select_verdict(
 def _find_seeds_to_decide(
     comparisons: Sequence[PairedDifference], min_effect: float, tail: float, seeds: int
 ) -> int | None:
-    """Return how many seeds would give another verdict; more seeds only narrow the intervals."""
+    """Find the fewest seeds with a verdict by bisection; more seeds only narrow the intervals."""
 
     def is_decided(n: int) -> bool:
         halves = [_compute_half_width(one.deviation, n, tail) for one in comparisons]

@@ -1,7 +1,7 @@
-"""The scores of one seed, over the same clients with every method.
+"""Collect the scores of one seed over the same clients for every method.
 
-In a simulation all clients report. On real devices a client may be away for one run and back for
-the next, and its owner may refuse a strategy or keep a metric.
+In a simulation all clients report. On real devices a client may be unavailable for one run and back
+for the next, and its owner may refuse a strategy or withhold a metric.
 """
 
 from collections.abc import Collection, Mapping
@@ -20,46 +20,47 @@ from server_app.sweep_jobs import Job
 def collect_seed_runs(
     comparison: MethodComparison, seed_jobs: Mapping[StudyMethod, Job], jobs: StudyJobs
 ) -> None:
-    """Read what the methods came to with one seed, over the clients that report with all of them.
+    """Read each method's run with one seed, over the clients that report with every method.
 
-    A device may be away for one run and back for the next, its owner may refuse a strategy, and
-    scores over different clients differ by who is in them. So a seed's scores are taken over the
-    clients that have one with every method, whatever the scores are. A method with which fewer
-    than half of the baseline's clients report would leave too few to speak for the federation: it
-    is left out, and the reason names the clients' own.
+    Scores over different clients are not comparable, so a seed's scores count only the clients that
+    report with every method. This choice never depends on the scores. If fewer than half of the
+    baseline's clients report with a method, the rest would not represent the federation: the method
+    is excluded, and the reason quotes the clients' reasons.
 
     Raises
     ------
     RunError
-        If the baseline failed, or the score is not defined over the clients that are left.
+        If the baseline failed, or the score is undefined over the common clients.
     """
-    for contender in comparison.active_candidates:
-        _collect_run(comparison, contender, seed_jobs[contender.method], jobs)
-    plain = comparison.baseline.runs[-1].clients.keys()
-    for contender in comparison.active_candidates:
-        both = len(plain & contender.runs[-1].clients.keys())
-        if 2 * both < len(plain):
-            job = seed_jobs[contender.method]
+    for candidate in comparison.active_candidates:
+        _collect_run(comparison, candidate, seed_jobs[candidate.method], jobs)
+    baseline_clients = comparison.baseline.runs[-1].clients.keys()
+    for candidate in comparison.active_candidates:
+        num_common = len(baseline_clients & candidate.runs[-1].clients.keys())
+        if 2 * num_common < len(baseline_clients):
+            job = seed_jobs[candidate.method]
             reasons = "".join(
-                f"; client {k}: {why}" for k, why in read_rejection_reasons(job.directory).items()
+                f"; client {k}: {cause}"
+                for k, cause in read_rejection_reasons(job.directory).items()
             )
-            reason = f"{both} of the baseline's {len(plain)} clients report with it{reasons}"
-            exclude_candidate(comparison, contender, job, f"its run {job.number}: {reason}")
+            total = len(baseline_clients)
+            reason = f"{num_common} of the baseline's {total} clients report with it{reasons}"
+            exclude_candidate(comparison, candidate, job, f"its run {job.number}: {reason}")
     _restrict_to_common_clients(comparison, seed_jobs, jobs)
 
 
 def _restrict_to_common_clients(
     comparison: MethodComparison, seed_jobs: Mapping[StudyMethod, Job], jobs: StudyJobs
 ) -> None:
-    """Take the scores of the last seed over the clients that report with every method."""
+    """Recompute the scores of the last seed over the clients that report with every method."""
     shared = _find_common_clients(comparison)
-    for contender in comparison.active_candidates:
-        run = contender.runs[-1]
+    for candidate in comparison.active_candidates:
+        run = candidate.runs[-1]
         if len(shared) == len(run.clients):
             continue
         try:
-            contender.runs[-1] = _read_seed_run(
-                comparison, seed_jobs[contender.method], jobs, shared
+            candidate.runs[-1] = _read_seed_run(
+                comparison, seed_jobs[candidate.method], jobs, shared
             )
         except RunError:
             raise RunError(
@@ -78,18 +79,18 @@ def _find_common_clients(comparison: MethodComparison) -> frozenset[int]:
 def describe_excluded_clients(
     comparison: MethodComparison, seed_jobs: Mapping[StudyMethod, Job]
 ) -> str:
-    """Return in words how many clients of the last seed are in no score, nothing if all are."""
+    """Describe the clients of the last seed that no score counts; empty if all count."""
     run = seed_jobs[comparison.baseline.method].directory
-    everyone, counted = len(read_population(run)), len(_find_common_clients(comparison))
-    if counted == everyone:
+    total, counted = len(read_population(run)), len(_find_common_clients(comparison))
+    if counted == total:
         return ""
-    return f" over {counted} of {everyone} clients (the others report no {comparison.metric})"
+    return f" over {counted} of {total} clients (the others report no {comparison.metric})"
 
 
 def _collect_run(
     comparison: MethodComparison, candidate: Candidate, job: Job, jobs: StudyJobs
 ) -> None:
-    """Read what a method came to with one seed."""
+    """Read a method's run with one seed."""
     if job.read_state().status != "completed":
         exclude_candidate(
             comparison, candidate, job, f"its run {job.number}: {job.read_state().reason}"
@@ -121,13 +122,13 @@ def _read_seed_run(
 def exclude_candidate(
     comparison: MethodComparison, candidate: Candidate, job: Job, reason: str
 ) -> None:
-    """Compare a method no more.
+    """Exclude a method from the comparison.
 
     Raises
     ------
     RunError
-        If it is the baseline. Its job is put back if it failed: on real machines it may succeed
-        when the same command goes on.
+        If the method is the baseline. If its job failed, it is marked to run again: on real
+        machines it may succeed when the same command resumes the study.
     """
     if candidate is comparison.baseline:
         if job.read_state().status == "failed":

@@ -1,7 +1,7 @@
-"""What a study remembers of itself beside the records of its runs: ``progress.json``.
+"""Store a study's progress beside the records of its runs: ``progress.json``.
 
-Whatever follows from the records is read from them again. Here is what does not: the time spent,
-how many trials that time allowed, and which study it is.
+It has only what the records lack: the time spent, the number of trials that the time allowed, and
+the study's identity.
 """
 
 import json
@@ -20,18 +20,18 @@ PROGRESS_FILE = "progress.json"
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a study is.
+    """The progress of a study.
 
     Parameters
     ----------
     study : mapping
-        What it was asked, for another call to be the same study.
+        The study's identity, which another call must match.
     seconds : float
-        The time that its runs have taken.
+        The time spent on runs.
     once : float or None
-        What one run of every method takes, in the budget's unit; None if that is not known yet.
+        The cost of one run of every method, in the budget's unit; None if still unknown.
     trials : int or None
-        How many trials each method has in all; None while the tuning goes on.
+        The final number of trials of each method; None during the tuning.
     """
 
     study: Mapping[str, Any]
@@ -41,19 +41,19 @@ class Progress:
 
 
 class ProgressFile:
-    """The progress of the study in a folder, and the stopwatch that adds to it.
+    """The progress of the study in a folder, with a stopwatch.
 
     Parameters
     ----------
     directory : Path
         The study's folder.
     study : mapping
-        What the study is asked.
+        The study's identity.
 
     Raises
     ------
     RunError
-        If the folder is another study's, or its progress cannot be read.
+        If the folder belongs to another study, or its progress cannot be read.
     """
 
     def __init__(self, directory: Path, study: Mapping[str, Any]) -> None:
@@ -70,7 +70,7 @@ class ProgressFile:
 
     @property
     def seconds(self) -> float:
-        """The time spent, in this call and in those before."""
+        """The time spent, in this call and in earlier ones."""
         return self._before + time.monotonic() - self._started
 
     @property
@@ -84,19 +84,19 @@ class ProgressFile:
         return self._progress.trials
 
     def save(self, **changes: Any) -> None:
-        """Write the time spent, and what else has changed."""
+        """Write the time spent and the changes."""
         self._progress = replace(self._progress, seconds=self.seconds, **changes)
         with atomic_write(self._path) as part:
             part.write_text(json.dumps(asdict(self._progress), indent=2) + "\n", encoding="utf-8")
 
 
 def _describe_change(before: Any, now: Any) -> str:
-    """Return in words how two values differ, lists whatever their order; "" if they do not."""
+    """Describe the difference of two values, lists in any order; "" if there is none."""
     if not (isinstance(before, list) and isinstance(now, list)):
         return "" if before == now else f"is {sanitize(before)} and not {sanitize(now)}"
-    gone = [one for one in before if one not in now]
-    new = [one for one in now if one not in before]
-    kinds = (("have", gone), ("do not have", new))
+    removed = [one for one in before if one not in now]
+    added = [one for one in now if one not in before]
+    kinds = (("have", removed), ("do not have", added))
     return " and ".join(f"{verb} {sanitize(', '.join(ones))}" for verb, ones in kinds if ones)
 
 

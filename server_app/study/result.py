@@ -1,4 +1,4 @@
-"""What a study says: the verdict, what each method came to, and what to keep in mind."""
+"""Define a study's result: the verdict, each method's scores, and the caveats."""
 
 import json
 import math
@@ -17,25 +17,25 @@ STUDY_FILE = "study.json"
 PAGE_FILE = "study.html"
 
 ScoreCurve = tuple[tuple[int, float], ...]
-"""Rounds, and the score after each."""
+"""Pairs of a round and the score after it."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One choice of values, tried with the seed of the tuning.
+    """One choice of values, run with the first seed of the tuning.
 
     Parameters
     ----------
     words : tuple of str
-        The values as Hydra overrides; none of the first trial, which has the settings' own.
+        The values as Hydra overrides; empty for the first trial, which keeps the settings' values.
     status : str
         ``completed``, ``pruned`` after fewer rounds than the others, or ``failed``.
     score : float or None
-        The score on validation parts after the last round that was run; None if it failed.
-    curve : Curve
-        The score on validation parts after every round in which it was measured.
+        The score on validation splits after the trial's last round; None if it failed.
+    curve : ScoreCurve
+        The score on validation splits after every evaluated round.
     again : float or None
-        Of the finalists, the score with the second seed of the tuning.
+        For finalists, the score with the second seed of the tuning.
     """
 
     words: tuple[str, ...]
@@ -53,23 +53,22 @@ class SeedRun:
     Parameters
     ----------
     seed : int
-        The seed.
     folder : str
-        The run's folder, in the study's.
+        The run's folder, relative to the study's.
     command : str
-        What repeats it.
+        The command that repeats the run.
     score : float
-        The score on test parts after the last round, as measured: lower may be better.
+        The score on test splits after the last round, in the metric's unit: lower may be better.
     measures : mapping
-        What else was measured there, by name: ``all``, ``priority``, ``non_priority``, ``held_out``
-        (means of the metric over such clients, as far as there are any), and over all clients
-        ``worst10``, ``best10``, ``gini``, ``std`` and ``jain``.
+        Other numbers of the last round by name: ``all``, ``priority``, ``non_priority``,
+        ``held_out`` (means of the metric over these clients, if there are any), and over all
+        clients ``worst10``, ``best10``, ``gini``, ``std`` and ``jain``.
     clients : mapping
-        The metric on each client's test part, by client id.
-    curve : Curve
-        The score on test parts by round.
+        The metric on each client's test split, by client id.
+    curve : ScoreCurve
+        The score on test splits by round.
     megabytes, duration_seconds : float
-        Of all messages both ways, and of all rounds.
+        The size of all messages both ways, and the duration of all rounds.
     """
 
     seed: int
@@ -86,30 +85,29 @@ class SeedRun:
 @nan_equals_nan
 @dataclass(frozen=True)
 class MethodResult:
-    """What one method came to.
+    """The result of one method.
 
     Parameters
     ----------
     name : str
-        Its name, as in the verdict.
+        The name in the verdict.
     summary : str
-        What it does, in one line.
+        A description in one line.
     words : tuple of str
-        What makes it, as Hydra overrides.
+        The Hydra overrides that define the method.
     tuned : tuple of str
-        The values that did best on the validation parts.
+        The values with the best validation score, as Hydra overrides.
     trials : tuple of Trial
-        All that were tried.
     runs : tuple of SeedRun
-        With the tuned values, one a seed.
+        The runs with the tuned values, one per seed.
     left_out : str
-        Why it is not compared; empty if it is.
+        The reason for excluding the method; empty if it is compared.
     rounds_to_baseline : float or None
-        After how many rounds its score reaches the baseline's last one, mean over the seeds where
-        it does; None where these are less than half.
+        The number of rounds until the score reaches the baseline's last one, mean over the seeds
+        where it does; None if these are less than half.
     worse_off : float
-        The share of the clients whose metric, mean over the seeds, is worse than with the
-        baseline; NaN of the baseline.
+        The fraction of clients whose metric, mean over seeds, is worse than with the baseline; NaN
+        for the baseline.
     """
 
     name: str
@@ -125,19 +123,19 @@ class MethodResult:
 
 @dataclass(frozen=True)
 class BudgetUse:
-    """What the study has taken, in the unit of its budget.
+    """The use of a study's budget.
 
     Parameters
     ----------
     budget : str
-        The budget, as it was given.
+        The budget as given.
     unit : str
         ``seconds`` or ``rounds``.
     amount, spent : float
-        What it amounts to, and how much of it has been spent.
+        The budget and the amount spent, in ``unit``.
     to_decide : float or None
-        Of an undecided study, about what would decide it in all; None where nothing would, or the
-        verdict is another.
+        For an undecided study, the estimated total amount that would decide it; None if no amount
+        would, or with another verdict.
     """
 
     budget: str
@@ -149,7 +147,7 @@ class BudgetUse:
 
 @dataclass(frozen=True)
 class StudyResult:
-    """A study's answer.
+    """The result of a study.
 
     Parameters
     ----------
@@ -158,34 +156,32 @@ class StudyResult:
     data : str
         The data set's name.
     metric : str
-        What a client measures of a model, one of ``fedquorum.metrics.METRICS``.
+        The clients' metric, one of ``fedquorum.metrics.METRICS``.
     metric_key : str
-        What the methods are compared by: a number of ``rounds.jsonl`` by dotted key, such as
+        The number that methods are compared by: its dotted key in ``rounds.jsonl``, such as
         ``test.all.worst10``.
     decision : Decision or None
         The verdict and the paired differences from the baseline over seeds, in the metric's unit,
-        positive where the method is better; None with too few seeds to say anything.
-    over_clients : tuple of Comparison
-        Of each method, the mean difference over clients of their metric, mean over the seeds, with
-        an interval over clients. That is another question: what a client of these divisions of the
-        data gets, not what another division would give.
+        positive if the method is better; None with too few seeds for a verdict.
+    over_clients : tuple of PairedDifference
+        Each method's mean difference over clients, of the clients' means over seeds, with an
+        interval over clients. It describes the clients of these divisions of the data, not other
+        divisions.
     not_told_apart : tuple of str
-        The methods that cannot be told apart from the best one.
+        The methods that are statistically indistinguishable from the best one.
     min_effect, confidence : float
-        The largest difference that makes none, in the metric's unit, and the probability with which
-        all intervals hold.
+        The largest difference that counts as none, in the metric's unit, and the probability with
+        which all intervals hold.
     baseline : str
-        The plain method that the others are compared with.
+        The method that the others are compared with.
     methods : tuple of MethodResult
         All methods, the baseline first.
     caveats : tuple of str
-        What in the data or in the tuning makes the answer weaker, a sentence each.
-    spent : Spent
-        The budget.
+        Sentences on weaknesses of the data, the tuning or the comparison.
+    spent : BudgetUse
     tuning_seeds : tuple of int
-        The seeds of the tuning.
     command : str
-        What repeats the study.
+        The command that repeats the study.
     """
 
     goal: str
@@ -210,7 +206,7 @@ class StudyResult:
         return get_metric(self.metric)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the content of ``study.json``; what is not defined is null."""
+        """Return the content of ``study.json``; undefined numbers are null."""
         decided, best = self.decision, self.best
         return {
             "verdict": self.verdict,
@@ -230,10 +226,7 @@ class StudyResult:
 
     @property
     def best(self) -> PairedDifference | None:
-        """The comparison of the method that the verdict names, else of the one that is most ahead.
-
-        None with too few seeds.
-        """
+        """The difference of the verdict's method, else the largest; None with too few seeds."""
         if self.decision is None:
             return None
         named = (one for one in self.decision.differences if one.method == self.verdict)
@@ -253,11 +246,11 @@ class StudyResult:
 
 
 _REPLACED_FIELDS = ("decision", "methods", "baseline")
-"""What ``as_dict`` says in its own words."""
+"""Fields that ``to_dict`` replaces."""
 
 
 def _to_json(value: Any) -> Any:
-    """Return a value as JSON has it."""
+    """Convert a value to JSON types, with infinite and NaN numbers as None."""
     if is_dataclass(value) and not isinstance(value, type):
         return {item.name: _to_json(getattr(value, item.name)) for item in fields(value)}
     if isinstance(value, Mapping):

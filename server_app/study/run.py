@@ -1,4 +1,4 @@
-"""``fedquorum study``: tuning, paired seeds and an answer, within a budget."""
+"""Run a study: tune, compare over paired seeds and analyze, within a budget."""
 
 import itertools
 import math
@@ -44,71 +44,72 @@ from server_app.sweep_jobs import Job
 from server_app.sweep_runner import JobRunner
 
 MAX_TRIALS = 33
-"""What a method is tried with at most: its settings' own values, and eight generations."""
+"""The maximum number of trials of a method: the settings' values and eight generations."""
 
 RESERVE_FACTOR = 1.1
-"""How much longer than the first runs those of the comparison may take, each."""
+"""The allowed ratio of the duration of a comparison's run to that of the first runs."""
 
 
 def run_study(
     config: DictConfig, launcher: Launcher, overrides: Sequence[Override], study: StudySettings
 ) -> None:
-    """Run a study to its answer, or on with one that was interrupted.
+    """Run a study to its result, or resume an interrupted one.
 
     Parameters
     ----------
     config : DictConfig
-        Hydra's settings, of which the runs' own are no part.
+        Hydra's settings, without those of the runs.
     launcher : Launcher
-        What runs the jobs.
+        The launcher that runs the jobs.
     overrides : sequence of Override
-        The settings that all runs share.
+        The overrides that all runs share.
     study : StudySettings
-        What is asked.
 
     Raises
     ------
     SettingsError, RunError
         If the study cannot start, or its baseline fails.
     SweepUnfinished
-        If it was interrupted.
+        If the study was interrupted.
     """
-    words = collect_common_overrides(overrides)
-    contest = build_comparison(words, study)
-    budget = Budget.from_text(str(study.budget), contest.settings.rounds)
-    rounds = sum(contender.settings.rounds for contender in contest.candidates)
-    data = _load_data(contest)
-    _check_budget(budget, rounds, contest, study.trials or 0)
+    common_overrides = collect_common_overrides(overrides)
+    comparison = build_comparison(common_overrides, study)
+    budget = Budget.from_text(str(study.budget), comparison.settings.rounds)
+    rounds = sum(candidate.settings.rounds for candidate in comparison.candidates)
+    data = _load_data(comparison)
+    _check_budget(budget, rounds, comparison, study.trials or 0)
     runner = JobRunner(config, launcher, setting="output")
-    asked = {
-        "settings": list(words),
-        "methods": [contender.method.name for contender in contest.candidates],
-        "metric_key": contest.score,
+    identity = {
+        "settings": list(common_overrides),
+        "methods": [candidate.method.name for candidate in comparison.candidates],
+        "metric_key": comparison.score,
     }
     with runner.lock_folder():
-        progress = ProgressFile(runner.directory, asked)
+        progress = ProgressFile(runner.directory, identity)
         jobs = StudyJobs(runner, progress, budget, rounds)
         _check_trials(study, progress)
-        runner.say(_format_start_message(contest, runner))
+        runner.say(_format_start_message(comparison, runner))
         try:
             with runner.display:
-                _tune(contest, jobs, study)
-                seeds = _run_comparison(contest, jobs, study)
+                _tune(comparison, jobs, study)
+                seeds = _run_comparison(comparison, jobs, study)
         except KeyboardInterrupt:
             raise SweepUnfinished(EXIT_INTERRUPTED, runner.directory) from None
         finally:
             progress.save()
-        answer = build_study_result(contest, jobs, study, overrides=words, seeds=seeds, data=data)
-        _write_result(answer, runner, contest.settings)
+        result = build_study_result(
+            comparison, jobs, study, overrides=common_overrides, seeds=seeds, data=data
+        )
+        _write_result(result, runner, comparison.settings)
 
 
 def _load_data(comparison: MethodComparison) -> tuple[FederatedData, FederatedData] | None:
-    """Return the data of the first seeds of tuning and comparison, None where it is not here.
+    """Load the data of the first seeds of tuning and comparison, or None for data on devices.
 
     Raises
     ------
     DataError
-        If it is missing: before anything is run.
+        If the data is missing, before any run starts.
     """
     settings = comparison.settings
     if settings.engine.superlink is not None:
@@ -118,7 +119,7 @@ def _load_data(comparison: MethodComparison) -> tuple[FederatedData, FederatedDa
 
 
 def _write_result(result: StudyResult, runner: JobRunner, settings: Settings) -> None:
-    """Write the answer and its page, and print what they say."""
+    """Write the result and its page, and print them."""
     runner.console.print()
     print_result(result, runner.console)
     written = (
@@ -130,44 +131,44 @@ def _write_result(result: StudyResult, runner: JobRunner, settings: Settings) ->
 
 
 def _check_budget(budget: Budget, rounds: int, comparison: MethodComparison, trials: int) -> None:
-    """Refuse a budget that would not reach the fewest seeds; of time nobody knows."""
+    """Refuse a budget in rounds that cannot reach the minimum number of seeds."""
     methods = len(comparison.candidates)
-    least = MIN_SEEDS + math.ceil(
+    min_runs = MIN_SEEDS + math.ceil(
         compute_num_runs(trials, compute_trial_cost(_get_rungs(comparison)))
     )
-    if budget.unit == "rounds" and budget.amount < least * rounds:
+    if budget.unit == "rounds" and budget.amount < min_runs * rounds:
         tuned = f" after {trials} trials" if trials else ""
         fewer = "trials=... and methods=[...] take" if trials else "methods=[...] takes"
         raise SettingsError(
-            f"budget must be at least {least * methods}runs ({least * rounds}rounds: "
+            f"budget must be at least {min_runs * methods}runs ({min_runs * rounds}rounds: "
             f"{MIN_SEEDS} seeds of {methods} methods{tuned}), got {budget.text}; {fewer} fewer"
         )
 
 
 def _check_trials(study: StudySettings, progress: ProgressFile) -> None:
-    """Refuse another number of trials than the tuning had that this folder's comparison goes by."""
+    """Refuse to change ``trials`` after the comparison has started."""
     done = progress.trials
     if None not in (study.trials, done) and study.trials != done:
         raise SettingsError(
-            f"trials must stay at {done} once the tuning of a study is over, got {study.trials}; a "
-            "new output=DIR tunes anew"
+            f"trials must stay at {done} after the tuning of a study, got {study.trials}; a "
+            "new output=DIR tunes again"
         )
 
 
 def _format_start_message(comparison: MethodComparison, runner: JobRunner) -> str:
-    names = ", ".join(contender.method.name for contender in comparison.candidates[1:])
-    refused = (f"\nLeft out: {one.name} ({why})" for one, why in comparison.rejected.items())
+    names = ", ".join(candidate.method.name for candidate in comparison.candidates[1:])
+    rejected = (f"\nLeft out: {one.name} ({reason})" for one, reason in comparison.rejected.items())
     return (
         f"Study in {runner.directory}: {names} against {comparison.baseline.method.name}"
-        f"{''.join(refused)}"
+        f"{''.join(rejected)}"
     )
 
 
 def _tune(comparison: MethodComparison, jobs: StudyJobs, study: StudySettings) -> None:
-    """Give every method the same number of trials, as far as the budget goes."""
-    most = MAX_TRIALS if study.trials is None else study.trials
+    """Run the same number of trials for every method, as many as the budget allows."""
+    max_trials = MAX_TRIALS if study.trials is None else study.trials
     planned, done, cost = jobs.progress.trials, 0, compute_trial_cost(_get_rungs(comparison))
-    for size in compute_generation_sizes(most if planned is None else planned):
+    for size in compute_generation_sizes(max_trials if planned is None else planned):
         if planned is None and study.trials is None and not _can_afford(jobs, cost, size, done):
             break
         before = jobs.spent
@@ -186,23 +187,23 @@ def _tune(comparison: MethodComparison, jobs: StudyJobs, study: StudySettings) -
 
 
 def _run_finalists(comparison: MethodComparison, jobs: StudyJobs) -> None:
-    """Run each method's finalists with the second seed of the tuning, where there is a choice."""
+    """Run each method's finalists with the second seed of the tuning, if it has several."""
     _, second = get_tuning_seeds(comparison)
-    finals = {
-        contender.method: {
-            trial.words: _get_job(contender, jobs, trial.words, second)
-            for trial in contender.tuning.finalists
+    final_jobs = {
+        candidate.method: {
+            trial.words: _get_job(candidate, jobs, trial.words, second)
+            for trial in candidate.tuning.finalists
         }
-        for contender in comparison.active_candidates
-        if len(contender.tuning.finalists) > 1
+        for candidate in comparison.active_candidates
+        if len(candidate.tuning.finalists) > 1
     }
-    jobs.run([job for of_method in finals.values() for job in of_method.values()])
-    for contender in comparison.active_candidates:
-        again = {
+    jobs.run([job for by_values in final_jobs.values() for job in by_values.values()])
+    for candidate in comparison.active_candidates:
+        second_scores = {
             values: _get_last_score(_read_validation_curve(job, comparison.score))
-            for values, job in finals.get(contender.method, {}).items()
+            for values, job in final_jobs.get(candidate.method, {}).items()
         }
-        contender.tuning.add_second_scores(again)
+        candidate.tuning.add_second_scores(second_scores)
 
 
 def _get_last_score(curve: ScoreCurve | None) -> float | None:
@@ -210,64 +211,64 @@ def _get_last_score(curve: ScoreCurve | None) -> float | None:
 
 
 def _get_rungs(comparison: MethodComparison) -> tuple[int, ...]:
-    """Return after which rounds trials are compared."""
+    """Return the rounds after which trials are compared."""
     return compute_rungs(comparison.settings.rounds, comparison.settings.evaluation.every)
 
 
 def _can_afford(jobs: StudyJobs, cost: float, size: int, done: int) -> bool:
-    """Say whether a generation of trials of this cost fits into the tuning's part of the budget."""
+    """Return whether a generation of trials of this cost fits into the tuning's budget."""
     if done == 0:
         return jobs.budget.unit == "seconds" or jobs.budget.amount >= jobs.cost_per_seed * (
             MIN_SEEDS + 1
         )
-    share = compute_tuning_budget(
+    available = compute_tuning_budget(
         jobs.budget.amount, jobs.spent, jobs.cost_per_seed, MIN_SEEDS * RESERVE_FACTOR
     )
-    return share >= jobs.cost_per_seed * (size * cost + NUM_FINALISTS)
+    return available >= jobs.cost_per_seed * (size * cost + NUM_FINALISTS)
 
 
 def _run_generation(comparison: MethodComparison, jobs: StudyJobs, size: int) -> None:
     """Run the next trials of every method, rung by rung."""
     settings = comparison.settings
-    for contender in comparison.active_candidates:
-        contender.tuning.start_generation(size)
+    for candidate in comparison.active_candidates:
+        candidate.tuning.start_generation(size)
     for after in _get_rungs(comparison):
-        live = {
-            contender.method: {
+        active_jobs = {
+            candidate.method: {
                 values: replace(
-                    _get_job(contender, jobs, values, settings.seed),
-                    stop_after=_get_stop_round(contender, after),
+                    _get_job(candidate, jobs, values, settings.seed),
+                    stop_after=_get_stop_round(candidate, after),
                 )
-                for values in contender.tuning.list_active()
+                for values in candidate.tuning.list_active()
             }
-            for contender in comparison.active_candidates
+            for candidate in comparison.active_candidates
         }
-        jobs.run([job for of_method in live.values() for job in of_method.values()])
-        for contender in comparison.active_candidates:
+        jobs.run([job for by_values in active_jobs.values() for job in by_values.values()])
+        for candidate in comparison.active_candidates:
             curves = {
                 values: _read_validation_curve(job, comparison.score)
-                for values, job in live[contender.method].items()
+                for values, job in active_jobs[candidate.method].items()
             }
-            contender.tuning.report_scores(after, curves, last=after == settings.rounds)
-    for contender in comparison.active_candidates:
-        contender.tuning.finish_generation()
-        if contender.tuning.best is None:
-            first = _get_job(contender, jobs, (), settings.seed)
+            candidate.tuning.report_scores(after, curves, last=after == settings.rounds)
+    for candidate in comparison.active_candidates:
+        candidate.tuning.finish_generation()
+        if candidate.tuning.best is None:
+            first = _get_job(candidate, jobs, (), settings.seed)
             exclude_candidate(
-                comparison, contender, first, _explain_failure(first, comparison, "validation")
+                comparison, candidate, first, _explain_failure(first, comparison, "validation")
             )
 
 
 def _get_stop_round(candidate: Candidate, after: int) -> int:
-    """Return the round after which a trial is left for now.
+    """Return the round after which a trial pauses at a rung.
 
-    One whose run cannot go on is not left before its end: of it, less is known to be pruned by.
+    A run that cannot be resumed does not pause before its end.
     """
     return after if can_resume(candidate.settings) else candidate.settings.rounds
 
 
 def _explain_failure(job: Job, comparison: MethodComparison, split: str) -> str:
-    """Return why a job has no score."""
+    """Return the reason why a job has no score."""
     state = job.read_state()
     if state.status in ("failed", "died"):
         return state.reason
@@ -275,12 +276,12 @@ def _explain_failure(job: Job, comparison: MethodComparison, split: str) -> str:
 
 
 def _get_job(candidate: Candidate, jobs: StudyJobs, values: Sequence[str], seed: int) -> Job:
-    words = (*candidate.overrides, *values, f"seed={seed}")
-    return jobs.get_job(words, " ".join((candidate.method.name, *values, f"seed={seed}")))
+    overrides = (*candidate.overrides, *values, f"seed={seed}")
+    return jobs.get_job(overrides, " ".join((candidate.method.name, *values, f"seed={seed}")))
 
 
 def _read_validation_curve(job: Job, score: str) -> ScoreCurve | None:
-    """Return a trial's scores on validation parts so far, None if it failed."""
+    """Read a trial's scores on validation splits so far, or None if it failed."""
     if job.read_state().status != "completed":
         return None
     return read_curve(job.directory, "validation", score)
@@ -289,35 +290,35 @@ def _read_validation_curve(job: Job, score: str) -> ScoreCurve | None:
 def _run_comparison(
     comparison: MethodComparison, jobs: StudyJobs, study: StudySettings
 ) -> list[int]:
-    """Run the tuned methods, seed by seed, and return the seeds that all of them have.
+    """Run the tuned methods seed by seed, and return the seeds that all of them completed.
 
-    The budget decides how many these are, never what they say: whoever stops when a difference
-    looks large finds one where there is none.
+    Only the budget decides their number, never the scores: stopping at a large difference would
+    find differences that do not exist.
     """
     seeds: list[int] = []
     for seed in itertools.count(get_tuning_seeds(comparison)[-1] + 1):
         if len(seeds) == study.seeds:
             break
-        of_seed = {
-            contender.method: _get_job(contender, jobs, contender.tuning.best_overrides, seed)
-            for contender in comparison.active_candidates
+        seed_jobs = {
+            candidate.method: _get_job(candidate, jobs, candidate.tuning.best_overrides, seed)
+            for candidate in comparison.active_candidates
         }
-        todo = jobs.select_pending(list(of_seed.values()))
-        enough = len(seeds) >= MIN_SEEDS
-        if todo and enough and jobs.spent + jobs.cost_per_seed > jobs.budget.amount:
+        todo = jobs.select_pending(list(seed_jobs.values()))
+        has_min_seeds = len(seeds) >= MIN_SEEDS
+        if todo and has_min_seeds and jobs.spent + jobs.cost_per_seed > jobs.budget.amount:
             break
         before = jobs.spent
         try:
             jobs.run(todo)
         except BudgetExhaustedError:
             break
-        collect_seed_runs(comparison, of_seed, jobs)
+        collect_seed_runs(comparison, seed_jobs, jobs)
         seeds.append(seed)
-        if len(todo) == len(of_seed):
+        if len(todo) == len(seed_jobs):
             jobs.progress.save(once=jobs.spent - before)
         if todo:
             number = f"{len(seeds)} seeds" if len(seeds) > 1 else "1 seed"
             jobs.print_progress(
-                f"{number} compared{describe_excluded_clients(comparison, of_seed)}"
+                f"{number} compared{describe_excluded_clients(comparison, seed_jobs)}"
             )
     return seeds

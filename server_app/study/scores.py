@@ -1,4 +1,4 @@
-"""What a study reads from the records of its runs."""
+"""Read scores from the records of a study's runs."""
 
 import math
 import shlex
@@ -21,14 +21,13 @@ DISPERSION_NAMES = ("average", "worst10", "best10", "gini", "std", "jain")
 
 
 def read_curve(directory: Path, split: str, score: str) -> ScoreCurve:
-    """Return the score after every round in which it was measured; it may be of an unfinished run.
+    """Read the score after every evaluated round of a run, which may be unfinished.
 
     Parameters
     ----------
     directory : Path
         The run.
     split : {"validation", "test"}
-        Whose scores.
     score : str
         A number below ``split`` in ``rounds.jsonl``, by dotted key.
     """
@@ -56,7 +55,7 @@ def read_seed_run(
     *,
     included_clients: Collection[int] | None = None,
 ) -> SeedRun:
-    """Return what a completed run came to, on test parts.
+    """Read the scores of a completed run on test splits.
 
     Parameters
     ----------
@@ -65,22 +64,22 @@ def read_seed_run(
     root : Path
         The study's folder.
     score : str
-        What is compared, below ``test``.
+        The compared number by dotted key below ``test``.
     metric : str
-        What clients measure.
+        The clients' metric.
     command : str
-        What repeats the run.
+        The command that repeats the run.
     included_clients : collection of int, optional
-        The clients whose test parts count; None for all that were measured.
+        The clients that count; None for all evaluated clients.
 
     Raises
     ------
     RunError
-        If the score is not defined after the last round.
+        If the score is undefined after the last round.
     """
-    every = read_complete_rounds(directory)
+    all_records = read_complete_rounds(directory)
     records = (
-        every
+        all_records
         if included_clients is None
         else [*_filter_records(directory, included_clients, metric)]
     )
@@ -109,10 +108,10 @@ def read_seed_run(
 def _filter_records(
     directory: Path, clients: Collection[int], metric: str
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield what the rounds' records would say of test parts if these clients were all."""
-    recorded = read_audit_input(directory)
-    for record in recorded.run.rounds:
-        found = [one for one in recorded.get_evaluations(record.round) if one.client in clients]
+    """Yield round records restricted to these clients."""
+    audit_input = read_audit_input(directory)
+    for record in audit_input.run.rounds:
+        found = [one for one in audit_input.get_evaluations(record.round) if one.client in clients]
         yield {
             "round": record.round,
             "test": summarize_evaluations(found, metric, all_evaluated=True),
@@ -120,19 +119,19 @@ def _filter_records(
 
 
 def explain_missing_score(directory: Path, split: str, score: str, metric: str) -> str:
-    """Return why a run has no score on a part of the clients' data, after its last round so far."""
+    """Return the reason why a run has no score on a split after its last round so far."""
     if _read_client_metrics(directory, metric, None, split):
         return f"{split}.{score} is not defined after the last round"
     for client, reason in read_rejection_reasons(directory).items():
-        return f"no client reports {metric} on its {split} part; client {client}: {reason}"
+        return f"no client reports {metric} on its {split} split; client {client}: {reason}"
     return (
-        f"evaluation.metric must be one that clients report on their {split} parts, got {metric}, "
+        f"evaluation.metric must be one that clients report on their {split} splits, got {metric}, "
         "which no client does (withhold in a device's node.yaml keeps it there)"
     )
 
 
 def read_rejection_reasons(directory: Path) -> dict[int, str]:
-    """Return by client why it took no part in the last round, where its device says so."""
+    """Return the reasons of clients that were unavailable in the last round, by client."""
     table = read_dataset(directory / "clients", ["round", "client", "status", "reason"])
     rows = table.to_pylist()
     last = max((row["round"] for row in rows), default=0)
@@ -146,7 +145,7 @@ def read_rejection_reasons(directory: Path) -> dict[int, str]:
 def _read_client_metrics(
     directory: Path, metric: str, included_clients: Collection[int] | None, split: str = "test"
 ) -> dict[int, float]:
-    """Return the metric on each client's part after the last round, where it is defined."""
+    """Read each client's metric on a split after the last round, without undefined ones."""
     column = get_metric_column(split, metric)
     table = read_dataset(directory / "evaluations", ["round", "client", column])
     values = table[column].to_numpy().astype(np.float64)
@@ -161,18 +160,18 @@ def _read_client_metrics(
 
 
 def format_run_command(overrides: Sequence[str]) -> str:
-    """Return what repeats a run."""
+    """Return the command that repeats a run."""
     return shlex.join(["fedquorum", *overrides])
 
 
 def find_round_reaching(curve: ScoreCurve, target: float, *, higher_is_better: bool) -> int | None:
-    """Return after which round a curve first is as good as ``target``; None if it never is."""
+    """Return the first round at which a curve reaches ``target``, or None."""
     sign = 1.0 if higher_is_better else -1.0
     return next((number for number, score in curve if sign * (score - target) >= 0), None)
 
 
 def average_by_client(runs: Sequence[SeedRun]) -> dict[int, float]:
-    """Return each client's metric, mean over the runs that measured it."""
+    """Return each client's metric, mean over the runs that have it."""
     found: dict[int, list[float]] = {}
     for run in runs:
         for client, value in run.clients.items():

@@ -1,4 +1,4 @@
-"""What a study is asked: the goal, the budget, and what may be said beside them."""
+"""Declare a study's settings: the goal, the budget and optional choices."""
 
 import re
 from dataclasses import dataclass, fields
@@ -17,8 +17,8 @@ STUDY_GOALS = (Goal.PRIORITY, Goal.PARTICIPATION, Goal.FAIRNESS, Goal.AVERAGE)
 SECONDS_PER_UNIT = {"s": 1.0, "min": 60.0, "h": 3600.0}
 FRACTION_MARGIN = 0.01
 RELATIVE_MARGIN = 0.01
-"""Differences that make none, unless the user says otherwise: of shares, and of other metrics as a
-part of the baseline's score."""
+"""Default differences that count as none: absolute for metrics that are fractions, and for others
+relative to the baseline's score."""
 
 GOAL_SCORES = {
     Goal.PRIORITY: "priority.{metric}",
@@ -26,8 +26,8 @@ GOAL_SCORES = {
     Goal.FAIRNESS: "all.worst10",
     Goal.AVERAGE: "all.{metric}",
 }
-"""What methods are compared by, by dotted key: the mean of the priority clients, the mean over
-clients whatever data they have, the mean of the worst tenth, and the mean by data."""
+"""The compared number of each goal, by dotted key: the priority clients' mean, the unweighted mean
+over clients, the mean of the worst tenth, and the mean by data."""
 
 _REQUIRED = ("goal", "budget")
 _BUDGET_PATTERN = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h|runs|rounds)")
@@ -35,16 +35,15 @@ _BUDGET_PATTERN = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h|runs|rounds)")
 
 @dataclass(frozen=True)
 class Budget:
-    """How much a study may take.
+    """The budget of a study.
 
     Parameters
     ----------
     text : str
-        As it was given.
+        The budget as given.
     unit : {"seconds", "rounds"}
-        What is counted.
     amount : float
-        How many of them.
+        The amount in ``unit``.
     """
 
     text: str
@@ -53,7 +52,7 @@ class Budget:
 
     @classmethod
     def from_text(cls, text: str, rounds: int) -> "Budget":
-        """Return the budget that ``20min`` or ``200runs`` says, a run being so many rounds."""
+        """Parse a budget such as ``20min`` or ``200runs``; a run counts as ``rounds``."""
         found = _BUDGET_PATTERN.fullmatch(text)
         if found is None:
             raise SettingsError(f"budget must be {BudgetText().describe()}, got {text}")
@@ -63,12 +62,12 @@ class Budget:
         return cls(text, "rounds", number * (rounds if unit == "runs" else 1))
 
     def format_amount(self, amount: float) -> str:
-        """Return an amount in words: ``12:30 min`` or ``400 rounds``."""
+        """Format an amount as ``12:30 min`` or ``400 rounds``."""
         return f"{amount:.0f} rounds" if self.unit == "rounds" else format_clock_time(amount)
 
 
 def format_clock_time(seconds: float) -> str:
-    """Return a time as ``12:30 min`` or ``1:02:05 h``."""
+    """Format a time as ``12:30 min`` or ``1:02:05 h``."""
     hours, rest = divmod(round(seconds), 3600)
     minutes = f"{rest // 60:02}:{rest % 60:02}"
     return f"{hours}:{minutes} h" if hours else f"{minutes} min"
@@ -79,54 +78,54 @@ class BudgetText(Range):
     """A number and its unit."""
 
     def describe(self) -> str:
-        """Return the allowed values in words."""
+        """Describe the allowed values."""
         return "a number above 0 with s, min, h, runs or rounds, such as 20min or 200runs"
 
     def contains(self, value: object) -> bool:
-        """Say whether ``value`` is a budget."""
+        """Return whether ``value`` is a budget."""
         found = _BUDGET_PATTERN.fullmatch(value) if isinstance(value, str) else None
         return found is not None and float(found[1]) > 0
 
 
 @dataclass(frozen=True)
 class Phrase(Range):
-    """A strategy, and settings that go with it."""
+    """A strategy and its settings."""
 
     def describe(self) -> str:
-        """Return the allowed values in words."""
+        """Describe the allowed values."""
         return "a strategy, alone or with settings KEY=VALUE after it, in quotes"
 
     def contains(self, value: object) -> bool:
-        """Say whether ``value`` is such a text."""
+        """Return whether ``value`` is a text with a strategy."""
         return isinstance(value, str) and bool(value.split())
 
 
 @dataclass(frozen=True)
 class StudySettings:
-    """What a study is asked; see docs/study.md.
+    """The settings of a study; see docs/study.md.
 
     Parameters
     ----------
     goal : str
         ``priority``, ``participation``, ``fairness`` or ``average``.
     budget : str
-        Such as ``20min``, ``200runs`` or ``5000rounds``. With one in runs or rounds the study has
-        the same result on every machine.
+        Such as ``20min``, ``200runs`` or ``5000rounds``. With a budget in runs or rounds the result
+        does not depend on the machine.
     methods : list of str, optional
-        What is compared with the baseline; None for all that serve the goal.
+        The methods to compare with the baseline; None for all that serve the goal.
     baseline : str, optional
-        The plain method; None for that of the goal.
+        The reference method; None for the goal's default.
     metric_key : str, optional
-        What is compared, by dotted key below ``test`` in ``rounds.jsonl``, such as
-        ``priority.worst10``; None for that of the goal.
+        The number to compare, by dotted key below ``test`` in ``rounds.jsonl``, such as
+        ``priority.worst10``; None for the goal's default.
     trials : int, optional
-        How many choices of values each method is tried with; None for what half of the budget
-        allows, 0 for no tuning.
+        The number of trials of each method; None for as many as half of the budget allows, 0 for no
+        tuning.
     seeds : int, optional
-        How many seeds are run at most; None for as many as the budget allows.
+        The maximum number of seeds; None for as many as the budget allows.
     min_effect : float, optional
-        The largest difference that makes none, in the metric's unit (a share is 0 to 1); None for
-        one point of a share, and for a hundredth of the baseline's score of others.
+        The largest difference that counts as none, in the metric's unit (fractions from 0 to 1);
+        None for one point of a fraction, and for a hundredth of the baseline's score otherwise.
     confidence : float
         The probability with which all intervals hold.
 
@@ -150,8 +149,8 @@ class StudySettings:
         try:
             check_parameters(self)
         except ParameterError as error:
-            asked = error.parameter == "goal"
-            hint = format_suggestion(str(self.goal), STUDY_GOALS) if asked else ""
+            is_goal = error.parameter == "goal"
+            hint = format_suggestion(str(self.goal), STUDY_GOALS) if is_goal else ""
             raise SettingsError(f"{error}{hint}") from None
         for item in fields(self):
             if item.name in _REQUIRED and getattr(self, item.name) is None:
@@ -160,9 +159,9 @@ class StudySettings:
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        """What was said, as words of the command line."""
-        given = {item.name: getattr(self, item.name) for item in fields(self)}
-        changed = {i.name: given[i.name] for i in fields(self) if given[i.name] != i.default}
+        """The settings that differ from their defaults, as overrides."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        changed = {i.name: values[i.name] for i in fields(self) if values[i.name] != i.default}
         return (f"budget={changed.pop('budget')}", *to_overrides(changed))
 
     @property
@@ -171,11 +170,11 @@ class StudySettings:
         return Goal(str(self.goal))
 
     def resolve_min_effect(self, metric: Metric, baseline: float) -> float:
-        """Return ``min_effect`` where the baseline scores so much."""
+        """Return ``min_effect``, or its default for the baseline's score ``baseline``."""
         if self.min_effect is not None:
             return self.min_effect
         return FRACTION_MARGIN if metric.is_fraction else RELATIVE_MARGIN * abs(baseline)
 
     def resolve_metric_key(self, metric: str) -> str:
-        """Return what is compared, by dotted key below ``test``, where this metric is measured."""
+        """Return ``metric_key``, or the goal's default for this metric."""
         return self.metric_key or f"{GOAL_SCORES[self.goal_kind].format(metric=metric)}"

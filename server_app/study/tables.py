@@ -1,4 +1,4 @@
-"""A study's answer as tables, for the terminal and for the page."""
+"""Build a study's tables for the terminal and the page."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -35,14 +35,14 @@ COLUMN_PADDING = 3  # around a column in a terminal
 
 
 def average_measure(runs: Sequence[SeedRun], name: str) -> float:
-    """Return the mean over seeds of what was measured after the last round, NaN without any."""
+    """Return the mean over seeds of a number of the last round, or NaN."""
     values = [run.measures[name] for run in runs if name in run.measures]
-    known = [value for value in values if not math.isnan(value)]
-    return fmean(known) if known else math.nan
+    defined = [value for value in values if not math.isnan(value)]
+    return fmean(defined) if defined else math.nan
 
 
 def rank_methods(result: StudyResult) -> tuple[MethodResult, ...]:
-    """Return the methods compared, the largest difference from the baseline first, and it last."""
+    """Return the compared methods, the largest difference first and the baseline last."""
     order = [] if result.decision is None else [c.method for c in result.decision.differences]
     by_name = {method.name: method for method in get_compared_methods(result)}
     first = [by_name[name] for name in order]
@@ -50,25 +50,22 @@ def rank_methods(result: StudyResult) -> tuple[MethodResult, ...]:
 
 
 def build_result_table(result: StudyResult) -> TextTable:
-    """Return a row for each method that was compared, the best first.
-
-    Columns in which nothing was measured are left out.
-    """
+    """Build the table of compared methods, the best first, without empty columns."""
     rows = [_Row(result, method) for method in rank_methods(result)]
     cells = {
         heading: [cell(row) for row in rows] for heading, cell in _build_columns(result).items()
     }
-    told = {heading: column for heading, column in cells.items() if set(column) != {MISSING_CELL}}
+    shown = {heading: column for heading, column in cells.items() if set(column) != {MISSING_CELL}}
     names = [format_method_name(row.method.name) for row in rows]
     return TextTable(
         f"Methods, means ± standard deviations over {count_seeds(result)} seeds",
-        ("method", *told),
-        tuple(zip(names, *told.values(), strict=True)),
+        ("method", *shown),
+        tuple(zip(names, *shown.values(), strict=True)),
     )
 
 
 def build_exclusion_table(result: StudyResult) -> TextTable:
-    """Return a row for each method that was not compared, with the reason."""
+    """Build the table of excluded methods with the reasons."""
     rows = [
         (format_method_name(one.name), sanitize(one.left_out))
         for one in result.methods
@@ -79,14 +76,14 @@ def build_exclusion_table(result: StudyResult) -> TextTable:
 
 @dataclass(frozen=True)
 class _Row:
-    """One method of an answer, as the columns tell of it."""
+    """A row of the result table: one method with its formatted cells."""
 
     result: StudyResult
     method: MethodResult
 
     @property
     def paired_difference(self) -> PairedDifference | None:
-        """How it compares with the baseline; None of the baseline and without a decision."""
+        """The difference from the baseline; None for the baseline and without a decision."""
         decision = self.result.decision
         comparisons = () if decision is None else decision.differences
         return next((one for one in comparisons if one.method == self.method.name), None)
@@ -117,8 +114,8 @@ class _Row:
 
     @property
     def worse_off(self) -> str:
-        share = self.method.worse_off
-        return MISSING_CELL if math.isnan(share) else f"{100 * share:.0f} %"
+        fraction = self.method.worse_off
+        return MISSING_CELL if math.isnan(fraction) else f"{100 * fraction:.0f} %"
 
     @property
     def rounds(self) -> str:
@@ -141,14 +138,14 @@ class _Row:
 
 
 def _build_columns(result: StudyResult) -> dict[str, Callable[[_Row], str]]:
-    """Return the columns by their headings, without one that would repeat the score."""
+    """Return the columns by heading, without one that would repeat the score."""
     unit, baseline = get_unit(result), format_method_name(result.baseline)
     in_percent = ", %" if result.metric_info.is_fraction else ""
-    of_difference = f", {unit.unit}" if unit.unit else ""
+    in_unit = f", {unit.unit}" if unit.unit else ""
     interval = f"{format_percent(result.confidence)} interval"
     columns: dict[str, Callable[[_Row], str]] = {
         f"{unit.metric} of {describe_score_clients(result)}{in_percent}": lambda row: row.score,
-        f"better than {baseline} by{of_difference} ({interval})": lambda row: row.difference,
+        f"better than {baseline} by{in_unit} ({interval})": lambda row: row.difference,
         "seeds ahead": lambda row: row.ahead,
         f"all clients{in_percent}": lambda row: row.format_measure(ALL),
         f"worst 10 % of clients{in_percent}": lambda row: row.format_measure(WORST),
@@ -158,12 +155,12 @@ def _build_columns(result: StudyResult) -> dict[str, Callable[[_Row], str]]:
         "MB sent": lambda row: row.megabytes,
         TUNED_HEADING: lambda row: row.tuned,
     }
-    said = describe_score_clients(result).removeprefix("the ").replace("of all", "of")
-    return {name: cell for name, cell in columns.items() if name != f"{said}{in_percent}"}
+    score = describe_score_clients(result).removeprefix("the ").replace("of all", "of")
+    return {name: cell for name, cell in columns.items() if name != f"{score}{in_percent}"}
 
 
 def build_seed_runs_table(result: StudyResult) -> TextTable:
-    """Return a row for each run that was compared, with the command that repeats it."""
+    """Build the table of compared runs with the commands that repeat them."""
     unit = get_unit(result)
     rows = (
         (
@@ -182,7 +179,7 @@ def build_seed_runs_table(result: StudyResult) -> TextTable:
 
 
 def print_result(result: StudyResult, console: Console) -> None:
-    """Print verdict, tables and caveats; a table that is too wide is divided."""
+    """Print verdict, tables and caveats; too wide tables are split."""
     console.print(escape(format_verdict(result)), style="bold", highlight=False)
     for table in (
         *split_table(build_result_table(result), console.width),
@@ -196,25 +193,25 @@ def print_result(result: StudyResult, console: Console) -> None:
 
 
 def split_table(table: TextTable, width: int) -> tuple[TextTable, ...]:
-    """Return a table's columns as tables that fit a width, each with the first column.
+    """Split a table by columns to fit a width; each part repeats the first column.
 
-    A heading may be broken between words, a cell not.
+    Headings may wrap between words, cells may not.
     """
     columns = [
         [heading, *cells] for heading, *cells in zip(table.headings, *table.rows, strict=True)
     ]
-    first, parts, left = columns[0], [[columns[0]]], width - _compute_width(columns[0])
+    first, parts, remaining = columns[0], [[columns[0]]], width - _compute_width(columns[0])
     for column in columns[1:]:
-        if _compute_width(column) > left and len(parts[-1]) > 1:
+        if _compute_width(column) > remaining and len(parts[-1]) > 1:
             parts.append([first])
-            left = width - _compute_width(first)
+            remaining = width - _compute_width(first)
         parts[-1].append(column)
-        left -= _compute_width(column)
+        remaining -= _compute_width(column)
     return tuple(_build_table(table.title if part is parts[0] else "", part) for part in parts)
 
 
 def _compute_width(column: Sequence[str]) -> int:
-    """Return how wide a column is in a terminal."""
+    """Return the width of a column in a terminal, in characters."""
     heading, *cells = column
     return max(len(text) for text in (*heading.split(), *cells)) + COLUMN_PADDING
 

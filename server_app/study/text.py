@@ -1,4 +1,4 @@
-"""What a study says, in plain words: for the terminal and for the page."""
+"""Format a study's result as plain sentences for the terminal and the page."""
 
 import math
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from server_app.study.result import BudgetUse, MethodResult, StudyResult
 
 GOAL_QUESTIONS = {
     Goal.PRIORITY: "Which method serves the priority clients best?",
-    Goal.PARTICIPATION: "Which method copes best with clients that are often away?",
+    Goal.PARTICIPATION: "Which method copes best with clients that are often unavailable?",
     Goal.FAIRNESS: "Which method helps the clients with the worst models most?",
     Goal.AVERAGE: "Which method is best on average?",
 }
@@ -46,18 +46,18 @@ MIN_WHOLE_MINUTES = 10
 
 @dataclass(frozen=True)
 class Unit:
-    """How numbers of a study's metric are written.
+    """The format of a study's numbers.
 
     Parameters
     ----------
     metric : str
         The metric's name in sentences, such as ``accuracy``.
     unit : str
-        ``points`` of shares, which are written in percent; of others their unit, often empty.
+        ``points`` for fractions, which are written in percent; else the metric's unit, often empty.
     factor : float
-        What a value is multiplied by.
+        The factor from a value to its display.
     digits : int
-        Decimals: so many that the margin has two digits.
+        The number of decimals, chosen so that the margin has two digits.
     higher_is_better : bool
         Whether a positive difference of the metric is an improvement.
     """
@@ -70,26 +70,26 @@ class Unit:
 
     @classmethod
     def for_metric(cls, metric: str, margin: float) -> "Unit":
-        """Return the unit of a metric, where this is the largest difference that makes none."""
-        measured = get_metric(metric)
-        name, _, unit = measured.title.partition(", ")
-        margin *= measured.scale
+        """Build the unit of a metric; ``margin`` is the largest difference that counts as none."""
+        spec = get_metric(metric)
+        name, _, unit = spec.title.partition(", ")
+        margin *= spec.scale
         digits = 1 - math.floor(math.log10(margin)) if margin > 0 else 2
         return cls(
             sanitize(name),
-            "points" if measured.is_fraction else unit,
-            measured.scale,
+            "points" if spec.is_fraction else unit,
+            spec.scale,
             min(MAX_DECIMALS, max(0, digits)),
-            measured.higher_is_better,
+            spec.higher_is_better,
         )
 
     @property
     def sign(self) -> float:
-        """1 where higher is better, otherwise -1: differences are positive where better."""
+        """1 if higher is better, otherwise -1: a signed difference is positive if better."""
         return 1.0 if self.higher_is_better else -1.0
 
     def format_number(self, value: float, *, signed: bool = False) -> str:
-        """Return a number of the metric, or a difference, without its unit; "-" for NaN."""
+        """Format a value or a difference without its unit; "-" for NaN."""
         if math.isnan(value):
             return "-"
         text = f"{self.factor * value:.{self.digits}f}"
@@ -99,14 +99,14 @@ class Unit:
         return text.replace("-", MINUS) if value < 0 else f"{plus}{text}"
 
     def format_amount(self, value: float) -> str:
-        """Return the size of a difference with its unit, such as "1 point"; zeros are left out."""
+        """Format the size of a difference with its unit, such as "1 point", without final zeros."""
         text = self.format_number(abs(value))
         text = text.rstrip("0").rstrip(".") if "." in text else text
         unit = "point" if (text, self.unit) == ("1", "points") else self.unit
         return f"{text} {unit}".rstrip()
 
     def format_interval(self, low: float, high: float, *, signed: bool = False) -> str:
-        """Return an interval's ends, such as "0.9 to 3.7"."""
+        """Format an interval, such as "0.9 to 3.7"."""
         return (
             f"{self.format_number(low, signed=signed)} to {self.format_number(high, signed=signed)}"
         )
@@ -118,7 +118,7 @@ def get_unit(result: StudyResult) -> Unit:
 
 
 def format_method_name(name: str) -> str:
-    """Return a method's name for people."""
+    """Return a method's display name."""
     return sanitize(method_title(name))
 
 
@@ -128,33 +128,33 @@ def format_question(result: StudyResult) -> str:
 
 
 def describe_score_clients(result: StudyResult) -> str:
-    """Return on whose test parts the score is measured, such as "the worst 10 % of all clients"."""
+    """Name the clients of the score, such as "the worst 10 % of all clients"."""
     return describe_score_group(result.metric_key.removeprefix("test."))
 
 
 def describe_score_group(score: str) -> str:
-    """Return whose score it is, by its dotted key below ``test``."""
+    """Name the clients of a score, given by its dotted key below ``test``."""
     group, _, statistic = score.partition(".")
     return f"{STATISTIC_NAMES.get(statistic, '')}{GROUP_NAMES[group]}"
 
 
 def get_compared_methods(result: StudyResult) -> tuple[MethodResult, ...]:
-    """Return the methods that were compared, the baseline first."""
+    """Return the compared methods, the baseline first."""
     return tuple(method for method in result.methods if not method.left_out)
 
 
 def count_seeds(result: StudyResult) -> int:
-    """Return with how many seeds all methods ran."""
+    """Count the seeds that all compared methods completed."""
     return min((len(method.runs) for method in get_compared_methods(result)), default=0)
 
 
 def format_percent(fraction: float) -> str:
-    """Return a share in whole percent or, where it is none, with a decimal."""
+    """Format a fraction in percent with at most three digits."""
     return f"{100 * fraction:.3g} %"
 
 
 def format_duration(unit: str, amount: float) -> str:
-    """Return an amount of a budget, such as "20 minutes" or "1,200 rounds"."""
+    """Format an amount of a budget, such as "20 minutes" or "1,200 rounds"."""
     if unit == "rounds":
         return f"{amount:,.0f} rounds"
     if amount < 2 * MINUTE:
@@ -168,7 +168,7 @@ def format_duration(unit: str, amount: float) -> str:
 
 
 def join_words(names: Sequence[str]) -> str:
-    """Return names as a sentence has them: "a", "a and b", "a, b and c"."""
+    """Join names for a sentence: "a", "a and b", "a, b and c"."""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
 
@@ -177,12 +177,12 @@ def join_words(names: Sequence[str]) -> str:
 
 
 def format_verdict(result: StudyResult) -> str:
-    """Return the verdict in one or a few plain sentences."""
+    """Format the verdict in one or a few plain sentences."""
     return capitalize(_describe_verdict(result))
 
 
 def capitalize(sentence: str) -> str:
-    """Return a sentence with its first letter as a capital; names elsewhere stay as they are."""
+    """Capitalize the first letter of a sentence, and no other."""
     return f"{sentence[:1].upper()}{sentence[1:]}"
 
 
@@ -195,8 +195,9 @@ def _describe_verdict(result: StudyResult) -> str:
     if decision.verdict == NO_DIFFERENCE:
         if any(one.low < -result.min_effect for one in decision.differences):
             return _describe_no_improvement(result, decision)
+        baseline, margin = format_method_name(result.baseline), _format_margin(result)
         return (
-            f"No method differs from {format_method_name(result.baseline)} by more than {_format_margin(result)} "
+            f"No method differs from {baseline} by more than {margin} "
             f"for {describe_score_clients(result)} ({format_percent(result.confidence)} intervals, "
             f"{decision.seeds} seeds)."
         )
@@ -208,17 +209,23 @@ def _describe_verdict(result: StudyResult) -> str:
 def _describe_winner(result: StudyResult, decision: Decision) -> str:
     one = next(c for c in decision.differences if c.method == decision.verdict)
     first = (
-        f"{format_method_name(one.method)} is best for {describe_score_clients(result)}: {_describe_difference(result, one, 'its')} "
+        f"{format_method_name(one.method)} is best for {describe_score_clients(result)}: "
+        f"{_describe_difference(result, one, 'its')} "
         f"({_format_evidence(result, decision, one)})."
     )
     others = [format_method_name(name) for name in result.not_told_apart if name != one.method]
-    return f"{first} {join_words(others)} cannot be told apart from it." if others else first
+    return (
+        f"{first} The scores do not distinguish it from {join_words(others)}." if others else first
+    )
 
 
 def _describe_undecided(result: StudyResult, decision: Decision) -> str:
     one, baseline = decision.best, format_method_name(result.baseline)
     ahead = "" if one.difference > 0 else f"no method comes out ahead of {baseline}, and "
-    first = f"Undecided for {describe_score_clients(result)}: {ahead}{_describe_difference(result, one)}"
+    first = (
+        f"Undecided for {describe_score_clients(result)}: "
+        f"{ahead}{_describe_difference(result, one)}"
+    )
     evidence = _format_evidence(result, decision, one)
     then = _describe_seeds_needed(result.spent, decision)
     if one.high > result.min_effect:
@@ -232,16 +239,17 @@ def _describe_undecided(result: StudyResult, decision: Decision) -> str:
 
 
 def _describe_no_improvement(result: StudyResult, decision: Decision) -> str:
-    """Return the sentence for methods that are not better, but may be worse than the margin."""
+    """Describe methods that are not better, but may be worse by more than the margin."""
     below = [
         format_method_name(one.method)
         for one in decision.differences
         if one.low < -result.min_effect
     ]
+    baseline, clients = format_method_name(result.baseline), describe_score_clients(result)
     return (
-        f"Nothing beats {format_method_name(result.baseline)}: for {describe_score_clients(result)}, no method is better by more "
-        f"than {_format_margin(result)} ({format_percent(result.confidence)} intervals, {decision.seeds} seeds), "
-        f"and {join_words(below)} may be worse by more than that."
+        f"Nothing beats {baseline}: for {clients}, no method is better by more "
+        f"than {_format_margin(result)} ({format_percent(result.confidence)} intervals, "
+        f"{decision.seeds} seeds), and {join_words(below)} may be worse by more than that."
     )
 
 
@@ -256,8 +264,8 @@ def _describe_seeds_needed(budget_use: BudgetUse, decision: Decision) -> str:
 
 
 def _format_budget_needed(budget_use: BudgetUse) -> str:
-    more = format_duration(budget_use.unit, budget_use.to_decide or 0.0)
-    return f"about {more} instead of {format_duration(budget_use.unit, budget_use.amount)}"
+    needed = format_duration(budget_use.unit, budget_use.to_decide or 0.0)
+    return f"about {needed} instead of {format_duration(budget_use.unit, budget_use.amount)}"
 
 
 def _describe_too_few_seeds(result: StudyResult) -> str:
@@ -280,19 +288,20 @@ def _describe_too_few_seeds(result: StudyResult) -> str:
 def _describe_difference(
     result: StudyResult, difference: PairedDifference, possessive: str = ""
 ) -> str:
-    """Return "FedALIGN's accuracy is 2.3 points above FedAvg's", below where that is so."""
+    """Describe a difference, such as "FedALIGN's accuracy is 2.3 points above FedAvg's"."""
     unit = get_unit(result)
+    baseline = to_possessive(format_method_name(result.baseline))
     above = (difference.difference > 0) == unit.higher_is_better
     size = f"{unit.format_number(abs(difference.difference))} {unit.unit}".rstrip()
     method = possessive or to_possessive(format_method_name(difference.method))
     if difference.difference == 0:
-        return f"{method} {unit.metric} differs from {to_possessive(format_method_name(result.baseline))} by {size}"
+        return f"{method} {unit.metric} differs from {baseline} by {size}"
     side = "above" if above else "below"
-    return f"{method} {unit.metric} is {size} {side} {to_possessive(format_method_name(result.baseline))}"
+    return f"{method} {unit.metric} is {size} {side} {baseline}"
 
 
 def to_possessive(name: str) -> str:
-    """Return "FedAvg's", or "FedAvg on priority clients'" of a name that ends with s."""
+    """Return the possessive: "FedAvg's", or "FedAvg on priority clients'" after an s."""
     return f"{name}'" if name.endswith("s") else f"{name}'s"
 
 

@@ -1,10 +1,10 @@
-"""Values for the parameters of one method, chosen by Optuna on validation parts.
+"""Tune the parameters of one method with Optuna on validation splits.
 
-The trials come in generations, all of one chosen before any of it is run. After a part of the
-rounds a trial goes on only if it is in the better half of those that came so far (successive
-halving, Jamieson and Talwalkar 2016, asynchronous as in Li et al. 2020). Nothing depends on how
-many jobs run at a time, so an interrupted tuning asks for the same values again and finds their
-runs.
+Trials come in generations; all values of a generation are chosen before any of its runs. At each
+rung a trial continues only if it is in the better half of all trials that reached the rung
+(successive halving, Jamieson and Talwalkar 2016, asynchronous as in Li et al. 2020). The number of
+parallel jobs affects nothing, so an interrupted tuning chooses the same values again and finds
+their runs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,50 +23,50 @@ if TYPE_CHECKING:
     import optuna
 
 GENERATION_SIZE = 4
-"""How many trials are chosen at a time: as many as may run at once without waiting."""
+"""The trials of a generation, which may run in parallel."""
 
 NUM_STARTUP_TRIALS = 2 * GENERATION_SIZE + 1
-"""How many trials are drawn at random before what is known of them says where to look."""
+"""The random trials before Optuna's sampler learns from scores."""
 
 NUM_FINALISTS = 3
-"""How many of a method's trials are run with a second seed: the best of one seed was lucky too."""
+"""The trials to repeat with a second seed: the best score of one seed is partly luck."""
 
 RUNG_FRACTIONS = (0.25, 0.5, 1.0)
-"""After what part of the rounds the worse half is pruned."""
+"""The fractions of the rounds after which the worse half is pruned."""
 
 
 def compute_rungs(rounds: int, every: int) -> tuple[int, ...]:
-    """Return after which rounds trials are compared: evaluated ones, and the last.
+    """Return the rounds after which trials are compared: evaluated ones, and the last.
 
     Parameters
     ----------
     rounds : int
         T.
     every : int
-        After how many rounds the model is evaluated.
+        The number of rounds between evaluations.
     """
-    whole = (-(-round(rounds * part) // every) * every for part in RUNG_FRACTIONS)
-    return tuple(sorted({min(max(after, 1), rounds) for after in whole} | {rounds}))
+    evaluated = (-(-round(rounds * fraction) // every) * every for fraction in RUNG_FRACTIONS)
+    return tuple(sorted({min(max(after, 1), rounds) for after in evaluated} | {rounds}))
 
 
 def compute_trial_cost(rungs: Sequence[int]) -> float:
-    """Return what a trial takes of a whole run, about, in tenths: half of them go at each rung.
+    """Return the expected cost of a trial in runs, given that each rung prunes half; in tenths.
 
-    With rungs after a quarter, half and all of the rounds that is 1/4 for all, 1/4 for a half and
-    1/2 for a quarter. With a single rung, as where the model is evaluated at the end alone, all
-    are whole runs.
+    With rungs after a quarter, half and all of the rounds, all trials run 1/4 of the rounds, half
+    of them another 1/4, and a quarter the last 1/2. With a single rung, if only the last round is
+    evaluated, all are whole runs.
 
     Parameters
     ----------
     rungs : sequence of int
-        After which rounds trials are compared.
+        The rounds after which trials are compared.
     """
-    steps = [after - before for before, after in zip((0, *rungs), rungs, strict=False)]
-    return round(sum(step * 0.5**place for place, step in enumerate(steps)) / rungs[-1], 1)
+    steps = [after - earlier for earlier, after in zip((0, *rungs), rungs, strict=False)]
+    return round(sum(step * 0.5**rung for rung, step in enumerate(steps)) / rungs[-1], 1)
 
 
 def find_score_at(curve: ScoreCurve, after: int) -> float | None:
-    """Return the last score up to a round, None if there is none."""
+    """Return the last score up to a round, or None."""
     return next((score for number, score in reversed(curve) if number <= after), None)
 
 
@@ -76,7 +76,7 @@ def _has_reached(curve: ScoreCurve, after: int) -> bool:
 
 @dataclass
 class _Attempt:
-    """A trial under way."""
+    """A running trial."""
 
     trial: "optuna.Trial"
     overrides: tuple[str, ...]
@@ -91,13 +91,13 @@ class MethodTuning:
     Parameters
     ----------
     space : mapping
-        Where values are looked for, by setting.
+        The search dimension of each setting.
     initial_values : mapping
-        The settings' own values, which are the first trial.
+        The settings' current values, which are the first trial.
     higher_is_better : bool
-        Of the score.
+        Whether a higher score is better.
     seed : int
-        Of the choices.
+        The seed of the choices.
     """
 
     space: Mapping[str, SearchDimension]
@@ -114,29 +114,29 @@ class MethodTuning:
             direction="maximize" if self.higher_is_better else "minimize"
         )
         self._study.enqueue_trial(dict(self.initial_values))
-        self._distributions = {key: _to_distribution(where) for key, where in self.space.items()}
+        self._distributions = {key: _to_distribution(item) for key, item in self.space.items()}
         self._generation: list[_Attempt] = []
 
     def start_generation(self, count: int) -> tuple[tuple[str, ...], ...]:
-        """Begin a generation and return its choices as Hydra overrides.
+        """Start a generation and return its choices as Hydra overrides.
 
-        The very first has none: it is the settings' own values.
+        The very first choice has none: it keeps the settings' values.
         """
-        first = not self.trials
-        asked = [self._create_trial(len(self.trials) + place) for place in range(count)]
+        is_first = not self.trials
+        created = [self._create_trial(len(self.trials) + index) for index in range(count)]
         self._generation = [
             _Attempt(
-                trial, () if first and place == 0 else to_overrides(_round_values(trial.params))
+                trial, () if is_first and index == 0 else to_overrides(_round_values(trial.params))
             )
-            for place, trial in enumerate(asked)
+            for index, trial in enumerate(created)
         ]
         return tuple(attempt.overrides for attempt in self._generation)
 
     def _create_trial(self, number: int) -> "optuna.Trial":
-        """Begin a trial whose draws follow from its number.
+        """Create a trial whose random values follow from its number.
 
-        So all methods are tried with the same learning rates first, which are drawn before the
-        rules' parameters: a method is not the best for a learning rate that others were not given.
+        Learning rates are sampled before the rules' parameters, so all methods start with the same
+        ones: no method wins through a learning rate that the others did not try.
         """
         import optuna
 
@@ -147,26 +147,26 @@ class MethodTuning:
         return self._study.ask(self._distributions)
 
     def list_active(self) -> tuple[tuple[str, ...], ...]:
-        """Return the choices of the generation that go on."""
+        """List the generation's choices that are neither pruned nor failed."""
         return tuple(a.overrides for a in self._generation if a.status == "completed")
 
     def report_scores(
         self, after: int, curves: Mapping[tuple[str, ...], ScoreCurve | None], *, last: bool
     ) -> None:
-        """Take what the live trials scored up to a rung, and prune the worse half of them.
+        """Report the active trials' scores up to a rung, and prune the worse half of them.
 
-        The better half stays as far as it is no worse than the median of all trials that have come
-        so far. Optuna's own pruner judges each trial as it reports, beside those that reported
-        before it, so it may prune the second best of five.
+        The better half also loses trials below the median of all trials that reached this rung.
+        Optuna's own pruner evaluates each trial as it reports, against those that reported before
+        it, so it may prune the second best of five.
 
         Parameters
         ----------
         after : int
-            The round that the rung stands for.
+            The rung's round.
         curves : mapping
-            The scores by choice; None of one that failed.
+            The scores by choice; None for a failed trial.
         last : bool
-            Whether it is the last rung, after which nothing is left to prune.
+            Whether it is the last rung, which prunes nothing.
         """
         live: list[tuple[_Attempt, float]] = []
         for attempt in self._generation:
@@ -183,18 +183,18 @@ class MethodTuning:
         if last or not live:
             return
         sign = 1.0 if self.higher_is_better else -1.0
-        before = [
+        earlier = [
             find_score_at(t.curve, after) for t in self.trials if _has_reached(t.curve, after)
         ]
-        known = [*(score for _, score in live), *(score for score in before if score is not None)]
-        median = median_high([sign * score for score in known])
+        scores = [*(score for _, score in live), *(score for score in earlier if score is not None)]
+        median = median_high([sign * score for score in scores])
         live.sort(key=lambda one: -sign * one[1])
-        for place, (attempt, score) in enumerate(live):
-            if 2 * place >= len(live) or sign * score < median:
+        for rank, (attempt, score) in enumerate(live):
+            if 2 * rank >= len(live) or sign * score < median:
                 attempt.status = "pruned"
 
     def finish_generation(self) -> None:
-        """End the generation."""
+        """Finish the generation and add its trials to ``trials``."""
         import optuna
 
         states = optuna.trial.TrialState
@@ -210,7 +210,7 @@ class MethodTuning:
 
     @property
     def finalists(self) -> tuple[Trial, ...]:
-        """The completed trials that did best, the earlier ones of equals."""
+        """The completed trials with the best scores; earlier ones first among equals."""
         sign = -1.0 if self.higher_is_better else 1.0
         scored = [(sign * t.score, t) for t in self.trials if t.score is not None]
         completed = [(score, trial) for score, trial in scored if trial.status == "completed"]
@@ -219,7 +219,7 @@ class MethodTuning:
         )
 
     def add_second_scores(self, second_scores: Mapping[tuple[str, ...], float | None]) -> None:
-        """Take what the finalists scored with the second seed; None of one that failed."""
+        """Add the finalists' scores with the second seed; None for a failed run."""
         self.trials = [
             replace(trial, again=second_scores.get(trial.words), status=trial.status)
             if trial in self.finalists
@@ -237,7 +237,7 @@ class MethodTuning:
 
     @property
     def best_overrides(self) -> tuple[str, ...]:
-        """What did best, as Hydra overrides; none where the settings' own values did."""
+        """The best values as Hydra overrides; empty if the settings' values were best."""
         return () if self.best is None else self.best.words
 
 
@@ -247,7 +247,7 @@ def _average_scores(trial: Trial) -> float:
 
 
 def _round_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values that a person can type again: noise decides the fourth digit."""
+    """Round values to three digits, which are easy to type; noise exceeds the fourth."""
     return {k: float(f"{x:.3g}") if isinstance(x, float) else x for k, x in values.items()}
 
 
@@ -262,22 +262,22 @@ def _to_distribution(dimension: SearchDimension) -> "optuna.distributions.BaseDi
 def compute_tuning_budget(
     amount: float, spent: float, cost_per_seed: float, reserve: float
 ) -> float:
-    """Return how much of a budget is for tuning: half of it, and what the seeds need is kept.
+    """Return the rest of the tuning's budget: half of the total, minus what the comparison needs.
 
     Parameters
     ----------
     amount, spent : float
-        The budget, and what has been spent of it.
+        The budget, and the amount spent.
     cost_per_seed : float
-        What a whole run of every method takes, together.
+        The total cost of one run of every method.
     reserve : float
-        How many of these the comparison needs at least.
+        The minimum number of seeds to reserve for the comparison.
     """
     return min(amount / 2 - spent, amount - spent - reserve * cost_per_seed)
 
 
 def compute_num_runs(trials: int, cost: float) -> float:
-    """Return what a method's trials, of this cost each, and their finalists take in whole runs."""
+    """Return the cost of a method's trials, of ``cost`` runs each, and its finalists, in runs."""
     if trials == 0:
         return 0.0
     finalists = min(NUM_FINALISTS, trials) if trials > 1 else 0
@@ -285,9 +285,9 @@ def compute_num_runs(trials: int, cost: float) -> float:
 
 
 def compute_generation_sizes(trials: int) -> Sequence[int]:
-    """Return the sizes of the generations; the first is the settings' own values alone."""
+    """Return the sizes of the generations; the first has only the settings' values."""
     if trials == 0:
         return ()
     further = trials - 1
-    full, rest = divmod(further, GENERATION_SIZE)
-    return (1, *[GENERATION_SIZE] * full, *([rest] if rest else []))
+    num_full, rest = divmod(further, GENERATION_SIZE)
+    return (1, *[GENERATION_SIZE] * num_full, *([rest] if rest else []))

@@ -1,4 +1,4 @@
-"""What the page of a study draws."""
+"""Build the charts of a study's page."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ __all__ = ["StudyChart", "build_study_charts", "build_tuning_charts", "get_metho
 
 
 def build_study_charts(result: StudyResult) -> Iterator[StudyChart]:
-    """Yield the charts of which there is anything to draw."""
+    """Yield the charts that have data."""
     if not any(method.runs for method in get_compared_methods(result)):
         return
     if len(get_compared_methods(result)) > 1:

@@ -1,4 +1,4 @@
-"""The forest plot: how much better each method is than the baseline."""
+"""Build the forest plot: each method's difference from the baseline."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -27,32 +27,32 @@ from server_app.study.text import format_method_name, format_percent, get_unit
 
 TRANSLUCENT = "rgba(255, 255, 255, 0.75)"
 ROW, FOREST_ENDS = 58, 120
-"""Pixels of a row, and of what is above and below all of them."""
+"""Pixels of a row, and of the margins above and below all rows."""
 
 NAME_UP, SEEDS_UP, CLIENTS_UP = 0.34, 0.04, -0.24
-"""Within a row, of which the lines are 1 apart."""
+"""Offsets from a row's position; rows are 1 apart."""
 
 
 def compute_differences_by_seed(result: StudyResult, method: MethodResult) -> list[float]:
-    """Return by how much a method is better than the baseline in each seed that both have."""
+    """Return a method's improvement over the baseline in each common seed."""
     sign = get_unit(result).sign
     baseline = {run.seed: run.score for run in get_baseline(result).runs}
     return [sign * (run.score - baseline[run.seed]) for run in method.runs if run.seed in baseline]
 
 
 def build_forest_chart(result: StudyResult) -> StudyChart:
-    """Return the forest plot: of each method the difference from the baseline, with intervals.
+    """Build the forest plot of differences from the baseline, with intervals.
 
-    Before there are enough seeds for intervals it has the single seeds alone.
+    With too few seeds for intervals it shows only single seeds.
     """
     unit, baseline = get_unit(result), format_method_name(result.baseline)
     rows = _build_forest_rows(result)
     low, high = (unit.factor * end for end in _compute_x_limits(rows, result.min_effect))
     drawn = go.Figure(
-        [trace for place, row in enumerate(rows) for trace in row.build_traces(-place)]
+        [trace for index, row in enumerate(rows) for trace in row.build_traces(-index)]
     )
-    for place, row in enumerate(rows):
-        add_text(drawn, 0, NAME_UP - place, row.heading, xref="paper", bgcolor=TRANSLUCENT)
+    for index, row in enumerate(rows):
+        add_text(drawn, 0, NAME_UP - index, row.heading, xref="paper", bgcolor=TRANSLUCENT)
     add_text(drawn, 0, 1, escape_html(baseline), yref="paper", xanchor="center", yanchor="bottom")
     drawn.update_layout(
         LAYOUT,
@@ -76,15 +76,14 @@ class _ForestRow:
     Parameters
     ----------
     heading : str
-        Its name and numbers, as Plotly reads it.
+        The method's name and numbers, as HTML for Plotly.
     color : str
-        Its colour.
     factor : float
-        What turns differences into the axis's unit.
+        The factor from differences to the axis's unit.
     seed_values : sequence of float
         The difference in each seed.
-    over_seeds, over_clients : Comparison or None
-        The intervals, as far as there are any.
+    over_seeds, over_clients : PairedDifference or None
+        The intervals, if there are any.
     """
 
     heading: str
@@ -96,12 +95,12 @@ class _ForestRow:
 
     @property
     def values(self) -> list[float]:
-        """All that the row has to have room for."""
+        """All numbers that the axis must include."""
         intervals = (one for one in (self.over_seeds, self.over_clients) if one is not None)
         return [*self.seed_values, *(end for one in intervals for end in (one.low, one.high))]
 
     def build_traces(self, y: float) -> Iterator[go.Scatter]:
-        """Yield what is drawn of the row, which lies at ``y``."""
+        """Yield the traces of the row at ``y``."""
         if self.over_clients is not None:
             yield _draw_thin_interval(self.over_clients, self.factor, y + CLIENTS_UP, self.color)
         if self.over_seeds is not None:
@@ -116,26 +115,22 @@ def _build_forest_rows(result: StudyResult) -> list[_ForestRow]:
     rows = []
     for method in rank_methods(result):
         if method.name != result.baseline:
-            one, heading = (
-                over_seeds.get(method.name),
-                f"<b>{escape_html(format_method_name(method.name))}</b>",
-            )
+            one = over_seeds.get(method.name)
+            heading = f"<b>{escape_html(format_method_name(method.name))}</b>"
             if one is not None:
                 ends = unit.format_interval(one.low, one.high, signed=True)
                 heading += f"  {unit.format_number(one.difference, signed=True)} ({ends})"
-            single, colour = (
-                compute_differences_by_seed(result, method),
-                get_method_color(result, method.name),
-            )
+            seed_values = compute_differences_by_seed(result, method)
+            color = get_method_color(result, method.name)
             clients = over_clients.get(method.name)
-            rows.append(_ForestRow(heading, colour, unit.factor, single, one, clients))
+            rows.append(_ForestRow(heading, color, unit.factor, seed_values, one, clients))
     return rows
 
 
 def _compute_x_limits(rows: Sequence[_ForestRow], margin: float) -> tuple[float, float]:
-    """Return the ends of the axis: all rows, 0 and the margin, and a little more."""
-    seen = [margin, -margin, *(number for row in rows for number in row.values)]
-    return expand_range(min(seen), max(seen))
+    """Return the limits of the x axis: all rows and the margin around 0, padded."""
+    numbers = [margin, -margin, *(number for row in rows for number in row.values)]
+    return expand_range(min(numbers), max(numbers))
 
 
 def _group_by_method(comparisons: Sequence[PairedDifference]) -> dict[str, PairedDifference]:
@@ -200,8 +195,8 @@ def _format_forest_note(result: StudyResult) -> str:
     clients = ""
     if result.over_clients:
         clients = (
-            f" Thin: {level} interval over the clients of these divisions of the data, which is "
-            "another question."
+            f" Thin: {level} interval over the clients of these divisions of the data, which "
+            "answers another question."
         )
     return (
         f"Square and thick bar: mean over seeds with its {level} interval, simultaneous over all "

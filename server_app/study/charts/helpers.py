@@ -1,4 +1,4 @@
-"""What the charts of a study share: their colours, sizes and texts."""
+"""Share colors, sizes and texts between the charts of a study."""
 
 from dataclasses import dataclass
 
@@ -27,13 +27,12 @@ class StudyChart:
     Parameters
     ----------
     name : str
-        What identifies it on the page.
+        The chart's id on the page.
     title, note : str
-        What it shows, and what a reader has to know.
+        The heading and the caption.
     figure : Figure
-        The figure.
     small : bool
-        Whether it is one of many that stand side by side.
+        Whether it is one of many side by side.
     """
 
     name: str
@@ -44,7 +43,7 @@ class StudyChart:
 
 
 def get_styles(result: StudyResult) -> dict[str, int]:
-    """Return the style of each method that was compared: black for the baseline, then colours."""
+    """Return the style of each compared method: black for the baseline, colors for others."""
     others = (style for style in range(len(result.methods) + 1) if style != BLACK_STYLE)
     return {
         method.name: BLACK_STYLE if method.name == result.baseline else next(others)
@@ -53,21 +52,21 @@ def get_styles(result: StudyResult) -> dict[str, int]:
 
 
 def get_method_color(result: StudyResult, name: str) -> str:
-    """Return a method's colour, the same on the whole page."""
-    colour, _ = get_plotly_style(get_styles(result)[name])
-    return colour
+    """Return a method's color, the same in all charts of the page."""
+    color, _ = get_plotly_style(get_styles(result)[name])
+    return color
 
 
 def expand_range(low: float, high: float) -> tuple[float, float]:
-    """Return the ends of an axis with a little more than these numbers."""
+    """Return the limits of an axis: these numbers, padded."""
     pad = RANGE_PADDING * (high - low) or 1.0
     return low - pad, high + pad
 
 
-def add_text(figure: go.Figure, x: float, y: float, text: str, **look: object) -> None:
-    """Write a text into a figure, at the right of a place unless the look says otherwise."""
-    usual = {"showarrow": False, "xanchor": "left", "yanchor": "middle", "align": "left"}
-    figure.add_annotation(x=x, y=y, text=text, **(usual | look))
+def add_text(figure: go.Figure, x: float, y: float, text: str, **options: object) -> None:
+    """Write a text into a figure, by default to the right of (x, y)."""
+    defaults = {"showarrow": False, "xanchor": "left", "yanchor": "middle", "align": "left"}
+    figure.add_annotation(x=x, y=y, text=text, **(defaults | options))
 
 
 def get_baseline(result: StudyResult) -> MethodResult:

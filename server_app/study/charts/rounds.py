@@ -1,4 +1,4 @@
-"""Scores by round, and how far ahead of the baseline they are."""
+"""Build the charts of scores, and of leads over the baseline, by round."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ ValuesByRound = Mapping[int, list[float]]
 
 
 def build_round_charts(result: StudyResult) -> Iterator[StudyChart]:
-    """Yield the score by round, and by how much it is better than the baseline's."""
+    """Yield the charts of the score, and of its lead over the baseline's, by round."""
     unit, baseline = get_unit(result), get_baseline(result)
     scores = {
         m.name: _group_by_round(m.runs, lambda run: dict(run.curve))
@@ -33,16 +33,16 @@ def build_round_charts(result: StudyResult) -> Iterator[StudyChart]:
     label = f"{unit.metric} of {describe_score_clients(result)}{f', {in_unit}' if in_unit else ''}"
     drawn = _draw_over_rounds(result, scores, label, _compute_deviation)
     if drawn is not None:
-        note = "On test parts: mean over seeds, ± one standard deviation."
+        note = "On test splits: mean over seeds, ± one standard deviation."
         yield StudyChart("scores", "Score by round", note, drawn)
-    first = {run.seed: dict(run.curve) for run in baseline.runs}
+    baseline_curves = {run.seed: dict(run.curve) for run in baseline.runs}
 
-    def lead(run: SeedRun) -> dict[int, float]:
-        other = first.get(run.seed, {})
+    def compute_lead(run: SeedRun) -> dict[int, float]:
+        other = baseline_curves.get(run.seed, {})
         return {t: unit.sign * (value - other[t]) for t, value in run.curve if t in other}
 
     leads = {
-        method.name: _group_by_round(method.runs, lead)
+        method.name: _group_by_round(method.runs, compute_lead)
         for method in get_compared_methods(result)
         if method is not baseline
     }
@@ -58,7 +58,7 @@ def build_round_charts(result: StudyResult) -> Iterator[StudyChart]:
 def _group_by_round(
     runs: Sequence[SeedRun], get_values: Callable[[SeedRun], Mapping[int, float]]
 ) -> ValuesByRound:
-    """Return the values of all seeds after each round that all of them measured."""
+    """Return the values of all seeds after each round that all of them have."""
     curves = [get_values(run) for run in runs]
     shared = sorted(set.intersection(*(set(one) for one in curves))) if curves else []
     return {t: [one[t] for one in curves] for t in shared}
@@ -78,17 +78,16 @@ def _draw_over_rounds(
     label: str,
     compute_half_width: Callable[[Sequence[float]], float],
 ) -> go.Figure | None:
-    """Return a line for each method with its name at its end; None without anything to draw."""
+    """Draw a line for each method with its name at its end, or return None without data."""
     unit, style = get_unit(result), get_styles(result)
     lines = []
     for name, values in series.items():
         if values:
-            kept = sample_indices(len(values))
-            rounds = np.array(list(values), dtype=np.float64)[kept]
-            mean = unit.factor * np.array([fmean(one) for one in values.values()])[kept]
-            band = (
-                unit.factor * np.array([compute_half_width(one) for one in values.values()])[kept]
-            )
+            indices = sample_indices(len(values))
+            rounds = np.array(list(values), dtype=np.float64)[indices]
+            mean = unit.factor * np.array([fmean(one) for one in values.values()])[indices]
+            half_widths = np.array([compute_half_width(one) for one in values.values()])
+            band = unit.factor * half_widths[indices]
             lines.append(
                 Line(
                     format_method_name(name),

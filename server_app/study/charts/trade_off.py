@@ -1,4 +1,4 @@
-"""All clients against the worst, with the Pareto front."""
+"""Build the chart of all clients against the worst, with the Pareto front."""
 
 import math
 from collections.abc import Sequence
@@ -25,13 +25,13 @@ from server_app.study.tables import ALL, WORST, average_measure
 from server_app.study.text import format_method_name, get_compared_methods, get_unit
 
 CHART_WIDTH, CHART_SPACE = 310, 80
-"""Pixels on a telephone: labels that fit there fit everywhere."""
+"""Pixels on a phone: labels that fit there fit everywhere."""
 
 MAX_NAMES_PER_LABEL = 3
 
 
 def compute_trade_off(result: StudyResult) -> dict[str, tuple[float, float]]:
-    """Return mean over clients and worst 10 % of each method that has both, mean over seeds."""
+    """Return each method's mean over clients and worst 10 %, mean over seeds, if it has both."""
     points = {
         method.name: (average_measure(method.runs, ALL), average_measure(method.runs, WORST))
         for method in get_compared_methods(result)
@@ -40,7 +40,7 @@ def compute_trade_off(result: StudyResult) -> dict[str, tuple[float, float]]:
 
 
 def find_pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Return the points that no other is at least as good as in both, and better in one.
+    """Return the points that no other point dominates.
 
     Parameters
     ----------
@@ -50,24 +50,24 @@ def find_pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
     Returns
     -------
     list of int
-        Their positions, by ascending x.
+        Their indices, by ascending x.
     """
 
-    def beaten(point: tuple[float, float]) -> bool:
+    def is_dominated(point: tuple[float, float]) -> bool:
         x, y = point
         return any(a >= x and b >= y and (a, b) != point for a, b in points)
 
-    kept = [place for place, point in enumerate(points) if not beaten(point)]
-    return sorted(kept, key=points.__getitem__)
+    front = [index for index, point in enumerate(points) if not is_dominated(point)]
+    return sorted(front, key=points.__getitem__)
 
 
 def build_trade_off_chart(result: StudyResult) -> StudyChart:
-    """Return the mean over all clients against the worst 10 %, with the Pareto front."""
+    """Build the chart of the mean over all clients against the worst 10 %."""
     unit, found = get_unit(result), compute_trade_off(result)
     names = list(found)
     x, y = (unit.factor * np.array(axis) for axis in zip(*found.values(), strict=True))
-    towards = unit.sign * np.column_stack([x, y])
-    front = find_pareto_front([(float(a), float(b)) for a, b in towards])
+    oriented = unit.sign * np.column_stack([x, y])
+    front = find_pareto_front([(float(a), float(b)) for a, b in oriented])
     texts = [format_method_name(name) for name in names]
     x_range, y_range = (_pad_axis(axis, unit.sign) for axis in (x, y))
     pixels = [
@@ -76,25 +76,25 @@ def build_trade_off_chart(result: StudyResult) -> StudyChart:
     ]
     labels = _merge_labels(pixels, texts)
     lines = _compute_front_boxes([pixels[i] for i in front])
-    placed = choose_label_sides(
+    sides = choose_label_sides(
         [pixels[i] for i in labels], list(labels.values()), CHART_WIDTH, lines
     )
-    positions = dict(zip(labels, placed, strict=True))
+    positions = dict(zip(labels, sides, strict=True))
     drawn = go.Figure(_draw_front(x[front], y[front], x_range, y_range))
     drawn.add_trace(
         go.Scatter(
             x=x,
             y=y,
             mode="markers+text",
-            text=[escape_html(labels.get(place, "")) for place in range(len(texts))],
-            textposition=[positions.get(place, "middle right") for place in range(len(texts))],
+            text=[escape_html(labels.get(i, "")) for i in range(len(texts))],
+            textposition=[positions.get(i, "middle right") for i in range(len(texts))],
             hovertext=[escape_html(text) for text in texts],
             marker={"color": [get_method_color(result, name) for name in names], "size": 10},
             hovertemplate="%{hovertext}: %{x:.4g}, worst 10 %: %{y:.4g}<extra></extra>",
         )
     )
     in_unit = result.metric_info.title.partition(", ")[2]
-    named = f"{unit.metric}{f', {in_unit}' if in_unit else ''}"
+    metric = f"{unit.metric}{f', {in_unit}' if in_unit else ''}"
     drawn.update_layout(
         LAYOUT,
         height=CHART_HEIGHT,
@@ -102,33 +102,33 @@ def build_trade_off_chart(result: StudyResult) -> StudyChart:
         showlegend=False,
     )
     for update, text, ends in (
-        (drawn.update_xaxes, f"{named}: mean over all clients", x_range),
-        (drawn.update_yaxes, f"{named}: worst 10 % of clients", y_range),
+        (drawn.update_xaxes, f"{metric}: mean over all clients", x_range),
+        (drawn.update_yaxes, f"{metric}: worst 10 % of clients", y_range),
     ):
         update(AXIS, range=ends, title={"text": escape_html(text), "standoff": 6})
     note = (
-        "Means over seeds; further up and to the right is better. No method beats one on the grey "
+        "Means over seeds; further up and to the right is better. No method beats one on the gray "
         "line, the Pareto front, in both."
     )
     return StudyChart("trade-off", "All clients against the worst", note, drawn)
 
 
 def _merge_labels(points: Sequence[tuple[float, float]], names: Sequence[str]) -> dict[int, str]:
-    """Return the labels of points by their positions; points in one place share the first one's."""
-    of: dict[int, list[str]] = {}
-    for place, (point, name) in enumerate(zip(points, names, strict=True)):
-        near = (first for first in of if math.dist(points[first], point) < MARKER_RADIUS)
-        of.setdefault(next(near, place), []).append(name)
+    """Return labels by the index of their point; points close together share one label."""
+    merged: dict[int, list[str]] = {}
+    for i, (point, name) in enumerate(zip(points, names, strict=True)):
+        near = (first for first in merged if math.dist(points[first], point) < MARKER_RADIUS)
+        merged.setdefault(next(near, i), []).append(name)
     return {
         first: ", ".join(same)
         if len(same) <= MAX_NAMES_PER_LABEL
         else f"{same[0]}, {len(same) - 1} others"
-        for first, same in of.items()
+        for first, same in merged.items()
     }
 
 
 def _pad_axis(values: np.ndarray, sign: float) -> list[float]:
-    """Return an axis with room for labels, from worse to better."""
+    """Return the limits of an axis with space for labels, from worse to better."""
     low, high = float(values.min()), float(values.max())
     pad = 0.2 * (high - low) or 1.0
     return [low - pad, high + pad] if sign > 0 else [high + pad, low - pad]
@@ -141,7 +141,7 @@ def _to_pixels(value: float, ends: Sequence[float], length: float) -> float:
 def _draw_front(
     x: np.ndarray, y: np.ndarray, x_range: Sequence[float], y_range: Sequence[float]
 ) -> go.Scatter:
-    """Return the border of what is worse than a point of the front, worst x first."""
+    """Draw the staircase that bounds the dominated region, worst x first."""
     return go.Scatter(
         x=[x_range[0], *x, x[-1]],
         y=[y[0], *y, y_range[0]],
@@ -152,7 +152,7 @@ def _draw_front(
 
 
 def _compute_front_boxes(front: Sequence[tuple[float, float]]) -> list[PixelBox]:
-    """Return where the staircase of these points runs, in pixels."""
+    """Return the boxes of the staircase through these points, in pixels."""
     before, after = [(0.0, 0.0), *front[:-1]], [*front[1:], (0.0, 0.0)]
     across = [(left, y, x, y) for (left, _), (x, y) in zip(before, front, strict=True)]
     down = [(x, low, x, y) for (_, low), (x, y) in zip(after, front, strict=True)]

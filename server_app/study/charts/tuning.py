@@ -1,4 +1,4 @@
-"""The trials of each method, by round."""
+"""Build the charts of each method's trials by round."""
 
 from collections.abc import Iterator, Mapping
 
@@ -24,7 +24,7 @@ PRUNED_COLOR = "#C4C4C4"
 
 
 def build_tuning_charts(result: StudyResult) -> Iterator[StudyChart]:
-    """Yield, for each method, the score on validation parts of all trials, the best one strong."""
+    """Yield a chart per method with all trials' validation scores, the best one emphasized."""
     shown = [m for m in get_compared_methods(result) if any(trial.curve for trial in m.trials)]
     values = [v for m in shown for trial in m.trials for _, v in trial.curve]
     if not values:
@@ -52,17 +52,18 @@ def build_tuning_charts(result: StudyResult) -> Iterator[StudyChart]:
 
 
 def _draw_trials(result: StudyResult, method: MethodResult) -> Iterator[go.Scatter]:
-    """Yield the trials' curves, those that matter more later, so on top."""
+    """Yield the trials' curves, the most important ones last, so on top."""
     best = find_best_trial(method)
 
-    def weight(trial: Trial) -> int:
+    def get_layer(trial: Trial) -> int:
         return 2 if trial is best else int(trial.status == "completed")
 
-    looks = ({"color": PRUNED_COLOR, "width": 1}, {"color": MIDDLE, "width": 1.2})
-    strong = {"color": get_method_color(result, method.name), "width": 3}
-    for trial in sorted(method.trials, key=weight):
+    line_styles = ({"color": PRUNED_COLOR, "width": 1}, {"color": MIDDLE, "width": 1.2})
+    best_style = {"color": get_method_color(result, method.name), "width": 3}
+    for trial in sorted(method.trials, key=get_layer):
         values = ", ".join(map(format_setting, trial.words)) or "as set"
-        yield _draw_trial(trial, (*looks, strong)[weight(trial)], values, get_unit(result).factor)
+        style = (*line_styles, best_style)[get_layer(trial)]
+        yield _draw_trial(trial, style, values, get_unit(result).factor)
 
 
 def _draw_trial(trial: Trial, line: Mapping[str, object], values: str, factor: float) -> go.Scatter:
@@ -78,17 +79,17 @@ def _draw_trial(trial: Trial, line: Mapping[str, object], values: str, factor: f
 
 
 def find_best_trial(method: MethodResult) -> Trial | None:
-    """Return the trial whose values the method was compared with."""
+    """Return the trial with the values that the comparison used."""
     return next((trial for trial in method.trials if trial.words == method.tuned), None)
 
 
 def _format_tuning_note(method: MethodResult) -> str:
     count = len(method.trials)
-    said = [f"{count} trial{'s' if count != 1 else ''}"]
-    said += [
+    parts = [f"{count} trial{'s' if count != 1 else ''}"]
+    parts += [
         f"{number} {status}"
         for status in ("pruned", "failed")
         if (number := sum(trial.status == status for trial in method.trials))
     ]
     best = ", ".join(map(format_setting, method.tuned)) or "the settings as they were"
-    return f"{', '.join(said)}. Best: {best}."
+    return f"{', '.join(parts)}. Best: {best}."
