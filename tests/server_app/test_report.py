@@ -1,4 +1,4 @@
-"""The report: what is read from the records, what is averaged, and what a user sees."""
+"""Tests of the report: reading records, averaging, and the user's view."""
 
 import csv
 import math
@@ -32,7 +32,7 @@ from tests.snapshot import Snapshot
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
-def table_csv(path: Path) -> list[dict[str, str]]:
+def read_csv_rows(path: Path) -> list[dict[str, str]]:
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
@@ -54,14 +54,14 @@ def test_mean_and_sample_deviation_over_seeds(tmp_path: Path) -> None:
             seed=seed,
         )
     (group,) = group_runs(load_all(tmp_path))
-    priority, others, everyone = summarize_groups([group])
+    priority, others, all_clients = summarize_groups([group])
     assert others.clients == "non_priority"
-    assert (priority.clients, everyone.clients) == ("priority", "all")
+    assert (priority.clients, all_clients.clients) == ("priority", "all")
     for name, mean, sd in (("test", 0.6, 0.1), ("worst", 0.3, 0.05)):
         found = priority.compute_statistic(name)
         assert found is not None
         assert (found.mean, found.sd) == pytest.approx((mean, sd))
-    assert everyone.compute_statistic("test") == Statistic(0.25, 0.0)
+    assert all_clients.compute_statistic("test") == Statistic(0.25, 0.0)
     assert priority.compute_statistic("admitted") == Statistic(2.0, 0.0)
     assert priority.compute_statistic("theta") == Statistic(0.75, 0.0)
     assert (sorted(priority.by_seed), priority.rounds) == ([1, 2, 3], (2, 2))
@@ -72,14 +72,14 @@ def test_mean_and_sample_deviation_over_seeds(tmp_path: Path) -> None:
 
 
 def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
-    """The standard deviation of one value is not 0 but unknown."""
+    """The standard deviation of one value is undefined, not 0."""
     make_run(tmp_path / "run", [make_round_line(1)])
     row, *_ = summarize_groups(group_runs(load_all(tmp_path)))
     assert row.compute_statistic("test") == Statistic(0.5, None)
 
 
 def test_strategies_and_settings_are_kept_apart(tmp_path: Path) -> None:
-    """Only seed, engine and device may differ in a group; what tells two apart is its name."""
+    """Only seed, engine and device may differ in a group; a variant's name has the difference."""
     make_run(
         tmp_path / "a", [make_round_line(1)], seed=1, settings="lr: 0.1\nengine: {name: flower}\n"
     )
@@ -102,7 +102,7 @@ def test_strategies_and_settings_are_kept_apart(tmp_path: Path) -> None:
 
 
 def test_each_seed_counts_once_and_completed_runs_come_first(tmp_path: Path) -> None:
-    """Of two runs with one seed the later counts; an unfinished run is shown, not averaged."""
+    """Of two runs with one seed, the later counts; an unfinished run is listed, not averaged."""
     old, new = "2026-01-01T00:00:00+00:00", "2026-01-02T00:00:00+00:00"
     make_run(tmp_path / "a", [make_round_line(1, test=make_accuracy(0.9))], seed=1, started=new)
     make_run(tmp_path / "b", [make_round_line(1, test=make_accuracy(0.1))], seed=1, started=old)
@@ -116,7 +116,7 @@ def test_each_seed_counts_once_and_completed_runs_come_first(tmp_path: Path) -> 
 
 
 def test_without_a_completed_run_the_unfinished_ones_count(tmp_path: Path) -> None:
-    """A report of running or interrupted runs is not empty, and says how far they are."""
+    """A report of running or interrupted runs has numbers and their progress."""
     make_run(tmp_path / "a", [make_round_line(1), make_round_line(2)], seed=1, status="running")
     make_run(tmp_path / "b", [make_round_line(1)], seed=2, status="interrupted")
     make_run(tmp_path / "c", [], seed=3, status="failed")
@@ -126,7 +126,7 @@ def test_without_a_completed_run_the_unfinished_ones_count(tmp_path: Path) -> No
 
 
 def test_null_values_are_left_out(tmp_path: Path) -> None:
-    """Rounds that were not evaluated are no points, and the last that was is the final one."""
+    """Rounds without evaluation are no points; the last evaluated round is the final one."""
     make_run(
         tmp_path / "run",
         [
@@ -149,15 +149,15 @@ def test_null_values_are_left_out(tmp_path: Path) -> None:
 
 
 def test_a_curve_has_only_rounds_that_every_seed_has(tmp_path: Path) -> None:
-    """A mean over fewer seeds is not drawn."""
+    """Means over fewer seeds are left out."""
     make_run(tmp_path / "a", [make_round_line(1), make_round_line(2), make_round_line(3)], seed=1)
     make_run(tmp_path / "b", [make_round_line(1), make_round_line(2, global_loss=None)], seed=2)
     (group,) = group_runs(load_all(tmp_path))
     assert group.compute_curve(lambda record: record.global_loss).rounds == (1,)
 
 
-def test_pairs_are_those_of_common_seeds(tmp_path: Path) -> None:
-    """Seeds that only one of the groups has are left out."""
+def test_only_common_seeds_are_paired(tmp_path: Path) -> None:
+    """Seeds of only one group are left out."""
     for strategy, values in (("fedau", {1: 0.5, 2: 0.7, 3: 0.9}), ("mifa", {2: 0.4, 3: 1.0, 4: 0})):
         for seed, value in values.items():
             rounds = [make_round_line(1, global_loss=value)]
@@ -171,7 +171,7 @@ def test_pairs_are_those_of_common_seeds(tmp_path: Path) -> None:
 
 
 def test_values_of_settings_are_in_their_order(tmp_path: Path) -> None:
-    """2 comes before 10 and inf last, as in the papers' figures; whole numbers have no point."""
+    """2 is before 10 and inf last, as in the papers' figures; integers have no decimal point."""
     for name, cutoff in (("a", "10.0"), ("b", "inf"), ("c", "2.0")):
         settings = f"strategy:\n  cutoff: {cutoff.replace('inf', '.inf')}\n"
         make_run(tmp_path / name, [make_round_line(1)], settings=settings, strategy="fedau")
@@ -183,12 +183,12 @@ def test_values_of_settings_are_in_their_order(tmp_path: Path) -> None:
 
 
 def test_settings_that_change_no_result_make_no_group(tmp_path: Path) -> None:
-    """Kept memory does not; threads round products."""
-    for seed, words in enumerate(
+    """Retained memory does not; the number of threads rounds products differently."""
+    for seed, setting in enumerate(
         ("retain_memory: true", "retain_memory: false", "threads_per_op: 2")
     ):
-        threads = "" if "threads_per_op" in words else "  threads_per_op: 1\n"
-        settings = f"client:\n  lr: 0.1\n  {words}\n{threads}"
+        threads = "" if "threads_per_op" in setting else "  threads_per_op: 1\n"
+        settings = f"client:\n  lr: 0.1\n  {setting}\n{threads}"
         make_run(tmp_path / str(seed), [make_round_line(1)], settings=settings, seed=seed)
     groups = {group.method_name: len(group.runs) for group in group_runs(load_all(tmp_path))}
     assert groups == {
@@ -198,13 +198,13 @@ def test_settings_that_change_no_result_make_no_group(tmp_path: Path) -> None:
 
 
 def test_what_an_option_implies_is_not_in_a_name(tmp_path: Path) -> None:
-    """A period comes with cyclic availability: it tells two runs apart only if both have one."""
-    for name, words in (
+    """Cyclic availability implies a period: it distinguishes runs only if both have one."""
+    for name, process in (
         ("a", "name: bernoulli\n  p: 0.1"),
         ("b", "name: cyclic\n  p: 0.1\n  period: 100"),
         ("c", "name: cyclic\n  p: 0.1\n  period: 50"),
     ):
-        make_run(tmp_path / name, [make_round_line(1)], settings=f"availability:\n  {words}\n")
+        make_run(tmp_path / name, [make_round_line(1)], settings=f"availability:\n  {process}\n")
     methods = {group.method_name for group in group_runs(load_all(tmp_path))}
     assert methods == {
         "fedalign (bernoulli)",
@@ -213,29 +213,29 @@ def test_what_an_option_implies_is_not_in_a_name(tmp_path: Path) -> None:
     }
 
 
-# --- what the user sees ------------------------------------------------------------------------
+# --- the user's view ---------------------------------------------------------------------------
 
 
-def test_what_the_page_says(tmp_path: Path, snapshot: Snapshot) -> None:
-    """Two methods with two seeds, and runs of every kind that are not completed."""
+def test_the_page_of_two_methods(tmp_path: Path, snapshot: Snapshot) -> None:
+    """Two methods with two seeds, and incomplete runs of every status."""
     statuses = ["completed", "completed", "interrupted", "running", "failed"]
     for name, ahead in (("fedavg", 0.0), ("fedalign", 0.1)):
         settings = f"rounds: 2\ndata:\n  name: synth\nstrategy:\n  name: {name}\n"
         for seed, status in enumerate(statuses if name == "fedalign" else statuses[:2], start=1):
-            told = {"strategy": name, "rounds": 2, "status": status}
+            manifest = {"strategy": name, "rounds": 2, "status": status}
             if status == "failed":
-                told["error"] = "ValueError: <no>"
+                manifest["error"] = "ValueError: <no>"
             rounds = [make_round_line(n, test=make_accuracy(ahead + 0.1 * seed)) for n in (1, 2)]
             run = tmp_path / name / str(seed)
-            make_run(run, rounds[: 1 + (seed < 3)], seed=seed, settings=settings, **told)
+            make_run(run, rounds[: 1 + (seed < 3)], seed=seed, settings=settings, **manifest)
     experiments = build_experiments(group_runs(load_all(tmp_path)))
-    text = read_page_text(render_report_page(experiments, {}, ("what could not be read",)))
+    text = read_page_text(render_report_page(experiments, {}, ("an unreadable record",)))
     snapshot("report/page.txt", text.replace(str(tmp_path), "runs"))
 
 
 @pytest.mark.slow
 def test_writes_page_tables_and_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The command prints the table and absolute paths, and the files hold what they should."""
+    """The command prints the table and absolute paths, and the files have the numbers."""
     for seed, value in ((1, 0.5), (2, 0.7)):
         make_run(
             tmp_path / "runs" / str(seed),
@@ -255,7 +255,7 @@ def test_writes_page_tables_and_figures(tmp_path: Path, capsys: pytest.CaptureFi
         png = figures / f"fedalign-synth-low_{chart}.png"
         assert png.read_bytes().startswith(PNG_SIGNATURE)
         assert "</svg>" in png.with_suffix(".svg").read_text()
-    row, *others = table_csv(output / "table.csv")
+    row, *others = read_csv_rows(output / "table.csv")
     assert [row["clients"], *(o["clients"] for o in others)] == ["priority", "non_priority", "all"]
     assert (row["strategy"], row["runs"], row["completed"], row["failed"]) == (
         "fedalign",
@@ -269,7 +269,7 @@ def test_writes_page_tables_and_figures(tmp_path: Path, capsys: pytest.CaptureFi
 
 @pytest.mark.slow
 def test_the_same_runs_give_the_same_files(tmp_path: Path) -> None:
-    """A report made again differs in no byte, so that it can be kept under version control."""
+    """A repeated report is identical, so that it can be under version control."""
     run = make_run(tmp_path / "run", [make_round_line(1), make_round_line(2)])
     for name in ("one", "two"):
         main([str(run), "--output", str(tmp_path / name)])
@@ -284,7 +284,7 @@ def test_a_run_without_rounds_is_reported(tmp_path: Path) -> None:
     """A run that failed in its first round is a row with its status and no numbers."""
     make_run(tmp_path / "run", [], status="failed", error="ValueError: <no>", rounds=7)
     assert main([str(tmp_path / "run"), "--output", str(tmp_path)]) == 0
-    (row,) = table_csv(tmp_path / "table.csv")
+    (row,) = read_csv_rows(tmp_path / "table.csv")
     assert (row["failed"], row["seeds"], row["rounds_max"]) == ("1", "0", "0")
     assert row["test_mean"] == ""
     text = read_page_text((tmp_path / "report.html").read_text())
@@ -295,7 +295,7 @@ def test_a_run_without_rounds_is_reported(tmp_path: Path) -> None:
 def test_damaged_runs_are_excluded_and_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line for each, on the page too; a folder of another program is no reason to stop."""
+    """Each has one line, also on the page; another program's folder does not stop the report."""
     make_run(tmp_path / "runs" / "good", [make_round_line(1)])
     torn = make_run(tmp_path / "runs" / "torn", [make_round_line(1)])
     (torn / "clients").mkdir()
@@ -312,14 +312,14 @@ def test_damaged_runs_are_excluded_and_reported(
     assert lines[1].startswith(f"fedquorum report: left out: {part}: ")
     text = read_page_text((tmp_path / "report" / "report.html").read_text())
     assert f"{foreign}/manifest.json: format is missing" in text
-    (row,) = {row["runs"] for row in table_csv(tmp_path / "report" / "table.csv")}
+    (row,) = {row["runs"] for row in read_csv_rows(tmp_path / "report" / "table.csv")}
     assert row == "1"
 
 
 def test_damaged_runs_alone_are_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without a run that can be read the status is 1, after a line for each."""
+    """Without a readable run the status is 1, after a line for each."""
     run = make_run(tmp_path / "run", [make_round_line(1)])
     (run / "config.yaml").unlink()
     assert main([str(run), "--output", str(tmp_path / "report")]) == 1
@@ -330,7 +330,7 @@ def test_damaged_runs_alone_are_an_error(
 
 
 def test_an_incomplete_part_of_a_table_is_ignored(tmp_path: Path) -> None:
-    """What a killed process was writing ends in .part: the rows before it are read."""
+    """A killed process leaves an unfinished file .part: the rows before it are read."""
     run = make_run(tmp_path / "run", [make_round_line(1)], status="running")
     rows = [{"round": 1, "client": 0, "priority": True, "loss": 0.5}]
     write_table(run, "evaluations", rows)
@@ -340,7 +340,7 @@ def test_an_incomplete_part_of_a_table_is_ignored(tmp_path: Path) -> None:
 
 
 def test_settings_with_brackets_are_not_markup(tmp_path: Path) -> None:
-    """A list in a setting is printed as it is, not read as a style."""
+    """A list in a setting is printed literally, not read as a style."""
     for name in ("red", "blue"):
         make_run(tmp_path / name, [make_round_line(1)], settings=f"drop: '[{name}]'\n")
     table = build_overview_table(summarize_groups(group_runs(load_all(tmp_path))))
@@ -353,7 +353,7 @@ def test_settings_with_brackets_are_not_markup(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["empty", "missing"])
 def test_no_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
-    """Without a run the status is 1, and one line says what was expected and given."""
+    """Without a run the status is 1, and one line has the expected and the given folder."""
     (tmp_path / "empty").mkdir()
     assert main([str(tmp_path / name), "--output", str(tmp_path / "report")]) == 1
     printed = capsys.readouterr()
@@ -367,7 +367,7 @@ def test_no_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) 
 def test_an_output_that_is_a_file_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where nothing can be written, one line names the option and the path."""
+    """If nothing can be written, one line names the option and the path."""
     run = make_run(tmp_path / "run", [make_round_line(1)])
     (tmp_path / "file").write_text("")
     assert main([str(run), "--output", str(tmp_path / "file")]) == 1
@@ -377,15 +377,15 @@ def test_an_output_that_is_a_file_is_refused(
 
 
 def test_figures_for_a_paper(tmp_path: Path) -> None:
-    """As wide as asked for, in TrueType, the same bytes again; no PDF is written otherwise."""
+    """They have the requested width and TrueType fonts, and are reproducible."""
     test = {"all": {"accuracy": 0.5}}
     make_run(tmp_path / "run", [make_round_line(n, test=test) for n in (1, 2)])
-    for folder, words in (
+    for folder, options in (
         ("a", ["--paper-width", "3.3"]),
         ("b", ["--paper-width=3.3"]),
         ("screen", []),
     ):
-        assert main([str(tmp_path / "run"), "--output", str(tmp_path / folder), *words]) == 0
+        assert main([str(tmp_path / "run"), "--output", str(tmp_path / folder), *options]) == 0
     drawn, *_ = (tmp_path / "a" / "figures").glob("*_training_1_*.pdf")
     content = drawn.read_bytes()
     (box,) = re.findall(rb"/MediaBox \[ 0 0 ([\d.]+) [\d.]+ \]", content)
@@ -396,15 +396,17 @@ def test_figures_for_a_paper(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("width", ["0", "abc", "nan", "21"])
-def test_a_width_that_no_paper_has(width: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line, with what is allowed."""
+def test_an_impossible_paper_width_is_refused(
+    width: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line names the allowed range."""
     with pytest.raises(SystemExit):
         main(["runs", "--paper-width", width])
     assert f"must be a width from 2 to 20 inches, got {width}" in capsys.readouterr().err
 
 
-def test_a_number_that_the_last_model_lacks_is_not_that_of_an_earlier_one(tmp_path: Path) -> None:
-    """A client whose model diverged leaves no Gini coefficient, whatever it was before."""
+def test_a_metric_missing_from_the_last_evaluation_is_nan(tmp_path: Path) -> None:
+    """A diverged model leaves no Gini coefficient; an earlier one does not replace it."""
     group = {"accuracy": 0.5, "loss": 1.0, "gini": 0.2, "average": 1.0}
     last = {**group, "loss": "inf", "average": "inf", "gini": None}
     make_run(

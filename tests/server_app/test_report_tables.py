@@ -1,4 +1,4 @@
-"""Tables of a report: fairness over clients, paired differences, and their formats."""
+"""Tests of a report's tables: fairness over clients, paired differences, and formats."""
 
 import csv
 import json
@@ -36,16 +36,16 @@ from tests.fedquorum.records.made import load_all, make_round_line, make_run, wr
 
 
 def test_values_of_a_setting_ascend() -> None:
-    """Numbers by size, then words; NaN has no size, and is a word."""
+    """Numbers by size, then words; NaN sorts as a word."""
     values = ["word", "nan", "inf", "10", "2", "-inf", "1e-3"]
     for start in range(len(values)):
-        turned = values[start:] + values[:start]
-        found = sorted(turned, key=get_value_sort_key)
+        rotated = values[start:] + values[:start]
+        found = sorted(rotated, key=get_value_sort_key)
         assert found == ["-inf", "1e-3", "2", "10", "inf", "nan", "word"]
 
 
-def spread(average: float, **others: float) -> dict[str, Any]:
-    """Return the field ``test`` of a population in which all have priority."""
+def make_test_groups(average: float, **others: float) -> dict[str, Any]:
+    """Make the field ``test`` for clients that all have priority."""
     values = {
         "loss": 1.0,
         "accuracy": average,
@@ -62,13 +62,13 @@ def spread(average: float, **others: float) -> dict[str, Any]:
     return {"priority": values, "non_priority": None, "all": values}
 
 
-def methods(tmp_path: Path, **of_strategy: tuple[float, ...]) -> list[Row]:
-    """Make a run for every strategy and seed, with an average, and summarize them."""
+def summarize_methods(tmp_path: Path, **of_strategy: tuple[float, ...]) -> list[Row]:
+    """Make a run with an average for every strategy and seed, and summarize them."""
     for strategy, averages in of_strategy.items():
         for seed, average in enumerate(averages, start=1):
             make_run(
                 tmp_path / strategy / str(seed),
-                [make_round_line(1, test=spread(average))],
+                [make_round_line(1, test=make_test_groups(average))],
                 seed=seed,
                 strategy=strategy,
                 settings=f"strategy:\n  name: {strategy}\n",
@@ -76,16 +76,16 @@ def methods(tmp_path: Path, **of_strategy: tuple[float, ...]) -> list[Row]:
     return list(summarize_groups(group_runs(load_all(tmp_path))))
 
 
-def cells(row: tuple[str, ...], headings: tuple[str, ...]) -> dict[str, str]:
+def read_cells(row: tuple[str, ...], headings: tuple[str, ...]) -> dict[str, str]:
     return dict(zip(headings, row, strict=True))
 
 
 def test_every_strategy_has_all_fairness_columns(tmp_path: Path) -> None:
-    """Average, worst and best, tenths, Gini, sd, Jain, left out: in percent but for Jain."""
-    rows = methods(tmp_path, fedau=(0.5, 0.7), mifa=(0.4, 0.4))
+    """Average, worst, best, tenths, Gini, sd, Jain, left out: in percent except Jain."""
+    rows = summarize_methods(tmp_path, fedau=(0.5, 0.7), mifa=(0.4, 0.4))
     table = build_fairness_table(rows, "fedau/fmnist")
     assert table.title.startswith("fedau/fmnist: accuracy, %")
-    first, second = (cells(row, table.headings) for row in table.rows)
+    first, second = (read_cells(row, table.headings) for row in table.rows)
     assert first == {
         "method": "FedAU",
         "clients": "all",
@@ -106,8 +106,8 @@ def test_every_strategy_has_all_fairness_columns(tmp_path: Path) -> None:
 
 
 def test_the_first_table_compares_methods_on_the_same_clients(tmp_path: Path) -> None:
-    """Rows of one group of clients stand together; a run that was broken off is marked."""
-    test = dict.fromkeys(("priority", "non_priority", "all"), spread(0.5)["all"])
+    """Rows of one group of clients are adjacent; an interrupted run is marked."""
+    test = dict.fromkeys(("priority", "non_priority", "all"), make_test_groups(0.5)["all"])
     make_run(tmp_path / "a", [make_round_line(1, test=test)], strategy="fedalign")
     make_run(
         tmp_path / "b", [make_round_line(1, test=test)], strategy="fedavg", status="interrupted"
@@ -119,25 +119,31 @@ def test_the_first_table_compares_methods_on_the_same_clients(tmp_path: Path) ->
         for clients in ("priority", "non-priority", "all")
         for name in ("FedALIGN", "FedAvg [interrupted]")
     ]
-    assert cells(table.rows[0], table.headings)["worst 10 %"] == "20.00"
+    assert read_cells(table.rows[0], table.headings)["worst 10 %"] == "20.00"
 
 
 def test_the_metric_is_named_and_losses_are_in_nats(tmp_path: Path) -> None:
-    """The table says which metric is spread; of a loss nothing is a percentage but the Gini."""
+    """The title names the metric; with a loss, only the Gini coefficient is in percent."""
     settings = "evaluation:\n  metric: loss\n"
-    make_run(tmp_path / "run", [make_round_line(1, test=spread(0.5, loss=1.25))], settings=settings)
+    make_run(
+        tmp_path / "run",
+        [make_round_line(1, test=make_test_groups(0.5, loss=1.25))],
+        settings=settings,
+    )
     table = build_fairness_table(summarize_groups(group_runs(load_all(tmp_path))), "x")
     assert table.title.startswith("x: loss, nats")
-    (row,) = (cells(row, table.headings) for row in table.rows)
+    (row,) = (read_cells(row, table.headings) for row in table.rows)
     assert row["test loss, nats, by data"] == "1.250"
     assert (row["average, unweighted"], row["Gini, %"]) == ("0.500", "25.00")
 
 
 def test_the_weighted_metric_is_the_one_configured(tmp_path: Path) -> None:
-    """With AUROC the mean by data is of AUROC, and not of the accuracy beside it."""
+    """With AUROC the mean by data is that of AUROC, not of the accuracy beside it."""
     settings = "evaluation:\n  metric: auroc\n"
     make_run(
-        tmp_path / "run", [make_round_line(1, test=spread(0.5, auroc=0.75))], settings=settings
+        tmp_path / "run",
+        [make_round_line(1, test=make_test_groups(0.5, auroc=0.75))],
+        settings=settings,
     )
     (row,) = summarize_groups(group_runs(load_all(tmp_path)))
     found = row.compute_statistic("test")
@@ -153,25 +159,25 @@ def test_the_weighted_metric_is_the_one_configured(tmp_path: Path) -> None:
         ({"regret_bound_proven": 1}, "3.000"),
     ],
 )
-def test_the_regret_stands_where_there_is_one(
+def test_the_regret_is_a_column_if_recorded(
     tmp_path: Path, proven: dict[str, int], words: str
 ) -> None:
-    """AAggFF's regret and its bound are columns; the bound says where it is not proven."""
+    """AAggFF's regret and its bound are columns; an unproven bound is marked."""
     mixing = {"regret": 0.5, "regret_bound": 3.0, **proven}
-    make_run(tmp_path / "a", [make_round_line(1, test=spread(0.5))], strategy="aaggff_s")
+    make_run(tmp_path / "a", [make_round_line(1, test=make_test_groups(0.5))], strategy="aaggff_s")
     manifest = tmp_path / "a" / "manifest.json"
     manifest.write_text(
         json.dumps(json.loads(manifest.read_text()) | {"summary": {"mixing": mixing}})
     )
-    make_run(tmp_path / "b", [make_round_line(1, test=spread(0.5))], strategy="term")
+    make_run(tmp_path / "b", [make_round_line(1, test=make_test_groups(0.5))], strategy="term")
     table = build_fairness_table(summarize_groups(group_runs(load_all(tmp_path))), "x")
-    ours, other = (cells(row, table.headings) for row in table.rows)
+    ours, other = (read_cells(row, table.headings) for row in table.rows)
     assert (ours["regret"], ours["regret bound"]) == ("0.500", words)
     assert (other["regret"], other["regret bound"]) == ("-", "-")
 
 
-def test_the_largest_training_loss_is_of_the_last_model_that_all_measured(tmp_path: Path) -> None:
-    """Earlier losses, those of a part of the clients, other clients' and nulls do not count."""
+def test_the_largest_training_loss_is_of_the_last_round_that_all_evaluated(tmp_path: Path) -> None:
+    """Earlier losses, rounds with missing clients, other clients and nulls do not count."""
     run = make_run(tmp_path / "run", [make_round_line(1), make_round_line(2)])
     rows = [
         {"round": number, "client": client, "priority": priority, "loss": loss}
@@ -190,8 +196,8 @@ def test_the_largest_training_loss_is_of_the_last_model_that_all_measured(tmp_pa
     assert math.isnan(find_max_training_loss(load_run(run)))
 
 
-def test_without_measurements_there_is_no_largest_loss(tmp_path: Path) -> None:
-    """A run without the table, with an empty one, or without training losses has none."""
+def test_without_evaluations_there_is_no_largest_loss(tmp_path: Path) -> None:
+    """Without the table, with an empty one, or without training losses it is NaN."""
     run = make_run(tmp_path / "run", [make_round_line(1)])
     assert math.isnan(find_max_training_loss(load_run(run)))
     write_table(run, "evaluations", [])
@@ -205,7 +211,7 @@ def test_without_measurements_there_is_no_largest_loss(tmp_path: Path) -> None:
 
 def test_differences_are_paired_by_seed(tmp_path: Path) -> None:
     """0.1, 0.2 and -0.1 over the common seeds: mean 0.0667, sd 0.1528, above 0 in 2 of 3."""
-    rows = methods(tmp_path, fedau=(0.5, 0.7, 0.4, 0.9), mifa=(0.4, 0.5, 0.5))
+    rows = summarize_methods(tmp_path, fedau=(0.5, 0.7, 0.4, 0.9), mifa=(0.4, 0.5, 0.5))
     (pair,) = compute_method_differences(rows)
     assert (pair.one.group.strategy, pair.other.group.strategy) == ("fedau", "mifa")
     assert sorted(pair.by_seed) == [1, 2, 3]
@@ -218,15 +224,15 @@ def test_differences_are_paired_by_seed(tmp_path: Path) -> None:
     assert pair.count_above("average") == (2, 3)
     assert pair.count_above("largest_training_loss") == (0, 0)
     table = build_differences_table([pair], "x")
-    row = cells(table.rows[0], table.headings)
+    row = read_cells(table.rows[0], table.headings)
     assert row["difference"] == "FedAU minus MIFA"
     assert row["average, unweighted"] == "6.67 ± 15.28 (2/3)"
     assert row["largest training loss, nats"] == "-"
 
 
-def test_our_methods_are_compared_with_each_of_the_others(tmp_path: Path) -> None:
-    """AAggFF-S against all baselines, and no baseline against another."""
-    rows = methods(tmp_path, afl=(0.5,), aaggff_s=(0.5,), fedavg=(0.5,), term=(0.5,))
+def test_methods_are_compared_with_each_baseline(tmp_path: Path) -> None:
+    """AAggFF-S with all baselines, and no baseline with another."""
+    rows = summarize_methods(tmp_path, afl=(0.5,), aaggff_s=(0.5,), fedavg=(0.5,), term=(0.5,))
     pairs = [
         (p.one.group.strategy, p.other.group.strategy) for p in compute_method_differences(rows)
     ]
@@ -234,7 +240,7 @@ def test_our_methods_are_compared_with_each_of_the_others(tmp_path: Path) -> Non
 
 
 def test_variants_of_one_method_are_compared_with_the_first(tmp_path: Path) -> None:
-    """A sweep over epsilon is told as differences to its smallest value."""
+    """A sweep over epsilon has differences from its smallest value."""
     for epsilon in ("0.1", "0.2", ".inf"):
         settings = f"strategy:\n  name: fedalign\n  epsilon: {epsilon}\n"
         make_run(tmp_path / epsilon, [make_round_line(1)], settings=settings)
@@ -246,7 +252,7 @@ def test_variants_of_one_method_are_compared_with_the_first(tmp_path: Path) -> N
 
 
 def test_runs_on_different_data_are_not_compared(tmp_path: Path) -> None:
-    """A difference of methods is one on the same clients, availability and rounds."""
+    """Differences need the same clients, availability and rounds."""
     for strategy in ("fedau", "mifa"):
         for process in ("bernoulli", "cyclic"):
             settings = f"strategy:\n  name: {strategy}\navailability:\n  name: {process}\n"
@@ -268,7 +274,7 @@ def test_runs_on_different_data_are_not_compared(tmp_path: Path) -> None:
 
 
 def test_without_a_common_seed_there_is_no_difference(tmp_path: Path) -> None:
-    """Different seeds are different data."""
+    """Different seeds mean different data."""
     make_run(tmp_path / "a", [make_round_line(1)], seed=1, strategy="fedau")
     make_run(tmp_path / "b", [make_round_line(1)], seed=2, strategy="mifa")
     assert compute_method_differences(summarize_groups(group_runs(load_all(tmp_path)))) == ()
@@ -278,8 +284,8 @@ def test_without_a_common_seed_there_is_no_difference(tmp_path: Path) -> None:
 
 
 def test_csv_has_every_measure_in_full(tmp_path: Path) -> None:
-    """Fractions, not percent, to the last digit; sd empty for one seed."""
-    rows = methods(tmp_path, fedau=(1 / 3,), mifa=(0.1, 0.2))
+    """Fractions instead of percent, with all digits; sd is empty for one seed."""
+    rows = summarize_methods(tmp_path, fedau=(1 / 3,), mifa=(0.1, 0.2))
     write_summary_csv(rows, tmp_path / "table.csv")
     write_differences_csv(compute_method_differences(rows), tmp_path / "differences.csv")
     with (tmp_path / "table.csv").open(newline="") as file:
@@ -297,8 +303,8 @@ def test_csv_has_every_measure_in_full(tmp_path: Path) -> None:
 
 
 def test_markdown_is_a_table_per_title(tmp_path: Path) -> None:
-    """Headings, a rule and a line a row; what would end a cell is escaped."""
-    table = build_summary_table(methods(tmp_path, fedau=(0.5,)), "a|b")
+    """It has headings, a rule and a line per row; characters that end a cell are escaped."""
+    table = build_summary_table(summarize_methods(tmp_path, fedau=(0.5,)), "a|b")
     title, empty, headings, rule, row = format_markdown([table]).splitlines()
     assert (title, empty) == (f"### {table.title}", "")
     assert headings.startswith("| method | clients | seeds | mean by data |")
@@ -306,9 +312,9 @@ def test_markdown_is_a_table_per_title(tmp_path: Path) -> None:
     assert row.startswith("| FedAU | all | 1 | 50.00 |")
 
 
-def test_latex_escapes_what_latex_reads(tmp_path: Path) -> None:
-    """Percent signs, underscores and the sign for plus or minus; as many columns as headings."""
-    table = build_summary_table(methods(tmp_path, aaggff_s=(0.5, 0.7)), "aaggff/berka_1")
+def test_latex_escapes_special_characters(tmp_path: Path) -> None:
+    """Percent signs, underscores and plus-minus signs; columns match the headings."""
+    table = build_summary_table(summarize_methods(tmp_path, aaggff_s=(0.5, 0.7)), "aaggff/berka_1")
     text = format_latex([table])
     assert r"AAggFF-S & all & 2 & 60.00 $\pm$ 14.14 &" in text
     assert r"\caption{aaggff/berka\_1: test accuracy, \%" in text
@@ -318,7 +324,7 @@ def test_latex_escapes_what_latex_reads(tmp_path: Path) -> None:
 
 
 def test_latex_has_no_markup_of_a_record() -> None:
-    """Every character that LaTeX obeys is written; headings may be the same."""
+    """Every special character of LaTeX is escaped; headings may repeat."""
     text = r"\input{a}~^&%$#_<>"
     written = format_latex([TextTable(text, (text, "b", "b"), ((text, "", "1"),))])
     escaped = (
@@ -332,7 +338,7 @@ def test_latex_has_no_markup_of_a_record() -> None:
 
 
 def test_settings_that_differ_and_no_others(tmp_path: Path) -> None:
-    """Same settings are left out, and those that only one strategy has."""
+    """Equal settings are left out, and those that only one strategy has."""
     for strategy, setting, lr in (("fedau", "cutoff: 50", 0.1), ("mifa", "memory_dir: null", 0.05)):
         client = f"client:\n  lr: {lr}\n  batch_size: 16\n"
         settings = f"rounds: 1\n{client}strategy:\n  name: {strategy}\n  {setting}\n"
@@ -345,22 +351,22 @@ def test_settings_that_differ_and_no_others(tmp_path: Path) -> None:
 
 
 def test_costs_are_listed_once_per_method(tmp_path: Path) -> None:
-    """Bytes both ways in MB a round, not for each group of clients again."""
+    """Bytes both ways in MB per round, not repeated for each group of clients."""
     make_run(
         tmp_path / "run", [make_round_line(1, bytes_down=1_500_000, bytes_up=500_000, theta=None)]
     )
     table = build_costs_table(summarize_groups(group_runs(load_all(tmp_path))), "x")
-    (row,) = (cells(row, table.headings) for row in table.rows)
+    (row,) = (read_cells(row, table.headings) for row in table.rows)
     assert row["MB a round, both ways"] == "2.000"
     assert "theta_T" not in row
 
 
-# --- texts of somebody else -------------------------------------------------------------------
+# --- untrusted texts --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("first", ["=", "+", "-", "@"])
 def test_no_cell_of_a_csv_file_is_a_formula(tmp_path: Path, first: str) -> None:
-    """Spreadsheets run what begins so, which names in records can; numbers stay numbers."""
+    """Spreadsheets execute such cells, and names in records may be ones; numbers stay numbers."""
     make_run(
         tmp_path / "run",
         [make_round_line(1, global_loss=-2.0)],
@@ -374,7 +380,7 @@ def test_no_cell_of_a_csv_file_is_a_formula(tmp_path: Path, first: str) -> None:
 
 
 def test_markdown_has_no_markup_of_a_record(tmp_path: Path) -> None:
-    """HTML, links, images and code of a name are shown as they are written, on one line."""
+    """HTML, links, images and code in a name are shown literally, on one line."""
     text = "<img src=x onerror=alert(1)>[a](javascript:b)`c`|d\\e"
     table = TextTable(text, (text,), ((text + "\n# f",),))
     written = format_markdown([table])
@@ -385,8 +391,8 @@ def test_markdown_has_no_markup_of_a_record(tmp_path: Path) -> None:
     assert "\\<img src=x onerror=alert(1)\\>" in written
 
 
-def test_a_chart_has_room_for_every_name() -> None:
-    """A long one is cut, and differs from another long one."""
+def test_long_names_are_shortened_in_charts() -> None:
+    """Shortened names stay distinct."""
     names = [abbreviate_name("x" * length) for length in (120, 121, 5000)]
     assert names[0] == "x" * 120
     assert len(set(names)) == 3
@@ -395,7 +401,7 @@ def test_a_chart_has_room_for_every_name() -> None:
 
 
 def test_a_password_of_an_older_run_is_masked(tmp_path: Path) -> None:
-    """Versions before allowed one in tracker.uri; no report repeats it."""
+    """Earlier versions allowed one in tracker.uri; no report repeats it."""
     uri = "https://user:hunter2@example.org/a"
     make_run(
         tmp_path / "run",

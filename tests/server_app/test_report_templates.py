@@ -1,16 +1,16 @@
-"""The templates of pages, which a bundle has as a module."""
+"""Tests of the page templates, which a bundle contains as a module."""
 
 from server_app.report.generate_templates import GENERATED, TEMPLATES, generate_module
 from server_app.report.page import get_templates
 
 
 def test_the_module_is_up_to_date() -> None:
-    """It is what ``python -m server_app.report.generate_templates`` writes."""
+    """``python -m server_app.report.generate_templates`` would write the same."""
     assert GENERATED.read_text(encoding="utf-8") == generate_module()
 
 
-def test_every_template_is_as_its_file() -> None:
-    """Backslashes and quotes among it."""
+def test_every_template_equals_its_file() -> None:
+    """Including backslashes and quotes."""
     loader = get_templates().loader
     assert loader is not None
     for path in TEMPLATES.iterdir():

@@ -1,4 +1,4 @@
-"""What weakens an answer: each caveat where there is a reason, and only there."""
+"""Tests of caveats: each appears with a reason for it, and only then."""
 
 import math
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ RANGES = {"client.lr": (0.001, 1.0, True), "strategy.epsilon": (0.0, 0.5, False)
 
 @dataclass(frozen=True)
 class Labels:
-    """Data of which only the labels matter: those of each client's training and test part."""
+    """Data with only labels: those of each client's training and test split."""
 
     train: Sequence[Sequence[int]]
     test: Sequence[Sequence[int]]
@@ -42,22 +42,22 @@ class Labels:
 
     @property
     def num_clients(self) -> int:
-        """As many as have a part."""
+        """The number of clients with a split."""
         return len(self.train)
 
     def get_targets(self, client: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return both parts."""
+        """Return training and test labels."""
         return np.array(self.train[client], int), np.array(self.test[client], int)
 
 
-def of_data(labels: Labels, metric: str = "accuracy") -> tuple[str, ...]:
-    """Return the caveats of these labels."""
+def find_label_caveats(labels: Labels, metric: str = "accuracy") -> tuple[str, ...]:
+    """Find the caveats of these labels."""
     return find_data_caveats(cast("FederatedData", labels), metric)
 
 
-def replace_client(place: int, one: LastEvaluation) -> list[LastEvaluation]:
-    """Return many clients, of which one is another."""
-    return [one if client.client == place else client for client in MANY]
+def replace_client(index: int, one: LastEvaluation) -> list[LastEvaluation]:
+    """Return many clients with one of them replaced."""
+    return [one if client.client == index else client for client in MANY]
 
 
 ENOUGH_ROWS = [0, 1] * 30
@@ -69,31 +69,31 @@ TWO_POSITIVE = Labels([ENOUGH_ROWS] * 2, [ENOUGH_ROWS, [1, 1, *[0] * 40]])
 
 
 def test_clients_with_one_class() -> None:
-    """In either part, with their ids; a client without rows has no class."""
+    """In either split, with client ids; a client without rows has no class."""
     mixed = [0, 1] * 10
-    assert of_data(Labels([mixed] * 3, [mixed] * 3)) == ()
-    train, test = of_data(ONE_CLASS)
+    assert find_label_caveats(Labels([mixed] * 3, [mixed] * 3)) == ()
+    train, test = find_label_caveats(ONE_CLASS)
     assert "1 of 3 clients (1) has training" in train
     assert "1 of 3 clients (1) has test" in test
 
 
 def test_numbers_have_no_classes() -> None:
-    """Nor has the next token of each position one."""
-    assert of_data(Labels([[1, 1]], [[1, 1]], target="number")) == ()
+    """Neither do regression targets nor next tokens."""
+    assert find_label_caveats(Labels([[1, 1]], [[1, 1]], target="number")) == ()
 
 
 def test_an_auroc_that_one_row_moves() -> None:
-    """Of AUROC only: two positive rows are steps of a half."""
+    """Only for AUROC: with two positive rows, a step is a half."""
     many = ENOUGH_ROWS
-    assert of_data(Labels([many] * 2, [many] * 2), "auroc") == ()
-    assert of_data(TWO_POSITIVE) == ()
-    (said,) = of_data(TWO_POSITIVE, "auroc")
-    assert "AUROC of 1 of 2 clients (1)" in said
-    assert "client 1 by up to 50." in said
+    assert find_label_caveats(Labels([many] * 2, [many] * 2), "auroc") == ()
+    assert find_label_caveats(TWO_POSITIVE) == ()
+    (caveat,) = find_label_caveats(TWO_POSITIVE, "auroc")
+    assert "AUROC of 1 of 2 clients (1)" in caveat
+    assert "client 1 by up to 50." in caveat
 
 
-def area(ranked: Sequence[int]) -> float:
-    """Return the AUROC of labels in the order of their scores, by counting pairs."""
+def compute_auroc(ranked: Sequence[int]) -> float:
+    """Compute the AUROC of labels in the order of their scores, by counting pairs."""
     pairs = [
         (i < j) for i, a in enumerate(ranked) for j, b in enumerate(ranked) if (a, b) == (0, 1)
     ]
@@ -102,9 +102,9 @@ def area(ranked: Sequence[int]) -> float:
 
 @pytest.mark.parametrize("labels", [(0, 1), (0, 0, 1), (0, 0, 0, 1, 1), (0, 1, 1, 1)])
 def test_the_step_of_an_auroc_is_the_largest_there_is(labels: tuple[int, ...]) -> None:
-    """Of all orders of two classes, and all places to which one row may move."""
+    """Over all orders of two classes and all moves of one row."""
     steps = [
-        abs(area(order) - area([*left[:to], order[row], *left[to:]]))
+        abs(compute_auroc(order) - compute_auroc([*left[:to], order[row], *left[to:]]))
         for order in set(permutations(labels))
         for row in range(len(labels))
         for left in [[*order[:row], *order[row + 1 :]]]
@@ -129,44 +129,44 @@ UNDEFINED = replace_client(7, LastEvaluation(7, 50, 50, math.nan))
 
 
 def test_enough_of_everything_is_no_caveat() -> None:
-    """30 clients with 50 rows of each part."""
+    """30 clients with 50 rows in each split."""
     assert find_run_caveats(MANY, "accuracy") == ()
     assert find_run_caveats((), "accuracy") == ()
 
 
 def test_few_test_rows() -> None:
-    """The metric that is a share of rows moves by 100 / n points; of others nobody can say."""
+    """A fraction of rows moves by 100 / n points; for other metrics only the rows are named."""
     for metric, step in (("accuracy", "by 25 points."), ("auroc", "client 3 has 4.")):
-        (said,) = find_run_caveats(FEW_TEST_ROWS, metric)
-        assert said.startswith("1 of 30 clients (3) has fewer than 10 test rows")
-        assert said.endswith(step)
+        (caveat,) = find_run_caveats(FEW_TEST_ROWS, metric)
+        assert caveat.startswith("1 of 30 clients (3) has fewer than 10 test rows")
+        assert caveat.endswith(step)
 
 
 def test_only_the_first_ids_are_named() -> None:
-    """Eight of them."""
+    """Eight ids are named."""
     few = [replace(one, test_rows=5) for one in MANY]
-    (said,) = find_run_caveats(few, "accuracy")
-    assert "30 of 30 clients (0, 1, 2, 3, 4, 5, 6, 7, ...)" in said
+    (caveat,) = find_run_caveats(few, "accuracy")
+    assert "30 of 30 clients (0, 1, 2, 3, 4, 5, 6, 7, ...)" in caveat
 
 
 def test_the_worst_tenth_of_few_clients_is_one() -> None:
-    """Of 19 it is floor(19 / 10) clients, of 20 two."""
-    (said,) = find_run_caveats(MANY[:19], "accuracy")
-    assert "19 clients measured" in said
+    """Of 19 clients, a tenth is floor(19 / 10) = 1; of 20, it is 2."""
+    (caveat,) = find_run_caveats(MANY[:19], "accuracy")
+    assert "19 evaluated clients" in caveat
     assert find_run_caveats(MANY[:20], "accuracy") == ()
 
 
 def test_a_metric_that_is_not_defined() -> None:
-    """These clients enter no mean."""
+    """The caveat names the clients that enter no mean."""
     for metric, name in (("auroc", "AUROC"), ("f1", "F1")):
-        (said,) = find_run_caveats(UNDEFINED, metric)
-        assert f"{name} is not defined for 1 of 30 clients (7)" in said
+        (caveat,) = find_run_caveats(UNDEFINED, metric)
+        assert f"{name} is not defined for 1 of 30 clients (7)" in caveat
 
 
 def test_few_validation_rows() -> None:
-    """Only where there are validation parts at all."""
-    (said,) = find_run_caveats(FEW_VALIDATION_ROWS, "accuracy")
-    assert "1 of 30 clients (2) has fewer than 10 validation rows" in said
+    """Only if some client has validation rows."""
+    (caveat,) = find_run_caveats(FEW_VALIDATION_ROWS, "accuracy")
+    assert "1 of 30 clients (2) has fewer than 10 validation rows" in caveat
     none = [replace(one, validation_rows=0) for one in MANY]
     assert find_run_caveats(none, "accuracy") == ()
 
@@ -178,7 +178,7 @@ def test_few_validation_rows() -> None:
 def test_the_records_hold_the_last_evaluation_of_each_client(
     tmp_path: Path, metric: str, column: str
 ) -> None:
-    """A client without a test part is not there; null is not defined."""
+    """A client without a test split is absent; null is an undefined metric."""
     folder = make_run(
         tmp_path / "run", [make_round_line(1, global_loss=1.0), make_round_line(2, global_loss=0.9)]
     )
@@ -214,7 +214,7 @@ def make_tuned_methods(*words: str, trials: Sequence[Trial] = ()) -> list[Method
 
 
 def test_a_value_in_the_middle_of_its_range() -> None:
-    """On a logarithmic scale 0.01 is nowhere near 0.001; a setting without a range has no end."""
+    """0.01 is far from 0.001 on a logarithmic scale; a setting without a range has no end."""
     assert (
         find_tuning_caveats(make_tuned_methods("client.lr=0.01", "strategy.epsilon=0.2"), RANGES)
         == ()
@@ -223,23 +223,23 @@ def test_a_value_in_the_middle_of_its_range() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("override", "start"),
     [
         ("client.lr=0.99", "FedALIGN's client rate 0.99 is at the upper end"),
         ("strategy.epsilon=0.001", "FedALIGN's epsilon 0.001 is at the lower end"),
     ],
 )
-def test_a_value_at_the_end_of_its_range(word: str, said: str) -> None:
-    """Another beyond it may be better."""
-    (caveat,) = find_tuning_caveats(make_tuned_methods(word), RANGES)
-    assert caveat.startswith(said)
+def test_a_value_at_the_end_of_its_range(override: str, start: str) -> None:
+    """The caveat names the end, beyond which a better value may be."""
+    (caveat,) = find_tuning_caveats(make_tuned_methods(override), RANGES)
+    assert caveat.startswith(start)
 
 
 def test_trials_that_failed() -> None:
-    """Counted; those of a method that was left out do not matter."""
+    """They are counted, except those of an excluded method."""
     assert find_tuning_caveats(make_tuned_methods(trials=FAILED[:1]), RANGES) == ()
-    (said,) = find_tuning_caveats(make_tuned_methods(trials=FAILED), RANGES)
-    assert "1 of 2 trials of FedALIGN failed" in said
+    (caveat,) = find_tuning_caveats(make_tuned_methods(trials=FAILED), RANGES)
+    assert "1 of 2 trials of FedALIGN failed" in caveat
     (out,) = make_tuned_methods(trials=FAILED)
     assert find_tuning_caveats([replace(out, left_out="it failed")], RANGES) == ()
 
@@ -247,23 +247,25 @@ def test_trials_that_failed() -> None:
 # --- the comparison ---------------------------------------------------------------------------
 
 
-def of_runs(
+def find_run_comparison_caveats(
     methods: Sequence[MethodResult], *, metric: str = "accuracy", pooled: bool = False
 ) -> tuple[str, ...]:
-    """Return the caveats of these methods' runs, where a hundredth makes no difference."""
+    """Find the caveats of these methods' runs with a margin of a hundredth."""
     return find_comparison_caveats(methods, metric, 0.01, pooled=pooled)
 
 
-def test_many_seeds_that_came_to_rest_are_no_caveat() -> None:
-    """Ten of them."""
+def test_many_converged_seeds_are_no_caveat() -> None:
+    """Ten seeds are enough."""
     assert (
-        of_runs([make_method_result("fedavg", BASE * 2), make_method_result("mifa", BASE * 2)])
+        find_run_comparison_caveats(
+            [make_method_result("fedavg", BASE * 2), make_method_result("mifa", BASE * 2)]
+        )
         == ()
     )
 
 
-def guessing(metric: str, scores: tuple[float, float]) -> str:
-    """Return the caveat of two methods with these scores, on five classes."""
+def find_caveat_on_guessing(metric: str, scores: tuple[float, float]) -> str:
+    """Find the caveat of two methods with these scores, on five classes."""
     methods = [
         make_method_result(name, [score] * 5, metric=metric)
         for name, score in zip(("fedavg", "mifa"), scores, strict=True)
@@ -272,7 +274,7 @@ def guessing(metric: str, scores: tuple[float, float]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("metric", "scores", "said"),
+    ("metric", "scores", "parts"),
     [
         ("auroc", (0.45, 0.48), ("AUROC 50.0 %", "MIFA, has 48.0 %")),
         ("auroc", (0.45, 0.51), ()),
@@ -283,58 +285,84 @@ def guessing(metric: str, scores: tuple[float, float]) -> str:
     ],
 )
 def test_models_that_are_no_better_than_guessing(
-    metric: str, scores: tuple[float, float], said: tuple[str, ...]
+    metric: str, scores: tuple[float, float], parts: tuple[str, ...]
 ) -> None:
-    """Of five classes, and for the clients of the score."""
-    found = guessing(metric, scores)
-    assert bool(found) == bool(said)
-    assert all(part in found for part in (*said, "the worst tenth") if found)
+    """With five classes, and for the clients of the score."""
+    found = find_caveat_on_guessing(metric, scores)
+    assert bool(found) == bool(parts)
+    assert all(part in found for part in (*parts, "the worst tenth") if found)
 
 
 def test_few_seeds() -> None:
-    """Fewer than ten."""
-    for seeds, told in ((5, "has 5 seeds:"), (1, "has 1 seed:")):
-        (said,) = of_runs([make_method_result("fedavg", BASE[:seeds])])
-        assert told in said
+    """Fewer than ten seeds are a caveat."""
+    for seeds, text in ((5, "has 5 seeds:"), (1, "has 1 seed:")):
+        (caveat,) = find_run_comparison_caveats([make_method_result("fedavg", BASE[:seeds])])
+        assert text in caveat
 
 
-def tuned_twice(name: str, *again: float, ahead: float = 0.0) -> MethodResult:
-    """Return a method whose finalists had the validation score 0.5 with the first seed."""
+def make_twice_tuned_method(name: str, *again: float, ahead: float = 0.0) -> MethodResult:
+    """Make a method whose finalists scored 0.5 on validation with the first seed."""
     trials = tuple(Trial((), "completed", 0.5, (), score) for score in again)
     return replace(make_method_result(name, [score + ahead for score in BASE] * 2), trials=trials)
 
 
 def test_a_difference_that_the_tuning_may_have_made() -> None:
-    """Differences of 0.2 and 0.1 over two seeds: the mean of a pair is off by 0.079."""
-    plain, noisy = tuned_twice("fedavg", 0.7), tuned_twice("mifa", 0.4, ahead=0.15)
-    (said,) = of_runs([plain, noisy])
-    assert "standard error of 7.9 points" in said
-    assert "FedAvg by 15 points" in said
-    assert of_runs([plain, tuned_twice("mifa", 0.4, ahead=0.16)]) == ()
-    assert of_runs([plain, tuned_twice("mifa", 0.4, ahead=0.009)]) == ()
+    """Differences of 0.2 and 0.1 over two seeds give a standard error of 0.079."""
+    plain, noisy = (
+        make_twice_tuned_method("fedavg", 0.7),
+        make_twice_tuned_method("mifa", 0.4, ahead=0.15),
+    )
+    (caveat,) = find_run_comparison_caveats([plain, noisy])
+    assert "standard error of 7.9 points" in caveat
+    assert "FedAvg by 15 points" in caveat
+    assert (
+        find_run_comparison_caveats([plain, make_twice_tuned_method("mifa", 0.4, ahead=0.16)]) == ()
+    )
+    assert (
+        find_run_comparison_caveats([plain, make_twice_tuned_method("mifa", 0.4, ahead=0.009)])
+        == ()
+    )
     untuned = replace(noisy, trials=())
-    assert of_runs([plain]) == of_runs([replace(plain, trials=()), untuned]) == ()
+    assert (
+        find_run_comparison_caveats([plain])
+        == find_run_comparison_caveats([replace(plain, trials=()), untuned])
+        == ()
+    )
 
 
-def rising(name: str, *, by: float, metric: str = "accuracy") -> MethodResult:
-    """Return a method whose score changes by so much between rounds 18 and 20 of 20."""
+def make_rising_method(name: str, *, by: float, metric: str = "accuracy") -> MethodResult:
+    """Make a method whose score changes by ``by`` between rounds 18 and 20 of 20."""
     made = make_method_result(name, BASE * 2, metric=metric)
     curve = ((10, 0.1), (18, 0.5), (20, 0.5 + by))
     return replace(made, runs=tuple(replace(run, curve=curve) for run in made.runs))
 
 
-def test_a_score_that_still_gets_better() -> None:
-    """By more than the margin, in the metric's direction."""
-    assert of_runs([rising("mifa", by=0.009)]) == ()
-    (said,) = of_runs([rising("mifa", by=0.03), rising("fedavg", by=0.0)])
-    assert "improves from round 18 to round 20 with MIFA (by 3 points)" in said
-    assert "FedAvg" not in said
-    assert of_runs([rising("mifa", by=0.03, metric="loss")], metric="loss") == ()
-    assert len(of_runs([rising("mifa", by=-0.03, metric="loss")], metric="loss")) == 1
+def test_a_score_that_still_improves() -> None:
+    """Improvements above the margin count, in the metric's direction."""
+    assert find_run_comparison_caveats([make_rising_method("mifa", by=0.009)]) == ()
+    (caveat,) = find_run_comparison_caveats(
+        [make_rising_method("mifa", by=0.03), make_rising_method("fedavg", by=0.0)]
+    )
+    assert "improves from round 18 to round 20 with MIFA (by 3 points)" in caveat
+    assert "FedAvg" not in caveat
+    assert (
+        find_run_comparison_caveats(
+            [make_rising_method("mifa", by=0.03, metric="loss")], metric="loss"
+        )
+        == ()
+    )
+    assert (
+        len(
+            find_run_comparison_caveats(
+                [make_rising_method("mifa", by=-0.03, metric="loss")], metric="loss"
+            )
+        )
+        == 1
+    )
 
 
 def test_a_gain_of_curves_without_a_tenth() -> None:
-    """A single measurement is no trend."""
+    """A single evaluation is no trend."""
     made = make_method_result("mifa", BASE)
     short = replace(made, runs=tuple(replace(run, curve=((5, 0.7),)) for run in made.runs))
     assert compute_late_gain(short) == 0.0
@@ -344,21 +372,21 @@ def test_a_gain_of_curves_without_a_tenth() -> None:
 
 
 def test_seeds_that_share_their_rows() -> None:
-    """Only where the data has no test set: every seed divides the same rows."""
+    """Only if the data has no test set, so that every seed divides the same rows."""
     methods = [make_method_result("fedavg", BASE * 2)]
-    assert of_runs(methods, pooled=False) == ()
-    (said,) = of_runs(methods, pooled=True)
-    assert "test rows of one seed" in said
+    assert find_run_comparison_caveats(methods, pooled=False) == ()
+    (caveat,) = find_run_comparison_caveats(methods, pooled=True)
+    assert "test rows of one seed" in caveat
 
 
-# --- in words ---------------------------------------------------------------------------------
+# --- texts ------------------------------------------------------------------------------------
 
 
 def test_every_caveat(snapshot: Snapshot) -> None:
-    """Each kind once, as the page shows it."""
-    told = (
-        *of_data(ONE_CLASS),
-        *of_data(TWO_POSITIVE, "auroc"),
+    """Each kind appears once, as on the page."""
+    caveats = (
+        *find_label_caveats(ONE_CLASS),
+        *find_label_caveats(TWO_POSITIVE, "auroc"),
         *find_run_caveats(FEW_TEST_ROWS, "accuracy"),
         *find_run_caveats(FEW_TEST_ROWS, "auroc"),
         *find_run_caveats([replace(one, test_rows=5) for one in MANY[:19]], "accuracy"),
@@ -367,10 +395,15 @@ def test_every_caveat(snapshot: Snapshot) -> None:
         *find_tuning_caveats(
             make_tuned_methods("client.lr=0.99", "strategy.epsilon=0.001", trials=FAILED), RANGES
         ),
-        guessing("auroc", (0.45, 0.48)),
-        guessing("loss", (1.65, 1.62)),
-        *of_runs([make_method_result("fedavg", BASE)]),
-        *of_runs([tuned_twice("fedavg", 0.7), tuned_twice("mifa", 0.4, ahead=0.15)]),
-        *of_runs([rising("mifa", by=0.03)], pooled=True),
+        find_caveat_on_guessing("auroc", (0.45, 0.48)),
+        find_caveat_on_guessing("loss", (1.65, 1.62)),
+        *find_run_comparison_caveats([make_method_result("fedavg", BASE)]),
+        *find_run_comparison_caveats(
+            [
+                make_twice_tuned_method("fedavg", 0.7),
+                make_twice_tuned_method("mifa", 0.4, ahead=0.15),
+            ]
+        ),
+        *find_run_comparison_caveats([make_rising_method("mifa", by=0.03)], pooled=True),
     )
-    snapshot("study/caveats.txt", "\n\n".join(told) + "\n")
+    snapshot("study/caveats.txt", "\n\n".join(caveats) + "\n")

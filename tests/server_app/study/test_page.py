@@ -1,4 +1,4 @@
-"""A study's page: escaped, complete, and in a real browser without a network."""
+"""Tests of a study's page: escaping, content, and a real browser without a network."""
 
 import re
 from dataclasses import replace
@@ -29,7 +29,7 @@ CHARTS = ("differences", "trade-off", "scores", "leads", "tuning-0", "tuning-1")
 
 @pytest.fixture(scope="module")
 def hostile() -> StudyResult:
-    """Return an answer in which all that comes from outside is HTML."""
+    """Return a result with HTML in every external text."""
     trials = (
         Trial((), "completed", 0.6, make_curve(0.6, 0.1)),
         Trial((f"client.lr={EVIL}",), "completed", 0.7, make_curve(0.7, 0.1)),
@@ -44,7 +44,7 @@ def hostile() -> StudyResult:
 
 
 def test_nothing_from_outside_is_html(hostile: StudyResult) -> None:
-    """Neither in the text nor in the data of the charts."""
+    """External HTML is escaped in the text and in the charts' data."""
     text = render_study_page(hostile, engine=EVIL)
     assert "<img" not in text
     assert "alert(1)" in text
@@ -52,7 +52,7 @@ def test_nothing_from_outside_is_html(hostile: StudyResult) -> None:
 
 
 def test_the_page_says_how_it_was_done(hostile: StudyResult, snapshot: Snapshot) -> None:
-    """Seeds, budget, level, margin and what repeats it; of an engine only where one is known."""
+    """It names seeds, budget, confidence, margin, command, and the engine if known."""
     trials = (
         Trial((), "completed", 0.6, make_curve(0.6, 0.1)),
         Trial(("client.lr=0.1",), "completed", 0.7, make_curve(0.7, 0.1)),
@@ -62,15 +62,15 @@ def test_the_page_says_how_it_was_done(hostile: StudyResult, snapshot: Snapshot)
         make_method_result(name, scores[name], trials=trials, tuned=trials[1].words)
         for name in scores
     ]
-    told = make_study_answer(
+    result = make_study_answer(
         scores, methods=methods, left_out={"maxfl": "it needs more"}, caveats=("Few seeds.",)
     )
-    snapshot("study/page.txt", read_page_text(render_study_page(told, engine="in process")))
+    snapshot("study/page.txt", read_page_text(render_study_page(result, engine="in process")))
     assert "<dt>Engine</dt>" not in render_study_page(hostile)
 
 
 def test_a_study_without_runs_has_a_page() -> None:
-    """An interrupted one: nothing is drawn, nothing is claimed."""
+    """The page of an interrupted study has no charts and no claims."""
     text = render_study_page(make_study_answer({"fedavg": [], "mifa": []}))
     assert "0 seeds" in text
     assert "<figure" not in text
@@ -78,35 +78,35 @@ def test_a_study_without_runs_has_a_page() -> None:
 
 @pytest.mark.slow
 def test_the_page_in_a_browser(hostile: StudyResult, tmp_path: Path, browser: "Browser") -> None:
-    """Alone and without errors, on a narrow screen, and all of it on paper."""
+    """It opens offline and without errors on a narrow screen, and prints completely."""
     path = write_page(hostile, tmp_path)
-    opened = browser.new_context(offline=True, viewport={"width": 420, "height": 800}).new_page()
-    problems, asked = collect_problems(opened), []
-    opened.on("request", lambda request: asked.append(request.url))
-    opened.goto(path.as_uri())
-    first = opened.locator("#chart-differences")
+    page = browser.new_context(offline=True, viewport={"width": 420, "height": 800}).new_page()
+    problems, requested = collect_problems(page), []
+    page.on("request", lambda request: requested.append(request.url))
+    page.goto(path.as_uri())
+    first = page.locator("#chart-differences")
     first.scroll_into_view_if_needed()
     first.locator(".main-svg").first.wait_for()
-    assert EVIL in (opened.locator(".verdict").text_content() or "")
+    assert EVIL in (page.locator(".verdict").text_content() or "")
     assert EVIL in " ".join(first.locator(".annotation").all_text_contents())
-    assert opened.evaluate("document.documentElement.scrollWidth") == 420
-    opened.evaluate("window.dispatchEvent(new Event('beforeprint'))")
-    drawings = opened.locator("figure .main-svg:first-child")
+    assert page.evaluate("document.documentElement.scrollWidth") == 420
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    drawings = page.locator("figure .main-svg:first-child")
     widths = drawings.evaluate_all("all => all.map(one => one.clientWidth)")
     assert widths == [330 if name.startswith("tuning") else 680 for name in CHARTS]
-    opened.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    page.evaluate("window.dispatchEvent(new Event('afterprint'))")
     assert drawings.first.evaluate("one => one.clientWidth") < 420
     assert problems == []
-    assert [url for url in asked if not url.startswith(("data:", "blob:"))] == [path.as_uri()]
-    opened.context.close()
+    assert [url for url in requested if not url.startswith(("data:", "blob:"))] == [path.as_uri()]
+    page.context.close()
 
 
 def test_the_page_marks_the_winner() -> None:
-    """And nobody where there is none."""
+    """Without a winner, no row is marked."""
     won = render_study_page(
         make_study_answer({"fedavg": BASE, "mifa": add_to_baseline(2.0, 3.0, 1.8, 2.2, 2.4)})
     )
     assert re.search(r'class="marked"><th scope="row"><span[^>]*></span>MIFA<', won)
-    said = make_study_answer({"fedavg": BASE, "mifa": add_to_baseline(0, 0.1, 0, 0, 0.1)})
-    assert 'class="marked"' not in render_study_page(said)
-    assert 'class="marked"' not in render_study_page(replace(said, decision=None))
+    undecided = make_study_answer({"fedavg": BASE, "mifa": add_to_baseline(0, 0.1, 0, 0, 0.1)})
+    assert 'class="marked"' not in render_study_page(undecided)
+    assert 'class="marked"' not in render_study_page(replace(undecided, decision=None))

@@ -1,4 +1,4 @@
-"""Verdicts by hand, and how often they are wrong on simulated tables."""
+"""Tests of verdicts by hand, and of their error rate on simulated tables."""
 
 import math
 
@@ -11,8 +11,8 @@ from server_app.study.paired_statistics import decide_best_method, find_indistin
 BASE = [70.0, 60.0, 80.0, 75.0, 65.0]
 
 
-def scipys_interval(other: list[float], level: float) -> tuple[float, float]:
-    """Return SciPy's interval of a paired t test against the baseline."""
+def compute_scipy_interval(other: list[float], level: float) -> tuple[float, float]:
+    """Compute SciPy's interval of a paired t test against the baseline."""
     from scipy import stats
 
     found = stats.ttest_rel(other, BASE).confidence_interval(level)
@@ -24,10 +24,10 @@ def raise_scores(*by: float) -> list[float]:
 
 
 def test_an_interval_is_that_of_a_paired_t_test() -> None:
-    """With one method it is SciPy's; seeds that are hard for both do not widen it."""
+    """With one method it equals SciPy's; seeds that are hard for both do not widen it."""
     other = raise_scores(1.0, 2.0, 0.5, 1.5, 1.0)
     decision = decide_best_method({"fedavg": BASE, "fedau": other}, "fedavg", 0.1)
-    low, high = scipys_interval(other, 0.95)
+    low, high = compute_scipy_interval(other, 0.95)
     (one,) = decision.differences
     assert (one.low, one.high) == pytest.approx((low, high))
     assert one.difference == pytest.approx(1.2)
@@ -40,13 +40,13 @@ def test_intervals_are_wider_for_more_methods() -> None:
     other = raise_scores(1.0, 2.0, 0.5, 1.5, 1.0)
     scores = {"fedavg": BASE, "fedau": other, "term": raise_scores(0, 0, 0, 0.1, 0), "afl": BASE}
     decision = decide_best_method(scores, "fedavg", 0.1)
-    low, _ = scipys_interval(other, 1 - 0.05 / 3)
+    low, _ = compute_scipy_interval(other, 1 - 0.05 / 3)
     assert decision.best.low == pytest.approx(low)
     assert [one.method for one in decision.differences] == ["fedau", "term", "afl"]
 
 
 def test_the_best_of_those_that_are_better() -> None:
-    """A larger difference that one seed makes is none that is known."""
+    """A larger difference from a single seed is not significant."""
     scores = {
         "fedavg": BASE,
         "steady": raise_scores(1, 1.1, 1, 0.9, 1),
@@ -56,8 +56,8 @@ def test_the_best_of_those_that_are_better() -> None:
     assert (decision.verdict, decision.best.method) == ("steady", "lucky")
 
 
-def test_where_all_others_are_worse_the_baseline_wins() -> None:
-    """One that is as good makes it no difference, however bad the others are."""
+def test_the_baseline_wins_if_all_others_are_worse() -> None:
+    """One equally good method makes it no difference, however bad the others are."""
     scores = {"fedavg": BASE, "term": raise_scores(-1, -1.1, -1, -0.9, -1)}
     decision = decide_best_method(scores, "fedavg", 0.1)
     assert decision.best.high < 0
@@ -66,7 +66,7 @@ def test_where_all_others_are_worse_the_baseline_wins() -> None:
 
 
 def test_no_difference_needs_all_intervals_below_the_margin() -> None:
-    """The same scores are undecided where the margin is smaller."""
+    """The same scores are undecided with a smaller margin."""
     scores = {"fedavg": BASE, "term": raise_scores(0.1, -0.1, 0.05, -0.05, 0)}
     assert decide_best_method(scores, "fedavg", 0.2).verdict == "no difference"
     undecided = decide_best_method(scores, "fedavg", 0.05)
@@ -75,14 +75,14 @@ def test_no_difference_needs_all_intervals_below_the_margin() -> None:
 
 
 def test_a_difference_within_the_margin_is_none() -> None:
-    """However sure it is."""
+    """Also if the difference is significant."""
     scores = {"fedavg": BASE, "term": raise_scores(0.1, 0.11, 0.1, 0.09, 0.1)}
     assert decide_best_method(scores, "fedavg", 0.05).verdict == "term"
     assert decide_best_method(scores, "fedavg", 0.2).verdict == "no difference"
 
 
 def test_methods_that_are_indistinguishable_from_the_best() -> None:
-    """One that differs from it in noise alone is named; the baseline and worse ones are not."""
+    """A method that differs only by noise is named; the baseline and worse ones are not."""
     scores = {
         "fedavg": BASE,
         "best": raise_scores(5, 5.1, 5, 4.9, 5),
@@ -99,7 +99,7 @@ def test_methods_that_are_indistinguishable_from_the_best() -> None:
 
 
 def test_the_seeds_that_would_decide() -> None:
-    """With so many seeds the interval just leaves 0, with one less it does not."""
+    """With that many seeds the interval excludes 0, with one fewer it does not."""
     from scipy import stats
 
     differences = np.array([3.0, -1.0, 2.0, -0.5, 1.5])
@@ -115,7 +115,7 @@ def test_the_seeds_that_would_decide() -> None:
 
 
 def test_false_claims_are_rare() -> None:
-    """Of 400 tables of five methods among which nothing differs at most 5 % name one."""
+    """Of 400 tables of five equal methods, at most 5 % name a best one."""
     rng = np.random.default_rng(0)
     named = 0
     for _ in range(400):
@@ -139,13 +139,13 @@ def test_false_claims_are_rare() -> None:
     ],
 )
 def test_scores_that_cannot_be_compared(scores: dict[str, list[float]], message: str) -> None:
-    """One line says what is missing."""
+    """One line names the problem."""
     with pytest.raises(ParameterError, match=message):
         decide_best_method(scores, "a", 0.1)
 
 
 def test_settings_of_a_decision() -> None:
-    """Margin and level have their ranges."""
+    """Margin and confidence have their ranges."""
     scores = {"a": BASE, "b": BASE}
     with pytest.raises(ParameterError, match="min_effect must be a number >= 0, got -1"):
         decide_best_method(scores, "a", -1.0)

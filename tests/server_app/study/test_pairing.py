@@ -1,4 +1,4 @@
-"""The scores of one seed, where clients are away, refuse a strategy or keep a metric."""
+"""Tests of one seed's scores with clients that are unavailable, refuse or withhold a metric."""
 
 import shutil
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ from server_app.study.scores import explain_missing_score
 from server_app.study.settings import StudySettings
 from server_app.sweep_jobs import Job, read_complete_rounds
 
-WORDS = (
+OVERRIDES = (
     "data=synth",
     "data.num_clients=4",
     "data.num_priority=2",
@@ -35,63 +35,63 @@ WORDS = (
 Change = Callable[[pa.Table], pa.Table]
 
 
-def contest(score: str = "all.accuracy") -> MethodComparison:
-    """Return q-FedAvg against FedAvg."""
-    asked = StudySettings(goal="average", budget="20runs", methods=["qfedavg"], metric_key=score)
-    return build_comparison(collect_common_overrides(map(parse_override, WORDS)), asked)
+def make_comparison(score: str = "all.accuracy") -> MethodComparison:
+    """Build the comparison of q-FedAvg with FedAvg."""
+    study = StudySettings(goal="average", budget="20runs", methods=["qfedavg"], metric_key=score)
+    return build_comparison(collect_common_overrides(map(parse_override, OVERRIDES)), study)
 
 
 @pytest.fixture(scope="module")
 def recorded_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a run of each method."""
     folder = tmp_path_factory.mktemp("pair")
-    for contender in contest().candidates:
-        run_in_process(compose_overrides(contender.overrides), str(folder / contender.method.name))
+    for candidate in make_comparison().candidates:
+        run_in_process(compose_overrides(candidate.overrides), str(folder / candidate.method.name))
     return folder
 
 
 @pytest.fixture
 def folder(recorded_runs: Path, tmp_path: Path) -> Path:
-    """Return a copy of the runs, to be changed."""
+    """Return a copy of the runs for changes."""
     return Path(shutil.copytree(recorded_runs, tmp_path / "pair"))
 
 
-def change(table: Path, how: Change) -> None:
-    """Change a table of a run."""
-    changed = how(read_dataset(table))
+def edit_table(table: Path, change: Change) -> None:
+    """Replace a table of a run by the changed one."""
+    changed = change(read_dataset(table))
     shutil.rmtree(table)
     table.mkdir()
     pq.write_table(changed, table / "part-00000.parquet")
 
 
-def without(*clients: int) -> Change:
-    """Return what drops the rows of clients."""
+def drop_clients(*clients: int) -> Change:
+    """Return a change that drops the rows of clients."""
     return lambda table: table.filter(pc.invert(pc.is_in(table["client"], pa.array(clients))))
 
 
-def empty(name: str) -> Change:
-    """Return what withholds a column of all clients."""
+def clear_column(name: str) -> Change:
+    """Return a change that withholds a column of all clients."""
 
-    def how(table: pa.Table) -> pa.Table:
-        place = table.column_names.index(name)
+    def change(table: pa.Table) -> pa.Table:
+        index = table.column_names.index(name)
         field = table.schema.field(name)
-        return table.set_column(place, field, pa.nulls(len(table), field.type))
+        return table.set_column(index, field, pa.nulls(len(table), field.type))
 
-    return how
+    return change
 
 
-def taken(found: MethodComparison, folder: Path) -> Mapping[Any, Job]:
-    """Take one seed from the runs in a folder, and return their jobs."""
+def collect_from(comparison: MethodComparison, folder: Path) -> Mapping[Any, Job]:
+    """Collect one seed from the runs in a folder, and return their jobs."""
     jobs = {
-        contender.method: Job(number, contender.overrides, "", folder / contender.method.name, None)
-        for number, contender in enumerate(found.candidates)
+        candidate.method: Job(number, candidate.overrides, "", folder / candidate.method.name, None)
+        for number, candidate in enumerate(comparison.candidates)
     }
-    collect_seed_runs(found, jobs, SimpleNamespace(runner=SimpleNamespace(directory=folder)))  # type: ignore[arg-type]
+    collect_seed_runs(comparison, jobs, SimpleNamespace(runner=SimpleNamespace(directory=folder)))  # type: ignore[arg-type]
     return jobs
 
 
-def mean_over(run: Path, clients: list[int]) -> float:
-    """Return the last test accuracy over some clients, by data."""
+def compute_mean_accuracy(run: Path, clients: list[int]) -> float:
+    """Compute the last test accuracy over some clients, weighted by data."""
     rows = [r for r in read_dataset(run / "evaluations").to_pylist() if r["round"] == 2]
     chosen = [row for row in rows if row["client"] in clients]
     assert len(chosen) == len(clients)
@@ -99,53 +99,53 @@ def mean_over(run: Path, clients: list[int]) -> float:
     return float(np.average([row["test_accuracy"] for row in chosen], weights=weights))
 
 
-def test_where_all_report_scores_are_those_of_the_records(recorded_runs: Path) -> None:
-    """Nothing is computed anew, and nothing need be said."""
-    found = contest()
-    jobs = taken(found, recorded_runs)
-    for contender in found.active_candidates:
-        last = read_complete_rounds(recorded_runs / contender.method.name)[-1]
-        assert contender.runs[-1].score == last["test"]["all"]["accuracy"]
-        assert len(contender.runs[-1].clients) == 4
-    assert describe_excluded_clients(found, jobs) == ""
+def test_with_all_clients_scores_equal_the_records(recorded_runs: Path) -> None:
+    """Nothing is recomputed, and no client is reported as excluded."""
+    comparison = make_comparison()
+    jobs = collect_from(comparison, recorded_runs)
+    for candidate in comparison.active_candidates:
+        last = read_complete_rounds(recorded_runs / candidate.method.name)[-1]
+        assert candidate.runs[-1].score == last["test"]["all"]["accuracy"]
+        assert len(candidate.runs[-1].clients) == 4
+    assert describe_excluded_clients(comparison, jobs) == ""
 
 
-def test_a_client_that_is_away_from_one_run_counts_in_neither(folder: Path) -> None:
-    """Client 3 was not measured with q-FedAvg: FedAvg's score is over the others, too."""
-    change(folder / "qfedavg" / "evaluations", without(3))
-    found = contest()
-    jobs = taken(found, folder)
-    assert [set(contender.runs[-1].clients) for contender in found.active_candidates] == [
+def test_a_client_missing_from_one_run_counts_in_neither(folder: Path) -> None:
+    """Client 3 has no evaluation with q-FedAvg: FedAvg's score excludes it too."""
+    edit_table(folder / "qfedavg" / "evaluations", drop_clients(3))
+    comparison = make_comparison()
+    jobs = collect_from(comparison, folder)
+    assert [set(candidate.runs[-1].clients) for candidate in comparison.active_candidates] == [
         {0, 1, 2}
     ] * 2
-    run = found.baseline.runs[-1]
-    assert run.score == pytest.approx(mean_over(folder / "fedavg", [0, 1, 2]))
+    run = comparison.baseline.runs[-1]
+    assert run.score == pytest.approx(compute_mean_accuracy(folder / "fedavg", [0, 1, 2]))
     assert run.score != read_complete_rounds(folder / "fedavg")[-1]["test"]["all"]["accuracy"]
     assert run.curve[-1] == (2, run.score)
     assert run.measures["all"] == run.score
     assert (
-        describe_excluded_clients(found, jobs)
+        describe_excluded_clients(comparison, jobs)
         == " over 3 of 4 clients (the others report no accuracy)"
     )
 
 
 def refuse(table: pa.Table) -> pa.Table:
-    """Let all clients say that their nodes take no part."""
+    """Mark all clients as refused by their nodes."""
     for name, text in (("status", "unavailable"), ("reason", "its node takes no part: no")):
-        place, field = table.column_names.index(name), table.schema.field(name)
+        index, field = table.column_names.index(name), table.schema.field(name)
         values = pa.array([text] * len(table)).cast(field.type)
-        table = table.set_column(place, field, values)
+        table = table.set_column(index, field, values)
     return table
 
 
 def test_a_method_that_most_clients_refuse_is_left_out(folder: Path) -> None:
-    """The reason is the clients' own; the baseline is scored over all who report with it."""
-    change(folder / "qfedavg" / "evaluations", without(0, 1, 2))
-    change(folder / "qfedavg" / "clients", lambda table: refuse(without(3)(table)))
-    found = contest()
-    taken(found, folder)
-    [plain], other = found.active_candidates, found.candidates[1]
-    assert len(plain.runs[-1].clients) == 4
+    """The reason quotes the clients' reasons; the baseline's score covers all its clients."""
+    edit_table(folder / "qfedavg" / "evaluations", drop_clients(0, 1, 2))
+    edit_table(folder / "qfedavg" / "clients", lambda table: refuse(drop_clients(3)(table)))
+    comparison = make_comparison()
+    collect_from(comparison, folder)
+    [baseline], other = comparison.active_candidates, comparison.candidates[1]
+    assert len(baseline.runs[-1].clients) == 4
     assert other.exclusion_reason == (
         "its run 1: 1 of the baseline's 4 clients report with it; "
         + "; ".join(f"client {k}: its node takes no part: no" for k in (0, 1, 2))
@@ -153,45 +153,47 @@ def test_a_method_that_most_clients_refuse_is_left_out(folder: Path) -> None:
 
 
 def test_half_of_the_clients_are_enough(folder: Path) -> None:
-    """As with two of four."""
-    change(folder / "qfedavg" / "evaluations", without(0, 1))
-    found = contest()
-    taken(found, folder)
-    assert [set(contender.runs[-1].clients) for contender in found.active_candidates] == [
+    """Two of four are enough."""
+    edit_table(folder / "qfedavg" / "evaluations", drop_clients(0, 1))
+    comparison = make_comparison()
+    collect_from(comparison, folder)
+    assert [set(candidate.runs[-1].clients) for candidate in comparison.active_candidates] == [
         {2, 3}
     ] * 2
 
 
-def test_a_group_that_nobody_is_left_of(folder: Path) -> None:
-    """Clients 0 and 1 have priority: without them, nothing is to be compared."""
-    change(folder / "qfedavg" / "evaluations", without(0))
-    change(folder / "fedavg" / "evaluations", without(1))
-    found = contest("priority.accuracy")
+def test_a_score_without_common_clients_is_refused(folder: Path) -> None:
+    """Clients 0 and 1 have priority: without them, no score is defined."""
+    edit_table(folder / "qfedavg" / "evaluations", drop_clients(0))
+    edit_table(folder / "fedavg" / "evaluations", drop_clients(1))
+    comparison = make_comparison("priority.accuracy")
     with pytest.raises(RunError, match=r"^methods must leave .*priority\.accuracy.*got \[2, 3\]"):
-        taken(found, folder)
+        collect_from(comparison, folder)
 
 
-@pytest.mark.parametrize("part", ["test", "validation"])
-def test_a_metric_that_no_client_reports(folder: Path, part: str) -> None:
-    """The setting is named, and where it is withheld."""
-    change(folder / "fedavg" / "evaluations", empty(f"{part}_accuracy"))
-    said = explain_missing_score(folder / "fedavg", part, "all.accuracy", "accuracy")
-    assert said.startswith(f"evaluation.metric must be one that clients report on their {part} ")
-    assert "node.yaml" in said
-    other = {"test": "validation", "validation": "test"}[part]
+@pytest.mark.parametrize("split", ["test", "validation"])
+def test_a_metric_that_no_client_reports(folder: Path, split: str) -> None:
+    """The text names the setting and the file that withholds it."""
+    edit_table(folder / "fedavg" / "evaluations", clear_column(f"{split}_accuracy"))
+    problem = explain_missing_score(folder / "fedavg", split, "all.accuracy", "accuracy")
+    assert problem.startswith(
+        f"evaluation.metric must be one that clients report on their {split} "
+    )
+    assert "node.yaml" in problem
+    other = {"test": "validation", "validation": "test"}[split]
     assert "not defined" in explain_missing_score(
         folder / "fedavg", other, "all.accuracy", "accuracy"
     )
 
 
 def test_a_baseline_that_failed_runs_again_with_the_next_call(folder: Path) -> None:
-    """On real machines the reason may be gone by then."""
-    found = contest()
-    plain = found.baseline
+    """On real machines the cause may be gone by then."""
+    comparison = make_comparison()
+    baseline = comparison.baseline
     (folder / "fedavg" / ERROR_FILE).write_text("a node is away\n")
-    job = Job(0, plain.overrides, "", folder / "fedavg", None)
+    job = Job(0, baseline.overrides, "", folder / "fedavg", None)
     with pytest.raises(RunError, match=r"^the baseline fedavg failed: a node is away$"):
-        exclude_candidate(found, plain, job, job.read_state().reason)
+        exclude_candidate(comparison, baseline, job, job.read_state().reason)
     assert job.read_state().status == "waiting"
 
 
@@ -199,7 +201,9 @@ def test_a_baseline_that_failed_runs_again_with_the_next_call(folder: Path) -> N
     ("engine", "strategy", "resumable"),
     [("flower", "local_only", False), ("flower", "fedavg", True), ("ray", "local_only", True)],
 )
-def test_which_trials_can_be_left_and_taken_up(engine: str, strategy: str, resumable: bool) -> None:
-    """Models that clients keep are lost with a run on Flower."""
-    settings = compose_overrides((*WORDS, f"engine={engine}", f"strategy={strategy}")).settings
+def test_engines_and_strategies_whose_runs_can_pause(
+    engine: str, strategy: str, resumable: bool
+) -> None:
+    """Local models of clients are lost when a run on Flower stops."""
+    settings = compose_overrides((*OVERRIDES, f"engine={engine}", f"strategy={strategy}")).settings
     assert can_resume(settings) is resumable

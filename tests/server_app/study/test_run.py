@@ -1,4 +1,4 @@
-"""Studies from the command line to ``study.json``, on a few clients and rounds."""
+"""Tests of studies from the command line to ``study.json``, with few clients and rounds."""
 
 import json
 import shlex
@@ -25,47 +25,47 @@ SMALL = (
     "rounds=2",
     "client.local_epochs=1",
 )
-ASKED = ("goal=priority", "methods=[fedavg_priority]", "trials=3")
+STUDY = ("goal=priority", "methods=[fedavg_priority]", "trials=3")
 BUDGET = "budget=22runs"
 
 
-def answer_in(folder: Path) -> dict[str, Any]:
-    """Return what ``study.json`` says."""
-    answer: dict[str, Any] = json.loads((folder / "study.json").read_text())
-    return answer
+def read_result(folder: Path) -> dict[str, Any]:
+    """Read ``study.json``."""
+    result: dict[str, Any] = json.loads((folder / "study.json").read_text())
+    return result
 
 
 @pytest.fixture(scope="module")
 def finished_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a finished study of two methods, with a budget of 22 runs."""
     folder = tmp_path_factory.mktemp("study") / "here"
-    return start_study((*SMALL, *ASKED, BUDGET, f"output={folder}"))
+    return start_study((*SMALL, *STUDY, BUDGET, f"output={folder}"))
 
 
-def test_the_answer(finished_study: Path) -> None:
-    """It has what the verdict is about, and numbers that follow from each other."""
-    answer = answer_in(finished_study)
-    assert answer["verdict"] in {"fedavg", "fedavg_priority", "no difference", "undecided"}
-    assert (answer["baseline"], answer["best"]) == ("fedavg", "fedavg_priority")
-    assert answer["methods"] == ["fedavg", "fedavg_priority"]
-    assert answer["metric_key"] == "test.priority.accuracy"
-    plain, other = answer["results"]
-    assert [len(one["runs"]) for one in answer["results"]] == [answer["seeds"]] * 2
-    pairs = zip(other["runs"], plain["runs"], strict=True)
+def test_the_result(finished_study: Path) -> None:
+    """It has the methods and the score of the verdict, and consistent numbers."""
+    result = read_result(finished_study)
+    assert result["verdict"] in {"fedavg", "fedavg_priority", "no difference", "undecided"}
+    assert (result["baseline"], result["best"]) == ("fedavg", "fedavg_priority")
+    assert result["methods"] == ["fedavg", "fedavg_priority"]
+    assert result["metric_key"] == "test.priority.accuracy"
+    baseline, other = result["results"]
+    assert [len(one["runs"]) for one in result["results"]] == [result["seeds"]] * 2
+    pairs = zip(other["runs"], baseline["runs"], strict=True)
     gaps = [one["score"] - base["score"] for one, base in pairs]
-    assert answer["difference"] == pytest.approx(sum(gaps) / len(gaps))
-    low, high = answer["interval"]
-    assert low <= answer["difference"] <= high
+    assert result["difference"] == pytest.approx(sum(gaps) / len(gaps))
+    low, high = result["interval"]
+    assert low <= result["difference"] <= high
 
 
 def test_tuning_and_comparison_have_separate_seeds(finished_study: Path) -> None:
-    """Trials are of seed 1, finalists of seed 2 too, and pairs of the same further seeds."""
-    answer = answer_in(finished_study)
-    assert answer["tuning_seeds"] == [1, 2]
-    seeds = [[run["seed"] for run in one["runs"]] for one in answer["results"]]
-    assert seeds == [list(range(3, 3 + answer["seeds"]))] * 2
-    assert answer["seeds"] >= 5
-    trials = [one["trials"] for one in answer["results"]]
+    """Trials use seed 1, finalists also seed 2, and pairs the same further seeds."""
+    result = read_result(finished_study)
+    assert result["tuning_seeds"] == [1, 2]
+    seeds = [[run["seed"] for run in one["runs"]] for one in result["results"]]
+    assert seeds == [list(range(3, 3 + result["seeds"]))] * 2
+    assert result["seeds"] >= 5
+    trials = [one["trials"] for one in result["results"]]
     assert len({len(of_method) for of_method in trials}) == 1
     assert len(trials[0]) > 1
     assert all(of_method[0]["words"] == [] for of_method in trials)
@@ -73,17 +73,17 @@ def test_tuning_and_comparison_have_separate_seeds(finished_study: Path) -> None
 
 
 def test_the_budget_is_kept(finished_study: Path) -> None:
-    """No more than 22 runs of 2 rounds are spent, and no pair of runs would fit any more."""
+    """At most 22 runs of 2 rounds are spent, and no other pair of runs would fit."""
     spent = sum(
         len(read_complete_rounds(path.parent)) for path in finished_study.glob("*/rounds.jsonl")
     )
-    assert answer_in(finished_study)["spent"]["spent"] == spent
+    assert read_result(finished_study)["spent"]["spent"] == spent
     assert 22 * 2 - 2 * 2 < spent <= 22 * 2
 
 
 def test_a_command_repeats_a_number(finished_study: Path, tmp_path: Path) -> None:
-    """What the answer prints for a run has the same bits elsewhere."""
-    run = answer_in(finished_study)["results"][1]["runs"][0]
+    """The printed command of a run reproduces its bits elsewhere."""
+    run = read_result(finished_study)["results"][1]["runs"][0]
     program, *words = shlex.split(run["command"])
     assert program == "fedquorum"
     again = run_from_python(words, {}, output=tmp_path / "again", verbose=False)
@@ -93,66 +93,66 @@ def test_a_command_repeats_a_number(finished_study: Path, tmp_path: Path) -> Non
     assert (again / model).read_bytes() == (finished_study / run["folder"] / model).read_bytes()
 
 
-def test_called_again_it_runs_nothing_and_says_the_same(finished_study: Path) -> None:
-    """What there is follows from the records."""
-    before = answer_in(finished_study)
+def test_a_finished_study_runs_nothing_again(finished_study: Path) -> None:
+    """The result follows from the records."""
+    before = read_result(finished_study)
     folders = sorted(finished_study.iterdir())
-    start_study((*SMALL, *ASKED, BUDGET, f"output={finished_study}"))
-    assert (answer_in(finished_study), sorted(finished_study.iterdir())) == (before, folders)
+    start_study((*SMALL, *STUDY, BUDGET, f"output={finished_study}"))
+    assert (read_result(finished_study), sorted(finished_study.iterdir())) == (before, folders)
 
 
 def test_another_study_is_refused_in_its_folder(finished_study: Path) -> None:
-    """With what differs, and nothing else; tuning that is over is not changed."""
+    """The text names only the difference; a finished tuning cannot change."""
     for word, message in (
         ("metric_key=priority.worst10", r"output must be a new folder .* metric_key is .*worst10"),
         ("rounds=3", "where settings have rounds=2 and do not have rounds=3$"),
         ("client.lr=0.2", "where settings do not have client.lr=0.2$"),
-        ("trials=2", "trials must stay at 3 once the tuning of a study is over, got 2"),
+        ("trials=2", "trials must stay at 3 after the tuning of a study, got 2"),
     ):
-        given = {w.partition("=")[0]: w for w in (*SMALL, *ASKED, BUDGET, word)}
+        by_key = {w.partition("=")[0]: w for w in (*SMALL, *STUDY, BUDGET, word)}
         with pytest.raises((RunError, SettingsError), match=message):
-            start_study((*given.values(), f"output={finished_study}"))
+            start_study((*by_key.values(), f"output={finished_study}"))
 
 
-def test_the_order_of_words_makes_no_other_study(finished_study: Path) -> None:
-    """Who types the command again may begin with another word."""
+def test_the_order_of_settings_does_not_identify_a_study(finished_study: Path) -> None:
+    """The same settings in another order resume the study."""
     folders = sorted(finished_study.iterdir())
-    before = answer_in(finished_study)["comparisons"]
-    start_study((f"output={finished_study}", BUDGET, *reversed(ASKED), *reversed(SMALL)))
-    assert (answer_in(finished_study)["comparisons"], sorted(finished_study.iterdir())) == (
+    before = read_result(finished_study)["comparisons"]
+    start_study((f"output={finished_study}", BUDGET, *reversed(STUDY), *reversed(SMALL)))
+    assert (read_result(finished_study)["comparisons"], sorted(finished_study.iterdir())) == (
         before,
         folders,
     )
 
 
 def test_a_study_resumes_where_it_stopped(finished_study: Path, tmp_path: Path) -> None:
-    """Without the last runs it runs them again, to the same answer."""
-    left = tmp_path / "study"
-    shutil.copytree(finished_study, left)
-    (left / "study.json").unlink()
-    numbers = sorted(int(path.parent.name) for path in left.glob("*/manifest.json"))
+    """Missing last runs run again, with the same result."""
+    incomplete = tmp_path / "study"
+    shutil.copytree(finished_study, incomplete)
+    (incomplete / "study.json").unlink()
+    numbers = sorted(int(path.parent.name) for path in incomplete.glob("*/manifest.json"))
     for number in numbers[-2:]:
-        shutil.rmtree(left / str(number))
-    start_study((*SMALL, *ASKED, BUDGET, f"output={left}"))
-    first, second = (answer_in(folder)["results"] for folder in (left, finished_study))
+        shutil.rmtree(incomplete / str(number))
+    start_study((*SMALL, *STUDY, BUDGET, f"output={incomplete}"))
+    first, second = (read_result(folder)["results"] for folder in (incomplete, finished_study))
     for one, other in zip(first, second, strict=True):
         assert one["tuned"] == other["tuned"]
         assert [run["score"] for run in one["runs"]] == [run["score"] for run in other["runs"]]
 
 
 def test_a_study_continues_with_more_budget(finished_study: Path, tmp_path: Path) -> None:
-    """The tuning stays as it is, and further seeds come."""
+    """The tuning does not change, and further seeds follow."""
     further = tmp_path / "study"
     shutil.copytree(finished_study, further)
-    start_study((*SMALL, *ASKED, "budget=24runs", f"output={further}"))
-    before, after = answer_in(finished_study), answer_in(further)
+    start_study((*SMALL, *STUDY, "budget=24runs", f"output={further}"))
+    before, after = read_result(finished_study), read_result(further)
     assert after["seeds"] == before["seeds"] + 1
     assert [one["tuned"] for one in after["results"]] == [one["tuned"] for one in before["results"]]
 
 
 @pytest.fixture
 def first_job_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Break every study off when its first jobs begin."""
+    """Interrupt every study when its first jobs start."""
 
     def run(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
@@ -164,8 +164,8 @@ def first_job_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_interruption(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The command that goes on is printed, with the folder."""
-    words = [*SMALL, *ASKED, BUDGET]
+    """The command that resumes the study is printed, with its folder."""
+    words = [*SMALL, *STUDY, BUDGET]
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as end:
         main(words)
@@ -179,7 +179,7 @@ def test_an_interruption(
 def test_methods_that_do_not_fit_are_named_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of those that answer the question, before anything is run."""
+    """They are reported before any run starts."""
     words = ("goal=fairness", "strategy.fraction=0.5", BUDGET.replace("22", "200"))
     with pytest.raises(SystemExit):
         start_study((*SMALL, *words, f"output={tmp_path}"))
@@ -189,7 +189,7 @@ def test_methods_that_do_not_fit_are_named_at_once(
 
 
 def test_a_method_that_fails_is_left_out(tmp_path: Path) -> None:
-    """The others are compared, and the answer says why."""
+    """The others are compared, and the result has the reason."""
     words = (
         "goal=fairness",
         "methods=[term,'custom strategy.path=nowhere.Rule']",
@@ -198,12 +198,12 @@ def test_a_method_that_fails_is_left_out(tmp_path: Path) -> None:
         "budget=20runs",
     )
     folder = start_study((*SMALL, *words, f"output={tmp_path / 'study'}"))
-    answer = answer_in(folder)
-    reasons = {one["name"]: one["left_out"] for one in answer["results"]}
+    result = read_result(folder)
+    reasons = {one["name"]: one["left_out"] for one in result["results"]}
     assert reasons["term"] == reasons["fedavg"] == ""
     assert "nowhere" in reasons["custom strategy.path=nowhere.Rule"]
-    assert answer["seeds"] == 5
-    assert all(one["trials"] == [] for one in answer["results"])
+    assert result["seeds"] == 5
+    assert all(one["trials"] == [] for one in result["results"])
 
 
 @pytest.mark.parametrize(
@@ -229,9 +229,9 @@ def test_a_method_that_fails_is_left_out(tmp_path: Path) -> None:
             ("methods=['composed strategy.weighting=afl']",),
             r"methods must fit the settings.*\(type strategy/weighting=afl\)$",
         ),
-        (("trails=3",), r"trails is neither a word of a study .*\(did you mean trials\?\)$"),
-        (("roundz=3",), r"nor a setting of its runs .*\(did you mean rounds\?\)$"),
-        (("-m",), "a study takes words KEY=VALUE and no flag but --help, got -m"),
+        (("trails=3",), r"trails is neither a setting of a study .*\(did you mean trials\?\)$"),
+        (("roundz=3",), r"nor of its runs .*\(did you mean rounds\?\)$"),
+        (("-m",), "a study takes settings KEY=VALUE and no flag but --help, got -m"),
         (
             ("methods=[fedavg_priority,'fedavg server_optimizer=adem']",),
             r"methods must fit the settings, got fedavg server_optimizer=adem: .*mean adam",
@@ -245,36 +245,36 @@ def test_a_method_that_fails_is_left_out(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
-    """One line, before anything is run."""
-    given = {w.partition("=")[0]: w for w in (*SMALL, *ASKED, BUDGET, *words)}
-    output = () if "output" in given else (f"output={tmp_path / 'study'}",)
+    """One line is raised before any run starts."""
+    by_key = {w.partition("=")[0]: w for w in (*SMALL, *STUDY, BUDGET, *words)}
+    output = () if "output" in by_key else (f"output={tmp_path / 'study'}",)
     with pytest.raises((SettingsError, RunError), match=message):
-        start_study((*given.values(), *output))
+        start_study((*by_key.values(), *output))
 
 
 def test_participation_is_required_for_intermittent_clients() -> None:
-    """Unless the user says that they are always there."""
+    """Unless the user sets them always available."""
     study = StudySettings("participation", "1h")
 
-    def availability(*words: str) -> str:
-        contest = build_comparison(
-            collect_common_overrides(map(parse_override, (*SMALL, *words))), study
+    def resolve_availability(*overrides: str) -> str:
+        comparison = build_comparison(
+            collect_common_overrides(map(parse_override, (*SMALL, *overrides))), study
         )
-        return contest.settings.availability.name
+        return comparison.settings.availability.name
 
-    assert availability() == "bernoulli"
-    assert availability("availability=always") == "always"
-    assert availability("availability=markov") == "markov"
+    assert resolve_availability() == "bernoulli"
+    assert resolve_availability("availability=always") == "always"
+    assert resolve_availability("availability=markov") == "markov"
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
-    """All words of a study are in it."""
+    """The help has all settings of a study."""
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
     assert all(f"{name}=" in text for name in StudySettings.__dataclass_fields__)
 
 
 def test_a_mistake_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """One line, and exit status 1."""
+    """It prints one line and exits with status 1."""
     assert main(["goal=priority"]) == 1
     assert capsys.readouterr().err.startswith("fedquorum study: budget must be a number above 0")

@@ -1,4 +1,4 @@
-"""What a study is asked."""
+"""Tests of a study's settings."""
 
 from typing import Any
 
@@ -20,12 +20,12 @@ from server_app.study.settings import Budget, StudySettings
     ],
 )
 def test_budgets(text: str, unit: str, amount: float) -> None:
-    """Of time, or of runs of 30 rounds."""
+    """In time, or in runs of 30 rounds."""
     assert Budget.from_text(text, 30) == Budget(text, unit, amount)  # type: ignore[arg-type]
 
 
-def test_amounts_in_words() -> None:
-    """As a clock, or in rounds."""
+def test_amounts_are_formatted() -> None:
+    """As clock time or rounds."""
     assert Budget.from_text("1h", 1).format_amount(754) == "12:34 min"
     assert Budget.from_text("2h", 1).format_amount(3725) == "1:02:05 h"
     assert Budget.from_text("9rounds", 1).format_amount(7.0) == "7 rounds"
@@ -50,16 +50,16 @@ def test_amounts_in_words() -> None:
     ],
 )
 def test_mistakes(wrong: dict[str, Any], message: str) -> None:
-    """One line names the word, what is allowed and what was given."""
+    """One line names the setting, the allowed values and the given one."""
     with pytest.raises(SettingsError, match=message):
         StudySettings(**{"goal": "fairness", "budget": "20min", **wrong})
 
 
-def test_what_is_compared() -> None:
-    """By the question, unless the user says so."""
+def test_the_goal_chooses_the_compared_number() -> None:
+    """Unless the user sets ``metric_key``."""
     scores = {
-        question: StudySettings(question, "1h").resolve_metric_key("auroc")
-        for question in ("priority", "participation", "fairness", "average")
+        goal: StudySettings(goal, "1h").resolve_metric_key("auroc")
+        for goal in ("priority", "participation", "fairness", "average")
     }
     assert scores == {
         "priority": "priority.auroc",
@@ -74,7 +74,7 @@ def test_what_is_compared() -> None:
 
 
 def test_margins() -> None:
-    """A point of a share, a hundredth of what the baseline has of others, or as given."""
+    """A point of a fraction, else a hundredth of the baseline's score, or the given value."""
     study = StudySettings("average", "1h")
     assert study.resolve_min_effect(METRICS["accuracy"], 0.8) == 0.01
     assert study.resolve_min_effect(METRICS["rmse"], -250.0) == 2.5
@@ -84,7 +84,7 @@ def test_margins() -> None:
     )
 
 
-def test_as_words_of_the_command_line() -> None:
+def test_settings_become_overrides() -> None:
     """Defaults are left out."""
     study = StudySettings(
         "average", "1.5h", methods=["fedau", "fedavg client.proximal_mu=0.1"], seeds=7

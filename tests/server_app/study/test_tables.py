@@ -1,4 +1,4 @@
-"""A study's tables."""
+"""Tests of a study's tables."""
 
 import io
 import math
@@ -27,35 +27,35 @@ SCORES = {
 }
 
 
-def columns(said: StudyResult) -> dict[str, list[str]]:
+def read_columns(result: StudyResult) -> dict[str, list[str]]:
     """Return the cells of each column."""
-    table = build_result_table(said)
+    table = build_result_table(result)
     cells = map(list, zip(*table.rows, strict=True))
     return dict(zip(table.headings, cells, strict=True))
 
 
-def with_facts(said: StudyResult) -> StudyResult:
-    """Return the answer with what only a real study knows of the methods."""
+def add_facts(result: StudyResult) -> StudyResult:
+    """Add facts about the methods that only a real study has."""
     facts = {"fedau": (12.4, 0.25), "mifa": (None, 0.8)}
     methods = (
         replace(
             method,
             rounds_to_baseline=rounds,
-            worse_off=share,
+            worse_off=worse_off,
             tuned=("client.lr=0.1",) if method.name == "mifa" else (),
         )
-        for method in said.methods
-        for rounds, share in [facts.get(method.name, (None, math.nan))]
+        for method in result.methods
+        for rounds, worse_off in [facts.get(method.name, (None, math.nan))]
     )
-    return replace(said, methods=tuple(methods))
+    return replace(result, methods=tuple(methods))
 
 
 def test_the_best_comes_first_and_the_baseline_last() -> None:
-    """With the differences in points and how often it is ahead."""
-    cells = columns(with_facts(make_study_answer(SCORES)))
+    """Differences are in points, with the number of seeds ahead."""
+    cells = read_columns(add_facts(make_study_answer(SCORES)))
     assert cells["method"] == ["FedAU", "MIFA", "FedAvg"]
     assert cells["accuracy of all clients, %"][2] == "70.4 ± 7.3"
-    differences = cells["add_to_baseline than FedAvg by, points (95 % interval)"]
+    differences = cells["better than FedAvg by, points (95 % interval)"]
     assert differences[0].startswith("+2.3 (+1.6 to +")
     assert differences[1].startswith(f"{MINUS}0.9 (")
     assert differences[2] == "-"
@@ -68,36 +68,38 @@ def test_the_best_comes_first_and_the_baseline_last() -> None:
 def test_a_positive_difference_is_better_where_lower_is() -> None:
     """A loss that falls is a gain."""
     falls = [score - 0.02 for score in BASE]
-    cells = columns(make_study_answer({"fedavg": BASE, "fedau": falls}, metric="loss"))
-    assert cells["add_to_baseline than FedAvg by, nats (95 % interval)"][0].startswith("+0.020 (")
+    cells = read_columns(make_study_answer({"fedavg": BASE, "fedau": falls}, metric="loss"))
+    assert cells["better than FedAvg by, nats (95 % interval)"][0].startswith("+0.020 (")
 
 
 def test_columns_without_a_number_and_repetitions_are_left_out() -> None:
-    """Nobody was unseen, and the worst clients are the score."""
-    assert not [heading for heading in columns(make_study_answer(SCORES)) if "held-out" in heading]
-    headings = list(columns(make_study_answer(SCORES, metric_key="test.all.worst10")))
+    """No client is held out, and the score already is the worst clients' mean."""
+    assert not [
+        heading for heading in read_columns(make_study_answer(SCORES)) if "held-out" in heading
+    ]
+    headings = list(read_columns(make_study_answer(SCORES, metric_key="test.all.worst10")))
     assert headings.count("worst 10 % of clients, %") == 0
     assert "all clients, %" in headings
 
 
 def test_without_a_decision_the_order_is_that_of_the_methods() -> None:
-    """Too few seeds to rank anybody."""
+    """Too few seeds give no ranking."""
     few = make_study_answer({name: values[:3] for name, values in SCORES.items()})
     assert [method.name for method in rank_methods(few)] == ["fedavg", "mifa", "fedau"]
-    assert not [heading for heading in columns(few) if "better" in heading]
+    assert not [heading for heading in read_columns(few) if "better" in heading]
 
 
 def test_methods_left_out_and_commands() -> None:
-    """Each with its reason, each run with what repeats it."""
-    said = make_study_answer(SCORES, left_out={"maxfl": "it needs\na requirement"})
-    assert build_exclusion_table(said).rows == (("MaxFL", "it needs a requirement"),)
-    runs = build_seed_runs_table(said)
+    """Each excluded method has its reason, each run its command."""
+    result = make_study_answer(SCORES, left_out={"maxfl": "it needs\na requirement"})
+    assert build_exclusion_table(result).rows == (("MaxFL", "it needs a requirement"),)
+    runs = build_seed_runs_table(result)
     assert len(runs.rows) == 15
     assert runs.rows[0][-1] == "fedquorum strategy=fedavg seed=1"
 
 
-def test_a_wide_table_is_divided() -> None:
-    """Every part begins with the methods and fits; nothing is lost."""
+def test_a_wide_table_is_split() -> None:
+    """Every part starts with the methods and fits; no column is lost."""
     table = TextTable(
         "title", ("method", "a long heading", "b", "c"), (("x", "1", "22", "333333"),)
     )
@@ -109,12 +111,12 @@ def test_a_wide_table_is_divided() -> None:
 
 
 def test_a_terminal_gets_verdict_tables_and_caveats(snapshot: Snapshot) -> None:
-    """Names with brackets stay as they are, and no line is longer than the terminal."""
-    said = make_study_answer(
+    """Brackets in names are kept, and no line is longer than the terminal."""
+    result = make_study_answer(
         SCORES, left_out={"[red]": "why [not]"}, caveats=("3 of 4 clients [1, 2, 3].",)
     )
     out = io.StringIO()
-    print_result(with_facts(said), Console(file=out, width=60))
+    print_result(add_facts(result), Console(file=out, width=60))
     text = "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
     snapshot("study/terminal.txt", text)
     assert all(word in text for word in ("[red]", "why [not]", "- 3 of 4 clients [1, 2, 3]."))

@@ -1,4 +1,4 @@
-"""What a study says: one sentence for each verdict, and numbers in people's units."""
+"""Tests of a study's sentences: one for each verdict, and numbers in display units."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ from tests.snapshot import Snapshot, join_sections
 LOWER = {"fedavg": BASE, "fedau": [score - 0.02 for score in BASE]}
 OPEN = make_study_answer({"fedavg": BASE, "mifa": add_to_baseline(2, 0, 2, 0, 2)})
 VERDICTS = {
-    "a winner, and who cannot be told apart from it": make_study_answer(
+    "a winner, and indistinguishable methods": make_study_answer(
         {"fedavg": BASE, "fedalign": add_to_baseline(2.0, 3.0, 1.8, 2.2, 2.4)},
         metric_key="test.priority.accuracy",
         not_told_apart=("mifa", "average_participating"),
@@ -36,10 +36,10 @@ VERDICTS = {
     "undecided, and what would decide": make_study_answer(
         {"fedavg": BASE, "mifa": add_to_baseline(1, 2, -1, 1.5, 1)}, to_decide=3300.0
     ),
-    "undecided, and nobody is ahead": make_study_answer(
+    "undecided, and no method is ahead": make_study_answer(
         {"fedavg": BASE, "mifa": add_to_baseline(-1, 2, -1, -1.5, -1)}
     ),
-    "undecided, by another than the one in front": make_study_answer(
+    "undecided because of a method behind the first": make_study_answer(
         {"fedavg": BASE, "term": BASE, "qfedavg": add_to_baseline(-4, 3, -3, 2, -4)}
     ),
     "undecided for ever": replace(
@@ -52,13 +52,13 @@ VERDICTS = {
 
 
 def test_every_verdict(snapshot: Snapshot) -> None:
-    """One of each kind: for whom, by how much, how sure, who else, and what would decide."""
-    told = {name: format_verdict(said) for name, said in VERDICTS.items()}
-    snapshot("study/verdicts.txt", join_sections(told))
+    """Each names the clients, the difference, its interval and, if undecided, the needed seeds."""
+    verdicts = {name: format_verdict(result) for name, result in VERDICTS.items()}
+    snapshot("study/verdicts.txt", join_sections(verdicts))
 
 
 def test_the_verdict_is_stated_although_another_has_the_larger_mean() -> None:
-    """One seed makes a large difference that nobody knows."""
+    """One seed causes a large mean that is not significant."""
     scores = {
         "fedavg": BASE,
         "fedau": add_to_baseline(1, 1.1, 1, 0.9, 1),
@@ -68,7 +68,7 @@ def test_the_verdict_is_stated_although_another_has_the_larger_mean() -> None:
 
 
 def test_a_sentence_begins_with_a_capital() -> None:
-    """Although the method's name has none."""
+    """Also if the method's name starts with a small letter."""
     scores = {"fedavg": BASE, "known_statistics": add_to_baseline(2.0, 3.0, 1.8, 2.2, 2.4)}
     assert format_verdict(make_study_answer(scores)).startswith("Known statistics is best")
 
@@ -82,13 +82,13 @@ def test_a_sentence_begins_with_a_capital() -> None:
         ("test.non_priority.worst", "the worst of the clients without priority"),
     ],
 )
-def test_whose_score_it_is(score: str, words: str) -> None:
-    """The score's key in words."""
+def test_the_score_names_its_clients(score: str, words: str) -> None:
+    """By the group and the statistic in the score's key."""
     assert describe_score_clients(make_study_answer({"fedavg": BASE}, metric_key=score)) == words
 
 
 def test_as_many_digits_as_the_margin_needs() -> None:
-    """A margin of 1 point is told with one decimal, a hundredth of a nat with three."""
+    """A margin of 1 point needs one decimal, a hundredth of a nat three."""
     assert Unit.for_metric("accuracy", 0.01).format_number(0.12345) == "12.3"
     assert Unit.for_metric("accuracy", 0.002).format_number(0.12345) == "12.35"
     assert Unit.for_metric("loss", 0.01).format_number(0.12345) == "0.123"
@@ -97,28 +97,28 @@ def test_as_many_digits_as_the_margin_needs() -> None:
 
 
 def test_signs() -> None:
-    """A real minus; no sign of what is 0 when it is written; "-" for what is not defined."""
+    """A real minus sign; no sign of a rounded 0; "-" for NaN."""
     unit = Unit.for_metric("accuracy", 0.01)
     assert unit.format_number(-0.0123) == f"{MINUS}1.2"
     assert unit.format_interval(0.0123, -0.0001, signed=True) == "+1.2 to 0.0"
     assert unit.format_number(float("nan")) == "-"
 
 
-def test_whose() -> None:
+def test_possessives() -> None:
     """A name in the plural has no second s."""
     assert to_possessive("FedAvg") == "FedAvg's"
     assert to_possessive("FedAvg on priority clients") == "FedAvg on priority clients'"
 
 
 def test_amounts() -> None:
-    """Of a budget, with its unit."""
-    told = [format_duration("seconds", s) for s in (45.0, 135.0, 300.0, 1500.0, 9000.0)]
-    assert told == ["45 seconds", "2.2 minutes", "5 minutes", "25 minutes", "2.5 hours"]
+    """Amounts of a budget have their unit."""
+    texts = [format_duration("seconds", s) for s in (45.0, 135.0, 300.0, 1500.0, 9000.0)]
+    assert texts == ["45 seconds", "2.2 minutes", "5 minutes", "25 minutes", "2.5 hours"]
     assert format_duration("rounds", 1200.0) == "1,200 rounds"
 
 
 def test_lists() -> None:
-    """As people say them."""
+    """Names are joined by commas and "and"."""
     assert [join_words(names) for names in (["a"], ["a", "b"], ["a", "b", "c"])] == [
         "a",
         "a and b",
@@ -126,8 +126,8 @@ def test_lists() -> None:
     ]
 
 
-def test_names_for_people() -> None:
-    """Published names, keys in words, and others as they are, on one line."""
+def test_display_names() -> None:
+    """Published names, readable keys, and other names unchanged on one line."""
     titles = [
         format_method_name(name) for name in ("fedalign", "fedavg", "average_all", "mine_2", "a\nb")
     ]
