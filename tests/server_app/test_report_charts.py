@@ -1,4 +1,4 @@
-"""Which charts runs give, and what is in them; both ways to draw them draw the same."""
+"""Tests of the report's charts and of both backends, which must draw the same."""
 
 import math
 from dataclasses import replace
@@ -44,26 +44,26 @@ from tests.fedquorum.records.made import (
 )
 
 
-def charts(directory: Path) -> dict[str, Chart]:
-    """Return the charts of the one experiment below a folder, by name."""
+def build_charts(directory: Path) -> dict[str, Chart]:
+    """Build the charts of the one experiment below a folder, by name."""
     (one,) = build_experiments(group_runs(load_all(directory)))
     return {chart.name: chart for chart in one.charts}
 
 
-def line_chart(found: dict[str, Chart], name: str) -> LineChart:
+def get_line_chart(found: dict[str, Chart], name: str) -> LineChart:
     chart = found[name]
     assert isinstance(chart, LineChart)
     return chart
 
 
-def grid_chart(found: dict[str, Chart], name: str) -> GridChart:
+def get_grid_chart(found: dict[str, Chart], name: str) -> GridChart:
     chart = found[name]
     assert isinstance(chart, GridChart)
     return chart
 
 
 def make_test_metrics(value: float, **others: Any) -> dict[str, Any]:
-    """Return ``test`` of a population in which all have priority."""
+    """Make the field ``test`` for clients that all have priority."""
     values = {"loss": 1.0, "accuracy": value, "worst": value / 2, "worst10": value / 2} | others
     return {"priority": values, "non_priority": None, "all": values}
 
@@ -72,7 +72,7 @@ def make_test_metrics(value: float, **others: Any) -> dict[str, Any]:
 
 
 def test_curves_are_means_and_bands_standard_deviations(tmp_path: Path) -> None:
-    """Percent for accuracies, nats for losses; without a second seed there is no band."""
+    """Accuracies are in percent, losses in nats; a single seed has no band."""
     for seed, value in ((1, 0.5), (2, 0.7)):
         rounds = [
             make_round_line(n, test=make_test_metrics(value), global_loss=value) for n in (1, 2)
@@ -83,21 +83,21 @@ def test_curves_are_means_and_bands_standard_deviations(tmp_path: Path) -> None:
         [make_round_line(n, test=make_test_metrics(0.2)) for n in (1, 2)],
         strategy="fedavg",
     )
-    first, loss, _ = line_chart(charts(tmp_path), "training").panels
+    first, loss, _ = get_line_chart(build_charts(tmp_path), "training").panels
     assert (first.title, first.y_label) == ("all clients", "test accuracy, %")
     assert "nats" in loss.y_label
-    ours, other = first.lines
-    np.testing.assert_allclose(ours.x, [1, 2])
-    np.testing.assert_allclose(ours.y, [60, 60])
-    assert ours.half_width is not None
-    np.testing.assert_allclose(ours.half_width, [math.sqrt(200)] * 2)
+    fedalign, other = first.lines
+    np.testing.assert_allclose(fedalign.x, [1, 2])
+    np.testing.assert_allclose(fedalign.y, [60, 60])
+    assert fedalign.half_width is not None
+    np.testing.assert_allclose(fedalign.half_width, [math.sqrt(200)] * 2)
     np.testing.assert_allclose(other.y, [20, 20])
     assert other.half_width is None
-    assert (ours.label, other.label) == ("FedALIGN", "FedAvg")
+    assert (fedalign.label, other.label) == ("FedALIGN", "FedAvg")
 
 
-def test_bands_end_where_values_do(tmp_path: Path) -> None:
-    """No accuracy above 100 %, no count below 0, and no band to minus infinity on a log scale."""
+def test_bands_end_at_the_bounds_of_values(tmp_path: Path) -> None:
+    """No accuracy above 100 %, no count below 0, no band to minus infinity on a log scale."""
     for seed, accuracy, admitted, seconds in ((1, 0.99, 0, 0.01), (2, 0.6, 4, 2.0)):
         rounds = [
             make_round_line(
@@ -105,23 +105,23 @@ def test_bands_end_where_values_do(tmp_path: Path) -> None:
             )
         ]
         make_run(tmp_path / str(seed), rounds, seed=seed)
-    found = charts(tmp_path)
-    for name, place, low, high in (
+    found = build_charts(tmp_path)
+    for name, index, low, high in (
         ("training", 0, 79.5 - 19.5 * math.sqrt(2), 100.0),
         ("admission", 0, 0.0, 2.0 + 2 * math.sqrt(2)),
         ("costs", 2, 1.005 / 2, 1.005 + 0.995 * math.sqrt(2)),
     ):
-        panel = line_chart(found, name).panels[place]
+        panel = get_line_chart(found, name).panels[index]
         ends = compute_band(panel.lines[0], panel)
         np.testing.assert_allclose(ends, [[low], [high]])
 
 
-def test_losses_of_predicted_numbers_are_no_nats(tmp_path: Path) -> None:
-    """They are squared errors, and the metric is in the unit of what is predicted."""
+def test_losses_of_regression_are_squared_errors(tmp_path: Path) -> None:
+    """They are not in nats, and the metric has the target's unit."""
     settings = "data:\n  regression: true\nevaluation:\n  metric: rmse\n"
     test = make_test_metrics(0.5, rmse=2.0) | {"non_priority": None}
     make_run(tmp_path / "run", [make_round_line(1, test=test)], settings=settings)
-    chart = line_chart(charts(tmp_path), "training")
+    chart = get_line_chart(build_charts(tmp_path), "training")
     labels = [panel.y_label for panel in chart.panels]
     assert "test RMSE, unit of the target" in labels
     assert "training loss F(w), squared error" in labels
@@ -129,69 +129,69 @@ def test_losses_of_predicted_numbers_are_no_nats(tmp_path: Path) -> None:
     assert chart.title == "RMSE and loss"
 
 
-def test_priority_and_other_clients_have_their_own_panels(tmp_path: Path) -> None:
-    """Where there are non-priority clients, they stand beside those with priority."""
+def test_priority_and_non_priority_clients_have_separate_panels(tmp_path: Path) -> None:
+    """Non-priority clients have a panel beside the priority clients'."""
     test = make_test_metrics(0.5) | {"non_priority": {"accuracy": 0.25, "worst": 0.1}}
     make_run(tmp_path / "run", [make_round_line(1, test=test)])
-    one, other, *_ = line_chart(charts(tmp_path), "training").panels
+    one, other, *_ = get_line_chart(build_charts(tmp_path), "training").panels
     assert (one.title, other.title) == ("priority clients", "non-priority clients")
     np.testing.assert_allclose(other.lines[0].y, [25])
 
 
-def test_what_is_not_completed_is_said_in_the_legend(tmp_path: Path) -> None:
-    """A run that was broken off is drawn under its status."""
+def test_the_legend_names_an_incomplete_status(tmp_path: Path) -> None:
+    """An interrupted run is drawn with its status."""
     make_run(tmp_path / "run", [make_round_line(1)], status="interrupted")
-    (panel, *_) = line_chart(charts(tmp_path), "training").panels
+    (panel, *_) = get_line_chart(build_charts(tmp_path), "training").panels
     assert panel.lines[0].label == "FedALIGN [interrupted]"
 
 
 def test_a_rule_without_a_gate_has_no_inclusion_mass(tmp_path: Path) -> None:
-    """Where all admit the same number in every round there is no chart of admission at all."""
-    plain = make_round_line(
+    """If all admit the same number in every round, there is no admission chart."""
+    record = make_round_line(
         1, epsilon=None, inclusion_mass=0.0, theta=1.0, test=make_test_metrics(0.5)
     )
-    make_run(tmp_path / "a" / "run", [plain], strategy="fedavg")
-    assert set(charts(tmp_path / "a")) == {"training", "costs"}
-    other = plain | {"round": 2, "admitted": 2, "trained": 2}
-    make_run(tmp_path / "b" / "run", [plain, other], strategy="fedau")
-    (panel,) = line_chart(charts(tmp_path / "b"), "admission").panels
+    make_run(tmp_path / "a" / "run", [record], strategy="fedavg")
+    assert set(build_charts(tmp_path / "a")) == {"training", "costs"}
+    other = record | {"round": 2, "admitted": 2, "trained": 2}
+    make_run(tmp_path / "b" / "run", [record, other], strategy="fedau")
+    (panel,) = get_line_chart(build_charts(tmp_path / "b"), "admission").panels
     assert panel.y_label == "updates admitted, a round"
     make_run(tmp_path / "c" / "run", [make_round_line(1)])
-    labels = [p.y_label for p in line_chart(charts(tmp_path / "c"), "admission").panels]
+    labels = [p.y_label for p in get_line_chart(build_charts(tmp_path / "c"), "admission").panels]
     assert labels == ["updates admitted, a round", "inclusion mass A", "theta = 1 / (1 + A)"]
 
 
-def test_colours_belong_to_methods(tmp_path: Path) -> None:
-    """A method looks the same in every panel, also where others are not drawn."""
-    plain = {"epsilon": None, "inclusion_mass": None, "theta": None}
-    make_run(tmp_path / "a", [make_round_line(1, **plain)], strategy="afl")
+def test_colors_belong_to_methods(tmp_path: Path) -> None:
+    """A method has the same style in every panel, also in panels without others."""
+    no_gate = {"epsilon": None, "inclusion_mass": None, "theta": None}
+    make_run(tmp_path / "a", [make_round_line(1, **no_gate)], strategy="afl")
     make_run(tmp_path / "b", [make_round_line(1)], strategy="fedalign")
-    both, mass, _ = line_chart(charts(tmp_path), "admission").panels
+    both, mass, _ = get_line_chart(build_charts(tmp_path), "admission").panels
     assert [one.label for one in both.lines] == ["AFL", "FedALIGN"]
     assert [one.label for one in mass.lines] == ["FedALIGN"]
     assert mass.lines[0].style == both.lines[1].style == 1
 
 
-def test_decision_losses_are_those_of_rules_that_decide(tmp_path: Path) -> None:
-    """The sum over rounds and KL are drawn where they are recorded."""
+def test_decision_losses_are_drawn_if_recorded(tmp_path: Path) -> None:
+    """The chart has the sum over rounds and KL."""
     rounds = [
         make_round_line(n, decision_loss=-0.1, decision_loss_sum=-0.1 * n, kl_to_data=0.5)
         for n in (1, 2)
     ]
     make_run(tmp_path / "run", rounds, strategy="aaggff_s")
-    total, divergence = line_chart(charts(tmp_path), "decisions").panels
+    total, divergence = get_line_chart(build_charts(tmp_path), "decisions").panels
     np.testing.assert_allclose(total.lines[0].y, [-0.1, -0.2])
     np.testing.assert_allclose(divergence.lines[0].y, [0.5, 0.5])
 
 
-def test_bytes_are_in_a_unit_that_can_be_read(tmp_path: Path) -> None:
+def test_bytes_are_in_a_readable_unit(tmp_path: Path) -> None:
     """kB for small models, MB for large ones."""
     make_run(tmp_path / "a" / "run", [make_round_line(1, bytes_down=2_000, bytes_up=3_000)])
-    down, up, seconds = line_chart(charts(tmp_path / "a"), "costs").panels
+    down, up, seconds = get_line_chart(build_charts(tmp_path / "a"), "costs").panels
     assert (down.y_label, down.lines[0].y[0]) == ("kB to the nodes, a round", 2.0)
     assert (up.lines[0].y[0], seconds.lines[0].y[0]) == (3.0, 0.1)
     make_run(tmp_path / "b" / "run", [make_round_line(1, bytes_down=2_000, bytes_up=3_000_000)])
-    down, *_ = line_chart(charts(tmp_path / "b"), "costs").panels
+    down, *_ = get_line_chart(build_charts(tmp_path / "b"), "costs").panels
     assert (down.y_label, down.lines[0].y[0]) == ("MB to the nodes, a round", 0.002)
 
 
@@ -209,14 +209,14 @@ def write_clients(run: Path, rows: list[tuple[int, int, bool, str]], **columns: 
     )
 
 
-def test_the_raster_shows_who_took_part_when(tmp_path: Path) -> None:
-    """Rows are clients, those with priority first, columns rounds; who was not asked is blank."""
+def test_the_raster_shows_the_status_of_clients_by_round(tmp_path: Path) -> None:
+    """Rows are clients, priority first, columns are rounds; unselected clients are blank."""
     run = make_run(tmp_path / "run", [make_round_line(1), make_round_line(2)])
     write_clients(
         run,
         [(1, 2, True, "trained"), (2, 2, True, "failed"), (2, 0, False, "declined")],
     )
-    chart = grid_chart(charts(tmp_path), "participation")
+    chart = get_grid_chart(build_charts(tmp_path), "participation")
     (layer,) = chart.layers
     names = [name for name, _ in STATUS_COLORS]
     assert (layer.rows, layer.columns, layer.divider) == (("2", "0"), ("1", "2"), 1)
@@ -226,39 +226,39 @@ def test_the_raster_shows_who_took_part_when(tmp_path: Path) -> None:
     ]
 
 
-def test_the_same_raster_is_drawn_once(tmp_path: Path) -> None:
-    """Methods that met the same availability share a picture, under all their names."""
+def test_equal_rasters_are_drawn_once(tmp_path: Path) -> None:
+    """Methods with the same availability share a raster, which has all their names."""
     for strategy, status in (("fedau", "trained"), ("mifa", "trained"), ("fedvarp", "failed")):
         run = make_run(tmp_path / strategy, [make_round_line(1)], strategy=strategy)
         write_clients(run, [(1, 0, True, status)])
-    layers = grid_chart(charts(tmp_path), "participation").layers
+    layers = get_grid_chart(build_charts(tmp_path), "participation").layers
     assert [layer.label for layer in layers] == ["FedAU, seed 1; MIFA, seed 1", "FedVarp, seed 1"]
 
 
-def test_a_long_raster_is_thinned_and_says_so(tmp_path: Path) -> None:
-    """Thousands of clients or rounds stay within a page's size."""
+def test_a_long_raster_is_subsampled_with_a_note(tmp_path: Path) -> None:
+    """Thousands of clients fit into a page."""
     run = make_run(tmp_path / "run", [make_round_line(1)])
     write_clients(run, [(1, k, True, "trained") for k in range(2000)])
-    chart = grid_chart(charts(tmp_path), "participation")
+    chart = get_grid_chart(build_charts(tmp_path), "participation")
     assert len(chart.layers[0].rows) <= MAX_ROWS + 1
     assert "evenly picked" in chart.note
 
 
 def test_mixing_coefficients_are_a_table_over_rounds(tmp_path: Path) -> None:
-    """p of each client and round; rules without p have no such chart."""
+    """The chart has p by client and round; rules without p have none."""
     run = make_run(
         tmp_path / "a" / "run", [make_round_line(1), make_round_line(2)], strategy="aaggff_d"
     )
     write_clients(run, [(1, 0, True, "trained"), (2, 1, True, "trained")], mixing_coefficient=0.25)
-    (layer,) = grid_chart(charts(tmp_path / "a"), "mixing").layers
+    (layer,) = get_grid_chart(build_charts(tmp_path / "a"), "mixing").layers
     np.testing.assert_array_equal(layer.values, [[0.25, math.nan], [math.nan, 0.25]])
     other = make_run(tmp_path / "b" / "run", [make_round_line(1)], strategy="fedavg")
     write_clients(other, [(1, 0, True, "trained")])
-    assert "mixing" not in charts(tmp_path / "b")
+    assert "mixing" not in build_charts(tmp_path / "b")
 
 
 def test_omega_is_drawn_against_the_simulations_rates(tmp_path: Path) -> None:
-    """The last omega of each client over 1 / p_n, where p_n is on record."""
+    """The chart has each client's last omega over 1 / p_n, if p_n is recorded."""
     run = make_run(
         tmp_path / "run",
         [make_round_line(1), make_round_line(2, weight_error=0.5)],
@@ -276,9 +276,9 @@ def test_omega_is_drawn_against_the_simulations_rates(tmp_path: Path) -> None:
         for t, k, w in ((1, 0, 1.0), (1, 1, 1.0), (2, 0, 3.0))
     ]
     write_table(run, "clients", rows)
-    assert "omega" not in charts(tmp_path)
+    assert "omega" not in build_charts(tmp_path)
     write_population(run, rates=[0.5, 0.25], priority=[True, True])
-    estimates, error = line_chart(charts(tmp_path), "omega").panels
+    estimates, error = get_line_chart(build_charts(tmp_path), "omega").panels
     (points,) = estimates.lines
     np.testing.assert_allclose(points.x, [2, 4])
     np.testing.assert_allclose(points.y, [3, 1])
@@ -291,19 +291,19 @@ def test_omega_is_drawn_against_the_simulations_rates(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("strategy", "drawn"), [("composed", True), ("known_statistics", False)])
-def test_omega_is_drawn_of_every_rule_that_estimates_it(
+def test_omega_is_drawn_for_every_rule_that_estimates_it(
     tmp_path: Path, strategy: str, drawn: bool
 ) -> None:
-    """A composed rule may have FedAU's omega; one that was given p_n has nothing to compare."""
+    """A composed rule may have FedAU's omega; a rule that receives p_n estimates none."""
     run = make_run(tmp_path / "run", [make_round_line(1, weight_error=0.5)], strategy=strategy)
     row = {"round": 1, "client": 0, "priority": True, "status": "trained", "weight": 0.1}
     write_table(run, "clients", [row | {"participation_correction": 3.0}])
     write_population(run, rates=[0.5], priority=[True])
-    assert ("omega" in charts(tmp_path)) == drawn
+    assert ("omega" in build_charts(tmp_path)) == drawn
 
 
 def test_the_distribution_ranks_the_clients_values(tmp_path: Path) -> None:
-    """Of the last evaluation, ascending, mean over seeds at each rank; tenths and Gini told."""
+    """Values of the last evaluation ascend, mean over seeds by rank; hovering shows the Gini."""
     for seed, shift in ((1, 0.0), (2, 0.2)):
         run = make_run(
             tmp_path / str(seed), [make_round_line(1, test=make_test_metrics(0.5))], seed=seed
@@ -322,7 +322,7 @@ def test_the_distribution_ranks_the_clients_values(tmp_path: Path) -> None:
                 for t, k, value in ((1, 0, 0.9), (2, 0, 0.6 + shift), (2, 1, 0.2 + shift))
             ],
         )
-    (panel,) = line_chart(charts(tmp_path), "distribution").panels
+    (panel,) = get_line_chart(build_charts(tmp_path), "distribution").panels
     (curve,) = panel.lines
     assert (curve.x[0], curve.x[-1]) == (0.0, 100.0)
     np.testing.assert_allclose(curve.y[[0, -1]], [30, 70])
@@ -336,7 +336,7 @@ def test_the_distribution_ranks_the_clients_values(tmp_path: Path) -> None:
 # --- sweeps -----------------------------------------------------------------------------------
 
 
-def sweep(directory: Path, **of_epsilon: float) -> None:
+def make_sweep(directory: Path, **of_epsilon: float) -> None:
     for epsilon, value in of_epsilon.items():
         number = epsilon.removeprefix("e").replace("_", ".")
         settings = f"strategy:\n  name: fedalign\n  epsilon: {number}\n"
@@ -348,16 +348,16 @@ def sweep(directory: Path, **of_epsilon: float) -> None:
 
 
 def test_a_swept_setting_is_a_curve_with_infinity_at_its_end(tmp_path: Path) -> None:
-    """Values stand in their order; methods without the setting are levels."""
-    sweep(tmp_path, **{"e.inf": 0.3, "e0_2": 0.5, "e0": 0.4})
-    plain = "strategy:\n  name: fedavg\n"
+    """Values are in order; methods without the setting are reference lines."""
+    make_sweep(tmp_path, **{"e.inf": 0.3, "e0_2": 0.5, "e0": 0.4})
+    baseline = "strategy:\n  name: fedavg\n"
     make_run(
         tmp_path / "b",
         [make_round_line(1, test=make_test_metrics(0.1))],
-        settings=plain,
+        settings=baseline,
         strategy="fedavg",
     )
-    chart = line_chart(charts(tmp_path), "sweep-strategy-epsilon")
+    chart = get_line_chart(build_charts(tmp_path), "sweep-strategy-epsilon")
     panel = chart.panels[0]
     assert panel.x_ticks is not None
     assert panel.x_ticks.labels == ("0", "0.2", "inf")
@@ -368,7 +368,7 @@ def test_a_swept_setting_is_a_curve_with_infinity_at_its_end(tmp_path: Path) -> 
 
 
 def test_two_swept_settings_are_a_heat_map_too(tmp_path: Path) -> None:
-    """Each value in its cell, blank where there is no run; a curve for each value of the other."""
+    """Cells without a run are blank; there is also a curve for each value of the other."""
     for epsilon, lr, value in ((0.1, 1, 0.1), (0.1, 2, 0.2), (0.3, 1, 0.3)):
         settings = f"strategy:\n  name: fedalign\n  epsilon: {epsilon}\nclient:\n  lr: {lr}\n"
         make_run(
@@ -376,30 +376,30 @@ def test_two_swept_settings_are_a_heat_map_too(tmp_path: Path) -> None:
             [make_round_line(1, test=make_test_metrics(value))],
             settings=settings,
         )
-    found = charts(tmp_path)
-    chart = grid_chart(found, "heat-fedalign")
+    found = build_charts(tmp_path)
+    chart = get_grid_chart(found, "heat-fedalign")
     layer = chart.layers[0]
     assert (chart.x_label, chart.y_label) == ("epsilon", "client rate")
     assert (layer.columns, layer.rows) == (("0.1", "0.3"), ("1", "2"))
     expected = np.array([[10.0, 30.0], [20.0, math.nan]])
     np.testing.assert_allclose(layer.values, expected, rtol=1e-6)
-    curves = line_chart(found, "sweep-strategy-epsilon").panels[0].lines
+    curves = get_line_chart(found, "sweep-strategy-epsilon").panels[0].lines
     assert [one.label for one in curves] == ["FedALIGN, client rate 1", "FedALIGN, client rate 2"]
 
 
 def test_methods_alone_are_no_sweep(tmp_path: Path) -> None:
-    """Strategies differ in many settings without any of them being swept."""
+    """Strategies differ in many settings, but none of them is swept."""
     for strategy in ("fedalign", "fedavg"):
         settings = f"strategy:\n  name: {strategy}\n"
         make_run(tmp_path / strategy, [make_round_line(1)], settings=settings, strategy=strategy)
-    assert not any(name.startswith(("sweep", "heat")) for name in charts(tmp_path))
+    assert not any(name.startswith(("sweep", "heat")) for name in build_charts(tmp_path))
 
 
 # --- published numbers ------------------------------------------------------------------------
 
 
-def test_a_published_number_is_of_the_same_data_method_and_process() -> None:
-    """FedAU's table is of the real CIFAR-10: a subset under the same preset has no line."""
+def test_a_published_number_needs_the_same_data_method_and_availability() -> None:
+    """FedAU's table is for the real CIFAR-10: a subset under the same preset has no line."""
     settings = {
         "data.name": "cifar10",
         "strategy.name": "fedau",
@@ -415,8 +415,8 @@ def test_a_published_number_is_of_the_same_data_method_and_process() -> None:
     assert other.values == {"test": pytest.approx(0.766)}
 
 
-def test_published_numbers_are_levels_of_their_methods(tmp_path: Path) -> None:
-    """The line has the method's colour, and the note names the paper."""
+def test_published_numbers_are_reference_lines_of_their_methods(tmp_path: Path) -> None:
+    """The line has the method's color, and the note names the paper."""
     settings = "strategy:\n  name: term\nevaluation:\n  metric: auroc\n"
     make_run(
         tmp_path / "run",
@@ -425,7 +425,7 @@ def test_published_numbers_are_levels_of_their_methods(tmp_path: Path) -> None:
         strategy="term",
         experiment="aaggff/berka",
     )
-    chart = line_chart(charts(tmp_path), "training")
+    chart = get_line_chart(build_charts(tmp_path), "training")
     auroc, *others = chart.panels
     (level,) = auroc.reference_lines
     assert level.y == pytest.approx(80.11)
@@ -437,152 +437,154 @@ def test_published_numbers_are_levels_of_their_methods(tmp_path: Path) -> None:
 # --- drawing ----------------------------------------------------------------------------------
 
 
-def lines_of(*ends: float, rounds: int = 30, spread: float | None = 1.0) -> tuple[Line, ...]:
-    """Return straight lines from 0, named a, b and so on."""
+def make_lines(*ends: float, rounds: int = 30, spread: float | None = 1.0) -> tuple[Line, ...]:
+    """Make straight lines from 0, named a, b and so on."""
     x = np.arange(1.0, rounds + 1)
     band_width = None if spread is None else np.full(rounds, spread)
     return tuple(
-        Line("abcdefghijklmnop"[place], place, x, np.linspace(0.0, end, rounds), band_width)
-        for place, end in enumerate(ends)
+        Line("abcdefghijklmnop"[index], index, x, np.linspace(0.0, end, rounds), band_width)
+        for index, end in enumerate(ends)
     )
 
 
-def chart_of(*panels: Panel) -> LineChart:
+def make_chart(*panels: Panel) -> LineChart:
     return LineChart("one", "", "", panels)
 
 
-def test_styles_differ_also_in_grey() -> None:
-    """Neighbours have other dashes; no two of the first 32 look the same."""
-    looks = [get_line_style(style) for style in range(len(METHOD_COLORS) * NUM_DASHES)]
-    assert len(set(looks)) == len(looks)
-    assert all(one[1] != other[1] for one, other in pairwise(looks[: len(METHOD_COLORS)]))
+def test_styles_differ_also_in_gray() -> None:
+    """Adjacent styles have different dashes; the first 32 styles are distinct."""
+    styles = [get_line_style(style) for style in range(len(METHOD_COLORS) * NUM_DASHES)]
+    assert len(set(styles)) == len(styles)
+    assert all(one[1] != other[1] for one, other in pairwise(styles[: len(METHOD_COLORS)]))
 
 
-def test_bands_are_of_few_lines() -> None:
-    """Four would hide each other: there spreads are bars, and no two lines have one together."""
-    few = Panel("", "round", "y", lines_of(1, 2, 3))
+def test_few_lines_have_bands() -> None:
+    """Four bands would hide each other: they are bars, at different points of each line."""
+    few = Panel("", "round", "y", make_lines(1, 2, 3))
     assert has_bands(few)
     assert all(len(select_bar_points(few, line)) == 0 for line in few.lines)
-    many = Panel("", "round", "y", lines_of(1, 2, 3, 4))
+    many = Panel("", "round", "y", make_lines(1, 2, 3, 4))
     assert not has_bands(many)
-    places = np.concatenate([select_bar_points(many, line) for line in many.lines])
-    assert len(np.unique(places)) == len(places) >= 12
+    indices = np.concatenate([select_bar_points(many, line) for line in many.lines])
+    assert len(np.unique(indices)) == len(indices) >= 12
     assert all(len(select_bar_points(many, line)) >= 3 for line in many.lines)
 
 
 @pytest.mark.parametrize(("lines", "rounds"), [(16, 30), (4, 4), (5, 3), (4, 1)])
 def test_every_line_has_a_bar(lines: int, rounds: int) -> None:
-    """However many there are, and however few points they have."""
-    panel = Panel("", "round", "y", lines_of(*range(lines), rounds=rounds))
+    """With many lines and with few points."""
+    panel = Panel("", "round", "y", make_lines(*range(lines), rounds=rounds))
     for one in panel.lines:
-        places = select_bar_points(panel, one)
-        assert len(places) >= 1
-        assert 0 <= places.min() <= places.max() < rounds
+        indices = select_bar_points(panel, one)
+        assert len(indices) >= 1
+        assert 0 <= indices.min() <= indices.max() < rounds
 
 
 def test_a_sweep_has_a_bar_at_every_point() -> None:
-    """Also of a single line."""
-    panel = Panel("", "K", "y", lines_of(1, rounds=4), has_bars=True)
+    """Also a single line has them."""
+    panel = Panel("", "K", "y", make_lines(1, rounds=4), has_bars=True)
     assert select_bar_points(panel, panel.lines[0]).tolist() == [0, 1, 2, 3]
 
 
-def test_an_axis_has_room_for_all_that_is_drawn() -> None:
-    """Lines, bands and levels; where all is the same number there is an axis still."""
-    panel = Panel("", "x", "y", lines_of(4, spread=1.0), (ReferenceLine("z", 1, 7.0, ""),))
+def test_an_axis_includes_everything_drawn() -> None:
+    """Lines, bands and reference lines; a constant still has a range."""
+    panel = Panel("", "x", "y", make_lines(4, spread=1.0), (ReferenceLine("z", 1, 7.0, ""),))
     low, high = compute_y_limits(panel)
     assert -1.5 < low < -1.0
     assert 7.0 < high < 7.5
-    low, high = compute_y_limits(Panel("", "x", "y", lines_of(0, spread=None)))
+    low, high = compute_y_limits(Panel("", "x", "y", make_lines(0, spread=None)))
     assert low < 0.0 < high
 
 
 @pytest.mark.parametrize(("log", "end"), [("", 1e250), ("", -1e250), ("y", 1e250)])
 def test_a_diverged_run_is_drawn(log: str, end: float) -> None:
-    """Whatever its numbers."""
+    """Huge numbers do not break an axis."""
     x, first = np.array([1.0, 2.0]), 1.0 if log else -end
     lines = (Line("a", 0, x, np.array([first, end])), Line("b", 1, x, np.array([end, end])))
     panel = Panel("", "x", "y", lines, log_axes=log, bounds=NO_BOUNDS)
     assert all(map(math.isfinite, compute_y_limits(panel)))
-    assert len(build_plotly_spec(chart_of(panel))["panels"]) == 1
-    draw_figure(chart_of(panel))
+    assert len(build_plotly_spec(make_chart(panel))["panels"]) == 1
+    draw_figure(make_chart(panel))
 
 
 @pytest.mark.parametrize("end", [2.5, 50.0, 5e6])
-def test_a_log_scale_has_ticks_whatever_its_range(end: float) -> None:
-    """At 1, 2 and 5, or powers of 10, or else Plotly's."""
+def test_a_log_scale_has_ticks_for_any_range(end: float) -> None:
+    """They are at 1, 2 and 5, at powers of 10, or Plotly's."""
     y = np.array([1.2, end])
     panel = Panel("", "x", "y", (Line("a", 0, y, y),), log_axes="xy")
     ticks = compute_log_ticks(math.log10(1.2), math.log10(end))
     assert all(1.2 <= tick <= end for tick in ticks)
-    axis = build_panel_figure(chart_of(panel), panel).layout.yaxis
+    axis = build_panel_figure(make_chart(panel), panel).layout.yaxis
     assert axis.type == "log"
     assert (axis.tickvals is None) == (end == 2.5)
     assert 10 ** axis.range[0] < 1.2 < end < 10 ** axis.range[1]
-    assert draw_figure(chart_of(panel)).axes[0].get_yscale() == "log"
+    assert draw_figure(make_chart(panel)).axes[0].get_yscale() == "log"
 
 
-def test_a_logarithmic_axis_of_the_least_number_there_is_has_ticks() -> None:
-    """Powers of 10 below it are 0, which has no logarithm."""
+def test_a_log_axis_of_the_smallest_float_has_ticks() -> None:
+    """Powers of 10 below the smallest float are 0, which has no logarithm."""
     ticks = compute_log_ticks(-324.0, -300.0)
     assert all(tick > 0 for tick in ticks)
     assert ticks
 
 
 def test_lines_have_their_names_at_their_ends() -> None:
-    """Near where they end, in their order, without lying over each other."""
-    panel = Panel("", "round", "y", lines_of(10, 9.9, 1), (ReferenceLine("level", 3, 5.0, "text"),))
-    names = place_end_labels(chart_of(panel), panel, line_letters=20, height_in_lines=20)
-    places = {name.label: name.position for name in names}
-    assert places["c"] < places["level"] < places["b"] < places["a"]
-    assert places["a"] - places["b"] == pytest.approx(1 / 20)
+    """Names are near the ends, in order, without overlaps."""
+    panel = Panel(
+        "", "round", "y", make_lines(10, 9.9, 1), (ReferenceLine("level", 3, 5.0, "text"),)
+    )
+    names = place_end_labels(make_chart(panel), panel, line_letters=20, height_in_lines=20)
+    indices = {name.label: name.position for name in names}
+    assert indices["c"] < indices["level"] < indices["b"] < indices["a"]
+    assert indices["a"] - indices["b"] == pytest.approx(1 / 20)
     low, high = compute_y_limits(panel)
-    assert places["c"] == pytest.approx((1 - low) / (high - low))
+    assert indices["c"] == pytest.approx((1 - low) / (high - low))
 
 
-def test_names_leave_out_what_all_begin_with() -> None:
-    """Of a sweep over epsilon that is the method; a long name has several lines."""
+def test_names_omit_their_common_prefix() -> None:
+    """In a sweep over epsilon, that is the method; a long name has several lines."""
     x = np.array([1.0, 2.0])
     labels = ("FedALIGN, epsilon 0.1", "FedALIGN, epsilon falls to 0 at half")
     panel = Panel("", "", "", tuple(Line(label, k, x, x + k) for k, label in enumerate(labels)))
-    names = place_end_labels(chart_of(panel), panel, line_letters=12, height_in_lines=20)
+    names = place_end_labels(make_chart(panel), panel, line_letters=12, height_in_lines=20)
     assert [name.text_lines for name in names] == [
         ("epsilon 0.1",),
         ("epsilon", "falls to 0", "at half"),
     ]
 
 
-def test_names_without_room_are_left_to_the_legend() -> None:
-    """As with very many methods, or where all lines end in one place."""
-    panel = Panel("", "", "", lines_of(*range(16)))
-    assert place_end_labels(chart_of(panel), panel, line_letters=20, height_in_lines=15) == []
-    apart = replace(panel, has_line_names=False)
-    assert place_end_labels(chart_of(apart), apart, line_letters=20, height_in_lines=50) == []
+def test_names_that_do_not_fit_are_left_to_the_legend() -> None:
+    """For example with very many methods, or if the panel wants no names."""
+    panel = Panel("", "", "", make_lines(*range(16)))
+    assert place_end_labels(make_chart(panel), panel, line_letters=20, height_in_lines=15) == []
+    unnamed = replace(panel, has_line_names=False)
+    assert place_end_labels(make_chart(unnamed), unnamed, line_letters=20, height_in_lines=50) == []
 
 
-def test_names_stand_beside_both_drawings() -> None:
+def test_names_are_beside_both_drawings() -> None:
     """The page's script hides those of hidden methods; on paper they replace a legend."""
-    chart = chart_of(Panel("", "round", "y", lines_of(10, 1)))
+    chart = make_chart(Panel("", "round", "y", make_lines(10, 1)))
     (panel,) = build_plotly_spec(chart)["panels"]
     written = {one["name"]: one["text"] for one in panel["layout"]["annotations"]}
     assert written == {"a": "a", "b": "b"}
     drawn = draw_figure(chart)
     assert [text.get_text() for text in drawn.axes[0].texts] == ["a", "b"]
     assert drawn.legends == []
-    without = chart_of(replace(chart.panels[0], has_line_names=False))
+    without = make_chart(replace(chart.panels[0], has_line_names=False))
     assert len(draw_figure(without).legends) == 1
 
 
 def test_a_method_alone_has_no_name_at_its_end(tmp_path: Path) -> None:
-    """The legend says it."""
+    """The legend has the name."""
     make_run(tmp_path / "run", [make_round_line(n) for n in (1, 2)])
-    chart = line_chart(charts(tmp_path), "training")
+    chart = get_line_chart(build_charts(tmp_path), "training")
     shown = build_plotly_spec(chart)
     assert [entry["label"] for entry in shown["legend"]] == ["FedALIGN"]
     assert all("annotations" not in panel["layout"] for panel in shown["panels"])
 
 
 def test_both_drawings_have_the_same_lines(tmp_path: Path) -> None:
-    """The page's plots and the picture show the same curves and bands."""
+    """Plotly and matplotlib draw the same curves and bands."""
     for seed, value in ((1, 0.5), (2, 0.7)):
         rounds = [
             make_round_line(n, test=make_test_metrics(value), global_loss=value) for n in (1, 2)
@@ -593,7 +595,7 @@ def test_both_drawings_have_the_same_lines(tmp_path: Path) -> None:
         [make_round_line(n, test=make_test_metrics(0.2)) for n in (1, 2)],
         strategy="fedavg",
     )
-    chart = line_chart(charts(tmp_path), "training")
+    chart = get_line_chart(build_charts(tmp_path), "training")
     figures = [build_panel_figure(chart, panel) for panel in chart.panels]
     for panel, figure in zip(chart.panels, figures, strict=True):
         assert len([t for t in figure.data if t.fill is None]) == len(panel.lines)
@@ -608,12 +610,14 @@ def test_both_drawings_have_the_same_lines(tmp_path: Path) -> None:
 
 
 def test_bars_are_in_both_drawings() -> None:
-    """Within the bounds of the panel."""
-    panel = Panel("", "K", "y", lines_of(1, rounds=2, spread=5.0), has_bars=True, bounds=(0.0, 3.0))
-    (trace,) = build_panel_figure(chart_of(panel), panel).data
+    """Bars end at the bounds of the panel."""
+    panel = Panel(
+        "", "K", "y", make_lines(1, rounds=2, spread=5.0), has_bars=True, bounds=(0.0, 3.0)
+    )
+    (trace,) = build_panel_figure(make_chart(panel), panel).data
     np.testing.assert_allclose(trace.error_y.array, [3.0, 2.0])
     np.testing.assert_allclose(trace.error_y.arrayminus, [0.0, 1.0])
-    (bars,) = draw_figure(chart_of(panel)).axes[0].collections
+    (bars,) = draw_figure(make_chart(panel)).axes[0].collections
     assert isinstance(bars, LineCollection)
     assert [one.tolist() for one in bars.get_segments()] == [
         [[1.0, 0.0], [1.0, 3.0]],
@@ -622,9 +626,9 @@ def test_bars_are_in_both_drawings() -> None:
 
 
 def test_a_narrow_paper_has_a_file_for_each_panel() -> None:
-    """Below each other they would be higher than a page; side by side they are one figure."""
-    chart = chart_of(
-        *(Panel(title, "round", "test accuracy, %", lines_of(1, 2)) for title in ("all", "some"))
+    """Stacked panels would be higher than a page; side by side they are one figure."""
+    chart = make_chart(
+        *(Panel(title, "round", "test accuracy, %", make_lines(1, 2)) for title in ("all", "some"))
     )
     names = [name for name, _ in split_for_paper(chart, 3.3)]
     assert names == ["one_1_test-accuracy-all", "one_2_test-accuracy-some"]
@@ -633,27 +637,27 @@ def test_a_narrow_paper_has_a_file_for_each_panel() -> None:
     width, height = draw_figure(chart, 6.9).get_size_inches()
     assert width == pytest.approx(6.9)
     assert height < 3.0
-    _, height = draw_figure(chart_of(chart.panels[0]), 6.9).get_size_inches()
+    _, height = draw_figure(make_chart(chart.panels[0]), 6.9).get_size_inches()
     assert height < 4.0  # a panel alone is not higher than on a screen
 
 
-def test_choices_are_several_tables(tmp_path: Path) -> None:
-    """The legend has the statuses that there are, and no others."""
+def test_layers_are_choices_of_one_chart(tmp_path: Path) -> None:
+    """The legend has only the statuses that occur."""
     for strategy, status in (("fedau", "trained"), ("mifa", "failed")):
         run = make_run(tmp_path / strategy, [make_round_line(1)], strategy=strategy)
         write_clients(run, [(1, 0, True, status)])
-    shown = build_plotly_spec(grid_chart(charts(tmp_path), "participation"))
+    shown = build_plotly_spec(get_grid_chart(build_charts(tmp_path), "participation"))
     assert shown["choices"] == ["FedAU, seed 1", "MIFA, seed 1"]
     assert [entry["label"] for entry in shown["legend"]] == ["trained", "failed"]
     assert len(shown["panels"]) == 2
 
 
-def test_words_in_settings_are_not_markup(tmp_path: Path) -> None:
-    """Plotly reads HTML in names: a setting with a sign of it is shown as it is."""
+def test_settings_are_not_markup_in_charts(tmp_path: Path) -> None:
+    """Plotly interprets HTML in names: settings are escaped."""
     for name in ("<b>", "<i>"):
         settings = f"data:\n  drop: '{name}'\n"
         make_run(tmp_path / name.strip("<>"), [make_round_line(1)], settings=settings)
-    chart = line_chart(charts(tmp_path), "training")
+    chart = get_line_chart(build_charts(tmp_path), "training")
     figures = [build_panel_figure(chart, panel) for panel in chart.panels]
     names = {trace.name for figure in figures for trace in figure.data}
     assert names == {"FedALIGN, drop &lt;b&gt;", "FedALIGN, drop &lt;i&gt;"}
@@ -661,11 +665,11 @@ def test_words_in_settings_are_not_markup(tmp_path: Path) -> None:
     assert written == {"drop &lt;b&gt;", "drop &lt;i&gt;"}
 
 
-@pytest.mark.parametrize(("count", "most"), [(0, 5), (1, 5), (5, 5), (6, 5), (1000, 7)])
-def test_thinning_keeps_both_ends(count: int, most: int) -> None:
-    """Never more than asked for, but for the last; nothing is picked twice."""
-    places = sample_indices(count, most)
-    assert len(places) <= most + 1
-    assert len(set(places.tolist())) == len(places)
+@pytest.mark.parametrize(("count", "max_count"), [(0, 5), (1, 5), (5, 5), (6, 5), (1000, 7)])
+def test_subsampling_retains_both_ends(count: int, max_count: int) -> None:
+    """At most one index more than requested, and none twice."""
+    indices = sample_indices(count, max_count)
+    assert len(indices) <= max_count + 1
+    assert len(set(indices.tolist())) == len(indices)
     if count:
-        assert (places[0], places[-1]) == (0, count - 1)
+        assert (indices[0], indices[-1]) == (0, count - 1)

@@ -1,4 +1,4 @@
-"""The report's page in a real browser, without a network."""
+"""Tests of the report's page in a real browser, without a network."""
 
 import re
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ MAX_BYTES = 6_000_000
 
 @dataclass
 class Opened:
-    """The page in a browser, and what went wrong or was asked for while it opened."""
+    """The page in a browser, with problems and requests while it opened."""
 
     page: "Page"
     problems: list[str]
@@ -33,7 +33,7 @@ class Opened:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the page of two methods, one of them with two values of a setting and two seeds."""
+    """Write the page of two methods, one with two values of a setting and two seeds."""
     folder = tmp_path_factory.mktemp("page")
     for epsilon, third in ((0.1, "declined"), (0.2, "rejected")):
         for seed in (1, 2):
@@ -67,7 +67,7 @@ def report_page(report: Path, browser: "Browser") -> Iterator[Opened]:
     found.page.on("request", lambda request: found.requests.append(request.url))
     found.page.goto(report.as_uri())
     for name in PLOTS:
-        plot = found.page.locator(of(name))
+        plot = found.page.locator(to_selector(name))
         plot.scroll_into_view_if_needed()
         plot.locator(".main-svg").first.wait_for()
         for panel in plot.locator(".plot").all():
@@ -76,27 +76,31 @@ def report_page(report: Path, browser: "Browser") -> Iterator[Opened]:
     context.close()
 
 
-def of(name: str) -> str:
-    """Return the selector of a chart's place."""
+def to_selector(name: str) -> str:
+    """Return the selector of a chart."""
     return f"#fedalign-synth-low_{name}"
 
 
-def curves(page: "Page", panel: int) -> list[str]:
-    """Return the colours of the curves that a panel of the first chart shows."""
-    lines = page.locator(f"{of('training')} .plot").nth(panel).locator(".scatterlayer .js-line")
+def read_curve_colors(page: "Page", panel: int) -> list[str]:
+    """Read the colors of the visible curves in a panel of the first chart."""
+    lines = (
+        page.locator(f"{to_selector('training')} .plot")
+        .nth(panel)
+        .locator(".scatterlayer .js-line")
+    )
     return [str(one.evaluate("node => getComputedStyle(node).stroke")) for one in lines.all()]
 
 
 @pytest.mark.slow
-def test_the_page_opens_alone_and_without_errors(report_page: Opened, report: Path) -> None:
-    """No error, no warning, and nothing is asked of anybody but the file itself."""
+def test_the_page_opens_offline_without_errors(report_page: Opened, report: Path) -> None:
+    """There is no error, no warning, and no request except for the file itself."""
     assert report_page.problems == []
-    asked = [url for url in report_page.requests if not url.startswith(("data:", "blob:"))]
-    assert asked == [report.as_uri()]
+    requested = [url for url in report_page.requests if not url.startswith(("data:", "blob:"))]
+    assert requested == [report.as_uri()]
 
 
-def test_no_button_sends_the_data_away(report_page: Opened) -> None:
-    """Plotly's own would offer to upload the figure to a server of its maker."""
+def test_no_button_uploads_the_data(report_page: Opened) -> None:
+    """By default Plotly offers to upload the figure to its maker's server."""
     titles = report_page.page.locator(".modebar-btn").evaluate_all(
         "a => a.map(b => b.dataset.title)"
     )
@@ -104,11 +108,11 @@ def test_no_button_sends_the_data_away(report_page: Opened) -> None:
     assert not [title for title in titles if "share" in title.lower() or "cloud" in title.lower()]
 
 
-def test_a_narrow_window_has_one_panel_below_the_other(report: Path, browser: "Browser") -> None:
-    """On a telephone nothing is scrolled sideways but tables, whose first column stays."""
+def test_a_narrow_window_stacks_panels(report: Path, browser: "Browser") -> None:
+    """On a phone only tables scroll sideways, and their first column stays."""
     page = browser.new_page(viewport={"width": 400, "height": 800})
     page.goto(report.as_uri())
-    panels = page.locator(f"{of('training')} .plot")
+    panels = page.locator(f"{to_selector('training')} .plot")
     panels.nth(3).locator(".main-svg").first.wait_for()
     boxes = [box for panel in panels.all() if (box := panel.bounding_box()) is not None]
     assert len(boxes) == 4
@@ -124,39 +128,43 @@ def test_a_narrow_window_has_one_panel_below_the_other(report: Path, browser: "B
 
 
 def test_every_plot_is_drawn(report_page: Opened) -> None:
-    """Each has its axes' names with units in place of the picture that was there before."""
+    """Each replaces its picture and has axis names with units."""
     plots = report_page.page.locator("figure[data-plot] .plots")
     drawn = [str(plot.get_attribute("id")) for plot in plots.all()]
     assert drawn == [f"fedalign-synth-low_{name}" for name in PLOTS]
     assert report_page.page.locator("figure img").count() == 0
-    titles = report_page.page.locator(f"{of('training')} .infolayer text").all_text_contents()
+    titles = report_page.page.locator(
+        f"{to_selector('training')} .infolayer text"
+    ).all_text_contents()
     assert "training loss F(w), nats" in titles
     assert "test accuracy, %" in titles
     assert "priority clients" in titles
 
 
 def test_a_click_on_the_legend_hides_a_method_in_all_panels(report_page: Opened) -> None:
-    """Its curves, bands and names go, the others stay; a second click brings them back."""
+    """Its curves, bands and names disappear; a second click restores them."""
     page = report_page.page
-    before = [curves(page, panel) for panel in range(4)]
-    names = page.locator(f"{of('training')} .annotation")
+    before = [read_curve_colors(page, panel) for panel in range(4)]
+    names = page.locator(f"{to_selector('training')} .annotation")
     written = names.count()
-    entry = page.locator(f"{of('training')} .legend").get_by_role("button", name="epsilon 0.1")
+    entry = page.locator(f"{to_selector('training')} .legend").get_by_role(
+        "button", name="epsilon 0.1"
+    )
     entry.click()
     expect(entry).to_have_attribute("aria-pressed", "false")
     expect(names).to_have_count(written - 4)
-    hidden = [curves(page, panel) for panel in range(4)]
-    (colour,) = {colour for one in before for colour in one} - {c for one in hidden for c in one}
-    assert hidden == [[one for one in panel if one != colour] for panel in before]
+    hidden = [read_curve_colors(page, panel) for panel in range(4)]
+    (color,) = {color for one in before for color in one} - {c for one in hidden for c in one}
+    assert hidden == [[one for one in panel if one != color] for panel in before]
     entry.click()
     expect(entry).to_have_attribute("aria-pressed", "true")
     expect(names).to_have_count(written)
-    assert [curves(page, panel) for panel in range(4)] == before
+    assert [read_curve_colors(page, panel) for panel in range(4)] == before
 
 
 def test_a_double_click_hides_all_others(report_page: Opened) -> None:
-    """And another one shows them again."""
-    legend = report_page.page.locator(f"{of('training')} .legend")
+    """Another double click shows them again."""
+    legend = report_page.page.locator(f"{to_selector('training')} .legend")
     entry = legend.get_by_role("button", name="epsilon 0.2")
     shown = legend.locator("[aria-pressed=true]")
     entry.dblclick()
@@ -167,12 +175,12 @@ def test_a_double_click_hides_all_others(report_page: Opened) -> None:
 
 
 def test_hovering_shows_the_status_of_a_client(report_page: Opened) -> None:
-    """The raster of the method that is chosen names the status, not its number."""
-    plot = report_page.page.locator(of("participation"))
+    """The raster of the chosen method names the status, not its code."""
+    plot = report_page.page.locator(to_selector("participation"))
     choice = plot.locator("select")
     names = choice.locator("option").all_text_contents()
     assert names == ["FedALIGN, epsilon 0.1, seed 1", "FedALIGN, epsilon 0.2, seed 1"]
-    for name, share, told in (
+    for name, fraction, text in (
         (names[0], 0.1, "round 2, client 0: trained"),
         (names[0], 0.6, "round 2, client 2: declined"),
         (names[1], 0.9, "round 2, client 3: unavailable"),
@@ -182,20 +190,24 @@ def test_hovering_shows_the_status_of_a_client(report_page: Opened) -> None:
         plot.scroll_into_view_if_needed()
         box = plot.locator(".nsewdrag").bounding_box()
         assert box is not None
-        report_page.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + share * box["height"])
-        expect(plot.locator(".hovertext")).to_have_text(told)
+        report_page.page.mouse.move(
+            box["x"] + box["width"] / 2, box["y"] + fraction * box["height"]
+        )
+        expect(plot.locator(".hovertext")).to_have_text(text)
 
 
-def test_on_paper_nothing_is_cut(report: Path, browser: "Browser") -> None:
-    """All plots are drawn, two side by side, and tables are no wider than the page."""
+def test_print_cuts_nothing(report: Path, browser: "Browser") -> None:
+    """All plots are drawn, two side by side, and tables fit the page's width."""
     page = browser.new_page(viewport={"width": 700, "height": 1000})  # A4 with margins
     page.goto(report.as_uri())
-    page.locator(f"{of('training')} .main-svg").first.wait_for()
+    page.locator(f"{to_selector('training')} .main-svg").first.wait_for()
     page.emulate_media(media="print")
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     for name in PLOTS:
-        expect(page.locator(f"{of(name)} .main-svg").first).to_be_visible()
-    first, second = (page.locator(f"{of('training')} .plot").nth(n).bounding_box() for n in (0, 1))
+        expect(page.locator(f"{to_selector(name)} .main-svg").first).to_be_visible()
+    first, second = (
+        page.locator(f"{to_selector('training')} .plot").nth(n).bounding_box() for n in (0, 1)
+    )
     assert first is not None
     assert second is not None
     assert first["y"] == second["y"]
@@ -207,8 +219,8 @@ def test_on_paper_nothing_is_cut(report: Path, browser: "Browser") -> None:
     page.close()
 
 
-def test_without_javascript_pictures_and_tables_are_there(report: Path, browser: "Browser") -> None:
-    """Every plot's picture is loaded, every table can be read."""
+def test_without_javascript_pictures_and_tables_remain(report: Path, browser: "Browser") -> None:
+    """Every plot's picture is loaded, and every table is readable."""
     context = browser.new_context(java_script_enabled=False, offline=True)
     page = context.new_page()
     page.goto(report.as_uri())
@@ -226,7 +238,7 @@ def test_without_javascript_pictures_and_tables_are_there(report: Path, browser:
 
 @pytest.mark.slow
 def test_the_page_is_small(report: Path) -> None:
-    """With Plotly in it, once, and every picture."""
+    """It contains Plotly once, and every picture."""
     text = report.read_text()
     assert len(text.encode()) < MAX_BYTES
     assert len(re.findall('id="plotly-gz"', text)) == 1

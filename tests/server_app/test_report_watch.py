@@ -1,4 +1,4 @@
-"""Runs that are watched: read while they are written, and whoever wrote them."""
+"""Tests of watched runs: reading while another process writes, and untrusted records."""
 
 import json
 import os
@@ -34,27 +34,27 @@ from tests.snapshot import Snapshot
 HOUR = 3600.0
 
 
-def running(directory: Path, *lines: dict[str, Any], **manifest: Any) -> Path:
-    """Return a run of ten rounds that goes on."""
+def make_running_run(directory: Path, *lines: dict[str, Any], **manifest: Any) -> Path:
+    """Make a running run of ten rounds."""
     fields: dict[str, Any] = {"status": "running", "rounds": 10, **manifest}
     return make_run(directory, lines, **fields)
 
 
-def drawn(root: Path) -> RunWatcher:
-    """Return a folder's runs as they are drawn now."""
+def draw_runs(root: Path) -> RunWatcher:
+    """Draw a folder's runs once."""
     watch = RunWatcher(root)
     watch.draw()
     return watch
 
 
-def paragraphs(watch: RunWatcher, kind: str) -> list[str]:
-    """Return the page's lines of a kind: progress or warning."""
+def list_paragraphs(watch: RunWatcher, kind: str) -> list[str]:
+    """List the page's lines of a kind: progress or warning."""
     found = re.findall(rf'<p class="{kind}">(.*?)</p>', watch.content, re.DOTALL)
     return [unescape(text) for text in found]
 
 
-def metric(watch: RunWatcher, name: str) -> float:
-    """Return a metric without labels."""
+def read_metric(watch: RunWatcher, name: str) -> float:
+    """Read a metric without labels."""
     assert watch.metrics is not None
     found = re.search(rf"^fedquorum_{name} (.*)$", watch.metrics.decode(), re.MULTILINE)
     assert found
@@ -62,47 +62,47 @@ def metric(watch: RunWatcher, name: str) -> float:
 
 
 def make_old(run: Path, seconds: float) -> None:
-    """Let a run have recorded nothing for some time."""
+    """Set the last write of a run back by ``seconds``."""
     then = time.time() - seconds
     for name in ("rounds.jsonl", "manifest.json"):
         os.utime(run / name, (then, then))
 
 
-# --- while a run goes on ------------------------------------------------------------------------
+# --- while a run is running ---------------------------------------------------------------------
 
 
-def test_a_run_is_watched_before_it_has_written_anything(tmp_path: Path) -> None:
-    """First there is an empty folder, then a manifest, then rounds, at last an end."""
+def test_a_run_is_watched_before_its_first_record(tmp_path: Path) -> None:
+    """The folder is empty, then has a manifest, then rounds, and then the run ends."""
     run = tmp_path / "run"
     run.mkdir()
     watch = RunWatcher(run)
-    assert paragraphs(watch, "progress") == ["Reading the records ..."]
+    assert list_paragraphs(watch, "progress") == ["Reading the records ..."]
     watch.draw()
-    (expected,) = paragraphs(watch, "warning")
+    (expected,) = list_paragraphs(watch, "warning")
     assert expected.startswith("no run yet")
     assert expected.endswith(f"got {run}")
-    made = running(tmp_path / "made")
+    made = make_running_run(tmp_path / "made")
     for path in sorted(made.iterdir(), key=lambda path: path.name == "manifest.json"):
         path.rename(run / path.name)
     watch.draw()
     title = "fedalign/synth_low, FedALIGN, seed 1"
-    assert paragraphs(watch, "progress") == [f"{title}: no round yet of 10"]
+    assert list_paragraphs(watch, "progress") == [f"{title}: no round yet of 10"]
     add_rounds(run, make_round_line(1))
     watch.draw()
     facts = "round 1 of 10, 0.1 s a round, about 0:00:01 left"
-    assert paragraphs(watch, "progress") == [f"{title}: {facts}"]
+    assert list_paragraphs(watch, "progress") == [f"{title}: {facts}"]
     assert "training loss F(w), nats" in watch.content
     manifest = (run / "manifest.json").read_text().replace("running", "completed")
     (run / "manifest.json").write_text(manifest)
     watch.draw()
-    assert paragraphs(watch, "progress") == paragraphs(watch, "warning") == []
+    assert list_paragraphs(watch, "progress") == list_paragraphs(watch, "warning") == []
     assert "50.00" in watch.content
 
 
 def test_nothing_is_read_or_drawn_without_new_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And of several runs only the one that has grown is read."""
+    """Of several runs, only the one with new records is read."""
     read: list[str] = []
 
     def note_read(directory: Path) -> Any:
@@ -111,8 +111,8 @@ def test_nothing_is_read_or_drawn_without_new_records(
 
     monkeypatch.setattr(watch_module, "load_run", note_read)
     for name in "ab":
-        running(tmp_path / name, make_round_line(1))
-    watch = drawn(tmp_path)
+        make_running_run(tmp_path / name, make_round_line(1))
+    watch = draw_runs(tmp_path)
     before = watch.content
     watch.draw()
     assert watch.content is before
@@ -124,37 +124,41 @@ def test_nothing_is_read_or_drawn_without_new_records(
     assert read == ["a", "b", "a", "b"]
 
 
-def test_a_torn_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
-    """As where a look falls into a write."""
-    run = running(tmp_path / "run", make_round_line(1))
+def test_a_torn_line_is_read_once_it_is_complete(tmp_path: Path) -> None:
+    """A reading may happen during a write."""
+    run = make_running_run(tmp_path / "run", make_round_line(1))
     whole = (run / "rounds.jsonl").read_text()
     add_rounds(run, torn='{"round": 2, "epsilon"')
-    watch = drawn(run)
-    assert (metric(watch, "round"), paragraphs(watch, "warning")) == (1, [])
+    watch = draw_runs(run)
+    assert (read_metric(watch, "round"), list_paragraphs(watch, "warning")) == (1, [])
     (run / "rounds.jsonl").write_text(whole)
     add_rounds(run, make_round_line(2))
     watch.draw()
-    assert metric(watch, "round") == 2
+    assert read_metric(watch, "round") == 2
 
 
-def test_a_resumed_run_is_read_anew(tmp_path: Path) -> None:
-    """The rounds and rows behind its checkpoint are gone."""
-    run = running(tmp_path / "run", make_round_line(1), make_round_line(2), make_round_line(3))
+def test_a_resumed_run_is_read_again(tmp_path: Path) -> None:
+    """The rounds and rows after its checkpoint disappear."""
+    run = make_running_run(
+        tmp_path / "run", make_round_line(1), make_round_line(2), make_round_line(3)
+    )
     write_part(run, 0, [{"round": 1, "client": 0}])
     second = write_part(run, 1, [{"round": 3, "client": 0, "status": "late"}])
-    watch = drawn(run)
-    assert (metric(watch, "round"), "<td>late</td>" in watch.content) == (3, True)
+    watch = draw_runs(run)
+    assert (read_metric(watch, "round"), "<td>late</td>" in watch.content) == (3, True)
     first, *_ = (run / "rounds.jsonl").read_bytes().splitlines(keepends=True)
     os.truncate(run / "rounds.jsonl", len(first))
     second.unlink()
     add_rounds(run, make_round_line(2, global_loss=9.0))
     watch.draw()
-    assert (metric(watch, "round"), metric(watch, "global_loss")) == (2, 9.0)
+    assert (read_metric(watch, "round"), read_metric(watch, "global_loss")) == (2, 9.0)
     assert "<td>late</td>" not in watch.content
 
 
-def test_drawing_takes_a_share_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rounds that end faster than they can be drawn do not keep the machine busy."""
+def test_drawing_takes_a_fraction_of_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounds that end faster than drawing do not keep the machine busy."""
     work, pauses = iter([0.0, 0.01, 7.0, 10.0]), list[float]()
 
     def pause(seconds: float) -> None:
@@ -171,46 +175,48 @@ def test_drawing_takes_a_share_of_the_time(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.slow
 def test_a_run_of_100_000_rounds(tmp_path: Path) -> None:
-    """Curves have at most 401 points, and without new records a look takes no time."""
+    """Curves have at most 401 points, and checking for new records takes no time."""
     rounds = 100_000
-    run = running(tmp_path / "run", rounds=2 * rounds)
+    run = make_running_run(tmp_path / "run", rounds=2 * rounds)
     first, _, last = json.dumps(make_round_line(0)).partition("0")
     lines = (f"{first}{number}{last}\n" for number in range(1, rounds + 1))
     (run / "rounds.jsonl").write_text("".join(lines))
-    watch = drawn(run)
-    assert "round 100,000 of 200,000" in paragraphs(watch, "progress")[0]
+    watch = draw_runs(run)
+    assert "round 100,000 of 200,000" in list_paragraphs(watch, "progress")[0]
     assert len(watch.content) < 200_000
-    begun = time.thread_time()
+    start = time.thread_time()
     watch.draw()
-    assert time.thread_time() - begun < 0.1
+    assert time.thread_time() - start < 0.1
 
 
 @pytest.mark.slow
 def test_a_run_is_watched_to_its_end(tmp_path: Path) -> None:
-    """A short real run, looked at from another thread while it goes on."""
+    """Another thread draws a short real run while it is running."""
     directory, ended = tmp_path / "run", threading.Event()
     directory.mkdir()
     watch, seen = RunWatcher(tmp_path), set[str]()
 
-    def look() -> None:
+    def draw_repeatedly() -> None:
         while not ended.is_set():
             watch.draw()
-            seen.update(paragraphs(watch, "progress"))
+            seen.update(list_paragraphs(watch, "progress"))
             time.sleep(0.1)
 
-    looking = threading.Thread(target=look)
-    looking.start()
+    drawing = threading.Thread(target=draw_repeatedly)
+    drawing.start()
     try:
         run_here(directory, *SMALL, "rounds=30")
     finally:
         ended.set()
-        looking.join()
+        drawing.join()
     watch.draw()
     written = load_run(directory)
     assert len(seen) > 1
-    assert (paragraphs(watch, "progress"), paragraphs(watch, "warning")) == ([], [])
-    assert metric(watch, "round") == written.rounds[-1].round == 30
-    assert metric(watch, r'bytes_total{direction="up"}') == sum(r.bytes_up for r in written.rounds)
+    assert (list_paragraphs(watch, "progress"), list_paragraphs(watch, "warning")) == ([], [])
+    assert read_metric(watch, "round") == written.rounds[-1].round == 30
+    assert read_metric(watch, r'bytes_total{direction="up"}') == sum(
+        r.bytes_up for r in written.rounds
+    )
     assert list(ClientStatusTable(written).table["round"]) == [30] * 8
 
 
@@ -219,19 +225,21 @@ def test_a_run_is_watched_to_its_end(tmp_path: Path) -> None:
     [("running", 30.0, False), ("running", 2 * HOUR, True), ("completed", 2 * HOUR, False)],
 )
 def test_a_killed_run_is_reported(tmp_path: Path, status: str, age: float, killed: bool) -> None:
-    """Its manifest says ``running`` for ever, but its rounds do not go on."""
-    run = running(tmp_path / "run", make_round_line(1, duration_seconds=1.0), status=status)
+    """Its manifest says ``running`` forever, but it records no more rounds."""
+    run = make_running_run(
+        tmp_path / "run", make_round_line(1, duration_seconds=1.0), status=status
+    )
     make_old(run, age)
-    told = " ".join(paragraphs(drawn(run), "progress"))
-    assert ("perhaps killed: fedquorum resume=DIR" in told) == killed
-    assert ("nothing recorded since 20" in told) == killed
+    progress = " ".join(list_paragraphs(draw_runs(run), "progress"))
+    assert ("perhaps killed: fedquorum resume=DIR" in progress) == killed
+    assert ("nothing recorded since 20" in progress) == killed
 
 
 def test_a_killed_run_is_reported_without_new_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The page is drawn again once a run has been silent for too long."""
-    watch = drawn(running(tmp_path / "run", make_round_line(1)))
+    """The page is drawn again once a run has recorded nothing for too long."""
+    watch = draw_runs(make_running_run(tmp_path / "run", make_round_line(1)))
     assert "perhaps killed" not in watch.content
     monkeypatch.setattr(time, "time", lambda now=time.time: now() + HOUR)
     watch.draw()
@@ -239,16 +247,18 @@ def test_a_killed_run_is_reported_without_new_records(
 
 
 def test_a_run_of_slow_rounds_is_not_taken_for_killed(tmp_path: Path) -> None:
-    """What is long is measured by its rounds."""
-    run = running(tmp_path / "run", make_round_line(1, duration_seconds=HOUR))
+    """The limit depends on the duration of its rounds."""
+    run = make_running_run(tmp_path / "run", make_round_line(1, duration_seconds=HOUR))
     make_old(run, 2 * HOUR)
-    assert "perhaps killed" not in drawn(run).content
+    assert "perhaps killed" not in draw_runs(run).content
 
 
-def test_numbers_without_measure_do_no_harm(tmp_path: Path) -> None:
-    """A run of more rounds than there is time for has no time left to tell."""
-    run = running(tmp_path / "run", make_round_line(1, duration_seconds=1e99), rounds=10**12)
-    (progress,) = paragraphs(drawn(run), "progress")
+def test_huge_numbers_have_no_time_left(tmp_path: Path) -> None:
+    """An absurd duration is not formatted."""
+    run = make_running_run(
+        tmp_path / "run", make_round_line(1, duration_seconds=1e99), rounds=10**12
+    )
+    (progress,) = list_paragraphs(draw_runs(run), "progress")
     assert progress.endswith("round 1 of 1,000,000,000,000, 1e+99 s a round")
 
 
@@ -256,7 +266,7 @@ def test_numbers_without_measure_do_no_harm(tmp_path: Path) -> None:
 
 
 def test_all_runs_are_on_the_page_and_the_newest_has_its_clients(tmp_path: Path) -> None:
-    """Of those that run the one that began last; where none runs, the newest of all."""
+    """The newest is the running run that started last, or else the newest of all."""
     days = [f"2026-01-0{day}T00:00:00+00:00" for day in (1, 2, 3, 4)]
     folders = ("old", "new", "sweep/0", "sweep/1")
     for name, seed, started in zip(
@@ -267,9 +277,9 @@ def test_all_runs_are_on_the_page_and_the_newest_has_its_clients(tmp_path: Path)
             tmp_path / name, [make_round_line(1)], seed=seed, status=status, started=started
         )
         write_part(run, 0, [{"round": 1, "client": 0}])
-    watch = drawn(tmp_path)
+    watch = draw_runs(tmp_path)
     assert "4 runs, 1 experiment." in watch.content
-    assert [line.partition(":")[0][-1] for line in paragraphs(watch, "progress")] == ["2", "3"]
+    assert [line.partition(":")[0][-1] for line in list_paragraphs(watch, "progress")] == ["2", "3"]
     summary = "1 of 1 clients connected"
     assert f"<span>fedalign/synth_low, FedALIGN, seed 3: {summary}</span>" in watch.content
     assert watch.metrics is not None
@@ -283,71 +293,71 @@ def test_all_runs_are_on_the_page_and_the_newest_has_its_clients(tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "config.yaml", "rounds.jsonl", "clients"])
-def test_a_record_that_cannot_be_read_is_one_line(tmp_path: Path, name: str) -> None:
-    """It names the file; the other runs are drawn."""
-    running(tmp_path / "good", make_round_line(1), seed=7)
-    bad = running(tmp_path / "bad", make_round_line(1))
+def test_an_unreadable_record_is_one_line(tmp_path: Path, name: str) -> None:
+    """The line names the file; the other runs are drawn."""
+    make_running_run(tmp_path / "good", make_round_line(1), seed=7)
+    bad = make_running_run(tmp_path / "bad", make_round_line(1))
     if name == "clients":
         (bad / name).mkdir()
         (bad / name / "part-00000.parquet").write_bytes(b"PAR1 and no more")
     else:
         (bad / name).write_text("[" * 100_000 + "\x1b[31m\n")
-    watch = drawn(tmp_path)
-    (problem,) = paragraphs(watch, "warning")
+    watch = draw_runs(tmp_path)
+    (problem,) = list_paragraphs(watch, "warning")
     assert problem.startswith(f"{bad}/{name}")
     assert len(problem) < 500
     assert problem.isprintable()
     assert "seed 7: round 1 of 10" in watch.content
-    assert metric(watch, "unreadable_records") == 1
+    assert read_metric(watch, "unreadable_records") == 1
 
 
 def test_no_link_is_followed(tmp_path: Path) -> None:
-    """Neither to a run, nor from a run's folder."""
-    other = running(tmp_path / "other", make_round_line(1))
+    """Neither a link to a run, nor one in a run's folder."""
+    other = make_running_run(tmp_path / "other", make_round_line(1))
     part = write_part(other, 0, [{"round": 1, "client": 5}])
-    run = running(tmp_path / "runs" / "run", make_round_line(1))
+    run = make_running_run(tmp_path / "runs" / "run", make_round_line(1))
     (tmp_path / "runs" / "linked").symlink_to(other)
-    assert "1 run, 1 experiment." in drawn(tmp_path / "runs").content
+    assert "1 run, 1 experiment." in draw_runs(tmp_path / "runs").content
     (run / "clients").mkdir()
     (run / "clients" / part.name).symlink_to(part)
-    assert "links are not followed" in paragraphs(drawn(tmp_path / "runs"), "warning")[0]
+    assert "links are not followed" in list_paragraphs(draw_runs(tmp_path / "runs"), "warning")[0]
     (run / "clients" / part.name).unlink()
     (run / "rounds.jsonl").unlink()
     (run / "rounds.jsonl").symlink_to(other / "rounds.jsonl")
-    assert "links are not followed" in paragraphs(drawn(tmp_path / "runs"), "warning")[0]
+    assert "links are not followed" in list_paragraphs(draw_runs(tmp_path / "runs"), "warning")[0]
 
 
 def test_a_pipe_does_not_block(tmp_path: Path) -> None:
-    """It is no record."""
-    run = running(tmp_path / "run")
+    """A pipe is not a record."""
+    run = make_running_run(tmp_path / "run")
     (run / "rounds.jsonl").unlink()
     os.mkfifo(run / "rounds.jsonl")
-    assert "rounds.jsonl: expected a regular file" in paragraphs(drawn(run), "warning")[0]
+    assert "rounds.jsonl: expected a regular file" in list_paragraphs(draw_runs(run), "warning")[0]
 
 
-def test_what_nobody_foresaw_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And drawing goes on with the next records."""
-    run = running(tmp_path / "run", make_round_line(1))
+def test_an_unexpected_error_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing continues with the next records."""
+    run = make_running_run(tmp_path / "run", make_round_line(1))
 
     def fail(_: Any) -> None:
         raise ZeroDivisionError("secret")
 
     with monkeypatch.context() as patched:
         patched.setattr(watch_module, "build_experiments", fail)
-        watch = drawn(run)
-    assert paragraphs(watch, "warning") == ["the records cannot be drawn (ZeroDivisionError)"]
+        watch = draw_runs(run)
+    assert list_paragraphs(watch, "warning") == ["the records cannot be drawn (ZeroDivisionError)"]
     add_rounds(run, make_round_line(2))
     watch.draw()
-    assert paragraphs(watch, "warning") == []
+    assert list_paragraphs(watch, "warning") == []
 
 
 # --- clients now --------------------------------------------------------------------------------
 
 
 def test_the_last_status_of_each_client(tmp_path: Path) -> None:
-    """Of each its last row counts; those that never train are not there."""
+    """Each client's last row counts; held-out clients are absent."""
     late = [{"round": 1, "client": 2, "reply_seconds": 12.345}]
-    run = running(
+    run = make_running_run(
         tmp_path / "run", make_round_line(1), make_round_line(3, late=1, late_replies=late)
     )
     write_part(run, 0, [{"round": 1, "client": 2}, {"round": 1, "client": 0, "priority": True}])
@@ -371,20 +381,20 @@ def test_the_last_status_of_each_client(tmp_path: Path) -> None:
         ("2", "", "failed", "3", "it <broke>", "1", "1", "to round 1 after 12.3 s"),
         ("3", "", "not selected yet", "-", "", "-", "", ""),
     )
-    assert "it &lt;broke&gt;" in drawn(run).content
+    assert "it &lt;broke&gt;" in draw_runs(run).content
 
 
-def test_what_the_page_says_of_clients(tmp_path: Path, snapshot: Snapshot) -> None:
-    """What became of its clients, below all that any report has."""
-    run = running(tmp_path / "run", make_round_line(1), make_round_line(2))
+def test_the_page_shows_the_clients(tmp_path: Path, snapshot: Snapshot) -> None:
+    """The clients' statuses are below the report's content."""
+    run = make_running_run(tmp_path / "run", make_round_line(1), make_round_line(2))
     write_part(run, 0, [{"round": 2, "client": 0}, {"round": 2, "client": 1, "status": "late"}])
-    *_, clients = drawn(run).content.partition('<section id="clients-now">')
+    *_, clients = draw_runs(run).content.partition('<section id="clients-now">')
     snapshot("report/watched.txt", read_page_text(clients))
 
 
 def test_clients_before_the_first_round(tmp_path: Path) -> None:
-    """Nobody is known, then all are, and none was asked."""
-    run = running(tmp_path / "run")
+    """First no client is registered, then all are, but none was selected."""
+    run = make_running_run(tmp_path / "run")
     assert ClientStatusTable(load_run(run)).to_text_table("x").rows == ()
     write_population(run, rates=[1.0] * 2, priority=[True, False])
     table = ClientStatusTable(load_run(run)).to_text_table("x")
@@ -395,9 +405,9 @@ def test_clients_before_the_first_round(tmp_path: Path) -> None:
     assert table.title == "x: 0 of 2 clients connected, 2 not selected yet"
 
 
-def test_of_many_clients_those_that_matter_are_shown(tmp_path: Path) -> None:
-    """100,000 of them; the failed and late ones come first, and the title says how many."""
-    run = running(tmp_path / "run", make_round_line(1))
+def test_only_the_most_important_of_many_clients_are_shown(tmp_path: Path) -> None:
+    """Of 100,000, the failed and late ones come first, and the title has the number."""
+    run = make_running_run(tmp_path / "run", make_round_line(1))
     count = 100_000
     columns: dict[str, Any] = {f.name: pa.nulls(count, f.type) for f in CLIENTS_SCHEMA}
     status = np.full(count, "trained", dtype=object)

@@ -1,4 +1,4 @@
-"""The page of runs that are watched, in a real browser."""
+"""Tests of the page of watched runs in a real browser."""
 
 import threading
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ RANGE = "node => node.layout.xaxis.range"
 
 @dataclass
 class WatchedPage:
-    """A page with the runs of a folder, and what went wrong there."""
+    """A page with the runs of a folder, and its problems."""
 
     folder: Path
     run: Path
@@ -43,13 +43,13 @@ class WatchedPage:
     problems: list[str]
 
     def advance_to_round(self, number: int) -> None:
-        """Let the run end a round in which client 1 fails, and draw it."""
-        end_round(self.run, number)
+        """Write a round in which client 1 fails, and draw it."""
+        write_round(self.run, number)
         self.server.watch.draw()
 
 
-def end_round(run: Path, number: int) -> None:
-    """Write a round in which client 1 fails, and says so with markup."""
+def write_round(run: Path, number: int) -> None:
+    """Write a round in which client 1 fails with markup in its reason."""
     record = make_round_line(
         number,
         global_loss=2 / number,
@@ -58,14 +58,14 @@ def end_round(run: Path, number: int) -> None:
         simulated_seconds=2.5 * number,
     )
     add_rounds(run, record)
-    asked = {"round": number, "priority": True}
+    row = {"round": number, "priority": True}
     failed = {"status": "failed", "reason": f"ValueError: {HOSTILE}"}
-    write_part(run, number, [asked | {"client": 0}, asked | {"client": 1} | failed])
+    write_part(run, number, [row | {"client": 0}, row | {"client": 1} | failed])
 
 
 @pytest.fixture
 def watched_page(tmp_path: Path, browser: "Browser") -> Iterator[WatchedPage]:
-    """Serve a folder with a run of two rounds that goes on and an older one, and open the page."""
+    """Serve a folder with a running run of two rounds and an older one, and open the page."""
     run = make_run(
         tmp_path / "newest",
         [],
@@ -76,7 +76,7 @@ def watched_page(tmp_path: Path, browser: "Browser") -> Iterator[WatchedPage]:
     )
     write_population(run, rates=[1.0] * 60, priority=[True] * 60)
     for number in (1, 2):
-        end_round(run, number)
+        write_round(run, number)
     make_run(
         tmp_path / "older", [make_round_line(1), make_round_line(2)], rounds=2, strategy="fedavg"
     )
@@ -96,9 +96,9 @@ def watched_page(tmp_path: Path, browser: "Browser") -> Iterator[WatchedPage]:
 
 
 def test_the_page_follows_a_run(watched_page: WatchedPage) -> None:
-    """Numbers, charts and clients change by themselves, and all else stays as the reader left it.
+    """Numbers, charts and clients update, and the reader's view of the page does not change.
 
-    The name of the experiment, and what a client's node says, are shown as text.
+    The experiment's name and a node's text are escaped.
     """
     page = watched_page.page
     dialogs: list[str] = []
@@ -137,7 +137,7 @@ def test_the_page_follows_a_run(watched_page: WatchedPage) -> None:
 
 
 def test_a_zoom_and_a_hidden_method_stay(watched_page: WatchedPage) -> None:
-    """Until the reader changes them; a method that begins is drawn beside the others."""
+    """They stay until the reader changes them; a new method is drawn beside the others."""
     page = watched_page.page
     panel = page.locator(f"{TRAINING} .plot").first
     panel.scroll_into_view_if_needed()
@@ -170,8 +170,8 @@ def test_a_zoom_and_a_hidden_method_stay(watched_page: WatchedPage) -> None:
     assert watched_page.problems == []
 
 
-def test_runs_that_begin_later_are_shown(watched_page: WatchedPage) -> None:
-    """Those of another experiment have a section of their own; clients are of the newest run."""
+def test_runs_that_start_later_are_shown(watched_page: WatchedPage) -> None:
+    """Another experiment has its section; the clients are those of the newest run."""
     page = watched_page.page
     sections = page.locator("main > section > h2")
     expect(sections).to_have_text([HOSTILE, "fedalign/synth_low", "Clients now"])
