@@ -125,10 +125,10 @@ def _interpolate_ranks(values: FloatArray, grid: FloatArray) -> FloatArray:
 
 
 def _describe_dispersion(values_by_seed: Sequence[FloatArray], metric: str) -> str:
-    known = get_metric(metric)
-    factor, digits = known.scale, 1 if known.is_fraction else 3
+    spec = get_metric(metric)
+    factor, digits = spec.scale, 1 if spec.is_fraction else 3
     spreads = [
-        compute_dispersion(client_values.tolist(), higher_is_better=known.higher_is_better)
+        compute_dispersion(client_values.tolist(), higher_is_better=spec.higher_is_better)
         for client_values in values_by_seed
     ]
     low, high, gini = (
@@ -348,10 +348,12 @@ def _build_omega_line(method: PlottedMethod) -> Line | None:
     )
     if "participation_correction" not in table:
         return None
-    known = ~np.isnan(table["participation_correction"])
-    order = np.argsort(table["round"][known], kind="stable")
-    clients = table["client"][known][order].astype(int).tolist()
-    last = dict(zip(clients, table["participation_correction"][known][order].tolist(), strict=True))
+    has_value = ~np.isnan(table["participation_correction"])
+    order = np.argsort(table["round"][has_value], kind="stable")
+    clients = table["client"][has_value][order].astype(int).tolist()
+    last = dict(
+        zip(clients, table["participation_correction"][has_value][order].tolist(), strict=True)
+    )
     drawn = {k: rate for k in sorted(last) if (rate := rates.get(k))}  # 0: it is never available
     if not drawn or all(rate == 1.0 for rate in drawn.values()):
         return None

@@ -140,7 +140,7 @@ def build_decision_chart(methods: Sequence[PlottedMethod]) -> LineChart | None:
     ]
     note = (
         "The decision loss is -log(1 + <p, r>) of the p held before the round's decision, of "
-        "AAggFF alone; KL(p || w) is the distance of p from the fractions of training data w."
+        "AAggFF alone; KL(p || w) is the divergence of p from the fractions of training data w."
     )
     return _build_chart("decisions", "Mixing decisions", note, panels)
 

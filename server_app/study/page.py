@@ -168,7 +168,7 @@ def _list_facts(result: StudyResult, engine: str) -> Iterator[tuple[str, str]]:
     yield "Score", f"{unit.metric} of {clients}, on test splits that no tuning used"
     shared = "every method has the same division of the data, initial model and samples"
     yield "Seeds", f"{count_seeds(result)}; with each, {shared}"
-    level = f"{format_percent(result.confidence)} for all methods together (Bonferroni)"
+    level = f"{format_percent(result.confidence)} simultaneously for all methods (Bonferroni)"
     yield "Intervals", f"of the differences paired by seed, by Student's t, at {level}"
     margin = f"±{unit.format_amount(result.min_effect)} of {unit.metric}"
     yield "No difference", f"means that no interval extends above {margin}"
