@@ -1,17 +1,18 @@
-"""The arithmetic of a round alone: no data, no update, no federation.
+"""Time the bare arithmetic of a round: no data, no update, no federation.
 
     python benchmarks/bare_arithmetic.py JOB
 
-prints the seconds of each round, as JSON. This is what a round cannot be faster than with the
-products known to us: those of fully connected models are batched over clients; convolutional
-networks have gradients in closed form by oneDNN's convolutions. ``way`` says how the cores share:
+prints the seconds of each round, as JSON. This is a lower bound on the time of a round with the
+products known to us: those of fully connected models are batched over clients, and convolutional
+networks have a manual backward pass with oneDNN's convolutions. ``mode`` selects how the cores
+share the work:
 
-``threads``  lasting threads, as many as cores, each with one thread of torch: the clients are
-             divided among them
-``shared``   one Python thread, whose products all cores share
+``threads``  one permanent thread for each core, with one thread of torch; the clients are divided
+             among them
+``shared``   one Python thread, and all cores share its products
 
-Which way is faster depends on the machine and the workload; ``benchmarks/engines.py`` finds out
-before it measures, and keeps to it.
+The faster mode depends on the machine and the workload; ``benchmarks/engines.py`` selects it before
+it measures.
 """
 
 import json
@@ -36,25 +37,19 @@ from client_app.workers import retain_freed_memory
 MODES = ("threads", "shared")
 NUM_CLASSES = 10
 NUM_CHANNELS = 32
-CONVOLUTION_OPTIONS = (
-    (1, 1),
-    (1, 1),
-    (1, 1),
-    False,
-    (0, 0),
-    1,
-)  # stride, padding, dilation of a convolution
+# Stride, padding and dilation; transposed, output padding and groups.
+CONVOLUTION_OPTIONS = ((1, 1), (1, 1), (1, 1), False, (0, 0), 1)
 
 aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
 class BareJob:
-    """What is computed: ``steps`` steps of ``batch_size`` samples for each of ``clients`` clients.
+    """A job: ``steps`` steps of ``batch_size`` samples for each of ``clients`` clients.
 
-    ``shape`` of one input, (channels, height, width) or (features,); ``hidden`` None for logistic
-    regression, else the widths of the small CNN. ``steps`` need not be whole: clients with fewer
-    samples than others have fewer steps.
+    ``shape`` is that of one input, (channels, height, width) or (features,). ``hidden`` is None for
+    logistic regression, else the widths of the small CNN. ``steps`` is a mean over clients, so it
+    may be fractional.
     """
 
     shape: Sequence[int]
@@ -62,15 +57,15 @@ class BareJob:
     batch_size: int
     steps: float
     hidden: Sequence[int] | None
-    way: str
+    mode: str
     rounds: int
     device: str = "cpu"
 
 
 def build_dense_step(job: BareJob, clients: int) -> Callable[[], None]:
-    """Return the two products of one step of logistic regression for so many clients.
+    """Build the step of logistic regression for several clients, which is two products.
 
-    Weights and errors fill whole cache lines: torch multiplies such matrices in one call.
+    Weights and errors are padded to whole cache lines, so that torch multiplies them in one call.
     """
     device, dtype = torch.device(job.device), torch.float32
     features = math.prod(job.shape)
@@ -93,9 +88,9 @@ def build_dense_step(job: BareJob, clients: int) -> Callable[[], None]:
 
 
 class BareCNN:
-    """Forward and backward pass of one client's batch, for the network of FedAU's experiments.
+    """Forward and backward pass of FedAU's network for one client's batch.
 
-    Maxima are taken before ReLU, which gives the same numbers with a quarter of the work.
+    Pooling precedes ReLU, which gives the same numbers with a quarter of the work.
     """
 
     def __init__(self, job: BareJob) -> None:
@@ -109,21 +104,21 @@ class BareCNN:
             self._to_channels_last(torch.rand(NUM_CHANNELS, NUM_CHANNELS, 3, 3) - 0.5),
         ]
         self.filter_biases = [torch.zeros(NUM_CHANNELS), torch.zeros(NUM_CHANNELS)]
-        # As (in, out), the first one with its inputs in the order height, width, channel.
+        # Shape (in, out); the inputs of the first layer are ordered by height, width, channel.
         self.weights = [torch.rand(before, after) / before for before, after in pairwise(sizes)]
         self.biases = [torch.zeros(after) for after in sizes[1:]]
-        # Products are written where those of the step before were.
+        # Each step overwrites the products of the previous one.
         self.products = [torch.empty_like(weight) for weight in self.weights]
         self._to(job.device)
 
     def compute_gradients(self) -> list[torch.Tensor]:
         """Return the gradients of the mean cross entropy: filters, their biases, dense layers."""
-        maps, pooled, places = [self.images], [], []
+        maps, pooled, indices = [self.images], [], []
         for weight, bias in zip(self.filters, self.filter_biases, strict=True):
             before = aten.convolution(maps[-1], weight, bias, *CONVOLUTION_OPTIONS)
             largest, index = aten.max_pool2d_with_indices(before, (2, 2), (2, 2))
             pooled.append(before)
-            places.append(index)
+            indices.append(index)
             maps.append(largest.relu_())
         outputs = [maps[-1].permute(0, 2, 3, 1).reshape(len(self.images), -1)]
         for weight, bias in zip(self.weights, self.biases, strict=True):
@@ -144,7 +139,7 @@ class BareCNN:
         convolved = []
         for layer in (1, 0):
             back = aten.max_pool2d_with_indices_backward(
-                back, pooled[layer], (2, 2), (2, 2), (0, 0), (1, 1), False, places[layer]
+                back, pooled[layer], (2, 2), (2, 2), (0, 0), (1, 1), False, indices[layer]
             )
             back, weight, bias = aten.convolution_backward(
                 back,
@@ -161,8 +156,8 @@ class BareCNN:
 
     @staticmethod
     def _to_channels_last(tensor: torch.Tensor) -> torch.Tensor:
-        # Unlike ``contiguous``, ``to`` sets the strides of a single channel too, by which the
-        # layout of a convolution's output is chosen; pooling takes ten times as long in the other.
+        # Unlike ``contiguous``, ``to`` also sets the strides of a single channel. They determine
+        # the layout of a convolution's output; in the other layout pooling takes ten times as long.
         return tensor.to(memory_format=torch.channels_last)
 
     def _to(self, device: str) -> None:
@@ -172,45 +167,45 @@ class BareCNN:
 
 
 def build_round_work(job: BareJob, workers: int) -> list[Callable[[], None]]:
-    """Return the work of each worker in one round."""
+    """Build the work of each worker in one round."""
     if job.hidden is None:
-        shares = [len(range(i, job.clients, workers)) for i in range(workers)]
-        steps = [build_dense_step(job, share) for share in shares if share]
-        return [partial(_repeat, step, max(1, round(job.steps))) for step in steps]
+        counts = [len(range(i, job.clients, workers)) for i in range(workers)]
+        steps = [build_dense_step(job, count) for count in counts if count]
+        return [partial(_run_steps, step, max(1, round(job.steps))) for step in steps]
     total = max(1, round(job.steps * job.clients))
     repeats = [len(range(i, total, workers)) for i in range(workers)]
-    return [partial(_repeat, BareCNN(job).compute_gradients, times) for times in repeats]
+    return [partial(_run_steps, BareCNN(job).compute_gradients, count) for count in repeats]
 
 
-def _repeat(step: Callable[[], object], times: int) -> None:
-    for _ in range(times):
+def _run_steps(step: Callable[[], object], count: int) -> None:
+    for _ in range(count):
         step()
 
 
 def measure_rounds(job: BareJob) -> list[float]:
     """Return the seconds of each round."""
     retain_freed_memory()
-    workers = len(os.sched_getaffinity(0)) if job.way == "threads" else 1
-    if job.way == "threads":
+    workers = len(os.sched_getaffinity(0)) if job.mode == "threads" else 1
+    if job.mode == "threads":
         torch.set_num_threads(1)
     work = build_round_work(job, workers)
-    measured = []
+    seconds = []
     with ThreadPoolExecutor(workers, initializer=_set_one_thread if workers > 1 else None) as pool:
         for _ in range(job.rounds):
             start = time.perf_counter()
             if workers == 1:
                 work[0]()
             else:
-                for done in [pool.submit(part) for part in work]:
-                    done.result()
+                for future in [pool.submit(part) for part in work]:
+                    future.result()
             if job.device == "cuda":
                 torch.cuda.synchronize()
-            measured.append(time.perf_counter() - start)
-    return measured
+            seconds.append(time.perf_counter() - start)
+    return seconds
 
 
 def _set_one_thread() -> None:
-    """OpenMP keeps the number of threads for each thread that calls it."""
+    """Set one thread of torch for this thread; OpenMP has a separate setting for each thread."""
     torch.set_num_threads(1)
 
 

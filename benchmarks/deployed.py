@@ -1,10 +1,10 @@
-"""Where the time of a deployed round goes: a SuperLink and SuperNodes over TLS on loopback.
+"""Profile a deployed round: a SuperLink and SuperNodes over TLS on loopback.
 
     python benchmarks/deployed.py --rounds 10 --json deployed.json [--before DIR]
 
-prints Markdown: seconds a round, and the stages of a message at its node, both medians. FedAvg, one
-local epoch on rows of 8 numbers, so that nothing but the way to the clients takes time. DIR is a
-checkout of an earlier version, whose app is run on the same kind of deployment.
+prints Markdown: the median seconds of a round and of each stage of a message at its node. FedAvg
+trains one local epoch on rows of 8 numbers, so communication dominates the time. DIR is a checkout
+of an earlier version, whose app runs on the same kind of deployment.
 """
 
 import argparse
@@ -33,18 +33,18 @@ STAGES = {
     "Receiving: ": "until the SuperNode asks for it",
     "Received successfully": "the SuperNode receives it",
     "Start `flwr-clientapp` process": "Flower's task interval, and the imports of Flower",
-    "Sending: ": "the client app: imports of PyTorch and the app, its work, Flower's 0.5 s looks",
+    "Sending: ": "the client app: imports of PyTorch and the app, its work, Flower's 0.5 s polls",
     "Sent successfully": "the SuperNode sends the reply",
 }
-"""What a SuperNode's log says at the end of a stage, in their order within a message."""
+"""The text in a SuperNode's log that ends each stage, in the order of a message."""
 
-POLL_SECONDS = 0.02  # seconds between two looks into the logs
-NUM_SKIPPED_ROUNDS = 2  # in which nodes fetch and unpack the app
+POLL_SECONDS = 0.02  # seconds between two reads of the logs
+NUM_SKIPPED_ROUNDS = 2  # rounds in which nodes fetch and unpack the app
 
 
 @dataclass(frozen=True)
 class NodeSetup:
-    """A way to run the nodes, and the app that runs on them."""
+    """The app, and the settings of the nodes that run it."""
 
     app: Path
     preload: bool
@@ -52,15 +52,17 @@ class NodeSetup:
 
 
 def main() -> None:
-    """Run what the command line says."""
+    """Measure all setups of the command line, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--before", type=Path)
     parser.add_argument("--json", type=Path)
-    words = parser.parse_args()
+    options = parser.parse_args()
     competitors = {
-        **({"before": NodeSetup(words.before.resolve(), preload=False)} if words.before else {}),
+        **(
+            {"before": NodeSetup(options.before.resolve(), preload=False)} if options.before else {}
+        ),
         "own_wait": NodeSetup(ROOT, preload=False),
         "task_interval": NodeSetup(ROOT, preload=False, interval=0.1),
         "preload": NodeSetup(ROOT, preload=True, interval=0.1),
@@ -68,16 +70,16 @@ def main() -> None:
     results = {}
     for name, competitor in competitors.items():
         print(f"{name} ...", file=sys.stderr)
-        results[name] = measure_setup(competitor, words.nodes, words.rounds)
-    if words.json:
-        words.json.write_text(
+        results[name] = measure_setup(competitor, options.nodes, options.rounds)
+    if options.json:
+        options.json.write_text(
             json.dumps({"machine": describe_machine(), "results": results}, indent=1)
         )
     print(format_stage_table(results))
 
 
 def measure_setup(setup: NodeSetup, nodes: int, rounds: int) -> dict[str, Any]:
-    """Return the seconds of every round, and of every stage of every message."""
+    """Measure the seconds of every round, and of every stage of every message."""
     with (
         tempfile.TemporaryDirectory(prefix="deployed-") as folder,
         start_deployment(Path(folder)) as deployment,
@@ -115,23 +117,23 @@ def run_deployment(deployment: Deployment, app: Path, nodes: int, rounds: int) -
 
 @contextmanager
 def watch_logs(paths: Sequence[Path]) -> Iterator[list[list[tuple[float, str]]]]:
-    """Note when each new line of each log was seen."""
+    """Record the time of each new line of each log."""
     lines: list[list[tuple[float, str]]] = [[] for _ in paths]
     sizes = [path.stat().st_size for path in paths]
     ended = Event()
 
-    def look() -> None:
+    def poll() -> None:
         while not ended.wait(POLL_SECONDS):
-            for place, path in enumerate(paths):
+            for index, path in enumerate(paths):
                 with path.open("rb") as file:
-                    file.seek(sizes[place])
+                    file.seek(sizes[index])
                     new = file.read()
                 complete = new[: new.rfind(b"\n") + 1]
-                sizes[place] += len(complete)
+                sizes[index] += len(complete)
                 now = time.monotonic()
-                lines[place] += [(now, line) for line in complete.decode().splitlines()]
+                lines[index] += [(now, line) for line in complete.decode().splitlines()]
 
-    thread = Thread(target=look)
+    thread = Thread(target=poll)
     thread.start()
     try:
         yield lines
@@ -142,34 +144,34 @@ def watch_logs(paths: Sequence[Path]) -> Iterator[list[list[tuple[float, str]]]]
 
 def compute_stage_times(lines: Sequence[Sequence[tuple[float, str]]]) -> dict[str, list[float]]:
     """Return the seconds of every stage of all messages at all nodes."""
-    found: dict[str, list[float]] = {name: [] for name in STAGES.values()}
-    for of_node in lines:
+    seconds: dict[str, list[float]] = {stage: [] for stage in STAGES.values()}
+    for node_lines in lines:
         ends = [
-            (when, stage)
-            for when, line in of_node
+            (end, stage)
+            for end, line in node_lines
             for text, stage in STAGES.items()
             if text in line
         ]
-        for (before, _), (when, stage) in itertools.pairwise(ends):
-            found[stage].append(when - before)
-    return found
+        for (start, _), (end, stage) in itertools.pairwise(ends):
+            seconds[stage].append(end - start)
+    return seconds
 
 
 def format_stage_table(results: Mapping[str, Any]) -> str:
-    """Return what was measured as Markdown, a column for each competitor."""
+    """Format the medians as Markdown, a column for each competitor."""
 
-    def row(name: str, medians: Iterable[float]) -> list[str]:
+    def build_row(name: str, medians: Iterable[float]) -> list[str]:
         return [name, *[f"{seconds:.2f}" for seconds in medians]]
 
-    found = results.values()
+    columns = results.values()
     rows = [
         ["", *results],
         ["---", *["---:"] * len(results)],
         *[
-            row(stage, (_compute_median(r["stages"][stage]) for r in found))
+            build_row(stage, (_compute_median(r["stages"][stage]) for r in columns))
             for stage in STAGES.values()
         ],
-        row("**a round**", (_compute_median(r["seconds_a_round"]) for r in found)),
+        build_row("**a round**", (_compute_median(r["seconds_a_round"]) for r in columns)),
     ]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 

@@ -1,24 +1,24 @@
-r"""Rounds per second: stock Flower, this project's engines, and the bare arithmetic.
+r"""Measure rounds per second of stock Flower, this project's engines, and the bare arithmetic.
 
     python benchmarks/engines.py --workload fmnist_logreg --json results.json
 
-runs the competitors one after the other on the same data and prints a table; run it on a machine
-that does nothing else, and compare ratios, which are of one run. Every competitor trains the same
-clients with the same numbers of samples, steps and batches; nobody evaluates before the last
-round. The first rounds, in which data is loaded, are left out of the time per round.
+runs the competitors one after the other on the same data and prints a table. Use an idle machine,
+and compare ratios within one run. Every competitor trains the same clients with the same numbers of
+samples, steps and batches, and evaluates only in the last round. The time per round excludes the
+first rounds, which load the data.
 
-Memory is that of a run of its own, since watching memory slows what is watched. What differs
-little, or must be known well, needs pairs:
+Memory is measured in a separate run, because watching it slows the run. Small differences, or
+precise ratios, need pairs:
 
     python benchmarks/engines.py --workload pfl_cifar10 --peers --pairs 10
     python benchmarks/engines.py --workload pfl_cifar10 --only in_process_auto --pairs 10 \
         --baseline ../before --baseline-python ../before/venv/bin/python
 
-run the competitors forth, back, forth, ..., and print the median of the paired ratios with its
-bootstrap interval of 95 %. ``--peers`` adds other simulators (benchmarks/peers/README.md),
-``--baseline`` this project as it is in another checkout.
+run the competitors forward, backward, forward, ..., and print the median of the paired ratios with
+its bootstrap interval of 95 %. ``--peers`` adds other simulators (benchmarks/peers/README.md),
+``--baseline`` this project in another checkout.
 
-``growth`` has no competitors: the same 50 clients' work in ever larger federations.
+``growth`` has no competitors: it runs the same work of 50 clients in ever larger federations.
 """
 
 import argparse
@@ -55,8 +55,8 @@ from benchmarks.peers.install import DEFAULT_ENVIRONMENTS, PEERS, find_missing_p
 
 HERE = Path(__file__).resolve().parent
 NUM_WARMUP_ROUNDS = 2  # rounds that are not timed
-MIN_ROUNDS = 2  # the last one evaluates, and is not timed
-NUM_MEMORY_ROUNDS = NUM_WARMUP_ROUNDS + 2  # of the run in which memory is watched
+MIN_ROUNDS = 2  # the last round evaluates and is not timed
+NUM_MEMORY_ROUNDS = NUM_WARMUP_ROUNDS + 2  # rounds of the run that watches memory
 REFERENCE = "in_process_auto"
 BATCHING_MODES = ("auto", "batched", "sequential")
 IMAGE_NDIM = 2  # dimensions of an image without channels
@@ -65,7 +65,7 @@ VARIANTS = {
     "local_momentum": ("client.momentum=0.9",),
     "weight_decay": ("client.weight_decay=0.001",),
 }
-"""Steps that are more than plain SGD."""
+"""Client optimizers beyond plain SGD."""
 RAY_OVERRIDES = ("engine=ray", "engine.address=local")
 BASELINE_PREFIX = "before_"
 MARK_VARIABLE = "FEDQUORUM_BENCHMARK"
@@ -73,11 +73,11 @@ MARK_VARIABLE = "FEDQUORUM_BENCHMARK"
 
 @dataclass(frozen=True)
 class Workload:
-    """What is trained.
+    """A training workload.
 
-    ``shape`` of one input, uint8 images (h, w) or (h, w, c), or float32 (d,); ``sizes`` samples
-    of each client; ``clients_per_round`` how many train in a round; ``hidden`` None for logistic regression,
-    else a CNN.
+    ``shape`` is that of one input: uint8 images (h, w) or (h, w, c), or float32 (d,). ``sizes`` has
+    the number of samples of each client. ``hidden`` is None for logistic regression, else the
+    widths of a CNN.
     """
 
     shape: tuple[int, ...]
@@ -88,12 +88,12 @@ class Workload:
     local_steps: int | None = None
     hidden: tuple[int, ...] | None = None
     lr: float = 0.05
-    # Of equal clients the same as FedAvg, and like stock Flower's it does not measure their losses.
+    # With equal clients this is FedAvg; like stock Flower's, it does not evaluate their losses.
     strategy: str = "strategy=average_participating"
 
     @property
     def channels(self) -> int:
-        """Channels of an image."""
+        """The number of channels of an image."""
         return self.shape[2] if len(self.shape) > IMAGE_NDIM else 1
 
     @property
@@ -104,12 +104,12 @@ class Workload:
         return ":".join(map(str, ("cnn", self.channels, self.shape[0], *self.hidden)))
 
     def count_steps(self, num_examples: int) -> int:
-        """Return the local steps of a client in a round."""
+        """Return the number of local steps of a client in a round."""
         return self.local_steps or self.local_epochs * -(-num_examples // self.batch_size)
 
     @property
     def steps(self) -> float:
-        """Local steps of all clients in a round; of some of unequal clients the mean."""
+        """The expected number of local steps of a round's clients."""
         return sum(map(self.count_steps, self.sizes)) * self.clients_per_round / len(self.sizes)
 
 
@@ -142,7 +142,7 @@ PEER_WORKLOADS = ("fmnist_logreg", "pfl_cifar10", "fedau_cnn", "flute_mnist")
 
 @dataclass(frozen=True)
 class RunTiming:
-    """One run: its speed, and the seconds from the command to the end of the first round."""
+    """The speed of one run, and the seconds from the command to the end of the first round."""
 
     rounds_per_second: float
     start_seconds: float | None = None
@@ -150,7 +150,7 @@ class RunTiming:
 
 @dataclass(frozen=True)
 class Competitor:
-    """``run(rounds)`` makes one run; ``measures_memory`` says whether its memory is of interest."""
+    """A competitor; ``run(rounds)`` makes one run of it."""
 
     name: str
     run: Callable[[int], RunTiming]
@@ -159,10 +159,10 @@ class Competitor:
 
 @dataclass(frozen=True)
 class Result:
-    """One competitor's over all its runs.
+    """The result of one competitor over all its runs.
 
-    ``rounds_per_second`` and ``start_seconds`` are medians over the runs, ``ms_a_round`` has every
-    run's milliseconds a round in the order of the runs; ``peak_memory_mb`` is of a run of its own.
+    ``rounds_per_second`` and ``start_seconds`` are medians over the runs. ``ms_a_round`` has the
+    milliseconds per round of each run, in order. ``peak_memory_mb`` comes from a separate run.
     """
 
     name: str
@@ -184,13 +184,13 @@ def main() -> None:
     _print_results(options.workload, results)
     _print_ratios(ratios)
     if options.json is not None:
-        text = {
+        content = {
             "workload": options.workload,
             "results": [vars(result) for result in results],
             "ratios": [vars(ratio) for ratio in ratios],
             "machine": describe_machine(),
         }
-        options.json.write_text(json.dumps(text, indent=2))
+        options.json.write_text(json.dumps(content, indent=2))
 
 
 def _parse_options() -> argparse.Namespace:
@@ -198,27 +198,27 @@ def _parse_options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--workload", choices=[*WORKLOADS, "growth"], required=True)
-    parser.add_argument("--json", type=Path, help="where the results go")
+    parser.add_argument("--json", type=Path, help="file for the results")
     parser.add_argument("--rounds", type=int, default=12, help="rounds of each competitor")
-    parser.add_argument("--only", nargs="*", help="names of competitors, by default all")
+    parser.add_argument("--only", nargs="*", help="names of competitors (default: all)")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--pairs", type=int, default=0, help="repetitions, forth and back")
+    parser.add_argument("--pairs", type=int, default=0, help="repetitions, forward and backward")
     parser.add_argument(
         "--reference",
-        help=f"whom --pairs compares the others with, by default {REFERENCE} or else the first",
+        help=f"the competitor that --pairs compares with (default: {REFERENCE} or the first)",
     )
     parser.add_argument(
         "--memory",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="measure memory in runs of its own",
+        help="measure memory in separate runs",
     )
-    parser.add_argument("--peers", action="store_true", help="run other simulators too")
+    parser.add_argument("--peers", action="store_true", help="also run other simulators")
     parser.add_argument(
         "--peers-dir", type=Path, default=DEFAULT_ENVIRONMENTS, help="the peers' environments"
     )
     parser.add_argument(
-        "--variants", action="store_true", help="run FedProx, momentum and weight decay too"
+        "--variants", action="store_true", help="also run FedProx, momentum and weight decay"
     )
     parser.add_argument("--baseline", type=Path, help="another checkout of this project")
     parser.add_argument(
@@ -229,13 +229,13 @@ def _parse_options() -> argparse.Namespace:
         parser.error(f"--rounds must be at least {MIN_ROUNDS}, got {options.rounds}")
     if options.peers:
         if options.workload not in PEER_WORKLOADS:
-            parser.error(f"--peers needs a workload of {', '.join(PEER_WORKLOADS)}")
+            parser.error(f"--peers needs one of the workloads {', '.join(PEER_WORKLOADS)}")
         check_peers(options.peers_dir)
     return options
 
 
 def check_peers(environments: Path) -> None:
-    """Stop, with the command that installs them, where peers are missing."""
+    """Exit with the installing command if peers are missing."""
     names = " ".join(find_missing_peers(environments, list(PEERS)))
     if names:
         sys.exit(
@@ -247,16 +247,16 @@ def check_peers(environments: Path) -> None:
 def select_competitors(
     competitors: Iterator[Competitor], only: list[str] | None
 ) -> list[Competitor]:
-    """Return those named, all by default; stop where a name is of none."""
-    found = list(competitors)
-    unknown = set(only or ()) - {competitor.name for competitor in found}
+    """Return the competitors named in ``only``, all by default; exit if a name is unknown."""
+    available = list(competitors)
+    unknown = set(only or ()) - {competitor.name for competitor in available}
     if unknown:
-        names = ", ".join(competitor.name for competitor in found)
+        names = ", ".join(competitor.name for competitor in available)
         sys.exit(f"--only must name some of {names}, got {', '.join(sorted(unknown))}")
-    # A baseline stays with the competitor that it is the baseline of.
+    # A competitor's baseline runs whenever the competitor does.
     return [
         c
-        for c in found
+        for c in available
         if not only or c.name.removeprefix(BASELINE_PREFIX) in only or c.name in only
     ]
 
@@ -264,7 +264,7 @@ def select_competitors(
 def measure_competitors(
     competitors: list[Competitor], rounds: int, pairs: int, *, memory: bool = True
 ) -> list[Result]:
-    """Time every competitor, ``pairs`` times forth and back, and then measure its memory."""
+    """Time every competitor in ``pairs`` interleaved repetitions, then measure its memory."""
     by_name = {competitor.name: competitor for competitor in competitors}
     runs: dict[str, list[RunTiming]] = {name: [] for name in by_name}
     for names in plan_repetitions(list(by_name), max(1, pairs)):
@@ -276,7 +276,7 @@ def measure_competitors(
 
 
 def _measure_peak_memory(competitor: Competitor, rounds: int) -> float:
-    """Return the peak memory of a run that nobody times."""
+    """Return the peak memory of an untimed run, in MB."""
     with _watch_memory() as peak:
         competitor.run(rounds)
     return peak()
@@ -294,7 +294,7 @@ def _summarize_runs(name: str, runs: list[RunTiming], memory: float | None) -> R
 
 
 def compute_ratios(results: list[Result], reference: str | None, pairs: int) -> list[Ratio]:
-    """Return the paired ratios to the reference, and of new to before; none without pairs."""
+    """Return the paired ratios to the reference and to the baseline; none without pairs."""
     if pairs == 0:
         return []
     times = {result.name: result.ms_a_round for result in results}
@@ -313,7 +313,7 @@ def compute_ratios(results: list[Result], reference: str | None, pairs: int) -> 
 
 
 def build_competitors(options: argparse.Namespace, folder: Path) -> Iterator[Competitor]:
-    """Yield who runs a workload; ``folder`` gets the data and what they write."""
+    """Yield the competitors of a workload; ``folder`` holds their data and output."""
     here = Checkout(HERE.parent, sys.executable)
     if options.workload == "growth":
         for clients in GROWTH_CLIENTS:
@@ -332,7 +332,7 @@ def build_competitors(options: argparse.Namespace, folder: Path) -> Iterator[Com
         folder,
         here,
         device=options.device,
-        words=(*RAY_OVERRIDES, "engine.workers=2"),
+        overrides=(*RAY_OVERRIDES, "engine.workers=2"),
     )
     yield Competitor("ray_2_workers", run)
     checkouts = {"": here}
@@ -345,8 +345,10 @@ def build_competitors(options: argparse.Namespace, folder: Path) -> Iterator[Com
             )
             yield Competitor(f"{prefix}in_process_{batching}", run)
     if options.variants:
-        for name, words in VARIANTS.items():
-            run = partial(measure_workload, work, folder, here, device=options.device, words=words)
+        for name, overrides in VARIANTS.items():
+            run = partial(
+                measure_workload, work, folder, here, device=options.device, overrides=overrides
+            )
             yield Competitor(f"in_process_{name}", run)
     yield Competitor("bare_arithmetic", BareArithmetic(work, options.device), measures_memory=False)
     if options.peers:
@@ -357,7 +359,7 @@ def build_competitors(options: argparse.Namespace, folder: Path) -> Iterator[Com
 
 
 def write_workload_data(work: Workload, folder: Path) -> Path:
-    """Write the clients' data: random, since only its size matters here."""
+    """Write random data of the clients; only its size matters."""
     path = folder / f"{len(work.sizes)}-{'x'.join(map(str, work.shape))}.npz"
     if path.exists():
         return path
@@ -382,7 +384,7 @@ def write_workload_data(work: Workload, folder: Path) -> Path:
 
 
 def build_overrides(work: Workload, path: Path, device: str) -> list[str]:
-    """Return a workload as settings of this app."""
+    """Return the overrides of this app for a workload."""
     model = ["model=logistic_regression"]
     if work.hidden is not None:
         model = ["model=small_cnn", f"model.hidden={list(work.hidden)}"]
@@ -409,7 +411,7 @@ def build_overrides(work: Workload, path: Path, device: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Checkout:
-    """A folder with this project, and the interpreter that has what the project needs."""
+    """A folder with this project, and an interpreter with its dependencies."""
 
     folder: Path
     python: str
@@ -423,33 +425,35 @@ def run_workload(
     *,
     device: str,
     batching: str = "auto",
-    words: Sequence[str] = (),
+    overrides: Sequence[str] = (),
 ) -> tuple[Path, RunTiming]:
-    """Run a workload here; return the run's directory, and its speed."""
+    """Run a workload in a checkout; return the run's directory and speed."""
     home = _make_run_folder(folder)
     run, times = home / "run", home / "times"
-    given = [
+    arguments = [
         *build_overrides(work, write_workload_data(work, folder), device),
         f"client.batching={batching}",
+        *overrides,
+        f"rounds={rounds}",
+        f"hydra.run.dir={run}",
     ]
-    given += [*words, f"rounds={rounds}", f"hydra.run.dir={run}"]
     paths = [checkout.folder, checkout.folder / "strategies"]
     started = time.time()
     _call(
-        [checkout.python, str(checkout.folder / "benchmarks" / "timed.py"), str(times), *given],
+        [checkout.python, str(checkout.folder / "benchmarks" / "timed.py"), str(times), *arguments],
         {"PYTHONPATH": os.pathsep.join(map(str, paths))},
     )
-    # The last round is not timed: it alone evaluates.
+    # Only the last round evaluates, so it is not timed.
     return run, _compute_timing([float(line) for line in times.read_text().split()][:-1], started)
 
 
 def measure_workload(*arguments: Any, **settings: Any) -> RunTiming:
-    """Run a workload as ``ran``; return its speed."""
+    """Run a workload as ``run_workload`` does; return the speed."""
     return run_workload(*arguments, **settings)[1]
 
 
 def _compute_timing(times: list[float], started: float) -> RunTiming:
-    """Return the speed of a run from the time after each of its rounds."""
+    """Return the speed of a run from the time after each round."""
     return RunTiming(
         (len(times) - NUM_WARMUP_ROUNDS) / (times[-1] - times[NUM_WARMUP_ROUNDS - 1]),
         times[0] - started,
@@ -457,24 +461,26 @@ def _compute_timing(times: list[float], started: float) -> RunTiming:
 
 
 def _make_run_folder(folder: Path) -> Path:
-    """Return a new empty folder for a run."""
+    """Create an empty folder for a run."""
     return Path(tempfile.mkdtemp(dir=folder))
 
 
 def _run_on_flower(work: Workload, folder: Path, device: str, rounds: int) -> RunTiming:
     home = _make_run_folder(folder)
     run = home / "run"
-    words = build_overrides(work, write_workload_data(work, folder), device)
-    words += ["engine=flower", "engine.num_supernodes=2"]
-    words += [f"rounds={rounds}", f"hydra.run.dir={run}"]
+    overrides = build_overrides(work, write_workload_data(work, folder), device)
+    overrides += ["engine=flower", "engine.num_supernodes=2"]
+    overrides += [f"rounds={rounds}", f"hydra.run.dir={run}"]
     started = time.time()
     with isolate_flower(home / "flwr") as variables:
-        _call([_find_command("fedquorum"), *words], variables)
+        _call([_find_command("fedquorum"), *overrides], variables)
     lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
     seconds = [line["duration_seconds"] for line in lines][NUM_WARMUP_ROUNDS:-1]
     manifest = json.loads((run / "manifest.json").read_text())
-    begin = datetime.fromisoformat(manifest["started"]).timestamp()
-    return RunTiming(len(seconds) / sum(seconds), begin - started + lines[0]["duration_seconds"])
+    run_started = datetime.fromisoformat(manifest["started"]).timestamp()
+    return RunTiming(
+        len(seconds) / sum(seconds), run_started - started + lines[0]["duration_seconds"]
+    )
 
 
 def _run_stock_flower(work: Workload, folder: Path, device: str, rounds: int) -> RunTiming:
@@ -494,25 +500,24 @@ def _run_stock_flower(work: Workload, folder: Path, device: str, rounds: int) ->
     }
     command = [_find_command("flwr"), "run", str(HERE / "stock_flower"), "--stream"]
     command += ["--run-config", " ".join(f"{k}={json.dumps(v)}" for k, v in config.items())]
-    # One core for a client: with the default of two, two cores train one client at a time.
+    # One core for each client; the default of two would train one client at a time on two cores.
     federation = f"num-supernodes={len(work.sizes)} client-resources-num-cpus=1"
-    if device == "cuda":  # as many clients at a time as there are cores share a GPU
+    if device == "cuda":  # one client for each core shares the GPU
         federation += f" client-resources-num-gpus={1 / len(os.sched_getaffinity(0))}"
     command += ["--federation-config", federation]
     with isolate_flower(home / "flwr") as variables:
         _call(command, variables)
         status = _get_status({**os.environ, **variables})
-    noted = [float(line) for line in times.read_text().split()]
-    if status != "finished:completed" or len(noted) != rounds + 1:
-        sys.exit(f"stock Flower ended as {status} after {len(noted) - 1} rounds of {rounds}")
-    return RunTiming((rounds - NUM_WARMUP_ROUNDS) / (noted[-1] - noted[NUM_WARMUP_ROUNDS]))
+    ends = [float(line) for line in times.read_text().split()]
+    if status != "finished:completed" or len(ends) != rounds + 1:
+        sys.exit(f"stock Flower ended as {status} after {len(ends) - 1} rounds of {rounds}")
+    return RunTiming((rounds - NUM_WARMUP_ROUNDS) / (ends[-1] - ends[NUM_WARMUP_ROUNDS]))
 
 
 class BareArithmetic:
-    """The arithmetic of a round alone, in the way of sharing the cores that is faster.
+    """The bare arithmetic of a round, in the faster mode of sharing the cores.
 
-    The way is found once, by runs that take turns, and kept: a choice in every run would make the
-    times fall into two heaps.
+    Interleaved trials select the mode once. Selecting it in every run would make the times bimodal.
     """
 
     TRIALS = 3
@@ -527,26 +532,30 @@ class BareArithmetic:
             "hidden": work.hidden,
             "device": device,
         }
-        self._ways = MODES if device == "cpu" else MODES[-1:]
+        self._modes = MODES if device == "cpu" else MODES[-1:]
 
     def __call__(self, rounds: int) -> RunTiming:
         """Return the speed of the median round."""
-        if len(self._ways) > 1:
-            tried = [(self._measure(w, rounds), w) for _ in range(self.TRIALS) for w in self._ways]
-            self._ways = (min(tried)[1],)
-            print(f"bare arithmetic shares the cores by: {self._ways[0]}", file=sys.stderr)
-        return RunTiming(1 / self._measure(self._ways[0], rounds))
+        if len(self._modes) > 1:
+            trials = [
+                (self._measure(mode, rounds), mode)
+                for _ in range(self.TRIALS)
+                for mode in self._modes
+            ]
+            self._modes = (min(trials)[1],)
+            print(f"bare arithmetic shares the cores by: {self._modes[0]}", file=sys.stderr)
+        return RunTiming(1 / self._measure(self._modes[0], rounds))
 
     def _measure(self, mode: str, rounds: int) -> float:
-        job = json.dumps(self._job | {"way": mode, "rounds": rounds})
-        printed = _call([sys.executable, str(HERE / "bare.py"), job], {})
+        job = json.dumps(self._job | {"mode": mode, "rounds": rounds})
+        printed = _call([sys.executable, str(HERE / "bare_arithmetic.py"), job], {})
         return statistics.median(json.loads(printed.splitlines()[-1])[NUM_WARMUP_ROUNDS:])
 
 
 def _build_peers(
     work: Workload, folder: Path, environments: Path, device: str
 ) -> Iterator[Competitor]:
-    """Yield the other simulators; pfl also with two processes and, tuned, channels last."""
+    """Yield the other simulators; pfl also with two processes and with channels last."""
     for layout in ("", "_channels_last") if work.hidden is not None else ("",):
         for processes, suffix in ((1, ""), (2, "_2_processes")):
             command = [str(get_python(environments, "pfl"))]
@@ -576,7 +585,7 @@ def _run_peer(
         "data": str(write_workload_data(work, folder)),
         "model": work.model,
         "clients": len(work.sizes),
-        "asked": work.clients_per_round,
+        "clients_per_round": work.clients_per_round,
         "rounds": rounds,
         "batch_size": work.batch_size,
         "local_epochs": work.local_epochs,
@@ -589,13 +598,13 @@ def _run_peer(
     command = [*command, str(runner), json.dumps(job)]
     variables = {"PFL_PYTORCH_DEVICE": device}
     printed = _call(command, variables, cwd=_make_run_folder(folder), retries=MAX_PEER_ATTEMPTS - 1)
-    told = json.loads(printed.splitlines()[-1])
-    check_steps(peer, told["steps"], work.steps * rounds)
-    return _compute_timing(told["times"], started)
+    report = json.loads(printed.splitlines()[-1])
+    check_steps(peer, report["steps"], work.steps * rounds)
+    return _compute_timing(report["times"], started)
 
 
 def check_steps(peer: str, steps: int, expected: float) -> None:
-    """Stop where a peer has trained more or less than this project would."""
+    """Exit if a peer has trained more or fewer steps than this project would."""
     if steps != expected:
         sys.exit(f"{peer} made {steps} local steps where this project makes {expected:.0f}")
 
@@ -610,7 +619,7 @@ def _find_command(name: str) -> str:
 def _call(
     command: list[str], variables: dict[str, str], cwd: Path | None = None, *, retries: int = 0
 ) -> str:
-    """Run a command with some variables set, ``retries`` where it fails; return what it prints."""
+    """Run a command, again up to ``retries`` times if it fails; return its output."""
     env = {**os.environ, **variables}
     done = subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, check=False)
     if done.returncode == 0:
@@ -618,12 +627,12 @@ def _call(
     problem = f"{shlex.join(command)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     if not retries:
         sys.exit(problem)
-    print(f"Failed, run again: {problem}", file=sys.stderr)
+    print(f"Failed, running again: {problem}", file=sys.stderr)
     return _call(command, variables, cwd, retries=retries - 1)
 
 
 def _get_status(env: dict[str, str]) -> str:
-    """Return how the only run of a SuperLink ended: flwr run --stream does not tell."""
+    """Return the status of the SuperLink's only run, which flwr run --stream does not report."""
     command = [_find_command("flwr"), "list", "--format", "json"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     return str(json.loads(done.stdout)["runs"][0]["status"])
@@ -631,7 +640,7 @@ def _get_status(env: dict[str, str]) -> str:
 
 @contextmanager
 def isolate_flower(home: Path) -> Iterator[dict[str, str]]:
-    """Give Flower a home and ports of its own, and stop its SuperLink in the end."""
+    """Give Flower a separate home and ports, and stop its SuperLink at the end."""
     port = _find_free_port()
     yield {
         "FLWR_HOME": str(home),
@@ -642,7 +651,7 @@ def isolate_flower(home: Path) -> Iterator[dict[str, str]]:
         "RAY_DEDUP_LOGS": "0",
     }
     for process in psutil.process_iter():
-        with suppress(psutil.Error):  # it has ended meanwhile
+        with suppress(psutil.Error):  # the process has ended
             if re.search(f"flower-superlink .*--port {port} ", " ".join(process.cmdline())):
                 process.terminate()
 
@@ -655,24 +664,24 @@ def _find_free_port() -> int:
 
 @contextmanager
 def _watch_memory() -> Iterator[Callable[[], float]]:
-    """Watch the memory of all processes that start meanwhile.
+    """Watch the memory of all processes that start within the context.
 
-    Their proportional set sizes are added up four times a second: pages that processes share
-    count once. That takes time from the watched processes, so nothing is timed meanwhile.
+    Sums their proportional set sizes four times a second, so that shared pages count once. This
+    slows the watched processes.
     """
     value = f"{os.getpid()}-{time.monotonic_ns()}"
-    stop, highest = threading.Event(), [0.0]
+    stop, peak = threading.Event(), [0.0]
 
     def watch() -> None:
         mark = f"{MARK_VARIABLE}={value}".encode()
         while not stop.wait(0.25):
-            highest[0] = max(highest[0], sum(map(_read_pss, _find_marked(mark))))
+            peak[0] = max(peak[0], sum(map(_read_pss, _find_marked(mark))))
 
     os.environ[MARK_VARIABLE] = value
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
-        yield lambda: round(highest[0] / 1024, 1)
+        yield lambda: round(peak[0] / 1024, 1)
     finally:
         del os.environ[MARK_VARIABLE]
         stop.set()
@@ -689,7 +698,7 @@ def _find_marked(mark: bytes) -> Iterator[Path]:
 
 
 def _read_pss(folder: Path) -> int:
-    """Return a process's proportional set size in kB, 0 where it has ended."""
+    """Return a process's proportional set size in kB, 0 if it has ended."""
     try:
         lines = (folder / "smaps_rollup").read_text().splitlines()
     except OSError:
@@ -701,7 +710,7 @@ def _read_pss(folder: Path) -> int:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return what was measured on."""
+    """Describe this machine and its software."""
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
     return {
         "platform": platform.platform(),

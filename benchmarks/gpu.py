@@ -1,14 +1,14 @@
-r"""What a GPU does for the simulation, as a page.
+r"""Measure the simulation on a GPU, and write a page.
 
     python -m benchmarks.peers.install DIR pfl
     python benchmarks/gpu.py --peers-dir DIR --page docs/gpu.md --json gpu.json
 
-writes these tables; what is not installed, or needs more GPUs, is left out, and a line says so:
+writes these tables. A line names each competitor that is not installed or needs more GPUs:
 
-speed        ours, stock Flower and pfl-research beside each other in interleaved pairs, with the
-             peak memory and the mean utilisation of the GPU in a run of its own
-agreement    how far a model is from the one that the same settings give on the CPU
-cohorts      milliseconds for one client's local training, by how many train in a round
+speed        this project, stock Flower and pfl-research in interleaved pairs, with the peak memory
+             and the mean utilization of the GPU in a separate run
+agreement    the difference between models trained on the GPU and on the CPU with equal settings
+cohorts      milliseconds of one client's local training, by the number of clients in a round
 workers      ``engine=ray`` with one to eight workers, each with a GPU
 switches     TF32, ``torch.compile``, deterministic algorithms, and one client at a time
 waiting      how often the host waits for the GPU within a round, by the number of local steps
@@ -66,7 +66,7 @@ QUERY_FLAGS = ("--query-gpu=memory.used,utilization.gpu", "--format=csv,noheader
 
 @dataclass(frozen=True)
 class GpuTable:
-    """A table of the page, and below it what was left out."""
+    """A table of the page, with the reasons for missing rows."""
 
     title: str
     header: Sequence[str]
@@ -74,7 +74,7 @@ class GpuTable:
     left_out: Sequence[str] = ()
 
     def to_markdown(self) -> str:
-        """Return the table as the page has it."""
+        """Return the section of the page."""
         lines = [f"## {self.title}", ""]
         if self.rows:
             lines += [
@@ -92,14 +92,14 @@ def _format_row(cells: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class GpuUsage:
-    """What a run took of the GPU beside what was taken before: peak MB, and mean percent busy."""
+    """The GPU usage of a run: peak MB above idle, and the mean percentage of busy time."""
 
     peak_mb: float
     busy_percent: float
 
     @classmethod
     def from_output(cls, before: str, during: str) -> "GpuUsage":
-        """Return it of what ``nvidia-smi`` prints, for each GPU a line: memory, utilisation."""
+        """Parse the output of ``nvidia-smi``: lines of memory and utilization."""
         (idle, *_), samples = _parse_samples(before), _parse_samples(during)
         peak = max((memory for memory, _ in samples), default=idle[0])
         return cls(peak - idle[0], statistics.mean(busy for _, busy in samples or [idle]))
@@ -112,7 +112,7 @@ def _parse_samples(printed: str) -> list[tuple[float, float]]:
 
 @contextmanager
 def watch_gpu() -> Iterator[Callable[[], GpuUsage]]:
-    """Ask ``nvidia-smi`` five times a second meanwhile; yield what returns the usage."""
+    """Sample ``nvidia-smi`` five times a second; yield a function that returns the usage."""
     command = ["nvidia-smi", "--id=0", *QUERY_FLAGS]
     before = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     with (
@@ -135,13 +135,14 @@ def _read_text(file: Any) -> str:
 
 
 def measure_speed(options: argparse.Namespace, folder: Path) -> GpuTable:
-    """Compare with stock Flower and pfl, in pairs."""
+    """Compare the speed with stock Flower and pfl, in pairs."""
     rows, reasons = [], _list_missing(options)
     for label, workload in COMPARED_WORKLOADS.items():
-        asked = argparse.Namespace(**vars(options), workload=workload, baseline=None)
-        asked.variants, asked.peers = False, not find_missing_peers(options.peers_dir, ["pfl"])
+        selected = argparse.Namespace(**vars(options), workload=workload, baseline=None)
+        selected.variants = False
+        selected.peers = not find_missing_peers(options.peers_dir, ["pfl"])
         names = {OURS, "pfl", "pfl_channels_last"} | ({"stock_flower"} if _has_flower() else set())
-        competitors = [c for c in engines.build_competitors(asked, folder) if c.name in names]
+        competitors = [c for c in engines.build_competitors(selected, folder) if c.name in names]
         results = engines.measure_competitors(
             competitors, options.rounds + NUM_WARMUP_ROUNDS, options.pairs, memory=False
         )
@@ -160,13 +161,13 @@ def _measure_usage(competitor: Competitor, options: argparse.Namespace) -> list[
         return ["", ""]
     with watch_gpu() as usage:
         competitor.run(options.rounds + NUM_WARMUP_ROUNDS)
-        found = usage()
-    return [f"{found.peak_mb:.0f}", f"{found.busy_percent:.0f}"]
+        measured = usage()
+    return [f"{measured.peak_mb:.0f}", f"{measured.busy_percent:.0f}"]
 
 
 def _format_ratio(times: Mapping[str, Sequence[float]], name: str, reference: str) -> str:
-    found = compute_paired_ratio(name, reference, times[name], times[reference])
-    return f"{found.median:.2f} ({found.low:.2f} to {found.high:.2f})"
+    ratio = compute_paired_ratio(name, reference, times[name], times[reference])
+    return f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
 def _has_flower() -> bool:
@@ -181,7 +182,7 @@ def _list_missing(options: argparse.Namespace) -> list[str]:
 
 
 def measure_agreement(options: argparse.Namespace, folder: Path) -> GpuTable:
-    """Compare models after three rounds with those of the CPU."""
+    """Compare models of the GPU with those of the CPU after a few rounds."""
     rows = []
     for label, workload in COMPARED_WORKLOADS.items():
         models = []
@@ -190,74 +191,74 @@ def measure_agreement(options: argparse.Namespace, folder: Path) -> GpuTable:
                 WORKLOADS[workload], folder, HERE, NUM_WARMUP_ROUNDS + 2, device=device
             )
             models.append(load_file(run / "model.safetensors"))
-        here, there = models
-        far = max(float(np.abs(here[name] - there[name]).max()) for name in here)
-        size = max(float(np.abs(array).max()) for array in here.values())
-        rows.append([f"{label} {workload}", f"{far:.1e}", f"{far / size:.1e}"])
+        on_cpu, on_device = models
+        gap = max(float(np.abs(on_cpu[name] - on_device[name]).max()) for name in on_cpu)
+        size = max(float(np.abs(array).max()) for array in on_cpu.values())
+        rows.append([f"{label} {workload}", f"{gap:.1e}", f"{gap / size:.1e}"])
     header = ["workload", "largest difference of a weight", "over the largest weight"]
     return GpuTable(f"Agreement with the CPU after {NUM_WARMUP_ROUNDS + 2} rounds", header, rows)
 
 
 def measure_cohorts(options: argparse.Namespace, folder: Path) -> GpuTable:
-    """Time one client's local training by how many train in a round."""
+    """Time one client's local training by the number of clients in a round."""
     rows = []
     for label, workload in COMPARED_WORKLOADS.items():
         work, row = WORKLOADS[workload], []
-        for asked in COHORT_SIZES:
-            many = replace(
-                work, sizes=(work.sizes[0],) * max(COHORT_SIZES), clients_per_round=asked
+        for cohort in COHORT_SIZES:
+            sizes = (work.sizes[0],) * max(COHORT_SIZES)
+            large = replace(work, sizes=sizes, clients_per_round=cohort)
+            timing = engines.measure_workload(
+                large, folder, HERE, options.rounds + NUM_WARMUP_ROUNDS, device=options.device
             )
-            found = engines.measure_workload(
-                many, folder, HERE, options.rounds + NUM_WARMUP_ROUNDS, device=options.device
-            )
-            row.append(f"{1000 / found.rounds_per_second / asked:.2f}")
+            row.append(f"{1000 / timing.rounds_per_second / cohort:.2f}")
         rows.append([f"{label} {workload}", *row])
     header = ["ms a client, of a round with", *map(str, COHORT_SIZES)]
     return GpuTable("Cohorts", header, rows)
 
 
 def measure_workers(options: argparse.Namespace, folder: Path) -> GpuTable:
-    """Time ``engine=ray`` with as many workers as there are GPUs, eight at most."""
+    """Time ``engine=ray`` with one worker for each GPU, at most eight."""
     title = "Workers of engine=ray"
     if not _has_flower():
         return GpuTable(title, (), (), ["Ray is not installed"])
-    most = torch.cuda.device_count() if options.device == "cuda" else count_available_cores()
-    counts = range(1, min(most, MAX_WORKERS) + 1)
+    is_cuda = options.device == "cuda"
+    num_devices = torch.cuda.device_count() if is_cuda else count_available_cores()
+    counts = range(1, min(num_devices, MAX_WORKERS) + 1)
     rows = []
     for label, workload in COMPARED_WORKLOADS.items():
         row = []
         for count in counts:
-            words = (*engines.RAY_OVERRIDES, f"engine.workers={count}")
-            found = engines.measure_workload(
+            overrides = (*engines.RAY_OVERRIDES, f"engine.workers={count}")
+            timing = engines.measure_workload(
                 WORKLOADS[workload],
                 folder,
                 HERE,
                 options.rounds + NUM_WARMUP_ROUNDS,
                 device=options.device,
-                words=words,
+                overrides=overrides,
             )
-            row.append(f"{1000 / found.rounds_per_second:.1f}")
+            row.append(f"{1000 / timing.rounds_per_second:.1f}")
         rows.append([f"{label} {workload}", *row])
     left_out = []
-    if most < MAX_WORKERS:
-        left_out.append(f"more than {most} workers, since each has a GPU of its own")
+    if num_devices < MAX_WORKERS:
+        left_out.append(f"more than {num_devices} workers, because each needs a GPU")
     return GpuTable(title, ["ms a round, workers", *map(str, counts)], rows, left_out)
 
 
 def measure_switches(options: argparse.Namespace, folder: Path) -> GpuTable:
-    """Compare settings of arithmetic with the default, in pairs."""
+    """Compare numeric settings with the default, in pairs."""
     rows, device = [], options.device
     for label, workload in COMPARED_WORKLOADS.items():
-        given = {"": (), **{name: (word,) for name, word in SWITCHES.items()}}
+        switches = {"": (), **{name: (override,) for name, override in SWITCHES.items()}}
         competitors = []
-        for name, words in given.items():
+        for name, overrides in switches.items():
             run = partial(
                 engines.measure_workload,
                 WORKLOADS[workload],
                 folder,
                 HERE,
                 device=device,
-                words=words,
+                overrides=overrides,
             )
             competitors.append(Competitor(name, run))
         results = engines.measure_competitors(
@@ -269,7 +270,7 @@ def measure_switches(options: argparse.Namespace, folder: Path) -> GpuTable:
 
 
 def measure_waits(options: argparse.Namespace, _folder: Path) -> GpuTable:
-    """Count how often PyTorch says that the host waits for the GPU, in one round."""
+    """Count PyTorch's warnings in one round that the host waits for the GPU."""
     title = "Waiting for the GPU within a round"
     if options.device != "cuda":
         return GpuTable(title, (), (), ["there is no GPU"])
@@ -281,7 +282,7 @@ def measure_waits(options: argparse.Namespace, _folder: Path) -> GpuTable:
 
 
 def count_gpu_waits(local_steps: int) -> int:
-    """Train ten clients for so many steps on the GPU; return how often the host waited for it."""
+    """Train ten clients on the GPU; return how often the host waited for it."""
     device = torch.device("cuda")
     rng = np.random.default_rng(0)
     x = rng.random((500, 3, 32, 32), dtype=np.float32)
@@ -289,10 +290,10 @@ def count_gpu_waits(local_steps: int) -> int:
     model = SmallCNN((3, 32, 32), 10, (64,))
     arrays = [tensor.numpy() for tensor in model.state_dict().values()]
     examples = Examples(PooledSplit(x, rng.integers(10, size=500), rows), device)
-    how = LocalSGDConfig(0.05, 10, 1, local_steps=local_steps, augmentation="crop_flip")
-    setup = TrainingSetup(model.to(device), examples, how, CrossEntropy(), seed=0)
+    config = LocalSGDConfig(0.05, 10, 1, local_steps=local_steps, augmentation="crop_flip")
+    setup = TrainingSetup(model.to(device), examples, config, CrossEntropy(), seed=0)
     training = BatchedTrainer(setup, memory_bytes=2**32)
-    training.train_chunk(arrays, range(10), range(10), 0)  # the first time libraries are loaded
+    training.train_chunk(arrays, range(10), range(10), 0)  # the first call loads libraries
     torch.cuda.set_sync_debug_mode("warn")
     try:
         with warnings.catch_warnings(record=True) as caught:
@@ -314,22 +315,22 @@ TABLES: dict[str, Callable[[argparse.Namespace, Path], GpuTable]] = {
 
 
 def format_gpu_page(tables: Sequence[GpuTable], command: str, machine: dict[str, Any]) -> str:
-    """Return the page."""
-    told = ", ".join(f"{name} {value}" for name, value in machine.items())
-    head = [
+    """Format the page."""
+    description = ", ".join(f"{name} {value}" for name, value in machine.items())
+    introduction = [
         "# On a GPU",
         "",
-        f"Written by `{command}` on: {told}.",
+        f"Written by `{command}` on: {description}.",
         "",
         "Workloads (a), (b) and (f) are those of [performance.md](performance.md).",
         "Ratios are medians of interleaved pairs, with their bootstrap interval of 95 %.",
         "",
     ]
-    return "\n".join(head) + "\n" + "\n".join(table.to_markdown() for table in tables)
+    return "\n".join(introduction) + "\n" + "\n".join(table.to_markdown() for table in tables)
 
 
 def main() -> None:
-    """Measure and write the page."""
+    """Measure the tables, and write the page."""
     options = _parse_options()
     with tempfile.TemporaryDirectory() as folder:
         tables = [TABLES[name](options, Path(folder)) for name in options.only or TABLES]
@@ -340,25 +341,27 @@ def main() -> None:
     if options.page is not None:
         options.page.write_text(text)
     if options.json is not None:
-        found = {"tables": [asdict(table) for table in tables], "machine": machine}
-        options.json.write_text(json.dumps(found, indent=2))
+        content = {"tables": [asdict(table) for table in tables], "machine": machine}
+        options.json.write_text(json.dumps(content, indent=2))
 
 
 def _parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--page", type=Path, help="where the page goes")
-    parser.add_argument("--json", type=Path, help="where the numbers go")
-    parser.add_argument("--only", nargs="*", choices=list(TABLES), help="tables, by default all")
+    parser.add_argument("--page", type=Path, help="file for the page")
+    parser.add_argument("--json", type=Path, help="file for the numbers")
+    parser.add_argument("--only", nargs="*", choices=list(TABLES), help="tables (default: all)")
     parser.add_argument("--rounds", type=int, default=12, help="rounds of each run")
-    parser.add_argument("--pairs", type=int, default=5, help="repetitions, forth and back")
-    parser.add_argument("--peers-dir", type=Path, default=DEFAULT_ENVIRONMENTS, help="where pfl is")
+    parser.add_argument("--pairs", type=int, default=5, help="repetitions, forward and backward")
+    parser.add_argument(
+        "--peers-dir", type=Path, default=DEFAULT_ENVIRONMENTS, help="folder with pfl"
+    )
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     options = parser.parse_args()
-    for name, least in (("rounds", engines.MIN_ROUNDS), ("pairs", 1)):
-        if getattr(options, name) < least:
-            parser.error(f"--{name} must be at least {least}, got {getattr(options, name)}")
+    for name, minimum in (("rounds", engines.MIN_ROUNDS), ("pairs", 1)):
+        if getattr(options, name) < minimum:
+            parser.error(f"--{name} must be at least {minimum}, got {getattr(options, name)}")
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device must be cpu where there is no GPU, got cuda")
     return options

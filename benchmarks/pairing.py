@@ -1,7 +1,7 @@
-"""Comparisons on a machine whose speed changes: interleaved runs and the interval of their ratio.
+"""Compare speeds on a machine whose speed drifts: interleaved runs and the interval of their ratio.
 
-Speeds of one hour compare poorly with those of the next. Runs that follow each other directly
-share the machine's mood, and so their ratio is steady where their times are not.
+Speeds measured an hour apart compare poorly. Consecutive runs see the same machine state, so their
+ratio is steadier than their times.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Ratio:
-    """Time of ``name`` over time of ``reference``: below 1 where ``name`` is faster.
+    """Time of ``name`` over time of ``reference``: below 1 if ``name`` is faster.
 
-    ``median`` of the ratios of the pairs, with its bootstrap interval from ``low`` to ``high``.
+    ``median`` is that of the pairs' ratios, with the bootstrap interval from ``low`` to ``high``.
     """
 
     name: str
@@ -29,9 +29,9 @@ class Ratio:
 
 
 def plan_repetitions(names: Sequence[str], num_pairs: int) -> list[list[str]]:
-    """Return who runs in each repetition: forth, back, forth, ...
+    """Return the order of the competitors in each repetition: forward, backward, forward, ...
 
-    A machine that becomes slower with time then favours no name.
+    With this order a machine that slows down favors no competitor.
     """
     return [list(names if i % 2 == 0 else reversed(names)) for i in range(num_pairs)]
 
@@ -46,16 +46,16 @@ def compute_paired_ratio(
     Raises
     ------
     ValueError
-        If there is no pair, or a time without its partner.
+        If there is no pair, or the numbers of times differ.
     """
     if len(times) != len(reference_times) or not times:
         raise ValueError(
-            "times must be of pairs, one of each competitor, got "
+            "times must come in pairs, one for each competitor, got "
             f"{len(times)} of {name} and {len(reference_times)} of {reference}"
         )
     ratios = np.asarray(times) / np.asarray(reference_times)
     rng = np.random.default_rng(0)
-    drawn = rng.choice(ratios, size=(NUM_RESAMPLES, len(ratios)))
-    outside = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(np.median(drawn, axis=1), [outside, 1 - outside])
+    resampled = rng.choice(ratios, size=(NUM_RESAMPLES, len(ratios)))
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(np.median(resampled, axis=1), [tail, 1 - tail])
     return Ratio(name, reference, float(np.median(ratios)), float(low), float(high), len(ratios))

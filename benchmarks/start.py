@@ -1,10 +1,10 @@
-"""What a start takes: answers of the command line, a run of one round, and a message's imports.
+"""Measure start times: errors of the command line, a run of one round, and a message's imports.
 
     python benchmarks/start.py --times 5 --baseline DIR
 
-prints Markdown: CPU seconds and seconds by the clock, the smallest and the median, here and in DIR,
-the checkout of another version. The versions and cases take turns, each time in a new process. On a
-machine that others use compare CPU seconds: starting is nearly all on one core.
+prints Markdown: the smallest and the median CPU and elapsed seconds of this version and of DIR, a
+checkout of another one. Versions and cases are interleaved, each time in a new process. On a shared
+machine compare CPU seconds: a start uses little more than one core.
 """
 
 import argparse
@@ -23,7 +23,7 @@ HERE = Path(__file__).resolve().parent.parent
 COMMAND = "from server_app.command_line import main; main()"
 FLOWER = "import flwr.supernode.cli.flwr_clientapp, torch; "
 NODE = (
-    "import client_app.app as a; a.node_of({'experiment': 'fedalign/synth_low', 'overrides': ''})"
+    "import client_app.app as a; a.get_node({'experiment': 'fedalign/synth_low', 'overrides': ''})"
 )
 CASES: Mapping[str, tuple[str, ...]] = {
     "help": (COMMAND, "--help"),
@@ -35,49 +35,49 @@ CASES: Mapping[str, tuple[str, ...]] = {
     "a message's Flower and PyTorch": (FLOWER,),
     "the same, the app and its settings": (FLOWER + NODE,),
 }
-"""What ``python -c`` gets, by what it shows."""
+"""The arguments of ``python -c`` for each case."""
 
 
 @dataclass(frozen=True)
 class ProcessTime:
-    """The seconds that one process took."""
+    """The seconds of one process."""
 
     cpu: float
     wall: float
 
 
 def main() -> None:
-    """Measure what the command line says."""
+    """Measure the cases of the command line, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--baseline", type=Path)
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), metavar="CASE")
-    words = parser.parse_args()
+    options = parser.parse_args()
     checkouts = {"now": HERE}
-    if words.baseline is not None:
-        checkouts = {"before": words.baseline.resolve(), **checkouts}
-    print(format_start_table(measure_cases(words.only, checkouts, words.times)))
+    if options.baseline is not None:
+        checkouts = {"before": options.baseline.resolve(), **checkouts}
+    print(format_start_table(measure_cases(options.only, checkouts, options.times)))
 
 
 def measure_cases(
     cases: Sequence[str], checkouts: Mapping[str, Path], repetitions: int
 ) -> dict[tuple[str, str], list[ProcessTime]]:
-    """Return what each case took in each checkout, which take turns."""
-    taken: dict[tuple[str, str], list[ProcessTime]] = {}
+    """Measure each case in each checkout, interleaved."""
+    times: dict[tuple[str, str], list[ProcessTime]] = {}
     for _ in range(repetitions):
         for case in cases:
             for version, checkout in checkouts.items():
-                taken.setdefault((case, version), []).append(measure_process(CASES[case], checkout))
-    return taken
+                times.setdefault((case, version), []).append(measure_process(CASES[case], checkout))
+    return times
 
 
-def measure_process(words: Sequence[str], checkout: Path) -> ProcessTime:
-    """Return what one process of Python takes, in an empty folder."""
+def measure_process(arguments: Sequence[str], checkout: Path) -> ProcessTime:
+    """Measure ``python -c`` with these arguments in an empty folder."""
     path = os.pathsep.join(map(str, (checkout, checkout / "strategies")))
     with tempfile.TemporaryDirectory() as folder:
         before, started = getrusage(RUSAGE_CHILDREN), time.perf_counter()
         subprocess.run(
-            [sys.executable, "-c", *words],
+            [sys.executable, "-c", *arguments],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
             capture_output=True,
@@ -87,20 +87,20 @@ def measure_process(words: Sequence[str], checkout: Path) -> ProcessTime:
     return ProcessTime(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, wall)
 
 
-def format_start_table(taken: Mapping[tuple[str, str], Sequence[ProcessTime]]) -> str:
-    """Return the seconds as Markdown, a row for each case and version."""
+def format_start_table(times: Mapping[tuple[str, str], Sequence[ProcessTime]]) -> str:
+    """Format the seconds as Markdown, a row for each case and version."""
 
-    def row(cells: Iterable[str]) -> str:
+    def build_row(cells: Iterable[str]) -> str:
         return f"| {' | '.join(cells)} |"
 
     lines = [
-        row(["", "version", "CPU s, smallest", "median", "s, smallest", "median"]),
-        row(["---", "---", *["---:"] * 4]),
+        build_row(["", "version", "CPU s, smallest", "median", "s, smallest", "median"]),
+        build_row(["---", "---", *["---:"] * 4]),
     ]
-    for (case, version), runs in taken.items():
+    for (case, version), runs in times.items():
         columns = [run.cpu for run in runs], [run.wall for run in runs]
         numbers = [number for column in columns for number in (min(column), median(column))]
-        lines.append(row([case, version, *[f"{number:.2f}" for number in numbers]]))
+        lines.append(build_row([case, version, *[f"{number:.2f}" for number in numbers]]))
     return "\n".join(lines)
 
 

@@ -1,9 +1,9 @@
-"""FedLab: its standalone pipeline with the serial SGD trainer, a DataLoader for each client."""
+"""Run FedLab: its standalone pipeline, serial SGD trainer, and a DataLoader for each client."""
 
 from collections.abc import Callable
 
 import torch
-from common import Job, main
+from common import PeerJob, main
 from fedlab.contrib.algorithm.basic_client import SGDSerialClientTrainer
 from fedlab.contrib.algorithm.basic_server import SyncServerHandler
 from fedlab.contrib.dataset.basic_dataset import FedDataset
@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader, TensorDataset
 class ClientDatasets(FedDataset):
     """The clients' data in memory."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: PeerJob) -> None:
         super().__init__()
-        self.sets = [TensorDataset(x, y) for x, y in job.few_parts]
+        self.sets = [TensorDataset(x, y) for x, y in job.truncated_data]
         self.num = len(self.sets)
 
     def get_dataset(self, id: int, type: str = "train") -> TensorDataset:  # noqa: A002
@@ -34,22 +34,22 @@ class ClientDatasets(FedDataset):
 
 
 class TimedPipeline(StandalonePipeline):
-    """The pipeline; instead of evaluating it notes the end of a round."""
+    """A pipeline that calls ``on_round_end`` instead of evaluating."""
 
     def __init__(
         self,
         handler: SyncServerHandler,
         trainer: SGDSerialClientTrainer,
-        noted: Callable[[], None],
+        on_round_end: Callable[[], None],
     ) -> None:
         super().__init__(handler, trainer)
-        self.evaluate = noted
+        self.evaluate = on_round_end
 
 
-def train_fedlab(job: Job, on_round_end: Callable[[], None]) -> None:
-    """Train the job's rounds."""
-    model = job.new_model()
-    handler = SyncServerHandler(model, job.rounds, job.asked / job.clients)
+def train_fedlab(job: PeerJob, on_round_end: Callable[[], None]) -> None:
+    """Train all rounds of the job."""
+    model = job.make_model()
+    handler = SyncServerHandler(model, job.rounds, job.clients_per_round / job.clients)
     trainer = SGDSerialClientTrainer(model, job.clients)
     trainer.setup_dataset(ClientDatasets(job))
     trainer.setup_optim(job.epochs, job.batch_size, job.lr)

@@ -1,7 +1,7 @@
-"""FLGo: its FedAvg on a benchmark made from a configuration file, without evaluation.
+"""Run FLGo: its FedAvg on a benchmark made from a configuration file, without evaluation.
 
-FLGo keeps the files of its benchmark and its task in the current folder. Its own default of one
-thread of torch holds.
+FLGo writes the files of its benchmark and task to the current folder. It uses its default of one
+thread of torch.
 """
 
 import sys
@@ -12,39 +12,39 @@ from typing import Any
 
 import flgo
 import torch
-from common import Job, main
+from common import PeerJob, main
 from flgo.algorithm import fedavg
 from flgo.benchmark.partition import BasicPartitioner
 from flgo.benchmark.toolkits.cv.classification import FromDatasetPipe
 from torch.utils.data import TensorDataset
 
 CONFIGURATION = """\
-from flgo_runner import Made
+from flgo_runner import SharedJob
 
-train_data = Made.data
-test_data = Made.data
-get_model = Made.job.new_model
+train_data = SharedJob.data
+test_data = SharedJob.data
+get_model = SharedJob.job.make_model
 """
 
 
 def select_samples(rows: Any, indices: list[int]) -> list[Any]:
     """Return several samples of a subset."""
-    return [rows[place] for place in indices]
+    return [rows[index] for index in indices]
 
 
 # Recent versions of torch refuse a subset that overrides __getitem__ alone, as FLGo's does.
 FromDatasetPipe.TaskDataset.__getitems__ = select_samples
 
 
-class Made:
-    """What the configuration file gives to FLGo, which imports it by name."""
+class SharedJob:
+    """The job and data for the configuration file, which FLGo imports by name."""
 
-    job: Job
+    job: PeerJob
     data: TensorDataset
 
 
 class NaturalPartitioner(BasicPartitioner):
-    """Every client keeps its rows."""
+    """A partition in which every client has its original rows."""
 
     def __init__(self, sizes: list[int]) -> None:
         self.num_clients = len(sizes)
@@ -55,26 +55,26 @@ class NaturalPartitioner(BasicPartitioner):
         return [rows.tolist() for rows in self._rows]
 
 
-def train_flgo(job: Job, on_round_end: Callable[[], None]) -> None:
-    """Train the job's rounds."""
+def train_flgo(job: PeerJob, on_round_end: Callable[[], None]) -> None:
+    """Train all rounds of the job."""
     sys.path.insert(0, str(Path.cwd()))
-    x, y = (torch.cat(tensors) for tensors in zip(*job.parts, strict=True))
-    # Under its name, not as __main__: the configuration file reads them from there.
-    made = import_module("flgo_runner").Made
-    made.job, made.data = job, TensorDataset(x, y)
+    x, y = (torch.cat(tensors) for tensors in zip(*job.client_data, strict=True))
+    # The configuration file reads these attributes from the module flgo_runner, not from __main__.
+    shared = import_module("flgo_runner").SharedJob
+    shared.job, shared.data = job, TensorDataset(x, y)
     Path("configuration.py").write_text(CONFIGURATION)
     name = flgo.gen_benchmark_from_file("made", "configuration.py")
     benchmark = import_module(name)
-    # Drawing the partition takes minutes with a thousand clients, and nobody looks at it.
+    # Drawing the partition of a thousand clients takes minutes.
     benchmark.visualize = lambda *_: None
-    partition = NaturalPartitioner([len(labels) for _, labels in job.parts])
+    partition = NaturalPartitioner([len(labels) for _, labels in job.client_data])
     task = flgo.gen_task_by_(benchmark, partition, "task")
     server = flgo.init(
         task,
         fedavg,
         {
             "num_rounds": job.rounds,
-            "proportion": job.asked / job.clients,
+            "proportion": job.clients_per_round / job.clients,
             "num_epochs": job.local_epochs,
             "num_steps": job.local_steps or -1,
             "batch_size": job.batch_size,

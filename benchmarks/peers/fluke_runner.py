@@ -1,9 +1,9 @@
-"""fluke: its FedAVG with its fast data loader, models in memory, no evaluation of clients."""
+"""Run fluke: its FedAVG and fast data loader, models in memory, no evaluation of clients."""
 
 from collections.abc import Callable
 from typing import Any
 
-from common import CLASSES, Job, main
+from common import NUM_CLASSES, PeerJob, main
 from fluke import DDict, FlukeENV
 from fluke.algorithms.fedavg import FedAVG
 from fluke.data import DataSplitter, DummyDataContainer, FastDataLoader
@@ -11,30 +11,30 @@ from fluke.utils import FederationObserver
 
 
 class RoundObserver(FederationObserver):
-    """Notes the end of each round."""
+    """Call a function at the end of each round."""
 
-    def __init__(self, noted: Callable[[], None]) -> None:
-        self._noted = noted
+    def __init__(self, on_round_end: Callable[[], None]) -> None:
+        self._on_round_end = on_round_end
 
     def end_round(self, round: int, **_: Any) -> None:  # noqa: A002
-        """Note the end of a round."""
-        self._noted()
+        """Call the function."""
+        self._on_round_end()
 
 
-def train_fluke(job: Job, on_round_end: Callable[[], None]) -> None:
-    """Train the job's rounds."""
+def train_fluke(job: PeerJob, on_round_end: Callable[[], None]) -> None:
+    """Train all rounds of the job."""
     environment = FlukeENV()
     environment.set_seed(0)
     environment.set_device("cpu")
     environment.set_inmemory(True)
     environment.set_eval_cfg(pre_fit=False, post_fit=False, locals=False, server=False)
     loaders = [
-        FastDataLoader(x, y, num_labels=CLASSES, batch_size=job.batch_size, shuffle=True)
-        for x, y in job.few_parts
+        FastDataLoader(x, y, num_labels=NUM_CLASSES, batch_size=job.batch_size, shuffle=True)
+        for x, y in job.truncated_data
     ]
-    container = DummyDataContainer(loaders, [None] * job.clients, None, CLASSES)
+    container = DummyDataContainer(loaders, [None] * job.clients, None, NUM_CLASSES)
     settings = DDict(
-        model=job.new_model(),
+        model=job.make_model(),
         client={
             "batch_size": job.batch_size,
             "local_epochs": job.epochs,
@@ -46,7 +46,7 @@ def train_fluke(job: Job, on_round_end: Callable[[], None]) -> None:
     )
     algorithm = FedAVG(job.clients, DataSplitter(container), settings)
     algorithm.set_callbacks([RoundObserver(on_round_end)])
-    algorithm.run(job.rounds, job.asked / job.clients)
+    algorithm.run(job.rounds, job.clients_per_round / job.clients)
 
 
 if __name__ == "__main__":

@@ -3,11 +3,10 @@
     python -m benchmarks.peers.install DIR [PEER ...]
 
 Run it in the repository's root. The peers pin versions of packages that this project uses, and one
-brings a package ``benchmarks`` of its own, so each has an environment DIR/PEER. A path file makes
-the packages of the environment that runs this script visible there, torch among them: every
-competitor then computes with the same torch, and an environment takes megabytes, not gigabytes.
-Packages of the peer's own environment come first, so a version that differs from this
-environment's is installed beside it.
+installs a package named ``benchmarks``, so each has its environment DIR/PEER. A path file makes the
+packages of the present environment visible there, including torch. Every competitor therefore uses
+the same torch, and an environment takes megabytes, not gigabytes. The peer's environment comes
+first on the path, so it can have other versions of these packages.
 """
 
 import argparse
@@ -23,8 +22,8 @@ PEERS = {
     "fluke": "fluke-fl==0.8.1",
     "flgo": "flgo==0.4.4",
 }
-"""The requirement that installs each peer. No extra of the project has them: pip and uv resolve all
-extras together, and the peers pin versions of what the project needs in newer ones."""
+"""The requirement of each peer. They are no extras of this project, because pip and uv resolve all
+extras together and the peers pin older versions of its dependencies."""
 
 DEFAULT_ENVIRONMENTS = Path.home() / ".cache" / "fedquorum-peers"
 
@@ -45,7 +44,7 @@ def install_peer(environments: Path, peer: str) -> None:
     Raises
     ------
     subprocess.CalledProcessError
-        If the requirement cannot be installed; the output of pip says why.
+        If the installation fails; pip prints the reason.
     """
     folder = environments / peer
     venv.create(folder, clear=True, with_pip=False, symlinks=True)
@@ -56,7 +55,7 @@ def install_peer(environments: Path, peer: str) -> None:
     try:
         subprocess.run([*command, "--no-warn-conflicts"], check=True)
     except subprocess.CalledProcessError:
-        python.unlink()  # so that ``missing`` names the peer
+        python.unlink()  # so that ``find_missing_peers`` names the peer
         raise
 
 
@@ -71,7 +70,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("environments", metavar="DIR", type=Path, help="where environments go")
+    parser.add_argument("environments", metavar="DIR", type=Path, help="folder of the environments")
     parser.add_argument("peers", metavar="PEER", nargs="*", help=f"some of {', '.join(PEERS)}")
     options = parser.parse_args()
     for peer in options.peers:
@@ -84,7 +83,7 @@ def main() -> None:
         except subprocess.CalledProcessError:
             failed.append(peer)
     if failed:
-        sys.exit(f"not installed: {', '.join(failed)}; pip said why above")
+        sys.exit(f"not installed: {', '.join(failed)}; see the output of pip above")
 
 
 if __name__ == "__main__":

@@ -1,17 +1,17 @@
-"""Apple's pfl-research: FedAvg on its simulated backend, in one process or several.
+"""Run Apple's pfl-research: FedAvg on its simulated backend, in one process or several.
 
     python benchmarks/peers/pfl_runner.py JOB
     torchrun --nproc-per-node 2 benchmarks/peers/pfl_runner.py JOB
 
-Users' data are tensors in memory, made once, as in its benchmarks. Under torchrun the processes
-divide the users of a round and sum their updates with gloo.
+As in its benchmarks, users' data are tensors in memory, made once. Under torchrun the processes
+share the users of a round and sum the updates with gloo.
 """
 
 import json
 import time
 
 import torch
-from common import STEPS, Job, job_of_command_line
+from common import STEP_COUNTER, PeerJob, read_job
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -27,8 +27,8 @@ from torch import nn
 from torch.nn import functional
 
 
-class WithLoss(nn.Module):
-    """A module that pfl can train: it knows its loss and its metrics."""
+class LossModule(nn.Module):
+    """A module with the loss and the metrics that pfl needs."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -48,40 +48,40 @@ class WithLoss(nn.Module):
 
 
 class RoundTimes(TrainingProcessCallback):
-    """Notes the time after every round."""
+    """Record the time after every round."""
 
     def __init__(self) -> None:
-        self.noted: list[float] = []
+        self.times: list[float] = []
 
     def after_central_iteration(
         self, aggregate_metrics: Metrics, model: PyTorchModel, *, central_iteration: int
     ) -> tuple[bool, Metrics]:
-        """Note the time and go on."""
-        self.noted.append(time.time())
+        """Record the time; False means that training continues."""
+        self.times.append(time.time())
         return False, Metrics()
 
 
-def train_pfl(job: Job) -> list[float]:
-    """Train and return the time after every round."""
+def train_pfl(job: PeerJob) -> list[float]:
+    """Train, and return the time after every round."""
     device = pytorch_ops.get_default_device()
     users = [
         PyTorchTensorDataset([x.to(device), y.to(device)], user_id=str(k))
-        for k, (x, y) in enumerate(job.parts)
+        for k, (x, y) in enumerate(job.client_data)
     ]
     training = FederatedDataset(
         lambda user: users[user], get_user_sampler("minimize_reuse", list(range(job.clients)))
     )
-    module = WithLoss(job.new_model())
+    module = LossModule(job.make_model())
     central = torch.optim.SGD(module.parameters(), lr=1.0)
-    STEPS.leave_out(central)
+    STEP_COUNTER.exclude(central)
     model = PyTorchModel(module, torch.optim.SGD, central)
     never = job.rounds + 1
-    times = RoundTimes()
+    callback = RoundTimes()
     FederatedAveraging().run(
         algorithm_params=NNAlgorithmParams(
             central_num_iterations=job.rounds,
             evaluation_frequency=never,
-            train_cohort_size=job.asked,
+            train_cohort_size=job.clients_per_round,
             val_cohort_size=0,
         ),
         backend=SimulatedBackend(training_data=training, val_data=training),
@@ -93,14 +93,14 @@ def train_pfl(job: Job) -> list[float]:
             local_batch_size=job.batch_size,
         ),
         model_eval_params=NNEvalHyperParams(local_batch_size=job.batch_size),
-        callbacks=[times],
+        callbacks=[callback],
         send_metrics_to_platform=False,
     )
-    return times.noted
+    return callback.times
 
 
 if __name__ == "__main__":
-    round_times = train_pfl(job_of_command_line())
-    (steps,) = pytorch_ops.distributed.all_reduce([torch.tensor([float(STEPS.count)])])
+    round_times = train_pfl(read_job())
+    (steps,) = pytorch_ops.distributed.all_reduce([torch.tensor([float(STEP_COUNTER.count)])])
     if pytorch_ops.distributed.global_rank == 0:
         print(json.dumps({"times": round_times, "steps": int(steps)}), flush=True)

@@ -1,4 +1,4 @@
-"""A client as Flower's quickstart writes it: a DataLoader, an optimizer, one client a message."""
+"""A client like that of Flower's quickstart: a DataLoader, an optimizer, one client a message."""
 
 from functools import cache, lru_cache
 from itertools import islice
@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from stock_model import make
+from stock_model import make_stock_model
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -36,7 +36,7 @@ def _load_data(path: str, client: int) -> TensorDataset:
 def train(message: Message, context: Context) -> Message:
     """Train the received model on the client's data."""
     config = context.run_config
-    model = make(str(config["model"])).to(DEVICE)
+    model = make_stock_model(str(config["model"])).to(DEVICE)
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     data = _load_data(str(config["data"]), int(context.node_config["partition-id"]))
     loader = DataLoader(data, batch_size=int(config["batch-size"]), shuffle=True)

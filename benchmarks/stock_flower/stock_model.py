@@ -1,11 +1,11 @@
-"""The workload's model, as the benchmark names it."""
+"""Models by the names of the benchmark's workloads."""
 
 import torch
 from torch import nn
 
 
 def make_stock_model(model: str) -> nn.Module:
-    """Return ``logreg:FEATURES:CLASSES`` or ``cnn:NUM_CHANNELS:SIDE:HIDDEN:...``, 10 classes."""
+    """Build ``logreg:FEATURES:CLASSES`` or ``cnn:CHANNELS:SIDE:HIDDEN:...``, with 10 classes."""
     torch.manual_seed(0)
     kind, *numbers = model.split(":")
     sizes = [int(n) for n in numbers]

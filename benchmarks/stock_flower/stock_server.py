@@ -1,4 +1,4 @@
-"""Flower's own FedAvg; after every round the time is noted."""
+"""Run Flower's FedAvg, and write the time after every round."""
 
 import time
 from pathlib import Path
@@ -6,18 +6,18 @@ from pathlib import Path
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
-from stock_model import make
+from stock_model import make_stock_model
 
 app = ServerApp()
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the rounds."""
+    """Run all rounds."""
     config = context.run_config
     times = Path(str(config["times"]))
 
-    def note(_round: int, _arrays: ArrayRecord) -> MetricRecord:
+    def write_time(_round: int, _arrays: ArrayRecord) -> MetricRecord:
         with times.open("a") as file:
             print(time.time(), file=file)
         return MetricRecord()
@@ -27,8 +27,8 @@ def main(grid: Grid, context: Context) -> None:
         fraction_evaluate=0.0,
         min_available_nodes=int(config["clients"]),
     )
-    arrays = ArrayRecord(make(str(config["model"])).state_dict())
+    arrays = ArrayRecord(make_stock_model(str(config["model"])).state_dict())
     rounds = int(config["rounds"])
-    result = strategy.start(grid, arrays, num_rounds=rounds, evaluate_fn=note)
+    result = strategy.start(grid, arrays, num_rounds=rounds, evaluate_fn=write_time)
     if len(result.train_metrics_clientapp) < rounds:
         raise RuntimeError("clients failed")

@@ -1,4 +1,4 @@
-"""What the benchmark makes of runs: order, paired ratios, memory, peers; on no real run."""
+"""Tests of the benchmark of engines without real runs: order, paired ratios, memory, peers."""
 
 import os
 import subprocess
@@ -24,19 +24,21 @@ CNN = BareJob((3, 8, 12), 4, 5, 3.0, (7, 6), "threads", 3)
 
 
 @pytest.mark.parametrize("variants", [False, True])
-def test_steps_that_are_more_than_plain(variants: bool, tmp_path: Path) -> None:
-    """FedProx, momentum and weight decay run where they are asked for."""
-    asked = Namespace(workload="synth", device="cpu", baseline=None, peers=False, variants=variants)
-    names = {competitor.name for competitor in engines.build_competitors(asked, tmp_path)}
-    more = {"in_process_fedprox", "in_process_local_momentum", "in_process_weight_decay"}
-    assert names & more == (more if variants else set())
+def test_variants_are_optional(variants: bool, tmp_path: Path) -> None:
+    """FedProx, momentum and weight decay run only with ``variants``."""
+    options = Namespace(
+        workload="synth", device="cpu", baseline=None, peers=False, variants=variants
+    )
+    names = {competitor.name for competitor in engines.build_competitors(options, tmp_path)}
+    optional = {"in_process_fedprox", "in_process_local_momentum", "in_process_weight_decay"}
+    assert names & optional == (optional if variants else set())
     always = {"stock_flower", "flower_ray_2_nodes", "ray_2_workers", "bare_arithmetic"}
     always |= {f"in_process_{batching}" for batching in ("auto", "batched", "sequential")}
-    assert names == always | (more if variants else set())
+    assert names == always | (optional if variants else set())
 
 
-def test_repetitions_go_forth_and_back() -> None:
-    """Every name runs once in each, and no name always follows another."""
+def test_repetitions_alternate_direction() -> None:
+    """Every competitor runs once in each repetition, and none always follows another."""
     assert plan_repetitions(["a", "b", "c"], 3) == [
         ["a", "b", "c"],
         ["c", "b", "a"],
@@ -45,11 +47,11 @@ def test_repetitions_go_forth_and_back() -> None:
 
 
 def test_a_machine_that_slows_down_does_not_change_a_paired_ratio() -> None:
-    """Both of a pair are slowed alike; the interval holds the true ratio and excludes 1."""
+    """The drift cancels within a pair; the interval contains the true ratio and excludes 1."""
     rng = np.random.default_rng(1)
-    mood = np.linspace(1.0, 2.0, 12)
-    reference = 100 * mood * rng.lognormal(0.0, 0.02, 12)
-    times = 80 * mood * rng.lognormal(0.0, 0.02, 12)
+    drift = np.linspace(1.0, 2.0, 12)
+    reference = 100 * drift * rng.lognormal(0.0, 0.02, 12)
+    times = 80 * drift * rng.lognormal(0.0, 0.02, 12)
     ratio = compute_paired_ratio("new", "old", times.tolist(), reference.tolist())
     assert ratio.low < 0.8 < ratio.high < 0.85
     assert ratio.low <= ratio.median <= ratio.high
@@ -58,25 +60,25 @@ def test_a_machine_that_slows_down_does_not_change_a_paired_ratio() -> None:
 
 
 def test_more_noise_makes_the_interval_wider() -> None:
-    """The interval tells how well the ratio is known."""
+    """Ten times the noise gives more than three times the width."""
 
-    def width(noise: float) -> float:
+    def compute_width(noise: float) -> float:
         rng = np.random.default_rng(2)
         times = rng.lognormal(0.0, noise, 10).tolist()
         ratio = compute_paired_ratio("a", "b", times, [1.0] * 10)
         return ratio.high - ratio.low
 
-    assert width(0.3) > 3 * width(0.03) > 0
+    assert compute_width(0.3) > 3 * compute_width(0.03) > 0
 
 
-def test_times_without_a_partner_are_refused() -> None:
-    """A missing run would pair times of different moods."""
-    with pytest.raises(ValueError, match=r"times must be of pairs.*got 2 of a and 1 of b"):
+def test_unpaired_times_are_rejected() -> None:
+    """A missing run would pair times of different machine states."""
+    with pytest.raises(ValueError, match=r"times must come in pairs.*got 2 of a and 1 of b"):
         compute_paired_ratio("a", "b", [1.0, 2.0], [1.0])
 
 
-class Fake:
-    """A competitor that notes when it runs, for how many rounds, and whether it is watched."""
+class FakeRun:
+    """A run that logs its name, its rounds, and whether its memory is watched."""
 
     def __init__(self, name: str, speed: float, log: list[tuple[str, int, bool]]) -> None:
         self.name, self.speed, self.log = name, speed, log
@@ -87,10 +89,10 @@ class Fake:
 
 
 def test_memory_is_measured_in_a_separate_run() -> None:
-    """All timed runs come first, in pairs and without a watcher; bare arithmetic has no memory."""
+    """All timed runs come first, in pairs and unwatched; only some competitors have memory."""
     log: list[tuple[str, int, bool]] = []
-    a = Competitor("a", Fake("a", 10.0, log))
-    b = Competitor("b", Fake("b", 20.0, log), measures_memory=False)
+    a = Competitor("a", FakeRun("a", 10.0, log))
+    b = Competitor("b", FakeRun("b", 20.0, log), measures_memory=False)
     results = measure_competitors([a, b], 14, 2)
     timed = [("a", 14, False), ("b", 14, False), ("b", 14, False), ("a", 14, False)]
     assert log == [*timed, ("a", engines.NUM_MEMORY_ROUNDS, True)]
@@ -104,20 +106,20 @@ def test_memory_is_measured_in_a_separate_run() -> None:
     assert log == [("a", 14, False)]
 
 
-def test_the_watcher_sees_processes_that_start_meanwhile() -> None:
-    """A process that holds 200 MB for a second has a peak above that."""
+def test_the_watcher_measures_child_processes() -> None:
+    """The peak includes the 200 MB of a child that holds them for over a second."""
     code = "import time; held = bytearray(b'1') * 200_000_000; time.sleep(1.5)"
     with engines._watch_memory() as peak:
         subprocess.run([sys.executable, "-c", code], check=True)
     assert 190 < peak() < 400
 
 
-def test_ratios_are_to_the_reference_and_of_new_to_before() -> None:
-    """A baseline is compared with its own competitor only."""
+def test_ratios_compare_with_reference_and_baseline() -> None:
+    """A baseline is compared only with its competitor."""
     log: list[tuple[str, int, bool]] = []
     speeds = {"in_process_auto": 10.0, "before_in_process_auto": 5.0, "pfl": 2.0}
     results = measure_competitors(
-        [Competitor(name, Fake(name, speed, log)) for name, speed in speeds.items()],
+        [Competitor(name, FakeRun(name, speed, log)) for name, speed in speeds.items()],
         14,
         3,
         memory=False,
@@ -133,49 +135,49 @@ def test_ratios_are_to_the_reference_and_of_new_to_before() -> None:
 
 
 def test_missing_peers_are_named_with_the_command(tmp_path: Path) -> None:
-    """One line, which installs those that are missing and no others."""
-    there = get_python(tmp_path, "pfl")
-    there.parent.mkdir(parents=True)
-    there.touch()
-    with pytest.raises(SystemExit) as stopped:
+    """The error has one command, which installs only the missing peers."""
+    installed = get_python(tmp_path, "pfl")
+    installed.parent.mkdir(parents=True)
+    installed.touch()
+    with pytest.raises(SystemExit) as error:
         engines.check_peers(tmp_path)
     others = " ".join(peer for peer in PEERS if peer != "pfl")
-    assert str(stopped.value) == (
+    assert str(error.value) == (
         f"no {others} in {tmp_path}; "
         f"install with: python -m benchmarks.peers.install {tmp_path} {others}"
     )
 
 
 def test_every_peer_has_a_runner() -> None:
-    """What the installer knows, the benchmark can run."""
+    """Every peer of the installer has a runner script."""
     assert all((ROOT / "benchmarks" / "peers" / f"{peer}_runner.py").exists() for peer in PEERS)
 
 
-def test_other_numbers_of_local_steps_stop_the_benchmark() -> None:
-    """A peer that trains less is not faster."""
+def test_a_different_number_of_local_steps_stops_the_benchmark() -> None:
+    """A peer that trains fewer steps would seem faster."""
     engines.check_steps("pfl", 300, 300.0)
     with pytest.raises(SystemExit, match=r"pfl made 299 local steps where .* makes 300"):
         engines.check_steps("pfl", 299, 300.0)
 
 
 @pytest.mark.parametrize("name", list(engines.WORKLOADS))
-def test_steps_are_those_of_local_training(name: str) -> None:
-    """What peers are held to is what this project's clients do."""
+def test_workload_steps_equal_local_training(name: str) -> None:
+    """Peers must train as many steps as this project's clients."""
     work: Workload = engines.WORKLOADS[name]
-    how = LocalSGDConfig(
+    config = LocalSGDConfig(
         lr=work.lr,
         batch_size=work.batch_size,
         local_epochs=work.local_epochs,
         local_steps=work.local_steps,
     )
     for size in set(work.sizes):
-        assert work.count_steps(size) == how.count_steps(size, batch_norm=False)
+        assert work.count_steps(size) == config.count_steps(size, batch_norm=False)
     if len(set(work.sizes)) == 1:
         assert work.steps == work.clients_per_round * work.count_steps(work.sizes[0])
 
 
-def test_closed_form_gradients_are_autograds() -> None:
-    """The bare arithmetic of convolutions computes what training computes."""
+def test_manual_gradients_equal_autograd() -> None:
+    """The bare arithmetic of the CNN computes the gradients of the mean cross entropy."""
     torch.manual_seed(0)
     net = BareCNN(CNN)
     tensors = [net.filters, net.filter_biases, net.weights, net.biases]
@@ -202,10 +204,10 @@ def test_closed_form_gradients_are_autograds() -> None:
 
 @pytest.mark.parametrize("hidden", [None, (7, 6)])
 def test_workers_share_all_steps(hidden: tuple[int, ...] | None) -> None:
-    """The clients' steps are divided among the workers, none is lost."""
+    """The workers' steps sum to those of all clients."""
     job = replace(CNN, hidden=hidden, clients=5)
     work = build_round_work(job, 2)
-    repeats = [part.args[1] for part in work]  # type: ignore[attr-defined]
+    repeats = [task.args[1] for task in work]  # type: ignore[attr-defined]
     assert sum(repeats) == (15 if hidden is not None else 2 * 3)
     if hidden is None:
         assert len(build_round_work(replace(job, clients=1), 2)) == 1
@@ -213,7 +215,7 @@ def test_workers_share_all_steps(hidden: tuple[int, ...] | None) -> None:
 
 @pytest.mark.parametrize("hidden", [None, (7, 6)])
 def test_bare_arithmetic_times_every_round(hidden: tuple[int, ...] | None) -> None:
-    """In the way that no thread setting of this process depends on."""
-    times = measure_rounds(replace(CNN, hidden=hidden, way="shared"))
+    """The mode ``shared`` leaves this process's thread settings unchanged."""
+    times = measure_rounds(replace(CNN, hidden=hidden, mode="shared"))
     assert len(times) == CNN.rounds
     assert all(time > 0 for time in times)

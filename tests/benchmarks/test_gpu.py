@@ -1,4 +1,4 @@
-"""The benchmark of a GPU, where there is none: what it makes of numbers, and what it refuses."""
+"""Tests of the GPU benchmark on a machine without a GPU."""
 
 from argparse import Namespace
 from pathlib import Path
@@ -10,19 +10,19 @@ from benchmarks import gpu
 CPU = Namespace(device="cpu", rounds=2, pairs=1, peers_dir=Path("nowhere"))
 
 
-def test_usage_is_beside_what_was_taken_before() -> None:
-    """Memory above that of the idle GPU at its highest, and the mean of the utilisation."""
+def test_usage_excludes_idle_memory() -> None:
+    """The usage has peak memory above that of the idle GPU, and mean utilization."""
     usage = gpu.GpuUsage.from_output("700, 0\n", "700, 0\n1900, 80\n1500, 70\n15")
     assert usage == gpu.GpuUsage(1200.0, 50.0)
 
 
-def test_a_run_that_ended_before_the_first_look() -> None:
-    """It took nothing that anybody saw."""
+def test_usage_without_samples_is_idle() -> None:
+    """A run that ends before the first sample has no memory."""
     assert gpu.GpuUsage.from_output("700, 3\n", "") == gpu.GpuUsage(0.0, 3.0)
 
 
-def test_the_page() -> None:
-    """Tables with their titles, and what was left out in a line."""
+def test_the_page_has_tables_and_missing_parts() -> None:
+    """Each table has its title, and a line for each missing part."""
     tables = [
         gpu.GpuTable("Speed", ["workload", "ms"], [["(a)", "1.0"]], ["pfl, which is not there"]),
         gpu.GpuTable("Workers", (), (), ["Ray is not installed"]),
@@ -35,32 +35,32 @@ def test_the_page() -> None:
     )
 
 
-def test_without_a_gpu_nothing_waits_for_it(tmp_path: Path) -> None:
-    """The table says why it is empty."""
+def test_waits_need_a_gpu(tmp_path: Path) -> None:
+    """The table has the reason why it is empty."""
     assert gpu.measure_waits(CPU, tmp_path).left_out == ["there is no GPU"]
 
 
 @pytest.mark.slow
-def test_agreement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The CPU agrees with itself to the bit."""
+def test_cpu_runs_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs on the CPU give the same model, to the bit."""
     monkeypatch.setattr(gpu, "COMPARED_WORKLOADS", {"(s)": "synth"})
     table = gpu.measure_agreement(CPU, tmp_path)
     assert table.rows == [["(s) synth", "0.0e+00", "0.0e+00"]]
 
 
 @pytest.mark.parametrize(
-    ("words", "reason"),
+    ("arguments", "reason"),
     [
         ("", "--device must be cpu where there is no GPU, got cuda"),
         ("--device cpu --rounds 1", "--rounds must be at least 2, got 1"),
         ("--device cpu --pairs 0", "--pairs must be at least 1, got 0"),
     ],
 )
-def test_what_is_refused(
-    words: str, reason: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_invalid_options_are_rejected(
+    arguments: str, reason: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In one line that names the option."""
-    monkeypatch.setattr("sys.argv", ["gpu.py", *words.split()])
+    """The error is one line that names the option."""
+    monkeypatch.setattr("sys.argv", ["gpu.py", *arguments.split()])
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(SystemExit):
         gpu.main()

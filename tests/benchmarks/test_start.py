@@ -1,4 +1,4 @@
-"""What starts are measured, and how they are told."""
+"""Tests of the benchmark of start times."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ from benchmarks.start import CASES, HERE, ProcessTime, format_start_table, measu
 
 
 def test_a_table_has_smallest_and_median() -> None:
-    """A row for each case and version."""
+    """The table has a row for each case and version."""
     runs = [ProcessTime(3.0, 6.0), ProcessTime(1.0, 9.0), ProcessTime(2.0, 7.0)]
     lines = format_start_table(
         {("--help", "before"): runs, ("--help", "now"): runs[:1]}
@@ -22,39 +22,39 @@ def test_a_table_has_smallest_and_median() -> None:
     ]
 
 
-def test_versions_take_turns(
+def test_versions_are_interleaved(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """So that a change of the machine's speed meets both."""
+    """A change of the machine's speed then affects both versions."""
     order: list[tuple[str, Path]] = []
 
-    def taken(words: tuple[str, ...], checkout: Path) -> ProcessTime:
-        order.append((words[-1], checkout))
+    def log_process(arguments: tuple[str, ...], checkout: Path) -> ProcessTime:
+        order.append((arguments[-1], checkout))
         return ProcessTime(1.0, 1.0)
 
-    monkeypatch.setattr(start, "measure_process", taken)
+    monkeypatch.setattr(start, "measure_process", log_process)
     only = ["--only", "rounds=-1", "roundz=3"]
     monkeypatch.setattr("sys.argv", ["start.py", "--times", "2", "--baseline", "/x", *only])
     start.main()
-    words = [(word, path) for word in ("rounds=-1", "roundz=3") for path in (Path("/x"), HERE)]
-    assert order == words * 2
+    cases = [(case, path) for case in ("rounds=-1", "roundz=3") for path in (Path("/x"), HERE)]
+    assert order == cases * 2
     assert len(capsys.readouterr().out.splitlines()) == 2 + 4
 
 
-def test_a_process_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The code of the checkout runs in it."""
+def test_a_process_runs_the_code_of_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process imports the checkout's packages, and its times are positive."""
     commands: list[list[str]] = []
     run = subprocess.run
 
-    def note_command(command: list[str], **how: object) -> object:
+    def run_check(command: list[str], **options: object) -> object:
         commands.append(command)
         code = "import sys, server_app; sys.exit(server_app.__file__ != sys.argv[1])"
-        done = run([sys.executable, "-c", code, str(HERE / "server_app/__init__.py")], **how)  # type: ignore[call-overload]
+        done = run([sys.executable, "-c", code, str(HERE / "server_app/__init__.py")], **options)  # type: ignore[call-overload]
         assert done.returncode == 0, done.stderr
         return done
 
-    monkeypatch.setattr(subprocess, "run", note_command)
-    taken = measure_process(CASES["help"], HERE)
+    monkeypatch.setattr(subprocess, "run", run_check)
+    seconds = measure_process(CASES["help"], HERE)
     assert commands == [[sys.executable, "-c", *CASES["help"]]]
-    assert taken.cpu > 0
-    assert taken.wall > 0
+    assert seconds.cpu > 0
+    assert seconds.wall > 0
