@@ -1,11 +1,11 @@
-"""How long one decision takes: the rules that mix by losses, by the number of clients K.
+"""Time one decision of the rules that weight clients by losses, by the number of clients K.
 
     OMP_NUM_THREADS=1 python benchmarks/decision_time.py --json decisions.json
 
-prints Markdown: milliseconds of one decision (median and longest of several rounds, after some
-rounds that make the problem typical) and the largest memory that it held beside its input. AAggFF-S
-hears all K clients, AAggFF-D 1 % of them or all; the other rules hear all. Losses are lognormal, a
-part of each that stays and one that changes from round to round.
+prints Markdown: the milliseconds of one decision (median and longest of several rounds, after
+warm-up rounds) and its peak memory besides the input. All K clients report to a rule, except that
+AAggFF-D also has cases with 1 % of them. A loss is the product of a constant of the client and a
+factor that changes every round, both lognormal.
 """
 
 import argparse
@@ -58,13 +58,13 @@ CASES: tuple[Case, ...] = (
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the table of all cases."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=10, help="rounds before those measured")
+    parser.add_argument("--rounds", type=int, default=10, help="warm-up rounds")
     parser.add_argument("--json", type=Path, help="where the results go")
     options = parser.parse_args()
     results = []
-    print("| rule | K | heard | median, ms | longest, ms | memory, MB |")
+    print("| rule | K | reporting | median, ms | longest, ms | memory, MB |")
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
     for name, rule, size, fraction in CASES:
         times, peak = measure_decisions(rule(), size, fraction, options.rounds)
@@ -76,7 +76,7 @@ def main() -> None:
         )
         results.append(
             {
-                "name": f"{name}, K = {size}, heard {round(fraction * size)}",
+                "name": f"{name}, K = {size}, reporting {round(fraction * size)}",
                 "rounds_per_second": 1000 / median,
                 "peak_memory_mb": peak / 1e6,
                 "longest_ms": max(times),
@@ -90,7 +90,7 @@ def main() -> None:
 def measure_decisions(
     rule: Weighting[Any], size: int, fraction: float, warmup: int, num_measured: int = 7
 ) -> tuple[list[float], int]:
-    """Return the milliseconds of ``num_measured`` decisions, and the bytes of one more at its peak."""
+    """Return the milliseconds of ``num_measured`` decisions, and the peak bytes of one more."""
     rng = np.random.default_rng(0)
     level = rng.lognormal(0.0, 1.0, size)
     data = rng.integers(10, 1000, size).astype(np.float64)
@@ -98,24 +98,24 @@ def measure_decisions(
     state = rule.init(Population(tuple(range(size)), frozenset(range(size))))
     times = []
     for t in range(warmup + num_measured + 1):
-        asked = np.sort(rng.choice(size, round(fraction * size), replace=False))
-        call = RoundPlan(tuple(asked.tolist()))
-        responses = ClientUpdates(
-            client=asked,
-            priority_weight=np.ones(len(asked)),
-            num_examples=data[asked],
-            loss=level[asked] * rng.lognormal(0.0, 0.3, len(asked)),
-            accuracy=np.full(len(asked), 0.5),
+        selected = np.sort(rng.choice(size, round(fraction * size), replace=False))
+        plan = RoundPlan(tuple(selected.tolist()))
+        client_updates = ClientUpdates(
+            client=selected,
+            priority_weight=np.ones(len(selected)),
+            num_examples=data[selected],
+            loss=level[selected] * rng.lognormal(0.0, 0.3, len(selected)),
+            accuracy=np.full(len(selected), 0.5),
             registered=np.arange(size),
-            gram=None if updates is None else build_gram(updates[asked]),
+            gram=None if updates is None else build_gram(updates[selected]),
         )
-        share = np.ones(len(asked))
+        fractions = np.ones(len(selected))
         last = t == warmup + num_measured
         if last:
             tracemalloc.start()
-        begin = time.perf_counter()
-        state, _ = rule.weigh(state, call, responses, share)
-        times.append(1e3 * (time.perf_counter() - begin))
+        started = time.perf_counter()
+        state, _ = rule.weigh(state, plan, client_updates, fractions)
+        times.append(1e3 * (time.perf_counter() - started))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return times[warmup:-1], peak

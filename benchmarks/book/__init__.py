@@ -1,1 +1,1 @@
-"""The experiment book: docs/results.md, written from what runs measured."""
+"""The experiment book: docs/results.md, written from the results of runs."""

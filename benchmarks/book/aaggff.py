@@ -1,4 +1,4 @@
-"""AAggFF's claims, measured: how the clients' test metrics are spread, for every method."""
+"""Tables for AAggFF's claims: the spread of the clients' test metrics for every method."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -56,10 +56,10 @@ PUBLISHED_HEADINGS = {
     "best10": FRACTION_METRICS["best10_by_rows"],
     "gini": FRACTION_METRICS["gini"],
 }
-"""The headings of the published measures: the authors' means are weighted by test rows."""
+"""The headings of the published statistics. The authors weight means by test rows."""
 
 VARIANT_KEYS = ("strategy.lipschitz", "strategy.variant")
-"""The settings that choose the form of a rule that made the published tables."""
+"""The settings that select the variant of a rule behind the published tables."""
 
 PROOF_LABELS = {1.0: "yes", 0.0: "not proven here"}
 STAND_INS = {
@@ -70,7 +70,7 @@ STAND_INS = {
 
 
 def collect_aaggff_numbers(run: Run) -> Mapping[str, Any]:
-    """Return what a run comes to, over the clients whose test parts it measured."""
+    """Return the final statistics of a run over its evaluated clients."""
     (clients, *_) = list_evaluated_groups(Group(run.experiment, run.strategy, (), (run,))) or (
         "all",
     )
@@ -82,28 +82,30 @@ def collect_aaggff_numbers(run: Run) -> Mapping[str, Any]:
 
 
 def build_aaggff_tables(runs: Sequence[LoggedRun]) -> Mapping[str, ResultTable]:
-    """Return the tables of one experiment.
+    """Build the tables of one experiment.
 
-    ``fairness``: the test metric over the clients' own test parts (percent, but for a loss), and
-    the largest training loss of a client. ``differences``: AAggFF minus each other method that ran
-    with the same settings but for those of the rule, seed by seed. ``regret``: AAggFF's beside its
-    bound, and whether that is proven.
+    ``fairness``: the test metric over the clients' test splits (percent, except a loss), and the
+    largest training loss of a client. ``differences``: AAggFF minus each other method with the same
+    settings except those of the rule, paired by seed. ``regret``: AAggFF's regret, its bound, and
+    whether the bound is proven.
     """
-    found = sorted(
+    methods = sorted(
         group_methods(runs), key=lambda m: (not m.strategy.startswith("aaggff"), m.strategy)
     )
     names = FRACTION_METRICS | LOSS_METRICS
-    ours = [method for method in found if not is_baseline(method.strategy)]
-    others = [method for method in found if is_baseline(method.strategy)]
+    ours = [method for method in methods if not is_baseline(method.strategy)]
+    others = [method for method in methods if is_baseline(method.strategy)]
     with_regret = [
-        m for m in found if summarize_seeds(m.compute_values(lambda run: run.get_number("regret")))
+        method
+        for method in methods
+        if summarize_seeds(method.compute_values(lambda run: run.get_number("regret")))
     ]
     return {
         "fairness": ResultTable(
             ("method", "seeds", *names.values()),
             tuple(
                 (_format_title(method), len(method.runs), *_build_cells(method, names))
-                for method in found
+                for method in methods
             ),
         ),
         "differences": ResultTable(
@@ -131,17 +133,18 @@ def build_aaggff_tables(runs: Sequence[LoggedRun]) -> Mapping[str, ResultTable]:
 def build_aaggff_published(
     experiment: str, tables: Mapping[str, ResultTable]
 ) -> Mapping[str, ResultTable]:
-    """Return the paper's numbers for the methods measured, of what ``experiment`` stands in for."""
+    """Return the paper's numbers for the measured methods; a stand-in has those of its original."""
     source, data = STAND_INS.get(experiment, (experiment, ""))
     rows: dict[str, tuple[Cell, ...]] = {}
     keys: list[str] = []
     for method, *_ in tables["fairness"].rows:
         for name in _list_published_names(re.split("[ ,]", str(method))[0]):
-            found = find_published_results(source, {"strategy.name": name})
-            if found:
-                keys = [key for key in PUBLISHED_HEADINGS if key in found[0].values]
+            results = find_published_results(source, {"strategy.name": name})
+            if results:
+                values = results[0].values
+                keys = [key for key in PUBLISHED_HEADINGS if key in values]
                 title = _format_variant(name, _get_weighting(name).authors_form)
-                rows[title] = (title, *(SeedStatistic(100 * found[0].values[key]) for key in keys))
+                rows[title] = (title, *(SeedStatistic(100 * values[key]) for key in keys))
                 break
     title = f"published on {data}, %" if data else "published, %"
     headings = (title, *(PUBLISHED_HEADINGS[key] for key in keys))
@@ -149,21 +152,21 @@ def build_aaggff_published(
 
 
 def _format_title(method: MethodRuns) -> str:
-    """Return the method's name, with the form of its rule and the optimizer it is plugged into."""
-    words = method.runs[0].settings
-    plugged = "server_optimizer" in words or "client.proximal_mu" in words
+    """Return the method's name with its variant, optimizer and fraction of clients."""
+    settings = method.runs[0].settings
+    has_optimizer = "server_optimizer" in settings or "client.proximal_mu" in settings
     rule = _get_weighting(method.strategy)
     title = _format_variant(method.strategy, rule.default_form)
-    if any(key in words for key in VARIANT_KEYS):
+    if any(key in settings for key in VARIANT_KEYS):
         title = _format_variant(method.strategy, rule.authors_form)
-    elif plugged:
-        title = f"{method.strategy}, Fed{words.get('server_optimizer', 'prox').title()}"
-    share = words.get("strategy.fraction")
-    return title if share is None else f"{title}, {float(share):.1%} in a round"
+    elif has_optimizer:
+        title = f"{method.strategy}, Fed{settings.get('server_optimizer', 'prox').title()}"
+    fraction = settings.get("strategy.fraction")
+    return title if fraction is None else f"{title}, {float(fraction):.1%} in a round"
 
 
 def _get_weighting(strategy: str) -> type[Weighting[Any]]:
-    """Return the weighting of a strategy: its own, or FedAvg's."""
+    """Return the weighting of a strategy; FedAvg's is the default."""
     return ALL_WEIGHTINGS.get(strategy, Weighting)
 
 
@@ -172,22 +175,23 @@ def _format_variant(strategy: str, form: str) -> str:
 
 
 def _get_shared_settings(method: MethodRuns) -> Mapping[str, str]:
-    """Return the words that two methods must share to be compared."""
-    apart = ("seed", "strategy", *VARIANT_KEYS)
-    return {key: of for key, of in method.runs[0].settings.items() if key not in apart}
+    """Return the settings that two methods must share to be compared."""
+    excluded = ("seed", "strategy", *VARIANT_KEYS)
+    settings = method.runs[0].settings
+    return {key: value for key, value in settings.items() if key not in excluded}
 
 
 def _format_proof(method: MethodRuns) -> str | None:
-    (found, *_) = method.compute_values(lambda run: run.get_number("regret_bound_proven"))
-    return PROOF_LABELS.get(found)
+    (is_proven, *_) = method.compute_values(lambda run: run.get_number("regret_bound_proven"))
+    return PROOF_LABELS.get(is_proven)
 
 
 def _list_published_names(method: str) -> Sequence[str]:
-    """Return a method's name, then that of AAggFF's other variant, which a stand-in may need."""
+    """Return a method's name and, for AAggFF, its other variant, which a stand-in may need."""
     variants = [
         key
-        for key, declared in NAMED_STRATEGIES.items()
-        if declared.goal == Goal.FAIRNESS and not declared.is_baseline
+        for key, entry in NAMED_STRATEGIES.items()
+        if entry.goal == Goal.FAIRNESS and not entry.is_baseline
     ]
     others = [key for key in variants if key != method] if method in variants else []
     return (method, *others)

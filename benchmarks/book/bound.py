@@ -1,7 +1,7 @@
 """The terms of FedALIGN's Theorem 1 over epsilon: theta_T, rho_T and Gamma_k.
 
-What they are, and how they are estimated, is in ``server_app.report.bound``; here w* is looked for
-among all runs on the same data with the same seed.
+``server_app.report.bound`` defines and estimates these terms. Here w* is the best model among all
+runs on the same data with the same seed.
 """
 
 import math
@@ -32,17 +32,17 @@ from server_app.report.rebuild import reload_data
 EPSILON_KEY = "strategy.epsilon"
 RunKey = tuple[int | str, ...]
 GapsByClient = Mapping[str, float]
-"""A number of each client, by its id as the runs kept have it."""
+"""A number for each client id, which is text in the log."""
 RunValue = Callable[[LoggedRun], float]
 
 
 def collect_bound_numbers(run: Run) -> Mapping[str, Any]:
-    """Return the raw numbers that the terms of a chapter's runs are made of.
+    """Return the raw numbers behind the terms of the bound.
 
-    Of clients that train alone ``lowest``, the lowest F_k by client, in nats. Of other runs
+    A local-only run has ``lowest``: the lowest F_k of each client, in nats. Any other run has
     FedALIGN's numbers, theta_T as the mean over rounds (``theta``) and by eq. 7
-    (``theta_of_iterations``), by client F_k of the last model (``losses``), the clients without
-    priority (``others``) and, of those admitted, the sum over rounds of their weights
+    (``theta_of_iterations``), F_k of the last model for each client (``losses``), the clients
+    without priority (``others``), and the weights of the admitted ones, summed over rounds
     (``weights``).
     """
     if is_local_only(run.strategy):
@@ -60,15 +60,15 @@ def collect_bound_numbers(run: Run) -> Mapping[str, Any]:
 
 
 def build_bound_tables(runs: Sequence[LoggedRun]) -> Mapping[str, ResultTable]:
-    """Return two tables.
+    """Build two tables.
 
-    ``terms``: of every method theta_T, rho_T in units of 2 L / mu, and the mean of Gamma_k over all
-    clients without priority and over the admitted ones by their weights; and F(w) on the priority
-    clients' training data at a quarter of the rounds and at the end, all but theta in nats.
-    ``steps``: what theta_T and rho_T gain with the next larger epsilon, seed by seed.
+    ``terms`` has, for every method, theta_T; rho_T in units of 2 L / mu; the mean of Gamma_k over
+    all clients without priority, and over the admitted ones by weight; and F(w) on the priority
+    clients' training data at a quarter of the rounds and at the end. All but theta are in nats.
+    ``steps`` has the change of theta_T and rho_T from one epsilon to the next, paired by seed.
     """
     gaps = _compute_gaps_by_key(runs)
-    found = [one for one in group_methods(runs) if not is_local_only(one.strategy)]
+    methods = [m for m in group_methods(runs) if not is_local_only(m.strategy)]
     rho: RunValue = partial(_compute_rho, gaps)
     values: dict[str, RunValue] = {
         "theta_T": _get_theta,
@@ -81,7 +81,7 @@ def build_bound_tables(runs: Sequence[LoggedRun]) -> Mapping[str, ResultTable]:
     }
     steps: dict[str, RunValue] = {"theta_T": _get_theta, "rho_T": rho}
     return {
-        "terms": build_seed_table(found, "strategy", values, digits=4),
+        "terms": build_seed_table(methods, "strategy", values, digits=4),
         "steps": ResultTable(
             ("with the next larger epsilon", *steps),
             tuple(
@@ -92,7 +92,7 @@ def build_bound_tables(runs: Sequence[LoggedRun]) -> Mapping[str, ResultTable]:
                         for value in steps.values()
                     ),
                 )
-                for smaller, larger in _find_neighbors(found)
+                for smaller, larger in _find_neighbors(methods)
             ),
             digits=4,
         ),
@@ -104,26 +104,26 @@ def _get_theta(run: LoggedRun) -> float:
 
 
 def _get_run_key(run: LoggedRun) -> RunKey:
-    """Return what runs share whose terms follow from each other: seed, preset and data."""
-    return run.seed, *(w for w in run.words if w.startswith(("experiment=", "data.")))
+    """Return the seed, preset and data settings, which comparable runs share."""
+    return run.seed, *(item for item in run.words if item.startswith(("experiment=", "data.")))
 
 
 def _compute_gaps_by_key(runs: Sequence[LoggedRun]) -> Mapping[RunKey, GapsByClient]:
-    """Return Gamma_k of the clients without priority, where a run in which all train alone is kept.
+    """Return Gamma_k of the clients without priority, if a local-only run is logged.
 
-    w* is the last model with the lowest F, of any run with the same seed and data.
+    w* is the last model with the lowest F among the runs with the same seed and data.
     """
-    together: dict[RunKey, list[LoggedRun]] = defaultdict(list)
+    global_runs: dict[RunKey, list[LoggedRun]] = defaultdict(list)
     lowest: dict[RunKey, GapsByClient] = {}
     for run in runs:
         if is_local_only(run.strategy):
             lowest[_get_run_key(run)] = run.numbers["lowest"]
         else:
-            together[_get_run_key(run)].append(run)
+            global_runs[_get_run_key(run)].append(run)
     return {
-        world: _compute_gaps(min(of, key=partial(get_objective, moment="end")), lowest[world])
-        for world, of in together.items()
-        if world in lowest
+        key: _compute_gaps(min(group, key=partial(get_objective, moment="end")), lowest[key])
+        for key, group in global_runs.items()
+        if key in lowest
     }
 
 
@@ -143,7 +143,7 @@ def _compute_mean_gap(gaps: Mapping[RunKey, GapsByClient], run: LoggedRun) -> fl
 
 
 def _compute_admitted_gap(gaps: Mapping[RunKey, GapsByClient], run: LoggedRun) -> float:
-    """Return the mean of Gamma_k by weight, NaN where nobody was admitted."""
+    """Return the weighted mean of Gamma_k, NaN if no client was admitted."""
     weight = sum(run.numbers["weights"].values())
     return _compute_rho(gaps, run) * run.rounds / weight if weight else math.nan
 
@@ -152,11 +152,12 @@ def _get_epsilon(method: MethodRuns) -> float:
     return float(method.select_overrides(EPSILON_KEY)[EPSILON_KEY])
 
 
-def _find_neighbors(found: Sequence[MethodRuns]) -> Iterator[tuple[MethodRuns, MethodRuns]]:
-    """Yield methods that differ in epsilon alone, each with the one of the next larger epsilon."""
+def _find_neighbors(methods: Sequence[MethodRuns]) -> Iterator[tuple[MethodRuns, MethodRuns]]:
+    """Yield pairs of methods that differ only in epsilon, each with the next larger epsilon."""
     ladders: dict[tuple[str, ...], list[MethodRuns]] = defaultdict(list)
-    for method in (one for one in found if EPSILON_KEY in one.runs[0].settings):
-        words = method.runs[0].words
-        ladders[tuple(w for w in words if not w.startswith((EPSILON_KEY, "seed=")))].append(method)
+    for method in (m for m in methods if EPSILON_KEY in m.runs[0].settings):
+        overrides = method.runs[0].words
+        key = tuple(item for item in overrides if not item.startswith((EPSILON_KEY, "seed=")))
+        ladders[key].append(method)
     for ladder in ladders.values():
         yield from pairwise(sorted(ladder, key=_get_epsilon))

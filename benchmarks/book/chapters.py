@@ -1,4 +1,4 @@
-"""The chapters of the book: what each runs, and which tables are made of it."""
+"""The chapters of the book: the runs of each, and the functions that build its tables."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -46,21 +46,21 @@ class SweepChapter:
     Parameters
     ----------
     name : str
-        Of its text, its data and its folder of runs.
+        The name of the text, the results and the folder of runs.
     title : str
-        Its heading.
+        The heading.
     sweeps : tuple
-        The words after ``fedquorum -m``, one sweep after the other.
+        The overrides after ``fedquorum -m`` of each sweep.
     numbers : callable
-        Returns the raw numbers that are kept of a completed run.
+        Returns the raw numbers of a completed run, for the log.
     tables : callable
-        Makes the tables of the runs kept.
+        Builds the tables from the logged runs.
     published : callable, optional
-        Returns the paper's numbers for the methods and columns of such tables.
+        Returns the paper's numbers for the methods and columns of these tables.
     chart : str
-        The chart of the report that stands below the tables, empty for none.
+        The chart of the report below the tables, empty for none.
     quick : mapping
-        Settings that make the first sweep small, which is all that the quick book runs.
+        Settings that make the first sweep small. The quick book runs only this sweep.
     """
 
     name: str
@@ -73,11 +73,11 @@ class SweepChapter:
     quick: Mapping[str, str] = field(default_factory=dict)
 
     def make_quick(self) -> "SweepChapter":
-        """Return the chapter of the quick book: one seed, two rounds, and what ``quick`` says."""
+        """Return the quick book's chapter: one seed, two rounds and the settings of ``quick``."""
         changed = {"seed": "1", "rounds": "2", "evaluation.every": "1", **self.quick}
-        kept = (word for word in self.sweeps[0] if word.partition("=")[0] not in changed)
-        words = (*kept, *(f"{key}={value}" for key, value in changed.items()))
-        return replace(self, sweeps=(words,))
+        unchanged = (item for item in self.sweeps[0] if item.partition("=")[0] not in changed)
+        overrides = (*unchanged, *(f"{key}={value}" for key, value in changed.items()))
+        return replace(self, sweeps=(overrides,))
 
 
 @dataclass(frozen=True)
@@ -87,11 +87,13 @@ class DirectChapter:
     Parameters
     ----------
     name, title : str
-        As of ``SweepChapter``.
-    measure, quick : callable
-        Return the tables, in full and in little time.
+        The same as for ``SweepChapter``.
+    measure : callable
+        Returns the full tables.
+    quick : callable
+        Returns small tables in a short time.
     seeds : str
-        In words, empty where there are none.
+        In words, empty if there are none.
     """
 
     name: str
@@ -109,22 +111,22 @@ Chapter = SweepChapter | DirectChapter
 
 
 def _build_fedalign(name: str, title: str, *sweeps: str, **quick: str) -> SweepChapter:
-    """Return a chapter of FedALIGN; FedAvg on all has a row with its warm-up and one without."""
+    """Build a chapter of FedALIGN; FedAvg on all clients has rows with and without warm-up."""
     small = {"data.num_clients": "12", "client.local_epochs": "1", "strategy": "fedalign,fedavg"}
-    found = [tuple(sweep.split()) for sweep in sweeps]
-    words = tuple(each for sweep in found for each in (sweep, *_drop_warmup(sweep)))
-    picture = "training" if name == "fedalign-fmnist" else ""
-    measures = (collect_fedalign_numbers, build_fedalign_tables)
-    return SweepChapter(name, title, words, *measures, chart=picture, quick=small | quick)
+    given = [tuple(sweep.split()) for sweep in sweeps]
+    expanded = tuple(item for sweep in given for item in (sweep, *_drop_warmup(sweep)))
+    chart = "training" if name == "fedalign-fmnist" else ""
+    functions = (collect_fedalign_numbers, build_fedalign_tables)
+    return SweepChapter(name, title, expanded, *functions, chart=chart, quick=small | quick)
 
 
 def _build_synth(name: str, title: str, *sweeps: str, **quick: str) -> SweepChapter:
-    """Return a chapter of FedALIGN that tells the training loss too, as the paper's Figure 2."""
+    """Build a chapter of FedALIGN that also has the training loss, as the paper's Figure 2."""
     return replace(_build_fedalign(name, title, *sweeps, **quick), tables=build_synth_tables)
 
 
 def _build_local_only(name: str, title: str, sweep: str, **quick: str) -> SweepChapter:
-    """Return a chapter of FedALIGN and its baselines beside clients that train alone."""
+    """Build a chapter that compares FedALIGN and its baselines with local-only training."""
     chapter = _build_fedalign(name, title, sweep, strategy="fedalign,local_only", **quick)
     return replace(chapter, numbers=collect_local_only_numbers, tables=build_local_only_tables)
 
@@ -133,14 +135,14 @@ FEDAVG_ON_ALL = "strategy=fedavg"
 
 
 def _drop_warmup(sweep: Overrides) -> Iterator[Overrides]:
-    """Yield the sweep of FedAvg on all without warm-up, where the sweep has it with its own."""
-    keys = [word.partition("=")[0] for word in sweep]
+    """Yield a sweep of FedAvg on all clients without warm-up, if ``sweep`` has FedAvg."""
+    keys = [override.partition("=")[0] for override in sweep]
     if "strategy" in keys:
-        place = keys.index("strategy")
-        names = sweep[place].removeprefix("strategy=").split(",")
+        index = keys.index("strategy")
+        names = sweep[index].removeprefix("strategy=").split(",")
         if FEDAVG_ON_ALL in [f"strategy={name}" for name in names]:
             plain = (FEDAVG_ON_ALL, "strategy.warmup_fraction=0")
-            yield (*sweep[:place], *plain, *sweep[place + 1 :])
+            yield (*sweep[:index], *plain, *sweep[index + 1 :])
 
 
 def _build_fedau(name: str, title: str, *sweeps: str, **quick: str) -> SweepChapter:
@@ -169,7 +171,7 @@ def _build_fedawe(
     published: Callable[[Tables], Tables] | None = None,
     **quick: str,
 ) -> SweepChapter:
-    """Return a chapter of FedAWE's Table 2."""
+    """Build a chapter of FedAWE's Table 2."""
     small = {"availability": "sine", "strategy": "fedawe,fedau", "data.num_clients": "20"}
     sweep = tuple(overrides.split())
     return SweepChapter(
@@ -199,9 +201,9 @@ def _build_aaggff(name: str, title: str, *sweeps: str, **quick: str) -> SweepCha
 def _build_variants(
     overrides: str, rules: str, lipschitz: str, *, code: bool = True
 ) -> tuple[str, ...]:
-    """Return the sweeps of rules, of q-FedAvg with h, and of AAggFF-S as the authors' code has it.
+    """Return the sweeps of rules, of q-FedAvg with h, and of AAggFF-S as in the authors' code.
 
-    ``lipschitz`` is the authors' L of q-FedAvg, their server rate 1 over the clients'.
+    ``lipschitz`` is the authors' L of q-FedAvg: their server rate 1 over the clients' rate.
     """
     with_h = f"{overrides} strategy=qfedavg strategy.lipschitz={lipschitz}"
     as_published = f"{overrides} strategy=aaggff_s strategy.variant=authors_code"
@@ -209,7 +211,7 @@ def _build_variants(
 
 
 CIFAR10 = "data=npz data.path=${oc.env:FEDQUORUM_DATA,data}/cifar10_15k3k.npz"
-# Priority clients are there in every round, the others by Markov chains, rarely or half the time.
+# Priority clients are available in every round, the others by Markov chains, in a tenth or half.
 INTERMITTENT = "rounds=60 seed=1,2,3,4,5 availability=markov availability.p=[{}]"
 PRIORITY_AVAILABLE = (
     "experiment=fedalign/fmnist data.priority=[0,1] "
@@ -217,7 +219,7 @@ PRIORITY_AVAILABLE = (
     "experiment=fedalign/synth_high data.priority=[0,1,2,3,4,5,6,7,8,9] "
     + INTERMITTENT.format(",".join(["1"] * 10 + ["0.1", "0.5"] * 5)),
 )
-# What the chapter answers-rates found best for each method.
+# The best rates of each method in the chapter answers-rates.
 TUNED_RATES = (
     "strategy=average_participating,fedau,empirical client.lr=0.3 strategy.server_lr=1",
     "strategy=average_all client.lr=0.3 strategy.server_lr=3",
@@ -226,7 +228,7 @@ TUNED_RATES = (
     "strategy=known_statistics client.lr=0.1 strategy.server_lr=1",
     "strategy=fedawe client.lr=0.03 strategy.server_lr=1",
 )
-MIN_AVAILABILITY = "availability.minimum=0.1"  # or known rates are not defined
+MIN_AVAILABILITY = "availability.minimum=0.1"  # without it known rates are undefined
 FEDALIGN_AND_BASELINES = "strategy=fedalign,fedavg_priority,fedavg"
 WITH_LOCAL_ONLY = "strategy=fedalign,local_only,fedavg_priority,fedavg"
 PARTICIPATION_BASELINES = "average_participating,average_all,known_statistics,fedvarp,mifa"
@@ -246,7 +248,7 @@ SYNTH = (
     "experiment=fedalign/synth_low,fedalign/synth_medium,fedalign/synth_high "
     f"data.noise=additive,flip seed={','.join(map(str, range(1, 21)))}"
 )
-# EMNIST's stand-in: a third of its samples, and half of its rounds, to be measured in the time.
+# The stand-in for EMNIST has a third of the samples and half of the rounds, to save time.
 MNIST = "rounds=100 data.samples_per_shard=60"
 ONE_CLIENT = f"experiment=fedalign/fmnist data.priority=[0,1] rounds=100 {FIVE_SEEDS}"
 BOUND_SWEEP = (
@@ -257,13 +259,12 @@ EPSILONS = "0,0.05,0.1,0.2,0.4,0.8,inf"
 FIFTY_SEEDS = f"seed={','.join(map(str, range(1, 51)))}"
 FAIR_METHODS = "qfedavg,term,propfair,fedmgda"
 FULL_PARTICIPATION = f"aaggff_s,fedavg,afl,{FAIR_METHODS}"
-SAMPLED_PARTICIPATION = (
-    f"aaggff_d,fedavg,{FAIR_METHODS}"  # AFL is a method for all clients in every round
-)
+# AFL needs all clients in every round.
+SAMPLED_PARTICIPATION = f"aaggff_d,fedavg,{FAIR_METHODS}"
 PLUG_AND_PLAY = f"experiment=aaggff/heart strategy=aaggff_s,fedavg {TEN_SEEDS}"
 ADAPTIVE = "server_optimizer.tau=0.0001 strategy.server_lr=0.01"
-# The same rates of being there under all patterns, which follow from a client's classes; at 0.12
-# a client is there under the interleaved sine too, in 7 rounds of 20.
+# A client's availability rate follows from its classes and is the same under all patterns. At 0.12
+# a client is available in 7 rounds of 20 under the interleaved sine.
 PARTICIPATION_METHODS = (
     "average_participating,average_all,fedau,empirical,fedvarp,mifa,known_statistics"
 )
@@ -297,15 +298,18 @@ CHAPTERS: tuple[Chapter, ...] = (
     _build_synth(
         "fedalign-synth_other",
         "FedALIGN on other SYNTH(alpha, beta) (paper: supplement, section 4)",
-        f"experiment=fedalign/synth_low {FEDALIGN_AND_BASELINES} {TEN_SEEDS} data.alpha=0,0.5 data.beta=0,0.5",
+        f"experiment=fedalign/synth_low {FEDALIGN_AND_BASELINES} {TEN_SEEDS} data.alpha=0,0.5 "
+        "data.beta=0,0.5",
         f"experiment=fedalign/synth_low {FEDALIGN_AND_BASELINES} {TEN_SEEDS} data.sizes=equal",
-        f"experiment=fedalign/synth_low {FEDALIGN_AND_BASELINES} {TEN_SEEDS} data.irrelevant_skew=5",
+        f"experiment=fedalign/synth_low {FEDALIGN_AND_BASELINES} {TEN_SEEDS} "
+        "data.irrelevant_skew=5",
         **{"data.num_priority": "2", "data.alpha": "0", "data.beta": "0", "strategy": "fedalign"},
     ),
     _build_fedalign(
         "fedalign-draws",
         "FedALIGN with priority clients drawn with replacement (paper: Theorem A.9)",
-        f"experiment=fedalign/fmnist_partial {FEDALIGN_AND_BASELINES} {FIVE_SEEDS} strategy.priority_samples=5",
+        f"experiment=fedalign/fmnist_partial {FEDALIGN_AND_BASELINES} {FIVE_SEEDS} "
+        "strategy.priority_samples=5",
         **{"data.num_priority": "4", "strategy": "fedalign"},
     ),
     _build_local_only(
@@ -316,7 +320,8 @@ CHAPTERS: tuple[Chapter, ...] = (
     _build_local_only(
         "fedalign-local_only_mnist",
         "Alone or together on MNIST for EMNIST (paper: supplement, Figure 3; a stand-in)",
-        f"experiment=fedalign/mnist data.samples_per_shard=10 rounds=100 {WITH_LOCAL_ONLY} {FIVE_SEEDS}",
+        f"experiment=fedalign/mnist data.samples_per_shard=10 rounds=100 "
+        f"{WITH_LOCAL_ONLY} {FIVE_SEEDS}",
         **{"data.samples_per_shard": "10"},
     ),
     _build_local_only(
@@ -371,15 +376,15 @@ CHAPTERS: tuple[Chapter, ...] = (
     _build_fedalign(
         "fedalign-cifar10",
         "FedALIGN on a part of CIFAR-10 (paper: Figure 1, on all of it)",
-        f"experiment=fedalign/cifar10 {CIFAR10} data.shard_size=125 {FEDALIGN_AND_BASELINES} rounds=20 "
-        "seed=1,2,3",
+        f"experiment=fedalign/cifar10 {CIFAR10} data.shard_size=125 "
+        f"{FEDALIGN_AND_BASELINES} rounds=20 seed=1,2,3",
         **{"data.num_clients": "4", "data.shard_size": "32", "strategy": "fedalign"},
     ),
     _build_fedalign(
         "fedalign-cifar10_partial",
         "FedALIGN with partial participation on a part of CIFAR-10 (paper: Figure 5, on all of it)",
-        f"experiment=fedalign/cifar10_partial {CIFAR10} data.shard_size=125 {FEDALIGN_AND_BASELINES} rounds=20 "
-        "seed=1,2,3",
+        f"experiment=fedalign/cifar10_partial {CIFAR10} data.shard_size=125 "
+        f"{FEDALIGN_AND_BASELINES} rounds=20 seed=1,2,3",
         **{
             "data.num_clients": "4",
             "data.num_priority": "2",
@@ -438,7 +443,8 @@ CHAPTERS: tuple[Chapter, ...] = (
         "FedAU on Fashion-MNIST (paper: Table 2 has other data)",
         f"{FEDAU_SMALL} {ALL_PROCESSES} strategy=fedau,{PARTICIPATION_BASELINES}",
         f"{FEDAU_SMALL} {ALL_PROCESSES} strategy.cutoff=50",
-        f"{FEDAU_SMALL} {ALL_PROCESSES} strategy={PARTICIPATION_BASELINES} client.lr=0.1 strategy.server_lr=1",
+        f"{FEDAU_SMALL} {ALL_PROCESSES} strategy={PARTICIPATION_BASELINES} client.lr=0.1 "
+        "strategy.server_lr=1",
     ),
     _build_fedau(
         "fedau-fmnist_cutoff",
@@ -584,8 +590,9 @@ CHAPTERS: tuple[Chapter, ...] = (
             "10",
             code=False,
         ),
-        f"experiment=aaggff/mnist_writers strategy={SAMPLED_PARTICIPATION} seed=1 evaluation.every=1000 "
-        "rounds=300 client.lr_decay_every=30 strategy.fraction=0.0927643784786642",
+        f"experiment=aaggff/mnist_writers strategy={SAMPLED_PARTICIPATION} seed=1 "
+        "evaluation.every=1000 rounds=300 client.lr_decay_every=30 "
+        "strategy.fraction=0.0927643784786642",
         **{
             "strategy": "aaggff_d",
             "strategy.fraction": "0.5",

@@ -1,6 +1,6 @@
-"""A claim of a paper, and the verdict that the book's numbers give on it.
+"""Claims of papers, and the verdicts of the book's numbers.
 
-Nothing here states a measured number: a claim names the chapter and the cell where one stands.
+This module has no measured numbers: a claim names the chapter and the cell of its number.
 """
 
 import math
@@ -21,16 +21,16 @@ ONE_SEED = "no verdict: one seed"
 
 @dataclass(frozen=True)
 class CellLocator:
-    """The cell of a chapter's table that decides a claim: a difference, seed by seed.
+    """The cell of a chapter's table that decides a claim: a difference paired by seed.
 
     Parameters
     ----------
     table : str
-        The table's name in the chapter's data.
+        The table's name in the chapter's result.
     row : str
-        Regular expression of the first cell of the row, matched in full.
+        Regular expression for the whole first cell of the row.
     column : str
-        Regular expression of the heading, matched in full.
+        Regular expression for the whole heading.
     """
 
     table: str
@@ -38,7 +38,7 @@ class CellLocator:
     column: str
 
     def find(self, tables: Mapping[str, ResultTable]) -> Cell:
-        """Return the cell, None if it is not there."""
+        """Return the cell, None if it does not exist."""
         table = tables.get(self.table)
         if table is None:
             return None
@@ -49,7 +49,7 @@ class CellLocator:
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim of a paper, and where the book measures it.
+    """One claim of a paper, and the cell of the book that measures it.
 
     Parameters
     ----------
@@ -60,17 +60,17 @@ class Claim:
     published : str
         The paper's number, or ``curves``.
     chapter : str
-        The chapter of the book that measures it; empty where none does.
-    locator : Place, optional
+        The chapter of the book that measures the claim; empty if none does.
+    locator : CellLocator, optional
         The deciding cell.
     sign : int
-        1 where the difference is claimed to be above 0, -1 below.
+        1 if the paper claims a difference above 0, -1 below 0.
     setup : str
-        What was measured instead of the paper's set-up; empty where it is the paper's.
+        The setup measured instead of the paper's; empty if it is the paper's.
     missing_reason : str
-        Why it is not measured; read only as long as the cell is missing.
+        Why there is no measurement; used only while the cell is missing.
     headline : bool
-        Whether it is the paper's main claim, which the README shows.
+        Whether the README shows this claim as the paper's main one.
     """
 
     paper: str
@@ -85,23 +85,24 @@ class Claim:
 
     def __post_init__(self) -> None:
         if not self.missing_reason and (self.locator is None or not self.chapter):
-            raise ValueError(f"a claim needs a chapter and a place, or what is lacking: {self}")
+            raise ValueError(
+                f"a claim needs a chapter and a locator, or a missing_reason, got {self}"
+            )
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the book's numbers say of a claim.
+    """The verdict of the book's numbers on a claim.
 
     Parameters
     ----------
     claim : Claim
-        The claim.
-    difference : Number, optional
+    difference : SeedStatistic, optional
         The measured difference; None if there is none yet.
     seeds : int
-        How many seeds it is of.
+        The number of seeds behind the difference.
     rounds : str
-        The length of its runs, in words.
+        The length of the runs, in words.
     """
 
     claim: Claim
@@ -111,14 +112,14 @@ class Verdict:
 
     @property
     def is_measured(self) -> bool:
-        """Whether there are at least two seeds to judge by."""
+        """Whether the difference has at least two seeds."""
         return self.difference is not None and self.seeds > 1
 
     def format_verdict(self) -> str:
         """Return the verdict in words.
 
-        Reproduced is a difference in the claimed direction, further from 0 than the one-sided 5 %
-        point of Student's t for its seeds.
+        A claim is reproduced if the difference lies on the claimed side of 0, beyond the one-sided
+        5 % point of Student's t for its seeds.
         """
         difference = self.difference
         if difference is None:
@@ -136,15 +137,15 @@ class Verdict:
 
 
 def judge_claim(claim: Claim, result: ChapterResult | None) -> Verdict:
-    """Return the verdict on a claim from its chapter's numbers, None where there are none."""
-    found = None if result is None or claim.locator is None else claim.locator.find(result.tables)
-    if result is None or not isinstance(found, SeedStatistic) or found.seeds is None:
+    """Return the verdict on a claim; ``result`` is that of its chapter, None if not measured."""
+    cell = None if result is None or claim.locator is None else claim.locator.find(result.tables)
+    if result is None or not isinstance(cell, SeedStatistic) or cell.seeds is None:
         return Verdict(claim)
-    return Verdict(claim, found, found.seeds, result.rounds.removesuffix(" rounds"))
+    return Verdict(claim, cell, cell.seeds, result.rounds.removesuffix(" rounds"))
 
 
 def format_claim_table(verdicts: list[Verdict], links: Mapping[str, str]) -> str:
-    """Return the whole table in Markdown; ``links`` has the anchor of every chapter."""
+    """Format all verdicts as Markdown; ``links`` has the anchor of every chapter."""
     rows = tuple(
         (
             v.claim.paper,
@@ -162,9 +163,9 @@ def format_claim_table(verdicts: list[Verdict], links: Mapping[str, str]) -> str
 
 
 def format_headline_table(verdicts: list[Verdict], book: str) -> str:
-    """Return the main claim of each paper in Markdown, and how many of all its claims reproduced.
+    """Format the main claim of each paper, with counts of reproduced claims, as Markdown.
 
-    Below is a link to the book.
+    The last line links to ``book``.
     """
     rows = tuple(
         (
@@ -177,9 +178,9 @@ def format_headline_table(verdicts: list[Verdict], book: str) -> str:
     )
     headings = ("paper", "main claim", "published", "measured", "verdict", "all claims reproduced")
     table = ResultTable(headings, rows).to_markdown()
-    good, measured = _count_reproduced(verdicts)
+    reproduced, measured = _count_reproduced(verdicts)
     counts = (
-        f"Of {len(verdicts)} claims {measured} are measured, and {good} of these "
+        f"Of {len(verdicts)} claims {measured} are measured, and {reproduced} of these "
         f"reproduced; [all of them, with seeds, rounds and chapters]({book})."
     )
     return f"{table}\n\n{counts}"
@@ -192,34 +193,38 @@ def _select_paper(claim: Claim, verdicts: list[Verdict]) -> list[Verdict]:
 
 
 def _count_reproduced(verdicts: list[Verdict]) -> tuple[int, int]:
-    """Return how many claims reproduced, and how many are measured."""
+    """Return the number of reproduced and of measured claims."""
     measured = [v for v in verdicts if v.is_measured]
     return sum(v.format_verdict() == REPRODUCED for v in measured), len(measured)
 
 
 def format_missing_list(verdicts: list[Verdict]) -> str:
-    """Return the claims that are not measured, each with the reason, as a Markdown list."""
+    """Return a Markdown list of the claims that are not measured, each with the reason."""
     return "\n".join(_list_missing(verdicts))
 
 
 def _list_missing(verdicts: list[Verdict]) -> Iterator[str]:
-    for v in (one for one in verdicts if not one.is_measured):
-        why = v.claim.missing_reason if v.difference is None else "There is one seed only."
-        yield f"- {v.claim.paper}: {v.claim.claim} *{why}*"
+    for verdict in verdicts:
+        if not verdict.is_measured:
+            claim = verdict.claim
+            unmeasured = verdict.difference is None
+            reason = claim.missing_reason if unmeasured else "There is one seed only."
+            yield f"- {claim.paper}: {claim.claim} *{reason}*"
 
 
 def _format_difference(verdict: Verdict) -> str:
-    """Return the difference, with the seeds in which it has the claimed sign."""
-    number = verdict.difference
-    if number is None:
+    """Format the difference, with the number of seeds in which it has the claimed sign."""
+    statistic = verdict.difference
+    if statistic is None:
         return "-"
-    if verdict.claim.sign < 0 and number.above is not None and number.seeds is not None:
-        same = number.mean == 0 and not number.sd
-        number = replace(number, above=0 if same else number.seeds - number.above)
-    size = max(abs(number.mean), number.sd or 0)
+    if verdict.claim.sign < 0 and statistic.above is not None and statistic.seeds is not None:
+        is_zero = statistic.mean == 0 and not statistic.sd
+        above = 0 if is_zero else statistic.seeds - statistic.above
+        statistic = replace(statistic, above=above)
+    size = max(abs(statistic.mean), statistic.sd or 0)
     digits = 4 if 0 < size < 0.01 else 2  # noqa: PLR2004
-    where = f"; {verdict.claim.setup}" if verdict.claim.setup else ""
-    return f"{number.format(digits)}{where}"
+    setup = f"; {verdict.claim.setup}" if verdict.claim.setup else ""
+    return f"{statistic.format(digits)}{setup}"
 
 
 def _format_link(chapter: str, links: Mapping[str, str]) -> str:

@@ -1,7 +1,7 @@
-"""The claims of the three papers, each once: which cell of which chapter decides it.
+"""The claims of the three papers, each declared once with the cell that decides it.
 
-Published numbers come from ``server_app/report/published.yaml``; where a paper has curves alone,
-that is said.
+Published numbers come from ``server_app/report/published.yaml``. ``CURVES`` stands for a paper that
+has only curves.
 """
 
 from collections.abc import Iterator
@@ -29,14 +29,14 @@ def _build_above_claims(
     *,
     headline: str = "",
 ) -> Iterator[Claim]:
-    """Yield what every figure of FedALIGN claims of the last round, a claim a baseline.
+    """Yield the claims of a FedALIGN figure about the last round, one for each baseline.
 
     The claim about the baseline ``headline`` is the paper's main one.
     """
-    for baseline, words in BASELINE_TEXTS.items():
+    for baseline, description in BASELINE_TEXTS.items():
         yield Claim(
             f"FedALIGN, {figure}",
-            f"{data}: FedALIGN ends above {words}.",
+            f"{data}: FedALIGN ends above {description}.",
             CURVES,
             chapter,
             CellLocator("differences", f"({variant}) - {baseline}", LAST),
@@ -46,11 +46,12 @@ def _build_above_claims(
 
 
 def _build_loss_claims(level: str) -> Iterator[Claim]:
-    """Yield what Figure 2 claims of the training loss after the last round, a claim a baseline."""
-    for baseline, words in BASELINE_TEXTS.items():
+    """Yield the claims of Figure 2 about the last training loss, one for each baseline."""
+    for baseline, description in BASELINE_TEXTS.items():
         yield Claim(
             "FedALIGN, Figure 2",
-            f"SYNTH(1,1), {level} noise: FedALIGN's training loss ends below that of {words}.",
+            f"SYNTH(1,1), {level} noise: FedALIGN's training loss ends below that of "
+            f"{description}.",
             CURVES,
             "fedalign-synth",
             CellLocator("objective_differences", f"({SYNTH_ROWS[level]}) - {baseline}", LAST),
@@ -60,7 +61,7 @@ def _build_loss_claims(level: str) -> Iterator[Claim]:
 
 
 def _build_bound_claim(term: str, text: str, sign: int) -> Claim:
-    """Return what Theorem 1 says of a term when the gate becomes wider."""
+    """Build the claim of Theorem 1 about a term when the gate widens."""
     return Claim(
         "FedALIGN, Theorem 1",
         f"{text} with epsilon (0.2 against 0.1).",
@@ -73,7 +74,7 @@ def _build_bound_claim(term: str, text: str, sign: int) -> Claim:
 
 
 def _build_local_claims(chapter: str, data: str, setup: str = "") -> Iterator[Claim]:
-    """Yield what Figure 3 claims of a data set, and what 003 says of fairness."""
+    """Yield the claims of Figure 3 about a data set, and those of 003 about fairness."""
     yield Claim(
         "FedALIGN, Figure 3",
         f"{data}, 50 samples a client: on the other clients' test data the global model is "
@@ -91,13 +92,13 @@ def _build_local_claims(chapter: str, data: str, setup: str = "") -> Iterator[Cl
         CellLocator("over_local", "fedalign - local_only", "all classes"),
         setup=setup,
     )
-    for baseline, words, sign in (
+    for baseline, usefulness, sign in (
         (ALONE, "more clients than that of FedAvg on the priority clients", 1),
         (EVERYBODY, "fewer clients than that of FedAvg on all clients", -1),
     ):
         yield Claim(
             "FedALIGN, section 1",
-            f"{data}, 50 samples a client: the model of FedALIGN is useful to {words}.",
+            f"{data}, 50 samples a client: the model of FedALIGN is useful to {usefulness}.",
             "-",
             chapter,
             CellLocator(
@@ -119,11 +120,11 @@ def _build_fedau_claim(
     setup: str = FMNIST_SETUP,
     headline: bool = False,
 ) -> Claim:
-    """Return a comparison of FedAU's Table 2, on CIFAR-10 there and what is ``setup``."""
-    words = {1: "is above", -1: "is below"}[sign]
+    """Build a comparison of FedAU's Table 2, which has CIFAR-10; the book measures ``setup``."""
+    relation = {1: "is above", -1: "is below"}[sign]
     return Claim(
         "FedAU, Table 2",
-        f"{process.capitalize()} participation{setting}: FedAU (K = {cutoff}) {words} {other}.",
+        f"{process.capitalize()} participation{setting}: FedAU (K = {cutoff}) {relation} {other}.",
         _format_fedau_gap(cutoff, other, process),
         chapter,
         CellLocator("differences", f"fedau, K = {cutoff} - {other}", process),
@@ -134,9 +135,15 @@ def _build_fedau_claim(
 
 
 def _format_fedau_gap(cutoff: str, other: str, process: str) -> str:
-    where = {"data.name": "cifar10", "availability.name": process, "strategy.cutoff": float(cutoff)}
+    settings = {
+        "data.name": "cifar10",
+        "availability.name": process,
+        "strategy.cutoff": float(cutoff),
+    }
     ours, theirs = (
-        find_published_results("fedau/cifar10", where | {"strategy.name": name})[0].values["test"]
+        find_published_results("fedau/cifar10", settings | {"strategy.name": name})[0].values[
+            "test"
+        ]
         for name in ("fedau", other)
     )
     return _format_gap(ours, theirs)
@@ -146,18 +153,19 @@ def _build_aaggff_claim(
     table: str,
     chapter: str,
     data: str,
-    measure: str,
+    statistic: str,
     setup: str = "",
     *,
     run: str = "",
     headline: bool = False,
 ) -> Claim:
-    """Return a comparison of AAggFF with FedAvg by one measure over the clients' metrics.
+    """Build a comparison of AAggFF with FedAvg by one statistic of the clients' metrics.
 
-    The published numbers are those of the paper's variant; ``run`` is what runs here in its place.
+    The published numbers are those of the paper's variant; ``run`` names the strategy that the book
+    runs instead.
     """
     variant = VARIANTS[table]
-    key, heading, sign = METRIC_COLUMNS[measure]
+    key, heading, sign = METRIC_COLUMNS[statistic]
     ours, theirs = (
         find_published_results(PUBLISHED_EXPERIMENTS[chapter], {"strategy.name": name})[0].values[
             key
@@ -166,7 +174,7 @@ def _build_aaggff_claim(
     )
     return Claim(
         f"AAggFF, {table}",
-        f"{data}: AAggFF-{variant[-1].upper()}'s {measure} is "
+        f"{data}: AAggFF-{variant[-1].upper()}'s {statistic} is "
         f"{'above' if sign > 0 else 'below'} FedAvg's.",
         _format_gap(ours, theirs),
         chapter,
@@ -182,7 +190,7 @@ def _format_gap(ours: float, theirs: float) -> str:
 
 
 def _format_percent(value: float) -> str:
-    """Return a number as it is printed there: with one decimal, or with two."""
+    """Format a fraction in percent as the papers print it, with one or two decimals."""
     return f"{100 * value:.2f}".removesuffix("0")
 
 
@@ -196,7 +204,7 @@ METRIC_COLUMNS = {
     "worst tenth": ("worst10", "worst 10 %(, unweighted)?", 1),
     "Gini coefficient": ("gini", "Gini", -1),
 }
-"""By its words: the published measure, the heading in the book, and the claimed sign."""
+"""The published key, the heading in the book and the claimed sign of each statistic."""
 
 PUBLISHED_EXPERIMENTS = {
     "aaggff-berka": "aaggff/berka",
@@ -206,16 +214,16 @@ PUBLISHED_EXPERIMENTS = {
     "aaggff-spoken_digits": "aaggff/speech",
 }
 VARIANTS = {"Table 2": "aaggff_s", "Table 3": "aaggff_d"}
-"""AAggFF's variant, by the paper's table of its results."""
+"""AAggFF's variant in each of the paper's tables."""
 
 SYNTH_ROWS = {
     level: f"synth_{level}, fedalign \\((?=.*additive)(?=.*loss)(?=.*constant).*\\)"
     for level in ("low", "medium", "high")
 }
-"""The rows of SYNTH with additive noise, by the loss, at constant epsilon, the papers' settings."""
+"""The rows of SYNTH with the papers' settings: additive noise, loss, constant epsilon."""
 
 BOUND_ROW = "fedalign \\((?=.*additive)(?=.*constant)(?=.*epsilon=0.2\\)).* - 0.1"
-"""The row of the step from epsilon 0.1 to 0.2, with additive noise at a constant learning rate."""
+"""The row of the step from epsilon 0.1 to 0.2, additive noise, constant learning rate."""
 
 CLAIMS: tuple[Claim, ...] = (
     Claim(

@@ -1,4 +1,4 @@
-"""FedAU's cutoff K: the weight error of Theorem 3, measured against the shape of its bound."""
+"""FedAU's cutoff K: the weight error of Theorem 3 beside the terms of its bound."""
 
 import math
 import statistics
@@ -27,57 +27,64 @@ PROCESSES = ("bernoulli", "markov", "cyclic")
 def build_cutoff_tables(
     seeds: Sequence[int], rounds: Sequence[int], cutoffs: Sequence[float] = CUTOFFS
 ) -> Mapping[str, ResultTable]:
-    """Return a table for each process of participation: for each K the weight error.
+    """Build a table of the weight error for each participation process and K.
 
-    Plays the rule alone, without training, for the 250 clients of experiment=fedau/fmnist: p_n and
-    the processes as the simulation has them. The error is the mean over rounds of
-    (1 / N) sum_n (p_n omega_n - 1)^2, for each number T of ``rounds``. The table of Bernoulli
-    participation, of which Theorem 3 is, has the bias term (1 / N) sum_n (1 - p_n)^(2K) and the
-    shape of the variance term K log T / T for the first T. ``over_none`` has for the same the
-    error of each K minus that of no cutoff, seed by seed. Corollary 4's K is in every table.
+    Runs only the rule, without training, for the 250 clients of experiment=fedau/fmnist, with the
+    p_n and processes of the simulation. The error is the mean over rounds of
+    (1 / N) sum_n (p_n omega_n - 1)^2, for each number T of ``rounds``. Theorem 3 assumes Bernoulli
+    participation; its table also has the bias term (1 / N) sum_n (1 - p_n)^(2K) and the shape of
+    the variance term K log T / T for the first T. ``over_none`` has the error of each K minus that
+    of no cutoff under Bernoulli participation, paired by seed. Every table includes Corollary 4's
+    K.
     """
-    chosen = {compute_corollary_cutoff(seeds, total): total for total in rounds}
-    every = sorted({*cutoffs, math.inf, *chosen})
-    errors = {process: _compute_errors(process, seeds, rounds, every) for process in PROCESSES}
+    corollary = {compute_corollary_cutoff(seeds, total): total for total in rounds}
+    all_cutoffs = sorted({*cutoffs, math.inf, *corollary})
+    errors = {
+        process: _compute_errors(process, seeds, rounds, all_cutoffs) for process in PROCESSES
+    }
     tables = {
         process: ResultTable(
             (process, *(f"T = {t:,}" for t in rounds)),
-            tuple((_format_name(k, chosen), *map(summarize_seeds, found[k])) for k in every),
+            tuple(
+                (_format_name(k, corollary), *map(summarize_seeds, by_cutoff[k]))
+                for k in all_cutoffs
+            ),
             digits=3,
         )
-        for process, found in errors.items()
+        for process, by_cutoff in errors.items()
     }
     rates = [get_probabilities(seed) for seed in seeds]
-    terms = [_compute_terms(rates, cutoff, rounds[0]) for cutoff in every]
-    plain = tables.pop(PROCESSES[0])
-    headings = (*plain.headings[1:], "bias term", f"K log T / T, T = {rounds[0]:,}")
-    rows = tuple((*row, *more) for row, more in zip(plain.rows, terms, strict=True))
+    terms = [_compute_terms(rates, cutoff, rounds[0]) for cutoff in all_cutoffs]
+    bernoulli = tables.pop(PROCESSES[0])
+    headings = (*bernoulli.headings[1:], "bias term", f"K log T / T, T = {rounds[0]:,}")
+    rows = tuple((*row, *pair) for row, pair in zip(bernoulli.rows, terms, strict=True))
     return {
         "weight_error": ResultTable(("K", *headings), rows, digits=3),
-        "over_none": _build_differences(errors[PROCESSES[0]], plain.headings[1:]),
+        "over_none": _build_differences(errors[PROCESSES[0]], bernoulli.headings[1:]),
         **tables,
     }
 
 
 def compute_corollary_cutoff(seeds: Sequence[int], total: int) -> float:
-    """Return Corollary 4's K = log_c T, rounded, c = 1 / (1 - p)^2 of the least p_n there is."""
-    least = min(float(get_probabilities(seed).min()) for seed in seeds)
-    return float(round(math.log(total) / (-2 * math.log1p(-least))))
+    """Return Corollary 4's K = log_c T, rounded, with c = 1 / (1 - min p_n)^2."""
+    smallest = min(float(get_probabilities(seed).min()) for seed in seeds)
+    return float(round(math.log(total) / (-2 * math.log1p(-smallest))))
 
 
-def _format_name(cutoff: float, chosen: Mapping[float, int]) -> str:
-    mark = f" (Corollary 4, T = {chosen[cutoff]:,})" if cutoff in chosen else ""
+def _format_name(cutoff: float, corollary: Mapping[float, int]) -> str:
+    mark = f" (Corollary 4, T = {corollary[cutoff]:,})" if cutoff in corollary else ""
     return f"{cutoff:g}{mark}"
 
 
 def _compute_errors(
     process: str, seeds: Sequence[int], rounds: Sequence[int], cutoffs: Sequence[float]
 ) -> Mapping[float, list[list[float]]]:
-    """Return by cutoff, for each number of rounds, the weight error of each seed."""
-    played = [sample_participation(process, seed, max(rounds)) for seed in seeds]
+    """Return the weight errors by cutoff, number of rounds and seed."""
+    histories = [sample_participation(process, seed, max(rounds)) for seed in seeds]
     return {
         cutoff: [
-            [compute_cutoff_error(p, cutoff, there[:t]) for p, there in played] for t in rounds
+            [compute_cutoff_error(p, cutoff, available[:t]) for p, available in histories]
+            for t in rounds
         ]
         for cutoff in cutoffs
     }
@@ -86,16 +93,16 @@ def _compute_errors(
 def _build_differences(
     errors: Mapping[float, list[list[float]]], headings: Sequence[str]
 ) -> ResultTable:
-    """Return the error of each cutoff minus that of none."""
+    """Return the error of each cutoff minus that of no cutoff."""
     rows = tuple(
         (
             f"{cutoff:g} - inf",
             *(
                 summarize_differences([a - b for a, b in zip(ours, none, strict=True)])
-                for ours, none in zip(found, errors[math.inf], strict=True)
+                for ours, none in zip(by_rounds, errors[math.inf], strict=True)
             ),
         )
-        for cutoff, found in errors.items()
+        for cutoff, by_rounds in errors.items()
         if cutoff < math.inf
     )
     return ResultTable(("difference of the weight error", *headings), rows, digits=3)
@@ -114,36 +121,36 @@ def get_probabilities(seed: int) -> FloatArray:
     settings = compose_settings("fedau/fmnist", f"seed={seed}").settings
     rates = compute_participation_rates(settings, load_data(settings.data, seed))
     if rates is None:
-        raise TypeError("fedau/fmnist must have rates that the simulation knows")
+        raise TypeError("fedau/fmnist must have participation rates known to the simulation")
     return rates.mean_rates
 
 
 def sample_participation(process: str, seed: int, total: int) -> tuple[FloatArray, BoolArray]:
-    """Return p_n, shape (N,), and who is there in each round, shape (T, N)."""
+    """Return p_n, shape (N,), and the availability in each round, shape (T, N)."""
     p = get_probabilities(seed)
     settings = compose_settings("fedau/fmnist", f"seed={seed} availability={process}").settings
-    process_of = build_processes(settings, load_data(settings.data, seed))
-    if process_of is None:
-        raise TypeError(f"{process} must be a process of participation")
-    there = np.empty((total, len(p)), dtype=np.bool_)
+    make_process = build_processes(settings, load_data(settings.data, seed))
+    if make_process is None:
+        raise TypeError(f"availability={process} must be a participation process")
+    available = np.empty((total, len(p)), dtype=np.bool_)
     for client in range(len(p)):
-        rng, rule, state = np.random.default_rng([seed, 3, client]), process_of(client), None
+        rng, rule, state = np.random.default_rng([seed, 3, client]), make_process(client), None
         for t in range(total):
             state = rule.advance(state, t + 1, rng)
-            there[t, client] = rule.is_available(state)
-    return p, there
+            available[t, client] = rule.is_available(state)
+    return p, available
 
 
 def compute_cutoff_error(p: FloatArray, cutoff: float, available: BoolArray) -> float:
-    """Return (1 / NT) sum_t sum_n (p_n omega_n - 1)^2 of one history, shape (T, N)."""
+    """Return (1 / NT) sum_t sum_n (p_n omega_n - 1)^2; ``available`` has shape (T, N)."""
     n = len(p)
     clients = np.arange(n)
     rule = FedAUCorrection(cutoff)
     state = rule.init(Population(tuple(range(n)), frozenset(range(n))))
     error = 0.0
-    for present in map(np.flatnonzero, available):
+    for participants in map(np.flatnonzero, available):
         error += float(np.mean((p * state.omega - 1) ** 2))
         empty = np.empty(0)
-        responses = ClientUpdates(present, empty, empty, empty, empty, clients)
-        state, _ = rule.weigh(state, RoundPlan(()), responses, np.ones(len(present)))
+        updates = ClientUpdates(participants, empty, empty, empty, empty, clients)
+        state, _ = rule.weigh(state, RoundPlan(()), updates, np.ones(len(participants)))
     return error / len(available)

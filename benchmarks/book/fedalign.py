@@ -1,4 +1,4 @@
-"""FedALIGN's claims, measured: accuracy over the run, and paired differences to both baselines."""
+"""Tables for FedALIGN's claims: accuracy over the run, and paired differences to baselines."""
 
 import math
 from collections import Counter
@@ -27,11 +27,11 @@ from server_app.report.rebuild import reload_data
 from server_app.report.seed_groups import abbreviate_setting, get_test_metric
 
 BASELINES = {
-    key: "priority only" if declared.goal is Goal.PRIORITY else "all"
-    for key, declared in NAMED_STRATEGIES.items()
-    if declared.weighting is FEDALIGN.weighting and not declared.selection.has_gate
+    key: "priority only" if entry.goal is Goal.PRIORITY else "all"
+    for key, entry in NAMED_STRATEGIES.items()
+    if entry.weighting is FEDALIGN.weighting and not entry.selection.has_gate
 }
-"""Strategies that weigh clients as FedALIGN does, without its gate, by the clients that count."""
+"""Strategies with FedALIGN's weighting but no gate, with the clients that they average."""
 WARMUP_FRACTION = 0.1
 INSIDE, OTHERS = "inside", "others"
 
@@ -39,71 +39,75 @@ INSIDE, OTHERS = "inside", "others"
 def collect_fedalign_numbers(run: Run) -> Mapping[str, Any]:
     """Return the raw numbers of a run.
 
-    ``priority`` and ``non_priority``: their test accuracies, as fractions, at the moments that are
-    compared. ``objective``: F(w) on the priority clients' training parts, in nats, at the same
-    moments; runs that were kept before 2026-11-24 lack it. ``admissions``, where the data is in
-    shards and the run has a gate: of the clients whose classes lie inside the priority clients',
-    and of the others, how often they were admitted while the gate was open, and how often asked.
+    ``priority`` and ``non_priority`` are test accuracies, as fractions, at the compared moments.
+    ``objective`` is F(w) on the priority clients' training splits, in nats, at the same moments;
+    runs logged before 2026-11-24 lack it. ``admissions`` is for runs with a gate on sharded data:
+    how often the open gate selected and admitted clients whose classes all belong to priority
+    clients, and the others.
     """
     moments = _compute_moments(len(run.rounds)).values()
-    found: dict[str, Any] = {
+    numbers: dict[str, Any] = {
         clients: {
             after: get_test_metric(run.rounds[after - 1], clients, "accuracy") for after in moments
         }
         for clients in ("priority", "non_priority")
     }
-    found["objective"] = _compute_objectives(run, moments)
+    numbers["objective"] = _compute_objectives(run, moments)
     if has_gate(run.strategy) and run.settings.get("data.partition") == "shards":
-        found["admissions"] = _count_admissions(run)
-    return found
+        numbers["admissions"] = _count_admissions(run)
+    return numbers
 
 
 def build_fedalign_tables(runs: Sequence[LoggedRun]) -> Mapping[str, ResultTable]:
-    """Return the tables of one or several experiments.
+    """Build the tables of one or more experiments.
 
     ``accuracy``: test accuracy of the priority objective, percent, at the end of warm-up, at a
-    quarter, at half and at the end of the rounds. ``differences``: the same of every FedALIGN
-    variant minus each baseline, seed by seed. ``changes``: what every method gains or loses from
-    the end of warm-up on. ``admissions``, where the data is in shards: whom
-    the open gate admits, by whether their classes all lie inside the priority clients'.
+    quarter, at half and at the end of the rounds. ``differences``: every FedALIGN variant minus
+    each baseline, paired by seed. ``changes``: the gain of every method since the end of warm-up.
+    ``admissions``, for sharded data only: how often the open gate admits clients whose classes all
+    belong to priority clients, and the others.
     """
-    found = group_methods(runs)
+    methods = group_methods(runs)
+    accuracies = get_accuracies(methods)
     tables = {
-        "accuracy": build_seed_table(found, "strategy", get_accuracies(found)),
-        "differences": build_baseline_table(found, "difference, points", get_accuracies(found)),
-        "changes": _build_changes(found),
+        "accuracy": build_seed_table(methods, "strategy", accuracies),
+        "differences": build_baseline_table(methods, "difference, points", accuracies),
+        "changes": _build_changes(methods),
     }
     if any("admissions" in run.numbers for run in runs):
-        tables["admissions"] = _build_admission_table(found)
+        tables["admissions"] = _build_admission_table(methods)
     return tables
 
 
 def build_synth_tables(runs: Sequence[LoggedRun]) -> Mapping[str, ResultTable]:
-    """Return the same, and what Figure 2 shows beside the accuracy: F on the training data.
+    """Build FedALIGN's tables and, as in Figure 2, those of the training objective F.
 
-    ``objective``: F(w) of the priority clients' training parts, nats, at the same moments.
-    ``objective_differences``: the same of every FedALIGN variant minus each baseline. Neither is
-    there where no run kept F.
+    ``objective``: F(w) on the priority clients' training splits, nats, at the same moments.
+    ``objective_differences``: every FedALIGN variant minus each baseline. Both are missing if no
+    run has F in the log.
     """
     tables = dict(build_fedalign_tables(runs))
     if not any("objective" in run.numbers for run in runs):
         return tables
-    found = group_methods(runs)
-    losses = {moment: partial(get_objective, moment=moment) for moment in _compute_moments(1)}
-    told = "training loss of the priority clients, nats"
+    methods = group_methods(runs)
+    objectives = format_moments(
+        methods,
+        {moment: partial(get_objective, moment=moment) for moment in _compute_moments(1)},
+    )
+    heading = "training loss of the priority clients, nats"
     return {
         **tables,
-        "objective": build_seed_table(found, told, format_moments(found, losses), digits=4),
+        "objective": build_seed_table(methods, heading, objectives, digits=4),
         "objective_differences": build_baseline_table(
-            found, "difference of the training loss, nats", format_moments(found, losses), digits=4
+            methods, "difference of the training loss, nats", objectives, digits=4
         ),
     }
 
 
 def collect_one_client_numbers(run: Run) -> Mapping[str, Any]:
-    """Return the numbers of a run, and each priority client's last test accuracy (``tested``)."""
-    wanted = [("round", "=", len(run.rounds)), ("priority", "=", True)]
-    last = pq.read_table(run.directory / "evaluations", filters=wanted).to_pylist()
+    """Return FedALIGN's numbers, and each priority client's last test accuracy (``tested``)."""
+    filters = [("round", "=", len(run.rounds)), ("priority", "=", True)]
+    last = pq.read_table(run.directory / "evaluations", filters=filters).to_pylist()
     return {
         **collect_fedalign_numbers(run),
         "tested": {row["client"]: row["test_accuracy"] for row in last},
@@ -111,33 +115,33 @@ def collect_one_client_numbers(run: Run) -> Mapping[str, Any]:
 
 
 def build_one_client_tables(runs: Sequence[LoggedRun]) -> Mapping[str, ResultTable]:
-    """Return the tables of a gate that compares with one priority client, client 0.
+    """Build the tables of a gate on the objective of one priority client, client 0.
 
-    ``clients``: the last test accuracy of this client and, unweighted, of the other priority
-    clients, percent. ``gains``: the same of every FedALIGN variant minus each baseline, and of the
-    gate that compares with client 0 minus the one that compares with all priority clients.
+    ``clients``: the last test accuracy of this client, and the unweighted mean of the other
+    priority clients, percent. ``gains``: every FedALIGN variant minus each baseline, and the gate
+    on client 0 minus the gate on all priority clients.
     """
-    found = group_methods(runs)
-    tested = {
+    methods = group_methods(runs)
+    accuracies = {
         "client 0, end": _get_first_accuracy,
         "other priority clients, end": _average_other_accuracies,
     }
-    gains = build_baseline_table(found, "difference, points", tested)
+    gains = build_baseline_table(methods, "difference, points", accuracies)
     gates = (
-        build_difference_row(f"{one.name} - {other.name}", one, other, tested)
-        for one in found
-        for other in found
+        build_difference_row(f"{one.name} - {other.name}", one, other, accuracies)
+        for one in methods
+        for other in methods
         if (_get_objective_client(one), _get_objective_client(other)) == ("0", "null")
     )
     return {
         **build_fedalign_tables(runs),
-        "clients": build_seed_table(found, "test accuracy, %", tested),
+        "clients": build_seed_table(methods, "test accuracy, %", accuracies),
         "gains": replace(gains, rows=(*gains.rows, *gates)),
     }
 
 
 def _get_objective_client(method: MethodRuns) -> str | None:
-    """Return with whom the gate compares, as the words have it, None without a gate."""
+    """Return the override of ``strategy.objective_client``, None without one."""
     return method.runs[0].settings.get("strategy.objective_client")
 
 
@@ -150,18 +154,18 @@ def _average_other_accuracies(run: LoggedRun) -> float:
 
 
 ValuesByHeading = Mapping[str, Callable[[LoggedRun], float]]
-"""What is told of a run, by its heading."""
+"""Functions of a run, by table heading."""
 
 
 def build_seed_table(
     compared: Sequence[MethodRuns], heading: str, values: ValuesByHeading, digits: int = 2
 ) -> ResultTable:
-    """Return mean and standard deviation over seeds of values of each method."""
+    """Build a table of mean and standard deviation over seeds, one row for each method."""
     rows = tuple(
         (
             method.name,
             len(method.runs),
-            *(summarize_seeds(method.compute_values(v)) for v in values.values()),
+            *(summarize_seeds(method.compute_values(value)) for value in values.values()),
         )
         for method in compared
     )
@@ -171,7 +175,7 @@ def build_seed_table(
 def build_baseline_table(
     compared: Sequence[MethodRuns], heading: str, values: ValuesByHeading, digits: int = 2
 ) -> ResultTable:
-    """Return values of every method with a gate minus those of each baseline, seed by seed."""
+    """Build a table of every method with a gate minus each baseline, paired by seed."""
     rows = tuple(
         build_difference_row(
             f"{method.name} - {_format_baseline(baseline)}", method, baseline, values
@@ -187,7 +191,7 @@ def build_baseline_table(
 def build_difference_row(
     name: str, one: MethodRuns, other: MethodRuns, values: ValuesByHeading
 ) -> tuple[Cell, ...]:
-    """Return a row of one method's values minus the other's, seed by seed."""
+    """Build a row of one method's values minus the other's, paired by seed."""
     return name, *(
         summarize_differences(compute_paired_differences(one, other, value))
         for value in values.values()
@@ -195,24 +199,24 @@ def build_difference_row(
 
 
 def format_moments(compared: Sequence[MethodRuns], values: ValuesByHeading) -> ValuesByHeading:
-    """Return values by moment with headings that say after how many rounds."""
+    """Add the number of rounds of each moment to its heading."""
     moments = _compute_moments(compared[0].runs[0].rounds)
     return {f"{moment} ({moments[moment]})": value for moment, value in values.items()}
 
 
 def get_accuracies(compared: Sequence[MethodRuns], clients: str = "priority") -> ValuesByHeading:
-    """Return the test accuracies of clients, percent, at the moments compared."""
+    """Return functions for the clients' test accuracy, percent, at the compared moments."""
     percent = {m: partial(get_accuracy, moment=m, clients=clients) for m in _compute_moments(1)}
     return format_moments(compared, percent)
 
 
 def get_objective(run: LoggedRun, moment: str) -> float:
-    """Return F(w) on the priority clients' training parts at a moment, NaN where it is not kept."""
+    """Return F(w) on the priority clients' training splits at a moment, NaN if not logged."""
     return run.get_number("objective", str(_compute_moments(run.rounds)[moment]))
 
 
 def _compute_moments(total: int) -> dict[str, int]:
-    """Return the rounds after which accuracies are compared."""
+    """Return the number of rounds at each compared moment."""
     return {
         "end of warm-up": max(1, round(WARMUP_FRACTION * total)),
         "a quarter": max(1, total // 4),
@@ -227,15 +231,15 @@ def get_accuracy(run: LoggedRun, moment: str, clients: str = "priority") -> floa
 
 
 def _format_baseline(method: MethodRuns) -> str:
-    """Return whom a baseline averages, and its options of the strategy."""
-    options = (f"{key}={value}" for key, value in method.select_overrides("strategy.").items())
-    told = ", ".join(map(abbreviate_setting, options))
+    """Return the clients that a baseline averages, and its strategy settings."""
+    settings = (f"{key}={value}" for key, value in method.select_overrides("strategy.").items())
+    options = ", ".join(map(abbreviate_setting, settings))
     name = BASELINES[method.strategy]
-    return f"{name} ({told})" if told else name
+    return f"{name} ({options})" if options else name
 
 
 def _build_changes(compared: Sequence[MethodRuns]) -> ResultTable:
-    """Return how far each method is above its accuracy at the end of warm-up, seed by seed."""
+    """Build a table of each method's gain since the end of warm-up, paired by seed."""
     first, *later = _compute_moments(1)
     gains = format_moments(
         compared, {m: partial(_compute_gain, first=first, last=m) for m in later}
@@ -255,17 +259,17 @@ def _compute_gain(run: LoggedRun, first: str, last: str) -> float:
 
 
 def _is_comparable(baseline: MethodRuns, method: MethodRuns) -> bool:
-    """Return whether a method is a baseline on the same data, trained the same way."""
-    world = ("experiment", "data", "client", "availability", "model", "rounds")
-    same = baseline.select_overrides(*world) == method.select_overrides(*world)
-    return same and baseline.strategy in BASELINES
+    """Return whether a method is a baseline with the same data and training settings."""
+    prefixes = ("experiment", "data", "client", "availability", "model", "rounds")
+    is_same = baseline.select_overrides(*prefixes) == method.select_overrides(*prefixes)
+    return is_same and baseline.strategy in BASELINES
 
 
 def _compute_objectives(run: Run, moments: Iterable[int]) -> dict[int, float]:
-    """Return F(w) = sum over priority clients of p_k F_k(w) after rounds, NaN if not measured."""
-    wanted = [("round", "in", list(moments)), ("priority", "=", True)]
+    """Return F(w) = sum over priority clients of p_k F_k(w) by round, NaN if not evaluated."""
+    filters = [("round", "in", list(moments)), ("priority", "=", True)]
     columns = ["round", "num_examples", "loss"]
-    table = pq.read_table(run.directory / "evaluations", columns=columns, filters=wanted)
+    table = pq.read_table(run.directory / "evaluations", columns=columns, filters=filters)
     rows = [row for row in table.to_pylist() if row["loss"] is not None]
     return {
         after: _compute_mean_loss([row for row in rows if row["round"] == after])
@@ -279,19 +283,20 @@ def _compute_mean_loss(rows: Sequence[Mapping[str, Any]]) -> float:
 
 
 def _count_admissions(run: Run) -> Mapping[str, Mapping[str, int]]:
-    asked: Counter[str] = Counter()
+    """Count how often the open gate selected and admitted non-priority clients, by group."""
+    selected: Counter[str] = Counter()
     admitted: Counter[str] = Counter()
     data, _ = reload_data(run)
     classes = {k: set(data.get_client(k).y_train.tolist()) for k in range(data.num_clients)}
-    covered = set().union(*(classes[k] for k in data.priority))
-    is_open = {r.round for r in run.rounds if r.epsilon}
+    priority_classes = set().union(*(classes[k] for k in data.priority))
+    open_rounds = {record.round for record in run.rounds if record.epsilon}
     for row in pq.read_table(run.directory / "clients").to_pylist():
-        if not row["priority"] and row["round"] in is_open:
-            where = INSIDE if classes[row["client"]] <= covered else OTHERS
-            asked[where] += 1
-            admitted[where] += row["weight"] > 0
+        if not row["priority"] and row["round"] in open_rounds:
+            group = INSIDE if classes[row["client"]] <= priority_classes else OTHERS
+            selected[group] += 1
+            admitted[group] += row["weight"] > 0
     return {
-        where: {"admitted": admitted[where], "asked": asked[where]} for where in (INSIDE, OTHERS)
+        group: {"admitted": admitted[group], "asked": selected[group]} for group in (INSIDE, OTHERS)
     }
 
 
@@ -302,12 +307,14 @@ def _build_admission_table(compared: Sequence[MethodRuns]) -> ResultTable:
         if not counted:
             continue
         cells: list[Cell] = []
-        for where in (INSIDE, OTHERS):
-            of = [run.numbers["admissions"][where] for run in counted]
-            admitted, asked = (sum(counts[name] for counts in of) for name in ("admitted", "asked"))
-            share = SeedStatistic(round(100 * admitted / asked, 2)) if asked else None
-            cells += [admitted, asked, share]
+        for group in (INSIDE, OTHERS):
+            counts = [run.numbers["admissions"][group] for run in counted]
+            admitted, selected = (
+                sum(count[name] for count in counts) for name in ("admitted", "asked")
+            )
+            percent = SeedStatistic(round(100 * admitted / selected, 2)) if selected else None
+            cells += [admitted, selected, percent]
         rows.append((method.name, *cells))
     columns = ("admitted", "of, rounds x clients", "%")
-    headings = [f"{clients}: {column}" for clients in (INSIDE, OTHERS) for column in columns]
+    headings = [f"{group}: {column}" for group in (INSIDE, OTHERS) for column in columns]
     return ResultTable(("gate open", *headings), tuple(rows), digits=1)

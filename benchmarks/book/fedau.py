@@ -1,4 +1,4 @@
-"""FedAU's claims, measured: accuracy under participation processes, for every method."""
+"""Tables for FedAU's claims: accuracy under participation processes for every method."""
 
 import math
 import statistics
@@ -22,26 +22,25 @@ from server_app.report.published import find_published_results
 from server_app.report.seed_groups import get_test_metric, get_value_sort_key
 
 PROCESSES = ("bernoulli", "markov", "cyclic")
-NUM_LAST_EVALUATIONS = 10  # evaluations, the last ones, whose mean is a run's accuracy
+NUM_LAST_EVALUATIONS = 10  # a run's accuracy is the mean of its last evaluations
 VARIED_SETTINGS = {"client.lr": "lr", "availability.minimum": "p_min"}
-"""Settings that stand behind a method's name where a chapter varies them."""
+"""Settings that follow a method's name if a chapter varies them."""
 MethodsByProcess = Mapping[str, Mapping[str, MethodRuns]]
 
 
 def collect_fedau_numbers(run: Run) -> Mapping[str, Any]:
-    """Return the raw numbers of a run: accuracies of all clients by their data, as fractions.
+    """Return the raw numbers of a run; accuracies are fractions, weighted by the clients' data.
 
-    ``test`` after every round in which it was measured, ``training`` after the last one,
-    ``weight_error`` of Theorem 3, mean over rounds, ``state_bytes``, and the cutoff, where it has
-    one.
+    ``test`` is the accuracy by round, ``training`` that after the last round, ``weight_error`` the
+    mean over rounds of Theorem 3's error, and ``cutoff`` None for a strategy without one.
     """
-    measured = {r.round: get_test_metric(r, "all", "accuracy") for r in run.rounds}
+    accuracies = {r.round: get_test_metric(r, "all", "accuracy") for r in run.rounds}
     errors = [r.weight_error for r in run.rounds if r.weight_error is not None]
     cutoff = run.settings.get("strategy.cutoff")
     return {
         "process": run.settings["availability.name"],
         "cutoff": None if cutoff is None else f"{cutoff:g}",
-        "test": {after: value for after, value in measured.items() if not math.isnan(value)},
+        "test": {after: value for after, value in accuracies.items() if not math.isnan(value)},
         "training": compute_training_accuracy(run),
         "weight_error": statistics.mean(errors) if errors else math.nan,
         "state_bytes": run.rounds[-1].state_bytes,
@@ -49,23 +48,23 @@ def collect_fedau_numbers(run: Run) -> Mapping[str, Any]:
 
 
 def build_fedau_tables(runs: Sequence[LoggedRun]) -> Mapping[str, ResultTable]:
-    """Return the tables, a row a method and a column a process, all clients by their data.
+    """Build the tables: a row for each method, a column for each process.
 
-    ``test``: accuracy, percent, the mean of the last ten evaluations. ``training``: that of the
-    last model. ``steps``: how unsteady the test accuracy is, the standard deviation of its steps
-    from evaluation to evaluation over the second half of the run. ``differences``: test accuracy of
-    FedAU minus each other method, and of each cutoff K minus none (K = inf) and minus the least
-    (K = 1), seed by seed. ``weight_error``: that of Theorem 3, mean over rounds. ``state``: the
-    server's beside the model.
+    Accuracies are percent over all clients, weighted by their data. ``test``: the mean of the last
+    ten evaluations. ``training``: that of the last model. ``steps``: the standard deviation of the
+    steps of the test accuracy between evaluations, over the second half of the run.
+    ``differences``: FedAU minus each other method, and each cutoff K minus no cutoff (K = inf) and
+    minus the smallest (K = 1), paired by seed. ``weight_error``: the mean over rounds of Theorem
+    3's error. ``state``: the server's state besides the model.
     """
-    found = {run.numbers["process"] for run in runs}
+    processes = {run.numbers["process"] for run in runs}
     by_process = {
         process: {
             _format_name(method.runs[0]): method
             for method in group_methods([run for run in runs if run.numbers["process"] == process])
         }
         for process in PROCESSES
-        if process in found
+        if process in processes
     }
     return {
         "test": _build_table("test accuracy, %", by_process, _compute_test_accuracy),
@@ -92,19 +91,20 @@ def build_fedau_tables(runs: Sequence[LoggedRun]) -> Mapping[str, ResultTable]:
 def build_fedau_published(
     experiment: str, tables: Mapping[str, ResultTable]
 ) -> Mapping[str, ResultTable]:
-    """Return the paper's test accuracies for the methods and processes measured."""
+    """Return the paper's test accuracies for the measured methods and processes."""
     table = tables["test"]
     rows: list[tuple[Cell, ...]] = []
     for method, *_ in table.rows:
-        if any(f", {told} = " in str(method) for told in VARIED_SETTINGS.values()):
-            continue  # the paper's are with its rates and p_min
+        if any(f", {label} = " in str(method) for label in VARIED_SETTINGS.values()):
+            continue  # the paper has no numbers for other rates or p_min
         strategy, _, cutoff = str(method).partition(", K = ")
         settings = {"data.name": experiment.partition("/")[2], "strategy.name": strategy}
         with_cutoff = settings | ({"strategy.cutoff": float(cutoff)} if cutoff else {})
         cells: list[Cell] = []
         for process in table.headings[1:]:
-            found = find_published_results(experiment, with_cutoff | {"availability.name": process})
-            cells.append(SeedStatistic(100 * found[0].values["test"]) if found else None)
+            conditions = with_cutoff | {"availability.name": process}
+            results = find_published_results(experiment, conditions)
+            cells.append(SeedStatistic(100 * results[0].values["test"]) if results else None)
         rows.append((method, *cells))
     return {"published": ResultTable(("published, %", *table.headings[1:]), tuple(rows), digits=1)}
 
@@ -112,12 +112,13 @@ def build_fedau_published(
 def _format_name(run: LoggedRun) -> str:
     cutoff = run.numbers["cutoff"]
     name = run.strategy if cutoff is None else f"{run.strategy}, K = {cutoff}"
-    told = {told: run.settings[key] for key, told in VARIED_SETTINGS.items() if key in run.settings}
-    return ", ".join([name, *(f"{key} = {value}" for key, value in told.items())])
+    settings = run.settings
+    varied = {label: settings[key] for key, label in VARIED_SETTINGS.items() if key in settings}
+    return ", ".join([name, *(f"{label} = {value}" for label, value in varied.items())])
 
 
 def _compute_test_accuracy(run: LoggedRun) -> float:
-    evaluations = sorted(run.numbers["test"].items(), key=lambda found: int(found[0]))
+    evaluations = sorted(run.numbers["test"].items(), key=lambda entry: int(entry[0]))
     return 100 * statistics.mean(value for _, value in evaluations[-NUM_LAST_EVALUATIONS:])
 
 
@@ -133,7 +134,8 @@ def compute_training_accuracy(run: Run) -> float:
 
 
 def _compute_unsteadiness(run: LoggedRun) -> float:
-    late = [100 * of for after, of in run.numbers["test"].items() if 2 * int(after) > run.rounds]
+    accuracies = run.numbers["test"].items()
+    late = [100 * value for after, value in accuracies if 2 * int(after) > run.rounds]
     steps = [b - a for a, b in pairwise(late)]
     return statistics.stdev(steps) if len(steps) > 1 else math.nan
 
@@ -146,13 +148,13 @@ def _build_table(
     *,
     fedau_only: bool = False,
 ) -> ResultTable:
-    """Return a row per method, of FedAU's variants alone where others have no value."""
+    """Build a table with a row for each method, or only for FedAU's variants."""
     rows = tuple(
         (
             name,
             *(
-                summarize_seeds(found[name].compute_values(value)) if name in found else None
-                for found in by_process.values()
+                summarize_seeds(methods[name].compute_values(value)) if name in methods else None
+                for methods in by_process.values()
             ),
         )
         for name, run in _sort_variants(by_process).items()
@@ -170,29 +172,31 @@ def _build_differences(by_process: MethodsByProcess) -> ResultTable:
         ):
             cells = [
                 summarize_differences(
-                    compute_paired_differences(found[ours], found[other], _compute_test_accuracy)
+                    compute_paired_differences(
+                        methods[ours], methods[other], _compute_test_accuracy
+                    )
                 )
-                if {ours, other} <= found.keys()
+                if {ours, other} <= methods.keys()
                 else None
-                for found in by_process.values()
+                for methods in by_process.values()
             ]
             rows.append((f"{ours} - {other}", *cells))
     return ResultTable(("difference of test accuracy, points", *by_process), tuple(rows))
 
 
 def _is_comparable(other: LoggedRun, ours: LoggedRun) -> bool:
-    """Return whether a variant of FedAU is compared to this one: under the same participation.
+    """Return whether the table compares a FedAU variant with ``other``.
 
-    Of FedAU's own variants those at both ends, K = 1 and no cutoff, are compared to those that
-    differ in the cutoff alone.
+    Both must have the same participation. FedAU's variants with K = 1 and without a cutoff are
+    compared with those that differ only in the cutoff.
     """
-    same = ("availability.minimum",)
+    shared: tuple[str, ...] = ("availability.minimum",)
     if _is_fedau(other):
         cutoff, end = ours.numbers["cutoff"], other.numbers["cutoff"]
         if end not in ("1", "inf") or cutoff in ("inf", end):
             return False
-        same = tuple(VARIED_SETTINGS)
-    return all(other.settings.get(key) == ours.settings.get(key) for key in same)
+        shared = tuple(VARIED_SETTINGS)
+    return all(other.settings.get(key) == ours.settings.get(key) for key in shared)
 
 
 def _is_fedau(run: LoggedRun) -> bool:
@@ -200,12 +204,14 @@ def _is_fedau(run: LoggedRun) -> bool:
 
 
 def _sort_variants(by_process: MethodsByProcess) -> Mapping[str, LoggedRun]:
-    """Return a run of each method by its name, FedAU's first, ascending by the values it tells."""
-    runs = {name: of.runs[0] for found in by_process.values() for name, of in found.items()}
+    """Return one run of each method by name, FedAU first, ordered by the varied settings."""
+    runs = {
+        name: method.runs[0] for methods in by_process.values() for name, method in methods.items()
+    }
     return dict(sorted(runs.items(), key=lambda entry: _get_sort_key(entry[1])))
 
 
 def _get_sort_key(run: LoggedRun) -> tuple[bool, str, list[tuple[int, float, str]]]:
     values = [run.numbers["cutoff"], *(run.settings.get(key) for key in VARIED_SETTINGS)]
-    told = [get_value_sort_key(value) for value in values if value is not None]
-    return not _is_fedau(run), run.strategy, told
+    keys = [get_value_sort_key(value) for value in values if value is not None]
+    return not _is_fedau(run), run.strategy, keys

@@ -1,7 +1,7 @@
-"""The queue of the book's runs: what is kept already is not run again, by any machine.
+"""The queue of the book's runs. No machine repeats a logged run.
 
-Every run that completes is kept at once, so that a queue may be stopped at any time. One that was
-broken off goes on from its checkpoint where its folder is still there.
+Every run is logged as soon as it completes, so a queue can be stopped at any time. An interrupted
+run resumes from its checkpoint if its folder still exists.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from server_app.job import build_resume_overrides, run_overrides
 from server_app.sweep import expand_sweep_override
 
 LOG_FOLDER = "runs"
-"""The folder in docs/results of what is kept of runs."""
+"""The folder of logged runs in docs/results."""
 
 _NAME_DIGITS = 12
 
@@ -44,9 +44,9 @@ class ChapterJob:
     chapter : str
         The chapter's name.
     overrides : tuple of str
-        After ``fedquorum``.
+        The command line after ``fedquorum``.
     numbers : callable
-        Returns the raw numbers that are kept of it.
+        Returns the raw numbers to log.
     """
 
     chapter: str
@@ -54,7 +54,7 @@ class ChapterJob:
     numbers: Callable[[Run], Mapping[str, Any]]
 
     def get_folder(self, runs: Path) -> Path:
-        """Return where it runs: a folder that its words name, in that of the chapter."""
+        """Return the run's folder, named by a hash of its overrides, below ``runs``/chapter."""
         digest = hashlib.sha256(" ".join(self.overrides).encode()).hexdigest()
         return runs / self.chapter / digest[:_NAME_DIGITS]
 
@@ -64,32 +64,33 @@ class ChapterJob:
 
 def list_jobs(chapter: SweepChapter) -> tuple[ChapterJob, ...]:
     """Return the runs of a chapter, the first seed of every method before the second of any."""
-    found = [words for sweep in chapter.sweeps for words in _expand_sweep(sweep)]
+    expanded = [overrides for sweep in chapter.sweeps for overrides in _expand_sweep(sweep)]
     return tuple(
-        ChapterJob(chapter.name, words, chapter.numbers) for words in sorted(found, key=get_seed)
+        ChapterJob(chapter.name, overrides, chapter.numbers)
+        for overrides in sorted(expanded, key=get_seed)
     )
 
 
 def read_chapter_runs(chapter: SweepChapter, results: Path) -> tuple[LoggedRun, ...]:
-    """Return what is kept of a chapter's runs; lines of words that it no longer has are passed."""
+    """Return the logged runs of a chapter, except those whose overrides it no longer declares."""
     declared = {job.overrides for job in list_jobs(chapter)}
     runs = read_run_log(get_log_path(chapter.name, results))
     return tuple(run for run in runs if run.words in declared)
 
 
 def get_log_path(name: str, results: Path) -> Path:
-    """Return the file of a chapter's runs."""
+    """Return the log file of a chapter."""
     return results / LOG_FOLDER / f"{name}.ndjson"
 
 
 def list_pending_jobs(chapters: Sequence[SweepChapter], results: Path) -> tuple[ChapterJob, ...]:
-    """Return the runs of chapters of which nothing is kept, in their order."""
+    """Return the runs of chapters that are not logged yet, in their order."""
     return tuple(
         job
         for chapter in chapters
-        for done in [collect_overrides(read_chapter_runs(chapter, results))]
+        for logged in [collect_overrides(read_chapter_runs(chapter, results))]
         for job in list_jobs(chapter)
-        if job.overrides not in done
+        if job.overrides not in logged
     )
 
 
@@ -102,60 +103,62 @@ def run_queue(
     minutes: float | None = None,
     commits: bool = False,
 ) -> int:
-    """Run jobs and keep each when it ends; return how many were left for lack of time.
+    """Run jobs and log each when it ends; return how many were left for lack of time.
 
     Parameters
     ----------
-    jobs : sequence of Job
-        What is to be run, the most urgent first.
+    jobs : sequence of ChapterJob
+        The most urgent job first.
     results : Path
-        ``docs/results`` or the like; each run is kept below.
+        The folder of results, such as ``docs/results``, with the log files below it.
     runs : Path
         The folder of all runs.
     at_a_time : int
-        How many processes run jobs.
+        The number of processes that run jobs.
     minutes : float, optional
-        After which none is begun any more.
+        Start no run after this time.
     commits : bool
-        Whether every run kept becomes a commit.
+        Whether to commit every logged run.
 
     Raises
     ------
     FedQuorumError
-        If a run did not complete, after those under way are kept.
+        If a run did not complete, after the running ones are logged.
     """
-    end = float("inf") if minutes is None else time.monotonic() + 60 * minutes
-    to_come = list(reversed(jobs))
+    deadline = float("inf") if minutes is None else time.monotonic() + 60 * minutes
+    pending = list(reversed(jobs))
     failure: BaseException | None = None
     with ProcessPoolExecutor(at_a_time, get_context("spawn")) as pool:
-        under_way: dict[Future[LoggedRun], ChapterJob] = {}
-        while to_come or under_way:
-            while to_come and not failure and len(under_way) < at_a_time and time.monotonic() < end:
-                job = to_come.pop()
-                under_way[pool.submit(run_chapter_job, job, runs)] = job
-            if not under_way:
+        running: dict[Future[LoggedRun], ChapterJob] = {}
+        while pending or running:
+            while (
+                pending and not failure and len(running) < at_a_time and time.monotonic() < deadline
+            ):
+                job = pending.pop()
+                running[pool.submit(run_chapter_job, job, runs)] = job
+            if not running:
                 break
-            for future in wait(under_way, return_when=FIRST_COMPLETED).done:
-                job = under_way.pop(future)
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                job = running.pop(future)
                 failure = failure or future.exception()
                 if future.exception():
                     continue
                 add_to_log(get_log_path(job.chapter, results), future.result())
-                print(f"{len(to_come) + len(under_way)} to come; kept {job}", flush=True)
+                print(f"{len(pending) + len(running)} runs left; logged {job}", flush=True)
                 if commits:
                     _commit_run(job, get_log_path(job.chapter, results))
     if failure:
         raise failure
-    return len(to_come)
+    return len(pending)
 
 
 def run_chapter_job(job: ChapterJob, runs: Path) -> LoggedRun:
-    """Run a job, or go on with it, and return what is kept of it.
+    """Run or resume a job, and return its log entry.
 
     Raises
     ------
     FedQuorumError
-        If it cannot start, or did not complete.
+        If the run cannot start, or did not complete.
     """
     folder = job.get_folder(runs)
     folder.mkdir(parents=True, exist_ok=True)
@@ -170,14 +173,16 @@ def _expand_sweep(sweep: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def get_seed(overrides: Sequence[str]) -> int:
-    """Return the seed of a run from its words, 0 if they name none."""
-    return next((int(w.removeprefix("seed=")) for w in overrides if w.startswith("seed=")), 0)
+    """Return the seed of a run, 0 if the overrides have none."""
+    return next(
+        (int(item.removeprefix("seed=")) for item in overrides if item.startswith("seed=")), 0
+    )
 
 
 def _commit_run(job: ChapterJob, path: Path) -> None:
     subprocess.run(["git", "add", "--", path], cwd=path.parent, check=True)
-    title = f"Keep a run of the chapter {job.chapter}"
-    words = f"fedquorum {' '.join(job.overrides)}"
+    title = f"Log a run of the chapter {job.chapter}"
+    body = f"fedquorum {' '.join(job.overrides)}"
     subprocess.run(
-        ["git", "commit", "-q", "-m", title, "-m", words, "--", path], cwd=path.parent, check=True
+        ["git", "commit", "-q", "-m", title, "-m", body, "--", path], cwd=path.parent, check=True
     )

@@ -1,4 +1,4 @@
-"""Alone or together: the global model against those that clients without priority train alone."""
+"""Compare the global model with the local models of clients without priority."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,18 +32,18 @@ from server_app.report.rebuild import load_trained_model, reload_data
 
 TESTED, WHOLE = "tested", "whole"
 TEST_HEADINGS = {TESTED: "classes of the client", WHOLE: "all classes"}
-"""What an accuracy by client is of: its own test part, or the test parts of all clients."""
+"""The data of a client's accuracy: its test split, or the test splits of all clients."""
 
 LocalRuns = Mapping[int, LoggedRun]
-"""The runs in which every client trains alone, by seed."""
+"""The local-only runs by seed."""
 
 
 def collect_local_only_numbers(run: Run) -> Mapping[str, Any]:
-    """Return FedALIGN's numbers, and three things of the clients without priority.
+    """Return FedALIGN's numbers, and three more about the clients without priority.
 
-    ``admitted``: those that ever had a weight. ``tested``: by client the last model's accuracy on
-    its test part. ``whole``: by client the same on the test parts of all clients together, so that
-    all classes count; runs that were kept before 2026-11-24 lack it.
+    ``admitted``: the clients that ever had a weight. ``tested``: the last model's accuracy on each
+    client's test split. ``whole``: its accuracy on the test splits of all clients, which have all
+    classes; runs logged before 2026-11-24 lack it.
     """
     table = pq.read_table(run.directory / "clients").to_pylist()
     admitted = {row["client"] for row in table if row["weight"] > 0 and not row["priority"]}
@@ -59,38 +59,43 @@ def collect_local_only_numbers(run: Run) -> Mapping[str, Any]:
 
 
 def build_local_only_tables(runs: Sequence[LoggedRun]) -> Mapping[str, ResultTable]:
-    """Return the tables of an experiment beside clients that train alone.
+    """Build the tables that compare global models with local-only training.
 
-    ``non_priority``: accuracy of clients without priority on their own test parts over the run.
-    ``admitted``: the same at the end for the clients that the gate ever admitted. ``whole``: on the
-    test parts of all clients together. ``better_off``: the share of the clients without priority
-    whose accuracy with the global model is above that of the model they train alone, percent; a tie
-    is not above. ``better_off_differences``: the same of FedALIGN minus each baseline.
-    ``over_local``: the accuracy of each global model minus that of the models trained alone.
+    ``non_priority``: accuracy of clients without priority on their test splits over the run.
+    ``admitted``: that accuracy at the end for the clients that the gate ever admitted. ``whole``:
+    accuracy on the test splits of all clients. ``better_off``: the percentage of clients without
+    priority whose accuracy is higher with the global model than with their local one; a tie does
+    not count. ``better_off_differences``: FedALIGN minus each baseline. ``over_local``: the
+    accuracy of each global model minus that of the local models.
     """
-    found = group_methods(runs)
-    alone = {run.seed: run for one in found if is_local_only(one.strategy) for run in one.runs}
-    together = [one for one in found if not is_local_only(one.strategy)]
-    shares = {
-        heading: partial(_compute_better_off, alone, key) for key, heading in TEST_HEADINGS.items()
+    methods = group_methods(runs)
+    local_runs = {run.seed: run for m in methods if is_local_only(m.strategy) for run in m.runs}
+    global_methods = [m for m in methods if not is_local_only(m.strategy)]
+    percentages = {
+        heading: partial(_compute_better_off, local_runs, key)
+        for key, heading in TEST_HEADINGS.items()
     }
     tables = {
-        "non_priority": build_seed_table(found, "strategy", get_accuracies(found, "non_priority")),
-        "admitted": _build_admitted_table(found, alone),
-        "better_off": build_seed_table(together, "better off with the global model, %", shares),
+        "non_priority": build_seed_table(
+            methods, "strategy", get_accuracies(methods, "non_priority")
+        ),
+        "admitted": _build_admitted_table(methods, local_runs),
+        "better_off": build_seed_table(
+            global_methods, "better off with the global model, %", percentages
+        ),
         "better_off_differences": build_baseline_table(
-            together, "difference of the share, points", shares
+            global_methods, "difference of the share, points", percentages
         ),
     }
     whole = partial(_compute_mean_accuracy, key=WHOLE)
     if any(WHOLE in run.numbers for run in runs):
-        tables[WHOLE] = build_seed_table(found, "accuracy on all classes, %", {"end": whole})
+        tables[WHOLE] = build_seed_table(methods, "accuracy on all classes, %", {"end": whole})
     tested = partial(get_accuracy, moment="end", clients="non_priority")
     ends = dict(zip(TEST_HEADINGS.values(), (tested, whole), strict=True))
     rows = (
         build_difference_row(f"{one.name} - {other.name}", one, other, ends)
-        for one in together
-        for other in found
+        for one in global_methods
+        for other in methods
         if is_local_only(other.strategy)
     )
     tables["over_local"] = ResultTable(("difference of the accuracy, points", *ends), tuple(rows))
@@ -98,7 +103,7 @@ def build_local_only_tables(runs: Sequence[LoggedRun]) -> Mapping[str, ResultTab
 
 
 def _compute_better_off(local_runs: LocalRuns, key: str, run: LoggedRun) -> float:
-    """Return the share of clients with a better accuracy than alone, percent; NaN if unknown."""
+    """Return the percentage of clients that beat their local model; NaN if unknown."""
     if (
         run.seed not in local_runs
         or key not in run.numbers
@@ -111,20 +116,20 @@ def _compute_better_off(local_runs: LocalRuns, key: str, run: LoggedRun) -> floa
 
 
 def _compute_mean_accuracy(run: LoggedRun, key: str) -> float:
-    """Return the unweighted mean over clients, percent; NaN where it is not kept."""
+    """Return the unweighted mean accuracy over clients, percent; NaN if not logged."""
     clients = run.numbers.get(key, {})
     return (
         100 * statistics.mean(run.get_number(key, k) for k in clients) if clients else float("nan")
     )
 
 
-def _build_admitted_table(found: Sequence[MethodRuns], local_runs: LocalRuns) -> ResultTable:
+def _build_admitted_table(methods: Sequence[MethodRuns], local_runs: LocalRuns) -> ResultTable:
     rows: list[tuple[Cell, ...]] = []
-    for method in (one for one in found if has_gate(one.strategy)):
+    for method in (m for m in methods if has_gate(m.strategy)):
         counts: list[float] = []
         ours: list[float] = []
         theirs: list[float] = []
-        for run in (one for one in method.runs if one.seed in local_runs):
+        for run in (r for r in method.runs if r.seed in local_runs):
             admitted = run.numbers["admitted"]
             counts.append(float(len(admitted)))
             if admitted:
@@ -149,29 +154,30 @@ def _get_test_accuracies(run: LoggedRun, clients: Sequence[int]) -> Iterator[flo
 
 
 def _evaluate_on_all_clients(run: Run) -> dict[int, float]:
-    """Return by client without priority its last model's accuracy on all clients' test parts."""
+    """Evaluate each client without priority: its last model on all clients' test splits."""
     data, settings = reload_data(run)
     model = load_trained_model(run, settings, data)
     everyone = range(data.num_clients)
-    x, y = Examples(data.get_pooled_split("test", everyone), torch.device("cpu")).select_clients(
-        everyone
-    )
+    examples = Examples(data.get_pooled_split("test", everyone), torch.device("cpu"))
+    x, y = examples.select_clients(everyone)
     others = [k for k in everyone if k not in data.priority]
 
-    def evaluate_client(tested: nn.Module) -> float:
-        return evaluate_clients(tested, x, y, [len(y)])[0].accuracy
+    def evaluate_model(evaluated: nn.Module) -> float:
+        return evaluate_clients(evaluated, x, y, [len(y)])[0].accuracy
 
     if not is_local_only(run.strategy):
-        return dict.fromkeys(others, evaluate_client(model))
+        return dict.fromkeys(others, evaluate_model(model))
     return {
-        k: evaluate_client(kept) for k, kept in _load_local_models(run, model) if k in set(others)
+        k: evaluate_model(local_model)
+        for k, local_model in _load_local_models(run, model)
+        if k in set(others)
     }
 
 
 def _load_local_models(run: Run, model: nn.Module) -> Iterator[tuple[int, nn.Module]]:
-    """Yield every client with the model it trained alone, from the run's last checkpoint.
+    """Yield every client with its local model from the run's last checkpoint.
 
-    It is the same module each time, with other weights.
+    Each item is the same module, loaded with other weights.
     """
     checkpoint = CheckpointStore(run.directory).find_newest().checkpoint
     if checkpoint is None:

@@ -1,4 +1,4 @@
-"""Kept runs that differ in the seed alone, named by what tells them from the chapter's others."""
+"""Group logged runs that differ only in the seed, and name the groups by their settings."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ _SHARED_KEYS = ("experiment", "seed", "strategy")
 
 @dataclass(frozen=True)
 class MethodRuns:
-    """Runs with the same words but for the seed.
+    """Runs with the same overrides except the seed.
 
     Parameters
     ----------
     name : str
-        Such as ``fedalign (epsilon_schedule=step)``.
+        For example ``fedalign (epsilon_schedule=step)``.
     runs : tuple of LoggedRun
         Ascending by seed.
     """
@@ -43,46 +43,47 @@ class MethodRuns:
         return [value(run) for run in self.runs]
 
     def select_overrides(self, *prefixes: str) -> Mapping[str, str]:
-        """Return its words whose keys begin so."""
+        """Return the overrides whose keys have one of the prefixes."""
         settings = self.runs[0].settings
         return {key: settings[key] for key in settings if key.startswith(prefixes)}
 
 
 def group_methods(runs: Sequence[LoggedRun]) -> tuple[MethodRuns, ...]:
-    """Return runs as methods, ascending by experiment, strategy and what else tells them apart."""
+    """Group runs into methods, ordered by experiment, strategy and distinguishing settings."""
     experiments = sorted({run.experiment for run in runs})
-    found = []
+    methods = []
     for experiment in experiments:
-        before = f"{experiment.partition('/')[2]}, " if len(experiments) > 1 else ""
-        found += _group_experiment([run for run in runs if run.experiment == experiment], before)
-    return tuple(found)
+        prefix = f"{experiment.partition('/')[2]}, " if len(experiments) > 1 else ""
+        methods += _group_experiment([run for run in runs if run.experiment == experiment], prefix)
+    return tuple(methods)
 
 
 def _group_experiment(runs: Sequence[LoggedRun], prefix: str) -> list[MethodRuns]:
-    """Return the methods of one experiment, with these words before their names."""
-    same: dict[tuple[str, ...], list[LoggedRun]] = {}
+    """Return the methods of one experiment, with ``prefix`` before their names."""
+    groups: dict[tuple[str, ...], list[LoggedRun]] = {}
     for run in runs:
-        same.setdefault(tuple(w for w in run.words if not w.startswith("seed=")), []).append(run)
-    settings = [
-        {key: of for key, of in group[0].settings.items() if key not in _SHARED_KEYS}
-        for group in same.values()
+        key = tuple(override for override in run.words if not override.startswith("seed="))
+        groups.setdefault(key, []).append(run)
+    all_settings = [
+        {key: value for key, value in group[0].settings.items() if key not in _SHARED_KEYS}
+        for group in groups.values()
     ]
-    telling = find_distinguishing_keys(settings)
-    found = []
-    for words, group in zip(settings, same.values(), strict=True):
-        variant = {key: words[key] for key in telling if key in words}
-        shown = ", ".join(abbreviate_setting(f"{key}={of}") for key, of in variant.items())
+    distinguishing = find_distinguishing_keys(all_settings)
+    entries = []
+    for settings, group in zip(all_settings, groups.values(), strict=True):
+        variant = {key: settings[key] for key in distinguishing if key in settings}
+        options = ", ".join(abbreviate_setting(f"{key}={value}") for key, value in variant.items())
         strategy = group[0].strategy
-        name = prefix + (f"{strategy} ({shown})" if shown else strategy)
-        order = tuple((key, get_value_sort_key(of)) for key, of in variant.items())
+        name = prefix + (f"{strategy} ({options})" if options else strategy)
+        order = tuple((key, get_value_sort_key(value)) for key, value in variant.items())
         method = MethodRuns(name, tuple(sorted(group, key=lambda run: run.seed)))
-        found.append((strategy, order, method))
-    return [method for *_, method in sorted(found, key=lambda entry: entry[:2])]
+        entries.append((strategy, order, method))
+    return [method for *_, method in sorted(entries, key=lambda entry: entry[:2])]
 
 
 def compute_paired_differences(
     one: MethodRuns, other: MethodRuns, value: Callable[[LoggedRun], float]
 ) -> list[float]:
-    """Return a value's differences, one minus other, for each seed that both have, ascending."""
-    theirs = {run.seed: run for run in other.runs}
-    return [value(run) - value(theirs[run.seed]) for run in one.runs if run.seed in theirs]
+    """Return the differences one - other for each seed that both have, in ascending order."""
+    by_seed = {run.seed: run for run in other.runs}
+    return [value(run) - value(by_seed[run.seed]) for run in one.runs if run.seed in by_seed]

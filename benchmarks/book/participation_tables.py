@@ -1,4 +1,4 @@
-"""Who is best where: methods against patterns of participation, by accuracy, worst and memory."""
+"""Tables of methods by participation pattern: accuracy, worst clients and server state."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -22,27 +22,31 @@ from server_app.report.seed_groups import get_test_metric
 
 PATTERNS = ("bernoulli", "markov", "cyclic", "staircase", "sine", "interleaved")
 BASELINE = "average_participating"
-NUM_LAST_EVALUATIONS = 10  # evaluations, the last ones, whose mean is a run's accuracy
+NUM_LAST_EVALUATIONS = 10  # a run's accuracy is the mean of its last evaluations
 TEST_GROUP_SUFFIXES = {"all": "", "mean_model": ", mean model"}
-"""The groups of a record's ``test`` by what stands behind a method's name."""
+"""The groups of a record's ``test``, with the suffix of the method's name."""
 
 RATE_KEYS = ("client.lr", "strategy.server_lr")
 ValuesByMethod = Mapping[str, Mapping[str, Mapping[int, float]]]
 
 
 def collect_participation_numbers(run: Run) -> Mapping[str, Any]:
-    """Return the raw numbers of a run, over all clients; metrics are fractions.
+    """Return the raw numbers of a run over all clients; metrics are fractions.
 
-    ``test`` by the clients' data, and ``worst10``, the mean of the worst tenth of the clients,
-    after each of the last evaluations, by what was tested: the model, and the mean of the models
-    that clients start from where there is one; ``training`` after the last; ``state_bytes``.
+    ``test``, weighted by the clients' data, and ``worst10``, the mean of the worst tenth of the
+    clients, are lists over the last evaluations. Each has an entry for the model and, if the
+    strategy has one, for the mean of the models that clients start from. ``training`` is the
+    accuracy after the last round.
     """
-    measured = [record for record in run.rounds if record.test is not None][-NUM_LAST_EVALUATIONS:]
-    tested = [name for name in TEST_GROUP_SUFFIXES if name in measured[-1].test]
+    evaluated = [record for record in run.rounds if record.test is not None][-NUM_LAST_EVALUATIONS:]
+    groups = [group for group in TEST_GROUP_SUFFIXES if group in evaluated[-1].test]
     return {
         "pattern": run.settings["availability.name"],
         **{
-            name: {of: [get_test_metric(r, of, metric) for r in measured] for of in tested}
+            name: {
+                group: [get_test_metric(record, group, metric) for record in evaluated]
+                for group in groups
+            }
             for name, metric in (("test", "accuracy"), ("worst10", "worst10"))
         },
         "training": compute_training_accuracy(run),
@@ -51,27 +55,27 @@ def collect_participation_numbers(run: Run) -> Mapping[str, Any]:
 
 
 def build_rate_tables(runs: Sequence[LoggedRun]) -> Mapping[str, ResultTable]:
-    """Return one table: training accuracy, percent, a row a method and a column a pair of rates."""
+    """Build one table: training accuracy, percent, by method and pair of learning rates."""
     pairs = sorted({_get_rates(run) for run in runs})
-    found: dict[str, dict[tuple[float, ...], list[float]]] = {}
+    accuracies: dict[str, dict[tuple[float, ...], list[float]]] = {}
     for run in runs:
-        of = found.setdefault(run.strategy, {}).setdefault(_get_rates(run), [])
-        of.append(100 * run.get_number("training"))
+        values = accuracies.setdefault(run.strategy, {}).setdefault(_get_rates(run), [])
+        values.append(100 * run.get_number("training"))
     headings = (f"{client:g}, {server:g}" for client, server in pairs)
     rows = tuple(
         (strategy, *(summarize_seeds(by_rates.get(pair, [])) for pair in pairs))
-        for strategy, by_rates in found.items()
+        for strategy, by_rates in accuracies.items()
     )
     return {"rates": ResultTable(("training accuracy, %: client and server rate", *headings), rows)}
 
 
 def build_participation_tables(runs: Sequence[LoggedRun]) -> Mapping[str, ResultTable]:
-    """Return the tables, a row a method and a column a pattern of participation.
+    """Build the tables: a row for each method, a column for each participation pattern.
 
-    ``test``: accuracy over all clients by their data, percent, mean of the last evaluations.
-    ``differences``: the same minus that of the plain average of the participants, seed by seed.
-    ``worst10``: of the worst tenth of the clients. ``best``: in how many seeds a method is ahead of
-    all others. ``state``: the server's beside the model.
+    ``test``: accuracy over all clients, weighted by their data, percent, mean of the last
+    evaluations. ``differences``: the difference to averaging the participants, paired by seed.
+    ``worst10``: the mean of the worst tenth of the clients. ``best``: the number of seeds in which
+    a method is ahead of all others. ``state``: the server's state besides the model.
     """
     test = _group_values(runs, partial(_average_last, "test"))
     worst = _group_values(runs, partial(_average_last, "worst10"))
@@ -85,26 +89,22 @@ def build_participation_tables(runs: Sequence[LoggedRun]) -> Mapping[str, Result
     }
 
 
-def build_fedawe_published(measured: Mapping[str, ResultTable]) -> Mapping[str, ResultTable]:
-    """Return the accuracies of FedAWE's Table 2 on CIFAR-10; the paper's are of mean models."""
-    patterns = measured["test"].headings[1:]
-    methods = [str(method) for method, *_ in measured["test"].rows]
+def build_fedawe_published(tables: Mapping[str, ResultTable]) -> Mapping[str, ResultTable]:
+    """Return FedAWE's Table 2 on CIFAR-10; the paper's accuracies are those of mean models."""
+    patterns = tables["test"].headings[1:]
+    methods = [str(method) for method, *_ in tables["test"].rows]
     rows: list[tuple[Cell, ...]] = []
     for method in methods:
         if method + TEST_GROUP_SUFFIXES["mean_model"] in methods:
             continue
         strategy = method.removesuffix(TEST_GROUP_SUFFIXES["mean_model"])
         settings = {"data.name": "cifar10", "strategy.name": strategy, "strategy.cutoff": 50.0}
-        found = (
-            find_published_results("fedawe/cifar10", settings | {"availability.name": pattern})
-            for pattern in patterns
-        )
-        rows.append(
-            (
-                method,
-                *(SeedStatistic(100 * one[0].values["test"]) if one else None for one in found),
-            )
-        )
+        cells: list[Cell] = []
+        for pattern in patterns:
+            conditions = settings | {"availability.name": pattern}
+            results = find_published_results("fedawe/cifar10", conditions)
+            cells.append(SeedStatistic(100 * results[0].values["test"]) if results else None)
+        rows.append((method, *cells))
     return {"published": ResultTable(("published, %", *patterns), tuple(rows), digits=1)}
 
 
@@ -113,32 +113,34 @@ def _get_rates(run: LoggedRun) -> tuple[float, ...]:
 
 
 def _average_last(name: str, run: LoggedRun) -> Mapping[str, float]:
-    return {of: 100 * statistics.mean(values) for of, values in run.numbers[name].items()}
+    return {group: 100 * statistics.mean(values) for group, values in run.numbers[name].items()}
 
 
 def _group_values(
     runs: Sequence[LoggedRun], values: Callable[[LoggedRun], Mapping[str, float]]
 ) -> ValuesByMethod:
-    """Return values by method, pattern and seed, the patterns in their order."""
-    order = {pattern: place for place, pattern in enumerate(PATTERNS)}
-    found: dict[str, dict[str, dict[int, float]]] = {}
-    for run in sorted(runs, key=lambda one: (order[one.numbers["pattern"]], one.seed)):
-        for of, value in values(run).items():
-            by_pattern = found.setdefault(run.strategy + TEST_GROUP_SUFFIXES[of], {})
+    """Return values by method, pattern and seed, with patterns in the order of PATTERNS."""
+    order = {pattern: index for index, pattern in enumerate(PATTERNS)}
+    by_method: dict[str, dict[str, dict[int, float]]] = {}
+    for run in sorted(runs, key=lambda run: (order[run.numbers["pattern"]], run.seed)):
+        for group, value in values(run).items():
+            by_pattern = by_method.setdefault(run.strategy + TEST_GROUP_SUFFIXES[group], {})
             by_pattern.setdefault(run.numbers["pattern"], {})[run.seed] = value
-    return found
+    return by_method
 
 
 def _list_patterns(values: ValuesByMethod) -> tuple[str, ...]:
-    return tuple(name for name in PATTERNS if any(name in found for found in values.values()))
+    return tuple(
+        name for name in PATTERNS if any(name in by_pattern for by_pattern in values.values())
+    )
 
 
 def _build_table(title: str, values: ValuesByMethod, digits: int = 2) -> ResultTable:
     patterns = _list_patterns(values)
     rows: list[tuple[Cell, ...]] = []
     for method in sorted(values):
-        found = [values[method].get(pattern, {}) for pattern in patterns]
-        rows.append((method, *(summarize_seeds(list(by_seed.values())) for by_seed in found)))
+        seeds = [values[method].get(pattern, {}) for pattern in patterns]
+        rows.append((method, *(summarize_seeds(list(by_seed.values())) for by_seed in seeds)))
     return ResultTable((title, *patterns), tuple(rows), digits)
 
 
@@ -157,16 +159,16 @@ def _build_differences(values: ValuesByMethod) -> ResultTable:
 
 
 def _count_wins(values: ValuesByMethod) -> ResultTable:
-    """Return how often each method is the best, of the seeds that all methods have."""
+    """Count the seeds in which each method is the best, among the seeds of all methods."""
     patterns = _list_patterns(values)
     wins = {method: dict.fromkeys(patterns, 0) for method in sorted(values)}
     counts = dict.fromkeys(patterns, 0)
     for pattern in patterns:
-        of = {method: found.get(pattern, {}) for method, found in values.items()}
-        for seed in set.intersection(*map(set, of.values())):
-            ahead, _ = max(((m, by_seed[seed]) for m, by_seed in of.items()), key=itemgetter(1))
+        scores = {method: by_pattern.get(pattern, {}) for method, by_pattern in values.items()}
+        for seed in set.intersection(*map(set, scores.values())):
+            best, _ = max(((m, by_seed[seed]) for m, by_seed in scores.items()), key=itemgetter(1))
             counts[pattern] += 1
-            wins[ahead][pattern] += 1
+            wins[best][pattern] += 1
     rows = tuple(
         (method, *(f"{won[pattern]} of {counts[pattern]}" for pattern in patterns))
         for method, won in wins.items()

@@ -1,4 +1,4 @@
-"""Whose help a priority group should take: gate, projection and weights against priority alone."""
+"""Tables that compare gate, projection and weights with training on priority clients only."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -27,18 +27,18 @@ def collect_priority_numbers(run: Run) -> Mapping[str, Any]:
 
 
 def build_priority_tables(runs: Sequence[LoggedRun]) -> Mapping[str, ResultTable]:
-    """Return two tables of the test accuracy of the priority objective, percent.
+    """Build two tables of the test accuracy of the priority objective, percent.
 
-    ``accuracy``: of every method at half and at the end of the rounds, and the server's state
-    beside the model. ``differences``: of every method minus the priority clients alone, seed by
+    ``accuracy``: every method at half and at the end of the rounds, and the server's state besides
+    the model. ``differences``: every method minus training on the priority clients only, paired by
     seed.
     """
-    found = group_methods(runs)
+    methods = group_methods(runs)
     moments = _compute_moments(runs[0].rounds)
     headings = tuple(f"after {after} rounds" for after in moments)
     rows: list[tuple[Cell, ...]] = []
     gains: list[tuple[Cell, ...]] = []
-    for method in found:
+    for method in methods:
         accuracies = (method.compute_values(partial(_get_accuracy, after=at)) for at in moments)
         state = summarize_seeds(
             method.compute_values(lambda run: run.get_number("state_bytes") / 1e6)
@@ -46,14 +46,13 @@ def build_priority_tables(runs: Sequence[LoggedRun]) -> Mapping[str, ResultTable
         rows.append(
             (_format_name(method), len(method.runs), *map(summarize_seeds, accuracies), state)
         )
-        for alone in (one for one in found if _is_priority_only(one, method)):
-            pairs = (
-                compute_paired_differences(method, alone, partial(_get_accuracy, after=at))
+        for baseline in (m for m in methods if _is_priority_only(m, method)):
+            differences = (
+                compute_paired_differences(method, baseline, partial(_get_accuracy, after=at))
                 for at in moments
             )
-            gains.append(
-                (f"{_format_name(method)} - priority only", *map(summarize_differences, pairs))
-            )
+            cells = map(summarize_differences, differences)
+            gains.append((f"{_format_name(method)} - priority only", *cells))
     return {
         "accuracy": ResultTable(("method", "seeds", *headings, "server state, MB"), tuple(rows)),
         "differences": ResultTable(("difference, points", *headings), tuple(gains)),

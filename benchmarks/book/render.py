@@ -1,4 +1,4 @@
-"""Writing the book from the texts, the data of what was measured, and the papers' numbers."""
+"""Write the book from its texts, the measured results and the papers' numbers."""
 
 import re
 import shlex
@@ -19,7 +19,7 @@ from benchmarks.book.summarize import PICTURE_SEEDS
 
 TEXTS, RESULTS, IMAGES = "book", "results", "images"
 INTRODUCTION = "introduction"
-# Where the tables go. What follows was written for the numbers of this day and commit.
+# Marks where the tables go. The text below it was written for the results of this day and commit.
 TABLES_COMMENT = re.compile(r"<!-- tables(?: of (\S+), (.+))? -->\n*")
 HEADLINES_COMMENT = re.compile(r"(<!-- claims -->\n).*(<!-- end of claims -->)", re.DOTALL)
 CLAIMS_TEXT = "claims"
@@ -34,29 +34,31 @@ def format_book(docs: Path, *, quick: bool) -> str:
     docs : Path
         The folder with ``book/NAME.md``, ``results/NAME.json`` and ``images/NAME.png``.
     quick : bool
-        Whether the numbers are those of the quick book: then what the texts conclude from the full
-        one is left out, and the commands are the quick ones.
+        Whether the numbers are those of the quick book. It omits the conclusions, which hold for
+        the full book, and prints the quick commands.
     """
-    first = (docs / TEXTS / f"{INTRODUCTION}.md").read_text(encoding="utf-8").strip()
+    introduction = (docs / TEXTS / f"{INTRODUCTION}.md").read_text(encoding="utf-8").strip()
     if quick:
-        first = "# The quick book\n\nTwo rounds and one seed of everything: no result, a check."
+        introduction = (
+            "# The quick book\n\nTwo rounds and one seed of everything: no result, a check."
+        )
     chapters = [chapter.make_quick() for chapter in CHAPTERS] if quick else CHAPTERS
     parts = (_format_chapter(chapter, docs, quick=quick) for chapter in chapters)
     claims = () if quick else (_format_claims(docs),)
-    return "\n\n".join([first, *claims, *("\n\n".join(part) for part in parts)]) + "\n"
+    return "\n\n".join([introduction, *claims, *("\n\n".join(part) for part in parts)]) + "\n"
 
 
 def replace_headlines(readme: str, docs: Path) -> str:
-    """Return the README with its table of claims written anew from the book's numbers.
+    """Return the README with its table of claims rewritten from the book's numbers.
 
     Raises
     ------
     ValueError
-        If the README lacks one of the two comments between which the table stands.
+        If the README lacks one of the two comments around the table.
     """
     table = format_headline_table(_read_verdicts(docs), "docs/results.md#the-papers-claims")
     written, count = HEADLINES_COMMENT.subn(
-        lambda found: f"{found[1]}\n{table}\n{found[2]}", readme
+        lambda match: f"{match[1]}\n{table}\n{match[2]}", readme
     )
     if count != 1:
         raise ValueError("README.md must have <!-- claims --> and <!-- end of claims --> once")
@@ -64,13 +66,13 @@ def replace_headlines(readme: str, docs: Path) -> str:
 
 
 def _read_verdicts(docs: Path) -> list[Verdict]:
-    known = {path.stem: path for path in (docs / RESULTS).glob("*.json")}
-    found = {name: read_chapter_result(path) for name, path in known.items()}
-    return [judge_claim(claim, found.get(claim.chapter)) for claim in CLAIMS]
+    paths = {path.stem: path for path in (docs / RESULTS).glob("*.json")}
+    results = {name: read_chapter_result(path) for name, path in paths.items()}
+    return [judge_claim(claim, results.get(claim.chapter)) for claim in CLAIMS]
 
 
 def _format_claims(docs: Path) -> str:
-    """Return the first section: all claims, and which of them are not measured."""
+    """Return the first section: all claims, and a list of those without a measurement."""
     verdicts = _read_verdicts(docs)
     links = {chapter.name: format_anchor(chapter.title) for chapter in CHAPTERS}
     return "\n\n".join(
@@ -85,7 +87,7 @@ def _format_claims(docs: Path) -> str:
 
 
 def format_anchor(heading: str) -> str:
-    """Return GitHub's anchor of a heading."""
+    """Return the anchor that GitHub makes of a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
@@ -99,27 +101,29 @@ def _format_chapter(chapter: Chapter, docs: Path, *, quick: bool) -> Iterator[st
     if not path.exists():
         yield "*Not measured yet.*"
         return
-    measured = read_chapter_result(path)
-    yield measured.describe_origin()
-    yield from _format_tables(chapter, measured)
+    result = read_chapter_result(path)
+    yield result.describe_origin()
+    yield from _format_tables(chapter, result)
     if (docs / IMAGES / f"{chapter.name}.png").exists():
         seeds = ", ".join(map(str, PICTURE_SEEDS))
         yield f"![{chapter.title}: over rounds]({IMAGES}/{chapter.name}.png)\n\n*Seeds {seeds}.*"
     if not quick and after.strip():
-        if (date, commit) != (measured.date, measured.commit):
+        if (date, commit) != (result.date, result.commit):
             yield f"*What follows was written for the numbers of {date}, {commit}.*"
         yield after.strip()
 
 
 def _format_commands(chapter: Chapter, *, quick: bool) -> str:
     sweeps = chapter.sweeps if isinstance(chapter, SweepChapter) else ()
-    lines = [shlex.join(["fedquorum", "-m", *map(_shorten_seeds, words)]) for words in sweeps]
-    again = "--quick" if quick else f"--run {chapter.name}"
-    return "\n".join([*lines, f"python -m benchmarks.book {again}"])
+    lines = [
+        shlex.join(["fedquorum", "-m", *map(_shorten_seeds, overrides)]) for overrides in sweeps
+    ]
+    option = "--quick" if quick else f"--run {chapter.name}"
+    return "\n".join([*lines, f"python -m benchmarks.book {option}"])
 
 
 def _shorten_seeds(override: str) -> str:
-    """Return a sweep's word, with many seeds as Hydra's range, whose end is not part of it."""
+    """Write four or more consecutive seeds as Hydra's range, whose end is exclusive."""
     if not override.startswith("seed="):
         return override
     return collapse_ranges(override, ",", lambda first, last: f"range({first},{last + 1})")

@@ -1,4 +1,4 @@
-"""What was measured, as numbers: tables that are kept as JSON and written as Markdown."""
+"""Results of a chapter: tables of numbers, stored as JSON and written as Markdown."""
 
 import json
 import math
@@ -10,20 +10,21 @@ from typing import Any
 
 from server_app.report.seed_groups import compute_mean_and_sd
 
-NUM_DIGITS = 6  # digits kept of a measured number
+NUM_DIGITS = 6  # significant digits of a stored number
 Text = str | int
 
 
 @dataclass(frozen=True)
 class SeedStatistic:
-    """A mean over seeds, or a single number where ``sd`` is None.
+    """A mean over seeds, or a single number if ``sd`` is None.
 
     Parameters
     ----------
-    mean, sd : float
-        Mean and sample standard deviation.
+    mean : float
+    sd : float, optional
+        Sample standard deviation.
     above, seeds : int, optional
-        Of a difference: in how many of the seeds it is above 0.
+        For a difference: the number of seeds in which it is above 0, and of all seeds.
     """
 
     mean: float
@@ -32,11 +33,11 @@ class SeedStatistic:
     seeds: int | None = None
 
     def format(self, digits: int) -> str:
-        """Return ``mean ± sd (above/seeds above 0)``, as far as there is."""
-        words = f"{self.mean:.{digits}f}"
+        """Return ``mean ± sd (above/seeds)``, without the parts that are None."""
+        text = f"{self.mean:.{digits}f}"
         if self.sd is not None:
-            words += f" ± {self.sd:.{digits}f}"
-        return words if self.above is None else f"{words} ({self.above}/{self.seeds})"
+            text += f" ± {self.sd:.{digits}f}"
+        return text if self.above is None else f"{text} ({self.above}/{self.seeds})"
 
 
 Cell = SeedStatistic | Text | None
@@ -44,9 +45,9 @@ Cell = SeedStatistic | Text | None
 
 @dataclass(frozen=True)
 class ResultTable:
-    """Rows of as many cells as there are headings; None is what was not measured.
+    """A table with one cell for each row and heading; None marks a missing measurement.
 
-    ``digits`` are the decimals with which measured numbers are told.
+    Measured numbers are printed with ``digits`` decimals.
     """
 
     headings: tuple[str, ...]
@@ -54,7 +55,7 @@ class ResultTable:
     digits: int = 2
 
     def to_markdown(self) -> str:
-        """Return the table in GitHub's Markdown, without an empty line at the end."""
+        """Return the table in GitHub's Markdown, without a final newline."""
         lines = [self.headings, ("---",) * len(self.headings), *map(self._format_row, self.rows)]
         return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
@@ -71,22 +72,22 @@ class ResultTable:
 
 @dataclass(frozen=True)
 class ChapterResult:
-    """All that is kept of the runs of one chapter.
+    """The results of one chapter.
 
     Parameters
     ----------
     date : str
-        The day, UTC, of the last run: ``2026-11-21``.
+        The day of the last run, UTC: ``2026-11-21``.
     commit : str
-        The project's commit with which it ran, shortened.
+        The project's commit at the time of the runs, shortened.
     seeds, rounds : str
-        In words, empty where there are none.
+        In words; empty if the chapter has none.
     seconds : float, optional
-        Of all runs together, one core each; None where it was not kept.
+        The total time of all runs, one core each; None if it was not recorded.
     note : str
-        What else is to be known about these numbers, empty or one sentence.
+        One more sentence about these numbers; may be empty.
     tables : mapping
-        By the names that the chapter's text uses.
+        Tables by name.
     """
 
     date: str
@@ -99,14 +100,14 @@ class ChapterResult:
 
     @property
     def num_seeds(self) -> int:
-        """How many seeds the runs have."""
+        """The number of seeds of the runs."""
         return len(re.findall(r"\d+", self.seeds))
 
     def describe_origin(self) -> str:
-        """Return where the numbers come from, as a line."""
+        """Return the origin of the numbers as one line."""
         parts = [f"Measured on {self.date} with {self.commit}"]
         seeds = collapse_ranges(self.seeds, ", ", "{} to {}".format)
-        parts += [words for words in (seeds, self.rounds) if words]
+        parts += [text for text in (seeds, self.rounds) if text]
         if self.seconds is not None:
             parts.append(f"{_format_duration(self.seconds)} of computing")
         line = f"*{'; '.join(parts)}.*"
@@ -114,38 +115,39 @@ class ChapterResult:
 
 
 def collapse_ranges(text: str, separator: str, span: Callable[[int, int], str]) -> str:
-    """Replace a text's one list of four or more consecutive numbers by what its ends give."""
-    found = re.search(rf"\d+(?:{separator}\d+){{3,}}", text)
-    if found is None:
+    """Replace the first list of four or more consecutive numbers by ``span(first, last)``."""
+    match = re.search(rf"\d+(?:{separator}\d+){{3,}}", text)
+    if match is None:
         return text
-    listed = [int(number) for number in found[0].split(separator)]
-    if listed != list(range(listed[0], listed[-1] + 1)):
+    numbers = [int(number) for number in match[0].split(separator)]
+    if numbers != list(range(numbers[0], numbers[-1] + 1)):
         return text
-    return text[: found.start()] + span(listed[0], listed[-1]) + text[found.end() :]
+    return text[: match.start()] + span(numbers[0], numbers[-1]) + text[match.end() :]
 
 
 def summarize_seeds(values: Sequence[float]) -> SeedStatistic | None:
-    """Return mean and standard deviation of one value a seed, None without any (or NaN only)."""
-    found = compute_mean_and_sd(values)
-    if found is None:
+    """Return mean and sd of one value for each seed, None if all values are NaN or missing."""
+    statistic = compute_mean_and_sd(values)
+    if statistic is None:
         return None
     return SeedStatistic(
-        _truncate_digits(found.mean), None if found.sd is None else _truncate_digits(found.sd)
+        _truncate_digits(statistic.mean),
+        None if statistic.sd is None else _truncate_digits(statistic.sd),
     )
 
 
 def summarize_differences(values: Sequence[float]) -> SeedStatistic | None:
-    """Return the same of differences, and how many of them are above 0."""
-    found = summarize_seeds(values)
-    if found is None:
+    """Return mean and sd of differences, and how many of them are above 0."""
+    statistic = summarize_seeds(values)
+    if statistic is None:
         return None
-    known = [gap for gap in values if not math.isnan(gap)]
-    return SeedStatistic(found.mean, found.sd, sum(gap > 0 for gap in known), len(known))
+    finite = [gap for gap in values if not math.isnan(gap)]
+    return SeedStatistic(statistic.mean, statistic.sd, sum(gap > 0 for gap in finite), len(finite))
 
 
 def write_chapter_result(result: ChapterResult, path: Path) -> None:
-    """Write a measurement as JSON, a row a line, so that a change can be read."""
-    heads = {
+    """Write a result as JSON, one row for each line, so that a diff is readable."""
+    header = {
         "date": result.date,
         "commit": result.commit,
         "seeds": result.seeds,
@@ -153,7 +155,7 @@ def write_chapter_result(result: ChapterResult, path: Path) -> None:
         "seconds": None if result.seconds is None else round(result.seconds, 1),
         "note": result.note,
     }
-    lines = [f" {_encode_json(key)}: {_encode_json(value)}," for key, value in heads.items()]
+    lines = [f" {_encode_json(key)}: {_encode_json(value)}," for key, value in header.items()]
     tables = ",\n".join(_format_table(name, table) for name, table in result.tables.items())
     text = "\n".join(["{", *lines, ' "tables": {', tables, " }", "}"]) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -161,7 +163,15 @@ def write_chapter_result(result: ChapterResult, path: Path) -> None:
 
 
 def read_chapter_result(path: Path) -> ChapterResult:
-    """Return a measurement; a missing or damaged file raises as ``json`` and ``Path`` do."""
+    """Read a result.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read.
+    ValueError
+        If it is not JSON.
+    """
     fields = json.loads(path.read_text(encoding="utf-8"))
     tables = {
         name: ResultTable(
@@ -185,13 +195,13 @@ def _format_table(name: str, table: ResultTable) -> str:
 
 
 def _to_json_cell(cell: Cell) -> Any:
-    """Return a cell for JSON: of a measured number [mean, sd, above, seeds], as far as there is."""
+    """Return a cell for JSON; a statistic is [mean, sd, above, seeds] without trailing None."""
     if not isinstance(cell, SeedStatistic):
         return cell
-    found = [cell.mean, cell.sd, cell.above, cell.seeds]
-    while found[-1] is None:
-        found.pop()
-    return found
+    numbers = [cell.mean, cell.sd, cell.above, cell.seeds]
+    while numbers[-1] is None:
+        numbers.pop()
+    return numbers
 
 
 def _parse_cell(value: Any) -> Cell:

@@ -1,9 +1,8 @@
-"""What is kept of every finished run of the book: its words, where it ran, and its raw numbers.
+"""Log every finished run of the book: its overrides, its machine and its raw numbers.
 
-The runs of a chapter are lines of ``docs/results/runs/NAME.ndjson``, one line a run, in the order
-in which they ended. Tables are made of these lines, so no run is measured twice, on whatever
-machine the next one runs. Flower's Hub takes 1,000 files at most, and none of this type: an app
-needs none.
+``docs/results/runs/NAME.ndjson`` has one line for each run of a chapter, in the order in which the
+runs ended. The tables are made from these lines, so no run is repeated, even on another machine.
+Flower's Hub accepts at most 1,000 files and none of this type; an app does not need them.
 """
 
 import json
@@ -16,7 +15,7 @@ from typing import Any
 from fedquorum.records.reader import Run, read_manifest
 
 COMMIT_LENGTH = 7
-NUM_DIGITS = 9  # digits kept of a raw number: differences of runs lose some
+NUM_DIGITS = 9  # significant digits of a raw number; differences of runs lose some
 
 
 @dataclass(frozen=True)
@@ -26,21 +25,22 @@ class LoggedRun:
     Parameters
     ----------
     words : tuple of str
-        After ``fedquorum``: the command that repeats it.
+        The overrides after ``fedquorum`` that repeat the run.
     strategy : str
-        ``strategy=`` as it was composed.
-    seed, rounds : int
-        The run's seed, and its complete rounds.
+        The composed value of ``strategy=``.
+    seed : int
+    rounds : int
+        The number of complete rounds.
     started : str
         ISO 8601, UTC.
     commit : str
-        The project's, shortened.
+        The project's commit, shortened.
     seconds : float
-        Of all its rounds together.
+        The duration of all rounds.
     versions : mapping
-        Python, packages and machine, from its manifest.
+        Python, packages and machine, from the manifest.
     numbers : mapping
-        Its raw numbers by the names that the chapter's tables use; null is NaN.
+        Raw numbers by the names that the chapter's tables use; null is NaN.
     """
 
     words: tuple[str, ...]
@@ -55,29 +55,29 @@ class LoggedRun:
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """Its words by key."""
-        return dict(word.split("=", 1) for word in self.words)
+        """The values of the overrides by key."""
+        return dict(override.split("=", 1) for override in self.words)
 
     @property
     def experiment(self) -> str:
-        """The name of its preset."""
+        """The name of the preset."""
         return self.settings.get("experiment", "")
 
     def get_number(self, *path: str) -> float:
-        """Return one of its numbers, NaN where it is null or there is none."""
-        found: Any = self.numbers
+        """Return one raw number, NaN if it is null or missing."""
+        value: Any = self.numbers
         for name in path:
-            found = None if found is None else found.get(name)
-        return math.nan if found is None else float(found)
+            value = None if value is None else value.get(name)
+        return math.nan if value is None else float(value)
 
 
 def build_log_entry(run: Run, overrides: Sequence[str], numbers: Mapping[str, Any]) -> LoggedRun:
-    """Return what is kept of a run that completed.
+    """Build the log entry of a completed run.
 
     Raises
     ------
     RunError
-        If its manifest is damaged.
+        If the manifest is damaged.
     """
     manifest = read_manifest(run.directory)
     return LoggedRun(
@@ -97,7 +97,7 @@ def build_log_entry(run: Run, overrides: Sequence[str], numbers: Mapping[str, An
 
 
 def read_run_log(path: Path) -> tuple[LoggedRun, ...]:
-    """Return the runs that a file keeps, none where there is no file."""
+    """Return the logged runs of a file, none if it does not exist."""
     if not path.exists():
         return ()
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -105,20 +105,20 @@ def read_run_log(path: Path) -> tuple[LoggedRun, ...]:
 
 
 def add_to_log(path: Path, run: LoggedRun) -> None:
-    """Add a run to a file."""
+    """Append a run to a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(run), ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def shorten_commit(commit: str) -> str:
-    """Return a commit in few letters; that the sources were changed stays told."""
-    letters, dash, changed = commit.partition("-")
-    return f"{letters[:COMMIT_LENGTH]}{dash}{changed}" or "an unknown commit"
+    """Shorten a commit hash, but keep the suffix that marks changed sources."""
+    digest, dash, suffix = commit.partition("-")
+    return f"{digest[:COMMIT_LENGTH]}{dash}{suffix}" or "an unknown commit"
 
 
 def collect_overrides(runs: Iterable[LoggedRun]) -> frozenset[tuple[str, ...]]:
-    """Return the words of runs."""
+    """Return the overrides of each run."""
     return frozenset(run.words for run in runs)
 
 
@@ -127,11 +127,11 @@ def _to_logged_run(fields: Mapping[str, Any]) -> LoggedRun:
 
 
 def _to_json_value(value: Any) -> Any:
-    """Return numbers as JSON has them: of few digits, NaN and infinity as null."""
+    """Convert to JSON: round numbers to NUM_DIGITS digits, write NaN and infinity as null."""
     if isinstance(value, Mapping):
-        return {str(key): _to_json_value(of) for key, of in value.items()}
+        return {str(key): _to_json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_to_json_value(of) for of in value]
+        return [_to_json_value(item) for item in value]
     if isinstance(value, float):
         return float(f"{value:.{NUM_DIGITS}g}") if math.isfinite(value) else None
     return value

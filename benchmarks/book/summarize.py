@@ -1,4 +1,4 @@
-"""What a chapter says of the runs kept, and its picture."""
+"""Summarize the logged runs of a chapter, and draw its picture."""
 
 import io
 import time
@@ -22,9 +22,9 @@ from server_app.report.seed_groups import group_runs
 
 def measure_directly(chapter: DirectChapter) -> ChapterResult:
     """Measure a chapter without runs."""
-    begin = time.perf_counter()
+    started = time.perf_counter()
     tables = chapter.measure()
-    seconds = time.perf_counter() - begin
+    seconds = time.perf_counter() - started
     today = datetime.now(UTC).date().isoformat()
     return ChapterResult(
         today,
@@ -38,39 +38,39 @@ def measure_directly(chapter: DirectChapter) -> ChapterResult:
 
 
 def summarize_runs(chapter: SweepChapter, runs: Sequence[LoggedRun]) -> ChapterResult:
-    """Return what a chapter says of its runs, of which at least one is kept."""
+    """Build the result of a chapter from its logged runs, at least one."""
     seeds = sorted({run.seed for run in runs})
-    lengths = sorted({run.rounds for run in runs})
+    rounds = sorted({run.rounds for run in runs})
     planned = len(list_jobs(chapter))
-    missing = f"{len(runs)} of its {planned} runs so far." if len(runs) < planned else ""
+    note = f"{len(runs)} of its {planned} runs so far." if len(runs) < planned else ""
     return ChapterResult(
         date=max(run.started for run in runs)[: len("2026-01-01")],
         commit=", ".join(sorted({run.commit for run in runs})),
         seeds=f"seed{'s' if len(seeds) > 1 else ''} {_join_numbers(seeds)}",
-        rounds=f"{_join_numbers(lengths)} rounds",
+        rounds=f"{_join_numbers(rounds)} rounds",
         seconds=round(sum(run.seconds for run in runs), 1),
-        note=missing,
+        note=note,
         tables=chapter.tables(runs),
     )
 
 
 PICTURE_SEEDS = (1, 2, 3)
-"""The seeds of a picture. No curves are kept of a run, so a picture is drawn from whole runs."""
+"""The seeds of a picture. The log has no curves, so a picture is drawn from whole runs."""
 
 
 def select_picture_jobs(chapter: SweepChapter) -> tuple[ChapterJob, ...]:
-    """Return the runs that the chapter's picture shows, none without one."""
+    """Return the runs that the chapter's picture shows, none if it has no picture."""
     jobs = list_jobs(chapter) if chapter.chart else ()
     return tuple(job for job in jobs if get_seed(job.overrides) in PICTURE_SEEDS)
 
 
 def draw_chapter_picture(chapter: SweepChapter, folder: Path) -> bytes | None:
-    """Return the chapter's picture as PNG; None without one, or where a run is not there."""
+    """Return the chapter's picture as PNG, None if it has no picture or a run is missing."""
     directories = [job.get_folder(folder) for job in select_picture_jobs(chapter)]
-    if not chapter.chart or not all((one / "manifest.json").exists() for one in directories):
+    if not chapter.chart or not all((run / "manifest.json").exists() for run in directories):
         return None
     (experiment,) = build_experiments(group_runs(map(load_run, directories)))
-    (chart,) = (one for one in experiment.charts if one.name == chapter.chart)
+    (chart,) = (c for c in experiment.charts if c.name == chapter.chart)
     out = io.BytesIO()
     draw_figure(chart).savefig(out, format="png", dpi=DPI)
     return out.getvalue()

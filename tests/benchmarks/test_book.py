@@ -1,4 +1,4 @@
-"""The experiment book: written from data, and measured, in small, by the code that measures it."""
+"""Tests of the experiment book: its texts, its logged runs, and the small quick book."""
 
 import json
 import re
@@ -48,14 +48,14 @@ from tests.cases import sample_cases
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-NOT_HERE = {
+WITHOUT_DATA = {
     *("fedalign/emnist", "fedalign/emnist_fedprox", "fedalign/emnist_partial"),
     *("fedau/cifar100", "fedau/svhn", "fedau/cinic10", "fedawe/svhn", "fedawe/cinic10"),
     *("aaggff/celeba", "aaggff/reddit", "aaggff/isic", "aaggff/speech"),
 }
-WITHOUT_A_CHAPTER = {
+WITHOUT_CHAPTER = {
     *("empirical/fmnist", "fedgp/fmnist", "maxfl/fmnist", "power_of_choice/fmnist"),
-    "fedalign/synth_other",  # its chapter has it in other words
+    "fedalign/synth_other",  # its chapter runs it with other overrides
 }
 BY_NAME = {chapter.name: chapter for chapter in CHAPTERS}
 SMALL = ChapterResult(
@@ -69,20 +69,20 @@ SMALL = ChapterResult(
 )
 
 
-def small_docs(folder: Path) -> Path:
-    """Return a copy of what the book is written from."""
+def copy_docs(folder: Path) -> Path:
+    """Copy the sources of the book."""
     for name in ("book", "results", "images"):
         shutil.copytree(DOCS / name, folder / name)
     return folder
 
 
-def test_the_book_is_what_its_data_says() -> None:
-    """docs/results.md is written from docs/book and docs/results, not by hand."""
+def test_book_is_up_to_date() -> None:
+    """The committed docs/results.md equals the book written from docs/book and docs/results."""
     assert (DOCS / "results.md").read_text() == format_book(DOCS, quick=False)
 
 
-def test_the_baseline_quotes_the_book() -> None:
-    """The rows of Fashion-MNIST in the baseline's README are the chapter's, method by method."""
+def test_baseline_readme_quotes_the_book() -> None:
+    """The Fashion-MNIST rows of the baseline's README equal those of the chapter."""
     readme = (ROOT / "examples" / "baseline" / "fedau" / "README.md").read_text()
     table = read_chapter_result(DOCS / "results" / "fedau-fmnist.json").tables["test"]
     names = {
@@ -94,46 +94,46 @@ def test_the_baseline_quotes_the_book() -> None:
     }
     quoted = [row for row in readme.splitlines() if "±" in row]
     assert len(quoted) == len(names)
-    for row, (quoting, name) in zip(quoted, names.items(), strict=True):
-        assert row.replace(quoting, name) in table.to_markdown().splitlines(), quoting
+    for row, (label, name) in zip(quoted, names.items(), strict=True):
+        assert row.replace(label, name) in table.to_markdown().splitlines(), label
 
 
-def test_every_preset_on_data_that_is_here_has_a_chapter() -> None:
-    """All but those whose data must be fetched, and new ones, which are named here."""
+def test_every_preset_with_local_data_has_a_chapter() -> None:
+    """The exceptions are presets whose data must be downloaded, and those named here."""
     conf = ROOT / "conf" / "experiment"
     presets = {str(p.relative_to(conf).with_suffix("")) for p in conf.glob("*/*.yaml")}
     run = {
         preset
         for chapter in CHAPTERS
         if isinstance(chapter, SweepChapter)
-        for words in chapter.sweeps
-        for preset in words[0].removeprefix("experiment=").split(",")
+        for overrides in chapter.sweeps
+        for preset in overrides[0].removeprefix("experiment=").split(",")
     }
-    assert run == presets - NOT_HERE - WITHOUT_A_CHAPTER
-    assert presets >= NOT_HERE | WITHOUT_A_CHAPTER
+    assert run == presets - WITHOUT_DATA - WITHOUT_CHAPTER
+    assert presets >= WITHOUT_DATA | WITHOUT_CHAPTER
 
 
-def test_every_chapter_has_its_text_and_no_other_is_there() -> None:
-    """A text or data file without a chapter would never be read."""
+def test_texts_match_chapters() -> None:
+    """Every chapter has a text, and every text and result has a chapter."""
     texts = {path.stem for path in (DOCS / "book").glob("*.md")}
     assert texts == {"introduction", "claims", *BY_NAME}
     assert {path.stem for path in (DOCS / "results").glob("*.json")} <= set(BY_NAME)
 
 
 @pytest.mark.parametrize("path", sorted((DOCS / "results").glob("*.json")), ids=lambda p: p.stem)
-def test_the_data_is_kept_as_it_is_written(path: Path, tmp_path: Path) -> None:
-    """Every row has a cell a heading; read and written again, a file is the same."""
-    found = read_chapter_result(path)
-    assert found.tables
+def test_result_files_survive_a_round_trip(path: Path, tmp_path: Path) -> None:
+    """Every row has one cell for each heading; reading and writing leaves the file unchanged."""
+    result = read_chapter_result(path)
+    assert result.tables
     assert all(
-        len(row) == len(table.headings) for table in found.tables.values() for row in table.rows
+        len(row) == len(table.headings) for table in result.tables.values() for row in table.rows
     )
-    write_chapter_result(found, tmp_path / "again.json")
+    write_chapter_result(result, tmp_path / "again.json")
     assert (tmp_path / "again.json").read_text() == path.read_text()
 
 
-def test_numbers_are_printed_with_spread_and_count() -> None:
-    """Mean ± sd over seeds; of differences, in how many seeds they are above 0."""
+def test_statistics_have_spread_and_count() -> None:
+    """A statistic is mean ± sd over seeds; a difference adds the number of seeds above 0."""
     nan = float("nan")
     assert summarize_seeds([nan]) is None
     assert summarize_seeds([3.0]) == SeedStatistic(3.0)
@@ -145,12 +145,12 @@ def test_numbers_are_printed_with_spread_and_count() -> None:
     assert lines[2:] == ["| a | 1.50 ± 0.25 (2/3) |", "| b | - |"]
 
 
-def test_a_result_states_its_provenance() -> None:
-    """Day, commit, seeds, rounds and the time it took, if known."""
-    told = "*Measured on 2026-01-02 with abc1234; seed 1; 2 rounds"
-    assert SMALL.describe_origin() == f"{told}; 100 s of computing.*"
-    assert replace(SMALL, seconds=6000.0).describe_origin() == f"{told}; 100 min of computing.*"
-    assert replace(SMALL, seconds=None, note="Old.").describe_origin() == f"{told}. Old.*"
+def test_a_result_describes_its_origin() -> None:
+    """The origin has day, commit, seeds, rounds and, if known, the computing time."""
+    origin = "*Measured on 2026-01-02 with abc1234; seed 1; 2 rounds"
+    assert SMALL.describe_origin() == f"{origin}; 100 s of computing.*"
+    assert replace(SMALL, seconds=6000.0).describe_origin() == f"{origin}; 100 min of computing.*"
+    assert replace(SMALL, seconds=None, note="Old.").describe_origin() == f"{origin}. Old.*"
 
 
 @pytest.mark.parametrize(
@@ -163,14 +163,14 @@ def test_a_result_states_its_provenance() -> None:
         ("seeds 1, 2, 3, 5", "seeds 1, 2, 3, 5"),
     ],
 )
-def test_many_seeds_are_printed_as_a_range(text: str, short: str) -> None:
-    """Only where none is missing between them."""
+def test_consecutive_seeds_become_a_range(text: str, short: str) -> None:
+    """Lists with a gap or fewer than four seeds stay unchanged."""
     assert collapse_ranges(text, ", ", "{} to {}".format) == short
 
 
-def test_a_conclusion_from_older_numbers_says_so(tmp_path: Path) -> None:
-    """A text names the numbers that it was written for; with others a line warns."""
-    docs = small_docs(tmp_path)
+def test_a_text_for_older_numbers_has_a_warning(tmp_path: Path) -> None:
+    """A text names the day and commit of its numbers; a line warns if the result has others."""
+    docs = copy_docs(tmp_path)
     path = docs / "results" / "aaggff-berka.json"
     old = read_chapter_result(path)
     warning = f"*What follows was written for the numbers of {old.date}, {old.commit}.*"
@@ -179,9 +179,9 @@ def test_a_conclusion_from_older_numbers_says_so(tmp_path: Path) -> None:
     assert format_book(docs, quick=False).count(warning) == 1
 
 
-def test_a_chapter_without_data_says_so(tmp_path: Path) -> None:
-    """A chapter without data has its commands, and no tables and no conclusions."""
-    docs = small_docs(tmp_path)
+def test_a_chapter_without_a_result_is_marked(tmp_path: Path) -> None:
+    """It has its commands, but neither tables nor conclusions."""
+    docs = copy_docs(tmp_path)
     (docs / "results" / "aaggff-berka.json").unlink()
     chapter = BY_NAME["aaggff-berka"]
     (part,) = (
@@ -192,13 +192,13 @@ def test_a_chapter_without_data_says_so(tmp_path: Path) -> None:
     assert "not reproduced" not in part
 
 
-def test_published_numbers_stand_beside_the_measured_ones() -> None:
-    """Of the methods measured, the paper's; a stand-in names the data of the paper."""
+def test_published_numbers_follow_the_measured_methods() -> None:
+    """The table has the paper's numbers of measured methods; a stand-in names the paper's data."""
     berka = BY_NAME["aaggff-berka"]
     assert isinstance(berka, SweepChapter)
     assert berka.published is not None
-    measured = {"fairness": ResultTable(("method",), (("fedavg",), ("mifa",)))}
-    assert berka.published(measured)["published"].rows == (
+    tables = {"fairness": ResultTable(("method",), (("fedavg",), ("mifa",)))}
+    assert berka.published(tables)["published"].rows == (
         ("fedavg", *map(SeedStatistic, (80.09, 48.06, 99.03, 10.87))),
     )
     book = (DOCS / "results.md").read_text()
@@ -206,9 +206,9 @@ def test_published_numbers_stand_beside_the_measured_ones() -> None:
     assert f"| published on CelebA, % | {means} | best 10 %, weighted by test rows | Gini |" in book
 
 
-def test_a_table_of_aaggff_says_which_form_a_row_is() -> None:
-    """Forms, optimizers and samples tell rows apart; only runs of like settings are compared."""
-    words = (
+def test_aaggff_rows_name_their_variant() -> None:
+    """Variant, optimizer and fraction distinguish rows; differences need equal settings."""
+    variants = (
         ("strategy=aaggff_s",),
         ("strategy=aaggff_s", "strategy.variant=authors_code"),
         ("strategy=qfedavg",),
@@ -220,11 +220,11 @@ def test_a_table_of_aaggff_says_which_form_a_row_is() -> None:
     )
     runs = [
         LoggedRun(
-            ("experiment=aaggff/heart", *told, "seed=1"),
-            *(told[0].removeprefix("strategy="), 1, 2, "", "", 1.0, {}),
+            ("experiment=aaggff/heart", *variant, "seed=1"),
+            *(variant[0].removeprefix("strategy="), 1, 2, "", "", 1.0, {}),
             {"average": 0.5, "average_by_rows": 0.25, "regret": 0.1, "regret_bound_proven": 0.0},
         )
-        for told in words
+        for variant in variants
     ]
     tables = build_aaggff_tables(runs)
     assert {row[0] for row in tables["fairness"].rows} == {
@@ -244,16 +244,16 @@ def test_a_table_of_aaggff_says_which_form_a_row_is() -> None:
     assert cells[2:4] == (SeedStatistic(50.0), SeedStatistic(25.0))
 
 
-def test_a_wrong_name_is_reported_with_the_valid_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    """The names that there are stand in the message."""
+def test_an_unknown_chapter_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
+    """The message lists the valid names."""
     with pytest.raises(SystemExit) as end:
         main(["--run", "fedalign-nothing"])
     assert end.value.code == 2
     assert "fedalign-synth" in capsys.readouterr().err
 
 
-def test_what_is_measured_without_runs() -> None:
-    """The cutoff's table has a row a K and the bias term; that of decisions a row a rule."""
+def test_a_direct_chapter_measures_its_table() -> None:
+    """The table of decisions has a row for each rule."""
     decisions = BY_NAME["decisions"]
     assert isinstance(decisions, DirectChapter)
     (table,) = decisions.make_quick().measure().values()
@@ -263,20 +263,20 @@ def test_what_is_measured_without_runs() -> None:
     )
 
 
-def test_a_chapter_is_a_queue_of_runs() -> None:
-    """Every combination of its sweeps, the first seed of all methods first, each once."""
+def test_a_chapter_lists_its_runs_by_seed() -> None:
+    """Every combination of its sweeps occurs once; the first seed of all methods comes first."""
     chapter = BY_NAME["fedalign-eps_decay"]
     assert isinstance(chapter, SweepChapter)
-    words = [job.overrides for job in list_jobs(chapter)]
-    assert len(set(words)) == len(words) == 5 * 5 + 3 * 5
-    seeds = [word for one in words for word in one if word.startswith("seed=")]
+    jobs = [job.overrides for job in list_jobs(chapter)]
+    assert len(set(jobs)) == len(jobs) == 5 * 5 + 3 * 5
+    seeds = [item for overrides in jobs for item in overrides if item.startswith("seed=")]
     assert seeds == [f"seed={seed}" for seed in range(1, 6) for _ in range(8)]
-    assert "strategy.epsilon_schedule=cosine" in words[2]
+    assert "strategy.epsilon_schedule=cosine" in jobs[2]
 
 
 @pytest.mark.slow
-def test_nothing_is_measured_twice(tmp_path: Path) -> None:
-    """A queue that is stopped goes on, elsewhere too: what is kept suffices for the tables."""
+def test_logged_runs_are_not_repeated(tmp_path: Path) -> None:
+    """A stopped queue resumes, also in another folder; the log is enough to build the tables."""
     chapter = BY_NAME["fedalign-synth"].make_quick()
     assert isinstance(chapter, SweepChapter)
     first, *others = list_pending_jobs([chapter], tmp_path)
@@ -293,19 +293,19 @@ def test_nothing_is_measured_twice(tmp_path: Path) -> None:
     runs = read_chapter_runs(chapter, tmp_path)
     assert {run.words for run in runs} == {job.overrides for job in list_jobs(chapter)}
     assert {run.versions["packages"]["torch"] for run in runs} == {version("torch")}
-    measured = summarize_runs(chapter, runs)
-    assert [row[0] for row in measured.tables["accuracy"].rows] == [
+    result = summarize_runs(chapter, runs)
+    assert [row[0] for row in result.tables["accuracy"].rows] == [
         f"synth_{noise}, fedalign" for noise in ("high", "low", "medium")
     ]
-    assert measured.note == ""
+    assert result.note == ""
     assert draw_chapter_picture(chapter, tmp_path / "runs") is None
     manifests = [json.loads(path.read_text()) for path in tmp_path.rglob("manifest.json")]
-    assert {m["commit"][:7] for m in manifests} == {measured.commit[:7]}
-    assert measured.date in {m["started"][:10] for m in manifests}
+    assert {m["commit"][:7] for m in manifests} == {result.commit[:7]}
+    assert result.date in {m["started"][:10] for m in manifests}
 
 
-def test_a_run_that_fails_is_not_kept(tmp_path: Path) -> None:
-    """The others are, and the error is the run's."""
+def test_a_failed_run_is_not_logged(tmp_path: Path) -> None:
+    """The queue raises the error of the run."""
     chapter = BY_NAME["fedalign-synth"].make_quick()
     assert isinstance(chapter, SweepChapter)
     good = list_jobs(chapter)[0]
@@ -316,50 +316,55 @@ def test_a_run_that_fails_is_not_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", sorted((DOCS / "results" / "runs").glob("*.ndjson")), ids=str)
-def test_what_is_kept_of_runs_is_what_the_book_says(path: Path) -> None:
-    """The numbers of a chapter follow from its lines; a line that no chapter has would be lost.
+def test_results_follow_from_the_logged_runs(path: Path) -> None:
+    """The result of a chapter is that of its log, and every line belongs to a declared run.
 
-    Until all runs are kept an earlier measurement stands if it has more seeds.
+    Until all runs are logged, an earlier result stays if it has more seeds.
     """
     chapter = BY_NAME[path.stem]
     assert isinstance(chapter, SweepChapter)
     runs = read_chapter_runs(chapter, DOCS / "results")
     assert len(runs) == len(path.read_text().splitlines())
     assert path == get_log_path(chapter.name, DOCS / "results")
-    found = summarize_runs(chapter, runs)
-    told = read_chapter_result(DOCS / "results" / f"{path.stem}.json")
+    summarized = summarize_runs(chapter, runs)
+    stored = read_chapter_result(DOCS / "results" / f"{path.stem}.json")
     unfinished = len(runs) < len(list_jobs(chapter))
-    assert found == told or (unfinished and found.num_seeds < told.num_seeds)
+    fewer_seeds = summarized.num_seeds < stored.num_seeds
+    assert summarized == stored or (unfinished and fewer_seeds)
 
 
 @pytest.mark.parametrize(
-    ("more", "lacking", "stands"), [("", 1, False), (", 6", 1, True), (", 6", 0, False)]
+    ("extra_seeds", "num_missing", "earlier_stays"),
+    [("", 1, False), (", 6", 1, True), (", 6", 0, False)],
 )
-def test_an_earlier_measurement_stands_while_it_has_more_seeds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str, lacking: int, *, stands: bool
+def test_an_earlier_result_stays_while_it_has_more_seeds(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    extra_seeds: str,
+    num_missing: int,
+    *,
+    earlier_stays: bool,
 ) -> None:
-    """A queue that was stopped early takes no seeds away from the book; one at its end may."""
-    docs = small_docs(tmp_path / "docs")
+    """A queue stopped early removes no seeds from the book; a complete queue may."""
+    docs = copy_docs(tmp_path / "docs")
     monkeypatch.setattr(book, "ROOT", tmp_path)
     (tmp_path / "README.md").write_text((ROOT / "README.md").read_text())
     chapter = BY_NAME["answers-priority"]
     assert isinstance(chapter, SweepChapter)
     lines = get_log_path(chapter.name, docs / "results")
-    lines.write_text("".join(lines.read_text().splitlines(keepends=True)[lacking:]))
+    lines.write_text("".join(lines.read_text().splitlines(keepends=True)[num_missing:]))
     path = docs / "results" / "answers-priority.json"
     earlier = read_chapter_result(path)
-    earlier = replace(earlier, seeds=f"{earlier.seeds}{more}", note="earlier")
+    earlier = replace(earlier, seeds=f"{earlier.seeds}{extra_seeds}", note="earlier")
     write_chapter_result(earlier, path)
     assert main(["--run", "answers-priority", "--minutes", "0"]) == 0
-    kept = summarize_runs(chapter, read_chapter_runs(chapter, docs / "results"))
-    assert read_chapter_result(path) == (earlier if stands else kept)
+    logged = summarize_runs(chapter, read_chapter_runs(chapter, docs / "results"))
+    assert read_chapter_result(path) == (earlier if earlier_stays else logged)
 
 
-def test_a_figure_is_drawn_from_separate_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every method with the same few seeds; a run that is there is not run again."""
-    docs = small_docs(tmp_path / "docs")
+def test_a_picture_makes_only_missing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A picture has the same few seeds of every method; completed runs are not repeated."""
+    docs = copy_docs(tmp_path / "docs")
     monkeypatch.setattr(book, "ROOT", tmp_path)
     (tmp_path / "README.md").write_text((ROOT / "README.md").read_text())
     chapter = BY_NAME["fedalign-fmnist"]
@@ -379,20 +384,20 @@ def test_a_figure_is_drawn_from_separate_runs(
     assert (docs / "images" / f"{chapter.name}.png").read_bytes() == b"drawn"
 
 
-def with_picture(chapters: Sequence[Chapter]) -> tuple[Chapter, ...]:
-    """Return these chapters and the one whose picture the test looks at, in the book's order."""
+def add_picture_chapter(chapters: Sequence[Chapter]) -> tuple[Chapter, ...]:
+    """Add the chapter whose picture the test checks, in the book's order."""
     return tuple(c for c in CHAPTERS if c in chapters or c.name == "fedalign-fmnist")
 
 
 @pytest.mark.slow
 def test_the_quick_book(real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every preset that runs on the data here, measured in small, with all tables.
+    """The quick book measures its chapters, with all tables, and leaves docs/results.md alone.
 
     The suite measures some chapters, ``--long`` all of them.
     """
-    chapters = with_picture(sample_cases(CHAPTERS, 1))
-    for part in (book, render):
-        monkeypatch.setattr(part, "CHAPTERS", chapters)
+    chapters = add_picture_chapter(sample_cases(CHAPTERS, 1))
+    for module in (book, render):
+        monkeypatch.setattr(module, "CHAPTERS", chapters)
     monkeypatch.setenv("FEDQUORUM_DATA", str(real_data))
     before = (DOCS / "results.md").read_text()
     assert main(["--quick", "--folder", str(tmp_path)]) == 0
@@ -401,8 +406,8 @@ def test_the_quick_book(real_data: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert "Not measured yet" not in text
     assert "reproduced" not in text
     for chapter in chapters:
-        found = read_chapter_result(tmp_path / "docs" / "results" / f"{chapter.name}.json")
-        main_table = next(iter(found.tables.values()))
+        result = read_chapter_result(tmp_path / "docs" / "results" / f"{chapter.name}.json")
+        main_table = next(iter(result.tables.values()))
         assert any(isinstance(cell, SeedStatistic) for row in main_table.rows for cell in row)
     assert (tmp_path / "docs" / "images" / "fedalign-fmnist.png").stat().st_size > 10_000
     assert (DOCS / "results.md").read_text() == before

@@ -1,4 +1,4 @@
-"""The table of claims: what it reads, and what it concludes from it."""
+"""Tests of the claims: cells, verdicts and tables."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -30,8 +30,8 @@ from benchmarks.book.results import (
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PLACE = CellLocator("differences", "ours( .*)? - theirs", "end.*")
-CLAIM = Claim("A, Figure 1", "Ours is above theirs.", "curves", "chapter", PLACE)
+LOCATOR = CellLocator("differences", "ours( .*)? - theirs", "end.*")
+CLAIM = Claim("A, Figure 1", "Ours is above theirs.", "curves", "chapter", LOCATOR)
 
 
 def make_chapter_result(*rows: tuple[Cell, ...]) -> ChapterResult:
@@ -41,9 +41,10 @@ def make_chapter_result(*rows: tuple[Cell, ...]) -> ChapterResult:
 
 
 @pytest.mark.parametrize(
-    ("cell", "sign", "words"),
+    ("cell", "sign", "expected"),
     [
-        # The one-sided 5 % point of t with 3 degrees of freedom is 2.353, of a mean of 4 half that.
+        # The one-sided 5 % point of t with 3 degrees of freedom is 2.353, and half that for a mean
+        # of 4 seeds.
         (SeedStatistic(1.18, 1.0, 4, 4), 1, REPRODUCED),
         (SeedStatistic(1.17, 1.0, 4, 4), 1, f"{NOT_REPRODUCED}, within the noise of 4 seeds"),
         (SeedStatistic(-1.18, 1.0, 0, 4), 1, f"{NOT_REPRODUCED}, the opposite"),
@@ -53,37 +54,26 @@ def make_chapter_result(*rows: tuple[Cell, ...]) -> ChapterResult:
         (None, 1, NOT_MEASURED),
     ],
 )
-def test_a_verdict_is_of_the_spread_over_seeds(cell: Cell, sign: int, words: str) -> None:
-    """By Student's t, on the side that the claim names; with one seed there is none."""
+def test_a_verdict_follows_from_the_spread(cell: Cell, sign: int, expected: str) -> None:
+    """Student's t decides on the claimed side of 0; one seed gives no verdict."""
     claim = replace(CLAIM, sign=sign)
     verdict = judge_claim(claim, make_chapter_result(("ours (x=1) - theirs", None, cell)))
-    assert verdict.format_verdict() == words
+    assert verdict.format_verdict() == expected
 
 
-def test_a_claim_needs_seeds_that_pair() -> None:
-    """A cell that is no difference seed by seed, or that is not there, decides nothing."""
-    assert (
-        judge_claim(
-            CLAIM, make_chapter_result(("ours - theirs", None, SeedStatistic(5.0, 0.1)))
-        ).format_verdict()
-        == NOT_MEASURED
-    )
-    assert (
-        judge_claim(
-            CLAIM, make_chapter_result(("others", None, SeedStatistic(5.0, 0.1, 3, 3)))
-        ).format_verdict()
-        == NOT_MEASURED
-    )
+def test_a_claim_needs_a_paired_difference() -> None:
+    """A missing cell, or one that is not paired by seed, gives no verdict."""
+    unpaired = make_chapter_result(("ours - theirs", None, SeedStatistic(5.0, 0.1)))
+    other_row = make_chapter_result(("others", None, SeedStatistic(5.0, 0.1, 3, 3)))
+    for result in (unpaired, other_row, None):
+        assert judge_claim(CLAIM, result).format_verdict() == NOT_MEASURED
     elsewhere = replace(CLAIM, locator=CellLocator("elsewhere", ".*", ".*"))
-    assert (
-        judge_claim(elsewhere, make_chapter_result(("ours", None, None))).format_verdict()
-        == NOT_MEASURED
-    )
-    assert judge_claim(CLAIM, None).format_verdict() == NOT_MEASURED
+    result = make_chapter_result(("ours", None, None))
+    assert judge_claim(elsewhere, result).format_verdict() == NOT_MEASURED
 
 
-def test_the_tables_say_all_there_is() -> None:
-    """The measured number, what was measured instead, the link, and why something is missing."""
+def test_tables_have_numbers_setups_links_and_reasons() -> None:
+    """A row has the number, the setup and the link; the list has the reason of a missing one."""
     done = judge_claim(
         replace(CLAIM, setup="other data", headline=True),
         make_chapter_result(("ours - theirs", None, SeedStatistic(2.0, 0.5, 3, 3))),
@@ -102,8 +92,8 @@ def test_the_tables_say_all_there_is() -> None:
     assert "Of 2 claims 1 are measured, and 1 of these reproduced" in short
 
 
-def test_the_seeds_counted_are_those_that_agree() -> None:
-    """A fall in all seeds is a claim in all seeds, though no difference is above 0."""
+def test_counts_are_of_seeds_with_the_claimed_sign() -> None:
+    """For a claimed fall, the seeds with a difference below 0 count."""
     fall = judge_claim(
         replace(CLAIM, sign=-1),
         make_chapter_result(("ours - theirs", None, SeedStatistic(-2.0, 1, 1, 4))),
@@ -117,44 +107,42 @@ def test_the_seeds_counted_are_those_that_agree() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "told"),
+    ("statistic", "expected"),
     [
         (SeedStatistic(-0.0026, 0.0083, 1, 3), "-0.0026 ± 0.0083 (1/3)"),
         (SeedStatistic(0.001, 1.3652, 1, 3), "0.00 ± 1.37 (1/3)"),
         (SeedStatistic(0.0, 0.0, 0, 3), "0.00 ± 0.00 (0/3)"),
     ],
 )
-def test_as_many_digits_as_a_difference_and_its_spread_need(
-    number: SeedStatistic, told: str
-) -> None:
-    verdict = judge_claim(CLAIM, make_chapter_result(("ours - theirs", None, number)))
-    assert f" {told} " in format_claim_table([verdict], {"chapter": ""})
+def test_small_differences_have_four_digits(statistic: SeedStatistic, expected: str) -> None:
+    verdict = judge_claim(CLAIM, make_chapter_result(("ours - theirs", None, statistic)))
+    assert f" {expected} " in format_claim_table([verdict], {"chapter": ""})
 
 
-def test_a_claim_says_where_or_why_not() -> None:
-    """Without a place in the book, and without a reason, it could never be judged."""
-    with pytest.raises(ValueError, match="needs a chapter and a place"):
+def test_a_claim_without_cell_or_reason_is_rejected() -> None:
+    """Such a claim could never have a verdict."""
+    with pytest.raises(ValueError, match="needs a chapter and a locator"):
         Claim("A", "B.", "-")
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim.paper}: {claim.claim}")
-def test_every_claim_finds_its_cell_or_says_why_not(claim: Claim) -> None:
-    """A chapter's new row names would silently make a measured claim an unmeasured one."""
+def test_every_claim_has_a_cell_or_a_reason(claim: Claim) -> None:
+    """Renamed rows of a chapter would silently lose a measured claim."""
     path = DOCS / "results" / f"{claim.chapter}.json"
-    found = read_chapter_result(path) if claim.chapter and path.exists() else None
-    assert judge_claim(claim, found).difference is not None or claim.missing_reason
+    result = read_chapter_result(path) if claim.chapter and path.exists() else None
+    assert judge_claim(claim, result).difference is not None or claim.missing_reason
     assert claim.chapter in {"", *(chapter.name for chapter in CHAPTERS)}
     assert claim.claim.endswith(".")
 
 
 def test_every_claim_is_declared_once() -> None:
-    """Paper and words tell them apart."""
+    """No two claims share paper and text."""
     names = [(claim.paper, claim.claim) for claim in CLAIMS]
     assert len(set(names)) == len(names)
 
 
-def test_the_readme_has_the_books_claims() -> None:
-    """Its table is written by the same command, not by hand."""
+def test_readme_table_is_up_to_date() -> None:
+    """The README's table equals the one written from the book; every paper has a main claim."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert readme == replace_headlines(readme, DOCS)
     papers = [claim.paper.partition(",")[0] for claim in CLAIMS]
@@ -164,8 +152,8 @@ def test_the_readme_has_the_books_claims() -> None:
         replace_headlines("no table", DOCS)
 
 
-def test_links_lead_to_the_chapters() -> None:
-    """As GitHub makes anchors of headings."""
+def test_anchors_follow_githubs_rule() -> None:
+    """GitHub drops punctuation and replaces spaces by hyphens."""
     assert format_anchor("FedAU on Fashion-MNIST (paper: Table 2 has other data)") == (
         "fedau-on-fashion-mnist-paper-table-2-has-other-data"
     )

@@ -1,4 +1,4 @@
-"""FedALIGN's chapters: their tables of runs kept, and the claims that look into these tables."""
+"""Tests of FedALIGN's chapters: tables of logged runs, and the claims about them."""
 
 import statistics
 from collections.abc import Mapping
@@ -40,35 +40,39 @@ SMALL = (
 FEDALIGN = [c for c in CHAPTERS if isinstance(c, SweepChapter) and c.name.startswith("fedalign-")]
 
 
-def kept_run(words: tuple[str, ...], numbers: Mapping[str, Any], rounds: int = 8) -> LoggedRun:
-    """Return a run with these words and numbers, as if it had been measured."""
-    settings = dict(word.split("=", 1) for word in words)
+def make_logged_run(
+    overrides: tuple[str, ...], numbers: Mapping[str, Any], rounds: int = 8
+) -> LoggedRun:
+    """Make a logged run with these overrides and numbers."""
+    settings = dict(override.split("=", 1) for override in overrides)
     strategy, seed = settings.get("strategy", "fedalign"), int(settings.get("seed", "1"))
-    return LoggedRun(words, strategy, seed, rounds, "2026-01-02T00:00", "abc1234", 1.0, {}, numbers)
+    return LoggedRun(
+        overrides, strategy, seed, rounds, "2026-01-02T00:00", "abc1234", 1.0, {}, numbers
+    )
 
 
-def at_moments(values: list[float]) -> dict[str, float]:
-    """Return values at the end of warm-up, a quarter, half and the end of 8 rounds."""
+def map_moments(values: list[float]) -> dict[str, float]:
+    """Map the moments of 8 rounds to values: end of warm-up, a quarter, half and end."""
     return dict(zip(("1", "2", "4", "8"), values, strict=True))
 
 
 def make_fake_run(job: ChapterJob) -> LoggedRun:
-    """Return a run of a chapter with all numbers that any of FedALIGN's chapters looks at."""
+    """Make a logged run with all numbers that FedALIGN's chapters read."""
     level = float(int(job.get_folder(Path()).name, 16) % 997) / 997
     by_client = ("tested", "whole", "weights", "losses", "lowest")
     numbers = {
-        **{key: at_moments([level] * 4) for key in ("priority", "non_priority", "objective")},
+        **{key: map_moments([level] * 4) for key in ("priority", "non_priority", "objective")},
         **dict.fromkeys(("theta", "theta_of_iterations"), level),
         **{key: {"0": level, "1": level} for key in by_client},
         "admitted": [1],
         "others": [0, 1],
     }
-    return kept_run(job.overrides, numbers)
+    return make_logged_run(job.overrides, numbers)
 
 
 @pytest.mark.parametrize("chapter", FEDALIGN, ids=lambda chapter: chapter.name)
-def test_every_claim_finds_its_cell_once_all_runs_are_made(chapter: SweepChapter) -> None:
-    """Even where nothing is measured yet, the rows and columns that claims name must be there."""
+def test_every_claim_finds_its_cell_in_a_complete_chapter(chapter: SweepChapter) -> None:
+    """The rows and columns of claims exist even if the chapter is not measured yet."""
     tables = chapter.tables([make_fake_run(job) for job in list_jobs(chapter)])
     claims = [claim for claim in CLAIMS if claim.chapter == chapter.name]
     for claim in claims:
@@ -78,14 +82,14 @@ def test_every_claim_finds_its_cell_once_all_runs_are_made(chapter: SweepChapter
         assert cell.seeds, claim.claim
 
 
-def test_the_training_loss_of_kept_runs() -> None:
-    """Its mean over seeds and its paired differences; runs kept without it leave a cell empty."""
-    words = ("experiment=fedalign/synth_low",)
-    accuracy = {"priority": at_moments([0.5] * 4)}
+def test_the_training_loss_of_logged_runs() -> None:
+    """The tables have means and paired differences; runs logged without F leave cells empty."""
+    shared = ("experiment=fedalign/synth_low",)
+    accuracy = {"priority": map_moments([0.5] * 4)}
     runs = [
-        kept_run(
-            (*words, f"strategy={name}", f"seed={seed}"),
-            accuracy | ({"objective": at_moments([2, 1, loss, loss])} if loss else {}),
+        make_logged_run(
+            (*shared, f"strategy={name}", f"seed={seed}"),
+            accuracy | ({"objective": map_moments([2, 1, loss, loss])} if loss else {}),
         )
         for name, losses in (("fedalign", (0.5, 0.25)), ("fedavg_priority", (0.75, None)))
         for seed, loss in enumerate(losses, 1)
@@ -103,46 +107,53 @@ def test_the_training_loss_of_kept_runs() -> None:
     )
     ((_, *gaps),) = tables["objective_differences"].rows
     assert gaps[-1] == SeedStatistic(-0.25, None, 0, 1)
-    without = build_synth_tables([kept_run((*words, "strategy=fedalign", "seed=1"), accuracy)])
+    without = build_synth_tables(
+        [make_logged_run((*shared, "strategy=fedalign", "seed=1"), accuracy)]
+    )
     assert without.keys().isdisjoint({"objective", "objective_differences"})
 
 
-def test_admissions_are_of_the_runs_that_counted_them() -> None:
-    """One preset has its data in shards, the other has not; 3 + 1 of 8 + 4 asked are a third."""
-    accuracy = {"priority": at_moments([0.5] * 4)}
+def test_admissions_sum_over_runs_with_sharded_data() -> None:
+    """Only one preset has shards; 3 + 1 admitted of 8 + 4 selected is a third."""
+    accuracy = {"priority": map_moments([0.5] * 4)}
     counts = [{"inside": (3, 8), "others": (0, 0)}, {"inside": (1, 4), "others": (2, 2)}]
     sharded = [
-        kept_run(
+        make_logged_run(
             ("experiment=fedalign/mnist", "strategy=fedalign", f"seed={seed}"),
             accuracy
-            | {"admissions": {k: {"admitted": n, "asked": of} for k, (n, of) in where.items()}},
+            | {
+                "admissions": {
+                    group: {"admitted": admitted, "asked": selected}
+                    for group, (admitted, selected) in groups.items()
+                }
+            },
         )
-        for seed, where in enumerate(counts, 1)
+        for seed, groups in enumerate(counts, 1)
     ]
     whole = ("experiment=fedalign/mnist_writers", "strategy=fedalign", "seed=1")
-    tables = build_fedalign_tables([*sharded, kept_run(whole, accuracy)])
+    tables = build_fedalign_tables([*sharded, make_logged_run(whole, accuracy)])
     assert tables["admissions"].rows == (
         ("mnist, fedalign", 4, 12, SeedStatistic(33.33), 2, 2, SeedStatistic(100.0)),
     )
 
 
-def test_clients_that_are_better_off() -> None:
-    """A tie is not above; over all classes there is no share where older runs kept none."""
-    tested = {
+def test_the_percentage_of_clients_better_off() -> None:
+    """A tie does not count; runs logged without accuracies on all classes leave cells empty."""
+    accuracies = {
         "fedalign": {"2": 0.9, "3": 0.5, "4": 0.7, "5": 0.1},
         "fedavg_priority": {"2": 0.9, "3": 0.5, "4": 0.1, "5": 0.1},
         "local_only": {"2": 0.8, "3": 0.5, "4": 0.6, "5": 0.2},
     }
     runs = [
-        kept_run(
+        make_logged_run(
             ("experiment=fedalign/local_only", f"strategy={name}", "seed=1"),
             {
-                "non_priority": at_moments([statistics.mean(values.values())] * 4),
+                "non_priority": map_moments([statistics.mean(values.values())] * 4),
                 "tested": values,
                 "admitted": [2, 3],
             },
         )
-        for name, values in tested.items()
+        for name, values in accuracies.items()
     ]
     tables = build_local_only_tables(runs)
     assert tables["better_off"].rows == (
@@ -159,15 +170,15 @@ def test_clients_that_are_better_off() -> None:
     )
 
 
-def test_one_gate_is_compared_with_the_other_seed_by_seed() -> None:
-    """That of client 0 alone minus that of all priority clients; 0 is the first of them."""
+def test_gates_are_compared_seed_by_seed() -> None:
+    """The row has the gate on client 0 minus the gate on all priority clients."""
     runs = [
-        kept_run(
+        make_logged_run(
             (
                 *("experiment=fedalign/fmnist", "strategy=fedalign"),
                 *(f"strategy.objective_client={client}", f"seed={seed}"),
             ),
-            {"priority": at_moments([0.5] * 4), "tested": {"0": first, "1": second}},
+            {"priority": map_moments([0.5] * 4), "tested": {"0": first, "1": second}},
         )
         for client, tested in {"0": [(0.5, 0.25), (0.75, 0.5)], "null": [(0.25, 0.5)] * 2}.items()
         for seed, (first, second) in enumerate(tested, 1)
@@ -177,26 +188,26 @@ def test_one_gate_is_compared_with_the_other_seed_by_seed() -> None:
     assert gains == [SeedStatistic(37.5, 17.6777, 2, 2), SeedStatistic(-12.5, 17.6777, 0, 2)]
 
 
-def test_the_bounds_terms_of_kept_runs() -> None:
-    """w* is of the run with the lowest F; Gamma_k = F_k(w*) - F_k*, 0 where F_k* is above."""
+def test_the_terms_of_the_bound() -> None:
+    """w* belongs to the run with the lowest F; Gamma_k = F_k(w*) - F_k*, or 0 if F_k* is larger."""
 
-    def run(epsilon: str, theta: float, loss: float, weights: dict[str, float]) -> LoggedRun:
-        words = (*words_of_all, "strategy=fedalign", f"strategy.epsilon={epsilon}", "seed=1")
+    def make_run(epsilon: str, theta: float, loss: float, weights: dict[str, float]) -> LoggedRun:
+        overrides = (*shared, "strategy=fedalign", f"strategy.epsilon={epsilon}", "seed=1")
         numbers = {
             "theta": theta,
             "theta_of_iterations": theta / 2,
             "weights": weights,
-            "objective": at_moments([3, 2, 1, loss]),
+            "objective": map_moments([3, 2, 1, loss]),
             "others": [2, 3],
             "losses": {"1": loss, "2": 1 + loss, "3": 0.1},
         }
-        return kept_run(words, numbers)
+        return make_logged_run(overrides, numbers)
 
-    words_of_all = ("experiment=fedalign/synth_low", "data.noise=flip")
+    shared = ("experiment=fedalign/synth_low", "data.noise=flip")
     lowest = {"lowest": {"1": 0.0, "2": 0.5, "3": 0.2}}
-    alone = kept_run((*words_of_all, "strategy=local_only", "seed=1"), lowest)
-    open_gate = run("inf", 0.5, 0.4, {"2": 6.0, "3": 2.0})
-    tables = build_bound_tables([run("0.2", 0.8, 0.2, {"2": 2.0}), open_gate, alone])
+    local_only = make_logged_run((*shared, "strategy=local_only", "seed=1"), lowest)
+    open_gate = make_run("inf", 0.5, 0.4, {"2": 6.0, "3": 2.0})
+    tables = build_bound_tables([make_run("0.2", 0.8, 0.2, {"2": 2.0}), open_gate, local_only])
     # Gamma_2 = 1.2 - 0.5, Gamma_3 = 0.1 - min(0.1, 0.2); 8 rounds.
     (_, *narrow), (_, *wide) = tables["terms"].rows
     means = [cell.mean for cell in (*narrow[1:], *wide[1:]) if isinstance(cell, SeedStatistic)]
@@ -214,22 +225,23 @@ def test_the_bounds_terms_of_kept_runs() -> None:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a run of clients alone, of FedALIGN and of the priority clients."""
+    """Run local-only training, FedALIGN, and FedAvg on the priority clients in one folder."""
     folder = tmp_path_factory.mktemp("runs")
     for name in ("local_only", "fedalign", "fedavg_priority"):
         gate = ("strategy.epsilon=2.0",) if name == "fedalign" else ()
-        words = (f"strategy={name}", *SMALL, *gate)
-        run_here(folder / name, *words)
+        run_here(folder / name, f"strategy={name}", *SMALL, *gate)
     return folder
 
 
-def test_the_books_terms_are_the_reports(runs: Path) -> None:
-    """theta_T, rho_T and Gamma_k from the numbers kept of runs, as from the runs themselves."""
+def test_terms_of_the_book_equal_the_reports(runs: Path) -> None:
+    """theta_T, rho_T and Gamma_k from logged numbers equal those from the runs' records."""
     loaded = [load_run(folder) for folder in sorted(runs.iterdir())]
-    words = ("data.num_clients=5", "seed=1")
+    overrides = ("data.num_clients=5", "seed=1")
     ours = build_bound_tables(
         [
-            build_log_entry(run, (*words, f"strategy={run.strategy}"), collect_bound_numbers(run))
+            build_log_entry(
+                run, (*overrides, f"strategy={run.strategy}"), collect_bound_numbers(run)
+            )
             for run in loaded
         ]
     )
@@ -239,31 +251,32 @@ def test_the_books_terms_are_the_reports(runs: Path) -> None:
     for terms in theirs:
         mean_gap = np.mean(list(terms.gamma.values()))
         expected = [terms.theta, terms.theta_of_iterations, terms.rho, mean_gap]
-        told = [
-            cell.mean for cell in rows[terms.run.strategy][2:6] if isinstance(cell, SeedStatistic)
-        ]
-        assert told == pytest.approx(expected, rel=1e-5)
+        cells = rows[terms.run.strategy][2:6]
+        means = [cell.mean for cell in cells if isinstance(cell, SeedStatistic)]
+        assert means == pytest.approx(expected, rel=1e-5)
     assert max(terms.rho for terms in theirs) > 0
 
 
-def test_numbers_of_runs(runs: Path) -> None:
-    """F after a round, and the models that clients train alone, are those that the run measured."""
-    alone = load_run(runs / "local_only")
-    data, settings = reload_data(alone)
+def test_collected_numbers_equal_the_records(runs: Path) -> None:
+    """F after a round, and the accuracies of local models, equal those of the run's records."""
+    local_only = load_run(runs / "local_only")
+    data, settings = reload_data(local_only)
     everyone = range(data.num_clients)
     examples = Examples(data.get_pooled_split("test", everyone), torch.device("cpu"))
-    measured = {
+    accuracies = {
         k: evaluate_clients(model, *examples.select_clients([k]), [examples.count(k)])[0].accuracy
-        for k, model in _load_local_models(alone, load_trained_model(alone, settings, data))
+        for k, model in _load_local_models(
+            local_only, load_trained_model(local_only, settings, data)
+        )
     }
-    last = [row for row in read_rows(alone.directory, "evaluations") if row["round"] == 4]
-    assert measured == {row["client"]: row["test_accuracy"] for row in last}
-    whole = collect_local_only_numbers(alone)["whole"]
+    last = [row for row in read_rows(local_only.directory, "evaluations") if row["round"] == 4]
+    assert accuracies == {row["client"]: row["test_accuracy"] for row in last}
+    whole = collect_local_only_numbers(local_only)["whole"]
     assert whole.keys() == set(everyone) - set(data.priority)
     assert len(set(whole.values())) > 1
-    together = load_run(runs / "fedavg_priority")
-    assert len(set(collect_local_only_numbers(together)["whole"].values())) == 1
-    objective = collect_fedalign_numbers(together)["objective"]
+    global_run = load_run(runs / "fedavg_priority")
+    assert len(set(collect_local_only_numbers(global_run)["whole"].values())) == 1
+    objective = collect_fedalign_numbers(global_run)["objective"]
     for after in (1, 2):
-        assert objective[after] == pytest.approx(together.rounds[after].global_loss, rel=1e-12)
+        assert objective[after] == pytest.approx(global_run.rounds[after].global_loss, rel=1e-12)
     assert np.isfinite(objective[4])

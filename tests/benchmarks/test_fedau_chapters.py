@@ -1,4 +1,4 @@
-"""FedAU's chapters: the order of their rows, and what is subtracted from what."""
+"""Tests of FedAU's chapters: the order of rows, and the pairs of differences."""
 
 import pytest
 
@@ -8,9 +8,9 @@ from benchmarks.book.results import SeedStatistic
 from benchmarks.book.runs_log import LoggedRun
 
 
-def run(strategy: str, seed: int, accuracy: float, **settings: str) -> LoggedRun:
-    """Return a run of 20 rounds under Bernoulli participation, as if it had been measured."""
-    words = {"experiment": "fedau/fmnist", "strategy": strategy, "seed": str(seed)} | settings
+def make_run(strategy: str, seed: int, accuracy: float, **settings: str) -> LoggedRun:
+    """Make a logged run of 20 rounds under Bernoulli participation."""
+    composed = {"experiment": "fedau/fmnist", "strategy": strategy, "seed": str(seed)} | settings
     numbers = {
         "process": "bernoulli",
         "cutoff": settings.get("strategy.cutoff"),
@@ -19,18 +19,18 @@ def run(strategy: str, seed: int, accuracy: float, **settings: str) -> LoggedRun
         "weight_error": 0.1,
         "state_bytes": 8000,
     }
-    told = tuple(f"{key}={value}" for key, value in words.items())
-    return LoggedRun(told, strategy, seed, 20, "2026-01-02T00:00", "abc1234", 1.0, {}, numbers)
+    overrides = tuple(f"{key}={value}" for key, value in composed.items())
+    return LoggedRun(overrides, strategy, seed, 20, "2026-01-02T00:00", "abc1234", 1.0, {}, numbers)
 
 
-def fedau(cutoff: str, seed: int, accuracy: float) -> LoggedRun:
-    return run("fedau", seed, accuracy, **{"strategy.cutoff": cutoff})
+def make_fedau_run(cutoff: str, seed: int, accuracy: float) -> LoggedRun:
+    return make_run("fedau", seed, accuracy, **{"strategy.cutoff": cutoff})
 
 
-def test_rows_ascend_by_the_cutoff() -> None:
-    """FedAU's come first; 2 stands before 10 and inf last."""
-    runs = [fedau(cutoff, 1, 0.5) for cutoff in ("10", "inf", "1000", "2")]
-    tables = build_fedau_tables([run("average_all", 1, 0.5), *runs])
+def test_rows_are_sorted_by_cutoff() -> None:
+    """FedAU's rows come first, in numeric order with inf last."""
+    runs = [make_fedau_run(cutoff, 1, 0.5) for cutoff in ("10", "inf", "1000", "2")]
+    tables = build_fedau_tables([make_run("average_all", 1, 0.5), *runs])
     assert [row[0] for row in tables["test"].rows] == [
         "fedau, K = 2",
         "fedau, K = 10",
@@ -40,13 +40,13 @@ def test_rows_ascend_by_the_cutoff() -> None:
     ]
 
 
-def test_cutoffs_are_compared_to_both_ends_seed_by_seed() -> None:
-    """K = 10 meets K = 1, K = inf and the other method, K = inf the other method alone."""
+def test_cutoffs_are_compared_with_both_ends_seed_by_seed() -> None:
+    """K = 10 is compared with K = 1, K = inf and the other method; K = inf with the latter only."""
     runs = [
-        *(fedau("1", 1, 0.1), fedau("1", 2, 0.1)),
-        *(fedau("10", 1, 0.5), fedau("10", 2, 0.7)),
-        *(fedau("inf", 1, 0.4), fedau("inf", 2, 0.8)),
-        *(run("average_all", 1, 0.3), run("average_all", 2, 0.3)),
+        *(make_fedau_run("1", 1, 0.1), make_fedau_run("1", 2, 0.1)),
+        *(make_fedau_run("10", 1, 0.5), make_fedau_run("10", 2, 0.7)),
+        *(make_fedau_run("inf", 1, 0.4), make_fedau_run("inf", 2, 0.8)),
+        *(make_run("average_all", 1, 0.3), make_run("average_all", 2, 0.3)),
     ]
     rows = {row[0]: row[1] for row in build_fedau_tables(runs)["differences"].rows}
     means = {
@@ -64,13 +64,13 @@ def test_cutoffs_are_compared_to_both_ends_seed_by_seed() -> None:
     }
 
 
-def test_only_the_same_participation_is_compared() -> None:
+def test_differences_need_equal_participation() -> None:
     runs = [
-        run("fedau", 1, 0.5, **{"strategy.cutoff": cutoff, "availability.minimum": least})
+        make_run("fedau", 1, 0.5, **{"strategy.cutoff": cutoff, "availability.minimum": minimum})
         for cutoff in ("10", "inf")
-        for least in ("0.02", "0.2")
+        for minimum in ("0.02", "0.2")
     ]
-    other = run("average_all", 1, 0.3, **{"availability.minimum": "0.2"})
+    other = make_run("average_all", 1, 0.3, **{"availability.minimum": "0.2"})
     assert {row[0] for row in build_fedau_tables([*runs, other])["differences"].rows} == {
         "fedau, K = 10, p_min = 0.02 - fedau, K = inf, p_min = 0.02",
         "fedau, K = 10, p_min = 0.2 - fedau, K = inf, p_min = 0.2",
@@ -79,10 +79,14 @@ def test_only_the_same_participation_is_compared() -> None:
     }
 
 
-def test_cutoffs_with_other_rates_are_not_compared() -> None:
-    """Then it would not be the cutoff that tells them apart; with other methods it is no matter."""
+def test_cutoffs_with_different_rates_are_not_compared() -> None:
+    """Cutoffs need equal learning rates; other methods may have different ones."""
     cutoff = {"strategy.cutoff": "10", "client.lr": "0.1"}
-    runs = [fedau("inf", 1, 0.4), run("fedau", 1, 0.5, **cutoff), run("average_all", 1, 0.3)]
+    runs = [
+        make_fedau_run("inf", 1, 0.4),
+        make_run("fedau", 1, 0.5, **cutoff),
+        make_run("average_all", 1, 0.3),
+    ]
     assert {row[0] for row in build_fedau_tables(runs)["differences"].rows} == {
         "fedau, K = 10, lr = 0.1 - average_all",
         "fedau, K = inf - average_all",
@@ -90,8 +94,8 @@ def test_cutoffs_with_other_rates_are_not_compared() -> None:
 
 
 @pytest.mark.usefixtures("real_data")
-def test_weight_errors_are_compared_to_no_cutoff_seed_by_seed() -> None:
-    """The mean of the differences is that of the means; no cutoff is there unasked."""
+def test_weight_errors_are_compared_with_no_cutoff_seed_by_seed() -> None:
+    """The mean difference equals the difference of means; K = inf is always included."""
     tables = build_cutoff_tables((1, 2), (30, 60), (1,))
     means = {
         row[0]: [cell.mean for cell in row[1:3] if isinstance(cell, SeedStatistic)]
@@ -99,7 +103,7 @@ def test_weight_errors_are_compared_to_no_cutoff_seed_by_seed() -> None:
     }
     (name, *gaps), *_ = tables["over_none"].rows
     assert name == "1 - inf"
-    found = [gap for gap in gaps if isinstance(gap, SeedStatistic)]
+    statistics = [gap for gap in gaps if isinstance(gap, SeedStatistic)]
     expected = [a - b for a, b in zip(means["1"], means["inf"], strict=True)]
-    assert [gap.mean for gap in found] == pytest.approx(expected, abs=1e-5)
-    assert [gap.seeds for gap in found] == [2, 2]
+    assert [gap.mean for gap in statistics] == pytest.approx(expected, abs=1e-5)
+    assert [gap.seeds for gap in statistics] == [2, 2]

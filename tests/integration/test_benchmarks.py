@@ -64,5 +64,5 @@ def test_decisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = results_of(tmp_path, monkeypatch, decision_time, "--rounds", "1")
     assert len(results) == len(decision_time.CASES)
     names = {result["name"] for result in results}
-    assert f"AAggFF-D, K = {largest}, heard {largest // 100}" in names
+    assert f"AAggFF-D, K = {largest}, reporting {largest // 100}" in names
     assert all(result["peak_memory_mb"] >= 0 for result in results)
