@@ -1,4 +1,4 @@
-"""That a comparison with an earlier commit finds a changed bit, and follows what has a new name."""
+"""Tests of the comparison with an earlier commit: it finds changed bits and follows renamings."""
 
 import json
 import shutil
@@ -13,11 +13,13 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from benchmarks.same_bits import (
+    COMMAND,
+    DROP_IN,
     HERE,
     Case,
     CaseComparison,
     ComparedCheckout,
-    WordTable,
+    NameTable,
     compare_case,
     compare_facts,
     make_cases,
@@ -30,7 +32,7 @@ from benchmarks.same_bits import (
 from benchmarks.same_bits_side import ENDING
 
 CASE = Case("one", ("rounds=2",))
-NOTHING = WordTable()
+NO_NAMES = NameTable()
 
 
 def make_run(folder: Path) -> Path:
@@ -67,19 +69,19 @@ def write_rounds(folder: Path, rounds: list[dict[str, Any]]) -> None:
 
 
 def edit_clients(folder: Path, edit: Callable[[pa.Table], pa.Table]) -> None:
-    """Write the table of the clients anew."""
+    """Rewrite the table of clients."""
     [path] = (folder / "clients").iterdir()
     pq.write_table(edit(pq.read_table(path)), path)
 
 
 def find_differences(
-    tmp_path: Path, change: Callable[[Path], object], now: WordTable = NOTHING
+    tmp_path: Path, change: Callable[[Path], object], now: NameTable = NO_NAMES
 ) -> list[str]:
-    """Return what differs between a run and its copy that was changed."""
+    """Return the differences between a run and its changed copy."""
     before = make_run(tmp_path / "before")
     changed = Path(shutil.copytree(before, tmp_path / "now"))
     change(changed)
-    facts = read_facts(before, NOTHING), read_facts(changed, now)
+    facts = read_facts(before, NO_NAMES), read_facts(changed, now)
     return [str(found) for found in compare_facts(*facts, now)]
 
 
@@ -118,12 +120,12 @@ def change_type(run: Path) -> None:
     edit_clients(run, lambda table: table.set_column(1, "client", table["client"].cast(pa.int64())))
 
 
-def test_a_copy_is_the_same(tmp_path: Path) -> None:
+def test_a_copy_has_no_differences(tmp_path: Path) -> None:
     assert find_differences(tmp_path, lambda run: (run / "manifest.json").touch()) == []
 
 
 @pytest.mark.parametrize(
-    ("change", "found"),
+    ("change", "expected"),
     [
         (
             change_decision,
@@ -134,9 +136,9 @@ def test_a_copy_is_the_same(tmp_path: Path) -> None:
         (change_type, "clients.client (type): 'int32' before, 'int64' now"),
     ],
 )
-def test_a_change_is_found(tmp_path: Path, change: Callable[[Path], None], found: str) -> None:
-    """With its column, its first place, both values and how many more."""
-    assert find_differences(tmp_path, change) == [found]
+def test_a_change_is_found(tmp_path: Path, change: Callable[[Path], None], expected: str) -> None:
+    """A difference has the column, its first location, both values and the number of others."""
+    assert find_differences(tmp_path, change) == [expected]
 
 
 def test_a_changed_bit_of_a_model_is_found(tmp_path: Path) -> None:
@@ -145,7 +147,7 @@ def test_a_changed_bit_of_a_model_is_found(tmp_path: Path) -> None:
 
 
 def test_a_missing_column_is_found(tmp_path: Path) -> None:
-    """Its type and its values, null or not."""
+    """The type and all values differ, also null values."""
     assert find_differences(tmp_path, drop_column) == [
         "clients.weight (type): 'double' before, absent now",
         "clients.weight (round 1, client 0): 0.5 before, absent now, and 3 more",
@@ -158,32 +160,32 @@ def test_a_missing_row_is_found(tmp_path: Path) -> None:
     assert len(found) == 4
 
 
-def test_what_is_left_out_may_differ(tmp_path: Path) -> None:
-    """A column that goes, and a field with all that is below it."""
-    left_out = {"clients.weight": "it goes", "rounds.t*": "so do these"}
+def test_excluded_columns_may_differ(tmp_path: Path) -> None:
+    """A pattern excludes a column, or a field and everything below it."""
+    left_out = {"clients.weight": "removed", "rounds.t*": "also removed"}
 
     def change(run: Path) -> None:
         drop_column(run)
         change_zero(run)
 
-    assert find_differences(tmp_path, change, WordTable({"left_out": left_out})) == []
+    assert find_differences(tmp_path, change, NameTable({"left_out": left_out})) == []
 
 
 @pytest.mark.parametrize(("regret", "count"), [(0.125 * (1 + 1e-10), 0), (0.125 * (1 + 1e-8), 1)])
-def test_a_tolerance_has_an_end(tmp_path: Path, regret: float, count: int) -> None:
+def test_a_tolerance_has_a_limit(tmp_path: Path, regret: float, count: int) -> None:
     tolerated = {"manifest.summary.mixing.regret": {"relative": 1e-9, "why": "a solver"}}
 
     def change(run: Path) -> None:
         path = run / "manifest.json"
         path.write_text(path.read_text().replace("0.125", repr(regret)))
 
-    found = find_differences(tmp_path, change, WordTable({"tolerated": tolerated}))
+    found = find_differences(tmp_path, change, NameTable({"tolerated": tolerated}))
     assert len(found) == count
 
 
 def test_renamings_are_followed(tmp_path: Path) -> None:
-    """Of files, columns, groups of fields and texts; without them everything differs."""
-    words = WordTable(
+    """With the table, renamed files, columns, groups of fields and texts are equal."""
+    names = NameTable(
         {
             "files": {"rounds.jsonl": "steps.jsonl", "model.safetensors": "last.safetensors"},
             "columns": {"rounds.asked": "rounds.selected", "rounds.test": "rounds.tests"},
@@ -205,13 +207,13 @@ def test_renamings_are_followed(tmp_path: Path) -> None:
         status = pa.array(["trained", "declined", "trained", "trained"])
         edit_clients(run, lambda table: table.set_column(2, "status", status))
 
-    assert find_differences(tmp_path / "followed", change, words) == []
+    assert find_differences(tmp_path / "followed", change, names) == []
     assert find_differences(tmp_path / "not", change) != []
 
 
-def test_words_of_a_case_are_renamed() -> None:
-    """Settings by their longest beginning, options, commands and classes."""
-    words = WordTable(
+def test_arguments_of_a_case_are_translated() -> None:
+    """The table renames settings by their longest prefix, options, commands and classes."""
+    names = NameTable(
         {
             "settings": {"client": "local", "client.lr": "rate"},
             "options": {"strategy=afl": "agnostic", "drop_in=AFL": "Agnostic"},
@@ -220,24 +222,24 @@ def test_words_of_a_case_are_renamed() -> None:
     )
     given = ("client.lr=1", "client.mu=2", "strategy=afl", "strategy=term")
     renamed = ["rate=1", "local.mu=2", "strategy=agnostic", "strategy=term"]
-    assert words.translate_case(Case("a", given)) == renamed
-    assert words.translate_case(Case("b", ("AFL",), "drop_in")) == ["Agnostic"]
-    command = Case("c", ("fedquorum-study", "seeds=5"), "command")
-    assert words.translate_case(command) == ["fedquorum", "study", "seeds=5"]
-    assert words.restore_option("strategy", "agnostic") == "afl"
+    assert names.translate_case(Case("a", given)) == renamed
+    assert names.translate_case(Case("b", ("AFL",), DROP_IN)) == ["Agnostic"]
+    command = Case("c", ("fedquorum-study", "seeds=5"), COMMAND)
+    assert names.translate_case(command) == ["fedquorum", "study", "seeds=5"]
+    assert names.restore_option("strategy", "agnostic") == "afl"
 
 
-def make_sides(tmp_path: Path, words: WordTable = NOTHING) -> list[ComparedCheckout]:
-    return [ComparedCheckout(HERE, words, tmp_path / name) for name in ("before", "now")]
+def make_sides(tmp_path: Path, names: NameTable = NO_NAMES) -> list[ComparedCheckout]:
+    return [ComparedCheckout(HERE, names, tmp_path / name) for name in ("before", "now")]
 
 
-def test_a_side_that_fails_differs(tmp_path: Path) -> None:
-    """Even if the other fails as well: nothing was compared."""
+def test_a_failed_side_differs(tmp_path: Path) -> None:
+    """The only difference is how the sides ended."""
     sides = make_sides(tmp_path)
     for side, error in zip(sides, (None, "E: no"), strict=True):
         make_run(side.get_output(CASE))
         side.get_output(CASE).with_name(ENDING).write_text(json.dumps({"error": error}))
-    [found] = compare_case(CASE, sides, NOTHING).differences
+    [found] = compare_case(CASE, sides, NO_NAMES).differences
     assert str(found) == "ending: completed before, failed: E: no now"
 
 
@@ -246,28 +248,28 @@ def test_a_case_without_records_differs(tmp_path: Path) -> None:
     for side in sides:
         side.get_output(CASE).mkdir(parents=True)
         side.get_output(CASE).with_name(ENDING).write_text('{"error": null}')
-    assert not compare_case(CASE, sides, NOTHING).both_ran
+    assert not compare_case(CASE, sides, NO_NAMES).both_ran
 
 
-def test_the_exit_status_says_whether_anything_differs(
+def test_the_exit_status_reports_differences(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A case that is excepted may differ, but not fail."""
+    """An excepted case may differ without failing the command."""
     before = make_run(tmp_path / "run")
-    facts = read_facts(before, NOTHING)
-    differences = compare_facts(facts, {**facts, next(iter(facts)): 1}, NOTHING)
-    words = WordTable({"excepted": {"one": "it counts round 1"}})
-    assert print_comparisons([CaseComparison(CASE, [], 7)], NOTHING) == 0
-    assert print_comparisons([CaseComparison(CASE, differences, 7)], NOTHING) == 1
-    assert print_comparisons([CaseComparison(CASE, differences, 7)], words) == 0
+    facts = read_facts(before, NO_NAMES)
+    differences = compare_facts(facts, {**facts, next(iter(facts)): 1}, NO_NAMES)
+    names = NameTable({"excepted": {"one": "round 1 counts"}})
+    assert print_comparisons([CaseComparison(CASE, [], 7)], NO_NAMES) == 0
+    assert print_comparisons([CaseComparison(CASE, differences, 7)], NO_NAMES) == 1
+    assert print_comparisons([CaseComparison(CASE, differences, 7)], names) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "same     one: 7 values"
     assert lines[2] == "differs  one: 7 values"
-    assert lines[5:] == ["excepted one: it counts round 1", "1 excepted"]
+    assert lines[5:] == ["excepted one: round 1 counts", "1 excepted"]
 
 
 def test_every_name_has_a_case(tmp_path: Path) -> None:
-    """Also one that only the earlier commit has, and each case has a name of its own."""
+    """A name that only the earlier commit has also gets a case; the names of cases are unique."""
     names = {
         "strategy": ["fedalign", "fedau", "gone"],
         "availability": ["always", "trace"],
@@ -286,25 +288,25 @@ def test_every_name_has_a_case(tmp_path: Path) -> None:
         select_cases(cases, ["nothing"])
 
 
-def test_the_table_of_today_is_read() -> None:
-    """It says why each column, tolerance and case is excepted."""
-    words = WordTable.read(HERE)
-    assert all(words.get_section("left_out").values())
-    assert all(found["why"] for found in words.get_section("tolerated").values())
-    assert words.paths == [".", "strategies"]
+def test_the_committed_table_is_valid() -> None:
+    """Every excluded column and tolerance has a reason."""
+    names = NameTable.read(HERE)
+    assert all(names.get_section("left_out").values())
+    assert all(found["why"] for found in names.get_section("tolerated").values())
+    assert names.paths == [".", "strategies"]
 
 
 @pytest.mark.slow
-def test_this_tree_is_the_same_as_itself(tmp_path: Path) -> None:
-    """Both sides run; a case that neither knows fails, and the others go on."""
+def test_this_tree_equals_itself(tmp_path: Path) -> None:
+    """Both sides run; an impossible case fails without stopping the others."""
     small = ("data=synth", "data.num_clients=4", "data.num_priority=2", "client.local_epochs=1")
     cases = [
         Case("no such strategy", ("strategy=none_such",)),
         Case("a run", (*small, "rounds=2")),
-        Case("drop-in", ("FedAU",), "drop_in"),
+        Case("drop-in", ("FedAU",), DROP_IN),
     ]
-    words = WordTable.read(HERE)
-    failed, *ran = run_cases(cases, make_sides(tmp_path, words), 2, words)
+    names = NameTable.read(HERE)
+    failed, *ran = run_cases(cases, make_sides(tmp_path, names), 2, names)
     assert "strategy" in failed.differences[0].before
     assert not failed.both_ran
     for found in ran:
