@@ -1,13 +1,12 @@
-"""Memory and time of the server alone, by the size of the model: no client trains.
+"""Measure memory and time of the server by the size of the model; no client trains.
 
     OMP_NUM_THREADS=1 python benchmarks/large_models.py --parameters 1_000_000 --json large.json
 
-prints Markdown: for every drop-in strategy the largest memory of a round above that of the process
-before it had a model, in models (float32), once of all pages and once without those of files,
-which the system takes back where it needs memory; the processor time of a round; and what the
-server keeps between rounds. Every case runs in a process of its own. The replies are Flower's
-messages, made one by one as they are fetched, so no reply takes memory before its turn; making
-them is not counted.
+prints Markdown. For every drop-in strategy it has the peak memory of a round above that of the
+process without a model, in models (float32), with and without pages of files, which the system
+reclaims when it needs memory; the processor time of a round; and the server's state between rounds.
+Every case runs in a separate process. The replies are Flower's messages, made one by one when they
+are fetched, so no reply takes memory before its turn. The time to make them is not counted.
 """
 
 import argparse
@@ -38,10 +37,10 @@ from fedquorum.flower.waiting import AwaitableGrid
 from server_app.in_process import assign_id, set_task_identity
 
 NUM_LAYERS = 16
-NUM_ROUNDS = 3  # the first is not measured
+NUM_ROUNDS = 3  # the first round is not measured
 POLL_SECONDS = 0.002
 TEMPORARY_FOLDER = "FOLDER"
-"""Stands for a folder that is made for the case."""
+"""A placeholder for a temporary folder of the case."""
 
 CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "FedAvg": ("FedAvg", {}),
@@ -64,18 +63,18 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 @dataclass(frozen=True)
 class CaseCost:
-    """One case; memory and state in models of float32.
+    """The cost of one case; memory and state are in models of float32.
 
     Parameters
     ----------
     memory : float
-        The largest memory above that of the process without a model.
+        The peak memory above that of the process without a model.
     anonymous : float
-        The same without the pages of files.
+        The same without pages of files.
     seconds : float
         Processor time of one round, without making the replies.
     state : float
-        What the server keeps between rounds beside the model.
+        The server's state between rounds besides the model.
     """
 
     name: str
@@ -88,47 +87,47 @@ class CaseCost:
 
 
 class LazyReplyGrid(AwaitableGrid):
-    """Nodes whose replies are made when they are fetched, one by one."""
+    """A grid that makes each reply when it is fetched, one by one."""
 
-    def __init__(self, clients: int, started: Callable[[], None]) -> None:
+    def __init__(self, clients: int, on_second_round: Callable[[], None]) -> None:
         set_task_identity()
         self._clients = clients
-        self._started = started
+        self._on_second_round = on_second_round
         self._waiting: dict[str, Message] = {}
         self._ready: list[str] = []
         self._pushes = 0
         self.seconds = 0.0
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Note what is asked; the second round begins to be measured here."""
-        given = {assign_id(message): message for message in messages}
-        self._waiting |= given
+        """Store the messages; the second round starts here."""
+        pushed = {assign_id(message): message for message in messages}
+        self._waiting |= pushed
         self._pushes += 1
         if self._pushes == 2:  # noqa: PLR2004 - the second round
-            self._started()
-        return list(given)
+            self._on_second_round()
+        return list(pushed)
 
     def wait(self, message_ids: Collection[str], timeout: float) -> None:
-        """Let one reply be there."""
+        """Make one reply available."""
         self._ready = [key for key in self._waiting if key in message_ids][:1]
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Make the replies that are there."""
+        """Build the available replies."""
         ready, self._ready = self._ready, []
         return [self._build_reply(self._waiting.pop(key)) for key in ready]
 
     def _build_reply(self, message: Message) -> Message:
-        begin = time.thread_time()
+        started = time.thread_time()
         node = message.metadata.dst_node_id
-        moved = ArrayRecord()
+        updated = ArrayRecord()
         for name, array in select_records(message.content, ArrayRecord)["arrays"].items():
             layer = decode_arrays(ArrayRecord({name: array}))[name]
             layer += np.float32(1e-4 * node)
-            moved[name] = encode_arrays({name: layer})[name]
+            updated[name] = encode_arrays({name: layer})[name]
         metrics = MetricRecord({"num-examples": 100 + node, "loss": 1.0 + 0.1 * node})
-        content = RecordDict({"arrays": moved, "metrics": metrics})
+        content = RecordDict({"arrays": updated, "metrics": metrics})
         reply = Message(content, reply_to=message)
-        self.seconds += time.thread_time() - begin
+        self.seconds += time.thread_time() - started
         return reply
 
     def send_and_receive(
@@ -138,24 +137,24 @@ class LazyReplyGrid(AwaitableGrid):
         return WaitingGrid(self).send_and_receive(messages, timeout=timeout)
 
     def get_node_ids(self) -> Iterable[int]:
-        """Return the nodes."""
+        """Return the ids of all nodes."""
         return range(1, self._clients + 1)
 
     def set_run(self, run: Run) -> None:
-        """Do nothing: nobody asks."""
+        """Do nothing; the run is never read."""
 
     @property
     def run(self) -> Run:
-        """An empty one."""
+        """An empty run."""
         return Run.create_empty(0)
 
     def create_message(self, *_: Any, **__: Any) -> Message:
-        """Make no message: strategies make their own."""
+        """Raise, because strategies create their messages themselves."""
         raise NotImplementedError
 
 
 class MemoryWatcher:
-    """Notes the largest memory of this process, by looking every other millisecond."""
+    """Record the peak memory of this process, sampled every other millisecond."""
 
     def __init__(self) -> None:
         self.anonymous = self.memory = 0
@@ -171,7 +170,7 @@ class MemoryWatcher:
         self._thread.join()
 
     def reset(self) -> None:
-        """Forget what was seen so far."""
+        """Start again from zero."""
         self.anonymous = self.memory = 0
 
     def _watch(self) -> None:
@@ -182,50 +181,52 @@ class MemoryWatcher:
 
 
 def read_resident_memory() -> dict[str, int]:
-    """Return what memory this process has, in bytes, by kind."""
+    """Return the resident memory of this process by kind, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    kinds = (line.split() for line in lines if line.startswith(("VmRSS", "RssAnon")))
-    return {words[0].rstrip(":"): 1024 * int(words[1]) for words in kinds}
+    fields = (line.split() for line in lines if line.startswith(("VmRSS", "RssAnon")))
+    return {kind.rstrip(":"): 1024 * int(size) for kind, size, *_ in fields}
 
 
 def build_equal_layers(num_parameters: int) -> ArrayRecord:
-    """Return a model of so many numbers in equal layers."""
+    """Build a random model of equal layers."""
     layers = ArrayRecord()
-    for place in range(NUM_LAYERS):
-        size = num_parameters * (place + 1) // NUM_LAYERS - num_parameters * place // NUM_LAYERS
-        rng = np.random.default_rng(place)
+    for index in range(NUM_LAYERS):
+        size = num_parameters * (index + 1) // NUM_LAYERS - num_parameters * index // NUM_LAYERS
+        rng = np.random.default_rng(index)
         layer = rng.standard_normal(size, dtype=np.float32)
-        layers[f"layer.{place}"] = encode_layer(layer)
+        layers[f"layer.{index}"] = encode_layer(layer)
     return layers
 
 
 def encode_layer(layer: np.ndarray[Any, np.dtype[np.float32]]) -> Any:
-    """Return one array as Flower's record has it."""
+    """Encode one array for Flower's ArrayRecord."""
     return encode_arrays({"layer": layer})["layer"]
 
 
 def measure_case(name: str, parameters: int, clients: int, options: Mapping[str, Any]) -> CaseCost:
-    """Return what one case takes, in this process."""
-    kind, given = CASES[name]
-    made: type[DropInStrategy] = getattr(fedquorum, kind)
+    """Measure one case in this process."""
+    class_name, arguments = CASES[name]
+    strategy_class: type[DropInStrategy] = getattr(fedquorum, class_name)
     with tempfile.TemporaryDirectory() as folder, MemoryWatcher() as watch:
-        words = {
-            key: folder if value == TEMPORARY_FOLDER else value for key, value in given.items()
+        resolved = {
+            key: folder if value == TEMPORARY_FOLDER else value for key, value in arguments.items()
         }
-        strategy = made(fraction_evaluate=0.0, client_ids="node-order", **words, **options)
-        before, begin = read_resident_memory(), 0.0
+        strategy = strategy_class(
+            fraction_evaluate=0.0, client_ids="node-order", **resolved, **options
+        )
+        before, started = read_resident_memory(), 0.0
         grid: LazyReplyGrid
 
-        def start_worker() -> None:
-            nonlocal begin
+        def start_measuring() -> None:
+            nonlocal started
             watch.reset()
-            begin = time.thread_time() - grid.seconds
+            started = time.thread_time() - grid.seconds
 
-        grid = LazyReplyGrid(clients, start_worker)
+        grid = LazyReplyGrid(clients, start_measuring)
         strategy.start(
             strategy.build_waiting_grid(grid), build_equal_layers(parameters), num_rounds=NUM_ROUNDS
         )
-        seconds = (time.thread_time() - grid.seconds - begin) / (NUM_ROUNDS - 1)
+        seconds = (time.thread_time() - grid.seconds - started) / (NUM_ROUNDS - 1)
         size = 4 * parameters
         return CaseCost(
             name,
@@ -239,46 +240,48 @@ def measure_case(name: str, parameters: int, clients: int, options: Mapping[str,
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the table of all cases."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--parameters", type=int, nargs="+", default=[1_000_000])
     parser.add_argument("--clients", type=int, default=10)
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
-    parser.add_argument("--reply-memory", type=int, help="bytes of replies kept in memory")
-    parser.add_argument("--json", type=Path, help="where the results go")
+    parser.add_argument("--reply-memory", type=int, help="bytes of replies held in memory")
+    parser.add_argument("--json", type=Path, help="file for the results")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    options = {} if given.reply_memory is None else {"reply_memory": given.reply_memory}
-    if given.child:
+    arguments = parser.parse_args()
+    reply_memory = arguments.reply_memory
+    options = {} if reply_memory is None else {"reply_memory": reply_memory}
+    if arguments.child:
         logging.disable()
-        measured = measure_case(given.cases[0], given.parameters[0], given.clients, options)
-        print(json.dumps(asdict(measured)))
+        cost = measure_case(arguments.cases[0], arguments.parameters[0], arguments.clients, options)
+        print(json.dumps(asdict(cost)))
         return
     print("| strategy | parameters | clients | memory | anonymous | s a round | state |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     results = []
-    for parameters in given.parameters:
-        for name in given.cases:
-            found = measure_in_child(name, parameters, given)
-            results.append(asdict(found))
+    for parameters in arguments.parameters:
+        for name in arguments.cases:
+            cost = measure_in_child(name, parameters, arguments)
+            results.append(asdict(cost))
             print(
-                f"| {name} | {parameters:,} | {found.clients} | {found.memory:.1f} "
-                f"| {found.anonymous:.1f} | {found.seconds:.3f} | {found.state:.1f} |",
+                f"| {name} | {parameters:,} | {cost.clients} | {cost.memory:.1f} "
+                f"| {cost.anonymous:.1f} | {cost.seconds:.3f} | {cost.state:.1f} |",
                 flush=True,
             )
-    if given.json is not None:
+    if arguments.json is not None:
         from benchmarks.engines import describe_machine
 
-        text = {"workload": "large_models", "results": results, "machine": describe_machine()}
-        given.json.write_text(json.dumps(text, indent=2))
+        content = {"workload": "large_models", "results": results, "machine": describe_machine()}
+        arguments.json.write_text(json.dumps(content, indent=2))
 
 
-def measure_in_child(name: str, parameters: int, given: argparse.Namespace) -> CaseCost:
-    """Return what one case takes in a process of its own."""
-    words = ["--child", "--cases", name, "--parameters", parameters, "--clients", given.clients]
-    if given.reply_memory is not None:
-        words += ["--reply-memory", given.reply_memory]
-    command = [sys.executable, __file__, *map(str, words)]
+def measure_in_child(name: str, parameters: int, arguments: argparse.Namespace) -> CaseCost:
+    """Measure one case in a separate process."""
+    options = ["--child", "--cases", name, "--parameters", parameters]
+    options += ["--clients", arguments.clients]
+    if arguments.reply_memory is not None:
+        options += ["--reply-memory", arguments.reply_memory]
+    command = [sys.executable, __file__, *map(str, options)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return CaseCost(**json.loads(done.stdout.splitlines()[-1]))
 

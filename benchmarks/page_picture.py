@@ -1,4 +1,4 @@
-"""A picture of a page of a report or of the documentation, as a browser shows it.
+"""Take a picture of a page of a report or of the documentation in a browser.
 
     python benchmarks/page_picture.py PAGE.html PICTURE.png [--width 1200 --height 1600]
 
@@ -17,12 +17,14 @@ COLORS = 256
 
 
 def main() -> None:
-    """Open the page, draw every plot and save what is seen of it as a small PNG."""
+    """Open the page, draw every plot, and save a small PNG of its visible part."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("page", type=Path)
     parser.add_argument("picture", type=Path)
     parser.add_argument("--width", type=int, default=1200)
-    parser.add_argument("--height", type=int, default=1600, help="of the page, from its top")
+    parser.add_argument(
+        "--height", type=int, default=1600, help="height of the picture, from the top of the page"
+    )
     arguments = parser.parse_args()
     chromium = shutil.which(os.environ.get("FEDQUORUM_CHROMIUM", "chromium"))
     with sync_playwright() as playwright:
@@ -37,8 +39,8 @@ def main() -> None:
         page.evaluate("window.scrollTo(0, 0)")
         page.screenshot(path=arguments.picture)
         browser.close()
-    with Image.open(arguments.picture) as taken:
-        small = taken.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)
+    with Image.open(arguments.picture) as screenshot:
+        small = screenshot.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)
     small.save(arguments.picture, optimize=True)
 
 

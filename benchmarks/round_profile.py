@@ -1,13 +1,13 @@
-"""Where the time of a round goes: the workloads of engines.py under Python's profiler.
+"""Profile the rounds of the workloads of engines.py with Python's profiler.
 
     OMP_NUM_THREADS=1 python benchmarks/round_profile.py --rounds 12
 
-prints Markdown: for each workload the shares of its rounds' time by what took it. With one thread
-all work is done where the profiler sees it. The profiler itself makes every call of Python slower,
-so the shares of Python are upper bounds.
+prints Markdown: the percentage of each part in the time of a workload's rounds. With one thread the
+profiler sees all work. It slows every call of Python, so the percentages of Python are upper
+bounds.
 
-With ``--engine ray`` it is the CPU time of the process that drives two workers, which train beside
-it: what a round costs there without the work of the clients.
+``--engine ray`` profiles the CPU time of the process that drives two workers, so it excludes the
+clients' training.
 """
 
 import argparse
@@ -51,81 +51,82 @@ PART_PATTERNS = {
     "Python: Flower": r"/flwr/",
     "Python: Ray": r"/ray/",
 }
-"""The first pattern that a function's file and name match says which part its own time is."""
+"""The parts of a round; a function counts for the first part whose pattern it matches."""
 
 OTHER_PART = "everything else"
 
 
 def main() -> None:
-    """Profile what the command line says."""
+    """Profile the workloads of the command line, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workload", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--engine", choices=("in-process", "ray"), default="in-process")
-    words = parser.parse_args()
-    on_ray = words.engine == "ray"
+    options = parser.parse_args()
+    on_ray = options.engine == "ray"
     with tempfile.TemporaryDirectory() as folder:
-        shares = {
-            name: profile_run(WORKLOADS[name], Path(folder), words.rounds, on_ray=on_ray)
-            for name in words.workload
+        fractions = {
+            name: profile_run(WORKLOADS[name], Path(folder), options.rounds, on_ray=on_ray)
+            for name in options.workload
         }
-    print(format_profile_table(shares))
+    print(format_profile_table(fractions))
 
 
 def profile_run(
     work: Workload, folder: Path, rounds: int, *, on_ray: bool = False
 ) -> Mapping[str, float]:
-    """Return the share of each part in the time of a run's rounds but the first ones."""
+    """Return the fraction of each part in the time of a run's rounds after warm-up."""
     profile = cProfile.Profile(time.thread_time) if on_ray else cProfile.Profile()
-    written = RunWriter.add_round
-    done = 0
+    add_round = RunWriter.add_round
+    num_rounds = 0
 
-    def note_call(self: RunWriter, *arguments: Any) -> None:
-        nonlocal done
-        written(self, *arguments)
-        done += 1
-        if done == NUM_WARMUP_ROUNDS:
+    def add_profiled_round(self: RunWriter, *arguments: Any) -> None:
+        nonlocal num_rounds
+        add_round(self, *arguments)
+        num_rounds += 1
+        if num_rounds == NUM_WARMUP_ROUNDS:
             profile.enable()
-        elif done == rounds - 1:  # the last one evaluates
+        elif num_rounds == rounds - 1:  # the last round evaluates
             profile.disable()
 
-    given = [*build_overrides(work, write_workload_data(work, folder), "cpu"), f"rounds={rounds}"]
-    run, more = (run_on_ray, RAY_OVERRIDES) if on_ray else (run_in_process, ())
+    data = write_workload_data(work, folder)
+    overrides = (*build_overrides(work, data, "cpu"), f"rounds={rounds}")
+    run, engine_overrides = (run_on_ray, RAY_OVERRIDES) if on_ray else (run_in_process, ())
     with (
-        patch.object(RunWriter, "add_round", note_call),
+        patch.object(RunWriter, "add_round", add_profiled_round),
         redirect_stdout(io.StringIO()),
         redirect_stderr(io.StringIO()),
     ):
-        run(compose_overrides((*given, *more)), tempfile.mkdtemp(dir=folder))
+        run(compose_overrides((*overrides, *engine_overrides)), tempfile.mkdtemp(dir=folder))
     seconds: Counter[str] = Counter()
-    for (file, _, function), (_, _, itself, _, _) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
-        seconds[find_part(file, function)] += itself
+    for (file, _, function), (_, _, self_seconds, _, _) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
+        seconds[find_part(file, function)] += self_seconds
     return {part: spent / seconds.total() for part, spent in seconds.items()}
 
 
 def find_part(file: str, function: str) -> str:
-    """Return the part that a function belongs to."""
-    builtin = file == "~"
+    """Return the part of a function."""
+    is_builtin = file == "~"
     for part, pattern in PART_PATTERNS.items():
-        if part.startswith("Python") == builtin:
-            continue  # a module of ours may be named like a function of torch's
-        if re.search(pattern, function if builtin else file):
+        if part.startswith("Python") == is_builtin:
+            continue  # a module may have the name of a function of torch
+        if re.search(pattern, function if is_builtin else file):
             return part
     return OTHER_PART
 
 
-def format_profile_table(shares: Mapping[str, Mapping[str, float]]) -> str:
-    """Return the shares in per cent as Markdown, a column for each workload."""
+def format_profile_table(fractions: Mapping[str, Mapping[str, float]]) -> str:
+    """Format the percentages as Markdown, a column for each workload."""
 
-    def row(cells: Sequence[str]) -> str:
+    def build_row(cells: Sequence[str]) -> str:
         return f"| {' | '.join(cells)} |"
 
-    found = shares.values()
+    columns = fractions.values()
     lines = [
-        row(["", *shares]),
-        row(["---", *["---:"] * len(shares)]),
+        build_row(["", *fractions]),
+        build_row(["---", *["---:"] * len(fractions)]),
         *[
-            row([part, *[f"{of.get(part, 0.0):.0%}" for of in found]])
+            build_row([part, *[f"{column.get(part, 0.0):.0%}" for column in columns]])
             for part in (*PART_PATTERNS, OTHER_PART)
         ],
     ]

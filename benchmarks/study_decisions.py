@@ -1,13 +1,13 @@
-"""How often a study's verdict is wrong, and how often it finds what there is.
+"""Estimate the error rate and the power of a study's verdict.
 
     python benchmarks/study_decisions.py --tables 1000
 
-prints Markdown: for each scenario the share of simulated tables of scores whose verdict is a false
-claim, and of those that name the better method (power), each with its 95 % interval (Clopper and
-Pearson). False is a verdict that names a method which is not better than the baseline, or that says
-no difference where one is larger than the margin. A score is the sum of what a seed does to all
-methods, of the method's effect, and of noise with standard deviation 1; a method is better by a
-multiple of that.
+prints Markdown. For each scenario it has the percentage of simulated tables of scores whose verdict
+is a false claim, and of those whose verdict names the better method (power), each with its 95 %
+interval (Clopper and Pearson). A verdict is false if it names a method that is not better than the
+baseline, or reports no difference although one exceeds the margin. A score is the sum of the seed's
+effect on all methods, the method's effect, and noise with standard deviation 1; effects are
+multiples of this deviation.
 """
 
 import argparse
@@ -30,7 +30,7 @@ MARGIN = 0.5  # standard deviations of a seed
 
 @dataclass(frozen=True)
 class Scenario:
-    """Tables of scores: how many methods beside the baseline, and what makes one of them better."""
+    """Simulated scores of ``methods`` methods besides the baseline, one with an effect."""
 
     name: str
     methods: int = 5
@@ -49,13 +49,13 @@ SCENARIOS = (
 
 
 def count_verdicts(scenario: Scenario, seeds: int, tables: int) -> Counter[str]:
-    """Return how often each verdict is given."""
+    """Count the verdicts over simulated tables."""
     rng = np.random.default_rng(1)
     names = [BASELINE, *(f"method {k}" for k in range(1, scenario.methods + 1))]
     counts: Counter[str] = Counter()
     for _ in range(tables):
         shape = (len(names), seeds)
-        # Student's distribution with 3 degrees of freedom has the variance 3.
+        # Student's t with 3 degrees of freedom has variance 3.
         noise = rng.standard_t(3, shape) / 3**0.5 if scenario.heavy else rng.normal(size=shape)
         scores = noise + 3 * rng.normal(size=seeds)
         scores[1] += scenario.effect
@@ -66,7 +66,7 @@ def count_verdicts(scenario: Scenario, seeds: int, tables: int) -> Counter[str]:
 
 
 def format_rows(seeds: int, tables: int) -> Iterator[str]:
-    """Yield the table's lines for a number of seeds."""
+    """Yield the table's rows for a number of seeds."""
     for scenario in SCENARIOS:
         counts = count_verdicts(scenario, seeds, tables)
         better = counts[BETTER] if scenario.effect else 0
@@ -74,8 +74,8 @@ def format_rows(seeds: int, tables: int) -> Iterator[str]:
         missed = counts[NO_DIFFERENCE] if scenario.effect > MARGIN else 0
         power = _format_fraction(better, tables) if scenario.effect else "-"
         false = _format_fraction(named - better + missed, tables)
-        none, open_ = (counts[verdict] / tables for verdict in (NO_DIFFERENCE, UNDECIDED))
-        yield f"| {scenario.name} | {seeds} | {false} | {power} | {none:.1%} | {open_:.1%} |"
+        equal, undecided = (counts[verdict] / tables for verdict in (NO_DIFFERENCE, UNDECIDED))
+        yield f"| {scenario.name} | {seeds} | {false} | {power} | {equal:.1%} | {undecided:.1%} |"
 
 
 def _format_fraction(count: int, total: int) -> str:
@@ -84,7 +84,7 @@ def _format_fraction(count: int, total: int) -> str:
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the table of all scenarios."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tables", type=int, default=1000, help="tables of each scenario")
     parser.add_argument("--seeds", type=int, nargs="+", default=[5, 10, 20])

@@ -1,10 +1,10 @@
-"""Whether studies find what was planted in the data, end to end.
+"""Check end to end whether studies find a planted effect.
 
     python benchmarks/study_truths.py --runs 5 --folder /tmp/truths
 
-makes data with a known answer, runs ``fedquorum study`` on them as a user would, each time with
-other data and seeds, and prints Markdown: what was planted, what must win, and the verdicts.
-Studies that are in the folder already are not run again.
+makes data with a known best method, runs ``fedquorum study`` on them as a user would, each time
+with other data and seeds, and prints Markdown: the planted effect, the expected verdict, and the
+verdicts. Studies that are already in the folder are not repeated.
 """
 
 import argparse
@@ -22,28 +22,28 @@ from numpy.typing import NDArray
 
 INPUTS, CLASSES = 20, 5
 NUM_MINORITY_CLIENTS = 4
-"""How many of the 20 clients are unlike the others: those with priority, or the hard group."""
+"""The number of clients, of 20, that have priority or form the hard group."""
 
 NUM_FREQUENT_CLASSES = 2
-"""How many of the classes are often there."""
+"""The number of classes whose clients are often available."""
 
 Arrays = Mapping[str, NDArray[np.generic]]
 
 
 @dataclass(frozen=True)
 class PlantedTruth:
-    """Data with a planted answer, and the study that is to find it.
+    """Data with a planted effect, and the study that should find it.
 
     Parameters
     ----------
     name : str
-        What was planted.
+        The planted effect.
     make_data : callable
-        Returns the arrays of an .npz file for a generator.
+        Returns the arrays of an .npz file, given a generator.
     overrides : str
-        What the study is asked.
+        The study's overrides.
     expected_verdicts : str
-        The verdicts that find it, with "or" between them.
+        The correct verdicts, joined by "or".
     """
 
     name: str
@@ -53,32 +53,32 @@ class PlantedTruth:
 
 
 def sample_rows(rng: np.random.Generator, rows: int, weights: NDArray[np.float64]) -> Arrays:
-    """Return rows whose classes are drawn from a linear model."""
+    """Sample rows whose classes follow a linear model."""
     x = rng.normal(size=(rows, INPUTS))
     noise = rng.gumbel(size=(rows, CLASSES))
     return {"x": x.astype(np.float32), "y": np.argmax(x @ weights + noise, axis=1)}
 
 
 def split_clients(rng: np.random.Generator, clients: list[Arrays]) -> Arrays:
-    """Return clients as one file: three quarters of each train, the others test."""
-    parts: dict[str, list[NDArray[np.generic]]] = {}
+    """Join clients into one file: three quarters of their rows train, the others test."""
+    columns: dict[str, list[NDArray[np.generic]]] = {}
     for number, client in enumerate(clients):
         order = rng.permutation(len(client["y"]))
         cut = len(order) * 3 // 4
-        for part, rows in (("train", order[:cut]), ("test", order[cut:])):
-            parts.setdefault(f"x_{part}", []).append(client["x"][rows])
-            parts.setdefault(f"y_{part}", []).append(client["y"][rows])
-            parts.setdefault(f"client_{part}", []).append(np.full(len(rows), number))
-    return {name: np.concatenate(arrays) for name, arrays in parts.items()}
+        for split, rows in (("train", order[:cut]), ("test", order[cut:])):
+            columns.setdefault(f"x_{split}", []).append(client["x"][rows])
+            columns.setdefault(f"y_{split}", []).append(client["y"][rows])
+            columns.setdefault(f"client_{split}", []).append(np.full(len(rows), number))
+    return {name: np.concatenate(arrays) for name, arrays in columns.items()}
 
 
 def sample_weights(rng: np.random.Generator) -> NDArray[np.float64]:
-    """Return a linear model."""
+    """Sample the weights of a linear model."""
     return 1.5 * rng.normal(size=(INPUTS, CLASSES))
 
 
 def make_flipped_labels(rng: np.random.Generator) -> Arrays:
-    """Return 4 priority clients and 16 others, of which the labels of 8 are another class."""
+    """Make 4 priority clients and 16 others, 8 of them with shifted labels."""
     weights = sample_weights(rng)
     clients = [
         sample_rows(rng, 60 if k < NUM_MINORITY_CLIENTS else 120, weights) for k in range(20)
@@ -89,7 +89,7 @@ def make_flipped_labels(rng: np.random.Generator) -> Arrays:
 
 
 def make_class_availability(rng: np.random.Generator) -> Arrays:
-    """Return clients of one class each; how often they are there depends on the class."""
+    """Make clients of one class each; their availability depends on the class."""
     pool = sample_rows(rng, 12000, sample_weights(rng))
     clients = []
     for k in range(20):
@@ -99,7 +99,7 @@ def make_class_availability(rng: np.random.Generator) -> Arrays:
 
 
 def make_hard_group(rng: np.random.Generator) -> Arrays:
-    """Return 20 clients, of which 4 follow another model and are few beside the others."""
+    """Make 20 clients, 4 of which follow another model."""
     common, other = sample_weights(rng), sample_weights(rng)
     clients = [
         sample_rows(rng, 120, other if k < NUM_MINORITY_CLIENTS else common) for k in range(20)
@@ -108,7 +108,7 @@ def make_hard_group(rng: np.random.Generator) -> Arrays:
 
 
 def make_identical_clients(rng: np.random.Generator) -> Arrays:
-    """Return 20 clients that are all alike."""
+    """Make 20 clients with the same distribution."""
     weights = sample_weights(rng)
     return split_clients(rng, [sample_rows(rng, 120, weights) for _ in range(20)])
 
@@ -138,13 +138,13 @@ TRUTHS = (
         "aaggff_s or aaggff_d or term or qfedavg",
     ),
     PlantedTruth(
-        "all alike and always there, asked for participation",
+        "identical clients, always available, goal participation",
         make_identical_clients,
         "goal=participation availability=always",
         NO_WINNER,
     ),
     PlantedTruth(
-        "all alike and always there, asked for fairness",
+        "identical clients, always available, goal fairness",
         make_identical_clients,
         "goal=fairness",
         NO_WINNER,
@@ -155,46 +155,44 @@ TRUTHS = (
 def run_truth_study(
     truth: PlantedTruth, number: int, folder: Path, budget: str
 ) -> dict[str, object]:
-    """Return the answer of one study, which may have been run before."""
+    """Run one study unless its result exists, and return the result."""
     output = folder / f"{TRUTHS.index(truth)}-{number}"
     if not (output / "study.json").exists():
         output.mkdir(parents=True, exist_ok=True)
         np.savez(output / "data.npz", **truth.make_data(np.random.default_rng(number)))
-        words = (
+        overrides = (
             f"data=npz data.path={output / 'data.npz'} data.partition=natural rounds=30 "
             f"client.local_epochs=2 {truth.overrides} seed={1000 * number} budget={budget} "
             f"output={output / 'study'}"
         )
         if "data.priority" not in truth.overrides:
-            words += " data.priority=all"
-        command = ["fedquorum", "study", *shlex.split(words)]
+            overrides += " data.priority=all"
+        command = ["fedquorum", "study", *shlex.split(overrides)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         (output / "study.json").write_text((output / "study" / "study.json").read_text())
-    answer: dict[str, object] = json.loads((output / "study.json").read_text())
-    return answer
+    result: dict[str, object] = json.loads((output / "study.json").read_text())
+    return result
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the table of all planted effects."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=int, default=5, help="studies of each")
-    parser.add_argument("--folder", type=Path, required=True, help="where studies are kept")
-    parser.add_argument("--budget", default="100runs", help="of each study")
+    parser.add_argument("--runs", type=int, default=5, help="studies of each effect")
+    parser.add_argument("--folder", type=Path, required=True, help="folder of the studies")
+    parser.add_argument("--budget", default="100runs", help="budget of each study")
     arguments = parser.parse_args()
     print("| planted | must be | found | verdicts |")
     print("| --- | --- | --- | --- |")
     for truth in TRUTHS:
-        answers = [
+        results = [
             run_truth_study(truth, number, arguments.folder, arguments.budget)
             for number in range(1, arguments.runs + 1)
         ]
-        counts = Counter(str(answer["verdict"]) for answer in answers)
+        counts = Counter(str(result["verdict"]) for result in results)
         found = sum(counts[verdict] for verdict in truth.expected_verdicts.split(" or "))
-        said = ", ".join(f"{verdict} {count}" for verdict, count in counts.most_common())
-        print(
-            f"| {truth.name} | {truth.expected_verdicts} | {found} of {arguments.runs} | {said} |",
-            flush=True,
-        )
+        verdicts = ", ".join(f"{verdict} {count}" for verdict, count in counts.most_common())
+        score = f"{found} of {arguments.runs}"
+        print(f"| {truth.name} | {truth.expected_verdicts} | {score} | {verdicts} |", flush=True)
 
 
 if __name__ == "__main__":

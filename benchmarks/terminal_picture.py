@@ -1,10 +1,9 @@
-"""A picture of what a command prints in a terminal.
+"""Take a picture of a command's output in a terminal.
 
     python benchmarks/terminal_picture.py PICTURE.png fedquorum rounds=20
 
-runs the command in a terminal of 100 columns, keeps the last state of every live line, and draws
-the text, colours included, with Rich and a Chromium (the command, or the path in
-FEDQUORUM_CHROMIUM).
+runs the command in a terminal of 100 columns, selects the last state of every live line, and draws
+the colored text with Rich and a Chromium (the command, or the path in FEDQUORUM_CHROMIUM).
 """
 
 import argparse
@@ -25,7 +24,7 @@ CURSOR = re.compile(r"\x1b\[(?:\?25[hl]|\d*[ABCDGJ])")
 
 
 def capture_output(command: list[str]) -> str:
-    """Return what a command prints in a terminal, the last state of live lines only.
+    """Return a command's output in a terminal, with only the last state of live lines.
 
     Raises
     ------
@@ -36,32 +35,32 @@ def capture_output(command: list[str]) -> str:
     env = {**os.environ, "COLUMNS": str(COLUMNS), "TERM": "xterm-256color"}
     process = subprocess.Popen(command, stdout=end, stderr=end, env=env)
     os.close(end)
-    parts: list[bytes] = []
+    chunks: list[bytes] = []
     while True:
         try:
-            part = os.read(terminal, 65536)
+            chunk = os.read(terminal, 65536)
         except OSError:  # the other end is closed
             break
-        if not part:
+        if not chunk:
             break
-        parts.append(part)
+        chunks.append(chunk)
     if process.wait():
         raise subprocess.CalledProcessError(process.returncode, command)
-    text = CURSOR.sub("", b"".join(parts).decode()).replace("\r\n", "\n")
+    text = CURSOR.sub("", b"".join(chunks).decode()).replace("\r\n", "\n")
     return "\n".join(REDRAWN.sub("", line) for line in text.split("\n")).strip()
 
 
 def main() -> None:
-    """Run the command and draw what it printed."""
+    """Run the command, and draw its output."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("picture", type=Path)
     parser.add_argument("command", nargs=argparse.REMAINDER)
     arguments = parser.parse_args()
-    shown = capture_output(arguments.command).replace(f"{Path.cwd()}/", "")
-    with Path(os.devnull).open("w") as nowhere:
-        console = Console(record=True, width=COLUMNS, file=nowhere, force_terminal=True)
+    output = capture_output(arguments.command).replace(f"{Path.cwd()}/", "")
+    with Path(os.devnull).open("w") as null:
+        console = Console(record=True, width=COLUMNS, file=null, force_terminal=True)
         console.print(f"$ {' '.join(arguments.command)}", highlight=False, markup=False)
-        console.print(Text.from_ansi(shown))
+        console.print(Text.from_ansi(output))
     chromium = shutil.which(os.environ.get("FEDQUORUM_CHROMIUM", "chromium"))
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])

@@ -1,4 +1,4 @@
-"""One run of the command ``fedquorum``, with the time after every round noted.
+"""Run the command ``fedquorum`` and write the time after every round to a file.
 
 python benchmarks/timed.py TIMES KEY=VALUE ...
 """
@@ -17,7 +17,7 @@ if __name__ == "__main__":
     original_add_round = RunWriter.add_round
 
     def add_timed_round(self: RunWriter, *arguments: Any) -> None:
-        """Write a round as always, then the time."""
+        """Record a round, then write the time."""
         original_add_round(self, *arguments)
         with times_file.open("a") as file:
             print(time.time(), file=file)

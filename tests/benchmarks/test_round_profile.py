@@ -1,4 +1,4 @@
-"""Which part of a round a function belongs to."""
+"""Tests of the parts of a round's profile."""
 
 import pytest
 
@@ -21,13 +21,13 @@ from benchmarks.round_profile import OTHER_PART, PART_PATTERNS, find_part, forma
         ("/x/json/encoder.py", "encode", OTHER_PART),
     ],
 )
-def test_parts(file: str, function: str, part: str) -> None:
-    """By its name where it is built in, else by its file."""
+def test_functions_have_parts(file: str, function: str, part: str) -> None:
+    """The name of a built-in decides its part, else the file does."""
     assert find_part(file, function) == part
 
 
 def test_a_table_has_all_parts() -> None:
-    """Those that took no time too."""
+    """The table includes parts that took no time."""
     lines = format_profile_table({"synth": {OTHER_PART: 0.25, "Python: Ray": 0.75}}).splitlines()
     assert len(lines) == 2 + len(PART_PATTERNS) + 1
     assert lines[-2:] == ["| Python: Ray | 75% |", f"| {OTHER_PART} | 25% |"]

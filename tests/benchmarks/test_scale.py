@@ -1,4 +1,4 @@
-"""What a round does and keeps does not grow with the clients that exist."""
+"""Tests that the cost and the records of a round do not grow with the number of clients."""
 
 import gc
 import json
@@ -18,79 +18,79 @@ from conf.compose import compose_overrides
 from server_app.job import run_in_process
 
 ROUNDS = 3
-WARM = 3
+NUM_WARMUP_ROUNDS = 3
 FEW, MANY = 1_000, 10_000
-BYTES = 100  # of arrays with numbers for each client, at the same time
+BYTES_PER_CLIENT = 100  # bytes of arrays with an entry for each client, at the same time
 
 
 class EndedEarlyError(Exception):
-    """A run has shown what it was made for."""
+    """Raised to end a run after the measurement."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The calls of functions, of Python's and of C's, in a round, and the memory of another one.
+    """The function calls of one round, of Python and C, and the peak memory of another one.
 
-    The memory is what is taken at the same time beyond what was there before, in bytes.
+    The memory is in bytes above that before the round.
     """
 
     calls: int
     memory: int
 
 
-def cost_of_a_round(folder: Path, strategy: str, clients: int) -> Cost:
-    """Return what a round costs in the middle of a run."""
+def measure_round(folder: Path, strategy: str, clients: int) -> Cost:
+    """Measure the cost of a round in the middle of a run."""
     calls, peak = 0, 0
 
-    def count(_frame: Any, event: str, _argument: Any) -> None:
+    def count_call(_frame: Any, event: str, _argument: Any) -> None:
         nonlocal calls
         calls += event in {"call", "c_call"}
 
-    def note_peak(self: RunWriter, record: Any, *arguments: Any) -> None:
+    def add_measured_round(self: RunWriter, record: Any, *arguments: Any) -> None:
         nonlocal peak
         sys.setprofile(None)
         if tracemalloc.is_tracing():
             peak = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
             raise EndedEarlyError
-        written(self, record, *arguments)
-        if record.round == WARM:
-            sys.setprofile(count)
-        elif record.round > WARM:
+        add_round(self, record, *arguments)
+        if record.round == NUM_WARMUP_ROUNDS:
+            sys.setprofile(count_call)
+        elif record.round > NUM_WARMUP_ROUNDS:
             gc.collect()
             tracemalloc.start()
 
-    written = RunWriter.add_round
+    add_round = RunWriter.add_round
     options = Namespace(rounds=100, engine="in-process", word=["engine.checkpoint_every=null"])
     job = build_job(folder, strategy, clients, options)
-    composed = compose_overrides(words_of(job))
+    composed = compose_overrides(get_overrides(job))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunWriter, "add_round", note_peak)
+        patch.setattr(RunWriter, "add_round", add_measured_round)
         with pytest.raises(EndedEarlyError):
             run_in_process(composed, job["records"])
     return Cost(calls, peak)
 
 
-def words_of(job: dict[str, Any]) -> tuple[str, ...]:
-    """Return the settings of a run without Hydra's."""
-    return tuple(word for word in job["words"] if not word.startswith("hydra."))
+def get_overrides(job: dict[str, Any]) -> tuple[str, ...]:
+    """Return the overrides of a job without those of Hydra."""
+    return tuple(item for item in job["overrides"] if not item.startswith("hydra."))
 
 
 @pytest.mark.parametrize("strategy", SCALE_STRATEGIES)
 def test_the_cost_of_a_round_depends_on_the_selected_clients(strategy: str, tmp_path: Path) -> None:
-    """Ten times as many clients take no more calls, and memory for their arrays at most."""
-    few, many = (cost_of_a_round(tmp_path, strategy, clients) for clients in (FEW, MANY))
+    """Ten times as many clients need no more calls, and no memory beyond their arrays."""
+    few, many = (measure_round(tmp_path, strategy, clients) for clients in (FEW, MANY))
     assert many.calls <= 1.05 * few.calls
-    assert many.memory - few.memory <= BYTES * (MANY - FEW)
+    assert many.memory - few.memory <= BYTES_PER_CLIENT * (MANY - FEW)
 
 
 def test_records_list_the_selected_clients(tmp_path: Path) -> None:
-    """A row for each client asked and round, and nothing of the others."""
+    """The records have a row for each round and selected client, and nothing about the others."""
     options = Namespace(rounds=ROUNDS, engine="in-process", word=[])
     job = build_job(tmp_path, "fedau", FEW, options)
-    run_in_process(compose_overrides(words_of(job)), job["records"])
+    run_in_process(compose_overrides(get_overrides(job)), job["records"])
     records = Path(job["records"])
-    rows = sum(pq.read_metadata(part).num_rows for part in (records / "clients").iterdir())
+    rows = sum(pq.read_metadata(file).num_rows for file in (records / "clients").iterdir())
     assert rows == ROUNDS * CLIENTS_PER_ROUND
     for name in ("manifest.json", "rounds.jsonl", "config.yaml"):
         assert len((records / name).read_text()) < 30 * FEW
