@@ -1,9 +1,9 @@
 """Replay every decision of a run and compare it with the records.
 
-The audit compares the clients asked, the threshold, F(w), the admitted shares, responses, mixing
-coefficients, omega, weights, inclusion mass, decision losses, divergence, counts, the summaries of
-the clients' test metrics, and who measured a model. It names everything that the records cannot
-show.
+The audit compares the selected clients, the threshold, F(w), the admitted fractions, responses,
+mixing coefficients, omega, weights, inclusion mass, decision losses, divergence, counts, the
+summaries of the clients' test metrics, and the clients that evaluated a model. It lists everything
+that the records cannot show.
 """
 
 import math
@@ -46,7 +46,7 @@ TOLERANCE = 1e-9
 DISPLAY_DIGITS = 9
 
 MIN_EXACT_NORM = 1e-155
-"""Norms below it are not exact: float64 has no squares of such numbers, or few of their bits."""
+"""Smaller norms are not exact, because their squares underflow or lose bits in float64."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ class Mismatch:
     text: str
 
     def __str__(self) -> str:
-        words = [] if self.round is None else [f"round {self.round}"]
-        words += [] if self.client is None else [f"client {self.client}"]
-        return f"{', '.join(words) or 'run'}: {self.text}"
+        where = [] if self.round is None else [f"round {self.round}"]
+        where += [] if self.client is None else [f"client {self.client}"]
+        return f"{', '.join(where) or 'run'}: {self.text}"
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,9 @@ class AuditResult:
     Parameters
     ----------
     run : Run
-        The run.
     num_rounds, num_decisions : int
         Number of replayed rounds, and of replayed rows of the clients table.
-    mismatches : tuple of Problem
-        The mismatches.
+    mismatches : tuple of Mismatch
     unverifiable : tuple of str
         Facts that the records cannot show, with the reason.
     """
@@ -110,34 +108,36 @@ def audit_run(directory: Path, *, trust: bool = False) -> AuditResult:
 
 def _audit_input(recorded: AuditInput) -> AuditResult:
     rules = build_recorded_rules(recorded, recorded.run.config)
-    problems = [
+    mismatches = [
         *_find_order_mismatches(recorded),
         *_find_leg_mismatches(recorded.run),
         *(Mismatch(*found) for found in find_evaluation_mismatches(recorded, rules)),
     ]
     rounds = decisions = 0
-    before: float | None = None
+    loss_sum_before: float | None = None
     clock = ClockCheck.from_settings(recorded.run.settings)
     statuses: Counter[str] = Counter()
     admitted: Counter[int] = Counter()
     try:
         for replayed in replay_rounds(recorded):
-            problems += _find_round_mismatches(recorded, replayed, before)
+            mismatches += _find_round_mismatches(recorded, replayed, loss_sum_before)
             if clock is not None:
                 number = replayed.record.round
                 found = clock.find_mismatches(replayed.rows, replayed.record)
-                problems += [Mismatch(number, client, text) for client, text in found]
-            before = replayed.record.decision_loss_sum
+                mismatches += [Mismatch(number, client, text) for client, text in found]
+            loss_sum_before = replayed.record.decision_loss_sum
             rounds, decisions = rounds + 1, decisions + len(replayed.rows)
             statuses.update(_get_status_kind(row) for row in replayed.rows)
             admitted.update(row["client"] for row in replayed.rows if row["weight"] != 0.0)
     except UndecidableError as error:
-        problems.append(Mismatch(error.number, None, f"the rules refuse what is recorded: {error}"))
+        mismatches.append(
+            Mismatch(error.number, None, f"the rules refuse what is recorded: {error}")
+        )
     else:
-        problems += _find_missing_rows(recorded, rounds)
-    problems += _find_summary_mismatches(recorded, admitted)
-    unknown = tuple(_list_unverifiable(recorded, rules, statuses, rounds))
-    return AuditResult(recorded.run, rounds, decisions, tuple(problems), unknown)
+        mismatches += _find_missing_rows(recorded, rounds)
+    mismatches += _find_summary_mismatches(recorded, admitted)
+    unverifiable = tuple(_list_unverifiable(recorded, rules, statuses, rounds))
+    return AuditResult(recorded.run, rounds, decisions, tuple(mismatches), unverifiable)
 
 
 # --- the order of the records -----------------------------------------------------------------
@@ -145,17 +145,19 @@ def _audit_input(recorded: AuditInput) -> AuditResult:
 
 def _find_order_mismatches(recorded: AuditInput) -> Iterator[Mismatch]:
     settings = recorded.run.settings
-    for name, noted, value in (
+    for name, in_manifest, value in (
         ("strategy", recorded.run.strategy, settings.get("strategy.name")),
         ("seed", recorded.run.seed, settings.get("seed")),
     ):
-        if noted != value:
-            yield Mismatch(None, None, f"the manifest's {name} is {noted}, config.yaml has {value}")
+        if in_manifest != value:
+            yield Mismatch(
+                None, None, f"the manifest's {name} is {in_manifest}, config.yaml has {value}"
+            )
     numbers = [record.round for record in recorded.run.rounds]
     if numbers != list(range(1, len(numbers) + 1)):
         yield Mismatch(None, None, "the rounds in rounds.jsonl are not 1, 2, 3, ...")
-    begun = {len(numbers) + 1} if recorded.run.status == "running" else set[int]()
-    for number in sorted(recorded.client_rows.row_ranges.keys() - {*numbers, *begun}):
+    unfinished = {len(numbers) + 1} if recorded.run.status == "running" else set[int]()
+    for number in sorted(recorded.client_rows.row_ranges.keys() - {*numbers, *unfinished}):
         yield Mismatch(number, None, "clients/ has rows of a round that rounds.jsonl lacks")
     for number in recorded.client_rows.row_ranges:
         clients = Counter(row["client"] for row in recorded.client_rows[number])
@@ -164,7 +166,7 @@ def _find_order_mismatches(recorded: AuditInput) -> Iterator[Mismatch]:
 
 
 def _find_leg_mismatches(run: Run) -> Iterator[Mismatch]:
-    """Yield what no resume changes, but one is said to have changed."""
+    """Yield the settings that a resume changed although no resume may."""
     for resume in run.resumed:
         for key in resume.forbidden_changes:
             text = f"the resume after round {resume.round} changed {key}, which no resume may"
@@ -172,7 +174,8 @@ def _find_leg_mismatches(run: Run) -> Iterator[Mismatch]:
     for earlier, later in pairwise(run.legs):
         for before, after in zip(earlier.planned_rounds, later.planned_rounds, strict=True):
             if before != after and not (before or 0) < (after or 0):
-                text = f"fewer rounds are planned than before: {_format_value(after)} after {_format_value(before)}"
+                values = f"{_format_value(after)} after {_format_value(before)}"
+                text = f"fewer rounds are planned than before: {values}"
                 yield Mismatch(later.first_round, None, text)
 
 
@@ -195,9 +198,9 @@ def _find_round_mismatches(
     if replayed.refusal is None:
         for client, text in rules.weighting.check_unreplayable(replayed.decision.trace):
             yield Mismatch(number, client, text)
-    compared = _compute_expected_rows(recorded, replayed)
+    expected_rows = _compute_expected_rows(recorded, replayed)
     for row in replayed.rows:
-        expected = compared.get(row["client"], {})
+        expected = expected_rows.get(row["client"], {})
         for name, value in expected.items():
             if not _is_close(row[name], value, tolerance):
                 yield Mismatch(number, row["client"], _describe_difference(name, row[name], value))
@@ -207,39 +210,44 @@ def _find_round_mismatches(
         if not _is_close(getattr(record, name), value, tolerance):
             yield Mismatch(number, None, _describe_difference(name, getattr(record, name), value))
     if record.stale_clients != replayed.objective.stale_clients:
-        given, expected_stale = list(record.stale_clients), list(replayed.objective.stale_clients)
-        yield Mismatch(number, None, _describe_difference("stale_clients", given, expected_stale))
+        recorded_stale, expected_stale = (
+            list(record.stale_clients),
+            list(replayed.objective.stale_clients),
+        )
+        yield Mismatch(
+            number, None, _describe_difference("stale_clients", recorded_stale, expected_stale)
+        )
     yield from _find_norm_mismatches(replayed)
     yield from _find_evaluation_mismatches(recorded, replayed)
 
 
 def _find_selection_mismatches(replayed: ReplayedRound) -> Iterator[Mismatch]:
-    asked, rows = set(replayed.plan.clients), {row["client"] for row in replayed.rows}
-    for client in sorted(rows - asked):
+    selected, rows = set(replayed.plan.clients), {row["client"] for row in replayed.rows}
+    for client in sorted(rows - selected):
         yield Mismatch(replayed.record.round, client, "has a row, but the rule does not ask it")
-    for client in sorted(asked - rows):
+    for client in sorted(selected - rows):
         yield Mismatch(replayed.record.round, client, "the rule asks it, but it has no row")
 
 
 def _find_unmeasured_mismatches(
     recorded: AuditInput, rules: RuleSet, replayed: ReplayedRound
 ) -> Iterator[Mismatch]:
-    """Compare who is said to be missing in F(w_t) with who measured it."""
+    """Compare the clients recorded as missing in F(w_t) with those that evaluated it."""
     record, priority = replayed.record, replayed.population.priority
     evaluations = recorded.get_evaluations(record.round - 1)
-    measured = {e.client for e in evaluations if e.has_objective_loss}
+    evaluated = {e.client for e in evaluations if e.has_objective_loss}
     for client in record.unmeasured:
-        if client in measured or client not in priority:
-            why = "its measurement counts" if client in measured else "it has no priority"
-            yield Mismatch(record.round, client, f"is in unmeasured, though {why}")
+        if client in evaluated or client not in priority:
+            reason = "its measurement counts" if client in evaluated else "it has no priority"
+            yield Mismatch(record.round, client, f"is in unmeasured, though {reason}")
     if recorded.is_standard or recorded.joined_rounds or not rules.needs_objective:
-        return  # whom the evaluation asked is not recorded
+        return  # the clients selected for the evaluation are not recorded
     selection = rules.selection
-    asked = (
+    candidates = (
         priority.intersection(replayed.plan.clients) if selection.samples_objective else priority
     )
-    named = {*(e.client for e in evaluations), *record.stale_clients, *record.unmeasured}
-    for client in sorted(selection.select_objective_clients(asked) - named):
+    accounted = {*(e.client for e in evaluations), *record.stale_clients, *record.unmeasured}
+    for client in sorted(selection.select_objective_clients(candidates) - accounted):
         yield Mismatch(
             record.round, client, "did not measure global_loss, and is not in unmeasured"
         )
@@ -248,12 +256,12 @@ def _find_unmeasured_mismatches(
 def _compute_expected_rows(
     recorded: AuditInput, replayed: ReplayedRound
 ) -> dict[int, dict[str, Any]]:
-    """Return what the rules give of each row, by client and column."""
-    tested = {e.client: e for e in recorded.get_evaluations(replayed.record.round)}
+    """Return the values that follow from the rules, by client and column."""
+    evaluation_by_client = {e.client: e for e in recorded.get_evaluations(replayed.record.round)}
     usable = set(replayed.decision.clients)
-    found: dict[int, dict[str, Any]] = {}
+    expected_rows: dict[int, dict[str, Any]] = {}
     for decision in replayed.report.decisions:
-        evaluation = tested.get(decision.client)
+        evaluation = evaluation_by_client.get(decision.client)
         expected: dict[str, Any] = {
             "priority": decision.priority,
             "test_loss": None if evaluation is None else evaluation.test_loss,
@@ -270,49 +278,49 @@ def _compute_expected_rows(
                 "num_draws",
             ):
                 expected[name] = getattr(decision, name)
-        found[decision.client] = expected
-    return found
+        expected_rows[decision.client] = expected
+    return expected_rows
 
 
 def _find_outcome_mismatches(
     recorded: AuditInput, replayed: ReplayedRound, row: TableRow
 ) -> Iterator[Mismatch]:
-    """Yield what does not go together in what one client answered."""
-    number, client, call = replayed.record.round, row["client"], replayed.plan
+    """Yield contradictions in one client's outcome."""
+    number, client, plan = replayed.record.round, row["client"], replayed.plan
     if row["status"] not in STATUSES:
         yield Mismatch(number, client, f"status is {row['status']!r}, which is none")
-    answered = row["num_examples"] is not None
-    if not answered and row["status"] == "trained":
+    is_usable = row["num_examples"] is not None
+    if not is_usable and row["status"] == "trained":
         yield Mismatch(number, client, "trained, but nothing usable of it is recorded")
-    if not answered and (row["loss"] is not None or row["accuracy"] is not None):
+    if not is_usable and (row["loss"] is not None or row["accuracy"] is not None):
         yield Mismatch(number, client, "has measurements, but no usable answer")
-    if not answered and row["weight"] != 0.0:
+    if not is_usable and row["weight"] != 0.0:
         yield Mismatch(number, client, _describe_difference("weight", row["weight"], 0.0))
-    gated = call.epsilon is not None and client not in recorded.population.priority
-    if answered and gated and call.clients_apply_gate:
+    is_gated = plan.epsilon is not None and client not in recorded.population.priority
+    if is_usable and is_gated and plan.clients_apply_gate:
         record = replayed.record
-        joined = should_train(
-            call.criterion,
-            call.epsilon or 0.0,
+        trains = should_train(
+            plan.criterion,
+            plan.epsilon or 0.0,
             global_loss=record.global_loss,
             global_accuracy=record.global_accuracy,
             loss=_none_to_nan(row["loss"]),
             accuracy=_none_to_nan(row["accuracy"]),
         )
-        if not joined:
+        if not trains:
             yield Mismatch(
                 number,
                 client,
-                f"sent an update, though its {call.criterion} {_format_value(row[call.criterion])} is "
-                "outside its own half of the gate",
+                f"sent an update, though its {plan.criterion} "
+                f"{_format_value(row[plan.criterion])} is outside its own half of the gate",
             )
 
 
 def _find_norm_mismatches(replayed: ReplayedRound) -> Iterator[Mismatch]:
-    """Yield an update that is longer or shorter than the weights and the clients' updates allow.
+    """Yield a norm of the update that the weights and the clients' norms rule out.
 
-    Where these have recorded norms, max(0, 2 max_k l_k - sum_k l_k) <= |sum_k c_k Delta_k| <=
-    sum_k l_k with l_k = |c_k| |Delta_k|; of one client that is an equality.
+    If the norms are recorded, max(0, 2 max_k l_k - sum_k l_k) <= |sum_k c_k Delta_k| <= sum_k l_k
+    with l_k = |c_k| |Delta_k|; for one client, this is an equality.
     """
     record = replayed.record
     counting = [row for row in replayed.rows if row["weight"] != 0.0]
@@ -324,38 +332,38 @@ def _find_norm_mismatches(replayed: ReplayedRound) -> Iterator[Mismatch]:
             )
         return
     lengths = [abs(row["weight"]) * row["update_norm"] for row in counting]
-    longest = exact_sum(lengths)
-    if not math.isfinite(longest):
+    max_norm = exact_sum(lengths)
+    if not math.isfinite(max_norm):
         return
     weights = exact_sum([1.0, *(abs(row["weight"]) for row in counting)])
-    shortest = max(0.0, 2.0 * max(lengths) - longest)
-    slack = TOLERANCE * longest + MIN_EXACT_NORM * weights
+    min_norm = max(0.0, 2.0 * max(lengths) - max_norm)
+    slack = TOLERANCE * max_norm + MIN_EXACT_NORM * weights
     norm = _none_to_nan(record.update_norm)
-    if not shortest - slack <= norm <= longest + slack:
+    if not min_norm - slack <= norm <= max_norm + slack:
         yield Mismatch(
             record.round,
             None,
-            f"update_norm is {_format_value(record.update_norm)}, the weights and the updates' norms give "
-            f"{_format_value(shortest)} to {_format_value(longest)}",
+            f"update_norm is {_format_value(record.update_norm)}, the weights and the updates' "
+            f"norms give {_format_value(min_norm)} to {_format_value(max_norm)}",
         )
 
 
 def _compute_expected_record(
     recorded: AuditInput, replayed: ReplayedRound, loss_sum_before: float | None
 ) -> dict[str, Any]:
-    rows, call, report = replayed.rows, replayed.plan, replayed.report
+    rows, plan, report = replayed.rows, replayed.plan, replayed.report
     record = replayed.record
     statuses = Counter(row["status"] for row in rows)
     expected: dict[str, Any] = {
-        "epsilon": call.epsilon,
+        "epsilon": plan.epsilon,
         "global_loss": replayed.objective.loss,
         "global_accuracy": replayed.objective.accuracy,
-        "selected": len(call.clients),
+        "selected": len(plan.clients),
         **{status: statuses[status] for status in STATUSES},
         "admitted": sum(row["weight"] != 0.0 for row in rows),
         "priority_data": None
-        if call.replacement_sample is None
-        else call.replacement_sample.priority_data,
+        if plan.replacement_sample is None
+        else plan.replacement_sample.priority_data,
         "theta": None if record.inclusion_mass is None else 1.0 / (1.0 + record.inclusion_mass),
         "decision_loss_sum": _add_decision_loss(loss_sum_before, record.decision_loss),
     }
@@ -377,15 +385,15 @@ def _compute_expected_record(
 
 
 def _compute_expected_weight_error(recorded: AuditInput, replayed: ReplayedRound) -> float | None:
-    """Return the weight error, or what is recorded if another leg of the run tells whether it is.
+    """Return the weight error, or the recorded one if its presence depends on another leg.
 
-    A resume may change the engine and the quorum, and with these whether the rates of being counted
-    are known. The table of clients has those of the first leg.
+    A resume may change the engine and the quorum, and thereby whether the rates of being counted
+    are known. The table of clients has the rates of the first leg.
     """
     error = compute_weight_error(replayed.report, recorded.get_rates(replayed.record.round))
-    noted = replayed.record.weight_error
-    unlike = (error is None) != (noted is None)
-    return noted if unlike and len(recorded.run.legs) > 1 else error
+    recorded_error = replayed.record.weight_error
+    differs = (error is None) != (recorded_error is None)
+    return recorded_error if differs and len(recorded.run.legs) > 1 else error
 
 
 def _add_decision_loss(before: float | None, loss: float | None) -> float | None:
@@ -393,7 +401,7 @@ def _add_decision_loss(before: float | None, loss: float | None) -> float | None
 
 
 def _compute_expected_divergence(replayed: ReplayedRound) -> dict[str, float | None]:
-    """Return KL(p || w) by the recorded p, where the rows have all of it."""
+    """Return KL(p || w) of the recorded p, if the rows have all of p."""
     recorded = {
         row["client"]: row["mixing_coefficient"]
         for row in replayed.rows
@@ -413,38 +421,38 @@ def _find_evaluation_mismatches(
     recorded: AuditInput, replayed: ReplayedRound
 ) -> Iterator[Mismatch]:
     settings = recorded.run.find_leg(replayed.record.round).settings
-    for part in SPLITS:
+    for split in SPLITS:
         expected = summarize_evaluations(
             recorded.get_evaluations(replayed.record.round),
             str(settings.get("evaluation.metric", "accuracy")),
             settings.get("evaluation.clients", "all") == "all",
-            part,
+            split,
             hooks=replayed.rules.hooks,
         )
-        yield from _find_split_mismatches(replayed.record, part, expected)
+        yield from _find_split_mismatches(replayed.record, split, expected)
 
 
 def _find_split_mismatches(
     record: RoundRecord, split: str, expected: SplitSummary | None
 ) -> Iterator[Mismatch]:
-    """Compare what a round says of the clients' test or validation parts."""
-    given, number = getattr(record, split), record.round
-    if (given is None) != (expected is None):
+    """Compare a round's summary of the clients' test or validation splits."""
+    recorded, number = getattr(record, split), record.round
+    if (recorded is None) != (expected is None):
         yield Mismatch(number, None, f"{split} is not what evaluations/ gives")
         return
-    for group in (given or {}).keys() - {*(expected or {}), MEAN_GROUP}:
+    for group in (recorded or {}).keys() - {*(expected or {}), MEAN_GROUP}:
         yield Mismatch(number, None, f"{split}.{group} is not what evaluations/ gives")
     for group, values in (expected or {}).items():
-        noted = (given or {}).get(group)
-        if (noted is None) != (values is None):
+        recorded_values = (recorded or {}).get(group)
+        if (recorded_values is None) != (values is None):
             yield Mismatch(number, None, f"{split}.{group} is not what evaluations/ gives")
             continue
-        for name in sorted((noted or {}).keys() - (values or {}).keys()):
+        for name in sorted((recorded_values or {}).keys() - (values or {}).keys()):
             yield Mismatch(number, None, f"{split}.{group}.{name} is not what evaluations/ gives")
         for name, value in (values or {}).items():
-            if not _is_close((noted or {}).get(name), value, TOLERANCE):
+            if not _is_close((recorded_values or {}).get(name), value, TOLERANCE):
                 text = _describe_difference(
-                    f"{split}.{group}.{name}", (noted or {}).get(name), value
+                    f"{split}.{group}.{name}", (recorded_values or {}).get(name), value
                 )
                 yield Mismatch(number, None, text)
 
@@ -455,7 +463,7 @@ def _find_split_mismatches(
 def _find_summary_mismatches(
     recorded: AuditInput, admitted: Mapping[int, int]
 ) -> Iterator[Mismatch]:
-    """Compare the manifest's summary with the rounds, and with who was admitted how often."""
+    """Compare the manifest's summary with the rounds and with the admissions of each client."""
     if not recorded.summary:
         return
     rounds = recorded.run.rounds
@@ -466,16 +474,16 @@ def _find_summary_mismatches(
         "inclusion_mass": exact_mean(masses),
         "empty_rounds": sum(record.admitted == 0 for record in rounds),
     }
-    given = dict(recorded.summary)
-    mixing = given.get("mixing")
+    summary = dict(recorded.summary)
+    mixing = summary.get("mixing")
     if mixing is not None and rounds:
-        given["decision_loss_sum"] = mixing.get("decision_loss_sum")
+        summary["decision_loss_sum"] = mixing.get("decision_loss_sum")
         expected["decision_loss_sum"] = rounds[-1].decision_loss_sum
     for name, value in expected.items():
-        if not _is_close(given.get(name), value, TOLERANCE):
-            text = _describe_difference(f"the manifest's {name}", given.get(name), value)
+        if not _is_close(summary.get(name), value, TOLERANCE):
+            text = _describe_difference(f"the manifest's {name}", summary.get(name), value)
             yield Mismatch(None, None, text)
-    if given.get("admitted_rounds") != {str(k): n for k, n in sorted(admitted.items())}:
+    if summary.get("admitted_rounds") != {str(k): n for k, n in sorted(admitted.items())}:
         yield Mismatch(None, None, "the manifest's admitted_rounds are not those of clients/")
 
 
@@ -508,12 +516,12 @@ def _list_unverifiable(
 
 
 def _list_refusals(run: Run) -> Iterator[str]:
-    """Yield why the server refused rounds, for which its record is the only word."""
-    times = Counter(record.refused for record in run.rounds)
+    """Yield the reasons of refused rounds, which only the server's record states."""
+    counts = Counter(record.refused for record in run.rounds)
     for reason in (NOT_FINITE, NOT_SOLVED, WEIGHT_EXCEEDS_BOUND):
-        if times[reason]:
+        if counts[reason]:
             yield (
-                f"that {reason} ({times[reason]} times), for which the server refused the round: "
+                f"that {reason} ({counts[reason]} times), for which the server refused the round: "
                 "the updates are not in the records"
             )
 
@@ -530,11 +538,11 @@ def _get_status_kind(row: TableRow) -> str:
 
 
 def _is_close(recorded: Any, expected: Any, tolerance: float) -> bool:
-    """Compare numbers to rounding; what is not a number is None, and None is only None."""
-    one, other = _nan_to_none(recorded), _nan_to_none(expected)
-    if one is None or other is None or isinstance(one, str) or isinstance(other, str):
-        return bool(one == other)
-    return math.isclose(float(one), float(other), rel_tol=tolerance, abs_tol=tolerance * 1e-3)
+    """Compare numbers up to rounding; NaN equals None, and texts must be equal."""
+    left, right = _nan_to_none(recorded), _nan_to_none(expected)
+    if left is None or right is None or isinstance(left, str) or isinstance(right, str):
+        return bool(left == right)
+    return math.isclose(float(left), float(right), rel_tol=tolerance, abs_tol=tolerance * 1e-3)
 
 
 def _nan_to_none(value: Any) -> Any:

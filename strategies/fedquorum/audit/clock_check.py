@@ -1,4 +1,4 @@
-"""Check that lateness follows from the simulated seconds in the records of a run."""
+"""Check that lateness follows from the simulated seconds in a run's records."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,12 +17,11 @@ IN_TIME = "in time"
 
 @dataclass
 class ClockCheck:
-    """Replay the virtual clock of a run, round by round.
+    """Replays the virtual clock of a run, round by round.
 
     Parameters
     ----------
     quorum : Quorum
-        The run's quorum.
     deadline : float
         The run's ``engine.round_timeout``.
     clock : Clock
@@ -35,7 +34,7 @@ class ClockCheck:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self | None:
-        """Return the check of a run with these settings, None if it had no virtual clock."""
+        """Return the check of a run with these settings; None without a virtual clock."""
         if settings.get("response_time.name", "none") == "none":
             return None
         quorum = Quorum(
@@ -79,7 +78,7 @@ class ClockCheck:
 
 
 def _to_outcome(row: TableRow) -> ClientOutcome:
-    """Return a client's reply, whenever it came."""
+    """Return a client's reply, in time or late."""
     if row.get("reply_seconds") is None:
         return ClientOutcome(row["client"], "busy" if row["status"] == "busy" else "failed")
     return ClientOutcome(row["client"], "trained", IN_TIME, seconds=row["reply_seconds"])
@@ -88,14 +87,14 @@ def _to_outcome(row: TableRow) -> ClientOutcome:
 def _find_status_mismatches(
     rows: Sequence[TableRow], closing: RoundClosing
 ) -> Iterator[tuple[int | None, str]]:
-    for row, answer in zip(rows, closing.outcomes, strict=True):
+    for row, outcome in zip(rows, closing.outcomes, strict=True):
         if row.get("reply_seconds") is None:
             continue
-        late = answer.reason != IN_TIME
-        if late and row["status"] != answer.status:
-            text = f"after {row['reply_seconds']:g} simulated seconds it was {answer.status}"
+        is_late = outcome.reason != IN_TIME
+        if is_late and row["status"] != outcome.status:
+            text = f"after {row['reply_seconds']:g} simulated seconds it was {outcome.status}"
             yield row["client"], f"status is {row['status']}, but {text}"
-        if not late and row["status"] in ("late", "failed"):
+        if not is_late and row["status"] in ("late", "failed"):
             text = f"{row['reply_seconds']:g} simulated seconds were in time"
             yield row["client"], f"status is {row['status']}, but {text}"
 
@@ -106,9 +105,9 @@ def _is_connected(row: TableRow) -> bool:
 
 def _has_same_replies(recorded: Sequence[LateReply], expected: Sequence[LateReply]) -> bool:
     return len(recorded) == len(expected) and all(
-        (one.round, one.client) == (other.round, other.client)
-        and math.isclose(one.reply_seconds, other.reply_seconds, rel_tol=1e-9)
-        for one, other in zip(recorded, expected, strict=True)
+        (left.round, left.client) == (right.round, right.client)
+        and math.isclose(left.reply_seconds, right.reply_seconds, rel_tol=1e-9)
+        for left, right in zip(recorded, expected, strict=True)
     )
 
 

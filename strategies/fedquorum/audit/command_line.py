@@ -29,13 +29,13 @@ def main(argv: Sequence[str] | None = None, *, program: str = PROGRAM) -> int:
     Parameters
     ----------
     argv : sequence of str, optional
-        The words after the command's name; by default those of the process.
+        The arguments after the command's name; by default those of the process.
     program : str
         The command's name. The app has this command as ``fedquorum audit``.
     """
 
-    def tell(text: object) -> None:
-        """Print one line to standard error, whatever a record has put into it."""
+    def print_error(text: object) -> None:
+        """Print one sanitized line to standard error."""
         print(f"{program}: {sanitize(text, MAX_LINE_LENGTH)}", file=sys.stderr)
 
     parser = _build_parser(program)
@@ -46,10 +46,10 @@ def main(argv: Sequence[str] | None = None, *, program: str = PROGRAM) -> int:
     try:
         check_audit_packages()
         if arguments.client is None:
-            return audit_runs(arguments.directory, tell, trust=arguments.trust)
+            return audit_runs(arguments.directory, print_error, trust=arguments.trust)
         explain_decision(arguments.directory, *one_decision, trust=arguments.trust)
     except FedQuorumError as error:
-        tell(error)
+        print_error(error)
         return EXIT_ERROR
     return 0
 
@@ -66,7 +66,7 @@ def audit_runs(directory: Path, print_error: Printer, *, trust: bool = False) ->
     print_error : callable
         Prints one line to standard error.
     trust : bool
-        Whether to import rules that the runs name by import path, and so to run their code.
+        Whether to import rules that the runs name by import path, which executes their code.
 
     Raises
     ------
@@ -79,18 +79,18 @@ def audit_runs(directory: Path, print_error: Printer, *, trust: bool = False) ->
     status = 0
     for run in find_runs([directory], print_error):
         try:
-            problems = _print_audit(audit_run(run, trust=trust))
+            num_problems = _print_audit(audit_run(run, trust=trust))
         except FedQuorumError as error:
-            problems = 1
+            num_problems = 1
             print_error(error)
-        status = EXIT_ERROR if problems else status
+        status = EXIT_ERROR if num_problems else status
     return status
 
 
 def explain_decision(
     directory: Path, client: int, server_round: int, *, trust: bool = False
 ) -> None:
-    """Print why a client was asked in a round, its answer, and how its update got its weight.
+    """Print why a client was selected in a round, its reply, and how its update got its weight.
 
     Parameters
     ----------
@@ -120,22 +120,22 @@ def explain_decision(
 
 def _print_audit(result: "AuditResult") -> int:
     """Print an audit and return the number of mismatches."""
-    run, problems = result.run, result.mismatches
+    run, mismatches = result.run, result.mismatches
     summary = (
-        f"  {run.strategy}, seed {run.seed}, {run.status}: {result.num_rounds} of {len(run.rounds)} "
-        f"rounds and {result.num_decisions} client answers replayed"
+        f"  {run.strategy}, seed {run.seed}, {run.status}: {result.num_rounds} of "
+        f"{len(run.rounds)} rounds and {result.num_decisions} client answers replayed"
     )
     lines = [
         str(run.directory),
         summary,
         *(f"  not in the records: {text}" for text in result.unverifiable),
-        *(f"  mismatch: {problem}" for problem in problems[:MAX_MISMATCHES_SHOWN]),
+        *(f"  mismatch: {mismatch}" for mismatch in mismatches[:MAX_MISMATCHES_SHOWN]),
     ]
-    if len(problems) > MAX_MISMATCHES_SHOWN:
-        lines.append(f"  ... and {len(problems) - MAX_MISMATCHES_SHOWN} more")
-    lines.append(f"  {format_summary_line(len(problems))}")
+    if len(mismatches) > MAX_MISMATCHES_SHOWN:
+        lines.append(f"  ... and {len(mismatches) - MAX_MISMATCHES_SHOWN} more")
+    lines.append(f"  {format_summary_line(len(mismatches))}")
     _print_lines(lines)
-    return len(problems)
+    return len(mismatches)
 
 
 def format_summary_line(mismatches: int) -> str:
@@ -152,7 +152,7 @@ def format_summary_line(mismatches: int) -> str:
 
 
 def _print_lines(lines: Iterable[str]) -> None:
-    """Print lines, whatever a record has put into them; their indentation stays."""
+    """Print sanitized lines with their indentation."""
     for line in lines:
         indentation = line[: len(line) - len(line.lstrip(" "))]
         print(indentation + sanitize(line, MAX_LINE_LENGTH))

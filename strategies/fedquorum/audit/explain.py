@@ -1,4 +1,4 @@
-"""Explain one decision: why a client was asked, its answer, and its update's weight.
+"""Explain one decision: why a client was selected, its reply, and its update's weight.
 
 The rules supply the sentences and formulas; the records supply the numbers.
 """
@@ -50,8 +50,8 @@ def _format_lines(recorded: AuditInput, replayed: ReplayedRound, client: int) ->
     if client not in population.clients:
         yield f"asked: no; it joined in round {recorded.joined_rounds[client]}"
         return
-    asked = rules.selection.explain_selection(number - 1, population, replayed.plan, client)
-    yield f"asked: {asked}"
+    selection = rules.selection.explain_selection(number - 1, population, replayed.plan, client)
+    yield f"asked: {selection}"
     row = next((row for row in replayed.rows if row["client"] == client), None)
     if row is None:
         return
@@ -60,33 +60,34 @@ def _format_lines(recorded: AuditInput, replayed: ReplayedRound, client: int) ->
     if client not in clients:
         yield "weight: 0; the server received no usable update"
         return
-    place, decided = clients.index(client), replayed.decision.trace
-    yield f"admitted: {rules.selection.explain_admission(decided, place)}"
-    if decided.admitted_fraction[place] == 0.0:
+    index, trace = clients.index(client), replayed.decision.trace
+    yield f"admitted: {rules.selection.explain_admission(trace, index)}"
+    if trace.admitted_fraction[index] == 0.0:
         yield f"weight: 0; the server refused the update; recorded {format_number(row['weight'])}"
         return
     if replayed.refusal is not None:
-        yield f"weight: 0; {row['reason'] or replayed.refusal}; recorded {format_number(row['weight'])}"
+        reason = row["reason"] or replayed.refusal
+        yield f"weight: 0; {reason}; recorded {format_number(row['weight'])}"
         return
-    for line in rules.weighting.explain(decided, place):
+    for line in rules.weighting.explain(trace, index):
         yield f"weight: {line}"
-    if decided.weight_cap is not None:
-        yield f"weight: at most robustness.max_weight = {decided.weight_cap:g}"
+    if trace.weight_cap is not None:
+        yield f"weight: at most robustness.max_weight = {trace.weight_cap:g}"
     yield from _explain_server_lr(rules, number)
     yield f"weight recorded: {format_number(row['weight'])}"
 
 
 def _explain_server_lr(rules: RuleSet, number: int) -> Iterator[str]:
-    """Yield eta_t of the round, where it is not the same in all rounds."""
+    """Yield eta_t of the round, if it varies over the rounds."""
     if rules.server_lr_schedule.schedule == "constant":
         return
-    first, factor = (
+    initial, factor = (
         rules.server_optimizer.learning_rate,
         rules.server_lr_schedule.compute_factor(number - 1),
     )
     yield (
-        f"server's learning rate: server_lr lr_0 / lr_t = {format_number(first)} x {format_number(factor)} = "
-        f"{format_number(first * factor)}"
+        f"server's learning rate: server_lr lr_0 / lr_t = {format_number(initial)} x "
+        f"{format_number(factor)} = {format_number(initial * factor)}"
     )
 
 
@@ -96,10 +97,10 @@ def _describe_outcome(row: TableRow) -> str:
         return "declined; the client's side of the gate refused, so it reports no loss"
     if row["num_examples"] is None:
         return f"{row['status']}{reason}"
-    measured = [
+    metrics = [
         f"{name} {format_number(row[key])}"
         for name, key in (("loss F_k", "loss"), ("accuracy", "accuracy"))
         if row[key] is not None
     ]
-    numbers = ", ".join([f"D_k = {row['num_examples']}", *measured])
+    numbers = ", ".join([f"D_k = {row['num_examples']}", *metrics])
     return f"an update, with {numbers} of the model it received"

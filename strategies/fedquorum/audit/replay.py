@@ -1,9 +1,10 @@
 """Replay the decisions of a run from its records alone.
 
-The rules are pure: their decisions follow from the settings, the clients' answers, and the state
-after earlier rounds. ``replay`` builds the rules from ``config.yaml``. For each round, it passes
-the answers in ``clients/`` and the objective from ``evaluations/`` to ``fedquorum.round.decide_round``,
-which the strategy also uses. It needs no data, no model and no client.
+The rules are pure: their decisions follow from the settings, the clients' outcomes, and the state
+after earlier rounds. ``replay_rounds`` builds the rules from ``config.yaml``. For each round, it
+passes the outcomes in ``clients/`` and the objective from ``evaluations/`` to
+``fedquorum.round.decide_round``, which the strategy also uses. It needs no data, no model and no
+client.
 """
 
 import math
@@ -61,12 +62,12 @@ from ..types import (
 TableRow = Mapping[str, Any]
 
 DROP_IN_KEY = "drop_in"
-"""The settings of a run whose strategy ran in another app."""
+"""The key of the settings of a drop-in strategy, which ran in another app."""
 
 
 @dataclass(frozen=True)
 class RowsByRound:
-    """A table sorted by round and client that makes its rows on demand, round by round."""
+    """A table sorted by round and client that builds its rows on demand, round by round."""
 
     table: pa.Table
     row_ranges: Mapping[int, tuple[int, int]]
@@ -75,21 +76,21 @@ class RowsByRound:
     def from_table(cls, table: pa.Table) -> "RowsByRound":
         """Return the rows of a table with the columns ``round`` and ``client``."""
         ordered = table.sort_by([("round", "ascending"), ("client", "ascending")])
-        places, begin = {}, 0
+        row_ranges, start = {}, 0
         for found in pc.value_counts(ordered["round"]).to_pylist():
-            places[found["values"]] = (begin, found["counts"])
-            begin += found["counts"]
-        return cls(ordered, places)
+            row_ranges[found["values"]] = (start, found["counts"])
+            start += found["counts"]
+        return cls(ordered, row_ranges)
 
     def __getitem__(self, number: int) -> Sequence[TableRow]:
-        """Return the rows of a round, ascending by client; none where there are none."""
-        begin, count = self.row_ranges.get(number, (0, 0))
-        rows: list[dict[str, Any]] = self.table.slice(begin, count).to_pylist()
+        """Return the rows of a round, ascending by client."""
+        start, count = self.row_ranges.get(number, (0, 0))
+        rows: list[dict[str, Any]] = self.table.slice(start, count).to_pylist()
         return [_fill_num_examples(row) for row in rows]
 
 
 def _fill_num_examples(row: dict[str, Any]) -> TableRow:
-    """Return a row with the amount of data that is no whole number at its usual place."""
+    """Return a row with ``num_examples`` filled from ``data_weight`` if that has the amount."""
     return row if row.get("data_weight") is None else {**row, "num_examples": row["data_weight"]}
 
 
@@ -100,23 +101,23 @@ class AuditInput:
     Parameters
     ----------
     run : Run
-        Manifest, settings, and rounds.
+        The manifest, the settings, and the rounds.
     population : Population
         All clients.
     rates : ParticipationRates or None
-        How often each client took part, if a simulation knew it.
+        How often each client participated, if a simulation knew it.
     client_rows : RowsByRound
         The rows of ``clients/``.
     evaluation_rows : RowsByRound
-        The rows of ``get_evaluations/``; round 0 is the first model.
+        The rows of ``evaluations/``; round 0 is the first model.
     summary : mapping
         The manifest's summary, empty during the run.
     trusts_code : bool
         Whether to import rules that the settings name by import path.
     joined_rounds : mapping of int to int
-        The first round of every client; empty if all were known from the start.
+        The first round of every client; empty if all were registered from the start.
     hooks : Hooks
-        What the run added to the hooks of its rules.
+        The run's additions to the hooks of its rules.
     """
 
     run: Run
@@ -131,7 +132,7 @@ class AuditInput:
 
     @property
     def is_standard(self) -> bool:
-        """Whether the clients use Flower's standard protocol, and decide and measure nothing."""
+        """Whether the clients use Flower's standard protocol, which has no gate or evaluation."""
         return self.run.settings.get(f"{DROP_IN_KEY}.protocol") == "standard"
 
     def get_rates(self, number: int) -> FloatArray | None:
@@ -143,13 +144,13 @@ class AuditInput:
         if not self.joined_rounds:
             return self.population
         everyone = self.population
-        there = tuple(k for k in everyone.clients if self.joined_rounds[k] <= number)
+        joined = tuple(k for k in everyone.clients if self.joined_rounds[k] <= number)
         return replace(
-            everyone, clients=there, priority=everyone.priority.intersection(there), is_open=True
+            everyone, clients=joined, priority=everyone.priority.intersection(joined), is_open=True
         )
 
     def get_evaluations(self, number: int) -> tuple[ClientEvaluation, ...]:
-        """Return the clients' measurements of the model after a round."""
+        """Return the clients' evaluations of the model after a round."""
         return tuple(
             _build_evaluation(row, self.population) for row in self.evaluation_rows[number]
         )
@@ -163,25 +164,24 @@ class ReplayedRound:
     ----------
     record : RoundRecord
         The recorded round.
-    rules : Rules
+    rules : RuleSet
         The rules of the round, by the settings of its leg.
     population : Population
         The population of the round.
     rows : sequence
         The round's rows of the clients table.
-    plan : Call
-        The clients that the selection asks.
+    plan : RoundPlan
+        The clients that the selection chooses.
     plan_matches_rule : bool
-        Whether the selection made ``plan``. False if its draws need data that the records lack;
+        Whether the selection made ``plan``. False if its samples need data that the records lack;
         ``plan`` is then the recorded one.
     objective : Objective
         F and its accuracy, from the evaluations after the previous round.
-    decision : Round
-        The decisions.
+    decision : RoundDecision
     is_decidable : bool
         Whether the records determine the weights.
     refusal : str or None
-        The reason for refusing the whole round; None if it was not refused.
+        The reason for refusing the whole round, or None.
     """
 
     record: RoundRecord
@@ -202,10 +202,10 @@ class ReplayedRound:
 
     @property
     def has_known_statuses(self) -> bool:
-        """Whether the records determine what became of each usable update.
+        """Whether the records determine the status of each usable update.
 
-        They do not if the server refused weights that they do not determine: an update that had
-        none is not among those refused.
+        They do not if the server refused weights that the records do not determine: an update
+        without a weight was then not refused.
         """
         return self.is_decidable or self.refusal in (None, NOT_SOLVED)
 
@@ -222,8 +222,8 @@ class UndecidableError(Exception):
 def convert_damage_errors(directory: Path) -> Iterator[None]:
     """Raise RunError, with the run's name, for errors that only contradictory records can cause.
 
-    The reader checks each record by itself. This context covers records that do not fit together,
-    on which the rules raise other errors.
+    The reader checks each record by itself. This context covers records that contradict each other,
+    for which the rules raise other errors.
     """
     try:
         with np.errstate(all="ignore"):  # records hold any number
@@ -256,15 +256,15 @@ def read_audit_input(directory: Path, *, trust: bool = False) -> AuditInput:
     _refuse_contradictions(run, table)
     clients = table["client"]
     joined = table["joined_round"]
-    unseen = frozenset(compress(clients, table["held_out"]))
+    held_out = frozenset(compress(clients, table["held_out"]))
     rows = zip(clients, table["priority"], table["priority_weight"], strict=True)
     weights = {client: weight for client, has_priority, weight in rows if has_priority}
     try:
         population = Population(
-            tuple(k for k in clients if k not in unseen),
+            tuple(k for k in clients if k not in held_out),
             frozenset(weights),
             {k: weight for k, weight in weights.items() if weight != 1.0},
-            held_out=tuple(sorted(unseen)),
+            held_out=tuple(sorted(held_out)),
         )
     except ValueError as error:
         raise RunError(f"{run.directory}/population.parquet: {error}") from None
@@ -282,36 +282,39 @@ def read_audit_input(directory: Path, *, trust: bool = False) -> AuditInput:
 
 
 def _refuse_contradictions(run: Run, table: Mapping[str, Sequence[Any]]) -> None:
-    """Refuse a table of clients that says something of some clients alone, or two things of one."""
-    place = f"{run.directory / POPULATION_FILE}"
-    for name in ("base_rate", "joined_round"):  # of the rates of being counted some may lack
+    """Refuse a table of clients with facts for only some clients, or with contradictory ones."""
+    path = f"{run.directory / POPULATION_FILE}"
+    for name in ("base_rate", "joined_round"):  # a participation rate may be missing for some
         values = table[name]
         if None in values and any(value is not None for value in values):
-            raise RunError(f"{place}: {name} must be there for all clients or for none")
+            raise RunError(f"{path}: {name} must be there for all clients or for none")
     rows = zip(table["client"], table["priority"], table["priority_weight"], strict=True)
     for client, has_priority, weight in rows:
         if has_priority != (weight > 0):
             raise RunError(
-                f"{place}: client {client} must have priority and a weight above 0, or neither, "
+                f"{path}: client {client} must have priority and a weight above 0, or neither, "
                 f"got {weight:g}"
             )
 
 
 def _read_rates(run: Run, table: Mapping[str, Sequence[Any]]) -> ParticipationRates | None:
-    """Return how often each client was available, None where nobody knew it."""
-    found, base = table["participation_rate"], table["base_rate"]
-    rates = found if None in base else base
+    """Return how often each client was available; None if unknown."""
+    participation, base_rates = table["participation_rate"], table["base_rate"]
+    rates = participation if None in base_rates else base_rates
     if None in rates:
         return None
     try:
         pattern = build_pattern(run.config.get("availability") or {})
     except (AttributeError, ParameterError) as error:
         raise RunError(f"{run.directory}/config.yaml: availability: {error}") from None
-    known = ParticipationRates(np.array(rates, dtype=np.float64), pattern)
-    counted = np.array([math.nan if rate is None else rate for rate in found])
-    there = known.availability > 0
+    known_rates = ParticipationRates(np.array(rates, dtype=np.float64), pattern)
+    counted = np.array([math.nan if rate is None else rate for rate in participation])
+    is_available = known_rates.availability > 0
     return replace(
-        known, counted=np.divide(counted, known.availability, where=there, out=there * 1.0)
+        known_rates,
+        counted=np.divide(
+            counted, known_rates.availability, where=is_available, out=is_available * 1.0
+        ),
     )
 
 
@@ -325,9 +328,9 @@ def build_recorded_rules(recorded: AuditInput, config: Mapping[str, Any]) -> Rul
     """
     optimizer = config.get("server_optimizer", {"name": "sgd"})
     try:
-        facts = _build_run_context(recorded, config)
-        custom = import_rule if recorded.trusts_code else refuse_import
-        return build_rules(config["strategy"], optimizer, facts, importer=custom)
+        context = _build_run_context(recorded, config)
+        importer = import_rule if recorded.trusts_code else refuse_import
+        return build_rules(config["strategy"], optimizer, context, importer=importer)
     except KeyError as error:
         raise RunError(f"{recorded.run.directory}/config.yaml: {error} is missing") from None
     except ParameterError as error:
@@ -341,7 +344,7 @@ def build_recorded_rules(recorded: AuditInput, config: Mapping[str, Any]) -> Rul
 
 
 def _build_run_context(recorded: AuditInput, config: Mapping[str, Any]) -> RunContext:
-    """Return what the rules take from the run; a drop-in strategy was told all that it knew."""
+    """Return the rules' context; of a drop-in strategy's run, it has its arguments only."""
     rates = recorded.rates
     seed = int(config.get("seed", recorded.run.seed))
     if DROP_IN_KEY in config:
@@ -362,7 +365,7 @@ def _build_run_context(recorded: AuditInput, config: Mapping[str, Any]) -> RunCo
 def _get_counted_rates(recorded: AuditInput) -> Mapping[int, float] | None:
     """Return the probability that an available client counts, if a virtual clock decides on it.
 
-    Without a virtual clock it follows from the selection.
+    Without a virtual clock, it follows from the selection.
     """
     clock = recorded.run.settings.get("response_time.name", "none")
     if recorded.rates is None or clock == "none":
@@ -392,8 +395,8 @@ def replay_rounds(recorded: AuditInput) -> Iterator[ReplayedRound]:
             state, before = state.with_clients(rules, before, population), population
         evaluations = recorded.get_evaluations(record.round - 1)
         everyone = rules.hooks.before_round is not None
-        told = update_reports(state.reports, evaluations, all_clients=everyone)
-        state = replace(state, reports=told)
+        reports = update_reports(state.reports, evaluations, all_clients=everyone)
+        state = replace(state, reports=reports)
         rows = recorded.client_rows[record.round]
         if not rows and record.selected > 0:
             return
@@ -413,18 +416,18 @@ def _replay_round(
     state: RoundState,
 ) -> ReplayedRound:
     population = recorded.get_population(record.round)
-    call, by_rule = _plan_round(
+    plan, plan_matches_rule = _plan_round(
         rules, record, rows, population, _add_available_clients(recorded, record, state.reports)
     )
-    call = replace(call, clients_apply_gate=not recorded.is_standard)
-    refused = record.refused
-    decidable = not rules.weighting.needs_updates
-    decided = decide_round(
+    plan = replace(plan, clients_apply_gate=not recorded.is_standard)
+    refusal = record.refused
+    is_decidable = not rules.weighting.needs_updates
+    decision = decide_round(
         rules,
         population,
         state,
         server_round=record.round,
-        plan=call,
+        plan=plan,
         objective=(
             None
             if recorded.is_standard
@@ -434,38 +437,40 @@ def _replay_round(
         ),
         outcomes=_build_outcomes(rows, population, record),
         robustness=Robustness(max_weight=_get_max_weight(recorded.run, record.round)),
-        compute_weights=decidable and refused != NOT_SOLVED,
+        compute_weights=is_decidable and refusal != NOT_SOLVED,
     )
     recorded_decisions = tuple(_build_decision(row) for row in rows if _is_usable(row))
-    decided = replace(decided, trace=replace(decided.trace, recorded_decisions=recorded_decisions))
-    if refused is not None:
-        decided = decided.reject(refused)
+    decision = replace(
+        decision, trace=replace(decision.trace, recorded_decisions=recorded_decisions)
+    )
+    if refusal is not None:
+        decision = decision.reject(refusal)
     return ReplayedRound(
         record=record,
         rules=rules,
         population=population,
         rows=rows,
-        plan=call,
-        plan_matches_rule=by_rule,
+        plan=plan,
+        plan_matches_rule=plan_matches_rule,
         objective=(
-            decided.report.objective
+            decision.report.objective
             if recorded.is_standard
-            else _compute_objective(rules, recorded, record, call)
+            else _compute_objective(rules, recorded, record, plan)
         ),
-        decision=decided,
-        is_decidable=decidable,
-        refusal=refused,
+        decision=decision,
+        is_decidable=is_decidable,
+        refusal=refusal,
     )
 
 
 def _add_available_clients(
     recorded: AuditInput, record: RoundRecord, reports: ClientReports
 ) -> ClientReports:
-    """Return what the selection was told; where clients may join, also who was connected."""
+    """Return the reports, with the available clients if clients may join."""
     if not recorded.joined_rounds:
         return reports
-    there = frozenset(recorded.get_population(record.round).clients)
-    return replace(reports, available=there.difference(record.disconnected))
+    joined = frozenset(recorded.get_population(record.round).clients)
+    return replace(reports, available=joined.difference(record.disconnected))
 
 
 def _get_max_weight(run: Run, number: int) -> float | None:
@@ -480,36 +485,42 @@ def _plan_round(
     population: Population,
     reports: ClientReports,
 ) -> tuple[RoundPlan, bool]:
-    draws = record.priority_data
-    if draws is not None:
+    sampled_data = record.priority_data
+    if sampled_data is not None:
         data = sum(reports.num_examples.get(k, 0.0) for k in population.priority)
-        if not math.isclose(data, draws, rel_tol=1e-9):
-            # Some priority client came late: what the server knew of it then is not recorded.
-            count = {
+        if not math.isclose(data, sampled_data, rel_tol=1e-9):
+            # A priority client registered late: the server's facts of that time are not recorded.
+            num_draws = {
                 row["client"]: row["num_draws"] for row in rows if row["num_draws"] is not None
             }
             clients = tuple(row["client"] for row in rows)
             criterion = getattr(rules.selection, "criterion", "loss")
-            drawn = ReplacementSample(count, draws)
-            call = RoundPlan(clients, record.epsilon, criterion, drawn, t=record.round - 1)
-            return call, False
+            sample = ReplacementSample(num_draws, sampled_data)
+            plan = RoundPlan(clients, record.epsilon, criterion, sample, t=record.round - 1)
+            return plan, False
     return rules.plan_round(record.round - 1, population, reports), True
 
 
 def _compute_objective(
     rules: RuleSet, recorded: AuditInput, record: RoundRecord, plan: RoundPlan
 ) -> Objective:
-    """Return F(w_t), of the clients that the round asks where the selection says so."""
-    asked = frozenset(plan.clients)
-    # Where clients join, whom the round would ask was not settled when they measured.
-    # Candidates measure before the round chooses among them.
+    """Return F(w_t), of the round's clients only if the selection samples the objective."""
+    selected = frozenset(plan.clients)
+    # If clients may join, the round's clients were not final when the evaluation started.
+    # Candidates are evaluated before the round selects among them.
     selection = rules.selection
-    chosen = rules.needs_objective and selection.samples_objective
-    needed = chosen and rules.hooks.before_round is None and not recorded.joined_rounds
+    samples_objective = rules.needs_objective and selection.samples_objective
+    only_selected = (
+        samples_objective and rules.hooks.before_round is None and not recorded.joined_rounds
+    )
     evaluations = recorded.get_evaluations(record.round - 1)
-    compared = selection.select_objective_clients(frozenset(e.client for e in evaluations))
+    objective_clients = selection.select_objective_clients(frozenset(e.client for e in evaluations))
     return compute_priority_objective(
-        [e for e in evaluations if e.client in compared and (not needed or e.client in asked)],
+        [
+            e
+            for e in evaluations
+            if e.client in objective_clients and (not only_selected or e.client in selected)
+        ],
         [
             _find_last_evaluation(recorded, client, record.round - 1)
             for client in record.stale_clients
@@ -518,7 +529,7 @@ def _compute_objective(
 
 
 def _find_last_evaluation(recorded: AuditInput, client: int, before: int) -> ClientEvaluation:
-    """Return what a client measured last before an evaluation that it missed."""
+    """Return a client's last evaluation before one that it missed."""
     for number in sorted(
         (n for n in recorded.evaluation_rows.row_ranges if n < before), reverse=True
     ):
@@ -535,7 +546,7 @@ def _is_usable(row: TableRow) -> bool:
 def _build_outcomes(
     rows: Sequence[TableRow], population: Population, record: RoundRecord
 ) -> RoundOutcomes:
-    """Return what came back, of which the updates' inner products have their norms alone."""
+    """Return the outcomes; the inner products of the updates have only the norms."""
     norms = [row["update_norm"] for row in rows if _is_usable(row)]
     squared = np.square([math.nan if norm is None else norm for norm in norms])
     return RoundOutcomes(
@@ -558,14 +569,14 @@ def _build_outcomes(
 
 
 def _get_registered_clients(population: Population, record: RoundRecord) -> IntArray:
-    """Return the clients whose nodes the server had met."""
+    """Return the clients whose nodes were registered."""
     if not record.unregistered:
         return population.sorted_clients
     return np.setdiff1d(population.sorted_clients, np.array(record.unregistered, dtype=np.int64))
 
 
 def _build_decision(row: TableRow) -> ClientDecision:
-    """Return what is recorded of a client whose update reached the rules."""
+    """Return the recorded decision about a client whose update reached the rules."""
     return ClientDecision(
         row["client"],
         row["priority"],
@@ -584,23 +595,23 @@ def _build_decision(row: TableRow) -> ClientDecision:
 
 
 def _build_evaluation(row: TableRow, population: Population) -> ClientEvaluation:
-    def value(name: str) -> float:
+    def get_value(name: str) -> float:
         return math.nan if row[name] is None else float(row[name])
 
     return ClientEvaluation(
         client=row["client"],
         priority_weight=population.get_priority_weight(row["client"]),
-        num_examples=value("num_examples"),
-        loss=value("loss"),
-        accuracy=value("accuracy"),
-        test_num_examples=value("test_num_examples"),
-        test_loss=value("test_loss"),
-        test_accuracy=value("test_accuracy"),
-        test_metric=value("test_metric"),
-        validation_num_examples=value("validation_num_examples"),
-        validation_loss=value("validation_loss"),
-        validation_accuracy=value("validation_accuracy"),
-        validation_metric=value("validation_metric"),
+        num_examples=get_value("num_examples"),
+        loss=get_value("loss"),
+        accuracy=get_value("accuracy"),
+        test_num_examples=get_value("test_num_examples"),
+        test_loss=get_value("test_loss"),
+        test_accuracy=get_value("test_accuracy"),
+        test_metric=get_value("test_metric"),
+        validation_num_examples=get_value("validation_num_examples"),
+        validation_loss=get_value("validation_loss"),
+        validation_accuracy=get_value("validation_accuracy"),
+        validation_metric=get_value("validation_metric"),
         held_out=row["client"] in population.held_out,
     )
 
@@ -612,7 +623,8 @@ def _read_population_columns(run: Run) -> Mapping[str, pa.ChunkedArray]:
         if not run.rounds:
             raise RunError(f"{directory} has no finished round: there is nothing to replay")
         raise RunError(
-            f"expected a file of a run, got {directory / POPULATION_FILE} (No such file or directory)"
+            f"expected a file of a run, got {directory / POPULATION_FILE} "
+            "(No such file or directory)"
         )
     table = read_population(directory)
     return {name: table[name] for name in table.column_names}

@@ -1,4 +1,4 @@
-"""Write the records of a run while it goes on, and read them back.
+"""Write the records of a run while it is running, and read them back.
 
 The folder of a run holds
 
@@ -6,12 +6,12 @@ The folder of a run holds
 ``manifest.json``       versions, commit, engine, device, seed, start, end, status
 ``population.parquet``  one row per client: the server's facts about it, and p_n of a simulation
 ``rounds.jsonl``        one line a round, flushed
-``clients/``            Parquet, one row per client asked and round: the audit trail
+``clients/``            Parquet, one row per client selected and round: the audit trail
 ``evaluations/``        Parquet, one row per client evaluated and round
 ``model.safetensors``   the last model
 ``mean_model.safetensors``  with FedAWE, the mean of the models from which clients start next
 ``checkpoints/``        the state that resumes a run after a round
-``tensorboard/``        event files, if the writer has an observer that writes them
+``tensorboard/``        event files, if one of the writer's callbacks writes them
 
 An interrupted or failed run keeps all of these up to its last complete round. A resumed run
 continues them from its checkpoint.
@@ -20,5 +20,5 @@ continues them from its checkpoint.
 ``tables`` define a line and a row.
 
 The modules do not depend on the configuration or on the training: settings are a mapping, the
-identity of a run is a ``RunInfo``, and an ``RunCallback`` receives the rounds as they end.
+identity of a run is a ``RunInfo``, and a ``RunCallback`` receives the rounds as they end.
 """

@@ -1,12 +1,11 @@
 """Write checkpoints, from which a run can resume.
 
 ``checkpoints/round-000010.safetensors`` holds, after round 10, the model, the strategy's state,
-the nodes' own (in process and on Ray's workers), the sums of the run's summary, and as metadata
-(JSON) the settings and how far the records were. ``round-000010.sha256`` has its checksum, in the
-form that ``sha256sum -c`` reads, and is written last: a checkpoint counts when both are there and
-agree, and so are the records that it goes with. Those of TensorBoard it can do without.
-Nothing about random numbers has to be kept: every stream follows from (seed, purpose, round,
-client id).
+the nodes' states (in process and on Ray's workers), the sums of the run's summary, and as JSON
+metadata the settings and the lengths of the records. ``round-000010.sha256`` has its checksum, in
+the form that ``sha256sum -c`` reads, and is written last. A checkpoint is usable if both files
+exist and agree, and if the records are at least as long as it says, TensorBoard's excepted. It
+stores no random states: every stream follows from (seed, purpose, round, client id).
 """
 
 import hashlib
@@ -34,11 +33,11 @@ from .legs import EXTENDABLE_SETTINGS
 from .safe_files import TABLE_NAMES, SafeRunDir
 
 NUM_KEPT = 2
-MIN_SECONDS_BETWEEN = 1.0  # at least, between two checkpoints that nobody has asked for
-MAX_TIME_FRACTION = 0.05  # that they may take
+MIN_SECONDS_BETWEEN = 1.0  # between two automatic checkpoints
+MAX_TIME_FRACTION = 0.05  # of the run's time for automatic checkpoints
 CHECKPOINTS_DIR = "checkpoints"
 _FILE_PATTERN = re.compile(r"round-(\d{6,18})\.safetensors", re.ASCII)
-_OPTIONAL_PREFIX = "tensorboard/"  # what the names of files begin with that a run can do without
+_OPTIONAL_PREFIX = "tensorboard/"  # of the files that a run can do without
 _STATE_FIELDS = ("model", "strategy", "summary", "nodes")
 
 
@@ -49,17 +48,17 @@ class Checkpoint:
     Parameters
     ----------
     server_round : int
-        The last round that is in it; 0 before the first.
+        The last round in it; 0 before the first.
     model : mapping
         The model's arrays, in the order of its ``state_dict``.
     strategy, summary : mapping
-        What ``ComposedStrategy.state`` and ``RunWriter.get_summary_state`` returned.
+        The states of the strategy and of the run's summary (``RunWriter.get_summary_state``).
     nodes : mapping
-        What the nodes keep, where the run started them itself; empty otherwise.
+        The nodes' states, if the run started the nodes itself; otherwise empty.
     records : mapping
-        How far the records were: bytes of a file below the run's directory, rows of a table.
+        The lengths of the records: bytes of a file below the run's directory, rows of a table.
     settings : mapping
-        All settings by dotted key, as JSON has them.
+        All settings by dotted key, as JSON values.
     """
 
     server_round: int
@@ -80,7 +79,7 @@ class CheckpointSearch:
 
 
 class CheckpointStore:
-    """The checkpoints of one run; the last two are kept.
+    """The checkpoints of one run; it retains the last two.
 
     Parameters
     ----------
@@ -93,12 +92,12 @@ class CheckpointStore:
         self._folder = run / CHECKPOINTS_DIR
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write one, on the disk when this returns, and remove those before the last two.
+        """Write a checkpoint durably, and remove those before the last two.
 
         Raises
         ------
         RunError
-            If it cannot be written; those before stay as they were.
+            If it cannot be written; earlier checkpoints are then unchanged.
         """
         path = self._get_path(checkpoint.server_round)
         metadata = {
@@ -108,9 +107,9 @@ class CheckpointStore:
             "settings": dict(checkpoint.settings),
         }
         tensors = {
-            f"{part}/{name}": np.ascontiguousarray(array).reshape(array.shape)
-            for part in _STATE_FIELDS
-            for name, array in getattr(checkpoint, part).items()
+            f"{field}/{name}": np.ascontiguousarray(array).reshape(array.shape)
+            for field in _STATE_FIELDS
+            for name, array in getattr(checkpoint, field).items()
         }
         try:
             if not self._folder.is_dir():
@@ -118,11 +117,11 @@ class CheckpointStore:
                 fsync(self._run)
         except OSError as error:
             raise RunError(f"{self._folder} cannot be made: {error.strerror}") from None
-        with atomic_write(path, durable=True) as part:
-            save_file(tensors, part, {"checkpoint": json.dumps(metadata)})
-            digest = _compute_sha256(part)
-        with atomic_write(path.with_suffix(".sha256"), durable=True) as part:
-            part.write_text(f"{digest}  {path.name}\n")
+        with atomic_write(path, durable=True) as partial:
+            save_file(tensors, partial, {"checkpoint": json.dumps(metadata)})
+            digest = _compute_sha256(partial)
+        with atomic_write(path.with_suffix(".sha256"), durable=True) as partial:
+            partial.write_text(f"{digest}  {path.name}\n")
         for earlier in self._list_rounds()[NUM_KEPT:]:
             self._remove(earlier)
 
@@ -132,8 +131,8 @@ class CheckpointStore:
         Raises
         ------
         RunError
-            If there are checkpoints and none can be used, but for one that a process was writing
-            when it was stopped.
+            If there are checkpoints but none is usable. One that a process was writing when it was
+            stopped does not count.
         """
         problems: list[str] = []
         damaged = False
@@ -155,14 +154,14 @@ class CheckpointStore:
         RunError
             If the run has rounds.
         """
-        # A run has a checkpoint before its first round; without any it was killed before that.
+        # A run has a checkpoint before its first round; without one it was killed before that.
         rounds = self._run / "rounds.jsonl"
         if rounds.exists() and rounds.stat().st_size > 0:
             raise RunError(f"resume needs a checkpoint, and the run in {self._run} wrote none")
         return Checkpoint(0, {}, {}, {}, {}, {}, {})
 
     def delete_after(self, server_round: int) -> None:
-        """Remove the checkpoints of later rounds, which the resumed run writes again."""
+        """Remove the checkpoints of later rounds, which the resumed run will write again."""
         for later in self._list_rounds():
             if later > server_round:
                 self._remove(later)
@@ -171,7 +170,7 @@ class CheckpointStore:
         return self._folder / f"round-{server_round:06d}.safetensors"
 
     def _list_rounds(self) -> list[int]:
-        """Return the rounds of which there is a checkpoint, latest first."""
+        """Return the rounds with a checkpoint, latest first."""
         if self._folder.is_symlink():
             raise RunError(f"{self._folder} must be a folder of the run, got a link")
         files = self._folder.iterdir() if self._folder.is_dir() else ()
@@ -190,21 +189,21 @@ class CheckpointStore:
             with safe_open(path, framework="numpy") as file:
                 metadata = json.loads(file.metadata()["checkpoint"])
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-            found = _build_checkpoint(server_round, metadata, tensors)
-            lacking = [*self._find_missing_records(found.records)]
+            checkpoint = _build_checkpoint(server_round, metadata, tensors)
+            missing = [*self._find_missing_records(checkpoint.records)]
         except _CorruptCheckpointError as error:
             raise _CorruptCheckpointError(f"{path.name} {error}") from None
         except _READ_ERRORS as error:
             raise _CorruptCheckpointError(
                 f"{path.name} cannot be read ({sanitize(error)})"
             ) from None
-        for part in lacking:
-            raise _CorruptCheckpointError(f"{path.name} goes with {part}, there are less")
-        return found
+        for length in missing:
+            raise _CorruptCheckpointError(f"{path.name} goes with {length}, there are less")
+        return checkpoint
 
     def _find_missing_records(self, records: Mapping[str, int]) -> Iterator[str]:
-        """Yield what the records lack of what a checkpoint goes with, without which it is none."""
-        from .parquet import count_rows  # here, since whoever reads a manifest needs no Arrow
+        """Yield files shorter than the checkpoint recorded; such a checkpoint is unusable."""
+        from .parquet import count_rows  # here: reading a manifest must not need Arrow
 
         run = SafeRunDir(self._run)
         for name, size in records.items():
@@ -217,12 +216,11 @@ class CheckpointStore:
                         yield f"{size} bytes of {name}"
 
     def _check_digest(self, path: Path) -> None:
-        """Compare the checksum; neither file may be a link, or anything else than a file."""
+        """Refuse a checkpoint whose checksum differs, or whose files are not regular files."""
         run = SafeRunDir(self._run)
         try:
-            expected = (run.read(CHECKPOINTS_DIR, path.with_suffix(".sha256").name) or b"").split()[
-                0
-            ]
+            checksum = run.read(CHECKPOINTS_DIR, path.with_suffix(".sha256").name) or b""
+            expected = checksum.split()[0]
             with run.open(CHECKPOINTS_DIR, path.name) as file:
                 digest = "" if file is None else hashlib.file_digest(file, "sha256").hexdigest()
         except RunError as error:
@@ -236,24 +234,24 @@ class CheckpointStore:
 
 
 def is_checkpoint(name: str) -> bool:
-    """Say whether a file's name is that of a checkpoint, or of its checksum."""
+    """Say whether a file name is that of a checkpoint or of its checksum."""
     return _FILE_PATTERN.fullmatch(re.sub(r"\.sha256$", ".safetensors", name)) is not None
 
 
 class CheckpointPacer:
-    """The pace of automatic checkpoints, which limits the time that they take."""
+    """Limits the time that automatic checkpoints take."""
 
     def __init__(self) -> None:
         self._next = 0.0
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time for one."""
+        """Whether it is time for a checkpoint."""
         return time.monotonic() >= self._next
 
     @contextmanager
     def measure_write(self) -> Iterator[None]:
-        """Time the writing of one."""
+        """Time the writing of a checkpoint."""
         started = time.monotonic()
         yield
         ended = time.monotonic()
@@ -265,29 +263,29 @@ class _CorruptCheckpointError(Exception):
 
 
 class _UnfinishedCheckpointError(_CorruptCheckpointError):
-    """A checkpoint was never claimed to be whole."""
+    """A checkpoint has no checksum, because its writing was interrupted."""
 
 
 _READ_ERRORS = (
     *(OSError, RunError, SafetensorError, RecursionError),
     *(KeyError, TypeError, ValueError, AttributeError),
 )
-"""What comes of a file that is no checkpoint, or holds other things than one does."""
+"""The errors of reading a file that is no checkpoint, or that has other contents."""
 
 
 def _build_checkpoint(
     server_round: int, metadata: Mapping[str, Any], tensors: StateArrays
 ) -> Checkpoint:
-    """Return the checkpoint of a round from what its file holds."""
+    """Return the checkpoint of a round from the content of its file."""
     records, settings = dict(metadata["records"]), dict(metadata["settings"])
     if metadata["round"] != server_round:
         raise _CorruptCheckpointError(f"is of round {metadata['round']!r}")
     if not all(isinstance(size, int) for size in records.values()):
         raise _CorruptCheckpointError("has files whose lengths are no whole numbers")
-    named = (key.partition("/") for key in tensors)
-    arrays: dict[str, dict[str, NDArray[Any]]] = {part: {} for part in _STATE_FIELDS}
-    for part, slash, name in named:
-        arrays[part][name] = tensors[f"{part}{slash}{name}"]
+    keys = (key.partition("/") for key in tensors)
+    arrays: dict[str, dict[str, NDArray[Any]]] = {field: {} for field in _STATE_FIELDS}
+    for field, slash, name in keys:
+        arrays[field][name] = tensors[f"{field}{slash}{name}"]
     model = {name: arrays["model"][name] for name in metadata["model"]}
     return Checkpoint(
         server_round,
@@ -305,7 +303,7 @@ def _compute_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-# --- going on --------------------------------------------------------------------------------
+# --- resuming --------------------------------------------------------------------------------
 
 
 def check_unchanged(
@@ -314,21 +312,19 @@ def check_unchanged(
     *,
     changeable_prefixes: tuple[str, ...] = (),
 ) -> None:
-    """Compare the settings of a run with those of its continuation.
-
-    The number of rounds may grow.
+    """Refuse settings that a resume may not change; the number of rounds may grow.
 
     Parameters
     ----------
     before, settings : mapping
         By dotted key, as ``flatten_settings`` returns them.
     changeable_prefixes : tuple of str
-        What the keys begin with that may change.
+        The prefixes of the keys that may change.
 
     Raises
     ------
     RunError
-        For the first setting that is another one; the message names it and both values.
+        For the first setting that changed; the message names it and both values.
     """
     for key in sorted(before.keys() | settings.keys()):
         old, new = before.get(key), settings.get(key)
@@ -337,7 +333,8 @@ def check_unchanged(
                 raise RunError(f"{key} must be at least {old}, as in the run so far, got {new}")
         elif not is_same(old, new) and not key.startswith(changeable_prefixes):
             raise RunError(
-                f"{key} must be {_format_value(old)}, as in the run so far, got {_format_value(new)}"
+                f"{key} must be {_format_value(old)}, as in the run so far, "
+                f"got {_format_value(new)}"
             )
 
 

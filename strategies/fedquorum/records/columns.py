@@ -1,7 +1,7 @@
-"""What one column of a run's tables holds: one description, by which it is written and read.
+"""Describe the columns of a run's tables; writer and reader use the same description.
 
-A column of float64 holds every float64 there is, infinities and NaN included, and gives it back to
-the bit, unless its numbers have a range. Null says that there is no value, and the column says why.
+A float64 column holds every float64 value, infinities and NaN included, and restores it bit by bit,
+unless the column has a range. Null means that there is no value; the column says why.
 """
 
 import math
@@ -25,13 +25,11 @@ class TableColumn:
     Parameters
     ----------
     name : str
-        Its name.
     type : pa.DataType
-        The type of its values.
     null_meaning : str
-        What it says that a value is null; empty if none may be.
+        What a null value means; empty if no value may be null.
     low, high : float
-        The least and the greatest number. NaN is in every range.
+        The smallest and the largest allowed number. NaN is in every range.
     """
 
     name: str
@@ -42,21 +40,21 @@ class TableColumn:
 
     @property
     def field(self) -> pa.Field:
-        """The column as Arrow describes it."""
+        """The column as an Arrow field."""
         return pa.field(self.name, self.type, nullable=bool(self.null_meaning))
 
     @property
     def is_text(self) -> bool:
-        """Whether its values are texts."""
+        """Whether the values are texts."""
         return bool(pa.types.is_string(self.type))
 
     def check(self, values: pa.ChunkedArray) -> None:
-        """Refuse values of the column's type that it does not hold.
+        """Refuse values that the column does not allow.
 
         Raises
         ------
         RunError
-            If one is null and may not be, or a number is outside its range.
+            If a value is null and may not be, or a number is out of range.
         """
         if values.null_count and not self.null_meaning:
             raise RunError(f"expected {self.name} in every row")
@@ -65,9 +63,9 @@ class TableColumn:
         if pa.types.is_floating(self.type):
             values = pc.if_else(pc.is_nan(values), None, values)
         extremes = pc.min_max(values).as_py()
-        least, most = extremes["min"], extremes["max"]
-        if least is not None and not (self.low <= least and most <= self.high):
-            worst = least if least < self.low else most
+        lowest, highest = extremes["min"], extremes["max"]
+        if lowest is not None and not (self.low <= lowest and highest <= self.high):
+            worst = lowest if lowest < self.low else highest
             raise RunError(
                 f"expected numbers from {self.low:g} to {self.high:g} in {self.name}, got {worst:g}"
             )
@@ -78,35 +76,34 @@ TableColumns = tuple[TableColumn, ...]
 
 
 def build_schema(columns: Sequence[TableColumn]) -> pa.Schema:
-    """Return columns as Arrow describes them."""
+    """Return the Arrow schema of columns."""
     return pa.schema([column.field for column in columns])
 
 
 def build_table(columns: Sequence[TableColumn], values: Mapping[str, Any]) -> pa.Table:
-    """Return a table that a reader takes.
+    """Return a table that a reader accepts.
 
     Parameters
     ----------
-    columns : sequence of Column
-        The columns.
+    columns : sequence of TableColumn
     values : mapping
-        The values of each.
+        The values of each column, by name.
 
     Raises
     ------
     RunError
-        If a column does not hold its values.
+        If a column does not allow its values.
     """
     return validate_columns(columns, pa.table(dict(values), schema=build_schema(columns)))
 
 
 def validate_columns(columns: Sequence[TableColumn], table: pa.Table) -> pa.Table:
-    """Return a table once each column holds its values.
+    """Return the table after checking the values of each column.
 
     Raises
     ------
     RunError
-        If one does not.
+        If a column does not allow its values.
     """
     for column in columns:
         column.check(table[column.name])
@@ -114,12 +111,12 @@ def validate_columns(columns: Sequence[TableColumn], table: pa.Table) -> pa.Tabl
 
 
 def int_column(name: str, null_meaning: str = "", *, high: float = MAX_COUNT) -> TableColumn:
-    """Return a column of whole numbers >= 0, in 32 bits where these are enough."""
+    """Return a column of whole numbers >= 0, of 32 bits if ``high`` fits, otherwise of 64."""
     return TableColumn(name, pa.int32() if high <= MAX_INT32 else pa.int64(), null_meaning, 0, high)
 
 
 def float_column(name: str, null_meaning: str = "") -> TableColumn:
-    """Return a column of any numbers."""
+    """Return a column of unrestricted numbers."""
     return TableColumn(name, pa.float64(), null_meaning)
 
 

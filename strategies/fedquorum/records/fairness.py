@@ -1,4 +1,4 @@
-"""Measure the spread of a metric over clients; the project's only definitions of these numbers."""
+"""Compute the spread of a metric over clients; all of the project uses these definitions."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ import numpy as np
 from ..types import FloatArray
 
 DISPERSION_KEYS = ("average", "worst", "best", "worst10", "best10", "gini", "std", "jain")
-"""What ``spread`` tells of a metric over clients."""
+"""The keys of what ``compute_dispersion`` returns."""
 
 
 @np.errstate(over="ignore", invalid="ignore")  # beyond the largest number, or inf - inf
@@ -18,12 +18,12 @@ def compute_dispersion(
     """Return the spread of one metric over n clients, all in the metric's unit except gini, jain.
 
     average, worst (minimum), best (maximum); worst10 and best10: unweighted mean of the
-    max(1, floor(n / 10)) lowest and highest; where lower is better, as of losses, worst is the
+    max(1, floor(n / 10)) lowest and highest; if lower is better, as for losses, worst is the
     maximum and best the minimum; std: population standard deviation;
     gini = sum_i (2i - n - 1) x_(i) / (n sum x), i from 1, ascending, 0 if all x are 0;
-    jain = (sum x)^2 / (n sum x^2), 1 if all x are 0. Both compare shares of a total, so they are
-    NaN where a value is negative, as an R2 can be, or infinite, as the loss of a model that
-    diverged. std of an infinite value is NaN, too, and all are NaN where a value is.
+    jain = (sum x)^2 / (n sum x^2), 1 if all x are 0. Both compare fractions of a total, so they are
+    NaN if a value is negative, as an R2 can be, or infinite, as the loss of a model that
+    diverged. std is NaN if a value is infinite, and every number is NaN if a value is NaN.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def compute_dispersion(
     Raises
     ------
     ValueError
-        If there is no value.
+        If ``values`` is empty.
     """
     if len(values) == 0:
         raise ValueError("the spread of no values is not defined")
@@ -46,7 +46,8 @@ def compute_dispersion(
     tenth = max(1, len(x) // 10)
     low, high = ("worst", "best") if higher_is_better else ("best", "worst")
     average, lowest, highest = (
-        float(np.ldexp(part.mean(), exponent)) for part in (scaled, scaled[:tenth], scaled[-tenth:])
+        float(np.ldexp(subset.mean(), exponent))
+        for subset in (scaled, scaled[:tenth], scaled[-tenth:])
     )
     finite = bool(np.isfinite(x).all())
     gini, jain = _compute_gini_and_jain(scaled) if finite and x[0] >= 0 else (math.nan, math.nan)
@@ -63,9 +64,9 @@ def compute_dispersion(
 
 
 def _scale_to_unit(x: FloatArray) -> tuple[FloatArray, int]:
-    """Return x / 2^e and e, so that no finite value is above 1 and no square overflows or is lost.
+    """Return x / 2^e and e such that no finite value exceeds 1, so no square over- or underflows.
 
-    A power of two changes no bit of what is computed of the values.
+    Scaling by a power of two changes no bit of the results.
     """
     exponent = int(np.frexp(np.max(np.abs(x), where=np.isfinite(x), initial=0.0))[1])
     return np.ldexp(x, -exponent), exponent
@@ -87,16 +88,16 @@ def compute_weighted_dispersion(
     *,
     higher_is_better: bool = True,
 ) -> dict[str, float]:
-    """Return average, worst10 and best10 of ``spread`` as means weighted by the clients' test rows.
+    """Return average, worst10 and best10 as means weighted by the clients' test rows.
 
-    The tenths are the same clients as there; of equal values the first ones given are the lower.
+    The tenths are the same clients as in ``compute_dispersion``; equal values keep their order.
 
     Parameters
     ----------
     values : sequence of float
         One value per client, shape (n,), at least one.
     num_rows : sequence of float
-        How many test rows each client has, shape (n,), with a positive sum.
+        The number of test rows of each client, shape (n,), with a positive sum.
 
     References
     ----------
@@ -106,14 +107,14 @@ def compute_weighted_dispersion(
     order = np.argsort(x, kind="stable")
     tenth = max(1, len(x) // 10)
     low, high = ("worst10", "best10") if higher_is_better else ("best10", "worst10")
-    of = {"average": order, low: order[:tenth], high: order[-tenth:]}
-    return {name: weighted_mean(x[clients], weight[clients]) for name, clients in of.items()}
+    subsets = {"average": order, low: order[:tenth], high: order[-tenth:]}
+    return {name: weighted_mean(x[clients], weight[clients]) for name, clients in subsets.items()}
 
 
 def weighted_mean(
     values: Sequence[float] | FloatArray, weights: Sequence[float] | FloatArray
 ) -> float:
-    """Return sum w x / sum w, NaN where the weights sum to 0."""
+    """Return sum w x / sum w, or NaN if the weights sum to 0."""
     total = exact_sum(weights)
     if total == 0:
         return math.nan
@@ -125,7 +126,7 @@ def weighted_mean(
 
 
 def exact_sum(values: Iterable[float]) -> float:
-    """Return the sum, rounded once; infinite or NaN where it is not among the numbers."""
+    """Return the sum, rounded once; infinite or NaN if no float64 holds it."""
     terms = list(values)
     try:
         return math.fsum(terms)
@@ -135,5 +136,5 @@ def exact_sum(values: Iterable[float]) -> float:
 
 
 def exact_mean(values: Sequence[float]) -> float | None:
-    """Return the mean, infinite or NaN as the sum; None of no values."""
+    """Return the mean, infinite or NaN as the sum is; None without values."""
     return exact_sum(values) / len(values) if values else None

@@ -1,4 +1,4 @@
-"""Write files that are complete or absent, whatever interrupts the writing."""
+"""Write files that are complete or absent even after an interruption."""
 
 import os
 from collections.abc import Iterator
@@ -12,45 +12,45 @@ from ..errors import RunError
 
 @contextmanager
 def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
-    """Yield another name to write to; the file becomes ``path`` when that succeeded.
+    """Yield a temporary path to write to, and rename it to ``path`` on success.
 
     Parameters
     ----------
     path : Path
-        What to make or replace.
+        The file to create or replace.
     durable : bool
-        Whether the content is on the disk before the name is, for what must survive a power cut.
+        Whether to sync the content before the rename, so that the file survives a power cut.
 
     Raises
     ------
     RunError
-        If it cannot be written, as on a full disk; ``path`` is then as it was.
+        If the file cannot be written, as on a full disk; ``path`` is then unchanged.
     """
-    # Readers of a folder of Parquet files leave out names that begin with a dot.
-    part = path.with_name(f".{path.name}.part")
+    # Readers of a folder of Parquet files skip names that begin with a dot.
+    partial = path.with_name(f".{path.name}.part")
     try:
-        yield part
+        yield partial
         if durable:
-            fsync(part)
-        part.replace(path)
+            fsync(partial)
+        partial.replace(path)
         if durable:
             fsync(path.parent)
     except (OSError, SafetensorError) as error:
         raise cannot_write_error(path, error) from None
     finally:
-        part.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
 
 
 def cannot_write_error(path: Path, error: Exception) -> RunError:
-    """Return the one line that says so."""
+    """Return the error of a file that cannot be written, in one line."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return RunError(f"{path} cannot be written: {reason}")
 
 
 def fsync(path: Path) -> None:
-    """Bring a file's content, or the names in a folder, to the disk."""
+    """Sync a file's content, or the names in a folder, to the disk."""
     if not hasattr(os, "O_DIRECTORY") and path.is_dir():
-        return  # Windows has no such thing
+        return  # Windows cannot sync a folder
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -59,9 +59,9 @@ def fsync(path: Path) -> None:
 
 
 def fsync_parents(path: Path) -> None:
-    """Bring the names of a folder and of all folders above it to the disk, up to its mount."""
+    """Sync the names of a folder and of all folders above it, up to its mount point."""
     for folder in path.parents:
-        with suppress(OSError):  # another user's, or of a file system that syncs no folders
+        with suppress(OSError):  # another user's folder, or the file system syncs no folders
             fsync(folder)
         if os.path.ismount(folder):
             return

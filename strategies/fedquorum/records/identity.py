@@ -1,4 +1,4 @@
-"""Define the facts with which a run's manifest begins."""
+"""Define the facts at the top of a run's manifest."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,27 +14,26 @@ class RunInfo:
     experiment : str
         The name of the preset.
     overrides : tuple of str
-        What the settings were composed from, beside the experiment, each as ``key=value``.
+        The overrides of the experiment's settings, each as ``key=value``.
     strategy : str
         The name of the strategy.
     seed : int
-        The run's seed.
     engine : str
-        What carries the messages: ``in-process``, ``ray`` or ``flower``.
+        The carrier of the messages: ``in-process``, ``ray`` or ``flower``.
     device : str
         Where the clients train, as configured.
     rounds : int
-        How many rounds there are to be.
+        The planned number of rounds.
     source : str
         The folder of the code.
     commit : str or None
-        The code's git commit, None outside git.
+        The code's git commit; None outside git.
     packages : mapping
-        The versions of the packages that shape a result, None where one is not installed.
+        The versions of the packages that affect a result, None for one that is not installed.
     arithmetic : mapping
-        What decides the last bits beside the settings, as JSON has it; empty where nobody says.
+        The facts beside the settings that affect the last bits, as JSON; empty if not given.
     data : mapping
-        What the data was taken for, as JSON has it; empty where nobody says.
+        How the data was interpreted, as JSON; empty if not given.
     """
 
     experiment: str

@@ -1,4 +1,4 @@
-"""Ctrl-C, kill and a scheduler's signals, put off where they would tear something."""
+"""Defer Ctrl-C, kill and a scheduler's signals while related records are written."""
 
 import signal
 import threading
@@ -13,8 +13,8 @@ DEFERRED_SIGNALS = tuple(signal.Signals[name] for name in _SIGNAL_NAMES if hasat
 def defer_signals() -> Iterator[None]:
     """Delay signals, so that related records are written together.
 
-    An exception in the midst of it could also leave a lock of a library held for ever. Signals
-    reach the main thread only; in others there is nothing to put off.
+    An exception in between could also leave a library's lock held forever. Signals reach the main
+    thread only; in other threads there is nothing to defer.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -31,7 +31,7 @@ def defer_signals() -> Iterator[None]:
             signal.signal(number, handler)
         for first in arrived[:1]:
             handler = before[signal.Signals(first)]
-            if callable(handler):  # the signal itself would wait where it is blocked
+            if callable(handler):  # the signal itself would wait if it is blocked
                 handler(first, None)
             else:
                 signal.raise_signal(first)

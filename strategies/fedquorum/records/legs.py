@@ -1,7 +1,8 @@
 """The legs of a run: the rounds between two resumes, each with the settings that decided them.
 
 ``config.yaml`` has the settings of the last leg. In the manifest, each entry of ``resumed`` has the
-round after which the run went on, and as ``before`` the settings that had another value until then.
+round after which the run was resumed, and as ``before`` the settings that had another value until
+then.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,13 +14,13 @@ from ..equality import is_same
 from .settings import flatten_settings
 
 CHANGEABLE_PREFIXES = ("engine.", "tracker.", "resume", "client.retain_memory")
-"""What the settings begin with that a resume of the app may change, beside ``rounds``."""
+"""The prefixes of the settings that a resume of the app may change, beside ``rounds``."""
 
 CHANGEABLE_DROP_IN_OPTIONS = ("reply_memory", "max_reply_bytes")
 """The keywords that a resume of a drop-in strategy may change."""
 
 EXTENDABLE_SETTINGS = ("rounds", "num_rounds")
-"""How many rounds there are to be, for the run and for a drop-in strategy's schedules."""
+"""The planned numbers of rounds, of the run and of a drop-in strategy's schedules."""
 
 _CHANGEABLE_DROP_IN_SETTINGS = tuple(
     f"drop_in.{name}" for name in (*CHANGEABLE_DROP_IN_OPTIONS, "num_rounds")
@@ -43,7 +44,7 @@ class Resume:
 
     @property
     def forbidden_changes(self) -> tuple[str, ...]:
-        """The settings in ``before`` that no resume changes."""
+        """The settings in ``before`` that no resume may change."""
         free = (*CHANGEABLE_PREFIXES, *_CHANGEABLE_DROP_IN_SETTINGS)
         return tuple(k for k in self.before if k != "rounds" and not k.startswith(free))
 
@@ -70,18 +71,18 @@ class Leg:
 
     @property
     def planned_rounds(self) -> tuple[Any, ...]:
-        """How many rounds were planned, for the run and for a drop-in strategy's schedules."""
+        """The planned numbers of rounds, of the run and of a drop-in strategy's schedules."""
         return tuple(self.settings.get(key) for key in ("rounds", "drop_in.num_rounds"))
 
 
 def find_changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that had another value before, by dotted key, with that value.
+    """Return the previous values of the settings that changed, by dotted key.
 
     Parameters
     ----------
     before, now : mapping
-        By dotted key, as ``flatten_settings`` returns them. A setting that one of them lacks, because
-        another option does not have it, is left out.
+        By dotted key, as ``flatten_settings`` returns them. A setting that one of them lacks,
+        because another option does not have it, is left out.
     """
     return {key: before[key] for key in now if key in before and not is_same(before[key], now[key])}
 
@@ -89,8 +90,8 @@ def find_changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> 
 def build_legs(config: Mapping[str, Any], resumed: Sequence[Resume]) -> tuple[Leg, ...]:
     """Return the legs of a run that have rounds left, ascending, each with its settings.
 
-    A round belongs to the last leg that began before it: a resume repeats all rounds after its
-    own, so that no round is left of a leg that began there or later.
+    A round belongs to the last leg that started before it: a resume repeats all rounds after its
+    own, so no round is left of a leg that started there or later.
 
     Parameters
     ----------
@@ -114,16 +115,16 @@ def build_legs(config: Mapping[str, Any], resumed: Sequence[Resume]) -> tuple[Le
 
 
 def _replace_settings(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested settings with other values, which are by dotted key."""
+    """Return nested settings with the values of ``settings``, by dotted key, replaced."""
     changed: dict[str, Any] = dict(config)
-    inner: dict[str, dict[str, Any]] = {}
+    nested_values: dict[str, dict[str, Any]] = {}
     for key, value in settings.items():
-        name, dot, rest = key.partition(".")
+        name, dot, subkey = key.partition(".")
         if dot:
-            inner.setdefault(name, {})[rest] = value
+            nested_values.setdefault(name, {})[subkey] = value
         else:
             changed[name] = value
-    for name, values in inner.items():
-        held = changed.get(name)
-        changed[name] = _replace_settings(held if isinstance(held, Mapping) else {}, values)
+    for name, values in nested_values.items():
+        nested = changed.get(name)
+        changed[name] = _replace_settings(nested if isinstance(nested, Mapping) else {}, values)
     return changed

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from ..errors import RunError
 
 AUDIT_PACKAGES = {"pyarrow": "pyarrow", "safetensors": "safetensors", "yaml": "pyyaml"}
-"""The modules of the extra, and the packages that have them."""
+"""The modules that the extra brings, and the packages that provide them."""
 
 
 def check_audit_packages() -> None:
@@ -14,7 +14,7 @@ def check_audit_packages() -> None:
     Raises
     ------
     RunError
-        With what to install.
+        If a package is missing; the message says what to install.
     """
     missing = [package for module, package in AUDIT_PACKAGES.items() if find_spec(module) is None]
     if missing:

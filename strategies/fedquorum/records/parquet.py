@@ -1,7 +1,7 @@
-"""Read Parquet files of a run, which may come from anybody.
+"""Read Parquet files of a run, which are untrusted.
 
-A small file can claim many rows, repeat one long text in all of them, or hold other types than the
-table has. Each is refused before the rows are unpacked.
+A small file can claim many rows, repeat one long text in all of them, or hold types that the table
+does not have. Such a file is refused before its rows are unpacked.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from .columns import TableColumn
 from .safe_files import SafeRunDir, format_table_file
 
 MAX_READ_ROWS = 20_000_000  # of one file
-MAX_UNPACKED_BYTES = 2**30  # of one file, unpacked
+MAX_UNPACKED_BYTES = 2**30  # of one file
 
 
 def read_parquet_file(
@@ -35,15 +35,15 @@ def read_parquet_file(
         The run's directory.
     names : sequence of str
         The file's folders below it, and its name.
-    columns : sequence of Column
-        The columns that there are.
+    columns : sequence of TableColumn
+        The columns of the table.
     wanted : sequence of str, optional
-        Which of them; all by default.
+        The names of the columns to read; all by default.
 
     Raises
     ------
     RunError
-        If there is no such file, or it is a link, damaged, too large, or not such a table.
+        If the file is missing, a link, damaged, too large, or not such a table.
     """
     path = run.path.joinpath(*names)
     with run.open(*names) as file:
@@ -56,7 +56,7 @@ def read_parquet_file(
 
 
 def count_rows(run: SafeRunDir, table: str) -> int:
-    """Return how many rows of a table there are before the first file that is missing or damaged.
+    """Return the number of a table's rows before its first missing or damaged file.
 
     Raises
     ------
@@ -78,22 +78,20 @@ def count_rows(run: SafeRunDir, table: str) -> int:
 def read_columns(file: BinaryIO, columns: Sequence[str], texts: Sequence[str]) -> pa.Table:
     """Return columns of an open Parquet file.
 
-    The calling thread reads, alone: a thread of Arrow's that still holds a Python file when the
+    Only the calling thread reads: a thread of Arrow's that still holds a Python file when the
     interpreter ends aborts the process (https://github.com/apache/arrow/issues/34314).
 
     Parameters
     ----------
     file : binary file
-        The file.
     columns : sequence of str
-        Which columns.
     texts : sequence of str
-        The columns that stay encoded as in the file, where a long text that recurs is stored once.
+        The columns that stay dictionary-encoded, so that a long recurring text is stored once.
 
     Raises
     ------
     RunError
-        If the file claims to hold more than is unpacked at most.
+        If the file claims to hold more than the limits.
     """
     parquet = pq.ParquetFile(file, read_dictionary=list(texts), pre_buffer=False)
     _check_size(parquet.metadata)
@@ -101,8 +99,8 @@ def read_columns(file: BinaryIO, columns: Sequence[str], texts: Sequence[str]) -
 
 
 def _check_size(metadata: Any) -> None:
-    """Compare what a file claims to hold with what is unpacked at most."""
-    groups = [metadata.row_group(place) for place in range(metadata.num_row_groups)]
+    """Refuse a file that claims more rows or bytes than the limits."""
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     size = sum(group.total_byte_size for group in groups)
     rows = max(metadata.num_rows, sum(group.num_rows for group in groups))
     if rows > MAX_READ_ROWS or size > MAX_UNPACKED_BYTES:
@@ -125,7 +123,7 @@ def _read_table(file: BinaryIO, wanted: Sequence[TableColumn]) -> pa.Table:
 
 
 def _cast_values(given: pa.ChunkedArray, column: TableColumn) -> pa.ChunkedArray:
-    """Return what a file has for a column, in the column's type."""
+    """Return the values of a column in the column's type, checked."""
     if column.is_text:
         _check_length(given, column.name)
     values = given.cast(column.type)
@@ -134,7 +132,7 @@ def _cast_values(given: pa.ChunkedArray, column: TableColumn) -> pa.ChunkedArray
 
 
 def _check_length(column: pa.ChunkedArray, name: str) -> None:
-    """Compare the length of all texts together with what is unpacked at most."""
+    """Refuse texts whose total length exceeds the limit."""
     length = 0
     for chunk in column.chunks:
         if not pa.types.is_dictionary(chunk.type):

@@ -13,14 +13,14 @@ GIT_TIMEOUT_SECONDS = 10.0
 
 
 def get_utc_time() -> str:
-    """Return the time in UTC, ISO 8601, to the second."""
+    """Return the current time in UTC, in ISO 8601, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def get_versions(packages: Iterable[str]) -> dict[str, str | None]:
-    """Return the versions of this library and of distributions, None of one not installed.
+    """Return the versions of this library and of distributions, None for one not installed.
 
-    The library's is its own word: an app may carry it along, installed or not.
+    The library states its version itself, because an app may bundle it without installing it.
     """
     found: dict[str, str | None] = {"fedquorum": __version__}
     for package in packages:
@@ -39,7 +39,7 @@ def find_commit(source: Path, code: Sequence[str] = (".",)) -> str | None:
     source : Path
         The root of the checkout.
     code : sequence of str
-        The files and folders in it that shape a result.
+        The files and folders in it that affect a result.
     """
     if not (source / ".git").exists():
         return None

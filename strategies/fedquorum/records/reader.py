@@ -1,6 +1,6 @@
 """Read runs back from their folders.
 
-Records may come from anybody, so the reader checks everything.
+Records are untrusted, so the reader checks everything.
 """
 
 import json
@@ -39,7 +39,7 @@ from .values import (
 __all__ = ["Run", "find_runs", "load_run", "read_runs"]
 
 FORMAT_VERSION = 1
-"""The version of the records, checkpoints included, which is that of no release."""
+"""The version of the records, checkpoints included; it is not the version of a release."""
 
 MANIFEST_FILE = "manifest.json"
 RUN_CONFIG_FILE = "config.yaml"
@@ -66,13 +66,13 @@ class Run:
     seed : int
         The run's seed.
     overrides : tuple of str
-        The words, beside the experiment, from which the settings were composed.
+        The overrides of the experiment's settings.
     started : str
-        Start of the run in ISO 8601, UTC: texts in order are times in order.
+        The start of the run in ISO 8601, UTC; sorting the texts sorts the times.
     settings : mapping
-        All settings by dotted key, such as ``client.lr``; of the last leg, see ``legs``.
+        All settings of the last leg by dotted key, such as ``client.lr``; see ``legs``.
     rounds : tuple of RoundRecord
-        The complete rounds, in order. A null for a number is NaN.
+        The complete rounds, in order. A null number is NaN.
     planned : int
         The planned number of rounds.
     error : str
@@ -105,7 +105,7 @@ class Run:
 
     @cached_property
     def legs(self) -> tuple[Leg, ...]:
-        """The legs of the run, of which each has the settings that decided its rounds."""
+        """The legs of the run, each with the settings that decided its rounds."""
         return build_legs(self.config, self.resumed)
 
     def find_leg(self, number: int) -> Leg:
@@ -176,14 +176,14 @@ def read_runs(
 def _find_runs_below(directory: Path, on_error: Callable[[RunError], object]) -> Iterable[Path]:
     root = directory.resolve()
 
-    def unreadable(error: OSError) -> None:
+    def report_unreadable(error: OSError) -> None:
         reason = f"{error.filename} ({error.strerror})"
         problem = RunError(f"expected a folder that can be read, got {reason}")
         if Path(error.filename) == root:
             raise problem from None
         on_error(problem)
 
-    for folder, subfolders, files in os.walk(root, onerror=unreadable):
+    for folder, subfolders, files in os.walk(root, onerror=report_unreadable):
         if MANIFEST_FILE in files:
             subfolders.clear()
             yield Path(folder)
@@ -196,7 +196,7 @@ def _raise_error(error: RunError) -> None:
 def load_run(directory: Path) -> Run:
     """Return the run in ``directory``.
 
-    An incomplete last line of ``rounds.jsonl``, as an interrupted process leaves it, is ignored.
+    An incomplete last line of ``rounds.jsonl``, left by an interrupted process, is ignored.
 
     Raises
     ------
@@ -233,7 +233,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 
 
 def parse_manifest(content: bytes, path: Path) -> dict[str, Any]:
-    """Return the fields of ``Run`` that a manifest has.
+    """Return the fields of ``Run`` that a manifest provides.
 
     Parameters
     ----------
@@ -258,10 +258,10 @@ def parse_manifest(content: bytes, path: Path) -> dict[str, Any]:
     try:
         fields = read_object(manifest)
         _check_format(fields)
-        kept: dict[str, Any] = {
+        values: dict[str, Any] = {
             name: _read_name_field(fields, name) for name in ("experiment", "strategy", "started")
         }
-        kept |= {
+        values |= {
             "seed": read_nonnegative_int(get_field(fields, "seed"), "seed"),
             "status": _read_status_field(fields),
             "overrides": _read_texts_field(fields, "overrides"),
@@ -273,7 +273,7 @@ def parse_manifest(content: bytes, path: Path) -> dict[str, Any]:
         }
     except CorruptRecordError as error:
         raise RunError(f"{path}: {error}") from None
-    return kept
+    return values
 
 
 def _check_format(fields: Mapping[str, Any]) -> None:
@@ -328,7 +328,7 @@ def check_tables(directory: Path) -> None:
 
 
 def read_dataset(folder: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return a Parquet table that was written in parts, without incomplete parts.
+    """Return a table of several Parquet files, without incomplete files.
 
     Parameters
     ----------
@@ -340,14 +340,14 @@ def read_dataset(folder: Path, columns: Sequence[str] | None = None) -> pa.Table
     Raises
     ------
     RunError
-        If there is no such folder, or a part of it is damaged.
+        If there is no such folder, or a file in it is damaged.
     """
     run = SafeRunDir(folder.parent)
     if run.get_file_id(folder.name) is None:
         raise RunError(f"expected a folder of a run, got {folder} (No such file or directory)")
     tables = [
-        read_parquet_file(run, (folder.name, part), COLUMNS_BY_TABLE[folder.name], columns)
-        for part in run.list_table_files(folder.name)
+        read_parquet_file(run, (folder.name, name), COLUMNS_BY_TABLE[folder.name], columns)
+        for name in run.list_table_files(folder.name)
     ]
     return pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
 
@@ -392,7 +392,7 @@ def read_population(directory: Path) -> pa.Table:
 
 
 def _read_required_file(run: SafeRunDir, name: str) -> bytes:
-    """Return a file of a run; RunError names one that cannot be read."""
+    """Return the content of a file of a run; a missing file raises RunError."""
     content = run.read(name)
     if content is None:
         raise _missing_file_error(run.path / name)
@@ -406,7 +406,7 @@ def _missing_file_error(path: Path) -> RunError:
 
 
 def explain_not_a_run(directory: Path, error: RunError | None = None) -> str:
-    """Return a folder, and why it is not that of a run that can be read."""
+    """Return a folder, and the reason why no run can be read from it."""
     if not directory.is_dir():
         return f"{directory}: there is no such folder"
     if not (directory / MANIFEST_FILE).exists():
@@ -424,7 +424,7 @@ def _read_resume(given: Any) -> Resume:
 
 
 class _UnparsableLineError(CorruptRecordError):
-    """A line is no JSON, as one that a process was writing when it was stopped."""
+    """A line is not JSON, for example because its writer was stopped."""
 
 
 def _parse_line(line: bytes) -> Any:

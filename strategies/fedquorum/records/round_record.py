@@ -1,4 +1,4 @@
-"""Summarise a round in numbers: a line of ``rounds.jsonl``."""
+"""Summarize a round in numbers: a line of ``rounds.jsonl``."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -30,26 +30,26 @@ from .values import (
 )
 
 TEST_GROUPS = ("priority", "non_priority", "all")
-"""The groups of clients whose test parts every run summarises; none includes held-out clients."""
+"""The groups of clients whose test splits every run summarizes; all exclude held-out clients."""
 
 UNSEEN_GROUP, MEAN_GROUP = "held_out", "mean_model"
-"""The clients that never train; and all tested clients, with the mean of the models from which
-clients start."""
+"""The clients that never train; and all tested clients, evaluated on the mean of the models from
+which clients start."""
 
 OPTIONAL_GROUPS = (UNSEEN_GROUP, MEAN_GROUP)
 """Groups that only some runs have."""
 
 
 def list_groups(test: Mapping[str, object] | None) -> tuple[str, ...]:
-    """Return the keys of a round's ``test``: those of every run, and further ones if present."""
+    """Return the keys of a round's ``test``: those of every run, then optional ones if present."""
     return (*TEST_GROUPS, *(name for name in OPTIONAL_GROUPS if name in (test or {})))
 
 
 SPLITS = ("test", "validation")
-"""The parts of the clients' data that a round summarises."""
+"""The splits of the clients' data that a round summarizes."""
 
 SplitSummary = Mapping[str, Mapping[str, float] | None]
-"""The numbers of a part, by groups of clients."""
+"""The numbers of a split, by groups of clients."""
 
 
 def _to_json_split(groups: SplitSummary | None) -> dict[str, Any] | None:
@@ -61,8 +61,8 @@ def _to_json_split(groups: SplitSummary | None) -> dict[str, Any] | None:
 def _read_split(given: Any, name: str) -> SplitSummary | None:
     if given is None:
         return None
-    part = read_object(given, name)
-    return {group: _read_group(part.get(group), group) for group in list_groups(part)}
+    split = read_object(given, name)
+    return {group: _read_group(split.get(group), group) for group in list_groups(split)}
 
 
 def _read_group(given: Any, name: str) -> Mapping[str, float] | None:
@@ -75,7 +75,7 @@ def _read_group(given: Any, name: str) -> Mapping[str, float] | None:
 
 
 SPLIT_SUMMARY = FieldCodec(_to_json_split, _read_split)
-"""The numbers of a part, or None."""
+"""The numbers of a split, or None."""
 
 
 @nan_equals_nan
@@ -120,22 +120,22 @@ class RoundRecord:
 
     @classmethod
     def from_json(cls, line: Any) -> Self:
-        """Return the round that JSON has.
+        """Return the round from JSON.
 
         Raises
         ------
         CorruptRecordError
-            If it is none.
+            If ``line`` is not a round.
         """
         given = read_object(line)
-        # Counts first: what lacks them is no round at all.
+        # Counts first: a line without them is no round at all.
         items = sorted(fields(cls), key=lambda item: item.metadata["value"] is not COUNT)
         return cls(
             **{item.name: item.metadata["value"].read_field(given, item.name) for item in items}
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the round as JSON has it, from which ``from_json`` makes the same."""
+        """Return the round as JSON; ``from_json`` restores it."""
         return {
             item.name: item.metadata["value"].to_json(getattr(self, item.name))
             for item in fields(self)
@@ -162,14 +162,13 @@ def build_round_record(
 
     ``rates``: the probability that this round counts a client, by client id, if known. ``metric``:
     the setting ``evaluation.metric``, whose spread over clients is recorded. ``all_evaluated``:
-    whether all clients were evaluated, not only those with priority. ``away``: the clients that
-    were not connected, if a round samples from the connected ones. ``hooks``: those of the rules,
-    of which ``columns`` and ``report`` add numbers to the groups of the test part. ``previous``:
-    the record of the previous round, for sums over rounds.
-    ``mean_model``: the clients' measurements of the mean of the models from which they start, if the
-    rules have one.
+    whether all clients were evaluated, not only those with priority. ``away``: the disconnected
+    clients, if a round samples from the connected ones. ``hooks``: those of the rules, of which
+    ``columns`` and ``report`` add numbers to the groups of the test split. ``previous``: the record
+    of the previous round, for sums over rounds. ``mean_model``: the clients' evaluations of the
+    mean of the models from which they start, if the rules have one.
     """
-    draws = report.plan.replacement_sample
+    sample = report.plan.replacement_sample
     return RoundRecord(
         round=report.server_round,
         epsilon=report.plan.epsilon,
@@ -188,7 +187,7 @@ def build_round_record(
         kl_to_data=report.divergence,
         inclusion_mass=report.inclusion_mass,
         theta=report.theta,
-        priority_data=None if draws is None else draws.priority_data,
+        priority_data=None if sample is None else sample.priority_data,
         unregistered=report.unregistered,
         stale_clients=report.objective.stale_clients,
         unmeasured=report.objective.missing_clients,
@@ -212,13 +211,13 @@ def _add_decision_loss(previous: RoundRecord | None, loss: float | None) -> floa
 def compute_weight_error(report: RoundReport, rates: FloatArray | None) -> float | None:
     """Return the round's term of Theorem 3, (1 / N) sum_n (p_n omega_n - 1)^2 (Wang and Ji).
 
-    The sum is over all known clients that the round could ask, asked or not. ``rates`` has p_n, the
-    probability that the round counts client n, by client id; NaN if unknown. It is 0 if all omega_n
-    are right.
+    The sum is over all registered clients that the round could select, selected or not. ``rates``
+    has p_n, the probability that the round counts client n, by client id; NaN if unknown. The error
+    is 0 if all omega_n are right.
     """
-    pool, omega = report.plan.eligible, PerClient.from_mapping(report.omega)
-    if pool is not None:
-        omega = omega.select(pool)
+    eligible, omega = report.plan.eligible, PerClient.from_mapping(report.omega)
+    if eligible is not None:
+        omega = omega.select(eligible)
     if rates is None or not omega:
         return None
     error = (rates[omega.clients] * omega.numbers - 1.0) ** 2
@@ -234,47 +233,52 @@ def summarize_evaluations(
     hooks: Hooks = NO_HOOKS,
     mean_model: Sequence[ClientEvaluation] = (),
 ) -> SplitSummary | None:
-    """Return ``test`` or ``validation`` of a round's record, None without a measurement.
+    """Return ``test`` or ``validation`` of a round's record; None without an evaluation.
 
     Parameters
     ----------
     evaluations : sequence of ClientEvaluation
-        The measurements of each client that was evaluated after the round.
+        The evaluations of the clients after the round.
     metric : str
-        The setting ``evaluation.metric``, whose spread over clients is summarised.
+        The setting ``evaluation.metric``, whose spread over clients is summarized.
     all_evaluated : bool
         Whether all clients were evaluated, not only those with priority.
     split : {"test", "validation"}
-        The part of the clients' data.
+        The split of the clients' data.
     hooks : Hooks
-        The hooks of the rules: ``report`` adds numbers to the groups of the test part, from
-        ``columns`` too.
+        The hooks of the rules: ``report`` adds numbers to the groups of the test split, also from
+        ``columns``.
     mean_model : sequence of ClientEvaluation
-        The clients' measurements of the mean of the models from which they start; empty if there
-        is no such mean.
+        The clients' evaluations of the mean of the models from which they start; empty if there is
+        no such mean.
     """
     if split != "test":
         hooks = NO_HOOKS
     evaluated = _build_columns(evaluations, split, hooks)
     tested = _select_rows(evaluated, evaluated["rows"] > 0)
-    never_trains = tested["held_out"] > 0
-    if not len(never_trains):
+    is_held_out = tested["held_out"] > 0
+    if not len(is_held_out):
         return None
-    known, unseen = _select_rows(tested, ~never_trains), _select_rows(tested, never_trains)
-    has_priority = known["priority_weight"] > 0
-    priority, others = _select_rows(known, has_priority), _select_rows(known, ~has_priority)
+    registered, held_out = _select_rows(tested, ~is_held_out), _select_rows(tested, is_held_out)
+    has_priority = registered["priority_weight"] > 0
+    priority, non_priority = (
+        _select_rows(registered, has_priority),
+        _select_rows(registered, ~has_priority),
+    )
     report = hooks.report
     objective_data = priority["priority_weight"] * priority["num_examples"]
     groups = {
         "priority": _summarize_group(priority, metric, objective_data, report),
-        "non_priority": _summarize_group(others, metric, others["num_examples"], report),
-        "all": _summarize_group(known, metric, known["num_examples"], report)
+        "non_priority": _summarize_group(
+            non_priority, metric, non_priority["num_examples"], report
+        ),
+        "all": _summarize_group(registered, metric, registered["num_examples"], report)
         if all_evaluated
         else None,
         **_summarize_mean_model(mean_model, metric),
     }
-    if never_trains.any():
-        groups[UNSEEN_GROUP] = _summarize_group(unseen, metric, unseen["num_examples"], report)
+    if is_held_out.any():
+        groups[UNSEEN_GROUP] = _summarize_group(held_out, metric, held_out["num_examples"], report)
     return groups
 
 
@@ -302,7 +306,7 @@ _CLIENT_FIELDS = {
 def _build_columns(
     evaluations: Sequence[ClientEvaluation], split: str, hooks: Hooks
 ) -> EvaluationColumns:
-    """Return what is known of the clients, and what was measured of a part."""
+    """Return the clients' facts, and their evaluations of a split."""
     names = _CLIENT_FIELDS | {"rows": f"{split}_num_examples"}
     names |= {name: f"{split}_{name}" for name in _METRIC_NAMES}
     columns = {
@@ -310,38 +314,42 @@ def _build_columns(
         for name, field in names.items()
     }
     clients = np.array([e.client for e in evaluations], dtype=np.int64)
-    further = {
-        name: PerClient.from_mapping(of).get_array(clients, np.nan)
-        for name, of in hooks.columns.items()
+    from_hooks = {
+        name: PerClient.from_mapping(numbers).get_array(clients, np.nan)
+        for name, numbers in hooks.columns.items()
     }
-    return {**columns, **further}
+    return {**columns, **from_hooks}
 
 
-def _select_rows(columns: EvaluationColumns, chosen: BoolArray) -> EvaluationColumns:
-    return {name: numbers[chosen] for name, numbers in columns.items()}
+def _select_rows(columns: EvaluationColumns, mask: BoolArray) -> EvaluationColumns:
+    return {name: numbers[mask] for name, numbers in columns.items()}
 
 
 def _summarize_group(
     columns: EvaluationColumns, metric: str, weight: FloatArray, report: GroupReport | None = None
 ) -> Mapping[str, float] | None:
-    """Return weighted means of what was measured, and the spread over clients of ``metric``.
+    """Return weighted means of the metrics, and the spread of ``metric`` over clients.
 
-    ``left_out`` counts the clients for which the metric is not defined. ``report`` adds numbers.
+    ``left_out`` counts the clients for which the metric is undefined. ``report`` adds numbers.
     """
     if not len(weight):
         return None
     values = _get_metric_values(columns, metric)
-    defined = ~np.isnan(values)
+    is_defined = ~np.isnan(values)
     means = {
         name: weighted_mean(_get_metric_values(columns, name), weight)
         for name in ("loss", "accuracy")
     }
-    means[metric] = weighted_mean(values[defined], weight[defined])
-    higher = get_metric(metric).higher_is_better
+    means[metric] = weighted_mean(values[is_defined], weight[is_defined])
+    higher_is_better = get_metric(metric).higher_is_better
     return {
         **means,
-        "left_out": int((~defined).sum()),
-        **(compute_dispersion(values[defined], higher_is_better=higher) if defined.any() else {}),
+        "left_out": int((~is_defined).sum()),
+        **(
+            compute_dispersion(values[is_defined], higher_is_better=higher_is_better)
+            if is_defined.any()
+            else {}
+        ),
         **({} if report is None else report(columns)),
     }
 

@@ -1,4 +1,4 @@
-"""A run's directory: made, locked, brought back to a checkpoint, cleared."""
+"""Create, lock, truncate and clear a run's directory."""
 
 import json
 import os
@@ -32,19 +32,19 @@ MANIFEST_FILE = "manifest.json"
 _MODEL_FILES = ("model.safetensors", "mean_model.safetensors")
 _RUN_FILES = (MANIFEST_FILE, "rounds.jsonl", "population.parquet", *_MODEL_FILES)
 _NESTED_RUN_PATTERNS = tuple("*/" * depth + MANIFEST_FILE for depth in (1, 2, 3))
-"""Where the runs of a folder of outputs, or of a sweep, are below it."""
+"""Where runs are in a folder of outputs or of a sweep."""
 
 
 def list_append_only_files(directory: Path) -> list[Path]:
-    """Return the files of a run that grow or come with its rounds, but for those of its tables."""
+    """Return the files of a run that grow with its rounds, except those of its tables."""
     found = [directory / "rounds.jsonl", *(directory / "tensorboard").glob("*")]
     return [path for path in found if path.is_file()]
 
 
 def truncate_records(directory: Path, offsets: Mapping[str, int]) -> None:
-    """Restore the records to their state at the call of ``RunWriter.position``.
+    """Restore the records to their state at the call of ``RunWriter.flush_and_get_offsets``.
 
-    Whoever writes the tables goes back to their rows, see ``fedquorum.records.tables``.
+    The writers of the tables truncate their rows, see ``fedquorum.records.tables``.
     """
     for path in list_append_only_files(directory):
         size = offsets.get(path.relative_to(directory).as_posix())
@@ -53,8 +53,9 @@ def truncate_records(directory: Path, offsets: Mapping[str, int]) -> None:
         elif size < path.stat().st_size:
             os.truncate(path, size)
     folders = ("", "checkpoints/", *(f"{table}/" for table in TABLE_NAMES))
-    for part in (part for folder in folders for part in directory.glob(f"{folder}.*.part")):
-        part.unlink()
+    for folder in folders:
+        for partial in directory.glob(f"{folder}.*.part"):
+            partial.unlink()
 
 
 def refuse_links(directory: Path) -> None:
@@ -63,7 +64,7 @@ def refuse_links(directory: Path) -> None:
     Raises
     ------
     RunError
-        For the first record that is neither a folder nor a file with no other name, and for any
+        For the first record that is neither a folder nor a file with a single name, and for any
         link beside the records: a tracker may write there.
     """
     folders = [directory / name for name in (*RECORD_DIRS, CHECKPOINTS_DIR)]
@@ -74,20 +75,20 @@ def refuse_links(directory: Path) -> None:
     for path in (*(directory / name for name in RECORD_NAMES), *inside):
         if path in folders or not os.path.lexists(path):
             continue
-        found = path.lstat()
-        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
             raise _foreign_file_error(path)
 
 
 def _foreign_file_error(path: Path) -> RunError:
     return RunError(
-        f"{path} must be a file or folder of the run, got a link or something else; a run that "
-        "goes on writes to no other place"
+        f"{path} must be a file or folder of the run, got a link or something else; a resumed run "
+        "writes to no other place"
     )
 
 
 def lock_run(directory: Path) -> int:
-    """Keep other processes from resuming the same run while this process lives."""
+    """Lock a run, so that no other process resumes it while this process lives."""
     descriptor = lock_directory(directory)
     if descriptor is None:
         raise RunError(f"another process is at work on the run in {directory}")
@@ -95,18 +96,18 @@ def lock_run(directory: Path) -> int:
 
 
 def can_start_run(directory: Path) -> bool:
-    """Say whether a folder is there without a run in it or below it: a run may start there.
+    """Say whether a folder exists without a run in it or below it, so that a run may start there.
 
     A process that is killed while it starts a run leaves such a folder.
     """
-    below = (directory.glob(pattern) for pattern in (MANIFEST_FILE, *_NESTED_RUN_PATTERNS))
-    return directory.is_dir() and not any(any(found) for found in below)
+    matches = (directory.glob(pattern) for pattern in (MANIFEST_FILE, *_NESTED_RUN_PATTERNS))
+    return directory.is_dir() and not any(any(manifests) for manifests in matches)
 
 
 def remove_unfinished(directory: Path) -> None:
-    """Remove the records of a run that did not complete, so that it can be run again there.
+    """Remove the records of a run that did not complete, so that another run can start there.
 
-    Its settings stay; the next run writes its own.
+    Its settings stay until the next run overwrites them.
 
     Raises
     ------
@@ -123,19 +124,19 @@ def remove_unfinished(directory: Path) -> None:
 
 
 def remove_run_files(directory: Path) -> None:
-    """Remove what a run wrote into its folder but for its settings, and nothing else.
+    """Remove exactly the files that a run wrote into its folder, except its settings.
 
-    The caller holds the folder's lock. Without its manifest, which goes first, a folder is no run,
-    however much of the rest is left. Links are removed, not followed. A run writes its settings
-    before a model: where there are none, the models are somebody else's.
+    The caller holds the folder's lock. The manifest goes first: a folder without it is no run, even
+    if other files are left. Links are removed, not followed. A run writes its settings before a
+    model: without settings, the models are not the run's.
     """
     foreign = () if (directory / "config.yaml").exists() else _MODEL_FILES
     for name in _RUN_FILES:
         if name not in foreign:
             (directory / name).unlink(missing_ok=True)
-    for part in directory.glob(".*.part"):
-        if part.name.removeprefix(".").removesuffix(".part") in (*_RUN_FILES, "config.yaml"):
-            part.unlink()
+    for partial in directory.glob(".*.part"):
+        if partial.name.removeprefix(".").removesuffix(".part") in (*_RUN_FILES, "config.yaml"):
+            partial.unlink()
     for name in (*RECORD_DIRS, CHECKPOINTS_DIR):
         folder = directory / name
         if folder.is_symlink():
@@ -143,12 +144,12 @@ def remove_run_files(directory: Path) -> None:
             continue
         for path in _list_written_files(folder):
             path.unlink()
-        with suppress(OSError):  # there is none, or it has files of somebody else's
+        with suppress(OSError):  # the folder is missing, or has foreign files
             folder.rmdir()
 
 
 def _list_written_files(folder: Path) -> Iterator[Path]:
-    """Yield the files that a run wrote into one of its folders, half written ones too."""
+    """Yield the files that a run wrote into one of its folders, partial ones included."""
     for path in [*folder.iterdir()] if folder.is_dir() else ():
         name = path.name.removeprefix(".").removesuffix(".part")
         if folder.name == "tensorboard":
@@ -164,7 +165,7 @@ def _list_written_files(folder: Path) -> Iterator[Path]:
 
 
 def read_manifest_or_empty(directory: Path) -> dict[str, Any]:
-    """Return the manifest of the run in ``directory``, empty where none can be read."""
+    """Return the manifest of the run in ``directory``; empty if it cannot be read."""
     try:
         manifest = json.loads(SafeRunDir(directory).read("manifest.json") or b"{}")
     except (OSError, ValueError, RecursionError, RunError):
@@ -173,7 +174,7 @@ def read_manifest_or_empty(directory: Path) -> dict[str, Any]:
 
 
 def run_exists_error(directory: Path) -> RunError:
-    """Return the error of a new run whose folder holds a run."""
+    """Return the error of a new run whose folder already has a run."""
     return RunError(
         f"the folder of a new run must not hold a run, got {directory}, which has one: choose "
         "another folder, or resume the run in it"
@@ -186,7 +187,7 @@ def cannot_create_error(directory: Path, error: OSError) -> RunError:
 
 
 def create_run_directory(base: Path, experiment: str) -> Path:
-    """Make and return ``base/<experiment>/<time>``, with a number where the time is taken."""
+    """Create and return ``base/<experiment>/<time>``, with a number if that name is taken."""
     stamp = datetime.now().astimezone().strftime("%Y-%m-%d_%H-%M-%S")
     attempt = 0
     while True:

@@ -1,15 +1,15 @@
-"""Step a run through its rounds: each is written down before the next one begins.
+"""Step a run through its rounds; each is recorded before the next one starts.
 
 Two loops drive a ``Runner``: the app's (``server_app/loop.py``), and Flower's own with the records
 of a drop-in strategy (``fedquorum/flower/recorded.py``). The steps of a run:
 
-1. ``resume_strategy`` brings the strategy of a resumed run to where it was.
-2. ``Runner.begin`` writes the checkpoint that a new run has before its first round.
-3. ``Runner.open_round`` begins a round.
-4. The loop measures F(w_0) where the rules need it, trains, and moves the model.
+1. ``resume_strategy`` restores the strategy of a resumed run.
+2. ``Runner.start`` writes the checkpoint that a new run has before its first round.
+3. ``Runner.open_round`` starts a round.
+4. The loop evaluates F(w_0) if the rules need it, trains, and updates the model.
 5. The loop has the new model evaluated.
 6. ``Runner.close_round`` writes the records, then a checkpoint if one is due, then calls the
-   callbacks. No signal comes between. The next round begins with step 3.
+   callbacks. Signals are deferred meanwhile. The next round starts with step 3.
 7. The loop writes the last model, however the run ends. ``RunWriter`` sets the status.
 """
 
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 
 def resume_strategy(strategy: "ComposedStrategy", start: Checkpoint, initial: StateArrays) -> None:
-    """Bring a strategy to where it was.
+    """Restore a strategy from a checkpoint.
 
     Parameters
     ----------
     strategy : ComposedStrategy
-        One with the same rules, before its first round.
+        A strategy with the same rules, before its first round.
     start : Checkpoint
-        The round after which it goes on.
+        The checkpoint from which the run resumes.
     initial : mapping
-        The model that a new run would begin with, of the same form.
+        The initial model of a new run, with arrays of the same names and shapes.
 
     Raises
     ------
@@ -63,22 +63,21 @@ class Runner:
     Parameters
     ----------
     records : RunWriter
-        Where the rounds are written.
+        The writer of the rounds.
     strategy : ComposedStrategy
-        Whose outcomes they are.
     build_record : callable
-        ``round_record``, with what is the same in all rounds.
+        ``build_round_record``, with the arguments that are the same in all rounds.
     settings : mapping
         All settings by dotted key, for the checkpoints.
     start_after_round, last_round : int
-        The round after which the run begins, 0 for a new run; and its last one to run.
+        The round after which the run starts, 0 for a new run; and the last round to run.
     get_state, get_node_states : callable
-        Return what the server keeps for the strategy, and the nodes; by default these nothing.
+        Return the state of the server and of the nodes; by default the nodes have none.
     checkpoint_every : int, "auto" or None
-        A checkpoint every so many rounds, or as often as they cost little, and after the last
-        round; or none at all.
+        Write a checkpoint every this many rounds, or ("auto") as often as it costs little time,
+        and after the last round; None writes none.
     on_round_end : list of callable
-        Are told the record of each round, in this order.
+        Called with the record of each round, in this order.
     """
 
     records: RunWriter
@@ -93,13 +92,13 @@ class Runner:
     on_round_end: list[Callable[[RoundRecord], object]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Open the folder of the checkpoints."""
+        """Open the checkpoints."""
         self._checkpoints = CheckpointStore(self.records.directory)
         self._pace = CheckpointPacer()
         self._previous: RoundRecord | None = None
 
     def start(self, model: Callable[[], StateArrays]) -> Sequence[RoundRecord]:
-        """Begin with a model, and return the records of the rounds that there are already."""
+        """Start with a model, and return the records of the earlier rounds."""
         self._checkpoints.delete_after(self.start_after_round)
         rounds = load_run(self.records.directory).rounds if self.start_after_round > 0 else ()
         self._previous = rounds[-1] if rounds else None
@@ -108,7 +107,7 @@ class Runner:
         return rounds
 
     def open_round(self) -> None:
-        """Note when a round begins, and what was sent before it."""
+        """Store the start time of a round and the traffic before it."""
         self._started, self._before = time.monotonic(), self.strategy.step_result.traffic
 
     def close_round(
@@ -117,40 +116,40 @@ class Runner:
         initial: Sequence[ClientEvaluation] = (),
         **facts: Any,
     ) -> RoundRecord:
-        """Write the round down, tell the callbacks, and return its record.
+        """Write the round, call the callbacks, and return the record.
 
         Parameters
         ----------
         model : callable
-            Returns the model after the round.
+            A function that returns the model after the round.
         initial : sequence of ClientEvaluation
-            The evaluations of the model before it, where F(w_0) had to be measured.
+            The evaluations of the model before it, if F(w_0) was evaluated.
         **facts
-            What ``build_record`` needs to know of this round.
+            Further arguments of ``build_record``.
 
         Raises
         ------
         RunError
-            If it cannot be written, or the run was ended meanwhile.
+            If the round cannot be written, or the run has ended meanwhile.
         """
         with defer_signals():
-            outcome = self.strategy.step_result
+            result = self.strategy.step_result
             record = self._previous = self.build_record(
-                outcome.report,
-                outcome.evaluations,
-                bytes_down=outcome.traffic.bytes_down - self._before.bytes_down,
-                bytes_up=outcome.traffic.bytes_up - self._before.bytes_up,
+                result.report,
+                result.evaluations,
+                bytes_down=result.traffic.bytes_down - self._before.bytes_down,
+                bytes_up=result.traffic.bytes_up - self._before.bytes_up,
                 seconds=time.monotonic() - self._started,
-                state_bytes=outcome.state_bytes,
+                state_bytes=result.state_bytes,
                 previous=self._previous,
                 **facts,
             )
             self.records.add_evaluations(record.round - 1, initial)
-            self.records.add_round(record, outcome.report, outcome.evaluations)
+            self.records.add_round(record, result.report, result.evaluations)
             if self._is_due(record.round):
                 self._save(record.round, model)
-            for tell in self.on_round_end:
-                tell(record)
+            for callback in self.on_round_end:
+                callback(record)
         return record
 
     def _is_due(self, server_round: int) -> bool:

@@ -1,7 +1,7 @@
-"""Open the files of a run's folder, whose content may come from anybody.
+"""Open the files of a run's folder, whose content is untrusted.
 
-No link below the folder given is followed, only regular files are opened, and texts are cleaned
-before they are shown.
+No link below the given folder is followed, only regular files are opened, and texts are sanitized
+before they are displayed.
 """
 
 import errno
@@ -17,9 +17,9 @@ from typing import BinaryIO, NamedTuple
 from ..errors import RunError
 from ..sanitize import sanitize
 
-MAX_FILE_BYTES = 32 * 2**20  # of those read as a whole
+MAX_FILE_BYTES = 32 * 2**20  # of a file that is read as a whole
 _SUPPORTS_DIR_FD = {os.open, os.stat} <= os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
-"""Whether this system opens a file by its folder's descriptor; Windows does not."""
+"""Whether this system can open a file relative to a folder's descriptor; Windows cannot."""
 
 if _SUPPORTS_DIR_FD:
     _DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -33,12 +33,12 @@ _TABLE_FILE_PATTERN = re.compile(r"part-(\d{5,18})\.parquet", re.ASCII)
 
 
 def format_table_file(number: int) -> str:
-    """Return the name of a file of a table, which are numbered from 0 in the order of the rows."""
+    """Return the name of a table's file; files count from 0 in the order of the rows."""
     return f"part-{number:05d}.parquet"
 
 
 def select_table_files(names: Iterable[str]) -> list[str]:
-    """Return the names that are those of a table's files, in the order of the rows."""
+    """Return the names of a table's files among ``names``, in the order of the rows."""
     found = (_TABLE_FILE_PATTERN.fullmatch(name) for name in names)
     numbers = sorted(
         int(match[1]) for match in found if match and match[0] == format_table_file(int(match[1]))
@@ -47,7 +47,7 @@ def select_table_files(names: Iterable[str]) -> list[str]:
 
 
 class FileId(NamedTuple):
-    """A file as it was read: another one of its name differs in at least one of these."""
+    """The identity of a file as read; a replaced or changed file differs in at least one field."""
 
     inode: int
     size: int
@@ -86,7 +86,7 @@ class SafeRunDir:
             If it is a link, no regular file, or cannot be read.
         """
         *folders, name = names
-        if any(part in ("", "..") or Path(part).name != part or "\0" in part for part in names):
+        if any(item in ("", "..") or Path(item).name != item or "\0" in item for item in names):
             raise RunError(
                 f"expected names of files in {self.path}, got {sanitize('/'.join(names))}"
             )
@@ -161,7 +161,7 @@ class SafeRunDir:
 
     @contextmanager
     def _open_dir(self, *names: str) -> Iterator[int | Path]:
-        """Yield the descriptor of a folder, reached without following a link, or its path."""
+        """Yield the descriptor of a folder, opened without following links, or else its path."""
         if not _SUPPORTS_DIR_FD:
             yield _check_no_links(self.path.resolve().joinpath(*names))
             return
@@ -194,7 +194,7 @@ def _get_status(folder: int | Path, name: str) -> os.stat_result:
 
 
 def _check_no_links(path: Path) -> Path:
-    """Return a path on which there is no link; one that is made afterwards is followed.
+    """Return a path without links; a link made afterwards is followed.
 
     Raises
     ------

@@ -1,8 +1,8 @@
-"""A run's settings as its records hold them: YAML, nested, by dotted key.
+"""Read and write a run's settings: as YAML, nested, and by dotted key.
 
-Settings are written as YAML 1.1 by OmegaConf, which reads more texts as numbers than PyYAML does
-(``1e-05``) and no text as a date. ``load_settings`` reads as it does. A record may come from
-anybody, so aliases, other tags than JSON has types, and duplicate keys are refused.
+OmegaConf writes settings as YAML 1.1. It reads more texts as numbers than PyYAML does (``1e-05``)
+and no text as a date; ``load_settings`` reads as OmegaConf does. A record is untrusted, so aliases,
+tags without a JSON type, and duplicate keys are refused.
 """
 
 import json
@@ -27,7 +27,7 @@ _FLOAT_PATTERN = re.compile(
     |\.(?:nan|NaN|NAN))$""",
     re.VERBOSE,
 )
-"""What OmegaConf's loader reads as a float."""
+"""The texts that OmegaConf's loader reads as floats."""
 
 
 class CorruptSettingsError(RunError):
@@ -39,12 +39,12 @@ class CorruptSettingsError(RunError):
 
 
 def load_settings(text: str) -> dict[str, Any]:
-    """Return the settings in a YAML text, nested, as they were written.
+    """Return the nested settings in a YAML text.
 
     Raises
     ------
     CorruptSettingsError
-        If the text is no YAML, has what settings do not have, or is no mapping.
+        If the text is not YAML, has values that settings do not have, or is no mapping.
     """
     try:
         settings = _Loader(text).get_single_data()
@@ -66,7 +66,7 @@ def load_settings(text: str) -> dict[str, Any]:
 
 
 def dump_settings(settings: Mapping[str, Any]) -> str:
-    """Return settings as YAML, of which ``load_settings`` makes the same."""
+    """Return settings as YAML; ``load_settings`` restores them."""
     return yaml.dump(dict(settings), Dumper=_Dumper, sort_keys=False)
 
 
@@ -76,11 +76,11 @@ def mask_passwords(text: str) -> str:
 
 
 _PASSWORD_PATTERN = re.compile(r"(://[^/?#@\s:]*:)[^/?#\s]+@")
-"""A password in a URL, with what is before it as a group."""
+"""A password in a URL; the group is the text before it."""
 
 
 def flatten_settings(settings: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return nested settings by dotted key such as ``client.lr``, as JSON has them."""
+    """Return nested settings by dotted key such as ``client.lr``, as JSON values."""
     return dict(_flatten(json.loads(json.dumps(settings)), ""))
 
 
@@ -95,10 +95,10 @@ def _flatten(node: Any, prefix: str) -> Iterable[tuple[str, Any]]:
 def find_setting_changes(
     before: Mapping[str, Any], now: Mapping[str, Any], is_compared: Callable[[str], bool]
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Yield every setting of a run that has another value now, and both values.
+    """Yield each setting whose value changed, with the old and the new value.
 
     A mapping is one value, with all its keys. A setting that the run lacks, because the run is
-    older than the setting, is not compared; one that is no setting any more is None now.
+    older than the setting, is not compared; a setting that no longer exists is None now.
 
     Parameters
     ----------
@@ -107,15 +107,15 @@ def find_setting_changes(
     is_compared : callable
         Says whether a setting such as ``data.columns`` is compared.
     """
-    known = _group_by_setting(now)
+    current = _group_by_setting(now)
     for setting, old in _group_by_setting(before).items():
-        new = known.get(setting)
+        new = current.get(setting)
         if is_compared(setting) and not is_same(old, new):
             yield setting, old, new
 
 
 def _group_by_setting(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with the mappings that they were, ascending: ``data.columns`` as one."""
+    """Return settings with mappings such as ``data.columns`` regrouped, sorted by key."""
     found: dict[str, Any] = {}
     for key in sorted(settings):
         group, *names = key.split(".", 2)
@@ -128,7 +128,7 @@ def _group_by_setting(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes every value where it stands: a reader of records takes no aliases."""
+    """Writes no aliases, because a reader of records refuses them."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -138,10 +138,10 @@ _Dumper.add_implicit_resolver(_TAG_PREFIX + "float", _FLOAT_PATTERN, list("-+012
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads what settings are made of, and nothing else."""
+    """Reads the types of settings only."""
 
     def compose_node(self, parent: Any, index: Any) -> yaml.Node | None:
-        self.anchors.clear()  # so that every alias is undefined: few of them can be a whole memory
+        self.anchors.clear()  # makes every alias undefined: a few can expand to fill the memory
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:

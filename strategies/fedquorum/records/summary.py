@@ -1,4 +1,4 @@
-"""The diagnostics of a whole run, which its manifest ends with."""
+"""Summarize a whole run: the diagnostics at the end of its manifest."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,36 +17,36 @@ from .values import COUNT, OPTIONAL_NUMBER, FieldCodec, read_count, read_object
 
 
 def _to_arrays(responses: Sequence[ResponseEstimate]) -> StateArrays:
-    """Return estimates as arrays, those of one round after the other."""
-    none = np.zeros(0)
+    """Return the estimates of all rounds as concatenated arrays."""
+    empty = np.zeros(0)
     return {
         "responses.clients": np.array([each.num_clients for each in responses], dtype=np.int64),
         "responses.common": np.array([each.default for each in responses], dtype=np.float64),
         "responses.counts": np.array([len(each.indices) for each in responses], dtype=np.int64),
-        "responses.places": np.concatenate([none, *(e.indices for e in responses)]).astype(
+        "responses.places": np.concatenate([empty, *(e.indices for e in responses)]).astype(
             np.int64
         ),
-        "responses.values": np.concatenate([none, *(each.values for each in responses)]),
+        "responses.values": np.concatenate([empty, *(each.values for each in responses)]),
     }
 
 
 def _from_arrays(state: Mapping[str, NDArray[Any]], rounds: int) -> list[ResponseEstimate]:
-    """Return the estimates that ``_written`` wrote."""
+    """Return the estimates that ``_to_arrays`` wrote."""
     counts = state["responses.counts"]
     if len(counts) != rounds:
         raise StateError(f"'responses' are of {len(counts)} rounds, for {rounds} losses")
-    clients, places = state["responses.clients"], state["responses.places"]
-    if len(places) and not (places.min() >= 0 and places.max() < clients.min()):
+    clients, indices = state["responses.clients"], state["responses.places"]
+    if len(indices) and not (indices.min() >= 0 and indices.max() < clients.min()):
         raise StateError("'responses.places' must be those of clients")
     ends = np.cumsum(counts)[:-1]
-    parts = zip(
+    estimates = zip(
         clients.tolist(),
         state["responses.common"].tolist(),
-        np.split(places, ends),
+        np.split(indices, ends),
         np.split(state["responses.values"], ends),
         strict=True,
     )
-    return [ResponseEstimate(*part) for part in parts] if rounds else []
+    return [ResponseEstimate(*fields) for fields in estimates] if rounds else []
 
 
 def _to_json_mixing(mixing: Mapping[str, float | None] | None) -> dict[str, Any] | None:
@@ -64,7 +64,7 @@ def _read_mixing(given: Any, name: str) -> dict[str, float | None] | None:
 
 def _read_admission_counts(given: Any, name: str) -> dict[str, int]:
     admitted = read_object(given, name)
-    return {client: read_count(times, client) for client, times in admitted.items()}
+    return {client: read_count(count, client) for client, count in admitted.items()}
 
 
 SUMMARY_FIELDS: Mapping[str, FieldCodec] = {
@@ -74,16 +74,16 @@ SUMMARY_FIELDS: Mapping[str, FieldCodec] = {
     "admitted_rounds": FieldCodec(dict, _read_admission_counts),
     "mixing": FieldCodec(_to_json_mixing, _read_mixing),
 }
-"""What the manifest says of a whole run."""
+"""The manifest's diagnostics of a whole run."""
 
 
 def read_summary(given: Any) -> Mapping[str, Any]:
-    """Return the diagnostics of a whole run; those that the manifest lacks are left out.
+    """Return the diagnostics of a whole run, without those that the manifest lacks.
 
     Raises
     ------
     CorruptRecordError
-        If one is none.
+        If a diagnostic is invalid.
     """
     fields = read_object(given, "summary")
     return {
@@ -96,13 +96,13 @@ def read_summary(given: Any) -> Mapping[str, Any]:
 class RunSummary:
     """The diagnostics of a whole run.
 
-    theta_T (FedALIGN, eq. 7), mean A, who was admitted how often; the regret of the mixing
+    theta_T (FedALIGN, eq. 7), mean A, how often each client was admitted; the regret of the mixing
     decisions (AAggFF, eq. 5).
 
     Parameters
     ----------
     regret_bound : callable
-        The method's bound on the regret, of the number of decisions and of clients.
+        The method's bound on the regret, a function of the numbers of decisions and clients.
     """
 
     def __init__(self, regret_bound: RegretBound) -> None:
@@ -127,7 +127,7 @@ class RunSummary:
 
     @property
     def admission_counts(self) -> dict[int, int]:
-        """In how many rounds the update of each client counted, ascending; others in none."""
+        """The number of rounds in which each client's update counted, by ascending id, if any."""
         return dict(sorted(self._admitted.items()))
 
     def to_arrays(self) -> StateArrays:
@@ -142,17 +142,19 @@ class RunSummary:
         }
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Restore what ``to_arrays`` returned.
+        """Restore the state that ``to_arrays`` returned.
 
         Raises
         ------
         StateError
-            If it is something else.
+            If ``state`` is something else.
         """
         try:
             self._load_arrays(state)
         except (LookupError, TypeError, ValueError) as error:
-            raise StateError(f"the summary of a run cannot go on: {to_one_line(error)}") from None
+            raise StateError(
+                f"the summary of a run cannot be restored: {to_one_line(error)}"
+            ) from None
 
     def _load_arrays(self, state: Mapping[str, NDArray[Any]]) -> None:
         losses = state["decision_losses"]
@@ -164,7 +166,7 @@ class RunSummary:
         self._admitted = Counter({int(k): int(n) for k, n in state["admitted"]})
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as the manifest has it, from which ``read_summary`` makes the same."""
+        """Return the summary as JSON; ``read_summary`` restores it."""
         summary = {
             "theta": exact_mean(self._thetas),
             "inclusion_mass": exact_mean(self._masses),

@@ -1,4 +1,4 @@
-"""The Parquet tables of a run: their columns, their rows, and how they are written."""
+"""Define the Parquet tables of a run, build their rows, and write them."""
 
 import math
 import time
@@ -102,48 +102,47 @@ CLIENTS_SCHEMA, EVALUATIONS_SCHEMA, POPULATION_SCHEMA = map(
 
 
 def get_metric_column(split: str, metric: str) -> str:
-    """Return the column of ``evaluations`` with the clients' metric on a part.
+    """Return the column of ``evaluations`` with the clients' metric on a split.
 
     Parameters
     ----------
     split : {"test", "validation"}
-        Of each client's data.
+        The split of each client's data.
     metric : str
-        ``evaluation.metric``; losses and accuracies have columns of their own.
+        ``evaluation.metric``; losses and accuracies have separate columns.
     """
     return f"{split}_{metric if metric in ('loss', 'accuracy') else 'metric'}"
 
 
 MAX_CELL_LENGTH = 4000
-"""Of a text in a table, in characters."""
+"""The longest text in a table, in characters."""
 
 FLUSH_SECONDS = 10.0
-MIN_FILE_ROWS = 2**13  # a file with fewer rows is written again with those that follow
-MAX_FILE_ROWS = 2**18  # of one file
+MIN_FILE_ROWS = 2**13  # a file with fewer rows is rewritten with the rows that follow
+MAX_FILE_ROWS = 2**18
 
 
 class TableWriter:
     """A table in a folder of Parquet files, ``part-00000.parquet`` and so on; all have all columns.
 
-    A Parquet file cannot be read before its footer is written, so rows are kept for at most
+    A Parquet file cannot be read before its footer is written, so rows are buffered for at most
     ``FLUSH_SECONDS``. They are then written together with those of the last file, which the new
-    one replaces, until it has ``MIN_FILE_ROWS``: the number of files follows from the rows and not from
-    the checkpoints, of which a long run has many. Whatever stops the writing, the files hold the
-    first rows of the table, each once.
+    file replaces, until it has ``MIN_FILE_ROWS``. So the number of files follows from the rows, and
+    not from the checkpoints, of which a long run has many. After any interruption, the files hold
+    the first rows of the table, each once.
 
     Parameters
     ----------
     folder : Path
-        The folder; made if missing.
-    columns : Columns
-        The columns.
+        The folder; created if missing.
+    columns : TableColumns
     num_rows : int
-        How many rows stay of those that are there; later ones are removed.
+        The number of existing rows to retain; later rows are removed.
 
     Raises
     ------
     RunError
-        If a file cannot be read that has to be cut.
+        If a file that must be truncated cannot be read.
     """
 
     def __init__(self, folder: Path, columns: TableColumns, num_rows: int = 0) -> None:
@@ -153,33 +152,35 @@ class TableWriter:
         self._rows: list[dict[str, Any]] = []
         self._tables: list[pa.Table] = []
         self._flushed = time.monotonic()
-        self._tail = self._schema.empty_table()  # the rows of the file that is written next
-        self._number = 0  # of this file
-        self._closed_rows = 0  # of the files before it
+        self._tail = self._schema.empty_table()  # the rows of the file to write next
+        self._number = 0  # of that file
+        self._closed_rows = 0  # in the files before it
         self._is_written = False
         folder.mkdir(exist_ok=True)
         self._truncate_rows(num_rows)
 
     def _truncate_rows(self, num_rows: int) -> None:
-        """Remove all rows but the first, and go on with the last file where it is small."""
-        left = num_rows
+        """Remove all rows but the first ``num_rows``, and continue the last file if it is small."""
+        rows_left = num_rows
         for name in select_table_files(path.name for path in self._folder.iterdir()):
             path = self._folder / name
-            if left <= 0:
+            if rows_left <= 0:
                 path.unlink()
                 continue
-            rows = _count_rows(path)
-            if left < rows or (left == rows < MIN_FILE_ROWS and not self._is_corrupt(name)):
-                self._tail = self._read_file(name).slice(0, left)
-                self._is_written = left == rows
+            file_rows = _count_rows(path)
+            if rows_left < file_rows or (
+                rows_left == file_rows < MIN_FILE_ROWS and not self._is_corrupt(name)
+            ):
+                self._tail = self._read_file(name).slice(0, rows_left)
+                self._is_written = rows_left == file_rows
             else:
-                self._closed_rows += rows
+                self._closed_rows += file_rows
                 self._number += 1
-            left -= rows
+            rows_left -= file_rows
         self.flush()
 
     def _is_corrupt(self, name: str) -> bool:
-        """Say whether the rows of a file cannot be read; a run goes on after it."""
+        """Say whether a file's rows cannot be read; a resumed run leaves the file and continues."""
         try:
             self._read_file(name)
         except RunError:
@@ -187,29 +188,29 @@ class TableWriter:
         return False
 
     def _read_file(self, name: str) -> pa.Table:
-        """Return the rows of a file, which may come from anybody."""
+        """Return the rows of a file, which is untrusted."""
         run = SafeRunDir(self._folder.parent)
         return read_parquet_file(run, (self._folder.name, name), self._columns).cast(self._schema)
 
     @property
     def num_rows(self) -> int:
-        """How many rows are written."""
+        """The number of rows written."""
         return self._closed_rows + len(self._tail)
 
     def add_rows(self, rows: Iterable[dict[str, Any]]) -> None:
-        """Buffer rows, and write the buffer ``FLUSH_SECONDS`` after the last time."""
+        """Buffer rows, and flush if the last write is more than ``FLUSH_SECONDS`` ago."""
         self._rows.extend(rows)
         if (self._rows or self._tables) and time.monotonic() - self._flushed > FLUSH_SECONDS:
             self.flush()
 
     def add_table(self, table: pa.Table) -> None:
-        """Buffer the rows of a table, and write the buffer as ``add_rows`` does."""
+        """Buffer the rows of a table, and flush as ``add_rows`` does."""
         if len(table):
             self._tables.append(table)
         self.add_rows(())
 
     def flush(self) -> None:
-        """Write the rows that are still kept; all are on the disk when this returns."""
+        """Write all buffered rows durably."""
         if self._rows or self._tables:
             rows = pa.Table.from_pylist(self._rows, schema=self._schema)
             table = validate_columns(self._columns, pa.concat_tables([*self._tables, rows]))
@@ -226,7 +227,7 @@ class TableWriter:
             self._write_tail()
 
     def _write_tail(self) -> None:
-        """Write the tail into as many files as it needs, the first one over what is there."""
+        """Write the tail to as many files as it needs, replacing the last file."""
         is_full = len(self._tail) >= MIN_FILE_ROWS
         while True:
             path = self._folder / format_table_file(self._number)
@@ -252,17 +253,17 @@ def _count_rows(path: Path) -> int:
 def write_table(
     table: pa.Table, path: Path, *, durable: bool = False, sorted_column: str | None = None
 ) -> None:
-    """Write a table, all at once or not at all.
+    """Write a table atomically.
 
-    A column that is ``sorted_column`` is written as differences: ids without gaps take no space.
+    The column ``sorted_column`` is stored as differences: ids without gaps take no space.
     """
     encoding: dict[str, Any] = {}
     if sorted_column is not None:
-        others = [name for name in table.column_names if name != sorted_column]
-        packed = {sorted_column: "DELTA_BINARY_PACKED"}
-        encoding = {"column_encoding": packed, "use_dictionary": others}
-    with atomic_write(path, durable=durable) as part:
-        pq.write_table(table, part, **encoding)
+        other_columns = [name for name in table.column_names if name != sorted_column]
+        encodings = {sorted_column: "DELTA_BINARY_PACKED"}
+        encoding = {"column_encoding": encodings, "use_dictionary": other_columns}
+    with atomic_write(path, durable=durable) as partial:
+        pq.write_table(table, partial, **encoding)
 
 
 def build_population_table(
@@ -278,18 +279,18 @@ def build_population_table(
     population : Population
         The clients.
     rates : ParticipationRates or None
-        How often each client takes part, where known.
+        How often each client participates, if known.
     joined : mapping of int to int, optional
-        The first round of every client, where clients may join.
+        The first round of every client, if clients may join.
     columns : mapping of str to mapping of int to float, optional
-        Those of ``CLIENT_COLUMNS`` that the run has, by client id.
+        The run's columns of ``CLIENT_COLUMNS``, by client id.
     """
     clients = np.sort(np.array(population.hosted_clients, dtype=np.int64))
-    unseen = np.isin(clients, np.array(population.held_out, dtype=np.int64))
+    is_held_out = np.isin(clients, np.array(population.held_out, dtype=np.int64))
     weights = np.zeros(len(clients))
-    weights[~unseen] = population.priority_weights
+    weights[~is_held_out] = population.priority_weights
     unknown = pa.nulls(len(clients), pa.float64())
-    further = {
+    extra_columns = {
         name: PerClient.from_mapping((columns or {}).get(name, {})) for name in CLIENT_COLUMNS
     }
     values = {
@@ -305,27 +306,30 @@ def build_population_table(
             else [joined[k] for k in clients.tolist()]
         ),
         "base_rate": unknown if rates is None else rates.p[clients],
-        "held_out": unseen,
-        **{name: _nan_to_null(of.get_array(clients, np.nan)) for name, of in further.items()},
+        "held_out": is_held_out,
+        **{
+            name: _nan_to_null(numbers.get_array(clients, np.nan))
+            for name, numbers in extra_columns.items()
+        },
     }
     return build_table(POPULATION_COLUMNS, values)
 
 
 def _nan_to_null(values: NDArray[np.float64]) -> pa.Array:
-    """Return a column of numbers, null for NaN."""
+    """Return a column of numbers with null for NaN."""
     return pa.array(values, mask=np.isnan(values))
 
 
 def build_client_row(
     round_number: int, decision: ClientDecision, evaluation: ClientEvaluation | None
 ) -> dict[str, Any]:
-    """Return the row of ``clients/`` of one client asked."""
-    examples, data = _split_num_examples(decision.num_examples)
+    """Return the row of ``clients/`` of one selected client."""
+    num_examples, data_weight = _split_num_examples(decision.num_examples)
     row = {
         "round": round_number,
         **{item.name: getattr(decision, item.name) for item in fields(decision)},
-        "num_examples": examples,
-        "data_weight": data,
+        "num_examples": num_examples,
+        "data_weight": data_weight,
         "test_loss": None if evaluation is None else _nan_to_none(evaluation.test_loss),
         "test_accuracy": None if evaluation is None else _nan_to_none(evaluation.test_accuracy),
     }
@@ -360,8 +364,8 @@ def _nan_to_none(value: float) -> float | None:
 
 
 def _split_num_examples(given: float | None) -> tuple[int | None, float | None]:
-    """Return an amount of data as a whole number, or else as the number that it is."""
+    """Return an amount of data as ``num_examples`` if it is a count, else as ``data_weight``."""
     if given is None:
         return None, None
-    whole = 0 <= given <= MAX_COUNT and given == int(given) and math.copysign(1.0, given) > 0
-    return (int(given), None) if whole else (None, given)
+    is_count = 0 <= given <= MAX_COUNT and given == int(given) and math.copysign(1.0, given) > 0
+    return (int(given), None) if is_count else (None, given)

@@ -1,8 +1,8 @@
-"""What one field of a JSON record holds: one description, by which it is written and read.
+"""Encode and decode the fields of JSON records; writer and reader use the same codecs.
 
-JSON has no NaN and no infinity. An infinite number is the word ``inf`` or ``-inf``; a number that
-is not defined is null, and the word ``nan`` where null says that there is none. All other float64
-numbers are written as they are and read back to the bit.
+JSON has no NaN and no infinity. An infinite number is the text ``inf`` or ``-inf``. An undefined
+number is null, or the text ``nan`` if null means that there is no number. All other float64 numbers
+are restored bit by bit.
 """
 
 import math
@@ -14,28 +14,28 @@ from ..decisions import LateReply
 from ..sanitize import sanitize
 
 MAX_COUNT = 2**53
-"""The largest whole number of a record, so that a double holds each."""
+"""The largest whole number of a record; a float64 holds each up to it."""
 
 MAX_NAME_BYTES = 200
-"""Of a name, in bytes."""
+"""The longest name, in bytes."""
 
 _INFINITIES = {"inf": math.inf, "-inf": -math.inf}
 
 
 class CorruptRecordError(Exception):
-    """What is wrong with a record, without the place."""
+    """A record is invalid; the message does not say where it is."""
 
 
 @dataclass(frozen=True)
 class FieldCodec:
-    """How a field of a record is written and read.
+    """The encoding of a record's field in JSON.
 
     Parameters
     ----------
     to_json : callable
-        Returns what JSON has, of the value.
+        Encodes a value.
     from_json : callable
-        Returns the value, of what JSON has and of the field's name; raises CorruptRecordError.
+        Decodes a value, given the JSON and the field's name; raises CorruptRecordError.
     """
 
     to_json: Callable[[Any], Any]
@@ -47,13 +47,13 @@ class FieldCodec:
         Raises
         ------
         CorruptRecordError
-            If it is missing or none of its values.
+            If the field is missing or invalid.
         """
         return self.from_json(get_field(fields, name), name)
 
 
 def json_field(codec: FieldCodec, **options: Any) -> Any:
-    """Return the field of a dataclass that is recorded like this."""
+    """Return a dataclass field with this codec."""
     return field(metadata={"value": codec}, **options)
 
 
@@ -61,7 +61,7 @@ def json_field(codec: FieldCodec, **options: Any) -> Any:
 
 
 def to_json_number(value: float) -> float | str | None:
-    """Return a number as JSON has it, null for NaN."""
+    """Return a number as JSON, null for NaN."""
     if math.isfinite(value):
         return value if isinstance(value, int) else float(value)
     return None if math.isnan(value) else f"{value:g}"
@@ -73,7 +73,7 @@ def read_number(given: Any, name: str) -> float:
     Raises
     ------
     CorruptRecordError
-        If it is none, or a whole number that no float64 holds.
+        If ``given`` is no number, or a whole number that no float64 holds.
     """
     if given is None:
         return math.nan
@@ -109,7 +109,7 @@ def read_count(given: Any, name: str) -> int:
     Raises
     ------
     CorruptRecordError
-        If it is none.
+        If ``given`` is no such number.
     """
     value = read_nonnegative_int(given, name)
     if value > MAX_COUNT:
@@ -123,7 +123,7 @@ def read_nonnegative_int(given: Any, name: str) -> int:
     Raises
     ------
     CorruptRecordError
-        If it is none.
+        If ``given`` is no such number.
     """
     if not isinstance(given, int) or isinstance(given, bool) or given < 0:
         raise CorruptRecordError(f"{name} must be a whole number >= 0, got {describe_value(given)}")
@@ -138,7 +138,7 @@ COUNT = FieldCodec(int, read_count)
 """A whole number."""
 
 NUMBER = FieldCodec(to_json_number, read_number)
-"""A number, NaN where it is not defined."""
+"""A number, NaN if undefined."""
 
 OPTIONAL_NUMBER = FieldCodec(_to_json_optional, _read_optional)
 """A number or None."""
@@ -147,15 +147,15 @@ CLIENT_ID_LIST = FieldCodec(lambda value: [int(k) for k in value], _read_client_
 """Client ids."""
 
 
-# --- what is made of them ----------------------------------------------------------------------
+# --- texts, lists and objects ------------------------------------------------------------------
 
 
 def optional_choice(choices: Collection[str]) -> FieldCodec:
-    """Return the description of one of these texts, or None."""
+    """Return the codec of one of these texts, or None."""
 
     def read(given: Any, name: str) -> str | None:
         if given is not None and (not isinstance(given, str) or given not in choices):
-            allowed = ", ".join(f"'{word}'" for word in choices)
+            allowed = ", ".join(f"'{choice}'" for choice in choices)
             raise CorruptRecordError(
                 f"{name} must be null or one of {allowed}, got {describe_value(given)}"
             )
@@ -167,23 +167,23 @@ def optional_choice(choices: Collection[str]) -> FieldCodec:
 def _to_json_replies(replies: Sequence[LateReply]) -> list[dict[str, Any]]:
     return [
         {
-            "round": one.round,
-            "client": one.client,
-            "reply_seconds": to_json_number(one.reply_seconds),
+            "round": reply.round,
+            "client": reply.client,
+            "reply_seconds": to_json_number(reply.reply_seconds),
         }
-        for one in replies
+        for reply in replies
     ]
 
 
 def _read_replies(given: Any, name: str) -> tuple[LateReply, ...]:
-    replies = (read_object(one, name) for one in read_list(given, name))
+    replies = (read_object(reply, name) for reply in read_list(given, name))
     return tuple(
         LateReply(
-            COUNT.read_field(one, "round"),
-            COUNT.read_field(one, "client"),
-            NUMBER.read_field(one, "reply_seconds"),
+            COUNT.read_field(reply, "round"),
+            COUNT.read_field(reply, "client"),
+            NUMBER.read_field(reply, "reply_seconds"),
         )
-        for one in replies
+        for reply in replies
     )
 
 
@@ -192,7 +192,7 @@ LATE_REPLIES = FieldCodec(_to_json_replies, _read_replies)
 
 
 def to_json_numbers(numbers: Mapping[str, float]) -> dict[str, Any]:
-    """Return numbers by name as JSON has them."""
+    """Return numbers by name as JSON."""
     return {name: to_json_number(value) for name, value in numbers.items()}
 
 
@@ -202,7 +202,7 @@ def read_numbers(given: Any, name: str) -> dict[str, float]:
     Raises
     ------
     CorruptRecordError
-        If it is no JSON object, or one of its values is no number.
+        If ``given`` is no JSON object, or one of its values is no number.
     """
     numbers = read_object(given, name)
     return {key: read_number(value, key) for key, value in numbers.items()}
@@ -214,7 +214,7 @@ def read_text(given: Any, name: str) -> str:
     Raises
     ------
     CorruptRecordError
-        If it is none.
+        If ``given`` is no text.
     """
     if not isinstance(given, str):
         raise CorruptRecordError(f"{name} must be a text, got {describe_value(given)}")
@@ -227,12 +227,13 @@ def read_name(given: Any, name: str) -> str:
     Raises
     ------
     CorruptRecordError
-        If it is none.
+        If ``given`` is no such text.
     """
     value = read_text(given, name)
     if not value.isprintable() or len(value.encode()) > MAX_NAME_BYTES:
         raise CorruptRecordError(
-            f"{name} must be one line of at most {MAX_NAME_BYTES} bytes, got {describe_value(value)}"
+            f"{name} must be one line of at most {MAX_NAME_BYTES} bytes, "
+            f"got {describe_value(value)}"
         )
     return value
 
@@ -243,7 +244,7 @@ def read_object(given: Any, name: str = "a record") -> Mapping[str, Any]:
     Raises
     ------
     CorruptRecordError
-        If it is none.
+        If ``given`` is no object.
     """
     if not isinstance(given, dict):
         raise CorruptRecordError(f"{name} must be a JSON object, got {describe_value(given)}")
@@ -256,7 +257,7 @@ def read_list(given: Any, name: str) -> Sequence[Any]:
     Raises
     ------
     CorruptRecordError
-        If it is none.
+        If ``given`` is no list.
     """
     if not isinstance(given, list):
         raise CorruptRecordError(f"{name} must be a list, got {describe_value(given)}")
@@ -264,12 +265,12 @@ def read_list(given: Any, name: str) -> Sequence[Any]:
 
 
 def get_field(fields: Mapping[str, Any], name: str) -> Any:
-    """Return what a record has for a field.
+    """Return the value of a record's field.
 
     Raises
     ------
     CorruptRecordError
-        If it has none.
+        If the field is missing.
     """
     if name not in fields:
         raise CorruptRecordError(f"{name} is missing")
@@ -277,7 +278,7 @@ def get_field(fields: Mapping[str, Any], name: str) -> Any:
 
 
 def describe_value(value: object) -> str:
-    """Return what a record has instead of what it should have, as far as a line can show it."""
+    """Return an invalid value as text that fits in one line."""
     try:
         return sanitize(repr(value))
     except RecursionError:

@@ -1,4 +1,4 @@
-"""Write the records of a run while it goes on."""
+"""Write the records of a run while it is running."""
 
 import errno
 import json
@@ -69,7 +69,7 @@ ROUND_SCALARS = (
 
 
 MODEL, MEAN_MODEL = "model.safetensors", "mean_model.safetensors"
-"""The model after the last round, and the mean of the models that clients start from next."""
+"""The model after the last round, and the mean of the models from which clients start next."""
 
 
 def _no_regret_bound(_decisions: int, _clients: int) -> None:
@@ -85,24 +85,24 @@ class RunWriter:
     Parameters
     ----------
     directory : Path
-        Where to write; made if missing. Must not hold a run already, unless that one goes on. What
-        an earlier start left there that was killed before there was a run is removed.
+        The run's folder; created if missing. A new run refuses a folder that already has a run, and
+        removes what a start left there that was killed before its manifest was written.
     identity : RunInfo
-        Which run it is, for the manifest.
+        The identity of the run, for the manifest.
     config : str
         All settings, resolved, as YAML.
-    observers : sequence of Observer
-        Who else is told of the run, in this order.
+    observers : sequence of RunCallback
+        Called with the events of the run, in this order.
     regret_bound : callable
         The bound on the regret of the method's decisions; by default there is none.
     resumed : Checkpoint, optional
-        Go on with the run in ``directory`` from there: what its records hold beyond is removed.
+        The checkpoint from which to resume the run in ``directory``; later records are removed.
 
     Raises
     ------
     RunError
-        If the directory holds a run already, is used by another process or cannot be written, a
-        name of the run is none that a reader takes, or an observer cannot begin.
+        If the directory already has a run, is used by another process or cannot be written, if a
+        reader would refuse a name of the run, or if a callback cannot start.
     """
 
     def __init__(
@@ -118,9 +118,9 @@ class RunWriter:
         self.directory = directory.absolute()
         _check_names(identity)
         before = None if resumed is None else read_manifest(self.directory)
-        with ExitStack() as begun:  # where something cannot begin, what has begun is closed
+        with ExitStack() as cleanup:  # closes what is already open if a later step fails
             self._directory_lock = self._prepare(config, resumed)
-            begun.callback(os.close, self._directory_lock)
+            cleanup.callback(os.close, self._directory_lock)
             self._manifest = _build_manifest(identity)
             if before is not None and resumed is not None:
                 self._manifest |= _build_resumed_manifest(before, resumed, identity, config)
@@ -130,24 +130,24 @@ class RunWriter:
                 self._summary.restore(resumed.summary)
             self._observers = tuple(observers)
             try:
-                self._open_files(begun, resumed)
+                self._open_files(cleanup, resumed)
             except OSError as error:
                 raise cannot_write_error(self.directory, error) from None
-            self._write_manifest()  # last: from here on there is a run, which always gets an end
-            begun.pop_all()
+            self._write_manifest()  # last: from here on, the run exists and ends with a status
+            cleanup.pop_all()
         if resumed is not None:
             self._update_settings(config)
 
     def _prepare(self, config: str, resumed: Checkpoint | None) -> int:
-        """Make and lock the directory, bring it to where the run is, and return the lock."""
+        """Create and lock the directory, restore it to the checkpoint, and return the lock."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            with ExitStack() as begun:
+            with ExitStack() as cleanup:
                 lock = lock_run(self.directory)
-                begun.callback(os.close, lock)
+                cleanup.callback(os.close, lock)
                 if resumed is not None:
                     refuse_links(self.directory)
-                    # Tables first: they never have a round that rounds.jsonl has lost already.
+                    # Tables first: they must not have rounds that rounds.jsonl has already lost.
                     self._open_tables(resumed.records)
                     truncate_records(self.directory, resumed.records)
                 elif (self.directory / MANIFEST_FILE).exists():
@@ -157,17 +157,17 @@ class RunWriter:
                 fsync_parents(self.directory)
                 if resumed is None:
                     self._write_settings(config)
-                begun.pop_all()
+                cleanup.pop_all()
         except OSError as error:
             raise cannot_create_error(self.directory, error) from None
         return lock
 
     def _write_settings(self, config: str) -> None:
-        with atomic_write(self.directory / "config.yaml", durable=True) as part:
-            part.write_text(config)
+        with atomic_write(self.directory / "config.yaml", durable=True) as partial:
+            partial.write_text(config)
 
     def _update_settings(self, config: str) -> None:
-        """Write the settings of a run that goes on, after the manifest has those before."""
+        """Write the settings of a resumed run, after the manifest has the previous ones."""
         try:
             self._write_settings(config)
         except RunError as error:
@@ -175,8 +175,8 @@ class RunWriter:
             raise
 
     def _open_files(self, cleanup: ExitStack, resumed: Checkpoint | None) -> None:
-        """Open all files, and let all observers begin."""
-        # Unbuffered, so that a line that did not go in can be taken back.
+        """Open all files, and start all callbacks."""
+        # Unbuffered, so that a partly written line can be removed.
         self._rounds = (self.directory / "rounds.jsonl").open("ab", buffering=0)
         cleanup.callback(self._rounds.close)
         if resumed is None:
@@ -186,7 +186,7 @@ class RunWriter:
             cleanup.callback(observer.close)
 
     def _open_tables(self, rows: Mapping[str, int]) -> None:
-        """Open the tables that grow, which keep so many of their first rows."""
+        """Open the tables that grow with the rounds, truncated to these numbers of rows."""
         self._tables = {
             name: TableWriter(self.directory / name, columns, rows.get(name, 0))
             for name, columns in COLUMNS_BY_TABLE.items()
@@ -214,13 +214,13 @@ class RunWriter:
     def mark_interrupted(self) -> None:
         """Finish as interrupted, unless finished already.
 
-        For whoever ends the process while another thread runs the rounds; that thread's next
-        round is refused.
+        Use this to end the process while another thread runs the rounds; the writer refuses that
+        thread's next round.
         """
         self._finish("interrupted")
 
     def _finish(self, status: str, error: str | None = None) -> RunError | None:
-        """Close all files, whichever can be, and say which cannot."""
+        """Close all files and set the final status; return the first error, if any."""
         with defer_signals(), self._lock:
             if self._manifest["status"] != "running":
                 return None
@@ -271,7 +271,7 @@ class RunWriter:
         Raises
         ------
         RunError
-            If it cannot be written, or the run was ended meanwhile.
+            If it cannot be written, or the run has ended meanwhile.
         """
         with self._lock:
             self._check_running()
@@ -298,7 +298,7 @@ class RunWriter:
         Raises
         ------
         RunError
-            If it cannot be written, as on a full disk, or the run was ended meanwhile.
+            If the round cannot be written, as on a full disk, or the run has ended meanwhile.
         """
         with self._lock:
             self._check_running()
@@ -308,9 +308,9 @@ class RunWriter:
                 raise cannot_write_error(self.directory, error) from None
 
     def flush_and_get_offsets(self) -> dict[str, int]:
-        """Write buffered data, and return how long the files are in bytes, the tables in rows.
+        """Write buffered data, and return the lengths of the files (bytes) and tables (rows).
 
-        All of them are on the disk when this returns, but those of observers.
+        All are durable when this returns, except the files of callbacks.
 
         Raises
         ------
@@ -334,7 +334,7 @@ class RunWriter:
 
     @property
     def admission_counts(self) -> dict[int, int]:
-        """In how many rounds so far the update of each client counted; others in none."""
+        """The number of rounds so far in which each client's update counted; 0 left out."""
         return self._summary.admission_counts
 
     def get_summary_state(self) -> StateArrays:
@@ -348,9 +348,10 @@ class RunWriter:
         evaluations: Sequence[ClientEvaluation],
     ) -> None:
         self._summary.add_round(record, report)
-        tested = {e.client: e for e in evaluations}
+        evaluation_by_client = {e.client: e for e in evaluations}
         self._clients.add_rows(
-            build_client_row(record.round, d, tested.get(d.client)) for d in report.decisions
+            build_client_row(record.round, d, evaluation_by_client.get(d.client))
+            for d in report.decisions
         )
         self._evaluations.add_table(build_evaluation_table(record.round, evaluations))
         self._write_line(json.dumps(record.to_json(), allow_nan=False) + "\n")
@@ -360,7 +361,7 @@ class RunWriter:
             observer.log_round(record.round, scalars)
 
     def _write_line(self, line: str) -> None:
-        """Write a line of rounds.jsonl, all of it or nothing."""
+        """Write a line of rounds.jsonl completely or not at all."""
         content, length = line.encode(), os.fstat(self._rounds.fileno()).st_size
         try:
             complete = self._rounds.write(content) == len(content)
@@ -372,23 +373,23 @@ class RunWriter:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def save_model(self, arrays: Mapping[str, NDArray[Any]], name: str = MODEL) -> None:
-        """Write a model to the file ``name``, all at once or not at all.
+        """Write a model to the file ``name`` atomically.
 
         Raises
         ------
         RunError
             If it cannot be written.
         """
-        with atomic_write(self.directory / name, durable=True) as part:
-            save_file(dict(arrays), part)
+        with atomic_write(self.directory / name, durable=True) as partial:
+            save_file(dict(arrays), partial)
 
     def _write_manifest(self) -> None:
-        with atomic_write(self.directory / MANIFEST_FILE, durable=True) as part:
-            part.write_text(json.dumps(self._manifest, indent=2, allow_nan=False) + "\n")
+        with atomic_write(self.directory / MANIFEST_FILE, durable=True) as partial:
+            partial.write_text(json.dumps(self._manifest, indent=2, allow_nan=False) + "\n")
 
 
 def _check_names(identity: RunInfo) -> None:
-    """Refuse names that no reader takes, before the run begins."""
+    """Refuse names that a reader would refuse, before the run starts."""
     try:
         for name in ("experiment", "strategy"):
             read_name(getattr(identity, name), name)
@@ -397,13 +398,13 @@ def _check_names(identity: RunInfo) -> None:
 
 
 def _build_manifest(identity: RunInfo) -> dict[str, Any]:
-    """Return the manifest of a run that begins."""
-    of_run = asdict(identity)
-    code = {name: of_run.pop(name) for name in ("source", "commit", "packages")}
+    """Return the manifest of a new run."""
+    facts = asdict(identity)
+    code = {name: facts.pop(name) for name in ("source", "commit", "packages")}
     return {
         "format": FORMAT_VERSION,
         "status": "running",
-        **of_run,
+        **facts,
         "rounds_completed": 0,
         "started": get_utc_time(),
         "ended": None,
@@ -420,9 +421,9 @@ def _build_manifest(identity: RunInfo) -> dict[str, Any]:
 def _build_resumed_manifest(
     before: Mapping[str, Any], resumed: Checkpoint, identity: RunInfo, config: str
 ) -> dict[str, Any]:
-    """Return what the manifest says of a run that goes on, beside what it says of a new one."""
+    """Return the fields of a resumed run's manifest that differ from those of a new run."""
     changed = find_changed_settings(resumed.settings, flatten_settings(load_settings(config)))
-    going_on = {
+    resume = {
         "round": resumed.server_round,
         "time": get_utc_time(),
         "commit": identity.commit,
@@ -431,12 +432,12 @@ def _build_resumed_manifest(
             for key, value in changed.items()
         },
     }
-    spent = {"privacy": before["privacy"]} if "privacy" in before else {}
+    privacy = {"privacy": before["privacy"]} if "privacy" in before else {}
     return {
-        **spent,
+        **privacy,
         "started": before["started"],
         "rounds_completed": resumed.server_round,
-        "resumed": [*before["resumed"], going_on],
+        "resumed": [*before["resumed"], resume],
     }
 
 
@@ -445,8 +446,8 @@ def _get_scalars(record: RoundRecord) -> Iterable[tuple[str, float]]:
         value = getattr(record, name)
         if value is not None and not math.isnan(value):
             yield f"round/{name}", value
-    for part in SPLITS:
-        for group, values in (getattr(record, part) or {}).items():
+    for split in SPLITS:
+        for group, values in (getattr(record, split) or {}).items():
             for name, value in (values or {}).items():
                 if not math.isnan(value):
-                    yield f"{part}_{group}/{name}", value
+                    yield f"{split}_{group}/{name}", value
