@@ -7,8 +7,8 @@
 ``run`` and ``load`` return a ``RunResult``, ``sweep`` and ``load_sweep`` a ``SweepResult``. Every
 mistake raises a ``fedquorum.errors.FedQuorumError`` with the line that the command would print.
 
-Settings are keywords. Give a setting below a group as a mapping, by its dotted key, or as a word of
-the command line:
+Settings are keywords. Give a setting below a group as a mapping, by its dotted key, or as an
+override as on the command line:
 
 >>> run("fedalign/fmnist", strategy="fedau", client={"lr": 0.1})  # doctest: +SKIP
 >>> run("fedalign/fmnist", strategy="fedau", **{"strategy.cutoff": 50})  # doctest: +SKIP
@@ -62,9 +62,9 @@ def run(
     experiment : str
         A preset, such as ``fedalign/fmnist``; by default ``fedalign/synth_low``.
     *overrides : str
-        Words of the command line, such as ``"strategy.cutoff=50"``.
+        Overrides as on the command line, such as ``"strategy.cutoff=50"``.
     output : Path or str, optional
-        The run's folder, which is ``hydra.run.dir``; by default a new one,
+        The run's folder (``hydra.run.dir``); by default a new one,
         ``outputs/<experiment>/<time>``.
     verbose : bool
         Whether to print what the command prints.
@@ -129,7 +129,7 @@ def sweep(
     experiment, *overrides, verbose
         As in ``run``; ``"seed=1,2"`` is an axis as well.
     output : Path or str, optional
-        The sweep's folder, which is ``hydra.sweep.dir``; by default a new one,
+        The sweep's folder (``hydra.sweep.dir``); by default a new one,
         ``outputs/sweeps/<time>``. In a folder with jobs, the sweep does not repeat completed jobs,
         and the result has all jobs.
     **settings
@@ -186,7 +186,7 @@ def main() -> int:
 
 
 def _import_app_packages() -> None:
-    """Import the app's packages from this folder, though another may have one of their names.
+    """Import the app's packages from this folder, even if other packages have their names.
 
     Flower apps often have a ``server_app`` and a ``client_app``, and a notebook's folder comes
     first on the path.
@@ -194,7 +194,7 @@ def _import_app_packages() -> None:
     Raises
     ------
     ImportError
-        If another package of such a name is imported already.
+        If another package of such a name is already imported.
     """
     folder = Path(__file__).absolute().parent
     sys.path.insert(0, str(folder))
@@ -204,7 +204,7 @@ def _import_app_packages() -> None:
             if found.resolve() != (folder / name).resolve():
                 raise ImportError(
                     f"{name} must be FedQuorum's, in {folder}, got the one in {found}: use "
-                    "fedquorum_app in a process of its own"
+                    "fedquorum_app in a separate process"
                 )
     finally:
         sys.path.remove(str(folder))

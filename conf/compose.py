@@ -57,15 +57,15 @@ CONFIG_NAME = "config"
 
 register_schemas()
 
-# Hydra copies the store of all schemas for every composition, a quarter of the time that it takes.
-# There is one store in a process, and what it gives out are copies: a copy of it is itself.
-# Launchers pickle it, for their processes have other plugins.
+# Hydra copies the store of all schemas for every composition, which takes a quarter of its time.
+# A process has one store, which only hands out copies, so a copy of the store can be itself.
+# Launchers still pickle it, because their processes have other plugins.
 ConfigStore.__deepcopy__ = lambda self, _: self  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
 class ComposedConfig:
-    """Checked settings, and the words they were composed from."""
+    """Checked settings, and the overrides from which they were composed."""
 
     settings: Settings
     experiment: str
@@ -96,9 +96,8 @@ def compose_settings(experiment: str = "", overrides: str = "") -> ComposedConfi
     SettingsError
         If a key or an option is unknown, a type is wrong, or a value is outside its range.
     """
-    words = split_overrides(overrides)
     preset = [f"experiment={experiment}"] if experiment else []
-    return compose_overrides((*preset, *words))
+    return compose_overrides((*preset, *split_overrides(overrides)))
 
 
 def split_overrides(overrides: str) -> tuple[str, ...]:
@@ -112,7 +111,7 @@ def split_overrides(overrides: str) -> tuple[str, ...]:
 
 
 def parse_override(text: str) -> Override:
-    """Return one Hydra override, which may be a sweep; raise SettingsError for other words."""
+    """Return one Hydra override, which may be a sweep; raise SettingsError for other texts."""
     try:
         (override,) = OverridesParser.create().parse_overrides([text])
     except HydraException as error:
@@ -121,7 +120,7 @@ def parse_override(text: str) -> Override:
 
 
 def quote(text: str) -> str:
-    """Return any text as the value of a Hydra override.
+    """Return a text quoted as the value of a Hydra override.
 
     Hydra treats backslashes as escapes only before a quote or before the end.
     """
@@ -130,52 +129,52 @@ def quote(text: str) -> str:
 
 
 def check_recorded_overrides(experiment: str, overrides: Iterable[str]) -> tuple[str, ...]:
-    """Return the words in a run's manifest, which may come from anybody, checked.
+    """Return the overrides in a run's manifest, which is untrusted, after checking them.
 
-    Words of Hydra's settings are refused, because they can name classes to instantiate and packages
-    to import.
+    Overrides of Hydra's settings are refused, because they can name classes to instantiate and
+    packages to import.
 
     Raises
     ------
     SettingsError
-        If a word does not set a setting of the run.
+        If an override does not set a setting of the run.
     """
     if not _EXPERIMENT_PATTERN.fullmatch(experiment):
         raise SettingsError(f"experiment must be the name of a preset, got {experiment!r}")
-    words = (f"experiment={experiment}", *overrides)
-    for word in words:
-        override = parse_override(word)
+    texts = (f"experiment={experiment}", *overrides)
+    for text in texts:
+        override = parse_override(text)
         key = override.key_or_group
         if override.package is not None or re.split("[./]", key)[0] == "hydra":
-            raise SettingsError(f"a recorded override must be of a setting of the run, got {word}")
-    return words
+            raise SettingsError(f"a recorded override must be of a setting of the run, got {text}")
+    return texts
 
 
 _EXPERIMENT_PATTERN = re.compile(r"\w[\w-]*(/\w[\w-]*)*", re.ASCII)
 
 
 def compose_overrides(overrides: tuple[str, ...]) -> ComposedConfig:
-    """Return the checked settings of overrides, composed once per process; see ``compose``."""
+    """Return the checked settings of overrides, composed once per process."""
     if overrides not in _composed_configs:
         try:
             adopt_config(*_compose_from_cache(overrides), overrides)
-        except (SettingsError, OmegaConfBaseException):  # Hydra finds the words for the mistake
+        except (SettingsError, OmegaConfBaseException):  # Hydra's composition explains the mistake
             config = _compose_config(overrides)
             adopt_config(config, str(config.hydra.runtime.choices.experiment), overrides)
     return _composed_configs[overrides]
 
 
-def _compose_from_cache(words: tuple[str, ...]) -> tuple[DictConfig, str]:
+def _compose_from_cache(overrides: tuple[str, ...]) -> tuple[DictConfig, str]:
     """Return settings and the experiment's name as Hydra composes them, in a quarter of the time.
 
-    Hydra composes the chosen options, and changes single values at the very end. So the settings
-    of runs that choose the same options are composed once, and the values changed in a copy.
+    Hydra composes the chosen options, and changes single values last. So the settings of runs with
+    the same options are composed once, and single values are changed in a copy.
     """
-    overrides = [parse_override(word) for word in words]
-    values = [override for override in overrides if _is_value_change(override)]
-    pairs = zip(words, overrides, strict=True)
-    chosen = tuple(word for word, override in pairs if not _is_value_change(override))
-    config, experiment = copy.deepcopy(_compose_options(chosen))
+    parsed = [parse_override(text) for text in overrides]
+    values = [override for override in parsed if _is_value_change(override)]
+    pairs = zip(overrides, parsed, strict=True)
+    options = tuple(text for text, override in pairs if not _is_value_change(override))
+    config, experiment = copy.deepcopy(_compose_options(options))
     names = _get_option_names(config)
     for override in values:
         OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
@@ -191,21 +190,21 @@ def _get_option_names(config: DictConfig) -> dict[str, Any]:
 
 
 def _get_nested(node: Any, names: Sequence[str]) -> Any:
-    """Return what is below a node, None where there is nothing."""
+    """Return the node below ``node`` at a path of names, or None."""
     for name in names:
         node = node.get(name) if isinstance(node, DictConfig) and name in node else None
     return node
 
 
 def _refuse_other_names(config: DictConfig, chosen: Mapping[str, Any]) -> None:
-    """Refuse ``data.name=NAME``, which would name the chosen option otherwise and choose none."""
+    """Refuse ``data.name=NAME``, which would rename the chosen option and choose no other."""
     for group, name in _get_option_names(config).items():
         if name not in (None, chosen.get(group)):
             raise SettingsError(explain_option_mismatch(group, str(name)))
 
 
 def _is_value_change(override: Override) -> bool:
-    """Say whether an override changes one value of a setting, and chooses no option."""
+    """Say whether an override changes a single value, and chooses no option."""
     key = override.key_or_group
     return (
         override.type is OverrideType.CHANGE
@@ -219,7 +218,7 @@ def _is_value_change(override: Override) -> bool:
 
 @lru_cache(maxsize=64)
 def _compose_options(overrides: tuple[str, ...]) -> tuple[DictConfig, str]:
-    # The runs of a study or a report choose the same options, of which there are few.
+    # The runs of a study or a report share a few combinations of options.
     config = _compose_config(overrides)
     settings = _drop_hydra_keys(config)
     OmegaConf.set_struct(settings, True)
@@ -227,19 +226,19 @@ def _compose_options(overrides: tuple[str, ...]) -> tuple[DictConfig, str]:
 
 
 def get_default_settings(options: tuple[str, ...]) -> dict[str, Any]:
-    """Return all settings of these options, nested, before anything is changed; not checked."""
-    found: Any = OmegaConf.to_container(_compose_options(options)[0])
-    return dict(found)
+    """Return the unchecked default settings of these options, nested."""
+    settings: Any = OmegaConf.to_container(_compose_options(options)[0])
+    return dict(settings)
 
 
 @contextmanager
 def compose_job(overrides: tuple[str, ...]) -> Iterator[DictConfig]:
-    """Compose a job's settings and Hydra's own, and leave Hydra in progress for the job to run.
+    """Compose a job's settings together with Hydra's, and leave Hydra in progress for the job.
 
     Raises
     ------
     SettingsError
-        As in ``compose``.
+        As in ``compose_settings``.
     """
     with start_hydra():
         config = _compose_with_hydra(overrides)
@@ -248,7 +247,7 @@ def compose_job(overrides: tuple[str, ...]) -> Iterator[DictConfig]:
 
 
 def adopt_config(config: DictConfig, experiment: str, overrides: tuple[str, ...]) -> None:
-    """Check the settings that Hydra composed from ``overrides``, and keep them for ``compose_overrides``.
+    """Check the settings that Hydra composed, and cache them for ``compose_overrides``.
 
     Raises
     ------
@@ -259,19 +258,19 @@ def adopt_config(config: DictConfig, experiment: str, overrides: tuple[str, ...]
         return
     settings = _to_settings(config)
     check_settings(settings)
-    of_the_job = tuple(word for word in overrides if not word.startswith(("hydra.", "hydra/")))
-    kept = tuple(word for word in of_the_job if not word.startswith("experiment="))
-    composed = ComposedConfig(settings, experiment, kept)
-    # Hydra tells a job its words without Hydra's own; server and clients compose from a run config.
-    for known in (overrides, of_the_job, (f"experiment={experiment}", *kept)):
-        _composed_configs[known] = composed
+    job_overrides = tuple(text for text in overrides if not text.startswith(("hydra.", "hydra/")))
+    settings_only = tuple(text for text in job_overrides if not text.startswith("experiment="))
+    composed = ComposedConfig(settings, experiment, settings_only)
+    # Hydra gives a job its overrides without Hydra's own; server and clients use a run config.
+    for key in (overrides, job_overrides, (f"experiment={experiment}", *settings_only)):
+        _composed_configs[key] = composed
 
 
 _composed_configs: dict[tuple[str, ...], ComposedConfig] = {}
 
 
 def settings_from_yaml(text: str) -> Settings:
-    """Return the settings that ``ComposedConfig.to_yaml`` wrote, checked.
+    """Return the checked settings that ``ComposedConfig.to_yaml`` wrote.
 
     Raises
     ------
@@ -289,8 +288,8 @@ def settings_from_yaml(text: str) -> Settings:
             raise SettingsError(
                 f"{group}.name must be one of {', '.join(options(group))}, got {name}"
             )
-    words = [f"{group}={name}" for group, name in names.items() if name is not None]
-    typed, _ = copy.deepcopy(_compose_options(("experiment=custom", *words)))
+    overrides = [f"{group}={name}" for group, name in names.items() if name is not None]
+    typed, _ = copy.deepcopy(_compose_options(("experiment=custom", *overrides)))
     try:
         typed.merge_with(recorded)
         settings = _to_settings(typed)
@@ -348,7 +347,7 @@ def _to_settings(config: DictConfig) -> Settings:
 
 
 def _refuse_added_keys(node: Any, parent: str) -> None:
-    """Refuse what ``+key=value`` added: Hydra lets it pass, nothing would read it."""
+    """Refuse keys added by ``+key=value``: Hydra accepts them, but nothing would read them."""
     known = [item.name for item in fields(node)]
     for key, value in vars(node).items():
         if key not in known:
@@ -358,7 +357,7 @@ def _refuse_added_keys(node: Any, parent: str) -> None:
 
 
 def _list_settings(overrides: Sequence[str], parent: str) -> list[str]:
-    """Return the names of the settings that words compose to, below ``parent``."""
+    """Return the names of the settings below ``parent`` that overrides compose to."""
     if not parent:
         return [item.name for item in fields(Settings)]
     node = OmegaConf.select(_compose_config(overrides), parent)

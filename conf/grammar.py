@@ -1,4 +1,4 @@
-"""Explain in one line why Hydra cannot read a word of the command line, and what to type."""
+"""Explain in one line why Hydra cannot parse an override, and what to type instead."""
 
 import re
 from collections.abc import Iterator
@@ -15,49 +15,52 @@ _KEY_PATTERN = re.compile(r"(\+{1,2}|~)?[A-Za-z_][\w/@:-]*(\.[\w@:-]+)*", re.ASC
 _NEXT_SETTING_PATTERN = re.compile(r"\s+[+~]*[A-Za-z_][\w./]*=")
 
 
-def explain_syntax(word: str, parser_message: str) -> str:
-    """Return the mistake in a word: its setting, what is wrong with it, and what to type.
+def explain_syntax(override: str, parser_message: str) -> str:
+    """Explain the mistake in an override: its setting, the problem, and what to type.
 
     Parameters
     ----------
-    word : str
-        A word that Hydra's parser refused.
+    override : str
+        An override that Hydra's parser refused.
     parser_message : str
         The parser's message, which is about its grammar.
     """
-    name, equals, value = word.partition("=")
+    name, equals, value = override.partition("=")
     if not equals:
-        meant = _suggest_completion(word)
-        return f"a setting must be NAME=VALUE, got {sanitize(word)!r} without a value{meant}"
+        hint = _suggest_completion(override)
+        return f"a setting must be NAME=VALUE, got {sanitize(override)!r} without a value{hint}"
     if not _KEY_PATTERN.fullmatch(name):
-        return f"a setting must be NAME=VALUE, such as strategy.epsilon=0.1, got {sanitize(word)!r}"
+        return (
+            "a setting must be NAME=VALUE, such as strategy.epsilon=0.1, got "
+            f"{sanitize(override)!r}"
+        )
     problem = next(_find_problems(name, value, parser_message), None)
     if problem is None:
-        typed = (
+        advice = (
             "put each text in it in quotes"
             if "{" in value
             else f"type {_quote_setting(name, value)}"
         )
         problem = (
-            "a value with other characters than letters, digits and . _ - / + needs quotes of its "
-            f"own; {typed}"
+            "a value with other characters than letters, digits and . _ - / + needs its own "
+            f"quotes; {advice}"
         )
-    return f"{name} must be a value in Hydra's grammar, got {sanitize(word)!r}: {problem}"
+    return f"{name} must be a value in Hydra's grammar, got {sanitize(override)!r}: {problem}"
 
 
-def _suggest_completion(word: str) -> str:
-    """Return " (...)" with what a word without a value can have been meant for, "" if unknown."""
+def _suggest_completion(override: str) -> str:
+    """Return " (...)" with the likely meaning of an override without a value, "" if unknown."""
     settings = Settings.__dataclass_fields__
-    if word.partition(".")[0] in settings:
-        return f" (type {word}=VALUE)"
-    if word == "help":
+    if override.partition(".")[0] in settings:
+        return f" (type {override}=VALUE)"
+    if override == "help":
         return " (type fedquorum --help)"
-    hint = suggest_name(word, settings)
+    hint = suggest_name(override, settings)
     return f" ({hint})" if hint else ""
 
 
 def _find_problems(name: str, value: str, parser_message: str) -> Iterator[str]:
-    """Yield what can be wrong with a value, the surest first."""
+    """Yield possible problems of a value, the most certain first."""
     if match := re.search(r"Unknown function '(\w+)'\s+Available: (\S+)", parser_message):
         yield f"{match[1]} is no function; there are {match[2].replace(',', ', ')}"
     if match := re.search(r"while evaluating '[^']*': (.+)", parser_message):
@@ -66,7 +69,8 @@ def _find_problems(name: str, value: str, parser_message: str) -> Iterator[str]:
     if "(" in unclosed and value.partition("(")[0].strip() not in _HYDRA_FUNCTIONS:
         unclosed = ""
     if quote:
-        yield f"the quote {quote} is not closed; type {_quote_setting(name, value.replace(quote, ''))}"
+        fixed = _quote_setting(name, value.replace(quote, ""))
+        yield f"the quote {quote} is not closed; type {fixed}"
     if unclosed:
         closed = value.rstrip(", ") + "".join(
             _CLOSING_BRACKETS[bracket] for bracket in reversed(unclosed)
@@ -80,12 +84,12 @@ def _find_problems(name: str, value: str, parser_message: str) -> Iterator[str]:
         first, second = value[: match.start()], value[match.start() :].strip()
         yield f"it is more than one setting; give each as one word: {name}={first} {second}"
     if re.search(r"(^|,)\s*(,|$)", value):
-        values = ",".join(part for part in (part.strip() for part in value.split(",")) if part)
+        values = ",".join(item for item in (item.strip() for item in value.split(",")) if item)
         yield f"a comma needs a value before and after it; type {name}={values or 'VALUE'}"
 
 
 def _find_open_brackets(value: str) -> tuple[str, str, str]:
-    """Return the brackets that are not closed, one that was not opened, and an open quote."""
+    """Return the unclosed brackets, the first unopened bracket, and the open quote."""
     opened, quote = "", ""
     for character in re.sub(r"\\.", "", value):
         if quote:
@@ -102,7 +106,7 @@ def _find_open_brackets(value: str) -> tuple[str, str, str]:
 
 
 def _quote_setting(name: str, value: str) -> str:
-    """Return a setting whose value is a text, or several, quoted for Hydra and the shell."""
+    """Return a setting with one or several texts as its value, quoted for Hydra and the shell."""
     texts = [text.strip().strip("'\"") for text in value.strip("[]").split(",")]
     if value.startswith("[") and value.endswith("]") and not set("[]{}'\"") & set("".join(texts)):
         return f"{name}=[{','.join(map(repr, texts))}]".join('""')

@@ -1,4 +1,4 @@
-"""Explain in one line what Hydra refuses: the setting, what is allowed, the value, what to type."""
+"""Explain Hydra's errors in one line: the setting, the allowed and given values, what to type."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -83,21 +83,21 @@ _UNKNOWN_KEY_PATTERN = re.compile(
 def explain(
     error: Exception, overrides: Sequence[str] = (), lookup: SettingsLookup = lambda *_: ()
 ) -> str:
-    """Explain an error of Hydra in one line: the setting, what is allowed, the value.
+    """Explain an error of Hydra in one line: the setting, the allowed values, the given value.
 
     Parameters
     ----------
     error : Exception
         Hydra's or OmegaConf's.
     overrides : sequence of str
-        What was composed.
+        The overrides that were composed.
     lookup : callable
-        Returns the names of the settings that words compose to, below a key.
+        Returns the names of the settings below a key that overrides compose to.
     """
     text = f"{error.__cause__}\n{error}" if error.__cause__ else str(error)
     if isinstance(error, OverrideParseException):
         return explain_syntax(error.override, text)
-    if nameless := next((word for word in overrides if word.startswith("=")), ""):
+    if nameless := next((text for text in overrides if text.startswith("=")), ""):
         return explain_syntax(nameless, text)
     if match := _UNKNOWN_KEY_PATTERN.search(text):
         return _explain_unknown_key(match[1] or match[2], overrides, lookup)
@@ -110,26 +110,25 @@ def explain(
 
 
 def refuse_dotted_groups(overrides: Sequence[str], *, refuse_parts: bool = False) -> None:
-    """Refuse a word that chooses an option of Hydra's own with a dot, which Hydra would ignore.
+    """Refuse overrides that choose one of Hydra's options with a dot, which Hydra would ignore.
 
     Parameters
     ----------
     overrides : sequence of str
-        The words.
     refuse_parts : bool
-        Whether to refuse those that choose a part of a strategy as well, as in a sweep, where no
-        job can have them.
+        Whether to refuse overrides that choose a part of a strategy, too; no job of a sweep can
+        have them.
 
     Raises
     ------
     SettingsError
-        With the word to type.
+        For such an override; the message says what to type.
     """
     dotted = [part.replace("/", ".") for part in PARTS] if refuse_parts else []
-    for word in overrides:
-        key, _, value = word.lstrip("+~").partition("=")
-        hydras = re.fullmatch(r"hydra\.\w+", key) and _find_group(key)
-        if (hydras or key in dotted) and not value.startswith("{"):
+    for override in overrides:
+        key, _, value = override.lstrip("+~").partition("=")
+        is_hydra_group = re.fullmatch(r"hydra\.\w+", key) and _find_group(key)
+        if (is_hydra_group or key in dotted) and not value.startswith("{"):
             raise SettingsError(_explain_group_value(key, value))
 
 
@@ -144,12 +143,12 @@ def explain_option_mismatch(group: str, name: str) -> str:
 def explain_unknown_setting(parent: str, name: str, known: Sequence[str], hint: str = "") -> str:
     """Return the error of an unknown setting below ``parent``: the known ones, and a hint.
 
-    Without a hint it is where the setting is, or a known one with a similar name.
+    The default hint says where the setting is, or names a known setting with a similar name.
     """
-    place = f"{parent} has" if parent else "there are"
+    subject = f"{parent} has" if parent else "there are"
     key = f"{parent}.{name}" if parent else name
-    shown = [one for one in known if not one.startswith("_")]
-    problem = f"{key} is not a setting; {place} {', '.join(shown) or 'none'}, got {name!r}"
+    shown = [setting for setting in known if not setting.startswith("_")]
+    problem = f"{key} is not a setting; {subject} {', '.join(shown) or 'none'}, got {name!r}"
     return problem + (hint or _find_elsewhere(parent, name) or format_suggestion(name, shown))
 
 
@@ -163,10 +162,13 @@ def _find_elsewhere(parent: str, name: str) -> str:
     if parent and name != "name" and name in options(group):
         return f" (type {group}={name})"
     schemas = OPTION_SCHEMAS.get(group, {}) if group in (*GROUPS, *PARTS) else {}
-    having = sorted(key for key, made in schemas.items() if name in {f.name for f in fields(made)})
-    if not having:
+    options_with_setting = sorted(
+        key for key, schema in schemas.items() if name in {f.name for f in fields(schema)}
+    )
+    if not options_with_setting:
         return ""
-    return f" ({group}={', '.join(having)} {'have' if len(having) > 1 else 'has'} it)"
+    verb = "have" if len(options_with_setting) > 1 else "has"
+    return f" ({group}={', '.join(options_with_setting)} {verb} it)"
 
 
 def _explain_unknown_option(group: str, name: str) -> str:
@@ -175,25 +177,25 @@ def _explain_unknown_option(group: str, name: str) -> str:
 
 
 def _suggest_option(group: str, name: str) -> str:
-    """Return " (...)" with what an unknown option of a group can be meant for, "" if unknown."""
+    """Return " (...)" with the likely meaning of an unknown option of a group, "" if unknown."""
     known = options(group)
-    elsewhere = [other for other in PARTS if group in PARTS and name in options(other)]
-    if elsewhere:
-        return f" ({elsewhere[0]} has it)"
+    other_groups = [other for other in PARTS if group in PARTS and name in options(other)]
+    if other_groups:
+        return f" ({other_groups[0]} has it)"
     if (with_slashes := name.replace(".", "/")) in known:
         return f" (did you mean {with_slashes}?)"
     return format_suggestion(name, known)
 
 
 def _find_group(key: str) -> str:
-    """Return the group of options that a key with dots or slashes names, "" for another key."""
+    """Return the group of options named by a key with dots or slashes, "" for another key."""
     group = key.replace(".", "/")
-    known = group in ("experiment", *GROUPS, *PARTS) or group.startswith("hydra/")
-    return group if known and options(group) else ""
+    is_known = group in ("experiment", *GROUPS, *PARTS) or group.startswith("hydra/")
+    return group if is_known and options(group) else ""
 
 
 def _explain_group_value(key: str, value: str) -> str:
-    """Return the error of a single value for a key that has settings below it."""
+    """Return the error of a single value for a key with settings below it."""
     if not (group := _find_group(key)):
         names = (
             ", ".join(item.name for item in fields(_GROUP_TYPES[key]))
@@ -212,29 +214,29 @@ def _explain_group_value(key: str, value: str) -> str:
 
 
 def _suggest_input(key: str) -> str:
-    """Return "type ..." with the word that sets a key."""
+    """Return "type ..." with the override that sets a key."""
     return f"type {_find_group(key)}=NAME" if _find_group(key) else f"type {key}=VALUE"
 
 
 def _explain_multiple_values(key: str, values: str) -> str:
-    """Return that a setting takes one value where several are given, and what to type for them."""
-    of_group = bool(group := _find_group(key))
+    """Return the error of several values for a setting that takes one, and what to type."""
+    is_group = bool(group := _find_group(key))
     key = group or key
-    kind = "one option" if of_group else "one value"
-    as_list = "" if of_group else f"'{key}=[{values}]' for a list, or "
+    kind = "one option" if is_group else "one value"
+    as_list = "" if is_group else f"'{key}=[{values}]' for a list, or "
     return (
         f"{key} must be {kind}, got {values} (type {as_list}fedquorum -m {key}={values} for a "
         "sweep)"
     )
 
 
-def _explain_invalid_choice(word: str) -> str:
-    """Return what is wrong with a word that gives a group another value than an option's name."""
-    group, _, value = word.lstrip("+~").partition("=")
+def _explain_invalid_choice(override: str) -> str:
+    """Return the error of an override that sets a group to another value than an option's name."""
+    group, _, value = override.lstrip("+~").partition("=")
     if group not in ("experiment", *GROUPS, *PARTS):
         return ""
-    if word.startswith("~"):
-        return f"{group} must be one of {', '.join(options(group))}, got {word}"
+    if override.startswith("~"):
+        return f"{group} must be one of {', '.join(options(group))}, got {override}"
     if value.startswith("["):
         return _explain_multiple_values(group, value.strip("[] ").replace(" ", ""))
     for name, given in re.findall(r"(\w+)\s*:\s*([^,{}]+)", value):
@@ -251,31 +253,33 @@ def _explain_unknown_key(key: str, overrides: Sequence[str], lookup: SettingsLoo
         )
     if key.partition(".")[0] == "experiment":
         return _explain_experiment_key(key, overrides)
-    setting_words = [word for word in overrides if _is_override_of(word, key)]
-    others = [word for word in overrides if word not in setting_words]
+    setters = [override for override in overrides if _is_override_of(override, key)]
+    others = [override for override in overrides if override not in setters]
     parent, _, name = key.rpartition(".")
-    chosen = [word for word in others if word.startswith(f"{parent}=")]
-    if chosen and not setting_words:
-        return f"{key} is set by the experiment, but {chosen[-1]} has no such setting"
-    known = lookup(others, parent) if setting_words or not parent else ()
+    option_choices = [override for override in others if override.startswith(f"{parent}=")]
+    if option_choices and not setters:
+        return f"{key} is set by the experiment, but {option_choices[-1]} has no such setting"
+    known = lookup(others, parent) if setters or not parent else ()
     hint = ""
     if "/" in key:
-        above, _, below = key.replace("/", ".").rpartition(".")
-        dotted = below in lookup(others, above)
-        hint = f" (type {above}.{below}=VALUE)" if dotted else ""
+        parent_key, _, child = key.replace("/", ".").rpartition(".")
+        exists = child in lookup(others, parent_key)
+        hint = f" (type {parent_key}.{child}=VALUE)" if exists else ""
     return explain_unknown_setting(parent, name, known, hint)
 
 
 def _explain_experiment_key(key: str, overrides: Sequence[str]) -> str:
-    """Return the error of words that give the experiment as a group with settings."""
-    word = next((word for word in overrides if word.lstrip("+~").startswith(f"{key}.")), key)
-    name = re.sub("[.=]", "/", word.lstrip("+~")).removeprefix("experiment/")
-    typed = name if name in options("experiment") else "NAME"
-    return f"experiment must be the name of a preset, got {word} (type experiment={typed})"
+    """Return the error of overrides that treat the experiment as a group with settings."""
+    override = next(
+        (override for override in overrides if override.lstrip("+~").startswith(f"{key}.")), key
+    )
+    name = re.sub("[.=]", "/", override.lstrip("+~")).removeprefix("experiment/")
+    suggestion = name if name in options("experiment") else "NAME"
+    return f"experiment must be the name of a preset, got {override} (type experiment={suggestion})"
 
 
-def _is_override_of(word: str, key: str) -> bool:
-    """Say whether a word sets ``key``, by itself or in a mapping; ``strategy=fedau`` does not."""
-    target, _, value = word.lstrip("+~").partition("=")
-    within = value.startswith("{") and key.startswith(f"{target}.")
-    return key == target or within or target.startswith(f"{key}.")
+def _is_override_of(override: str, key: str) -> bool:
+    """Say whether an override sets ``key``, directly or in a mapping, and not by an option."""
+    target, _, value = override.lstrip("+~").partition("=")
+    is_in_mapping = value.startswith("{") and key.startswith(f"{target}.")
+    return key == target or is_in_mapping or target.startswith(f"{key}.")

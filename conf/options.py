@@ -35,7 +35,7 @@ def options(group_name: str) -> list[str]:
 
 
 def format_suggestion(name: str, known: Iterable[str]) -> str:
-    """Return " (did you mean NAME?)" with the known name that is like ``name``, "" for none."""
+    """Return " (did you mean NAME?)" with the known name most similar to ``name``, "" for none."""
     names = [*known]
     hint = suggest_name(name, names)
     return f" ({hint})" if hint else ""

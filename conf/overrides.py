@@ -1,4 +1,4 @@
-"""Turn settings given in Python into words of the command line, which Hydra's grammar checks."""
+"""Turn settings given in Python into Hydra overrides."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -56,20 +56,20 @@ def to_overrides(settings: Mapping[str, Any], *, allow_sweeps: bool = False) -> 
 
 
 def export_overrides(settings: Settings) -> tuple[str, ...]:
-    """Return the words that compose to all these settings, without an experiment."""
+    """Return the overrides that compose to all these settings, without an experiment."""
     given = tuple(_flatten(asdict(settings), ""))
     chosen = tuple(_format_override(key, value) for key, value in given if key in (*GROUPS, *PARTS))
     options = ("experiment=custom", *chosen)
-    usual = dict(_flatten(get_default_settings(options), ""))
-    changed = (_format_override(k, v) for k, v in given if repr(usual.get(k)) != repr(v))
-    return (*options, *(word for word in changed if word not in chosen))
+    defaults = dict(_flatten(get_default_settings(options), ""))
+    changed = (_format_override(k, v) for k, v in given if repr(defaults.get(k)) != repr(v))
+    return (*options, *(text for text in changed if text not in chosen))
 
 
 def _flatten(settings: Mapping[str, Any], parent: str) -> Iterator[tuple[str, Any]]:
     for name, value in settings.items():
         key = f"{parent}.{name}" if parent else str(name)
-        place, _, last = key.rpartition(".")
-        group = place.replace(".", "/")
+        prefix, _, last = key.rpartition(".")
+        group = prefix.replace(".", "/")
         if isinstance(value, Mapping) and key in _GROUP_KEYS:
             yield from _flatten(value, key)
         elif last == "name" and group in (*GROUPS, *PARTS):
@@ -86,40 +86,40 @@ def _format_sweep(key: str, values: Iterable[Any]) -> str:
 
 
 def _format_override(key: str, value: Any) -> str:
-    plain = _to_builtins(key, value)
-    word = f"{key}={_format_value(plain)}"
-    if not _can_round_trip(word, plain):
+    builtin = _to_builtins(key, value)
+    override = f"{key}={_format_value(builtin)}"
+    if not _can_round_trip(override, builtin):
         raise SettingsError(
-            f"{sanitize(key)} must be a setting, with a value that Hydra's grammar can express, got "
-            f"{sanitize(repr(value))}"
+            f"{sanitize(key)} must be a setting, with a value that Hydra's grammar can express, "
+            f"got {sanitize(repr(value))}"
         )
-    return word
+    return override
 
 
 def get_sweep_values(override: Override) -> tuple[str, ...]:
     """Return the values of a sweep as texts from which Hydra reads the same values.
 
-    Hydra's own texts lose the quotes around what it cannot read without them, such as "Genève".
+    Hydra's own texts lose necessary quotes, such as those around "Genève".
     """
     return tuple(map(_format_sweep_value, override.sweep_iterator()))
 
 
 def _format_sweep_value(value: Any) -> str:
     text = Transformer.str(value)
-    plain = type(value) is str
-    return quote(value) if plain and not _can_round_trip(f"key={text}", value) else text
+    is_text = type(value) is str
+    return quote(value) if is_text and not _can_round_trip(f"key={text}", value) else text
 
 
-def _can_round_trip(word: str, plain: Any) -> bool:
-    """Say whether Hydra reads a value back from a word."""
+def _can_round_trip(override: str, value: Any) -> bool:
+    """Say whether Hydra reads the same value back from an override."""
     try:
-        return repr(parse_override(word).value()) == repr(plain)
+        return repr(parse_override(override).value()) == repr(value)
     except SettingsError:
         return False
 
 
 def _to_builtins(key: str, value: Any) -> Any:
-    """Return a value as Python's own types, as which Hydra reads it back."""
+    """Return a value in the Python types in which Hydra reads it back."""
     match value:
         case None | bool():
             return value
@@ -139,20 +139,20 @@ def _to_builtins(key: str, value: Any) -> Any:
     )
 
 
-def _format_value(plain: Any) -> str:
-    match plain:
+def _format_value(builtin: Any) -> str:
+    match builtin:
         case None:
             return "null"
         case bool():
-            return str(plain).lower()
+            return str(builtin).lower()
         case str():
-            return plain if _UNQUOTED_PATTERN.fullmatch(plain) else quote(plain)
+            return builtin if _UNQUOTED_PATTERN.fullmatch(builtin) else quote(builtin)
         case list():
-            return f"[{','.join(map(_format_value, plain))}]"
+            return f"[{','.join(map(_format_value, builtin))}]"
         case dict():
             return (
                 "{"
-                + ",".join(f"{key}:{_format_value(value)}" for key, value in plain.items())
+                + ",".join(f"{key}:{_format_value(builtin)}" for key, builtin in builtin.items())
                 + "}"
             )
-    return repr(plain)
+    return repr(builtin)

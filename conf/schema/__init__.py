@@ -1,7 +1,7 @@
 """The schema of every settings group: types, defaults and allowed ranges.
 
-The schemas of strategies, their parts and server optimizers are made from the rules' own
-declarations. Every option that sets nothing beside its schema is its schema, registered under
-the option's name; a YAML file stands for an option that does. So a key that is in no schema is
-refused, and ``checks.check`` compares every value with its range. One module for each group.
+The schemas of strategies, their parts and server optimizers are derived from the rules'
+declarations. An option is its schema, registered under the option's name, or a YAML file if it sets
+more than its schema. A key that is in no schema is refused, and ``checks.check_settings`` compares
+every value with its range. Each group has one module.
 """

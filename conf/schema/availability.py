@@ -20,7 +20,7 @@ from conf.schema.from_rules import derive_settings, make_schema
 from conf.schema.ranges import FilePath
 
 CLASS_RATES = "class_rates"
-"""The word for probabilities that follow from one rate for each class."""
+"""The value of ``p`` for probabilities that follow from one rate for each class."""
 
 
 @dataclass
@@ -46,7 +46,7 @@ class RandomAvailabilitySettings(AvailabilitySettings):
 
     ``p`` is a number in (0, 1] for all clients, a list with one number for each, or follows from
     the client's distribution kappa_n over L classes. null: clip(mean * L * <kappa_n, q>, minimum,
-    1) with q ~ Dir(class_alpha), as in FedAU's experiments. ``sample_class_rates``: clip(<kappa_n, phi>,
+    1) with q ~ Dir(class_alpha), as in FedAU's experiments. ``class_rates``: clip(<kappa_n, phi>,
     minimum, 1), with phi_c ~ U(0, 1) for the first half of the classes and U(0, 0.5) for the
     others, as in FedAWE's experiments, which have no minimum.
     """
@@ -82,7 +82,7 @@ class MarkovSettings(RandomAvailabilitySettings):
 
 @dataclass
 class CyclicSettings(RandomAvailabilitySettings):
-    """Each client is available for a part of every period, and absent for the rest.
+    """Each client is available for a part of every period, and unavailable for the rest.
 
     See ``fedquorum.client.availability.Cyclic``; ``period`` in rounds.
     """

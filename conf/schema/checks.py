@@ -36,16 +36,16 @@ from conf.schema.settings import Settings
 from conf.schema.strategy import PartsSettings
 
 STATIONARY_AVAILABILITIES = ("always", "bernoulli", "markov")
-"""The availabilities with the same distribution in all rounds."""
+"""The options of availability with the same distribution in all rounds."""
 
 MAX_TOKENIZED_TEXTS = 2
-"""The largest number of texts in a row that a published tokenizer takes."""
+"""The largest number of texts in a row that a published tokenizer accepts."""
 
 
 def check_settings(settings: Settings) -> None:
     """Check every value against its range, then the values together, then the rules.
 
-    The check does not import custom rules, since a node that composes the settings need not have
+    The check does not import custom rules, because a node that composes the settings may not have
     them. A run checks them at its start.
 
     Raises
@@ -93,37 +93,38 @@ def check_rules(settings: Settings, rules: RuleSet) -> None:
     if settings.data.holdout_client_fraction > 0 and rules.trains_local_models:
         raise SettingsError(
             f"data.holdout_client_fraction must be 0 with strategy={settings.strategy.name} (every "
-            "client has a model of its own, which it must train), got "
+            "client has its own model, which it must train), got "
             f"{settings.data.holdout_client_fraction}"
         )
     kind = settings.privacy.name
     if kind != "none" and rules.dp_unsupported_reason:
         raise SettingsError(
-            f"privacy must be none with strategy={settings.strategy.name} ({rules.dp_unsupported_reason}), "
-            f"got {kind}"
+            f"privacy must be none with strategy={settings.strategy.name} "
+            f"({rules.dp_unsupported_reason}), got {kind}"
         )
 
 
 def check_rates_computable(settings: Settings, rules: RuleSet) -> None:
-    """Check that rounds played ahead tell how often each client counts, if the rules need it.
+    """Check that simulated rounds can show how often each client counts, if the rules need it.
 
-    It is for runs in which a quorum or the deadline decides which replies are in time.
+    Use it for runs in which a quorum or the deadline decides which replies are in time.
 
     Raises
     ------
     SettingsError
-        If they cannot tell it.
+        If they cannot show it.
     """
     if not rules.weighting.needs_rates:
         return
     clock, availability = settings.response_time.name, settings.availability.name
     if clock == "none" and settings.engine.name == "in-process":
-        return  # all reply at once
+        return  # all clients reply immediately
     reason = ""
     if clock == "none":
         reason = "lateness on the machine's clock tells no rates; response_time simulates it"
     elif availability not in STATIONARY_AVAILABILITIES:
-        reason = f"availability={availability} changes with the rounds; {', '.join(STATIONARY_AVAILABILITIES)} do not"
+        others = ", ".join(STATIONARY_AVAILABILITIES)
+        reason = f"availability={availability} changes with the rounds; {others} do not"
     elif rules.selection.num_warmup_rounds > 0:
         reason = "the rates change after the warm-up"
     if reason:
@@ -137,13 +138,13 @@ def check_rates_computable(settings: Settings, rules: RuleSet) -> None:
 
 
 def _check_secrets(settings: Settings) -> None:
-    """Refuse a password: settings go into records, to trackers and to every client's device."""
+    """Refuse passwords, because settings go to records, trackers and every client's device."""
     for key, value in flatten_settings(asdict(settings)).items():
         if mask_passwords(str(value)) != str(value):
             raise SettingsError(
                 f"{key} must have no password, as settings are recorded and sent to clients, got "
-                f"{mask_passwords(str(value))}; put it into the environment, for a tracking server as "
-                "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+                f"{mask_passwords(str(value))}; put it into the environment, for a tracking server "
+                "as MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
             )
 
 
@@ -177,11 +178,11 @@ def check_clients(data: DataSettings, num_found: int) -> None:
 
 
 def _check_priority(data: DataSettings, num_clients: int | None) -> None:
-    words = OneOf(("heterogeneous", "random", "all"))
+    choices = OneOf(("heterogeneous", "random", "all"))
     if isinstance(data.priority, str):
-        if not words.contains(data.priority):
+        if not choices.contains(data.priority):
             raise SettingsError(
-                f"data.priority must be {words.describe()}, or a list of client ids, "
+                f"data.priority must be {choices.describe()}, or a list of client ids, "
                 f"got {data.priority!r}"
             )
         if data.priority != "all" and num_clients and data.num_priority > num_clients:
@@ -209,8 +210,8 @@ def _check_priority_weights(data: DataSettings, num_clients: int | None) -> None
 
 
 def _check_num_clients(data: DataSettings) -> None:
-    natural = isinstance(data, PartitionedSettings) and data.partition in {"natural", "device"}
-    if not natural and not isinstance(data, CsvSettings):
+    has_clients = isinstance(data, PartitionedSettings) and data.partition in {"natural", "device"}
+    if not has_clients and not isinstance(data, CsvSettings):
         get_num_clients(data)
 
 
@@ -225,29 +226,29 @@ def _check_shards(data: DataSettings) -> None:
 
 
 def _check_device_data(data: DataSettings) -> None:
-    """Check that all is agreed on that a device cannot tell from its own rows."""
-    needed: tuple[str, ...] = ()
+    """Check that the settings state what a device cannot infer from its own rows."""
+    required: tuple[str, ...] = ()
     if isinstance(data, NpzSettings | HfSettings) and data.partition == "device":
-        needed = ("input_shape", *(() if data.regression else ("num_classes",)))
+        required = ("input_shape", *(() if data.regression else ("num_classes",)))
     elif isinstance(data, ImageFolderSettings) and data.partition == "device":
-        needed = ("image_size", "classes")
+        required = ("image_size", "classes")
     elif isinstance(data, CsvSettings) and data.client_column is None:
-        needed = ("columns",)
-    for key in ("num_clients", *needed) if needed else ():
+        required = ("columns",)
+    for key in ("num_clients", *required) if required else ():
         if getattr(data, key) is None:
             raise SettingsError(
-                f"data.{key} must have a value where each device has the data of its own client "
-                "only, got null"
+                f"data.{key} must have a value where each device has only its own client's data, "
+                "got null"
             )
-    if needed and getattr(data, "min_samples", None) is not None:
+    if required and getattr(data, "min_samples", None) is not None:
         raise SettingsError(
-            "data.min_samples must be null where each device has the data of its own client only, "
+            "data.min_samples must be null where each device has only its own client's data, "
             f"got {getattr(data, 'min_samples', None)}"
         )
-    if needed and data.priority == "heterogeneous":
+    if required and data.priority == "heterogeneous":
         raise SettingsError(
-            "data.priority must be all, random or a list where each device has the data of its own "
-            "client only, got 'heterogeneous'"
+            "data.priority must be all, random or a list where each device has only its own "
+            "client's data, got 'heterogeneous'"
         )
 
 
@@ -255,9 +256,9 @@ def _check_csv_columns(data: CsvSettings) -> None:
     columns = data.columns
     if columns is None:
         return
-    known = {"numbers": list, "categories": dict, "classes": list}
-    form = isinstance(columns, dict) and set(columns) <= set(known)
-    if not form or any(not isinstance(value, known[key]) for key, value in columns.items()):
+    types = {"numbers": list, "categories": dict, "classes": list}
+    is_valid = isinstance(columns, dict) and set(columns) <= set(types)
+    if not is_valid or any(not isinstance(value, types[key]) for key, value in columns.items()):
         raise SettingsError(
             "data.columns must be a mapping such as {numbers: [age], categories: {kind: [a, b]}, "
             f"classes: [no, yes]}}, got {columns!r}"
@@ -321,10 +322,10 @@ def _check_texts(data: DataSettings) -> None:
             "data.tokenizer must be null where data.target is null or there are more than two "
             f"data.text_columns, got {data.tokenizer!r}"
         )
-    least = 2 * len(columns) - 1
-    if data.length < least:
+    min_length = 2 * len(columns) - 1
+    if data.length < min_length:
         raise SettingsError(
-            f"data.length must be at least {least} for {len(columns)} texts, got {data.length}"
+            f"data.length must be at least {min_length} for {len(columns)} texts, got {data.length}"
         )
 
 
@@ -351,8 +352,9 @@ def _check_device_availability(settings: Settings) -> None:
         and availability.p in (None, CLASS_RATES)
     ):
         raise SettingsError(
-            "availability.p must be given where each device has the data of its own client only "
-            f"(how often it is there would follow from its classes), got {availability.p or 'null'}"
+            "availability.p must be given where each device has only its own client's data (how "
+            "often it is available would follow from its classes), got "
+            f"{availability.p or 'null'}"
         )
 
 
@@ -369,8 +371,8 @@ def _check_engine(engine: EngineSettings, data: DataSettings) -> None:
         )
     if engine.name == "ray" and engine.share_data and is_on_device(data):
         raise SettingsError(
-            "engine.share_data must be false where each device has the data of its own client "
-            "only, got true"
+            "engine.share_data must be false where each device has only its own client's data, "
+            "got true"
         )
 
 
@@ -402,11 +404,11 @@ def _check_clock(settings: Settings) -> None:
 
 
 def _check_priority_samples(settings: Settings) -> None:
-    draws = getattr(settings.strategy, "priority_samples", None)
-    if draws is not None and settings.data.priority_weights:
+    samples = getattr(settings.strategy, "priority_samples", None)
+    if samples is not None and settings.data.priority_weights:
         raise SettingsError(
             "strategy.priority_samples must be null where data.priority_weights are set (a draw "
-            f"counts as a whole client), got {draws}"
+            f"counts as a whole client), got {samples}"
         )
 
 

@@ -36,7 +36,7 @@ class ClientSettings:
 
     ``loss`` is for classes: cross_entropy has an output for each class, binary one output for two
     classes. For tokens or numbers as targets, the data decides the loss; see ``client_app.losses``.
-    ``class_weights`` has a weight for each class in every client's loss. ``make_balanced_labels`` computes them
+    ``class_weights`` has a weight for each class in every client's loss. ``balanced`` computes them
     from the training labels of all clients (``client_app.losses.compute_balanced_weights``). Only a
     simulation has those labels; a device needs the list.
 
@@ -49,12 +49,12 @@ class ClientSettings:
     On a CPU a client's arithmetic depends only on these settings and on its rows, so that a run has
     the same bits with any number of nodes and cores. Two settings affect that:
 
-    ``batching``       auto trains clients together if their gradients have a closed form for many
-                       clients at once, and on a GPU if ``torch.func.vmap`` can run the model.
-                       sequential never does. batched uses vmap on a CPU too: a client's last bits
-                       then depend on the clients beside it.
+    ``batching``       auto trains clients in batches if the model has a manual backward pass for
+                       many clients, and on a GPU if ``torch.func.vmap`` can run the model.
+                       sequential never does. batched uses vmap on a CPU, too: a client's last bits
+                       then depend on the other clients of its batch.
     ``threads_per_op`` the number of torch threads in one product, which decides how it is rounded.
-                       Cores beyond it train other clients at the same time.
+                       Further cores train other clients at the same time.
 
     ``retain_memory`` keeps memory that a step frees in the process, see ``client_app.workers``. No
     result depends on it. ``deterministic`` limits a GPU to algorithms that repeat their bits. They

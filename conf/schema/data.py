@@ -37,11 +37,11 @@ class DataSettings:
     ``all``, which ignores ``num_priority`` and suits methods without priority.
     ``priority_weights``: lambda_k in (0, 1] by client id, for generalized prioritized learning. A
     client in this mapping has that weight, whether or not ``priority`` names it.
-    ``holdout_client_fraction``: the share of all clients that never train but are evaluated. They
-    are drawn from the seed, among the clients without priority or, with ``priority=all``, among
-    all; see ``client_app.data.held_out``.
-    ``validation_fraction``: the share of every client's training part that is reserved for tuning;
-    see ``client_app.data.split.split_validation``.
+    ``holdout_client_fraction``: the fraction of all clients that never train but are evaluated.
+    They are sampled with the seed, among the clients without priority or, with ``priority=all``,
+    among all; see ``client_app.data.held_out``.
+    ``validation_fraction``: the fraction of every client's training split that is reserved for
+    tuning; see ``client_app.data.split.split_validation``.
     """
 
     name: str = MISSING
@@ -58,9 +58,9 @@ class SynthSettings(DataSettings):
     """SYNTH(alpha, beta) for priority clients, and noisy samples of their pooled data for others.
 
     See ``client_app.data.synth``, also for why ``alpha`` changes nothing. ``noise_skew``,
-    ``irrelevant_skew`` and ``irrelevant_fraction`` are FedALIGN's: how the noise of the clients
-    without priority is spread, how their irrelevant rows are (null as the noise), and the largest
-    share of such rows.
+    ``irrelevant_skew`` and ``irrelevant_fraction`` are FedALIGN's: the skew of the noise over the
+    clients without priority, the skew of their irrelevant rows (null: that of the noise), and the
+    largest fraction of such rows.
     """
 
     name: str = "synth"
@@ -79,12 +79,12 @@ class SynthSettings(DataSettings):
 
 @dataclass
 class PartitionedSettings(DataSettings):
-    """One data set, divided among the clients; see ``client_app.data.partition``.
+    """One data set, partitioned among the clients; see ``client_app.data.partition``.
 
     ``partition`` shards: ``shards_per_client`` shards of ``shard_size`` training rows of one
-    class, of which the client keeps ``samples_per_shard`` (null for all). dirichlet:
-    ``samples_per_client`` training rows (null for as many as there are for all) whose classes
-    follow Dir(``alpha``). proportional: each class in proportion to the clients' class shares by
+    class, of which the client uses ``samples_per_shard`` (null for all). dirichlet:
+    ``samples_per_client`` training rows (null for an equal part of all rows) whose classes
+    follow Dir(``alpha``). proportional: each class in proportion to the clients' class fractions by
     Dir(``alpha``), so that clients differ in size. iid: ``samples_per_client`` random rows (null
     likewise). quantity: random rows, the sizes by Dir(``alpha``). The settings of the other
     partitions are not used.
@@ -123,7 +123,7 @@ class NaturalSettings(PartitionedSettings):
     """Data that may come with clients.
 
     ``partition`` natural takes the clients in the data, without those of fewer than ``min_samples``
-    training rows (null for all). A client's test part comes from the data, or is ``test_fraction``
+    training rows (null for all). A client's test split comes from the data, or is ``test_fraction``
     of the client's rows; see ``client_app.data.partition.natural``. ``num_clients`` null means all
     clients in the data with natural, and 60 with the other partitions. If the data has no test set,
     the other partitions make one of ``test_fraction`` of all rows.
@@ -151,8 +151,8 @@ class NpzSettings(NaturalSettings):
     See ``client_app.data.sources.npz``. ``regression``: targets are numbers, not classes.
 
     ``num_classes``: null for the classes in the data, 0, 1, .. without gaps. ``partition`` device:
-    the file has the data of one client, the device's; see ``client_app.data.single_client``. All devices
-    then share ``input_shape`` and ``num_classes``.
+    the file has the data of one client, the device's; see ``client_app.data.single_client``. All
+    devices then share ``input_shape`` and ``num_classes``.
     """
 
     name: str = "npz"
@@ -193,12 +193,12 @@ class HfSettings(NaturalSettings):
     ``path``: a Hub id, a folder that ``save_to_disk`` wrote, or one that ``load_dataset`` reads.
     ``revision``: a commit, branch or tag on the Hub. ``cache_dir``: null for Hugging Face's
     (``HF_HOME``). ``download``: false to use only the cache. ``subset``: the name of a
-    configuration. ``test_split``: null for ``test`` if it exists, or else for a part of the
+    configuration. ``test_split``: null for ``test`` if it exists, or else for some of the
     training rows.
 
     ``features`` and ``target``: the columns; null if the data leaves no choice. ``client_column``:
     the column with the client of each row, for ``partition`` natural. ``image_size`` (height and
-    width) and ``image_mode`` (grey L or RGB): null for those of the first image. ``length`` and
+    width) and ``image_mode`` (gray L or RGB): null for those of the first image. ``length`` and
     ``vocabulary_size``: for texts, in hashed words. The other settings are as in ``NpzSettings``.
     """
 
@@ -225,12 +225,12 @@ class HfSettings(NaturalSettings):
 
 @dataclass
 class LeafSettings(NaturalSettings):
-    """A data set of LEAF's (FEMNIST, Shakespeare, Reddit, ..), its JSON files, a user a client.
+    """A data set of LEAF (FEMNIST, Shakespeare, Reddit, ..) in JSON files; each user is a client.
 
     ``fedquorum experiment=custom data=leaf data.path=FOLDER``. See
-    ``client_app.data.sources.leaf``; ``vocabulary_size`` is that of words.
+    ``client_app.data.sources.leaf``; ``vocabulary_size`` counts words.
 
-    ``num_classes``: of numbers with a class; null for those that there are, 0, 1, .. without gaps.
+    ``num_classes``: of inputs of numbers; null for the classes in the data, 0, 1, .. without gaps.
     """
 
     name: str = "leaf"
@@ -279,12 +279,12 @@ class CsvSettings(DataSettings):
     ``path``: a CSV or Parquet file, or a folder or pattern of several. ``client_column`` empty:
     each of several files has the rows of one client, with the name of the file. ``client_column``
     null: the file has the rows of one client, the device's; see ``client_app.data.single_client``.
-    ``columns``: the input columns and classes on which all clients agree, see
+    ``columns``: the input columns and classes of all clients, see
     ``client_app.data.sources.csv_table``; null for those of the file. ``regression``: the target is
     a number, not a class. ``expected_rows``: the expected number of rows, to detect a truncated
-    file. Clients with fewer than ``min_samples`` rows are left out (null keeps all).
+    file. Clients with fewer than ``min_samples`` rows are left out (null for none).
     ``imputation``: the value of a missing number, the median or the mean of its column in the
-    client's training part.
+    client's training split.
     """
 
     name: str = "csv"
@@ -312,7 +312,8 @@ def get_num_clients(data: DataSettings) -> int:
     """
     if data.num_clients is None:
         raise SettingsError(
-            f"data.num_clients must be {POSITIVE_INT.describe()} where the data does not tell it, got null"
+            f"data.num_clients must be {POSITIVE_INT.describe()} where the data does not tell it, "
+            "got null"
         )
     return data.num_clients
 
@@ -321,5 +322,5 @@ def is_on_device(data: DataSettings) -> bool:
     """Say whether each device has only its client's data, and no machine has all data."""
     if isinstance(data, CsvSettings):
         return data.client_column is None
-    of_files = NpzSettings | HfSettings | ImageFolderSettings
-    return isinstance(data, of_files) and data.partition == "device"
+    kinds = NpzSettings | HfSettings | ImageFolderSettings
+    return isinstance(data, kinds) and data.partition == "device"

@@ -28,14 +28,14 @@ from conf.schema.ranges import (
 
 @dataclass
 class EvaluationSettings:
-    """The evaluation of clients' test parts after a round.
+    """The evaluation of clients' test splits after a round.
 
     ``every``: evaluate every n rounds, and after the last. ``clients``: all or priority.
     ``metric``: the metric of the clients' fairness; null for accuracy, or for rmse if the data has
     numbers to predict. ``requirement``: rho_k, the training loss below which the model satisfies
-    client k: a number, a list, or the folder of a ``local_only`` run. With it, any run measures
-    appeal and preferred accuracy, and a strategy that weights by requirements uses it. null takes
-    the strategy's requirement, if there is one.
+    client k: a number, a list, or the folder of a ``local_only`` run. With it, any run reports
+    appeal and preferred accuracy, and a strategy that weights by requirements uses it. null uses
+    the strategy's requirement, if any.
     """
 
     every: int = parameter(1, POSITIVE_INT)
@@ -56,35 +56,35 @@ class RobustnessSettings:
 class EngineSettings:
     """The engine of the clients: this process, Ray, or ``flwr run`` with its true exit status.
 
-    ``num_supernodes``: null leaves the number to Flower; ``ray`` has one for each worker.
+    ``num_supernodes``: null leaves the number to Flower; ``ray`` uses one for each worker.
     ``round_timeout`` and ``startup_timeout``: seconds to wait for the replies of a round, and for
     the clients to connect.
-    ``quorum``: the number of clients whose replies close a round, as a share below 1 or a whole
-    number; null waits for all until ``round_timeout``. ``quorum_clients``: count all clients asked,
-    or only priority clients. ``grace_seconds``: seconds to wait for further replies after the
-    quorum.
+    ``quorum``: the number of clients whose replies close a round, as a fraction below 1 or a whole
+    number; null waits for all until ``round_timeout``. ``quorum_clients``: asked counts all
+    selected clients, priority only those with priority. ``grace_seconds``: seconds to wait for
+    further replies after the quorum.
     ``startup_clients``: the number of clients that must be connected before round 1; null for all.
     ``partial_aggregation``: whether a node may send one sum instead of all models, see
     ``fedquorum.flower.communication.NativeProtocol``; the model has the same bits either way.
-    ``reply_memory``: bytes of replies to keep in memory if the weights of a round need all replies
+    ``reply_memory``: bytes of replies to store in memory if the weights of a round need all replies
     at once; the rest goes to files below TMPDIR. null is half of the machine's memory.
-    ``checkpoint_every``: write a checkpoint every n rounds, and after the last; auto as often as
-    takes a twentieth of the time, at most once a second; null never.
-    ``stop_after_round``: the round after which the run stops, as interrupted, for ``resume`` to
-    continue; null for none.
+    ``checkpoint_every``: write a checkpoint every n rounds, and after the last; auto spends at most
+    a twentieth of the time, and writes at most once a second; null never.
+    ``stop_after_round``: the round after which the run stops with status interrupted, so that
+    ``resume`` can continue it; null for none.
     ``node_keys``: the file with the public key of each client's node, see ``server_app.node_keys``;
-    null believes each node about its clients. ``superlink``: the name of the deployment in Flower's
-    configuration to which ``engine=flower`` submits; null for the local simulation.
+    null trusts each node. ``superlink``: the name of the deployment in Flower's configuration to
+    which ``engine=flower`` submits; null for the local simulation.
     ``workers``: the number of ``ray``'s processes for the clients, each with one GPU if there are
     GPUs; null takes all cores, or all GPUs, of the cluster. ``address``: the cluster's HOST:PORT;
     null takes the environment variable RAY_ADDRESS. Without the variable, and with ``local``, Ray
     starts on this machine for the run. ``share_data``: whether this process sends the data to the
     workers once, instead of each worker reading it.
-    ``on_numerics_change``: ``same`` refuses to resume a run with another arithmetic than it began
-    with, see ``client_app.numerics``; ``any`` continues it, and the manifest says so.
+    ``on_numerics_change``: ``same`` refuses to resume a run with another arithmetic than at its
+    start, see ``client_app.numerics``; ``any`` continues it, and the manifest says so.
     ``trust_code``: whether ``resume`` may import code that the run's records name by import path,
     and connect to machines that they name. Names on the command line need no trust.
-    ``jobs``: the number of a sweep's jobs that run at a time, each in a separate process.
+    ``jobs``: the number of a sweep's jobs that run at the same time, each in a separate process.
     """
 
     name: str = parameter(MISSING, OneOf(("in-process", "ray", "flower")))

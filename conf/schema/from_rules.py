@@ -21,31 +21,31 @@ def derive_settings(rule: type[Any]) -> tuple[Setting, ...]:
 
 
 def _copy_field(item: Field[Any]) -> Any:
-    """Return a field like that of a rule, of which a schema has one for itself."""
+    """Copy the rule's field, because a dataclass field cannot be shared."""
     return parameter(item.default, item.metadata["allowed"], item.metadata["search"])
 
 
 def make_schema(
     base: type[Any], name: str, summary: str, settings: Iterable[Setting] = ()
 ) -> type[Any]:
-    """Return the schema of an option: the settings of ``base``, and then others.
+    """Return the schema of an option: the settings of ``base``, followed by others.
 
     Raises
     ------
     ValueError
-        If two settings have one name.
+        If two settings have the same name.
     """
     added = [*settings]
     names = [*(item.name for item in fields(base)), *(setting[0] for setting in added)]
     if len(set(names)) < len(names):
         raise ValueError(f"{name} needs parameters with other names, got {', '.join(names)}")
-    made = make_dataclass(
+    schema = make_dataclass(
         f"{base.__name__}_{name}", [("name", str, field(default=name)), *added], bases=(base,)
     )
-    made.__doc__ = summary
-    made.__module__ = base.__module__
-    setattr(sys.modules[base.__module__], made.__name__, made)  # where pickle looks for it
-    return made
+    schema.__doc__ = summary
+    schema.__module__ = base.__module__
+    setattr(sys.modules[base.__module__], schema.__name__, schema)  # where pickle looks for it
+    return schema
 
 
 def make_schemas(base: type[Any], rules: Iterable[type[Rule]]) -> dict[str, type[Any]]:
@@ -58,7 +58,7 @@ def make_schemas(base: type[Any], rules: Iterable[type[Rule]]) -> dict[str, type
 def make_custom_schema(
     base: type[Any], summary: str, settings: Iterable[Setting] = ()
 ) -> type[Any]:
-    """Return the schema of a rule of the user's own, made by ``path`` of ``args``."""
+    """Return the schema of a user's own rule, which ``path`` builds from ``args``."""
     path: Setting = ("path", str, parameter("", ImportPath()))
     args: Setting = ("args", Any, parameter(None, ARGUMENTS))
     return make_schema(base, CUSTOM, summary, (*settings, path, args))

@@ -40,7 +40,7 @@ class MlpSettings(ModelSettings):
 
 @dataclass
 class CnnSettings(ModelSettings):
-    """Two convolutions and three fully connected layers with batch normalisation.
+    """Two convolutions and three fully connected layers with batch normalization.
 
     See ``client_app.models.CNN``.
     """
@@ -88,7 +88,7 @@ class CelebaCnnSettings(ModelSettings):
 
 @dataclass
 class EfficientNetSettings(ModelSettings):
-    """EfficientNet from torchvision, for colour images. Only the server reads ``pretrained``.
+    """EfficientNet from torchvision, for color images. Only the server reads ``pretrained``.
 
     See ``client_app.models.efficientnet``; ``dropout`` null is torchvision's for the variant.
     """

@@ -6,7 +6,7 @@ from fedquorum.parameters import FRACTION, NON_NEGATIVE, POSITIVE, Interval
 from fedquorum.rule import parameter
 
 CLIENT_MODES = ("dp_fixed_client", "dp_adaptive_client")
-"""The options with which clients clip their updates. The server clips again."""
+"""The options with which clients clip their updates; the server clips again."""
 
 DELTA = Interval(low=0, high=1, open_low=True, open_high=True)
 
@@ -20,7 +20,7 @@ class PrivacySettings:
 
 @dataclass
 class ClippingSettings(PrivacySettings):
-    """The settings of every kind: noise of ``noise_multiplier`` times one client's influence.
+    """The settings of all private options; the noise is ``noise_multiplier`` client influences.
 
     ``delta``: the delta of the recorded epsilon; null for min(1e-5, N^-1.1) with N clients. It must
     be well below 1/N: at 1/N, even publishing one client's update would count as private.
@@ -44,9 +44,10 @@ class FixedClippingSettings(ClippingSettings):
 class AdaptiveClippingSettings(ClippingSettings):
     """Clipping to a norm that follows the ``target_quantile`` of the updates' norms.
 
-    After a round that asked n clients, C <- C exp(-``clip_norm_lr`` s / n). s is the noisy sum of
-    (1 - ``target_quantile``) for each update of at most the length C, and of -``target_quantile``
-    for each longer one. ``clipped_count_stddev`` is the noise, in clients; null for n / 20.
+    After a round with n selected clients, C <- C exp(-``clip_norm_lr`` s / n). s is the noisy sum
+    of (1 - ``target_quantile``) for each update of at most the length C, and of
+    -``target_quantile`` for each longer one. ``clipped_count_stddev`` is the noise, in clients;
+    null for n / 20.
     """
 
     initial_clipping_norm: float = parameter(0.1, POSITIVE)

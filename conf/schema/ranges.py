@@ -7,21 +7,21 @@ from fedquorum.parameters import NON_NEGATIVE, POSITIVE_INT, POSITIVE_INTS, List
 
 @dataclass(frozen=True)
 class ImportPath(Range):
-    """Names with dots in between, or a file and a name; its importer says whether it exists."""
+    """A dotted name, or a file and a name; the importer checks that it exists."""
 
     def describe(self) -> str:
-        """Return what it is."""
+        """Return the range in words."""
         return "an import path such as package.module.Class or folder/file.py:Class"
 
     def contains(self, value: object) -> bool:
-        """Say whether ``value`` looks like one."""
+        """Say whether ``value`` has this form."""
         if not isinstance(value, str):
             return False
         file, colon, name = value.rpartition(":")
         if colon:
             return file.endswith(".py") and name.isidentifier()
-        parts = value.split(".")
-        return len(parts) > 1 and all(part.isidentifier() for part in parts)
+        names = value.split(".")
+        return len(names) > 1 and all(name.isidentifier() for name in names)
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Arguments(Range):
     """Values by name."""
 
     def describe(self) -> str:
-        """Return what they are."""
+        """Return the range in words."""
         return "null, or a mapping such as {hidden: 200}"
 
     def contains(self, value: object) -> bool:
@@ -42,31 +42,31 @@ ARGUMENTS = Arguments()
 
 @dataclass(frozen=True)
 class FilePath(Range):
-    """A path in words, e.g. of "an .npz file"; whether it leads there is its reader's to say."""
+    """A path, e.g. of "an .npz file"; its reader checks that the file exists."""
 
     kind: str
 
     def describe(self) -> str:
-        """Return what the path is of."""
+        """Return the range in words."""
         return f"the path of {self.kind}"
 
     def contains(self, value: object) -> bool:
-        """Say whether there is a path at all."""
+        """Say whether ``value`` is a nonempty text."""
         return isinstance(value, str) and bool(value.strip())
 
 
 @dataclass(frozen=True)
 class Name(Range):
-    """A name, e.g. "the name of a column"; whether there is one is its reader's to say."""
+    """A name, e.g. "the name of a column"; its reader checks that it exists."""
 
     kind: str
 
     def describe(self) -> str:
-        """Return what it is."""
+        """Return the range in words."""
         return self.kind
 
     def contains(self, value: object) -> bool:
-        """Say whether there is a name at all."""
+        """Say whether ``value`` is a nonempty text."""
         return isinstance(value, str) and bool(value.strip())
 
 
@@ -75,7 +75,7 @@ class ColumnNames(Range):
     """A list of different names of columns, which may be empty."""
 
     def describe(self) -> str:
-        """Return what it is."""
+        """Return the range in words."""
         return "a list of names of columns, each once"
 
     def contains(self, value: object) -> bool:
@@ -93,7 +93,7 @@ class ImageSize(Range):
     """Height and width."""
 
     def describe(self) -> str:
-        """Return what it is."""
+        """Return the range in words."""
         return "a list of two whole numbers >= 1, height and width"
 
     def contains(self, value: object) -> bool:
@@ -111,14 +111,14 @@ CLASSES = ListOf(Name("the name of a class"))
 
 @dataclass(frozen=True)
 class ClassWeights(Range):
-    """A word, or a weight for each class."""
+    """``balanced``, or a weight for each class."""
 
     def describe(self) -> str:
-        """Return the choice in words."""
+        """Return the range in words."""
         return "null, balanced, or a list of numbers >= 0, one above 0"
 
     def contains(self, value: object) -> bool:
-        """Say whether ``value`` is one of them."""
+        """Say whether ``value`` is in the range."""
         if isinstance(value, str):
             return value == "balanced"
         return isinstance(value, list) and ListOf(NON_NEGATIVE).contains(value) and any(value)
@@ -132,27 +132,27 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class CheckpointInterval(Range):
-    """A number of rounds, or a word."""
+    """``auto``, or a number of rounds."""
 
     def describe(self) -> str:
-        """Return the choice in words."""
+        """Return the range in words."""
         return "auto, null, or a whole number >= 1"
 
     def contains(self, value: object) -> bool:
-        """Say whether ``value`` is one of them."""
+        """Say whether ``value`` is in the range."""
         return value == AUTO or POSITIVE_INT.contains(value)
 
 
 @dataclass(frozen=True)
 class ClusterAddress(Range):
-    """The address of a Ray cluster, or a word; whether there is one is shown by joining it."""
+    """``local``, or the address of a Ray cluster; joining it shows whether it exists."""
 
     def describe(self) -> str:
-        """Return the choice in words."""
+        """Return the range in words."""
         return "the HOST:PORT of a Ray cluster, or local"
 
     def contains(self, value: object) -> bool:
-        """Say whether ``value`` looks like one."""
+        """Say whether ``value`` has this form."""
         if not isinstance(value, str) or "/" in value:
             return False
         host, _, port = value.rpartition(":")
@@ -161,12 +161,12 @@ class ClusterAddress(Range):
 
 @dataclass(frozen=True)
 class ConnectionName(Range):
-    """The name of a SuperLink connection; whether there is one is Flower's to say."""
+    """The name of a SuperLink connection; Flower checks that it exists."""
 
     def describe(self) -> str:
-        """Return what it is."""
+        """Return the range in words."""
         return "the name of a SuperLink in Flower's config.toml"
 
     def contains(self, value: object) -> bool:
-        """Say whether it can be a name, and no option of a command."""
+        """Say whether ``value`` can be a name, and is no option of a command."""
         return isinstance(value, str) and bool(value.strip()) and not value.startswith("-")

@@ -113,7 +113,7 @@ TUNING_FILE = Path(__file__).parent.parent / "tuning.yaml"
 
 
 def register_schemas() -> None:
-    """Put all options into Hydra's store, and the values that experiments set for one option."""
+    """Store all options in Hydra, and the values that experiments set for one option."""
     store = ConfigStore.instance()
     store.store(name="schema", node=Settings)
     for group, options in {**OPTION_SCHEMAS, "base": BASE_SCHEMAS}.items():

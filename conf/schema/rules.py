@@ -34,21 +34,21 @@ def rules_from_settings(
     settings : Settings
         The settings of the run.
     rates : ParticipationRates, optional
-        How often each client takes part, if a simulation knows it.
+        How often each client participates, if a simulation knows it.
     clients : tuple of int
-        All clients; empty until they are known.
+        All clients; empty until they are registered.
     priority : frozenset of int, optional
         The clients with priority; None for all.
     hooks : Hooks
-        What the run adds to the hooks of its rules; see ``server_app.build.build_hooks``.
+        The run's additions to the hooks of its rules; see ``server_app.build.build_hooks``.
 
     Raises
     ------
     SettingsError
-        If a rule refuses its settings, the rules make no sense together, or the given path has no
+        If a rule refuses its settings, the rules do not fit together, or the given path has no
         custom rule.
     """
-    facts = RunContext(
+    context = RunContext(
         settings.rounds,
         settings.seed,
         clients=clients,
@@ -57,10 +57,10 @@ def rules_from_settings(
         client_lr_schedule=ClientLRSchedule.from_settings(asdict(settings.client)),
     )
     if rates is not None:
-        facts = replace(facts, rates=rates.by_client, pattern=rates.pattern)
-        facts = replace(facts, counted=rates.counted_by_client)
+        context = replace(context, rates=rates.by_client, pattern=rates.pattern)
+        context = replace(context, counted=rates.counted_by_client)
     try:
-        return build_rules(asdict(settings.strategy), asdict(settings.server_optimizer), facts)
+        return build_rules(asdict(settings.strategy), asdict(settings.server_optimizer), context)
     except ParameterError as error:
         raise SettingsError(format_parameter_error(error, find_setting(error, settings))) from None
 
@@ -74,38 +74,38 @@ def list_imported_code(settings: Settings) -> dict[str, str]:
     """Return the settings that name code by import path: custom rules and a custom model."""
     nodes = {**get_rule_settings(settings), "model": settings.model}
     return {
-        f"{place}.path": str(getattr(node, "path", ""))
-        for place, node in nodes.items()
-        if node.name == (MODULE if place == "model" else CUSTOM)
+        f"{key}.path": str(getattr(node, "path", ""))
+        for key, node in nodes.items()
+        if node.name == (MODULE if key == "model" else CUSTOM)
     }
 
 
 def format_parameter_error(error: ParameterError, name: str) -> str:
-    """Return the message of an error by the name of its setting, with values as in YAML."""
-    got = error.got if isinstance(error.got, str) else None
+    """Return an error's message with the name of its setting, and with values as in YAML."""
+    text_value = error.got if isinstance(error.got, str) else None
     text = error.format_for(name)
-    end = "" if got is None else repr(got)
-    text = text.removesuffix(end)
-    return re.sub(r"\b(None|True|False)\b", lambda word: _YAML_WORDS[word[0]], text) + end
+    quoted_text = "" if text_value is None else repr(text_value)
+    text = text.removesuffix(quoted_text)
+    return re.sub(r"\b(None|True|False)\b", lambda match: _YAML_WORDS[match[0]], text) + quoted_text
 
 
 def find_setting(error: ParameterError, settings: Settings) -> str:
     """Return the name of the setting behind a parameter of a rule.
 
-    It is the setting of that name, in the strategy, in its parts or in the server optimizer; of
-    several the one that has the value. A part as a whole is its group.
+    It is the setting of that name in the strategy, its parts or the server optimizer; of several,
+    the setting with the value. For a part as a whole, it is the group.
     """
     parameter, bracket, rest = error.parameter.partition("[")
     found = {key: value for key, value in _flatten(settings) if key.endswith(f".{parameter}")}
-    having = [key for key, value in found.items() if value == error.got]
-    for key in (*having, *found):
+    with_value = [key for key, value in found.items() if value == error.got]
+    for key in (*with_value, *found):
         return f"{key}{bracket}{rest}"
     is_part = isinstance(settings.strategy, PartsSettings) and parameter in PART_SCHEMAS
     return f"strategy/{parameter}" if is_part else error.parameter
 
 
 def get_rule_settings(settings: Settings) -> dict[str, Any]:
-    """Return the settings of each rule, by their place such as ``strategy.weighting``."""
+    """Return the settings of each rule by dotted key such as ``strategy.weighting``."""
     strategy = settings.strategy
     parts = PART_SCHEMAS if isinstance(strategy, PartsSettings) else ()
     return {
@@ -116,14 +116,14 @@ def get_rule_settings(settings: Settings) -> dict[str, Any]:
 
 
 def get_requirement_settings(settings: Settings) -> dict[str, Any]:
-    """Return the settings that may have the clients' requirements: evaluation's and the rules'."""
+    """Return the settings that may have the clients' requirements, by dotted key."""
     return {"evaluation": settings.evaluation, **get_rule_settings(settings)}
 
 
 def _flatten(settings: Settings) -> Iterator[tuple[str, Any]]:
     """Yield the settings of the rules by dotted key."""
-    for place, node in get_rule_settings(settings).items():
+    for prefix, node in get_rule_settings(settings).items():
         for item in fields(node):
             value = getattr(node, item.name)
             if not is_dataclass(value):
-                yield f"{place}.{item.name}", value
+                yield f"{prefix}.{item.name}", value

@@ -27,7 +27,7 @@ class ServerOptimizerSettings:
 SERVER_OPTIMIZER_SCHEMAS: dict[str, type[Any]] = {
     **make_schemas(ServerOptimizerSettings, SERVER_OPTIMIZERS.values()),
     CUSTOM: make_custom_schema(
-        ServerOptimizerSettings, "A server optimizer of the user's own; see ``docs/own-rule.md``."
+        ServerOptimizerSettings, "The user's own server optimizer; see ``docs/own-rule.md``."
     ),
 }
 """The schema of every server optimizer by its name."""

@@ -47,10 +47,10 @@ class Settings:
 
 
 def get_evaluation_metric(settings: Settings) -> str:
-    """Return ``evaluation.metric``; if it is null, the metric for the data's targets."""
-    of_task = (
+    """Return ``evaluation.metric`` or, if it is null, the default for the data's targets."""
+    default = (
         REGRESSION_METRICS
         if getattr(settings.data, "regression", False)
         else CLASSIFICATION_METRICS
     )
-    return settings.evaluation.metric or of_task
+    return settings.evaluation.metric or default

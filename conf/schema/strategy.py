@@ -1,7 +1,7 @@
 """Derive the settings of the strategies, and of the parts of a composed strategy.
 
-They follow from the tables of the library: a rule's fields are its settings, with their defaults
-and ranges.
+They follow from the library's tables of rules: a rule's fields are its settings, with their
+defaults and ranges.
 """
 
 from collections.abc import Iterator
@@ -60,7 +60,7 @@ class PartsSettings(StrategySettings):
 
 
 def _list_shared_settings(*, supports_replacement: bool, aggregates: bool) -> Iterator[Setting]:
-    """Yield the settings of sampling, and the learning rate where the server's model moves."""
+    """Yield the settings of sampling, and the learning rate if the server updates its model."""
     for setting in derive_settings(Sampling):
         if supports_replacement or setting[0] != "priority_samples":
             yield setting
@@ -68,13 +68,13 @@ def _list_shared_settings(*, supports_replacement: bool, aggregates: bool) -> It
         yield "server_lr", float, parameter(1.0, POSITIVE, FloatRange(0.01, 3.0))
 
 
-def _make_strategy_schema(named: StrategyEntry) -> type[Any]:
+def _make_strategy_schema(entry: StrategyEntry) -> type[Any]:
     """Return the schema of a named strategy: the settings of all of its parts."""
-    parts = [setting for part in named.rule_classes for setting in derive_settings(part)]
+    parts = [setting for part in entry.rule_classes for setting in derive_settings(part)]
     shared = _list_shared_settings(
-        supports_replacement=named.supports_replacement, aggregates=named.weighting.aggregates
+        supports_replacement=entry.supports_replacement, aggregates=entry.weighting.aggregates
     )
-    return make_schema(StrategySettings, named.key, named.summary, (*shared, *parts))
+    return make_schema(StrategySettings, entry.key, entry.summary, (*shared, *parts))
 
 
 ComposedSettings = make_schema(
@@ -84,17 +84,17 @@ ComposedSettings = make_schema(
     _list_shared_settings(supports_replacement=True, aggregates=True),
 )
 STRATEGY_SCHEMAS: dict[str, type[Any]] = {
-    **{named.key: _make_strategy_schema(named) for named in NAMED_STRATEGIES.values()},
+    **{entry.key: _make_strategy_schema(entry) for entry in NAMED_STRATEGIES.values()},
     CUSTOM: make_custom_schema(
         StrategySettings,
-        "A weighting of the user's own, on all clients or a sample; see ``docs/own-rule.md``.",
+        "The user's own weighting, on all clients or a sample; see ``docs/own-rule.md``.",
         _list_shared_settings(supports_replacement=False, aggregates=True),
     ),
 }
 """The schema of every strategy by its name, beside ``composed``, which has a YAML file."""
 
 _CUSTOM_PART_SCHEMA = make_custom_schema(
-    PartSettings, "A rule of the user's own; see ``docs/own-rule.md``."
+    PartSettings, "The user's own rule; see ``docs/own-rule.md``."
 )
 PART_SCHEMAS: dict[str, dict[str, type[Any]]] = {
     "selection": {
@@ -106,7 +106,7 @@ PART_SCHEMAS: dict[str, dict[str, type[Any]]] = {
         CUSTOM: _CUSTOM_PART_SCHEMA,
     },
     "participation": {
-        NONE: make_schema(PartSettings, NONE, "Nothing is corrected."),
+        NONE: make_schema(PartSettings, NONE, "No correction."),
         **make_schemas(PartSettings, PARTICIPATIONS.values()),
     },
 }

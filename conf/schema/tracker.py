@@ -25,7 +25,7 @@ class TensorBoardSettings(TrackerSettings):
 
 @dataclass
 class MlflowSettings(TrackerSettings):
-    """MLflow as well (``pip install mlflow-skinny``): offline into an SQLite file, or to a server.
+    """MLflow, too (``pip install mlflow-skinny``): offline in an SQLite file, or on a server.
 
     ``uri``: the path of an SQLite file, or a tracking URI such as a server's.
     ``experiment``: null for the name of the run's experiment.
@@ -38,7 +38,7 @@ class MlflowSettings(TrackerSettings):
 
 @dataclass
 class WandbSettings(TrackerSettings):
-    """Weights & Biases as well (``pip install wandb``): offline unless ``mode`` is online.
+    """Weights & Biases, too (``pip install wandb``): offline unless ``mode`` is online.
 
     ``mode`` offline writes into the run's folder, for ``wandb sync``.
     """

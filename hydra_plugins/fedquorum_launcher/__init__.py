@@ -1,6 +1,6 @@
-"""What ``fedquorum -m hydra/launcher=ray`` runs jobs by, where Hydra looks for plugins.
+"""Run the jobs of ``fedquorum -m hydra/launcher=ray``; Hydra looks for plugins here.
 
-Hydra imports this module at every start, so Ray is imported when there are jobs.
+Hydra imports this module at every start, so Ray is imported only for jobs.
 """
 
 import atexit
@@ -14,15 +14,15 @@ from omegaconf import DictConfig
 
 
 class RayLauncher(Launcher):
-    """Jobs as tasks of a Ray cluster; see ``server_app.ray_engine.launcher``.
+    """Runs jobs as tasks of a Ray cluster; see ``server_app.ray_engine.launcher``.
 
     Parameters
     ----------
     address : str or None
-        HOST:PORT of the cluster; None takes the environment variable RAY_ADDRESS, and without it,
-        as with ``local``, Ray is started on this machine.
+        The HOST:PORT of the cluster; None takes the environment variable RAY_ADDRESS. Without the
+        variable, and with ``local``, Ray is started on this machine.
     cores, gpus : int
-        What each job gets; ``gpus`` may be None, see ``JobResources``.
+        The resources of each job; ``gpus`` may be None, see ``JobResources``.
     """
 
     ends_jobs = True
@@ -32,20 +32,20 @@ class RayLauncher(Launcher):
         self._address = address
         self._cores = cores
         self._gpus = gpus
-        # Left at the end: a process in which Ray is left and joined again and again may crash.
+        # Left only at exit: a process that leaves and rejoins Ray repeatedly may crash.
         self._cluster = ExitStack()
         atexit.register(self._cluster.close)
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
-        """Take what Hydra hands to a launcher."""
+        """Store the arguments that Hydra passes to a launcher."""
         self._context, self._function, self._config = hydra_context, task_function, config
 
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
-        """Run jobs and wait for their end; the sweep reads from their folders how it was."""
+        """Run jobs and wait for their end; the sweep reads the results from their folders."""
         del initial_job_idx
         from server_app.ray_engine.cluster import join_cluster
         from server_app.ray_engine.launcher import JobResources, launch

@@ -1,6 +1,6 @@
-"""What ``fedquorum -m`` hands its settings to, where Hydra looks for plugins.
+"""Run the sweeps of ``fedquorum -m``; Hydra looks for plugins here.
 
-Hydra imports this module at every start, so the sweep itself is imported when there is one.
+Hydra imports this module at every start, so the code of the sweep is imported only for a sweep.
 """
 
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from omegaconf import DictConfig, OmegaConf
 
 
 class GridSweeper(Sweeper):
-    """All combinations of the values given; see ``server_app.sweep``."""
+    """Runs all combinations of the given values; see ``server_app.sweep``."""
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
-        """Take what Hydra hands to a sweeper."""
+        """Store the arguments that Hydra passes to a sweeper."""
         self._parser = OverridesParser.create(config_loader=hydra_context.config_loader)
         self._config = config
         self._launcher = Plugins.instance().instantiate_launcher(
@@ -33,7 +33,7 @@ class GridSweeper(Sweeper):
         Raises
         ------
         SweepRefused, SweepUnfinished
-            Hydra lets the end of a process pass, and adds a trace to every other error.
+            Both end the process, which Hydra allows; it adds a trace to every other error.
         """
         from fedquorum.errors import FedQuorumError
 
@@ -52,7 +52,7 @@ class GridSweeper(Sweeper):
 
 
 class StudySweeper(GridSweeper):
-    """What a study asks for; see ``server_app.study``."""
+    """Runs a study; see ``server_app.study``."""
 
     def __init__(self, **study: Any) -> None:
         self._study = study
@@ -61,12 +61,12 @@ class StudySweeper(GridSweeper):
         from server_app.study.run import run_study
         from server_app.study.settings import StudySettings
 
-        asked: Any = OmegaConf.to_container(OmegaConf.create(self._study))
-        run_study(self._config, self._launcher, overrides, StudySettings(**asked))
+        settings: Any = OmegaConf.to_container(OmegaConf.create(self._study))
+        run_study(self._config, self._launcher, overrides, StudySettings(**settings))
 
 
 class OptunaSweeper(GridSweeper):
-    """Values that Optuna chooses; see ``server_app.tuning``."""
+    """Runs values that Optuna chooses; see ``server_app.tuning``."""
 
     def __init__(self, **tuning: Any) -> None:
         self._tuning = tuning

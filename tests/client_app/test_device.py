@@ -165,7 +165,7 @@ def test_arrays_that_do_not_fit(tmp_path: Path) -> None:
 
 CSV = "data=csv data.path=x data.target=t"
 NPZ = "data=npz data.path=x data.partition=device"
-NEEDED = "must have a value where each device has the data of its own client only, got null"
+NEEDED = "must have a value where each device has only its own client's data, got null"
 
 
 @pytest.mark.parametrize(

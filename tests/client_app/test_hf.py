@@ -400,7 +400,7 @@ def test_the_command_line_names_the_data_set() -> None:
 
 
 NATURAL = "data.client_column must be the name of a column with data.partition=natural, and null"
-DEVICE = "must have a value where each device has the data of its own client only, got null"
+DEVICE = "must have a value where each device has only its own client's data, got null"
 
 
 @pytest.mark.parametrize(

@@ -231,7 +231,7 @@ MISTAKES = {
     ),
     "engine=ray experiment=custom data=npz data.path=a.npz data.partition=device data.priority=all "
     "data.num_clients=2 data.input_shape=[8] data.num_classes=3 engine.share_data=true": (
-        "engine.share_data must be false where each device has the data of its own client only, got"
+        "engine.share_data must be false where each device has only its own client's data, got"
     ),
     "tracker=clearml": "tracker must be one of mlflow, tensorboard, wandb, got 'clearml'",
     "tracker=wandb tracker.mode=disabled": "tracker.mode must be one of offline, online, got",
@@ -289,7 +289,7 @@ MISTAKES = {
     ),
     "data.name=Genève": (
         "data.name must be a value in Hydra's grammar, got 'data.name=Genève': a value with other "
-        r"characters .* needs quotes of its own; type \"data.name='Genève'\"$"
+        r"characters .* needs its own quotes; type \"data.name='Genève'\"$"
     ),
     "'data.drop_columns=[age (years), Größe]'": (
         r"; type \"data.drop_columns=\['age \(years\)','Größe'\]\"$"

@@ -8,7 +8,7 @@ from fedquorum.errors import SettingsError
 from conf.compose import parse_override
 
 BEGIN = "{name} must be a value in Hydra's grammar, got {word!r}: "
-QUOTES = "a value with other characters than letters, digits and . _ - / + needs quotes of its own"
+QUOTES = "a value with other characters than letters, digits and . _ - / + needs its own quotes"
 FUNCTIONS = "bool, choice, float, glob, int, interval, range, shuffle, sort, str, tag"
 MISTAKES = {
     "a=[1": "[ is not closed; type 'a=[1]'",
