@@ -1,4 +1,4 @@
-"""Records of runs: written by the library's own writer, or by hand as the files have them."""
+"""Build records of runs, with the library's writer or by hand."""
 
 import json
 import math
@@ -18,7 +18,7 @@ from fedquorum.records.writer import RunWriter
 from fedquorum.types import Objective, RoundPlan
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
-"""A module with a rule of a user's own."""
+"""The folder of a module with a user's own rule."""
 
 NAN = math.nan
 CONFIG = "client:\n  lr: 0.05\nseed: 7\n"
@@ -38,7 +38,7 @@ IDENTITY = RunInfo(
 
 
 def open_records(directory: Path, **options: Any) -> RunWriter:
-    """Return the writer of a run of which nothing matters but what is written to it."""
+    """Return the writer of a run with default facts."""
     return RunWriter(directory, IDENTITY, CONFIG, **options)
 
 
@@ -67,36 +67,43 @@ EVALUATIONS = (
 
 
 def add(records: RunWriter, number: int, epsilon: float | None = 0.2) -> None:
-    """Write such a round."""
-    made = report(number, epsilon)
+    """Write the round of ``report``."""
+    round_report = report(number, epsilon)
     rates = np.array([0.5, 0.25, 0.1])
     record = make_round_record(
-        made, None, EVALUATIONS, bytes_down=5, bytes_up=7, seconds=0.5, state_bytes=24, rates=rates
+        round_report,
+        None,
+        EVALUATIONS,
+        bytes_down=5,
+        bytes_up=7,
+        seconds=0.5,
+        state_bytes=24,
+        rates=rates,
     )
-    records.add_round(record, made, EVALUATIONS)
+    records.add_round(record, round_report, EVALUATIONS)
 
 
 def make_round_record(
     report: RoundReport,
     previous: RoundRecord | None = None,
     evaluations: Sequence[ClientEvaluation] = (),
-    **others: Any,
+    **options: Any,
 ) -> RoundRecord:
-    """Return the record of a round of which nothing matters but what is given."""
+    """Return the record of a round with defaults for everything else."""
     fields: dict[str, Any] = {
         **dict.fromkeys(("bytes_down", "bytes_up", "seconds", "state_bytes"), 0),
         "rates": None,
         "metric": "accuracy",
         "all_evaluated": True,
     }
-    return build_round_record(report, evaluations, previous=previous, **{**fields, **others})
+    return build_round_record(report, evaluations, previous=previous, **{**fields, **options})
 
 
 # --- by hand ----------------------------------------------------------------------------------
 
 
 def make_round_line(number: int, **changes: Any) -> dict[str, Any]:
-    """Return a line of rounds.jsonl, as it is read by ``json``."""
+    """Return a line of rounds.jsonl as parsed JSON."""
     fields: dict[str, Any] = {
         "round": number,
         "epsilon": 0.2,
@@ -137,7 +144,7 @@ def make_round_line(number: int, **changes: Any) -> dict[str, Any]:
 
 
 def make_accuracy(priority: float | None, everyone: float | None = 0.25) -> dict[str, Any]:
-    """Return the field ``test``; the worst client is half as accurate as all together."""
+    """Return the field ``test``; the worst client has half the mean accuracy."""
     return {
         group: None if value is None else {"loss": 1.0, "accuracy": value, "worst": value / 2}
         for group, value in (
@@ -170,18 +177,18 @@ def make_run(
     }
     (directory / "manifest.json").write_text(json.dumps({**fields, **manifest, "seed": seed}))
     (directory / "config.yaml").write_text(f"{settings}seed: {seed}\n")
-    (directory / "rounds.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    (directory / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return directory
 
 
 def add_rounds(run: Path, *lines: Mapping[str, Any], torn: str = "") -> None:
-    """Go on writing a run's rounds.jsonl, up to a line that may break off."""
+    """Append lines to a run's rounds.jsonl, the last of which may be incomplete."""
     with (run / "rounds.jsonl").open("a") as file:
-        file.write("".join(json.dumps(one) + "\n" for one in lines) + torn)
+        file.write("".join(json.dumps(line) + "\n" for line in lines) + torn)
 
 
 def load_all(directory: Path) -> list[Run]:
-    """Return all runs below a folder; none may be damaged."""
+    """Return all runs below a folder, none of which may be damaged."""
     runs, problems = read_runs([directory])
     assert problems == ()
     return list(runs)
@@ -191,27 +198,33 @@ SCHEMAS = {"clients": CLIENTS_SCHEMA, "evaluations": EVALUATIONS_SCHEMA}
 
 
 def write_table(run: Path, folder: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write a run's table with these rows and no others; columns not given are null."""
+    """Write a run's table with exactly these rows; missing columns are null."""
     schema = SCHEMAS[folder]
     (run / folder).mkdir(exist_ok=True)
-    for part in (run / folder).glob("*.parquet"):
-        part.unlink()
-    full = [{name: {"held_out": False, **row}.get(name) for name in schema.names} for row in rows]
-    pq.write_table(pa.Table.from_pylist(full, schema=schema), run / folder / "part-00000.parquet")
+    for path in (run / folder).glob("*.parquet"):
+        path.unlink()
+    complete_rows = [
+        {name: {"held_out": False, **row}.get(name) for name in schema.names} for row in rows
+    ]
+    pq.write_table(
+        pa.Table.from_pylist(complete_rows, schema=schema), run / folder / "part-00000.parquet"
+    )
 
 
 def write_part(run: Path, number: int, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Write one part of a run's table of clients, and return it; columns not given are null."""
+    """Write one file of a run's table of clients and return its path; missing columns are null."""
     path = run / "clients" / f"part-{number:05d}.parquet"
     path.parent.mkdir(exist_ok=True)
     defaults: dict[str, Any] = {"priority": False, "status": "trained", "weight": 0.0}
-    full = [{name: {**defaults, **row}.get(name) for name in CLIENTS_SCHEMA.names} for row in rows]
-    pq.write_table(pa.Table.from_pylist(full, schema=CLIENTS_SCHEMA), path)
+    complete_rows = [
+        {name: {**defaults, **row}.get(name) for name in CLIENTS_SCHEMA.names} for row in rows
+    ]
+    pq.write_table(pa.Table.from_pylist(complete_rows, schema=CLIENTS_SCHEMA), path)
     return path
 
 
 def write_population(run: Path, rates: Sequence[float], priority: Sequence[bool]) -> None:
-    """Write who the clients of a run are."""
+    """Write the table of a run's clients."""
     blank = {**dict.fromkeys(POPULATION_SCHEMA.names), "held_out": False}
     rows = [
         {

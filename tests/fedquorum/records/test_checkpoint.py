@@ -1,4 +1,4 @@
-"""Checkpoints: whole, checked, and compared with the settings of now."""
+"""Tests of checkpoints: their files, their checks, and unchanged settings."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 
-def checkpoint(server_round: int, value: float = 1.0) -> Checkpoint:
+def make_checkpoint(server_round: int, value: float = 1.0) -> Checkpoint:
     return Checkpoint(
         server_round=server_round,
         model={"z": np.full(2, value), "a": np.array(3, dtype=np.int64)},
@@ -33,16 +33,16 @@ def checkpoint(server_round: int, value: float = 1.0) -> Checkpoint:
 # --- the files -------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
-    """All arrays with their dtypes and shapes, the model's in its own order; sha256sum agrees."""
+def test_a_checkpoint_is_restored_exactly(tmp_path: Path) -> None:
+    """Arrays retain dtypes and shapes, and the model its order; sha256sum accepts the checksum."""
     files = CheckpointStore(tmp_path)
-    files.save(checkpoint(3))
+    files.save(make_checkpoint(3))
     found = files.find_newest()
     assert found.problems == ()
     assert found.checkpoint is not None
     assert (found.checkpoint.server_round, list(found.checkpoint.model)) == (3, ["z", "a"])
-    for part in ("model", "strategy", "summary", "nodes"):
-        written, read = getattr(checkpoint(3), part), getattr(found.checkpoint, part)
+    for field in ("model", "strategy", "summary", "nodes"):
+        written, read = getattr(make_checkpoint(3), field), getattr(found.checkpoint, field)
         assert written.keys() == read.keys()
         for name, array in written.items():
             np.testing.assert_array_equal(read[name], array, strict=True)
@@ -51,11 +51,11 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
     subprocess.run(command, cwd=tmp_path / "checkpoints", check=True)
 
 
-def test_the_last_two_are_kept(tmp_path: Path) -> None:
-    """Older ones are removed, with their checksums."""
+def test_the_last_two_checkpoints_are_kept(tmp_path: Path) -> None:
+    """Older checkpoints are removed with their checksums."""
     files = CheckpointStore(tmp_path)
     for server_round in (0, 9, 10, 11):
-        files.save(checkpoint(server_round))
+        files.save(make_checkpoint(server_round))
     names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert names == [f"round-0000{n}.{end}" for n in (10, 11) for end in ("safetensors", "sha256")]
 
@@ -78,11 +78,11 @@ def _flip(path: Path, position: int) -> None:
 
 
 @pytest.mark.parametrize("damage", sorted(DAMAGE))
-def test_of_a_damaged_checkpoint_the_one_before_is_used(tmp_path: Path, damage: str) -> None:
-    """Whatever became of the newest; what is wrong with it is told."""
+def test_a_damaged_checkpoint_falls_back_to_the_previous_one(tmp_path: Path, damage: str) -> None:
+    """The search reports the problem of the damaged checkpoint."""
     files = CheckpointStore(tmp_path)
-    files.save(checkpoint(10))
-    files.save(checkpoint(20))
+    files.save(make_checkpoint(10))
+    files.save(make_checkpoint(20))
     DAMAGE[damage](tmp_path / "checkpoints" / "round-000020.safetensors")
     found = files.find_newest()
     assert found.checkpoint is not None
@@ -91,23 +91,23 @@ def test_of_a_damaged_checkpoint_the_one_before_is_used(tmp_path: Path, damage: 
     assert problem.startswith("round-000020.safetensors ")
 
 
-def test_without_any_good_checkpoint_nothing_is_made_up(tmp_path: Path) -> None:
-    """If all are damaged, that is an error which names each."""
+def test_only_damaged_checkpoints_are_an_error(tmp_path: Path) -> None:
+    """The error names each damaged checkpoint."""
     files = CheckpointStore(tmp_path)
     for server_round in (10, 20):
-        files.save(checkpoint(server_round))
+        files.save(make_checkpoint(server_round))
         DAMAGE["one bit"](tmp_path / "checkpoints" / f"round-0000{server_round}.safetensors")
     with pytest.raises(RunError, match=r"can be used: round-000020.* damaged.*round-000010"):
         files.find_newest()
 
 
 def test_a_checkpoint_whose_records_are_gone_is_not_used(tmp_path: Path) -> None:
-    """Records that are shorter than it says would leave a gap."""
+    """Records shorter than it says would leave a gap."""
     files = CheckpointStore(tmp_path)
     (tmp_path / "rounds.jsonl").write_text("12345")
-    files.save(checkpoint(10))
-    kept = checkpoint(20)
-    files.save(Checkpoint(**{**vars(kept), "records": {"rounds.jsonl": 6}}))
+    files.save(make_checkpoint(10))
+    later = make_checkpoint(20)
+    files.save(Checkpoint(**{**vars(later), "records": {"rounds.jsonl": 6}}))
     found = files.find_newest()
     assert found.checkpoint is not None
     assert found.checkpoint.server_round == 10
@@ -116,15 +116,15 @@ def test_a_checkpoint_whose_records_are_gone_is_not_used(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("damage", ["a file less", "torn", "fewer rows", "no folder"])
 def test_a_checkpoint_whose_rows_are_gone_is_not_used(tmp_path: Path, damage: str) -> None:
-    """Whatever became of the files: those behind one that is gone do not count."""
+    """Files after a missing or damaged one do not count."""
     folder = tmp_path / "clients"
     folder.mkdir()
     for number in range(3):
         pq.write_table(pa.table({"round": [1, 2]}), folder / f"part-{number:05d}.parquet")
     pq.write_table(pa.table({"round": [1] * 9}), folder / "mine.parquet")
     files = CheckpointStore(tmp_path)
-    files.save(checkpoint(10))
-    files.save(Checkpoint(**{**vars(checkpoint(20)), "records": {"clients": 5}}))
+    files.save(make_checkpoint(10))
+    files.save(Checkpoint(**{**vars(make_checkpoint(20)), "records": {"clients": 5}}))
     assert files.find_newest().problems == ()
     path = folder / "part-00001.parquet"
     match damage:
@@ -143,10 +143,10 @@ def test_a_checkpoint_whose_rows_are_gone_is_not_used(tmp_path: Path, damage: st
     assert found.problems == (problem,)
 
 
-def test_a_run_without_checkpoints_begins_again_only_before_its_first_round(
+def test_a_run_without_checkpoints_restarts_only_before_its_first_round(
     tmp_path: Path,
 ) -> None:
-    """What its rounds changed is nowhere else."""
+    """Nothing else stores the changes of its rounds."""
     files, rounds = CheckpointStore(tmp_path), tmp_path / "rounds.jsonl"
     start = Checkpoint(0, {}, {}, {}, {}, {}, {})
     assert files.build_initial() == start
@@ -158,11 +158,11 @@ def test_a_run_without_checkpoints_begins_again_only_before_its_first_round(
         files.build_initial()
 
 
-def test_what_is_played_again_is_forgotten(tmp_path: Path) -> None:
-    """A resumed run writes later checkpoints anew; an older one would not be of its records."""
+def test_later_checkpoints_are_deleted_on_resume(tmp_path: Path) -> None:
+    """A resumed run writes them again; old ones would not match its records."""
     files = CheckpointStore(tmp_path)
     for server_round in (10, 20):
-        files.save(checkpoint(server_round))
+        files.save(make_checkpoint(server_round))
     files.delete_after(20)
     assert len([*(tmp_path / "checkpoints").iterdir()]) == 4
     files.delete_after(10)
@@ -170,12 +170,12 @@ def test_what_is_played_again_is_forgotten(tmp_path: Path) -> None:
     assert names == {"round-000010.safetensors", "round-000010.sha256"}
 
 
-def test_checkpoints_that_cannot_be_written_are_one_line(tmp_path: Path) -> None:
-    """A file is in the way of their folder."""
+def test_an_unwritable_checkpoint_folder_is_one_line(tmp_path: Path) -> None:
+    """A file blocks the folder's name."""
     (tmp_path / "checkpoints").write_text("")
     message = f"^{tmp_path}/checkpoints cannot be made: File exists$"
     with pytest.raises(RunError, match=message):
-        CheckpointStore(tmp_path).save(checkpoint(0))
+        CheckpointStore(tmp_path).save(make_checkpoint(0))
 
 
 # --- the settings ----------------------------------------------------------------------------
@@ -188,19 +188,19 @@ BEFORE = {"rounds": 7, "client.lr": 0.1, "engine.jobs": 1, "engine.node_keys": N
     [{}, {"rounds": 9}, {"engine.jobs": 2, "engine.node_keys": "keys.csv", "engine.more": 3}],
 )
 def test_a_run_may_resume_with_more_rounds_elsewhere(changes: dict[str, object]) -> None:
-    """Rounds may grow, and what is free may change."""
+    """The number of rounds may grow, and settings with a free prefix may change."""
     check_unchanged(BEFORE, BEFORE | changes, changeable_prefixes=("engine.",))
 
 
-def test_a_number_that_is_none_is_no_change() -> None:
-    """NaN is unequal to itself, and a client's requirement may be it."""
+def test_nan_is_no_change() -> None:
+    """NaN is unequal to itself, but a client's requirement may be NaN."""
     given = {"strategy.requirement": [0.5, float("nan")]}
     again = {"strategy.requirement": [0.5, float("nan")]}
     check_unchanged(BEFORE | given, BEFORE | again)
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"rounds": 5}, r"^rounds must be at least 7, as in the run so far, got 5$"),
         ({"client.lr": 0.2}, r"^client\.lr must be 0\.1, as in the run so far, got 0\.2$"),
@@ -211,17 +211,19 @@ def test_a_number_that_is_none_is_no_change() -> None:
         ({"client.lr": None}, r"^client\.lr must be 0\.1, as in the run so far, got null$"),
     ],
 )
-def test_a_run_does_not_resume_with_other_settings(changes: dict[str, object], told: str) -> None:
-    """The setting is named with both values."""
-    with pytest.raises(RunError, match=told):
+def test_a_run_does_not_resume_with_other_settings(
+    changes: dict[str, object], message: str
+) -> None:
+    """The error names the setting and both values."""
+    with pytest.raises(RunError, match=message):
         check_unchanged(BEFORE, BEFORE | changes, changeable_prefixes=("engine.",))
 
 
-# --- of somebody else --------------------------------------------------------------------------
+# --- untrusted files -----------------------------------------------------------------------------
 
 
 def change_metadata(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change the metadata of a checkpoint, and its checksum alike."""
+    """Change the metadata of a checkpoint, and its checksum accordingly."""
     with safe_open(path, framework="numpy") as file:
         metadata = json.loads(file.metadata()["checkpoint"])
         tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
@@ -245,15 +247,15 @@ def change_metadata(path: Path, change: Callable[[dict[str, Any]], object]) -> N
         lambda metadata: metadata.update(round="\x1b[31m"),
     ],
 )
-def test_a_checkpoint_that_somebody_wrote_is_one_line(
+def test_a_forged_checkpoint_is_one_line(
     tmp_path: Path, change: Callable[[dict[str, Any]], object]
 ) -> None:
-    """Its checksum is right, what it holds is not."""
+    """Its checksum is right, but its content is invalid."""
     run = tmp_path / "run"
     run.mkdir()
     (tmp_path / "outside").write_text("12345")
     files = CheckpointStore(run)
-    files.save(checkpoint(10))
+    files.save(make_checkpoint(10))
     change_metadata(run / "checkpoints" / "round-000010.safetensors", change)
     with pytest.raises(RunError, match=r"can be used: round-000010\.safetensors ") as refused:
         files.find_newest()
@@ -262,9 +264,9 @@ def test_a_checkpoint_that_somebody_wrote_is_one_line(
 
 @pytest.mark.parametrize("name", ["round-000010.safetensors", "round-000010.sha256"])
 def test_a_checkpoint_behind_a_link_is_not_used(tmp_path: Path, name: str) -> None:
-    """Nor behind a pipe, which would be waited for."""
+    """Neither is one behind a pipe, which would block."""
     files = CheckpointStore(tmp_path)
-    files.save(checkpoint(10))
+    files.save(make_checkpoint(10))
     path = tmp_path / "checkpoints" / name
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
@@ -277,10 +279,10 @@ def test_a_checkpoint_behind_a_link_is_not_used(tmp_path: Path, name: str) -> No
 
 
 def test_checkpoints_of_another_folder_are_not_used(tmp_path: Path) -> None:
-    """Nor are any removed there."""
+    """They are not removed either."""
     run = tmp_path / "run"
     run.mkdir()
-    CheckpointStore(tmp_path).save(checkpoint(10))
+    CheckpointStore(tmp_path).save(make_checkpoint(10))
     (run / "checkpoints").symlink_to(tmp_path / "checkpoints")
     message = f"^{run}/checkpoints must be a folder of the run, got a link$"
     with pytest.raises(RunError, match=message):
@@ -291,18 +293,18 @@ def test_checkpoints_of_another_folder_are_not_used(tmp_path: Path) -> None:
 
 
 def test_events_of_tensorboard_are_not_needed(tmp_path: Path) -> None:
-    """A power cut may take them."""
+    """A power cut may lose them."""
     files = CheckpointStore(tmp_path)
-    files.save(Checkpoint(**{**vars(checkpoint(10)), "records": {"tensorboard/events": 6}}))
+    files.save(Checkpoint(**{**vars(make_checkpoint(10)), "records": {"tensorboard/events": 6}}))
     found = files.find_newest()
     assert found.checkpoint is not None
     assert found.problems == ()
 
 
-def test_a_checkpoint_that_was_never_finished_is_no_obstacle(tmp_path: Path) -> None:
-    """Of the first one a power cut may leave all but the checksum: the run begins again."""
+def test_an_unfinished_first_checkpoint_is_no_obstacle(tmp_path: Path) -> None:
+    """A power cut may lose its checksum; the run then restarts."""
     files = CheckpointStore(tmp_path)
-    files.save(checkpoint(0))
+    files.save(make_checkpoint(0))
     (tmp_path / "checkpoints" / "round-000000.sha256").unlink()
     found = files.find_newest()
     assert found.checkpoint is None

@@ -1,4 +1,4 @@
-"""Columns of tables: what one holds is written and read, anything else is refused by both."""
+"""Tests that columns of tables round-trip valid values, and that invalid ones are refused."""
 
 import math
 import re
@@ -40,22 +40,25 @@ COLUMNS = (
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "records.md").read_text()
 
 
-def row(**changes: Any) -> dict[str, list[Any]]:
+def make_row(**changes: Any) -> dict[str, list[Any]]:
     fields = {"round": 1, "loss": 0.5, "rate": 0.5, "why": "x"}
     return {name: [value] for name, value in (fields | changes).items()}
 
 
-def read(folder: Path, table: pa.Table) -> pa.Table:
+def write_and_read(folder: Path, table: pa.Table) -> pa.Table:
     pq.write_table(table, folder / "file.parquet")
     return read_parquet_file(SafeRunDir(folder), ("file.parquet",), COLUMNS)
 
 
-def test_any_float64_is_read_to_the_bit(tmp_path: Path) -> None:
-    """Infinities, NaN, the sign of 0; null stays null."""
+def test_any_float64_is_read_back_exactly(tmp_path: Path) -> None:
+    """Infinities, NaN and the sign of 0 are retained; null stays null."""
     values = [0.0, -0.0, 5e-324, 1e120, -1.7e308, math.inf, -math.inf, math.nan, None]
-    rows = {**row(), "loss": values}
-    given = {name: one * len(values) if len(one) == 1 else one for name, one in rows.items()}
-    column = read(tmp_path, build_table(COLUMNS, given))["loss"].combine_chunks()
+    rows = {**make_row(), "loss": values}
+    given = {
+        name: column_values * len(values) if len(column_values) == 1 else column_values
+        for name, column_values in rows.items()
+    }
+    column = write_and_read(tmp_path, build_table(COLUMNS, given))["loss"].combine_chunks()
     assert column.is_null().to_pylist() == [False] * 8 + [True]
     found = column.drop_null().to_numpy().view(np.int64)
     np.testing.assert_array_equal(found, np.array(values[:-1]).view(np.int64))
@@ -71,54 +74,57 @@ def test_any_float64_is_read_to_the_bit(tmp_path: Path) -> None:
         ({"why": None}, "expected why in every row"),
     ],
 )
-def test_the_writer_refuses_what_the_reader_does(
+def test_writer_and_reader_refuse_the_same_values(
     changes: dict[str, Any], problem: str, tmp_path: Path
 ) -> None:
-    """By the same description, in the same words."""
+    """Both use the same description and report the same message."""
     with pytest.raises(RunError, match=f"^{re.escape(problem)}$"):
-        build_table(COLUMNS, row(**changes))
+        build_table(COLUMNS, make_row(**changes))
     types = {column.name: column.type for column in COLUMNS}
-    table = pa.table({k: pa.array(v, types[k]) for k, v in row(**changes).items()})
+    table = pa.table({k: pa.array(v, types[k]) for k, v in make_row(**changes).items()})
     with pytest.raises(RunError, match=rf"file\.parquet: {re.escape(problem)}$"):
-        read(tmp_path, table)
+        write_and_read(tmp_path, table)
 
 
-def test_one_number_of_many_that_is_out_of_range_is_refused() -> None:
-    """Whether it is below or above the others."""
-    rows = {**row(), "rate": [0.5, 0.2, 0.9]}
-    whole = {name: one * 3 if len(one) == 1 else one for name, one in rows.items()}
-    assert len(build_table(COLUMNS, whole)) == 3
+def test_one_number_out_of_range_is_refused() -> None:
+    """It may be below or above the other numbers."""
+    rows = {**make_row(), "rate": [0.5, 0.2, 0.9]}
+    columns = {name: values * 3 if len(values) == 1 else values for name, values in rows.items()}
+    assert len(build_table(COLUMNS, columns)) == 3
     for wrong in (-0.1, 1.1):
         with pytest.raises(RunError, match=f"from 0 to 1 in rate, got {wrong}$"):
-            build_table(COLUMNS, {**whole, "rate": [0.5, wrong, 0.9]})
+            build_table(COLUMNS, {**columns, "rate": [0.5, wrong, 0.9]})
 
 
-def test_the_document_says_which_columns_may_be_null() -> None:
-    """As the description of each does."""
+def test_docs_list_the_columns_that_are_never_null() -> None:
+    """docs/records.md agrees with the declarations."""
     for name, columns in (
         ("clients/", CLIENTS_COLUMNS),
         ("population.parquet", POPULATION_COLUMNS),
     ):
-        part = DOCUMENT.partition(f"## `{name}`")[2].partition("\n## ")[0]
-        never = re.findall(r"^\| `(\w+)` \|.*\| never \|$", part, re.MULTILINE)
+        section = DOCUMENT.partition(f"## `{name}`")[2].partition("\n## ")[0]
+        never = re.findall(r"^\| `(\w+)` \|.*\| never \|$", section, re.MULTILINE)
         assert never == [column.name for column in columns if not column.null_meaning]
 
 
-def test_every_column_is_in_one_table_once() -> None:
-    """Two columns of one name would be one."""
+def test_column_names_are_unique_in_each_table() -> None:
+    """Two columns with the same name would be ambiguous."""
     for columns in (CLIENTS_COLUMNS, EVALUATIONS_COLUMNS, POPULATION_COLUMNS):
         assert len({column.name for column in columns}) == len(columns)
         assert all(isinstance(column, TableColumn) for column in columns)
 
 
-def test_a_text_of_a_rule_is_fit_for_a_table(tmp_path: Path) -> None:
-    """Whatever a rule or a node says is one line, and not too long."""
-    told = report(1)
+def test_reasons_are_sanitized_and_truncated(tmp_path: Path) -> None:
+    """A reason from a rule or a node becomes one line of limited length."""
+    round_report = report(1)
     reasons = ("a\ud800\x1b[31m\nb", "x" * 10_000, None)
     decisions = tuple(
-        replace(one, reason=reason) for one, reason in zip(told.decisions, reasons, strict=True)
+        replace(decision, reason=reason)
+        for decision, reason in zip(round_report.decisions, reasons, strict=True)
     )
     with open_records(tmp_path / "run") as records:
-        records.add_round(make_round_record(told), replace(told, decisions=decisions), ())
+        records.add_round(
+            make_round_record(round_report), replace(round_report, decisions=decisions), ()
+        )
     found = read_table(tmp_path / "run" / "clients")["reason"].to_pylist()
     assert found == ["a [31m b", "x" * MAX_CELL_LENGTH + "...", None]

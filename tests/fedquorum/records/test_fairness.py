@@ -1,4 +1,4 @@
-"""Fairness numbers against cases worked by hand."""
+"""Tests of the fairness numbers against examples computed by hand."""
 
 import math
 
@@ -33,20 +33,20 @@ def test_three_clients_by_hand() -> None:
 
 
 def test_worst_and_best_tenth() -> None:
-    """Of 25 clients the tenth is two clients, their unweighted mean."""
+    """For 25 clients, the tenth is the unweighted mean of two clients."""
     got = compute_dispersion([k / 100 for k in range(25)])
     assert got["worst10"] == pytest.approx(0.005)
     assert got["best10"] == pytest.approx(0.235)
 
 
-def test_all_zero() -> None:
-    """No client has anything: Gini 0 and Jain 1 by definition."""
+def test_gini_and_jain_of_zeros() -> None:
+    """If no client has anything, Gini is 0 and Jain 1 by definition."""
     got = compute_dispersion([0.0, 0.0])
     assert (got["gini"], got["jain"]) == (0.0, 1.0)
 
 
-def test_one_client_has_all() -> None:
-    """The Gini of n clients of whom one has everything is (n - 1) / n, Jain is 1 / n."""
+def test_gini_and_jain_if_one_client_has_everything() -> None:
+    """Gini is then (n - 1) / n and Jain 1 / n for n clients."""
     got = compute_dispersion([0.0, 0.0, 0.0, 1.0])
     assert got["gini"] == pytest.approx(3 / 4)
     assert got["jain"] == pytest.approx(1 / 4)
@@ -54,23 +54,23 @@ def test_one_client_has_all() -> None:
 
 @given(st.lists(st.floats(0.01, 1), min_size=1, max_size=50), st.floats(0.1, 10))
 def test_gini_and_jain_ignore_scale(values: list[float], scale: float) -> None:
-    """Both measure shares, so a common factor changes nothing."""
+    """Both compare fractions, so a common factor changes nothing."""
     one, other = compute_dispersion(values), compute_dispersion([scale * x for x in values])
     assert other["gini"] == pytest.approx(one["gini"], abs=1e-9)
     assert other["jain"] == pytest.approx(one["jain"], abs=1e-9)
     assert 0 <= one["gini"] < 1
 
 
-def test_negative_values_have_no_shares() -> None:
-    """Of an R2 below 0 Gini and Jain are not defined, and all else is."""
+def test_gini_and_jain_of_negative_values_are_nan() -> None:
+    """For an R2 below 0, Gini and Jain are undefined, and other numbers are not."""
     found = compute_dispersion([-0.5, 0.5, 0.9])
     assert math.isnan(found["gini"])
     assert math.isnan(found["jain"])
     assert (found["worst"], found["best"]) == (-0.5, 0.9)
 
 
-def test_an_infinite_loss_has_no_shares() -> None:
-    """A client whose model diverged: the mean and the worst are infinite, and nobody is equal."""
+def test_gini_jain_and_std_of_infinite_losses_are_nan() -> None:
+    """If a client's model diverged, the mean and the worst are infinite."""
     found = compute_dispersion([0.5, 0.7, math.inf], higher_is_better=False)
     assert (found["average"], found["worst"], found["worst10"]) == (math.inf,) * 3
     assert (found["best"], found["best10"]) == (0.5, 0.5)
@@ -85,15 +85,15 @@ def test_an_infinite_loss_has_no_shares() -> None:
     )
 
 
-def test_a_value_that_is_not_defined_has_no_spread() -> None:
-    """All numbers are NaN, instead of some of the other clients alone."""
+def test_an_undefined_value_makes_every_number_nan() -> None:
+    """The numbers do not cover only the other clients."""
     found = compute_dispersion([0.5, math.nan])
     assert all(math.isnan(value) for value in found.values())
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-170, 1e150, 1e200, 2.0**1020])
-def test_no_size_of_the_values_is_too_small_or_too_large(scale: float) -> None:
-    """Squares neither overflow nor vanish: shares are those of ordinary values."""
+def test_extreme_magnitudes_neither_overflow_nor_underflow(scale: float) -> None:
+    """The fractions are those of ordinary values."""
     plain, found = (
         compute_dispersion([1.0, 2.0, 5.0]),
         compute_dispersion([scale, 2 * scale, 5 * scale]),
@@ -105,14 +105,14 @@ def test_no_size_of_the_values_is_too_small_or_too_large(scale: float) -> None:
     assert weighted_mean([scale, 5 * scale], [1e6, 1e6]) / scale == pytest.approx(3.0)
 
 
-def test_no_values() -> None:
-    """Nothing to describe is an error, not a NaN."""
+def test_no_values_are_an_error() -> None:
+    """The result is an error, not NaN."""
     with pytest.raises(ValueError, match="no values"):
         compute_dispersion([])
 
 
 def test_weighted_mean() -> None:
-    """sum w x / sum w; NaN without weight."""
+    """It is sum w x / sum w, or NaN without weight."""
     assert weighted_mean([1.0, 4.0], [3.0, 1.0]) == pytest.approx(1.75)
     assert math.isnan(weighted_mean([1.0], [0.0]))
     assert weighted_mean([1.0, math.inf], [1.0, 1.0]) == math.inf
@@ -122,8 +122,8 @@ def test_weighted_mean() -> None:
     assert math.isnan(weighted_mean([1.0, math.nan], [1.0, 1.0]))
 
 
-def test_means_by_test_rows() -> None:
-    """The average and the tenths of ``spread``, weighted; with equal rows they are the same."""
+def test_weighted_dispersion_by_test_rows() -> None:
+    """The average and the tenths are weighted; with equal rows they are the unweighted ones."""
     values = np.array([0.5, 0.9, 0.1, 0.7, 0.2, 0.6, 0.4, 0.8, 0.3, 1.0] * 2)
     rows = np.arange(1.0, 21.0)
     found = compute_weighted_dispersion(values, rows)
@@ -151,15 +151,15 @@ def test_means_by_test_rows() -> None:
         ([], 0.0),
     ],
 )
-def test_a_sum_of_any_numbers_is_one(values: list[float], total: float) -> None:
-    """Rounded once, and infinite or NaN where the exact sum is no float64."""
+def test_exact_sum_of_any_numbers(values: list[float], total: float) -> None:
+    """The sum is rounded once; it is infinite or NaN if no float64 holds it."""
     assert exact_sum(values) == pytest.approx(total, rel=0.0, abs=0.0, nan_ok=True)
     mean = exact_mean(values)
     assert mean is None if not values else mean == pytest.approx(total / len(values), nan_ok=True)
 
 
-def test_the_spread_of_any_numbers_is_computed() -> None:
-    """Sums beyond float64 lose no mean, and nothing is raised."""
+def test_dispersion_of_huge_values() -> None:
+    """Sums beyond float64 lose no mean and raise nothing."""
     found = compute_dispersion([1e300, 1.7e308, 1.7e308])
     assert (found["worst"], found["best"]) == (1e300, 1.7e308)
     assert found["average"] == pytest.approx(1.7e308 / 3 * 2, rel=1e-7)

@@ -1,4 +1,4 @@
-"""Files that are replaced whole, and what brings them to the disk."""
+"""Tests of atomic and durable writes."""
 
 import os
 from pathlib import Path
@@ -8,14 +8,14 @@ from fedquorum.errors import RunError
 from fedquorum.records.files import atomic_write, fsync, fsync_parents
 
 
-def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path: Path) -> None:
-    """One line names it, and nothing half written is left."""
+def test_a_failed_write_leaves_the_file_unchanged(tmp_path: Path) -> None:
+    """One line names the file, and no partial file is left."""
     file = tmp_path / "model"
     file.write_text("before")
 
     def write() -> None:
-        with atomic_write(file) as part:
-            part.write_text("half")
+        with atomic_write(file) as partial:
+            partial.write_text("half")
             raise OSError(28, os.strerror(28))
 
     message = f"^{file} cannot be written: No space left on device$"
@@ -25,10 +25,8 @@ def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path: Path) -> None:
     assert file.read_text() == "before"
 
 
-def test_folders_are_not_synced_where_they_cannot_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Windows opens none; files are synced there, too."""
+def test_folders_are_not_synced_on_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows cannot open folders; files are still synced."""
     synced = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
     monkeypatch.delattr(os, "O_DIRECTORY")
@@ -39,10 +37,8 @@ def test_folders_are_not_synced_where_they_cannot_be(
     assert synced == [(tmp_path / "file").stat().st_ino]
 
 
-def test_the_names_of_all_folders_above_are_synced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Up to the mount, or to the working directory for a relative path."""
+def test_all_parent_folders_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sync ends at the mount point, or at the working directory for a relative path."""
     synced: list[Path] = []
     monkeypatch.setattr("fedquorum.records.files.fsync", synced.append)
     monkeypatch.setattr(os.path, "ismount", lambda folder: folder == tmp_path)
@@ -53,25 +49,25 @@ def test_the_names_of_all_folders_above_are_synced(
     assert synced == [Path("a"), Path()]
 
 
-def test_a_file_is_on_the_disk_before_its_name_is(
+def test_content_is_synced_before_the_rename(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The content, the name, then the folder that has it: a power cut never leaves half a file."""
-    done: list[tuple[str, str]] = []
+    """Content, name and folder are synced in this order, so a power cut leaves no partial file."""
+    calls: list[tuple[str, str]] = []
     rename = Path.replace
 
-    def note_rename(path: Path, target: Path) -> Path:
-        done.append(("rename", target.name))
+    def record_rename(path: Path, target: Path) -> Path:
+        calls.append(("rename", target.name))
         return rename(path, target)
 
     monkeypatch.setattr(
-        "fedquorum.records.files.fsync", lambda path: done.append(("sync", path.name))
+        "fedquorum.records.files.fsync", lambda path: calls.append(("sync", path.name))
     )
-    monkeypatch.setattr(Path, "replace", note_rename)
-    with atomic_write(tmp_path / "model", durable=True) as part:
-        part.write_text("content")
-    assert done == [("sync", part.name), ("rename", "model"), ("sync", tmp_path.name)]
-    done.clear()
-    with atomic_write(tmp_path / "model") as part:
-        part.write_text("content")
-    assert done == [("rename", "model")]
+    monkeypatch.setattr(Path, "replace", record_rename)
+    with atomic_write(tmp_path / "model", durable=True) as partial:
+        partial.write_text("content")
+    assert calls == [("sync", partial.name), ("rename", "model"), ("sync", tmp_path.name)]
+    calls.clear()
+    with atomic_write(tmp_path / "model") as partial:
+        partial.write_text("content")
+    assert calls == [("rename", "model")]

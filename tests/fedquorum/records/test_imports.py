@@ -1,4 +1,4 @@
-"""What the records need: nothing of the app, and none of its libraries."""
+"""Test that the records need neither the app nor its libraries."""
 
 import subprocess
 import sys
@@ -25,8 +25,8 @@ REFUSED = (
 )
 
 
-def test_every_module_is_imported_without_app_torch_and_flower() -> None:
-    """Where these cannot be imported, all modules of the records can."""
+def test_every_module_imports_without_app_torch_and_flower() -> None:
+    """All modules of the records import where these packages cannot."""
     command = [sys.executable, "-c", PROGRAM.format(refused=set(REFUSED))]
     printed = subprocess.check_output(command, cwd=ROOT / "strategies", text=True).splitlines()
     folder = ROOT / "strategies" / "fedquorum" / "records"

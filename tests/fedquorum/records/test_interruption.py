@@ -1,4 +1,4 @@
-"""Ctrl-C, kill and a scheduler's signals, put off where they would tear something."""
+"""Tests that Ctrl-C, kill and a scheduler's signals are deferred."""
 
 import _thread
 import signal
@@ -8,36 +8,36 @@ import pytest
 from fedquorum.records.interruption import defer_signals
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
-def test_an_interruption_is_put_off(how: signal.Signals) -> None:
-    """What is inside is done to its end; then the signal has the effect that it has outside."""
-    done: list[str] = []
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
+def test_a_signal_is_deferred_to_the_end_of_the_block(number: signal.Signals) -> None:
+    """The block completes; then the signal has its usual effect."""
+    events: list[str] = []
 
-    def interrupt(_number: int, _frame: object) -> None:
-        done.append("interrupted")
+    def raise_interrupt(_number: int, _frame: object) -> None:
+        events.append("interrupted")
         raise KeyboardInterrupt
 
-    def work() -> None:
+    def write() -> None:
         with defer_signals():
-            signal.raise_signal(how)
-            signal.raise_signal(how)
-            done.append("written")
-        done.append("not reached")
+            signal.raise_signal(number)
+            signal.raise_signal(number)
+            events.append("written")
+        events.append("not reached")
 
-    before = signal.signal(how, interrupt)
+    before = signal.signal(number, raise_interrupt)
     try:
         with pytest.raises(KeyboardInterrupt):
-            work()
-        assert signal.getsignal(how) is interrupt
+            write()
+        assert signal.getsignal(number) is raise_interrupt
     finally:
-        signal.signal(how, before)
-    assert done == ["written", "interrupted"]
+        signal.signal(number, before)
+    assert events == ["written", "interrupted"]
 
 
-def test_an_interruption_is_put_off_where_its_signal_is_blocked() -> None:
-    """As in processes of Ray, in which Python raises an interruption without the signal."""
+def test_an_interrupt_is_deferred_even_if_its_signal_is_blocked() -> None:
+    """In Ray's processes, Python raises an interrupt without the signal."""
 
-    def work() -> None:
+    def send_interrupt() -> None:
         with defer_signals():
             _thread.interrupt_main()
 
@@ -45,29 +45,29 @@ def test_an_interruption_is_put_off_where_its_signal_is_blocked() -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            work()
+            send_interrupt()
         assert signal.sigpending() == set()
     finally:
         signal.signal(signal.SIGINT, before)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def test_other_threads_have_nothing_to_put_off() -> None:
-    """A ServerApp of Flower runs in another thread, where no signal arrives."""
+def test_other_threads_defer_nothing() -> None:
+    """Flower runs a ServerApp in another thread, where no signal arrives."""
     done: list[bool] = []
 
-    def work() -> None:
+    def write() -> None:
         with defer_signals():
             done.append(True)
 
-    thread = threading.Thread(target=work)
+    thread = threading.Thread(target=write)
     thread.start()
     thread.join()
     assert done == [True]
 
 
-def test_a_signal_that_is_ignored_stays_so() -> None:
-    """As one of a scheduler that the program does not know: nothing happens afterwards."""
+def test_an_ignored_signal_stays_ignored() -> None:
+    """Nothing happens after the block, as for a scheduler's signal without a handler."""
     done: list[bool] = []
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     try:

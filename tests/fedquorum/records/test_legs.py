@@ -1,4 +1,4 @@
-"""The legs of a run: which settings decided which round."""
+"""Tests of the legs of a run: which settings decided which round."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ NOW = {"rounds": 30, "seed": 1, "engine": {"quorum": 0.5, "name": "ray"}}
             [Resume(4, {"rounds": 10}), Resume(8), Resume(12, {"rounds": 20, "engine.quorum": 3})],
             [(1, 10, 3), (5, 20, 3), (13, 30, 0.5)],
         ),
-        # The second leg began after round 8, and the third one repeated all of its rounds.
+        # The second leg started after round 8, and the third repeated all of its rounds.
         (
             [Resume(8, {"rounds": 10}), Resume(6, {"rounds": 10})],
             [(1, 10, 0.5), (7, 30, 0.5)],
@@ -38,10 +38,10 @@ NOW = {"rounds": 30, "seed": 1, "engine": {"quorum": 0.5, "name": "ray"}}
         ([Resume(5, {"rounds": 10}), Resume(0, {"rounds": 20})], [(1, 30, 0.5)]),
     ],
 )
-def test_a_round_belongs_to_the_last_leg_that_began_before_it(
+def test_a_round_belongs_to_the_last_leg_that_started_before_it(
     resumed: list[Resume], expected: list[tuple[Any, ...]]
 ) -> None:
-    """Rounds that a later resume cut off say nothing; legs with the same settings are one."""
+    """Rounds removed by a later resume do not count; legs with the same settings are one."""
     legs = build_legs(NOW, resumed)
     found = [
         (leg.first_round, leg.config["rounds"], leg.config["engine"]["quorum"]) for leg in legs
@@ -51,8 +51,8 @@ def test_a_round_belongs_to_the_last_leg_that_began_before_it(
     assert NOW["rounds"] == 30
 
 
-def test_of_settings_that_only_one_of_two_has_nothing_is_said() -> None:
-    """They come with another option or version; NaN is what it was."""
+def test_settings_that_only_one_side_has_are_not_compared() -> None:
+    """They belong to another option or version; NaN equals itself."""
     nan = float("nan")
     before = {"rounds": 5, "a": nan, "b": 1, "tracker.uri": "x", "same": [1]}
     now = {"rounds": 7, "a": nan, "b": 1.0, "client.threads_per_op": 1, "same": [1]}
@@ -60,7 +60,7 @@ def test_of_settings_that_only_one_of_two_has_nothing_is_said() -> None:
 
 
 def test_the_manifest_has_what_a_resume_changed(tmp_path: Path) -> None:
-    """The settings file has what holds since, and the run tells both by the round."""
+    """config.yaml has the latest settings, and the run returns those of each round."""
     settings = {"seed": 7, "client.lr": 0.05, "engine.grace_seconds": float("inf"), "rounds": 2}
     text = "client:\n  lr: 0.05\nseed: 7\nrounds: {}\nengine:\n  grace_seconds: {}\n"
     with RunWriter(tmp_path / "run", IDENTITY, text.format(2, ".inf")) as records:
@@ -81,10 +81,10 @@ def test_the_manifest_has_what_a_resume_changed(tmp_path: Path) -> None:
     assert run.find_leg(2).settings["engine.grace_seconds"] == 1.0
 
 
-def test_a_resume_that_breaks_off_leaves_the_settings_of_the_rounds(
+def test_a_failed_resume_leaves_the_settings_of_earlier_rounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever was written of it: the rounds so far keep the settings that decided them."""
+    """The earlier rounds retain the settings that decided them."""
     settings = {"seed": 7, "client.lr": 0.05, "rounds": 2}
     with RunWriter(tmp_path / "run", IDENTITY, f"{CONFIG}rounds: 2\n") as records:
         add(records, 1)
@@ -92,10 +92,10 @@ def test_a_resume_that_breaks_off_leaves_the_settings_of_the_rounds(
             1, {}, {}, records.get_summary_state(), {}, records.flush_and_get_offsets(), settings
         )
 
-    def full(_records: RunWriter, _config: str) -> None:
+    def raise_no_space(_records: RunWriter, _config: str) -> None:
         raise RunError("no space")
 
-    monkeypatch.setattr(RunWriter, "_write_settings", full)
+    monkeypatch.setattr(RunWriter, "_write_settings", raise_no_space)
     with pytest.raises(RunError, match="no space"):
         RunWriter(tmp_path / "run", IDENTITY, f"{CONFIG}rounds: 4\n", resumed=start)
     monkeypatch.undo()
@@ -117,15 +117,15 @@ def test_a_resume_that_breaks_off_leaves_the_settings_of_the_rounds(
         ([{"round": 1, "before": [1]}], "before must be a JSON object, got [1]"),
     ],
 )
-def test_what_is_no_resume_is_named(tmp_path: Path, resumed: Any, problem: str) -> None:
-    """As everything else that is damaged."""
+def test_an_invalid_resume_is_named(tmp_path: Path, resumed: Any, problem: str) -> None:
+    """The error names the file and the field."""
     run = make_run(tmp_path / "run", [make_round_line(1)], resumed=resumed)
     with pytest.raises(RunError) as refused:
         load_run(run)
     assert str(refused.value) == f"{run}/manifest.json: {problem}"
 
 
-def test_a_run_of_an_older_version_has_one_leg(tmp_path: Path) -> None:
-    """Its manifest says when it went on, and nothing of settings."""
+def test_a_resume_without_changes_makes_no_leg(tmp_path: Path) -> None:
+    """Its entry in the manifest has the round only."""
     run = load_run(make_run(tmp_path / "run", [make_round_line(1)], resumed=[{"round": 1}]))
     assert run.legs == (Leg(1, run.config),)

@@ -1,4 +1,4 @@
-"""Parquet files that anybody may have written."""
+"""Tests of reading untrusted Parquet files."""
 
 import os
 import subprocess
@@ -23,27 +23,31 @@ from fedquorum.records.safe_files import SafeRunDir
 
 COLUMNS = (
     int_column("round", high=MAX_INT32),
-    text_column("reason", "nothing to tell"),
+    text_column("reason", "nothing to report"),
     float_column("loss", "not measured"),
     fraction_column("rate", "not known"),
 )
 
 
-def read(folder: Path, columns: dict[str, Any], wanted: list[str] | None = None) -> pa.Table:
-    """Write columns, beside which all that may be null are, and read them."""
+def write_and_read(
+    folder: Path, columns: dict[str, Any], wanted: list[str] | None = None
+) -> pa.Table:
+    """Write columns, add null columns for the rest, and read the file."""
     rows = len(next(iter(columns.values())))
-    full = {column.name: pa.nulls(rows, column.type) for column in COLUMNS if column.null_meaning}
-    pq.write_table(pa.table(full | columns), folder / "file.parquet")
+    null_columns = {
+        column.name: pa.nulls(rows, column.type) for column in COLUMNS if column.null_meaning
+    }
+    pq.write_table(pa.table(null_columns | columns), folder / "file.parquet")
     return read_parquet_file(SafeRunDir(folder), ("file.parquet",), COLUMNS, wanted)
 
 
 def test_columns_have_the_types_of_the_schema(tmp_path: Path) -> None:
-    """Others are left out."""
+    """Columns outside the schema are left out."""
     columns = {"round": pa.array([1, 2], pa.int64()), "loss": [1.0, None], "more": [1, 2]}
-    table = read(tmp_path, columns)
+    table = write_and_read(tmp_path, columns)
     assert table.schema.names == [column.name for column in COLUMNS]
     assert table["round"].type == pa.int32()
-    assert read(tmp_path, columns, ["loss", "reason"]).column_names == ["reason", "loss"]
+    assert write_and_read(tmp_path, columns, ["loss", "reason"]).column_names == ["reason", "loss"]
 
 
 @pytest.mark.parametrize(
@@ -59,17 +63,17 @@ def test_columns_have_the_types_of_the_schema(tmp_path: Path) -> None:
         ({"round": [1], "reason": [5]}, "expected texts in reason, got int64"),
     ],
 )
-def test_what_a_table_cannot_hold_is_named(
+def test_invalid_values_are_refused_with_the_file(
     tmp_path: Path, columns: dict[str, Any], problem: str
 ) -> None:
-    """One line with the file."""
+    """The error is one line with the file."""
     with pytest.raises(RunError, match=rf"file\.parquet: .*{problem}") as caught:
-        read(tmp_path, columns)
+        write_and_read(tmp_path, columns)
     assert "\n" not in str(caught.value)
 
 
-def test_a_column_is_there_once(tmp_path: Path) -> None:
-    """Of two with one name nobody knows which counts."""
+def test_duplicate_columns_are_refused(tmp_path: Path) -> None:
+    """Which of two columns with the same name counts is unknown."""
     schema = pa.schema([pa.field("round", pa.int32()), pa.field("round", pa.int32())])
     table = pa.Table.from_arrays([pa.array([1], pa.int32())] * 2, schema=schema)
     pq.write_table(table, tmp_path / "file.parquet")
@@ -77,24 +81,24 @@ def test_a_column_is_there_once(tmp_path: Path) -> None:
         read_parquet_file(SafeRunDir(tmp_path), ("file.parquet",), COLUMNS)
 
 
-def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
-    """By its path, as for whoever opened it."""
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    """The error has the file's path."""
     path = tmp_path / "clients" / "file.parquet"
     expected = rf"^expected a file of a run, got {path} \(No such file or directory\)$"
     with pytest.raises(RunError, match=expected):
         read_parquet_file(SafeRunDir(tmp_path), ("clients", "file.parquet"), COLUMNS)
 
 
-def test_what_would_fill_the_memory_is_refused(
+def test_files_that_would_fill_the_memory_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the number of rows that it claims, and by the length of texts that repeat."""
+    """The limits are on the claimed number of rows and on the length of repeated texts."""
     monkeypatch.setattr(parquet, "MAX_READ_ROWS", 1000)
     with pytest.raises(RunError, match="expected at most 1,000 rows and 1024 MiB, got 1,001"):
-        read(tmp_path, {"round": [1] * 1001})
+        write_and_read(tmp_path, {"round": [1] * 1001})
     monkeypatch.setattr(parquet, "MAX_UNPACKED_BYTES", 10_000)
     with pytest.raises(RunError, match="MiB of texts in reason, got more"):
-        read(tmp_path, {"round": [1] * 1000, "reason": ["x" * 20] * 1000})
+        write_and_read(tmp_path, {"round": [1] * 1000, "reason": ["x" * 20] * 1000})
 
 
 READING = """
@@ -111,8 +115,8 @@ assert os.listdir("/proc/self/task") == threads
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are listed by Linux only")
-def test_no_thread_is_left_that_could_hold_the_file(tmp_path: Path) -> None:
-    """It would abort the process when the interpreter ends."""
+def test_no_thread_still_holds_the_file_after_reading(tmp_path: Path) -> None:
+    """Such a thread would abort the process when the interpreter ends."""
     file = tmp_path / "file.parquet"
     pq.write_table(pa.table({f"x{number}": [1.0] * 10_000 for number in range(20)}), file)
     variables = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system", "OMP_NUM_THREADS": "2"}

@@ -1,4 +1,4 @@
-"""What a run says of the code that produced it."""
+"""Tests of the origin of a run: commit and versions."""
 
 import subprocess
 from pathlib import Path
@@ -16,13 +16,13 @@ def checkout(tmp_path: Path) -> Path:
     (tmp_path / "strategies" / "rule.py").write_text("one = 1\n")
     (tmp_path / "README.md").write_text("text\n")
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
-    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
-        subprocess.run([*git, *words], cwd=tmp_path, check=True)
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
+        subprocess.run([*git, *arguments], cwd=tmp_path, check=True)
     return tmp_path
 
 
-def test_the_commit_is_dirty_where_code_changed(checkout: Path) -> None:
-    """A changed document changes no result; changed code, or code not in git, may."""
+def test_the_commit_is_dirty_if_code_changed(checkout: Path) -> None:
+    """Documents change no result; changed code, and code not in git, may."""
     code = ("strategies", "pyproject.toml")
     head = find_commit(checkout, code)
     assert head is not None
@@ -38,12 +38,12 @@ def test_the_commit_is_dirty_where_code_changed(checkout: Path) -> None:
 
 
 def test_outside_git_there_is_no_commit(tmp_path: Path) -> None:
-    """A bundle that Flower installed is no checkout."""
+    """A bundle installed by Flower is no checkout."""
     assert find_commit(tmp_path) is None
 
 
 def test_a_package_that_is_not_installed_has_no_version() -> None:
-    """It is named all the same, after the library that runs."""
+    """It is still listed, after the library."""
     found = get_versions(("numpy", "no-such-package"))
     assert list(found) == ["fedquorum", "numpy", "no-such-package"]
     assert [*found.values()] == [__version__, np.__version__, None]

@@ -1,4 +1,4 @@
-"""Runs read back: of this version and of the one before, whole and damaged."""
+"""Tests of reading runs, whole and damaged."""
 
 import errno
 import json
@@ -37,8 +37,8 @@ from tests.fedquorum.records.made import (
 )
 
 
-def test_reads_what_run_records_writes(tmp_path: Path) -> None:
-    """A run comes back as it was recorded, with an infinite epsilon and an unmeasured loss."""
+def test_a_run_is_read_as_it_was_recorded(tmp_path: Path) -> None:
+    """An infinite epsilon and an undefined loss are retained."""
     first = make_round_record(report(1, epsilon=math.inf))
     second = replace(
         make_round_record(report(2)),
@@ -66,24 +66,21 @@ def test_reads_what_run_records_writes(tmp_path: Path) -> None:
     assert (run.rounds[1].validation or {})["all"] == {"accuracy": 0.75, "loss": 0.5}
 
 
-# --- the version before ----------------------------------------------------------------------
-
-
 # --- whole and damaged -----------------------------------------------------------------------
 
 
 def test_finds_runs_at_any_depth_once(tmp_path: Path) -> None:
-    """Runs are found below the folders given, not below a run, and not twice."""
+    """The search does not look below a run, and finds no run twice."""
     one = make_run(tmp_path / "a" / "deep" / "one", [])
     two = make_run(tmp_path / "two", [])
     make_run(two / "inside", [])
     assert find_runs([tmp_path, one]) == (one, two)
 
 
-def test_a_folder_that_cannot_be_read_hides_no_other(
+def test_an_unreadable_folder_hides_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is told, where there is somebody to tell, and left out."""
+    """It is left out and reported if the caller handles errors."""
     one = make_run(tmp_path / "one", [])
     (tmp_path / "closed").mkdir()
     scan = os.scandir
@@ -103,7 +100,7 @@ def test_a_folder_that_cannot_be_read_hides_no_other(
 
 
 def test_a_folder_without_runs_is_named(tmp_path: Path) -> None:
-    """Whether there is no run in it, or no such folder."""
+    """The folder has no run, or does not exist."""
     expected = rf"^expected a folder with runs \(manifest.json\) in it, got {tmp_path}$"
     with pytest.raises(RunError, match=expected):
         find_runs([tmp_path])
@@ -115,7 +112,7 @@ def test_a_folder_without_runs_is_named(tmp_path: Path) -> None:
 
 
 def test_the_reason_why_a_folder_is_no_run_is_reported(tmp_path: Path) -> None:
-    """There is none, it has no manifest, or the one that it has is damaged."""
+    """The folder is missing, has no manifest, or has a damaged one."""
     run = make_run(tmp_path / "run", [])
     assert explain_not_a_run(tmp_path / "a") == f"{tmp_path}/a: there is no such folder"
     assert explain_not_a_run(tmp_path) == f"{tmp_path}: it has no manifest.json"
@@ -124,14 +121,14 @@ def test_the_reason_why_a_folder_is_no_run_is_reported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("torn", ['{"round": 3, "epsi', "{", '{"round": 3'])
 def test_a_torn_last_line_is_ignored(tmp_path: Path, torn: str) -> None:
-    """What an interrupted process wrote half is left out, the rounds before it are kept."""
+    """The partial line of an interrupted process is ignored, and earlier rounds are kept."""
     run = make_run(tmp_path / "run", [make_round_line(1), make_round_line(2)], status="interrupted")
     with (run / "rounds.jsonl").open("a") as file:
         file.write(torn)
     assert [record.round for record in load_run(run).rounds] == [1, 2]
 
 
-def test_a_last_line_without_line_end_counts_if_it_is_whole(tmp_path: Path) -> None:
+def test_a_complete_last_line_without_line_end_counts(tmp_path: Path) -> None:
     """An editor that drops the last line end drops no round."""
     run = make_run(tmp_path / "run", [make_round_line(1), make_round_line(2)])
     text = (run / "rounds.jsonl").read_text()
@@ -161,7 +158,7 @@ def test_a_last_line_without_line_end_counts_if_it_is_whole(tmp_path: Path) -> N
     ],
 )
 def test_a_damaged_line_is_named(tmp_path: Path, damaged: str, problem: str) -> None:
-    """A whole line that is no round is refused with file, line number and what is wrong."""
+    """The error names the file, the line number and the problem."""
     run = make_run(tmp_path / "run", [make_round_line(1)])
     with (run / "rounds.jsonl").open("a") as file:
         file.write(damaged + "\n" + json.dumps(make_round_line(3)) + "\n")
@@ -196,21 +193,21 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str, text: str, problem: 
 
 
 def test_an_invalid_status_is_refused(tmp_path: Path) -> None:
-    """A status is one of the four that runs have."""
+    """Runs have one of four statuses."""
     run = make_run(tmp_path / "run", [], status="done")
     with pytest.raises(RunError, match=r"status must be one of completed, .*, got 'done'"):
         load_run(run)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    """A run without its rounds is an error that names the file."""
+    """For a run without rounds.jsonl, the error names that file."""
     run = make_run(tmp_path / "run", [])
     (run / "rounds.jsonl").unlink()
     with pytest.raises(RunError, match=r"expected a file of a run, got .*rounds\.jsonl"):
         load_run(run)
 
 
-# --- of somebody else --------------------------------------------------------------------------
+# --- untrusted runs ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -230,10 +227,10 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_manifest_that_nobody_can_use_is_refused(
+def test_an_unusable_manifest_is_refused(
     tmp_path: Path, changes: dict[str, Any], problem: str
 ) -> None:
-    """By what reports make of it: names of files, cells, sums."""
+    """Reports use its fields as file names, cells and terms of sums."""
     run = make_run(tmp_path / "run", [make_round_line(1)], **changes)
     with pytest.raises(RunError, match=rf"manifest\.json: {problem}") as refused:
         load_run(run)
@@ -251,10 +248,10 @@ def test_a_manifest_that_nobody_can_use_is_refused(
         ({"theta": "\x1b" * 1000}, "theta must be a number"),
     ],
 )
-def test_a_round_that_nobody_can_add_up_is_refused(
+def test_an_unusable_round_is_refused(
     tmp_path: Path, changes: dict[str, Any], problem: str
 ) -> None:
-    """With its line, which is short and can be printed."""
+    """The error has the line number, is short and printable."""
     run = make_run(tmp_path / "run", [make_round_line(1, **changes)])
     with pytest.raises(RunError, match=rf"rounds\.jsonl, line 1: {problem}") as refused:
         load_run(run)
@@ -264,7 +261,7 @@ def test_a_round_that_nobody_can_add_up_is_refused(
 
 @pytest.mark.parametrize("name", ["manifest.json", "config.yaml", "rounds.jsonl", "clients"])
 def test_a_record_behind_a_link_is_not_read(tmp_path: Path, name: str) -> None:
-    """Whatever it leads to."""
+    """Links are not followed, wherever they lead."""
     run = make_run(tmp_path / "run", [make_round_line(1)])
     write_part(run, 0, [{"round": 1, "client": 0}])
     (run / name).rename(tmp_path / "elsewhere")
@@ -275,7 +272,7 @@ def test_a_record_behind_a_link_is_not_read(tmp_path: Path, name: str) -> None:
 
 
 def test_a_population_with_a_client_twice_is_refused(tmp_path: Path) -> None:
-    """It would count for two."""
+    """The client would count twice."""
     run = make_run(tmp_path / "run", [make_round_line(1)])
     write_population(run, [0.5, 0.5], [True, False])
     table = pq.read_table(run / "population.parquet")
@@ -284,11 +281,11 @@ def test_a_population_with_a_client_twice_is_refused(tmp_path: Path) -> None:
         check_tables(run)
 
 
-# --- one record by itself ------------------------------------------------------------------------
+# --- single records ---------------------------------------------------------------------------
 
 
-def test_a_manifest_of_an_older_run_is_read_with_what_it_lacks(tmp_path: Path) -> None:
-    """It was never resumed, and says nothing of the machine's arithmetic."""
+def test_a_manifest_without_arithmetic_gets_an_empty_one(tmp_path: Path) -> None:
+    """The run was never resumed, and its manifest has no arithmetic."""
     manifest = read_manifest(make_run(tmp_path / "run", []))
     assert (manifest["resumed"], manifest["arithmetic"]) == ([], {})
     assert manifest["experiment"] == "fedalign/synth_low"
@@ -301,17 +298,17 @@ def test_a_manifest_of_an_older_run_is_read_with_what_it_lacks(tmp_path: Path) -
         ({"arithmetic": [1]}, r"arithmetic must be a dict, got \[1\]"),
     ],
 )
-def test_a_manifest_that_cannot_be_gone_on_with_is_refused(
+def test_a_manifest_that_cannot_be_resumed_is_refused(
     tmp_path: Path, changes: dict[str, Any], problem: str
 ) -> None:
-    """By its path and the field."""
+    """The error names the path and the field."""
     run = make_run(tmp_path / "run", [], **changes)
     with pytest.raises(RunError, match=rf"^{run}/manifest\.json: {problem}$"):
         read_manifest(run)
 
 
-def test_a_table_without_parts_has_no_rows(tmp_path: Path) -> None:
-    """A run that stopped before its first part has all columns; one without a folder has none."""
+def test_a_table_without_files_has_no_rows(tmp_path: Path) -> None:
+    """A run that stopped before the first file has all columns; without a folder, it has none."""
     run = make_run(tmp_path / "run", [])
     (run / "clients").mkdir()
     table = read_table(run / "clients")

@@ -1,4 +1,4 @@
-"""The directories of runs."""
+"""Tests of creating, locking, truncating and clearing run directories."""
 
 import json
 import os
@@ -19,14 +19,14 @@ from fedquorum.records.run_dir import (
 
 
 def test_runs_of_the_same_second_get_their_own_directories(tmp_path: Path) -> None:
-    """The second one gets a number."""
-    made = {create_run_directory(tmp_path, "a/b") for _ in range(3)}
-    assert len(made) == 3
-    assert all(d.is_absolute() and d.parent == tmp_path / "a" / "b" for d in made)
+    """Later directories get a number."""
+    directories = {create_run_directory(tmp_path, "a/b") for _ in range(3)}
+    assert len(directories) == 3
+    assert all(d.is_absolute() and d.parent == tmp_path / "a" / "b" for d in directories)
 
 
-def test_only_what_did_not_complete_is_removed(tmp_path: Path) -> None:
-    """The records go, the settings stay; a completed run is left as it is."""
+def test_only_unfinished_runs_are_removed(tmp_path: Path) -> None:
+    """The records go and the settings stay; a completed run is unchanged."""
     for status in ("failed", "completed"):
         run = tmp_path / status
         (run / "clients").mkdir(parents=True)
@@ -41,7 +41,7 @@ def test_only_what_did_not_complete_is_removed(tmp_path: Path) -> None:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Return a run's directory with a few files, beside a folder with a file of somebody else."""
+    """Return a run's directory with a few files, beside a folder with a foreign file."""
     for folder in ("outside", "run/clients", "run/tensorboard", "run/checkpoints"):
         (tmp_path / folder).mkdir(parents=True)
     for name in ("outside/file", "run/rounds.jsonl", "run/clients/part-00000.parquet"):
@@ -64,7 +64,7 @@ def run(tmp_path: Path) -> Path:
     ],
 )
 def test_a_run_with_links_does_not_resume(run: Path, name: str, target: str) -> None:
-    """What the next rounds would write to is outside."""
+    """The next rounds would write outside the folder."""
     refuse_links(run)
     path = run / name
     if path.is_dir():
@@ -77,23 +77,23 @@ def test_a_run_with_links_does_not_resume(run: Path, name: str, target: str) -> 
 
 
 def test_a_run_with_hard_links_outside_does_not_resume(run: Path) -> None:
-    """It would be cut off there, too."""
+    """The truncation would affect the outside file, too."""
     (run / "rounds.jsonl").unlink()
     (run / "rounds.jsonl").hardlink_to(run.parent / "outside" / "file")
     with pytest.raises(RunError, match=r"rounds\.jsonl must be a file or folder of the run"):
         refuse_links(run)
 
 
-def test_records_are_cut_off_and_never_made_longer(run: Path) -> None:
-    """Events of TensorBoard may be fewer than they were, as after a power cut."""
+def test_records_are_truncated_and_never_extended(run: Path) -> None:
+    """TensorBoard's events may be shorter than recorded, as after a power cut."""
     (run / "tensorboard" / "events").write_text("12")
     truncate_records(run, {"rounds.jsonl": 3, "tensorboard/events": 4})
     assert (run / "rounds.jsonl").read_text() == "123"
     assert (run / "tensorboard" / "events").read_text() == "12"
 
 
-def test_half_written_files_are_removed(run: Path) -> None:
-    """Of files and of tables, whose whole files their writer cuts to the rows of a checkpoint."""
+def test_partial_files_are_removed(run: Path) -> None:
+    """Partial files of records and tables go; the tables' writer truncates complete files."""
     parts = (".manifest.json.part", "clients/.part-00001.parquet.part")
     for name in (*parts, "checkpoints/.round-000003.safetensors.part"):
         (run / name).write_text("12")
@@ -102,8 +102,8 @@ def test_half_written_files_are_removed(run: Path) -> None:
     assert (run / "clients" / "part-00000.parquet").exists()
 
 
-def test_one_process_at_a_time_works_on_a_run(run: Path) -> None:
-    """Two would write between each other's lines."""
+def test_only_one_process_can_lock_a_run(run: Path) -> None:
+    """Two processes would mix their lines."""
     lock = lock_run(run)
     with pytest.raises(RunError, match=f"^another process is at work on the run in {run}$"):
         lock_run(run)
@@ -111,8 +111,8 @@ def test_one_process_at_a_time_works_on_a_run(run: Path) -> None:
     os.close(lock_run(run))
 
 
-def test_of_a_link_the_link_is_removed(run: Path) -> None:
-    """Not what it leads to."""
+def test_a_link_is_removed_but_not_its_target(run: Path) -> None:
+    """The target stays."""
     (run / "evaluations").symlink_to(run.parent / "outside")
     remove_unfinished(run)
     assert not (run / "evaluations").is_symlink()
@@ -151,8 +151,8 @@ THEIRS = (
 )
 
 
-def test_of_a_folder_only_what_a_run_writes_is_removed(tmp_path: Path) -> None:
-    """Files of a user's stay, also beside those of the run; folders go when they are empty."""
+def test_only_files_that_a_run_writes_are_removed(tmp_path: Path) -> None:
+    """A user's files stay, even beside the run's; empty folders are removed."""
     for name in (*OURS, *THEIRS):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
@@ -165,7 +165,7 @@ def test_of_a_folder_only_what_a_run_writes_is_removed(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["plots"]
 
 
-def test_a_model_without_settings_beside_it_is_somebody_elses(tmp_path: Path) -> None:
+def test_a_model_without_settings_is_foreign(tmp_path: Path) -> None:
     """A run writes its settings first."""
     model = tmp_path / "model.safetensors"
     for settings in (False, True):
@@ -176,8 +176,8 @@ def test_a_model_without_settings_beside_it_is_somebody_elses(tmp_path: Path) ->
         assert model.exists() is not settings
 
 
-def test_what_a_process_works_on_is_not_removed(run: Path) -> None:
-    """Whatever its manifest says."""
+def test_a_locked_run_is_not_removed(run: Path) -> None:
+    """Its manifest does not matter."""
     lock = lock_run(run)
     with pytest.raises(RunError, match="another process is at work on the run in"):
         remove_unfinished(run)
@@ -187,22 +187,22 @@ def test_what_a_process_works_on_is_not_removed(run: Path) -> None:
     assert list(run.iterdir()) == []
 
 
-def test_a_run_may_start_where_none_is(run: Path) -> None:
-    """Not where there is no folder, and not above the runs of others."""
+def test_a_run_may_start_only_in_a_folder_without_runs(run: Path) -> None:
+    """It may start neither without a folder nor above other runs."""
     assert can_start_run(run)
     assert not can_start_run(run / "none")
     assert not can_start_run(run / "rounds.jsonl")
-    for place in (run, run / "0", run / "outputs" / "fmnist" / "today"):
-        place.mkdir(parents=True, exist_ok=True)
-        (place / "manifest.json").write_text("{}")
+    for folder in (run, run / "0", run / "outputs" / "fmnist" / "today"):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "manifest.json").write_text("{}")
         assert not can_start_run(run)
-        (place / "manifest.json").unlink()
+        (folder / "manifest.json").unlink()
         assert can_start_run(run)
 
 
 @pytest.mark.parametrize("text", ["[]", "[" * 100_000, "{", '"completed"'])
-def test_what_is_no_manifest_is_none(run: Path, text: str) -> None:
-    """Nor is one behind a link."""
+def test_an_unreadable_manifest_counts_as_empty(run: Path, text: str) -> None:
+    """A manifest behind a link does, too."""
     (run / "manifest.json").write_text(text)
     assert read_manifest_or_empty(run) == {}
     (run / "manifest.json").unlink()

@@ -1,4 +1,4 @@
-"""A run's directory as its readers open it: nothing outside of it, nothing that is no file."""
+"""Tests that readers open only regular files inside a run's directory."""
 
 import os
 from pathlib import Path
@@ -12,9 +12,9 @@ from fedquorum.records.safe_files import FileId, SafeRunDir
 def folder(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> SafeRunDir:
-    """Return a run's directory with one file, beside a file of somebody else.
+    """Return a run's directory with one file, beside a foreign file.
 
-    Windows opens no file by the descriptor of its folder.
+    Windows cannot open a file relative to a folder's descriptor.
     """
     monkeypatch.setattr("fedquorum.records.safe_files._SUPPORTS_DIR_FD", request.param)
     (tmp_path / "secret").write_text("secret")
@@ -24,7 +24,7 @@ def folder(
 
 
 def test_a_file_is_read_and_a_missing_one_is_none(folder: SafeRunDir) -> None:
-    """Also where the folder above it is missing."""
+    """The parent folder may be missing, too."""
     assert folder.read("file") == b"content"
     assert folder.read("other") is None
     assert folder.read("nothing", "other") is None
@@ -33,14 +33,14 @@ def test_a_file_is_read_and_a_missing_one_is_none(folder: SafeRunDir) -> None:
 @pytest.mark.parametrize(
     "names", [("..", "secret"), ("../secret",), (".", "file"), ("",), ("a\0",)]
 )
-def test_no_name_leads_out(folder: SafeRunDir, names: tuple[str, ...]) -> None:
-    """Names come from records, too."""
+def test_names_cannot_leave_the_folder(folder: SafeRunDir, names: tuple[str, ...]) -> None:
+    """Names may come from untrusted records."""
     with pytest.raises(RunError, match="expected names of files in"):
         folder.read(*names)
 
 
 def test_no_link_is_followed(folder: SafeRunDir) -> None:
-    """Neither of a file nor of a folder."""
+    """Links to files and links to folders are refused."""
     (folder.path / "link").symlink_to(folder.path.parent / "secret")
     (folder.path / "up").symlink_to(folder.path.parent)
     for names in (("link",), ("up", "secret")):
@@ -51,7 +51,7 @@ def test_no_link_is_followed(folder: SafeRunDir) -> None:
 
 
 def test_only_files_are_read(folder: SafeRunDir) -> None:
-    """No folder is."""
+    """A folder is refused."""
     with pytest.raises(RunError, match="clients"):
         folder.read("clients")
 
@@ -59,7 +59,7 @@ def test_only_files_are_read(folder: SafeRunDir) -> None:
 def test_a_file_that_is_too_large_is_not_read(
     folder: SafeRunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may be of anybody and fill the memory."""
+    """An untrusted file could fill the memory."""
     monkeypatch.setattr("fedquorum.records.safe_files.MAX_FILE_BYTES", len("content"))
     assert folder.read("file") == b"content"
     (folder.path / "file").write_text("content!")
@@ -67,8 +67,8 @@ def test_a_file_that_is_too_large_is_not_read(
         folder.read("file")
 
 
-def test_a_file_that_changed_has_another_identity(folder: SafeRunDir) -> None:
-    """Also where only its size tells; a link has its own, whatever it leads to."""
+def test_a_changed_file_has_another_identity(folder: SafeRunDir) -> None:
+    """A changed size suffices; a link has its own identity."""
     before = folder.get_file_id("file")
     assert before is not None
     assert folder.get_file_id("file") == before
@@ -87,7 +87,7 @@ def test_a_file_that_changed_has_another_identity(folder: SafeRunDir) -> None:
 
 
 def test_no_pipe_is_read(tmp_path: Path) -> None:
-    """It would wait for ever."""
+    """Reading it would block forever."""
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(RunError, match="pipe"):
         SafeRunDir(tmp_path).read("pipe")

@@ -1,4 +1,4 @@
-"""Settings as records hold them."""
+"""Tests of reading, writing and comparing recorded settings."""
 
 import math
 from typing import Any
@@ -34,8 +34,8 @@ from fedquorum.records.settings import (
         ("=", "="),
     ],
 )
-def test_scalars_are_what_they_were_when_written(text: str, value: object) -> None:
-    """Numbers in short form are numbers, though not in YAML 1.1, and no text is a date."""
+def test_scalars_are_read_as_omegaconf_wrote_them(text: str, value: object) -> None:
+    """Short forms are numbers, unlike in YAML 1.1, and no text is a date."""
     found = load_settings(f"a: {text}\n")["a"]
     assert (type(found), found) == (type(value), value)
 
@@ -71,16 +71,16 @@ def test_settings_are_read_as_they_were_written(value: object) -> None:
         ("a", None, "expected settings by name, got str"),
     ],
 )
-def test_what_no_settings_are_made_of_is_refused(text: str, line: int | None, problem: str) -> None:
-    """In one line that says what is wrong and where, whoever wrote the file."""
-    with pytest.raises(CorruptSettingsError, match=problem) as told:
+def test_invalid_settings_are_refused(text: str, line: int | None, problem: str) -> None:
+    """The error says in one line what is wrong and where."""
+    with pytest.raises(CorruptSettingsError, match=problem) as error:
         load_settings(text)
-    assert told.value.line == line
-    assert "\n" not in str(told.value)
+    assert error.value.line == line
+    assert "\n" not in str(error.value)
 
 
 def test_an_empty_file_has_no_settings() -> None:
-    """As an empty mapping."""
+    """It is read as an empty mapping."""
     assert load_settings("") == {}
 
 
@@ -100,16 +100,16 @@ def test_an_empty_file_has_no_settings() -> None:
         ({"x": 1, "ignored": 3}, {"x": 2, "ignored": 4}, (1, 2)),
     ],
 )
-def test_differences_are_those_of_whole_settings(
+def test_whole_settings_are_compared(
     then: Any, now: Any, expected: tuple[object, object] | None
 ) -> None:
-    """Mappings with all their keys, NaN as itself; a setting that is newer than the run is none."""
+    """Mappings have all their keys, NaN equals itself; newer settings are not compared."""
     before, after = (flatten_settings({"data": settings}) for settings in (then, now))
     found = list(find_setting_changes(before, after, lambda setting: setting != "data.ignored"))
     assert found == ([] if expected is None else [("data.x", *expected)])
 
 
-def test_flat_settings_are_as_json_has_them() -> None:
-    """Keys are texts joined by dots, tuples are lists, and an empty mapping stays one."""
+def test_flat_settings_are_json_values() -> None:
+    """Keys are joined by dots, tuples become lists, and an empty mapping is retained."""
     nested = {"a": {"b": (1, 2), "c": {0: 0.5}, "d": {}}, "e": None}
     assert flatten_settings(nested) == {"a.b": [1, 2], "a.c.0": 0.5, "a.d": {}, "e": None}

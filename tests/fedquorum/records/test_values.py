@@ -1,4 +1,4 @@
-"""Fields of JSON records: what is written is read, to the bit."""
+"""Tests that fields of JSON records are restored bit by bit."""
 
 import json
 import math
@@ -24,29 +24,29 @@ NUMBERS = (
 )
 
 
-def through_json(value: FieldCodec, given: Any) -> Any:
-    """Return a value once it was written and read."""
-    text = json.dumps({"name": value.to_json(given)}, allow_nan=False)
-    return value.read_field(json.loads(text), "name")
+def round_trip(codec: FieldCodec, value: Any) -> Any:
+    """Return a value after writing and reading it."""
+    text = json.dumps({"name": codec.to_json(value)}, allow_nan=False)
+    return codec.read_field(json.loads(text), "name")
 
 
-@pytest.mark.parametrize("value", [NUMBER, OPTIONAL_NUMBER], ids=["number", "optional"])
+@pytest.mark.parametrize("codec", [NUMBER, OPTIONAL_NUMBER], ids=["number", "optional"])
 @pytest.mark.parametrize("number", NUMBERS)
-def test_a_number_is_read_to_the_bit(value: FieldCodec, number: float) -> None:
-    """Infinities, the sign of 0 and numbers below the normal ones are among them."""
-    assert struct.pack("<d", through_json(value, number)) == struct.pack("<d", number)
+def test_a_number_is_restored_bit_by_bit(codec: FieldCodec, number: float) -> None:
+    """Infinities, the sign of 0 and subnormal numbers are included."""
+    assert struct.pack("<d", round_trip(codec, number)) == struct.pack("<d", number)
 
 
-def test_nan_and_null_differ_where_both_are_possible() -> None:
-    """A number that must be there is NaN where it is not defined."""
-    assert math.isnan(through_json(NUMBER, math.nan))
+def test_nan_and_null_differ_if_both_are_possible() -> None:
+    """A required number is NaN if it is undefined."""
+    assert math.isnan(round_trip(NUMBER, math.nan))
     assert NUMBER.to_json(math.nan) is None
-    assert math.isnan(through_json(OPTIONAL_NUMBER, math.nan))
-    assert through_json(OPTIONAL_NUMBER, None) is None
+    assert math.isnan(round_trip(OPTIONAL_NUMBER, math.nan))
+    assert round_trip(OPTIONAL_NUMBER, None) is None
 
 
 @pytest.mark.parametrize(
-    ("value", "given"),
+    ("codec", "value"),
     [
         (COUNT, 2**53),
         (CLIENT_ID_LIST, (0, 7, 2**31 - 1)),
@@ -55,13 +55,13 @@ def test_nan_and_null_differ_where_both_are_possible() -> None:
         (optional_choice(("one", "other")), None),
     ],
 )
-def test_other_values_are_read_as_they_were(value: FieldCodec, given: Any) -> None:
-    """Counts, ids, replies and words."""
-    assert through_json(value, given) == given
+def test_other_values_are_restored(codec: FieldCodec, value: Any) -> None:
+    """Counts, ids, replies and choices."""
+    assert round_trip(codec, value) == value
 
 
 @pytest.mark.parametrize(
-    ("value", "given", "problem"),
+    ("codec", "value", "problem"),
     [
         (NUMBER, "nan", "a must be a number, null or inf, got 'nan'"),
         (NUMBER, True, "a must be a number, null or inf, got True"),
@@ -78,13 +78,13 @@ def test_other_values_are_read_as_they_were(value: FieldCodec, given: Any) -> No
         ),
     ],
 )
-def test_what_is_no_such_value_is_named(value: FieldCodec, given: Any, problem: str) -> None:
-    """In one line with the field."""
+def test_an_invalid_value_is_named(codec: FieldCodec, value: Any, problem: str) -> None:
+    """The error is one line with the field."""
     with pytest.raises(CorruptRecordError, match=f"^{problem}$"):
-        value.read_field({"a": given}, "a")
+        codec.read_field({"a": value}, "a")
 
 
-def test_a_field_that_a_record_lacks_is_named() -> None:
+def test_a_missing_field_is_named() -> None:
     """Every record has all fields."""
     with pytest.raises(CorruptRecordError, match=r"^a is missing$"):
         COUNT.read_field({}, "a")

@@ -1,4 +1,4 @@
-"""What a run leaves behind, whatever becomes of it."""
+"""Tests of the records that a run leaves, completed or not."""
 
 import errno
 import json
@@ -55,8 +55,8 @@ MANIFEST = [
 IN_MANIFEST = [item.name for item in fields(RunInfo)]
 
 
-def test_a_completed_run(tmp_path: Path) -> None:
-    """All records are there, agree with each other, and can be read by other tools."""
+def test_a_completed_run_has_all_records(tmp_path: Path) -> None:
+    """They agree with each other, and other tools can read them."""
     with open_records(tmp_path / "run") as records:
         add(records, 1)
         add(records, 2, epsilon=math.inf)
@@ -192,10 +192,10 @@ def test_a_completed_run(tmp_path: Path) -> None:
 
 
 def test_the_population_is_one_row_per_client(tmp_path: Path) -> None:
-    """Who the server knows of, ascending, with lambda_k, and p_n where a simulation knows it."""
+    """Registered clients, ascending, with lambda_k, and with p_n if a simulation knows it."""
     population = Population((2, 0, 1), frozenset({0, 2}), {2: 0.25})
-    known = ParticipationRates(np.array([0.5, 0.25, 1.0]), Staircase(low=0.0))
-    for name, rates in (("known", known), ("unknown", None)):
+    known_rates = ParticipationRates(np.array([0.5, 0.25, 1.0]), Staircase(low=0.0))
+    for name, rates in (("known", known_rates), ("unknown", None)):
         with open_records(tmp_path / name) as records:
             records.save_population(population, rates)
         assert pq.read_table(tmp_path / name / "population.parquet").to_pylist() == [
@@ -215,7 +215,7 @@ def test_the_population_is_one_row_per_client(tmp_path: Path) -> None:
 
 
 def test_evaluations_of_the_first_model_are_round_0(tmp_path: Path) -> None:
-    """They are beside those of the rounds, in the same table."""
+    """They are in the table of the later rounds."""
     with open_records(tmp_path / "run") as records:
         records.add_evaluations(0, EVALUATIONS[:1])
         add(records, 1)
@@ -223,8 +223,8 @@ def test_evaluations_of_the_first_model_are_round_0(tmp_path: Path) -> None:
     assert [(row["round"], row["client"]) for row in rows] == [(0, 0), (1, 0), (1, 1)]
 
 
-def leftover(directory: Path) -> Path:
-    """Leave a run of five rounds without its manifest, beside a file of the user's."""
+def leave_killed_start(directory: Path) -> Path:
+    """Write a run of five rounds without its manifest, beside a user's file."""
     with open_records(directory) as records:
         records.add_evaluations(0, EVALUATIONS[:1])
         for number in range(1, 6):
@@ -238,8 +238,8 @@ def leftover(directory: Path) -> Path:
 
 
 def test_a_start_clears_what_a_killed_start_left(tmp_path: Path) -> None:
-    """The records are those of a run in a new folder, and files of the user's stay."""
-    for directory in (tmp_path / "new", leftover(tmp_path / "old")):
+    """The records are those of a run in a new folder, and a user's files stay."""
+    for directory in (tmp_path / "new", leave_killed_start(tmp_path / "old")):
         with open_records(directory) as records:
             add(records, 1)
     tables = [pq.read_table(tmp_path / name / "clients").to_pylist() for name in ("new", "old")]
@@ -253,9 +253,9 @@ def test_a_start_clears_what_a_killed_start_left(tmp_path: Path) -> None:
     assert {path.name for path in run.directory.rglob("*")} == names | {"notes.txt"}
 
 
-def test_a_start_clears_nothing_that_a_process_works_on(tmp_path: Path) -> None:
-    """It may have begun a moment ago, and have no manifest yet."""
-    directory = leftover(tmp_path / "run")
+def test_a_start_clears_nothing_in_a_locked_folder(tmp_path: Path) -> None:
+    """Another process may have just started, and have no manifest yet."""
+    directory = leave_killed_start(tmp_path / "run")
     lock = lock_run(directory)
     before = {path: path.stat().st_size for path in directory.rglob("*")}
     with pytest.raises(RunError, match="another process is at work on the run in"):
@@ -264,8 +264,8 @@ def test_a_start_clears_nothing_that_a_process_works_on(tmp_path: Path) -> None:
     os.close(lock)
 
 
-def test_rounds_are_on_disk_at_once(tmp_path: Path) -> None:
-    """A line is flushed when its round ends, so a killed run keeps it."""
+def test_each_round_is_flushed_immediately(tmp_path: Path) -> None:
+    """A killed run keeps its complete rounds."""
     with open_records(tmp_path / "run") as records:
         add(records, 1)
         assert len((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()) == 1
@@ -273,8 +273,8 @@ def test_rounds_are_on_disk_at_once(tmp_path: Path) -> None:
         assert status == "running"
 
 
-def test_what_was_released_is_on_disk_at_once_and_for_good(tmp_path: Path) -> None:
-    """Also where the run goes on, before anybody counts again; not once the run has ended."""
+def test_the_privacy_cost_is_durable_immediately_and_permanently(tmp_path: Path) -> None:
+    """A resume retains it before the next release; a completed run accepts no further cost."""
     path = tmp_path / "run" / "manifest.json"
     with open_records(tmp_path / "run") as records:
         for releases in (0, 1, 2):
@@ -289,30 +289,30 @@ def test_what_was_released_is_on_disk_at_once_and_for_good(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "told"),
+    ("error", "status", "message"),
     [
         (KeyboardInterrupt(), "interrupted", None),
         (ValueError("broke"), "failed", "ValueError: broke"),
     ],
 )
-def test_a_run_that_dies(
-    tmp_path: Path, error: BaseException, status: str, told: str | None
+def test_a_failed_run_keeps_its_complete_rounds(
+    tmp_path: Path, error: BaseException, status: str, message: str | None
 ) -> None:
-    """Complete rounds are kept, the status and the error are told."""
+    """The manifest has the status and the error."""
 
-    def die() -> None:
+    def run_and_raise() -> None:
         with open_records(tmp_path / "run") as records:
             add(records, 1)
             raise error
 
     with pytest.raises(type(error)):
-        die()
+        run_and_raise()
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
-    assert (manifest["status"], manifest["error"]) == (status, told)
+    assert (manifest["status"], manifest["error"]) == (status, message)
     assert len(pq.read_table(tmp_path / "run" / "clients")) == 3
 
 
-def test_a_run_that_is_interrupted_from_outside_stays_so(tmp_path: Path) -> None:
+def test_a_run_interrupted_from_outside_stays_interrupted(tmp_path: Path) -> None:
     """Another thread's next round is refused, and its end changes nothing."""
     with open_records(tmp_path / "run") as records:
         add(records, 1)
@@ -323,29 +323,31 @@ def test_a_run_that_is_interrupted_from_outside_stays_so(tmp_path: Path) -> None
     assert (run.status, len(run.rounds)) == ("interrupted", 1)
 
 
-@pytest.mark.parametrize("room", [0, 100])
-def test_a_line_that_does_not_fit_on_the_disk_is_taken_back(tmp_path: Path, room: int) -> None:
-    """Nothing of it is left, however much went in, so the run can go on after its last round."""
+@pytest.mark.parametrize("free_bytes", [0, 100])
+def test_a_line_that_does_not_fit_on_the_disk_is_removed(tmp_path: Path, free_bytes: int) -> None:
+    """No part of it is left, so the run can continue after its last round."""
     lines = tmp_path / "run" / "rounds.jsonl"
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     with open_records(tmp_path / "run") as records:
         add(records, 1)
-        whole = lines.read_bytes()
+        complete = lines.read_bytes()
         try:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + room, limits[1]))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (len(complete) + free_bytes, limits[1]))
             with pytest.raises(
                 RunError, match=r"/run cannot be written: (File too large|No space)"
             ):
                 add(records, 2)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        assert lines.read_bytes() == whole
+        assert lines.read_bytes() == complete
         add(records, 2)
     assert [record.round for record in load_run(tmp_path / "run").rounds] == [1, 2]
 
 
-def test_rows_are_written_in_whole_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They appear while the run goes on; no file is ever half written."""
+def test_rows_appear_in_complete_files_during_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No file is ever partial."""
     monkeypatch.setattr("fedquorum.records.tables.FLUSH_SECONDS", -1.0)
     with open_records(tmp_path / "run") as records:
         for number in (1, 2, 3):
@@ -355,7 +357,7 @@ def test_rows_are_written_in_whole_files(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_directory_is_never_used_twice(tmp_path: Path) -> None:
-    """A run's records are not overwritten by another's."""
+    """A run's records are not overwritten by another run."""
     with open_records(tmp_path / "run"):
         pass
     with pytest.raises(RunError, match="the folder of a new run must not hold a run, got"):
@@ -363,8 +365,8 @@ def test_a_directory_is_never_used_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["x" * 201, "two\nlines", "\ud800"])
-def test_a_name_that_no_reader_takes_is_refused_at_the_start(name: str, tmp_path: Path) -> None:
-    """Not by whoever reads the records of a run that has ended."""
+def test_a_name_that_readers_refuse_is_refused_at_the_start(name: str, tmp_path: Path) -> None:
+    """The mistake does not wait for a reader of the completed run."""
     for field, identity in (
         ("experiment", replace(IDENTITY, experiment=name)),
         ("strategy", replace(IDENTITY, strategy=name)),
@@ -375,7 +377,7 @@ def test_a_name_that_no_reader_takes_is_refused_at_the_start(name: str, tmp_path
 
 
 def test_an_unwritable_directory_is_named(tmp_path: Path) -> None:
-    """A file in the way is an error in one line."""
+    """If a file blocks its name, the error is one line."""
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="the folder of a run must be writable, got"):
         open_records(tmp_path / "file" / "run")
@@ -383,42 +385,42 @@ def test_an_unwritable_directory_is_named(tmp_path: Path) -> None:
         create_run_directory(tmp_path / "file", "x")
 
 
-# --- observers -------------------------------------------------------------------------------
+# --- callbacks -------------------------------------------------------------------------------
 
 
-class Kept(RunCallback):
-    """Keeps what it is told, in a list that may be shared; ``refuses`` is what it cannot do."""
+class RecordingCallback(RunCallback):
+    """Records its events in a list that may be shared, and fails at the event ``failing``."""
 
-    def __init__(self, name: str, told: list[object], refuses: str = "") -> None:
+    def __init__(self, name: str, events: list[object], failing: str = "") -> None:
         self._name = name
-        self._told = told
-        self._refuses = refuses
+        self._events = events
+        self._failing = failing
 
-    def _keep(self, what: str, *details: object) -> None:
-        if what == self._refuses:
+    def _record(self, event: str, *details: object) -> None:
+        if event == self._failing:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._told.append((self._name, what, *details))
+        self._events.append((self._name, event, *details))
 
     def start(self, directory: Path) -> None:
-        self._keep("start", directory.name)
+        self._record("start", directory.name)
 
     def log_round(self, server_round: int, scalars: Mapping[str, float]) -> None:
-        self._keep("log_round", server_round, scalars["round/global_loss"])
+        self._record("log_round", server_round, scalars["round/global_loss"])
 
     def flush(self) -> None:
-        self._keep("flush")
+        self._record("flush")
 
     def close(self) -> None:
-        self._keep("close")
+        self._record("close")
 
     def finish(self, status: str, files: Mapping[str, str]) -> None:
-        self._keep("finish", status, "rounds.jsonl" in files)
+        self._record("finish", status, "rounds.jsonl" in files)
 
 
 def test_a_checkpoint_is_written_after_its_rounds_are_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their lengths are told after the lines are synced."""
+    """The lengths are taken after the lines are synced."""
     synced: list[int] = []
     fsync = os.fsync
 
@@ -435,16 +437,16 @@ def test_a_checkpoint_is_written_after_its_rounds_are_synced(
     assert position["rounds.jsonl"] == rounds.st_size
 
 
-def test_observers_receive_all_events_of_a_run(tmp_path: Path) -> None:
-    """In their order: the beginning, every round, each checkpoint, the end, and how it ended."""
-    told: list[object] = []
-    observers = (Kept("a", told), Kept("b", told))
+def test_callbacks_receive_all_events_of_a_run(tmp_path: Path) -> None:
+    """Start, rounds, checkpoints, close and final status arrive in this order."""
+    events: list[object] = []
+    observers = (RecordingCallback("a", events), RecordingCallback("b", events))
     with open_records(tmp_path / "run", observers=observers) as records:
         add(records, 1)
         records.flush_and_get_offsets()
-    assert told == [
-        (name, *words)
-        for words in (
+    assert events == [
+        (name, *event)
+        for event in (
             ("start", "run"),
             ("log_round", 1, 1.25),
             ("flush",),
@@ -456,42 +458,42 @@ def test_observers_receive_all_events_of_a_run(tmp_path: Path) -> None:
 
 
 def test_undefined_numbers_are_not_reported(tmp_path: Path) -> None:
-    """NaN and what a rule does not have are left out; an infinite threshold is a number."""
-    told: list[Mapping[str, float]] = []
+    """NaN and missing numbers are left out; an infinite threshold is a number."""
+    logged: list[Mapping[str, float]] = []
 
     class Scalars(RunCallback):
         def log_round(self, server_round: int, scalars: Mapping[str, float]) -> None:
-            told.append(scalars)
+            logged.append(scalars)
 
     with open_records(tmp_path / "run", observers=(Scalars(),)) as records:
         add(records, 1, epsilon=math.inf)
-    (scalars,) = told
+    (scalars,) = logged
     assert scalars["round/epsilon"] == math.inf
     assert scalars["test_priority/accuracy"] == 0.75
     assert "round/decision_loss" not in scalars
 
 
-@pytest.mark.parametrize("refused", ["start", "log_round", "flush", "close"])
-def test_an_observer_that_cannot_write_ends_the_run(tmp_path: Path, refused: str) -> None:
-    """It is part of the records: one line says that they cannot be written, and all are closed."""
-    told: list[object] = []
-    observers = (Kept("a", told), Kept("b", told, refused))
+@pytest.mark.parametrize("failing", ["start", "log_round", "flush", "close"])
+def test_a_callback_that_cannot_write_ends_the_run(tmp_path: Path, failing: str) -> None:
+    """One line says that the records cannot be written, and all callbacks are closed."""
+    events: list[object] = []
+    observers = (RecordingCallback("a", events), RecordingCallback("b", events, failing))
 
-    def play() -> None:
+    def run_one_round() -> None:
         with open_records(tmp_path / "run", observers=observers) as records:
             add(records, 1)
             records.flush_and_get_offsets()
 
     with pytest.raises(RunError, match=r"run cannot be written: No space left on device") as caught:
-        play()
-    assert ("a", "close") in told
-    if refused != "start":  # before that there is no run
+        run_one_round()
+    assert ("a", "close") in events
+    if failing != "start":  # before that there is no run
         run = load_run(tmp_path / "run")
         assert (run.status, run.error) == ("failed", f"RunError: {caught.value}")
 
 
-def test_the_bound_stands_beside_the_regret(tmp_path: Path) -> None:
-    """It is asked for T decisions over K clients; a method without one has none."""
+def test_the_bound_is_recorded_beside_the_regret(tmp_path: Path) -> None:
+    """It is computed for T decisions over K clients; a method without a bound has none."""
     responses = np.array([0.5, 1.0, 0.25])
     for name, options, expected in (
         (
@@ -512,7 +514,7 @@ def test_the_bound_stands_beside_the_regret(tmp_path: Path) -> None:
 
 
 def test_a_population_takes_no_space_for_each_client(tmp_path: Path) -> None:
-    """Ids without gaps and what all have are written as such, and read as they were."""
+    """Ids without gaps and common values are compressed, and restored when read."""
     with open_records(tmp_path / "run") as records:
         records.save_population(
             Population.from_size(100_000), ParticipationRates(np.full(100_000, 0.25))
@@ -524,10 +526,10 @@ def test_a_population_takes_no_space_for_each_client(tmp_path: Path) -> None:
         assert set(table[name].to_pylist()) == {value}
 
 
-def test_a_rolled_back_run_loses_rows_before_rounds(
+def test_a_truncated_run_loses_rows_before_rounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stopped in between, no table has a round that rounds.jsonl lacks."""
+    """If stopped in between, no table has a round that rounds.jsonl lacks."""
     with open_records(tmp_path / "run") as records:
         add(records, 1)
         position = records.flush_and_get_offsets()
