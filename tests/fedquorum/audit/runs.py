@@ -1,4 +1,4 @@
-"""Runs to be decided again: short real ones, of every strategy and of composed ones."""
+"""Define the short runs that the audit replays: every strategy, and composed strategies."""
 
 from collections.abc import Mapping
 
@@ -75,11 +75,11 @@ CONFIGURATIONS = {
     ),
     "capped": ("strategy=fedavg", "robustness.max_weight=0.05", "robustness.clip_norm=0.5"),
 }
-"""The words of the named strategies' runs, and of options that change what is decided."""
+"""The overrides of the named strategies' runs, and of options that change decisions."""
 CONFIGURATIONS |= {
     key: (f"strategy={key}",)
     for key in NAMED_STRATEGIES.keys() - {"fedalign"}
-    if not any(f"strategy={key}" in words for words in CONFIGURATIONS.values())
+    if not any(f"strategy={key}" in overrides for overrides in CONFIGURATIONS.values())
 }
 
 PARTS: Mapping[str, tuple[str, str, str, str]] = {
@@ -98,8 +98,8 @@ PARTS: Mapping[str, tuple[str, str, str, str]] = {
     "priority x qfedavg": ("priority_only", "qfedavg", "none", "sgd"),
     "gate x maxfl": ("epsilon_gate", "maxfl", "none", "sgd"),
     "priority x fedmgda": ("priority_only", "fedmgda", "none", "sgd"),
-    "measured x participating": ("power_of_choice", "average_participating", "none", "sgd"),
-    "told x fedgp": ("power_of_choice", "fedgp", "none", "sgd"),
+    "evaluated x participating": ("power_of_choice", "average_participating", "none", "sgd"),
+    "reported x fedgp": ("power_of_choice", "fedgp", "none", "sgd"),
     "gate x participating": ("epsilon_gate", "average_participating", "none", "sgd"),
     "everyone x fedawe": ("everyone", "fedawe", "none", "sgd"),
     "warm-up x average_all x fedau": ("after_warmup", "average_all", "fedau", "sgd"),
@@ -109,14 +109,14 @@ PARTS: Mapping[str, tuple[str, str, str, str]] = {
 
 
 CHOICE: Mapping[str, tuple[str, ...]] = {
-    "measured": ("data.priority=all", "strategy.selection.candidates=7", "evaluation.every=2"),
-    "told": ("strategy.selection.losses=told",),
+    "evaluated": ("data.priority=all", "strategy.selection.candidates=7", "evaluation.every=2"),
+    "reported": ("strategy.selection.losses=told",),
 }
-"""The words of runs that choose by losses: among all clients, and among those without priority."""
+"""The overrides of runs that select by losses: among all clients, and without priority."""
 
 
 def get_composition_overrides(name: str) -> tuple[str, ...]:
-    """Return the words of a composed strategy's run: gates have two rounds of warm-up of five."""
+    """Return the overrides of a composed strategy's run; gates have two warm-up rounds of five."""
     selection, weighting, participation, optimizer = PARTS[name]
     gate = ("strategy.selection.epsilon=1", "strategy.selection.warmup_rounds=2")
     return (
@@ -139,13 +139,17 @@ def get_composition_overrides(name: str) -> tuple[str, ...]:
 
 
 REFUSED = {
-    name: (*words, "strategy.server_lr=1e+300")
-    for name, words in {
+    name: (*overrides, "strategy.server_lr=1e+300")
+    for name, overrides in {
         "refused fedau": CONFIGURATIONS["fedau"],
         "refused aaggff_d": CONFIGURATIONS["aaggff_d"],
         "refused qfedavg": CONFIGURATIONS["qfedavg"],
     }.items()
 }
-"""The words of runs whose every step would leave the finite numbers."""
+"""The overrides of runs in which every step would leave the finite numbers."""
 
-WORDS = {**CONFIGURATIONS, **{name: get_composition_overrides(name) for name in PARTS}, **REFUSED}
+OVERRIDES = {
+    **CONFIGURATIONS,
+    **{name: get_composition_overrides(name) for name in PARTS},
+    **REFUSED,
+}

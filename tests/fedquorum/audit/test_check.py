@@ -1,4 +1,4 @@
-"""The audit: runs decided again from their records, and records that were tampered with."""
+"""Tests of the audit: correct records, changed records, and damaged records."""
 
 import itertools
 import json
@@ -23,21 +23,21 @@ from fedquorum.round import NOT_FINITE, NOT_SOLVED, WEIGHT_EXCEEDS_BOUND
 from fedquorum.state_arrays import to_arrays
 from fedquorum.weighting import AverageAll
 
-from tests.fedquorum.audit.runs import CONFIGURATIONS, PARTS, REFUSED, WORDS
+from tests.fedquorum.audit.runs import CONFIGURATIONS, OVERRIDES, PARTS, REFUSED
 from tests.fedquorum.records.made import change_round, change_table, write_table
 from tests.server_app.made_runs import make_real_run
 
 Rows = list[dict[str, Any]]
 
 
-# --- what fits --------------------------------------------------------------------------------
+# --- correct records --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_every_decision_of_every_strategy_follows_from_its_records(
     runs: Callable[[str], Path], name: str
 ) -> None:
-    """Nothing is amiss in what this program writes, and every round and answer was looked at."""
+    """The audit replays every round and outcome, and finds no mismatch."""
     found = audit_run(runs(name))
     assert [str(problem) for problem in found.mismatches] == []
     assert found.num_rounds == 5
@@ -49,29 +49,30 @@ def test_every_decision_of_every_strategy_follows_from_its_records(
 def test_every_decision_of_composed_strategies_follows_from_its_records(
     runs: Callable[[str], Path], name: str
 ) -> None:
-    """With a warm-up, samples and clients that come and go."""
+    """The runs have a warm-up, samples, and clients that are not always available."""
     found = audit_run(runs(name))
     assert [str(problem) for problem in found.mismatches] == []
     assert found.num_rounds == 5
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused_rounds_leave_no_trace_in_the_decisions(
+def test_refused_rounds_do_not_change_later_decisions(
     runs: Callable[[str], Path], name: str
 ) -> None:
-    """Where the model would not be finite no update counts, and the rules remember nothing."""
+    """If the model would not be finite, no update counts, and the state is unchanged."""
     found = audit_run(runs(name))
     assert [str(problem) for problem in found.mismatches] == []
     recorded = read_audit_input(runs(name))
     rounds = list(replay_rounds(recorded))
-    trained = [one for one in rounds if one.decision.clients]
+    trained = [replayed for replayed in rounds if replayed.decision.clients]
     assert len(trained) >= 4
-    for one in trained:
-        assert {row["weight"] for row in one.rows} == {0.0}
-        assert {row["reason"] for row in one.rows if row["num_examples"]} == {NOT_FINITE}
-        assert one.decision.next_state is one.decision.previous_state
+    for replayed in trained:
+        assert {row["weight"] for row in replayed.rows} == {0.0}
+        assert {row["reason"] for row in replayed.rows if row["num_examples"]} == {NOT_FINITE}
+        assert replayed.decision.next_state is replayed.decision.previous_state
     first, last = (
-        to_arrays(one.decision.previous_state.weighting, "w") for one in (rounds[0], rounds[-1])
+        to_arrays(replayed.decision.previous_state.weighting, "w")
+        for replayed in (rounds[0], rounds[-1])
     )
     assert all((array == first[key]).all() for key, array in last.items())
 
@@ -80,57 +81,56 @@ def test_refused_rounds_leave_no_trace_in_the_decisions(
 def test_a_round_without_weights_is_rejected_and_reported(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A solver that fails in one round ends no run; the audit goes on from the records."""
+    """A solver's failure does not end the run; the audit follows the records."""
     solve, calls = simplex._solve, itertools.count(1)
 
-    def fails_once(*problem: Any) -> tuple[Any, Any]:
-        answer, status = solve(*problem)
-        return answer, piqp.PIQP_NUMERICS if next(calls) == 2 else status
+    def fail_once(*problem: Any) -> tuple[Any, Any]:
+        solution, status = solve(*problem)
+        return solution, piqp.PIQP_NUMERICS if next(calls) == 2 else status
 
-    monkeypatch.setattr(simplex, "_solve", fails_once)
-    make_real_run(tmp_path / name, *WORDS[name])
+    monkeypatch.setattr(simplex, "_solve", fail_once)
+    make_real_run(tmp_path / name, *OVERRIDES[name])
     monkeypatch.undo()
     found = audit_run(tmp_path / name)
     assert [str(problem) for problem in found.mismatches] == []
     assert found.num_rounds == 5
-    refused = [one for one in replay_rounds(read_audit_input(tmp_path / name)) if one.refusal]
+    rounds = replay_rounds(read_audit_input(tmp_path / name))
+    refused = [replayed for replayed in rounds if replayed.refusal]
     assert len(refused) == 1
     reasons = {row["reason"] for row in refused[0].rows if row["num_examples"]}
     (reason,) = reasons
     assert reason.startswith(f"{NOT_SOLVED}: the quadratic program of ")
     client = next(row["client"] for row in refused[0].rows if row["num_examples"])
-    told = describe_decision(read_audit_input(tmp_path / name), client, refused[0].record.round)
-    assert f"weight: 0; {reason}; recorded 0" in told
+    lines = describe_decision(read_audit_input(tmp_path / name), client, refused[0].record.round)
+    assert f"weight: 0; {reason}; recorded 0" in lines
 
 
 def test_rounds_whose_weights_exceed_the_bound_are_rejected_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a rule states a bound that its weights exceed, the audit finds nothing amiss either."""
+    """The audit finds no mismatch if weights exceed a rule's stated bound."""
     monkeypatch.setattr(AverageAll, "compute_max_share", lambda *_: 1e-9)
-    words = ("strategy=average_all", "privacy=dp_fixed_server", "rounds=2")
-    make_real_run(tmp_path / "run", *words)
+    overrides = ("strategy=average_all", "privacy=dp_fixed_server", "rounds=2")
+    make_real_run(tmp_path / "run", *overrides)
     monkeypatch.undo()
     found = audit_run(tmp_path / "run")
     assert [str(problem) for problem in found.mismatches] == []
     rounds = list(replay_rounds(read_audit_input(tmp_path / "run")))
-    assert [one.refusal for one in rounds] == [WEIGHT_EXCEEDS_BOUND] * 2
-    assert all(one.decision.report.is_empty for one in rounds)
+    assert [replayed.refusal for replayed in rounds] == [WEIGHT_EXCEEDS_BOUND] * 2
+    assert all(replayed.decision.report.is_empty for replayed in rounds)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_training_loss_of_0_leaves_records_that_every_reader_takes(
-    seed: int, tmp_path: Path
-) -> None:
-    """Under q-FedAvg its response is -inf: the run is loaded, audited, and its table read."""
-    words = (
+def test_records_with_a_training_loss_of_0_are_valid(seed: int, tmp_path: Path) -> None:
+    """In q-FedAvg the response is then -inf; the run is loaded, audited and its table read."""
+    overrides = (
         *("data=synth", "strategy=qfedavg", "server_optimizer=momentum"),
         *("model=logistic_regression", "rounds=30", f"seed={seed}", "data.num_clients=10"),
         *("data.priority=all", "data.sizes=equal", "data.samples_per_client=40", "client.lr=0.2"),
         "strategy.fraction=0.3",
     )
-    make_real_run(tmp_path / "run", *words)
+    make_real_run(tmp_path / "run", *overrides)
     assert read_runs([tmp_path])[1] == ()
     found = audit_run(tmp_path / "run")
     assert (found.mismatches, found.num_rounds) == ((), 30)
@@ -138,10 +138,10 @@ def test_a_training_loss_of_0_leaves_records_that_every_reader_takes(
     assert -math.inf in responses
 
 
-def test_a_model_that_diverged_is_decided_again(tmp_path: Path) -> None:
-    """Its losses are infinite in evaluations too, where they are not those of nobody."""
-    words = ("strategy=fedalign", "strategy.epsilon=inf", "client.lr=1e14", "rounds=4")
-    make_real_run(tmp_path / "run", *words)
+def test_a_diverged_run_is_replayed(tmp_path: Path) -> None:
+    """Its losses are infinite in the evaluations, too, which differ from missing ones."""
+    overrides = ("strategy=fedalign", "strategy.epsilon=inf", "client.lr=1e14", "rounds=4")
+    make_real_run(tmp_path / "run", *overrides)
     found = audit_run(tmp_path / "run")
     assert [str(problem) for problem in found.mismatches] == []
     losses = read_table(tmp_path / "run" / "evaluations")["loss"].to_pylist()
@@ -150,33 +150,33 @@ def test_a_model_that_diverged_is_decided_again(tmp_path: Path) -> None:
 
 
 def test_a_refused_round_is_named(runs: Callable[[str], Path]) -> None:
-    """The records hold the server's word for it, and not the updates from which it follows."""
-    told = " ".join(audit_run(runs("refused fedau")).unverifiable)
-    assert f"that {NOT_FINITE} (" in told
+    """The records have the server's statement, but not the updates from which it follows."""
+    text = " ".join(audit_run(runs("refused fedau")).unverifiable)
+    assert f"that {NOT_FINITE} (" in text
     assert "that the model would" not in " ".join(audit_run(runs("fedau")).unverifiable)
 
 
-def test_what_cannot_be_checked_is_listed(runs: Callable[[str], Path]) -> None:
-    """Silence, absence and memories are named, each with its reason."""
-    told = " ".join(audit_run(runs("fedalign")).unverifiable)
-    assert "why clients declined" in told
-    told = " ".join(audit_run(runs("mifa")).unverifiable)
-    assert "unavailable" in told
-    assert "memory of updates" in told
+def test_unverifiable_facts_are_listed(runs: Callable[[str], Path]) -> None:
+    """Declined rounds, absence and memories are listed with their reasons."""
+    text = " ".join(audit_run(runs("fedalign")).unverifiable)
+    assert "why clients declined" in text
+    text = " ".join(audit_run(runs("mifa")).unverifiable)
+    assert "unavailable" in text
+    assert "memory of updates" in text
 
 
-def test_what_has_no_record_is_said(runs: Callable[[str], Path]) -> None:
-    """And nothing else that is on record."""
-    (unknown,) = audit_run(runs("slow")).unverifiable
-    assert re.fullmatch(r"that clients were unavailable.* \(\d+ times\)", unknown)
+def test_only_unverifiable_facts_are_listed(runs: Callable[[str], Path]) -> None:
+    """Recorded facts are not listed."""
+    (unverifiable,) = audit_run(runs("slow")).unverifiable
+    assert re.fullmatch(r"that clients were unavailable.* \(\d+ times\)", unverifiable)
 
 
-def test_unusable_updates_are_said(run_copy: Callable[[str], Path]) -> None:
-    """They were rejected by what they held, and no record holds an update."""
+def test_unusable_updates_are_listed(run_copy: Callable[[str], Path]) -> None:
+    """They were rejected for their content, and no record has an update."""
     run = run_copy("local_only")
 
-    def unusable(rows: Rows) -> None:
-        one(rows, 5, client=1).update(
+    def make_unusable(rows: Rows) -> None:
+        find_row(rows, 5, client=1).update(
             num_examples=None,
             loss=None,
             accuracy=None,
@@ -184,15 +184,15 @@ def test_unusable_updates_are_said(run_copy: Callable[[str], Path]) -> None:
             reason="an array is not finite",
         )
 
-    change_table(run, "clients", unusable)
-    (told,) = [text for text in audit_run(run).unverifiable if "unusable" in text]
-    assert "unusable (1 times)" in told
+    change_table(run, "clients", make_unusable)
+    (text,) = [text for text in audit_run(run).unverifiable if "unusable" in text]
+    assert "unusable (1 times)" in text
 
 
 def test_a_killed_run_is_checked_up_to_its_last_rows(
     run_copy: Callable[[str], Path],
 ) -> None:
-    """A running run may lack its last rows; any other may not."""
+    """A running run may lack its last rows; any other run may not."""
     run = run_copy("qfedavg")
     change_table(run, "clients", lambda rows: remove(rows, lambda row: row["round"] > 3))
     first = audit_run(run).mismatches[0]
@@ -205,40 +205,40 @@ def test_a_killed_run_is_checked_up_to_its_last_rows(
     assert "the last 2 rounds" in " ".join(found.unverifiable)
 
 
-# --- what does not ----------------------------------------------------------------------------
+# --- changed records --------------------------------------------------------------------------
 
 
-def remove(rows: Rows, which: Callable[[dict[str, Any]], bool]) -> None:
-    rows[:] = [row for row in rows if not which(row)]
+def remove(rows: Rows, is_removed: Callable[[dict[str, Any]], bool]) -> None:
+    rows[:] = [row for row in rows if not is_removed(row)]
 
 
-def one(rows: Rows, number: int, **like: Any) -> dict[str, Any]:
-    """Return the first row of a round that has these values."""
+def find_row(rows: Rows, number: int, **values: Any) -> dict[str, Any]:
+    """Return the first row of a round with these values."""
     return next(
         row
         for row in rows
-        if row["round"] == number and all(row[key] == value for key, value in like.items())
+        if row["round"] == number and all(row[key] == value for key, value in values.items())
     )
 
 
 def set_all(**values: Any) -> Callable[[Rows], None]:
-    """Return what sets columns of all rows."""
+    """Return a function that sets columns of all rows."""
 
-    def change(rows: Rows) -> None:
+    def set_columns(rows: Rows) -> None:
         for row in rows:
             row.update(values)
 
-    return change
+    return set_columns
 
 
 def scale_column(number: int, column: str, factor: float) -> Callable[[Rows], None]:
-    """Return what multiplies a number of the first trained client of a round."""
+    """Return a function that multiplies a number of a round's first trained client."""
 
-    def change(rows: Rows) -> None:
-        row = one(rows, number, status="trained")
+    def scale(rows: Rows) -> None:
+        row = find_row(rows, number, status="trained")
         row[column] = type(row[column])(row[column] * factor)
 
-    return change
+    return scale
 
 
 @pytest.mark.parametrize(
@@ -273,10 +273,10 @@ def scale_column(number: int, column: str, factor: float) -> Callable[[Rows], No
 def test_a_changed_number_of_a_client_is_found(
     run_copy: Callable[[str], Path], name: str, column: str, factor: float
 ) -> None:
-    """Round and client are named, or the round where the client's number decides for all."""
+    """The mismatch names round and client, or the round if the number affects all clients."""
     run = run_copy(name)
     if name == "local_only":
-        change_table(run, "clients", lambda rows: one(rows, 2, client=1).update(weight=0.1))
+        change_table(run, "clients", lambda rows: find_row(rows, 2, client=1).update(weight=0.1))
     else:
         change_table(run, "clients", scale_column(2, column, factor))
     problems = audit_run(run).mismatches
@@ -285,25 +285,25 @@ def test_a_changed_number_of_a_client_is_found(
 
 
 @pytest.mark.parametrize("priority", [True, False])
-def test_a_weight_of_fedgp_beyond_what_it_can_be_is_found(
+def test_an_impossible_weight_of_fedgp_is_found(
     run_copy: Callable[[str], Path], *, priority: bool
 ) -> None:
-    """That of a priority client follows from its data; that of another has a bound.
+    """The weight of a priority client follows from its data; other weights have a bound.
 
     The model did not move by the larger weight.
     """
     run = run_copy("fedgp")
 
-    def change(rows: Rows) -> None:
+    def increase_weight(rows: Rows) -> None:
         row = next(r for r in rows if r["round"] == 3 and r["priority"] == priority and r["weight"])
         row["weight"] *= 1.001 if priority else 1000.0
 
-    change_table(run, "clients", change)
-    problem, *moved = audit_run(run).mismatches
-    told = "the other records give" if priority else "its update moves the model by"
-    assert told in str(problem)
-    assert all("update_norm" in str(other) for other in moved)
-    assert len(moved) == (not priority)
+    change_table(run, "clients", increase_weight)
+    problem, *others = audit_run(run).mismatches
+    text = "the other records give" if priority else "its update moves the model by"
+    assert text in str(problem)
+    assert all("update_norm" in str(other) for other in others)
+    assert len(others) == (not priority)
 
 
 @pytest.mark.parametrize(
@@ -339,76 +339,78 @@ def test_a_changed_number_of_a_round_is_found(
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (
             lambda rows: remove(rows, lambda row: (row["round"], row["client"]) == (2, 0)),
             "round 2, client 0: the rule asks it, but it has no row",
         ),
         (
-            lambda rows: rows.append(one(rows, 2, client=0) | {"client": 77}),
+            lambda rows: rows.append(find_row(rows, 2, client=0) | {"client": 77}),
             "round 2, client 77: has a row, but the rule does not ask it",
         ),
         (
-            lambda rows: rows.append(dict(one(rows, 2, client=0))),
+            lambda rows: rows.append(dict(find_row(rows, 2, client=0))),
             "round 2, client 0: 2 rows in clients/, not one",
         ),
         (
-            lambda rows: one(rows, 2, client=0).update(status="rejected"),
+            lambda rows: find_row(rows, 2, client=0).update(status="rejected"),
             "round 2, client 0: status is rejected, the other records give trained",
         ),
         (
-            lambda rows: one(rows, 2, client=0).update(num_examples=None, weight=0.0),
+            lambda rows: find_row(rows, 2, client=0).update(num_examples=None, weight=0.0),
             "round 2, client 0: trained, but nothing usable of it is recorded",
         ),
         (
-            lambda rows: one(rows, 2, status="declined").update(weight=0.1),
+            lambda rows: find_row(rows, 2, status="declined").update(weight=0.1),
             ": weight is 0.1, the other records give 0",
         ),
         (
-            lambda rows: one(rows, 2, status="declined").update(status="asleep"),
+            lambda rows: find_row(rows, 2, status="declined").update(status="asleep"),
             ": status is 'asleep', which is none",
         ),
         (
-            lambda rows: one(rows, 2, client=7).update(
+            lambda rows: find_row(rows, 2, client=7).update(
                 status="trained", num_examples=10, loss=9.0, accuracy=0.1, weight=0.1
             ),
             "round 2, client 7: sent an update, though its loss 9 is outside its own half",
         ),
         (
-            lambda rows: one(rows, 2, client=0).update(priority=False),
+            lambda rows: find_row(rows, 2, client=0).update(priority=False),
             "round 2, client 0: priority is False, the other records give True",
         ),
     ],
 )
-def test_a_changed_answer_is_found(
-    run_copy: Callable[[str], Path], change: Callable[[Rows], None], told: str
+def test_a_changed_outcome_is_found(
+    run_copy: Callable[[str], Path], change: Callable[[Rows], None], message: str
 ) -> None:
-    """Rows that are missing, too many, or say what their client cannot have said."""
+    """Rows are missing, superfluous, or impossible for their client."""
     run = run_copy("fedalign")
     change_table(run, "clients", change)
-    assert any(told in str(problem) for problem in audit_run(run).mismatches)
+    assert any(message in str(problem) for problem in audit_run(run).mismatches)
 
 
-def test_the_weight_of_a_client_without_an_answer_is_found(
+def test_the_weight_of_a_client_without_an_update_is_found(
     run_copy: Callable[[str], Path],
 ) -> None:
-    """Also where the records do not decide the weights, as those of fedmgda."""
+    """It is found even if the records do not determine the weights, as for fedmgda."""
     run = run_copy("fedmgda")
     nothing = dict.fromkeys(
         ("num_examples", "loss", "accuracy", "mixing_coefficient", "update_norm")
     )
-    lost = {"status": "failed", "weight": 0.1, **nothing}
-    change_table(run, "clients", lambda rows: one(rows, 2, client=0).update(lost))
-    told = "round 2, client 0: weight is 0.1, the other records give 0"
-    assert told in map(str, audit_run(run).mismatches)
+    failed = {"status": "failed", "weight": 0.1, **nothing}
+    change_table(run, "clients", lambda rows: find_row(rows, 2, client=0).update(failed))
+    text = "round 2, client 0: weight is 0.1, the other records give 0"
+    assert text in map(str, audit_run(run).mismatches)
 
 
 def test_changed_evaluations_are_found(run_copy: Callable[[str], Path]) -> None:
-    """F(w) is of the training losses after the round before; test summaries are of this round."""
+    """F(w) has the training losses after the previous round; test summaries have this round's."""
     run = run_copy("fedalign")
     change_table(
-        run, "evaluations", lambda rows: one(rows, 2, client=0).update(loss=5.0, test_accuracy=0.0)
+        run,
+        "evaluations",
+        lambda rows: find_row(rows, 2, client=0).update(loss=5.0, test_accuracy=0.0),
     )
     problems = [str(problem) for problem in audit_run(run).mismatches]
     assert any(text.startswith("round 3: global_loss is") for text in problems)
@@ -416,43 +418,43 @@ def test_changed_evaluations_are_found(run_copy: Callable[[str], Path]) -> None:
 
 
 def test_a_changed_loss_of_a_candidate_is_found(run_copy: Callable[[str], Path]) -> None:
-    """Who is asked in round 3 follows from what candidates measured after round 2."""
-    run = run_copy("measured x participating")
+    """The selection of round 3 follows from the candidates' losses after round 2."""
+    run = run_copy("evaluated x participating")
 
-    def change(rows: Rows) -> None:
-        measured = [r for r in rows if r["round"] == 2 and r["loss"] is not None]
-        min(measured, key=lambda row: row["loss"])["loss"] = 99.0
+    def raise_lowest_loss(rows: Rows) -> None:
+        evaluated = [r for r in rows if r["round"] == 2 and r["loss"] is not None]
+        min(evaluated, key=lambda row: row["loss"])["loss"] = 99.0
 
-    change_table(run, "evaluations", change)
+    change_table(run, "evaluations", raise_lowest_loss)
     problems = [str(problem) for problem in audit_run(run).mismatches]
     assert any(re.match(r"round 3, client \d: the rule asks it", text) for text in problems)
 
 
-def test_the_first_measurement_is_on_record(run_copy: Callable[[str], Path]) -> None:
-    """F(w_0), which round 1 is decided with, follows from the evaluations of round 0."""
+def test_the_first_evaluation_is_checked(run_copy: Callable[[str], Path]) -> None:
+    """F(w_0), which decides round 1, follows from the evaluations of round 0."""
     run = run_copy("fedalign")
-    change_table(run, "evaluations", lambda rows: one(rows, 0, client=0).update(loss=5.0))
+    change_table(run, "evaluations", lambda rows: find_row(rows, 0, client=0).update(loss=5.0))
     assert str(audit_run(run).mismatches[0]).startswith("round 1: global_loss is")
 
 
-def without_measurements(client: int, rounds: Container[int]) -> Callable[[Rows], None]:
-    """Return what takes a client's measurements of the objective after these rounds."""
+def drop_measurements(client: int, rounds: Container[int]) -> Callable[[Rows], None]:
+    """Return a function that removes a client's losses and accuracies after these rounds."""
 
-    def change(rows: Rows) -> None:
+    def drop(rows: Rows) -> None:
         for row in rows:
             if row["client"] == client and row["round"] in rounds:
                 row.update(loss=None, accuracy=None)
 
-    return change
+    return drop
 
 
-def test_what_a_client_measured_last_stands_in_where_it_missed(
+def test_a_stale_client_counts_with_its_last_evaluation(
     run_copy: Callable[[str], Path],
 ) -> None:
-    """F(w) of round 3 then has client 0's measurement after round 1; without any none is known."""
+    """F(w) of round 3 uses client 0's evaluation after round 1; without any, the rules refuse."""
     run = run_copy("plain")
     rows = pq.read_table(run / "evaluations").to_pylist()
-    counted = [one(rows, 1, client=0)] + [
+    counted = [find_row(rows, 1, client=0)] + [
         row for row in rows if row["round"] == 2 and row["loss"] is not None and row["client"] != 0
     ]
     data = sum(row["num_examples"] for row in counted)
@@ -460,17 +462,17 @@ def test_what_a_client_measured_last_stands_in_where_it_missed(
         f"global_{name}": sum(row["num_examples"] * row[name] for row in counted) / data
         for name in ("loss", "accuracy")
     }
-    change_table(run, "evaluations", without_measurements(0, {2}))
+    change_table(run, "evaluations", drop_measurements(0, {2}))
     change_round(run, 3, stale_clients=[0], **mean)
     assert audit_run(run).mismatches == ()
-    change_table(run, "evaluations", without_measurements(0, {0, 1, 2}))
-    told = "client 0 is stale, but has measured nothing before round 2"
+    change_table(run, "evaluations", drop_measurements(0, {0, 1, 2}))
+    text = "client 0 is stale, but has measured nothing before round 2"
     problems = [str(problem) for problem in audit_run(run).mismatches]
-    assert f"round 3: the rules refuse what is recorded: {told}" in problems
+    assert f"round 3: the rules refuse what is recorded: {text}" in problems
 
 
-def test_who_is_missing_in_the_objective_is_compared(run_copy: Callable[[str], Path]) -> None:
-    """With who measured it, and who has priority."""
+def test_the_clients_missing_in_the_objective_are_checked(run_copy: Callable[[str], Path]) -> None:
+    """Only priority clients without an evaluation can be missing."""
     run = run_copy("plain")
     priority = {k["client"] for k in pq.read_table(run / "clients").to_pylist() if k["priority"]}
     other = next(k for k in range(8) if k not in priority)
@@ -482,42 +484,42 @@ def test_who_is_missing_in_the_objective_is_compared(run_copy: Callable[[str], P
     ]
 
 
-def test_a_client_without_a_measurement_is_missing(run_copy: Callable[[str], Path]) -> None:
-    """F(w) is of the others, and the round names it."""
+def test_a_client_without_an_evaluation_is_missing(run_copy: Callable[[str], Path]) -> None:
+    """F(w) is of the other clients, and the round lists the missing one."""
     run = run_copy("plain")
     rows = pq.read_table(run / "evaluations").to_pylist()
     write_table(run, "evaluations", [r for r in rows if (r["round"], r["client"]) != (2, 0)])
-    told = "round 3, client 0: did not measure global_loss, and is not in unmeasured"
-    assert told in [str(problem) for problem in audit_run(run).mismatches]
+    text = "round 3, client 0: did not measure global_loss, and is not in unmeasured"
+    assert text in [str(problem) for problem in audit_run(run).mismatches]
     change_round(run, 3, unmeasured=[0])
     problems = [str(problem) for problem in audit_run(run).mismatches]
     assert problems
     assert not any("unmeasured" in problem for problem in problems)
 
 
-def test_other_settings_do_not_fit(run_copy: Callable[[str], Path]) -> None:
-    """A seed or a threshold that was changed afterwards gives other decisions."""
+def test_changed_settings_are_found(run_copy: Callable[[str], Path]) -> None:
+    """A seed that was changed afterwards gives other decisions."""
     run = run_copy("open")
     config = run / "config.yaml"
     config.write_text(config.read_text().replace("seed: 1", "seed: 2"))
     assert any("the rule asks it" in str(problem) for problem in audit_run(run).mismatches)
 
 
-def test_settings_that_are_not_the_manifests_are_found(run_copy: Callable[[str], Path]) -> None:
-    """Where nothing is drawn at random no decision tells of the seed, but the manifest does."""
+def test_settings_that_contradict_the_manifest_are_found(run_copy: Callable[[str], Path]) -> None:
+    """If nothing is random, only the manifest reveals another seed."""
     run = run_copy("fedalign")
     config = run / "config.yaml"
     text = config.read_text()
     config.write_text(re.sub(r"(?m)^seed: \d+$", "seed: 77", text))
     assert config.read_text() != text
-    told = [str(problem) for problem in audit_run(run).mismatches]
+    problems = [str(problem) for problem in audit_run(run).mismatches]
     assert any(
-        re.fullmatch(r"run: the manifest's seed is \d+, config.yaml has 77", p) for p in told
+        re.fullmatch(r"run: the manifest's seed is \d+, config.yaml has 77", p) for p in problems
     )
 
 
 def test_a_changed_summary_is_found(run_copy: Callable[[str], Path]) -> None:
-    """What the manifest says of the whole run is of its rounds."""
+    """The manifest's summary follows from the rounds."""
     run = run_copy("aaggff_s")
     path = run / "manifest.json"
     manifest = json.loads(path.read_text())
@@ -530,7 +532,7 @@ def test_a_changed_summary_is_found(run_copy: Callable[[str], Path]) -> None:
     ]
 
 
-def test_a_round_that_is_missing_is_found(run_copy: Callable[[str], Path]) -> None:
+def test_a_missing_round_is_found(run_copy: Callable[[str], Path]) -> None:
     """Rounds are numbered without a gap."""
     run = run_copy("fedalign")
     path = run / "rounds.jsonl"
@@ -541,8 +543,8 @@ def test_a_round_that_is_missing_is_found(run_copy: Callable[[str], Path]) -> No
     assert "round 2: clients/ has rows of a round that rounds.jsonl lacks" in problems
 
 
-def test_what_the_rules_refuse_ends_the_audit(run_copy: Callable[[str], Path]) -> None:
-    """Where losses are gone a rule that weighs by them cannot decide, which is told."""
+def test_records_that_the_rules_refuse_end_the_audit(run_copy: Callable[[str], Path]) -> None:
+    """Without losses, a rule that weights by losses cannot decide; the mismatch says so."""
     run = run_copy("term")
     change_table(run, "clients", set_all(loss=None))
     problem, *_ = audit_run(run).mismatches
@@ -554,27 +556,27 @@ def test_what_the_rules_refuse_ends_the_audit(run_copy: Callable[[str], Path]) -
 
 
 @pytest.mark.parametrize(
-    ("file", "told"),
+    ("file", "message"),
     [
         ("population.parquet", "expected a file of a run"),
         ("clients", "expected a folder of a run"),
     ],
 )
-def test_a_record_that_is_missing_is_named(
-    run_copy: Callable[[str], Path], file: str, told: str
+def test_a_missing_record_is_named(
+    run_copy: Callable[[str], Path], file: str, message: str
 ) -> None:
-    """One line names the file and why it is needed."""
+    """One line names the file and says that it is expected."""
     run = run_copy("qfedavg")
     path = run / file
     shutil.rmtree(path) if path.is_dir() else path.unlink()
-    with pytest.raises(RunError, match=rf"{file}.*{told}|{told}.*{file}"):
+    with pytest.raises(RunError, match=rf"{file}.*{message}|{message}.*{file}"):
         audit_run(run)
 
 
 def test_a_run_that_stopped_in_its_first_round_has_nothing_to_replay(
     run_copy: Callable[[str], Path],
 ) -> None:
-    """It may lack the table of clients, for which nobody has to look."""
+    """It may lack the table of clients, too."""
     run = run_copy("qfedavg")
     (run / "rounds.jsonl").write_text("")
     (run / "population.parquet").unlink()
@@ -591,7 +593,7 @@ def test_damaged_records_are_named(run_copy: Callable[[str], Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "message"),
     [
         ("tilt: -2.0", "tilt: much", "strategy.tilt must be a number"),
         ("name: sgd", "name: none", "server_optimizer must be one of sgd, momentum, adam,"),
@@ -599,21 +601,21 @@ def test_damaged_records_are_named(run_copy: Callable[[str], Path]) -> None:
         ("strategy:", "strategies:", "'strategy' is missing"),
     ],
 )
-def test_settings_that_are_none_are_named(
-    run_copy: Callable[[str], Path], before: str, after: str, told: str
+def test_invalid_settings_are_named(
+    run_copy: Callable[[str], Path], before: str, after: str, message: str
 ) -> None:
-    """By the file and, where a rule refuses them, by the setting."""
+    """The error names the file and, if a rule refuses a setting, the setting."""
     run = run_copy("term")
     config = run / "config.yaml"
     text = config.read_text()
     assert before in text
     config.write_text(text.replace(before, after))
-    with pytest.raises(RunError, match=f"^{re.escape(f'{config}: {told}')}"):
+    with pytest.raises(RunError, match=f"^{re.escape(f'{config}: {message}')}"):
         audit_run(run)
 
 
 def test_a_table_of_clients_without_rates_is_named(run_copy: Callable[[str], Path]) -> None:
-    """Whether anybody knew how often clients were there decides what can be replayed."""
+    """The rates determine what can be replayed."""
     run = run_copy("qfedavg")
     path = run / "population.parquet"
     pq.write_table(pq.read_table(path).drop_columns(["participation_rate"]), path)
@@ -621,7 +623,7 @@ def test_a_table_of_clients_without_rates_is_named(run_copy: Callable[[str], Pat
         audit_run(run)
 
 
-def test_an_empty_table_is_no_mistake_of_the_reader(run_copy: Callable[[str], Path]) -> None:
+def test_an_empty_table_is_a_mismatch_and_no_error(run_copy: Callable[[str], Path]) -> None:
     """A run killed before its first rows has rounds without them."""
     run = run_copy("qfedavg")
     write_table(run, "clients", [])
@@ -654,15 +656,15 @@ def test_an_empty_table_is_no_mistake_of_the_reader(run_copy: Callable[[str], Pa
         ([], None, None),
     ],
 )
-def test_the_model_moves_as_the_weights_say(
+def test_the_norm_of_the_update_follows_from_the_weights(
     terms: list[tuple[float, float | None]], norm: float | None, problem: str | None
 ) -> None:
-    """|sum c_k Delta_k| lies between what the norms of the updates allow; of one it is exact."""
+    """|sum c_k Delta_k| is within the bounds of the norms; for one update, it is exact."""
     rows = [{"weight": weight, "update_norm": length} for weight, length in terms]
     replayed: Any = SimpleNamespace(
         record=SimpleNamespace(round=3, update_norm=norm), rows=tuple(rows)
     )
-    found = [str(one) for one in _find_norm_mismatches(replayed)]
+    found = [str(mismatch) for mismatch in _find_norm_mismatches(replayed)]
     assert len(found) == (problem is not None)
     if problem is not None:
         assert re.search(problem, found[0])

@@ -1,4 +1,4 @@
-"""The audit of simulated time: whether lateness follows from the seconds in the records."""
+"""Tests of the audit of simulated time: lateness follows from the recorded seconds."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,29 +14,29 @@ from fedquorum.virtual_clock import Clock, PendingReply
 from tests.fedquorum.records.made import make_round_record, report
 
 STARTED = Clock(2.0, (PendingReply(1, 2, 0.0, 4.0),))
-"""The time after round 1, which two replies closed while client 2 was still at work."""
+"""The time after round 1, which two replies closed while client 2 was still busy."""
 
 LATE = LateReply(1, 2, 4.0)
 
 
-def check(clock: Clock = STARTED) -> ClockCheck:
+def make_check(clock: Clock = STARTED) -> ClockCheck:
     """Return the check of a run whose rounds wait for two replies, at most 10 s."""
     return ClockCheck(Quorum(2), 10.0, clock)
 
 
-def row(client: int, status: str = "trained", seconds: float | None = None) -> dict[str, Any]:
-    """Return what the check reads of a client's row; client 0 alone has priority."""
+def make_row(client: int, status: str = "trained", seconds: float | None = None) -> dict[str, Any]:
+    """Return the columns of a client's row that the check reads; only client 0 has priority."""
     return {"client": client, "priority": client == 0, "status": status, "reply_seconds": seconds}
 
 
-def record(number: int, now: float | None, *late: LateReply) -> RoundRecord:
+def make_record(number: int, now: float | None, *late: LateReply) -> RoundRecord:
     """Return the record of a round with this time after it and these late replies."""
     return replace(make_round_record(report(number)), simulated_seconds=now, late_replies=late)
 
 
 @pytest.mark.parametrize("settings", [{}, {"response_time.name": "none"}])
 def test_a_run_without_simulated_time_is_not_checked(settings: Mapping[str, Any]) -> None:
-    """A drop-in run lacks the setting; its default simulates nothing."""
+    """A drop-in run lacks the setting, and its default simulates nothing."""
     assert ClockCheck.from_settings(settings) is None
 
 
@@ -50,64 +50,71 @@ def test_a_run_without_simulated_time_is_not_checked(settings: Mapping[str, Any]
         ),
     ],
 )
-def test_quorum_and_deadline_are_the_runs(quorum: Mapping[str, Any], expected: Quorum) -> None:
-    """They come from the settings, and the clock begins at 0."""
+def test_quorum_and_deadline_come_from_the_settings(
+    quorum: Mapping[str, Any], expected: Quorum
+) -> None:
+    """The clock starts at 0."""
     settings = {"response_time.name": "lognormal", "engine.round_timeout": 30, **quorum}
     assert ClockCheck.from_settings(settings) == ClockCheck(expected, 30.0, Clock())
 
 
-def test_rounds_that_follow_from_the_seconds_have_no_problems() -> None:
-    """Each round begins where the one before ended, with the same clients still at work."""
-    checked = check(Clock())
-    first = [row(0, seconds=1.0), row(1, "declined", 2.0), row(2, "late", 4.0)]
-    assert list(checked.find_mismatches(first, record(1, 2.0))) == []
+def test_consistent_rounds_have_no_mismatches() -> None:
+    """Each round starts at the end of the previous one, with the same busy clients."""
+    checked = make_check(Clock())
+    first = [make_row(0, seconds=1.0), make_row(1, "declined", 2.0), make_row(2, "late", 4.0)]
+    assert list(checked.find_mismatches(first, make_record(1, 2.0))) == []
     assert checked.clock == STARTED
-    second = [row(0, seconds=1.5), row(1, seconds=3.0), row(2, "busy")]
-    assert list(checked.find_mismatches(second, record(2, 5.0, LATE))) == []
+    second = [make_row(0, seconds=1.5), make_row(1, seconds=3.0), make_row(2, "busy")]
+    assert list(checked.find_mismatches(second, make_record(2, 5.0, LATE))) == []
     assert checked.clock == Clock(5.0)
 
 
-FITS = {0: row(0, seconds=1.5), 1: row(1, seconds=3.0), 2: row(2, "busy"), 3: row(3, "late", 7.0)}
+FITS = {
+    0: make_row(0, seconds=1.5),
+    1: make_row(1, seconds=3.0),
+    2: make_row(2, "busy"),
+    3: make_row(3, "late", 7.0),
+}
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "mismatches"),
     [
         ({}, []),
-        ({2: row(2)}, [(2, "status is trained, but the client is busy")]),
-        # Whether such a client was at work cannot be told.
-        ({2: row(2, "unavailable")}, []),
-        ({2: row(2, "failed")}, []),
+        ({2: make_row(2)}, [(2, "status is trained, but the client is busy")]),
+        # The records do not show whether such a client was busy.
+        ({2: make_row(2, "unavailable")}, []),
+        ({2: make_row(2, "failed")}, []),
         (
-            {0: row(0, "late", 1.5)},
+            {0: make_row(0, "late", 1.5)},
             [(0, "status is late, but 1.5 simulated seconds were in time")],
         ),
         (
-            {1: row(1, "failed", 3.0)},
+            {1: make_row(1, "failed", 3.0)},
             [(1, "status is failed, but 3 simulated seconds were in time")],
         ),
-        ({1: row(1, "rejected", 3.0)}, []),
+        ({1: make_row(1, "rejected", 3.0)}, []),
         (
-            {3: row(3, "trained", 7.0)},
+            {3: make_row(3, "trained", 7.0)},
             [(3, "status is trained, but after 7 simulated seconds it was late")],
         ),
-        ({4: row(4, "busy")}, [(4, "status is busy, but the client is not busy")]),
+        ({4: make_row(4, "busy")}, [(4, "status is busy, but the client is not busy")]),
     ],
 )
-def test_a_status_that_time_contradicts_is_named(
-    changed: Mapping[int, dict[str, Any]], told: list[tuple[int, str]]
+def test_a_status_that_contradicts_the_time_is_named(
+    changed: Mapping[int, dict[str, Any]], mismatches: list[tuple[int, str]]
 ) -> None:
-    """With its client, and what follows from the seconds instead."""
+    """The mismatch has the client and the expected status."""
     rows = list({**FITS, **changed}.values())
-    assert list(check().find_mismatches(rows, record(2, 5.0, LATE))) == told
+    assert list(make_check().find_mismatches(rows, make_record(2, 5.0, LATE))) == mismatches
 
 
 @pytest.mark.parametrize("now", [None, 5.1])
-def test_a_time_that_does_not_follow_is_named(now: float | None) -> None:
-    """The replay goes on from the time that follows, so later rounds are not blamed."""
-    checked = check()
+def test_a_wrong_time_is_named(now: float | None) -> None:
+    """The replay continues from the expected time, so later rounds are not affected."""
+    checked = make_check()
     text = f"simulated_seconds is {now}, but from the clients' seconds follows 5.0"
-    assert list(checked.find_mismatches(list(FITS.values()), record(2, now, LATE))) == [
+    assert list(checked.find_mismatches(list(FITS.values()), make_record(2, now, LATE))) == [
         (None, text)
     ]
     assert checked.clock == Clock(5.0, (PendingReply(2, 3, 2.0, 7.0),))
@@ -117,15 +124,15 @@ def test_a_time_that_does_not_follow_is_named(now: float | None) -> None:
     "late",
     [(), (LATE, LATE), (replace(LATE, round=2),), (replace(LATE, reply_seconds=4.1),)],
 )
-def test_late_replies_that_do_not_follow_are_named(late: tuple[LateReply, ...]) -> None:
-    """Too few, too many, of another round, or after other seconds."""
+def test_wrong_late_replies_are_named(late: tuple[LateReply, ...]) -> None:
+    """There are too few or too many, or they have another round or other seconds."""
     text = f"late_replies is {late}, but from the clients' seconds follows {(LATE,)}"
-    found = check().find_mismatches(list(FITS.values()), record(2, 5.0, *late))
+    found = make_check().find_mismatches(list(FITS.values()), make_record(2, 5.0, *late))
     assert list(found) == [(None, text)]
 
 
-def test_beyond_the_deadline_a_client_has_failed() -> None:
-    """Its message expired, which is not the same as a quorum that closed the round."""
-    rows = [row(0, seconds=1.0), row(1, "late", 50.0)]
+def test_a_reply_after_the_deadline_has_failed() -> None:
+    """Its message expired, unlike that of a round closed by a quorum."""
+    rows = [make_row(0, seconds=1.0), make_row(1, "late", 50.0)]
     text = "status is late, but after 50 simulated seconds it was failed"
-    assert list(check(Clock()).find_mismatches(rows, record(1, 10.0))) == [(1, text)]
+    assert list(make_check(Clock()).find_mismatches(rows, make_record(1, 10.0))) == [(1, text)]

@@ -1,4 +1,4 @@
-"""The audit of who measured a model."""
+"""Tests of the audit of evaluations."""
 
 import json
 from collections.abc import Callable
@@ -17,96 +17,96 @@ from tests.fedquorum.records.made import change_table
 Rows = list[dict[str, Any]]
 
 
-def row(rows: Rows, number: int, client: int) -> dict[str, Any]:
+def find_row(rows: Rows, number: int, client: int) -> dict[str, Any]:
     """Return a client's row of a round."""
     return next(row for row in rows if (row["round"], row["client"]) == (number, client))
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "told"),
+    ("name", "change", "message"),
     [
         (
             "fedalign",
-            lambda rows: row(rows, 3, 7).update(client=77),
+            lambda rows: find_row(rows, 3, 7).update(client=77),
             "round 3, client 77: evaluations/: the population has no such client",
         ),
         (
             "fedalign",
-            lambda rows: row(rows, 3, 7).update(priority=True),
+            lambda rows: find_row(rows, 3, 7).update(priority=True),
             "round 3, client 7: evaluations/: priority is True, the population says False",
         ),
         (
             "unseen",
-            lambda rows: row(rows, 3, 4).update(held_out=False),
+            lambda rows: find_row(rows, 3, 4).update(held_out=False),
             "round 3, client 4: evaluations/: held_out is False, the population says True",
         ),
         (
             "fedalign",
-            lambda rows: rows.append({**row(rows, 3, 2)}),
+            lambda rows: rows.append({**find_row(rows, 3, 2)}),
             "round 3, client 2: 2 rows in evaluations/, not one",
         ),
         (
             "fedalign",
-            lambda rows: row(rows, 5, 1).update(accuracy=1.02),
+            lambda rows: find_row(rows, 5, 1).update(accuracy=1.02),
             "round 5, client 1: evaluations/: accuracy is 1.02, which none can be",
         ),
         (
             "fedalign",
-            lambda rows: row(rows, 5, 1).update(loss=-0.1),
+            lambda rows: find_row(rows, 5, 1).update(loss=-0.1),
             "round 5, client 1: evaluations/: loss is -0.1, which none can be",
         ),
         (
             "fedalign",
-            lambda rows: row(rows, 0, 1).update(validation_num_examples=3),
+            lambda rows: find_row(rows, 0, 1).update(validation_num_examples=3),
             "round 0, client 1: evaluations/: examples of a validation part of which nothing was",
         ),
         (
             "fedalign",
-            lambda rows: row(rows, 5, 4).update(round=6),
+            lambda rows: find_row(rows, 5, 4).update(round=6),
             "round 6: evaluations/ has rows of a round that rounds.jsonl lacks",
         ),
         (
             "fedalign",
-            lambda rows: row(rows, 3, 7).update(loss=0.1),
+            lambda rows: find_row(rows, 3, 7).update(loss=0.1),
             "round 3, client 7: evaluations/: loss of a training part that counts in no objective",
         ),
         (
             "fedalign",
-            lambda rows: row(rows, 0, 1).update(validation_accuracy=0.1),
+            lambda rows: find_row(rows, 0, 1).update(validation_accuracy=0.1),
             "round 0, client 1: evaluations/: accuracy of a validation part without any examples",
         ),
         (
             "fedalign",
-            lambda rows: row(rows, 3, 1).update(test_metric=0.1),
+            lambda rows: find_row(rows, 3, 1).update(test_metric=0.1),
             "round 3, client 1: evaluations/: test_metric, where the run measures accuracy alone",
         ),
         (
             "fedalign",
-            lambda rows: row(rows, 3, 1).update(test_num_examples=7),
+            lambda rows: find_row(rows, 3, 1).update(test_num_examples=7),
             "round 3, client 1: evaluations/: the test part has 7 examples, and had 6 in",
         ),
     ],
 )
-def test_what_does_not_fit_is_named(
-    run_copy: Callable[[str], Path], name: str, change: Callable[[Rows], None], told: str
+def test_contradictory_evaluations_are_named(
+    run_copy: Callable[[str], Path], name: str, change: Callable[[Rows], None], message: str
 ) -> None:
-    """With its round and client."""
+    """The mismatch has the round and the client."""
     run = run_copy(name)
     change_table(run, "evaluations", change)
-    assert any(str(problem).startswith(told) for problem in audit_run(run).mismatches)
+    assert any(str(problem).startswith(message) for problem in audit_run(run).mismatches)
 
 
 def test_data_on_devices_may_change(run_copy: Callable[[str], Path]) -> None:
-    """Only a simulation makes it once for the whole run."""
+    """Only a simulation creates the data once for the whole run."""
     run = run_copy("fedalign")
     config = run / "config.yaml"
     config.write_text(config.read_text().replace("name: in-process", "name: flower"))
-    change_table(run, "evaluations", lambda rows: row(rows, 3, 1).update(test_num_examples=7))
+    change_table(run, "evaluations", lambda rows: find_row(rows, 3, 1).update(test_num_examples=7))
     assert audit_run(run).mismatches == ()
 
 
 def test_a_round_that_was_being_written_is_no_mismatch(run_copy: Callable[[str], Path]) -> None:
-    """A killed process may have written its rows, and not its line."""
+    """A killed process may have written the rows, but not the line."""
     run = run_copy("fedalign")
     path = run / "rounds.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:4]))
@@ -122,20 +122,20 @@ def test_a_round_that_was_being_written_is_no_mismatch(run_copy: Callable[[str],
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "told"),
+    ("column", "value", "message"),
     [
         ("priority_weight", 0.5, "client 7 must have priority and a weight above 0, or neither"),
         ("joined_round", 1, "joined_round must be there for all clients or for none"),
     ],
 )
 def test_contradictory_clients_are_refused(
-    run_copy: Callable[[str], Path], column: str, value: Any, told: str
+    run_copy: Callable[[str], Path], column: str, value: Any, message: str
 ) -> None:
-    """Nothing could say which of two things they are."""
+    """The records do not show which fact is right."""
     run = run_copy("fedalign")
     path = run / "population.parquet"
     rows = pq.read_table(path).to_pylist()
     rows[7][column] = value
     pq.write_table(pa.Table.from_pylist(rows, schema=POPULATION_SCHEMA), path)
-    with pytest.raises(RunError, match=told):
+    with pytest.raises(RunError, match=message):
         audit_run(run)

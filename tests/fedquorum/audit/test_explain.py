@@ -1,4 +1,4 @@
-"""One decision in words: the formulas of the rules, with the numbers that are recorded."""
+"""Tests of explanations: the rules' formulas with the recorded numbers."""
 
 import re
 from collections.abc import Callable
@@ -20,10 +20,8 @@ from tests.fedquorum.records.made import write_table
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_a_weight_is_explained_with_the_number_that_is_recorded(
-    runs: Callable[[str], Path], name: str
-) -> None:
-    """For every strategy the formula ends in the recorded weight of a client that trained."""
+def test_the_explained_weight_is_the_recorded_one(runs: Callable[[str], Path], name: str) -> None:
+    """For every strategy, the formula ends with the recorded weight of a client that trained."""
     recorded = read_audit_input(runs(name))
     row = next(row for row in recorded.client_rows[4] if row["status"] == "trained")
     lines = describe_decision(recorded, row["client"], 4)
@@ -45,12 +43,12 @@ def test_a_weight_is_explained_with_the_number_that_is_recorded(
 
 
 def test_fedaligns_gate_is_explained(runs: Callable[[str], Path]) -> None:
-    """Warm-up, silence and the server's half of the gate, with their numbers."""
+    """Warm-up, declining and the server's half of the gate have their numbers."""
     recorded = read_audit_input(runs("fedalign"))
-    (asked,) = describe_decision(recorded, 7, 1)[1:]
-    assert asked.startswith("asked: no; rounds 1 to 1 are warm-up")
-    silent = next(row for row in recorded.client_rows[2] if row["status"] == "declined")
-    lines = describe_decision(recorded, silent["client"], 2)
+    (selection,) = describe_decision(recorded, 7, 1)[1:]
+    assert selection.startswith("asked: no; rounds 1 to 1 are warm-up")
+    declined = next(row for row in recorded.client_rows[2] if row["status"] == "declined")
+    lines = describe_decision(recorded, declined["client"], 2)
     assert lines[2].startswith("answered: declined; ")
     assert lines[-1].startswith("weight: 0; ")
     open_gate = read_audit_input(runs("accuracy"))
@@ -69,38 +67,40 @@ def test_fedaligns_gate_is_explained(runs: Callable[[str], Path]) -> None:
 
 
 def test_draws_and_samples_are_explained(runs: Callable[[str], Path]) -> None:
-    """How often a priority client was drawn, and from which stream; who was not drawn."""
+    """The lines state how often a priority client was sampled, by which stream, and who was not."""
     recorded = read_audit_input(runs("draws"))
-    drawn = next(row for row in recorded.client_rows[3] if row["num_draws"])
-    (asked,) = [
-        t for t in describe_decision(recorded, drawn["client"], 3) if t.startswith("asked: ")
+    sampled_row = next(row for row in recorded.client_rows[3] if row["num_draws"])
+    (selection,) = [
+        line
+        for line in describe_decision(recorded, sampled_row["client"], 3)
+        if line.startswith("asked: ")
     ]
-    assert f"drawn {drawn['num_draws']} times of 6" in asked
-    assert '(seed 1, "selection", round 3)' in asked
+    assert f"drawn {sampled_row['num_draws']} times of 6" in selection
+    assert '(seed 1, "selection", round 3)' in selection
     sampled = read_audit_input(runs("afl"))
     absent = set(sampled.population.clients) - {row["client"] for row in sampled.client_rows[3]}
-    _, asked = describe_decision(sampled, min(absent), 3)
-    assert asked.startswith("asked: no; ")
-    assert "a fraction 0.5" in asked
+    _, selection = describe_decision(sampled, min(absent), 3)
+    assert selection.startswith("asked: no; ")
+    assert "a fraction 0.5" in selection
 
 
-def test_who_did_not_answer_in_time_has_no_weight(runs: Callable[[str], Path]) -> None:
-    """The status and its reason end the explanation, after why the client was asked."""
+def test_a_late_or_busy_client_has_no_weight(runs: Callable[[str], Path]) -> None:
+    """After the selection, the explanation ends with the status and its reason."""
     recorded = read_audit_input(runs("slow"))
     found = {row["status"]: row for number in range(1, 6) for row in recorded.client_rows[number]}
     for status, reason in (("late", LATE_REASON), ("busy", found["busy"]["reason"])):
         row = found[status]
-        answered, weight = describe_decision(recorded, row["client"], row["round"])[-2:]
-        assert answered == f"answered: {status}: {reason}"
+        outcome, weight = describe_decision(recorded, row["client"], row["round"])[-2:]
+        assert outcome == f"answered: {status}: {reason}"
         assert weight.startswith("weight: 0; ")
 
 
 def test_a_client_that_never_trains_is_explained(runs: Callable[[str], Path]) -> None:
-    """In any round, without a replay."""
+    """Any round gives the explanation, without a replay."""
     recorded = read_audit_input(runs("unseen"))
     client = min(recorded.population.held_out)
-    (told,) = describe_decision(recorded, client, 1)
-    assert told.startswith(f"client {client} never trains: it is a held-out client")
+    (line,) = describe_decision(recorded, client, 1)
+    assert line.startswith(f"client {client} never trains: it is a held-out client")
 
 
 @pytest.mark.parametrize(
@@ -112,10 +112,10 @@ def test_a_client_that_never_trains_is_explained(runs: Callable[[str], Path]) ->
         (0, 6, "round must be .*, got 6"),
     ],
 )
-def test_a_decision_that_was_not_taken_is_refused(
+def test_an_unknown_client_or_round_is_refused(
     runs: Callable[[str], Path], client: int, number: int, problem: str
 ) -> None:
-    """What there is to explain is told."""
+    """The error states the valid clients or rounds."""
     with pytest.raises(RunError, match=f"^{problem}$"):
         describe_decision(read_audit_input(runs("fedalign")), client, number)
 
@@ -123,7 +123,7 @@ def test_a_decision_that_was_not_taken_is_refused(
 def test_a_decision_whose_records_are_missing_is_refused(
     run_copy: Callable[[str], Path],
 ) -> None:
-    """Rounds before the gap are explained nevertheless."""
+    """Rounds before the gap are still explained."""
     run = run_copy("qfedavg")
     rows = pq.read_table(run / "clients").to_pylist()
     write_table(run, "clients", [row for row in rows if row["round"] < 4])
@@ -137,20 +137,20 @@ def test_a_decision_whose_records_are_missing_is_refused(
 def test_a_decision_after_one_that_the_rules_refuse_is_refused(
     run_copy: Callable[[str], Path],
 ) -> None:
-    """What follows from that round cannot be known; the rule's own words say why."""
+    """The later decisions are unknown; the error has the rule's reason."""
     run = run_copy("term")
     rows = pq.read_table(run / "clients").to_pylist()
     write_table(run, "clients", [row | {"loss": None} for row in rows])
-    told = r"^round 1: the rules refuse what is recorded: weights by losses need each client's"
-    with pytest.raises(RunError, match=told):
+    message = r"^round 1: the rules refuse what is recorded: weights by losses need each client's"
+    with pytest.raises(RunError, match=message):
         describe_decision(read_audit_input(run), 0, 3)
 
 
 # --- composed strategies ------------------------------------------------------------------------
 
 
-def test_every_part_is_explained_in_a_composed_run() -> None:
-    """Beside those of clients that learn alone, which go with nothing else."""
+def test_the_composed_runs_cover_every_part() -> None:
+    """Local models, which combine with nothing else, are the exception."""
     selections = {key for key, rule in ALL_SELECTIONS.items() if not rule.trains_local_models}
     weightings = {key for key, rule in ALL_WEIGHTINGS.items() if rule.aggregates}
     parts = list(map(set, zip(*PARTS.values(), strict=True)))
@@ -158,7 +158,7 @@ def test_every_part_is_explained_in_a_composed_run() -> None:
 
 
 def find_counted_updates(recorded: AuditInput) -> list[tuple[int, int]]:
-    """Return round and client of updates that counted: the first and the last of each round."""
+    """Return round and client of the first and the last update that counted in each round."""
     found = []
     for number in recorded.client_rows.row_ranges:
         clients = [row["client"] for row in recorded.client_rows[number] if row["weight"] != 0.0]
@@ -170,7 +170,7 @@ def find_counted_updates(recorded: AuditInput) -> list[tuple[int, int]]:
 def test_the_weights_of_a_composed_run_are_explained(
     runs: Callable[[str], Path], name: str
 ) -> None:
-    """In warm-up and after it, with and without priority: the formula ends in the weight."""
+    """With and without warm-up and priority, the formula ends with the weight."""
     recorded = read_audit_input(runs(name))
     assert len(find_counted_updates(recorded)) >= 6
     for number, client in find_counted_updates(recorded):
@@ -193,33 +193,35 @@ SAMPLED = [name for name, parts in PARTS.items() if parts[1:3] == ("aaggff_d", "
 def test_the_sampled_fraction_is_of_the_eligible_clients(
     runs: Callable[[str], Path], name: str
 ) -> None:
-    """C = asked / pool, the priority clients in warm-up and where only they are asked, else all.
+    """C is selected / eligible; only priority clients are eligible in warm-up or by the rule.
 
-    The estimate r~_k that follows from the recorded responses with this C is the one explained,
-    and the p_k explained is the recorded one, so the rule decides with it too.
+    The explained estimate r~_k follows from the recorded responses with this C, and the explained
+    p_k is the recorded one, so the rule decides with it, too.
     """
     recorded = read_audit_input(runs(name))
-    only_priority = PARTS[name][0] == "priority_only"
+    always_priority = PARTS[name][0] == "priority_only"
     warmup = 2 if PARTS[name][0] == "epsilon_gate" else 0
-    shares, means = set(), list[float]()
+    fractions, means = set(), list[float]()
     for record in recorded.run.rounds:
         number, rows = record.round, recorded.client_rows[record.round]
-        narrow = only_priority or number <= warmup
-        pool = len(recorded.population.priority) if narrow else len(recorded.population.clients)
-        share = len(rows) / pool
+        priority_only = always_priority or number <= warmup
+        num_eligible = (
+            len(recorded.population.priority) if priority_only else len(recorded.population.clients)
+        )
+        fraction = len(rows) / num_eligible
         responses = {r["client"]: r["response"] for r in rows if r["response"] is not None}
         for client, response in responses.items():
             text = " ".join(describe_decision(recorded, client, number))
             found = re.search(r"r~_k = \(1 - 1/C\) rbar \+ r_k / C = (\S+) with C = (\S+)", text)
             assert found is not None
-            assert float(found[2]) == pytest.approx(share, rel=1e-5)
+            assert float(found[2]) == pytest.approx(fraction, rel=1e-5)
             row = next(row for row in rows if row["client"] == client)
             assert f"p_k = {row['mixing_coefficient']:.6g}" in text
             if "running" not in name or means:
                 rbar = fmean(means if "running" in name else responses.values())
-                expected = (1 - 1 / share) * rbar + response / share
+                expected = (1 - 1 / fraction) * rbar + response / fraction
                 assert float(found[1]) == pytest.approx(expected, rel=1e-4)
         if responses:
             means.append(fmean(responses.values()))
-            shares.add((share, narrow))
-    assert len(shares) >= 2 or only_priority or not warmup
+            fractions.add((fraction, priority_only))
+    assert len(fractions) >= 2 or always_priority or not warmup

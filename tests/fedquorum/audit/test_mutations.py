@@ -1,4 +1,4 @@
-"""Records of which one value was changed: the audit finds it, in every column that it covers."""
+"""Tests that the audit finds one changed value in every column that it covers."""
 
 import json
 import math
@@ -103,18 +103,18 @@ NOT_COVERED = {
     "population": {"participation_rate", "joined_round", "local_accuracy"},
     "rounds": {"bytes_down", "bytes_up", "duration_seconds", "state_bytes", "disconnected"},
 }
-"""What no other record decides, or decides only in runs that these are not."""
+"""The columns that no other record determines, at least not in these runs."""
 
 UNUSED = {("clients", "accuracy"): True, ("clients", "update_norm"): False}
-"""What no rule uses of a client with priority: the gate is for the others. And of one without it:
-its weight is 0 here, whatever the norm of its update is."""
+"""Columns that no rule uses for clients with priority (True): the gate is for the others; or for
+clients without it (False), whose weight is 0 here."""
 
 UNDECIDABLE = ("theta", "kl_to_data", "weight_error", "decision_loss", "decision_loss_sum")
-"""Numbers of a round whose weights the records do not decide, which other numbers tell."""
+"""Numbers that follow from other records even if the records do not determine the weights."""
 
 
-def others(value: Any, kind: pa.DataType | None = None) -> Iterator[Any]:
-    """Yield values other than one, of the same kind; a null becomes a number."""
+def list_other_values(value: Any, kind: pa.DataType | None = None) -> Iterator[Any]:
+    """Yield other values of the same kind; a null becomes a number."""
     if isinstance(value, bool):
         yield not value
     elif isinstance(value, int):
@@ -126,7 +126,7 @@ def others(value: Any, kind: pa.DataType | None = None) -> Iterator[Any]:
     elif isinstance(value, list):
         yield [] if value else [0]
     elif isinstance(value, Mapping):
-        yield from other_summaries(value)
+        yield from list_other_summaries(value)
     elif kind is not None and pa.types.is_boolean(kind):
         yield True
     else:
@@ -135,17 +135,17 @@ def others(value: Any, kind: pa.DataType | None = None) -> Iterator[Any]:
         yield None
 
 
-def other_summaries(part: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a part's summary with one number changed, a group left out, and one group more."""
-    for group, numbers in part.items():
+def list_other_summaries(summary: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a split's summary with a changed number, a missing group, or an additional group."""
+    for group, numbers in summary.items():
         for name, number in (numbers or {}).items():
-            yield {**part, group: {**numbers, name: next(others(number))}}
-        yield {**part, group: None if numbers else {"loss": 1.0, "accuracy": 0.5}}
-    for group in {"held_out", "all", "non_priority"} - {name for name in part if part[name]}:
-        yield {**part, group: {"loss": 1.0, "accuracy": 0.5}}
+            yield {**summary, group: {**numbers, name: next(list_other_values(number))}}
+        yield {**summary, group: None if numbers else {"loss": 1.0, "accuracy": 0.5}}
+    for group in {"held_out", "all", "non_priority"} - {name for name in summary if summary[name]}:
+        yield {**summary, group: {"loss": 1.0, "accuracy": 0.5}}
 
 
-def found(run: Path) -> bool:
+def finds_problem(run: Path) -> bool:
     """Say whether the audit finds a mismatch, or the reader refuses the records."""
     try:
         return audit_run(run).mismatches != ()
@@ -156,15 +156,15 @@ def found(run: Path) -> bool:
 def find_undetected(
     run: Path, path: Path, changes: Iterable[tuple[Any, Callable[[], object]]]
 ) -> list[Any]:
-    """Return the changes that nothing finds; after each, the file is what it was."""
-    assert not found(run)
-    before, unfound = path.read_bytes(), []
-    for told, change in changes:
+    """Return the changes that nothing finds; the file is restored after each."""
+    assert not finds_problem(run)
+    before, undetected = path.read_bytes(), []
+    for description, change in changes:
         change()
-        if not found(run):
-            unfound.append(told)
+        if not finds_problem(run):
+            undetected.append(description)
         path.write_bytes(before)
-    return unfound
+    return undetected
 
 
 @pytest.mark.parametrize(
@@ -177,56 +177,56 @@ def find_undetected(
 def test_a_changed_value_of_a_table_is_found(
     run_copy: Callable[[str], Path], folder: str, column: str
 ) -> None:
-    """Of one client with priority and one without it, in the middle of the run."""
+    """It is a value of a client with and of one without priority, in the middle of the run."""
     schema, names = (
         (CLIENTS_SCHEMA, CLIENTS) if folder == "clients" else (EVALUATIONS_SCHEMA, EVALUATIONS)
     )
     run, field = run_copy(names[column]), schema.field(column)
     rows = pq.read_table(run / folder).to_pylist()
-    write_table(run, folder, rows)  # in one part, to which it is restored
+    write_table(run, folder, rows)  # as one file, which is restored after each change
 
-    def changes() -> Iterator[tuple[Any, Callable[[], object]]]:
-        for place in chosen(rows, folder):
-            if rows[place]["priority"] is UNUSED.get((folder, column)):
+    def list_changes() -> Iterator[tuple[Any, Callable[[], object]]]:
+        for index in choose_rows(rows, folder):
+            if rows[index]["priority"] is UNUSED.get((folder, column)):
                 continue
-            for value in others(rows[place][column], field.type):
+            for value in list_other_values(rows[index][column], field.type):
                 if value is not None or field.nullable:
                     new = [{**row} for row in rows]
-                    new[place][column] = value
-                    told = (rows[place]["client"], rows[place][column], value)
-                    yield told, partial(write_table, run, folder, new)
+                    new[index][column] = value
+                    description = (rows[index]["client"], rows[index][column], value)
+                    yield description, partial(write_table, run, folder, new)
 
-    assert find_undetected(run, run / folder / "part-00000.parquet", changes()) == []
+    assert find_undetected(run, run / folder / "part-00000.parquet", list_changes()) == []
 
 
-def chosen(rows: list[dict[str, Any]], folder: str) -> list[int]:
-    """Return the places of a round's first rows with and without priority, of trained clients."""
-    places = [
-        place
-        for place, row in enumerate(rows)
+def choose_rows(rows: list[dict[str, Any]], folder: str) -> list[int]:
+    """Return the indices of a round's first rows with and without priority, of trained clients."""
+    indices = [
+        index
+        for index, row in enumerate(rows)
         if row["round"] == ROUND and (folder != "clients" or row["status"] == "trained")
     ]
-    each = {rows[place]["priority"]: place for place in reversed(places)}
-    return sorted(each.values())
+    first = {rows[index]["priority"]: index for index in reversed(indices)}
+    return sorted(first.values())
 
 
 @pytest.mark.parametrize("column", POPULATION)
 def test_a_changed_client_is_found(run_copy: Callable[[str], Path], column: str) -> None:
-    """What is said of the clients decides about them, and is said of them elsewhere."""
+    """The facts about clients affect decisions, and other records repeat them."""
     run, field = run_copy(POPULATION[column]), POPULATION_SCHEMA.field(column)
     path = run / "population.parquet"
     rows = pq.read_table(path).to_pylist()
 
-    def changes() -> Iterator[tuple[Any, Callable[[], object]]]:
-        for place in (0, len(rows) - 1):
-            for value in others(rows[place][column], field.type):
+    def list_changes() -> Iterator[tuple[Any, Callable[[], object]]]:
+        for index in (0, len(rows) - 1):
+            for value in list_other_values(rows[index][column], field.type):
                 if value is not None or field.nullable:
                     new = [{**row} for row in rows]
-                    new[place][column] = value
+                    new[index][column] = value
                     table = pa.Table.from_pylist(new, schema=POPULATION_SCHEMA)
-                    yield (place, rows[place][column], value), partial(pq.write_table, table, path)
+                    yield (index, rows[index][column], value), partial(pq.write_table, table, path)
 
-    assert find_undetected(run, path, changes()) == []
+    assert find_undetected(run, path, list_changes()) == []
 
 
 @pytest.mark.parametrize(
@@ -239,16 +239,19 @@ def test_a_changed_client_is_found(run_copy: Callable[[str], Path], column: str)
 def test_a_changed_value_of_a_round_is_found(
     run_copy: Callable[[str], Path], name: str, column: str
 ) -> None:
-    """With rules whose weights the records do not decide, what the others tell of them is."""
+    """If the records do not determine the weights, other numbers still reveal the change."""
     run = run_copy(name)
     path = run / "rounds.jsonl"
     value = json.loads(path.read_text().splitlines()[ROUND - 1])[column]
-    changes = ((new, partial(change_round, run, ROUND, **{column: new})) for new in others(value))
+    changes = (
+        (new, partial(change_round, run, ROUND, **{column: new}))
+        for new in list_other_values(value)
+    )
     assert find_undetected(run, path, changes) == []
 
 
-def test_every_column_is_covered_or_has_its_reason() -> None:
-    """A new column needs its row here."""
+def test_every_column_is_covered_or_listed_as_not_covered() -> None:
+    """A new column needs an entry here."""
     columns = {
         "clients": ({*CLIENTS}, {*CLIENTS_SCHEMA.names}),
         "evaluations": ({*EVALUATIONS}, {*EVALUATIONS_SCHEMA.names}),

@@ -1,4 +1,4 @@
-"""Whatever a round decides is written, read back to the bit, and decided again."""
+"""Tests that generated decisions are recorded, restored bit by bit, and replayed."""
 
 import math
 import random
@@ -52,16 +52,16 @@ EVERYONE = np.arange(K)
 
 TINY, HUGE = 5e-324, 1.7e308
 COUNTED = (0.0, 0.0, TINY, 1e-300, 1e-12, 0.3, 1.0, 1.0, 2.0, 1e15)
-"""Losses that rules may be given."""
+"""Losses that rules may read."""
 
 ANY = (*COUNTED, None, math.nan, math.inf, -math.inf, -0.0, 1e120, -1e120, HUGE, 2**60 + 1)
-"""Losses and accuracies that rules are given that do not read them."""
+"""Losses and accuracies for rules that do not read them."""
 
 WHOLE = (1, 10, 10, 250, 10**12)
 AMOUNTS = (*WHOLE, 0.0, -0.0, TINY, 1e-300, 0.5, 2.0**53 + 2, 2**60 + 1, 1e120, 1e300)
-"""Amounts of data: of this project's clients, and of any others."""
+"""Amounts of data, of this project's clients and of other clients."""
 
-MEASURED = (0.0, TINY, 1e-300, 0.3, 1.0, 1.0, 1e15, math.inf, math.nan)
+LOSSES = (0.0, TINY, 1e-300, 0.3, 1.0, 1.0, 1e15, math.inf, math.nan)
 SCORES = (0.0, 0.5, 1.0, math.nan, TINY)
 LENGTHS = (0.0, 1e-160, 1e-130, 1e-8, 1.0, 1.0, 1e10)
 TEXTS = (
@@ -72,14 +72,14 @@ TEXTS = (
 
 @dataclass(frozen=True)
 class Case:
-    """The settings of a run, and the rules that they make."""
+    """The settings of a run, and its rules."""
 
     config: Mapping[str, Any]
     rules: RuleSet
 
     @property
     def standard(self) -> bool:
-        """Whether the clients know Flower's own protocol alone."""
+        """Whether the clients use only Flower's standard protocol."""
         return DROP_IN_KEY in self.config
 
 
@@ -88,27 +88,27 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "maxfl": {"requirement": [0.0, 1.0, math.inf, 1e120, 0.3, 1.0]},
     "known_statistics": {"probabilities": [1e-300, 0.5, 1.0, 1e-120, 0.5, 0.5]},
 }
-"""What rules are given beside their defaults."""
+"""The options of rules beside their defaults."""
 
 
-def part(key: str, **options: Any) -> dict[str, Any]:
+def make_part(key: str, **options: Any) -> dict[str, Any]:
     return {"name": key, **OPTIONS.get(key, {}), **options}
 
 
-def made(
+def make_case(
     selection: str, weighting: Mapping[str, Any], participation: str, *, standard: bool
 ) -> Case | None:
-    """Return a composition of a sample of the clients, or of all where it has to be; or None."""
-    chosen = part(selection)
+    """Return a composition on a sample of the clients, or on all if it needs them; or None."""
+    selection_settings = make_part(selection)
     if selection == "power_of_choice":
-        chosen["losses"] = "told" if standard else "measured"
+        selection_settings["losses"] = "told" if standard else "measured"
     strategy = {
         "name": "composed",
-        "selection": chosen,
+        "selection": selection_settings,
         "weighting": dict(weighting),
-        "participation": part(participation),
+        "participation": make_part(participation),
     }
-    facts = RunContext(ROUNDS, IDENTITY.seed, clients=POPULATION.clients)
+    context = RunContext(ROUNDS, IDENTITY.seed, clients=POPULATION.clients)
     for fraction in (0.7, 1.0):
         config: dict[str, Any] = {
             "seed": IDENTITY.seed,
@@ -119,43 +119,45 @@ def made(
             **({DROP_IN_KEY: {"protocol": "standard", "num_rounds": ROUNDS}} if standard else {}),
         }
         with suppress(ParameterError):
-            return Case(config, build_rules(config["strategy"], config["server_optimizer"], facts))
+            return Case(
+                config, build_rules(config["strategy"], config["server_optimizer"], context)
+            )
     return None
 
 
-def cases(weighting: str) -> list[Case]:
-    """Return every composition with a weighting, for each protocol that its clients can have."""
-    variants = [part(weighting)]
+def list_cases(weighting: str) -> list[Case]:
+    """Return every composition with a weighting, for each protocol."""
+    variants = [make_part(weighting)]
     if weighting == "qfedavg":
-        variants.append(part(weighting, lipschitz=10.0))
+        variants.append(make_part(weighting, lipschitz=10.0))
     compositions = product(ALL_SELECTIONS, variants, ("none", *PARTICIPATIONS), (False, True))
-    found = [made(*chosen, standard=standard) for *chosen, standard in compositions]
-    return [case for case in found if case is not None]
+    cases = [make_case(*parts, standard=standard) for *parts, standard in compositions]
+    return [case for case in cases if case is not None]
 
 
 @dataclass(frozen=True)
-class Player:
-    """Plays the server of a run whose clients answer anything that they may."""
+class RandomRun:
+    """Runs a server whose clients send random valid replies."""
 
     case: Case
     rng: random.Random
 
-    def evaluations(self) -> tuple[ClientEvaluation, ...]:
-        """Return what the clients measured of a model; some do not answer."""
+    def evaluate(self) -> tuple[ClientEvaluation, ...]:
+        """Return the clients' evaluations of a model; some do not reply."""
         if self.case.standard:
             return ()
         pick, rules = self.rng.choice, self.case.rules
-        measures_all = rules.hooks.before_round is not None or rules.trains_local_models
+        evaluates_all = rules.hooks.before_round is not None or rules.trains_local_models
         nothing = (math.nan,)
         return tuple(
             ClientEvaluation(
                 k,
                 POPULATION.get_priority_weight(k),
                 pick(WHOLE),
-                pick(MEASURED if measures_all or k in POPULATION.priority else nothing),
-                pick(SCORES if measures_all or k in POPULATION.priority else nothing),
+                pick(LOSSES if evaluates_all or k in POPULATION.priority else nothing),
+                pick(SCORES if evaluates_all or k in POPULATION.priority else nothing),
                 pick((math.nan, *WHOLE)),
-                pick(MEASURED),
+                pick(LOSSES),
                 pick(SCORES),
                 pick((*SCORES, -1e15, 1e15)),
             )
@@ -163,53 +165,55 @@ class Player:
             if self.rng.random() < 0.9
         )
 
-    def objective(
-        self, call: RoundPlan, evaluated: tuple[ClientEvaluation, ...]
+    def compute_objective(
+        self, plan: RoundPlan, evaluated: tuple[ClientEvaluation, ...]
     ) -> Objective | None:
-        """Return F of the model broadcast, None where the answers tell it."""
+        """Return F of the broadcast model, None if it follows from the outcomes."""
         if self.case.standard:
             return None
         rules, selection = self.case.rules, self.case.rules.selection
-        asked = selection.select_objective_clients(POPULATION.priority)
+        selected = selection.select_objective_clients(POPULATION.priority)
         if rules.needs_objective and selection.samples_objective and not rules.hooks.before_round:
-            asked = asked.intersection(call.clients)
-        heard = [e for e in evaluated if e.client in asked]
-        missing = asked - {e.client for e in heard if e.has_objective_loss}
-        return replace(compute_priority_objective(heard), missing_clients=tuple(sorted(missing)))
+            selected = selected.intersection(plan.clients)
+        reported = [e for e in evaluated if e.client in selected]
+        missing = selected - {e.client for e in reported if e.has_objective_loss}
+        return replace(compute_priority_objective(reported), missing_clients=tuple(sorted(missing)))
 
-    def answer(self, client: int, call: RoundPlan, objective: Objective | None) -> ClientOutcome:
-        """Return what a client asked says."""
+    def make_outcome(
+        self, client: int, plan: RoundPlan, objective: Objective | None
+    ) -> ClientOutcome:
+        """Return the outcome of a selected client."""
         pick, text = self.rng.choice, self.rng.choice(TEXTS)
         if self.rng.random() < 0.2:
             return ClientOutcome(client, pick(("failed", "rejected", "unavailable")), text)
-        reads = self.case.rules.needs_losses or not self.case.standard
-        answer = ClientOutcome(
+        reads_losses = self.case.rules.needs_losses or not self.case.standard
+        outcome = ClientOutcome(
             client,
             "trained",
             num_examples=pick(AMOUNTS if self.case.standard else WHOLE),
-            loss=pick(COUNTED if reads else ANY),
+            loss=pick(COUNTED if reads_losses else ANY),
             accuracy=pick(ANY if self.case.standard else SCORES[:3]),
             note=pick((None, None, text)),
             seconds=pick((None, 0.0, 1e15)),
         )
-        if objective is None or call.epsilon is None or client in POPULATION.priority:
-            return answer
-        joined = should_train(
-            call.criterion,
-            call.epsilon,
+        if objective is None or plan.epsilon is None or client in POPULATION.priority:
+            return outcome
+        trains = should_train(
+            plan.criterion,
+            plan.epsilon,
             global_loss=objective.loss,
             global_accuracy=objective.accuracy,
-            loss=math.nan if answer.loss is None else answer.loss,
-            accuracy=math.nan if answer.accuracy is None else answer.accuracy,
+            loss=math.nan if outcome.loss is None else outcome.loss,
+            accuracy=math.nan if outcome.accuracy is None else outcome.accuracy,
         )
-        return answer if joined else ClientOutcome(client, "declined")
+        return outcome if trains else ClientOutcome(client, "declined")
 
-    def round(
-        self, number: int, state: RoundState, call: RoundPlan, objective: Any
+    def decide(
+        self, number: int, state: RoundState, plan: RoundPlan, objective: Any
     ) -> RoundDecision:
-        """Return a round, refused where the model would not be finite, and now and then else."""
-        each = tuple(self.answer(k, call, objective) for k in sorted(call.clients))
-        count = sum(answer.is_usable for answer in each)
+        """Return a round, rejected if the model would not be finite, and sometimes at random."""
+        outcomes = tuple(self.make_outcome(k, plan, objective) for k in sorted(plan.clients))
+        count = sum(outcome.is_usable for outcome in outcomes)
         lengths = np.array([self.rng.choice(LENGTHS) for _ in range(count)]).reshape(-1, 1)
         updates = np.random.default_rng(number).normal(size=(count, 3)) * lengths
         decided = decide_round(
@@ -217,9 +221,9 @@ class Player:
             POPULATION,
             state,
             server_round=number,
-            plan=replace(call, clients_apply_gate=not self.case.standard),
+            plan=replace(plan, clients_apply_gate=not self.case.standard),
             objective=objective,
-            outcomes=RoundOutcomes(each, EVERYONE, lambda: updates @ updates.T),
+            outcomes=RoundOutcomes(outcomes, EVERYONE, lambda: updates @ updates.T),
             robustness=Robustness(),
         )
         if not np.isfinite(decided.weight).all():
@@ -232,33 +236,33 @@ class Player:
         norm = float(np.linalg.norm(decided.weight @ updates))
         return replace(decided, report=replace(decided.report, update_norm=norm))
 
-    def play(
+    def run(
         self, directory: Path
     ) -> tuple[list[RoundRecord], list[RoundDecision], list[tuple[ClientEvaluation, ...]]]:
-        """Play a run, write it down, and return its rounds, and the evaluations from round 0."""
+        """Record a run, and return its rounds, and its evaluations from round 0."""
         rules = self.case.rules
         records: list[RoundRecord] = []
         rounds: list[RoundDecision] = []
-        state, evaluated = RoundState.initial(rules, POPULATION), self.evaluations()
-        measured = [evaluated]
+        state, evaluated = RoundState.initial(rules, POPULATION), self.evaluate()
+        all_evaluations = [evaluated]
         text = yaml.safe_dump(dict(self.case.config))
         identity = replace(IDENTITY, strategy="composed", rounds=ROUNDS)
         with RunWriter(
             directory, identity, text, regret_bound=rules.compute_regret_bound
-        ) as written:
-            written.save_population(POPULATION, None)
-            written.add_evaluations(0, evaluated)
+        ) as writer:
+            writer.save_population(POPULATION, None)
+            writer.add_evaluations(0, evaluated)
             for number in range(1, ROUNDS + 1):
-                told = update_reports(
+                reports = update_reports(
                     state.reports, evaluated, all_clients=rules.hooks.before_round is not None
                 )
-                state = replace(state, reports=told)
-                call = rules.plan_round(number - 1, POPULATION, told)
-                one = self.round(number, state, call, self.objective(call, evaluated))
-                evaluated = self.evaluations()
-                measured.append(evaluated)
+                state = replace(state, reports=reports)
+                plan = rules.plan_round(number - 1, POPULATION, reports)
+                decision = self.decide(number, state, plan, self.compute_objective(plan, evaluated))
+                evaluated = self.evaluate()
+                all_evaluations.append(evaluated)
                 record = build_round_record(
-                    one.report,
+                    decision.report,
                     evaluated,
                     bytes_down=2**53,
                     bytes_up=0,
@@ -269,26 +273,26 @@ class Player:
                     all_evaluated=True,
                     previous=records[-1] if records else None,
                 )
-                written.add_round(record, one.report, evaluated)
-                state = one.next_state
+                writer.add_round(record, decision.report, evaluated)
+                state = decision.next_state
                 records.append(record)
-                rounds.append(one)
-        return records, rounds, measured
+                rounds.append(decision)
+        return records, rounds, all_evaluations
 
 
-def bits(value: Any) -> Any:
-    """Return a value such that equal ones have the same bits, all NaN alike."""
+def to_bits(value: Any) -> Any:
+    """Return a value that is equal for equal bits, with a single NaN."""
     if isinstance(value, Mapping):
-        return {key: bits(item) for key, item in value.items()}
+        return {key: to_bits(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [bits(item) for item in value]
+        return [to_bits(item) for item in value]
     if isinstance(value, int | float) and not isinstance(value, bool):
         return "nan" if math.isnan(value) else struct.pack("<d", value)
     return value
 
 
 def drop_reason(decision: ClientDecision) -> dict[str, Any]:
-    """Return a decision without its reason, which is cut and cleaned."""
+    """Return a decision without its reason, which is truncated and sanitized."""
     return {
         item.name: getattr(decision, item.name)
         for item in fields(decision)
@@ -297,34 +301,36 @@ def drop_reason(decision: ClientDecision) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("weighting", ALL_WEIGHTINGS)
-def test_whatever_is_decided_is_read_back_and_decided_again(tmp_path: Path, weighting: str) -> None:
-    """For every rule, with losses of 0, NaN, infinity, denormal and huge numbers, and any text."""
-    possible = cases(weighting)
-    assert possible
-    for place in sample_cases(range(len(possible)), 12):
-        case = possible[place]
-        directory = tmp_path / str(place)
-        player = Player(case, random.Random(f"{weighting} {place}"))
+def test_random_decisions_are_restored_and_replayed(tmp_path: Path, weighting: str) -> None:
+    """Every rule gets losses of 0, NaN, infinity, denormal and huge numbers, and any text."""
+    cases = list_cases(weighting)
+    assert cases
+    for index in sample_cases(range(len(cases)), 12):
+        case = cases[index]
+        directory = tmp_path / str(index)
+        random_run = RandomRun(case, random.Random(f"{weighting} {index}"))
         with np.errstate(all="ignore"):
-            records, rounds, measured = player.play(directory)
+            records, rounds, all_evaluations = random_run.run(directory)
             found = audit_run(directory)
         assert [str(problem) for problem in found.mismatches] == [], case.config
         assert found.num_rounds == ROUNDS
         run = load_run(directory)
-        assert [bits(one.to_json()) for one in run.rounds] == [
-            bits(one.to_json()) for one in records
+        assert [to_bits(record.to_json()) for record in run.rounds] == [
+            to_bits(record.to_json()) for record in records
         ]
         table = read_table(directory / "clients").to_pylist()
         rows = {(row["round"], row["client"]): row for row in table}
-        for one in rounds:
-            for decision in one.report.decisions:
-                row = rows.pop((one.report.server_round, decision.client))
+        for replayed in rounds:
+            for decision in replayed.report.decisions:
+                row = rows.pop((replayed.report.server_round, decision.client))
                 if row["data_weight"] is not None:
                     row["num_examples"] = row["data_weight"]
                 given = drop_reason(decision)
-                assert bits({name: row[name] for name in given}) == bits(given)
+                assert to_bits({name: row[name] for name in given}) == to_bits(given)
         assert rows == {}
-        evaluated = read_audit_input(directory).get_evaluations
-        for number, evaluations in enumerate(measured):
-            again = evaluated(number)
-            assert bits([astuple(one) for one in again]) == bits([astuple(e) for e in evaluations])
+        recorded = read_audit_input(directory)
+        for number, evaluations in enumerate(all_evaluations):
+            restored = recorded.get_evaluations(number)
+            assert to_bits([astuple(e) for e in restored]) == to_bits(
+                [astuple(e) for e in evaluations]
+            )
