@@ -1,6 +1,6 @@
-"""What tests of the rules are made of: clients' answers, and rounds that are driven with them.
+"""Build clients' outcomes and drive rounds, for the tests of the rules.
 
-Everything here is a named builder or driver; no test file imports another one. Shapes: n clients
+Everything here is a named builder or driver; test files never import each other. Shapes: n clients
 that sent an update, N clients in all, T rounds, d parameters.
 """
 
@@ -28,14 +28,14 @@ from fedquorum.weighting import Weighting
 from numpy.typing import ArrayLike
 
 OBJECTIVE = Objective(loss=1.0, accuracy=0.5)
-"""F(w_t) and its accuracy, where a test does not say another."""
+"""The default F(w_t) and its accuracy."""
 
 
-# --- answers of clients -------------------------------------------------------------------------
+# --- outcomes of clients ------------------------------------------------------------------------
 
 
 NEEDED_WORDS: Mapping[str, tuple[str, ...]] = {"maxfl": ("strategy.requirement=1",)}
-"""What a command line must say of the strategies that have no default for all they need."""
+"""The required overrides of strategies with a parameter without default."""
 
 
 def make_client_updates(
@@ -49,7 +49,7 @@ def make_client_updates(
     updates: FloatArray | None = None,
     **others: Any,
 ) -> ClientUpdates:
-    """Return n clients' responses to a round.
+    """Return n clients' updates in a round.
 
     Parameters
     ----------
@@ -60,45 +60,45 @@ def make_client_updates(
     priority, data, accuracy : array_like
         lambda_k, D_k and the accuracies, shape (n,), or one number for all.
     known : int or sequence of int, optional
-        The clients that the server has met, or how many from 0; by default those that responded.
+        The registered clients, or how many from 0; by default those with an update.
     updates : FloatArray, optional
-        Delta_k, shape (n, d), whose inner products the responses then provide.
+        Delta_k, shape (n, d); sets the inner products.
     **others : Any
         Other fields of ``ClientUpdates``.
     """
     losses = np.array(loss, dtype=np.float64)
     n = len(losses)
 
-    def of_each(values: ArrayLike) -> FloatArray:
+    def broadcast(values: ArrayLike) -> FloatArray:
         return np.broadcast_to(np.array(values, dtype=np.float64), n).copy()
 
     clients = np.array(range(n) if client is None else client, dtype=np.int64)
-    met = clients if known is None else np.arange(known) if isinstance(known, int) else known
+    registered = clients if known is None else np.arange(known) if isinstance(known, int) else known
     return ClientUpdates(
         client=clients,
-        priority_weight=of_each(priority),
-        num_examples=of_each(data),
+        priority_weight=broadcast(priority),
+        num_examples=broadcast(data),
         loss=losses,
-        accuracy=of_each(accuracy),
-        registered=np.array(met, dtype=np.int64),
+        accuracy=broadcast(accuracy),
+        registered=np.array(registered, dtype=np.int64),
         gram=None if updates is None else lambda: updates @ updates.T,
         **others,
     )
 
 
 def make_participants(clients: Sequence[int], known: int) -> ClientUpdates:
-    """Return clients that trained and measured nothing; the server knows the first ``known``."""
+    """Return clients that trained without metrics; the first ``known`` clients are registered."""
     nothing = np.full(len(clients), math.nan)
     return make_client_updates(nothing, client=clients, accuracy=math.nan, known=known)
 
 
 def make_updates_from_losses(losses: Mapping[int, float]) -> ClientUpdates:
-    """Return the responses of clients with these losses, by client id ascending."""
+    """Return the updates of clients with these losses, by client id ascending."""
     return make_client_updates(list(losses.values()), client=list(losses), known=len(losses))
 
 
 def draw_losses(size: int, rounds: int, sample: int, seed: int = 0) -> list[dict[int, float]]:
-    """Return the losses of samples of clients, some of them always worse off, all falling."""
+    """Return the falling losses of samples of clients, some of which are always higher."""
     rng = np.random.default_rng([seed, size, sample])
     level = rng.lognormal(0.0, 1.0, size)
     return [
@@ -113,18 +113,18 @@ def draw_losses(size: int, rounds: int, sample: int, seed: int = 0) -> list[dict
 def make_trained_outcome(
     client: int, *, data: float = 10.0, loss: float | None = None
 ) -> ClientOutcome:
-    """Return the answer of a client that trained."""
+    """Return the outcome of a client that trained."""
     accuracy = None if loss is None else 0.5
     return ClientOutcome(client, "trained", num_examples=data, loss=loss, accuracy=accuracy)
 
 
 def make_declined_outcome(client: int) -> ClientOutcome:
-    """Return the answer of a client that stayed silent."""
+    """Return the outcome of a client that declined."""
     return ClientOutcome(client, "declined")
 
 
 def make_unavailable_outcome(client: int) -> ClientOutcome:
-    """Return what is known of a client that was asked and did not answer."""
+    """Return the outcome of a selected client that did not reply."""
     return ClientOutcome(client, "unavailable", "no reply")
 
 
@@ -133,18 +133,19 @@ def make_round_outcomes(
     known: int | Sequence[int] | None = None,
     updates: FloatArray | None = None,
 ) -> RoundOutcomes:
-    """Return what came back in a round, ascending by client.
+    """Return the outcomes of a round, ascending by client.
 
-    ``known`` and ``updates`` are those of ``responses``; the updates are of those that trained.
+    ``known`` and ``updates`` are as in ``make_client_updates``; only clients that trained have
+    updates.
     """
-    ordered = tuple(sorted(each, key=lambda answer: answer.client))
-    clients = [answer.client for answer in ordered]
-    met = clients if known is None else range(known) if isinstance(known, int) else known
+    ordered = tuple(sorted(each, key=lambda outcome: outcome.client))
+    clients = [outcome.client for outcome in ordered]
+    registered = clients if known is None else range(known) if isinstance(known, int) else known
     gram = None if updates is None else lambda: updates @ updates.T
-    return RoundOutcomes(ordered, np.array(met, dtype=np.int64), gram)
+    return RoundOutcomes(ordered, np.array(registered, dtype=np.int64), gram)
 
 
-# --- a weighting by itself ----------------------------------------------------------------------
+# --- single weightings --------------------------------------------------------------------------
 
 
 def weigh(
@@ -171,22 +172,22 @@ def weigh_rounds(
     ----------
     rule : Weighting
         The rule.
-    history : sequence of Responses
-        Those of the rounds.
+    history : sequence of ClientUpdates
+        The updates of each round.
     size : int
         N.
     asked : int or sequence of int, optional
-        Who is asked in every round, or how many from 0; by default those that respond.
+        The selected clients of every round, or how many from 0; by default those with an update.
     state : Any
-        The state before; by default that before the first round.
+        The state before the first round; by default the initial one.
     """
-    state, told = rule.init(Population.from_size(size)) if state is None else state, []
+    state, all_weights = rule.init(Population.from_size(size)) if state is None else state, []
     for given in history:
-        called = given.client.tolist() if asked is None else asked
-        call = RoundPlan(tuple(range(called) if isinstance(called, int) else called))
-        state, weights = rule.weigh(state, call, given, np.ones(len(given.client)))
-        told.append(weights)
-    return state, told
+        selected = given.client.tolist() if asked is None else asked
+        plan = RoundPlan(tuple(range(selected) if isinstance(selected, int) else selected))
+        state, weights = rule.weigh(state, plan, given, np.ones(len(given.client)))
+        all_weights.append(weights)
+    return state, all_weights
 
 
 def compute_mixing_path(
@@ -197,11 +198,11 @@ def compute_mixing_path(
 ) -> tuple[FloatArray, list[AggregationWeights]]:
     """Return p after every round, shape (T, N), and the weights; ``history`` holds the losses.
 
-    ``asked`` is how many clients a round asks, all by default.
+    ``asked`` is how many clients a round selects, all by default.
     """
     given = [make_updates_from_losses(losses) for losses in history]
-    _, told = weigh_rounds(rule, given, size, asked=size if asked is None else asked)
-    return np.array([weights.mixing for weights in told]), told
+    _, all_weights = weigh_rounds(rule, given, size, asked=size if asked is None else asked)
+    return np.array([weights.mixing for weights in all_weights]), all_weights
 
 
 def assert_on_the_simplex(mixing: FloatArray) -> None:
@@ -211,7 +212,7 @@ def assert_on_the_simplex(mixing: FloatArray) -> None:
     np.testing.assert_allclose(mixing.sum(), 1.0, rtol=0, atol=1e-12)
 
 
-# --- rules together -----------------------------------------------------------------------------
+# --- combined rules -----------------------------------------------------------------------------
 
 
 def build_corrected_weighting(
@@ -225,7 +226,7 @@ def build_corrected_weighting(
 
 @dataclass(frozen=True)
 class World:
-    """Clients whose answers do not depend on what they are asked, beside a gate's terms.
+    """Clients whose outcomes depend on nothing but a gate.
 
     Parameters
     ----------
@@ -245,26 +246,26 @@ class World:
     objective: Objective = OBJECTIVE
     updates: FloatArray | None = None
 
-    def make_outcome(self, client: int, call: RoundPlan) -> ClientOutcome:
-        """Return what a client that is there answers: an update, or its silence in a gate."""
-        limit = self.objective.loss + (math.inf if call.epsilon is None else call.epsilon)
+    def make_outcome(self, client: int, plan: RoundPlan) -> ClientOutcome:
+        """Return the outcome of an available client: an update, or declined by a gate."""
+        limit = self.objective.loss + (math.inf if plan.epsilon is None else plan.epsilon)
         if client not in self.population.priority and self.loss[client] > limit:
             return make_declined_outcome(client)
         return make_trained_outcome(client, data=self.data[client], loss=self.loss[client])
 
-    def make_outcomes(self, call: RoundPlan, there: ArrayLike) -> RoundOutcomes:
-        """Return a round's answers; ``there`` says who is there, shape (N,)."""
-        here = np.array(there, dtype=np.bool_)
-        each = [
-            self.make_outcome(k, call) if here[k] else make_unavailable_outcome(k)
-            for k in call.clients
+    def make_outcomes(self, plan: RoundPlan, available: ArrayLike) -> RoundOutcomes:
+        """Return a round's outcomes; ``available`` is a mask of the clients, shape (N,)."""
+        is_available = np.array(available, dtype=np.bool_)
+        outcomes = [
+            self.make_outcome(k, plan) if is_available[k] else make_unavailable_outcome(k)
+            for k in plan.clients
         ]
-        usable = [answer.client for answer in each if answer.is_usable]
+        usable = [outcome.client for outcome in outcomes if outcome.is_usable]
         updates = None if self.updates is None else self.updates[usable]
-        return make_round_outcomes(*each, known=len(self.data), updates=updates)
+        return make_round_outcomes(*outcomes, known=len(self.data), updates=updates)
 
 
-# Clients 0 and 1 have priority. Of the others 2 and 3 are aligned at 0.5, 4 is not and says so.
+# Clients 0 and 1 have priority. Of the others, 2 and 3 are aligned at epsilon 0.5; 4 declines.
 FIVE = World(
     Population.from_size(5, [0, 1]),
     data=np.array([30.0, 10.0, 20.0, 40.0, 100.0]),
@@ -280,32 +281,31 @@ def decide_rounds(
 
     Parameters
     ----------
-    rules : Rules
-        The rules.
+    rules : RuleSet
     world : World
-        The clients, who have all told how much data they have.
+        The clients; all have reported their amounts of data.
     presence : array_like
-        Who is there, shape (T, N).
+        A mask of the available clients, shape (T, N).
     state : RoundState, optional
-        The state before; by default that before the first round.
+        The state before the first round; by default the initial one.
     """
     if state is None:
         state = RoundState.initial(rules, world.population)
-        told = replace(state.reports, num_examples=dict(enumerate(world.data.tolist())))
-        state = replace(state, reports=told)
-    for t, there in enumerate(np.atleast_2d(np.array(presence))):
-        call = rules.plan_round(t, world.population, state.reports)
-        decided_round = decide_round(
+        reports = replace(state.reports, num_examples=dict(enumerate(world.data.tolist())))
+        state = replace(state, reports=reports)
+    for t, available in enumerate(np.atleast_2d(np.array(presence))):
+        plan = rules.plan_round(t, world.population, state.reports)
+        decision = decide_round(
             rules,
             world.population,
             state,
             server_round=t + 1,
-            plan=call,
+            plan=plan,
             objective=world.objective,
-            outcomes=world.make_outcomes(call, there),
+            outcomes=world.make_outcomes(plan, available),
         )
-        yield decided_round
-        state = decided_round.next_state
+        yield decision
+        state = decision.next_state
 
 
 def compute_round_weights(
@@ -314,37 +314,39 @@ def compute_round_weights(
     presence: ArrayLike,
     selection: Selection | None = None,
 ) -> tuple[FloatArray, FloatArray]:
-    """Return every client's weight and p in each of the rounds played, shapes (T, N)."""
+    """Return every client's weight and p in each round, shapes (T, N)."""
     rules = RuleSet(selection or AllClients(), weighting)
     shape = np.shape(np.atleast_2d(presence))
     weight, mixing = np.zeros(shape), np.full(shape, math.nan)
-    for t, one in enumerate(decide_rounds(rules, world, presence)):
-        weight[t, list(one.clients)] = one.weight
-        if one.report.mixing is not None:
-            mixing[t] = one.report.mixing
+    for t, decision in enumerate(decide_rounds(rules, world, presence)):
+        weight[t, list(decision.clients)] = decision.weight
+        if decision.report.mixing is not None:
+            mixing[t] = decision.report.mixing
     return weight, mixing
 
 
 def parse_presence(size: int, *rows: str) -> FloatArray:
-    """Return presence by rounds, shape (T, ``size``): the ids of the clients there as digits."""
+    """Return availability by rounds, shape (T, ``size``), from digits: the available clients."""
     return np.array([[float(str(k) in row) for k in range(size)] for row in rows])
 
 
 def decide_first_round(
     weighting: Weighting[Any], given: ClientUpdates, size: int, selection: Selection | None = None
 ) -> DecisionTrace:
-    """Return a first round's weighing, as explanations take it."""
+    """Return the trace of a first round, for explanations."""
     population = Population.from_size(size)
     rules = RuleSet(selection or AllClients(), weighting)
-    each = [
+    trained = [
         make_trained_outcome(k, data=d, loss=f)
         for k, d, f in zip(
             given.client.tolist(), given.num_examples.tolist(), given.loss.tolist(), strict=True
         )
     ]
-    back = replace(make_round_outcomes(*each, known=given.registered.tolist()), gram=given.gram)
+    outcomes = replace(
+        make_round_outcomes(*trained, known=given.registered.tolist()), gram=given.gram
+    )
     state = RoundState.initial(rules, population)
-    call = replace(rules.plan_round(0, population, state.reports), clients=tuple(range(size)))
+    plan = replace(rules.plan_round(0, population, state.reports), clients=tuple(range(size)))
     return decide_round(
-        rules, population, state, server_round=1, plan=call, objective=OBJECTIVE, outcomes=back
+        rules, population, state, server_round=1, plan=plan, objective=OBJECTIVE, outcomes=outcomes
     ).trace

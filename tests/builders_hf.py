@@ -15,7 +15,7 @@ CLASSES = ["cat", "dog", "owl"]
 
 
 def make_gray_images(n: int, size: int = 8) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return n grey images of noise, and their classes."""
+    """Return n gray images of noise, and their classes."""
     x = np.random.default_rng(n).integers(256, size=(n, size, size), dtype=np.uint8)
     return x, np.arange(n) % len(CLASSES)
 

@@ -1,4 +1,4 @@
-"""Tampered run directories: a seed chooses the way, which has a name."""
+"""Tamper with run directories, in a named way chosen by a seed."""
 
 import hashlib
 import json
@@ -77,13 +77,13 @@ def _remove(run: Path, _: Path, rng: random.Random) -> None:
 
 
 def _swap(run: Path, _: Path, rng: random.Random) -> None:
-    """Put the content of one file into another one."""
+    """Replace one file with the content of another."""
     shutil.copy(_choose_file(run, rng), run / "swapped")
     (run / "swapped").replace(_choose_file(run, rng))
 
 
 def _add_link(run: Path, outside: Path, rng: random.Random) -> None:
-    """Replace a file or folder by a link, or a file by another one."""
+    """Replace a file or folder with a link."""
     path = rng.choice(sorted(run.rglob("*")))
     target = outside / ("folder" if path.is_dir() else "file")
     shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -100,7 +100,7 @@ def _add_pipe(run: Path, _: Path, rng: random.Random) -> None:
 
 
 def _replace_kind(run: Path, _: Path, rng: random.Random) -> None:
-    """Replace a file by a folder, or a folder by a file."""
+    """Replace a file with a folder, or a folder with a file."""
     path = rng.choice(sorted(run.rglob("*")))
     if path.is_dir():
         shutil.rmtree(path)
@@ -173,7 +173,7 @@ def _change_file(
 
 
 def _extend_yaml(run: Path, _: Path, rng: random.Random) -> None:
-    """Add unusual YAML: aliases, tags, depth, huge numbers, duplicate keys."""
+    """Add YAML that settings never have: aliases, tags, depth, huge numbers, duplicate keys."""
     path = run / "config.yaml"
     added = rng.choice(
         [
@@ -192,18 +192,18 @@ def _change_table(run: Path, _: Path, rng: random.Random) -> None:
     path = rng.choice(sorted(parts))
     table = pq.read_table(path)
     name = rng.choice(table.column_names)
-    place = table.column_names.index(name)
+    index = table.column_names.index(name)
     way = rng.choice(["value", "value", "value", "type", "drop", "double", "empty", "rename"])
     if way == "value":
         rows = table[name].to_pylist()
         for _row in range(rng.choice([1, len(rows)]) if rows else 0):
             rows[rng.randrange(len(rows))] = _make_value(table.schema.field(name).type, rng)
         column = pa.array(rows, table.schema.field(name).type)
-        table = table.set_column(place, name, column)
+        table = table.set_column(index, name, column)
     elif way == "type":
         kind = rng.choice([pa.string(), pa.float64(), pa.bool_(), pa.null(), pa.binary()])
         value = None if kind == pa.null() else _make_value(kind, rng)
-        table = table.set_column(place, name, pa.array([value] * len(table), kind))
+        table = table.set_column(index, name, pa.array([value] * len(table), kind))
     elif way == "drop":
         table = table.drop_columns([name])
     elif way == "double":
@@ -244,8 +244,8 @@ def _change_checkpoint(run: Path, _: Path, rng: random.Random) -> None:
         tensors[name] = np.zeros(rng.choice([0, 1, 7]), rng.choice(["float32", "int64", "uint8"]))
     elif way == "drop":
         del tensors[name]
-    held = None if way == "none" else {"checkpoint": json.dumps(metadata)}
-    save_file(tensors, path, held)
+    stored = None if way == "none" else {"checkpoint": json.dumps(metadata)}
+    save_file(tensors, path, stored)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     path.with_suffix(".sha256").write_text(f"{digest}  {path.name}\n")
 

@@ -1,4 +1,4 @@
-"""What deploy/kubernetes says: the manifests of its kustomizations, their pods and containers."""
+"""Read deploy/kubernetes: the manifests of its kustomizations, their pods and containers."""
 
 import base64
 import re
@@ -24,8 +24,8 @@ def read_manifests(path: Path) -> list[Manifest]:
 def build_kustomization(folder: Path) -> list[Manifest]:
     """Return the manifests of a kustomization as ``kubectl kustomize`` makes them.
 
-    Of what a kustomization can say it knows what those here say: resources, the namespace, the
-    images of a component, and ConfigMaps of files, whose names get no hash.
+    It supports only the fields used here: resources, the namespace, the images of a component, and
+    ConfigMaps of files, whose names get no hash.
     """
     (said,) = read_manifests(folder / "kustomization.yaml")
     made = [found for name in said["resources"] for found in read_manifests(folder / name)]

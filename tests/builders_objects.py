@@ -1,4 +1,4 @@
-"""Hostile replies from an honest one, with spoilt objects."""
+"""Corrupt the objects of an honest reply, as a hostile node might."""
 
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -24,14 +24,14 @@ Generator = np.random.Generator
 
 def corrupt_bytes(content: bytes, rng: Generator) -> bytes:
     """Change a few bytes, cut some off, or add some."""
-    spoilt = bytearray(content)
-    for place in rng.integers(len(spoilt), size=int(rng.integers(1, 6))).tolist():
-        spoilt[place] = int(rng.integers(256))
-    end = int(rng.integers(len(spoilt) + 1))
+    corrupted = bytearray(content)
+    for index in rng.integers(len(corrupted), size=int(rng.integers(1, 6))).tolist():
+        corrupted[index] = int(rng.integers(256))
+    end = int(rng.integers(len(corrupted) + 1))
     change = rng.integers(3)
     if change == 1:
-        return bytes(spoilt[:end])
-    return bytes(spoilt) + (rng.bytes(end) if change == 2 else b"")
+        return bytes(corrupted[:end])
+    return bytes(corrupted) + (rng.bytes(end) if change == 2 else b"")
 
 
 def corrupt_header(content: bytes, rng: Generator) -> bytes:
@@ -56,7 +56,7 @@ def corrupt_header(content: bytes, rng: Generator) -> bytes:
 
 
 def corrupt_body(content: bytes, rng: Generator) -> bytes:
-    """Give an object an invalid body."""
+    """Replace an object's body with an invalid one."""
     head, _, body = content.partition(b"\0")
     kind, children, _ = head.split(b" ")
     bodies = (
@@ -84,11 +84,11 @@ def corrupt_body(content: bytes, rng: Generator) -> bytes:
         body.replace(b"<f4", b"|O"),
         body.replace(b"NUMPY", b"PICKL"),
     )
-    spoilt = bodies[int(rng.integers(len(bodies)))]
-    return b" ".join((kind, children, str(len(spoilt)).encode())) + b"\0" + spoilt
+    corrupted = bodies[int(rng.integers(len(bodies)))]
+    return b" ".join((kind, children, str(len(corrupted)).encode())) + b"\0" + corrupted
 
 
-SPOILT: Sequence[Callable[[bytes, Generator], bytes]] = (
+CORRUPTIONS: Sequence[Callable[[bytes, Generator], bytes]] = (
     corrupt_bytes,
     corrupt_header,
     corrupt_body,
@@ -111,9 +111,9 @@ def list_reply_objects(reply: Message) -> Objects:
 
 
 def corrupt_one_object(objects: Objects, rng: Generator) -> Objects:
-    """Spoil one object; those around it name it by its new id."""
+    """Corrupt one object, and rename its id in the objects around it."""
     target = list(objects.contents)[int(rng.integers(len(objects.contents)))]
-    spoil = SPOILT[int(rng.integers(len(SPOILT)))]
+    corrupt = CORRUPTIONS[int(rng.integers(len(CORRUPTIONS)))]
     renamed: dict[str, str] = {}
     contents = {}
     for name, original in objects.contents.items():
@@ -121,7 +121,7 @@ def corrupt_one_object(objects: Objects, rng: Generator) -> Objects:
         for old, new in renamed.items():
             content = content.replace(old.encode(), new.encode())
         if name == target:
-            content = spoil(content, rng)
+            content = corrupt(content, rng)
         renamed[name] = get_object_id(content)
         contents[renamed[name]] = content
     return Objects(renamed[objects.root], contents, _rename_tree(objects.tree, renamed))
@@ -133,7 +133,7 @@ def _rename_tree(tree: ObjectTree, names: Mapping[str, str]) -> ObjectTree:
 
 
 def is_taken(objects: Objects) -> bool:
-    """Say whether a SuperLink stores all objects; those that it refuses never arrive."""
+    """Say whether a SuperLink stores all objects; refused ones never arrive."""
     with suppress(UnexpectedObjectContentError):
         for content in objects.contents.values():
             validate_object_content(content)
@@ -142,7 +142,7 @@ def is_taken(objects: Objects) -> bool:
 
 
 def is_valid_reply(objects: Objects) -> bool:
-    """Say whether objects are a valid reply, checked without FedQuorum."""
+    """Say whether objects form a valid reply, checked without FedQuorum."""
     try:
         message = inflate_object_from_contents(objects.root, dict(objects.contents))
         content = message.content  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Runs in this process, and what their directories hold."""
+"""Start runs in this process, and read their directories."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from server_app.job import run_in_process
 
 
 def make_client_overrides(count: int, priority: int, samples: int = 30) -> tuple[str, ...]:
-    """Return overrides for clients with little data each, some of them with priority."""
+    """Return the overrides of ``count`` clients with little data, some of them with priority."""
     return (
         f"data.num_clients={count}",
         f"data.num_priority={priority}",
@@ -21,14 +21,14 @@ def make_client_overrides(count: int, priority: int, samples: int = 30) -> tuple
     )
 
 
-def run_here(directory: Path, *words: str) -> Path:
-    """Run in this process what ``fedquorum`` runs with these words, without its start-up."""
-    run_in_process(compose_overrides(words), str(directory))
+def run_here(directory: Path, *overrides: str) -> Path:
+    """Run a job in this process with the overrides of a command ``fedquorum``."""
+    run_in_process(compose_overrides(overrides), str(directory))
     return directory
 
 
 def read_rounds(run: Path) -> list[dict[str, Any]]:
-    """Return the lines of rounds.jsonl without what is measured by the clock and the wire."""
+    """Return the lines of rounds.jsonl without durations and traffic."""
     rounds = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
     for record in rounds:
         for key in ("duration_seconds", "bytes_down", "bytes_up"):

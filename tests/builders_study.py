@@ -1,4 +1,4 @@
-"""Answers of studies that never ran: scores, curves and trials that a test says or a seed draws."""
+"""Build results of studies without running them, from given scores and seeded noise."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,26 +18,26 @@ BASE = (0.70, 0.62, 0.80, 0.75, 0.65)
 
 
 def add_to_baseline(*points: float) -> list[float]:
-    """Return scores that are this many points above the baseline's."""
-    return [base + more / 100 for base, more in zip(BASE, points, strict=True)]
+    """Return scores that are ``points`` above those of the baseline."""
+    return [base + increase / 100 for base, increase in zip(BASE, points, strict=True)]
 
 
 def make_curve(score: float, start: float, rounds: int = ROUNDS) -> ScoreCurve:
-    """Return a score after every second round, which comes to rest at ``score``."""
+    """Return a curve with a score after every second round that converges to ``score``."""
     return tuple(
         (t, score + (start - score) * math.exp(-8 * t / rounds)) for t in list_scored_rounds(rounds)
     )
 
 
 def list_scored_rounds(rounds: int) -> range:
-    """Return the rounds after which a score is measured."""
+    """Return the rounds with a score."""
     return range(0, rounds + 1, 2)
 
 
 def seed_run(
     seed: int, clients: FloatArray, score: float, curve: ScoreCurve, metric: str
 ) -> SeedRun:
-    """Return a run in which each client measured this."""
+    """Return a run with these metrics of the clients."""
     ascending = np.sort(clients) if get_metric(metric).higher_is_better else -np.sort(-clients)
     tenth = max(1, len(clients) // 10)
     measures = {"all": float(clients.mean()), "worst10": float(ascending[:tenth].mean())}
@@ -69,8 +69,8 @@ def make_method_result(
         for seed, score in enumerate(scores, start=1)
     ]
     summary = NAMED_STRATEGIES[name].summary if name in NAMED_STRATEGIES else ""
-    words = (f"strategy={name}",)
-    return MethodResult(name, summary, words, tuple(tuned), tuple(trials), tuple(runs))
+    overrides = (f"strategy={name}",)
+    return MethodResult(name, summary, overrides, tuple(tuned), tuple(trials), tuple(runs))
 
 
 def make_study_answer(
@@ -86,7 +86,7 @@ def make_study_answer(
     caveats: Sequence[str] = (),
     data: str = "mqp",
 ) -> StudyResult:
-    """Return the answer for these scores of each method in each seed, the baseline's first."""
+    """Return the result for each method's scores by seed, the baseline's first."""
     baseline = next(iter(scores))
     sign = 1 if get_metric(metric).higher_is_better else -1
     raised = {name: [sign * value for value in values] for name, values in scores.items()}

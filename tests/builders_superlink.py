@@ -183,30 +183,30 @@ def build_object_tree(root: str, objects: Mapping[str, bytes]) -> ObjectTree:
 
 
 Behaviour = Callable[[SuperNode, Message], None]
-"""What a node does with a message."""
+"""Handles a message of a node."""
 
 
 class Federation:
-    """Nodes that act in threads, one for each, while the server waits."""
+    """Nodes with given behaviors, each in its own thread, while the server waits."""
 
     def __init__(
         self,
-        *behaviours: Behaviour,
+        *behaviors: Behaviour,
         enough: Callable[[Arrival], bool] | None = None,
         grace: float = 0.0,
         one_by_one: bool = False,
         database: str = FLWR_IN_MEMORY_DB_NAME,
     ) -> None:
         self.link = SuperLink(database)
-        self.nodes = [self.link.connect_node() for _ in behaviours]
+        self.nodes = [self.link.connect_node() for _ in behaviors]
         self.grid = WaitingGrid(
             self.link.connect_grid(), is_quorum=enough, grace_seconds=grace, one_by_one=one_by_one
         )
-        self._behaviours = behaviours
+        self._behaviors = behaviors
         self._ended = threading.Event()
         self._threads = [
             threading.Thread(target=self._run_node, args=pair)
-            for pair in zip(self.nodes, behaviours, strict=True)
+            for pair in zip(self.nodes, behaviors, strict=True)
         ]
 
     def _run_node(self, node: SuperNode, behave: Behaviour) -> None:

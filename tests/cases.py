@@ -1,4 +1,4 @@
-"""Generated cases: all of them with ``pytest --long``, a sample of them every day."""
+"""Sample generated cases; ``pytest --long`` runs all of them."""
 
 import os
 import random
@@ -12,7 +12,7 @@ LONG = "FEDQUORUM_LONG"
 
 
 def is_long() -> bool:
-    """Say whether this is ``pytest --long``, which counts in full what the suite samples."""
+    """Say whether this is ``pytest --long``, which runs all generated cases."""
     return bool(os.environ.get(LONG))
 
 
@@ -27,20 +27,20 @@ def sample_cases(cases: Sequence[Case], size: int, *, seed: int = 0) -> list[Cas
     cases : sequence
         All cases.
     size : int
-        How many the normal suite takes.
+        The size of the sample.
     seed : int
-        Which of them.
+        The seed of the sample.
     """
     if is_long() or len(cases) <= size:
         return list(cases)
     order = random.Random(seed).sample(range(len(cases)), len(cases))
     seen: set[tuple[int, object]] = set()
-    chosen: list[int] = []
-    others: list[int] = []
+    sampled: list[int] = []
+    rest: list[int] = []
     for i in order:
         case = cases[i]
         values = set(enumerate(case)) if isinstance(case, tuple) else set()
-        (chosen if values - seen else others).append(i)
+        (sampled if values - seen else rest).append(i)
         seen |= values
-    chosen += others[: max(0, size - len(chosen))]
-    return [cases[i] for i in sorted(chosen)]
+    sampled += rest[: max(0, size - len(sampled))]
+    return [cases[i] for i in sorted(sampled)]

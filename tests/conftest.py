@@ -1,4 +1,4 @@
-"""Shared by all tests: where the real data is, and how a skip is judged."""
+"""Share fixtures and options between all tests: real data, skips, samples of cases."""
 
 import os
 import random
@@ -33,7 +33,7 @@ sys.dont_write_bytecode = False
 os.environ.setdefault("RAY_worker_niceness", "0")
 
 # A shell makes what it starts in the background ignore Ctrl-C, and children inherit that: the
-# tests of Ctrl-C would wait for ever.
+# tests of Ctrl-C would wait forever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -49,7 +49,7 @@ DATA_FOLDER = os.environ.get(DATA)
 INTEGRATION = Path(__file__).parent / "integration"
 IMPORTED = pytest.StashKey[frozenset[str]]()
 FAST_CASES = 2
-"""How many cases of a parametrised test ``--fast`` takes."""
+"""The number of cases of a parametrized test with ``--fast``."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -60,7 +60,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--fast`` and ``--long``, fewer and more cases, and what keeps texts anew."""
+    """Add ``--fast`` and ``--long`` (fewer and more cases), and the update of snapshots."""
     parser.addoption(
         "--fast",
         action="store_true",
@@ -74,7 +74,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Tell ``tests.cases.sample_cases`` of ``--long``, which is asked while cases are collected."""
+    """Pass ``--long`` to ``tests.cases.sample_cases``, which runs during the collection."""
     if config.getoption("long"):
         os.environ[LONG] = "1"
         settings.load_profile("long")
@@ -103,28 +103,28 @@ def _select_fast(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pyte
         slow = any(map(item.get_closest_marker, ("slow", "flower")))
         if not slow:
             cases[item.nodeid.partition("[")[0]].append(item)
-    chosen = {
+    selected = {
         item
-        for name, several in cases.items()
-        for item in random.Random(name).sample(several, min(FAST_CASES, len(several)))
+        for name, items_of_test in cases.items()
+        for item in random.Random(name).sample(items_of_test, min(FAST_CASES, len(items_of_test)))
     }
-    return [i for i in items if i in chosen], [i for i in items if i not in chosen]
+    return [i for i in items if i in selected], [i for i in items if i not in selected]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Note what was imported until now, before any test runs."""
+    """Store the modules imported so far, before any test runs."""
     session.config.stash[IMPORTED] = frozenset(sys.modules)
 
 
 @pytest.fixture(scope="session")
 def imported_by_collecting(pytestconfig: pytest.Config) -> frozenset[str]:
-    """Return the modules that were there when all tests were collected."""
+    """Return the modules imported by collecting all tests."""
     return pytestconfig.stash[IMPORTED]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Hide the real data from a test that does not ask for it, and so would fail without it."""
+    """Hide the real data from tests that do not request it."""
     os.environ.pop(DATA, None)
     if DATA_FOLDER is not None and "real_data" in getattr(item, "fixturenames", ()):
         os.environ[DATA] = DATA_FOLDER
@@ -132,7 +132,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture
 def snapshot(request: pytest.FixtureRequest) -> snapshots.Snapshot:
-    """Return what compares a text with the file of this name in ``tests/snapshots``."""
+    """Return a function that compares a text with a file in ``tests/snapshots``."""
     update = bool(request.config.getoption(snapshots.UPDATE))
     return lambda name, text: snapshots.compare(snapshots.FOLDER / name, text, update=update)
 
@@ -147,15 +147,15 @@ def real_data() -> Path:
 
 @pytest.fixture(scope="session")
 def real_file(real_data: Path) -> Callable[[str], Path]:
-    """Return what returns the path of a file of the real data, or skips like ``real_data``."""
+    """Return a function from names to files of the real data; it skips like ``real_data``."""
 
-    def path_of(name: str) -> Path:
+    def get_path(name: str) -> Path:
         path = real_data / name
         if not path.is_file():
             _skip(f"{DATA} must be a folder with {name}, got {str(real_data)!r}")
         return path
 
-    return path_of
+    return get_path
 
 
 @pytest.fixture(scope="session")
@@ -177,9 +177,9 @@ def flower_with_quickstarts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pinned = Path(__file__).parent.parent / "examples" / "quickstart" / "flower.txt"
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"]
     command += ["--requirement", str(pinned), "--dest", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        _skip(f"pip must reach a package index, for {pinned.name}: {done.stderr[-200:]}")
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode:
+        _skip(f"pip must reach a package index, for {pinned.name}: {process.stderr[-200:]}")
     return folder
 
 
@@ -230,8 +230,8 @@ def sandboxes() -> None:
     """Skip where containers cannot run in sandboxes, as inside of other containers."""
     from tests.integration.pods import list_missing
 
-    if lacking := list_missing():
-        pytest.skip(f"this machine must have {', '.join(lacking)}, for sandboxes with a network")
+    if missing := list_missing():
+        pytest.skip(f"this machine must have {', '.join(missing)}, for sandboxes with a network")
 
 
 def _find_command(name: str) -> str:

@@ -37,7 +37,7 @@ class TableError(Exception):
 
 @dataclass(frozen=True)
 class Fault:
-    """A mistake that somebody could make.
+    """A possible mistake in the code.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the tests said of a fault, or of the code without one, which has no name."""
+    """The result of the tests with a fault, or without one, which has no name."""
 
     name: str
     status: int
@@ -146,7 +146,7 @@ def plant_fault(tree: Path, fault: Fault) -> Iterator[None]:
 
 
 def try_fault(tree: Path, fault: Fault, run: Run = run_pytest) -> Outcome:
-    """Return what the tests of a fault say while it is planted."""
+    """Return the outcome of a fault's tests while it is planted."""
     started = time.monotonic()
     with plant_fault(tree, fault):
         status, output = run(tree, fault.tests)
@@ -154,7 +154,7 @@ def try_fault(tree: Path, fault: Fault, run: Run = run_pytest) -> Outcome:
 
 
 def try_without(tree: Path, tests: Sequence[str], run: Run = run_pytest) -> Outcome:
-    """Return what tests say without a fault."""
+    """Return the outcome of tests without a fault."""
     started = time.monotonic()
     status, output = run(tree, tests)
     return Outcome("", status, output, time.monotonic() - started)
@@ -202,19 +202,19 @@ def copy_tree(root: Path, to: Path) -> None:
             shutil.copy2(root / name, to / name)
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """Plant the faults and print what became of each."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Plant the faults and print the outcome of each."""
     parser = argparse.ArgumentParser(description="plant faults, and count those that tests catch")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these faults")
     parser.add_argument("--list", action="store_true", help="print the faults and plant none")
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time (%(default)s)")
-    given = parser.parse_args(words)
+    options = parser.parse_args(arguments)
     table = load_faults()
-    unknown = {*(given.only or ())} - {fault.name for fault in table}
+    unknown = {*(options.only or ())} - {fault.name for fault in table}
     if unknown:
         parser.error(f"--only must be names that --list prints, got {', '.join(sorted(unknown))}")
-    faults = [fault for fault in table if not given.only or fault.name in given.only]
-    if given.list:
+    faults = [fault for fault in table if not options.only or fault.name in options.only]
+    if options.list:
         for fault in faults:
             print(f"{fault.name}: {fault.file}")
         return 0
@@ -225,7 +225,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return 1
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
-        trees = [Path(folder, f"tree-{k}") for k in range(max(1, given.jobs))]
+        trees = [Path(folder, f"tree-{k}") for k in range(max(1, options.jobs))]
         for tree in trees:
             copy_tree(ROOT, tree)
         for outcome in try_all(trees, faults):

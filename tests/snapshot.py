@@ -1,7 +1,7 @@
-"""Texts that users read, kept once each in ``tests/snapshots`` and compared to the letter.
+"""Compare texts that users read with those stored in ``tests/snapshots``, character by character.
 
-A page, a verdict or a table has one snapshot, and other tests assert what is told: numbers, names,
-order. ``pytest --update-snapshots FILE`` writes those of a test file anew.
+A page, a verdict or a table has one snapshot, and other tests assert its content: numbers, names,
+order. ``pytest --update-snapshots FILE`` rewrites the snapshots of a test file.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,17 +18,17 @@ Snapshot = Callable[[str, str], None]
 
 
 def compare(path: Path, text: str, *, update: bool = False) -> None:
-    """Fail with the difference where a text is not the one that is kept, and where none is."""
+    """Fail with the difference if a text differs from the stored one, or if none is stored."""
     if update:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
         return
-    kept = path.read_text(encoding="utf-8") if path.is_file() else ""
-    if kept == text and path.is_file():
+    stored = path.read_text(encoding="utf-8") if path.is_file() else ""
+    if stored == text and path.is_file():
         return
-    before, now = kept.splitlines(keepends=True), text.splitlines(keepends=True)
-    difference = "".join(unified_diff(before, now, f"kept in {path.name}", "told now"))
-    pytest.fail(f"{difference}\npytest {UPDATE} keeps what is told now in {path}", pytrace=False)
+    before, now = stored.splitlines(keepends=True), text.splitlines(keepends=True)
+    difference = "".join(unified_diff(before, now, f"stored in {path.name}", "now"))
+    pytest.fail(f"{difference}\npytest {UPDATE} stores the new text in {path}", pytrace=False)
 
 
 def join_sections(texts: Mapping[str, str]) -> str:

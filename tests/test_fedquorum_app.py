@@ -1,4 +1,4 @@
-"""The Python face: what the commands do, as functions of a process that goes on."""
+"""Tests of the Python interface: the commands as functions."""
 
 import logging
 import os
@@ -34,7 +34,7 @@ SMALL: dict[str, Any] = {
     "data": {"num_clients": 4, "num_priority": 2, "sizes": "equal", "samples_per_client": 20},
     "client": {"local_epochs": 1},
 }
-WORDS = ("rounds=2", *make_client_overrides(4, 2, samples=20))
+OVERRIDES = ("rounds=2", *make_client_overrides(4, 2, samples=20))
 
 
 @pytest.fixture(autouse=True)
@@ -44,8 +44,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def process_state() -> dict[str, object]:
-    """Return what a run could leave changed."""
+def get_process_state() -> dict[str, object]:
+    """Return the global state that a run could change."""
     return {
         "folder": Path.cwd(),
         "environment": {**os.environ, "PYTEST_CURRENT_TEST": ""},
@@ -64,41 +64,41 @@ def process_state() -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def sweep_imports(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Import what a sweep imports: Flower and joblib, once, set up themselves."""
+    """Import what a sweep imports, because Flower and joblib change state once."""
     sweep(verbose=False, output=tmp_path_factory.mktemp("first"), seed=[1], **SMALL)
 
 
 @pytest.fixture
 def unchanged_process(sweep_imports: None) -> Iterator[None]:
-    """Fail if the test leaves the process another than it was."""
-    before = process_state()
+    """Fail if the test changes the process."""
+    before = get_process_state()
     yield
     assert find_process_changes(before) == set()
 
 
 def find_process_changes(before: dict[str, object]) -> set[str]:
-    """Return in which respects the process is another than it was."""
-    after = process_state()
+    """Return the changed parts of the process's state."""
+    after = get_process_state()
     return {key for key in before if before[key] != after[key]}
 
 
 @pytest.mark.parametrize(
-    ("words", "settings"),
+    ("overrides", "settings"),
     [
-        ((*WORDS, "strategy=fedau", "strategy.cutoff=5", "seed=3"), {}),
-        (WORDS, {"strategy": {"name": "fedau", "cutoff": 5}, "seed": 3}),
+        ((*OVERRIDES, "strategy=fedau", "strategy.cutoff=5", "seed=3"), {}),
+        (OVERRIDES, {"strategy": {"name": "fedau", "cutoff": 5}, "seed": 3}),
         ((), {**SMALL, "strategy": "fedau", "strategy.cutoff": 5, "seed": 3}),
         (("fedalign/synth_low",), {**SMALL, "strategy": "fedau", "strategy.cutoff": 5, "seed": 3}),
     ],
 )
-def test_a_run_is_the_commands(
-    words: tuple[str, ...], settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+def test_a_run_equals_that_of_the_command(
+    overrides: tuple[str, ...], settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same records byte by byte, however its settings are given."""
-    command = [*WORDS, "strategy=fedau", "strategy.cutoff=5", "seed=3", "hydra.run.dir=command"]
+    """The records are equal byte by byte, however its settings are given."""
+    command = [*OVERRIDES, "strategy=fedau", "strategy.cutoff=5", "seed=3", "hydra.run.dir=command"]
     monkeypatch.setattr("sys.argv", ["fedquorum", *command])
     main()
-    result = run(*words, output="python", verbose=False, **settings)
+    result = run(*overrides, output="python", verbose=False, **settings)
     assert (result.directory, result.status) == (Path.cwd() / "python", "completed")
     assert read_round_lines(result.directory) == read_round_lines(Path("command"))
     for name in ("config.yaml", "model.safetensors"):
@@ -106,8 +106,8 @@ def test_a_run_is_the_commands(
     assert set(result.records.overrides) == set(load("command").records.overrides)
 
 
-def test_without_a_folder_runs_have_new_ones_where_the_commands_are() -> None:
-    """Two in the same second as well."""
+def test_runs_get_new_folders_like_those_of_the_command() -> None:
+    """Two runs in the same second do, too."""
     first, other = run(verbose=False, **SMALL), run(verbose=False, **SMALL)
     assert (
         first.directory.parent
@@ -118,10 +118,10 @@ def test_without_a_folder_runs_have_new_ones_where_the_commands_are() -> None:
     assert read_round_lines(first.directory) == read_round_lines(other.directory)
 
 
-def test_hydras_own_word_names_the_folder() -> None:
-    """With its interpolations."""
-    words = ("hydra.run.dir=here/${hydra:runtime.choices.strategy}", "strategy=fedavg")
-    assert run(*words, verbose=False, **SMALL).directory == Path.cwd() / "here" / "fedavg"
+def test_hydra_run_dir_sets_the_folder() -> None:
+    """It may have interpolations."""
+    overrides = ("hydra.run.dir=here/${hydra:runtime.choices.strategy}", "strategy=fedavg")
+    assert run(*overrides, verbose=False, **SMALL).directory == Path.cwd() / "here" / "fedavg"
 
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [
@@ -139,19 +139,19 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("settings", "words"), MISTAKES)
-def test_a_mistake_is_the_commands_line(
+@pytest.mark.parametrize(("settings", "overrides"), MISTAKES)
+def test_a_mistake_raises_the_line_of_the_command(
     settings: dict[str, Any],
-    words: str,
+    overrides: str,
     sweep_imports: None,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """As an exception of the library, with nothing printed and nothing left."""
-    monkeypatch.setattr("sys.argv", ["fedquorum", *words.split()])
+    """It is an exception of the library; nothing is printed or left."""
+    monkeypatch.setattr("sys.argv", ["fedquorum", *overrides.split()])
     with pytest.raises(SystemExit):
         main()
-    line, before = capsys.readouterr().err, process_state()
+    line, before = capsys.readouterr().err, get_process_state()
     with pytest.raises(FedQuorumError) as error:
         run(**settings)
     assert f"fedquorum: {error.value}\n" == line
@@ -171,15 +171,15 @@ def test_a_mistake_is_the_commands_line(
         (("hydra.mode=MULTIRUN",), r"a run in Python has hydra\.run\.dir alone, got hydra\.mode"),
     ],
 )
-def test_words_that_a_function_does_not_take(given: tuple[str, ...], message: str) -> None:
-    """Several values are a sweep's; Hydra's own settings are a process's."""
+def test_overrides_that_a_function_refuses(given: tuple[str, ...], message: str) -> None:
+    """Several values belong to a sweep, and Hydra's own settings to a process."""
     with pytest.raises(SettingsError, match=message):
         run(*given)
 
 
 @pytest.mark.usefixtures("unchanged_process")
-def test_a_run_leaves_the_process_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
-    """After completing, after a failure, and with PyTorch's switches set by the user."""
+def test_a_run_leaves_the_process_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
+    """It does so after completion, after a failure, and with PyTorch's switches set."""
     run(verbose=False, **SMALL)
     assert capsys.readouterr() == ("", "")
     with pytest.raises(DataError):
@@ -194,7 +194,7 @@ def test_a_run_leaves_the_process_as_it_was(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.usefixtures("unchanged_process")
 def test_a_run_within_the_users_own_hydra_app() -> None:
-    """Hydra that is in progress stays so."""
+    """Hydra in progress stays in progress."""
     with initialize_config_module("conf", version_base="1.3", job_name="the user's"):
         run(verbose=False, **SMALL)
         assert GlobalHydra.instance().is_initialized()
@@ -202,22 +202,22 @@ def test_a_run_within_the_users_own_hydra_app() -> None:
 
 @pytest.mark.usefixtures("unchanged_process")
 def test_a_run_in_another_thread() -> None:
-    """Where no signal handlers can be set; a sweep too."""
+    """Signal handlers cannot be set there; a sweep works, too."""
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(run, verbose=False, **SMALL).result().status == "completed"
         assert len(pool.submit(sweep, verbose=False, seed=[1, 2], **SMALL).result()) == 2
 
 
-def test_what_is_printed_is_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    """Unless told otherwise."""
+def test_a_run_prints_the_output_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """``verbose=False`` suppresses it."""
     result = run(**SMALL)
-    told = capsys.readouterr().out
-    assert told.count(f"Results in {result.directory}\n") == 2
-    assert "round 2/2" in told
+    output = capsys.readouterr().out
+    assert output.count(f"Results in {result.directory}\n") == 2
+    assert "round 2/2" in output
 
 
 def test_an_interrupted_run_resumes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C is a KeyboardInterrupt; ``resume`` gives the rounds of a run in one go."""
+    """Ctrl-C is a KeyboardInterrupt; a resumed run has the rounds of an uninterrupted one."""
     settings = {**SMALL, "rounds": 4, "engine.checkpoint_every": 2}
     whole = run(output="whole", verbose=False, **settings)
 
@@ -240,7 +240,7 @@ def test_an_interrupted_run_resumes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("unchanged_process")
 def test_a_sweep_has_a_row_for_each_run() -> None:
-    """Of the settings that vary, and of what was measured last."""
+    """It has the settings that vary, and the last evaluation."""
     result = sweep(strategy=["fedalign", "fedavg"], seed=range(1, 3), verbose=False, **SMALL)
     frame = result.frame
     assert list(frame.index) == ["0", "1", "2", "3"]
@@ -263,8 +263,8 @@ def test_a_sweep_has_a_row_for_each_run() -> None:
     pd.testing.assert_frame_equal(load_sweep(result.directory).frame, frame)
 
 
-def test_a_sweeps_words_are_axes_too() -> None:
-    """As on the command line; a tuple is one value."""
+def test_overrides_of_a_sweep_are_axes() -> None:
+    """They are as on the command line; a tuple is one value."""
     settings = {**SMALL, "data.priority": [(0,), (1, 2)]}
     result = sweep("fedalign/synth_low", "seed=1,2", verbose=False, output="sweep", **settings)
     assert result.directory == Path.cwd() / "sweep"
@@ -272,7 +272,7 @@ def test_a_sweeps_words_are_axes_too() -> None:
 
 
 def test_a_sweep_resumes_in_its_folder(capsys: pytest.CaptureFixture[str]) -> None:
-    """What completed is not run again."""
+    """Completed jobs are not repeated."""
     sweep(seed=[1, 2], output="sweep", verbose=False, **SMALL)
     before = Path("sweep/1/manifest.json").read_bytes()
     result = sweep(seed=[2, 3], output="sweep", **SMALL)
@@ -283,7 +283,7 @@ def test_a_sweep_resumes_in_its_folder(capsys: pytest.CaptureFixture[str]) -> No
 
 @pytest.mark.usefixtures("unchanged_process")
 def test_a_sweep_with_failed_jobs_runs_the_others() -> None:
-    """The error at the end lists them, and has the result."""
+    """The final error lists the failed jobs, and has the result."""
     with pytest.raises(
         SweepError, match=r"that failed \(1\): job 0: client\.lr must be a n"
     ) as error:
@@ -316,7 +316,7 @@ def test_an_error_in_every_job_is_reported_once(
     unchanged_process: None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Before anything is run."""
+    """It is reported before any job runs."""
     with pytest.raises(FedQuorumError, match=message):
         sweep(output="sweep", **settings)
     assert not Path("sweep").exists()
@@ -324,8 +324,8 @@ def test_an_error_in_every_job_is_reported_once(
 
 
 @pytest.mark.usefixtures("unchanged_process")
-def test_an_interrupted_sweep_is_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And goes on by the same call."""
+def test_an_interrupted_sweep_raises_keyboardinterrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same call continues it."""
     with monkeypatch.context() as interrupting:
         interrupting.setattr(
             "server_app.job.run_in_process", lambda *_: signal.raise_signal(signal.SIGINT)
@@ -336,15 +336,15 @@ def test_an_interrupted_sweep_is_an_interruption(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.slow
-def test_jobs_of_a_sweep_in_processes() -> None:
-    """Two at a time; the records are those of one process."""
+def test_jobs_of_a_sweep_run_in_processes() -> None:
+    """Two jobs run at a time; the records equal those of one process."""
     result = sweep(seed=[1, 2], engine={"jobs": 2}, verbose=False, **SMALL)
     alone = run(seed=2, verbose=False, **SMALL)
     assert read_round_lines(result[1].directory) == read_round_lines(alone.directory)
 
 
 def test_folders_without_runs_are_reported() -> None:
-    """One run is loaded by ``load``, several by ``load_sweep``."""
+    """``load`` loads one run, ``load_sweep`` several."""
     sweep(seed=[1, 2], output="sweep", verbose=False, **SMALL)
     with pytest.raises(RunError, match=r"manifest\.json"):
         load("sweep")
@@ -356,45 +356,45 @@ def test_folders_without_runs_are_reported() -> None:
 # --- the module ---------------------------------------------------------------------------------
 
 
-def python(code: str, **variables: str) -> str:
-    """Return what code prints in a process of its own, or its error."""
-    done = subprocess.run(
+def run_python(code: str, **variables: str) -> str:
+    """Return the output of code in a separate process, errors included."""
+    process = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, **variables},
         capture_output=True,
         text=True,
         check=False,
     )
-    return done.stdout + done.stderr
+    return process.stdout + process.stderr
 
 
 @pytest.mark.parametrize("name", fedquorum_app.__all__)
-def test_every_public_name_is_there(name: str) -> None:
-    """Those that are imported when they are asked for, too."""
+def test_every_public_name_is_documented(name: str) -> None:
+    """Names that are imported on demand are, too."""
     assert getattr(fedquorum_app, name).__doc__
 
 
-def test_importing_it_imports_nothing_else() -> None:
+def test_importing_the_module_imports_nothing_else() -> None:
     """The commands start here."""
     slow = ("hydra", "omegaconf", "torch", "flwr", "pandas", "pyarrow", "numpy", "server_app")
     code = f"import fedquorum_app, sys; print([name for name in {slow} if name in sys.modules])"
-    assert python(code) == "[]\n"
+    assert run_python(code) == "[]\n"
 
 
 def test_a_mistake_waits_for_no_slow_import() -> None:
-    """Neither PyTorch nor Flower nor Arrow is imported for a typo."""
+    """A typo does not import PyTorch, Flower or Arrow."""
     code = (
         "import fedquorum_app, sys\n"
         "try: fedquorum_app.run(roundz=3)\n"
         "except Exception as error: print(type(error).__name__)\n"
         "print([name for name in ('torch', 'flwr', 'scipy') if name in sys.modules])"
     )
-    assert python(code) == "SettingsError\n[]\n"
+    assert run_python(code) == "SettingsError\n[]\n"
 
 
 @pytest.mark.parametrize("package", ["server_app", "client_app", "conf"])
-def test_a_users_own_package_of_the_same_name_is_passed_over(package: str) -> None:
-    """Such as the app in whose folder a notebook is; the path stays as it was."""
+def test_a_users_package_of_the_same_name_is_ignored(package: str) -> None:
+    """It may be the app in a notebook's folder; the path is unchanged."""
     Path(package).mkdir()
     Path(package, "__init__.py").write_text("raise RuntimeError('not this one')")
     code = (
@@ -402,12 +402,12 @@ def test_a_users_own_package_of_the_same_name_is_passed_over(package: str) -> No
         "try: fedquorum_app.run(roundz=3)\n"
         "except Exception as error: print(type(error).__name__)\n"
     )
-    assert python(code) == "SettingsError\n"
+    assert run_python(code) == "SettingsError\n"
 
 
 @pytest.mark.parametrize("package", ["server_app", "client_app"])
-def test_a_users_own_package_that_is_imported_already_is_named(package: str) -> None:
-    """Two packages of one name cannot be in one process."""
+def test_a_users_package_that_is_already_imported_is_named(package: str) -> None:
+    """A process cannot have two packages with the same name."""
     Path(f"{package}.py").write_text("")
-    told = python(f"import {package}, fedquorum_app; fedquorum_app.run(rounds=1)")
-    assert re.search(rf"ImportError: {package} must be FedQuorum's, in .*, got the one in ", told)
+    output = run_python(f"import {package}, fedquorum_app; fedquorum_app.run(rounds=1)")
+    assert re.search(rf"ImportError: {package} must be FedQuorum's, in .*, got the one in ", output)

@@ -49,7 +49,7 @@ def test_the_hub_takes_the_files(published_files: dict[str, Path]) -> None:
 
 
 def test_the_hub_takes_what_the_project_says() -> None:
-    """Name, description, licence as a file; a release's version."""
+    """Name, description, license as a file; a release's version."""
     _validate_app_name(PROJECT["name"], "name")
     _validate_description(PROJECT["description"])
     assert len(PROJECT["description"]) <= 200

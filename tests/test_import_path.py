@@ -1,4 +1,4 @@
-"""The app imports its own packages, whatever else of their names is on the path."""
+"""Tests that the app imports its own packages, even if the path has others of their names."""
 
 import os
 import re
@@ -28,7 +28,7 @@ def foreign(tmp_path: Path) -> Path:
     return folder
 
 
-def python(code: str, cwd: Path, *path: Path, status: int = 0) -> str:
+def run_python(code: str, cwd: Path, *path: Path, status: int = 0) -> str:
     """Run code with these folders first on Python's path; return what it prints, or its error."""
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -44,11 +44,11 @@ def python(code: str, cwd: Path, *path: Path, status: int = 0) -> str:
 
 @pytest.mark.parametrize("app", ["client_app", "server_app"])
 def test_the_app_imports_its_own_packages(app: str, foreign: Path, tmp_path: Path) -> None:
-    """Foreign packages come first on the path, and are passed over."""
+    """Foreign packages come first on the path, and are ignored."""
     for module in ("client_app", "server_app"):
         if module != app:  # the app that Python is asked for must be found at all
             (foreign / f"{module}.py").write_text("")
-    printed = python(f"import {app}" + LOADED, tmp_path, foreign, ROOT)
+    printed = run_python(f"import {app}" + LOADED, tmp_path, foreign, ROOT)
     assert printed.splitlines() == [
         str(ROOT / "conf" / "__init__.py"),
         str(ROOT / "strategies" / "fedquorum" / "__init__.py"),
@@ -58,13 +58,13 @@ def test_the_app_imports_its_own_packages(app: str, foreign: Path, tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.parametrize("app", ["client_app", "server_app"])
 def test_flower_loads_the_apps_own_packages(app: str, foreign: Path, tmp_path: Path) -> None:
-    """Flower checks and loads an unpacked bundle with functions of its own."""
+    """Flower checks and loads an unpacked bundle with its own functions."""
     load = f"""
 from flwr.supercore.object_ref import load_app, validate
 assert validate("{app}.app:app", True, {str(ROOT)!r}) == (True, None)
 load_app("{app}.app:app", ValueError, {str(ROOT)!r})
 """
-    printed = python(load + LOADED, tmp_path, foreign)
+    printed = run_python(load + LOADED, tmp_path, foreign)
     assert set(printed.splitlines()[-2:]) == {
         str(ROOT / "conf" / "__init__.py"),
         str(ROOT / "strategies" / "fedquorum" / "__init__.py"),
@@ -74,8 +74,8 @@ load_app("{app}.app:app", ValueError, {str(ROOT)!r})
 @pytest.mark.parametrize("app", ["client_app", "server_app"])
 @pytest.mark.parametrize("package", ["fedquorum", "conf"])
 def test_a_foreign_copy_is_refused(app: str, package: str, foreign: Path, tmp_path: Path) -> None:
-    """If it is imported already, the error names both versions and both folders."""
-    message = python(f"import {package}, {app}", tmp_path, foreign, ROOT, status=1)
+    """If it is already imported, the error names both versions and both folders."""
+    message = run_python(f"import {package}, {app}", tmp_path, foreign, ROOT, status=1)
     ours, theirs = {
         "fedquorum": (f"fedquorum {fedquorum.__version__}", "fedquorum 0.0.1"),
         "conf": ("conf", "conf"),
@@ -89,21 +89,21 @@ def test_a_foreign_copy_is_refused(app: str, package: str, foreign: Path, tmp_pa
 
 
 def test_a_link_to_the_app_is_the_app(tmp_path: Path) -> None:
-    """The library imported by its own path is no stranger to an app imported by a link."""
+    """The library imported by its path is accepted by an app imported through a link."""
     (tmp_path / "link").symlink_to(ROOT)
     code = "import fedquorum, client_app, server_app"
-    python(code, tmp_path, ROOT / "strategies", tmp_path / "link")
+    run_python(code, tmp_path, ROOT / "strategies", tmp_path / "link")
 
 
 @pytest.mark.parametrize("app", ["client_app", "server_app"])
-def test_an_installed_app_leaves_the_path_alone(app: str, tmp_path: Path) -> None:
-    """In a wheel the library stands beside the app."""
+def test_an_installed_app_leaves_the_path_unchanged(app: str, tmp_path: Path) -> None:
+    """In a wheel, the library is beside the app."""
     for package in ("client_app", "server_app"):
         (tmp_path / package).mkdir()
         shutil.copy(ROOT / package / "__init__.py", tmp_path / package)
     shutil.copy(ROOT / "client_app" / "import_path.py", tmp_path / "client_app")
     code = f"import sys; before = [*sys.path]; import {app}; assert sys.path == before"
-    python(code, tmp_path, tmp_path)
+    run_python(code, tmp_path, tmp_path)
 
 
 def test_importing_the_folder_of_the_library_is_a_lint_error(tmp_path: Path) -> None:
@@ -117,8 +117,8 @@ def test_importing_the_folder_of_the_library_is_a_lint_error(tmp_path: Path) -> 
         "from fedquorum import FedAU",
     ):
         snippet.write_text(line + "\n")
-        words = ["check", "--no-cache", "--config", str(ROOT / "pyproject.toml"), str(snippet)]
-        command = [sys.executable, "-m", "ruff", *words, "--select", "TID251"]
+        arguments = ["check", "--no-cache", "--config", str(ROOT / "pyproject.toml"), str(snippet)]
+        command = [sys.executable, "-m", "ruff", *arguments, "--select", "TID251"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         banned = re.search(r"TID251 .*The library's package is fedquorum", done.stdout)
         assert (banned is not None) == ("strategies" in line), (line, done.stdout, done.stderr)

@@ -1,4 +1,4 @@
-"""The script that plants faults tells those that tests catch from those that they do not."""
+"""Tests of the script that plants faults."""
 
 import runpy
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
-"""What Windows lacks is not needed by any module, nor by a run, its audit and its resumption.
+"""Test that no module, run, audit or resume needs what Windows lacks.
 
-No test runs on Windows: a process here lacks its modules, and what ``os`` and ``signal`` do not
-have there, for the sources of this project alone.
+No test runs on Windows. Instead, a process hides the modules, and the names in ``os`` and
+``signal``, that Windows lacks, from the sources of this project only.
 """
 
 import subprocess
@@ -28,20 +28,20 @@ LACKING = {{
 }}
 
 
-def reduced(module):
-    there = types.ModuleType(module.__name__)
+def drop_missing(module):
+    reduced = types.ModuleType(module.__name__)
     lacking = LACKING[module.__name__]
-    there.__dict__.update({{k: v for k, v in vars(module).items() if k not in lacking}})
+    reduced.__dict__.update({{k: v for k, v in vars(module).items() if k not in lacking}})
     if module is os:
-        there.supports_dir_fd = there.supports_fd = set()
-    return there
+        reduced.supports_dir_fd = reduced.supports_fd = set()
+    return reduced
 
 
-REDUCED = {{"os": reduced(os), "signal": reduced(signal)}}
+REDUCED = {{"os": drop_missing(os), "signal": drop_missing(signal)}}
 real = builtins.__import__
 
 
-def as_on_windows(name, globals=None, locals=None, fromlist=(), level=0):
+def import_as_on_windows(name, globals=None, locals=None, fromlist=(), level=0):
     if (globals or {{}}).get("__name__", "").partition(".")[0] in PACKAGES and level == 0:
         if name in MISSING:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
@@ -50,7 +50,7 @@ def as_on_windows(name, globals=None, locals=None, fromlist=(), level=0):
     return real(name, globals, locals, fromlist, level)
 
 
-builtins.__import__ = as_on_windows
+builtins.__import__ = import_as_on_windows
 """
 IMPORT_ALL = """
 for package in map(importlib.import_module, PACKAGES):
@@ -61,58 +61,59 @@ for package in map(importlib.import_module, PACKAGES):
 RUN = """
 from pathlib import Path
 import server_app.loop
-from conf.compose import compose_words
+from conf.compose import compose_overrides
 from server_app.commands import main
 from server_app.job import run_in_process
-from server_app.resume import resumed_words
+from server_app.resume import merge_resumed_overrides
 
 
-def broken_off(parts, arrays, server_round):
+def interrupt_in_round_3(parts, arrays, server_round):
     if server_round == 3:
         raise KeyboardInterrupt
     return play(parts, arrays, server_round)
 
 
 run, play = Path(sys.argv[1]) / "run", server_app.loop._run_round
-words = ("rounds=4", "client.local_epochs=1", "strategy=fedvarp", "engine.reply_memory=0")
-server_app.loop._run_round = broken_off
+overrides = ("rounds=4", "client.local_epochs=1", "strategy=fedvarp", "engine.reply_memory=0")
+server_app.loop._run_round = interrupt_in_round_3
 try:
-    run_in_process(compose_words((*words, f"strategy.memory_dir={run.parent}/memory")), str(run))
+    first = (*overrides, f"strategy.memory_dir={run.parent}/memory")
+    run_in_process(compose_overrides(first), str(run))
 except KeyboardInterrupt:
     server_app.loop._run_round = play
-run_in_process(compose_words(resumed_words((f"resume={run}",))), str(run))
+run_in_process(compose_overrides(merge_resumed_overrides((f"resume={run}",))), str(run))
 report = ["report", str(run), "--output", str(run.parent / "report")]
 sys.exit(main(["audit", str(run)]) or main(report))
 """
 
 
-def as_on_windows(program: str, *words: str) -> str:
-    """Run a program in a process whose project lacks what Windows lacks; return its output."""
+def run_as_on_windows(program: str, *arguments: str) -> str:
+    """Run a program whose imports in this project are as on Windows; return its output."""
     return subprocess.check_output(
-        [sys.executable, "-c", WINDOWS.format(packages=PACKAGES) + program, *words],
+        [sys.executable, "-c", WINDOWS.format(packages=PACKAGES) + program, *arguments],
         cwd=ROOT,
         text=True,
     )
 
 
 @pytest.mark.slow
-def test_all_modules_are_imported() -> None:
+def test_all_modules_import_as_on_windows() -> None:
     """Library, app, settings and plugins."""
-    printed = set(as_on_windows(IMPORT_ALL).splitlines())
+    printed = set(run_as_on_windows(IMPORT_ALL).splitlines())
     assert {"fedquorum.records.safe_files", "client_app.policy", "fedquorum.locks"} <= printed
     assert "hydra_plugins.fedquorum_launcher" in printed
 
 
 @pytest.mark.slow
-def test_a_run_resumes_and_is_audited(tmp_path: Path) -> None:
-    """With files beyond the memory, which are mapped; the report reads the records as well."""
-    assert format_summary_line(0) in as_on_windows(RUN, str(tmp_path))
+def test_a_run_resumes_and_is_audited_as_on_windows(tmp_path: Path) -> None:
+    """Replies and memory are in mapped files; the report reads the records, too."""
+    assert format_summary_line(0) in run_as_on_windows(RUN, str(tmp_path))
     assert (tmp_path / "run" / ".lock").exists()  # Windows opens no directories
     assert list((tmp_path / "report").glob("*.html"))
 
 
-def test_it_is_missing_there() -> None:
-    """So that the tests above can fail."""
+def test_missing_names_fail_to_import() -> None:
+    """Otherwise the tests above could not fail."""
     program = """
 for module in ("fedquorum.a", "b"):
     for line in ("import fcntl", "import os; os.O_DIRECTORY", "from signal import SIGUSR1"):
@@ -121,4 +122,4 @@ for module in ("fedquorum.a", "b"):
         except (ImportError, AttributeError):
             print(module)
 """
-    assert as_on_windows(program).split() == ["fedquorum.a"] * 3
+    assert run_as_on_windows(program).split() == ["fedquorum.a"] * 3

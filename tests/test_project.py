@@ -23,8 +23,8 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
 LIBRARY = tomllib.loads((ROOT / "strategies" / "pyproject.toml").read_text())["project"]
 TYPED = "Typing :: Typed"
-MOST_WORDS = 60
-"""Of an entry of the changelog: details stand in the documents."""
+MAX_WORDS = 60
+"""The longest entry of the changelog; details are in the documents."""
 
 VERSION_FILES = {"strategies/fedquorum/__init__.py", "pyproject.toml"}
 
@@ -63,10 +63,10 @@ def test_the_changelog_has_the_form_of_keep_a_changelog() -> None:
         found = re.findall(r"^### (.*)$", one, re.MULTILINE)
         assert found == [kind for kind in kinds if kind in found]
         for entry in re.findall(r"^- (?:.|\n  )*", one, re.MULTILINE):
-            assert len(entry.split()) <= MOST_WORDS, entry
+            assert len(entry.split()) <= MAX_WORDS, entry
 
 
-def ranges(requirements: list[str]) -> dict[str, str]:
+def get_ranges(requirements: list[str]) -> dict[str, str]:
     """Return the version range of each requirement by its name."""
     parsed = [Requirement(requirement) for requirement in requirements]
     return {requirement.name: str(requirement.specifier) for requirement in parsed}
@@ -74,10 +74,10 @@ def ranges(requirements: list[str]) -> dict[str, str]:
 
 def test_the_app_repeats_the_librarys_requirements() -> None:
     """Same ranges, those of the extra ``audit`` too; the app does not require the library."""
-    app = ranges(PROJECT["dependencies"])
-    library = ranges(LIBRARY["dependencies"])
+    app = get_ranges(PROJECT["dependencies"])
+    library = get_ranges(LIBRARY["dependencies"])
     assert library.keys() == {"cryptography", "filelock", "flwr", "numpy", "piqp", "scipy"}
-    needed = library | ranges(LIBRARY["optional-dependencies"]["audit"])
+    needed = library | get_ranges(LIBRARY["optional-dependencies"]["audit"])
     assert {name: app.get(name) for name in needed} == needed
     assert "fedquorum" not in app
     assert (PROJECT["name"], LIBRARY["name"]) == ("fedquorum-app", "fedquorum")
@@ -91,7 +91,7 @@ def test_each_project_has_one_command() -> None:
 
 
 def test_library_and_app_say_the_same_of_themselves() -> None:
-    """Python, authors, addresses and classifiers; one licence, for Flower's Hub as a file."""
+    """Python, authors, addresses and classifiers; one license, for Flower's Hub as a file."""
     for key in ("requires-python", "authors", "urls"):
         assert PROJECT[key] == LIBRARY[key], key
     named = {"License :: OSI Approved :: Apache Software License"}
@@ -176,16 +176,16 @@ def test_one_resolution_holds_all_extras(tmp_path: Path) -> None:
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(ROOT / "strategies", tmp_path / "strategies")
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "uv", "lock", "--dry-run", "--no-progress"],
         cwd=tmp_path,
         check=False,
         capture_output=True,
         text=True,
     )
-    if "Failed to fetch" in done.stderr:
+    if "Failed to fetch" in process.stderr:
         pytest.skip("uv needs the package index")
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
 
 
 def test_badge_classifiers_and_ci_name_the_same_pythons() -> None:

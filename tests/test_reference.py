@@ -86,7 +86,7 @@ class Structure(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if self._inside and not self._left_out:
-            self.parts[-1] += "".join(data.split())  # a colour of code may begin anywhere
+            self.parts[-1] += "".join(data.split())  # highlighting may split code anywhere
 
 
 @pytest.fixture(scope="module")

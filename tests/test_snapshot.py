@@ -1,4 +1,4 @@
-"""Snapshots fail where a text changed, and every one is somebody's."""
+"""Tests that snapshots fail if a text changed, and that every snapshot is used."""
 
 import subprocess
 from pathlib import Path
@@ -8,16 +8,16 @@ import pytest
 from tests.snapshot import FOLDER, compare, join_sections
 
 
-def test_a_snapshot_that_is_not_there_fails(tmp_path: Path) -> None:
-    """An empty text needs one as well, and nothing is written unasked."""
+def test_a_missing_snapshot_fails(tmp_path: Path) -> None:
+    """An empty text needs a snapshot, too, and nothing is written without the option."""
     for text in ("a\n", ""):
-        with pytest.raises(pytest.fail.Exception, match="--update-snapshots keeps what is told"):
+        with pytest.raises(pytest.fail.Exception, match="--update-snapshots stores the new text"):
             compare(tmp_path / "new.txt", text)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_difference_is_shown_by_lines(tmp_path: Path) -> None:
-    """Those that changed, with their signs; to the last line's end."""
+    """Changed lines have signs; the last line end counts."""
     path = tmp_path / "folder" / "kept.txt"
     compare(path, "one\ntwo\n", update=True)
     compare(path, "one\ntwo\n")
@@ -29,13 +29,13 @@ def test_a_difference_is_shown_by_lines(tmp_path: Path) -> None:
     assert path.read_text() == "one\ntwo\n"
 
 
-def test_sections() -> None:
-    """Names above their texts."""
+def test_sections_have_their_names_above() -> None:
+    """Each text is below its name."""
     assert join_sections({"a": "x", "b": "y"}) == "# a\nx\n\n# b\ny\n"
 
 
 def test_every_snapshot_is_compared() -> None:
-    """A test names it; one that nobody names is left over."""
+    """Each is named in a test; others are leftovers."""
     tests = Path(__file__).parent
     files = subprocess.check_output(["git", "-C", str(tests), "ls-files", "*.py"], text=True)
     sources = "".join((tests / name).read_text() for name in files.split())

@@ -1,4 +1,4 @@
-"""What is received is read as data, never as code; ruff looks for loaders of code."""
+"""Test that received data is never loaded as code."""
 
 from collections.abc import Callable
 from io import BytesIO
@@ -11,8 +11,8 @@ from fedquorum.flower.codec import NamedArrays, decode_arrays, view_arrays
 from flwr.app import Array, ArrayRecord
 
 
-class Planted:
-    """When unpickled, makes a file: what an attacker would make run."""
+class MaliciousObject:
+    """Creates a file when it is unpickled, in place of an attacker's code."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -25,10 +25,10 @@ class Planted:
 def test_a_pickle_in_an_update_is_refused(
     tmp_path: Path, decode: Callable[[ArrayRecord], NamedArrays]
 ) -> None:
-    """An array of objects is a protocol error, and nothing of it runs."""
-    planted = np.array([Planted(tmp_path / "ran")], dtype=object)
+    """An array of objects is a protocol error, and no code runs."""
+    malicious = np.array([MaliciousObject(tmp_path / "ran")], dtype=object)
     buffer = BytesIO()
-    np.save(buffer, planted, allow_pickle=True)
+    np.save(buffer, malicious, allow_pickle=True)
     array = Array(dtype="object", shape=(1,), stype="numpy.ndarray", data=buffer.getvalue())
     with pytest.raises(ProtocolError, match="cannot be read"):
         decode(ArrayRecord({"w": array}))

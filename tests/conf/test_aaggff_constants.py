@@ -22,15 +22,15 @@ CONSTANTS = {
 
 
 @pytest.mark.parametrize("experiments", CONSTANTS, ids="-".join)
-def test_the_authors_constants(experiments: tuple[str, ...]) -> None:
-    """Stand-ins have those of what they stand for, heart disease those of Berka."""
+def test_presets_have_the_authors_constants(experiments: tuple[str, ...]) -> None:
+    """Stand-ins have those of the original data, heart disease those of Berka."""
     for experiment in experiments:
         for (strategy, key), value in zip(PARAMETERS.items(), CONSTANTS[experiments], strict=True):
             composed = compose_settings(f"aaggff/{experiment}", f"strategy={strategy}")
             assert getattr(composed.settings.strategy, key) == value, (experiment, strategy)
 
 
-def test_a_value_of_the_users_own_wins() -> None:
-    """It stands on the command line."""
+def test_the_users_value_overrides_the_constant() -> None:
+    """It is given on the command line."""
     composed = compose_settings("aaggff/mqp", "strategy=term strategy.tilt=2")
     assert vars(composed.settings.strategy)["tilt"] == 2

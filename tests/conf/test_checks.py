@@ -1,4 +1,4 @@
-"""Settings that are compared with each other, and with what no setting may hold."""
+"""Tests of checks of settings against passwords."""
 
 import pytest
 from fedquorum.errors import SettingsError
@@ -7,7 +7,7 @@ from conf.compose import compose_overrides
 
 
 @pytest.mark.parametrize(
-    ("words", "setting"),
+    ("overrides", "setting"),
     [
         (("tracker=mlflow", "tracker.uri=https://user:hunter2@example.org"), "tracker.uri"),
         (
@@ -18,10 +18,10 @@ from conf.compose import compose_overrides
         (("model=module", "model.path=a.B", "model.args={x: 'ftp://u:hunter2@h'}"), "model.args.x"),
     ],
 )
-def test_no_setting_holds_a_password(words: tuple[str, ...], setting: str) -> None:
-    """Settings are recorded and sent to clients; the error tells where it belongs, and not what."""
+def test_passwords_in_settings_are_refused(overrides: tuple[str, ...], setting: str) -> None:
+    """Settings are recorded and sent to clients; the error hides the password."""
     with pytest.raises(SettingsError) as refused:
-        compose_overrides(words)
+        compose_overrides(overrides)
     assert str(refused.value).startswith(f"{setting} must have no password")
     assert ":***@" in str(refused.value)
     assert "hunter2" not in str(refused.value)
@@ -29,5 +29,5 @@ def test_no_setting_holds_a_password(words: tuple[str, ...], setting: str) -> No
 
 @pytest.mark.parametrize("uri", ["http://localhost:5000", "https://user@example.org/a:b", "a:b@c"])
 def test_a_uri_without_a_password_is_allowed(uri: str) -> None:
-    """A port, a user's name, a path."""
+    """It may have a port, a user's name, or a path."""
     assert compose_overrides(("tracker=mlflow", f"tracker.uri='{uri}'")).settings.tracker.name

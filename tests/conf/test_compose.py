@@ -37,18 +37,18 @@ def test_every_experiment_composes(experiment: str) -> None:
 @pytest.mark.parametrize("experiment", ["fedalign/fmnist_partial", "fedau/fmnist", "aaggff/heart"])
 @pytest.mark.parametrize("strategy", options("strategy"))
 def test_every_strategy_composes_with_any_experiment(experiment: str, strategy: str) -> None:
-    """A preset's values for one strategy do not stand in the way of comparing another."""
-    words = f"strategy={strategy}"
-    words += " strategy.path=package.Rule" if strategy == "custom" else ""
+    """A preset's values for one strategy do not prevent comparing another."""
+    overrides = f"strategy={strategy}"
+    overrides += " strategy.path=package.Rule" if strategy == "custom" else ""
     if strategy == "aaggff_s" and experiment == "fedalign/fmnist_partial":
         with pytest.raises(SettingsError, match=r"^strategy\.fraction must be 1 for AAggFF-S"):
-            compose_settings(experiment, words)
-        words += " strategy.fraction=1"
-    assert compose_settings(experiment, words).settings.strategy.name == strategy
+            compose_settings(experiment, overrides)
+        overrides += " strategy.fraction=1"
+    assert compose_settings(experiment, overrides).settings.strategy.name == strategy
 
 
 def test_the_default_experiment() -> None:
-    """Without words: FedALIGN on SYNTH(1,1), low additive noise, 20 clients, 10 with priority."""
+    """It is FedALIGN on SYNTH(1,1), low additive noise, 20 clients, 10 with priority."""
     settings = compose_settings().settings
     assert settings.strategy.name == "fedalign"
     assert asdict(settings.strategy)["epsilon"] == 0.2
@@ -57,8 +57,8 @@ def test_the_default_experiment() -> None:
     assert (settings.seed, settings.rounds) == (1, 200)
 
 
-def test_presets_hold_the_papers_values() -> None:
-    """Epsilon 0.2 / 0.2 / 0.4 for the noise levels; Fashion-MNIST by accuracy, 0.2 then 0."""
+def test_presets_have_the_papers_values() -> None:
+    """Epsilon is 0.2, 0.2 and 0.4 for the noise levels; Fashion-MNIST has 0.2, then 0."""
     epsilons = {}
     for level in ("low", "medium", "high"):
         strategy = compose_settings(f"fedalign/synth_{level}").settings.strategy
@@ -71,23 +71,23 @@ def test_presets_hold_the_papers_values() -> None:
     assert (fmnist.client.lr, fmnist.client.local_epochs) == (0.1, 5)
 
 
-def test_another_synth_is_that_of_its_chapter() -> None:
-    """The preset says in a word what the chapter of the book measures."""
+def test_synth_other_has_the_settings_of_its_chapter() -> None:
+    """The preset names the settings that the chapter of the book evaluates."""
     for strategy in ("fedalign", "fedavg_priority", "fedavg"):
         preset = compose_settings("fedalign/synth_other", f"strategy={strategy}")
-        words = f"strategy={strategy} data.alpha=0.5 data.beta=0.5"
-        assert preset.settings == compose_settings("fedalign/synth_low", words).settings
+        overrides = f"strategy={strategy} data.alpha=0.5 data.beta=0.5"
+        assert preset.settings == compose_settings("fedalign/synth_low", overrides).settings
 
 
 def test_overrides_win_over_the_preset() -> None:
-    """The last word is the command line's."""
+    """The command line has precedence."""
     strategy = compose_settings("fedalign/synth_high", "strategy.epsilon=inf").settings.strategy
     assert math.isinf(asdict(strategy)["epsilon"])
     assert compose_settings("", "strategy=fedavg").settings.strategy.name == "fedavg"
 
 
-def test_what_is_sent_to_clients_composes_to_the_same() -> None:
-    """The run config of a composed job gives the same settings on a client."""
+def test_the_run_config_composes_to_the_same_settings() -> None:
+    """A client composes the run config of a job."""
     first = compose_settings("fedalign/synth_high", "seed=7 'data.priority=[0, 3, 5]'")
     _composed_configs.clear()  # as on another machine
     again = compose_settings(**first.run_config)
@@ -105,8 +105,8 @@ def test_config_yaml_is_complete_and_plain(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("experiment", options("experiment"))
-def test_settings_come_back_from_the_records(experiment: str) -> None:
-    """What a run wrote down is read as the settings that it had, whatever a preset says now."""
+def test_settings_are_restored_from_the_records(experiment: str) -> None:
+    """Recorded settings do not depend on later changes of a preset."""
     composed = compose_settings(experiment, "seed=7 strategy.server_lr=0.5")
     assert settings_from_yaml(composed.to_yaml()) == composed.settings
 
@@ -122,14 +122,14 @@ def test_settings_come_back_from_the_records(experiment: str) -> None:
         "server_optimizer=yogi server_optimizer.tau=0.1",
     ],
 )
-def test_options_of_every_group_come_back(overrides: str) -> None:
-    """Settings that only one option of a group has are read as that option's."""
+def test_options_of_every_group_are_restored(overrides: str) -> None:
+    """Settings of a single option are restored as that option's."""
     composed = compose_settings("", overrides)
     assert settings_from_yaml(composed.to_yaml()) == composed.settings
 
 
-def test_a_setting_newer_than_a_record_is_the_default() -> None:
-    """What a record does not name is read as if it had not been set."""
+def test_a_setting_newer_than_a_record_has_its_default() -> None:
+    """A setting that the record lacks counts as not set."""
     written = yaml.safe_load(compose_settings("aaggff/berka").to_yaml())
     del written["evaluation"]["metric"], written["availability"], written["client"]["proximal_mu"]
     settings = settings_from_yaml(yaml.safe_dump(written))
@@ -148,15 +148,15 @@ def test_a_setting_newer_than_a_record_is_the_default() -> None:
         ("rounds: 0", "rounds must be a whole number >= 1, got 0"),
     ],
 )
-def test_records_that_are_no_settings_are_one_line(text: str, problem: str) -> None:
-    """The setting, what is allowed and what is there."""
+def test_invalid_recorded_settings_are_one_line(text: str, problem: str) -> None:
+    """The line has the setting, the allowed values and the recorded value."""
     with pytest.raises(SettingsError, match=f"^{problem}") as caught:
         settings_from_yaml(text)
     assert "\n" not in str(caught.value)
 
 
 def test_data_root_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """FEDQUORUM_DATA is the data folder; a setting wins over it."""
+    """FEDQUORUM_DATA is the data folder; a setting has precedence."""
     monkeypatch.setenv("FEDQUORUM_DATA", "/somewhere")
     root = yaml.safe_load(compose_settings("fedalign/fmnist", "seed=101").to_yaml())["data"]["root"]
     assert root == "/somewhere"
@@ -302,7 +302,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("overrides", MISTAKES)
 def test_mistakes_are_one_line(overrides: str) -> None:
-    """Setting, what is allowed, and what was given, in one line, before any work."""
+    """The line has the setting, the allowed values and the given value, before any work."""
     with pytest.raises(SettingsError, match=MISTAKES[overrides]) as caught:
         compose_settings("", overrides)
     assert "\n" not in str(caught.value)
@@ -348,8 +348,8 @@ NEARLY = {
 
 
 @pytest.mark.parametrize("overrides", NEARLY)
-def test_a_mistyped_name_is_answered_with_the_nearest(overrides: str) -> None:
-    """In one line, at its end; a name like no other has no such answer."""
+def test_a_mistyped_name_gets_a_suggestion(overrides: str) -> None:
+    """The line ends with the most similar name, if any."""
     with pytest.raises(SettingsError) as caught:
         compose_settings("", overrides)
     begin, end = NEARLY[overrides]
@@ -418,31 +418,32 @@ MISPLACED = {
 
 
 @pytest.mark.parametrize("overrides", MISPLACED)
-def test_a_dot_for_a_slash_is_answered_with_the_word(overrides: str) -> None:
-    """In one line, which ends with what to type: groups within groups, and names of options."""
+def test_a_dot_for_a_slash_gets_a_suggestion(overrides: str) -> None:
+    """The line ends with the override to type, for nested groups and names of options, too."""
     with pytest.raises(SettingsError) as caught:
         compose_settings("", overrides)
-    told = str(caught.value)
-    assert told.endswith(MISPLACED[overrides])
-    assert "\n" not in told
-    assert "full_key" not in told
+    message = str(caught.value)
+    assert message.endswith(MISPLACED[overrides])
+    assert "\n" not in message
+    assert "full_key" not in message
 
 
 def test_the_name_of_the_chosen_option_may_be_repeated() -> None:
-    """It changes nothing."""
-    words = "strategy=composed strategy.selection.name=epsilon_gate data.name=synth"
+    """The repetition changes nothing."""
+    overrides = "strategy=composed strategy.selection.name=epsilon_gate data.name=synth"
     assert (
-        compose_settings("", words).settings == compose_settings("", "strategy=composed").settings
+        compose_settings("", overrides).settings
+        == compose_settings("", "strategy=composed").settings
     )
 
 
-def test_splitting_is_a_shells() -> None:
+def test_overrides_are_split_as_in_a_shell() -> None:
     """Quotes keep spaces together, as on a command line."""
     assert split_overrides("a=1 'b=x y'") == ("a=1", "b=x y")
 
 
-def test_a_copy_of_the_store_is_the_store_and_stays_as_it_is() -> None:
-    """Hydra copies the schemas for every composition: no value that is set reaches the store."""
+def test_a_copy_of_the_store_is_the_unchanged_store() -> None:
+    """Hydra copies the schemas for every composition, so no value changes the store."""
     store = ConfigStore.instance()
     assert copy.deepcopy(store) is store
     assert compose_settings("", "rounds=7 strategy.epsilon=3").settings.rounds == 7
@@ -450,7 +451,7 @@ def test_a_copy_of_the_store_is_the_store_and_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "overrides",
     [
         ("seed=3", "rounds=7"),
         ("strategy=fedau", "strategy.cutoff=inf", "client.lr=0.03"),
@@ -469,17 +470,17 @@ def test_a_copy_of_the_store_is_the_store_and_stays_as_it_is() -> None:
     ],
     ids=str,
 )
-def test_values_changed_in_a_copy_are_as_hydra_changes_them(words: tuple[str, ...]) -> None:
-    """Runs of a study differ in values alone, for which Hydra does not compose again."""
-    told = []
-    for known, extra in ((compose_overrides, ()), (_by_hydra, ("hydra.job.name=other",))):
+def test_values_changed_in_a_copy_equal_those_of_hydra(overrides: tuple[str, ...]) -> None:
+    """Runs of a study differ only in values, so Hydra does not compose them again."""
+    results = []
+    for compose, extra in ((compose_overrides, ()), (_compose_by_hydra, ("hydra.job.name=other",))):
         try:
-            told.append(known((*words, *extra)).to_yaml())
+            results.append(compose((*overrides, *extra)).to_yaml())
         except SettingsError as error:
-            told.append(str(error))
-    assert told[0] == told[1]
+            results.append(str(error))
+    assert results[0] == results[1]
 
 
-def _by_hydra(words: tuple[str, ...]) -> ComposedConfig:
-    with compose_job(words):
-        return compose_overrides(words)
+def _compose_by_hydra(overrides: tuple[str, ...]) -> ComposedConfig:
+    with compose_job(overrides):
+        return compose_overrides(overrides)

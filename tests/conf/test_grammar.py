@@ -1,4 +1,4 @@
-"""What Hydra cannot read is answered with the mistake, and with a word that it can read."""
+"""Tests that syntax errors are explained, with an override that Hydra can read."""
 
 import shlex
 
@@ -7,7 +7,7 @@ from fedquorum.errors import SettingsError
 
 from conf.compose import parse_override
 
-BEGIN = "{name} must be a value in Hydra's grammar, got {word!r}: "
+PREFIX = "{name} must be a value in Hydra's grammar, got {override!r}: "
 QUOTES = "a value with other characters than letters, digits and . _ - / + needs its own quotes"
 FUNCTIONS = "bool, choice, float, glob, int, interval, range, shuffle, sort, str, tag"
 MISTAKES = {
@@ -33,20 +33,24 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("word", MISTAKES)
-def test_a_word_outside_the_grammar(word: str) -> None:
-    """The setting, the word, what is wrong with it, in one line without Hydra's own words."""
+@pytest.mark.parametrize("override", MISTAKES)
+def test_a_syntax_error_is_explained(override: str) -> None:
+    """One line has the setting, the override and the problem, without Hydra's own message."""
     with pytest.raises(SettingsError) as caught:
-        parse_override(word)
-    begin = BEGIN.format(name=word.partition("=")[0], word=word)
-    assert str(caught.value) == begin + MISTAKES[word]
+        parse_override(override)
+    prefix = PREFIX.format(name=override.partition("=")[0], override=override)
+    assert str(caught.value) == prefix + MISTAKES[override]
 
 
 @pytest.mark.parametrize(
-    "word",
-    [word for word in MISTAKES if "; type " in MISTAKES[word] or "out, or type " in MISTAKES[word]],
+    "override",
+    [
+        override
+        for override in MISTAKES
+        if "; type " in MISTAKES[override] or "out, or type " in MISTAKES[override]
+    ],
 )
-def test_hydra_reads_the_word_to_type(word: str) -> None:
-    """What the message says to type is a setting of the same name, as a shell splits it."""
-    (typed,) = shlex.split(MISTAKES[word].rpartition(" type ")[2])
-    assert parse_override(typed).key_or_group == word.partition("=")[0]
+def test_hydra_reads_the_suggested_override(override: str) -> None:
+    """The suggestion sets the same setting after a shell has split it."""
+    (suggestion,) = shlex.split(MISTAKES[override].rpartition(" type ")[2])
+    assert parse_override(suggestion).key_or_group == override.partition("=")[0]

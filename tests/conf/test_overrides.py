@@ -1,4 +1,4 @@
-"""Settings given in Python are the words that a person would type for them."""
+"""Tests that settings given in Python become the overrides that a user would type."""
 
 import math
 from decimal import Decimal
@@ -31,10 +31,10 @@ VALUES = SCALARS | st.lists(SCALARS | st.lists(SCALARS, max_size=2), max_size=3)
 
 
 @given(VALUES)
-def test_hydra_reads_back_what_was_given(value: Any) -> None:
-    """Of the same type too; whatever characters a text has, and in lists of lists."""
-    (word,) = to_overrides({"data.path": value})
-    override = parse_override(word)
+def test_hydra_reads_back_the_given_value(value: Any) -> None:
+    """Types, special characters and nested lists are retained."""
+    (text,) = to_overrides({"data.path": value})
+    override = parse_override(text)
     assert override.key_or_group == "data.path"
     assert not override.is_sweep_override()
     assert repr(override.value()) == repr(value)
@@ -42,12 +42,12 @@ def test_hydra_reads_back_what_was_given(value: Any) -> None:
 
 @given(st.lists(SCALARS, min_size=2, max_size=4))
 def test_an_axis_has_each_value(values: list[Any]) -> None:
-    """A list is a sweep over its values, in their order."""
-    (word,) = to_overrides({"data.path": values}, allow_sweeps=True)
-    override = parse_override(word)
+    """A list is a sweep over its values, in order."""
+    (text,) = to_overrides({"data.path": values}, allow_sweeps=True)
+    override = parse_override(text)
     assert override.is_sweep_override()
-    key, _, _ = word.partition("=")
-    texts = [f"{key}={text}" for text in get_sweep_values(override)]
+    key, _, _ = text.partition("=")
+    texts = [f"{key}={value}" for value in get_sweep_values(override)]
     assert [repr(parse_override(text).value()) for text in texts] == [
         repr(value) for value in values
     ]
@@ -55,7 +55,7 @@ def test_an_axis_has_each_value(values: list[Any]) -> None:
 
 @given(TEXTS)
 def test_a_choice_of_one_keeps_its_quotes(text: str) -> None:
-    """Every setting of a sweep or a study is one, so that each job composes it."""
+    """Each setting of a sweep or study is such a choice, which each job composes."""
     override = parse_override(f"data.path=choice({quote(text)})")
     (value,) = get_sweep_values(override)
     assert parse_override(f"data.path={value}").value() == text
@@ -63,19 +63,19 @@ def test_a_choice_of_one_keeps_its_quotes(text: str) -> None:
 
 @given(st.lists(SCALARS, max_size=3))
 def test_a_tuple_is_one_value_of_a_sweep(values: list[Any]) -> None:
-    """For settings that are lists themselves, such as ``model.hidden``."""
-    (word,) = to_overrides({"model.hidden": tuple(values)}, allow_sweeps=True)
-    assert repr(parse_override(word).value()) == repr(values)
+    """Use it for settings that are lists, such as ``model.hidden``."""
+    (text,) = to_overrides({"model.hidden": tuple(values)}, allow_sweeps=True)
+    assert repr(parse_override(text).value()) == repr(values)
 
 
 @given(TEXTS)
-def test_a_quoted_text_is_that_text(text: str) -> None:
-    """Backslashes and quotes in it, before each other and at its end, too."""
+def test_a_quoted_text_is_read_back(text: str) -> None:
+    """It may contain backslashes and quotes, next to each other and at its end."""
     assert parse_override(f"data.path={quote(text)}").value() == text
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "overrides"),
     [
         ({"rounds": 20, "strategy": "fedau"}, ["rounds=20", "strategy=fedau"]),
         ({"client": {"lr": 0.1, "batch_size": 8}}, ["client.lr=0.1", "client.batch_size=8"]),
@@ -102,14 +102,16 @@ def test_a_quoted_text_is_that_text(text: str) -> None:
         ({"availability.p": np.array([0.5, 1.0])}, ["availability.p=[0.5,1.0]"]),
     ],
 )
-def test_settings_are_the_words_one_would_type(settings: dict[str, Any], words: list[str]) -> None:
-    """Below a group by a mapping or a dotted key; ``name`` chooses the option."""
-    assert list(to_overrides(settings)) == words
+def test_settings_are_the_overrides_one_would_type(
+    settings: dict[str, Any], overrides: list[str]
+) -> None:
+    """A mapping or a dotted key goes below a group; ``name`` chooses the option."""
+    assert list(to_overrides(settings)) == overrides
 
 
 @pytest.mark.parametrize("values", [range(1, 4), np.arange(1, 4), [1, np.int64(2), 3]])
 def test_axes_are_lists_ranges_and_arrays(values: Any) -> None:
-    """One below a group as well."""
+    """An axis may be below a group, too."""
     assert to_overrides({"seed": values, "data": {"num_clients": values}}, allow_sweeps=True) == (
         "seed=1,2,3",
         "data.num_clients=1,2,3",
@@ -126,15 +128,15 @@ def test_axes_are_lists_ranges_and_arrays(values: Any) -> None:
         ({"a b": 1}, "a b must be a setting"),
     ],
 )
-def test_what_cannot_be_a_setting_is_one_line(settings: dict[str, Any], message: str) -> None:
-    """It names the setting, what is allowed and what was given."""
+def test_an_invalid_setting_is_one_line(settings: dict[str, Any], message: str) -> None:
+    """The line has the setting, the allowed values and the given value."""
     with pytest.raises(SettingsError, match=message) as error:
         to_overrides(settings, allow_sweeps=True)
     assert "\n" not in str(error.value)
 
 
-def test_the_words_compose_to_the_values() -> None:
-    """Through Hydra and the schemas, to the settings of a run."""
+def test_overrides_compose_to_the_given_values() -> None:
+    """Hydra and the schemas restore them as settings of a run."""
     given_settings = {
         "strategy": {"name": "fedalign", "epsilon": math.inf},
         "data": {"num_clients": 4, "num_priority": 2, "priority_weights": {0: 1.0, 3: 0.5}},

@@ -1,4 +1,4 @@
-"""The schemas that are made from the rules: names, types, defaults and ranges are theirs."""
+"""Tests that schemas derive names, types, defaults and ranges from the rules."""
 
 import pickle
 from dataclasses import MISSING, dataclass, fields
@@ -39,15 +39,15 @@ EVERY = [(group, key) for group, rules in RULES.items() for key in rules]
 
 
 @pytest.mark.parametrize("group", RULES)
-def test_every_row_of_a_table_is_an_option(group: str) -> None:
-    """And nothing else is, but what is custom, composed or none."""
+def test_every_rule_is_an_option(group: str) -> None:
+    """Beside rules, only custom, composed and none are options."""
     assert {*options(group)} - {*RULES[group]} <= {CUSTOM, "composed", NONE}
     assert {*RULES[group]} <= {*options(group)}
 
 
 @pytest.mark.parametrize(("group", "key"), EVERY)
 def test_a_rules_parameters_are_its_settings(group: str, key: str) -> None:
-    """With their defaults and ranges; a strategy has those of all its parts."""
+    """Defaults and ranges are equal; a strategy has the parameters of all its parts."""
     rule = RULES[group][key]
     declared = rule.parameters if group == "strategy" else get_parameters(rule)
     settings = {item.name: item for item in fields(OPTION_SCHEMAS[group][key])}
@@ -61,8 +61,8 @@ def test_a_rules_parameters_are_its_settings(group: str, key: str) -> None:
 
 
 @pytest.mark.parametrize("key", NAMED_STRATEGIES)
-def test_the_settings_of_all_strategies(key: str) -> None:
-    """Everybody samples; who draws and who aggregates can be told so, others cannot."""
+def test_strategies_have_only_the_shared_settings_they_use(key: str) -> None:
+    """All can sample; only some support priority samples or aggregate."""
     names = {item.name for item in fields(OPTION_SCHEMAS["strategy"][key])}
     assert "fraction" in names
     assert ("priority_samples" in names) == (key in {"fedalign", "fedavg", "fedavg_priority"})
@@ -70,7 +70,7 @@ def test_the_settings_of_all_strategies(key: str) -> None:
 
 
 def test_annotations_may_be_strings() -> None:
-    """As in a module with ``from __future__ import annotations``."""
+    """They are, in a module with ``from __future__ import annotations``."""
 
     @dataclass(frozen=True)
     class Power(Rule):
@@ -81,14 +81,14 @@ def test_annotations_may_be_strings() -> None:
     assert (name, kind, item.default) == ("a", float | None, None)
 
 
-def test_two_settings_need_two_names() -> None:
-    """A rule's parameter cannot be called as what all strategies have."""
+def test_a_parameter_cannot_reuse_a_shared_name() -> None:
+    """The names of the settings of all strategies are reserved."""
     with pytest.raises(ValueError, match="clash needs parameters with other names, got name, name"):
         make_schema(StrategySettings, "clash", "", [("name", str, parameter("", POSITIVE))])
 
 
-def test_options_are_what_hydra_finds() -> None:
-    """All groups, in the store and in files, for globs of sweeps as well."""
+def test_options_are_those_that_hydra_finds() -> None:
+    """Hydra finds the options in its store and in files, also for globs of sweeps."""
     GlobalHydra.instance().clear()
     with initialize_config_module("conf", version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
@@ -98,7 +98,7 @@ def test_options_are_what_hydra_finds() -> None:
 
 
 def test_no_file_repeats_its_schema() -> None:
-    """A YAML file of a group sets something: its option is not in the store as well."""
+    """An option with a YAML file is not in the store, too."""
     for group, stored in OPTION_SCHEMAS.items():
         assert len(options(group)) == len({*options(group)})
         files = {*options(group)} - {*stored}
@@ -115,46 +115,46 @@ def test_no_file_repeats_its_schema() -> None:
 
 
 @pytest.mark.parametrize("key", NAMED_STRATEGIES)
-def test_the_rules_of_the_settings_are_those_of_the_name(key: str) -> None:
-    """Nothing set: what the library makes of the strategy's name alone, of 100 rounds."""
+def test_default_settings_build_the_named_strategy(key: str) -> None:
+    """Without changes, settings give the library's strategy for 100 rounds."""
     settings = compose_settings("custom", f"strategy={key} rounds=100 seed=5").settings
-    facts = RunContext(num_rounds=100, seed=5)
-    assert rules_from_settings(settings) == build_rules({"name": key}, {"name": "sgd"}, facts)
+    context = RunContext(num_rounds=100, seed=5)
+    assert rules_from_settings(settings) == build_rules({"name": key}, {"name": "sgd"}, context)
 
 
-def test_a_custom_rule_is_not_imported_to_compose() -> None:
-    """A node composes the settings of a run too, and need not have the rule."""
-    words = (
+def test_composing_does_not_import_a_custom_rule() -> None:
+    """A node composes the settings of a run, too, and may not have the rule."""
+    overrides = (
         "strategy=composed strategy/selection=custom strategy.selection.path=no.such.Selection "
         "strategy/weighting=custom strategy.weighting.path=./nowhere.py:Weighting "
         "'strategy.weighting.args={power: 2.0}' "
         "server_optimizer=custom server_optimizer.path=/nowhere/step.py:Step"
     )
-    settings = compose_settings("", words).settings
+    settings = compose_settings("", overrides).settings
     written = OmegaConf.structured(settings)
     assert written.strategy.weighting.path == "./nowhere.py:Weighting"
     assert written.strategy.weighting.args == {"power": 2.0}
 
 
 @pytest.mark.parametrize(
-    "words", ["", "strategy/participation=fedau strategy.participation.cutoff=5"]
+    "overrides", ["", "strategy/participation=fedau strategy.participation.cutoff=5"]
 )
-def test_a_composition_with_a_bound_may_be_private(words: str) -> None:
-    """The average over all, also corrected by FedAU with a cutoff, as the named strategies."""
+def test_a_composition_with_a_bound_may_be_private(overrides: str) -> None:
+    """The average over all has a bound, also with FedAU's correction with a cutoff."""
     settings = compose_settings(
         "",
         "strategy=composed strategy/selection=everyone strategy/weighting=average_all "
-        f"privacy=dp_fixed_server {words}",
+        f"privacy=dp_fixed_server {overrides}",
     ).settings
-    assert rules_from_settings(settings).compute_max_share(4) == (5 / 4 if words else 1 / 4)
+    assert rules_from_settings(settings).compute_max_share(4) == (5 / 4 if overrides else 1 / 4)
 
 
 @pytest.mark.parametrize("name", options("strategy"))
 def test_settings_can_be_sent_to_another_process(name: str) -> None:
-    """Pickle finds the schemas that are made from the rules."""
-    words = {
+    """Pickle finds the schemas derived from the rules."""
+    overrides = {
         "custom": "strategy.path=fedquorum.weighting.TiltedLoss",
         "known_statistics": "availability=bernoulli",
     }
-    settings = compose_settings("custom", f"strategy={name} {words.get(name, '')}").settings
+    settings = compose_settings("custom", f"strategy={name} {overrides.get(name, '')}").settings
     assert pickle.loads(pickle.dumps(settings)) == settings  # noqa: S301 - made a line above
