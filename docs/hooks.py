@@ -1,4 +1,4 @@
-"""What the site needs beside mkdocs.yml: pages from outside of docs, and docstrings as Markdown."""
+"""Build the site: add pages from outside docs, and convert docstrings to Markdown."""
 
 import re
 from inspect import formatannotation, signature
@@ -24,14 +24,14 @@ EXTERNAL_PAGES = {
     "SECURITY.md": "security.md",
     "examples/quickstart/README.md": "quickstart.md",
 }
-"""Files of the repository that are pages of the site as well, by their paths."""
+"""Files of the repository that are also pages of the site, by path."""
 
 HTML_PATTERN = r"(</?autoref\b[^>]*>|<!--.*?-->)"
 LINK_PATTERN = re.compile(r"(?<=\]\()[^)\s]+(?=\))")
 
 
 class ListItemPreprocessor(Preprocessor):
-    """Let an item begin where the one before ends with a paragraph, without a blank line."""
+    """Let a list item follow an item that ends with a paragraph, without a blank line."""
 
     ITEM_END = re.compile(r"(\n\n(?: {2,}\S.*\n)+)(?=(?:[-*+]|\d+\.) )")
 
@@ -41,9 +41,9 @@ class ListItemPreprocessor(Preprocessor):
 
 
 class GitHubMarkdown(Extension):
-    """Markdown as GitHub reads it, as far as these pages differ.
+    """Read Markdown as GitHub does, as far as these pages need it.
 
-    Lists nest by two spaces, and what is in angle brackets, such as <p, r>, is text.
+    Lists nest by two spaces, and text in angle brackets, such as <p, r>, is no HTML.
     """
 
     def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802
@@ -51,15 +51,14 @@ class GitHubMarkdown(Extension):
         md.tab_length = 2
         md.build_parser()
         md.preprocessors.deregister("html_block")
-        md.preprocessors.register(
-            ListItemPreprocessor(md), "next_items", 20
-        )  # after blocks of code
+        # The priority of 20 puts it after blocks of code.
+        md.preprocessors.register(ListItemPreprocessor(md), "next_items", 20)
         md.inlinePatterns.register(HtmlInlineProcessor(HTML_PATTERN, md), "html", 90)
         self.md = md
         md.registerExtension(self)
 
     def reset(self) -> None:
-        """Let code be indented by four spaces, after other extensions have changed the parser."""
+        """Let four spaces indent code, after other extensions have changed the parser."""
         self.md.parser.blockprocessors["code"].tab_length = 4
 
 
@@ -69,47 +68,48 @@ def on_config(config: MkDocsConfig) -> None:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> None:
-    """Add the pages from outside of docs."""
+    """Add the pages from outside docs."""
     for path, page in EXTERNAL_PAGES.items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / path)))
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let links lead to pages of the site, and otherwise to the repository."""
+    """Point links to pages of the site, or to the repository if there is no page."""
 
-    def leads_to(link: re.Match[str]) -> str:
-        path, _, anchor = link[0].partition("#")
+    def resolve_link(match: re.Match[str]) -> str:
+        path, _, anchor = match[0].partition("#")
         if not path or "://" in path:
-            return link[0]
+            return match[0]
         target = (Path(str(page.file.abs_src_path)).parent / path).resolve()
         name = target.relative_to(ROOT).as_posix()
         uri = EXTERNAL_PAGES.get(name, name.removeprefix("docs/"))
         if files.get_file_from_path(uri):
-            to = relpath(uri, Path(page.file.src_uri).parent)
+            link = relpath(uri, Path(page.file.src_uri).parent)
         else:
-            to = f"{config.extra['repository']}/{'tree' if target.is_dir() else 'blob'}/main/{name}"
-        return f"{to}#{anchor}" if anchor else to
+            kind = "tree" if target.is_dir() else "blob"
+            link = f"{config.extra['repository']}/{kind}/main/{name}"
+        return f"{link}#{anchor}" if anchor else link
 
-    return LINK_PATTERN.sub(leads_to, markdown)
+    return LINK_PATTERN.sub(resolve_link, markdown)
 
 
 class DocstringExtension(griffe.Extension):
-    """The library's plain docstrings as Markdown, and what its rules declare as signatures."""
+    """Convert the library's docstrings to Markdown, and its rules' declarations to signatures."""
 
     def on_attribute_instance(self, *, attr: griffe.Attribute, **_: Any) -> None:
-        """Put a parameter's default in the place of its declaration."""
-        declared = attr.value
-        if not isinstance(declared, griffe.ExprCall):
+        """Replace a parameter's declaration by its default."""
+        declaration = attr.value
+        if not isinstance(declaration, griffe.ExprCall):
             return
-        name = str(declared.function)
+        name = str(declaration.function)
         if name == "parameter":
-            attr.value = declared.arguments[0]
-        elif name == "supplied":
-            given = [a.value for a in declared.arguments if isinstance(a, griffe.ExprKeyword)]
-            attr.value = given[0] if given else None
+            attr.value = declaration.arguments[0]
+        elif name == "injected_value":
+            keywords = [a.value for a in declaration.arguments if isinstance(a, griffe.ExprKeyword)]
+            attr.value = keywords[0] if keywords else None
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
-        """Show what the named strategies take, and rewrite all docstrings."""
+        """Show the keywords of the named strategies, and convert all docstrings."""
         if pkg.name == "fedquorum":
             for strategy in DropInStrategy.__subclasses__():
                 _add_rule_keywords(strategy, pkg)
@@ -117,50 +117,63 @@ class DocstringExtension(griffe.Extension):
 
 
 def _add_rule_keywords(strategy: type[DropInStrategy], library: griffe.Module) -> None:
-    """Give a named strategy the keywords of its rules, described as there."""
-    described = {
+    """Add the keywords of a named strategy's rules to its signature and docstring."""
+    descriptions = {
         item.name: item.description
-        for part in strategy.entry.rule_classes
-        for section in _get_docstring(_find_object(part, library)).parse(
+        for rule in strategy.entry.rule_classes
+        for section in _get_docstring(_find_object(rule, library)).parse(
             "numpy", warn_unknown_params=False
         )
         if section.kind is griffe.DocstringSectionKind.parameters
         for item in section.value
     }
     names = [field.name for field in strategy.entry.parameters]
-    given = signature(strategy).parameters
-    types = {name: formatannotation(given[name].annotation) for name in names}
+    parameters = signature(strategy).parameters
+    types = {name: formatannotation(parameters[name].annotation) for name in names}
     kind = griffe.ParameterKind
     keywords = [
         griffe.Parameter(
-            n, annotation=types[n], kind=kind.keyword_only, default=repr(given[n].default)
+            name,
+            annotation=types[name],
+            kind=kind.keyword_only,
+            default=repr(parameters[name].default),
         )
-        for n in names
+        for name in names
     ]
     keywords.append(griffe.Parameter("keywords", annotation="Any", kind=kind.var_keyword))
-    shown = _find_object(strategy, library)
-    shown["__init__"] = griffe.Function("__init__", parameters=griffe.Parameters(*keywords))
-    lines = [f"{name} : {types[name]}\n{indent(described[name], ' ' * 4)}" for name in names]
-    others = "**keywords : Any\n    Those of all strategies: ``fedquorum.flower.strategies.DropInStrategy``."
-    section = "\n".join(["Parameters", "-" * 10, *lines, others])
-    _get_docstring(shown).value += f"\n\n{section}"
+    strategy_object = _find_object(strategy, library)
+    strategy_object["__init__"] = griffe.Function(
+        "__init__", parameters=griffe.Parameters(*keywords)
+    )
+    lines = [f"{name} : {types[name]}\n{indent(descriptions[name], ' ' * 4)}" for name in names]
+    common = "Those of all strategies: ``fedquorum.flower.strategies.DropInStrategy``."
+    lines.append(f"**keywords : Any\n    {common}")
+    section = "\n".join(["Parameters", "-" * 10, *lines])
+    _get_docstring(strategy_object).value += f"\n\n{section}"
 
 
 def _find_object(kind: type[Any], library: griffe.Module) -> griffe.Object:
-    """Return a class of the library as it is read for the site."""
-    found: griffe.Object = library[f"{kind.__module__}.{kind.__name__}".removeprefix("fedquorum.")]
-    return found
+    """Return the site's object of a class in the library."""
+    path = f"{kind.__module__}.{kind.__name__}".removeprefix("fedquorum.")
+    target: griffe.Object = library[path]
+    return target
 
 
 def _get_docstring(target: griffe.Object) -> griffe.Docstring:
-    """Return the docstring of what must have one."""
+    """Return the docstring of an object.
+
+    Raises
+    ------
+    ValueError
+        If the object has none.
+    """
     if target.docstring is None:
         raise ValueError(f"{target.path} needs a docstring")
     return target.docstring
 
 
 def _convert_docstrings(target: griffe.Object) -> None:
-    """Rewrite the docstrings of an object and of all in it."""
+    """Convert the docstrings of an object and of all its members."""
     if target.docstring:
         target.docstring.value = _to_markdown(target.docstring.value)
     for member in target.members.values():
@@ -169,7 +182,7 @@ def _convert_docstrings(target: griffe.Object) -> None:
 
 
 def _to_markdown(text: str) -> str:
-    """Return a docstring with sessions as code, and links to what it names."""
+    """Return a docstring with sessions as code, and with links to the names in it."""
     text = re.sub(r"\s+# doctest: .*$", "", text, flags=re.MULTILINE)
     text = re.sub(r"^(\w.* : )\{(.+)\}", r"\1\2", text, flags=re.MULTILINE)  # no defaults
     text = re.sub(r"::$", ":", text, flags=re.MULTILINE)

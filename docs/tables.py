@@ -1,8 +1,8 @@
 """Write the tables of the documents from the declarations: ``python -m docs.tables``.
 
-A table stands between ``<!-- table: NAME -->`` and ``<!-- end of table -->``, and is never edited:
-a rule's row comes from its ``RuleDescription``, a list of names from the code. CI writes them anew
-and compares.
+A table stands between ``<!-- table: NAME -->`` and ``<!-- end of table -->``. Never edit one: a
+rule's row comes from its ``RuleDescription``, a list of names from the code. CI writes the tables
+again and compares.
 """
 
 import argparse
@@ -55,75 +55,78 @@ TABLE_PATTERN = re.compile(r"(<!-- table: ([\w ]+) -->\n)(.*?)(<!-- end of table
 def format_table(
     head: Iterable[str], rows: Iterable[Iterable[str]], *, num_right_aligned: int = 0
 ) -> str:
-    """Return a table in Markdown, the last ``num_right_aligned`` columns aligned to the right."""
+    """Return a Markdown table; the last ``num_right_aligned`` columns are aligned to the right."""
     names = [*head]
-    rule = ["---"] * (len(names) - num_right_aligned) + ["---:"] * num_right_aligned
-    escaped = [[re.sub(r"(?<!\\)\|", r"\\|", cell) for cell in row] for row in rows]
-    lines = (" | ".join(cells).strip() for cells in [names, rule, *escaped])
+    separators = ["---"] * (len(names) - num_right_aligned) + ["---:"] * num_right_aligned
+    escaped_rows = [[re.sub(r"(?<!\\)\|", r"\\|", cell) for cell in row] for row in rows]
+    lines = (" | ".join(cells).strip() for cells in [names, separators, *escaped_rows])
     return "".join(f"| {line} |\n".replace("|  |", "| |").replace("|  |", "| |") for line in lines)
 
 
 def format_code(names: Iterable[str]) -> str:
-    """Return names as code, with commas between them."""
+    """Return names as Markdown code, separated by commas."""
     return ", ".join(f"`{name}`" for name in names)
 
 
 def wrap_paragraph(text: str, indent: str = "") -> str:
-    """Return a paragraph in lines of at most 120 characters."""
+    """Wrap a paragraph into lines of at most 120 characters."""
     return textwrap.fill(text, 120, subsequent_indent=indent, break_on_hyphens=False) + "\n"
 
 
 def merge_rows(rows: Iterable[tuple[str, tuple[str, ...]]]) -> Iterable[list[str]]:
-    """Yield one row for all names that have the same cells, where the first of them stands."""
-    names: dict[tuple[str, ...], list[str]] = {}
+    """Yield one row for all names with the same cells, at the place of the first name."""
+    names_by_cells: dict[tuple[str, ...], list[str]] = {}
     for name, cells in rows:
-        names.setdefault(cells, []).append(name)
-    return ([format_code(same), *cells] for cells, same in names.items())
+        names_by_cells.setdefault(cells, []).append(name)
+    return ([format_code(names), *cells] for cells, names in names_by_cells.items())
 
 
 # --- strategies ----------------------------------------------------------------------------------
 
 
 def describe_strategy(strategy: StrategyEntry) -> RuleDescription:
-    """Return what the documents say of a strategy: its own words, or else those of its rules."""
+    """Return a strategy's description, completed from the descriptions of its rules."""
     selection = strategy.selection.description
     counting = (strategy.participation or strategy.weighting).description
-    own_words = strategy.description
+    own = strategy.description
 
-    def first(field: str, *descriptions: RuleDescription) -> str:
-        return next(filter(None, (getattr(one, field) for one in descriptions)), "")
+    def get_first(field: str, *descriptions: RuleDescription) -> str:
+        return next(filter(None, (getattr(item, field) for item in descriptions)), "")
 
-    def both(field: str) -> str:
-        return "; ".join(filter(None, (getattr(one, field) for one in (selection, counting))))
+    def join_both(field: str) -> str:
+        return "; ".join(filter(None, (getattr(item, field) for item in (selection, counting))))
 
-    everybody = (
+    selected_clients = (
         "all clients" if strategy.weighting.requires_full_participation else selection.clients
     )
     return RuleDescription(
-        clients=own_words.clients or everybody,
-        **{name: first(name, own_words, selection, counting) for name in ("source", "secure_sum")},
+        clients=own.clients or selected_clients,
+        **{name: get_first(name, own, selection, counting) for name in ("source", "secure_sum")},
         **{
-            name: first(name, own_words, counting)
+            name: get_first(name, own, counting)
             for name in ("use", "weight", "state", "update_bound", "bound_needs")
         },
-        **{name: getattr(own_words, name) or both(name) for name in ("trusts", "gain", "limit")},
+        **{name: getattr(own, name) or join_both(name) for name in ("trusts", "gain", "limit")},
     )
+
+
+def describe_strategies() -> list[tuple[str, RuleDescription]]:
+    """Return the key and the description of every named strategy."""
+    return [(key, describe_strategy(entry)) for key, entry in NAMED_STRATEGIES.items()]
 
 
 BASELINE_USES: Mapping[Goal, str] = MappingProxyType(
     dict.fromkeys(Goal, "you need a baseline")
     | {Goal.FAIRNESS: "you compare AAggFF with other fair rules"}
 )
-"""When to use a strategy that says nothing of it itself."""
+"""The use of a strategy whose description has none."""
 
 
 def build_strategy_table() -> str:
-    """Return which clients take part in each strategy, and how much an update counts."""
+    """Return the table of each strategy's clients and weights."""
     rows = [
-        [f"`{key}`", told.clients, told.weight, told.source]
-        for key, told in (
-            (key, describe_strategy(named)) for key, named in NAMED_STRATEGIES.items()
-        )
+        [f"`{key}`", description.clients, description.weight, description.source]
+        for key, description in describe_strategies()
     ]
     rows += [
         [
@@ -148,85 +151,88 @@ def build_strategy_table() -> str:
 
 
 def build_use_table() -> str:
-    """Return when to use each strategy, with its class in the library if it has one."""
+    """Return the table of each strategy's use, with its class in the library if it has one."""
     classes = {
         cls.entry.key: f"`{name}`"
         for name, cls in ((name, getattr(fedquorum, name)) for name in fedquorum.__all__)
         if inspect.isclass(cls) and issubclass(cls, DropInStrategy)
     }
-    keys: dict[str, list[str]] = {}
-    for key, named in NAMED_STRATEGIES.items():
-        keys.setdefault(describe_strategy(named).use or BASELINE_USES[named.goal], []).append(key)
-    order = [*Goal]
+    keys_by_use: dict[str, list[str]] = {}
+    for key, description in describe_strategies():
+        use = description.use or BASELINE_USES[NAMED_STRATEGIES[key].goal]
+        keys_by_use.setdefault(use, []).append(key)
+    goals = [*Goal]
     rows = [
-        [format_code(same), ", ".join(classes[key] for key in same if key in classes), use]
-        for use, same in sorted(
-            keys.items(), key=lambda row: order.index(NAMED_STRATEGIES[row[1][0]].goal)
+        [format_code(keys), ", ".join(classes[key] for key in keys if key in classes), use]
+        for use, keys in sorted(
+            keys_by_use.items(), key=lambda row: goals.index(NAMED_STRATEGIES[row[1][0]].goal)
         )
     ]
-    rows.append(["`composed`, `custom`", "", "you combine parts, or bring a rule of your own"])
+    rows.append(["`composed`, `custom`", "", "you combine parts, or write your own rule"])
     return format_table(("`strategy=`", "class", "use it when"), rows)
 
 
 def build_trust_table() -> str:
-    """Return what the server believes with each strategy, and what a lie gains."""
-    told = ((key, describe_strategy(named)) for key, named in NAMED_STRATEGIES.items())
-    rows = [*merge_rows((key, (one.trusts, one.gain or "nothing", one.limit)) for key, one in told)]
+    """Return the table of the reports that each strategy trusts, and the gain from false ones."""
+    rows = [
+        *merge_rows(
+            (key, (item.trusts, item.gain or "nothing", item.limit))
+            for key, item in describe_strategies()
+        )
+    ]
+    power_of_choice = ALL_SELECTIONS["power_of_choice"].description
     rows += [
         [
             "`composed`",
             (
-                "what its parts believe: "
-                f"`power_of_choice` {ALL_SELECTIONS['power_of_choice'].description.trusts}, the others as "
-                "the strategies that have them"
+                f"the reports that its parts trust: `power_of_choice` {power_of_choice.trusts}, the "
+                "others as the strategies with these parts"
             ),
-            (
-                f"the gains of its parts; `power_of_choice`: "
-                f"{ALL_SELECTIONS['power_of_choice'].description.gain}"
-            ),
+            f"the gains of its parts; `power_of_choice`: {power_of_choice.gain}",
             "the bounds of its parts",
         ],
         [
             "`custom`",
-            "the answers that your rule reads",
+            "the reports that your rule reads",
             "depends on your rule",
             "the checks of replies; document the rest with the rule",
         ],
     ]
-    return format_table(("strategy", "the server believes", "gain from a lie", "bound"), rows)
+    return format_table(
+        ("strategy", "the server trusts", "gain from a false report", "bound"), rows
+    )
 
 
 def build_default_rules(key: str, population: Population) -> RuleSet:
-    """Return a strategy's rules with all defaults, in a run that knows all that a rule may need."""
+    """Build a strategy's rules with all defaults, in a run that supplies every requirement."""
     clients = population.clients
-    facts = RunContext(
+    context = RunContext(
         num_rounds=10,
         clients=clients,
         rates=dict.fromkeys(clients, 0.5),
         hooks=build_appeal_hooks(dict.fromkeys(clients, 1.0)),
     )
-    return build_rules({"name": key}, {"name": "sgd"}, facts)
+    return build_rules({"name": key}, {"name": "sgd"}, context)
 
 
 def build_update_bound_table() -> str:
-    """Return the most that an update counts with each strategy, or why that has no bound."""
+    """Return the table of the largest weight of an update, or why a strategy has no bound."""
 
-    def bound(key: str, named: StrategyEntry) -> tuple[str, str]:
-        told, reason = (
-            describe_strategy(named),
-            build_default_rules(key, Population.from_size(2, [0])).dp_unsupported_reason,
-        )
-        # A memory or a gate takes away the bound that the weighting has.
-        bounded = told.update_bound and (told.bound_needs or not reason)
-        return (told.update_bound, told.bound_needs) if bounded else ("none", reason)
+    def get_bound(key: str, description: RuleDescription) -> tuple[str, str]:
+        rules = build_default_rules(key, Population.from_size(2, [0]))
+        reason = rules.dp_unsupported_reason
+        # An update memory or a gate removes the bound of the weighting.
+        if description.update_bound and (description.bound_needs or not reason):
+            return description.update_bound, description.bound_needs
+        return "none", reason
 
-    rows = [*merge_rows((key, bound(key, named)) for key, named in NAMED_STRATEGIES.items())]
+    rows = [*merge_rows((key, get_bound(key, item)) for key, item in describe_strategies())]
     rows += [
         [
             "`composed`",
-            "that of its weighting and participation part",
+            "the bound of its weighting and participation part",
             (
-                "with selection `everyone`, `server_optimizer=sgd` and parts that have a bound, such "
+                "with selection `everyone`, `server_optimizer=sgd` and parts with a bound, such "
                 "as `average_all` with `fedau`; otherwise none"
             ),
         ],
@@ -243,12 +249,8 @@ def build_update_bound_table() -> str:
 
 
 def build_secure_sum_table() -> str:
-    """Return what would remain of each strategy if the server saw sums alone."""
-    rows = [
-        *merge_rows(
-            (key, (describe_strategy(named).secure_sum,)) for key, named in NAMED_STRATEGIES.items()
-        )
-    ]
+    """Return the table of each strategy's abilities if the server saw only sums."""
+    rows = [*merge_rows((key, (item.secure_sum,)) for key, item in describe_strategies())]
     rows += [
         ["`composed`", "as its most demanding part allows, by the rows above"],
         ["`custom`", "possible if the weights depend on neither losses nor updates"],
@@ -256,57 +258,56 @@ def build_secure_sum_table() -> str:
     return format_table(("strategy", "under secure aggregation"), rows)
 
 
-def compute_state_bytes(key: str, clients: int) -> int:
-    """Return the bytes of a rule's state for so many clients."""
-    population = Population.from_size(clients, [0])
+def compute_state_bytes(key: str, num_clients: int) -> int:
+    """Return the bytes of a rule's state for a number of clients."""
+    population = Population.from_size(num_clients, [0])
     state = build_default_rules(key, population).weighting.init(population)
     return sum(array.nbytes for array in to_arrays(state, "state").values())
 
 
 def build_state_table() -> str:
-    """Return the bytes of a client that each strategy keeps between rounds."""
+    """Return the table of the bytes that each strategy stores of a client between rounds."""
 
-    def kept(key: str, named: StrategyEntry) -> str:
-        return (
-            describe_strategy(named).state
-            or f"{(compute_state_bytes(key, 64) - compute_state_bytes(key, 32)) // 32}"
-        )
+    def get_state(key: str, description: RuleDescription) -> str:
+        if description.state:
+            return description.state
+        return f"{(compute_state_bytes(key, 64) - compute_state_bytes(key, 32)) // 32}"
 
-    rows = [*merge_rows((key, (kept(key, named),)) for key, named in NAMED_STRATEGIES.items())]
-    return format_table(("state of", "bytes a client"), rows, num_right_aligned=1)
+    rows = [*merge_rows((key, (get_state(key, item),)) for key, item in describe_strategies())]
+    return format_table(("state of", "bytes per client"), rows, num_right_aligned=1)
 
 
 # --- compositions --------------------------------------------------------------------------------
 
 
 def build_denominator_table() -> str:
-    """Return factor and divisor of each weighting, without and with a correction for absence."""
+    """Return the table of each weighting's numerator and denominators."""
+    fixed, admitted = "the fixed population", "the clients admitted in the round"
     rows = []
     for name, kind in ALL_WEIGHTINGS.items():
         weighting = kind()
         if not weighting.aggregates:
             continue
-        over = "the fixed population"
-        whom = over if weighting.has_fixed_denominator else "the clients admitted in the round"
-        cells = [f"`{name}`", weighting.numerator, weighting.denominator.format(whom=whom)]
+        clients = fixed if weighting.has_fixed_denominator else admitted
+        cells = [f"`{name}`", weighting.numerator, weighting.denominator.format(whom=clients)]
         try:
             corrected = FedAUCorrection.wrap(weighting, {}, RunContext())
-            cells.append(corrected.denominator.format(whom=over))
+            cells.append(corrected.denominator.format(whom=fixed))
         except ParameterError as error:
             cells.append(f"refused: {error.reason}")
         rows.append(cells)
     corrections = "fedau, empirical, known_statistics"
     head = (
         "weighting",
-        "factor",
-        "divisor, participation=none",
-        f"divisor, participation={corrections}",
+        "numerator",
+        "denominator, participation=none",
+        f"denominator, participation={corrections}",
     )
     return format_table(head, rows)
 
 
 def build_fixed_population_table() -> str:
-    """Return the clients that a fixed divisor sums over, by the selection."""
+    """Return the table of the clients in a fixed denominator, by selection."""
     kinds = ((name, kind) for name, kind in ALL_SELECTIONS.items() if not kind.trains_local_models)
     rows = [[f"`{name}`", kind.population_text] for name, kind in kinds]
     return format_table(("selection", "fixed population"), rows)
@@ -330,28 +331,29 @@ PUBLIC_MODULES = (
 
 
 def build_library_table() -> str:
-    """Return the public names of the library's modules."""
+    """Return the table of the public names in the library's modules."""
 
-    def names(module: str) -> list[str]:
-        found = import_module(module)
-        if hasattr(found, "__all__"):
-            return sorted(found.__all__)
-        classes = (one for one in vars(found).values() if inspect.isclass(one))
-        return sorted(one.__name__ for one in classes if issubclass(one, FedQuorumError))
+    def list_names(module_name: str) -> list[str]:
+        module = import_module(module_name)
+        if hasattr(module, "__all__"):
+            return sorted(module.__all__)
+        classes = (value for value in vars(module).values() if inspect.isclass(value))
+        return sorted(cls.__name__ for cls in classes if issubclass(cls, FedQuorumError))
 
     modules = [f"fedquorum.{name}".removesuffix(".") for name in PUBLIC_MODULES]
     return format_table(
-        ("module", "public names"), [[f"`{one}`", format_code(names(one))] for one in modules]
+        ("module", "public names"),
+        [[f"`{name}`", format_code(list_names(name))] for name in modules],
     )
 
 
 def format_keywords() -> str:
-    """Return the keywords that all drop-in strategies have, in their order."""
+    """Return the keywords of all drop-in strategies, in the order of their signature."""
     classes = (getattr(fedquorum, name) for name in fedquorum.__all__)
     signatures = [
-        [*inspect.signature(one).parameters]
-        for one in classes
-        if inspect.isclass(one) and issubclass(one, DropInStrategy)
+        [*inspect.signature(cls).parameters]
+        for cls in classes
+        if inspect.isclass(cls) and issubclass(cls, DropInStrategy)
     ]
     shared = [name for name in signatures[0] if all(name in others for others in signatures)]
     return wrap_paragraph(format_code(shared))
@@ -361,10 +363,10 @@ FACTORY_ATTRIBUTES = {"read", "trusted"}
 
 
 def build_python_table() -> str:
-    """Return the functions and classes of ``fedquorum_app``, and what is public of each."""
+    """Return the table of the functions and classes of ``fedquorum_app``."""
     rows = []
     for name in fedquorum_app.__all__:
-        thing: Any = getattr(fedquorum_app, name)
+        value: Any = getattr(fedquorum_app, name)
         if name == "InProcessGrid":
             rows.append(
                 [
@@ -373,12 +375,12 @@ def build_python_table() -> str:
                 ]
             )
             continue
-        shown = [*inspect.signature(thing).parameters]
-        if inspect.isclass(thing) and not issubclass(thing, Exception):
-            public = {one for one in (*vars(thing), *shown) if not one.startswith("_")}
-            shown = sorted(public - FACTORY_ATTRIBUTES)
-        rows.append([f"`{name}`", format_code(shown)])
-    return format_table(("name", "public"), rows)
+        public_names = [*inspect.signature(value).parameters]
+        if inspect.isclass(value) and not issubclass(value, Exception):
+            members = {item for item in (*vars(value), *public_names) if not item.startswith("_")}
+            public_names = sorted(members - FACTORY_ATTRIBUTES)
+        rows.append([f"`{name}`", format_code(public_names)])
+    return format_table(("name", "parameters or attributes"), rows)
 
 
 PARSERS: Mapping[str, Callable[[], argparse.ArgumentParser]] = MappingProxyType(
@@ -391,7 +393,7 @@ PARSERS: Mapping[str, Callable[[], argparse.ArgumentParser]] = MappingProxyType(
 
 
 def build_command_table() -> str:
-    """Return the words of each command."""
+    """Return the table of each command's arguments."""
     rows = [
         [
             "`fedquorum`",
@@ -402,22 +404,24 @@ def build_command_table() -> str:
     ]
     for name, parser in PARSERS.items():
         actions = [action for action in parser()._actions if action.dest != "help"]
-        words = [str(action.metavar) for action in actions if not action.option_strings]
+        positional = [str(action.metavar) for action in actions if not action.option_strings]
         flags = [flag for action in actions for flag in action.option_strings]
-        rows.append([name, format_code([*words, *flags, "-h", "--help"])])
-    asked = format_code([*(item.name for item in fields(StudySettings)), "output"])
-    rows.append(["`fedquorum study`", f"the words of `fedquorum`, and {asked}; `-h`, `--help`"])
-    return format_table(("command", "words"), rows)
+        rows.append([name, format_code([*positional, *flags, "-h", "--help"])])
+    study_options = format_code([*(item.name for item in fields(StudySettings)), "output"])
+    rows.append(
+        ["`fedquorum study`", f"overrides of `fedquorum`, and {study_options}; `-h`, `--help`"]
+    )
+    return format_table(("command", "arguments"), rows)
 
 
 def format_run_config_keys() -> str:
-    """Return the keys that ``flwr run`` takes."""
+    """Return the keys of the run config for ``flwr run``."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     return wrap_paragraph(format_code(project["tool"]["flwr"]["app"]["config"]))
 
 
 def build_option_table() -> str:
-    """Return the options of each group of settings."""
+    """Return the table of the options of each group of settings."""
     names = ("strategy", *PARTS, *(name for name in GROUPS if name != "strategy"))
     return format_table(
         ("group", "options"), [[f"`{name}`", format_code(options(name))] for name in names]
@@ -425,20 +429,20 @@ def build_option_table() -> str:
 
 
 def format_other_settings() -> str:
-    """Return the settings beside the groups."""
+    """Return the list of the settings outside the groups."""
     parts = {"evaluation": EvaluationSettings, "robustness": RobustnessSettings}
     lines = []
     for item in fields(Settings):
         if item.name in {*GROUPS, "client"}:
             continue
         below = parts.get(item.name)
-        words = format_code(part.name for part in fields(below)) if below else ""
-        lines.append(wrap_paragraph(f"- `{item.name}`" + (f": {words}" if words else ""), "  "))
+        names = format_code(part.name for part in fields(below)) if below else ""
+        lines.append(wrap_paragraph(f"- `{item.name}`" + (f": {names}" if names else ""), "  "))
     return "".join(lines)
 
 
 def build_preset_table() -> str:
-    """Return the presets, by their folder."""
+    """Return the table of the presets, by folder."""
     folders: dict[str, list[str]] = {}
     for name in options("experiment"):
         folder, _, last = name.rpartition("/")
@@ -448,12 +452,12 @@ def build_preset_table() -> str:
         for folder, names in folders.items()
         if folder
     ]
-    rows += [[f"`experiment={name}`", "presets nothing"] for name in folders.get("", ())]
+    rows += [[f"`experiment={name}`", "no preset values"] for name in folders.get("", ())]
     return format_table(("preset", "`NAME`"), rows)
 
 
 def build_version_table() -> str:
-    """Return the numbers that say which versions understand each other."""
+    """Return the table of the version numbers that decide compatibility."""
     rows = [
         [
             "the protocol of messages",
@@ -470,11 +474,11 @@ def build_version_table() -> str:
         [
             "the format of the records",
             str(FORMAT_VERSION),
-            "`FORMAT` in `fedquorum.records.reader`, `format` in `manifest.json`",
-            "a reader must know which records it has",
+            "`FORMAT_VERSION` in `fedquorum.records.reader`, `format` in `manifest.json`",
+            "a reader must distinguish the records",
         ],
     ]
-    return format_table(("number", "now", "in the code", "raised if"), rows)
+    return format_table(("number", "now", "in the code", "increases if"), rows)
 
 
 TABLE_BUILDERS: Mapping[str, Callable[[], str]] = MappingProxyType(
@@ -485,7 +489,7 @@ TABLE_BUILDERS: Mapping[str, Callable[[], str]] = MappingProxyType(
         "privacy": build_update_bound_table,
         "secure sums": build_secure_sum_table,
         "states": build_state_table,
-        "divisors": build_denominator_table,
+        "denominators": build_denominator_table,
         "populations": build_fixed_population_table,
         "library": build_library_table,
         "keywords": format_keywords,
@@ -498,18 +502,18 @@ TABLE_BUILDERS: Mapping[str, Callable[[], str]] = MappingProxyType(
         "numbers": build_version_table,
     }
 )
-"""Every table, by the name that its page gives it."""
+"""Every table, by its name on the page."""
 
 PAGES = (
     "README.md",
     "SECURITY.md",
     *(f"docs/{page}.md" for page in ("composition", "methods", "running", "scale", "stability")),
 )
-"""The pages that have tables."""
+"""The pages with tables."""
 
 
 def render_tables(text: str) -> str:
-    """Return the text of a page with its tables written anew.
+    """Return the text of a page with new tables.
 
     Raises
     ------
@@ -517,12 +521,12 @@ def render_tables(text: str) -> str:
         If there is no table of that name.
     """
     return TABLE_PATTERN.sub(
-        lambda found: f"{found[1]}\n{TABLE_BUILDERS[found[2]]()}\n{found[4]}", text
+        lambda match: f"{match[1]}\n{TABLE_BUILDERS[match[2]]()}\n{match[4]}", text
     )
 
 
 def update_pages() -> None:
-    """Write the tables of all pages, and print the pages that change."""
+    """Write the tables of all pages, and print the names of changed pages."""
     for page in PAGES:
         path = ROOT / page
         before = path.read_text()
