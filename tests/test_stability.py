@@ -86,7 +86,7 @@ def test_the_fields_of_the_records(file: str) -> None:
 
 def test_the_spread_over_clients() -> None:
     """What ``test`` says beside weighted means."""
-    text = get_section(RECORDS_PAGE, "`rounds.jsonl`").partition("in `global_loss` too:")[2]
+    text = get_section(RECORDS_PAGE, "`rounds.jsonl`").partition("`global_loss`:")[2]
     assert {*compute_dispersion(np.array([0.5, 0.7]), higher_is_better=True)} < {*parse_table(text)}
 
 
