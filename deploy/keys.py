@@ -4,22 +4,22 @@
     python deploy/keys.py node keys/node-3
     python deploy/keys.py kubernetes keys --nodes 3
 
-``server`` makes an authority of its own and a certificate for the SuperLink that is valid for the
-host names and addresses given: ``ca.pem`` (give it to every node), ``server.pem`` and
-``server.key``. The authority's own private key is never written, so nobody can issue a second
-certificate in its name; when the certificate expires, make and hand out both anew. Where your
-organisation has an authority, use its certificates instead.
+``server`` creates a new authority, and a certificate for the SuperLink that is valid for the given
+host names and addresses: ``ca.pem`` (give it to every node), ``server.pem`` and ``server.key``.
+The authority's private key is never written, so no one can issue a second certificate in its name.
+When the certificate expires, create and distribute both again. If your organization has an
+authority, use its certificates instead.
 
-``node`` makes the key pair by which a SuperNode proves who it is: ``NAME`` and ``NAME.pub``, as
-``ssh-keygen -t ecdsa -b 384 -N "" -f NAME`` does. Make it on the node: the private key never has
-to leave it.
+``node`` creates the key pair by which a SuperNode proves its identity: ``NAME`` and ``NAME.pub``,
+as ``ssh-keygen -t ecdsa -b 384 -N "" -f NAME`` does. Create it on the node, so that the private
+key never leaves the node.
 
-Nothing that exists is overwritten. Files that belong together appear together: where one of them
-cannot be written, none is.
+The script overwrites no file. Files that belong together appear together: if one of them cannot be
+written, none is written.
 
-``kubernetes`` makes in a folder what is missing of both for the clients from 0, and prints it as
-the Secrets and ConfigMaps that deploy/kubernetes mounts, for ``kubectl apply``. Called again with
-more nodes it keeps all that it made.
+``kubernetes`` creates the missing files of both in a folder, for the clients from 0. It prints the
+Secrets and ConfigMaps that deploy/kubernetes mounts, for ``kubectl apply``. A later call with more
+nodes keeps all existing files.
 """
 
 import argparse
@@ -64,7 +64,7 @@ SERVICES = ("superlink", "superlink-control")
 
 @dataclass(frozen=True)
 class File:
-    """A file to be written: its name, what is in it, and whether only its owner may read it."""
+    """A file to write: its name, its content, and whether only its owner may read it."""
 
     name: str
     content: bytes
@@ -128,7 +128,7 @@ def make_node(path: Path) -> None:
 
 
 def make_kubernetes(folder: Path, nodes: int, hosts: Sequence[str]) -> dict[str, object]:
-    """Make certificates and keys for deploy/kubernetes, and return them as one manifest.
+    """Create certificates and keys for deploy/kubernetes, and return them as one manifest.
 
     ``hosts`` are further names by which nodes outside the cluster reach the SuperLink. Such a
     node keeps its private key: ``folder``/keys has its public key only.
@@ -218,7 +218,7 @@ def _write(folder: Path, files: Sequence[File]) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file, in place of an earlier one."""
+    """Write a file, replacing an earlier one."""
     with TemporaryDirectory(prefix=".new-", dir=path.parent) as new:
         made = Path(new, path.name)
         _write_to_disk(made, text.encode(), 0o644)
@@ -233,7 +233,7 @@ def _write_to_disk(path: Path, content: bytes, mode: int) -> None:
 
 
 class Parser(argparse.ArgumentParser):
-    """Tells of a mistake in one line."""
+    """Report a mistake in one line."""
 
     def error(self, message: str) -> NoReturn:
         """End with the message, without the usage."""
@@ -241,7 +241,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def whole_number(text: str, low: int, high: int) -> int:
-    """Return an argument that is a whole number within bounds."""
+    """Parse a whole number within bounds."""
     with suppress(ValueError):
         if low <= (number := int(text)) <= high:
             return number
@@ -249,17 +249,17 @@ def whole_number(text: str, low: int, high: int) -> int:
 
 
 def days(text: str) -> timedelta:
-    """Return how long a certificate is to be valid."""
+    """Parse the validity of a certificate in days."""
     return timedelta(days=whole_number(text, 1, MAX_DAYS))
 
 
 def node_count(text: str) -> int:
-    """Return how many nodes there are to be."""
+    """Parse the number of nodes."""
     return whole_number(text, 1, MAX_NODES)
 
 
 def host(text: str) -> str:
-    """Return an argument that a certificate can name: an address or a DNS name."""
+    """Parse an address or a DNS name that a certificate can hold."""
     with suppress(ValueError):
         return str(ip_address(text))
     if len(text) > MAX_HOST or not DNS_NAME.fullmatch(text):
@@ -271,7 +271,7 @@ def host(text: str) -> str:
 
 
 def key_path(text: str) -> Path:
-    """Return where a node's private key is to be, whose name becomes the public key's comment."""
+    """Parse the path of a node's private key; its name becomes the public key's comment."""
     path = Path(text)
     if not path.name or not path.name.isprintable():
         raise argparse.ArgumentTypeError(
@@ -281,7 +281,7 @@ def key_path(text: str) -> Path:
 
 
 def parser() -> Parser:
-    """Return what reads the command line."""
+    """Build the parser of the command line."""
     made = Parser(
         prog="keys.py",
         description=__doc__,
@@ -308,7 +308,7 @@ def parser() -> Parser:
 
 
 def main() -> None:
-    """Make what the command line asks for."""
+    """Create the files that the command line requests."""
     given = parser().parse_args()
     try:
         if given.command == "server":

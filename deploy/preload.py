@@ -1,14 +1,14 @@
-"""Start a SuperNode whose messages find their imports done.
+"""Start a SuperNode with preloaded imports for its messages.
 
     python preload.py flower-supernode --superlink HOST:PORT ...
 
-Flower runs the command ``flwr-clientapp`` for every message, and each time this imports PyTorch and
-the rest anew. With this script one process beside the SuperNode imports them once, and a message
-is handled in a fork of it: a small ``flwr-clientapp``, first on the SuperNode's PATH, asks for one.
-That process imports others' modules alone; the fork loads the app from the run's bundle, as
-always. Where nothing answers, the small command becomes the real one.
+Flower runs the command ``flwr-clientapp`` for every message, and the command imports PyTorch and
+other packages each time. With this script, one process beside the SuperNode imports them once, and
+a fork of this process handles each message. A small ``flwr-clientapp``, first on the SuperNode's
+PATH, requests the fork. The process imports only third-party modules; the fork loads the app from the
+run's bundle, as always. If the process does not respond, the small command becomes the real one.
 
-docs/deployment.md says what this means for isolation.
+docs/deployment.md describes the effect on isolation.
 """
 
 import gc
@@ -34,20 +34,20 @@ MODULES = (
     "numpy.random",
     "filelock",
 )
-SECONDS = 5.0  # for the small command to say what it was called with
-INTERVAL = 0.5  # between two looks whether the SuperNode is still there
+SECONDS = 5.0  # for the small command to send its arguments
+INTERVAL = 0.5  # between two checks that the SuperNode still runs
 
 
 @dataclass(frozen=True)
 class Call:
-    """What the small command was called with."""
+    """The arguments and the environment of the small command."""
 
     arguments: list[str]
     environment: dict[str, str]
     directory: str
 
     def take_over(self) -> None:
-        """Make it this process's own."""
+        """Adopt the arguments, the environment and the directory in this process."""
         os.environ.clear()
         os.environ.update(self.environment)
         os.chdir(self.directory)
@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def write_command(folder: Path) -> Path:
-    """Write the small command; return the folder that it is in."""
+    """Write the small command, and return its folder."""
     bin_ = folder / "bin"
     bin_.mkdir()
     script = bin_ / COMMAND
@@ -92,7 +92,7 @@ def write_command(folder: Path) -> Path:
 
 
 def ask(script: Path, arguments: list[str]) -> None:
-    """Let a call be handled by a fork; where nothing takes it, become the real command."""
+    """Let a fork handle a call; if no process responds, become the real command."""
     call = Call(arguments, dict(os.environ), str(Path.cwd()))
     with suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
         with chdir(script.parent.parent):
@@ -108,7 +108,7 @@ def ask(script: Path, arguments: list[str]) -> None:
 
 
 def serve(listener: socket.socket, supernode: int) -> Call | None:
-    """Fork for every call as long as the SuperNode is there.
+    """Fork for every call while the SuperNode runs.
 
     Returns
     -------

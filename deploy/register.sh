@@ -1,9 +1,9 @@
 #!/bin/sh
-# Lets nodes in: registers every public key of the server's file (engine.node_keys) at the SuperLink,
-# at once and after every change of the file. A key whose line is gone stays registered.
+# Admits nodes: registers every public key of the server's file (engine.node_keys) at the SuperLink,
+# at the start and after every change of the file. A key stays registered if its line is removed.
 #
 #   NODES       the file: lines of client ids and a public key
-#   READY       file that is made when all keys are registered
+#   READY       file that is created when all keys are registered
 #   CONNECTION  the SuperLink's name in $FLWR_HOME/config.toml; deployment
 set -eu
 : "${NODES:?must be the file of client ids and public keys}"

@@ -1,12 +1,12 @@
 #!/bin/sh
-# The server: one SuperLink with TLS, which lets in registered SuperNodes only.
+# The server: one SuperLink with TLS, which admits registered SuperNodes only.
 #
 #   TLS    folder with ca.pem, server.pem and server.key (deploy/keys.py server)
 #   STATE  folder for Flower's database, and for the runs' results in "outputs"
-#   HOST   where to listen; 127.0.0.1, because the same port serves Flower's Control API, which
-#          asks nobody for a password: see docs/deployment.md before you change it
+#   HOST   address to listen on; 127.0.0.1, because the same port serves Flower's Control API, which
+#          does not ask for a password: see docs/deployment.md before you change it
 #   PORT   8000
-#   HEALTH host:port of a gRPC health service, which answers while this process lives; off
+#   HEALTH host:port of a gRPC health service, which responds while this process lives; off
 set -eu
 : "${TLS:?must be the folder with ca.pem, server.pem and server.key}"
 : "${STATE:?must be a folder for the database and the results}"

@@ -4,11 +4,11 @@
 #   SUPERLINK  host:port of the server
 #   CA         ca.pem of the server
 #   KEY        this node's private key; its public key is registered at the server
-#   CLIENT     client id, a whole number from 0, as the server's engine.node_keys has it for this key
+#   CLIENT     client id, a whole number from 0, as for this key in the server's engine.node_keys
 #   DATA       this client's .npz file, .csv file or folder of images
-#   POLICY     what this device takes part in; node.yaml beside DATA, if it is there
+#   POLICY     file with the runs that this device allows; by default node.yaml beside DATA, if any
 #   PORT       9094, for this node's own processes, on 127.0.0.1
-#   HEALTH     host:port of a gRPC health service, which answers while this process lives; off
+#   HEALTH     host:port of a gRPC health service, which responds while this process lives; off
 #   PRELOAD    1: import PyTorch once, not for every message (docs/deployment.md); 0
 set -eu
 : "${SUPERLINK:?must be host:port of the server}"
