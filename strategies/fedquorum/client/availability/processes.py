@@ -208,7 +208,7 @@ class Cyclic:
 class Cooldown:
     """A client that rests for R rounds after every round in which it is available.
 
-    With ``Bernoulli(p)`` the client is available in the fraction p / (1 + R p) of rounds: after each
+    With ``Bernoulli(p)`` the client is available in a fraction p / (1 + R p) of rounds: after each
     of them it rests for R rounds, and then waits 1 / p rounds on average. The process is stationary
     from round 1. With R = 0 it has the same paths as ``process``.
 
