@@ -124,7 +124,7 @@ def test_shapes_and_what_counts(counts: list[int], local_steps: int | None) -> N
             rows = schedule.rows[step, index].tolist()
             assert rows[size:] == [rows[0]] * (widest - size)
     within = np.arange(widest) < schedule.sizes[:, :, None]
-    np.testing.assert_array_equal(schedule.counts.numpy(), within)
+    np.testing.assert_array_equal(schedule.mask.numpy(), within)
 
 
 def test_clients_with_as_many_steps_stay_in_order() -> None:
