@@ -5,7 +5,7 @@
 Flower runs the command ``flwr-clientapp`` for every message, and the command imports PyTorch and
 other packages each time. With this script, one process beside the SuperNode imports them once, and
 a fork of this process handles each message. A small ``flwr-clientapp``, first on the SuperNode's
-PATH, requests the fork. The process imports only third-party modules; the fork loads the app from the
+PATH, requests the fork. The process imports only third-party modules; the fork loads the app from
 run's bundle, as always. If the process does not respond, the small command becomes the real one.
 
 docs/deployment.md describes the effect on isolation.
