@@ -537,7 +537,7 @@ def evaluate_request(
 
 
 def test_evaluation_measures_the_requested_splits_of_each_client() -> None:
-    """Each client's metrics are of its own splits; those not requested are NaN."""
+    """Each client's metrics are of that client's splits; those not requested are NaN."""
     request = evaluate_request((0, 3), (True, False), measure_test=True)
     one, other = decode_evaluate_reply(
         send_requests(make_grid(1), MessageType.EVALUATE, {1: request})[0].content

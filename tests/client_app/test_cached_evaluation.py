@@ -46,7 +46,7 @@ def make_spied_evaluator(data: dict[int, ClientData] = DATA) -> tuple[CachedEval
 
 @pytest.mark.parametrize("split", PARTS)
 def test_equal_to_one_by_one(split: Split) -> None:
-    """Together or alone, each client's metrics are of its own rows."""
+    """Together or alone, each client's metrics equal those of its rows."""
     arrays = make_random_arrays(0)
     batched, model = make_spied_evaluator()
     batched.prepare(arrays, split, DATA)

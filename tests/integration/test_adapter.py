@@ -52,13 +52,13 @@ def test_the_layer_is_that_of_the_paper(adapter: Any) -> None:
         layer.B.copy_(torch.randn(3, 2))
     merged = frozen.weight + 8.0 / 2 * layer.B @ layer.A
     torch.testing.assert_close(layer(x), x @ merged.T + frozen.bias)
-    assert set(adapter("lora").adapter_of(layer)) == {"A", "B"}
+    assert set(adapter("lora").get_adapter(layer)) == {"A", "B"}
 
 
 def test_another_model_s_adapter_is_refused(adapter: Any) -> None:
     """A missing or unknown matrix would leave a part untrained without a word."""
     model = adapter("task").build_model(4)
-    arrays = adapter("lora").adapter_of(model)
+    arrays = adapter("lora").get_adapter(model)
     adapter("lora").load_adapter(model, arrays)
     for wrong in (dict(list(arrays.items())[1:]), {**arrays, "9.A": torch.zeros(1)}):
         with pytest.raises(ValueError, match="not the adapter of this model"):
