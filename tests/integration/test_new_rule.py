@@ -186,14 +186,15 @@ def test_mistakes_are_answered(copy_shell: Shell) -> None:
 PYTHON = """
 import fedquorum
 from fedquorum.errors import ParameterError
-from fedquorum.named import build
+from fedquorum.named import build_rules
 from fedquorum.rule import RunContext
 
-rules = build({"name": "one_plus_loss", "a": 0.5, "fraction": 0.5}, {"name": "sgd"}, RunContext())
+options = {"name": "one_plus_loss", "a": 0.5, "fraction": 0.5}
+rules = build_rules(options, {"name": "sgd"}, RunContext())
 print(rules.weighting, rules.selection.sampling.fraction)
-print(fedquorum.strategy("one_plus_loss", a=0.25).rules.weighting)
+print(fedquorum.get_strategy("one_plus_loss", a=0.25).rules.weighting)
 try:
-    fedquorum.strategy("one_plus_los")
+    fedquorum.get_strategy("one_plus_los")
 except ParameterError as error:
     print(error)
 """
@@ -240,12 +241,12 @@ STEPS = '''"""A selection and a step of one's own."""
 
 from dataclasses import dataclass
 
-from fedquorum.selection import Everyone
+from fedquorum.selection import AllClients
 from fedquorum.server_optimizer import SGD
 
 
 @dataclass(frozen=True)
-class MySelection(Everyone):
+class MySelection(AllClients):
     """All clients."""
 
 
