@@ -46,7 +46,8 @@ def test_without_its_directives_a_unit_is_exposed(
 ) -> None:
     """So the judgement above can fail."""
     path = install_unit(unit, tmp_path)
-    path.write_text(re.sub(r"(?ms)^# What the service and its runs.*?^$", "", path.read_text()))
+    restrictions = r"(?ms)^# Restrictions of the service and its runs.*?^$"
+    path.write_text(re.sub(restrictions, "", path.read_text()))
     assert exposure(systemd_analyze, path).returncode != 0
 
 
