@@ -82,7 +82,7 @@ def build_study_result(
         metric_key=f"test.{comparison.score}",
         decision=decision,
         over_clients=_compare_over_clients(comparison, study.confidence),
-        not_told_apart=()
+        not_distinguished=()
         if decision is None
         else find_indistinguishable(scores, decision, study.confidence),
         min_effect=min_effect,

@@ -167,7 +167,7 @@ class StudyResult:
         Each method's mean difference over clients, of the clients' means over seeds, with an
         interval over clients. It describes the clients of these divisions of the data, not other
         divisions.
-    not_told_apart : tuple of str
+    not_distinguished : tuple of str
         The methods that are statistically indistinguishable from the best one.
     min_effect, confidence : float
         The largest difference that counts as none, in the metric's unit, and the probability with
@@ -190,7 +190,7 @@ class StudyResult:
     metric_key: str
     decision: Decision | None
     over_clients: tuple[PairedDifference, ...]
-    not_told_apart: tuple[str, ...]
+    not_distinguished: tuple[str, ...]
     min_effect: float
     confidence: float
     baseline: str

@@ -213,7 +213,7 @@ def _describe_winner(result: StudyResult, decision: Decision) -> str:
         f"{_describe_difference(result, one, 'its')} "
         f"({_format_evidence(result, decision, one)})."
     )
-    others = [format_method_name(name) for name in result.not_told_apart if name != one.method]
+    others = [format_method_name(name) for name in result.not_distinguished if name != one.method]
     return (
         f"{first} The scores do not distinguish it from {join_words(others)}." if others else first
     )

@@ -253,6 +253,6 @@ CDF = OneOf(("weibull", "exponential", "frechet", "normal", "gumbel", "logistic"
 BASELINE_RESPONSE = OneOf(("sample", "running"))
 NEWTON_VARIANT = OneOf(("paper", "authors_code"))
 SERVER_LR_SCHEDULE = OneOf(("constant", "inverse_client"))
-LOSS_SOURCES = OneOf(("measured", "told"))
+LOSS_SOURCES = OneOf(("evaluated", "reported"))
 PRIOR = OneOf(("data", "uniform"))
 EPSILON_SCHEDULE = OneOf(("constant", "step", "linear", "cosine", "exponential", "sqrt"))

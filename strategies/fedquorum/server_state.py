@@ -159,7 +159,7 @@ class ServerState:
             fractions,
             ClientReports(
                 PerClient.from_mapping(dict(zip(clients, data, strict=True))),
-                losses=_read_losses(arrays, "told"),
+                losses=_read_losses(arrays, "reports"),
                 evaluated_losses=_read_losses(arrays, "ahead"),
             ),
         )
@@ -175,8 +175,8 @@ def _convert_losses(reports: ClientReports) -> StateArrays:
         PerClient.from_mapping(reports.evaluated_losses),
     )
     return {
-        "told.client": losses.clients,
-        "told.loss": losses.numbers,
+        "reports.client": losses.clients,
+        "reports.loss": losses.numbers,
         "ahead.client": evaluated.clients,
         "ahead.loss": evaluated.numbers,
     }

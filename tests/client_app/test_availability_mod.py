@@ -201,7 +201,7 @@ def test_local_models_of_unavailable_clients_do_not_change() -> None:
     assert available[0] - available[1]
     grid = make_grid(1, HALF)
 
-    def stored(server_round: int) -> dict[str, bytes]:
+    def load_models(server_round: int) -> dict[str, bytes]:
         request = TrainRequest(
             server_round,
             RoundPlan((0, 1, 2, 3, 4), trains_local_model=True),
@@ -212,7 +212,7 @@ def test_local_models_of_unavailable_clients_do_not_change() -> None:
         state = grid._contexts[1].state.array_records
         return {name: state[name]["linear.bias"].numpy().tobytes() for name in state}
 
-    first, second = stored(1), stored(2)
+    first, second = load_models(1), load_models(2)
     assert first.keys() == {f"own-model-0-{k}" for k in available[0]}
     changed = {name for name in first if first[name] != second[name]}
     assert changed == {f"own-model-0-{k}" for k in available[0] & available[1]}

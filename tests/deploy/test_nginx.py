@@ -117,7 +117,7 @@ class Proxy:
     superlink: SuperLink
 
     def ask(self, path: str = "/v1/fleet/pull-messages", bytes_: int = 1) -> int:
-        """Return the status of a request with a body of so many bytes."""
+        """Return the status of a request with a body of this many bytes."""
         connection = HTTPSConnection("127.0.0.1", self.port, context=self.context, timeout=60)
         try:
             connection.request("POST", path, bytes(bytes_))

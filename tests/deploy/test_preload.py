@@ -137,7 +137,7 @@ def test_forks_draw_different_numbers(start: Start) -> None:
 
 
 def test_it_ends_with_the_supernode(start: Start, tmp_path: Path) -> None:
-    """Also if it is told to end before; nothing is left."""
+    """It also ends early on request, and leaves nothing behind."""
     supernode = start()
     beside = supernode("flwr-clientapp")["parent"]
     os.kill(beside, signal.SIGTERM)

@@ -149,17 +149,17 @@ BAD_WORDS = {
 }
 
 
-@pytest.mark.parametrize(("told", "words"), BAD_WORDS.items(), ids=range(len(BAD_WORDS)))
-def test_mistakes_are_one_line(tmp_path: Path, told: str, words: str) -> None:
+@pytest.mark.parametrize(("message", "words"), BAD_WORDS.items(), ids=range(len(BAD_WORDS)))
+def test_mistakes_are_one_line(tmp_path: Path, message: str, words: str) -> None:
     """It names the argument, and leaves nothing behind."""
     done = keys(tmp_path, *words.split(" "))
     assert (done.returncode, done.stdout) == (1, "")
-    assert re.fullmatch(rf"keys\.py.*: .*{re.escape(told)}.*\n", done.stderr), done.stderr
+    assert re.fullmatch(rf"keys\.py.*: .*{re.escape(message)}.*\n", done.stderr), done.stderr
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 @pytest.mark.parametrize(
-    ("place", "content", "told"),
+    ("place", "content", "message"),
     [
         ("keys/node-0.pub", b"\xff", "must be one line with an OpenSSH public key"),
         ("keys/node-0.pub", b"ssh-ed25519 AAAA\n", "must be one line with an OpenSSH public key"),
@@ -173,7 +173,7 @@ def test_mistakes_are_one_line(tmp_path: Path, told: str, words: str) -> None:
     ],
 )
 def test_invalid_files_are_reported_in_one_line(
-    tmp_path: Path, place: str, content: bytes, told: str
+    tmp_path: Path, place: str, content: bytes, message: str
 ) -> None:
     """Whatever is wrong in the folder that manifests are made from."""
     path = tmp_path / "made" / place
@@ -181,7 +181,7 @@ def test_invalid_files_are_reported_in_one_line(
     path.write_bytes(content)
     done = keys(tmp_path, "kubernetes", "made", "--nodes", "1")
     assert (done.returncode, done.stdout) == (1, "")
-    assert re.fullmatch(rf"keys\.py: made/.*{told}\n", done.stderr), done.stderr
+    assert re.fullmatch(rf"keys\.py: made/.*{message}\n", done.stderr), done.stderr
 
 
 def test_a_certificate_for_every_kind_of_name(tmp_path: Path) -> None:

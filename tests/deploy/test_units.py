@@ -64,7 +64,7 @@ def test_systemd_knows_every_directive(systemd_analyze: str, tmp_path: Path, uni
 
 
 def test_instances_share_nothing() -> None:
-    """Each has a user, a key, a state directory and data of its own."""
+    """Each has a separate user, key, state directory and data."""
     text = (DEPLOY / "supernode@.service").read_text()
     said = dict(line.split("=", 1) for line in text.splitlines() if re.match(r"\w+=", line))
     assert said["DynamicUser"] == "yes"

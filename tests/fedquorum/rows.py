@@ -227,8 +227,8 @@ ROWS = (
     Row(LocalModelSelection),
     Row(
         PowerOfChoice,
-        ({"losses": "told"}, {"candidates": 6, "sampling": Sampling(0.5, seed=3)}),
-        {"candidates": 0, "losses": "mean"},
+        ({"loss_source": "reported"}, {"candidates": 6, "sampling": Sampling(0.5, seed=3)}),
+        {"candidates": 0, "loss_source": "mean"},
         refused_with=(NOT_CORRECTED,),
     ),
     Row(DataFraction, factor=("D_k", lambda played: played.data)),

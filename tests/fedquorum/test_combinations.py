@@ -69,7 +69,7 @@ RATES = {client: 1 / inverse for client, inverse in INVERSE.items()}
 ETA = 0.1
 
 GATE = EpsilonGate(num_rounds=3, epsilon=0.5, warmup_fraction=0.0)
-BY_LOSS = PowerOfChoice(losses="told")  # all clients, as the fraction is 1
+BY_LOSS = PowerOfChoice(loss_source="reported")  # all clients, as the fraction is 1
 GIVEN = {GATE.key: GATE, BY_LOSS.key: BY_LOSS}
 Combination = tuple[str, str, str, str]
 

@@ -73,7 +73,7 @@ def test_a_state_is_restored_unchanged(state: ServerState) -> None:
 def test_unused_parts_of_the_state_have_no_arrays() -> None:
     """Such as a virtual clock, a clipping norm or evaluations."""
     assert to_arrays(ServerState.initial(RULES, POPULATION)).keys() == {
-        *("told.client", "told.loss", "ahead.client", "ahead.loss"),
+        *("reports.client", "reports.loss", "ahead.client", "ahead.loss"),
         *("examples.client", "examples.data", "known"),
     }
     without_late_replies = replace(FULL, clock=Clock(3.0))
@@ -88,7 +88,7 @@ def test_unused_parts_of_the_state_have_no_arrays() -> None:
         ("measured.values", np.zeros((2, 2))),
         ("covered", np.zeros(3)),
         ("measure", np.zeros(3)),
-        ("told.loss", np.zeros(2)),
+        ("reports.loss", np.zeros(2)),
     ],
 )
 def test_a_state_of_other_rules_is_refused(name: str, array: NDArray[Any]) -> None:

@@ -213,7 +213,7 @@ CHOOSING = (
     [
         ("strategy=fedgp",),
         (*CHOOSING, "data.priority=all", "evaluation.every=4"),
-        (*CHOOSING, "strategy.selection.losses=told"),
+        (*CHOOSING, "strategy.selection.loss_source=reported"),
     ],
 )
 def test_priority_and_choice_have_the_same_bits_on_one_node_and_on_four(

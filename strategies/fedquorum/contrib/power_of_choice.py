@@ -52,11 +52,11 @@ class PowerOfChoice(Selection):
     ----------
     candidates : int, optional
         d, from m to the number of clients; by default 2 m, or all clients if there are fewer.
-    losses : {"measured", "told"}
-        ``measured`` (pow-d): the candidates evaluate F_k(w_t) in the evaluation that closes the
-        previous round. ``told`` (rpow-d): the selection uses the last F_k that a client reported
-        with an update, without a further evaluation. It is infinite before the first report, so
-        that new clients come first.
+    loss_source : {"evaluated", "reported"}
+        ``evaluated`` (pow-d): the candidates evaluate F_k(w_t) in the evaluation that closes the
+        previous round. ``reported`` (rpow-d): the selection uses the last F_k that a client
+        reported with an update, without a further evaluation. It is infinite before the first
+        report, so that new clients come first.
     sampling : Sampling
         The fraction. Sampling with replacement is not allowed.
 
@@ -86,7 +86,7 @@ class PowerOfChoice(Selection):
     dp_unsupported_reason = "the clients' losses decide which clients are selected"
 
     candidates: int | None = parameter(None, POSITIVE_INT)
-    losses: str = parameter("measured", LOSS_SOURCES)
+    loss_source: str = parameter("evaluated", LOSS_SOURCES)
     sampling: Sampling = field(default_factory=Sampling)
 
     def __post_init__(self) -> None:
@@ -104,7 +104,7 @@ class PowerOfChoice(Selection):
     @property
     def needs_reports(self) -> bool:
         """Whether losses come with the updates, so that no client evaluates a model first."""
-        return self.losses == "told"
+        return self.loss_source == "reported"
 
     def check_population(self, population: Population) -> None:
         """Refuse a number of candidates below m or above the number of clients."""

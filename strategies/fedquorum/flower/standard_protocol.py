@@ -145,9 +145,9 @@ class StandardProtocol(DynamicProtocol):
         before = rules.hooks.before_round
         if before is not None and not before.needs_reports:
             raise ParameterError(
-                "losses",
-                "told with a ClientApp written for Flower's own strategies",
-                "measured",
+                "loss_source",
+                "reported with a ClientApp written for Flower's own strategies",
+                "evaluated",
                 "such a client does not evaluate a model before it trains",
             )
         if rules.trains_local_models:

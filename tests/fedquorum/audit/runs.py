@@ -110,7 +110,7 @@ PARTS: Mapping[str, tuple[str, str, str, str]] = {
 
 CHOICE: Mapping[str, tuple[str, ...]] = {
     "evaluated": ("data.priority=all", "strategy.selection.candidates=7", "evaluation.every=2"),
-    "reported": ("strategy.selection.losses=told",),
+    "reported": ("strategy.selection.loss_source=reported",),
 }
 """The overrides of runs that select by losses: among all clients, and without priority."""
 

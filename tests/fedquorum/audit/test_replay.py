@@ -101,7 +101,7 @@ def make_case(
     """Return a composition on a sample of the clients, or on all if it needs them; or None."""
     selection_settings = make_part(selection)
     if selection == "power_of_choice":
-        selection_settings["losses"] = "told" if standard else "measured"
+        selection_settings["loss_source"] = "reported" if standard else "evaluated"
     strategy = {
         "name": "composed",
         "selection": selection_settings,

@@ -59,7 +59,7 @@ def test_the_candidates_evaluate_the_model_first() -> None:
         assert sorted(candidates_of_round.evaluating_clients) == (
             [*range(N)] if t == 0 else candidates
         )
-        by_updates = build_rule(losses="told").select_candidates(t, POPULATION, reports)
+        by_updates = build_rule(loss_source="reported").select_candidates(t, POPULATION, reports)
         assert list(by_updates.clients) == candidates
         assert list(by_updates.evaluating_clients) == ([*range(N)] if t == 0 else [])
     mixed = Population.from_size(N, range(0, N, 4))
@@ -114,7 +114,7 @@ def test_a_candidate_without_a_loss_is_not_selected() -> None:
 
 def test_clients_without_a_reported_loss_are_selected_first() -> None:
     """A client that never reported a loss has an infinite one."""
-    by_updates = build_rule(losses="told", candidates=N)
+    by_updates = build_rule(loss_source="reported", candidates=N)
     losses = {k: LOSSES[k] for k in range(N) if k not in (3, 11)}
     plan = by_updates.plan(
         0, POPULATION, ClientReports(DATA, losses, evaluated_losses=dict.fromkeys(range(N), 1e9))
@@ -190,9 +190,11 @@ def test_meaningless_combinations_are_refused() -> None:
             RuleSet(build_rule(), weighting)
     with pytest.raises(ParameterError, match="priority_samples must be None with the selection"):
         PowerOfChoice(sampling=Sampling(priority_samples=2))
-    with pytest.raises(ParameterError, match="losses must be told with a ClientApp"):
+    with pytest.raises(ParameterError, match="loss_source must be reported with a ClientApp"):
         StandardProtocol().check_rules(RuleSet(build_rule(), AverageParticipating()))
-    StandardProtocol().check_rules(RuleSet(build_rule(losses="told"), AverageParticipating()))
+    StandardProtocol().check_rules(
+        RuleSet(build_rule(loss_source="reported"), AverageParticipating())
+    )
 
 
 def test_a_selection_is_explained_by_the_sample_and_the_loss() -> None:

@@ -23,7 +23,7 @@ VERDICTS = {
     "a winner, and indistinguishable methods": make_study_answer(
         {"fedavg": BASE, "fedalign": add_to_baseline(2.0, 3.0, 1.8, 2.2, 2.4)},
         metric_key="test.priority.accuracy",
-        not_told_apart=("mifa", "average_participating"),
+        not_distinguished=("mifa", "average_participating"),
     ),
     "a winner where lower is better": make_study_answer(LOWER, metric="loss"),
     "a winner by a metric without a unit": make_study_answer(LOWER, metric="rmse"),
