@@ -27,8 +27,8 @@ NUMERICS_VERSION = 5
 
 BATCHED_CLOSED_FORM = "batched, closed form"
 BATCHED_AUTOGRAD = "batched, autograd"
-SEQUENTIAL_CLOSED_FORM = "alone, closed form"
-SEQUENTIAL_AUTOGRAD = "alone, autograd"
+SEQUENTIAL_CLOSED_FORM = "sequential, closed form"
+SEQUENTIAL_AUTOGRAD = "sequential, autograd"
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class NumericsInfo:
 
     Parameters
     ----------
-    way : str or None
+    mode : str or None
         The training mode, see ``Trainer.mode``. None if only the clients' devices know it.
     device : str or None
         ``cpu`` or ``cuda``; None if only the clients' devices know it.
@@ -52,7 +52,7 @@ class NumericsInfo:
         None on a GPU, and if only the clients' devices know it.
     """
 
-    way: str | None
+    mode: str | None
     device: str | None
     threads: int
     version: int = NUMERICS_VERSION
@@ -67,7 +67,7 @@ class NumericsInfo:
         """
         if self.device is None:
             return None
-        return self.device == "cpu" and self.way != BATCHED_AUTOGRAD and not self.compiled
+        return self.device == "cpu" and self.mode != BATCHED_AUTOGRAD and not self.compiled
 
 
 def find_training_mode(

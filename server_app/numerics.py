@@ -22,7 +22,7 @@ from client_app.numerics import (
 )
 from conf import ComposedConfig
 
-_EARLIER_KEYS = ("version", "way", "device", "instructions")
+_EARLIER_KEYS = ("version", "mode", "device", "instructions")
 """The manifest's keys for the arithmetic of earlier rounds."""
 
 
@@ -76,7 +76,7 @@ def build_manifest_entry(
     Returns
     -------
     dict
-        The fields of ``now``; ``same_bits``; and ``earlier``, a list with version, way, device and
+        The fields of ``now``; ``same_bits``; and ``earlier``, a list with version, mode, device and
         instructions of earlier rounds that differ. With such rounds ``same_bits`` is False.
     """
     earlier: list[Any] = []
@@ -136,14 +136,14 @@ def _read_numerics(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
         "earlier": [],
         **manifest["arithmetic"],
     }
-    texts = (recorded["way"], recorded["device"], recorded["instructions"])
+    texts = (recorded["mode"], recorded["device"], recorded["instructions"])
     if (
         not isinstance(recorded["version"], int)
         or not all(text is None or isinstance(text, str) for text in texts)
         or not isinstance(recorded["earlier"], list)
     ):
         raise RunError(
-            "the manifest's arithmetic must have a version, and its way, device and instructions "
+            "the manifest's arithmetic must have a version, and its mode, device and instructions "
             "must be texts or null, got "
             f"{sanitize(manifest['arithmetic'])}"
         )
@@ -151,7 +151,7 @@ def _read_numerics(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _has_changed(recorded: Mapping[str, Any], now: NumericsInfo) -> bool:
-    return recorded["version"] != now.version or _is_change(recorded["way"], now.way)
+    return recorded["version"] != now.version or _is_change(recorded["mode"], now.mode)
 
 
 def _is_change(before: str | None, now: str | None) -> bool:
@@ -160,5 +160,5 @@ def _is_change(before: str | None, now: str | None) -> bool:
 
 
 def _format_numerics(numerics: Mapping[str, Any]) -> str:
-    mode = numerics["way"] or "way not known"
+    mode = numerics["mode"] or "mode not known"
     return f"arithmetic {numerics['version']} ({mode})"

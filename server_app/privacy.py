@@ -120,7 +120,7 @@ class PrivacySpent:
         return {
             **asdict(self),
             "epsilon": epsilon if math.isfinite(epsilon) else "inf",
-            "neighbours": NEIGHBOR_RELATION,
+            "neighbors": NEIGHBOR_RELATION,
             "sampling_rate": 1.0,  # for the accountant: no amplification by sampling
             "accountant": _get_accountant(),
         }

@@ -182,7 +182,7 @@ def build_object_tree(root: str, objects: Mapping[str, bytes]) -> ObjectTree:
     )
 
 
-Behaviour = Callable[[SuperNode, Message], None]
+Behavior = Callable[[SuperNode, Message], None]
 """Handles a message of a node."""
 
 
@@ -191,7 +191,7 @@ class Federation:
 
     def __init__(
         self,
-        *behaviors: Behaviour,
+        *behaviors: Behavior,
         enough: Callable[[Arrival], bool] | None = None,
         grace: float = 0.0,
         one_by_one: bool = False,
@@ -209,7 +209,7 @@ class Federation:
             for pair in zip(self.nodes, behaviors, strict=True)
         ]
 
-    def _run_node(self, node: SuperNode, behave: Behaviour) -> None:
+    def _run_node(self, node: SuperNode, behave: Behavior) -> None:
         while not self._ended.wait(0.005):
             message = node.receive()
             if message is not None:

@@ -64,7 +64,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fast",
         action="store_true",
-        help="no slow tests and no integration tests, and of each parametrised one a seeded sample "
+        help="no slow tests and no integration tests, and of each parametrized one a seeded sample "
         f"of {FAST_CASES} cases",
     )
     parser.addoption("--long", action="store_true", help="play all generated cases, not a sample")

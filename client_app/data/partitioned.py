@@ -100,7 +100,7 @@ class PartitionedData:
             rows=sum(
                 len(part.flat) for part in (partition.train, partition.test, partition.validation)
             ),
-            left_out=partition.dropped_clients,
+            dropped_clients=partition.dropped_clients,
         )
 
     def get_client(self, client: int) -> ClientData:

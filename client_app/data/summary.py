@@ -29,11 +29,11 @@ class DataSummary:
         Description of the inputs.
     rows : int, optional
         Rows of all clients, None if they have not been counted.
-    left_out : mapping of str to int
+    dropped_clients : mapping of str to int
         The clients with fewer rows than ``data.min_samples``, and their number of rows.
-    columns_left_out : mapping of str to str
+    dropped_columns : mapping of str to str
         The columns that were automatically excluded from the inputs, and what they seem to hold.
-    doubts : tuple of str
+    warnings : tuple of str
         Possible misinterpretations, one sentence each.
     """
 
@@ -41,13 +41,13 @@ class DataSummary:
     target: str
     inputs: str
     rows: int | None = None
-    left_out: Mapping[str, int] = field(default_factory=dict)
-    columns_left_out: Mapping[str, str] = field(default_factory=dict)
-    doubts: tuple[str, ...] = ()
+    dropped_clients: Mapping[str, int] = field(default_factory=dict)
+    dropped_columns: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary in the form of the manifest."""
-        return {**asdict(self), "doubts": list(self.doubts)}
+        return {**asdict(self), "warnings": list(self.warnings)}
 
     def format_lines(self, name: str) -> Iterator[str]:
         """Yield lines to print; ``name`` is that of the data set."""
@@ -57,23 +57,25 @@ class DataSummary:
             f"{self.inputs}",
             MAX_NAMES_LENGTH,
         )
-        if self.left_out:
-            clients = _join_names(f"{client} ({rows})" for client, rows in self.left_out.items())
+        if self.dropped_clients:
+            clients = _join_names(
+                f"{client} ({rows})" for client, rows in self.dropped_clients.items()
+            )
             yield sanitize(
-                f"Left out by data.min_samples: {_format_clients(len(self.left_out))} with too few "
-                f"rows: {clients}",
+                f"Left out by data.min_samples: {_format_clients(len(self.dropped_clients))} with "
+                f"too few rows: {clients}",
                 MAX_NAMES_LENGTH,
             )
-        if self.columns_left_out:
+        if self.dropped_columns:
             columns = _join_names(
-                f"{column} ({why})" for column, why in self.columns_left_out.items()
+                f"{column} ({why})" for column, why in self.dropped_columns.items()
             )
             yield sanitize(
                 f"Columns left out: {columns}. data.columns takes the columns that it names.",
                 MAX_NAMES_LENGTH,
             )
-        for doubt in self.doubts:
-            yield sanitize(f"Warning: {doubt}", MAX_NAMES_LENGTH)
+        for warning in self.warnings:
+            yield sanitize(f"Warning: {warning}", MAX_NAMES_LENGTH)
 
 
 def _format_clients(count: int) -> str:

@@ -89,9 +89,9 @@ class TabularData:
             f"{table.target}, {target}" if table.target else target,
             table.schema.description,
             rows=len(table.labels),
-            left_out=table.dropped_clients,
-            columns_left_out=table.dropped_columns,
-            doubts=table.warnings,
+            dropped_clients=table.dropped_clients,
+            dropped_columns=table.dropped_columns,
+            warnings=table.warnings,
         )
 
     def get_client(self, client: int) -> ClientData:

@@ -185,7 +185,7 @@ def test_the_device_decides_for_other_models(
     set_device(device, monkeypatch)
     local_trainer = make_trainer(small_cnn(), batching)
     assert local_trainer.is_batched() is expected
-    separate = "alone, closed form" if device == "cpu" else "alone, autograd"
+    separate = "sequential, closed form" if device == "cpu" else "sequential, autograd"
     assert local_trainer.mode == ("batched, autograd" if expected else separate)
 
 
@@ -226,7 +226,7 @@ def test_models_without_batching_train_one_by_one(
     set_device("cuda", monkeypatch)
     local_trainer = make_trainer(make(), batching)
     assert not local_trainer.is_batched()
-    assert local_trainer.mode == "alone, autograd"
+    assert local_trainer.mode == "sequential, autograd"
 
 
 class Branching(nn.Module):

@@ -82,9 +82,9 @@ def test_a_run_reports_how_it_interpreted_the_data(
     assert "Left out by data.min_samples: 1 client with too few rows: south (1)" in out
     assert "Columns left out: seen (dates)." in out
     data = json.loads((tmp_path / "run" / "manifest.json").read_text())["data"]
-    assert data["left_out"] == {"south": 1}
-    assert data["columns_left_out"] == {"seen": "dates"}
-    assert (data["clients"], data["rows"], data["doubts"]) == (3, 45, [])
+    assert data["dropped_clients"] == {"south": 1}
+    assert data["dropped_columns"] == {"seen": "dates"}
+    assert (data["clients"], data["rows"], data["warnings"]) == (3, 45, [])
 
 
 def test_a_validation_part(tmp_path: Path) -> None:

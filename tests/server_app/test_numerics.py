@@ -31,8 +31,8 @@ def detect(overrides: str, *, in_process: bool = True) -> NumericsInfo:
         ("client.device=cpu client.batching=sequential", True, "batched, closed form", "cpu", True),
         ("client.device=cpu", False, "batched, closed form", "cpu", True),
         ("", False, "batched, closed form", None, None),
-        (f"client.device=cpu {NO_CLOSED_FORM}", True, "alone, autograd", "cpu", True),
-        (f"client.device=cpu {NO_CLOSED_FORM}", False, "alone, autograd", "cpu", True),
+        (f"client.device=cpu {NO_CLOSED_FORM}", True, "sequential, autograd", "cpu", True),
+        (f"client.device=cpu {NO_CLOSED_FORM}", False, "sequential, autograd", "cpu", True),
         (NO_CLOSED_FORM, False, None, None, None),
         (f"{NO_CLOSED_FORM} client.batching=sequential", False, None, None, None),
         (
@@ -67,29 +67,29 @@ def test_a_trial_detects_the_mode_only_in_process(monkeypatch: pytest.MonkeyPatc
     """Elsewhere the mode is unknown, as it is if the trial fails."""
     overrides = f"client.device=cpu {NO_CLOSED_FORM}"
     monkeypatch.setattr(server_app.numerics, "find_training_mode", lambda *_: None)
-    assert detect(overrides).way == "alone, autograd"
-    assert detect(overrides, in_process=False).way is None
+    assert detect(overrides).mode == "sequential, autograd"
+    assert detect(overrides, in_process=False).mode is None
 
     def fail(_: object) -> None:
         raise SettingsError("there is no GPU")
 
     monkeypatch.setattr(server_app.numerics, "get_node", fail)
-    assert detect(overrides).way is None
+    assert detect(overrides).mode is None
 
 
-CPU = NumericsInfo("alone, autograd", "cpu", 1, instructions="AVX2")
+CPU = NumericsInfo("sequential, autograd", "cpu", 1, instructions="AVX2")
 
 
 @pytest.mark.parametrize(
     ("before", "earlier", "same_bits"),
     [
-        (NumericsInfo("alone, autograd", "cpu", 1), 0, True),
+        (NumericsInfo("sequential, autograd", "cpu", 1), 0, True),
         (NumericsInfo(None, None, 1), 0, None),
-        (NumericsInfo("alone, autograd", None, 1), 0, None),
-        (NumericsInfo("alone, autograd", "cuda", 1), 1, False),
+        (NumericsInfo("sequential, autograd", None, 1), 0, None),
+        (NumericsInfo("sequential, autograd", "cuda", 1), 1, False),
         (NumericsInfo("batched, autograd", "cpu", 1), 1, False),
-        (NumericsInfo("alone, autograd", "cpu", 1, version=NUMERICS_VERSION - 1), 1, False),
-        (NumericsInfo("alone, autograd", "cpu", 1, instructions="AVX512"), 1, False),
+        (NumericsInfo("sequential, autograd", "cpu", 1, version=NUMERICS_VERSION - 1), 1, False),
+        (NumericsInfo("sequential, autograd", "cpu", 1, instructions="AVX512"), 1, False),
     ],
 )
 def test_a_resumed_run_has_the_same_bits_only_if_all_rounds_do(

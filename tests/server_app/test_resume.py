@@ -559,7 +559,7 @@ def test_another_version_of_the_arithmetic_is_refused(completed_run: Path, tmp_p
     directory = tmp_path / "it's old"
     shutil.copytree(completed_run, directory)
     manifest = json.loads((directory / "manifest.json").read_text())
-    manifest["arithmetic"] |= {"version": 1, "way": "alone, autograd"}
+    manifest["arithmetic"] |= {"version": 1, "mode": "sequential, autograd"}
     (directory / "manifest.json").write_text(json.dumps(manifest))
     earlier = {key: manifest["arithmetic"][key] for key in ("device", "instructions")}
     before = (directory / "rounds.jsonl").read_bytes()
@@ -568,9 +568,9 @@ def test_another_version_of_the_arithmetic_is_refused(completed_run: Path, tmp_p
         run_here(directory, *merge_resumed_overrides(overrides))
     command = shlex.join(["fedquorum", f"resume={directory}", "engine.on_numerics_change=any"])
     assert str(refused.value) == (
-        "engine.on_numerics_change must be any to resume a run of arithmetic 1 (alone, autograd) "
-        f"by arithmetic {NUMERICS_VERSION} (batched, closed form), which rounds otherwise, got "
-        f"same; to resume it all the same: {command}"
+        "engine.on_numerics_change must be any to resume a run of arithmetic 1 (sequential, "
+        f"autograd) by arithmetic {NUMERICS_VERSION} (batched, closed form), which rounds otherwise, "
+        f"got same; to resume it all the same: {command}"
     )
     assert (directory / "rounds.jsonl").read_bytes() == before
     run_here(directory, *merge_resumed_overrides([*overrides, "engine.on_numerics_change=any"]))
@@ -584,7 +584,7 @@ def test_another_version_of_the_arithmetic_is_refused(completed_run: Path, tmp_p
     assert manifest["rounds_completed"] == 4
     assert manifest["arithmetic"]["same_bits"] is False
     assert manifest["arithmetic"]["earlier"] == [
-        {"version": 1, "way": "alone, autograd", **earlier}
+        {"version": 1, "mode": "sequential, autograd", **earlier}
     ]
 
 
@@ -593,20 +593,21 @@ def test_another_training_mode_is_refused(tmp_path: Path) -> None:
     directory = run(tmp_path / "run", "rounds=2")
     path = directory / "manifest.json"
     manifest = json.loads(path.read_text())
-    assert manifest["arithmetic"]["way"] == "batched, closed form"
+    assert manifest["arithmetic"]["mode"] == "batched, closed form"
     assert manifest["arithmetic"]["same_bits"] is (manifest["arithmetic"]["device"] == "cpu")
     assert manifest["arithmetic"]["earlier"] == []
-    manifest["arithmetic"]["way"] = "alone, autograd"
+    manifest["arithmetic"]["mode"] = "sequential, autograd"
     path.write_text(json.dumps(manifest))
-    message = (
-        rf"{NUMERICS_VERSION} \(alone, autograd\) by arithmetic {NUMERICS_VERSION} \(batched, clo"
-    )
+    now = rf"{NUMERICS_VERSION} \(batched, clo"
+    message = rf"{NUMERICS_VERSION} \(sequential, autograd\) by arithmetic {now}"
     with pytest.raises(SettingsError, match=message):
         run(directory, "rounds=3", f"resume={directory}")
     run(directory, "rounds=3", f"resume={directory}", "engine.on_numerics_change=any")
     again = json.loads(path.read_text())["arithmetic"]
     machine = {key: again[key] for key in ("device", "instructions")}
-    assert again["earlier"] == [{"version": NUMERICS_VERSION, "way": "alone, autograd", **machine}]
+    assert again["earlier"] == [
+        {"version": NUMERICS_VERSION, "mode": "sequential, autograd", **machine}
+    ]
 
 
 # --- full disks ------------------------------------------------------------------------------

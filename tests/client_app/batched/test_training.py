@@ -30,7 +30,7 @@ from tests.client_app.clients import CPU, copy_arrays, get_examples, make_ragged
 CLASSES, SEED, T = 4, 9, 3
 RAGGED = [7, 33, 20, 11, 26]
 # Of batches of 8: none is small, as normalizing by two or three samples magnifies rounding.
-NORMALISED = [8, 24, 16, 30, 24]
+NORMALIZED = [8, 24, 16, 30, 24]
 PLENTY = 2**27
 
 
@@ -54,11 +54,11 @@ KINDS = {
     "small_cnn, dropout": Kind(
         lambda: SmallCNN((1, 8, 8), CLASSES, (6, 5), 0.3), (1, 8, 8), RAGGED, 0.05
     ),
-    "cnn": Kind(lambda: CNN((1, 16, 16), CLASSES), (1, 16, 16), NORMALISED, 0.001),
+    "cnn": Kind(lambda: CNN((1, 16, 16), CLASSES), (1, 16, 16), NORMALIZED, 0.001),
     "celeba_cnn, groups": Kind(
         lambda: CelebaCNN((3, 6, 5), CLASSES, "aaggff"), (3, 6, 5), RAGGED, 0.01
     ),
-    "m5": Kind(lambda: M5((1, 1800), CLASSES, 2), (1, 1800), NORMALISED, 0.001),
+    "m5": Kind(lambda: M5((1, 1800), CLASSES, 2), (1, 1800), NORMALIZED, 0.001),
 }
 OPTIONS = {
     "plain": LocalSGDConfig(0.1, 8, 2),

@@ -147,8 +147,8 @@ def test_one_start_model_for_all_clients_makes_a_usual_request() -> None:
 
 
 def encode_content(content: RecordDict) -> bytes:
-    serialised: bytes = recorddict_to_proto(content).SerializeToString(deterministic=True)
-    return serialised
+    serialized: bytes = recorddict_to_proto(content).SerializeToString(deterministic=True)
+    return serialized
 
 
 def test_a_node_of_an_older_version_refuses_several_starts() -> None:

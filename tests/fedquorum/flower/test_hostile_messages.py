@@ -52,7 +52,7 @@ from tests.builders_objects import (
     is_valid_reply,
     list_reply_objects,
 )
-from tests.builders_superlink import Behaviour, Federation, SuperNode
+from tests.builders_superlink import Behavior, Federation, SuperNode
 from tests.cases import is_long, sample_cases
 
 NUM_CLIENTS, HONEST = 10, 4
@@ -278,7 +278,7 @@ class Hostile:
             node.push(Message(make_failed_content(message, self.client), reply_to=message))
 
 
-def honest(client: int) -> Behaviour:
+def honest(client: int) -> Behavior:
     """Return the behavior of an honest node."""
     return lambda node, message: node.push(
         Message(make_honest_content(message, client), reply_to=message)

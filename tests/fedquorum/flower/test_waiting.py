@@ -31,7 +31,7 @@ from flwr.superlink.servicer.runtime import runtime_handlers
 
 from server_app.in_process import InProcessGrid
 from tests.builders_superlink import (
-    Behaviour,
+    Behavior,
     Federation,
     SuperNode,
     build_object_tree,
@@ -132,7 +132,7 @@ def push_as_another(node: SuperNode, message: Message, *, victim: Message) -> No
     node.push(make_honest_reply(message), says=make_honest_reply(victim, 666.0))
 
 
-def make_attacker_and_victim(pause: float) -> tuple[Behaviour, Behaviour]:
+def make_attacker_and_victim(pause: float) -> tuple[Behavior, Behavior]:
     """Return a node that forges the other's reply, and one that replies after ``pause`` seconds."""
     messages: dict[int, Message] = {}
     both = threading.Barrier(2)
@@ -227,7 +227,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("attack", HOSTILE)
-def test_an_unreadable_reply_is_one_failure(attack: Behaviour) -> None:
+def test_an_unreadable_reply_is_one_failure(attack: Behavior) -> None:
     """The other replies of the same poll are not lost."""
     with Federation(behave_honestly, attack, behave_honestly) as federation:
         arrivals = federation.grid.send_and_collect(make_messages(federation.nodes), timeout=ENOUGH)
@@ -238,7 +238,7 @@ def test_an_unreadable_reply_is_one_failure(attack: Behaviour) -> None:
         assert found[2].has_content()
 
 
-def make_bomb(parts: int) -> Behaviour:
+def make_bomb(parts: int) -> Behavior:
     """Return a node whose array repeats a chunk of 1 MiB ``parts`` times."""
 
     def attack(node: SuperNode, message: Message) -> None:
@@ -408,7 +408,7 @@ def test_an_object_that_the_superlink_lost_is_not_waited_for(
 # --- quorum ------------------------------------------------------------------------------------
 
 
-def make_slow_node(seconds: float) -> Behaviour:
+def make_slow_node(seconds: float) -> Behavior:
     """Return a node that replies after these seconds."""
 
     def behave(node: SuperNode, message: Message) -> None:
