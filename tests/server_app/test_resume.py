@@ -569,8 +569,8 @@ def test_another_version_of_the_arithmetic_is_refused(completed_run: Path, tmp_p
     command = shlex.join(["fedquorum", f"resume={directory}", "engine.on_numerics_change=any"])
     assert str(refused.value) == (
         "engine.on_numerics_change must be any to resume a run of arithmetic 1 (sequential, "
-        f"autograd) by arithmetic {NUMERICS_VERSION} (batched, closed form), which rounds otherwise, "
-        f"got same; to resume it all the same: {command}"
+        f"autograd) by arithmetic {NUMERICS_VERSION} (batched, closed form), which rounds "
+        f"otherwise, got same; to resume it all the same: {command}"
     )
     assert (directory / "rounds.jsonl").read_bytes() == before
     run_here(directory, *merge_resumed_overrides([*overrides, "engine.on_numerics_change=any"]))
