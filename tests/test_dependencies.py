@@ -101,7 +101,7 @@ import client_app.app
 from client_app.node import Node
 from conf import compose_settings
 node = Node(compose_settings("", "data.num_clients=2 data.num_priority=1").settings)
-node.host((0,))
+node.load_clients((0,))
 print({"torch._dynamo", "scipy", "pandas", "pyarrow"} & sys.modules.keys())
 """
     assert capture_output(program) == "set()"

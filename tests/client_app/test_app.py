@@ -63,14 +63,14 @@ from client_app import app as client_app
 import numpy as np
 import torch
 from fedquorum.flower.codec import *
-from fedquorum.types import Call, Objective
+from fedquorum.types import Objective, RoundPlan
 from flwr.app import Message, MessageType
 from server_app.in_process import InProcessGrid
 
 print([name for name in {NOT_NEEDED} if name in sys.modules])
 grid = InProcessGrid(client_app.app, {{"experiment": "custom", "overrides": {OVERRIDES!r}}}, 1)
 model = {{"linear.weight": np.zeros((10, 60), "f4"), "linear.bias": np.zeros(10, "f4")}}
-train = TrainRequest(1, Call((0, 1)), (True, False), Objective(1.0, 0.5))
+train = TrainRequest(1, RoundPlan((0, 1)), (True, False), Objective(1.0, 0.5))
 evaluate = EvaluateRequest(1, (0, 1), (True, True), (True, True))
 for kind, content in (
     (MessageType.TRAIN, encode_train_request(encode_arrays(model), train)),

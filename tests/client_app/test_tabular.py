@@ -269,7 +269,7 @@ def test_slow_libraries_are_not_needed(tmp_path: Path) -> None:
         "import sys; from client_app.data import load_data; "
         "from conf.schema.data import CsvSettings; "
         f"load_data(CsvSettings(path={str(save(tmp_path))!r}, client_column='client', "
-        f"target='label'), 1).client(0); print([m for m in {slow} if m in sys.modules])"
+        f"target='label'), 1).get_client(0); print([m for m in {slow} if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

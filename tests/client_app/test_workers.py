@@ -167,7 +167,7 @@ def test_a_failure_gives_the_threads_back() -> None:
 def test_available_cores() -> None:
     """One worker where torch was given one thread; never more than cores."""
     assert 1 <= count_available_cores() <= len(os.sched_getaffinity(0))
-    code = "from client_app.workers import available_cores; print(available_cores())"
+    code = "from client_app.workers import count_available_cores; print(count_available_cores())"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -180,9 +180,9 @@ def test_available_cores() -> None:
 
 FORKED = """
 import os, sys
-from client_app.workers import Workers
+from client_app.workers import WorkerPool
 def names():
-    return sorted(Workers(2).map(lambda i: i + 1, range(4), ahead=2))
+    return sorted(WorkerPool(2).map(lambda i: i + 1, range(4), prefetch=2))
 assert names() == [1, 2, 3, 4]
 pid = os.fork()
 if pid == 0:
@@ -210,7 +210,7 @@ def test_fork_and_exit() -> None:
 
 FAULTS = """
 import resource, sys, torch
-from client_app.workers import keep_memory
+from client_app.workers import retain_freed_memory
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -220,7 +220,7 @@ def faults():
 
 faults()
 before = faults()
-assert keep_memory()
+assert retain_freed_memory()
 faults()
 print(before, faults())
 """

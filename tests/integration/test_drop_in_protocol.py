@@ -27,15 +27,15 @@ from fedquorum import FedALIGN
 from flwr.serverapp import ServerApp
 
 from client_app.data import load_data
-from conf.compose import compose_words
-from server_app.build import initial_arrays
+from conf.compose import compose_overrides
+from server_app.build import build_initial_arrays
 
 app = ServerApp()
 
 @app.main()
 def main(grid, context):
     given = context.run_config
-    settings = compose_words(("experiment=custom", *given["overrides"].split())).settings
+    settings = compose_overrides(("experiment=custom", *given["overrides"].split())).settings
     strategy = FedALIGN(
         protocol=given["protocol"],
         priority=range(2 if given["protocol"] == "standard" else 3),
@@ -45,7 +45,7 @@ def main(grid, context):
         seed=settings.seed,
         records=given["output-dir"],
     )
-    arrays = initial_arrays(settings, load_data(settings.data, settings.seed))
+    arrays = build_initial_arrays(settings, load_data(settings.data, settings.seed))
     strategy.start(grid, arrays, num_rounds=settings.rounds)
 """
 

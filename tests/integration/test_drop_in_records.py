@@ -35,7 +35,7 @@ from fedquorum.audit.command_line import main as audit
 from fedquorum.records import checkpoint
 from grid import InProcessGrid
 
-checkpoint.SECONDS_BETWEEN, checkpoint.SHARE_OF_TIME = 0.0, 1e9  # one after every round
+checkpoint.MIN_SECONDS_BETWEEN, checkpoint.MAX_TIME_FRACTION = 0.0, 1e9  # one after every round
 KILLED_IN = int(sys.argv[1])
 app = ClientApp()
 trained = []

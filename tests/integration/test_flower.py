@@ -72,7 +72,7 @@ def test_models_that_only_clients_had_cannot_resume(flower: Shell, kept: Path, e
     refused = flower("fedquorum", f"resume={kept}", "rounds=5", f"engine={engine}")
     assert refused.status == 1
     assert re.search(
-        "engine must be in-process.*, before and now, where a run with strategy=local_only",
+        "engine must be in-process.*, before and now, to resume a run with strategy=local_only",
         refused.stderr,
     )
     assert "Traceback" not in refused.stderr

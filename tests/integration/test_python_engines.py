@@ -20,7 +20,7 @@ if __name__ == "__main__":
     settings = dict(rounds={rounds}, client={{"local_epochs": 1}}, **{engine!r})
     for output in {outputs!r}:
         result = run(output=output, **settings)
-        print(output, result.status, len(result.rounds), result.audit().fits)
+        print(output, result.status, len(result.rounds), result.audit().is_consistent)
     if {mistake!r}:
         try:
             run(output="bad", **settings, data="npz", **{{"data.path": "none.npz"}})
