@@ -1,6 +1,5 @@
 """Runs of every configuration, each made once."""
 
-import os
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,12 +13,15 @@ from tests.server_app.made_runs import make_real_run
 
 
 @pytest.fixture(scope="session")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def runs(
+    tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> Callable[[str], Path]:
     """Return a function that makes a run of each configuration, once for all test workers."""
     # Flower's logger keeps the stream of its import; a stream of a test ends with the test.
     import_module("flwr.common.logger")
     base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "audited"
+    # A pytest that a test of a worker starts has the worker's environment, but its own folder.
+    folder = (base.parent if hasattr(pytestconfig, "workerinput") else base) / "audited"
     folder.mkdir(exist_ok=True)
 
     def get_run(name: str) -> Path:
