@@ -285,7 +285,8 @@ MISTAKES = {
         "server_optimizer.args must be null, or a mapping such as {hidden: 200}, got 3"
     ),
     "strategy=fedau strategy.cutoff=5 server_optimizer=adam privacy=dp_fixed_server": (
-        "privacy must be none with strategy=fedau .of another server optimizer than sgd"
+        "privacy must be none with strategy=fedau .the influence of one update is bounded only for "
+        "server_optimizer=sgd"
     ),
     "data.name=Genève": (
         "data.name must be a value in Hydra's grammar, got 'data.name=Genève': a value with other "
