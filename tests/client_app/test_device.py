@@ -190,7 +190,7 @@ NEEDED = "must have a value where each device has only its own client's data, go
         ),
         (
             f"{NPZ} data.num_clients=2 data.input_shape=[3] data.num_classes=2",
-            "data.priority must be all, random or a list where each device has the data of its own",
+            "data.priority must be all, random or a list where each device has only its own client",
         ),
         (
             f"{CSV} data.client_column=c data.columns=[a]",

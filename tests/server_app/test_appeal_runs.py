@@ -163,7 +163,10 @@ def test_requirements_given_twice_may_share_missing_values() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("strategy=maxfl",), r"strategy\.requirement must be a number, .*no client has a requirement"),
+        (
+            ("strategy=maxfl",),
+            r"strategy\.requirement must be a number, .*no client has a requirement",
+        ),
         (
             ("strategy=maxfl", "strategy.requirement=1", "evaluation.requirement=2"),
             r"strategy\.requirement must be null or that of evaluation\.requirement \(2\), got 1",
