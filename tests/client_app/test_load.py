@@ -122,7 +122,8 @@ def test_slow_libraries_wait_until_they_are_needed() -> None:
     code = (
         "import sys; from client_app.data import load_data; "
         "from conf.schema.data import SynthSettings; "
-        f"load_data(SynthSettings(), 1).get_client(0); print([m for m in {SLOW} if m in sys.modules])"
+        "load_data(SynthSettings(), 1).get_client(0); "
+        f"print([m for m in {SLOW} if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
