@@ -165,7 +165,7 @@ def build_resume_overrides(overrides: tuple[str, ...], directory: Path) -> tuple
 def _can_resume(overrides: tuple[str, ...], directory: Path) -> bool:
     """Say whether ``resume`` can continue the run in a folder."""
     from fedquorum.records.checkpoint import CheckpointStore
-    from fedquorum.records.run_dir import MANIFEST_FILE
+    from fedquorum.records.safe_files import MANIFEST_FILE
 
     from conf.compose import compose_overrides
     from server_app.resume import can_resume

@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 from fedquorum.errors import SettingsError
 from fedquorum.locks import LockHolder, find_holder
-from fedquorum.records.run_dir import MANIFEST_FILE, read_manifest_or_empty
+from fedquorum.records.run_dir import read_manifest_or_empty
+from fedquorum.records.safe_files import MANIFEST_FILE
 from fedquorum.records.settings import (
     CorruptSettingsError,
     flatten_settings,

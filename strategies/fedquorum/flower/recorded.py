@@ -22,8 +22,9 @@ from ..records.legs import CHANGEABLE_DROP_IN_OPTIONS
 from ..records.provenance import find_commit, get_versions
 from ..records.reader import explain_not_a_run, read_manifest
 from ..records.round_record import build_round_record
-from ..records.run_dir import MANIFEST_FILE, can_start_run, run_exists_error
+from ..records.run_dir import can_start_run, run_exists_error
 from ..records.runner import Runner, resume_strategy
+from ..records.safe_files import MANIFEST_FILE
 from ..records.settings import dump_settings, flatten_settings
 from ..records.writer import RunWriter
 from ..state_arrays import StateArrays

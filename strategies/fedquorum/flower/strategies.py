@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
@@ -44,7 +44,7 @@ from .codec import (
 )
 from .connected import DynamicProtocol
 from .exchange import Connection
-from .standard_protocol import StandardProtocol
+from .standard_protocol import MetricsAggregation, StandardProtocol
 from .strategy import ComposedStrategy
 
 if TYPE_CHECKING:
@@ -54,8 +54,6 @@ MAX_CLIENT_ID = 2**31 - 1
 """The largest client id that the tables of the records can hold."""
 
 PROTOCOLS = OneOf(("standard", "fedquorum"))
-
-MetricsAggregation = Callable[[list[RecordDict], str], MetricRecord]
 
 
 def _build_signature(entry: StrategyEntry) -> inspect.Signature:

@@ -20,7 +20,7 @@ from .columns import build_schema
 from .legs import Leg, Resume, build_legs
 from .parquet import read_parquet_file
 from .round_record import RoundRecord
-from .safe_files import TABLE_NAMES, SafeRunDir
+from .safe_files import MANIFEST_FILE, TABLE_NAMES, SafeRunDir
 from .settings import CorruptSettingsError, flatten_settings, load_settings
 from .summary import read_summary
 from .tables import COLUMNS_BY_TABLE, POPULATION_COLUMNS
@@ -41,7 +41,6 @@ __all__ = ["Run", "find_runs", "load_run", "read_runs"]
 FORMAT_VERSION = 1
 """The version of the records, checkpoints included; it is not the version of a release."""
 
-MANIFEST_FILE = "manifest.json"
 RUN_CONFIG_FILE = "config.yaml"
 ROUNDS_FILE = "rounds.jsonl"
 POPULATION_FILE = "population.parquet"

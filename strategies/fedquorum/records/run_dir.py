@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import RunError, to_one_line
 from ..locks import lock_directory
 from .checkpoint import CHECKPOINTS_DIR, is_checkpoint
-from .safe_files import TABLE_NAMES, SafeRunDir, select_table_files
+from .safe_files import MANIFEST_FILE, TABLE_NAMES, SafeRunDir, select_table_files
 
 RECORD_NAMES = (
     "config.yaml",
@@ -28,7 +28,6 @@ RECORD_NAMES = (
 
 RECORD_DIRS = (*TABLE_NAMES, "tensorboard")
 
-MANIFEST_FILE = "manifest.json"
 _MODEL_FILES = ("model.safetensors", "mean_model.safetensors")
 _RUN_FILES = (MANIFEST_FILE, "rounds.jsonl", "population.parquet", *_MODEL_FILES)
 _NESTED_RUN_PATTERNS = tuple("*/" * depth + MANIFEST_FILE for depth in (1, 2, 3))

@@ -28,6 +28,7 @@ if _SUPPORTS_DIR_FD:
     )  # a pipe must not block
 
 
+MANIFEST_FILE = "manifest.json"
 TABLE_NAMES = ("clients", "evaluations")
 _TABLE_FILE_PATTERN = re.compile(r"part-(\d{5,18})\.parquet", re.ASCII)
 

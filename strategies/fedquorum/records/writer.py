@@ -32,7 +32,6 @@ from .reader import FORMAT_VERSION, read_manifest
 from .regret import RegretBound
 from .round_record import SPLITS, RoundRecord
 from .run_dir import (
-    MANIFEST_FILE,
     RECORD_NAMES,
     cannot_create_error,
     list_append_only_files,
@@ -42,6 +41,7 @@ from .run_dir import (
     run_exists_error,
     truncate_records,
 )
+from .safe_files import MANIFEST_FILE
 from .settings import flatten_settings, load_settings
 from .summary import RunSummary
 from .tables import (
